@@ -21,10 +21,11 @@ func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	if through > l.state.last {
 		return fmt.Errorf("group %s: apply: index %d is behind the last one, %d", l.opts.Identity.Name, through, l.state.last)
 	}
+	a := applier{state: &l.state, places: &l.places, blobs: &l.blobs}
 	for at := l.state.applied.Load() + 1; at <= through; {
 		chunk := l.state.tail.entries[at-l.state.tail.first:]
 		chunk = chunk[:min(uint64(len(chunk)), through-at+1, applyChunk)]
-		if err := l.applyChunk(chunk); err != nil {
+		if err := a.chunk(chunk); err != nil {
 			return fmt.Errorf("group %s: apply: %w", l.opts.Identity.Name, err)
 		}
 		if each != nil {
@@ -39,42 +40,50 @@ func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	l.state.trimTail()
 	l.state.mu.Unlock()
 	l.changed.fire()
-	l.hintWhileOpen()
+	l.w.hintWhileOpen()
 	return nil
 }
 
-// applyChunk puts entries into the index.
-func (l *Log) applyChunk(chunk []tailEntry) error {
-	l.state.mu.Lock()
-	defer l.state.mu.Unlock()
-	for i := range chunk {
-		t := &chunk[i]
+// applier makes committed entries visible. It touches the index, the snapshots that see what is superseded, and the
+// blobs that are referred to; no file. The caller holds writer.mu.
+type applier struct {
+	state  *state
+	places *places
+	blobs  *blobSet
+}
+
+// chunk puts entries into the index.
+func (a applier) chunk(entries []tailEntry) error {
+	a.state.mu.Lock()
+	defer a.state.mu.Unlock()
+	for i := range entries {
+		t := &entries[i]
 		if t.entry.Kind == format.KindPut || t.entry.Kind == format.KindDelete {
-			if err := l.applyVersion(t.entry.ID, t.loc); err != nil {
+			if err := a.version(t.entry.ID, t.loc); err != nil {
 				return err
 			}
 			if t.entry.Codec == format.CodecBlob && t.entry.Kind == format.KindPut {
 				if ref, err := format.DecodeBlobRef(t.entry.Data); err == nil {
-					l.blobs.refer(ref)
+					a.blobs.refer(ref)
 				}
 			}
 		}
-		if t.entry.Kind == format.KindConf && t.entry.Index > l.state.confIndex {
-			l.state.confsAhead = append(l.state.confsAhead, t.entry.Index)
+		if t.entry.Kind == format.KindConf && t.entry.Index > a.state.confIndex {
+			a.state.confsAhead = append(a.state.confsAhead, t.entry.Index)
 		}
-		l.state.applied.Store(t.entry.Index)
+		a.state.applied.Store(t.entry.Index)
 	}
 	return nil
 }
 
-// applyVersion makes a place the newest of a record. The caller holds state.mu.
-func (l *Log) applyVersion(id int64, loc index.Loc) error {
-	old, won, err := l.places.table.Max(id, loc)
+// version makes a place the newest of a record. The caller holds state.mu.
+func (a applier) version(id int64, loc index.Loc) error {
+	old, won, err := a.places.table.Max(id, loc)
 	if err != nil || old == 0 || !won {
 		return err
 	}
-	l.places.supersede(l.places.segment(old.Ordinal()), old)
-	for _, s := range l.state.snapshots {
+	a.places.supersede(a.places.segment(old.Ordinal()), old)
+	for _, s := range a.state.snapshots {
 		s.supersede(old)
 	}
 	return nil

@@ -62,19 +62,19 @@ func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &blobReceiver{BlobWriter: w, log: l}, nil
+	return &blobReceiver{BlobWriter: w, damages: &l.damages}, nil
 }
 
-// blobReceiver tells the log when the blob is whole.
+// blobReceiver forgets the damage of the blob when that is whole.
 type blobReceiver struct {
 	format.BlobWriter
-	log *Log
+	damages *damages
 }
 
 func (w *blobReceiver) Commit() (format.BlobRef, error) {
 	ref, err := w.BlobWriter.Commit()
 	if err == nil {
-		w.log.damages.forget(func(d *format.Damage) bool { return d.File == format.BlobName(ref.ID) })
+		w.damages.forget(func(d *format.Damage) bool { return d.File == format.BlobName(ref.ID) })
 	}
 	return ref, err
 }

@@ -184,28 +184,29 @@ func (l *Log) OpenBlob(ref format.BlobRef) (format.BlobReader, error) {
 		l.damages.noteOf(err)
 		return nil, err
 	}
-	return &sharedBlob{BlobReader: r, log: l, id: ref.ID}, nil
+	return &sharedBlob{BlobReader: r, blobs: &l.blobs, damages: &l.damages, id: ref.ID}, nil
 }
 
 // sharedBlob counts as a reader until it is closed.
 type sharedBlob struct {
 	format.BlobReader
-	log    *Log
-	id     uuid.UUID
-	closed sync.Once
+	blobs   *blobSet
+	damages *damages
+	id      uuid.UUID
+	closed  sync.Once
 }
 
 // ReadAt reads, and notes damage that it finds.
 func (b *sharedBlob) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := b.BlobReader.ReadAt(p, offset)
-	b.log.damages.noteOf(err)
+	b.damages.noteOf(err)
 	return n, err
 }
 
 // Close lets the file go.
 func (b *sharedBlob) Close() error {
 	err := b.BlobReader.Close()
-	b.closed.Do(func() { b.log.blobs.close(b.id) })
+	b.closed.Do(func() { b.blobs.close(b.id) })
 	return err
 }
 

@@ -30,7 +30,10 @@ func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (r
 		return nil, after, err
 	}
 	defer l.leave()
-	c := &changes{log: l, opts: opts, next: after + 1, through: l.state.applied.Load()}
+	c := &changes{
+		group: l.opts.Identity.Name, state: &l.state, places: &l.places, reader: &l.reader, floor: &l.folder.changesFloor,
+		opts: opts, next: after + 1, through: l.state.applied.Load(),
+	}
 	if after > c.through {
 		return nil, after, fmt.Errorf("group %s: %w: it is at index %d, the cursor at %d", l.opts.Identity.Name, ErrCursorExpired, c.through, after)
 	}
@@ -48,9 +51,15 @@ func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (r
 	return c.records, c.next - 1, err
 }
 
-// changes is one Changes under way.
+// changes is one Changes under way. It reads segments, and changes nothing. One goroutine uses it, which has entered the
+// gate; state.mu is locked for a moment at a time.
 type changes struct {
-	log     *Log
+	group  string
+	state  *state
+	places *places
+	reader *reader
+	floor  *atomic.Uint64 // folder.changesFloor
+
 	opts    ChangesOptions
 	next    uint64 // all before it was read
 	through uint64
@@ -63,12 +72,11 @@ type changes struct {
 
 // step reads the segment that holds the next index to its end.
 func (c *changes) step() error {
-	l := c.log
-	views := l.reader.views(c.next, c.through)
+	views := c.reader.views(c.next, c.through)
 	// The floor is looked at after the segments: a tombstone is dropped only when the floor is above it.
-	if floor := l.folder.changesFloor.Load(); c.next <= floor {
+	if floor := c.floor.Load(); c.next <= floor {
 		unpinAll(views)
-		return fmt.Errorf("group %s: %w: deletes up to index %d may be forgotten, the cursor is at %d", l.opts.Identity.Name, ErrCursorExpired,
+		return fmt.Errorf("group %s: %w: deletes up to index %d may be forgotten, the cursor is at %d", c.group, ErrCursorExpired,
 			floor, c.next-1)
 	}
 	if len(views) == 0 { // nothing is stored of what was there
@@ -78,13 +86,12 @@ func (c *changes) step() error {
 	defer unpinAll(views)
 	v := views[0]
 	c.again, c.damage = false, nil
-	err := v.frames(l.reader.startOf(v, max(c.next, v.first)), func(step *segio.FrameStep) bool { return c.frame(v, step) })
+	err := v.frames(c.reader.startOf(v, max(c.next, v.first)), func(step *segio.FrameStep) bool { return c.frame(v, step) })
 	switch {
 	case err != nil:
-		return fmt.Errorf("group %s: changes: %w", l.opts.Identity.Name, err)
+		return fmt.Errorf("group %s: changes: %w", c.group, err)
 	case c.again:
-		l.swapping.RLock() // until the swap is done
-		l.swapping.RUnlock()
+		c.places.awaitSwap()
 	case c.damage != nil:
 		return c.damage
 	case !c.full:
@@ -101,15 +108,15 @@ func (c *changes) frame(v view, step *segio.FrameStep) bool {
 	case step.Status == segio.FrameContent && (!inRange || !e.Kind.IsVersion()):
 		return true
 	case step.Status == segio.FrameContent:
-		newest, moved := c.log.isNewest(v, step)
+		newest, moved := c.isNewest(v, step)
 		if c.again = moved; newest {
-			c.damage = &format.DamageError{Damage: v.damage(c.log.opts.Identity.Name, step), ID: e.ID}
+			c.damage = &format.DamageError{Damage: v.damage(c.group, step), ID: e.ID}
 		}
 		return !newest && !moved
 	case step.Status != segio.FrameWhole:
-		c.damage = &format.DamageError{Damage: v.damage(c.log.opts.Identity.Name, step)}
+		c.damage = &format.DamageError{Damage: v.damage(c.group, step)}
 		return true // what follows says whether it was behind the cursor
-	case e.Kind == format.KindState || !c.log.reader.isValid(e):
+	case e.Kind == format.KindState || !c.reader.isValid(e):
 		return true
 	case e.Index <= c.next:
 		c.damage = nil // the bad bytes held nothing that is still to come
@@ -120,7 +127,7 @@ func (c *changes) frame(v view, step *segio.FrameStep) bool {
 	if !inRange || !e.Kind.IsVersion() {
 		return true
 	}
-	newest, moved := c.log.isNewest(v, step)
+	newest, moved := c.isNewest(v, step)
 	if moved || !newest {
 		c.again = moved
 		return !moved
@@ -133,7 +140,7 @@ func (c *changes) take(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	r := recordOf(v.segment, v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete), e)
 	if err := r.finish(e, false); err != nil {
-		c.damage = &format.DamageError{Damage: v.damage(c.log.opts.Identity.Name, step), ID: e.ID}
+		c.damage = &format.DamageError{Damage: v.damage(c.group, step), ID: e.ID}
 		return false
 	}
 	r.Attributes, r.Data = bytes.Clone(r.Attributes), bytes.Clone(r.Data)
@@ -144,18 +151,12 @@ func (c *changes) take(v view, step *segio.FrameStep) bool {
 	return !c.full && c.next <= c.through
 }
 
-// isNewest tells whether the version at a step of a view is the newest of its record; moved: the segment was swapped,
-// so that places in it mean nothing any more.
-func (l *Log) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
+// isNewest tells whether the version at a step of a view is the newest of its record; moved as for places.isNewest.
+func (c *changes) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 	e := &step.Entry
-	loc := v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete)
-	l.state.mu.RLock()
-	defer l.state.mu.RUnlock()
-	if v.moving || l.places.segment(v.ordinal) != v.segment {
-		return false, true
-	}
-	at, ok := l.places.table.Get(e.ID)
-	return ok && at == loc, false
+	c.state.mu.RLock()
+	defer c.state.mu.RUnlock()
+	return c.places.isNewest(v.segment, e.ID, v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete))
 }
 
 // Applied is the index of the last entry applied, and a channel that is closed when another one is, or the log is

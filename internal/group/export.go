@@ -25,7 +25,11 @@ type Export struct {
 	Conf  *raftpb.ConfState
 	Bytes int64 // of all files
 
-	log      *Log
+	group    string
+	gate     *gate
+	folder   *folder // its files are opened; what it lists is looked at when the export is made
+	reader   *reader
+	blobs    *blobSet
 	manifest []byte
 	files    []transfer.File
 	sizes    map[string]int64 // by name
@@ -50,13 +54,15 @@ func (l *Log) Export(ctx context.Context) (*Export, error) {
 func (l *Log) export(ctx context.Context) (_ *Export, err error) {
 	l.blobs.hold() // until those of the export are known
 	defer func() { l.blobs.release() }()
-	e := &Export{log: l, sizes: make(map[string]int64)}
+	e := &Export{
+		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs, sizes: make(map[string]int64),
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close())
 		}
 	}()
-	m, err := l.pinExport(e)
+	m, err := e.pin(&l.w, &l.damages)
 	if err != nil {
 		return nil, err
 	}
@@ -74,30 +80,30 @@ func (l *Log) export(ctx context.Context) (_ *Export, err error) {
 	return e, err
 }
 
-// pinExport takes the state as of one moment, and makes the manifest of it without its segments.
-func (l *Log) pinExport(e *Export) (*format.Manifest, error) {
-	l.w.mu.Lock() // so that nothing is applied meanwhile
-	defer l.w.mu.Unlock()
-	if err := l.usable(); err != nil {
+// pin takes the state as of one moment, and makes the manifest of it without its segments.
+func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
+	w.mu.Lock() // so that nothing is applied meanwhile
+	defer w.mu.Unlock()
+	if err := e.gate.usable(); err != nil {
 		return nil, err
 	}
-	l.state.mu.RLock()
-	st := &l.state
-	e.Index, e.Conf = l.state.exportIndex(), st.conf
-	term, termErr := l.state.term(e.Index)
+	st, now := w.state, e.folder.manifest
+	st.mu.RLock()
+	e.Index, e.Conf = st.exportIndex(), st.conf
+	term, termErr := st.term(e.Index)
 	m := &format.Manifest{
-		Identity: l.opts.Identity, Sequence: 1, NextSegment: l.folder.nextNumber, Conf: st.conf, ConfIndex: st.confIndex,
-		CompactedThrough: l.folder.manifest.CompactedThrough, CompactedTerm: l.folder.manifest.CompactedTerm,
-		TombstoneFloor: l.folder.manifest.TombstoneFloor, AcceptedThrough: l.folder.manifest.AcceptedThrough,
+		Identity: now.Identity, Sequence: 1, NextSegment: e.folder.nextNumber, Conf: st.conf, ConfIndex: st.confIndex,
+		CompactedThrough: now.CompactedThrough, CompactedTerm: now.CompactedTerm,
+		TombstoneFloor: now.TombstoneFloor, AcceptedThrough: now.AcceptedThrough,
 		// The vote is this replica's own.
-		HardState: format.StateRecord{Term: max(l.w.hard.Term, term), Commit: e.Index},
+		HardState: format.StateRecord{Term: max(w.hard.Term, term), Commit: e.Index},
 	}
-	l.state.mu.RUnlock()
-	if err := errors.Join(l.damages.first(), termErr); err != nil {
+	st.mu.RUnlock()
+	if err := errors.Join(damages.first(), termErr); err != nil {
 		return nil, err
 	}
 	e.Term = term
-	e.views = l.reader.views(0, e.Index)
+	e.views = e.reader.views(0, e.Index)
 	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- { // an empty one of an index before
 		e.views[n-1].unpin()
 		e.views = e.views[:n-1]
@@ -110,7 +116,7 @@ func (e *Export) addSegments(m *format.Manifest) error {
 	for i, v := range e.views {
 		s := v.m
 		if v.active || v.through > e.Index {
-			end, last, err := e.log.reader.endOf(v, e.Index, m.CompactedThrough)
+			end, last, err := e.reader.endOf(v, e.Index, m.CompactedThrough)
 			if err != nil {
 				return err
 			}
@@ -160,7 +166,7 @@ func (e *Export) addBlobs(ctx context.Context) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		rows, err := e.log.reader.rowsOf(v)
+		rows, err := e.reader.rowsOf(v)
 		if err != nil {
 			return err
 		}
@@ -169,7 +175,7 @@ func (e *Export) addBlobs(ctx context.Context) error {
 				continue
 			}
 			listed[b.Ref.ID] = true
-			e.log.blobs.pin(b.Ref.ID)
+			e.blobs.pin(b.Ref.ID)
 			e.pinned = append(e.pinned, b.Ref.ID)
 			e.add(transfer.File{Kind: transfer.BlobFile, Name: format.BlobName(b.Ref.ID), Bytes: format.BlobFileBytes(b.Ref.Size)})
 		}
@@ -188,18 +194,18 @@ func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	size, found := e.sizes[name]
 	switch {
 	case !found:
-		return nil, fmt.Errorf("group %s: export: %w: no file %q", e.log.opts.Identity.Name, ErrNotFound, name)
+		return nil, fmt.Errorf("group %s: export: %w: no file %q", e.group, ErrNotFound, name)
 	case offset < 0 || offset > size:
-		return nil, fmt.Errorf("group %s: export: %s has %d bytes, asked was offset %d", e.log.opts.Identity.Name, name, size, offset)
+		return nil, fmt.Errorf("group %s: export: %s has %d bytes, asked was offset %d", e.group, name, size, offset)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || e.log.closed.Load() {
+	if e.closed || e.gate.closed.Load() {
 		return nil, format.ErrClosed
 	}
-	f, err := e.log.folder.fs.Open(path.Join(e.log.folder.dir, name))
+	f, err := e.folder.fs.Open(path.Join(e.folder.dir, name))
 	if err != nil {
-		return nil, fmt.Errorf("group %s: export: %w", e.log.opts.Identity.Name, err)
+		return nil, fmt.Errorf("group %s: export: %w", e.group, err)
 	}
 	return &exportReader{file: f, at: offset, asked: offset, end: size}, nil
 }
@@ -242,7 +248,7 @@ func (e *Export) Close() error {
 	e.closed = true
 	unpinAll(e.views)
 	for _, id := range e.pinned {
-		e.log.blobs.close(id)
+		e.blobs.close(id)
 	}
 	e.views, e.pinned = nil, nil
 	return nil

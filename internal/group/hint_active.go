@@ -22,87 +22,110 @@ const (
 	hintPieceShare = 32 // of the size of a segment
 )
 
-// hintPieceBytes is the number of bytes of the active segment of which a piece tells at least.
-func (l *Log) hintPieceBytes() int64 { return min(hintPieceOf, l.opts.SegmentBytes/hintPieceShare) }
+// activeHint is that hint while the log is open. It writes and removes the hint's file, and looks at the state; of the
+// segment it sees the rows and terms in memory. Guarded by writer.mu.
+type activeHint struct {
+	folder     *folder
+	state      *state
+	pieceBytes int64 // of the active segment, of which a piece tells at least
+	whileOpen  bool  // it grows while the log is written to, and not at a stop alone: the next start makes use of it
 
-// noteStates notes the state frame at the end of a batch that was written, if it has one. The caller holds writer.mu.
-func (l *Log) noteStates(withState bool, batch []tailEntry) {
-	w, last := &l.w, l.w.last
+	frame    format.StateFrame // the last one of the active segment
+	ready    format.StateFrame // the last one of the active segment that was seen to have all entries before it applied
+	told     format.HintPart   // of the active segment, what the hint tells of
+	tried    int64             // up to where a piece was tried last; 0: not yet
+	unsynced bool              // a piece was written that is not durable
+}
+
+// newActiveHint makes the hint of a log with these options.
+func newActiveHint(folder *folder, state *state, opts *Options) activeHint {
+	return activeHint{
+		folder: folder, state: state, pieceBytes: min(hintPieceOf, opts.SegmentBytes/hintPieceShare), whileOpen: opts.Residency == Index,
+	}
+}
+
+// note notes a batch that was written, behind the entry last. Where it has a state frame, that stands before end.
+func (h *activeHint) note(batch []tailEntry, last uint64, end int64, withState bool) {
 	if n := len(batch); n > 0 {
-		if batch[0].entry.Index <= w.state.Last {
-			w.state = format.StateFrame{} // entries in front of it are void now
+		if batch[0].entry.Index <= h.frame.Last {
+			h.frame = format.StateFrame{} // entries in front of it are void now
 		}
 		last = batch[n-1].entry.Index
 	}
 	if !withState {
 		return
 	}
-	if w.state.Offset != 0 && w.state.Last <= l.state.applied.Load() {
-		w.hintable = w.state
+	if h.frame.Offset != 0 && h.frame.Last <= h.state.applied.Load() {
+		h.ready = h.frame
 	}
-	w.state = format.StateFrame{Offset: w.end - format.FrameBytes(0, format.StateRecordBytes), Last: last}
+	h.frame = format.StateFrame{Offset: end - format.FrameBytes(0, format.StateRecordBytes), Last: last}
 }
 
-// hintWhileOpen is hintActive where hints are of use to the next start. The caller holds writer.mu.
-func (l *Log) hintWhileOpen() {
-	if l.opts.Residency == Index {
-		l.hintActive()
+// hintWhileOpen is growHint where that is of use to a start after a kill. The caller holds mu.
+func (w *writer) hintWhileOpen() {
+	if w.hint.whileOpen {
+		w.growHint()
 	}
 }
 
-// hintActive continues the hint of the active segment, where so many bytes have none yet that it pays. The caller holds
-// writer.mu.
-func (l *Log) hintActive() {
-	w, s := &l.w, l.w.active
-	at := w.hintable
-	if w.state.Last <= l.state.applied.Load() && l.isSynced(w.state) {
-		at = w.state
+// growHint continues the hint of the active segment, unless a failure has left something open. The caller holds mu.
+func (w *writer) growHint() {
+	if w.suspect == nil && !w.folder.unsure {
+		w.hint.grow(w.active)
 	}
-	if at.Offset-max(w.hinted.End, w.hintTried, format.SegmentHeaderBytes) < l.hintPieceBytes() || !l.isSynced(at) || l.folder.unsure || w.suspect != nil || s.incomplete {
+}
+
+// grow continues the hint, where so many bytes have none yet that it pays.
+func (h *activeHint) grow(s *segment) {
+	at := h.ready
+	if h.frame.Last <= h.state.applied.Load() && h.isSynced(h.frame) {
+		at = h.frame
+	}
+	if at.Offset-max(h.told.End, h.tried, format.SegmentHeaderBytes) < h.pieceBytes || !h.isSynced(at) || s.incomplete {
 		return
 	}
-	l.state.mu.RLock()
-	held := slices.ContainsFunc(l.state.confsAhead, func(conf uint64) bool { return conf <= at.Last })
-	rows, terms := s.rows.Snapshot(), l.state.termsWithin(s.first, at.Last)
-	l.state.mu.RUnlock()
+	h.state.mu.RLock()
+	held := slices.ContainsFunc(h.state.confsAhead, func(conf uint64) bool { return conf <= at.Last })
+	rows, terms := s.rows.Snapshot(), h.state.termsWithin(s.first, at.Last)
+	h.state.mu.RUnlock()
 	if held {
 		return
 	}
-	w.hintTried = at.Offset
-	p := format.MakePiece(s.manifest(), w.hinted, at, rows, terms)
+	h.tried = at.Offset
+	p := format.MakePiece(s.manifest(), h.told, at, rows, terms)
 	b := p.Encode()
-	if err := format.WritePiece(l.folder.fs, l.folder.dir, w.hinted.Bytes, b); err != nil {
-		l.logger.Warn("the hint of the active segment was not continued: the next load reads more of it", "group", l.opts.Identity.Name,
+	if err := format.WritePiece(h.folder.fs, h.folder.dir, h.told.Bytes, b); err != nil {
+		h.folder.logger.Warn("the hint of the active segment was not continued: the next load reads more of it", "group", h.folder.identity.Name,
 			"segment", s.number, "error", err)
 		return
 	}
-	w.hinted = format.HintPart{End: p.End, Last: p.Last, Rows: p.RowsBefore + int64(len(p.Table.IDs)), Bytes: w.hinted.Bytes + int64(len(b))}
-	w.hintDirty = true
+	h.told = format.HintPart{End: p.End, Last: p.Last, Rows: p.RowsBefore + int64(len(p.Table.IDs)), Bytes: h.told.Bytes + int64(len(b))}
+	h.unsynced = true
 }
 
-// isSynced tells whether a state frame and all in front of it were synced. The caller holds writer.mu.
-func (l *Log) isSynced(at format.StateFrame) bool {
-	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= l.state.syncedEnd
+// isSynced tells whether a state frame and all in front of it were synced.
+func (h *activeHint) isSynced(at format.StateFrame) bool {
+	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= h.state.syncedEnd
 }
 
-// keepHint makes the hint of the active segment durable, at a stop. The caller holds writer.mu.
-func (l *Log) keepHint() {
-	if !l.w.hintDirty {
+// keep makes the hint durable, at a stop.
+func (h *activeHint) keep() {
+	if !h.unsynced {
 		return
 	}
-	l.w.hintDirty = false
-	if err := format.SyncPieces(l.folder.fs, l.folder.dir); err != nil {
-		l.logger.Warn("the hint of the active segment may not outlast a power cut: the next load reads more of it then", "group", l.opts.Identity.Name, "error", err)
+	h.unsynced = false
+	if err := format.SyncPieces(h.folder.fs, h.folder.dir); err != nil {
+		h.folder.logger.Warn("the hint of the active segment may not outlast a power cut: the next load reads more of it then",
+			"group", h.folder.identity.Name, "error", err)
 	}
 }
 
-// dropHint removes the hint of a segment that is active no more. The caller holds writer.mu.
-func (l *Log) dropHint() {
-	w := &l.w
-	if w.hinted.Bytes > 0 {
-		l.folder.remove(format.ActiveHintName)
+// drop removes the hint of a segment that is active no more.
+func (h *activeHint) drop() {
+	if h.told.Bytes > 0 {
+		h.folder.remove(format.ActiveHintName)
 	}
-	w.state, w.hintable, w.hinted, w.hintTried, w.hintDirty = format.StateFrame{}, format.StateFrame{}, format.HintPart{}, 0, false
+	h.frame, h.ready, h.told, h.tried, h.unsynced = format.StateFrame{}, format.StateFrame{}, format.HintPart{}, 0, false
 }
 
 // activeHintHead tells which part of the active segment its hint tells of, for a plan in Index residency: it is not

@@ -3,6 +3,7 @@ package group
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"sheaf.dev/sheaf/internal/group/format"
@@ -69,6 +70,22 @@ func (h *hints) write(s *segment) error {
 	s.rows = nil
 	h.state.mu.Unlock()
 	return nil
+}
+
+// hintStalePart of the rows: a hint whose used flags lag by more is written again when the log is closed.
+const hintStalePart = 64
+
+// refresh writes hints anew whose used flags are much out of date. The active segment has none.
+func (h *hints) refresh(active *segment) {
+	h.state.mu.RLock()
+	segments := slices.Clone(h.state.segments)
+	h.state.mu.RUnlock()
+	for _, s := range segments {
+		stale := s.used.notInHint()
+		if s != active && stale > 0 && stale > s.rowCount.Load()/hintStalePart {
+			h.writeLater(s)
+		}
+	}
 }
 
 // remake makes the hint of a sealed segment from its own bytes. Where some of them are bad, there is to be none:

@@ -23,8 +23,6 @@ import (
 type loading struct {
 	*parts
 	logger *slog.Logger
-	// beginActive makes the active segment of a manifest that has none.
-	beginActive func() error
 
 	ctx      context.Context
 	opts     Options
@@ -94,19 +92,18 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	if err != nil {
 		return fail(errors.Join(err, active.close()))
 	}
-	l.journal = member
+	l.w.share.member = member
 	progress.BytesTotal.Add(need.LoadBytes)
 	ld := &loading{
-		parts: &l.parts, logger: l.logger, beginActive: l.beginActive,
-		ctx: ctx, opts: opts, progress: progress, manifest: m, active: active, names: names,
+		parts: &l.parts, logger: l.logger, ctx: ctx, opts: opts, progress: progress, manifest: m, active: active, names: names,
 	}
 	if err := ld.run(); err != nil {
 		err = errors.Join(err, active.close())
 		l.abandon()
 		return fail(err)
 	}
-	l.memory.settle(l.memoryBytes())
-	l.endInstall(slices.Contains(names, format.IncomingName))
+	l.memory.settle()
+	ld.endInstall()
 	return l, ld.report, nil
 }
 

@@ -84,14 +84,14 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 		if hint != nil && through > hint.End {
 			w, usable, err := ld.walkBehind(s, hint, through)
 			if err != nil || usable {
-				ld.w.hinted, ld.report.HintedBytes = hint.HintPart, hint.End
+				ld.w.hint.told, ld.report.HintedBytes = hint.HintPart, hint.End
 				ld.read(max(0, through-hint.End) + hint.Bytes)
 				return w, err
 			}
 			ld.logger.Info("the hint of the active segment does not end at a state frame: all of it is read instead", "group", ld.opts.Identity.Name,
 				"segment", s.number)
 		}
-		hint, ld.w.hinted, ld.report.HintedBytes = nil, format.HintPart{}, 0
+		hint, ld.w.hint.told, ld.report.HintedBytes = nil, format.HintPart{}, 0
 		w := replay.NewActive(s.first)
 		err := s.walkFileOn(w, format.SegmentHeaderBytes, through)
 		if through == size {

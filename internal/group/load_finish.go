@@ -1,7 +1,6 @@
 package group
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -41,7 +40,7 @@ func (ld *loading) assemble(active *replay.Recovered) error {
 		if err := ld.openActive(s, active); err != nil {
 			return err
 		}
-	} else if err := ld.beginActive(); err != nil {
+	} else if err := ld.w.beginActive(); err != nil {
 		return err
 	}
 	st.syncedIndex = st.last
@@ -79,12 +78,13 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 		}
 		size, ld.report.CutBytes = r.End, r.CutBytes
 	case r.End < size:
-		w.inherited = true // what is there reads as zero
+		w.room.inherited = true // what is there reads as zero
 	}
 	last := r.LastIndex()
-	w.active, w.end, w.allocated, w.opened, w.last = s, r.End, size, r.End, last
+	w.active, w.end, w.last = s, r.End, last
+	w.room.allocated, w.room.opened = size, r.End
 	if r.States {
-		w.state = format.StateFrame{Offset: r.StateAt, Last: r.StateLast}
+		w.hint.frame = format.StateFrame{Offset: r.StateAt, Last: r.StateLast}
 	}
 	st.end, st.syncedEnd, st.syncedLast = r.End, r.End, last
 	s.rows.Synced()
@@ -113,24 +113,23 @@ func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	return nil
 }
 
-// beginActive makes the active segment of a manifest that has none.
-func (l *Log) beginActive() error {
-	w, st := &l.w, &l.state
+// beginActive makes the active segment of a manifest that has none. The log is being loaded.
+func (w *writer) beginActive() error {
+	st := w.state
 	w.active = &segment{ordinal: ordinalStep * uint32(len(st.segments))}
-	next, err := l.createSegment(st.last+1, 0)
+	next, err := w.createSegment(st.last+1, 0)
 	if err != nil {
 		return err
 	}
-	if err := l.folder.writeManifest(func(m *format.Manifest) {
+	if err := w.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(m.Segments, next.manifest())
 	}); err != nil {
-		l.folder.discardUnlessListed(next)
+		w.folder.discardUnlessListed(next)
 		return err
 	}
-	w.active, w.end, w.allocated, w.last = next, format.SegmentHeaderBytes, format.SegmentHeaderBytes, st.last
-	st.end, st.syncedEnd, st.syncedLast = format.SegmentHeaderBytes, format.SegmentHeaderBytes, st.last
-	st.segments = append(st.segments, next)
-	l.places.publish(l.state.listed())
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	w.begin(next, st.last+1)
 	return nil
 }
 
@@ -145,10 +144,7 @@ func (ld *loading) fillTail(commit uint64) error {
 	}
 	var bad error
 	err := ld.reader.readEntries(commit+1, st.last, func(e *format.Entry, loc index.Loc) bool {
-		r := format.RaftEntry(e)
-		if e.Kind == format.KindConf {
-			r.Data = bytes.Clone(r.Data)
-		}
+		r := raftEntry(e)
 		kept, err := format.DecodePayload(r) // aliases r, not what was read
 		if err != nil {
 			bad = err
@@ -246,11 +242,7 @@ func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	if err := l.usable(); err != nil {
 		return err
 	}
-	err := l.settle()
-	if err == nil {
-		err = l.folder.writeManifest(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at })
-	}
-	if err != nil {
+	if err := l.w.amend(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at }); err != nil {
 		return fmt.Errorf("group %s: membership: %w", l.opts.Identity.Name, err)
 	}
 	l.state.mu.Lock()

@@ -3,7 +3,6 @@ package group
 import (
 	"context"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/index"
-	"sheaf.dev/sheaf/internal/journal"
 )
 
 // Log is the ordered log of a group on disk, with its index in memory. It is the Raft log of the group (see Storage)
@@ -22,25 +20,21 @@ type Log struct {
 	opts   Options
 	logger *slog.Logger
 	now    func() time.Time
-	memory meter
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
 	parts
 	editor editor
 
-	closed     atomic.Bool
-	changed    signal          // of applied, and of closed
-	readers    atomic.Int64    // reads under way: Close waits for them
-	received   atomic.Uint64   // blobs that were begun to be received: names their files until they are whole
-	journal    *journal.Member // nil: none
-	compacting sync.Mutex      // one Compact or Repair at a time
-	swapping   sync.RWMutex    // held while places change from one segment to another; scans wait
+	changed    signal        // of applied, and of closed
+	received   atomic.Uint64 // blobs that were begun to be received: names their files until they are whole
+	compacting sync.Mutex    // one Compact or Repair at a time
 }
 
 // parts are what a log is made of. Each says what it touches, and an operation is handed those that it needs: a load
 // fills all of them.
 type parts struct {
+	gate
 	w       writer
 	folder  folder
 	state   state
@@ -48,37 +42,11 @@ type parts struct {
 	images  images
 	hints   hints
 	reader  reader
+	records records
 	damages damages
 	blobs   blobSet
 	marks   markFile
-}
-
-// writer is the state of the end of the log.
-type writer struct {
-	// mu is held by whoever changes the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and the swap of
-	// compaction. It guards writer and folder. Taken before state.mu, never while that is held.
-	mu sync.Mutex
-
-	active    *segment
-	end       int64              // offset of the next frame
-	allocated int64              // size of the file
-	inherited bool               // the room behind the end is what the process before has allocated
-	opened    int64              // what of end was there when the log was opened
-	ahead     writeAhead         // of the active file
-	last      uint64             // index of the last entry in the active segment by place; first - 1: none
-	hard      format.StateRecord // term, vote, commit as given by Raft
-	dirty     bool               // something was written since the last sync
-	suspect   error              // a write or sync of the active file failed: it must not be continued; nil: it is well
-	buffer    []byte
-	journaled int64  // offset in the active segment up to which the journal has what is not synced; 0: nothing
-	started   int64  // offset in the active segment up to which the kernel was told to begin to write
-	batch     []byte // the frames that were written last, where they are in memory as one; they stand at batchAt
-	batchAt   int64
-	state     format.StateFrame // the last one of the active segment
-	hintable  format.StateFrame // the last one of the active segment that was seen to have all entries before it applied
-	hinted    format.HintPart   // of the active segment, what its hint tells of
-	hintTried int64             // up to where a hint was tried last; 0: not yet
-	hintDirty bool              // the hint was not synced
+	memory  memory
 }
 
 // SegmentBytesDefault is the size at which a segment is sealed where Options say nothing.
@@ -106,7 +74,7 @@ func (o Options) ForInstall() transfer.Options {
 // newLog makes a log without segments, with room in the index for what the group needs.
 func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l := &Log{opts: opts, logger: opts.Logger, now: opts.Now}
-	l.memory.budget = opts.Budget
+	l.memory.state, l.memory.places, l.memory.images, l.memory.budget = &l.state, &l.places, &l.images, opts.Budget
 	l.images = images{resident: opts.Residency == Resident, loader: opts.Loader}
 	if l.images.loader == nil {
 		l.images.loader = segio.NewLoader(segio.LoaderOptions{Reads: 2})
@@ -130,40 +98,19 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l.damages.logger = opts.Logger
 	l.hints.folder, l.hints.state = f, &l.state
 	l.reader = reader{group: opts.Identity.Name, state: &l.state, damages: &l.damages, hints: &l.hints}
+	l.records = records{group: opts.Identity.Name, state: &l.state, places: &l.places, reader: &l.reader, damages: &l.damages}
 	l.blobs.folder = f
 	l.marks.fs, l.marks.dir = opts.FS, opts.Dir
+	l.w = newWriter(&l.parts, &l.opts)
 	l.editor = editor{
-		parts: &l.parts, swapping: &l.swapping, usable: l.usable, settle: l.settle, seal: l.seal, askMemory: l.askMemory,
+		gate: &l.gate, w: &l.w, folder: f, state: &l.state, places: &l.places, images: &l.images, hints: &l.hints, memory: &l.memory,
 	}
 	return l, nil
 }
 
-// usable tells whether the log is open.
-func (l *Log) usable() error {
-	if l.closed.Load() {
-		return format.ErrClosed
-	}
-	return nil
-}
-
-// enter begins a read; leave must follow. Close waits for those that are in.
-func (l *Log) enter() error {
-	l.readers.Add(1)
-	if l.closed.Load() {
-		l.leave()
-		return format.ErrClosed
-	}
-	return nil
-}
-
-// leave ends a read.
-func (l *Log) leave() { l.readers.Add(-1) }
-
 // release frees the memory and the files when the last reader is out. The log is closed.
 func (l *Log) release() {
-	for l.readers.Load() > 0 { // reads are short, and Close is rare
-		runtime.Gosched()
-	}
+	l.awaitReaders()
 	l.state.mu.Lock()
 	segments := l.state.segments
 	l.state.segments, l.state.tail = nil, tail{}
@@ -175,58 +122,4 @@ func (l *Log) release() {
 	l.marks.close()
 	l.places.table.Close()
 	l.memory.giveBack()
-}
-
-// hardForManifest is the hard state with a commit that is applied: a membership change above it is looked for by Load.
-func (w *writer) hardForManifest(applied uint64) format.StateRecord {
-	hard := w.hard
-	hard.Commit = min(hard.Commit, applied)
-	hard.SyncedOffset, hard.SyncedIndex = 0, 0
-	return hard
-}
-
-// meter asks the budget for what the log uses. Safe for concurrent use.
-type meter struct {
-	mu     sync.Mutex
-	budget Budget
-	taken  int64
-}
-
-const meterSlackBytes = 1 << 20 // not given back at once
-
-// ask makes sure that want bytes in all are taken.
-func (m *meter) ask(want int64) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.budget == nil || want <= m.taken {
-		return nil
-	}
-	if err := m.budget.Take(want - m.taken); err != nil {
-		return err
-	}
-	m.taken = want
-	return nil
-}
-
-// settle gives back what is above used.
-func (m *meter) settle(used int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.budget == nil || used+meterSlackBytes >= m.taken {
-		return
-	}
-	if err := m.budget.Take(used - m.taken); err == nil {
-		m.taken = used
-	}
-}
-
-// giveBack gives everything back.
-func (m *meter) giveBack() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.budget != nil && m.taken > 0 {
-		if err := m.budget.Take(-m.taken); err == nil {
-			m.taken = 0
-		}
-	}
 }

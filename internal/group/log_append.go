@@ -16,10 +16,6 @@ import (
 )
 
 const (
-	allocateBytesMin = 256 << 10
-	allocateBytesMax = 16 << 20
-	// allocateShare of what the volume has to spare is allocated ahead at most, for there are many groups.
-	allocateShare = 64
 	// bufferBytesKept is the write buffer that a group keeps for its small batches; greater ones share
 	// segio.FrameBuffers.
 	bufferBytesKept = 32 << 10
@@ -42,9 +38,17 @@ func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	if err := l.usable(); err != nil {
 		return err
 	}
+	if err := l.w.append(hs, entries); err != nil {
+		return fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
+	}
+	return nil
+}
+
+// append is Append. The caller holds mu.
+func (w *writer) append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	used := batches.Get().(*[]tailEntry)
 	defer batches.Put(used)
-	batch, bytes, err := l.decodeBatch((*used)[:0], entries)
+	batch, bytes, err := w.decodeBatch((*used)[:0], entries)
 	*used = batch[:0]
 	defer clear(batch)
 	if err != nil {
@@ -56,40 +60,36 @@ func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	if hs != nil {
 		bytes += format.FrameBytes(0, format.StateRecordBytes)
 	}
-	if err := l.makeRoom(batch, bytes); err != nil {
-		return fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
+	if err := w.makeRoom(batch, bytes); err != nil {
+		return err
 	}
-	if err := l.writeBatch(hs, batch, bytes); err != nil {
-		return fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
-	}
-	return nil
+	return w.writeBatch(hs, batch, bytes)
 }
 
 // decodeBatch checks the order of the entries against the log, takes them apart, and adds them to batch. bytes is what
 // they take on disk.
-func (l *Log) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailEntry, bytes int64, err error) {
+func (w *writer) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailEntry, bytes int64, err error) {
 	if len(entries) == 0 {
 		return batch, 0, nil
 	}
-	first, last, commit := entries[0].GetIndex(), l.state.last, l.commitFloor()
+	first, last, commit := entries[0].GetIndex(), w.state.last, w.commitFloor()
 	switch {
 	case first > last+1:
-		return batch, 0, fmt.Errorf("group %s: append: index %d leaves a gap behind %d", l.opts.Identity.Name, first, last)
+		return batch, 0, fmt.Errorf("index %d leaves a gap behind %d", first, last)
 	case first <= commit:
-		return batch, 0, fmt.Errorf("group %s: append: index %d would cut the log at or below its commit %d",
-			l.opts.Identity.Name, first, commit)
+		return batch, 0, fmt.Errorf("index %d would cut the log at or below its commit %d", first, commit)
 	}
 	batch = slices.Grow(batch, len(entries))
 	for i, r := range entries {
 		if r.GetIndex() != first+uint64(i) {
-			return batch, 0, fmt.Errorf("group %s: append: index %d follows %d", l.opts.Identity.Name, r.GetIndex(), first+uint64(i)-1)
+			return batch, 0, fmt.Errorf("index %d follows %d", r.GetIndex(), first+uint64(i)-1)
 		}
 		e, err := format.DecodePayload(r)
 		if err != nil {
-			return batch, 0, fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
+			return batch, 0, err
 		}
 		if e.Kind == format.KindRequest {
-			return batch, 0, fmt.Errorf("group %s: append: %w: index %d is a remembered request, which no leader sends", l.opts.Identity.Name, format.ErrCorrupt, e.Index)
+			return batch, 0, fmt.Errorf("%w: index %d is a remembered request, which no leader sends", format.ErrCorrupt, e.Index)
 		}
 		e.Used = true
 		batch = append(batch, tailEntry{raft: r, entry: e})
@@ -99,24 +99,23 @@ func (l *Log) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailE
 }
 
 // commitFloor is the index at or below which nothing is ever cut.
-func (l *Log) commitFloor() uint64 {
-	return max(min(l.w.hard.Commit, l.state.last), l.state.applied.Load(), l.state.floor)
+func (w *writer) commitFloor() uint64 {
+	return max(min(w.hard.Commit, w.state.last), w.state.applied.Load(), w.state.floor)
 }
 
 // makeRoom makes the active segment ready for bytes more: continues it elsewhere after a failure, cuts away segments
 // that the batch makes void, seals it where it is full, asks for memory, allocates.
-func (l *Log) makeRoom(batch []tailEntry, bytes int64) error {
-	if err := l.settle(); err != nil {
+func (w *writer) makeRoom(batch []tailEntry, bytes int64) error {
+	if err := w.settle(); err != nil {
 		return err
 	}
-	first := l.state.last + 1
+	first := w.state.last + 1
 	if len(batch) > 0 {
 		first = batch[0].entry.Index
 	}
-	if err := l.askMemory(len(batch), bytes); err != nil {
+	if err := w.memory.askMore(len(batch), bytes); err != nil {
 		return err
 	}
-	w := &l.w
 	// Again for each new segment: where a sync of the old one failed, the new one holds what was not synced, and begins
 	// with it.
 	for s := (*segment)(nil); s != w.active; {
@@ -124,81 +123,59 @@ func (l *Log) makeRoom(batch []tailEntry, bytes int64) error {
 		var err error
 		switch {
 		case first < s.first:
-			err = l.replaceSegments(first, bytes)
+			err = w.replaceSegments(first, bytes)
 		case w.end == format.SegmentHeaderBytes && !s.holds(bytes):
 			// An empty segment whose image is too small for this batch makes room for a greater one.
-			err = l.replaceSegments(first, bytes)
-		case w.end > format.SegmentHeaderBytes && (w.end+bytes > l.opts.SegmentBytes || first+uint64(len(batch))-s.first >= math.MaxUint32):
-			if err = l.roll(first, bytes); err == nil && l.opts.Sealed != nil {
-				l.opts.Sealed()
+			err = w.replaceSegments(first, bytes)
+		case w.end > format.SegmentHeaderBytes && (w.end+bytes > w.segmentBytes || first+uint64(len(batch))-s.first >= math.MaxUint32):
+			if err = w.roll(first, bytes); err == nil && w.onSealed != nil {
+				w.onSealed()
 			}
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if l.w.end+bytes > index.OffsetMax {
+	if w.end+bytes > index.OffsetMax {
 		return fmt.Errorf("batch of %d bytes is above the limit of a segment", bytes)
 	}
-	return l.allocate(bytes)
-}
-
-// allocate makes the file long enough for bytes more, in steps, so that a sync need not write the size each time.
-func (l *Log) allocate(bytes int64) error {
-	w := &l.w
-	need := w.end + bytes
-	if need <= w.allocated {
-		return nil
-	}
-	step := min(max(w.end-w.opened, allocateBytesMin), allocateBytesMax) // little for a group that is opened and hardly written to
-	if l.opts.Spare != nil {
-		step = min(step, max(0, l.opts.Spare()/allocateShare))
-	}
-	want := max(need, min(need+step, l.opts.SegmentBytes))
-	err := w.active.file.Load().Allocate(w.allocated, want-w.allocated)
-	if err != nil && want > need {
-		want = need
-		err = w.active.file.Load().Allocate(w.allocated, want-w.allocated)
-	}
-	if err != nil {
-		return format.NoSpace(err)
-	}
-	w.allocated = want
-	return nil
+	return w.room.allocate(w.active.file.Load(), w.end, bytes)
 }
 
 // writeBatch writes the batch, which takes so many bytes, then changes the state in memory.
-func (l *Log) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) error {
-	w := &l.w
+func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) error {
 	hard := w.hard
 	if hs != nil {
 		hard.Term, hard.Vote, hard.Commit = hs.GetTerm(), hs.GetVote(), hs.GetCommit()
 	}
 	for {
-		end, err := l.writeFrames(hs != nil, hard, batch, bytes)
+		end, err := w.writeFrames(hs != nil, hard, batch, bytes)
 		if err == nil {
 			w.end = end
 			break
 		}
-		if err := l.writeFailed(err); err != nil {
+		if err := w.writeFailed(err); err != nil {
 			return err
 		}
 		// It was continued in a new segment, which begins behind what is synced: too late for a batch that cuts the
 		// log.
-		if err := l.makeRoom(batch, bytes); err != nil {
+		if err := w.makeRoom(batch, bytes); err != nil {
 			return err
 		}
 	}
 	w.hard, w.dirty = hard, true
-	l.noteStates(hs != nil, batch)
-	l.keepBatch(batch)
+	w.hint.note(batch, w.last, w.end, hs != nil)
+	w.state.push(w.active, batch, w.end)
+	if len(batch) > 0 {
+		w.last = batch[len(batch)-1].entry.Index
+	}
 	return nil
 }
 
 // writeFrames encodes the batch at the end of the active segment, piece by piece, writes it, and tells it its places.
 // end is behind it. In Resident residency frames are made where they stay: in the image.
-func (l *Log) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64, err error) {
-	s, file := l.w.active, l.w.active.file.Load()
+func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64, err error) {
+	s, file := w.active, w.active.file.Load()
 	var buffer []byte
 	if s.image == nil {
 		if bytes > bufferBytesKept {
@@ -206,12 +183,12 @@ func (l *Log) writeFrames(withState bool, hard format.StateRecord, batch []tailE
 			defer segio.FrameBuffers.Put(shared)
 			buffer = *shared
 		} else {
-			l.w.buffer = slices.Grow(l.w.buffer[:0], int(bytes))
-			buffer = l.w.buffer
+			w.buffer = slices.Grow(w.buffer[:0], int(bytes))
+			buffer = w.buffer
 		}
 	}
-	at := l.w.end
-	l.w.batch = nil
+	at := w.end
+	w.share.batch = nil
 	piece := func() []byte {
 		if s.image != nil {
 			return s.image[at:at]
@@ -235,65 +212,35 @@ func (l *Log) writeFrames(withState bool, hard format.StateRecord, batch []tailE
 		buf = piece()
 	}
 	if withState {
-		hard.SyncedOffset, hard.SyncedIndex = l.state.syncedEnd, l.state.syncedLast
+		hard.SyncedOffset, hard.SyncedIndex = w.state.syncedEnd, w.state.syncedLast
 		buf = format.AppendStateFrame(buf, s.id, at+int64(len(buf)), hard)
 	}
 	_, err = file.WriteAt(buf, at)
-	if at == l.w.end && bytes <= bufferBytesKept {
-		l.w.batch, l.w.batchAt = buf, at
+	if at == w.end && bytes <= bufferBytesKept {
+		w.share.batch, w.share.batchAt = buf, at
 	}
 	return at + int64(len(buf)), err
 }
 
 // writeFailed decides what a failed write means. Nil: the log was continued in a new segment, write again.
-func (l *Log) writeFailed(cause error) error {
-	w := &l.w
+func (w *writer) writeFailed(cause error) error {
 	cause = format.NoSpace(cause)
 	// Frames that were written in part must not stay: beside a shorter batch they could pass as its end.
 	file := w.active.file.Load()
-	err := file.Truncate(w.end)
+	err := w.room.truncate(file, w.end)
 	if err == nil {
-		w.allocated = w.end
-		w.ahead.cut(w.end)
 		err = file.Sync()
 	}
 	if err == nil {
-		l.syncedTo(w.end, w.last)
+		w.syncedTo(w.end, w.last)
 		return cause
 	}
 	w.suspect = errors.Join(cause, err)
-	if err := l.settle(); err != nil {
+	if err := w.settle(); err != nil {
 		return err
 	}
 	if errors.Is(cause, format.ErrNoSpace) {
 		return cause
 	}
 	return nil
-}
-
-// keepBatch makes what was written part of the state in memory.
-func (l *Log) keepBatch(batch []tailEntry) {
-	l.state.mu.Lock()
-	defer l.state.mu.Unlock()
-	st, s := &l.state, l.w.active
-	st.end = l.w.end
-	if len(batch) == 0 {
-		return
-	}
-	first := batch[0].entry.Index
-	if first <= st.last {
-		l.state.cut(first)
-	}
-	st.tail.push(first, batch)
-	for i := range batch {
-		e := &batch[i].entry
-		l.state.addTerm(e.Index, e.Term)
-		st.lastCommit = max(st.lastCommit, e.CommitTime)
-		if e.Kind == format.KindPut || e.Kind == format.KindDelete {
-			loc := batch[i].loc
-			s.rows.Add(s.first, e, loc.Offset(), format.FrameBytes(len(e.Attributes), len(e.Data)))
-		}
-	}
-	st.last = batch[len(batch)-1].entry.Index
-	l.w.last = st.last
 }

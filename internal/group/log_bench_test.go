@@ -2,9 +2,11 @@ package group
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -56,6 +58,30 @@ func BenchmarkGet(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkScan reads 10,000 records of 1 KiB in order.
+func BenchmarkScan(b *testing.B) {
+	for _, residency := range []Residency{Index, Resident} {
+		b.Run(fmt.Sprintf("residency=%d", residency), func(b *testing.B) {
+			d := benchLog(b, residency, 10000, 1<<10)
+			b.SetBytes(10000 << 10)
+			b.ReportAllocs()
+			for b.Loop() {
+				id, err := d.log.OpenScan(time.Hour)
+				ok(b, err)
+				records := 0
+				for _, err := range d.log.Scan(b.Context(), id, 0, math.MaxUint64, false) {
+					ok(b, err)
+					records++
+				}
+				d.log.CloseScan(id)
+				if records < 9900 { // the last batch is not applied yet
+					b.Fatalf("%d records", records)
+				}
+			}
+		})
 	}
 }
 

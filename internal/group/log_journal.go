@@ -21,63 +21,86 @@ func joinJournal(opts Options) (*journal.Member, error) {
 func (l *Log) SyncShared() bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	return !l.closed.Load() && l.syncJournal()
+	return !l.closed.Load() && l.w.syncShared()
 }
 
-// syncJournal has the journal make durable what neither it nor the segment has; false: it does not. The caller holds
-// writer.mu.
-func (l *Log) syncJournal() bool {
-	w := &l.w
-	if l.journal == nil || l.folder.unsure || w.suspect != nil || !w.dirty || l.journal.MustSync() {
+// syncShared is SyncShared. The caller holds mu.
+func (w *writer) syncShared() bool {
+	return !w.folder.unsure && w.suspect == nil && w.dirty && w.share.write(w.active, w.state.syncedEnd, w.end)
+}
+
+// clean notes that nothing is left to be synced. The caller holds mu.
+func (w *writer) clean() {
+	w.dirty = false
+	w.share.settled()
+}
+
+// leaveJournal syncs what only the journal has made durable, as a log that is closed is not asked for it any more.
+// Where that fails, the journal keeps it until the next load; so it does where it was closed before the log, as if the
+// process were killed. The caller holds mu.
+func (w *writer) leaveJournal() {
+	if !w.share.isOwed(w.state.syncedEnd) {
+		return
+	}
+	if err := w.sync(); err != nil {
+		w.folder.logger.Warn("the segment could not be synced: the journal keeps what was written last", "group", w.folder.identity.Name, "error", err)
+	}
+}
+
+// share is the group's share of the journal of the volume: what is durable there, and not yet in the active segment. It
+// touches the journal, and tells the kernel to write the segment; it writes nothing there itself. Guarded by writer.mu.
+type share struct {
+	member  *journal.Member // nil: there is no journal
+	through int64           // offset in the active segment up to which the journal has what is not synced; 0: nothing
+	started int64           // offset in the active segment up to which the kernel was told to begin to write
+	batch   []byte          // the frames that were written last, where they are in memory as one; they stand at batchAt
+	batchAt int64
+}
+
+// begin is about a new active segment, of which all is durable.
+func (h *share) begin() { h.through, h.started, h.batch = 0, 0, nil }
+
+// write has the journal make durable what the active segment holds from synced to end; false: it does not.
+func (h *share) write(active *segment, synced, end int64) bool {
+	if h.member == nil || h.member.MustSync() {
 		return false
 	}
-	from := max(w.journaled, l.state.syncedEnd)
-	if from == w.end {
+	from := max(h.through, synced)
+	if from == end {
 		return true
 	}
-	if w.batch == nil || w.batchAt != from || from+int64(len(w.batch)) != w.end {
+	if h.batch == nil || h.batchAt != from || from+int64(len(h.batch)) != end {
 		return false
 	}
-	s := w.active
-	if err := l.journal.Write(s.number, s.id, from, w.batch); err != nil {
+	if err := h.member.Write(active.number, active.id, from, h.batch); err != nil {
 		return false
 	}
-	w.journaled = w.end
-	l.startWriting()
+	h.through = end
+	h.startWriting(active, synced)
 	return true
 }
 
 // startBytes is how much the journal may make durable before the kernel begins to write it to the segment.
 const startBytes = 256 << 10
 
-// startWriting has the kernel begin to write what only the journal made durable, so that not all is left to the sync
-// for which the journal asks of all groups at once, and which every batch waits for that has a record in one of them.
-// The caller holds writer.mu.
-func (l *Log) startWriting() {
-	w := &l.w
-	from, to := max(w.started, l.state.syncedEnd&^(format.BlockBytes-1)), w.end&^(format.BlockBytes-1)
+// startWriting has the kernel begin to write what only the journal made durable. Not all of it is left to the sync for
+// which the journal asks of all groups at once: every batch waits for that one that has a record in one of them.
+func (h *share) startWriting(active *segment, synced int64) {
+	from, to := max(h.started, synced&^(format.BlockBytes-1)), h.through&^(format.BlockBytes-1)
 	if to-from >= startBytes {
-		vfs.StartWriting(w.active.file.Load(), from, to-from)
-		w.started = to
+		vfs.StartWriting(active.file.Load(), from, to-from)
+		h.started = to
 	}
 }
 
-// clean notes that nothing is left to be synced. The caller holds writer.mu.
-func (l *Log) clean() {
-	l.w.dirty = false
-	if l.journal != nil {
-		l.journal.Settled()
+// settled tells the journal that all that it has of the group stands, durably, in the segments.
+func (h *share) settled() {
+	if h.member != nil {
+		h.member.Settled()
 	}
 }
 
-// leaveJournal syncs what only the journal has made durable, as a log that is closed is not asked for it any more.
-// Where that fails, the journal keeps it until the next load; so it does where it was closed before the log, as if the
-// process were killed. The caller holds writer.mu.
-func (l *Log) leaveJournal() {
-	if l.journal == nil || l.w.journaled <= l.state.syncedEnd || l.journal.Ended() {
-		return
-	}
-	if err := l.sync(); err != nil {
-		l.logger.Warn("the segment could not be synced: the journal keeps what was written last", "group", l.opts.Identity.Name, "error", err)
-	}
+// isOwed tells whether the journal, which is open, has what the active segment, synced up to an offset, has not.
+func (h *share) isOwed(synced int64) bool {
+	return h.member != nil && h.through > synced && !h.member.Ended()
 }

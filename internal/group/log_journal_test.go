@@ -132,22 +132,22 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 		e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: grouptest.RandomBytes(j.next, 1000)}
 		j.next++
 		grouptest.Must(t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
-		before := w.started
+		before := w.share.started
 		j.shared()
-		if w.started == before {
+		if w.share.started == before {
 			continue
 		}
 		pieces++
-		if n := w.started - max(before, j.log.state.syncedEnd&^(format.BlockBytes-1)); n < startBytes || w.started%format.BlockBytes != 0 || w.started > w.end {
-			t.Fatalf("a piece of %d bytes ends at %d of %d", n, w.started, w.end)
+		if n := w.share.started - max(before, j.log.state.syncedEnd&^(format.BlockBytes-1)); n < startBytes || w.share.started%format.BlockBytes != 0 || w.share.started > w.end {
+			t.Fatalf("a piece of %d bytes ends at %d of %d", n, w.share.started, w.end)
 		}
 	}
 	if pieces != 3 || fs.zeros != 0 {
 		t.Errorf("%d pieces, want 3; %d writes of zeros, want none without a sync", pieces, fs.zeros)
 	}
 	grouptest.Must(t, j.log.Seal())
-	if w.started != 0 {
-		t.Errorf("the new segment is begun to be written up to %d", w.started)
+	if w.share.started != 0 {
+		t.Errorf("the new segment is begun to be written up to %d", w.share.started)
 	}
 	j.append()
 	grouptest.Must(t, j.log.Sync())

@@ -15,52 +15,44 @@ func (l *Log) Sync() error {
 	if err := l.usable(); err != nil {
 		return err
 	}
-	if err := l.sync(); err != nil {
+	if err := l.w.sync(); err != nil {
 		return fmt.Errorf("group %s: sync: %w", l.opts.Identity.Name, err)
 	}
 	return nil
 }
 
-// sync is Sync. The caller holds writer.mu.
-func (l *Log) sync() error {
-	if err := l.settle(); err != nil {
+// sync is Sync. The caller holds mu.
+func (w *writer) sync() error {
+	if err := w.settle(); err != nil {
 		return err
 	}
-	w := &l.w
 	if !w.dirty {
 		return nil
 	}
 	file := w.active.file.Load()
-	w.ahead.zeros(file, l.state.syncedEnd, w.end, w.allocated, l.opts.Residency.zerosShare())
+	w.room.ahead.zeros(file, w.state.syncedEnd, w.end, w.room.allocated)
 	if err := file.Sync(); err != nil {
-		l.logger.Warn("sync failed: the segment is abandoned at its synced mark", "group", l.opts.Identity.Name,
-			"segment", w.active.number, "offset", l.state.syncedEnd, "error", err)
+		w.folder.logger.Warn("sync failed: the segment is abandoned at its synced mark", "group", w.folder.identity.Name,
+			"segment", w.active.number, "offset", w.state.syncedEnd, "error", err)
 		w.suspect = err
-		return l.settle()
+		return w.settle()
 	}
-	l.syncedTo(w.end, w.last)
-	l.hintWhileOpen()
+	w.syncedTo(w.end, w.last)
+	w.hintWhileOpen()
 	return nil
 }
 
-// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds
-// writer.mu.
-func (l *Log) syncedTo(end int64, last uint64) {
-	l.clean()
-	l.state.mu.Lock()
-	defer l.state.mu.Unlock()
-	l.state.syncedEnd, l.state.syncedLast = end, last
-	l.state.syncedIndex = l.state.last
-	l.w.active.rows.Synced()
-	l.state.trimTail()
+// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds mu.
+func (w *writer) syncedTo(end int64, last uint64) {
+	w.clean()
+	w.state.synced(w.active, end, last)
 }
 
 // settle ends what an earlier failure left open: a manifest that was perhaps replaced, an active segment that must not
-// be continued. The caller holds writer.mu. After it, the active segment and the manifest are sound.
-func (l *Log) settle() error {
-	w := &l.w
-	if l.folder.unsure {
-		if err := l.folder.writeManifest(func(*format.Manifest) {}); err != nil {
+// be continued. The caller holds mu. After it, the active segment and the manifest are sound.
+func (w *writer) settle() error {
+	if w.folder.unsure {
+		if err := w.folder.writeManifest(func(*format.Manifest) {}); err != nil {
 			return err
 		}
 	}
@@ -68,7 +60,7 @@ func (l *Log) settle() error {
 		return nil
 	}
 	cause := w.suspect
-	if err := l.continueLog(); err != nil {
+	if err := w.continueLog(); err != nil {
 		if errors.Is(err, format.ErrNoSpace) {
 			return err
 		}
@@ -78,58 +70,59 @@ func (l *Log) settle() error {
 	return nil
 }
 
+// amend writes a changed manifest, when nothing is left open. The caller holds mu.
+func (w *writer) amend(change func(*format.Manifest)) error {
+	if err := w.settle(); err != nil {
+		return err
+	}
+	return w.folder.writeManifest(change)
+}
+
 // continueLog abandons the active file (rule 5): it is sealed at its synced mark, and what is not synced is written and
-// synced in a new segment, from memory. Nothing is read back to find out what is on disk. The caller holds writer.mu.
-func (l *Log) continueLog() error {
-	w := &l.w
+// synced in a new segment, from memory. Nothing is read back to find out what is on disk. The caller holds mu.
+func (w *writer) continueLog() error {
 	old := w.active
-	l.state.mu.RLock()
-	syncedEnd, syncedLast := l.state.syncedEnd, l.state.syncedLast
-	from := l.state.syncedIndex + 1
+	w.state.mu.RLock()
+	syncedEnd, syncedLast := w.state.syncedEnd, w.state.syncedLast
+	from := w.state.syncedIndex + 1
 	var unsynced []tailEntry
-	if t := &l.state.tail; from <= l.state.last {
+	if t := &w.state.tail; from <= w.state.last {
 		unsynced = append(unsynced, t.entries[from-t.first:]...)
 	}
-	l.state.mu.RUnlock()
+	w.state.mu.RUnlock()
 
 	var bytes int64
 	for i := range unsynced {
 		bytes += format.FrameBytes(len(unsynced[i].entry.Attributes), len(unsynced[i].entry.Data))
 	}
-	next, err := l.createSegment(from, bytes)
+	next, err := w.createSegment(from, bytes)
 	if err != nil {
 		return err
 	}
-	buf, err := l.rewriteUnsynced(next, unsynced)
+	end, err := rewriteUnsynced(next, unsynced)
 	if err != nil {
-		l.folder.discard(next)
+		w.folder.discard(next)
 		return err
 	}
 	sealed := old.manifest()
 	sealed.Bytes, sealed.LastIndex = syncedEnd, max(syncedLast, old.first-1)
-	err = l.folder.writeManifest(func(m *format.Manifest) {
-		m.Segments = append(m.Segments[:len(m.Segments)-1], sealed, next.manifest())
-		m.HardState = l.w.hardForManifest(l.state.applied.Load())
-	})
-	if err != nil {
-		l.folder.discardUnlessListed(next)
+	if err := w.list(next, len(w.folder.manifest.Segments)-1, sealed); err != nil {
 		return err
 	}
-	w.active, w.end, w.allocated = next, format.SegmentHeaderBytes+int64(len(buf)), format.SegmentHeaderBytes+int64(len(buf))
-	w.last, w.journaled, w.batch = next.first-1, 0, nil
-	w.started = 0
-	w.opened, w.inherited = 0, false
-	l.dropHint()
+	w.hint.drop()
+	last := next.first - 1
 	if n := len(unsynced); n > 0 {
-		w.last = unsynced[n-1].entry.Index
+		last = unsynced[n-1].entry.Index
 	}
-	l.adoptContinued(old, next, sealed, unsynced)
-	l.hints.writeLater(old)
+	w.goOn(next, end, last)
+	w.adoptContinued(old, next, sealed, unsynced)
+	w.hints.writeLater(old)
 	return nil
 }
 
-// rewriteUnsynced writes entries into a new segment, syncs it and its name.
-func (l *Log) rewriteUnsynced(next *segment, unsynced []tailEntry) ([]byte, error) {
+// rewriteUnsynced writes entries into a new segment, tells them their places, and syncs it. end is behind them.
+// ErrNoSpace.
+func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error) {
 	var buf []byte
 	for i := range unsynced {
 		t := &unsynced[i]
@@ -142,38 +135,38 @@ func (l *Log) rewriteUnsynced(next *segment, unsynced []tailEntry) ([]byte, erro
 	}
 	file := next.file.Load()
 	if _, err := file.WriteAt(buf, format.SegmentHeaderBytes); err != nil {
-		return nil, format.NoSpace(err)
+		return 0, format.NoSpace(err)
 	}
 	if err := file.Sync(); err != nil {
-		return nil, format.NoSpace(err)
+		return 0, format.NoSpace(err)
 	}
-	return buf, nil
+	return format.SegmentHeaderBytes + int64(len(buf)), nil
 }
 
 // adoptContinued changes the state in memory after the log went on in a new segment.
-func (l *Log) adoptContinued(old, next *segment, sealed format.ManifestSegment, unsynced []tailEntry) {
-	l.state.mu.Lock()
-	defer l.state.mu.Unlock()
-	st := &l.state
+func (w *writer) adoptContinued(old, next *segment, sealed format.ManifestSegment, unsynced []tailEntry) {
+	st := w.state
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	old.bytes, old.last = sealed.Bytes, sealed.LastIndex
 	old.rows.CutUnsynced(old.first, sealed.Bytes)
 	old.counted(old.rows)
 	st.segments = append(st.segments[:len(st.segments):len(st.segments)], next)
-	l.places.publish(l.state.listed())
+	w.places.publish(st.listed())
 	for i := range unsynced {
 		t, e := &unsynced[i], &unsynced[i].entry
 		old := st.tail.at(e.Index)
 		if e.Kind == format.KindPut || e.Kind == format.KindDelete {
 			next.rows.Add(next.first, e, t.loc.Offset(), format.FrameBytes(len(e.Attributes), len(e.Data)))
-			if e.Index <= l.state.applied.Load() {
+			if e.Index <= st.applied.Load() {
 				st.moved(old.loc, t.loc, e.Index)
-				l.places.moved(e.ID, old.loc, t.loc)
+				w.places.moved(e.ID, old.loc, t.loc)
 			}
 		}
 		old.loc = t.loc
 	}
-	l.clean()
-	st.end, st.syncedEnd, st.syncedLast, st.syncedIndex = l.w.end, l.w.end, l.w.last, st.last
+	w.clean()
+	st.end, st.syncedEnd, st.syncedLast, st.syncedIndex = w.end, w.end, w.last, st.last
 	next.rows.Synced()
-	l.state.trimTail()
+	st.trimTail()
 }

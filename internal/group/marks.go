@@ -25,57 +25,41 @@ type markFile struct {
 // calls it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark. The room that
 // the process before has allocated in the active segment, and this one has not filled by then, is given back.
 func (l *Log) Tick() error {
-	l.giveBackRoom()
+	l.w.mu.Lock() // before enter: Close has it while it waits for those that are in
+	if !l.closed.Load() {
+		l.w.giveBackRoom()
+	}
+	l.w.mu.Unlock()
 	if err := l.enter(); err != nil {
 		return err
 	}
 	defer l.leave()
-	return l.writeMark()
-}
-
-// giveBackRoom cuts off the room behind the end that the load has found there, as the next write may be far away. The
-// load does not do it: to free blocks takes its time. They read as zero before and after, so that nothing has to be
-// durable.
-func (l *Log) giveBackRoom() {
-	l.w.mu.Lock() // before enter: Close has it while it waits for those that are in
-	defer l.w.mu.Unlock()
-	w := &l.w
-	if !w.inherited || l.closed.Load() || w.suspect != nil {
-		return
+	if err := l.marks.follow(&l.state); err != nil {
+		return fmt.Errorf("group %s: %w", l.opts.Identity.Name, err)
 	}
-	w.inherited = false
-	if err := l.cutRoom(); err != nil {
-		l.logger.Warn("the room behind the end of the log stays allocated", "group", l.opts.Identity.Name, "file", w.active.path, "error", err)
-	}
-}
-
-// cutRoom gives back the room behind the end of the active segment. The caller holds writer.mu.
-func (l *Log) cutRoom() error {
-	w := &l.w
-	if w.allocated <= w.end {
-		return nil
-	}
-	if err := w.active.file.Load().Truncate(w.end); err != nil {
-		return format.NoSpace(err)
-	}
-	w.allocated = w.end
-	w.ahead.cut(w.end)
 	return nil
 }
 
-func (l *Log) writeMark() error {
-	l.state.mu.Lock()
-	st := &l.state
-	mark := format.Mark{Offset: st.syncedEnd, Index: st.syncedLast}
-	if n := len(st.segments); n > 0 {
-		mark.Segment = st.segments[n-1].id
+// giveBackRoom gives back the room behind the end that the load has found there, as the next write may be far away.
+// The load does not do it: to free blocks takes its time. The caller holds mu.
+func (w *writer) giveBackRoom() {
+	if !w.room.inherited || w.suspect != nil {
+		return
 	}
-	l.state.mu.Unlock()
+	w.room.inherited = false
+	if err := w.room.giveBack(w.active.file.Load(), w.end); err != nil {
+		w.folder.logger.Warn("the room behind the end of the log stays allocated", "group", w.folder.identity.Name, "file", w.active.path, "error", err)
+	}
+}
+
+// follow makes durable the mark of what is synced, unless it is the last one, or nothing is.
+func (f *markFile) follow(st *state) error {
+	mark := st.syncedMark()
 	if mark.Offset <= format.SegmentHeaderBytes {
 		return nil
 	}
-	if err := l.marks.write(mark); err != nil {
-		return fmt.Errorf("group %s: synced mark: %w", l.opts.Identity.Name, err)
+	if err := f.write(mark); err != nil {
+		return fmt.Errorf("synced mark: %w", err)
 	}
 	return nil
 }

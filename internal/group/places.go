@@ -2,6 +2,7 @@ package group
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"sheaf.dev/sheaf/internal/index"
@@ -14,6 +15,13 @@ type places struct {
 	// published are the segments by ordinal, nil where there is none; replaced as a whole. For readers without a lock.
 	published  atomic.Pointer[[]*segment]
 	superseded atomic.Int64 // bytes, estimated
+	swapping   sync.RWMutex // held while places change from one segment to another. Taken before state.mu
+}
+
+// awaitSwap returns when the swap that is under way is done.
+func (p *places) awaitSwap() {
+	p.swapping.RLock()
+	p.swapping.RUnlock() //nolint:staticcheck // whoever swaps holds it
 }
 
 // publish shows the segments to readers without a lock. Called with state.mu held.
@@ -51,6 +59,16 @@ func (p *places) pin(id int64, loc index.Loc) *segment {
 	}
 	s.unpin()
 	return nil
+}
+
+// isNewest tells whether the frame at a place of a segment is the newest version of a record; moved: the segment was
+// swapped, so that places in it mean nothing any more. Called with state.mu held.
+func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bool) {
+	if s.moving || p.segment(s.ordinal) != s {
+		return false, true
+	}
+	at, ok := p.table.Get(id)
+	return ok && at == loc, false
 }
 
 // insert puts a place into the index; the later one of two stays, the other is superseded.

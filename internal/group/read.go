@@ -12,6 +12,17 @@ import (
 	"sheaf.dev/sheaf/internal/index"
 )
 
+// records reads the versions of single records: it looks a place up in the index or in the history of the segments, and
+// reads the frame there. It touches neither the files' list nor the end of the log; what it finds to be bad it notes.
+// Safe for concurrent use while the log is open: its callers have entered the gate.
+type records struct {
+	group   string
+	state   *state
+	places  *places
+	reader  *reader
+	damages *damages
+}
+
 // readTries bounds how often a read looks again because compaction moved the entry between the look and the read.
 const readTries = 1000
 
@@ -23,7 +34,7 @@ func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 		return Record{}, err
 	}
 	defer l.leave()
-	r, err := l.newest(id, opts)
+	r, err := l.records.newest(id, &opts)
 	switch {
 	case opts.Index == 0 && err == nil && r.Deleted:
 		return Record{}, ErrNotFound
@@ -32,7 +43,7 @@ func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	case err == nil && r.Index == opts.Index:
 		return r, nil
 	}
-	return l.version(id, opts)
+	return l.records.version(id, &opts)
 }
 
 // Has tells whether the index has a record that is not deleted. Nothing is read.
@@ -41,44 +52,127 @@ func (l *Log) Has(id int64) bool {
 	return ok && !loc.Tombstone()
 }
 
-// newest reads the newest version. Deletes without doubt are not read: the Record then only says Deleted.
-func (l *Log) newest(id int64, opts GetOptions) (Record, error) {
-	for range readTries {
-		loc, ok := l.places.table.Get(id)
-		if !ok {
-			return Record{}, l.damages.absent(id)
-		}
-		if loc.Tombstone() && opts.Index == 0 && !l.damages.any() {
-			return Record{Deleted: true}, nil
-		}
-		s := l.places.pin(id, loc)
-		if s == nil {
-			continue
-		}
-		r, err := l.readRecord(s, loc, id, &opts)
-		s.unpin()
-		if err == nil && l.damages.any() {
-			err = l.damages.newer(id, r.Index)
-		}
-		if err != nil {
-			return Record{}, err
-		}
-		return r, nil
+// Head tells the index of the newest committed version and whether it is a delete. ErrNotFound where there is none;
+// *DamageError where that cannot be known.
+func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
+	if err := l.enter(); err != nil {
+		return 0, false, err
 	}
-	return Record{}, fmt.Errorf("group %s: record %d moves faster than it can be read", l.opts.Identity.Name, id)
+	defer l.leave()
+	return l.records.head(id)
 }
 
-// readRecord reads the frame at a place, which must be of the record. The caller has pinned the segment.
-func (l *Log) readRecord(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
+// Versions lists committed versions with an index below before (0: no bound), newest first, at most n, without data.
+// ErrNotFound where there is none at all.
+func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.leave()
+	return l.records.list(id, before, n)
+}
+
+// pin pins the segment in which the newest version of a record stands, and tells its place there. ErrNotFound where
+// there is none, *DamageError where that cannot be known.
+func (r *records) pin(id int64) (*segment, index.Loc, error) {
+	for range readTries {
+		loc, ok := r.places.table.Get(id)
+		if !ok {
+			return nil, 0, r.damages.absent(id)
+		}
+		if s := r.places.pin(id, loc); s != nil {
+			return s, loc, nil
+		}
+	}
+	return nil, 0, fmt.Errorf("group %s: record %d moves faster than it can be read", r.group, id)
+}
+
+// newest reads the newest version. Deletes without doubt are not read: the Record then only says Deleted.
+func (r *records) newest(id int64, opts *GetOptions) (Record, error) {
+	s, loc, err := r.pin(id)
+	if err != nil {
+		return Record{}, err
+	}
+	if loc.Tombstone() && opts.Index == 0 && !r.damages.any() {
+		s.unpin()
+		return Record{Deleted: true}, nil
+	}
+	rec, err := r.read(s, loc, id, opts)
+	s.unpin()
+	if err == nil && r.damages.any() {
+		err = r.damages.newer(id, rec.Index)
+	}
+	if err != nil {
+		return Record{}, err
+	}
+	return rec, nil
+}
+
+// version reads a version that is not the newest, or not known to be.
+func (r *records) version(id int64, opts *GetOptions) (rec Record, err error) {
+	found := false
+	if opts.Index <= r.state.applied.Load() {
+		err = r.reader.history(id, opts.Index, opts.Index, func(v view, _ uint64, loc index.Loc) (bool, error) {
+			var err error
+			rec, err = r.read(v.segment, loc, id, opts)
+			found = err == nil
+			return false, err
+		})
+	}
+	if err == nil && !found {
+		if err = r.damages.version(id, opts.Index); err == nil {
+			err = ErrVersionNotFound
+		}
+	}
+	if err != nil {
+		return Record{}, err
+	}
+	return rec, nil
+}
+
+// list is Versions.
+func (r *records) list(id int64, before uint64, n int) ([]Record, error) {
+	if _, ok := r.places.table.Get(id); !ok {
+		return nil, r.damages.absent(id)
+	}
+	if r.damages.any() {
+		if err := r.damages.history(id); err != nil {
+			return nil, err
+		}
+	}
+	hi := r.state.applied.Load()
+	if before > 0 {
+		hi = min(hi, before-1)
+	}
+	var out []Record
+	err := r.reader.history(id, 0, hi, func(v view, _ uint64, loc index.Loc) (bool, error) {
+		if len(out) >= n {
+			return false, nil
+		}
+		rec, err := r.read(v.segment, loc, id, &GetOptions{MetadataOnly: true})
+		if err != nil {
+			return false, err
+		}
+		out = append(out, rec)
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// read reads the frame at a place, which must be of the record. The caller has pinned the segment.
+func (r *records) read(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
 	if s.image != nil {
-		return l.readImage(s, loc, id, opts)
+		return r.readImage(s, loc, id, opts)
 	}
 	if s.cold != nil {
 		if frame, done, ok, err := s.cold.Read(loc); err != nil {
-			return Record{}, l.readFailed(s, loc, id, err)
+			return Record{}, r.readFailed(s, loc, id, err)
 		} else if ok {
 			defer done()
-			return l.copyRecord(s, frame, loc, id, opts)
+			return r.copyRecord(s, frame, loc, id, opts)
 		}
 	}
 	bound := loc.LengthBound()
@@ -96,39 +190,45 @@ func (l *Log) readRecord(s *segment, loc index.Loc, id int64, opts *GetOptions) 
 	}
 	frame, err := s.read(buf, loc.Offset())
 	if err != nil {
-		return Record{}, l.readFailed(s, loc, id, err)
+		return Record{}, r.readFailed(s, loc, id, err)
 	}
+	e, err := r.decode(s, frame, loc, id)
+	if err != nil {
+		return Record{}, err
+	}
+	rec := recordOf(s, loc, &e)
+	if pooled != nil {
+		rec.Attributes = append([]byte(nil), e.Attributes...)
+		if rec.Blob == nil {
+			rec.Data = nil
+		}
+	}
+	return rec, rec.finish(&e, opts.MetadataOnly)
+}
+
+// decode takes apart a frame that was read from a place, and checks all of it.
+func (r *records) decode(s *segment, frame []byte, loc index.Loc, id int64) (format.Entry, error) {
 	e, _, err := format.DecodeFrame(frame, s.id, loc.Offset())
 	if err == nil && (e.ID != id || !e.Kind.IsVersion()) {
 		err = errOtherEntry
 	}
 	if err != nil {
-		return Record{}, l.badFrame(s, loc, id, err)
+		return format.Entry{}, r.badFrame(s, loc, id, err)
 	}
-	r := recordOf(s, loc, &e)
-	if pooled != nil {
-		r.Attributes = append([]byte(nil), e.Attributes...)
-		if r.Blob == nil {
-			r.Data = nil
-		}
-	}
-	return r, r.finish(&e, opts.MetadataOnly)
+	return e, nil
 }
 
 // copyRecord checks a frame that was read past the page cache, and copies the record out of it.
-func (l *Log) copyRecord(s *segment, frame []byte, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
-	e, _, err := format.DecodeFrame(frame, s.id, loc.Offset())
-	if err == nil && (e.ID != id || !e.Kind.IsVersion()) {
-		err = errOtherEntry
-	}
+func (r *records) copyRecord(s *segment, frame []byte, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
+	e, err := r.decode(s, frame, loc, id)
 	if err != nil {
-		return Record{}, l.badFrame(s, loc, id, err)
+		return Record{}, err
 	}
 	size := int64(len(e.Data))
 	copyContent(&e, opts)
-	r := recordOf(s, loc, &e)
-	r.Size = size
-	return r, r.finish(&e, opts.MetadataOnly)
+	rec := recordOf(s, loc, &e)
+	rec.Size = size
+	return rec, rec.finish(&e, opts.MetadataOnly)
 }
 
 // copyContent copies attributes and data, as far as they are wanted, into the buffer of the options or into new memory.
@@ -152,7 +252,7 @@ func copyContent(e *format.Entry, opts *GetOptions) {
 var errOtherEntry = errors.New("the entry is of another record")
 
 // readImage copies a frame out of memory. Its entry CRC was checked when the image was loaded, or it was made here.
-func (l *Log) readImage(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
+func (r *records) readImage(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
 	offset := loc.Offset()
 	frame := s.image[min(offset, int64(len(s.image))):min(offset+loc.LengthBound(), int64(len(s.image)))]
 	e, attributes, data, n, err := format.DecodeHeader(frame, s.id, offset)
@@ -163,14 +263,14 @@ func (l *Log) readImage(s *segment, loc index.Loc, id int64, opts *GetOptions) (
 		err = format.ErrFrameContent
 	}
 	if err != nil {
-		return Record{}, l.badFrame(s, loc, id, err)
+		return Record{}, r.badFrame(s, loc, id, err)
 	}
 	e.Attributes = frame[format.FrameHeaderBytes : format.FrameHeaderBytes+attributes]
 	e.Data = frame[format.FrameHeaderBytes+attributes : format.FrameHeaderBytes+attributes+data]
 	copyContent(&e, opts)
-	r := recordOf(s, loc, &e)
-	r.Size = int64(data)
-	return r, r.finish(&e, opts.MetadataOnly)
+	rec := recordOf(s, loc, &e)
+	rec.Size = int64(data)
+	return rec, rec.finish(&e, opts.MetadataOnly)
 }
 
 // recordOf is the record of an entry, which it aliases.
@@ -198,76 +298,64 @@ func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
 }
 
 // badFrame notes damage that a read has found, and is its error.
-func (l *Log) badFrame(s *segment, loc index.Loc, id int64, err error) error {
-	return l.damages.found(format.Damage{
-		Group: l.opts.Identity.Name, File: format.SegmentName(s.number), Offset: loc.Offset(), Length: loc.LengthBound(),
+func (r *records) badFrame(s *segment, loc index.Loc, id int64, err error) error {
+	return r.damages.found(format.Damage{
+		Group: r.group, File: format.SegmentName(s.number), Offset: loc.Offset(), Length: loc.LengthBound(),
 		What: err.Error(), IDs: []int64{id},
 	}, id)
 }
 
 // readFailed is the error of a read that the device refused: damage where it says so, else something that may pass.
-func (l *Log) readFailed(s *segment, loc index.Loc, id int64, err error) error {
+func (r *records) readFailed(s *segment, loc index.Loc, id int64, err error) error {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, iofs.ErrNotExist) {
-		return l.badFrame(s, loc, id, err)
+		return r.badFrame(s, loc, id, err)
 	}
-	return fmt.Errorf("group %s: %w", l.opts.Identity.Name, err)
+	return fmt.Errorf("group %s: %w", r.group, err)
 }
 
 var headers = sync.Pool{New: func() any { return new([format.FrameHeaderBytes]byte) }}
 
-// Head tells the index of the newest committed version and whether it is a delete. ErrNotFound where there is none;
-// *DamageError where that cannot be known.
-func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
-	if err := l.enter(); err != nil {
+// head is Head.
+func (r *records) head(id int64) (at uint64, deleted bool, err error) {
+	s, loc, err := r.pin(id)
+	if err != nil {
 		return 0, false, err
 	}
-	defer l.leave()
-	for range readTries {
-		loc, ok := l.places.table.Get(id)
-		if !ok {
-			return 0, false, l.damages.absent(id)
-		}
-		s := l.places.pin(id, loc)
-		if s == nil {
-			continue
-		}
-		at, err := l.indexAt(s, loc, id)
-		s.unpin()
-		if err == nil && l.damages.any() {
-			err = l.damages.newer(id, at)
-		}
-		if err != nil {
-			return 0, false, err
-		}
-		return at, loc.Tombstone(), nil
+	defer s.unpin()
+	at, err = r.indexAt(s, loc, id)
+	if err == nil && r.damages.any() {
+		err = r.damages.newer(id, at)
 	}
-	return 0, false, fmt.Errorf("group %s: record %d moves faster than it can be read", l.opts.Identity.Name, id)
+	if err != nil {
+		return 0, false, err
+	}
+	return at, loc.Tombstone(), nil
 }
 
 // indexAt tells the index of the entry at a place: from memory where it is, else from the header of the frame.
-func (l *Log) indexAt(s *segment, loc index.Loc, id int64) (uint64, error) {
+func (r *records) indexAt(s *segment, loc index.Loc, id int64) (uint64, error) {
 	if s.image == nil {
-		l.state.mu.RLock()
+		r.state.mu.RLock()
 		if s.rows != nil {
 			if i := s.rows.AtOffset(loc.Offset()); i >= 0 && s.rows.IDs[i] == id {
-				defer l.state.mu.RUnlock()
+				defer r.state.mu.RUnlock()
 				return s.first + uint64(s.rows.Indexes[i]), nil
 			}
 		}
-		l.state.mu.RUnlock()
+		r.state.mu.RUnlock()
 	}
 	header := headers.Get().(*[format.FrameHeaderBytes]byte)
 	defer headers.Put(header)
 	frame, err := s.read(header[:], loc.Offset())
 	if err != nil {
-		return 0, l.readFailed(s, loc, id, err)
+		return 0, r.readFailed(s, loc, id, err)
 	}
 	e, _, _, _, err := format.DecodeHeader(frame, s.id, loc.Offset())
 	if err == nil && e.ID != id {
 		err = errOtherEntry
 	}
 	if err != nil {
-		return 0, l.badFrame(s, loc, id, err)
+		return 0, r.badFrame(s, loc, id, err)
 	}
 	return e.Index, nil
 }

@@ -1,10 +1,14 @@
 package group
 
 import (
+	"errors"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/fsck"
@@ -117,4 +121,55 @@ func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 		d.wants(id, grouptest.RandomBytes(uint64(id), size))
 	}
 	ok(t, d.log.Close(false))
+}
+
+// renameFS calls before, once, before a file gets a name.
+type renameFS struct {
+	*vfstest.Mem
+	name   string
+	before func()
+}
+
+func (fs *renameFS) Rename(from, to string) error {
+	if do := fs.before; do != nil && path.Base(to) == fs.name {
+		fs.before = nil
+		do()
+	}
+	return fs.Mem.Rename(from, to)
+}
+
+// A Close that comes while the mark is written anew waits for that, and is not waited for: both end.
+func TestCloseWhileTheMarkIsWrittenAnew(t *testing.T) {
+	mem := vfstest.NewMem()
+	fs := &renameFS{Mem: mem, name: format.MarkName}
+	d := newDriver(t, driverOptions(fs, Index, 64<<20))
+	d.put(format.Entry{ID: 1, Data: []byte("a")})
+	ok(t, d.log.Tick())
+	if !mem.Rot(path.Join(d.opts.Dir, format.MarkName), 0, 1, func(b []byte) { b[0] ^= 4 }) {
+		t.Fatal("the mark is not on the disk")
+	}
+	var both sync.WaitGroup
+	var closed, verified error
+	fs.before = func() {
+		both.Go(func() { closed = d.log.Close(false) })
+		for d.log.w.mu.TryLock() { // until Close has it
+			d.log.w.mu.Unlock()
+			runtime.Gosched()
+		}
+	}
+	both.Go(func() { _, verified = d.log.Verify(t.Context(), 0) })
+	ended := make(chan struct{})
+	go func() { both.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("Verify and Close wait for each other")
+	}
+	ok(t, closed)
+	if fs.before != nil || verified != nil && !errors.Is(verified, format.ErrClosed) {
+		t.Fatalf("the mark was written anew: %t; Verify: %v", fs.before == nil, verified)
+	}
+	if report := d.load(); report.Outcome != Loaded || d.last() != 1 {
+		t.Fatalf("report %+v, last index %d", report, d.last())
+	}
 }

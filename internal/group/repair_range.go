@@ -54,7 +54,7 @@ func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
 	if len(files) == 0 {
 		return nil, l.usable()
 	}
-	if err := l.sealDamaged(files); err != nil {
+	if err := l.editor.sealDamaged(files); err != nil {
 		return nil, err
 	}
 	if err := l.enter(); err != nil {
@@ -82,20 +82,20 @@ func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
 }
 
 // sealDamaged begins a new active segment where the present one is damaged.
-func (l *Log) sealDamaged(files []string) error {
-	l.w.mu.Lock()
-	defer l.w.mu.Unlock()
-	if err := l.usable(); err != nil {
+func (e *editor) sealDamaged(files []string) error {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	if err := e.gate.usable(); err != nil {
 		return err
 	}
-	active := l.w.active
+	active := e.w.active
 	if !slices.Contains(files, format.SegmentName(active.number)) {
 		return nil
 	}
-	if err := l.seal(); err != nil || l.w.active != active {
+	if err := e.w.seal(); err != nil || e.w.active != active {
 		return err
 	}
-	return l.replaceSegments(l.state.last+1, 0) // nothing but its header is there
+	return e.w.replaceSegments(e.state.last+1, 0) // nothing but its header is there
 }
 
 // repairOf says what a damaged file needs; false: it is none of the log.
@@ -186,10 +186,7 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (m
 			return true
 		}
 		next = e.Index + 1
-		r := format.RaftEntry(e)
-		if e.Kind == format.KindConf {
-			r.Data = slices.Clone(r.Data)
-		}
+		r := raftEntry(e)
 		if more = take(room, r, len(a.Entries) == 0); !more {
 			a.Through = e.Index - 1
 			return false

@@ -213,7 +213,11 @@ func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 // refuses, Scan leaves out. It locks nothing for long.
 func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metadataOnly bool) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
-		c := &scanCursor{log: l, id: id, next: after + 1, through: through, metadataOnly: metadataOnly, yield: yield}
+		c := &scanCursor{
+			group: l.opts.Identity.Name, gate: &l.gate, state: &l.state, places: &l.places, reader: &l.reader, damages: &l.damages,
+			now: l.now, unsafe: l.opts.UnsafeScan,
+			id: id, next: after + 1, through: through, metadataOnly: metadataOnly, yield: yield,
+		}
 		if after == math.MaxUint64 {
 			return
 		}

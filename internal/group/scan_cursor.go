@@ -4,15 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
 )
 
-// scanCursor is one Scan under way.
+// scanCursor is one Scan under way. It reads segments by the places that the snapshot has, and changes nothing but the
+// time when the snapshot was used last. One goroutine uses it; it locks state.mu for a moment at a time.
 type scanCursor struct {
-	log          *Log
+	group   string
+	gate    *gate
+	state   *state
+	places  *places
+	reader  *reader
+	damages *damages
+	now     func() time.Time
+	unsafe  bool // Options.UnsafeScan
+
 	id           ScanID
 	next         uint64 // the next index to give
 	through      uint64
@@ -49,11 +59,10 @@ func (c *scanCursor) run(ctx context.Context) {
 // rest gives the damage that the walk over the frames did not meet, as that of a segment whose end is gone, where it
 // may have hit what the scan was to give.
 func (c *scanCursor) rest(first uint64) {
-	l := c.log
-	if !l.damages.any() || l.opts.UnsafeScan {
+	if !c.damages.any() || c.unsafe {
 		return
 	}
-	for _, d := range l.damages.list() {
+	for _, d := range c.damages.list() {
 		if d.IDsUnknown && d.IndexFirst <= c.through && first <= d.IndexLast && !c.tell(&format.DamageError{Damage: *d}) {
 			return
 		}
@@ -62,13 +71,12 @@ func (c *scanCursor) rest(first uint64) {
 
 // step reads the segment that holds the next index to its end. False: there is none, or the scan has ended.
 func (c *scanCursor) step(ctx context.Context) bool {
-	l := c.log
-	if err := l.enter(); err != nil {
+	if err := c.gate.enter(); err != nil {
 		c.fail(err)
 		return false
 	}
-	views := l.reader.views(c.next, c.through)
-	l.leave()
+	views := c.reader.views(c.next, c.through)
+	c.gate.leave()
 	if len(views) == 0 {
 		return false
 	}
@@ -78,11 +86,11 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	v.scan, c.again, c.seenAt = true, false, 0
 	steps := 0
 	var pass func(*segio.FrameStep) bool
-	if v.image != nil && !l.damages.any() {
+	if v.image != nil && !c.damages.any() {
 		// Every byte in memory was checked when it came there. A superseded version is not gone over a second time.
 		pass = func(step *segio.FrameStep) bool { return c.unwanted(v, step) }
 	}
-	err := v.framesOf(l.reader.startOf(v, max(c.next, v.first)), l.reader.boundOf(v, c.through), pass, func(step *segio.FrameStep) bool {
+	err := v.framesOf(c.reader.startOf(v, max(c.next, v.first)), c.reader.boundOf(v, c.through), pass, func(step *segio.FrameStep) bool {
 		if steps++; steps%scanUseSteps == 0 {
 			if !c.use(ctx) {
 				return false
@@ -92,13 +100,12 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	})
 	switch {
 	case err != nil:
-		c.fail(fmt.Errorf("group %s: scan: %w", l.opts.Identity.Name, err))
+		c.fail(fmt.Errorf("group %s: scan: %w", c.group, err))
 		return false
 	case c.stopped:
 		return false
 	case c.again:
-		l.swapping.RLock() // until the swap is done
-		l.swapping.RUnlock()
+		c.places.awaitSwap()
 		return true
 	}
 	c.next = max(c.next, v.through+1)
@@ -109,10 +116,12 @@ func (c *scanCursor) step(ctx context.Context) bool {
 func (c *scanCursor) use(ctx context.Context) bool {
 	err := ctx.Err()
 	if err == nil {
-		err = c.log.usable()
+		err = c.gate.usable()
 	}
 	if err == nil {
-		_, err = c.log.ScanInfo(c.id)
+		c.state.mu.Lock()
+		_, err = c.state.useSnapshot(c.id, c.now())
+		c.state.mu.Unlock()
 	}
 	if err != nil {
 		c.fail(err)
@@ -133,7 +142,7 @@ func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
 	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
 		return true
 	}
-	c.seenAt, c.seen = step.Offset, c.log.sees(c.id, v.segment, e.ID, v.place(step.Offset, step.Bytes, false))
+	c.seenAt, c.seen = step.Offset, c.sees(v.segment, e.ID, v.place(step.Offset, step.Bytes, false))
 	return c.seen == sightNo
 }
 
@@ -158,7 +167,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	loc := v.place(step.Offset, step.Bytes, false)
 	seen := c.seen
 	if c.seenAt != step.Offset {
-		seen = c.log.sees(c.id, v.segment, e.ID, loc)
+		seen = c.sees(v.segment, e.ID, loc)
 	}
 	switch seen {
 	case sightGone:
@@ -170,10 +179,10 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	case sightNo:
 		return true
 	}
-	if c.log.damages.any() && !c.log.opts.UnsafeScan {
+	if c.damages.any() && !c.unsafe {
 		// What Get refuses is not told here: a newer version may be among the bad bytes.
 		var doubt *format.DamageError
-		if errors.As(c.log.damages.newer(e.ID, e.Index), &doubt) {
+		if errors.As(c.damages.newer(e.ID, e.Index), &doubt) {
 			c.next = e.Index + 1
 			return c.tell(doubt)
 		}
@@ -191,8 +200,8 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 
 // damaged notes bad bytes, gives them to the caller and goes on.
 func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
-	d := v.damage(c.log.opts.Identity.Name, step)
-	c.log.damages.note(d)
+	d := v.damage(c.group, step)
+	c.damages.note(d)
 	damage := &format.DamageError{Damage: d}
 	if len(d.IDs) == 1 {
 		damage.ID = d.IDs[0]
@@ -226,21 +235,21 @@ const (
 	sightGone               // the snapshot has expired
 )
 
-// sees tells whether a snapshot sees the put at a place of a segment, whose index is not above that of the snapshot.
-func (l *Log) sees(id ScanID, s *segment, record int64, loc index.Loc) sight {
-	l.state.mu.RLock()
-	defer l.state.mu.RUnlock()
-	snap := l.state.snapshots[id]
+// sees tells whether the snapshot sees the put at a place of a segment, whose index is not above that of the snapshot.
+func (c *scanCursor) sees(s *segment, record int64, loc index.Loc) sight {
+	c.state.mu.RLock()
+	defer c.state.mu.RUnlock()
+	snap := c.state.snapshots[c.id]
 	if snap == nil || snap.gone {
 		return sightGone
 	}
-	if s.moving || l.places.segment(s.ordinal) != s {
+	switch newest, moved := c.places.isNewest(s, record, loc); {
+	case moved:
 		return sightMoved
-	}
-	if newest, ok := l.places.table.Get(record); ok && newest == loc {
+	case newest:
 		return sightYes
 	}
-	if _, ok := snap.held[loc]; ok {
+	if _, held := snap.held[loc]; held {
 		return sightYes
 	}
 	return sightNo

@@ -15,126 +15,133 @@ func (l *Log) Seal() error {
 	if err := l.usable(); err != nil {
 		return err
 	}
-	if err := l.seal(); err != nil {
+	if err := l.w.seal(); err != nil {
 		return fmt.Errorf("group %s: seal: %w", l.opts.Identity.Name, err)
 	}
 	return nil
 }
 
-// seal is Seal. The caller holds writer.mu.
-func (l *Log) seal() error {
-	if err := l.settle(); err != nil {
+// seal is Seal. The caller holds mu.
+func (w *writer) seal() error {
+	if err := w.settle(); err != nil {
 		return err
 	}
-	if l.w.end == format.SegmentHeaderBytes {
+	if w.end == format.SegmentHeaderBytes {
 		return nil
 	}
-	return l.roll(l.state.last+1, 0)
+	return w.roll(w.state.last+1, 0)
 }
 
 // roll seals the active segment and begins the next one, whose first index is given and which will hold bytes at least;
-// entries from there on are void. The caller holds writer.mu. docs/format.md, write path: (1) sync, (2) exact size, (3)
+// entries from there on are void. The caller holds mu. docs/format.md, write path: (1) sync, (2) exact size, (3)
 // next segment, (4) manifest.
-func (l *Log) roll(first uint64, bytes int64) error {
-	w := &l.w
+func (w *writer) roll(first uint64, bytes int64) error {
 	old := w.active
-	if err := l.sync(); err != nil {
+	if err := w.sync(); err != nil {
 		return err
 	}
 	if w.active != old {
 		return nil // a failed sync has begun a new one already
 	}
-	if w.allocated != w.end {
+	if w.room.allocated != w.end {
 		file := old.file.Load()
-		if err := file.Truncate(w.end); err != nil {
+		if err := w.room.truncate(file, w.end); err != nil {
 			return format.NoSpace(err)
 		}
-		w.allocated = w.end
 		if err := file.Sync(); err != nil {
 			w.suspect = err
-			return l.settle()
+			return w.settle()
 		}
 	}
-	next, err := l.createSegment(first, bytes)
+	next, err := w.createSegment(first, bytes)
 	if err != nil {
 		return err
 	}
 	sealed := old.manifest()
 	sealed.Bytes, sealed.LastIndex = w.end, w.last
-	err = l.folder.writeManifest(func(m *format.Manifest) {
-		m.Segments = append(m.Segments[:len(m.Segments)-1], sealed, next.manifest())
-		m.HardState = l.w.hardForManifest(l.state.applied.Load())
-	})
-	if err != nil {
-		l.folder.discardUnlessListed(next)
+	if err := w.list(next, len(w.folder.manifest.Segments)-1, sealed); err != nil {
 		return err
 	}
-	l.dropHint()
-	l.state.mu.Lock()
+	w.hint.drop()
+	w.state.mu.Lock()
 	old.last, old.bytes = sealed.LastIndex, sealed.Bytes
 	old.counted(old.rows)
-	l.begin(next, first)
-	l.state.mu.Unlock()
+	w.begin(next, first)
+	w.state.mu.Unlock()
 	if f := old.file.Load(); f != nil {
 		old.adviseRandom(f)
 	}
-	l.hints.writeLater(old)
+	w.hints.writeLater(old)
 	return nil
 }
 
-// begin makes a new, empty segment the active one. The caller holds writer.mu and state.mu.
-func (l *Log) begin(next *segment, first uint64) {
-	w, st := &l.w, &l.state
-	w.active, w.end, w.allocated, w.last = next, format.SegmentHeaderBytes, format.SegmentHeaderBytes, first-1
-	w.journaled, w.started, w.batch = 0, 0, nil
-	w.opened, w.inherited = 0, false
+// list is the commit point of a new active segment: the manifest lists it behind the first keep of its segments, and
+// behind the one that is sealed with it, if any. Where that fails, the new segment is discarded. The caller holds mu.
+func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment) error {
+	err := w.folder.writeManifest(func(m *format.Manifest) {
+		m.Segments = append(append(m.Segments[:keep], sealed...), next.manifest())
+		m.HardState = w.hardForManifest()
+	})
+	if err != nil {
+		w.folder.discardUnlessListed(next)
+	}
+	return err
+}
+
+// goOn makes next the segment that is written to, from end on: all before it is durable, and last is its last entry.
+// The caller holds mu.
+func (w *writer) goOn(next *segment, end int64, last uint64) {
+	w.active, w.end, w.last = next, end, last
+	w.room.begin(end)
+	w.share.begin()
+}
+
+// begin makes a new, empty segment the active one. The caller holds mu and state.mu.
+func (w *writer) begin(next *segment, first uint64) {
+	st := w.state
+	w.goOn(next, format.SegmentHeaderBytes, first-1)
 	st.end, st.syncedEnd, st.syncedLast = format.SegmentHeaderBytes, format.SegmentHeaderBytes, first-1
 	st.segments = append(slices.Clip(st.segments), next)
 	st.cut(first)
-	l.places.publish(l.state.listed())
+	w.places.publish(st.listed())
 }
 
 // createSegment makes the file of the next segment, with room in memory for a first batch of bytes: durable, and not in
-// the manifest yet. The caller holds writer.mu.
-func (l *Log) createSegment(first uint64, bytes int64) (*segment, error) {
-	s, err := l.folder.create(first, l.w.active.ordinal&^1+ordinalStep, false)
+// the manifest yet. The caller holds mu.
+func (w *writer) createSegment(first uint64, bytes int64) (*segment, error) {
+	s, err := w.folder.create(first, w.active.ordinal&^1+ordinalStep, false)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.images.begin(s, max(l.opts.SegmentBytes, format.SegmentHeaderBytes+bytes)); err != nil {
-		l.folder.discard(s)
+	if err := w.images.begin(s, max(w.segmentBytes, format.SegmentHeaderBytes+bytes)); err != nil {
+		w.folder.discard(s)
 		return nil, err
 	}
 	return s, nil
 }
 
 // replaceSegments cuts the log below the active segment: segments that are void as a whole leave the manifest, a new
-// one begins. The caller holds writer.mu.
-func (l *Log) replaceSegments(first uint64, bytes int64) error {
-	next, err := l.createSegment(first, bytes)
+// one begins. The caller holds mu.
+func (w *writer) replaceSegments(first uint64, bytes int64) error {
+	next, err := w.createSegment(first, bytes)
 	if err != nil {
 		return err
 	}
-	l.state.mu.RLock()
-	keep := sort.Search(len(l.state.segments), func(i int) bool { return l.state.segments[i].first >= first })
-	l.state.mu.RUnlock()
-	err = l.folder.writeManifest(func(m *format.Manifest) {
-		m.Segments = append(m.Segments[:keep], next.manifest())
-		m.HardState = l.w.hardForManifest(l.state.applied.Load())
-	})
-	if err != nil {
-		l.folder.discardUnlessListed(next)
+	w.state.mu.RLock()
+	keep := sort.Search(len(w.state.segments), func(i int) bool { return w.state.segments[i].first >= first })
+	w.state.mu.RUnlock()
+	if err := w.list(next, keep); err != nil {
 		return err
 	}
-	l.dropHint()
-	l.state.mu.Lock()
-	void := l.state.segments[keep:]
-	l.state.segments = l.state.segments[:keep]
-	l.begin(next, first)
-	l.clean()
-	l.state.mu.Unlock()
+	w.hint.drop()
+	w.state.mu.Lock()
+	void := w.state.segments[keep:]
+	w.state.segments = w.state.segments[:keep]
+	w.begin(next, first)
+	w.clean()
+	w.state.mu.Unlock()
 	for _, s := range void {
-		l.folder.retire(s)
+		w.folder.retire(s)
 	}
 	return nil
 }
@@ -155,9 +162,9 @@ func (l *Log) Close(hints bool) error {
 	var err error
 	if hints {
 		err = l.rest()
-		l.refreshHints()
+		l.hints.refresh(l.w.active)
 	}
-	l.leaveJournal()
+	l.w.leaveJournal()
 	l.closed.Store(true)
 	l.changed.fire()
 	l.hints.writing.Wait()
@@ -170,30 +177,13 @@ func (l *Log) Close(hints bool) error {
 
 // rest brings the files to where the next load has least to do. The caller holds writer.mu.
 func (l *Log) rest() error {
-	if err := l.sync(); err != nil {
+	if err := l.w.sync(); err != nil {
 		return err
 	}
-	if err := l.writeMark(); err != nil {
+	if err := l.marks.follow(&l.state); err != nil {
 		return err
 	}
-	l.hintActive()
-	l.keepHint()
-	// The room behind the end is given back. It reads as zero before and after, so that need not be durable.
-	return l.cutRoom()
-}
-
-// hintStalePart of the rows: a hint whose used flags lag by more is written again when the log is closed.
-const hintStalePart = 64
-
-// refreshHints writes hints anew whose used flags are much out of date. The caller holds writer.mu.
-func (l *Log) refreshHints() {
-	l.state.mu.RLock()
-	segments := slices.Clone(l.state.segments)
-	l.state.mu.RUnlock()
-	for _, s := range segments {
-		stale := s.used.notInHint()
-		if s != l.w.active && stale > 0 && stale > s.rowCount.Load()/hintStalePart {
-			l.hints.writeLater(s)
-		}
-	}
+	l.w.growHint()
+	l.w.hint.keep()
+	return l.w.room.giveBack(l.w.active.file.Load(), l.w.end)
 }

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/index"
 )
 
-// state is what readers and the writer share: which entries there are, where they stand and what of them is on disk. A
-// method that takes an index or a segment of it is called with mu held.
+// state is what readers and the writer share: which entries there are, where they stand and what of them is on disk.
+// Its methods say where the caller holds mu; the others take it.
 type state struct {
 	// mu guards all below but what is atomic. Held for memory operations only, never during I/O. Taken behind
 	// writer.mu.
@@ -111,6 +111,51 @@ func (st *state) cut(from uint64) {
 	st.terms = slices.Clip(format.CutTerms(st.terms, from))
 	st.last = min(st.last, from-1)
 	st.syncedIndex = min(st.syncedIndex, from-1)
+}
+
+// push adds a batch that was written to the active segment, which ends at end now. What it makes void is dropped.
+func (st *state) push(active *segment, batch []tailEntry, end int64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.end = end
+	if len(batch) == 0 {
+		return
+	}
+	first := batch[0].entry.Index
+	if first <= st.last {
+		st.cut(first)
+	}
+	st.tail.push(first, batch)
+	for i := range batch {
+		e := &batch[i].entry
+		st.addTerm(e.Index, e.Term)
+		st.lastCommit = max(st.lastCommit, e.CommitTime)
+		if e.Kind == format.KindPut || e.Kind == format.KindDelete {
+			active.rows.Add(active.first, e, batch[i].loc.Offset(), format.FrameBytes(len(e.Attributes), len(e.Data)))
+		}
+	}
+	st.last = batch[len(batch)-1].entry.Index
+}
+
+// synced notes that the active segment is on disk up to end, where last is its last entry.
+func (st *state) synced(active *segment, end int64, last uint64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.syncedEnd, st.syncedLast = end, last
+	st.syncedIndex = st.last
+	active.rows.Synced()
+	st.trimTail()
+}
+
+// syncedMark is the mark that says what of the active segment is on disk.
+func (st *state) syncedMark() format.Mark {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	mark := format.Mark{Offset: st.syncedEnd, Index: st.syncedLast}
+	if n := len(st.segments); n > 0 {
+		mark.Segment = st.segments[n-1].id
+	}
+	return mark
 }
 
 // trimTail lets go of entries that are both applied and synced. The caller holds mu.

@@ -15,7 +15,7 @@ func (l *Log) Stats() Stats {
 		return out
 	}
 	defer l.leave()
-	out.MemoryBytes = l.memoryBytes()
+	out.MemoryBytes = l.memory.used()
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
 	out.Segments, out.Mergeable = len(l.state.segments), l.state.mergeable(l.opts.SegmentBytes)
@@ -45,45 +45,14 @@ func (l *Log) Stats() Stats {
 	return out
 }
 
-// memoryBytes is what index, images and rows take now.
-func (l *Log) memoryBytes() int64 {
-	l.state.mu.RLock()
-	defer l.state.mu.RUnlock()
-	bytes := l.places.table.MemoryBytes()
-	for _, s := range l.state.segments {
-		if s.rows != nil {
-			bytes += s.rows.MemoryBytes()
-		}
-		if s.image == nil {
-			continue
-		}
-		if s.bytes > 0 {
-			bytes += s.bytes
-		} else {
-			bytes += l.state.end
-		}
-	}
-	return bytes
-}
-
-// askMemory makes sure that the budget has the memory of a batch of entries that takes bytes on disk: a row each, room
-// in the index, the image.
-func (l *Log) askMemory(entries int, bytes int64) error {
-	const perEntry = 20 + 32 // row and slot, both growing
-	more := int64(entries) * perEntry
-	if l.images.resident {
-		more += bytes
-	}
-	return l.memory.ask(l.memoryBytes() + more)
-}
-
 // Verify reads every byte of the group's files and checks it, at a byte rate (0: no limit). What is bad in the files
 // that are kept twice, and in hints, is in the report alone, and written anew.
 func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
 	report, err := l.verify(ctx, rateBytesPerSecond)
 	if err == nil {
 		var more []format.Damage
-		more, err = l.renew(report.Damages)
+		r := &renewal{gate: &l.gate, w: &l.w, folder: &l.folder, marks: &l.marks, hints: &l.hints, reader: &l.reader}
+		more, err = r.run(report.Damages)
 		report.Damages = append(report.Damages, more...)
 	}
 	if err != nil {

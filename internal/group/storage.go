@@ -67,10 +67,7 @@ func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 		return out, nil
 	}
 	err := l.reader.readEntries(lo, min(hi, max(tailFirst, lo+1))-1, func(e *format.Entry, _ index.Loc) bool {
-		r := format.RaftEntry(e)
-		if e.Kind == format.KindConf {
-			r.Data = bytes.Clone(r.Data)
-		}
+		r := raftEntry(e)
 		more = take(&maxBytes, r, len(out) == 0)
 		if more {
 			out = append(out, r)
@@ -90,6 +87,15 @@ func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 		out, _ = l.state.tailEntries(out, next, hi, &maxBytes)
 	}
 	return out, nil
+}
+
+// raftEntry is the raftpb.Entry of an entry, and shares no memory with it.
+func raftEntry(e *format.Entry) *raftpb.Entry {
+	r := format.RaftEntry(e)
+	if e.Kind == format.KindConf {
+		r.Data = bytes.Clone(r.Data)
+	}
+	return r
 }
 
 // take counts an entry against the room; the first one always fits.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
@@ -35,15 +34,17 @@ type move struct {
 }
 
 // editor puts rewritten segments into the places of the old ones. Compaction and the repair of a range have it, one of
-// them at a time.
+// them at a time. What it changes it changes in the manifest first, and then in memory. It takes writer.mu for moments,
+// places.swapping while places change, and state.mu within either.
 type editor struct {
-	*parts
-	swapping *sync.RWMutex // held while places change: scans wait
-
-	usable func() error // tells whether the log is open
-	// settle and seal are those of the log: they are called with writer.mu held.
-	settle, seal func() error
-	askMemory    func(entries int, bytes int64) error
+	gate   *gate
+	w      *writer
+	folder *folder
+	state  *state
+	places *places
+	images *images
+	hints  *hints
+	memory *memory
 }
 
 // checkRoom makes sure that there is room on the disk for so many bytes, and in memory for a segment of so many entries
@@ -52,17 +53,17 @@ func (e *editor) checkRoom(disk int64, entries int, bytes int64) error {
 	if err := format.CheckRoom(e.folder.fs, e.folder.dir, disk, "a new segment"); err != nil {
 		return err
 	}
-	return e.askMemory(entries, bytes)
+	return e.memory.askMore(entries, bytes)
 }
 
 // sealNow seals the active segment.
 func (e *editor) sealNow() error {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
-	if err := e.usable(); err != nil {
+	if err := e.gate.usable(); err != nil {
 		return err
 	}
-	return format.NoSpace(e.seal())
+	return format.NoSpace(e.w.seal())
 }
 
 // raiseTombstones makes durable that the tombstones up to a floor may go, before the first of them goes. It gives the
@@ -73,12 +74,9 @@ func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	if had := e.folder.manifest.TombstoneFloor; floor <= had {
 		return had, nil
 	}
-	err := e.usable()
+	err := e.gate.usable()
 	if err == nil {
-		err = e.settle()
-	}
-	if err == nil {
-		err = format.NoSpace(e.folder.writeManifest(func(m *format.Manifest) { m.TombstoneFloor = floor }))
+		err = format.NoSpace(e.w.amend(func(m *format.Manifest) { m.TombstoneFloor = floor }))
 	}
 	if err != nil {
 		return 0, fmt.Errorf("tombstone floor: %w", err)
@@ -126,9 +124,9 @@ func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
 		return format.NoSpace(err)
 	}
-	st := &e.state
-	e.swapping.Lock() // scans wait for the end
-	defer e.swapping.Unlock()
+	st := e.state
+	e.places.swapping.Lock() // scans wait for the end
+	defer e.places.swapping.Unlock()
 	st.mu.Lock()
 	for _, old := range r.old {
 		old.moving = true
@@ -164,12 +162,9 @@ func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
-	err := e.usable()
+	err := e.gate.usable()
 	if err == nil {
-		err = e.settle()
-	}
-	if err == nil {
-		err = e.folder.writeManifest(func(m *format.Manifest) {
+		err = e.w.amend(func(m *format.Manifest) {
 			i := slices.IndexFunc(m.Segments, func(s format.ManifestSegment) bool { return s.Number == r.old[0].number })
 			next := make([]format.ManifestSegment, 0, 1)
 			for _, s := range r.place() {
@@ -181,7 +176,7 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 			}
 			// Also where Raft has not told yet: Load applies no more than the hard state says.
 			e.w.hard.Commit = max(e.w.hard.Commit, applied)
-			m.HardState = e.w.hardForManifest(e.state.applied.Load())
+			m.HardState = e.w.hardForManifest()
 		})
 	}
 	if err != nil {

@@ -401,7 +401,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 	l.compacting.Lock()
 	defer l.compacting.Unlock()
 	files := l.damages.files()
-	if err := l.sealDamaged(files); err != nil {
+	if err := l.editor.sealDamaged(files); err != nil {
 		return err
 	}
 	l.hints.writing.Wait()

@@ -23,12 +23,14 @@ var aheadZeros [aheadMax]byte
 
 // writeAhead knows how far the bytes of the active file were written, with data or zeros.
 type writeAhead struct {
+	share int64 // what zeros may be of a segment: one part of so many
+
 	file  vfs.File // the one that the rest is about
 	cheap bool
 	end   int64 // all before it were written
 }
 
-// zerosShare is the part of a segment that zeros may be.
+// zerosShare is writeAhead.share.
 func (r Residency) zerosShare() int64 {
 	if r == Index {
 		return aheadShareIndex
@@ -38,9 +40,9 @@ func (r Residency) zerosShare() int64 {
 
 // zeros comes before a sync of the bytes from begin to end, and writes zeros behind them where that pays, at most a
 // share of what the segment holds. They are room as before, so that an error changes nothing but the speed.
-func (a *writeAhead) zeros(file vfs.File, begin, end, allocated, share int64) {
+func (a *writeAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if a.file != file {
-		*a = writeAhead{file: file, cheap: file.CheapOverwrite()}
+		a.file, a.cheap, a.end = file, file.CheapOverwrite(), 0
 	}
 	if !a.cheap || end <= a.end {
 		return
@@ -50,7 +52,7 @@ func (a *writeAhead) zeros(file vfs.File, begin, end, allocated, share int64) {
 	if n > aheadWriteMax {
 		return
 	}
-	to := min(end+min(aheadFactor*n, aheadMax-format.BlockBytes, max(aheadMin, end/share)), allocated)
+	to := min(end+min(aheadFactor*n, aheadMax-format.BlockBytes, max(aheadMin, end/a.share)), allocated)
 	if cut := to &^ (format.BlockBytes - 1); cut > end {
 		to = cut
 	}

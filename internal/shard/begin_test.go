@@ -25,7 +25,7 @@ func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *groupReplica)
 	cfg := s.cfg
 	cfg.FS = disk
 	started := newShard(cfg)
-	started.store, started.volume, started.hub = s.store, s.volume, s.hub
+	started.store, started.volume, started.peers.hub = s.store, s.volume, s.peers.hub
 	started.load.beganAt = time.Now()
 	if _, err := disk.Stat(s.volume.GroupDir(id)); err != nil {
 		return started, nil

@@ -98,7 +98,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, reason := range holdReasons {
 		ch <- prometheus.MustNewConstMetric(descUncompacted, prometheus.GaugeValue, float64(uncompacted[reason]), reason)
 	}
-	c.shard.collectPeers(ch)
+	c.shard.peers.collect(ch)
 	c.shard.collectJournal(ch)
 }
 

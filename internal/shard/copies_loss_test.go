@@ -74,7 +74,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	c.eventually("all have everything", func() bool { // a majority would do for an answer
 		applied := map[uint64]bool{}
 		for _, name := range abc {
-			if sv := c.shards[name].shard.servedBy(id); sv != nil {
+			if sv := c.shards[name].shard.routes.Load().served(id); sv != nil {
 				applied[sv.log.AppliedIndex()] = true
 			} else {
 				applied[0] = true
@@ -110,14 +110,14 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 		t.Fatalf("only %d of %v were damaged", damaged, files)
 	}
 	c.eventually("it is found", func() bool {
-		sv := c.shards["c"].shard.servedBy(id)
+		sv := c.shards["c"].shard.routes.Load().served(id)
 		return sv != nil && sv.log.Damaged()
 	})
 	c.eventually("it is repaired", func() bool {
-		sv := c.shards["c"].shard.servedBy(id)
+		sv := c.shards["c"].shard.routes.Load().served(id)
 		return sv != nil && !sv.log.Damaged()
 	})
-	sv := c.shards["c"].shard.servedBy(id)
+	sv := c.shards["c"].shard.routes.Load().served(id)
 	if report, err := sv.log.Verify(t.Context(), 0); err != nil || len(report.Damages) > 0 {
 		t.Errorf("after the repair: %v, %v", report.Damages, err)
 	}

@@ -152,7 +152,7 @@ func comesBack(t *testing.T, what tailDamage) {
 	c.eventually("c has a replica that votes again", func() bool {
 		g := c.registry.now().Groups["0"]
 		m, _ := follow.MemberOf(g, "c")
-		sv := s.servedBy(g.UUID)
+		sv := s.routes.Load().served(g.UUID)
 		if sv != nil && sv.raftID == before.RaftID && what != lastEntry {
 			t.Fatal("it runs as what it was")
 		}
@@ -160,7 +160,7 @@ func comesBack(t *testing.T, what tailDamage) {
 		if sv == nil || leader == nil || m.Role != placement.Voter || sv.raftID != m.RaftID || m.VolumeUUID != s.volume.Superblock().Volume {
 			return false
 		}
-		leads := leader.shard.servedBy(g.UUID)
+		leads := leader.shard.routes.Load().served(g.UUID)
 		return leads != nil && sv.log.AppliedIndex() == leads.log.AppliedIndex()
 	})
 	after, _ := follow.MemberOf(c.registry.now().Groups["0"], "c")
@@ -202,7 +202,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 		st := s.Status()
 		return len(st.Groups) == 1 && st.Groups[0].Group == "0" && st.Groups[0].State == "Failed" && strings.Contains(st.Groups[0].Message, "start the shards")
 	})
-	if s.servedBy(c.registry.now().Groups["0"].UUID) != nil {
+	if s.routes.Load().served(c.registry.now().Groups["0"].UUID) != nil {
 		t.Error("it runs")
 	}
 	if m, _ := follow.MemberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume || len(trashOf(t, f)) > 0 {
@@ -213,7 +213,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	group.Leader = "b"
 	c.eventually("b is there", func() bool {
 		_, known := s.follower.Address("b")
-		return known && c.shards["b"].shard.servedBy(group.UUID) != nil
+		return known && c.shards["b"].shard.routes.Load().served(group.UUID) != nil
 	})
 	if s.installer.isLed(t.Context(), group) {
 		t.Error("b is taken for the leader, and has no majority")

@@ -31,7 +31,7 @@ func TestEveryCopyDropsItsTombstones(t *testing.T) {
 		})
 	}
 	gone := func(f *fixture) bool {
-		sv := f.shard.servedBy(id)
+		sv := f.shard.routes.Load().served(id)
 		if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil || sv == nil {
 			return false
 		}

@@ -34,10 +34,10 @@ func lone(t *testing.T) *Shard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.committer, s.loader, s.hub = replica.NewCommitter(), s.newLoader(), s.newHub()
+	s.committer, s.loader, s.peers.hub = replica.NewCommitter(), s.newLoader(), s.newHub()
 	s.load.beganAt = time.Now()
 	t.Cleanup(func() {
-		s.hub.Close()
+		s.peers.hub.Close()
 		s.committer.Close()
 		s.loader.Close()
 		if err := s.volume.Close(); err != nil {

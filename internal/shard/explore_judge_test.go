@@ -110,7 +110,7 @@ func (x *exploration) servedOn(shard string, g placement.Group) *served {
 	if s == nil {
 		return nil
 	}
-	return s.servedBy(g.UUID)
+	return s.routes.Load().served(g.UUID)
 }
 
 // states are those of all replicas, for messages.
@@ -290,7 +290,7 @@ func (x *exploration) truncated() {
 		x.violate(oracleStuck, "group %s with a truncated segment neither serves nor fails%s", name, x.states())
 		return
 	}
-	if sv := s.servedBy(g.UUID); sv == nil {
+	if sv := s.routes.Load().served(g.UUID); sv == nil {
 		x.fire("damaged group does not serve")
 		return
 	}

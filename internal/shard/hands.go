@@ -55,7 +55,7 @@ func (h hands) Look(g *groupReplica) { h.s.steerer.ask(g) }
 func (h hands) Publish() { h.s.publish() }
 
 // Connect implements follow.Hands.
-func (h hands) Connect(shards []string) { h.s.hub.SetPeers(shards) }
+func (h hands) Connect(shards []string) { h.s.peers.hub.SetPeers(shards) }
 
 // Load implements follow.Hands.
 func (h hands) Load(g *groupReplica) { h.s.wait.Go(func() { h.s.loadOne(h.s.ctx, g, nil) }) }

@@ -474,11 +474,17 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 	for _, served := range []bool{false, true} {
 		t.Run(fmt.Sprintf("served %t", served), func(t *testing.T) {
 			lossy := &lossyFS{FS: vfs.OS{}, lost: make(chan struct{})}
-			f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.StopPatience = lossy, 50*time.Millisecond })
+			const patience = 50 * time.Millisecond
+			f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) {
+				if c.FS = lossy; served {
+					c.times.StopPatience = patience
+				}
+			})
 			f.put(1, "one")
 			f.reaches(serving)
 			if !served {
-				f.stop()
+				f.stop() // as patient as ever: the disk answers, if late
+				f.cfg.times.StopPatience = patience
 			}
 			lossy.mu.Lock()
 			answers := sync.OnceFunc(lossy.mu.Unlock)
@@ -505,6 +511,8 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 				t.Error("it waits for the disk")
 			}
 			answers()
+			for f.host.Stop(ctx) != nil && ctx.Err() == nil { // each is as impatient: until the disk has answered in time
+			}
 			f.stop() // of what was left, nothing goes on beside other tests
 		})
 	}

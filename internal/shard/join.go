@@ -41,7 +41,7 @@ type installer struct {
 	shard    installed
 	mu       *sync.Mutex // Shard.mu
 	withRoom func(ctx context.Context, try func() error) error
-	hub      func() *peer.Hub
+	peers    *peers
 	problems *problems
 	tails    *prometheus.CounterVec
 	logger   *slog.Logger
@@ -61,7 +61,7 @@ type installed interface {
 func newInstaller(s *Shard) *installer {
 	return &installer{
 		name: s.cfg.Name, ctx: s.ctx, follower: s.follower, shard: s, mu: &s.mu, withRoom: s.compactor.withRoom,
-		hub: func() *peer.Hub { return s.hub }, problems: &s.problems, tails: s.metrics.tails, logger: s.logger,
+		peers: s.peers, problems: &s.problems, tails: s.metrics.tails, logger: s.logger,
 		slots: make(chan struct{}, installsAtOnce),
 	}
 }
@@ -156,7 +156,7 @@ func (i *installer) install(ctx context.Context, g *groupReplica, from string, r
 		from: from, copying: g.copying.Load(),
 	}
 	defer sink.copying.waits()
-	if err := i.hub().Fetcher(from).Group(ctx, g.UUID, sink); err != nil {
+	if err := i.peers.hub.Fetcher(from).Group(ctx, g.UUID, sink); err != nil {
 		return err
 	}
 	if ready != nil {
@@ -255,7 +255,7 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 
 // tellLeader tells the leader how an install went, so that it sends entries again.
 func (i *installer) tellLeader(g *groupReplica, raftID, to uint64, ok bool) {
-	i.hub().Transport(g.UUID, g.Route).Send([]*raftpb.Message{{
+	i.peers.hub.Transport(g.UUID, g.Route).Send([]*raftpb.Message{{
 		Type: raftpb.MsgSnapStatus.Enum(), From: &raftID, To: &to, Reject: new(!ok),
 	}})
 }

@@ -53,7 +53,7 @@ type steerer struct {
 	logger   *slog.Logger
 
 	copies       func() int              // of each group that are wanted
-	isSilent     func(shard string) bool // a peer was found to be silent; peerAlive has its groups looked at when it is heard
+	isSilent     func(shard string) bool // a peer was found to be silent; peers.heard has its groups looked at when it is heard
 	forget       func(ctx context.Context, sv *served, why error)
 	installAgain func(ctx context.Context, g *groupReplica, from uint64)
 	replicaFile  func(g *groupReplica, raftID uint64) format.ReplicaFile
@@ -62,7 +62,7 @@ type steerer struct {
 func newSteerer(s *Shard) *steerer {
 	return &steerer{
 		steering: newSteering(), cfg: &s.cfg, follower: s.follower, mu: &s.mu, routes: &s.routes, problems: &s.problems, logger: s.logger,
-		copies: func() int { return s.meta.Copies }, isSilent: s.isSilent, forget: s.forget, installAgain: s.installer.installAgain,
+		copies: func() int { return s.meta.Copies }, isSilent: s.peers.isSilent, forget: s.forget, installAgain: s.installer.installAgain,
 		replicaFile: s.replicaFile,
 	}
 }
@@ -306,7 +306,7 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 			q.moved(g)
 		}
 		if a.Done && (state.Target[0] == q.cfg.Name || q.isSilent(state.Target[0])) {
-			return stepDone, nil // peerAlive looks again when the shard that is to lead is heard
+			return stepDone, nil // peers.heard looks again when the shard that is to lead is heard
 		}
 		// It waits, be it only for the shard that is to lead.
 		q.logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,9 +23,24 @@ const (
 	scrubPause = 10 * time.Minute
 )
 
+// mender finds damage in the replicas that serve here, and has it repaired. It looks at routes, and asks peers for what
+// is missing. One goroutine repairs, another one reads.
+type mender struct {
+	cfg      *Config
+	routes   *atomic.Pointer[routes]
+	peers    *peers
+	catchUp  func(g *groupReplica, from uint64) // has a replica installed anew from a member
+	problems *problems
+	logger   *slog.Logger
+}
+
+func newMender(s *Shard) *mender {
+	return &mender{cfg: &s.cfg, routes: &s.routes, peers: s.peers, catchUp: s.steerer.catchUp, problems: &s.problems, logger: s.logger}
+}
+
 // mendAll repairs what is damaged, and reads everything now and then to find it, until ctx ends.
-func (s *Shard) mendAll(ctx context.Context) {
-	tick := time.NewTicker(s.cfg.mendEvery)
+func (m *mender) mendAll(ctx context.Context) {
+	tick := time.NewTicker(m.cfg.mendEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -31,27 +48,27 @@ func (s *Shard) mendAll(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		r := s.routes.Load()
+		r := m.routes.Load()
 		if r == nil {
 			continue
 		}
 		for _, g := range r.byUUID {
 			if sv := g.served.Load(); sv != nil && sv.log.Damaged() && !sv.replica.Alone() && ctx.Err() == nil {
-				err := s.mend(ctx, sv)
+				err := m.mend(ctx, sv)
 				if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
 					err = nil
 				}
-				s.problems.Note("repairing group "+g.Name, err)
+				m.problems.Note("repairing group "+g.Name, err)
 			}
 		}
 	}
 }
 
 // mend repairs the damaged files of a replica.
-func (s *Shard) mend(ctx context.Context, sv *served) error {
-	m := sv.replica.Members()
-	from, ok := sv.group.Route(m.LeaderID)
-	if !ok || m.LeaderID == sv.raftID {
+func (m *mender) mend(ctx context.Context, sv *served) error {
+	members := sv.replica.Members()
+	from, ok := sv.group.Route(members.LeaderID)
+	if !ok || members.LeaderID == sv.raftID {
 		return nil // a leader hands over first
 	}
 	repairs, err := sv.log.Repairs(ctx)
@@ -59,17 +76,18 @@ func (s *Shard) mend(ctx context.Context, sv *served) error {
 		return err
 	}
 	for _, r := range repairs {
-		err := sv.log.Mend(ctx, r, mendSource{s.hub.Fetcher(from), sv.group.UUID, func(ctx context.Context, ref format.BlobRef) error {
-			return s.fetchBlob(ctx, sv.group, sv.log, from, ref)
-		}})
+		source := mendSource{m.peers.hub.Fetcher(from), sv.group.UUID, func(ctx context.Context, ref format.BlobRef) error {
+			return m.peers.fetchBlob(ctx, sv.group, sv.log, from, ref)
+		}}
+		err := sv.log.Mend(ctx, r, source)
 		if errors.Is(err, group.ErrRepairByInstall) {
-			s.steerer.catchUp(sv.group, m.LeaderID)
+			m.catchUp(sv.group, members.LeaderID)
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("file %s from shard %s: %w", r.File, from, err)
 		}
-		s.logger.Warn("damage is repaired from another copy", "group", sv.group.Name, "file", r.File, "from", from)
+		m.logger.Warn("damage is repaired from another copy", "group", sv.group.Name, "file", r.File, "from", from)
 	}
 	return nil
 }
@@ -102,17 +120,17 @@ func (m mendSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
 
 // scrubAll reads every byte of all groups of several copies over and over, slowly, so that damage is found while there
 // are copies to repair it from.
-func (s *Shard) scrubAll(ctx context.Context) {
-	if s.cfg.ScrubBytesPerSecond < 0 {
+func (m *mender) scrubAll(ctx context.Context) {
+	if m.cfg.ScrubBytesPerSecond < 0 {
 		return
 	}
 	for {
 		select { // also where there is next to nothing to read
 		case <-ctx.Done():
 			return
-		case <-time.After(s.cfg.scrubPause):
+		case <-time.After(m.cfg.scrubPause):
 		}
-		r := s.routes.Load()
+		r := m.routes.Load()
 		if r == nil {
 			continue
 		}
@@ -121,15 +139,15 @@ func (s *Shard) scrubAll(ctx context.Context) {
 			if sv == nil || sv.replica.Alone() {
 				continue // with one copy nothing can be repaired: sheaf verify tells
 			}
-			report, err := sv.log.Verify(ctx, s.cfg.ScrubBytesPerSecond)
+			report, err := sv.log.Verify(ctx, m.cfg.ScrubBytesPerSecond)
 			if ctx.Err() != nil {
 				return
 			}
 			if err != nil && !errors.Is(err, format.ErrClosed) {
-				s.logger.Warn("reading everything", "group", g.Name, "error", err)
+				m.logger.Warn("reading everything", "group", g.Name, "error", err)
 			}
 			for _, d := range report.Damages {
-				s.logger.Error("damage found while reading everything", "group", g.Name, "damage", d.String())
+				m.logger.Error("damage found while reading everything", "group", g.Name, "damage", d.String())
 			}
 		}
 	}

@@ -19,9 +19,9 @@ var (
 	descPeerQueue   = desc("peer_queued_bytes", "Bytes of the messages that wait to be sent to the peer.", "peer")
 )
 
-// collectPeers tells of what goes between this shard and its peers.
-func (s *Shard) collectPeers(ch chan<- prometheus.Metric) {
-	st := s.hub.Stats()
+// collect tells of what goes between this shard and its peers.
+func (p *peers) collect(ch chan<- prometheus.Metric) {
+	st := p.hub.Stats()
 	for _, m := range []struct {
 		desc   *prometheus.Desc
 		value  uint64
@@ -41,14 +41,14 @@ func (s *Shard) collectPeers(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(m.value), m.labels...)
 	}
 	ch <- prometheus.MustNewConstMetric(descPeerExports, prometheus.GaugeValue, float64(st.ExportsUnderWay))
-	for _, p := range s.hub.Peers() {
+	for _, one := range p.hub.Peers() {
 		alive := 0.0
-		if p.Alive {
+		if one.Alive {
 			alive = 1
 		}
-		ch <- prometheus.MustNewConstMetric(descPeerAlive, prometheus.GaugeValue, alive, p.Shard)
-		ch <- prometheus.MustNewConstMetric(descPeerSilence, prometheus.GaugeValue, p.Silence.Seconds(), p.Shard)
-		ch <- prometheus.MustNewConstMetric(descPeerQueued, prometheus.GaugeValue, float64(p.Messages), p.Shard)
-		ch <- prometheus.MustNewConstMetric(descPeerQueue, prometheus.GaugeValue, float64(p.Bytes), p.Shard)
+		ch <- prometheus.MustNewConstMetric(descPeerAlive, prometheus.GaugeValue, alive, one.Shard)
+		ch <- prometheus.MustNewConstMetric(descPeerSilence, prometheus.GaugeValue, one.Silence.Seconds(), one.Shard)
+		ch <- prometheus.MustNewConstMetric(descPeerQueued, prometheus.GaugeValue, float64(one.Messages), one.Shard)
+		ch <- prometheus.MustNewConstMetric(descPeerQueue, prometheus.GaugeValue, float64(one.Bytes), one.Shard)
 	}
 }

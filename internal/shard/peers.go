@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
@@ -14,41 +16,51 @@ import (
 	"sheaf.dev/sheaf/internal/peer"
 )
 
+// peers is what goes between this shard and the others: messages of consensus, and files. It finds the groups that
+// serve here by routes, tells them who is heard, and lets others fetch from them. It loads and closes none. Safe for
+// concurrent use.
+type peers struct {
+	name   string // of the shard
+	routes *atomic.Pointer[routes]
+	ask    func(g *groupReplica)                        // has the steerer look at a group
+	admit  func(ctx context.Context, bytes int64) error // asks for room on the volume, and waits for it
+	logger *slog.Logger
+
+	hub *peer.Hub // nil until the shard knows its store; set before anything serves
+}
+
+var _ peer.Source = (*peers)(nil)
+
+func newPeers(s *Shard) *peers {
+	return &peers{
+		name: s.cfg.Name, routes: &s.routes, ask: func(g *groupReplica) { s.steerer.ask(g) }, admit: s.compactor.admitWithRoom, logger: s.logger,
+	}
+}
+
 // newHub makes this shard's end of what shards say to each other.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
-		Shard: s.cfg.Name, Store: s.store, Address: s.follower.Address, Deliver: s.deliver, Alive: s.peerAlive, Source: (*source)(s),
+		Shard: s.cfg.Name, Store: s.store, Address: s.follower.Address, Deliver: s.peers.deliver, Alive: s.peers.heard, Source: s.peers,
 		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
 	})
 }
 
 // deliver gives a message to the group that it is for.
-func (s *Shard) deliver(id uuid.UUID, m *raftpb.Message) bool {
-	sv := s.servedBy(id)
+func (p *peers) deliver(id uuid.UUID, m *raftpb.Message) bool {
+	sv := p.routes.Load().served(id)
 	if sv == nil || sv.raftID != m.GetTo() {
 		return false
 	}
 	if err := sv.replica.Step(m); err != nil {
-		s.logger.Debug("a message was not taken", "group", sv.group.Name, "error", err)
+		p.logger.Debug("a message was not taken", "group", sv.group.Name, "error", err)
 	}
 	return true
 }
 
-func (s *Shard) servedBy(id uuid.UUID) *served {
-	r := s.routes.Load()
-	if r == nil {
-		return nil
-	}
-	if g := r.byUUID[id]; g != nil {
-		return g.served.Load()
-	}
-	return nil
-}
-
-// peerAlive tells the groups which share members with a shard whether it is heard.
-func (s *Shard) peerAlive(shard string, alive bool) {
-	s.logger.Debug("peer", "peer", shard, "alive", alive)
-	r := s.routes.Load()
+// heard tells the groups which share members with a shard whether it is heard.
+func (p *peers) heard(shard string, alive bool) {
+	p.logger.Debug("peer", "peer", shard, "alive", alive)
+	r := p.routes.Load()
 	if r == nil {
 		return
 	}
@@ -66,47 +78,43 @@ func (s *Shard) peerAlive(shard string, alive bool) {
 				sv.replica.PeerDown(id)
 			}
 		}
-		s.steerer.ask(g)
+		p.ask(g)
 	}
 }
 
-// isSilent tells whether a peer was found to be silent. peerAlive tells its groups when it is heard.
-func (s *Shard) isSilent(shard string) bool {
-	alive, since := s.hub.Alive(shard)
+// isSilent tells whether a peer was found to be silent. heard tells its groups when it is heard.
+func (p *peers) isSilent(shard string) bool {
+	alive, since := p.hub.Alive(shard)
 	return !alive && !since.IsZero()
 }
 
-// tellPeers tells a group that has begun to serve which of its members are not heard.
-func (s *Shard) tellPeers(g *groupReplica, sv *served) {
+// tell tells a group that has begun to serve which of its members are not heard.
+func (p *peers) tell(g *groupReplica, sv *served) {
 	for id, m := range g.Members() {
-		if id == sv.raftID || m.Shard == s.cfg.Name {
+		if id == sv.raftID || m.Shard == p.name {
 			continue
 		}
-		if !s.isSilent(m.Shard) {
+		if !p.isSilent(m.Shard) {
 			continue // heard, or not known yet
 		}
 		sv.replica.PeerDown(id)
-		if alive, _ := s.hub.Alive(m.Shard); alive { // it was told so meanwhile, before this
+		if alive, _ := p.hub.Alive(m.Shard); alive { // it was told so meanwhile, before this
 			sv.replica.PeerUp(id)
 		}
 	}
 }
 
-// source lets peers fetch from the groups that serve here.
-type source Shard
-
-var _ peer.Source = (*source)(nil)
-
-func (s *source) served(id uuid.UUID) (*served, error) {
-	if sv := (*Shard)(s).servedBy(id); sv != nil {
+// served gives the group that serves here; peer.ErrNotHere.
+func (p *peers) served(id uuid.UUID) (*served, error) {
+	if sv := p.routes.Load().served(id); sv != nil {
 		return sv, nil
 	}
-	return nil, fmt.Errorf("%w: group %s does not serve on shard %s", peer.ErrNotHere, id, s.cfg.Name)
+	return nil, fmt.Errorf("%w: group %s does not serve on shard %s", peer.ErrNotHere, id, p.name)
 }
 
 // Export implements peer.Source.
-func (s *source) Export(ctx context.Context, id uuid.UUID) (peer.Export, error) {
-	sv, err := s.served(id)
+func (p *peers) Export(ctx context.Context, id uuid.UUID) (peer.Export, error) {
+	sv, err := p.served(id)
 	if err != nil {
 		return nil, err
 	}
@@ -137,8 +145,8 @@ func notHereAnyMore(err error) error {
 }
 
 // Entries implements peer.Source.
-func (s *source) Entries(_ context.Context, id uuid.UUID, first, last uint64, bytesMax int) (out peer.Entries, err error) {
-	sv, err := s.served(id)
+func (p *peers) Entries(_ context.Context, id uuid.UUID, first, last uint64, bytesMax int) (out peer.Entries, err error) {
+	sv, err := p.served(id)
 	if err != nil {
 		return out, err
 	}
@@ -150,8 +158,8 @@ func (s *source) Entries(_ context.Context, id uuid.UUID, first, last uint64, by
 }
 
 // Blob implements peer.Source.
-func (s *source) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.File, int64, error) {
-	sv, err := s.served(id)
+func (p *peers) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.File, int64, error) {
+	sv, err := p.served(id)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -167,21 +175,21 @@ func (s *source) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.Fil
 }
 
 // fetchBlobs gets blobs that entries of another member refer to.
-func (s *Shard) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log, from uint64, refs []format.BlobRef) error {
+func (p *peers) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log, from uint64, refs []format.BlobRef) error {
 	shard, ok := g.Route(from)
 	if !ok {
 		return fmt.Errorf("group %s: nobody says on which shard member %x is", g.Name, from)
 	}
 	for _, ref := range refs {
-		if err := s.fetchBlob(ctx, g, log, shard, ref); err != nil {
+		if err := p.fetchBlob(ctx, g, log, shard, ref); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Shard) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, shard string, ref format.BlobRef) (err error) {
-	if err := s.compactor.admitWithRoom(ctx, ref.Size); err != nil {
+func (p *peers) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, shard string, ref format.BlobRef) (err error) {
+	if err := p.admit(ctx, ref.Size); err != nil {
 		return err
 	}
 	w, err := log.BlobWriter(ref)
@@ -189,7 +197,7 @@ func (s *Shard) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, 
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	if err := s.hub.Fetcher(shard).Blob(ctx, g.UUID, ref.Encode(), 0, ref.Size, w); err != nil {
+	if err := p.hub.Fetcher(shard).Blob(ctx, g.UUID, ref.Encode(), 0, ref.Size, w); err != nil {
 		return err
 	}
 	_, err = w.Commit()

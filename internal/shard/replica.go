@@ -107,10 +107,10 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		Logger:           s.logger.With("group", g.Name),
 		Admit:            s.admit,
 		NoRoom:           func() { s.compactor.noRoom(0) },
-		Transport:        s.hub.Transport(g.UUID, g.Route),
+		Transport:        s.peers.hub.Transport(g.UUID, g.Route),
 		OnSnapshot:       func(_, _, from uint64) { s.steerer.catchUp(g, from) },
 		FetchBlobs: func(ctx context.Context, from uint64, refs []format.BlobRef) error {
-			return s.fetchBlobs(ctx, g, log, from, refs)
+			return s.peers.fetchBlobs(ctx, g, log, from, refs)
 		},
 		OnChange: func() {
 			s.steerer.ask(g)
@@ -132,7 +132,7 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 	s.mu.Unlock()
 	sv := &served{shard: s, group: g, log: log, replica: node, raftID: raftID, tenant: s.quotas.Group(g.Name)}
 	g.served.Store(sv)
-	s.tellPeers(g, sv)
+	s.peers.tell(g, sv)
 	s.steerer.ask(g)
 	return nil
 }

@@ -15,7 +15,6 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/journal"
-	"sheaf.dev/sheaf/internal/peer"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
@@ -40,7 +39,6 @@ type Shard struct {
 	budget    budget
 	id        host.Identity
 	boot      uuid.UUID
-	hub       *peer.Hub
 	lookups   lookups
 	heard     heardWeights
 
@@ -67,6 +65,8 @@ type Shard struct {
 
 	problems  problems
 	compactor *compactor
+	peers     *peers
+	mender    *mender
 
 	// routes is what calls look at; replaced as a whole by publish.
 	routes atomic.Pointer[routes]
@@ -86,6 +86,14 @@ type routes struct {
 	byName   map[string]*groupReplica
 	byUUID   map[uuid.UUID]*groupReplica
 	byNumber []*groupReplica // Hash routing; nil where the group is elsewhere
+}
+
+// served gives the group that serves here; nil: it does not. There may be no routes yet.
+func (r *routes) served(id uuid.UUID) *served {
+	if r == nil || r.byUUID[id] == nil {
+		return nil
+	}
+	return r.byUUID[id].served.Load()
 }
 
 // Start opens the volume, begins serving gRPC (UNAVAILABLE GROUP_LOADING while a group loads), registers with etcd, and
@@ -132,8 +140,10 @@ func newShard(cfg Config) *Shard {
 	s.metrics = newMetrics(s)
 	s.follower = s.newFollower()
 	s.compactor = newCompactor(s)
+	s.peers = newPeers(s)
 	s.installer = newInstaller(s)
 	s.steerer = newSteerer(s)
+	s.mender = newMender(s)
 	s.trash = s.newTrash()
 	s.quotas = s.newQuotas()
 	s.calls = s.newCalls()
@@ -167,8 +177,8 @@ func (s *Shard) start(ctx context.Context) error {
 	if err := s.findGroups(); err != nil {
 		return err
 	}
-	s.hub = s.newHub()
-	s.server.Serve(host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.hub}, func(err error) { s.problems.Note("serving gRPC", err) })
+	s.peers.hub = s.newHub()
+	s.server.Serve(host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.peers.hub}, func(err error) { s.problems.Note("serving gRPC", err) })
 	if err := s.metrics.register(); err != nil {
 		return err
 	}
@@ -224,8 +234,8 @@ func (s *Shard) care(known placement.Shard) {
 		s.follower.Thaw, // ends freezes of an etcd that was set back
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.run,
-		s.mendAll,
-		s.scrubAll,
+		s.mender.mendAll,
+		s.mender.scrubAll,
 		s.trash.Run,
 		s.followTenants,
 		func(ctx context.Context) {
@@ -314,8 +324,8 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 		s.calls.Wait()
 		s.wait.Wait() // a group that was being loaded is closed then, too
 		err = errors.Join(err, s.closeGroups(ctx, gracefully))
-		if s.hub != nil {
-			s.hub.Close()
+		if s.peers.hub != nil {
+			s.peers.hub.Close()
 		}
 		s.metrics.unregister()
 		if s.committer != nil {
