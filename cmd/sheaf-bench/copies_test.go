@@ -2,13 +2,14 @@ package main
 
 import (
 	"os"
+	"strings"
 	"testing"
 )
 
 // Each part of the benchmark runs to its end at a tiny size, with shards as processes. What it measures then means
 // nothing, so no figure is judged. With SHEAF_SOAK=1 also the parts that take longer.
 func TestCopiesAreMeasured(t *testing.T) {
-	parts := map[string]int{"put": 8, "move": 2, "quiet": 3}
+	parts := map[string]int{"put": 8, "move": 2, "quiet": 3, "put --tls": 12, "move --tls": 6}
 	if os.Getenv("SHEAF_SOAK") != "" {
 		parts["foreground"], parts["read"], parts["etcd"], parts["failover"] = 3, 8, 8, 4
 	}
@@ -17,8 +18,8 @@ func TestCopiesAreMeasured(t *testing.T) {
 			t.Parallel()
 			tmp := t.TempDir()
 			var r benchReport
-			measure(t, "-o", "json", "--dir", tmp, "copies", "--only", part, "--time", "20ms", "--move", "2MiB", "--kills", "1", "--groups", "4").
-				Want(t, 0).JSON(t, &r)
+			args := []string{"-o", "json", "--dir", tmp, "copies", "--time", "20ms", "--move", "2MiB", "--kills", "1", "--groups", "4", "--only"}
+			measure(t, append(args, strings.Fields(part)...)...).Want(t, 0).JSON(t, &r)
 			if len(r.Rows) != rows {
 				t.Errorf("%d rows, %d are expected: %+v", len(r.Rows), rows, r.Rows)
 			}
@@ -33,7 +34,7 @@ func TestCopiesAreMeasured(t *testing.T) {
 			}
 		})
 	}
-	for _, args := range [][]string{{"--rounds", "1"}, {"--only", "nonsense"}, {"--kills", "0"}, {"--move", "1"}, {"--time", "-1s"}} {
+	for _, args := range [][]string{{"--rounds", "1"}, {"--only", "nonsense"}, {"--kills", "0"}, {"--tls", "--only", "read"}, {"--move", "1"}, {"--time", "-1s"}} {
 		measure(t, append([]string{"copies"}, args...)...).Want(t, 2)
 	}
 }

@@ -15,6 +15,7 @@ type CopiesOptions struct {
 	Rounds    int    // at least RoundsMin
 	Time      time.Duration
 	MoveBytes int64 // of a group that is moved
+	TLS       bool  // only put and move, which then measure mutual TLS between shards in turns with plaintext
 	Kills     int   // of a leader
 	Groups    int   // that rest
 	Only      string
@@ -35,6 +36,11 @@ var copiesParts = parts[copiesBench]{
 // CopiesParts names the parts.
 func CopiesParts() []string { return copiesParts.names() }
 
+// CopiesPartsTLS names the parts that CopiesOptions.TLS has: those in which a bare stream between shards is measured.
+func CopiesPartsTLS() []string { return copiesPartsTLS.names() }
+
+var copiesPartsTLS = copiesParts[:2]
+
 type copiesBench struct {
 	opts CopiesOptions
 	dir  string
@@ -44,7 +50,11 @@ type copiesBench struct {
 // Copies measures what copies on several shards cost, and how soon others go on when a shard is killed.
 func Copies(ctx context.Context, opts CopiesOptions) (report Report, err error) {
 	b := &copiesBench{opts: opts}
-	return copiesParts.measure(ctx, b, &b.dir, &b.rows, opts.Dir, opts.Only, opts.Say)
+	chosen := copiesParts
+	if opts.TLS {
+		chosen = copiesPartsTLS
+	}
+	return chosen.measure(ctx, b, &b.dir, &b.rows, opts.Dir, opts.Only, opts.Say)
 }
 
 func (b *copiesBench) add(rows ...Row) { b.rows = append(b.rows, rows...) }

@@ -18,53 +18,104 @@ import (
 // moveRecordBytes is the size of the records of a group that is moved.
 const moveRecordBytes = 10 << 10
 
+// moved is a group that is moved again and again.
+type moved struct {
+	bench *copiesBench
+	nodes *benchNodes
+	from  string // its folder
+	to    string
+	bytes int64
+	doors []namedDoor
+}
+
+// namedDoor is a door that a group is moved through.
+type namedDoor struct {
+	name string
+	door *door
+}
+
+const (
+	moveInPlaintext = "move"
+	moveWithTLS     = "move with TLS"
+)
+
 // moves compares the transfer of a group's files between two shards, checked and durable, with cp and sync of the same
-// files.
+// files; with CopiesOptions.TLS also over mutual TLS with plaintext.
 func (b *copiesBench) moves(ctx context.Context) (err error) {
 	dir, err := b.folder("move")
 	if err != nil {
 		return err
 	}
-	n, err := newNodes(ctx, filepath.Join(dir, "nodes"), 1, 1)
+	n, err := newNodes(ctx, filepath.Join(dir, "nodes"), 1, 1, nil)
+	if err != nil {
+		return err
+	}
 	defer func() { err = errors.Join(err, n.close()) }()
+	m := &moved{bench: b, nodes: n, from: n.options(n.nodes[0], 0).Dir, to: filepath.Join(dir, "to")}
+	if m.bytes, err = n.fill(b.opts.MoveBytes); err != nil {
+		return err
+	}
+	plaintext, err := n.open(ctx, n.nodes[0], nil)
 	if err != nil {
 		return err
 	}
-	bytes, err := n.fill(b.opts.MoveBytes)
-	if err != nil {
-		return err
-	}
-	source := n.nodes[0]
-	from := n.options(source, 0).Dir
-	to := filepath.Join(dir, "to")
-	for _, cold := range []bool{true, false} {
-		prepare := func() error {
-			if err := os.RemoveAll(to); err != nil {
-				return err
-			}
-			if cold {
-				return evict(from)
-			}
-			return nil
-		}
-		rate := func(run func() error) figure {
-			return func() (float64, error) {
-				if err := prepare(); err != nil {
-					return 0, err
-				}
-				return timed(float64(bytes), run)
-			}
-		}
-		rates, err := takeTurns(b.opts.Rounds, b.opts.Say,
-			variant{"cp", rate(func() error { return copyAndSync(ctx, from, to) })},
-			variant{"move", rate(func() error { return n.install(ctx, to) })},
-		)
+	defer plaintext.close()
+	m.doors = []namedDoor{{moveInPlaintext, plaintext}}
+	if b.opts.TLS {
+		authorities, err := newAuthorities()
 		if err != nil {
 			return err
 		}
-		state := map[bool]string{true: "cold", false: "in the page cache"}[cold]
-		b.add(against(fmt.Sprintf("move of %d MB, source %s: sent, checked, synced / cp + sync", bytes/1e6, state), "B/s", rates["move"], rates["cp"], 0.8).
-			note("cp: cp -r, then fdatasync of each file and sync of the folder; the copy goes to the same device"))
+		defer authorities.close()
+		secure, err := n.open(ctx, n.nodes[0], authorities)
+		if err != nil {
+			return err
+		}
+		defer secure.close()
+		m.doors = append(m.doors, namedDoor{moveWithTLS, secure})
+	}
+	return errors.Join(m.measure(ctx, true), m.measure(ctx, false))
+}
+
+// measure moves the group from the device, or from the page cache.
+func (m *moved) measure(ctx context.Context, cold bool) error {
+	prepare := func() error {
+		if err := os.RemoveAll(m.to); err != nil {
+			return err
+		}
+		if cold {
+			return evict(m.from)
+		}
+		return nil
+	}
+	processor := map[string][]float64{} // seconds per GB, of both ends
+	measured := func(name string, run func() error) variant {
+		return variant{name, func() (float64, error) {
+			if err := prepare(); err != nil {
+				return 0, err
+			}
+			before := processorTime()
+			rate, err := timed(float64(m.bytes), run)
+			processor[name] = append(processor[name], float64(processorTime()-before)/float64(m.bytes))
+			return rate, err
+		}}
+	}
+	variants := []variant{measured("cp", func() error { return copyAndSync(ctx, m.from, m.to) })}
+	for _, d := range m.doors {
+		variants = append(variants, measured(d.name, func() error { return m.nodes.install(ctx, m.to, d.door) }))
+	}
+	rates, err := takeTurns(m.bench.opts.Rounds, m.bench.opts.Say, variants...)
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("move of %d MB, source %s: ", m.bytes/1e6, map[bool]string{true: "cold", false: "in the page cache"}[cold])
+	m.bench.add(against(name+"sent, checked, synced / cp + sync", "B/s", rates[moveInPlaintext], rates["cp"], 0.8).
+		note("cp: cp -r, then fdatasync of each file and sync of the folder; the copy goes to the same device"))
+	if m.bench.opts.TLS {
+		m.bench.add(
+			against(name+"with mutual TLS / without", "B/s", rates[moveWithTLS], rates[moveInPlaintext], 0.6),
+			atMost(name+"processor time of both ends for each GB, with mutual TLS / without", "s", processor[moveWithTLS], processor[moveInPlaintext], 0),
+		)
 	}
 	return nil
 }
@@ -107,8 +158,8 @@ func (n *benchNodes) fill(bytes int64) (int64, error) {
 	return e.Bytes, e.Close()
 }
 
-// install moves the first group from the first node to a folder.
-func (n *benchNodes) install(ctx context.Context, to string) error {
+// install moves the first group from the first node to a folder, through one of its doors.
+func (n *benchNodes) install(ctx context.Context, to string, through *door) error {
 	opts := n.options(n.nodes[0], 0)
 	opts.Dir = to
 	if err := os.MkdirAll(to, 0o755); err != nil {
@@ -119,9 +170,7 @@ func (n *benchNodes) install(ctx context.Context, to string) error {
 		return err
 	}
 	sink := &benchSink{ctx: ctx, opts: opts, replica: file}
-	hub, stop := n.guest()
-	defer stop()
-	if err := hub.Fetcher(n.nodes[0].name).Group(ctx, n.groups[0], sink); err != nil {
+	if err := through.fetch(ctx, n.groups[0], sink); err != nil {
 		return err
 	}
 	return sink.install.Finish(ctx)

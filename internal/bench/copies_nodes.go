@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
@@ -49,12 +50,13 @@ type benchNodes struct {
 	leaders   []*replica.Replica // by group
 }
 
-// newNodes makes so many nodes, each with a copy of so many groups. Leaders are spread evenly.
-func newNodes(ctx context.Context, dir string, copies, groups int) (n *benchNodes, err error) {
+// newNodes makes so many nodes, each with a copy of so many groups. Leaders are spread evenly. The nodes speak mutual
+// TLS to each other; where secure is nil, plaintext.
+func newNodes(ctx context.Context, dir string, copies, groups int, secure *authorities) (n *benchNodes, err error) {
 	n = &benchNodes{store: uuid.New(), dir: dir, addresses: map[string]string{}}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, n.close())
+			n, err = nil, errors.Join(err, n.close())
 		}
 	}()
 	for range groups {
@@ -74,20 +76,29 @@ func newNodes(ctx context.Context, dir string, copies, groups int) (n *benchNode
 		n.addresses[node.name] = listeners[i].Addr().String()
 	}
 	for _, node := range n.nodes {
-		node.hub = peer.New(peer.Options{
+		opts := peer.Options{
 			Shard: node.name, Store: n.store, Deliver: node.deliver, Source: node,
 			Address: func(shard string) (string, bool) { a, ok := n.addresses[shard]; return a, ok },
-		})
+		}
+		creds, err := secure.shard(&opts)
+		if err != nil {
+			return n, err
+		}
+		node.hub, node.server = peer.New(opts), newServer(creds)
+		node.hub.Register(node.server)
 		if err := n.start(ctx, node); err != nil {
 			return n, err
 		}
 	}
 	for i, node := range n.nodes {
-		node.server = grpc.NewServer(grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(16<<20), grpc.WaitForHandlers(true))
-		node.hub.Register(node.server)
 		go func() { _ = node.server.Serve(listeners[i]) }() // ends with close
 	}
 	return n, n.lead(ctx)
+}
+
+// newServer makes the gRPC server of a node, with what the messages between shards need of that of a shard.
+func newServer(creds credentials.TransportCredentials) *grpc.Server {
+	return grpc.NewServer(grpc.Creds(creds), grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(16<<20), grpc.WaitForHandlers(true))
 }
 
 // start makes and starts the replicas of a node. The Raft id of a member is the number of its node.
@@ -211,14 +222,57 @@ func (n *benchNodes) put(ctx context.Context, writers, size int, duration time.D
 	})
 }
 
-// guest is a node without groups, which fetches from the others.
-func (n *benchNodes) guest() (hub *peer.Hub, stop func()) {
-	hub = peer.New(peer.Options{
-		Shard: "guest", Store: n.store, Deliver: func(uuid.UUID, *raftpb.Message) bool { return false },
-		Address: func(shard string) (string, bool) { a, ok := n.addresses[shard]; return a, ok },
-	})
-	return hub, hub.Close
+// door is a further server of a node, and a shard without groups that fetches the node's groups from it.
+type door struct {
+	node    string
+	host    *peer.Hub // the node's
+	server  *grpc.Server
+	guest   *peer.Hub
+	address string // that the guest dials
 }
+
+// open opens a door of a node that speaks mutual TLS; where secure is nil, plaintext. Doors of one node send the same
+// files. close must follow, before that of the nodes.
+func (n *benchNodes) open(ctx context.Context, node *benchNode, secure *authorities) (*door, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	host := peer.Options{
+		Shard: node.name, Store: n.store, Source: node, Deliver: noMessages,
+		Address: func(string) (string, bool) { return "", false },
+	}
+	d := &door{node: node.name, address: listener.Addr().String()}
+	guest := peer.Options{
+		Shard: "guest", Store: n.store, Deliver: noMessages,
+		Address: func(shard string) (string, bool) { return d.address, shard == d.node },
+	}
+	creds, err := secure.shard(&host)
+	if err == nil {
+		_, err = secure.shard(&guest)
+	}
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	d.host, d.server, d.guest = peer.New(host), newServer(creds), peer.New(guest)
+	d.host.Register(d.server)
+	go func() { _ = d.server.Serve(listener) }() // ends with close
+	return d, nil
+}
+
+// fetch fetches a group of the node on a connection of its own.
+func (d *door) fetch(ctx context.Context, group uuid.UUID, sink peer.Sink) error {
+	return d.guest.Fetcher(d.node).Group(ctx, group, sink)
+}
+
+func (d *door) close() {
+	d.guest.Close()
+	d.host.Close()
+	d.server.Stop()
+}
+
+// noMessages is peer.Options.Deliver of a shard without groups.
+func noMessages(uuid.UUID, *raftpb.Message) bool { return false }
 
 func (d *benchNode) deliver(g uuid.UUID, m *raftpb.Message) bool {
 	if !d.made.Load() {

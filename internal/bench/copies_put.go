@@ -20,25 +20,41 @@ const (
 	copiesOf      = 3
 )
 
-// puts compares durable puts of three copies with three plain appenders and a loopback copy of the bytes.
+// putSide is nodes that are written to.
+type putSide struct {
+	name   string
+	copies int
+	secure *authorities // nil: plaintext
+}
+
+const putsWithTLS = "copies 3 with TLS"
+
+// puts compares durable puts of three copies with three plain appenders and a loopback copy of the bytes; with
+// CopiesOptions.TLS also over mutual TLS with plaintext.
 func (b *copiesBench) puts(ctx context.Context) (err error) {
 	dir, err := b.folder("put")
 	if err != nil {
 		return err
 	}
-	nodes := map[int]*benchNodes{}
+	nodes := map[string]*benchNodes{}
 	defer func() {
 		for _, n := range nodes {
 			err = errors.Join(err, n.close())
 		}
 	}()
-	for _, copies := range []int{1, copiesOf} {
-		n, err := newNodes(ctx, filepath.Join(dir, fmt.Sprint(copies)), copies, copiesGroups)
-		if n != nil {
-			nodes[copies] = n
-		}
+	sides := []putSide{{"copies 1", 1, nil}, {"copies 3", copiesOf, nil}}
+	if b.opts.TLS {
+		secure, err := newAuthorities()
 		if err != nil {
-			return fmt.Errorf("%d copies: %w", copies, err)
+			return err
+		}
+		defer secure.close()
+		sides = append(sides, putSide{putsWithTLS, copiesOf, secure})
+	}
+	for _, side := range sides {
+		if nodes[side.name], err = newNodes(ctx, filepath.Join(dir, side.name), side.copies, copiesGroups, side.secure); err != nil {
+			delete(nodes, side.name)
+			return fmt.Errorf("%s: %w", side.name, err)
 		}
 	}
 	for _, size := range []int{10 << 10, 1 << 10} {
@@ -49,20 +65,19 @@ func (b *copiesBench) puts(ctx context.Context) (err error) {
 	return nil
 }
 
-func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[int]*benchNodes, size int) error {
+func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[string]*benchNodes, size int) error {
 	kept := loads{}
-	ours := func(copies int) func() (load, error) {
-		return func() (load, error) { return nodes[copies].put(ctx, copiesWriters, size, b.opts.Time) }
+	ours := func(side string) variant {
+		return kept.variant(side, func() (load, error) { return nodes[side].put(ctx, copiesWriters, size, b.opts.Time) })
 	}
 	raw := func(mode appendMode) func() (load, error) {
 		return func() (load, error) { return rawCopies(ctx, dir, mode, copiesWriters, size, b.opts.Time) }
 	}
-	rates, err := takeTurns(b.opts.Rounds, b.opts.Say,
-		kept.variant("own files", raw(ownFiles)),
-		kept.variant("copies 3", ours(copiesOf)),
-		kept.variant("one file", raw(groupOfOne)),
-		kept.variant("copies 1", ours(1)),
-	)
+	variants := []variant{kept.variant("own files", raw(ownFiles)), ours("copies 3"), kept.variant("one file", raw(groupOfOne)), ours("copies 1")}
+	if b.opts.TLS {
+		variants = append(variants, ours(putsWithTLS))
+	}
+	rates, err := takeTurns(b.opts.Rounds, b.opts.Say, variants...)
 	if err != nil {
 		return err
 	}
@@ -80,6 +95,12 @@ func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[int]*ben
 		atMost("its p99 / p99 with copies 1", "s", kept.p99("copies 3"), kept.p99("copies 1"), 3*target/0.8),
 		against(name+" / copies 1", "B/s", bytes("copies 3"), bytes("copies 1"), 0),
 	)
+	if b.opts.TLS {
+		b.add(
+			against(name+", with mutual TLS / without", "B/s", bytes(putsWithTLS), bytes("copies 3"), 0.9),
+			atMost("its p99 / p99 without TLS", "s", kept.p99(putsWithTLS), kept.p99("copies 3"), 0),
+		)
+	}
 	return nil
 }
 

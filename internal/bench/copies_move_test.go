@@ -1,0 +1,86 @@
+package bench
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestDoorsSendToTheirOwnAlone guards what moves over TLS are measured with: a door sends a group to the shard of its own
+// store, and to nobody whose connection is plaintext or whose certificate is of another authority. Otherwise a door that
+// spoke plaintext would be measured as one that speaks TLS.
+func TestDoorsSendToTheirOwnAlone(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	n, err := newNodes(ctx, filepath.Join(t.TempDir(), "nodes"), 1, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := n.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	bytes, err := n.fill(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doors := map[string]*door{}
+	for _, name := range []string{"plaintext", "TLS", "TLS of another authority"} {
+		var secure *authorities
+		if name != "plaintext" {
+			if secure, err = newAuthorities(); err != nil {
+				t.Fatal(err)
+			}
+			defer secure.close()
+		}
+		if doors[name], err = n.open(ctx, n.nodes[0], secure); err != nil {
+			t.Fatal(err)
+		}
+		defer doors[name].close()
+	}
+	addresses := map[string]string{}
+	for name, d := range doors {
+		addresses[name] = d.address
+	}
+	for host, address := range addresses {
+		for guest, d := range doors {
+			t.Run(guest+" from "+host, func(t *testing.T) {
+				to := t.TempDir()
+				d.address = address
+				err := n.install(ctx, to, d)
+				if guest != host {
+					if err == nil {
+						t.Error("the group was sent")
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := bytesIn(t, to); got < bytes {
+					t.Errorf("%d bytes came of %d", got, bytes)
+				}
+			})
+		}
+	}
+}
+
+// bytesIn adds up the files of a folder.
+func bytesIn(t *testing.T, dir string) (bytes int64) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes += info.Size()
+	}
+	return bytes
+}
