@@ -209,13 +209,14 @@ var _ = Describe("Issuers of tokens", func() {
 			p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionFalse, "IssuerSilent", issuer.URL, "503", "stay in use")
 			Expect(who("two", "ada")).To(Equal("may"))
 		}
-		p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionFalse, "IssuerSilent", "since "+since.Add(time.Hour).UTC().Format(time.RFC3339))
 		before = wrote.Load()
 		for range 3 {
 			now = now.Add(10 * time.Minute)
 			reconcile()
 		}
 		Expect(wrote.Load()).To(Equal(before), "nothing has changed, and something was written")
+		p.settle(ctx) // the condition says since when, however often it was tried
+		p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionFalse, "IssuerSilent", "since "+since.Add(time.Hour).UTC().Format(time.RFC3339))
 		issuer.silent(false)
 		now = now.Add(time.Minute)
 		reconcile()
@@ -239,15 +240,24 @@ var _ = Describe("Issuers of tokens", func() {
 		Expect(stalled()).To(ContainSubstring("IssuerUnknown: subjects[0] is not in the table: its issuer " + issuer.URL + " is not in spec.access.issuers"))
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionFalse, "IssuerSilent", "none are known", "ConfigMap keys")
-		issuer.mu.Lock()
-		set := string(issuer.set())
-		issuer.mu.Unlock()
-		Expect(api.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "keys"}, Data: map[string]string{"jwks.json": set}})).To(Succeed())
+		set := func() map[string]string {
+			issuer.mu.Lock()
+			defer issuer.mu.Unlock()
+			return map[string]string{"jwks.json": string(issuer.set())}
+		}
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "keys"}, Data: set()}
+		Expect(api.Create(ctx, config)).To(Succeed())
 		now = now.Add(time.Minute)
 		reconcile()
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionIssuersReady, metav1.ConditionTrue, "KeysRead")
 		Expect(table().Issuers).To(HaveLen(2))
+		issuer.rotate("three")
+		config.Data = set()
+		Expect(api.Update(ctx, config)).To(Succeed())
+		now = now.Add(time.Minute)
+		reconcile()
+		Expect(table().Issuers).To(ContainElement(HaveField("Keys", ContainSubstring(`"three"`))), "a ConfigMap is read every minute")
 		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Access = nil })
 		reconcile()
 		p.settle(ctx)

@@ -100,7 +100,8 @@ func (m *moved) measure(ctx context.Context, cold bool) error {
 			return rate, err
 		}}
 	}
-	variants := []variant{measured("cp", func() error { return copyAndSync(ctx, m.from, m.to) })}
+	variants := make([]variant, 0, 1+len(m.doors))
+	variants = append(variants, measured("cp", func() error { return copyAndSync(ctx, m.from, m.to) }))
 	for _, d := range m.doors {
 		variants = append(variants, measured(d.name, func() error { return m.nodes.install(ctx, m.to, d.door) }))
 	}
