@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/flood"
 	"sheaf.dev/sheaf/internal/identity"
 )
 
@@ -29,12 +30,17 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 			}
 		},
 	})
+	floods := flood.New(flood.Config{Logger: c.Logger, Exempt: func(info credentials.AuthInfo) bool {
+		// Gateways carry the calls, and the resets, of all their callers; what shards send one another is the store's own.
+		known, _ := info.(certs.AuthInfo)
+		return known.Peer.Store == store && (known.Peer.Role == identity.Gateway || known.Peer.Role == identity.Shard)
+	}})
 	if c.Registry != nil {
-		c.Registry.MustRegister(g.Collectors()...)
+		c.Registry.MustRegister(append(g.Collectors(), floods.Collectors()...)...)
 	}
 	c.ServerOptions = append(c.ServerOptions, g.ServerOptions()...)
-	c.ServerOptions = append(c.ServerOptions, grpc.Creds(g.Credentials(
-		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true}))))
+	c.ServerOptions = append(c.ServerOptions, grpc.Creds(floods.Credentials(g.Credentials(
+		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true})))))
 	c.PeerCredentials = func(shard string) credentials.TransportCredentials {
 		return source.Client(source.Own(identity.Shard, shard))
 	}
