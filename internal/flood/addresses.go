@@ -11,14 +11,14 @@ import (
 
 // Limits of an address, and of all. All are of one server.
 const (
-	// handshakesPerSecond of an address, and those at once. A handshake costs a server as much as some 30 gets.
-	handshakesPerSecond = 100
-	handshakesAtOnce    = 200
+	// handshakesPerSecond of an address, and those at once. A handshake takes a server more than a millisecond.
+	handshakesPerSecond = 50
+	handshakesAtOnce    = 100
 	// waitingMax are the connections of an address that wait for their turn to begin a handshake: the last of them for
 	// five seconds, while clients wait for 20 s.
-	waitingMax = 500
+	waitingMax = 250
 	// shakingMax are the handshakes under way of an address, and shakingInAll those of all.
-	shakingMax   = 256
+	shakingMax   = 128
 	shakingInAll = 4096
 	// excessPerSecond are the points of an address, for all of its connections together, beyond what each of them may
 	// do, and those at once.

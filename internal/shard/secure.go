@@ -30,11 +30,7 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 			}
 		},
 	})
-	floods := flood.New(flood.Config{Logger: c.Logger, Exempt: func(info credentials.AuthInfo) bool {
-		// Gateways carry the calls, and the resets, of all their callers; what shards send one another is the store's own.
-		known, _ := info.(certs.AuthInfo)
-		return known.Peer.Store == store && (known.Peer.Role == identity.Gateway || known.Peer.Role == identity.Shard)
-	}})
+	floods := flood.New(flood.Config{Logger: c.Logger, Exempt: func(info credentials.AuthInfo) bool { return carriesOthers(store, info) }})
 	if c.Registry != nil {
 		c.Registry.MustRegister(append(g.Collectors(), floods.Collectors()...)...)
 	}
@@ -49,6 +45,13 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 		return certs.Plain(ctx) || ok && peer == identity.Identity{Store: store, Role: identity.Shard, Name: shard}
 	}
 	return g
+}
+
+// carriesOthers tells whether a connection is that of a gateway or shard of the store: a gateway's has the calls, and
+// the resets, of all its callers, and must not be read slowly for what one of them does.
+func carriesOthers(store identity.Store, info credentials.AuthInfo) bool {
+	known, ok := info.(certs.AuthInfo)
+	return ok && known.Peer.Store == store && (known.Peer.Role == identity.Gateway || known.Peer.Role == identity.Shard)
 }
 
 // speaksTo gives the credentials by which this shard asks another one.
