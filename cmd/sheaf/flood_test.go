@@ -238,7 +238,6 @@ func settings(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-//nolint:nilerr // the gateway has to end the connection
 func endless(a attacker) (sent int, err error) {
 	f, err := a.dial()
 	if err != nil {
