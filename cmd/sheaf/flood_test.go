@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,28 +42,42 @@ func (p *process) resident(t *testing.T) int64 {
 	return kib << 10
 }
 
-// flooder is a connection of somebody who knows HTTP/2, with the certificate of an administrator.
+// attacker is somebody who knows HTTP/2 and has the certificate of an administrator.
+type attacker struct {
+	server string
+	known  *tls.Config
+	total  *atomic.Int64 // of what was sent; nil: nobody asks
+}
+
+// count one more that was sent.
+func (a attacker) count(sent *int) {
+	*sent++
+	if a.total != nil {
+		a.total.Add(1)
+	}
+}
+
+// flooder is a connection of an attacker.
 type flooder struct {
 	*http2.Framer
 	conn net.Conn
-	t    testing.TB
 }
 
-func flood(t testing.TB, server string, cfg *tls.Config) *flooder {
-	t.Helper()
-	conn, err := tls.Dial("tcp", server, cfg)
+// dial makes a connection and says the preface of HTTP/2.
+func (a attacker) dial() (*flooder, error) {
+	conn, err := tls.Dial("tcp", a.server, a.known)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		t.Fatal(err)
+	f := &flooder{Framer: http2.NewFramer(conn, conn), conn: conn}
+	if _, err = io.WriteString(conn, http2.ClientPreface); err == nil {
+		err = f.WriteSettings()
 	}
-	f := &flooder{Framer: http2.NewFramer(conn, conn), conn: conn, t: t}
-	if err := f.WriteSettings(); err != nil {
-		t.Fatal(err)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
 	}
-	return f
+	return f, nil
 }
 
 // headers of a call, with another field.
@@ -91,8 +104,24 @@ func drain(conn net.Conn) <-chan struct{} {
 // flooded is a store with TLS that is about to be flooded. It holds record 1.
 type flooded struct {
 	*process
+	attacker
 	client *client.Client
-	known  *tls.Config // of an administrator
+	files  client.TLSFiles // of the administrator
+}
+
+// knownBy gives the configuration of a caller with these files, who speaks HTTP/2.
+func knownBy(files client.TLSFiles) (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		return nil, err
+	}
+	bundle, err := os.ReadFile(files.CA)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, NextProtos: []string{"h2"}}, nil
 }
 
 func startFlooded(t testing.TB) *flooded {
@@ -113,116 +142,164 @@ func startFlooded(t testing.TB) *flooded {
 	if _, err := c.Put(t.Context(), client.Key{ID: 1}, make([]byte, 10_000), nil); err != nil {
 		t.Fatal(err)
 	}
-	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	known, err := knownBy(files)
 	if err != nil {
 		t.Fatal(err)
 	}
-	bundle, err := os.ReadFile(files.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(bundle)
-	return &flooded{process: d, client: c, known: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, NextProtos: []string{"h2"}}}
+	return &flooded{process: d, attacker: attacker{server: d.server, known: known}, client: c, files: files}
 }
 
-// floods are by name. Each goes on for a while, and says how much it has sent.
-func (d *flooded) floods() map[string]func(t testing.TB) (sent int) {
-	return map[string]func(t testing.TB) (sent int){
-		"handshakes that do not go on": func(t testing.TB) (sent int) {
-			var ends []<-chan struct{}
-			for range 1000 {
-				conn, err := net.Dial("tcp", d.server)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { _ = conn.Close() })
-				if _, err := conn.Write([]byte{22, 3, 1}); err != nil { // the begin of a handshake
-					t.Fatal(err)
-				}
-				ends = append(ends, drain(conn))
-				sent++
-			}
-			for _, end := range ends {
-				<-end // the gateway closes it
-			}
-			return sent
-		},
-		"streams that are reset at once": func(t testing.TB) (sent int) {
-			f := flood(t, d.server, d.known)
-			ended := drain(f.conn)
-			block := headers("x", "y")
-			for id := uint32(1); id < 60_000; id += 2 {
-				err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true})
-				if err == nil {
-					err = f.WriteRSTStream(id, http2.ErrCodeCancel)
-				}
-				if err != nil {
-					break // the gateway has had enough
-				}
-				sent++
-			}
-			_ = f.conn.Close()
-			<-ended
-			return sent
-		},
-		"headers without an end": func(t testing.TB) (sent int) {
-			f := flood(t, d.server, d.known)
-			ended := drain(f.conn)
-			block := headers("x", strings.Repeat("y", 10_000))
-			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block}); err != nil {
-				t.Fatal(err)
-			}
-			var more bytes.Buffer
-			if err := hpack.NewEncoder(&more).WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("z", 10_000)}); err != nil {
-				t.Fatal(err)
-			}
-			for ; sent < 100_000; sent++ {
-				if err := f.WriteContinuation(1, false, more.Bytes()); err != nil {
-					break
-				}
-			}
-			if sent == 100_000 {
-				t.Error("a gigabyte of headers is taken")
-			}
-			<-ended
-			return sent + 1
-		},
-		"headers that are too long": func(t testing.TB) (sent int) {
-			for range 20 {
-				f := flood(t, d.server, d.known)
-				block := headers("x", strings.Repeat("y", 1<<20))
-				err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:16_000]})
-				for rest := block[16_000:]; err == nil && len(rest) > 0; {
-					n := min(16_000, len(rest))
-					err = f.WriteContinuation(1, n == len(rest), rest[:n])
-					rest = rest[n:]
-				}
-				// It is refused, by an answer or by the end of the connection.
-				for refused := false; !refused; {
-					frame, err := f.ReadFrame()
-					switch frame := frame.(type) {
-					case *http2.GoAwayFrame, *http2.RSTStreamFrame:
-						refused = true
-					case *http2.HeadersFrame:
-						t.Errorf("a call with a megabyte of headers is answered: %v", frame)
-						refused = true
-					}
-					refused = refused || err != nil
-				}
-				_ = f.conn.Close()
-				sent++
-			}
-			return sent
-		},
+// floodTime bounds a flood that the gateway reads slowly.
+const floodTime = 2 * time.Second
+
+// floods are by name. Each goes on for a while, and says how much it has sent; an error says what the gateway did that
+// it must not, or that nothing could be sent.
+var floods = map[string]func(attacker) (sent int, err error){
+	"handshakes that do not go on":   halfOpen,
+	"handshakes one after another":   handshakes,
+	"streams that are reset at once": resets,
+	"settings":                       settings,
+	"headers without an end":         endless,
+	"headers that are too long":      tooLong,
+}
+
+func halfOpen(a attacker) (sent int, err error) {
+	var ends []<-chan struct{}
+	for range 1000 {
+		conn, err := net.Dial("tcp", a.server)
+		if err != nil {
+			return sent, err
+		}
+		defer func() { _ = conn.Close() }()
+		if _, err := conn.Write([]byte{22, 3, 1}); err != nil { // the begin of a handshake
+			return sent, err
+		}
+		ends = append(ends, drain(conn))
+		a.count(&sent)
 	}
+	for _, end := range ends {
+		<-end // the gateway closes it
+	}
+	return sent, nil
+}
+
+func handshakes(a attacker) (sent int, err error) {
+	for range 50 {
+		f, err := a.dial()
+		if err != nil {
+			return sent, err
+		}
+		_ = f.conn.Close()
+		a.count(&sent)
+	}
+	return sent, nil
+}
+
+//nolint:nilerr // the gateway may end the connection
+func resets(a attacker) (sent int, err error) {
+	f, err := a.dial()
+	if err != nil {
+		return 0, err
+	}
+	_ = f.conn.SetDeadline(time.Now().Add(floodTime)) // of an open connection
+	ended := drain(f.conn)
+	block := headers("x", "y")
+	for id := uint32(1); id < 60_000; id += 2 {
+		err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true})
+		if err == nil {
+			err = f.WriteRSTStream(id, http2.ErrCodeCancel)
+		}
+		if err != nil {
+			break // the gateway has had enough
+		}
+		a.count(&sent)
+	}
+	_ = f.conn.Close()
+	<-ended
+	return sent, nil
+}
+
+//nolint:nilerr // the gateway may end the connection
+func settings(a attacker) (sent int, err error) {
+	f, err := a.dial()
+	if err != nil {
+		return 0, err
+	}
+	_ = f.conn.SetDeadline(time.Now().Add(floodTime)) // of an open connection
+	ended := drain(f.conn)
+	for sent < 30_000 {
+		if err := f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(65_535 + sent)}); err != nil {
+			break
+		}
+		a.count(&sent)
+	}
+	_ = f.conn.Close()
+	<-ended
+	return sent, nil
+}
+
+func endless(a attacker) (sent int, err error) {
+	f, err := a.dial()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.conn.Close() }()
+	ended := drain(f.conn)
+	if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headers("x", strings.Repeat("y", 10_000))}); err != nil {
+		return 0, err
+	}
+	var more bytes.Buffer
+	if err := hpack.NewEncoder(&more).WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("z", 10_000)}); err != nil {
+		return 0, err
+	}
+	for sent < 100_000 {
+		if err := f.WriteContinuation(1, false, more.Bytes()); err != nil {
+			break
+		}
+		a.count(&sent)
+	}
+	if sent == 100_000 {
+		return sent, errors.New("a gigabyte of headers is taken")
+	}
+	<-ended
+	return sent + 1, nil
+}
+
+func tooLong(a attacker) (sent int, err error) {
+	block := headers("x", strings.Repeat("y", 1<<20))
+	for range 20 {
+		f, err := a.dial()
+		if err != nil {
+			return sent, err
+		}
+		err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:16_000]})
+		for rest := block[16_000:]; err == nil && len(rest) > 0; {
+			n := min(16_000, len(rest))
+			err = f.WriteContinuation(1, n == len(rest), rest[:n])
+			rest = rest[n:]
+		}
+		// It is refused, by an answer or by the end of the connection.
+		for refused := false; !refused; {
+			frame, err := f.ReadFrame()
+			switch frame := frame.(type) {
+			case *http2.GoAwayFrame, *http2.RSTStreamFrame:
+				refused = true
+			case *http2.HeadersFrame:
+				return sent, fmt.Errorf("a call with a megabyte of headers is answered: %v", frame)
+			}
+			refused = refused || err != nil
+		}
+		_ = f.conn.Close()
+		a.count(&sent)
+	}
+	return sent, nil
 }
 
 // Whoever floods a gateway, with or without a certificate, costs it bounded memory, and the calls of others go on.
 func TestFloodsAreBounded(t *testing.T) {
 	d := startFlooded(t)
 	c := d.client
-	for name, run := range d.floods() {
+	for name, run := range floods {
 		t.Run(name, func(t *testing.T) {
 			before := d.resident(t)
 			ctx, stop := context.WithCancel(t.Context())
@@ -240,7 +317,10 @@ func TestFloodsAreBounded(t *testing.T) {
 					served.Add(1)
 				}
 			}()
-			sent := run(t)
+			sent, err := run(d.attacker)
+			if err != nil {
+				t.Error(err)
+			}
 			grown := d.resident(t) - before
 			for during := served.Load(); served.Load() == during && len(done) == 0; { // calls go on after it, too
 				time.Sleep(time.Millisecond)
@@ -262,56 +342,5 @@ func TestFloodsAreBounded(t *testing.T) {
 	case <-d.ended:
 		t.Error(errors.New("the store has ended"))
 	default:
-	}
-}
-
-// BenchmarkFloods measures what is left to others beside each flood: gets of four callers, as a part of those without
-// it, in turns. Flooder, callers and store share the processors.
-func BenchmarkFloods(b *testing.B) {
-	d := startFlooded(b)
-	for name, run := range d.floods() {
-		b.Run(name, func(b *testing.B) {
-			var served atomic.Int64
-			over := make(chan struct{})
-			var callers sync.WaitGroup
-			for range 4 {
-				callers.Go(func() {
-					for {
-						select {
-						case <-over:
-							return
-						default:
-						}
-						if _, err := d.client.Get(context.Background(), client.Key{ID: 1}, nil); err != nil {
-							b.Errorf("a call of somebody else: %v", err)
-							return
-						}
-						served.Add(1)
-					}
-				})
-			}
-			var alone, beside, floods float64
-			var timeAlone, timeBeside time.Duration
-			for range 3 {
-				begun, before := time.Now(), served.Load()
-				time.Sleep(2 * time.Second)
-				timeAlone += time.Since(begun)
-				alone += float64(served.Load() - before)
-				begun, before = time.Now(), served.Load()
-				for time.Since(begun) < 2*time.Second {
-					floods += float64(run(b))
-				}
-				timeBeside += time.Since(begun)
-				beside += float64(served.Load() - before)
-			}
-			close(over)
-			callers.Wait()
-			alone, beside = alone/timeAlone.Seconds(), beside/timeBeside.Seconds()
-			b.ReportMetric(alone, "calls-alone/s")
-			b.ReportMetric(beside, "calls-beside/s")
-			b.ReportMetric(beside/alone, "goodput-ratio")
-			b.ReportMetric(floods/timeBeside.Seconds(), "flood/s")
-			b.ReportMetric(0, "ns/op")
-		})
 	}
 }

@@ -6,8 +6,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -28,6 +30,13 @@ import (
 var sheafBinary string
 
 func TestMain(m *testing.M) {
+	if name := os.Getenv(floodVariable); name != "" {
+		if err := attack(name); err != nil {
+			fmt.Fprintln(os.Stderr, "the attacker:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	clitest.Main(m, func(dir string) { sheafBinary = filepath.Join(dir, "sheaf") }, ".")
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/flood"
 	"sheaf.dev/sheaf/internal/identity"
 )
 
@@ -24,12 +25,13 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 			}
 		},
 	})
+	floods := flood.New(flood.Config{Logger: c.Logger})
 	if c.Registry != nil {
-		c.Registry.MustRegister(g.Collectors()...)
+		c.Registry.MustRegister(append(g.Collectors(), floods.Collectors()...)...)
 	}
 	c.ServerOptions = append(c.ServerOptions, g.ServerOptions()...)
-	c.ServerOptions = append(c.ServerOptions, grpc.Creds(g.Credentials(
-		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true}))))
+	c.ServerOptions = append(c.ServerOptions, grpc.Creds(floods.Credentials(g.Credentials(
+		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true})))))
 	c.ShardDialOptions = append(c.ShardDialOptions, guard.DialOptions()...)
 	c.ShardCredentials = func(shard string) credentials.TransportCredentials {
 		return source.Client(source.Own(identity.Shard, shard))

@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/flood"
 	"sheaf.dev/sheaf/internal/identity"
 )
 
@@ -29,12 +30,13 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 			}
 		},
 	})
+	floods := flood.New(flood.Config{Logger: c.Logger, Exempt: func(info credentials.AuthInfo) bool { return carriesOthers(store, info) }})
 	if c.Registry != nil {
-		c.Registry.MustRegister(g.Collectors()...)
+		c.Registry.MustRegister(append(g.Collectors(), floods.Collectors()...)...)
 	}
 	c.ServerOptions = append(c.ServerOptions, g.ServerOptions()...)
-	c.ServerOptions = append(c.ServerOptions, grpc.Creds(g.Credentials(
-		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true}))))
+	c.ServerOptions = append(c.ServerOptions, grpc.Creds(floods.Credentials(g.Credentials(
+		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true})))))
 	c.PeerCredentials = func(shard string) credentials.TransportCredentials {
 		return source.Client(source.Own(identity.Shard, shard))
 	}
@@ -43,6 +45,13 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 		return certs.Plain(ctx) || ok && peer == identity.Identity{Store: store, Role: identity.Shard, Name: shard}
 	}
 	return g
+}
+
+// carriesOthers tells whether a connection is that of a gateway or shard of the store: a gateway's has the calls, and
+// the resets, of all its callers, and must not be read slowly for what one of them does.
+func carriesOthers(store identity.Store, info credentials.AuthInfo) bool {
+	known, ok := info.(certs.AuthInfo)
+	return ok && known.Peer.Store == store && (known.Peer.Role == identity.Gateway || known.Peer.Role == identity.Shard)
 }
 
 // speaksTo gives the credentials by which this shard asks another one.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/authority"
@@ -121,5 +122,28 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
+	}
+}
+
+// TestWhoCarriesOthers: gateways and shards of the store itself, and nobody else.
+func TestWhoCarriesOthers(t *testing.T) {
+	own := identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}
+	other := identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}
+	for _, c := range []struct {
+		info credentials.AuthInfo
+		want bool
+	}{
+		{certs.AuthInfo{Peer: identity.Identity{Store: own, Role: identity.Gateway}}, true},
+		{certs.AuthInfo{Peer: identity.Identity{Store: own, Role: identity.Shard, Name: "s"}}, true},
+		{certs.AuthInfo{Peer: identity.Identity{Store: other, Role: identity.Gateway}}, false},
+		{certs.AuthInfo{Peer: identity.Identity{Store: own, Role: identity.Client, Name: "c"}}, false},
+		{certs.AuthInfo{Peer: identity.Identity{Store: own, Role: identity.Admin, Name: "a"}}, false},
+		{certs.AuthInfo{}, false},
+		{certs.AuthInfo{Plain: true}, false},
+		{nil, false},
+	} {
+		if got := carriesOthers(own, c.info); got != c.want {
+			t.Errorf("%+v: %v", c.info, got)
+		}
 	}
 }

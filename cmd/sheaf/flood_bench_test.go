@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/client"
+)
+
+// floodVariable makes this test binary the attacker of BenchmarkFloods: the name of a flood.
+const floodVariable = "SHEAF_TEST_FLOOD"
+
+// The attacker's connections at a time, and those of each that it holds half open.
+const (
+	attackers = 16
+	halfOpens = 64
+)
+
+// attack is the main function of the attacker's process: it floods the gateway os.Args[1] with the certificate in the
+// folder os.Args[2] until standard input ends. Each newline that comes is answered by what was sent until then.
+func attack(name string) error {
+	folder := os.Args[2]
+	known, err := knownBy(client.TLSFiles{CA: filepath.Join(folder, "ca.crt"), Cert: filepath.Join(folder, "tls.crt"), Key: filepath.Join(folder, "tls.key")})
+	if err != nil {
+		return err
+	}
+	run := floods[name]
+	if run == nil {
+		return fmt.Errorf("no flood %q", name)
+	}
+	var sent atomic.Int64
+	a := attacker{server: os.Args[1], known: known, total: &sent}
+	for range attackers {
+		go func() {
+			if name == "handshakes that do not go on" {
+				keepHalfOpen(a)
+			}
+			for {
+				_, _ = run(a) // the gateway may end connections
+			}
+		}()
+	}
+	in := bufio.NewReader(os.Stdin)
+	for {
+		if _, err := in.ReadString('\n'); err != nil {
+			return nil //nolint:nilerr // the end of the benchmark
+		}
+		fmt.Println(sent.Load())
+	}
+}
+
+// keepHalfOpen begins handshakes as fast as it can, and holds the newest.
+func keepHalfOpen(a attacker) {
+	var held [halfOpens]net.Conn
+	for i := 0; ; i = (i + 1) % len(held) {
+		conn, err := net.Dial("tcp", a.server)
+		if err != nil {
+			continue
+		}
+		_, _ = conn.Write([]byte{22, 3, 1}) // it may have been closed already
+		if held[i] != nil {
+			_ = held[i].Close()
+		}
+		held[i] = conn
+		a.total.Add(1)
+	}
+}
+
+// flooding is a running process of an attacker.
+type flooding struct {
+	in  io.WriteCloser
+	out *bufio.Reader
+	cmd *exec.Cmd
+}
+
+// startAttack begins a flood from the second processor.
+func (d *flooded) startAttack(b *testing.B, name string) *flooding {
+	b.Helper()
+	cmd := exec.Command("taskset", "-c", "1", os.Args[0], d.attacker.server, filepath.Dir(d.files.CA))
+	cmd.Env = append(os.Environ(), floodVariable+"="+name)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, errIn := cmd.StdinPipe()
+	out, errOut := cmd.StdoutPipe()
+	if err := errors.Join(errIn, errOut, cmd.Start()); err != nil {
+		b.Fatal(err)
+	}
+	f := &flooding{in: in, out: bufio.NewReader(out), cmd: cmd}
+	b.Cleanup(f.stop)
+	return f
+}
+
+// sent gives how much was sent until now. It returns once the attacker runs.
+func (f *flooding) sent(b *testing.B) int {
+	b.Helper()
+	if _, err := io.WriteString(f.in, "\n"); err != nil {
+		b.Fatal(err)
+	}
+	line, err := f.out.ReadString('\n')
+	if err != nil {
+		b.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// stop ends the attacker. It may be called again.
+func (f *flooding) stop() {
+	_ = f.cmd.Process.Kill() // its connections end with it
+	_ = f.cmd.Wait()
+}
+
+// pin lets all threads of a process run on the first processor alone.
+func pin(b *testing.B, pid int) {
+	b.Helper()
+	var set unix.CPUSet
+	set.Set(0)
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := unix.SchedSetaffinity(id, &set); err != nil && !errors.Is(err, unix.ESRCH) {
+			b.Fatalf("pinning thread %d of process %d: %v", id, pid, err)
+		}
+	}
+}
+
+// processorTime that a process has used.
+func processorTime(b *testing.B, pid int) time.Duration {
+	b.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, fields, _ := strings.Cut(string(stat), ") ") // proc(5): the state follows, and utime and stime are fields 14 and 15
+	var ticks int
+	for _, field := range strings.Fields(fields)[11:13] {
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			b.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 on all machines that Go knows
+}
+
+// BenchmarkFloods measures what is left to others beside each flood: gets of four callers beside it, as a part of those
+// without it, in turns; medians of the turns. The attacker has the second processor to itself, and sends as much as that
+// lets it. The store and the other callers share the first one, and would use all of it. Gets are counted by second of
+// processor time that store and callers together were given, so that other work on the machine does not count; as the
+// attacker's processor goes on meanwhile, a busy machine makes floods look worse, not better.
+func BenchmarkFloods(b *testing.B) {
+	if _, err := exec.LookPath("taskset"); err != nil || runtime.NumCPU() < 2 {
+		b.Skip("two processors and taskset are needed")
+	}
+	const turns, turn = 5, time.Second
+	d := startFlooded(b)
+	pin(b, os.Getpid())
+	pin(b, d.cmd.Process.Pid)
+	for name := range floods {
+		b.Run(name, func(b *testing.B) {
+			var served atomic.Int64
+			over := make(chan struct{})
+			var callers sync.WaitGroup
+			for range 4 {
+				callers.Go(func() {
+					for {
+						select {
+						case <-over:
+							return
+						default:
+						}
+						if _, err := d.client.Get(context.Background(), client.Key{ID: 1}, nil); err != nil {
+							b.Errorf("a call of somebody else: %v", err)
+							return
+						}
+						served.Add(1)
+					}
+				})
+			}
+			// measure gives the calls of others per second of processor time, and the store's part of that time.
+			measure := func() (calls, store float64) {
+				before, ofStore, ofCallers := served.Load(), processorTime(b, d.cmd.Process.Pid), processorTime(b, os.Getpid())
+				time.Sleep(turn)
+				ofStore, ofCallers = processorTime(b, d.cmd.Process.Pid)-ofStore, processorTime(b, os.Getpid())-ofCallers
+				used := (ofStore + ofCallers).Seconds()
+				return float64(served.Load()-before) / used, ofStore.Seconds() / used
+			}
+			var alone, beside, ratios, share, shareAlone, rates []float64
+			for range turns {
+				calls, part := measure()
+				alone, shareAlone = append(alone, calls), append(shareAlone, part)
+				attack := d.startAttack(b, name)
+				begun, before := time.Now(), attack.sent(b)
+				with, part := measure()
+				rates = append(rates, float64(attack.sent(b)-before)/time.Since(begun).Seconds())
+				attack.stop()
+				beside, share, ratios = append(beside, with), append(share, part), append(ratios, with/calls)
+				settle(served.Load)
+			}
+			close(over)
+			callers.Wait()
+			b.ReportMetric(median(alone), "calls-alone/cpu-s")
+			b.ReportMetric(median(beside), "calls-beside/cpu-s")
+			b.ReportMetric(median(ratios), "goodput-ratio")
+			b.ReportMetric(slices.Min(ratios), "goodput-least")
+			b.ReportMetric(median(shareAlone), "store-share-alone")
+			b.ReportMetric(median(share), "store-share-beside")
+			b.ReportMetric(median(rates), "flood/s")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// settle waits until a hundred more calls are answered: what the attacker has left behind is over.
+func settle(served func() int64) {
+	for enough := served() + 100; served() < enough; {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func median(of []float64) float64 {
+	slices.Sort(of)
+	return of[len(of)/2]
+}
