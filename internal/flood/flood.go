@@ -84,7 +84,7 @@ func (g *Guard) limited(reason string, remote net.Addr) {
 	g.counts.WithLabelValues(reason).Inc()
 	last, now := g.logged[reason], time.Now().UnixNano()
 	if before := last.Load(); now-before >= int64(logEvery) && last.CompareAndSwap(before, now) {
-		g.cfg.Logger.Warn("a flood is limited", "reason", reason, "address", remote.String())
+		g.cfg.Logger.Warn("a client does more than its address may, and is limited: docs/security.md, Floods", "reason", reason, "address", remote.String())
 	}
 }
 

@@ -12,11 +12,12 @@ import (
 )
 
 // Calls are counted against the quotas of the tenant in whose group they are. A call of its own is refused where it
-// would pass a rate, and those of a tenant that goes on are answered late; what belongs to a stream waits, as its caller has begun something that a refusal would undo, unless what waits so holds
-// too much of the memory that all share.
+// would pass a rate, and the calls of a tenant that goes on all the same are answered late. A message of a stream waits,
+// as its caller has begun something that a refusal would undo, unless the messages that wait hold too much of the memory
+// that all share.
 
-// enter begins a call in a group, for which so many bytes of memory are held; the tenant, where it is not nil, is told its
-// end by leave.
+// enter begins a call in a group, for which so many bytes of memory are held. leave must follow where the tenant is not
+// nil.
 func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.Tenant, error) {
 	t := sv.Tenant()
 	if t == nil {
