@@ -170,11 +170,11 @@ func processorTime(b *testing.B, pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 on all machines that Go knows
 }
 
-// BenchmarkFloods measures what is left to others beside each flood: gets of four callers beside it, as a part of those
-// without it, in turns; medians of the turns. The attacker has the second processor to itself, and sends as much as that
-// lets it. The store and the other callers share the first one, and would use all of it. Gets are counted by second of
-// processor time that store and callers together were given, so that other work on the machine does not count; as the
-// attacker's processor goes on meanwhile, a busy machine makes floods look worse, not better.
+// BenchmarkFloods measures what is left to others beside each flood: gets of four callers beside it, as a part of
+// those without it, in turns; medians of the turns. The attacker has the second processor to itself, and sends as
+// much as that lets it. The store and the other callers share the first one, and would use all of it. Gets are
+// counted by second of processor time that store and callers together were given, so that other work on the machine
+// does not count; as the attacker's processor goes on meanwhile, a busy machine makes floods look worse, not better.
 func BenchmarkFloods(b *testing.B) {
 	if _, err := exec.LookPath("taskset"); err != nil || runtime.NumCPU() < 2 {
 		b.Skip("two processors and taskset are needed")

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestDoorsSendToTheirOwnAlone guards what moves over TLS are measured with: a door sends a group to the shard of its own
-// store, and to nobody whose connection is plaintext or whose certificate is of another authority. Otherwise a door that
-// spoke plaintext would be measured as one that speaks TLS.
+// TestDoorsSendToTheirOwnAlone guards what moves over TLS are measured with: a door sends a group to the shard of its
+// own store, and to nobody whose connection is plaintext or whose certificate is of another authority. Otherwise a
+// door that spoke plaintext would be measured as one that speaks TLS.
 func TestDoorsSendToTheirOwnAlone(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/replica"
 )
 
-// TestNodesWithTLS guards what copies over TLS are measured with: nodes that were given authorities agree on a write, and
-// none of them answers in plaintext, which those without authorities do.
+// TestNodesWithTLS guards what copies over TLS are measured with: nodes that were given authorities agree on a write,
+// and none of them answers in plaintext, which those without authorities do.
 func TestNodesWithTLS(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -29,8 +29,8 @@ const (
 	sweepFirst   = 1024
 )
 
-// address is whoever connects from one address (IPv6: from one /64). The limiters are safe for concurrent use; all else is
-// guarded by the Guard's mutex.
+// address is whoever connects from one address (IPv6: from one /64). The limiters are safe for concurrent use; all
+// else is guarded by the Guard's mutex.
 type address struct {
 	handshakes *rate.Limiter
 	excess     *rate.Limiter

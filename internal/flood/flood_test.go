@@ -322,7 +322,8 @@ func (slowHealth) Check(ctx context.Context, r *healthv1.HealthCheckRequest) (*h
 	return &healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}, nil
 }
 
-// TestWhoCancelsManyCallsIsServed: a client of gRPC that cancels half of its calls is never read slowly, however many they are.
+// TestWhoCancelsManyCallsIsServed: a client of gRPC that cancels half of its calls is never read slowly, however many
+// they are.
 func TestWhoCancelsManyCallsIsServed(t *testing.T) {
 	g := New(Config{})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -51,8 +51,8 @@ func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (r
 	return c.records, c.next - 1, err
 }
 
-// changes is one Changes under way. It reads segments, and changes nothing. One goroutine uses it, which has entered the
-// gate; state.mu is locked for a moment at a time.
+// changes is one Changes under way. It reads segments, and changes nothing. One goroutine uses it, which has entered
+// the gate; state.mu is locked for a moment at a time.
 type changes struct {
 	group  string
 	state  *state

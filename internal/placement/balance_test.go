@@ -150,8 +150,8 @@ func TestABalancedPlanIsFollowedByNone(t *testing.T) {
 
 // In waves, with shards that are drained and cordoned meanwhile, the limits hold, and no more bytes move for balance
 // than all copies have, whatever comes to its end first. A wave is planned from what the last one left, so that one
-// group may move more than once: after 790,000 changes to 400,000 stores at most three times where a group has one copy,
-// six times where it has three, and at most 0.8 of the bytes moved.
+// group may move more than once: after 790,000 changes to 400,000 stores at most three times where a group has one
+// copy, six times where it has three, and at most 0.8 of the bytes moved.
 func TestWavesComeToAnEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")

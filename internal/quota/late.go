@@ -77,8 +77,8 @@ func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	return t.refuseCall(quota, t.turn(now, quota, needs))
 }
 
-// turn is when a call may come again that a quota keeps from beginning: behind those who were told before. needs is what
-// the quota itself needs. Called with mu held.
+// turn is when a call may come again that a quota keeps from beginning: behind those who were told before. needs is
+// what the quota itself needs. Called with mu held.
 func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) time.Duration {
 	perSecond := float64(turnsPerSecond)
 	switch {

@@ -17,9 +17,9 @@ import (
 )
 
 // BenchmarkTenants measures what a tenant that calls ten times as often as it may, or more, does to another one: the
-// 99th percentile of the other's gets beside it, as a multiple of that when it is alone. Turns alone and beside it follow
-// one another, as other work on the machine comes and goes; percentiles are of all turns. A turn beside it begins when
-// the loud tenant has used up what it may use at once.
+// 99th percentile of the other's gets beside it, as a multiple of that when it is alone. Turns alone and beside it
+// follow one another, as other work on the machine comes and goes; percentiles are of all turns. A turn beside it
+// begins when the loud tenant has used up what it may use at once.
 //
 // The loud tenant, on a connection of its own:
 //   - within: calls as often as it may.

@@ -12,9 +12,9 @@ import (
 )
 
 // Calls are counted against the quotas of the tenant in whose group they are. A call of its own is refused where it
-// would pass a rate, and the calls of a tenant that goes on all the same are answered late. A message of a stream waits,
-// as its caller has begun something that a refusal would undo, unless the messages that wait hold too much of the memory
-// that all share.
+// would pass a rate, and the calls of a tenant that goes on all the same are answered late. A message of a stream
+// waits, as its caller has begun something that a refusal would undo, unless the messages that wait hold too much of
+// the memory that all share.
 
 // enter begins a call in a group, for which so many bytes of memory are held. leave must follow where the tenant is not
 // nil.
@@ -40,8 +40,8 @@ func leave(t *quota.Tenant, bytes int64) {
 // movedOf is what a record that was read counts.
 func movedOf(rec *group.Record) int64 { return int64(len(rec.Data) + len(rec.Attributes)) }
 
-// pass waits until a message of a stream may move so many bytes, and counts them. holds is what the stream keeps in memory
-// meanwhile, in bytes. nil: nothing is counted.
+// pass waits until a message of a stream may move so many bytes, and counts them. holds is what the stream keeps in
+// memory meanwhile, in bytes. nil: nothing is counted.
 func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	if t == nil {
 		return nil
