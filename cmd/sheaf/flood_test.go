@@ -165,7 +165,7 @@ var floods = map[string]func(attacker) (sent int, err error){
 
 func halfOpen(a attacker) (sent int, err error) {
 	var ends []<-chan struct{}
-	for range 1000 {
+	for range 500 {
 		conn, err := net.Dial("tcp", a.server)
 		if err != nil {
 			return sent, err

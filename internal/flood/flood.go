@@ -22,6 +22,7 @@ import (
 // Reasons, as they are counted and logged.
 const (
 	reasonQueue   = "handshakes_waiting"  // refused: too many of the address wait
+	reasonDropped = "connections_dropped" // the kernel drops new connections of the address for a second
 	reasonShaking = "handshakes_underway" // the oldest handshake is closed: too many are under way
 	reasonSlowed  = "frames_slowed"       // a connection is read slowly
 	reasonClosed  = "frames_closed"       // a connection is closed: its turn would come too late
@@ -55,6 +56,9 @@ type Guard struct {
 	mu      sync.Mutex
 	known   addresses
 	shaking list.List // of *handshake, the oldest first
+
+	dropping   dropping
+	cannotDrop atomic.Bool // that it fails is logged
 }
 
 // New makes a Guard.
@@ -65,11 +69,11 @@ func New(cfg Config) *Guard {
 	if cfg.Exempt == nil {
 		cfg.Exempt = func(credentials.AuthInfo) bool { return false }
 	}
-	g := &Guard{cfg: cfg, known: newAddresses(), logged: map[string]*atomic.Int64{}, counts: prometheus.NewCounterVec(prometheus.CounterOpts{
+	g := &Guard{cfg: cfg, known: newAddresses(), logged: map[string]*atomic.Int64{}, dropping: newDropping(), counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sheaf_flood_limited_total",
-		Help: "Connections refused, closed, or begun to be read slowly, by reason: handshakes_waiting, handshakes_underway, frames_slowed, frames_closed.",
+		Help: "Connections refused, closed, or begun to be read slowly, by reason: handshakes_waiting, handshakes_underway, frames_slowed, frames_closed; and connections_dropped, seconds for which the kernel drops the new connections of an address.",
 	}, []string{"reason"})}
-	for _, reason := range []string{reasonQueue, reasonShaking, reasonSlowed, reasonClosed} {
+	for _, reason := range []string{reasonQueue, reasonDropped, reasonShaking, reasonSlowed, reasonClosed} {
 		g.counts.WithLabelValues(reason)
 		g.logged[reason] = new(atomic.Int64)
 	}
@@ -131,6 +135,7 @@ func (g *Guard) enter(raw net.Conn) (*address, error) {
 	if from.waiting >= waitingMax {
 		g.mu.Unlock()
 		g.limited(reasonQueue, raw.RemoteAddr())
+		g.drop(raw.RemoteAddr())
 		return nil, errRefused
 	}
 	from.users++
@@ -144,6 +149,21 @@ func (g *Guard) enter(raw net.Conn) (*address, error) {
 	from.waiting--
 	g.mu.Unlock()
 	return from, nil
+}
+
+// Listens prepares the listener that the server accepts from. Without it, all connections are accepted before they are
+// limited.
+func (g *Guard) Listens(config *net.ListenConfig) { g.dropping.listens(config) }
+
+// drop has the kernel drop the new connections of an address for a while.
+func (g *Guard) drop(remote net.Addr) {
+	begun, err := g.dropping.begin(prefix(remote))
+	if err != nil && !g.cannotDrop.Swap(true) {
+		g.cfg.Logger.Warn("the kernel cannot drop the connections of an address: they are refused one by one, which takes this process more time", "error", err)
+	}
+	if begun {
+		g.limited(reasonDropped, remote)
+	}
 }
 
 // leave ends what enter began.

@@ -9,6 +9,7 @@ const (
 	frameReset         = 3
 	framePing          = 6
 	frameWindowUpdate  = 8
+	frameContinuation  = 9
 	flagEndStream      = 1
 	frameHeaderBytes   = 9
 	clientPrefaceBytes = 24 // "PRI * HTTP/2.0 ...", which begins a connection
@@ -16,6 +17,8 @@ const (
 
 // What an honest client is not asked about.
 const (
+	// continuationBytes of a CONTINUATION frame cost a point beside that of the frame: they are decrypted and thrown away.
+	continuationBytes = 1 << 10
 	// creditFirst is how many points a connection begins with: for its first SETTINGS. More would be had again by
 	// connecting anew.
 	creditFirst = 8
@@ -87,10 +90,12 @@ func (f *frames) cost(written int64) int {
 			return 0
 		}
 		return 1
+	case frameContinuation:
+		return 1 + int(f.skip/continuationBytes)
 	case framePing: // gRPC ends connections with too many of them
 		return 0
 	}
-	return 1 // SETTINGS, CONTINUATION, PRIORITY, GOAWAY, and what is not known
+	return 1 // SETTINGS, PRIORITY, GOAWAY, and what is not known
 }
 
 // pay takes a cost from the credit, and gives what is not covered.

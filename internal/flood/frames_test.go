@@ -34,6 +34,7 @@ func TestWhatFramesCost(t *testing.T) {
 		{"no data", func(f *http2.Framer) error { return f.WriteData(1, false, nil) }, 0, 1},
 		{"a reset", func(f *http2.Framer) error { return f.WriteRSTStream(1, http2.ErrCodeCancel) }, 0, 2},
 		{"more headers", func(f *http2.Framer) error { return f.WriteContinuation(1, false, make([]byte, 100)) }, 0, 1},
+		{"many more headers", func(f *http2.Framer) error { return f.WriteContinuation(1, false, make([]byte, 10_000)) }, 0, 10},
 		{"settings", func(f *http2.Framer) error { return f.WriteSettings() }, 0, 1},
 		{"settings taken", func(f *http2.Framer) error { return f.WriteSettingsAck() }, 0, 1},
 		{"a priority", func(f *http2.Framer) error {

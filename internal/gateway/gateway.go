@@ -44,6 +44,8 @@ type Config struct {
 	Version   string                // of the binary, for status
 	Logger    *slog.Logger          // nil: discards
 	Registry  prometheus.Registerer // nil: no metrics
+	// ListenConfig of the gRPC server's socket: what limits floods sets it.
+	ListenConfig net.ListenConfig
 	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
 	ServerOptions []grpc.ServerOption
 	// Audit is told of what Secure refuses, and of what is done; nil: nobody is.
@@ -131,8 +133,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	if cfg.ShardCredentials == nil {
 		cfg.ShardCredentials = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
 	}
-	var listen net.ListenConfig
-	listener, err := listen.Listen(ctx, "tcp", cfg.Listen)
+	listener, err := cfg.ListenConfig.Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: listen on %q: %w", cfg.Listen, err)
 	}

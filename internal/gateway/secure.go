@@ -29,6 +29,7 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	if c.Registry != nil {
 		c.Registry.MustRegister(append(g.Collectors(), floods.Collectors()...)...)
 	}
+	floods.Listens(&c.ListenConfig)
 	c.ServerOptions = append(c.ServerOptions, g.ServerOptions()...)
 	c.ServerOptions = append(c.ServerOptions, grpc.Creds(floods.Credentials(g.Credentials(
 		source.Server(certs.ServerOptions{}), source.Server(certs.ServerOptions{Anonymous: true})))))

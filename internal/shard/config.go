@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -85,6 +86,8 @@ type Config struct {
 	Registry       prometheus.Registerer // nil: no metrics
 	Logger         *slog.Logger          // nil: discards
 	FS             vfs.FS                // nil: the operating system's
+	// ListenConfig of the gRPC server's socket: what limits floods sets it.
+	ListenConfig net.ListenConfig
 	// ServerOptions are added to those of the gRPC server: credentials, traces, seams for tests.
 	ServerOptions []grpc.ServerOption
 	Tracer        trace.Tracer // of spans inside calls that are traced; nil: there are none

@@ -50,7 +50,8 @@ func (c *Config) serverOptions() host.ServerOptions {
 	l := &c.Limits
 	return host.ServerOptions{
 		Listen: c.Listen, MessageBytesMax: l.MessageBytesMax, StreamsPerConnectionMax: l.StreamsPerConnectionMax, KeepaliveMin: l.KeepaliveMin,
-		ConnectionAgeMax: l.ConnectionAgeMax, ConnectionAgeGrace: l.ConnectionAgeGrace, Extra: c.ServerOptions,
+		ConnectionAgeMax: l.ConnectionAgeMax, ConnectionAgeGrace: l.ConnectionAgeGrace,
+		ListenConfig: c.ListenConfig, Extra: c.ServerOptions,
 	}
 }
 

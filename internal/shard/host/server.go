@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// ServerOptions of a Server. All but Extra are required.
+// ServerOptions of a Server. All but ListenConfig and Extra are required.
 type ServerOptions struct {
 	Listen                  string // host:port; port 0 takes a free one
 	MessageBytesMax         int    // of one message that is decoded
@@ -31,6 +31,7 @@ type ServerOptions struct {
 	KeepaliveMin            time.Duration // clients that ping more often are cut off
 	ConnectionAgeMax        time.Duration // then clients connect anew; not above 0: never
 	ConnectionAgeGrace      time.Duration // for calls under way when the age is reached
+	ListenConfig            net.ListenConfig
 	// Extra are added to the options of gRPC: credentials, traces, interceptors.
 	Extra []grpc.ServerOption
 }
@@ -75,7 +76,7 @@ func Listen(ctx context.Context, opts *ServerOptions) (*Server, error) {
 }
 
 func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error) {
-	root, err := new(net.ListenConfig).Listen(ctx, "tcp", opts.Listen)
+	root, err := opts.ListenConfig.Listen(ctx, "tcp", opts.Listen)
 	if err != nil {
 		return nil, err
 	}
