@@ -418,8 +418,8 @@ func (m *machine) comeUp(raftID uint64) {
 		m.start()
 		return
 	}
-	if found && err == nil && (file.RaftID != raftID || file.Volume != volume) {
-		m.wipe(disk) // another incarnation's
+	if found && err == nil && (file.RaftID != raftID || file.Volume != volume) || m.isForeign(disk) {
+		m.wipe(disk) // another incarnation's, or another shard's volume, which may hold nothing of the group
 	}
 	m.join(raftID)
 }

@@ -66,6 +66,12 @@ func (m *machine) durable() uint64 {
 
 func (m *machine) shardName() string { return fmt.Sprint("shard-", m.number) }
 
+// isForeign tells whether a disk has the volume of another machine's shard.
+func (m *machine) isForeign(disk *vfstest.Mem) bool {
+	sb, err := volume.ReadSuperblock(disk, superDir)
+	return err == nil && sb.Shard != m.shardName() && m.world.cfg.mutation != mutateCopy
+}
+
 // openVolume does what a shard does before it looks at what a volume holds; false: the volume must not be used, or not
 // now. The caller holds the disk.
 func (m *machine) openVolume(disk *vfstest.Mem) bool {
