@@ -55,16 +55,16 @@ var _ = Describe("The store's controller", func() {
 		p.operator(k.client())
 		p.pools.Client = acting
 	}
-	run := func(ctx context.Context, at int) (end map[string]string, writes int, started map[string]int) {
+	run := func(ctx context.Context, die deaths) (end map[string]string, writes int, started map[string]int) {
 		p := newStorePlay(ctx)
-		k := &killer{at: at}
+		k := &killer{at: die()}
 		live(p, k)
 		storeStory(ctx, p, func() {
 			for {
 				before := wrote.Load()
 				err := p.round(ctx)
-				if k.dead() { // the next operator lives
-					writes, k = writes+k.writes, &killer{}
+				if k.dead() {
+					writes, k = writes+k.writes, &killer{at: die()}
 					live(p, k)
 					continue
 				}
@@ -77,18 +77,18 @@ var _ = Describe("The store's controller", func() {
 	}
 
 	It("comes to the same end when it is killed after any of its writes", func(ctx context.Context) {
-		want, writes, started := run(ctx, 0)
+		want, writes, started := run(ctx, once(0))
 		Expect(writes).To(BeNumerically(">", 15))
 		Expect(started).To(Equal(map[string]int{"quotes-etcd": 2, "ssd-0": 2}))
-		for at := 1; at <= writes; at++ {
-			got, _, restarts := run(ctx, at)
-			Expect(got).To(Equal(want), "killed after write %d", at)
-			Expect(restarts).To(Equal(started), "killed after write %d: pods made", at)
+		for how, die := range aliveUntil(writes) {
+			got, _, restarts := run(ctx, die)
+			Expect(got).To(Equal(want), how)
+			Expect(restarts).To(Equal(started), "%s: pods made", how)
 		}
 	})
 
 	It("comes to the same end with a cache that is behind", func(ctx context.Context) {
-		want, _, started := run(ctx, 0)
+		want, _, started := run(ctx, once(0))
 		const behind = 3
 		p := newStorePlay(ctx)
 		history := []client.Client{p.snapshot(ctx)}

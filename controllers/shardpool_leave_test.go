@@ -179,12 +179,12 @@ var _ = Describe("Shards whose groups can move", func() {
 	})
 
 	It("come to the same end when the pool's controller is killed after any of its writes", func(ctx context.Context) {
-		run := func(at int) (runs, held []string, writes int) {
+		run := func(die deaths) (runs, held []string, writes int) {
 			p := newStorePlay(ctx)
 			p.create(ctx, threeCopies)
 			p.pool(ctx, 4)
 			p.settle(ctx)
-			k := &killer{at: at}
+			k := &killer{at: die()}
 			p.pools.Client = k.client()
 			wait := func() {
 				for quiet := 0; quiet < 2; {
@@ -194,7 +194,7 @@ var _ = Describe("Shards whose groups can move", func() {
 						quiet = 0
 					}
 					if k.dead() {
-						writes, k, quiet = writes+k.writes, &killer{}, 0
+						writes, k, quiet = writes+k.writes, &killer{at: die()}, 0
 						p.pools.Client = k.client()
 					}
 				}
@@ -206,12 +206,12 @@ var _ = Describe("Shards whose groups can move", func() {
 			p.ready(ctx)
 			return p.runs(ctx), p.holding(ctx), writes + k.writes
 		}
-		runs, held, writes := run(0)
+		runs, held, writes := run(once(0))
 		Expect(runs).To(Equal([]string{"ssd-0", "ssd-1", "ssd-2", "ssd-3"}))
 		Expect(writes).To(BeNumerically(">", 3))
-		for at := 1; at <= writes; at++ {
-			r, h, _ := run(at)
-			Expect(slices.Equal(r, runs) && slices.Equal(h, held)).To(BeTrue(), "killed after write %d: %v %v", at, r, h)
+		for how, die := range aliveUntil(writes) {
+			r, h, _ := run(die)
+			Expect(slices.Equal(r, runs) && slices.Equal(h, held)).To(BeTrue(), "%s: %v %v", how, r, h)
 		}
 	})
 })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 
@@ -70,6 +71,35 @@ var errKilled = errors.New("the operator was killed")
 type killer struct {
 	mu         sync.Mutex // one write at a time: the operator dies at a certain one
 	writes, at int
+}
+
+// deaths tell after which of its writes the next operator dies; 0: never.
+type deaths func() int
+
+// once is the operator that dies after write number at, and the next one that lives.
+func once(at int) deaths {
+	return func() int {
+		next := at
+		at = 0
+		return next
+	}
+}
+
+// always are operators of which each dies after its first write.
+func always() int { return 1 }
+
+// aliveUntil gives the deaths that a story of so many writes is tried with: always, and once after each third write;
+// after every one with SHEAF_SOAK.
+func aliveUntil(writes int) map[string]deaths {
+	step := 3
+	if os.Getenv("SHEAF_SOAK") != "" {
+		step = 1
+	}
+	all := map[string]deaths{"killed after each write": always}
+	for at := 1; at <= writes; at += step {
+		all[fmt.Sprintf("killed after write %d", at)] = once(at)
+	}
+	return all
 }
 
 func (k *killer) dead() bool { return k.at > 0 && k.writes >= k.at }
@@ -173,14 +203,14 @@ func withoutHashes(lines []string) []string {
 }
 
 var _ = Describe("The pool's controller", func() {
-	run := func(ctx context.Context, at int) (picture []string, writes int, started map[string]int) {
+	run := func(ctx context.Context, die deaths) (picture []string, writes int, started map[string]int) {
 		p := newPoolPlay(ctx)
-		k := &killer{at: at}
+		k := &killer{at: die()}
 		p.r = p.reconciler(k.client())
 		story(ctx, p, func() {
 			for k.dead() || !p.settled(ctx) {
-				if k.dead() { // the next operator lives
-					writes, k = writes+k.writes, &killer{}
+				if k.dead() {
+					writes, k = writes+k.writes, &killer{at: die()}
 					p.r = p.reconciler(k.client())
 				}
 			}
@@ -189,19 +219,19 @@ var _ = Describe("The pool's controller", func() {
 	}
 
 	It("comes to the same end when it is killed after any of its writes", func(ctx context.Context) {
-		want, writes, started := run(ctx, 0)
+		want, writes, started := run(ctx, once(0))
 		Expect(writes).To(BeNumerically(">", 20))
 		Expect(started).To(Equal(map[string]int{"ssd-0": 2, "ssd-1": 2, "ssd-2": 1}))
 		Expect(want).To(ContainElement(HavePrefix("set ssd-2 replicas 1 size 2Gi")))
-		for at := 1; at <= writes; at++ {
-			got, _, restarts := run(ctx, at)
-			Expect(got).To(Equal(want), "killed after write %d", at)
-			Expect(restarts).To(Equal(started), "killed after write %d: pods made", at)
+		for how, die := range aliveUntil(writes) {
+			got, _, restarts := run(ctx, die)
+			Expect(got).To(Equal(want), how)
+			Expect(restarts).To(Equal(started), "%s: pods made", how)
 		}
 	})
 
 	It("comes to the same end with a cache that is behind", func(ctx context.Context) {
-		want, _, started := run(ctx, 0)
+		want, _, started := run(ctx, once(0))
 		const behind = 3
 		p := newPoolPlay(ctx)
 		history := []client.Client{p.snapshot(ctx)}
