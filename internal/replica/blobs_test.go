@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -94,6 +95,69 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 		if _, err := r.ReadAt(data, 0); err != nil || string(data) != "large" || fetched.Load() == 0 {
 			t.Fatalf("got %q, %v, after %d fetches", data, err, fetched.Load())
 		}
+	})
+}
+
+// A leader whose last entry nobody can take, as its blob is damaged and nobody else has it, is replaced without that
+// entry, once the others can elect one of them.
+func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		n.change = func(_ uint64, o *Options) {
+			o.FetchBlobs = func(_ context.Context, from uint64, refs []format.BlobRef) error {
+				n.mu.Lock()
+				source := n.members[from]
+				n.mu.Unlock()
+				for _, ref := range refs {
+					if err := copyBlob(o.Log, source.log, ref); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		first, leader := n.lead()
+		leader.must(t, put(1, "kept"))
+		second, _ := n.follower(first)
+		third := 6 - first - second
+		n.isolate(third, true)
+		ref := leader.blob(t, "needle")
+		flipIn(t, n.disks[first], "/v/7", "blob", "needle")
+		lost := leader.Propose(write{Write{ID: 2, Blob: &ref}})
+		until(t, "the damage is found", func() bool { return leader.Status().Damaged })
+		time.Sleep(4 * barredTicksMax * electionTimeout / electionTicks)
+		if m := leader.Members(); m.LeaderID != first {
+			t.Errorf("it ended though the others cannot elect anybody: %+v", m)
+		}
+		select {
+		case <-lost.Done():
+			_, err := lost.Wait(t.Context())
+			t.Errorf("the write has ended, with %v", err)
+		default:
+		}
+
+		n.isolate(third, false)
+		until(t, "another leads", func() bool {
+			id, _ := n.lead()
+			return id != first && !leader.Status().Leader
+		})
+		if _, err := lost.Wait(timeout(t)); err == nil {
+			t.Error("a write that nobody has is acknowledged")
+		}
+		_, err := n.write(t, 0, put(3, "more"))
+		ok(t, err)
+		until(t, "the old leader has what the others have", func() bool {
+			_, err := leader.log.Get(3, group.GetOptions{})
+			return err == nil
+		})
+		repairs, err := leader.log.Repairs(t.Context()) // as background care asks for
+		if err != nil || len(repairs) != 0 || leader.Status().Damaged {
+			t.Errorf("the old leader is damaged on, by an entry that it has no more: %v, %v", repairs, err)
+		}
+		n.wantData(t, leader, 1, "kept")
 	})
 }
 

@@ -18,7 +18,7 @@ func (c *core) tick() []*raftpb.Message {
 	}
 	barred := c.barred()
 	c.forgetSilentLeader()
-	c.tickRaft(barred)
+	call := c.tickRaft(barred)
 	c.observe()
 	c.tickLost()
 	c.reads.tick()
@@ -27,23 +27,29 @@ func (c *core) tick() []*raftpb.Message {
 	if len(c.reads.waiting) > 0 || c.node.raft.HasReady() {
 		c.seat.Schedule()
 	}
+	if call != nil {
+		return []*raftpb.Message{call}
+	}
 	if calls := c.quiet.callLeader(barred); calls != nil || barred {
 		return calls
 	}
 	return c.quiet.rest(c.isBusy)
 }
 
-func (c *core) tickRaft(barred bool) {
+// tickRaft gives the call to lead that is to be sent when what Raft says about the leadership was observed; nil: none.
+func (c *core) tickRaft(barred bool) (call *raftpb.Message) {
 	switch {
 	case !c.node.leader && (barred || c.node.behindFloor()):
 		c.node.raft.TickQuiesced() // its clock runs, so that it votes, but it never campaigns
 	case barred || c.node.leader && !c.members.isVoter():
 		c.node.raft.Tick()
-		c.transfer.yield()
+		return c.transfer.yield(barred)
 	default:
 		c.node.raft.Tick()
 		c.silence.tick()
 	}
+	c.transfer.barredTicks = 0
+	return nil
 }
 
 func (c *core) forgetSilentLeader() {

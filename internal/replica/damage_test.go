@@ -15,10 +15,16 @@ import (
 // flip changes one bit of the first place in the files of a folder where needle stands.
 func flip(t *testing.T, fs vfs.FS, dir, needle string) {
 	t.Helper()
+	flipIn(t, fs, dir, "segment", needle)
+}
+
+// flipIn breaks a needle in the files of a folder whose names begin with kind.
+func flipIn(t *testing.T, fs vfs.FS, dir, kind, needle string) {
+	t.Helper()
 	names, err := fs.List(dir)
 	ok(t, err)
 	for _, n := range names {
-		if !strings.HasPrefix(n, "segment") {
+		if !strings.HasPrefix(n, kind) {
 			continue
 		}
 		f, err := fs.OpenWrite(dir + "/" + n)

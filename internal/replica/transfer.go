@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
+	"google.golang.org/protobuf/proto"
 )
 
 // ErrNotTransferred says that another member leads, or nobody yet.
@@ -24,6 +25,8 @@ const (
 	timeoutNowTicksMax = electionTicks / 2
 	// yieldTicks is the pause between two tries to yield: writes are refused while one is under way.
 	yieldTicks = 5 * electionTicks
+	// barredTicksMax is how long damage may keep a leader from handing over to one that has all of its entries.
+	barredTicksMax = 2 * yieldTicks
 )
 
 // transfer hands the lead over, and takes it over. It belongs to a core.
@@ -33,9 +36,10 @@ type transfer struct {
 	silence *silence
 	logger  *slog.Logger
 
-	timeoutNow *raftpb.Message // that came before its time; nil: none
-	keptTicks  int             // since it came
-	yieldTicks int             // until the lead may be handed over again because of damage
+	timeoutNow  *raftpb.Message // that came before its time; nil: none
+	keptTicks   int             // since it came
+	yieldTicks  int             // until the lead may be handed over again because of damage
+	barredTicks int             // for which this leader has been barred by damage
 }
 
 // begin hands the lead over to a voter; false: that one is not ready yet, and is brought up to date meanwhile.
@@ -119,22 +123,56 @@ func (t *transfer) tick() {
 
 // yield hands the lead over, to the member that has most: where the log has damage (rule 4), and where the leader is no
 // voter any more. Called by the clock of a leader that is not alone.
-func (t *transfer) yield() {
-	if t.yieldTicks--; t.yieldTicks > 0 || t.node.transferee != raft.None {
-		return
+//
+// Raft hands over to a member that has all entries. Where what is damaged is among those that nobody else has, and so
+// not committed, no member ever will. Then one is called to campaign without them, provided that the other voters can
+// elect it: the call it gives is to be sent after observe has ended the leases.
+func (t *transfer) yield(barred bool) (call *raftpb.Message) {
+	if t.barredTicks++; !barred {
+		t.barredTicks = 0
 	}
-	var to, match uint64
+	if t.yieldTicks--; t.yieldTicks > 0 || t.node.transferee != raft.None {
+		return nil
+	}
+	waits := t.barredTicks < barredTicksMax
+	to := t.heir(waits)
+	if to == raft.None {
+		return nil
+	}
+	t.yieldTicks = yieldTicks
+	t.logger.Warn("the log is damaged, or this is no voter any more: the lead is handed over", "to", fmt.Sprintf("%x", to), "without_last_entries", !waits)
+	t.node.raft.TransferLeader(to)
+	if waits {
+		return nil
+	}
+	return &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: proto.Uint64(t.node.id), To: proto.Uint64(to), Term: proto.Uint64(t.node.term)}
+}
+
+// heir is the voter that is there and has most; 0: there is none, or, where it cannot wait for entries, the voters that
+// are there are too few to elect one without this leader, whose log is longer.
+func (t *transfer) heir(waits bool) (to uint64) {
+	var match uint64
+	there := map[uint64]bool{}
 	t.node.raft.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
-		able := kind == raft.ProgressTypePeer && pr.RecentActive && pr.State == tracker.StateReplicate
-		able = able && id != t.node.id && !t.silence.isDown(id) && slices.Contains(t.members.conf.GetVoters(), id)
-		if able && (to == 0 || pr.Match > match) {
+		if kind != raft.ProgressTypePeer || !pr.RecentActive || id == t.node.id || t.silence.isDown(id) {
+			return
+		}
+		there[id] = true
+		able := slices.Contains(t.members.conf.GetVoters(), id) && (!waits || pr.State == tracker.StateReplicate)
+		if able && (to == raft.None || pr.Match > match) {
 			to, match = id, pr.Match
 		}
 	})
-	if to == raft.None {
-		return
+	for _, voters := range [][]uint64{t.members.conf.GetVoters(), t.members.conf.GetVotersOutgoing()} {
+		votes := 0
+		for _, id := range voters {
+			if there[id] {
+				votes++
+			}
+		}
+		if !waits && len(voters) > 0 && 2*votes <= len(voters) {
+			return raft.None
+		}
 	}
-	t.yieldTicks = yieldTicks
-	t.logger.Warn("the log is damaged, or this is no voter any more: the lead is handed over", "to", fmt.Sprintf("%x", to))
-	t.node.raft.TransferLeader(to)
+	return to
 }
