@@ -32,12 +32,14 @@ type tally struct {
 	loss  faultdisk.Loss
 	keeps map[faultdisk.Keep]int
 	redo  int // a journal was there
+	// repaired is how often the file system had to be repaired before it could be mounted.
+	repaired int
 }
 
 func (t *tally) String() string {
 	return fmt.Sprintf("%d cuts of the power (%d of them during the start after another); of %d writes that were not flushed %d were dropped, "+
-		"%d torn, and %d kept although an earlier one was lost; kept: %v; %d times there was a journal",
-		t.cuts, t.again, t.loss.Pending, t.loss.Dropped, t.loss.Torn, t.loss.Reordered, t.keeps, t.redo)
+		"%d torn, and %d kept although an earlier one was lost; kept: %v; %d times there was a journal, %d times the file system had to be repaired",
+		t.cuts, t.again, t.loss.Pending, t.loss.Dropped, t.loss.Torn, t.loss.Reordered, t.keeps, t.redo, t.repaired)
 }
 
 // cutter cuts a recording's power.
@@ -128,9 +130,12 @@ func (s *start) String() string {
 // all.
 func (s *start) check(ctx context.Context) error {
 	disk := faultdisk.Of(s.image)
-	m, err := s.fs.mount(s.dir, disk, false)
+	m, repaired, err := s.fs.mountOrRepair(s.dir, disk)
 	if err != nil {
 		return fmt.Errorf("%v: %w", s, err)
+	}
+	if repaired {
+		s.tally.repaired++
 	}
 	err = s.onMounted(ctx, m.point, disk)
 	if unmounted := m.unmount(); unmounted == nil {

@@ -1,8 +1,10 @@
 package powercut
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 
@@ -84,9 +86,40 @@ func TestPowerCuts(t *testing.T) {
 				}
 			}
 			t.Logf("%s: %v", fs.name, total)
+			if total.repaired > 1+total.cuts/200 {
+				t.Errorf("%d file systems had to be repaired, which is more than torn superblocks explain", total.repaired)
+			}
 			if total.loss.Dropped == 0 || total.loss.Reordered == 0 || total.loss.Torn == 0 || total.redo == 0 {
 				t.Error("some of it never came: the test does not test")
 			}
 		})
 	}
+}
+
+// TestWhatCannotBeMountedIsRepaired: ext4 with a torn superblock.
+func TestWhatCannotBeMountedIsRepaired(t *testing.T) {
+	fs := fileSystemOf("ext4")
+	fs.needed(t)
+	dir, disk := t.TempDir(), faultdisk.New(fs.bytes)
+	m, err := fs.mount(dir, disk, true)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(m.point, "x"), []byte("kept"), 0o600))
+	must(t, m.detach())
+	sector := make([]byte, 512)
+	const second = 1024 + 512 // half of the superblock
+	_, err = disk.WriteAt(sector, second)
+	must(t, err)
+	if _, err := fs.mount(dir, disk, false); !errors.Is(err, errMount) {
+		t.Fatalf("it is not needed: %v", err)
+	}
+	m, repaired, err := fs.mountOrRepair(dir, disk)
+	must(t, err)
+	if !repaired {
+		t.Error("that it was repaired is not told")
+	}
+	got, err := os.ReadFile(filepath.Join(m.point, "x"))
+	if err != nil || string(got) != "kept" {
+		t.Errorf("%q, %v", got, err)
+	}
+	must(t, m.detach())
 }
