@@ -28,10 +28,10 @@ import (
 	"sheaf.dev/sheaf/internal/certs"
 )
 
-// How often certificates change in the scenario below: E2E_LONG times all of them with the authorities, and 3 times
+// How often certificates change in the scenario below: E2E_LONG times all of them with the authorities, and 5 times
 // alone. With each change of authorities tokens change twice.
 const (
-	longRenewals = 3
+	longRenewals = 5
 	longTokens   = 2
 )
 
