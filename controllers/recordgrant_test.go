@@ -21,6 +21,26 @@ import (
 // KeysOf is set by the tests outside of this package: it reads the keys of ServiceAccounts as the operator does.
 var KeysOf func() (func(context.Context) (access.Issuer, error), error)
 
+// silentTables are those of which an etcd does not answer for one store, not even when it is asked no more.
+type silentTables struct {
+	recordgrant.Tables
+	store string
+	asked chan context.Context // of a call
+	over  chan struct{}        // closed: calls end
+}
+
+func (t *silentTables) Table(ctx context.Context, store *v1alpha1.RecordStore) ([]byte, int64, error) {
+	if store.Name != t.store {
+		return t.Tables.Table(ctx, store)
+	}
+	select {
+	case t.asked <- ctx:
+	default:
+	}
+	<-t.over
+	return nil, 0, context.DeadlineExceeded
+}
+
 var _ = Describe("The controller of grants", func() {
 	It("compiles them into the table of their store", func(ctx context.Context) {
 		p := newStorePlay(ctx)
@@ -102,6 +122,45 @@ var _ = Describe("The controller of grants", func() {
 		Expect(api.Delete(ctx, first)).To(Succeed())
 		Expect(api.Delete(ctx, second)).To(Succeed())
 		Eventually(func() int { return len(table().Grants) }).Should(BeZero())
+	})
+
+	It("is held up by an etcd that does not answer for its own store alone", func(ctx context.Context) {
+		p := newStorePlay(ctx)
+		keys, err := KeysOf()
+		Expect(err).NotTo(HaveOccurred())
+		tables := &silentTables{Tables: p.etcd.Tables(), store: "silent", asked: make(chan context.Context, 1), over: make(chan struct{})}
+		defer close(tables.over)
+		manage(p.Namespace, false, func(mgr ctrl.Manager) {
+			r := &recordgrant.Reconciler{Client: mgr.GetClient(), Tables: tables, Keys: keys}
+			Expect(r.SetupWithManager(mgr)).To(Succeed())
+		})
+		silent := p.create(ctx)
+		p.pool(ctx, 2)
+		p.settle(ctx)
+		other := silent.DeepCopy()
+		other.ObjectMeta = metav1.ObjectMeta{Namespace: p.Namespace, Name: tables.store}
+		Expect(api.Create(ctx, other)).To(Succeed())
+		other.Status.StoreUID, other.Status.PlacementInitialized = "somewhere", true
+		Expect(api.Status().Update(ctx, other)).To(Succeed())
+		grant := func(store string) *v1alpha1.RecordGrant {
+			g := &v1alpha1.RecordGrant{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "of-" + store}}
+			g.Spec = v1alpha1.RecordGrantSpec{
+				StoreRef: v1alpha1.StoreReference{Name: store}, Verbs: []v1alpha1.GrantVerb{"get"}, Groups: v1alpha1.GrantGroups{All: true},
+				Subjects: []v1alpha1.GrantSubject{{Kind: v1alpha1.GrantAnybody}},
+			}
+			Expect(api.Create(ctx, g)).To(Succeed())
+			return g
+		}
+		grant(tables.store)
+		var call context.Context
+		Eventually(tables.asked).Should(Receive(&call))
+		answered := grant("quotes")
+		Eventually(func(o Gomega) {
+			o.Expect(api.Get(ctx, client.ObjectKeyFromObject(answered), answered)).To(Succeed())
+			o.Expect(meta.IsStatusConditionTrue(answered.Status.Conditions, v1alpha1.ConditionReady)).To(BeTrue(), "%v", answered.Status.Conditions)
+		}).Should(Succeed())
+		_, bounded := call.Deadline()
+		Expect(bounded).To(BeTrue(), "it waits for etcd without end")
 	})
 
 	It("says where a table does not count yet, and writes nothing while nothing changes", func(ctx context.Context) {

@@ -17,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -40,6 +41,9 @@ var ErrTableChanged = errors.New("the table of grants was changed meanwhile")
 
 // reasonStoreUnknown: there is no store of the name.
 const reasonStoreUnknown = "StoreUnknown"
+
+// tableTime bounds one look at the etcd of a store.
+const tableTime = 5 * time.Second
 
 // Tables are the tables of grants of stores. Calls are bounded by their context.
 type Tables interface {
@@ -137,7 +141,7 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 	case store.Status.StoreUID == "" || !store.Status.PlacementInitialized:
 		return 0, step.Wait("StoreStarts", "the RecordStore has no placement yet", step.PauseShort)
 	}
-	text, revision, err := r.Tables.Table(ctx, store)
+	text, revision, err := r.table(ctx, store)
 	if err != nil {
 		return 0, step.Retry(fmt.Errorf("read the table of grants: %w", err))
 	}
@@ -163,12 +167,24 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 	if err != nil {
 		return 0, step.Fail("TableRefused", fmt.Sprintf("the RecordGrants and RecordTenants of the store make no table, the last one stays in use: %v", err))
 	}
-	if err := r.Tables.PutTable(ctx, store, encoded, revision); err != nil {
+	if err := r.putTable(ctx, store, encoded, revision); err != nil {
 		return 0, step.Retry(fmt.Errorf("write the table of grants: %w", err))
 	}
 	step.LogNews(ctx, step.News{Reason: "TableWritten", Action: "Write", Object: store,
 		Message: fmt.Sprintf("table %d of grants is written, with %d grants and %d tenants", next.Version, len(next.Grants), len(next.Tenants))})
 	return next.Version, step.Complete().Again(keysAgain)
+}
+
+func (r *Reconciler) table(ctx context.Context, store *v1alpha1.RecordStore) (text []byte, revision int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tableTime)
+	defer cancel()
+	return r.Tables.Table(ctx, store)
+}
+
+func (r *Reconciler) putTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error {
+	ctx, cancel := context.WithTimeout(ctx, tableTime)
+	defer cancel()
+	return r.Tables.PutTable(ctx, store, text, revision)
 }
 
 // compiled says in the conditions of an object what became of it, and tells whether it is in the table.
@@ -220,6 +236,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.RecordGrant{}, storeOf, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.RecordTenant{}, storeOf, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.RecordStore{}, store, builder.WithPredicates(identified())).
+		// An etcd that does not answer holds up its own store alone.
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
 		Complete(r)
 }
 
