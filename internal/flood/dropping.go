@@ -64,12 +64,16 @@ func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	return true, nil
 }
 
-// end lets an address connect again.
+// end lets an address connect again. Where the kernel refuses the filter without it, that is tried again: else the
+// address would be dropped on and on.
 func (d *dropping) end(who netip.Prefix) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.now, who)
-	_ = d.apply() // what could be set can be set again
+	if d.apply() != nil {
+		d.now[who] = struct{}{}
+		time.AfterFunc(d.lasts, func() { d.end(who) })
+	}
 }
 
 // apply gives the listeners the filter of the addresses as they are now. The caller holds the mutex.

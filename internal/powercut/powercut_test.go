@@ -87,7 +87,7 @@ func TestPowerCuts(t *testing.T) {
 			}
 			t.Logf("%s: %v", fs.name, total)
 			if total.repaired > 1+total.cuts/200 {
-				t.Errorf("%d file systems had to be repaired, which is more than torn superblocks explain", total.repaired)
+				t.Errorf("%d file systems had to be repaired, which is more than was ever seen", total.repaired)
 			}
 			if total.loss.Dropped == 0 || total.loss.Reordered == 0 || total.loss.Torn == 0 || total.redo == 0 {
 				t.Error("some of it never came: the test does not test")

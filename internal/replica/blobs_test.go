@@ -45,6 +45,19 @@ func (one *member) blob(t *testing.T, data string) format.BlobRef {
 	return ref
 }
 
+// copyBlobs gives a member blobs of another one.
+func (n *network) copyBlobs(to *Options, from uint64, refs []format.BlobRef) error {
+	n.mu.Lock()
+	source := n.members[from]
+	n.mu.Unlock()
+	for _, ref := range refs {
+		if err := copyBlob(to.Log, source.log, ref); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -56,13 +69,8 @@ func TestFollowersHaveABlobBeforeTheyPromiseItsEntry(t *testing.T) {
 					refused.Add(1)
 					return errors.New("not now")
 				}
-				n.mu.Lock()
-				source := n.members[from]
-				n.mu.Unlock()
-				for _, ref := range refs {
-					if err := copyBlob(o.Log, source.log, ref); err != nil {
-						return err
-					}
+				if err := n.copyBlobs(o, from, refs); err != nil {
+					return err
 				}
 				fetched.Add(1)
 				return nil
@@ -104,17 +112,7 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
 		n.change = func(_ uint64, o *Options) {
-			o.FetchBlobs = func(_ context.Context, from uint64, refs []format.BlobRef) error {
-				n.mu.Lock()
-				source := n.members[from]
-				n.mu.Unlock()
-				for _, ref := range refs {
-					if err := copyBlob(o.Log, source.log, ref); err != nil {
-						return err
-					}
-				}
-				return nil
-			}
+			o.FetchBlobs = func(_ context.Context, from uint64, refs []format.BlobRef) error { return n.copyBlobs(o, from, refs) }
 		}
 		for _, id := range voters {
 			n.start(id)
@@ -174,13 +172,8 @@ func TestABlobOfALeaderThatHangsComesFromTheNext(t *testing.T) {
 					<-ctx.Done()
 					return ctx.Err()
 				}
-				n.mu.Lock()
-				source := n.members[from]
-				n.mu.Unlock()
-				for _, ref := range refs {
-					if err := copyBlob(o.Log, source.log, ref); err != nil {
-						return err
-					}
+				if err := n.copyBlobs(o, from, refs); err != nil {
+					return err
 				}
 				return nil
 			}
