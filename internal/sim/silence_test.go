@@ -131,6 +131,9 @@ func (w *world) tellLate(_ *operator, r *rand.Rand) bool {
 	if !w.sleep(time.Second) {
 		return false
 	}
+	for _, member := range []*process{told, late} {
+		defer w.tell(member, leader.raftID, true) // as the transport does when the silence is over
+	}
 	told.replica.PeerDown(leader.raftID)
 	w.hear(leader.machine, late.machine)
 	if !w.readThrough(leader) {
