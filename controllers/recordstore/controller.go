@@ -147,14 +147,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	before := store.DeepCopy()
 	run := &storeRun{store: &store}
 	out := step.Run(ctx, r.steps(), run)
-	if passes(out.Err()) {
+	if step.Passing(out.Err()) {
 		return r.changed.Again(req), nil
 	}
 	out = run.notes.With(out)
 	r.summarize(run, out)
 	storeSeries.observe(run)
 	changed, err := r.writeStatus(ctx, before, &store)
-	if passes(err) {
+	if step.Passing(err) {
 		return r.changed.Again(req), nil
 	}
 	r.changed.Done(req)
@@ -212,18 +212,12 @@ func (r *Reconciler) steps() []step.Step[storeRun] {
 func noted(do func(context.Context, *storeRun) step.Outcome) func(context.Context, *storeRun) step.Outcome {
 	return func(ctx context.Context, run *storeRun) step.Outcome {
 		out := do(ctx, run)
-		if passes(out.Err()) {
+		if step.Passing(out.Err()) {
 			return out
 		}
 		run.notes.Add(out)
 		return step.Complete()
 	}
-}
-
-// passes says whether an error only says that the cache was behind, or that the object or its namespace is on its way
-// out.
-func passes(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
 // writeStatus writes what differs, where the store is still as it was read: what follows from an old state is not

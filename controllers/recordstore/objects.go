@@ -45,7 +45,7 @@ func (r *Reconciler) apply(ctx context.Context, store *v1alpha1.RecordStore, obj
 		_, err := step.Apply(ctx, r.Client, store, o)
 		switch {
 		case err == nil:
-		case !passes(err) && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)):
+		case !step.Passing(err) && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)):
 			troubles.Add(step.Fail("ObjectRefused", fmt.Sprintf("the API server refuses an object of this store: %v. Correct what it names in spec, "+
 				"or delete the object of that name where another owns it", err)))
 		default:

@@ -31,7 +31,7 @@ import (
 // pauseSteady is between looks at a pool in which all is well.
 const pauseSteady = 30 * time.Second
 
-// pausePlan is until the store has made its plan for what was asked for just now.
+// pausePlan is how long a pool waits before it looks whether its store has planned what the pool has just asked for.
 const pausePlan = 2 * time.Second
 
 // storeKey is the store that a pool belongs to.
@@ -39,7 +39,7 @@ func storeKey(pool *v1alpha1.ShardPool) types.NamespacedName {
 	return types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.StoreRef.Name}
 }
 
-// Rights, apart from the type's comment: controller-gen does not see those that stand in one.
+// The rights that controller-gen collects. It does not see markers in the comment of a type.
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools/status,verbs=patch
@@ -75,9 +75,9 @@ type Reconciler struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
-	turns   sync.Map // of a store's key: *sync.Mutex, held while a shard of the store is chosen and stopped
-	written sync.Map // of the UID of a pool or Shard: time.Time of the last write of its status
-	changed step.Pacer
+	choosing sync.Map // *sync.Mutex by the key of a store: held while a shard of that store is chosen and stopped
+	written  sync.Map // time.Time of the last write of a status, by the UID of the pool or Shard
+	changed  step.Pacer
 }
 
 // ForgetWrites makes the next write of each status due at once, also where only numbers have moved, as a restart of the
@@ -105,7 +105,7 @@ func (w *work) placesOf(seen *observed.Pool) *places {
 // deletedPoolSteps is what a reconcile of a pool that is being deleted does.
 var deletedPoolSteps = []step.Step[work]{{Name: "finalize", Do: func(ctx context.Context, w *work) step.Outcome { return w.finalize(ctx) }}}
 
-// poolSteps is what a reconcile does. Behind the decision no step waits for another one.
+// poolSteps is what a reconcile does. A step after "decide" runs also where one before it has failed.
 var poolSteps = []step.Step[work]{
 	{Name: "finalizer", Do: func(ctx context.Context, w *work) step.Outcome { return addFinalizer(ctx, w.r.Client, w.pool) }},
 	{Name: "store", Do: findStore},
@@ -178,7 +178,8 @@ func decide(_ context.Context, w *work) step.Outcome {
 	for _, o := range w.seen.Shards {
 		s := observed.Decide(o)
 		w.found.Statuses = append(w.found.Statuses, s)
-		if said[o.Name] = nil; fleet.Serving(s.State) {
+		said[o.Name] = nil // it was asked; one that does not serve says nothing of groups
+		if fleet.Serving(s.State) {
 			said[o.Name] = o.Report
 		}
 	}
@@ -209,11 +210,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.Groups.Forget(storeKey(pool), pool.Name, r.now())
 		return ctrl.Result{}, nil
 	}
-	if ending(out.Err()) {
+	if step.Stale(out.Err()) {
 		return r.changed.Again(req), nil
 	}
 	switch err := w.writeStatuses(ctx, out); {
-	case passes(err):
+	case step.Passing(err), apierrors.IsAlreadyExists(err):
 		log.FromContext(ctx).V(1).Info("the pool changed meanwhile", "reason", err.Error())
 		return r.changed.Again(req), nil
 	case err != nil:
@@ -243,10 +244,10 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 			w.hand.tellChange(ctx, w.seen.Last[s.Number].State, s)
 		}
 		if failed != nil && len(w.pool.Status.ShardStatuses) > v1alpha1.ShardStatusesMax {
-			status.ShardStatuses = all // a whole list is not cut before its items are in Shards
+			status.ShardStatuses = all // the list is cut only when each of its items is in an object Shard
 		}
 	}
-	if passes(failed) {
+	if step.Passing(failed) || apierrors.IsAlreadyExists(failed) {
 		return failed
 	}
 	next := w.pool.DeepCopy()
@@ -255,7 +256,8 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 	return errors.Join(failed, err)
 }
 
-// pause until the next look, where the outcome asks for this one. What passes in a moment is looked at soon.
+// pause gives how long the pool is left alone. asked: what the outcome of the steps asks for; 0: nothing.
+// What is over in a moment is looked at soon.
 func (r *Reconciler) pause(pool *v1alpha1.ShardPool, found *poolstatus.Found, asked time.Duration) time.Duration {
 	if asked == 0 {
 		asked = pauseSteady
@@ -278,7 +280,7 @@ func (r *Reconciler) now() time.Time {
 
 // turnOf is held while a shard of the store is chosen and stopped.
 func (r *Reconciler) turnOf(store *v1alpha1.RecordStore) *sync.Mutex {
-	lock, _ := r.turns.LoadOrStore(client.ObjectKeyFromObject(store), &sync.Mutex{})
+	lock, _ := r.choosing.LoadOrStore(client.ObjectKeyFromObject(store), &sync.Mutex{})
 	return lock.(*sync.Mutex)
 }
 
@@ -308,7 +310,7 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 		return step.Wait("StoreDeleted", fmt.Sprintf("RecordStore %s is being deleted: delete this ShardPool too", key.Name), step.PauseLong)
 	case store.Status.StoreUID == "":
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no status.storeUID yet", key.Name), step.PauseLong)
-	case w.r.Trust != nil && store.Status.TLS == nil, // what a shard is to speak is not recorded, or cannot be (RecordStore says so)
+	case w.r.Trust != nil && store.Status.TLS == nil, // whether shards speak TLS is not recorded yet, or cannot be: the RecordStore says why
 		store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that started now would have no certificate
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)", key.Name, v1alpha1.ConditionCertificates), step.PauseShort)
 	}

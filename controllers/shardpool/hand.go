@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -59,20 +57,10 @@ func ifUnchanged(read client.Object) client.Patch {
 	return client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
 }
 
-// ending says whether the error only says that the namespace is being deleted, or that the cache was behind.
-func ending(err error) bool {
-	return err != nil && (apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsConflict(err))
-}
-
-// passes says whether a write failed in a way that is over at the next look.
-func passes(err error) bool {
-	return ending(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err)
-}
-
 // note keeps how a part of a step went that does not stop the parts behind it. What passes by itself ends the reconcile
 // nevertheless, and is handed back: it is done again at once.
 func note(notes *step.Notes, out step.Outcome) step.Outcome {
-	if ending(out.Err()) {
+	if step.Stale(out.Err()) {
 		return out
 	}
 	notes.Add(out)

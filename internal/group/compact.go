@@ -51,7 +51,7 @@ type compaction struct {
 	history *history
 	applied uint64
 	// forgotten: entries above it with a request id are kept, because a replica's window may ask for them after a
-	// restart: a repeated write must find the first one (section 8 of the design: retries are exact).
+	// restart: a repeated write must find the first one (docs/format.md, request ids).
 	forgotten uint64
 	now       time.Time
 	pace      pace

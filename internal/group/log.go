@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/index"
 )
 
-// Log is the ordered log of a group on disk, with its index in memory. It is the Raft log of the group (see Storage)
+// Log is the ordered log of a group on disk, with its index in memory. It is the Raft log of the group (storage.go)
 // and its state machine. Append, Sync, Apply and Seal are called by one goroutine at a time (the replica's); all other
 // methods are safe for concurrent use with them and with one another.
 type Log struct {
@@ -26,13 +26,13 @@ type Log struct {
 	parts
 	editor editor
 
-	changed    signal        // of applied, and of closed
-	received   atomic.Uint64 // blobs that were begun to be received: names their files until they are whole
+	changed    signal        // woken when an entry is applied, and when the log is closed
+	received   atomic.Uint64 // number of the next blob that comes from another replica: part of the name of its file until all of it is here
 	compacting sync.Mutex    // one Compact or Repair at a time
 }
 
-// parts are what a log is made of. Each says what it touches, and an operation is handed those that it needs: a load
-// fills all of them.
+// parts are what a log is made of. Each names in its fields what it touches. An operation is handed the parts that it
+// needs; loading fills all of them.
 type parts struct {
 	gate
 	w       writer
@@ -66,12 +66,12 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// ForInstall are those of an Install into the same folder.
+// ForInstall gives the options of a transfer.Install into the folder of this log.
 func (o Options) ForInstall() transfer.Options {
 	return transfer.Options{FS: o.FS, Dir: o.Dir, Identity: o.Identity, Now: o.Now, Logger: o.Logger}
 }
 
-// newLog makes a log without segments, with room in the index for what the group needs.
+// newLog makes a log without segments. Its index has space for as many records as need says.
 func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l := &Log{opts: opts, logger: opts.Logger, now: opts.Now}
 	l.memory.state, l.memory.places, l.memory.images, l.memory.budget = &l.state, &l.places, &l.images, opts.Budget
@@ -108,7 +108,7 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	return l, nil
 }
 
-// release frees the memory and the files when the last reader is out. The log is closed.
+// release waits for the last reader of a log that is closed, and frees its memory and its files.
 func (l *Log) release() {
 	l.awaitReaders()
 	l.state.mu.Lock()
