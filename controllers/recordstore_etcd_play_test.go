@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/operator"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/placementtest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -143,7 +144,7 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 	}
 	has := map[string][]string{}
 	for group, target := range view.Targets {
-		there, err := store.UpdateGroup(ctx, group, func(g *placement.Group) error {
+		there, err := placementtest.UpdateGroup(ctx, store, group, func(g *placement.Group) error {
 			if len(g.Members) > 0 && (e.stuck || !moves(*g, target, shards)) {
 				return nil
 			}

@@ -19,7 +19,7 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	a := c.shards["a"]
 	right, id := c.dirs["a"], statusOf(t, a.http).VolumeUUID
 	step := func() volume.Step {
-		sb, err := volume.ReadSuperblock(vfs.OS{}, right)
+		sb, _, err := volume.VerifySuperblock(vfs.OS{}, right)
 		must(t, err)
 		return sb.Step
 	}
@@ -49,7 +49,7 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 		st := statusOf(t, c.shards["a"].http)
 		return st.State == "DiskLost" && strings.Contains(st.Message, "earlier state of itself")
 	})
-	if sb, err := volume.ReadSuperblock(vfs.OS{}, image); err != nil || sb.Volume != uuid.MustParse(id) {
+	if sb, _, err := volume.VerifySuperblock(vfs.OS{}, image); err != nil || sb.Volume != uuid.MustParse(id) {
 		t.Errorf("the image is volume %s now, %v", sb.Volume, err)
 	}
 	c.shards["a"].kill()

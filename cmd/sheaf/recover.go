@@ -135,7 +135,7 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 	}
 	volumes := make([]placement.FoundVolume, 0, len(f.shards))
 	for _, address := range f.shards {
-		v, err := survey.VolumeOver(ctx, address, speaks)
+		v, err := survey.Volume(ctx, address, speaks)
 		if err != nil {
 			return fmt.Errorf("asking the shard at %s: %w (all shards must answer, also those that do not serve)", address, err)
 		}

@@ -3,10 +3,14 @@ package fleet
 import (
 	"context"
 	"errors"
+	"time"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/workload"
 )
+
+// EtcdPatience bounds one look at the etcd of a store.
+const EtcdPatience = 5 * time.Second
 
 // Errors of a Placement.
 var (

@@ -42,9 +42,6 @@ var ErrTableChanged = errors.New("the table of grants was changed meanwhile")
 // reasonStoreUnknown: there is no store of the name.
 const reasonStoreUnknown = "StoreUnknown"
 
-// tableTime bounds one look at the etcd of a store.
-const tableTime = 5 * time.Second
-
 // Tables are the tables of grants of stores. Calls are bounded by their context.
 type Tables interface {
 	// Table reads that of a store; nil: there is none. The revision is for PutTable.
@@ -176,13 +173,13 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 }
 
 func (r *Reconciler) table(ctx context.Context, store *v1alpha1.RecordStore) (text []byte, revision int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, tableTime)
+	ctx, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
 	defer cancel()
 	return r.Tables.Table(ctx, store)
 }
 
 func (r *Reconciler) putTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error {
-	ctx, cancel := context.WithTimeout(ctx, tableTime)
+	ctx, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
 	defer cancel()
 	return r.Tables.PutTable(ctx, store, text, revision)
 }

@@ -98,9 +98,6 @@ func (r *Reconciler) now() time.Time {
 	return time.Now()
 }
 
-// placementTimeout bounds one look at etcd.
-const placementTimeout = 5 * time.Second
-
 // storeRun is what one reconcile of a store has gathered.
 type storeRun struct {
 	store      *v1alpha1.RecordStore

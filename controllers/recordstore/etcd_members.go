@@ -228,7 +228,7 @@ func (run *storeRun) askMembers(ctx context.Context) {
 	if run.etcdWell() == len(run.members) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, placementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, fleet.EtcdPatience)
 	defer cancel()
 	known, err := run.placement.EtcdMembers(ctx)
 	if err != nil {

@@ -114,7 +114,7 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 	if live.UID != store.UID || live.Status.PlacementInitialized { // the cache is behind
 		return step.Wait("Changed", "the store changed meanwhile", step.PauseShort)
 	}
-	bounded, cancel := context.WithTimeout(ctx, 4*placementTimeout)
+	bounded, cancel := context.WithTimeout(ctx, 4*fleet.EtcdPatience)
 	defer cancel()
 	spec := fleet.PlacementSpecOf(run.store, run.first.shards)
 	var err error
@@ -152,7 +152,7 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 
 // plan lets the planner decide where groups are wanted.
 func (r *Reconciler) plan(ctx context.Context, run *storeRun) step.Outcome {
-	ctx, cancel := context.WithTimeout(ctx, 4*placementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 4*fleet.EtcdPatience)
 	defer cancel()
 	states := fleet.ShardStates(run.pools, run.seen)
 	var state fleet.PlacementState

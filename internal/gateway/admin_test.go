@@ -15,6 +15,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
 
 func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
@@ -37,13 +38,13 @@ func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
 		}
 	}
 	// A report of sizes changes the view, not the routing.
-	reported, err := c.store.UpdateGroup(ctx, "0", func(g *placement.Group) error { g.Bytes++; return nil })
+	reported, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error { g.Bytes++; return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.awaitEpoch(reported.Revision)
 	time.Sleep(200 * time.Millisecond) // cannot be awaited: nothing may come
-	if _, err := c.store.UpdateGroup(ctx, "0", func(g *placement.Group) error {
+	if _, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error {
 		g.Members = []placement.Member{{Shard: "b", VolumeUUID: c.shards["b"].volume}}
 		return nil
 	}); err != nil {

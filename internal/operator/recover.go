@@ -62,7 +62,7 @@ func (p *placed) surveyAll(ctx context.Context, shards []fleet.ShardAt) ([]place
 		all.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 			defer cancel()
-			volumes[i], errs[i] = survey.VolumeOver(ctx, shard.Address, wayTo{shard, p.keys.of(shard.Store)}.credentials())
+			volumes[i], errs[i] = survey.Volume(ctx, shard.Address, wayTo{shard, p.keys.of(shard.Store)}.credentials())
 			return nil
 		})
 	}

@@ -16,6 +16,9 @@ const accessKey = "access"
 // ErrAccessChanged says that the table of grants is another than the one that was read.
 var ErrAccessChanged = errors.New("the table of grants was changed since it was read")
 
+// grants are how calls are judged: the table of grants, and the key of seals.
+type grants struct{ keys }
+
 // Access is the table of grants as etcd has it.
 type Access struct {
 	Table    []byte // nil: there is none
@@ -23,26 +26,22 @@ type Access struct {
 }
 
 // Access reads the table of grants.
-func (s *Store) Access(ctx context.Context) (Access, error) {
-	answer, err := s.client.Get(ctx, s.prefix+accessKey)
+func (g *grants) Access(ctx context.Context) (Access, error) {
+	there, err := g.get(ctx, accessKey)
 	if err != nil {
-		return Access{}, fmt.Errorf("read %s from etcd: %w", s.prefix+accessKey, err)
+		return Access{}, err
 	}
-	if len(answer.Kvs) == 0 {
-		return Access{}, nil
-	}
-	return Access{Table: answer.Kvs[0].Value, Revision: answer.Kvs[0].ModRevision}, nil
+	return Access{Table: there.Value, Revision: there.ModRevision}, nil
 }
 
 // PutAccess writes a table of grants in the place of the one that was read at a revision, 0: of none. ErrAccessChanged
 // where there is another one by then.
-func (s *Store) PutAccess(ctx context.Context, table []byte, revision int64) error {
-	key := s.prefix + accessKey
-	answer, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, string(table))).Commit()
-	if err != nil {
-		return fmt.Errorf("write %s to etcd: %w", key, err)
-	}
-	if !answer.Succeeded {
+func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) error {
+	done, err := g.replace(ctx, accessKey, table, g.at(accessKey, revision))
+	switch {
+	case err != nil:
+		return fmt.Errorf("write %s to etcd: %w", g.prefix+accessKey, err)
+	case !done:
 		return ErrAccessChanged
 	}
 	return nil
@@ -55,21 +54,16 @@ const (
 )
 
 // SealKey reads the key of the store's seals, and makes it at random where there is none.
-func (s *Store) SealKey(ctx context.Context) ([]byte, error) {
+func (g *grants) SealKey(ctx context.Context) ([]byte, error) {
 	made := make([]byte, sealKeyBytes)
 	if _, err := rand.Read(made); err != nil {
 		return nil, fmt.Errorf("choose a key: %w", err)
 	}
-	key := s.prefix + sealKey
-	answer, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-		Then(clientv3.OpPut(key, string(made))).Else(clientv3.OpGet(key)).Commit()
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read or make %s in etcd: %w", key, err)
-	case answer.Succeeded:
-		return made, nil
+	there, err := g.create(ctx, sealKey, made)
+	if err != nil {
+		return nil, fmt.Errorf("read or make %s in etcd: %w", g.prefix+sealKey, err)
 	}
-	return answer.Responses[0].GetResponseRange().Kvs[0].Value, nil
+	return there, nil
 }
 
 // accessLook is how often the table of grants is read though no change is heard: a watch may be silent for other
@@ -78,14 +72,14 @@ const accessLook = 2 * time.Second
 
 // WatchAccess gives the table of grants as it is, and again after each change, until ctx ends; then the channel is
 // closed. A slow reader gets only the newest. While etcd does not answer, nothing is given.
-func (s *Store) WatchAccess(ctx context.Context) <-chan Access {
+func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 	out := make(chan Access, 1)
 	go func() {
 		defer close(out)
 		last := int64(-1)
 		for tries := retries(); ctx.Err() == nil; tries.Wait(ctx) {
 			began := time.Now()
-			_ = s.watchAccess(ctx, &last, out) // whatever ended it, the remedy is to read again
+			_ = g.watchAccess(ctx, &last, out) // whatever ended it, the remedy is to read again
 			if time.Since(began) > retryMax {
 				tries.Again()
 			}
@@ -95,15 +89,15 @@ func (s *Store) WatchAccess(ctx context.Context) <-chan Access {
 }
 
 // watchAccess gives what differs from the revision that was given last, until the watch breaks.
-func (s *Store) watchAccess(ctx context.Context, last *int64, out chan Access) error {
+func (g *grants) watchAccess(ctx context.Context, last *int64, out chan Access) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	key := s.prefix + accessKey
+	key := g.prefix + accessKey
 	look := func() error {
 		ctx, cancel := context.WithTimeout(ctx, 2*accessLook)
 		defer cancel()
 		// The table itself is sent only where it is another one.
-		answer, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", max(*last, 0))).Else(clientv3.OpGet(key)).Commit()
+		answer, err := g.client.Txn(ctx).If(g.at(accessKey, max(*last, 0))).Else(clientv3.OpGet(key)).Commit()
 		switch {
 		case err != nil:
 			return err
@@ -112,19 +106,14 @@ func (s *Store) watchAccess(ctx context.Context, last *int64, out chan Access) e
 		}
 		var found Access
 		if !answer.Succeeded {
-			if kvs := answer.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-				found = Access{Table: kvs[0].Value, Revision: kvs[0].ModRevision}
-			}
+			there := only(answer.Responses[0].GetResponseRange().Kvs)
+			found = Access{Table: there.Value, Revision: there.ModRevision}
 		}
 		*last = found.Revision
-		select {
-		case <-out:
-		default:
-		}
-		out <- found
+		offer(out, found)
 		return nil
 	}
-	changes := s.client.Watch(ctx, key)
+	changes := g.client.Watch(ctx, key)
 	tick := time.NewTicker(accessLook)
 	defer tick.Stop()
 	for {

@@ -8,24 +8,24 @@ import (
 // withDomains adds to a view the failure domains of shards that were registered before: one whose process is starting
 // anew, or whose node is away, is where it was, and no second copy goes there. A process that has just begun does not
 // know them, and takes such a shard for a domain of its own.
-func (s *Store) withDomains(view View) View {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (m *memory) withDomains(view View) View {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	var next map[string]string // views have the one before
 	for name, shard := range view.Shards {
-		if s.domains[name] == shard.Domain {
+		if m.domains[name] == shard.Domain {
 			continue
 		}
 		if next == nil {
 			next = make(map[string]string, len(view.Shards))
-			maps.Copy(next, s.domains)
+			maps.Copy(next, m.domains)
 		}
 		next[name] = shard.Domain
 	}
 	if next != nil {
-		s.domains = next
+		m.domains = next
 	}
-	view.Domains = s.domains
+	view.Domains = m.domains
 	return view
 }
 

@@ -91,23 +91,14 @@ func (s *Store) Freeze(ctx context.Context, by, reason string) error {
 	if err != nil {
 		return fmt.Errorf("encode the freeze: %w", err)
 	}
-	key := s.prefix + frozenKey
-	_, err = s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0), clientv3.Compare(clientv3.CreateRevision(s.prefix+metaKey), ">", 0)).
-		Then(clientv3.OpPut(key, string(value))).Commit()
-	if err != nil {
-		return fmt.Errorf("write %s to etcd: %w", key, err)
+	if _, err := s.replace(ctx, frozenKey, value, s.notFrozen(), s.exists()); err != nil {
+		return fmt.Errorf("write %s to etcd: %w", s.prefix+frozenKey, err)
 	}
 	return nil
 }
 
 // notFrozen is the condition of every write that acts on what etcd says.
-func (s *Store) notFrozen() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(s.prefix+frozenKey), "=", 0)
-}
-
-// thaw is the operation that ends a freeze.
-func (s *Store) thaw() clientv3.Op { return clientv3.OpDelete(s.prefix + frozenKey) }
+func (k keys) notFrozen() clientv3.Cmp { return k.at(frozenKey, 0) }
 
 // frozen is the error for a state that must not be acted on; nil: it may. Where this process is the first to notice, it
 // freezes the store.

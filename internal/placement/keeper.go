@@ -34,23 +34,38 @@ func (w *watcher) startKeeper(ctx context.Context) {
 	}
 	w.wait.Go(func() {
 		defer w.keeping.Store(false)
-		err := w.store.keepWakes(ctx, w.own.Shard, keeperTerm)
+		k := &keeper{keys: w.store.keys, groups: map[string]naming{}, targets: map[string]naming{}, wakes: map[string]map[string]int64{}}
+		err := k.keep(ctx, w.own.Shard, keeperTerm)
 		if err != nil && ctx.Err() == nil {
 			slog.Warn("keys that tell shards of their groups are not kept any more: another shard goes on", "shard", w.own.Shard, "error", err)
 		}
 	})
 }
 
-// keepWakes keeps the wakes until ctx ends, the term is over, or something fails. Nil at once where another one does.
-func (s *Store) keepWakes(ctx context.Context, by string, term time.Duration) error {
-	granted, err := s.client.Grant(ctx, leaseSeconds)
+// naming is which shards a group or a target names, and at which revision it was written.
+type naming struct {
+	shards []string
+	at     int64
+}
+
+// keeper compares wakes with groups and targets.
+type keeper struct {
+	keys
+
+	groups  map[string]naming
+	targets map[string]naming
+	wakes   map[string]map[string]int64 // group, shard: the revision
+	written int                         // that were missing
+}
+
+// keep keeps the wakes until ctx ends, the term is over, or something fails. Nil at once where another one does.
+func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error {
+	granted, err := k.client.Grant(ctx, leaseSeconds)
 	if err != nil {
 		return fmt.Errorf("keeping wakes: %w", err)
 	}
-	defer s.revoke(granted.ID)
-	key := s.prefix + keeperKey
-	answer, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-		Then(clientv3.OpPut(key, by, clientv3.WithLease(granted.ID))).Commit()
+	defer k.revoke(granted.ID)
+	answer, err := k.client.Txn(ctx).If(k.at(keeperKey, 0)).Then(clientv3.OpPut(k.prefix+keeperKey, by, clientv3.WithLease(granted.ID))).Commit()
 	if err != nil {
 		return fmt.Errorf("keeping wakes: %w", err)
 	}
@@ -63,36 +78,19 @@ func (s *Store) keepWakes(ctx context.Context, by string, term time.Duration) er
 	defer cancel()
 	wait.Go(func() {
 		defer cancel()
-		s.keepAlive(ctx, granted.ID)
+		k.keepAlive(ctx, granted.ID)
 	})
-	k := &keeper{store: s, groups: map[string]naming{}, targets: map[string]naming{}, wakes: map[string]map[string]int64{}}
 	if err := k.run(ctx); ctx.Err() == nil {
 		return fmt.Errorf("keeping wakes: %w", err)
 	}
 	return nil // it was asked to end, or its term is over
 }
 
-// naming is which shards a group or a target names, and at which revision it was written.
-type naming struct {
-	shards []string
-	at     int64
-}
-
-// keeper compares wakes with groups and targets.
-type keeper struct {
-	store   *Store
-	groups  map[string]naming
-	targets map[string]naming
-	wakes   map[string]map[string]int64 // group, shard: the revision
-	written int                         // that were missing
-}
-
 // run lists everything, and follows it, until the watch breaks or ctx ends; the error says why.
 func (k *keeper) run(ctx context.Context) error {
-	s := k.store
-	from, end := s.prefix+groupsKey, clientv3.GetPrefixRangeEnd(s.prefix+wakesKey)
+	from, end := k.prefix+groupsKey, clientv3.GetPrefixRangeEnd(k.prefix+wakesKey)
 	touched := map[string]bool{}
-	revision, _, err := s.pages(ctx, from, end, 0, func(kv *mvccpb.KeyValue) error {
+	revision, _, err := k.pages(ctx, from, end, 0, func(kv *mvccpb.KeyValue) error {
 		k.take(kv, false, touched)
 		return nil
 	})
@@ -103,7 +101,7 @@ func (k *keeper) run(ctx context.Context) error {
 		return err
 	}
 	// One range, so that the changes of a transaction come together: a wake that is missing then was not written.
-	for change := range s.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end), clientv3.WithRev(revision+1)) {
+	for change := range k.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end), clientv3.WithRev(revision+1)) {
 		if err := change.Err(); err != nil {
 			return err
 		}
@@ -120,7 +118,7 @@ func (k *keeper) run(ctx context.Context) error {
 
 // take takes one key in, and notes which group it is of.
 func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
-	kind, rest, _ := strings.Cut(k.store.name(kv.Key), "/")
+	kind, rest, _ := strings.Cut(k.name(kv.Key), "/")
 	var n naming
 	switch kind + "/" {
 	case groupsKey:
@@ -155,13 +153,13 @@ func (k *keeper) missing(group string) (ops []clientv3.Op) {
 	wanted := map[string]bool{}
 	for _, shard := range slices.Concat(g.shards, t.shards) {
 		if !wanted[shard] && k.wakes[group][shard] < max(g.at, t.at) {
-			ops = append(ops, clientv3.OpPut(k.store.wakeKey(shard, group), ""))
+			ops = append(ops, clientv3.OpPut(k.wakeKey(shard, group), ""))
 		}
 		wanted[shard] = true
 	}
 	for _, shard := range slices.Sorted(maps.Keys(k.wakes[group])) {
 		if !wanted[shard] {
-			ops = append(ops, clientv3.OpDelete(k.store.wakeKey(shard, group)))
+			ops = append(ops, clientv3.OpDelete(k.wakeKey(shard, group)))
 		}
 	}
 	return ops[:min(len(ops), wakesMax)] // what is written comes back by the watch, and then the rest is
@@ -177,14 +175,14 @@ func (k *keeper) repair(ctx context.Context, groups map[string]bool) error {
 			continue
 		}
 		seen := pair{Group{Revision: k.groups[group].at}, Target{Revision: k.targets[group].at}}
-		ops = append(ops, clientv3.OpTxn(k.store.unchanged(group, seen), missing, nil))
+		ops = append(ops, clientv3.OpTxn(k.unchanged(group, seen), missing, nil))
 	}
 	if len(ops) == 0 {
 		return nil
 	}
 	if k.written == 0 {
-		slog.Info("keys that tell shards of their groups were missing: an older program writes groups, or did", "prefix", k.store.prefix, "groups", len(ops))
+		slog.Info("keys that tell shards of their groups were missing: an older program writes groups, or did", "prefix", k.prefix, "groups", len(ops))
 	}
 	k.written += len(ops)
-	return k.store.write(ctx, ops)
+	return k.write(ctx, ops)
 }

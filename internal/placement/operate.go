@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -33,18 +34,21 @@ func (s *Store) MetaOf(ctx context.Context, store uuid.UUID) (Meta, error) {
 // ViewOf is View of a store that is known to exist: ErrPlacementLost where etcd is empty, ErrOtherStore where it holds
 // another, ErrFrozen where it was set back.
 func (s *Store) ViewOf(ctx context.Context, store uuid.UUID) (View, error) {
-	st, err := s.list(ctx)
-	if err == nil && !st.hasMeta {
-		err = fmt.Errorf("%w: no key %s", ErrNoMeta, s.prefix+metaKey)
-	}
+	_, view, err := s.listOf(ctx, store)
+	return view, err
+}
+
+// listOf is ViewOf, with the state that the view is of.
+func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, View, error) {
+	st, err := s.existing(ctx)
 	if err != nil {
-		return View{}, s.known(store, uuid.Nil, err)
+		return nil, View{}, s.known(store, uuid.Nil, err)
 	}
 	view := s.withDomains(st.publish())
 	if err := s.known(store, view.Meta.StoreUUID, nil); err != nil {
-		return view, err
+		return nil, view, err
 	}
-	return view, s.frozen(ctx, st, whoPlans)
+	return st, view, s.frozen(ctx, st, whoPlans)
 }
 
 // whoPlans is who notices, where it is not a shard.
@@ -79,22 +83,12 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 	if err := policy.Validate(); err != nil {
 		return Planned{}, err
 	}
-	st, err := s.list(ctx)
-	if err != nil {
-		return Planned{}, err
-	}
-	view := s.withDomains(st.publish())
-	if !st.hasMeta {
-		err = fmt.Errorf("%w: no key %s", ErrNoMeta, s.prefix+metaKey)
-	}
-	if err := s.known(store, view.Meta.StoreUUID, err); err != nil {
-		return Planned{}, err
-	}
-	if err := s.frozen(ctx, st, whoPlans); err != nil {
-		return Planned{View: view}, err
-	}
+	st, view, err := s.listOf(ctx, store)
 	out := Planned{View: view}
-	meta := clientv3.Compare(clientv3.ModRevision(s.prefix+metaKey), "=", st.metaRevision)
+	if err != nil {
+		return out, err
+	}
+	meta := s.at(metaKey, st.metaRevision)
 	if missing := missingGroups(view); len(missing) > 0 {
 		if err := s.createGroups(ctx, view, missing, meta, s.notFrozen()); err != nil {
 			return out, changed(err)
@@ -156,13 +150,13 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 		return err
 	}
 	key := s.prefix + statesKey + shard
-	answer, err := s.client.Get(ctx, key)
+	there, err := s.get(ctx, statesKey+shard)
 	if err != nil {
-		return fmt.Errorf("read %s from etcd: %w", key, err)
+		return err
 	}
 	now := wish{State: Active}
-	if len(answer.Kvs) > 0 {
-		if err := json.Unmarshal(answer.Kvs[0].Value, &now); err != nil {
+	if there.ModRevision > 0 {
+		if err := json.Unmarshal(there.Value, &now); err != nil {
 			return fmt.Errorf("decode %s in etcd: %w", key, err)
 		}
 	}
@@ -190,17 +184,13 @@ func (s *Store) ForgetShard(ctx context.Context, store uuid.UUID, shard string) 
 		return fmt.Errorf("%w: shard %s is registered: stop it first", ErrShardHoldsGroups, shard)
 	}
 	for name, g := range view.Groups {
-		for _, m := range g.Members {
-			if m.Shard == shard {
-				return fmt.Errorf("%w: group %s is on shard %s: drain it first", ErrShardHoldsGroups, name, shard)
-			}
+		if slices.ContainsFunc(g.Members, func(m Member) bool { return m.Shard == shard }) {
+			return fmt.Errorf("%w: group %s is on shard %s: drain it first", ErrShardHoldsGroups, name, shard)
 		}
 	}
 	for name, t := range view.Targets {
-		for _, wanted := range t.Shards {
-			if wanted == shard {
-				return fmt.Errorf("%w: group %s is wanted on shard %s: drain it first", ErrShardHoldsGroups, name, shard)
-			}
+		if slices.Contains(t.Shards, shard) {
+			return fmt.Errorf("%w: group %s is wanted on shard %s: drain it first", ErrShardHoldsGroups, name, shard)
 		}
 	}
 	if err := s.write(ctx, []clientv3.Op{

@@ -23,9 +23,10 @@ func RunPlanner(ctx context.Context, store *Store, policy Policy, logger *slog.L
 	if err := policy.Validate(); err != nil {
 		return err
 	}
+	c := &candidate{store: store, policy: policy, logger: logger}
 	for tries := retries(); ctx.Err() == nil; tries.Wait(ctx) {
 		began := time.Now()
-		if err := store.plannerTerm(ctx, policy, logger); ctx.Err() == nil {
+		if err := c.term(ctx); ctx.Err() == nil {
 			logger.Warn("planner lost its term, tries again", "error", err)
 		}
 		if time.Since(began) > plannerLeaseSeconds*time.Second {
@@ -35,8 +36,18 @@ func RunPlanner(ctx context.Context, store *Store, policy Policy, logger *slog.L
 	return nil
 }
 
-// plannerTerm waits to be elected, then plans until the term ends.
-func (s *Store) plannerTerm(ctx context.Context, policy Policy, logger *slog.Logger) error {
+// candidate is a planner that may be elected.
+type candidate struct {
+	store    *Store
+	policy   Policy
+	logger   *slog.Logger
+	elected  clientv3.Cmp      // that its term goes on
+	unplaced map[string]string // of the view before, in this term, with the reasons
+}
+
+// term waits to be elected, then plans until the term ends.
+func (c *candidate) term(ctx context.Context) error {
+	s := c.store
 	lease, err := s.client.Grant(ctx, plannerLeaseSeconds)
 	if err != nil {
 		return fmt.Errorf("planner's lease: %w", err)
@@ -60,55 +71,51 @@ func (s *Store) plannerTerm(ctx context.Context, policy Policy, logger *slog.Log
 	if err := election.Campaign(ctx, ""); err != nil {
 		return fmt.Errorf("planner's election: %w", err)
 	}
-	elected := clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev())
-	logger.Debug("planner elected")
-	unplaced := map[string]string{}
+	c.elected, c.unplaced = clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev()), nil
+	c.logger.Debug("planner elected")
 	for view := range s.Watch(ctx) {
-		if err := s.planView(ctx, view, policy, elected, unplaced, logger); err != nil {
+		if err := c.act(ctx, view); err != nil {
 			return err
 		}
 	}
 	return errors.New("the lease was lost")
 }
 
-// planView acts on one view. unplaced holds what was logged before.
-func (s *Store) planView(ctx context.Context, view View, policy Policy, elected clientv3.Cmp, unplaced map[string]string,
-	logger *slog.Logger,
-) error {
+// act does on one view what is to be done.
+func (c *candidate) act(ctx context.Context, view View) error {
 	if held := view.Held(); held != "" {
-		logger.Warn("nothing is planned", "reason", held)
+		c.logger.Warn("nothing is planned", "reason", held)
 		return nil
 	}
 	if missing := missingGroups(view); len(missing) > 0 {
-		logger.Info("creating groups", "groups", len(missing))
-		return s.createGroups(ctx, view, missing, elected, s.notFrozen()) // the next view holds them
+		c.logger.Info("creating groups", "groups", len(missing))
+		return c.store.createGroups(ctx, view, missing, c.elected, c.store.notFrozen()) // the next view holds them
 	}
-	targets, now := Plan(view, policy)
-	logUnplaced(unplaced, now, logger)
-	clear(unplaced)
-	maps.Copy(unplaced, now)
+	targets, unplaced := Plan(view, c.policy)
+	c.logUnplaced(unplaced)
+	c.unplaced = unplaced
 	if len(targets) == 0 {
 		return nil
 	}
-	logger.Info("setting targets", "targets", len(targets), "epoch", view.Epoch)
-	late, err := s.setTargets(ctx, targets, view.pair, elected, s.notFrozen())
+	c.logger.Info("setting targets", "targets", len(targets), "epoch", view.Epoch)
+	late, err := c.store.setTargets(ctx, targets, view.pair, c.elected, c.store.notFrozen())
 	if len(late) > 0 {
-		logger.Debug("groups changed meanwhile", "groups", len(late)) // the next view holds them
+		c.logger.Debug("groups changed meanwhile", "groups", len(late)) // the next view holds them
 	}
 	return err
 }
 
 // logUnplaced says once for each reason which groups cannot be placed now and were not known to before.
-func logUnplaced(before, now map[string]string, logger *slog.Logger) {
+func (c *candidate) logUnplaced(now map[string]string) {
 	groups := map[string][]string{}
 	for _, group := range slices.Sorted(maps.Keys(now)) {
-		if reason := now[group]; before[group] != reason {
+		if reason := now[group]; c.unplaced[group] != reason {
 			groups[reason] = append(groups[reason], group)
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(groups)) {
 		names := groups[reason]
-		logger.Warn("groups cannot be placed", "groups", len(names), "first", names[0], "reason", reason)
+		c.logger.Warn("groups cannot be placed", "groups", len(names), "first", names[0], "reason", reason)
 	}
 }
 

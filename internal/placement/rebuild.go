@@ -200,9 +200,8 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 		if err != nil {
 			return fmt.Errorf("encode volume %s: %w", v.Volume, err)
 		}
-		key := s.prefix + volumesKey + v.Volume.String()
-		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-			[]clientv3.Op{clientv3.OpPut(key, string(value))}, nil))
+		key := volumesKey + v.Volume.String()
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{s.at(key, 0)}, []clientv3.Op{clientv3.OpPut(s.prefix+key, string(value))}, nil))
 	}
 	var unknown []string
 	for name, g := range st.groups {
@@ -214,7 +213,7 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	if slices.Sort(unknown); len(unknown) > 0 && !force {
 		return fmt.Errorf("%w: it holds groups that no volume has: %s", ErrStoreExists, strings.Join(unknown, ", "))
 	}
-	unchanged := clientv3.Compare(clientv3.ModRevision(s.prefix+metaKey), "=", st.metaRevision)
+	unchanged := s.at(metaKey, st.metaRevision)
 	err = s.write(ctx, []clientv3.Op{clientv3.OpDelete(s.prefix+wakesKey, clientv3.WithPrefix())}, unchanged)
 	if err == nil {
 		err = s.write(ctx, ops, unchanged)
@@ -228,7 +227,7 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	}
 	return restoring(s.write(ctx, []clientv3.Op{
 		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()), // of before: they are planned anew
-		clientv3.OpPut(s.prefix+metaKey, string(value)), s.thaw(),
+		clientv3.OpPut(s.prefix+metaKey, string(value)), clientv3.OpDelete(s.prefix + frozenKey),
 	}, unchanged))
 }
 

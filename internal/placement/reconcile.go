@@ -28,7 +28,7 @@ func (s *Store) Reconcile(ctx context.Context, r Rebuilt, silent []string) (Reco
 	if !st.hasMeta || st.view.Freeze == nil || st.view.Meta.StoreUUID != r.Meta.StoreUUID {
 		return Reconciled{}, nil
 	}
-	c := &reconciler{store: s, st: st}
+	c := &reconciler{keys: s.keys, st: st}
 	for _, g := range r.Groups {
 		if short, ok := r.Short[g.Name]; ok {
 			c.waits("group %s: %s", g.Name, short)
@@ -52,15 +52,16 @@ func (s *Store) Unreconciled(ctx context.Context, why ...string) error {
 	if err != nil || st.view.Freeze == nil {
 		return err
 	}
-	c := &reconciler{store: s, st: st, done: Reconciled{Waits: why}}
+	c := &reconciler{keys: s.keys, st: st, done: Reconciled{Waits: why}}
 	return c.say(ctx)
 }
 
 // reconciler compares one listing with what was found.
 type reconciler struct {
-	store *Store
-	st    *state
-	done  Reconciled
+	keys
+
+	st   *state
+	done Reconciled
 }
 
 func (c *reconciler) waits(format string, args ...any) {
@@ -107,11 +108,10 @@ func (c *reconciler) put(ctx context.Context, g Group, target Target, before pai
 	if err != nil {
 		return fmt.Errorf("encode target of %s: %w", g.Name, err)
 	}
-	s := c.store
-	answer, err := s.client.Txn(ctx).
-		If(append(s.unchanged(g.Name, before), clientv3.Compare(clientv3.CreateRevision(s.prefix+frozenKey), ">", 0))...).
-		Then(append(s.wakeOps(g.Name, before.concerned(), concerned(g, target)),
-			clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)), clientv3.OpPut(s.prefix+targetsKey+g.Name, string(wanted)))...).Commit()
+	answer, err := c.client.Txn(ctx).
+		If(append(c.unchanged(g.Name, before), clientv3.Compare(clientv3.CreateRevision(c.prefix+frozenKey), ">", 0))...).
+		Then(append(c.wakeOps(g.Name, before.concerned(), concerned(g, target)),
+			clientv3.OpPut(c.prefix+groupsKey+g.Name, string(value)), clientv3.OpPut(c.prefix+targetsKey+g.Name, string(wanted)))...).Commit()
 	if err != nil {
 		return fmt.Errorf("write group %s to etcd: %w", g.Name, err)
 	}
@@ -156,27 +156,22 @@ func (c *reconciler) say(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the freeze: %w", err)
 	}
-	key := c.store.prefix + frozenKey
-	_, err = c.store.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", c.st.freezeAt)).
-		Then(clientv3.OpPut(key, string(value))).Commit()
-	if err != nil {
-		return fmt.Errorf("write %s to etcd: %w", key, err)
+	if _, err := c.replace(ctx, frozenKey, value, c.at(frozenKey, c.st.freezeAt)); err != nil {
+		return fmt.Errorf("write %s to etcd: %w", c.prefix+frozenKey, err)
 	}
 	return nil
 }
 
 // lift ends the freeze: from now on epochs are above all that were ever seen, and everybody follows etcd again.
 func (c *reconciler) lift(ctx context.Context, base uint64) error {
-	s, meta := c.store, c.st.view.Meta
+	meta := c.st.view.Meta
 	meta.EpochBase = max(base, meta.EpochBase+epochJump)
 	value, err := json.Marshal(meta)
 	if err != nil {
 		return fmt.Errorf("encode meta: %w", err)
 	}
-	answer, err := s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(s.prefix+frozenKey), "=", c.st.freezeAt),
-			clientv3.Compare(clientv3.ModRevision(s.prefix+metaKey), "=", c.st.metaRevision)).
-		Then(clientv3.OpPut(s.prefix+metaKey, string(value)), s.thaw()).Commit()
+	answer, err := c.client.Txn(ctx).If(c.at(frozenKey, c.st.freezeAt), c.at(metaKey, c.st.metaRevision)).
+		Then(clientv3.OpPut(c.prefix+metaKey, string(value)), clientv3.OpDelete(c.prefix+frozenKey)).Commit()
 	if err != nil {
 		return fmt.Errorf("lift the freeze in etcd: %w", err)
 	}

@@ -33,13 +33,14 @@ const leaseSeconds = 6
 // name or volume is another's by now: it must stop serving. An etcd that does not answer is no such reason. stop waits
 // for refused to return.
 func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(error)) (stop func(), err error) {
-	if err := validateShard(shard); err != nil {
+	r, err := s.registration(shard)
+	if err != nil {
 		return nil, err
 	}
-	if shard.Boot == uuid.Nil {
-		shard.Boot = uuid.New()
+	if r.shard.Boot == uuid.Nil {
+		r.shard.Boot = uuid.New()
 	}
-	lease, err := s.registerFirst(ctx, shard)
+	lease, err := r.first(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -47,8 +48,8 @@ func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer s.forgetSteps(shard.Boot)
-		if err := s.keepRegistered(ctx, shard, lease); err != nil {
+		defer r.steps.Delete(r.shard.Boot)
+		if err := r.keep(ctx, lease); err != nil {
 			slog.Error("cannot register again", "shard", shard.Name, "error", err)
 			for _, tell := range refused {
 				tell(err)
@@ -61,35 +62,59 @@ func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(
 	}), nil
 }
 
-func validateShard(shard Shard) error {
+// MayRegister tells, as RegisterShard would, whether a shard may be registered as it will be, and which step of its
+// volume is registered now; zero: none is. Nothing is written, here or to its volume: a copy that raised its generation
+// each time it is refused would come to have a later one than the volume it is a copy of.
+func (s *Store) MayRegister(ctx context.Context, shard Shard) (registered Step, err error) {
+	r, err := s.registration(shard)
+	if err != nil {
+		return Step{}, err
+	}
+	_, registered, err = r.may(ctx)
+	if err != nil {
+		return Step{}, fmt.Errorf("register shard %s in etcd: %w", shard.Name, err)
+	}
+	return registered, nil
+}
+
+// registration is that of one process of a shard. One goroutine at a time uses it.
+type registration struct {
+	keys
+
+	shard Shard     // in the last step that it was told of
+	steps *sync.Map // Store.steps
+}
+
+// registration checks a shard that is to be registered.
+func (s *Store) registration(shard Shard) (*registration, error) {
 	if err := ValidateShardName(shard.Name); err != nil {
-		return err
+		return nil, err
 	}
 	if shard.VolumeUUID == uuid.Nil {
-		return fmt.Errorf("shard %s: the volume UUID is zero", shard.Name)
+		return nil, fmt.Errorf("shard %s: the volume UUID is zero", shard.Name)
 	}
 	if _, _, err := net.SplitHostPort(shard.Address); err != nil {
-		return fmt.Errorf("shard %s: address %q: give host:port: %w", shard.Name, shard.Address, err)
+		return nil, fmt.Errorf("shard %s: address %q: give host:port: %w", shard.Name, shard.Address, err)
 	}
 	if err := shard.State.validate(); err != nil {
-		return fmt.Errorf("shard %s: %w", shard.Name, err)
+		return nil, fmt.Errorf("shard %s: %w", shard.Name, err)
 	}
-	return nil
+	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
 // registerPatience bounds the tries of the first registration while etcd is too slow for it.
 const registerPatience = time.Minute
 
-// registerFirst is registerOnce, again while etcd is too slow: its disk stands still for a while, mostly. What a try
-// that had no answer has written is this process's own, and does not stand in the way of the next one.
-func (s *Store) registerFirst(ctx context.Context, shard Shard) (clientv3.LeaseID, error) {
+// first is once, again while etcd is too slow: its disk stands still for a while, mostly. What a try that had no answer
+// has written is this process's own, and does not stand in the way of the next one.
+func (r *registration) first(ctx context.Context) (clientv3.LeaseID, error) {
 	began := time.Now()
 	for tries := retries(); ; tries.Wait(ctx) {
-		lease, err := s.registerOnce(ctx, shard)
+		lease, err := r.once(ctx)
 		if err == nil || !isPassing(err) || ctx.Err() != nil || time.Since(began) > registerPatience {
 			return lease, err
 		}
-		slog.Warn("the shard could not be registered, tried again", "shard", shard.Name, "error", err)
+		slog.Warn("the shard could not be registered, tried again", "shard", r.shard.Name, "error", err)
 	}
 }
 
@@ -102,17 +127,17 @@ func isPassing(err error) bool {
 	return status.Code(err) == codes.Unavailable
 }
 
-// registerOnce makes a lease and writes the shard under it, and its volume's generation for good.
-func (s *Store) registerOnce(ctx context.Context, shard Shard) (clientv3.LeaseID, error) {
-	granted, err := s.client.Grant(ctx, leaseSeconds)
+// once makes a lease and writes the shard under it, and its volume's generation for good.
+func (r *registration) once(ctx context.Context) (clientv3.LeaseID, error) {
+	granted, err := r.client.Grant(ctx, leaseSeconds)
 	if err != nil {
-		return 0, fmt.Errorf("register shard %s in etcd: %w", shard.Name, err)
+		return 0, fmt.Errorf("register shard %s in etcd: %w", r.shard.Name, err)
 	}
 	for {
-		done, err := s.tryRegister(ctx, shard, granted.ID)
+		done, err := r.try(ctx, granted.ID)
 		if err != nil {
-			s.revoke(granted.ID)
-			return 0, fmt.Errorf("register shard %s in etcd: %w", shard.Name, err)
+			r.revoke(granted.ID)
+			return 0, fmt.Errorf("register shard %s in etcd: %w", r.shard.Name, err)
 		}
 		if done {
 			return granted.ID, nil
@@ -120,108 +145,86 @@ func (s *Store) registerOnce(ctx context.Context, shard Shard) (clientv3.LeaseID
 	}
 }
 
-// MayRegister tells, as RegisterShard would, whether a shard may be registered as it will be, and which step of its
-// volume is registered now; zero: none is. Nothing is written, here or to its volume: a copy that raised its generation
-// each time it is refused would come to have a later one than the volume it is a copy of.
-func (s *Store) MayRegister(ctx context.Context, shard Shard) (registered Step, err error) {
-	if err := validateShard(shard); err != nil {
-		return Step{}, err
-	}
-	_, registered, err = s.mayRegister(ctx, shard)
-	if err != nil {
-		return Step{}, fmt.Errorf("register shard %s in etcd: %w", shard.Name, err)
-	}
-	return registered, nil
-}
-
-// mayRegister gives the conditions under which what it has read still holds, and the step of the volume that is
-// registered.
-func (s *Store) mayRegister(ctx context.Context, shard Shard) (conditions []clientv3.Cmp, registered Step, err error) {
-	key, volumeKey := s.prefix+shardsKey+shard.Name, s.prefix+volumesKey+shard.VolumeUUID.String()
-	read, err := s.client.Txn(ctx).Then(clientv3.OpGet(key), clientv3.OpGet(volumeKey)).Commit()
+// may gives the conditions under which what it has read still holds, and the step of the volume that is registered.
+func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, registered Step, err error) {
+	key, volumeKey := shardsKey+r.shard.Name, volumesKey+r.shard.VolumeUUID.String()
+	read, err := r.client.Txn(ctx).Then(clientv3.OpGet(r.prefix+key), clientv3.OpGet(r.prefix+volumeKey)).Commit()
 	if err != nil {
 		return nil, Step{}, err
 	}
-	var revisions [2]int64
-	var values [2][]byte
-	for i, r := range read.Responses {
-		if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
-			revisions[i], values[i] = kvs[0].ModRevision, kvs[0].Value
+	there, volume := only(read.Responses[0].GetResponseRange().Kvs), only(read.Responses[1].GetResponseRange().Kvs)
+	if there.ModRevision > 0 {
+		var other Shard
+		if err := json.Unmarshal(there.Value, &other); err != nil {
+			return nil, Step{}, fmt.Errorf("shard %s is registered with a value that cannot be read: %w", r.shard.Name, err)
 		}
-	}
-	if values[0] != nil {
-		var there Shard
-		if err := json.Unmarshal(values[0], &there); err != nil {
-			return nil, Step{}, fmt.Errorf("shard %s is registered with a value that cannot be read: %w", shard.Name, err)
-		}
-		if err := MayReplace(there, shard); err != nil {
+		if err := MayReplace(other, r.shard); err != nil {
 			return nil, Step{}, err
 		}
-		if err := s.gone(ctx, there, shard, clientv3.LeaseID(read.Responses[0].GetResponseRange().Kvs[0].Lease)); err != nil {
+		if err := r.gone(ctx, other, clientv3.LeaseID(there.Lease)); err != nil {
 			return nil, Step{}, err
 		}
 	}
-	conditions = []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(key), "=", revisions[0]),
-		clientv3.Compare(clientv3.ModRevision(volumeKey), "=", revisions[1]),
-	}
-	if values[1] != nil {
-		seen, err := decodeVolumeSeen(values[1], shard.VolumeUUID)
+	conditions = []clientv3.Cmp{r.at(key, there.ModRevision), r.at(volumeKey, volume.ModRevision)}
+	if volume.ModRevision > 0 {
+		seen, err := mayFollow(volume.Value, r.shard)
 		if err != nil {
 			return nil, Step{}, err
 		}
-		if err := MayFollow(seen, shard); err != nil {
-			return nil, Step{}, err
-		}
 		registered = seen.Step
-		if seen.Shard != shard.Name {
-			otherKey := s.prefix + shardsKey + seen.Shard
-			revision, err := s.notLive(ctx, otherKey, shard)
+		if seen.Shard != r.shard.Name {
+			unchanged, err := r.notLive(ctx, shardsKey+seen.Shard)
 			if err != nil {
 				return nil, Step{}, err
 			}
-			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(otherKey), "=", revision))
+			conditions = append(conditions, unchanged)
 		}
 	}
 	return conditions, registered, nil
 }
 
-// tryRegister writes shard and volume in one transaction, where both are as they were read; false: they were not.
-func (s *Store) tryRegister(ctx context.Context, shard Shard, lease clientv3.LeaseID) (bool, error) {
-	key, volumeKey := s.prefix+shardsKey+shard.Name, s.prefix+volumesKey+shard.VolumeUUID.String()
-	shard = s.inStep(shard)
-	conditions, _, err := s.mayRegister(ctx, shard)
+// try writes shard and volume in one transaction, where both are as they were read; false: they were not.
+func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, error) {
+	if last, stepped := r.steps.Load(r.shard.Boot); stepped {
+		r.shard.Step, r.shard.Registered = last.(Shard).Step, last.(Shard).Registered
+	}
+	conditions, _, err := r.may(ctx)
 	if err != nil {
 		return false, err
 	}
-	value, err := json.Marshal(shard)
+	value, err := json.Marshal(r.shard)
 	if err != nil {
 		return false, err
 	}
-	seen, err := json.Marshal(shard.Seen())
+	seen, err := json.Marshal(r.shard.Seen())
 	if err != nil {
 		return false, err
 	}
-	put, err := s.client.Txn(ctx).If(conditions...).
-		Then(clientv3.OpPut(key, string(value), clientv3.WithLease(lease)), clientv3.OpPut(volumeKey, string(seen))).Commit()
+	put, err := r.client.Txn(ctx).If(conditions...).
+		Then(clientv3.OpPut(r.prefix+shardsKey+r.shard.Name, string(value), clientv3.WithLease(lease)),
+			clientv3.OpPut(r.prefix+volumesKey+r.shard.VolumeUUID.String(), string(seen))).Commit()
 	return err == nil && put.Succeeded, err
 }
 
-// notLive refuses a volume that is registered live under another shard's key, whose revision it answers.
-func (s *Store) notLive(ctx context.Context, key string, shard Shard) (revision int64, err error) {
-	answer, err := s.client.Get(ctx, key)
-	if err != nil || len(answer.Kvs) == 0 {
-		return 0, err
+// notLive refuses a volume that is registered live under another shard's key, and gives the condition that it is as it
+// was read.
+func (r *registration) notLive(ctx context.Context, key string) (unchanged clientv3.Cmp, err error) {
+	answer, err := r.client.Get(ctx, r.prefix+key)
+	if err != nil {
+		return unchanged, err
 	}
-	var there Shard
-	if err := json.Unmarshal(answer.Kvs[0].Value, &there); err != nil {
-		return 0, fmt.Errorf("%s in etcd cannot be read: %w", key, err)
+	found := only(answer.Kvs)
+	if found.ModRevision > 0 {
+		var there Shard
+		if err := json.Unmarshal(found.Value, &there); err != nil {
+			return unchanged, fmt.Errorf("%s in etcd cannot be read: %w", r.prefix+key, err)
+		}
+		if there.VolumeUUID == r.shard.VolumeUUID {
+			return unchanged, fmt.Errorf("%w: volume %s is live as shard %s at %s: one of them is a clone, stop it",
+				ErrNameTaken, r.shard.VolumeUUID, there.Name, there.Address)
+		}
 	}
-	if there.VolumeUUID == shard.VolumeUUID {
-		return 0, fmt.Errorf("%w: volume %s is live as shard %s at %s: one of them is a clone, stop it",
-			ErrNameTaken, shard.VolumeUUID, there.Name, there.Address)
-	}
-	return answer.Kvs[0].ModRevision, nil
+	return r.at(key, found.ModRevision), nil
 }
 
 // A registration that was seen to be renewed so often is of a process that lives. Once may be etcd, which lengthens all
@@ -232,7 +235,8 @@ const renewalsOfALivingShard = 2
 // generation of its volume, runs no more: nobody listens there, as after a crash, or its registration has run out.
 // Where it goes on to renew that, it lives, and this volume is a copy of its own: whoever starts on a copy raises the
 // copied generation too.
-func (s *Store) gone(ctx context.Context, there, shard Shard, lease clientv3.LeaseID) error {
+func (r *registration) gone(ctx context.Context, there Shard, lease clientv3.LeaseID) error {
+	shard := r.shard
 	if there.Address == shard.Address || there.Generation == shard.Generation {
 		return nil
 	}
@@ -241,7 +245,7 @@ func (s *Store) gone(ctx context.Context, there, shard Shard, lease clientv3.Lea
 		if refuses(ctx, there.Address) {
 			return nil
 		}
-		left, err := s.client.TimeToLive(ctx, lease)
+		left, err := r.client.TimeToLive(ctx, lease)
 		if err != nil {
 			return err
 		}
@@ -259,7 +263,7 @@ func (s *Store) gone(ctx context.Context, there, shard Shard, lease clientv3.Lea
 		if waited > goneMax {
 			return fmt.Errorf("the registration of shard %s at %s, on generation %d of volume %s, neither runs out nor is renewed: it has %d s left after "+
 				"%.0f s: see that etcd is well, or delete its key %s", shard.Name, there.Address, there.Generation, there.VolumeUUID, left.TTL,
-				waited.Seconds(), s.prefix+shardsKey+shard.Name)
+				waited.Seconds(), r.prefix+shardsKey+shard.Name)
 		}
 		if waited > goneEvery && !said {
 			said = true
@@ -291,27 +295,27 @@ func refuses(ctx context.Context, address string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// keepRegistered keeps the lease alive, and registers again when it is lost, until ctx ends. The error says that the
-// shard's name or volume is another's.
-func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.LeaseID) error {
+// keep keeps the lease alive, and registers again when it is lost, until ctx ends. The error says that the shard's name
+// or volume is another's.
+func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 	tries := retries()
 	for {
 		if lease != 0 {
-			s.keepAlive(ctx, lease)
+			r.keepAlive(ctx, lease)
 			tries.Again()
 		}
 		select {
 		case <-ctx.Done():
-			s.revoke(lease)
+			r.revoke(lease)
 			return nil
 		default:
 		}
 		var err error
 		attempt, cancel := context.WithTimeout(ctx, leaseSeconds*time.Second)
-		lease, err = s.registerOnce(attempt, shard)
+		lease, err = r.once(attempt)
 		cancel()
 		if err == nil {
-			slog.Info("registered again", "shard", shard.Name)
+			slog.Info("registered again", "shard", r.shard.Name)
 			continue
 		}
 		if errors.Is(err, ErrNameTaken) || errors.Is(err, ErrRolledBack) {
@@ -319,24 +323,4 @@ func (s *Store) keepRegistered(ctx context.Context, shard Shard, lease clientv3.
 		}
 		tries.Wait(ctx)
 	}
-}
-
-// keepAlive returns when the lease is lost or ctx ends. The client renews it while the answers are taken.
-func (s *Store) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
-	answers, err := s.client.KeepAlive(ctx, lease)
-	if err != nil {
-		return
-	}
-	for range answers {
-	}
-}
-
-// revoke gives a lease back, so that what hangs on it goes at once; where that fails, it expires by itself.
-func (s *Store) revoke(lease clientv3.LeaseID) {
-	if lease == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_, _ = s.client.Revoke(ctx, lease)
 }

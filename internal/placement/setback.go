@@ -2,6 +2,8 @@ package placement
 
 import (
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -76,21 +78,46 @@ func (st *state) older(last *state) string {
 	return ""
 }
 
+// memory is what this process remembers of a store.
+type memory struct {
+	mu    sync.Mutex // guards what follows
+	seen  Seen       // how far this process has seen the store
+	heard time.Time  // when etcd answered a watch last
+	held  string     // why a Watch gives no view of what etcd holds now; empty: it does
+	// domains of shards, as they were registered last; see withDomains.
+	domains map[string]string
+}
+
+// Heard tells when etcd last answered a Watch or Follow of this Store, zero: never, and why a Watch does not give what
+// etcd holds since then; empty: it does.
+func (m *memory) Heard() (last time.Time, held string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.heard, m.held
+}
+
+// hear notes that etcd has answered.
+func (m *memory) hear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.heard = time.Now()
+}
+
 // saw remembers how far this process has seen the store, and that it was set back.
-func (s *Store) saw(st *state) {
+func (m *memory) saw(st *state) {
 	if !st.hasMeta {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if st.setBack != "" {
-		s.seen.found(st, st.setBack)
+		m.seen.found(st, st.setBack)
 		return
 	}
 	now := Seen{Store: st.view.Meta.StoreUUID, Mark: st.mark()}
-	if s.seen.Store != now.Store || now.Behind(Mark{Base: s.seen.Base, Revision: s.seen.Revision}) == "" {
-		now.keep(s.seen)
-		s.seen = now
+	if m.seen.Store != now.Store || now.Behind(Mark{Base: m.seen.Base, Revision: m.seen.Revision}) == "" {
+		now.keep(m.seen)
+		m.seen = now
 	}
 }
 
@@ -110,40 +137,37 @@ func (seen *Seen) keep(before Seen) {
 
 // Newest is how far this process has seen the store, where that is later than a mark of one of its views; else that
 // mark.
-func (s *Store) Newest(m Mark) Mark {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen.SetBack != "" || s.seen.Base != m.Base || s.seen.Behind(m) != "" {
-		return m
+func (m *memory) Newest(view Mark) Mark {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.seen.SetBack != "" || m.seen.Base != view.Base || m.seen.Behind(view) != "" {
+		return view
 	}
-	return s.seen.Mark
+	return m.seen.Mark
 }
 
 // setBackSince notes that etcd is older than the state that was listed, and is the error that ends what follows it.
-func (s *Store) setBackSince(st *state, why string) error {
-	if st.hasMeta {
-		s.mu.Lock()
-		s.seen.found(st, why)
-		s.mu.Unlock()
-	}
+func (m *memory) setBackSince(st *state, why string) error {
+	st.setBack = why
+	m.saw(st)
 	return fmt.Errorf("%w: %s", errSetBack, why)
 }
 
 // before is how far the store was seen before a reading begins. What is read then cannot be older: a reading asks the
 // majority.
-func (s *Store) before() Seen {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.seen
+func (m *memory) before() Seen {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen
 }
 
 // See tells how far the store was seen by an earlier process.
-func (s *Store) See(before Seen) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen.Store != before.Store || before.Behind(s.seen.Mark) == "" {
-		before.keep(s.seen)
-		s.seen = before
+func (m *memory) See(before Seen) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.seen.Store != before.Store || before.Behind(m.seen.Mark) == "" {
+		before.keep(m.seen)
+		m.seen = before
 	}
 }
 

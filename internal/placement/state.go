@@ -94,10 +94,10 @@ func (st *state) publish() View {
 }
 
 // apply takes changes in and says whether the view is another then.
-func (st *state) apply(s *Store, events []*clientv3.Event) bool {
+func (st *state) apply(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {
-		name := s.name(e.Kv.Key)
+		name := k.name(e.Kv.Key)
 		var relevant bool
 		if e.Type == clientv3.EventTypeDelete {
 			relevant = st.drop(name)

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -41,48 +39,16 @@ var (
 // PrefixDefault is the key in etcd below which stores are.
 const PrefixDefault = "/sheaf"
 
-// Keys below <prefix>/<store name>/.
-const (
-	metaKey     = "meta"
-	shardsKey   = "shards/"
-	groupsKey   = "groups/"
-	targetsKey  = "targets/"
-	volumesKey  = "volumes/"
-	statesKey   = "states/" // what is wanted of shards, see SetShardState
-	electionKey = "election/planner"
-	// etcd refuses a transaction of more than 128 operations. One that is nested may have what the outer one leaves.
-	txnOpsMax    = 50
-	readKeysMax  = 100
-	listPageKeys = 5000
-)
-
-// Store keeps placement in etcd. Safe for concurrent use.
+// Store keeps placement in etcd. Safe for concurrent use. Its parts say what they touch, and have the methods that need
+// no more: those in etcd no memory, and the memory no etcd.
 type Store struct {
-	client *clientv3.Client
-	prefix string
+	keys
+	memory
+	grants
+	ledgers
+	weights
 
-	mu    sync.Mutex          // guards what follows
-	seen  Seen                // how far this process has seen the store
-	steps map[uuid.UUID]Shard // as NextStep told of it last, by Shard.Boot
-	heard time.Time           // when etcd answered a watch last
-	held  string              // why a Watch gives no view of what etcd holds now; empty: it does
-	// domains of shards, as they were registered last; see withDomains.
-	domains map[string]string
-}
-
-// Heard tells when etcd last answered a Watch or Follow of this Store, zero: never, and why a Watch does not give what
-// etcd holds since then; empty: it does.
-func (s *Store) Heard() (last time.Time, held string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.heard, s.held
-}
-
-// hear notes that etcd has answered.
-func (s *Store) hear() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.heard = time.Now()
+	steps sync.Map // Shard.Boot to Shard, as NextStep was told of it last
 }
 
 // NewStore names a store in etcd. Nothing is read or written. Name as ValidateShardName.
@@ -98,7 +64,8 @@ func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 	if !strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") {
 		return nil, fmt.Errorf("the prefix of stores in etcd %q: give one such as %s, with a slash before and none behind", prefix, PrefixDefault)
 	}
-	return &Store{client: client, prefix: prefix + "/" + name + "/", steps: map[uuid.UUID]Shard{}}, nil
+	k := keys{client: client, prefix: prefix + "/" + name + "/"}
+	return &Store{keys: k, grants: grants{k}, ledgers: ledgers{k}, weights: weights{k}}, nil
 }
 
 // Name of the store, as it was given.
@@ -113,30 +80,23 @@ func (s *Store) InitMeta(ctx context.Context, meta Meta) (Meta, error) {
 	if err != nil {
 		return Meta{}, fmt.Errorf("encode meta: %w", err)
 	}
-	key := s.prefix + metaKey
-	answer, err := s.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-		Then(clientv3.OpPut(key, string(value))).
-		Else(clientv3.OpGet(key)).Commit()
+	there, err := s.create(ctx, metaKey, value)
 	if err != nil {
-		return Meta{}, fmt.Errorf("create %s in etcd: %w", key, err)
+		return Meta{}, fmt.Errorf("create %s in etcd: %w", s.prefix+metaKey, err)
 	}
-	if answer.Succeeded {
-		return meta, nil
-	}
-	return decodeMeta(answer.Responses[0].GetResponseRange().Kvs[0].Value)
+	return decodeMeta(there)
 }
 
 // Meta reads what is fixed about the store. ErrNoMeta where it does not exist.
 func (s *Store) Meta(ctx context.Context) (Meta, error) {
-	answer, err := s.client.Get(ctx, s.prefix+metaKey)
+	there, err := s.get(ctx, metaKey)
 	if err != nil {
-		return Meta{}, fmt.Errorf("read %s from etcd: %w", s.prefix+metaKey, err)
+		return Meta{}, err
 	}
-	if len(answer.Kvs) == 0 {
-		return Meta{}, fmt.Errorf("%w: no key %s", ErrNoMeta, s.prefix+metaKey)
+	if there.ModRevision == 0 {
+		return Meta{}, s.noMeta()
 	}
-	return decodeMeta(answer.Kvs[0].Value)
+	return decodeMeta(there.Value)
 }
 
 func decodeMeta(value []byte) (Meta, error) {
@@ -284,24 +244,6 @@ func (g Group) acceptsLeader(next Group) error {
 	return nil
 }
 
-// UpdateGroup reads a group, lets change alter it and writes it, again until nobody came between. It writes nothing
-// where change answers an error, which it returns.
-func (s *Store) UpdateGroup(ctx context.Context, name string, change func(*Group) error) (Group, error) {
-	for {
-		g, err := s.Group(ctx, name)
-		if err != nil {
-			return Group{}, err
-		}
-		if err := change(&g); err != nil {
-			return Group{}, err
-		}
-		g, err = s.PutGroup(ctx, g)
-		if !errors.Is(err, ErrChanged) {
-			return g, err
-		}
-	}
-}
-
 // SetTargets writes targets, in transactions of at most 50, and wakes the shards that they concern.
 func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 	for len(targets) > 0 {
@@ -346,31 +288,6 @@ func (s *Store) setTargets(ctx context.Context, targets []Target, read func(name
 	return changed, err
 }
 
-// write applies ops in transactions of at most txnOpsMax; each only where all of onlyIf hold, else ErrNotElected.
-func (s *Store) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
-	_, err := s.writeEach(ctx, ops, onlyIf...)
-	return err
-}
-
-// writeEach is write that says, for each op that was applied, whether it was done: a nested transaction whose
-// conditions do not hold was not.
-func (s *Store) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
-	for chunk := range slices.Chunk(ops, txnOpsMax) {
-		answer, err := s.client.Txn(ctx).If(onlyIf...).Then(chunk...).Commit()
-		if err != nil {
-			return done, fmt.Errorf("write %d keys below %s to etcd: %w", len(chunk), s.prefix, err)
-		}
-		if !answer.Succeeded {
-			return done, ErrNotElected
-		}
-		for _, r := range answer.Responses {
-			nested := r.GetResponseTxn()
-			done = append(done, nested == nil || nested.Succeeded)
-		}
-	}
-	return done, nil
-}
-
 // createGroups makes groups of a view that are not there, for the elected planner only.
 func (s *Store) createGroups(ctx context.Context, view View, groups []Group, onlyIf ...clientv3.Cmp) error {
 	ops := make([]clientv3.Op, 0, len(groups))
@@ -386,6 +303,3 @@ func (s *Store) createGroups(ctx context.Context, view View, groups []Group, onl
 	}
 	return s.write(ctx, ops, onlyIf...)
 }
-
-// name cuts the store's prefix off a key.
-func (s *Store) name(key []byte) string { return strings.TrimPrefix(string(key), s.prefix) }

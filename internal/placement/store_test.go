@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
@@ -180,7 +181,7 @@ func TestUpdateGroupLosesNoChange(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for range 10 {
-				if _, err := store.UpdateGroup(ctx, "n", func(g *placement.Group) error { g.Records++; return nil }); err != nil {
+				if _, err := placementtest.UpdateGroup(ctx, store, "n", func(g *placement.Group) error { g.Records++; return nil }); err != nil {
 					t.Error(err)
 				}
 			}

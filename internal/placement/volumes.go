@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Step is one of the states that a volume was in, one after the other: each start of a shard makes another one, and so
@@ -81,64 +80,40 @@ func MayReplace(there, shard Shard) error {
 	return nil
 }
 
-func decodeVolumeSeen(value []byte, volume uuid.UUID) (seen VolumeSeen, err error) {
+// mayFollow is MayFollow of what etcd holds of the shard's volume, which it answers too.
+func mayFollow(value []byte, shard Shard) (seen VolumeSeen, err error) {
 	if err := json.Unmarshal(value, &seen); err != nil {
-		return seen, fmt.Errorf("volume %s was registered with a value that cannot be read: %w", volume, err)
+		return seen, fmt.Errorf("volume %s was registered with a value that cannot be read: %w", shard.VolumeUUID, err)
 	}
-	return seen, nil
+	return seen, MayFollow(seen, shard)
 }
 
 // NextStep tells etcd that the volume of a shard that is registered is in its next step. ErrRolledBack: another process
 // has registered the volume meanwhile, and this one must stop serving. After any other error the same step is to be
 // told again.
 func (s *Store) NextStep(ctx context.Context, shard Shard) error {
-	s.mu.Lock()
-	s.steps[shard.Boot] = shard // the step is on the disk: a registration made anew tells this one
-	s.mu.Unlock()
-	key := s.prefix + volumesKey + shard.VolumeUUID.String()
+	s.steps.Store(shard.Boot, shard) // the step is on the disk: a registration made anew tells this one
+	key := volumesKey + shard.VolumeUUID.String()
 	value, err := json.Marshal(shard.Seen())
 	if err != nil {
 		return err
 	}
 	for {
-		answer, err := s.client.Get(ctx, key)
+		there, err := s.get(ctx, key)
 		if err != nil {
-			return fmt.Errorf("read %s from etcd: %w", key, err)
+			return err
 		}
-		var revision int64
-		if len(answer.Kvs) > 0 {
-			seen, err := decodeVolumeSeen(answer.Kvs[0].Value, shard.VolumeUUID)
-			if err != nil {
+		if there.ModRevision > 0 {
+			if _, err := mayFollow(there.Value, shard); err != nil {
 				return err
 			}
-			if err := MayFollow(seen, shard); err != nil {
-				return err
-			}
-			revision = answer.Kvs[0].ModRevision
 		}
-		put, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).Then(clientv3.OpPut(key, string(value))).Commit()
+		done, err := s.replace(ctx, key, value, s.at(key, there.ModRevision))
 		if err != nil {
-			return fmt.Errorf("write %s in etcd: %w", key, err)
+			return fmt.Errorf("write %s in etcd: %w", s.prefix+key, err)
 		}
-		if put.Succeeded {
+		if done {
 			return nil
 		}
 	}
-}
-
-// inStep is a shard with the last step that its volume was taken to since it was registered.
-func (s *Store) inStep(shard Shard) Shard {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if last, stepped := s.steps[shard.Boot]; stepped {
-		shard.Step, shard.Registered = last.Step, last.Registered
-	}
-	return shard
-}
-
-// forgetSteps ends what NextStep remembers of a process.
-func (s *Store) forgetSteps(boot uuid.UUID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.steps, boot)
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -34,17 +33,17 @@ func concerned(g Group, t Target) []string {
 	return slices.Compact(names)
 }
 
-func (s *Store) wakeKey(shard, group string) string { return s.prefix + wakesKey + shard + "/" + group }
+func (k keys) wakeKey(shard, group string) string { return k.prefix + wakesKey + shard + "/" + group }
 
 // wakeOps tell the shards that a group concerns now, and those that it concerned before, that it is written.
-func (s *Store) wakeOps(group string, before, now []string) []clientv3.Op {
+func (k keys) wakeOps(group string, before, now []string) []clientv3.Op {
 	ops := make([]clientv3.Op, 0, len(before)+len(now))
 	for _, shard := range now {
-		ops = append(ops, clientv3.OpPut(s.wakeKey(shard, group), ""))
+		ops = append(ops, clientv3.OpPut(k.wakeKey(shard, group), ""))
 	}
 	for _, shard := range before {
 		if !slices.Contains(now, shard) {
-			ops = append(ops, clientv3.OpDelete(s.wakeKey(shard, group)))
+			ops = append(ops, clientv3.OpDelete(k.wakeKey(shard, group)))
 		}
 	}
 	return ops[:min(len(ops), wakesMax)] // the keeper writes the rest
@@ -100,55 +99,18 @@ type pair struct {
 func (p pair) concerned() []string { return concerned(p.group, p.target) }
 
 // unchanged are the conditions under which a pair is as it was read.
-func (s *Store) unchanged(name string, p pair) []clientv3.Cmp {
-	return []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(s.prefix+groupsKey+name), "=", p.group.Revision),
-		clientv3.Compare(clientv3.ModRevision(s.prefix+targetsKey+name), "=", p.target.Revision),
-	}
-}
-
-// read gets keys, named without the store's prefix, at one revision. Those that are not there are missing in found.
-func (s *Store) read(ctx context.Context, names []string) (found map[string]*mvccpb.KeyValue, at readAt, err error) {
-	found = make(map[string]*mvccpb.KeyValue, len(names))
-	for chunk := range slices.Chunk(names, readKeysMax) {
-		ops := make([]clientv3.Op, 0, len(chunk))
-		for _, name := range chunk {
-			var options []clientv3.OpOption
-			if at.revision > 0 {
-				options = append(options, clientv3.WithRev(at.revision))
-			}
-			ops = append(ops, clientv3.OpGet(s.prefix+name, options...))
-		}
-		answer, err := s.client.Txn(ctx).Then(ops...).Commit()
-		if err != nil {
-			return nil, at, fmt.Errorf("read %d keys below %s from etcd: %w", len(chunk), s.prefix, err)
-		}
-		if at.revision == 0 {
-			at = readAt{answer.Header.Revision, answer.Header.ClusterId}
-		}
-		for i, r := range answer.Responses {
-			if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
-				found[chunk[i]] = kvs[0]
-			}
-		}
-	}
-	return found, at, nil
-}
-
-// readAt is where something was read.
-type readAt struct {
-	revision int64
-	cluster  uint64
+func (k keys) unchanged(name string, p pair) []clientv3.Cmp {
+	return []clientv3.Cmp{k.at(groupsKey+name, p.group.Revision), k.at(targetsKey+name, p.target.Revision)}
 }
 
 // pairs reads groups and their targets at one revision, and whether the store is frozen. A target that cannot be read
 // names nobody.
-func (s *Store) pairs(ctx context.Context, names ...string) (pairs map[string]pair, frozen bool, err error) {
+func (k keys) pairs(ctx context.Context, names ...string) (pairs map[string]pair, frozen bool, err error) {
 	keys := make([]string, 0, 2*len(names)+1)
 	for _, name := range names {
 		keys = append(keys, groupsKey+name, targetsKey+name)
 	}
-	found, _, err := s.read(ctx, append(keys, frozenKey))
+	found, _, err := k.read(ctx, append(keys, frozenKey))
 	if err != nil {
 		return nil, false, err
 	}
@@ -181,11 +143,7 @@ func (s *Store) Look(ctx context.Context, group string) (View, error) {
 	if err := st.putAll(found); err != nil {
 		return View{}, err
 	}
-	var keys []string
-	for _, shard := range concerned(st.groups[group], st.targets[group]) {
-		keys = append(keys, shardsKey+shard)
-	}
-	if found, _, err = s.read(ctx, keys); err != nil { // at a later revision: a shard that is named is there by then
+	if found, _, err = s.read(ctx, shardKeys(concerned(st.groups[group], st.targets[group]))); err != nil { // at a later revision: a shard that is named is there by then
 		return View{}, err
 	}
 	if err := st.putAll(found); err != nil {

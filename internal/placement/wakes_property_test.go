@@ -85,7 +85,11 @@ func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err e
 		_, _, err = r.store.CreateGroup(ctx, NewGroup(r.meta.Routing, name, 0))
 		return "create " + name, err
 	case 1, 2:
-		_, err = r.store.UpdateGroup(ctx, name, func(g *Group) error { g.Members = members; return nil })
+		g, err := r.store.Group(ctx, name)
+		if err == nil {
+			g.Members = members
+			_, err = r.store.PutGroup(ctx, g)
+		}
 		return "members of " + name, err
 	case 3:
 		g, err := r.store.Group(ctx, name)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,15 +32,15 @@ var sayFailing = 5 * time.Second
 
 // View lists everything now, at one revision. ErrNoMeta where the store does not exist.
 func (s *Store) View(ctx context.Context) (View, error) {
-	st, err := s.list(ctx)
+	st, err := s.existing(ctx)
 	if err != nil {
 		return View{}, err
 	}
-	if !st.hasMeta {
-		return View{}, fmt.Errorf("%w: no key %s", ErrNoMeta, s.prefix+metaKey)
-	}
 	return s.withDomains(st.publish()), nil
 }
+
+// noMeta is ErrNoMeta that says where the store was looked for.
+func (k keys) noMeta() error { return fmt.Errorf("%w: no key %s", ErrNoMeta, k.prefix+metaKey) }
 
 // Watch gives a view as soon as the store exists, and a newer one after changes, each coherent at one revision, epochs
 // growing; where only what groups weigh has changed, the epoch stays. A slow reader gets only the newest. It goes on
@@ -141,7 +140,7 @@ func (w *watcher) run(ctx context.Context) error {
 				return err
 			}
 			// All changes of one revision come in one response (fragments are not asked for).
-			if st.apply(w.store, change.Events) && !dirty {
+			if st.apply(w.store.keys, change.Events) && !dirty {
 				dirty = true
 				settle.Reset(viewSettle)
 			}
@@ -152,7 +151,7 @@ func (w *watcher) run(ctx context.Context) error {
 			if err := change.Err(); err != nil {
 				return err
 			}
-			if st.applyWeights(w.store, change.Events) && !dirty && !weighed {
+			if st.applyWeights(w.store.keys, change.Events) && !dirty && !weighed {
 				weighed = true
 				settle.Reset(weightsSettle)
 			}
@@ -188,18 +187,14 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 		return nil, nil // the watch goes on over outages
 	}
 	w.store.hear()
-	var revisions [2]int64
-	for i, r := range answer.Responses {
-		if i >= len(revisions) {
-			counts = append(counts, r.GetResponseRange().Count)
-		} else if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
-			revisions[i] = kvs[0].ModRevision
-		}
+	meta, newest := only(answer.Responses[0].GetResponseRange().Kvs), only(answer.Responses[1].GetResponseRange().Kvs)
+	for _, r := range answer.Responses[2:] {
+		counts = append(counts, r.GetResponseRange().Count)
 	}
-	if why := st.isBehind(readAt{answer.Header.Revision, answer.Header.ClusterId}, revisions[1]); why != "" {
+	if why := st.isBehind(readAt{answer.Header.Revision, answer.Header.ClusterId}, newest.ModRevision); why != "" {
 		return nil, w.store.setBackSince(st, why)
 	}
-	if revisions[0] != st.metaRevision {
+	if meta.ModRevision != st.metaRevision {
 		return nil, errMetaChanged // the watch has not told yet: to list again does no harm
 	}
 	st.looked = answer.Header.Revision
@@ -229,17 +224,16 @@ func (w *watcher) give(st *state) {
 	w.store.saw(st)
 	view := w.store.withDomains(st.publish())
 	w.given, w.epoch, w.setBack, w.known, w.held = true, view.Epoch, view.SetBack, view.Meta.StoreUUID, ""
-	for {
-		select {
-		case w.out <- view:
-			return
-		default:
-		}
-		select {
-		case <-w.out:
-		default:
-		}
+	offer(w.out, view)
+}
+
+// offer replaces what the reader of a channel of one has not taken yet. Nobody else may send.
+func offer[T any](out chan T, value T) {
+	select {
+	case <-out:
+	default:
 	}
+	out <- value
 }
 
 // holdBack says why a state must not be given; empty: it may.
@@ -260,6 +254,15 @@ func (w *watcher) holdBack(st *state) string {
 // list reads all keys that a view is made of at one revision, in pages.
 func (s *Store) list(ctx context.Context) (*state, error) { return s.listFor(ctx, true, nil) }
 
+// existing is list of a store that is there: ErrNoMeta where it is not.
+func (s *Store) existing(ctx context.Context) (*state, error) {
+	st, err := s.list(ctx)
+	if err == nil && !st.hasMeta {
+		err = s.noMeta()
+	}
+	return st, err
+}
+
 // listFor is list with or without the weights of groups. last is what was followed before, with which it is compared;
 // nil: nothing was.
 func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state, error) {
@@ -279,41 +282,13 @@ func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state,
 }
 
 // listRange adds a range of keys to a state, at its revision; the first one sets that.
-func (s *Store) listRange(ctx context.Context, st *state, from, end string) error {
-	revision, cluster, err := s.pages(ctx, from, end, st.revision, func(kv *mvccpb.KeyValue) error {
-		_, err := st.put(s.name(kv.Key), kv)
+func (k keys) listRange(ctx context.Context, st *state, from, end string) error {
+	revision, cluster, err := k.pages(ctx, from, end, st.revision, func(kv *mvccpb.KeyValue) error {
+		_, err := st.put(k.name(kv.Key), kv)
 		return err
 	})
 	if err == nil && st.revision == 0 {
 		st.revision, st.cluster = revision, cluster
 	}
 	return err
-}
-
-// pages reads a range of keys at a revision, 0: the newest, which it answers.
-func (s *Store) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error, options ...clientv3.OpOption,
-) (revision int64, cluster uint64, err error) {
-	for {
-		page := append(slices.Clone(options), clientv3.WithRange(end), clientv3.WithLimit(listPageKeys))
-		if at > 0 {
-			page = append(page, clientv3.WithRev(at))
-		}
-		answer, err := s.client.Get(ctx, from, page...)
-		if err != nil {
-			return 0, 0, fmt.Errorf("list %s in etcd: %w", s.prefix, err)
-		}
-		if at == 0 {
-			at = answer.Header.Revision
-		}
-		cluster = answer.Header.ClusterId
-		for _, kv := range answer.Kvs {
-			if err := each(kv); err != nil {
-				return 0, 0, err
-			}
-		}
-		if !answer.More {
-			return at, cluster, nil
-		}
-		from = string(answer.Kvs[len(answer.Kvs)-1].Key) + "\x00"
-	}
 }

@@ -25,6 +25,9 @@ const weightsKey = "weights/"
 // weightsPerKey is about how many groups are in one key, of 120 bytes each.
 const weightsPerKey = 1000
 
+// weights are what shards told of the groups that they lead.
+type weights struct{ keys }
+
 // Weight is what the leader of a group says of it now and then.
 type Weight struct {
 	UUID    uuid.UUID `json:"uuid"` // of the group: one of its name may have been there before
@@ -58,30 +61,29 @@ func splitWeights(shard string, weights map[string]Weight) []weightsPart {
 	return parts
 }
 
-func (s *Store) weightKey(shard string, part int) string {
-	return fmt.Sprintf("%s%s%s/%04x", s.prefix, weightsKey, shard, part)
+func (w *weights) weightKey(shard string, part int) string {
+	return fmt.Sprintf("%s%s%s/%04x", w.prefix, weightsKey, shard, part)
 }
 
 // PutWeights writes what the groups weigh that a shard leads: of all of them, what it told before is replaced. Views of
 // Watch and View take it over where the shard still leads the group and is registered with Shard.Weighs. No shard is
 // woken. Nothing is written where the store does not exist.
-func (s *Store) PutWeights(ctx context.Context, shard string, weights map[string]Weight) error {
+func (w *weights) PutWeights(ctx context.Context, shard string, weights map[string]Weight) error {
 	if err := ValidateShardName(shard); err != nil {
 		return err
 	}
-	exists := clientv3.Compare(clientv3.CreateRevision(s.prefix+metaKey), ">", 0)
 	parts := splitWeights(shard, weights)
 	for i, part := range parts {
 		value, err := json.Marshal(part)
 		if err != nil {
 			return fmt.Errorf("encode what groups weigh: %w", err)
 		}
-		ops := []clientv3.Op{clientv3.OpPut(s.weightKey(shard, i), string(value))}
+		ops := []clientv3.Op{clientv3.OpPut(w.weightKey(shard, i), string(value))}
 		if i == len(parts)-1 { // of when it led more
-			ops = append(ops, clientv3.OpDelete(s.weightKey(shard, len(parts)),
-				clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.prefix+weightsKey+shard+"/"))))
+			ops = append(ops, clientv3.OpDelete(w.weightKey(shard, len(parts)),
+				clientv3.WithRange(clientv3.GetPrefixRangeEnd(w.prefix+weightsKey+shard+"/"))))
 		}
-		if _, err := s.client.Txn(ctx).If(exists).Then(ops...).Commit(); err != nil {
+		if _, err := w.client.Txn(ctx).If(w.exists()).Then(ops...).Commit(); err != nil {
 			return fmt.Errorf("write what the groups of shard %s weigh to etcd: %w", shard, err)
 		}
 	}
@@ -89,10 +91,10 @@ func (s *Store) PutWeights(ctx context.Context, shard string, weights map[string
 }
 
 // Weights reads what a shard told last of the groups that it led, by their names.
-func (s *Store) Weights(ctx context.Context, shard string) (map[string]Weight, error) {
+func (w *weights) Weights(ctx context.Context, shard string) (map[string]Weight, error) {
 	all := newShardWeights()
-	prefix := s.prefix + weightsKey + shard + "/"
-	_, _, err := s.pages(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), 0, func(kv *mvccpb.KeyValue) error {
+	prefix := w.prefix + weightsKey + shard + "/"
+	_, _, err := w.pages(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), 0, func(kv *mvccpb.KeyValue) error {
 		return all.put(shard, strings.TrimPrefix(string(kv.Key), prefix), kv)
 	})
 	if err != nil {
@@ -150,10 +152,10 @@ func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 }
 
 // applyWeights takes changes of weights in, and says whether there were any. They do not change the epoch.
-func (st *state) applyWeights(s *Store, events []*clientv3.Event) bool {
+func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {
-		name := strings.TrimPrefix(s.name(e.Kv.Key), weightsKey)
+		name := strings.TrimPrefix(k.name(e.Kv.Key), weightsKey)
 		if e.Type != clientv3.EventTypeDelete {
 			// A value that cannot be read leaves what was known before.
 			changed = st.putWeights(name, e.Kv) == nil || changed

@@ -11,6 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
 
 // led makes a group of one copy that a shard leads; bytes and records as a program of before tells them, in the group
@@ -92,7 +93,7 @@ func TestViewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 	defer stop()
 	has("this program leads it again", 22)
 
-	if _, err := store.UpdateGroup(ctx, "g", func(g *placement.Group) error { g.Leader = "b"; return nil }); err != nil {
+	if _, err := placementtest.UpdateGroup(ctx, store, "g", func(g *placement.Group) error { g.Leader = "b"; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	has("another leads it", 30)
@@ -198,12 +199,12 @@ func TestWhatAShardHears(t *testing.T) {
 		t.Errorf("it hears of the states of others: %v", v.States)
 	}
 	// Of a group on its volume that nothing gives to it nobody wakes it.
-	if stray, err := store.UpdateGroup(ctx, "stray", func(g *placement.Group) error { g.ConfIndex++; return nil }); err == nil {
+	if stray, err := placementtest.UpdateGroup(ctx, store, "stray", func(g *placement.Group) error { g.ConfIndex++; return nil }); err == nil {
 		next("the group on its volume", func(v placement.View) bool { return v.Groups["stray"].Revision == stray.Revision })
 	} else {
 		t.Fatal(err)
 	}
-	if _, err := store.UpdateGroup(ctx, "foreign", func(g *placement.Group) error { g.Members[0].Shard = "a"; return nil }); err != nil {
+	if _, err := placementtest.UpdateGroup(ctx, store, "foreign", func(g *placement.Group) error { g.Members[0].Shard = "a"; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, f.views, "a group that came to it", func(v placement.View) bool { return v.Groups["foreign"].UUID == foreign.UUID })

@@ -78,7 +78,7 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 		if err != nil || len(found.Ranges) == 0 || len(found.Bad) > 0 {
 			t.Fatalf("the journal holds %d writes, %v, %v: the test does not test", len(found.Ranges), found.Bad, err)
 		}
-		if sb, err := volume.ReadSuperblock(after, "/v"); err != nil || !sb.Journal {
+		if sb, _, err := volume.VerifySuperblock(after, "/v"); err != nil || !sb.Journal {
 			t.Errorf("the superblock says %+v, %v", sb, err)
 		}
 		f.shard.Kill()
@@ -93,7 +93,7 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	if found, err := journal.Read(disk, "/v"); err != nil || found.Files > 0 {
 		t.Errorf("%d files of the journal are left, %v", found.Files, err)
 	}
-	if sb, err := volume.ReadSuperblock(disk, "/v"); err != nil || sb.Journal {
+	if sb, _, err := volume.VerifySuperblock(disk, "/v"); err != nil || sb.Journal {
 		t.Errorf("the superblock says %+v, %v", sb, err)
 	}
 }

@@ -53,7 +53,7 @@ func (f *fixture) settles() {
 	f.t.Helper()
 	last, since := volume.Step{}, time.Now()
 	f.eventually("nothing is written", func() bool {
-		sb, err := volume.ReadSuperblock(vfs.OS{}, f.cfg.Dir)
+		sb, _, err := volume.VerifySuperblock(vfs.OS{}, f.cfg.Dir)
 		if err != nil || sb.Step != last {
 			last, since = sb.Step, time.Now()
 		}
@@ -155,7 +155,7 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	f := start(t, newRegistry(oneGroup, "s1"), soon).ready()
 	f.put(1, data(1, 100))
 	f.settles()
-	before, err := volume.ReadSuperblock(vfs.OS{}, f.cfg.Dir)
+	before, _, err := volume.VerifySuperblock(vfs.OS{}, f.cfg.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	for n := range int64(5) {
 		f.put(1, data(1, 300+int(n)))
 	}
-	now, err := volume.ReadSuperblock(vfs.OS{}, f.cfg.Dir)
+	now, _, err := volume.VerifySuperblock(vfs.OS{}, f.cfg.Dir)
 	if err != nil || now.Step.Number != before.Step.Number+1 || now.Registered != before.Step {
 		t.Errorf("without etcd it is in step %+v, was %+v, %v", now, before, err)
 	}

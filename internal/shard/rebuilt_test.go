@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
@@ -82,7 +83,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	})
 
 	begin()
-	volume, err := survey.Volume(ctx, f.shard.Addr())
+	volume, err := survey.Volume(ctx, f.shard.Addr(), insecure.NewCredentials())
 	if err != nil {
 		t.Fatal(err)
 	}

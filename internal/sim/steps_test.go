@@ -68,7 +68,7 @@ func (m *machine) shardName() string { return fmt.Sprint("shard-", m.number) }
 
 // isForeign tells whether a disk has the volume of another machine's shard.
 func (m *machine) isForeign(disk *vfstest.Mem) bool {
-	sb, err := volume.ReadSuperblock(disk, superDir)
+	sb, _, err := volume.VerifySuperblock(disk, superDir)
 	return err == nil && sb.Shard != m.shardName() && m.world.cfg.mutation != mutateCopy
 }
 
@@ -88,7 +88,7 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 		return false
 	}
 	opts := volume.Options{FS: disk, Dir: superDir, Store: identity.Store, Shard: name, Create: true, ReserveBytes: 1}
-	sb, err := volume.ReadSuperblock(disk, superDir)
+	sb, _, err := volume.VerifySuperblock(disk, superDir)
 	switch {
 	case errors.Is(err, vfs.ErrCrashed):
 		return false
@@ -189,7 +189,7 @@ func (m *machine) empty() {
 // of another shard's, somebody gives the shard a blank disk.
 func (m *machine) emptied() *vfstest.Mem {
 	disk := vfstest.NewMem()
-	sb, err := volume.ReadSuperblock(m.disk, superDir)
+	sb, _, err := volume.VerifySuperblock(m.disk, superDir)
 	if err == nil && sb.Shard == m.shardName() {
 		err = copySuperblock(m.disk, disk)
 	}
@@ -320,7 +320,7 @@ func (w *world) putBack(m *machine, r *rand.Rand) {
 	end := m.kill()
 	m.insert(m.backup.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
 	m.cloned = false
-	if sb, err := volume.ReadSuperblock(m.disk, superDir); err != nil {
+	if sb, _, err := volume.VerifySuperblock(m.disk, superDir); err != nil {
 		w.found(oracleDisk, fmt.Sprintf("%v: superblock of an image: %v", m, err))
 	} else {
 		m.aged = sb.Volume

@@ -87,7 +87,7 @@ func (w *world) backUp(_ *operator, r *rand.Rand) bool {
 	if len(m.rots) > 0 || m.disk.Crashed() {
 		return false
 	}
-	if sb, err := volume.ReadSuperblock(m.disk, superDir); err != nil || sb.Shard != m.shardName() {
+	if sb, _, err := volume.VerifySuperblock(m.disk, superDir); err != nil || sb.Shard != m.shardName() {
 		return false // there is nothing to put back
 	}
 	if m.process == nil {

@@ -11,8 +11,3 @@ func AlignedBytes(n int) []byte {
 	skip := int(-uintptr(unsafe.Pointer(&buf[0])) % DirectAlign)
 	return buf[skip : skip+n : skip+n]
 }
-
-// Aligned tells whether the memory of p is aligned to DirectAlign.
-func Aligned(p []byte) bool {
-	return len(p) == 0 || uintptr(unsafe.Pointer(&p[0]))%DirectAlign == 0
-}

@@ -122,11 +122,11 @@ func TestOSLockHoldsAgainstProcesses(t *testing.T) {
 func TestAlignedBytes(t *testing.T) {
 	for _, n := range []int{0, 1, 511, 4096, 1 << 20} {
 		b := vfs.AlignedBytes(n)
-		if len(b) != n || cap(b) != n || !vfs.Aligned(b) {
-			t.Errorf("AlignedBytes(%d): length %d, capacity %d, aligned %v", n, len(b), cap(b), vfs.Aligned(b))
+		if len(b) != n || cap(b) != n || !vfstest.Aligned(b) {
+			t.Errorf("AlignedBytes(%d): length %d, capacity %d, aligned %v", n, len(b), cap(b), vfstest.Aligned(b))
 		}
 	}
-	if vfs.Aligned(vfs.AlignedBytes(8)[1:]) {
+	if vfstest.Aligned(vfs.AlignedBytes(8)[1:]) {
 		t.Error("one byte further is aligned too")
 	}
 }

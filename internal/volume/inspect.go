@@ -38,7 +38,7 @@ func Blank(fsys vfs.FS, dir string) (bool, error) {
 }
 
 // FreshSuperblock reads the superblock past the page cache, where the file system can: what the device holds now, not
-// what was once read from it. Errors as ReadSuperblock.
+// what was once read from it. Errors as VerifySuperblock.
 func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 	state, err := copiesFrom(dir, fsys.OpenDirect)
 	if err != nil {

@@ -133,7 +133,7 @@ func TestAdoptTakesOverOnlyWithinTheStore(t *testing.T) {
 	v, err = open(storeA, "s1", true)
 	check(t, err)
 	check(t, v.Close())
-	if sb, err := ReadSuperblock(vfs.OS{}, dir); err != nil || sb.Shard != "s1" || sb.Volume != id || sb.Generation != 2 {
+	if sb, _, err := VerifySuperblock(vfs.OS{}, dir); err != nil || sb.Shard != "s1" || sb.Volume != id || sb.Generation != 2 {
 		t.Errorf("%+v, %v", sb, err)
 	}
 	if _, err := open(storeA, "s0", false); !errors.Is(err, ErrOtherShard) {

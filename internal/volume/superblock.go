@@ -161,18 +161,9 @@ type badCopy struct {
 	err  error
 }
 
-// ReadSuperblock reads the superblock of a volume without locking it: one valid copy is enough. Errors: ErrNoVolume,
+// VerifySuperblock reads the superblock of a volume without locking it: one valid copy is enough. It also tells, one
+// error each with file and offset, which copies are damaged although the other one serves. Errors: ErrNoVolume,
 // ErrDamaged, ErrFormatVersion.
-func ReadSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
-	state, err := readCopies(fsys, dir)
-	if err != nil {
-		return Superblock{}, fmt.Errorf("read volume %s: %w", dir, err)
-	}
-	return state.superblock, nil
-}
-
-// VerifySuperblock is ReadSuperblock that also tells, one error each with file and offset, which copies are damaged
-// although the other one serves.
 func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, err error) {
 	state, err := readCopies(fsys, dir)
 	if err != nil {

@@ -81,7 +81,7 @@ func TestEveryBitOfBothCopiesFlipped(t *testing.T) {
 		for bit := range 8 {
 			flip(t, m, offset, bit)
 			flip(t, m, offset+copyBytes, bit)
-			_, err := ReadSuperblock(m, "/v")
+			_, _, err := VerifySuperblock(m, "/v")
 			if !errors.Is(err, ErrDamaged) || errors.Is(err, ErrFormatVersion) {
 				t.Fatalf("bit %d of byte %d flipped twice: error %v", bit, offset, err)
 			}
@@ -130,7 +130,7 @@ func TestNewerFormatVersionIsNotDamage(t *testing.T) {
 	}
 	check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
 	refused(t, options(m), ErrFormatVersion, "format version 4", "newer one")
-	if _, err := ReadSuperblock(m, "/v"); !errors.Is(err, ErrFormatVersion) || errors.Is(err, ErrDamaged) {
+	if _, _, err := VerifySuperblock(m, "/v"); !errors.Is(err, ErrFormatVersion) || errors.Is(err, ErrDamaged) {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -183,7 +183,7 @@ func TestCopiesOfDifferentVolumesAreDamage(t *testing.T) {
 	for _, later := range []Superblock{newer, further} {
 		for _, content := range [][]byte{append(sb.encode(), later.encode()...), append(later.encode(), sb.encode()...)} {
 			check(t, vfstest.Write(t, m, "/v/superblock", content).Close())
-			if got, err := ReadSuperblock(m, "/v"); err != nil || got != later {
+			if got, _, err := VerifySuperblock(m, "/v"); err != nil || got != later {
 				t.Errorf("of two states %+v was taken, error %v", got, err)
 			}
 		}
@@ -244,13 +244,13 @@ func TestAnOlderSuperblockIsOpened(t *testing.T) {
 		check(t, m.MkdirAll("/v"))
 		b := undump(t, golden)
 		check(t, vfstest.Write(t, m, "/v/superblock", append(bytes.Clone(b), b...)).Close())
-		was, err := ReadSuperblock(m, "/v")
+		was, _, err := VerifySuperblock(m, "/v")
 		check(t, err)
 		sb := openOnce(t, Options{FS: m, Dir: "/v", ReserveBytes: 1})
 		if sb != after(was, sb) || sb.Step.Number != 1 || sb.Step.Nonce == uuid.Nil || sb.Journal != (version == 2) {
 			t.Errorf("version %d is opened as %+v, was %+v", version, sb, was)
 		}
-		if got, err := ReadSuperblock(m, "/v"); err != nil || got != sb {
+		if got, _, err := VerifySuperblock(m, "/v"); err != nil || got != sb {
 			t.Errorf("version %d reads as %+v then, %v", version, got, err)
 		}
 	}
@@ -276,12 +276,12 @@ func TestStepsOfAVolume(t *testing.T) {
 			before := last
 			last, err = v.NextStep(before)
 			check(t, err)
-			sb, err := ReadSuperblock(m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "/v")
+			sb, _, err := VerifySuperblock(m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "/v")
 			if err != nil || sb.Step != last || sb.Registered != before || last.Number != before.Number+1 || seen[last] {
 				t.Fatalf("the step behind %+v is %+v; on disk %+v, %v", before, last, sb, err)
 			}
 			check(t, v.SetJournal(!sb.Journal))
-			if sb, err := ReadSuperblock(m, "/v"); err != nil || sb.Step != last {
+			if sb, _, err := VerifySuperblock(m, "/v"); err != nil || sb.Step != last {
 				t.Fatalf("a note of a journal leaves %+v, %v", sb, err)
 			}
 		}

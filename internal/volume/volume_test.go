@@ -93,8 +93,8 @@ func TestOpenCreatesAndRaisesTheGeneration(t *testing.T) {
 				if expected = after(expected, sb); sb != expected {
 					t.Errorf("superblock is %+v, want %+v", sb, expected)
 				}
-				if sb, err := ReadSuperblock(opts.FS, opts.Dir); err != nil || sb != expected {
-					t.Errorf("ReadSuperblock: %+v, %v", sb, err)
+				if sb, _, err := VerifySuperblock(opts.FS, opts.Dir); err != nil || sb != expected {
+					t.Errorf("VerifySuperblock: %+v, %v", sb, err)
 				}
 			}
 			names, err := opts.FS.List(opts.Dir)
@@ -124,7 +124,7 @@ func TestOpenRefusesWhatIsNotItsOwn(t *testing.T) {
 	other := opts
 	other.Shard = "s1"
 	refused(t, other, ErrOtherShard, `"s0"`, `"s1"`, "swapped")
-	if now, err := ReadSuperblock(m, "/v"); err != nil || now != sb {
+	if now, _, err := VerifySuperblock(m, "/v"); err != nil || now != sb {
 		t.Errorf("a refused open changed the superblock: %+v, %v", now, err)
 	}
 	openOnce(t, opts) // the lock was given back
@@ -178,7 +178,7 @@ func TestOpenRefusesATwin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := mustOpen(t, opts)
 			refused(t, opts, ErrLocked, "stop the other process")
-			if sb, err := ReadSuperblock(opts.FS, opts.Dir); err != nil || sb != v.Superblock() {
+			if sb, _, err := VerifySuperblock(opts.FS, opts.Dir); err != nil || sb != v.Superblock() {
 				t.Errorf("superblock is %+v, %v", sb, err)
 			}
 			check(t, v.Close())
@@ -281,7 +281,7 @@ func TestRule7_GenerationSurvivesEveryCrashPointOnAFullDisk(t *testing.T) {
 				t.Fatal(s, err)
 			}
 			openAndWatch(t, m, options(m), sb)
-			if now, err := ReadSuperblock(m, "/v"); err != nil || now.Generation != 3 {
+			if now, _, err := VerifySuperblock(m, "/v"); err != nil || now.Generation != 3 {
 				t.Errorf("superblock is %+v, %v", now, err)
 			}
 		})
@@ -312,7 +312,7 @@ func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
 			} else if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "/v") {
 				t.Errorf("%s number %d: error %v", kind, skip, err)
 			}
-			after, err := ReadSuperblock(m, "/v")
+			after, _, err := VerifySuperblock(m, "/v")
 			check(t, err)
 			if after.Volume != sb.Volume || after.Generation < sb.Generation {
 				t.Fatalf("%s number %d: superblock was %+v, is %+v", kind, skip, sb, after)

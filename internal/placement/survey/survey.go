@@ -9,19 +9,14 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Volume asks the shard at host:port what its volume holds, in plaintext. Shards answer in every state.
-func Volume(ctx context.Context, address string) (placement.FoundVolume, error) {
-	return VolumeOver(ctx, address, insecure.NewCredentials())
-}
-
-// VolumeOver is Volume over a connection with these credentials.
-func VolumeOver(ctx context.Context, address string, by credentials.TransportCredentials) (v placement.FoundVolume, err error) {
+// Volume asks the shard at host:port what its volume holds, over a connection with these credentials. Shards answer in
+// every state.
+func Volume(ctx context.Context, address string, by credentials.TransportCredentials) (v placement.FoundVolume, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(by),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -328,8 +329,8 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	case err != nil:
 	case off < 0:
 		err = syscall.EINVAL
-	case f.direct && (off%memReadAlign != 0 || len(p)%memReadAlign != 0 || !vfs.Aligned(p)):
-		err = fmt.Errorf("direct read of %d bytes at %d into memory that is aligned %v: %w", len(p), off, vfs.Aligned(p), syscall.EINVAL)
+	case f.direct && (off%memReadAlign != 0 || len(p)%memReadAlign != 0 || !Aligned(p)):
+		err = fmt.Errorf("direct read of %d bytes at %d into memory that is aligned %v: %w", len(p), off, Aligned(p), syscall.EINVAL)
 	}
 	if err != nil {
 		return 0, &fs.PathError{Op: "read", Path: f.name, Err: err}
@@ -458,4 +459,9 @@ func (f *memFile) dropUnsynced() error {
 	}
 	f.node.drop()
 	return nil
+}
+
+// Aligned tells whether the memory of p is aligned to vfs.DirectAlign.
+func Aligned(p []byte) bool {
+	return len(p) == 0 || uintptr(unsafe.Pointer(&p[0]))%vfs.DirectAlign == 0
 }

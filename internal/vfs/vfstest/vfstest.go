@@ -373,8 +373,8 @@ func openDirect(t *testing.T, fsys vfs.FS, dir string) {
 	defer must(t, f.Close)
 	t.Logf("direct: %v", f.Direct())
 	buf := vfs.AlignedBytes(8 * vfs.DirectAlign)
-	if !vfs.Aligned(buf) || len(buf) != 8*vfs.DirectAlign {
-		t.Fatalf("AlignedBytes: %d bytes, aligned %v", len(buf), vfs.Aligned(buf))
+	if !Aligned(buf) || len(buf) != 8*vfs.DirectAlign {
+		t.Fatalf("AlignedBytes: %d bytes, aligned %v", len(buf), Aligned(buf))
 	}
 	n, err := f.ReadAt(buf, 0)
 	if n != len(want) || !errors.Is(err, io.EOF) || !bytes.Equal(buf[:n], want) {

@@ -1,0 +1,186 @@
+package placement
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Keys below <prefix>/<store name>/.
+const (
+	metaKey     = "meta"
+	shardsKey   = "shards/"
+	groupsKey   = "groups/"
+	targetsKey  = "targets/"
+	volumesKey  = "volumes/"
+	statesKey   = "states/" // what is wanted of shards, see SetShardState
+	electionKey = "election/planner"
+	// etcd refuses a transaction of more than 128 operations. One that is nested may have what the outer one leaves.
+	txnOpsMax    = 50
+	readKeysMax  = 100
+	listPageKeys = 5000
+)
+
+// keys are those of one store in etcd.
+type keys struct {
+	client *clientv3.Client
+	prefix string // of them all, with a slash behind
+}
+
+// name cuts the store's prefix off a key.
+func (k keys) name(key []byte) string { return strings.TrimPrefix(string(key), k.prefix) }
+
+// at is the condition that a key is as it was read at a revision, 0: that it is not there.
+func (k keys) at(name string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(k.prefix+name), "=", revision)
+}
+
+// exists is the condition that somebody has made the store.
+func (k keys) exists() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(k.prefix+metaKey), ">", 0)
+}
+
+// only is the key that a request for one key found; its ModRevision is 0 where it is not there.
+func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
+	if len(found) == 0 {
+		return &mvccpb.KeyValue{}
+	}
+	return found[0]
+}
+
+// get reads one key; see only.
+func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
+	answer, err := k.client.Get(ctx, k.prefix+name)
+	if err != nil {
+		return nil, fmt.Errorf("read %s from etcd: %w", k.prefix+name, err)
+	}
+	return only(answer.Kvs), nil
+}
+
+// create makes a key where there is none, and answers the value that is there then.
+func (k keys) create(ctx context.Context, name string, value []byte) (there []byte, err error) {
+	answer, err := k.client.Txn(ctx).If(k.at(name, 0)).
+		Then(clientv3.OpPut(k.prefix+name, string(value))).Else(clientv3.OpGet(k.prefix + name)).Commit()
+	if err != nil || answer.Succeeded {
+		return value, err
+	}
+	return only(answer.Responses[0].GetResponseRange().Kvs).Value, nil
+}
+
+// replace writes a key where all conditions hold, and tells whether they did.
+func (k keys) replace(ctx context.Context, name string, value []byte, conditions ...clientv3.Cmp) (done bool, err error) {
+	answer, err := k.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(k.prefix+name, string(value))).Commit()
+	return err == nil && answer.Succeeded, err
+}
+
+// read gets keys, named without the store's prefix, at one revision. Those that are not there are missing in found.
+func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccpb.KeyValue, at readAt, err error) {
+	found = make(map[string]*mvccpb.KeyValue, len(names))
+	for chunk := range slices.Chunk(names, readKeysMax) {
+		ops := make([]clientv3.Op, 0, len(chunk))
+		for _, name := range chunk {
+			var options []clientv3.OpOption
+			if at.revision > 0 {
+				options = append(options, clientv3.WithRev(at.revision))
+			}
+			ops = append(ops, clientv3.OpGet(k.prefix+name, options...))
+		}
+		answer, err := k.client.Txn(ctx).Then(ops...).Commit()
+		if err != nil {
+			return nil, at, fmt.Errorf("read %d keys below %s from etcd: %w", len(chunk), k.prefix, err)
+		}
+		if at.revision == 0 {
+			at = readAt{answer.Header.Revision, answer.Header.ClusterId}
+		}
+		for i, r := range answer.Responses {
+			if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
+				found[chunk[i]] = kvs[0]
+			}
+		}
+	}
+	return found, at, nil
+}
+
+// readAt is where something was read.
+type readAt struct {
+	revision int64
+	cluster  uint64
+}
+
+// pages reads a range of keys at a revision, 0: the newest, which it answers.
+func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error, options ...clientv3.OpOption,
+) (revision int64, cluster uint64, err error) {
+	for {
+		page := append(slices.Clone(options), clientv3.WithRange(end), clientv3.WithLimit(listPageKeys))
+		if at > 0 {
+			page = append(page, clientv3.WithRev(at))
+		}
+		answer, err := k.client.Get(ctx, from, page...)
+		if err != nil {
+			return 0, 0, fmt.Errorf("list %s in etcd: %w", k.prefix, err)
+		}
+		if at == 0 {
+			at = answer.Header.Revision
+		}
+		cluster = answer.Header.ClusterId
+		for _, kv := range answer.Kvs {
+			if err := each(kv); err != nil {
+				return 0, 0, err
+			}
+		}
+		if !answer.More {
+			return at, cluster, nil
+		}
+		from = string(answer.Kvs[len(answer.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// write applies ops in transactions of at most txnOpsMax; each only where all of onlyIf hold, else ErrNotElected.
+func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
+	_, err := k.writeEach(ctx, ops, onlyIf...)
+	return err
+}
+
+// writeEach is write that says, for each op that was applied, whether it was done: a nested transaction whose
+// conditions do not hold was not.
+func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
+	for chunk := range slices.Chunk(ops, txnOpsMax) {
+		answer, err := k.client.Txn(ctx).If(onlyIf...).Then(chunk...).Commit()
+		if err != nil {
+			return done, fmt.Errorf("write %d keys below %s to etcd: %w", len(chunk), k.prefix, err)
+		}
+		if !answer.Succeeded {
+			return done, ErrNotElected
+		}
+		for _, r := range answer.Responses {
+			nested := r.GetResponseTxn()
+			done = append(done, nested == nil || nested.Succeeded)
+		}
+	}
+	return done, nil
+}
+
+// keepAlive returns when the lease is lost or ctx ends. The client renews it while the answers are taken.
+func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
+	answers, err := k.client.KeepAlive(ctx, lease)
+	if err != nil {
+		return
+	}
+	for range answers {
+	}
+}
+
+// revoke gives a lease back, so that what hangs on it goes at once; where that fails, it expires by itself.
+func (k keys) revoke(lease clientv3.LeaseID) {
+	if lease == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = k.client.Revoke(ctx, lease)
+}
