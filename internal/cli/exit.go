@@ -65,8 +65,7 @@ func ExitCode(err error) int {
 	if err == nil {
 		return exitDone
 	}
-	var own *coded
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*coded](err); ok {
 		return own.Code
 	}
 	if s, ok := status.FromError(err); ok {

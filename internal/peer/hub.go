@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/proto"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
@@ -267,9 +266,9 @@ func (t *Transport) Send(messages []*raftpb.Message) {
 
 // lost tells the group of a message that it did not leave. It does so later and elsewhere: the sender holds locks.
 func (h *Hub) lost(group uuid.UUID, m *raftpb.Message) {
-	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: proto.Uint64(m.GetTo()), To: proto.Uint64(m.GetFrom())}
+	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: new(m.GetTo()), To: new(m.GetFrom())}
 	if m.GetType() == raftpb.MsgSnap {
-		back.Type, back.Reject = raftpb.MsgSnapStatus.Enum(), proto.Bool(true)
+		back.Type, back.Reject = raftpb.MsgSnapStatus.Enum(), new(true)
 	}
 	h.mu.Lock()
 	h.reports = append(h.reports, report{group: group, message: back})

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"fmt"
+	"maps"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -41,9 +42,7 @@ func GatewayService(store *v1alpha1.RecordStore) *corev1.Service {
 			}},
 		},
 	}
-	for k, v := range store.Spec.Gateway.ServiceAnnotations {
-		service.Annotations[k] = v
-	}
+	maps.Copy(service.Annotations, store.Spec.Gateway.ServiceAnnotations)
 	return service
 }
 
