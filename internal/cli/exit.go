@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -193,7 +192,7 @@ func metadataWords(metadata map[string]string, message string) string {
 	if len(pairs) == 0 {
 		return ""
 	}
-	sort.Strings(pairs)
+	slices.Sort(pairs)
 	return "(" + strings.Join(pairs, " ") + ")"
 }
 

@@ -193,3 +193,12 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// newest is the number of the newest version of a record; false where there is no such record.
+func (s *recordSet) newest(id int64) (int, bool) {
+	i := int(id) - 1
+	if id < 1 || i >= s.live {
+		return 0, false
+	}
+	return i + s.live*((s.total-1-i)/s.live), true
+}

@@ -36,15 +36,6 @@ func (s *recordSet) data(k int) []byte {
 	return s.pool[at : at+s.size]
 }
 
-// newest is the number of the newest version of a record; false where there is no such record.
-func (s *recordSet) newest(id int64) (int, bool) {
-	i := int(id) - 1
-	if id < 1 || i >= s.live {
-		return 0, false
-	}
-	return i + s.live*((s.total-1-i)/s.live), true
-}
-
 // mix spreads numbers over all bits, and is its own kind of random.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

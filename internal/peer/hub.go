@@ -91,7 +91,6 @@ type LinkStats struct {
 	Shard    string
 	Alive    bool          // heard within SilenceMax
 	Silence  time.Duration // since it was heard, or since it was first looked for
-	Connects uint64        // since the link to it was made
 	Messages int64         // that wait to be sent
 	Bytes    int64         // of them
 }
@@ -226,7 +225,7 @@ func (h *Hub) Peers() []LinkStats {
 	now := time.Since(started)
 	for _, l := range links {
 		heard := max(l.madeAt, time.Duration(l.heardAt.Load()))
-		out = append(out, LinkStats{Shard: l.shard, Alive: l.alive, Silence: max(0, now-heard), Connects: l.connects.Load()})
+		out = append(out, LinkStats{Shard: l.shard, Alive: l.alive, Silence: max(0, now-heard)})
 	}
 	h.mu.Unlock()
 	for i, l := range links {

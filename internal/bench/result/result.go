@@ -166,16 +166,6 @@ func (r *Report) Table(id string) *Table {
 	return nil
 }
 
-// Row finds the row with these label values, in their order; nil where there is none.
-func (t *Table) Row(values ...string) *Row {
-	for i := range t.Rows {
-		if slices.EqualFunc(t.Rows[i].Labels, values, func(l Label, v string) bool { return l.Value == v }) {
-			return &t.Rows[i]
-		}
-	}
-	return nil
-}
-
 // Ids become names of files and anchors.
 var idPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
