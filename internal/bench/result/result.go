@@ -111,8 +111,8 @@ func Of(rounds ...float64) Value {
 // Words makes a value that is a text.
 func Words(format string, a ...any) Value { return Value{Text: fmt.Sprintf(format, a...)} }
 
-// Spread is (largest - smallest) / median.
-func (v Value) Spread() float64 {
+// spread is (largest - smallest) / median.
+func (v Value) spread() float64 {
 	if v.Median == 0 {
 		return 0
 	}
@@ -128,8 +128,8 @@ func Labels(pairs ...string) []Label {
 	return labels
 }
 
-// Label gives the value of a label; empty where the row has none of that name.
-func (r Row) Label(name string) string {
+// label gives the value of a label; empty where the row has none of that name.
+func (r Row) label(name string) string {
 	for _, l := range r.Labels {
 		if l.Name == name {
 			return l.Value
