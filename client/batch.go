@@ -276,8 +276,7 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 	})
 	var large []int
 	for i := range outcomes {
-		var e *Error
-		if errors.As(outcomes[i].Err, &e) && e.Reason == reason.UseDownload {
+		if e, ok := errors.AsType[*Error](outcomes[i].Err); ok && e.Reason == reason.UseDownload {
 			large = append(large, i)
 		}
 	}

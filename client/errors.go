@@ -181,8 +181,7 @@ const reasonChecksum = "CHECKSUM"
 
 // newError describes the failure of a call. doubtful: it is a write that may have been applied.
 func newError(op string, err error, doubtful bool) *Error {
-	var made *Error
-	if errors.As(err, &made) {
+	if made, ok := errors.AsType[*Error](err); ok {
 		return made
 	}
 	st := status.Convert(err)

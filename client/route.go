@@ -24,7 +24,6 @@ type table struct {
 type shardRoute struct {
 	first, last uint64
 	server      *server
-	address     string
 	tenure      *pulse.Tenure // of server, as the leader
 }
 
@@ -89,7 +88,7 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 			continue // closed, or an address that cannot be: gateways stay
 		}
 		inUse[address] = true
-		r := &shardRoute{first: g.GetKeyFirst(), last: g.GetKeyLast(), server: to, address: address}
+		r := &shardRoute{first: g.GetKeyFirst(), last: g.GetKeyLast(), server: to}
 		r.follows(before.route(g.GetGroup()))
 		t.named[g.GetGroup()] = r
 		if hash {

@@ -77,8 +77,7 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 		if err == nil {
 			return result, nil
 		}
-		var made *Error
-		if errors.As(err, &made) {
+		if _, ok := errors.AsType[*Error](err); ok {
 			return result, err
 		}
 		if u.readErr != nil {

@@ -100,7 +100,7 @@ func general(nodes []node, path string) string {
 		known[n.path] = true
 	}
 	at := ""
-	for _, step := range strings.Split(path, "/") {
+	for step := range strings.SplitSeq(path, "/") {
 		for _, name := range []string{step, "[]", "*"} {
 			next := strings.TrimPrefix(at+"/"+name, "/")
 			if known[next] || next == "metadata" || strings.HasPrefix(next, "metadata/") {

@@ -41,8 +41,7 @@ func failf(format string, args ...any) error { return failure{fmt.Errorf(format,
 
 // exitCode tells a failure from a wrong command line.
 func exitCode(err error) int {
-	var failed failure
-	if errors.As(err, &failed) {
+	if _, ok := errors.AsType[failure](err); ok {
 		return exitFailed
 	}
 	return exitUsage

@@ -57,8 +57,7 @@ func main() {
 
 // exitCode tells a failure from a wrong command line.
 func exitCode(err error) int {
-	var failed failure
-	if errors.As(err, &failed) {
+	if _, ok := errors.AsType[failure](err); ok {
 		return exitFailed
 	}
 	return exitUsage

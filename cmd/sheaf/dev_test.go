@@ -57,7 +57,7 @@ func TestASecondDevIsRefused(t *testing.T) {
 func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--shards", "4", "--groups", "8")
-	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
+	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
 		p.do(t, id, "put", id).Want(t, 0)
 	}
 	p.stop(t)
@@ -71,7 +71,7 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	// What fits, fits: the same flags, none, and more shards.
 	for _, flags := range [][]string{{"--shards", "4", "--groups", "8"}, {}, {"--shards", "5"}} {
 		p := startDev(t, dir, flags...)
-		for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
+		for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
 			if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != id {
 				t.Errorf("%v: get %s: %q", flags, id, o.Stdout)
 			}
@@ -191,7 +191,7 @@ func get(t *testing.T, address, path string) string {
 func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--shards", "2", "--groups", "4")
-	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
+	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
 		p.do(t, strings.Repeat(id, 5000), "put", id).Want(t, 0)
 	}
 	sheaf(t, nil, "verify", dir).Want(t, 1).Has(t, "a process serves")
@@ -241,7 +241,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	// The neighbours go on; the record that was hit answers DATA_LOSS.
 	p = startDev(t, dir)
 	p.do(t, "", "get", "5").Want(t, 1).Has(t, "DATA_LOSS")
-	for _, id := range strings.Fields("1 2 3 4 6 7 8") {
+	for id := range strings.FieldsSeq("1 2 3 4 6 7 8") {
 		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, 5000) {
 			t.Errorf("get %s: %d bytes", id, len(o.Stdout))
 		}
@@ -256,7 +256,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	sheaf(t, nil, "verify", dir).Want(t, 0)
 	p = startDev(t, dir)
 	p.do(t, "", "get", "5").Want(t, 3)
-	for _, id := range strings.Fields("1 2 3 4 6 7 8") {
+	for id := range strings.FieldsSeq("1 2 3 4 6 7 8") {
 		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, 5000) {
 			t.Errorf("after the repair, get %s: %d bytes", id, len(o.Stdout))
 		}
@@ -287,7 +287,7 @@ func TestDevWithCopies(t *testing.T) {
 	dev("--copies", "3", "--shards", "2").Want(t, 2).Has(t, "--shards 3 or more")
 
 	p := startDev(t, dir, "--copies", "3", "--groups", "4")
-	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
+	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
 		p.do(t, id, "put", id).Want(t, 0)
 	}
 	p.do(t, string(pattern(1, 2<<20)), "put", "9").Want(t, 0)
@@ -295,7 +295,7 @@ func TestDevWithCopies(t *testing.T) {
 	dev("--copies", "1").Want(t, 1).Has(t, "--copies 3")
 	dev("--shards", "2").Want(t, 1).Has(t, "--shards 3")
 	p = startDev(t, dir) // the folder remembers
-	for _, id := range strings.Fields("1 2 3 4 5 6 7 8") {
+	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
 		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != id {
 			t.Errorf("get %s: %q", id, o.Stdout)
 		}

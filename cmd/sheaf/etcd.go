@@ -120,7 +120,7 @@ func (f *etcdFlags) fill() (err error) {
 		return cli.Usagef("--initial-cluster-state %q: must be new or existing", f.state)
 	}
 	c.Cluster = map[string]string{}
-	for _, part := range strings.Split(f.cluster, ",") {
+	for part := range strings.SplitSeq(f.cluster, ",") {
 		if part == "" && f.cluster == "" {
 			break
 		}

@@ -55,7 +55,7 @@ func TestRealProcesses(t *testing.T) {
 	}
 	startShard("a")
 	startShard("b")
-	for _, id := range strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12") {
+	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8 9 10 11 12") {
 		eventually(t, func() bool { return sheaf(t, strings.NewReader(id), "put", id, "--server", gateway.server).Code == 0 })
 	}
 	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", freeAddress(t), "--etcd", endpoints, "--store", "quotes", "--http", "").Want(t, 1)
@@ -69,7 +69,7 @@ func TestRealProcesses(t *testing.T) {
 	startShard("b")
 	shards["a"].waitReady(t)
 	shards["b"].waitReady(t)
-	for _, id := range strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12") {
+	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8 9 10 11 12") {
 		eventually(t, func() bool {
 			o := sheaf(t, nil, "get", id, "--server", gateway.server)
 			if o.Code == 0 && o.Stdout != id {

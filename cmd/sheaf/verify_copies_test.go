@@ -14,7 +14,7 @@ import (
 func TestGroupVerifyReadsAllCopies(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir, "--copies", "3", "--groups", "1")
-	for _, id := range strings.Fields("0 1 2 3") {
+	for id := range strings.FieldsSeq("0 1 2 3") {
 		p.do(t, strings.Repeat(id, 5000), "put", id).Want(t, 0)
 	}
 	p.do(t, "", "group", "verify", "0").Want(t, 0)
@@ -51,7 +51,7 @@ func TestGroupVerifyReadsAllCopies(t *testing.T) {
 			t.Fatal("the copies are not mended")
 		}
 	}
-	for _, id := range strings.Fields("0 1 2 3") {
+	for id := range strings.FieldsSeq("0 1 2 3") {
 		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, 5000) {
 			t.Errorf("get %s: %d bytes", id, len(o.Stdout))
 		}

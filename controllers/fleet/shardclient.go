@@ -43,36 +43,29 @@ var ErrVolumeSilent = errors.New("its disk does not answer")
 
 // VolumeReport is the volume as the shard sees it.
 type VolumeReport struct {
-	UUID         string
-	StoreUUID    string // of the superblock; empty: blank or unreadable
-	Shard        string // of the superblock
-	FileSystem   string
-	MountOptions []string
-	Source       string
-	Rotational   *bool
-	// WantedFileSystem and WantedMountOptions are what the shard was started with.
-	WantedFileSystem   string
-	WantedMountOptions []string
-	CapacityBytes      int64
-	FreeBytes          int64
-	ReserveBytes       int64
+	UUID          string
+	StoreUUID     string // of the superblock; empty: blank or unreadable
+	FileSystem    string
+	MountOptions  []string
+	Source        string
+	Rotational    *bool
+	CapacityBytes int64
+	FreeBytes     int64
+	ReserveBytes  int64
 }
 
 // MemoryReport is need and limit; 0 is no limit.
 type MemoryReport struct {
 	NeedBytes  int64
-	UsedBytes  int64
 	LimitBytes int64
 }
 
 // LoadReport is the progress of loading.
 type LoadReport struct {
-	GroupsTotal, GroupsLoaded int32
-	BytesTotal, BytesDone     int64
-	BytesPerSecond            float64
-	DeviceBytesPerSecond      float64 // of a sample that the shard read before; 0: it took none
-	ETA                       time.Duration
-	Done                      bool
+	BytesTotal, BytesDone int64
+	BytesPerSecond        float64
+	DeviceBytesPerSecond  float64 // of a sample that the shard read before; 0: it took none
+	ETA                   time.Duration
 }
 
 // GroupReport is one replica.

@@ -38,9 +38,9 @@ func filled(v reflect.Value) {
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		filled(v.Index(0))
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Field(i).CanSet() {
-				filled(v.Field(i))
+		for _, field := range v.Fields() {
+			if field.CanSet() {
+				filled(field)
 			}
 		}
 	}

@@ -247,8 +247,7 @@ func (k *Keeper) RemoveCertificates(ctx context.Context, store *v1alpha1.RecordS
 		live.SetGroupVersionKind(certificateKind)
 		key := types.NamespacedName{Namespace: store.Namespace, Name: certificateName(gone, part)}
 		err := k.Live.Get(ctx, key, live)
-		var trouble *SourceError
-		if errors.As(certManagerError(err), &trouble) {
+		if _, ok := errors.AsType[*SourceError](certManagerError(err)); ok {
 			continue // without the kind there are none, and without the right none can be deleted
 		}
 		if err != nil {

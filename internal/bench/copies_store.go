@@ -29,7 +29,6 @@ import (
 type benchStore struct {
 	dir     string
 	binary  string
-	copies  int
 	groups  int
 	etcd    *etcd.Server
 	client  *clientv3.Client
@@ -91,7 +90,7 @@ func (c *child) kill() {
 // startStore starts a store of so many shards, and waits until every copy of each group is there and leaders are
 // spread. flags go to each shard.
 func startStore(ctx context.Context, dir, binary string, shards, copies, groups int, flags ...string) (s *benchStore, err error) {
-	s = &benchStore{dir: dir, binary: binary, copies: copies, groups: groups, shards: map[string]*child{}}
+	s = &benchStore{dir: dir, binary: binary, groups: groups, shards: map[string]*child{}}
 	defer func() {
 		if err != nil {
 			s.close()

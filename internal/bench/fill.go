@@ -111,18 +111,14 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 				RequestID: uuid.New(), // as all clients send one
 			}))
 		}
-		if err := appendAll(log, entries); err != nil {
+		if err := appendWith(log, 1, 1, entries); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// appendAll appends, syncs and applies entries.
-func appendAll(log *group.Log, entries []*raftpb.Entry) error {
-	return appendWith(log, 1, 1, entries)
-}
-
+// appendWith appends, syncs and applies entries.
 func appendWith(log *group.Log, term, vote uint64, entries []*raftpb.Entry) error {
 	commit := entries[len(entries)-1].GetIndex()
 	if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, entries); err != nil {

@@ -14,7 +14,7 @@ import (
 func MemoryLimit(root string) int64 {
 	own, _ := os.ReadFile(path.Join(root, "proc/self/cgroup")) // not there: no cgroups
 	limit := int64(0)
-	for _, line := range strings.Split(string(own), "\n") {
+	for line := range strings.SplitSeq(string(own), "\n") {
 		parts := strings.SplitN(line, ":", 3)
 		if len(parts) != 3 {
 			continue

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -35,9 +36,7 @@ func TestMemoryLimit(t *testing.T) {
 
 func withFile(files map[string]string, name, content string) map[string]string {
 	out := map[string]string{name: content}
-	for k, v := range files {
-		out[k] = v
-	}
+	maps.Copy(out, files)
 	return out
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -65,8 +64,7 @@ func ExitCode(err error) int {
 	if err == nil {
 		return exitDone
 	}
-	var own *coded
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*coded](err); ok {
 		return own.Code
 	}
 	if s, ok := status.FromError(err); ok {
@@ -194,7 +192,7 @@ func metadataWords(metadata map[string]string, message string) string {
 	if len(pairs) == 0 {
 		return ""
 	}
-	sort.Strings(pairs)
+	slices.Sort(pairs)
 	return "(" + strings.Join(pairs, " ") + ")"
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -425,9 +426,7 @@ func (f *failures) counts() map[string]int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	counts := make(map[string]int64, len(f.n))
-	for k, n := range f.n {
-		counts[k] = n
-	}
+	maps.Copy(counts, f.n)
 	return counts
 }
 

@@ -35,8 +35,7 @@ func (p *Program) Run(ctx context.Context, root *cobra.Command, args []string) e
 	}
 	// A command marks what it returns as done; anything else is cobra's: an unknown command or flag, a missing
 	// argument.
-	var d *done
-	if errors.As(err, &d) {
+	if d, ok := errors.AsType[*done](err); ok {
 		return d.err
 	}
 	return Usagef("%s (see %s --help)", oneLine(err.Error()), cmd.CommandPath())

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -122,7 +122,7 @@ func attributeWords(attributes map[string][]byte) string {
 			pairs = append(pairs, k+"="+strconv.QuoteToASCII(string(v)))
 		}
 	}
-	sort.Strings(pairs)
+	slices.Sort(pairs)
 	return strings.Join(pairs, " ")
 }
 

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sort"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -137,7 +136,6 @@ func (w *walker) readDir(ctx context.Context, dir string) error {
 
 func walkSorted(ctx context.Context, root, dir string, visit func(Item) error) error {
 	entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(dir)))
-	sort.Slice(entries, func(i, j int) bool { return entries[i].Name() < entries[j].Name() })
 	for _, entry := range entries {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

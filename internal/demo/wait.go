@@ -183,8 +183,7 @@ func (d *demo) evidence(err error) error {
 	if tail := d.logTail(); tail != "" {
 		fmt.Fprintf(&b, "the end of its log:\n%s\n", tail)
 	}
-	var stalled *stallError
-	if errors.As(err, &stalled) {
+	if _, ok := errors.AsType[*stallError](err); ok {
 		fmt.Fprintf(&b, "%s\n", d.dump())
 	}
 	fmt.Fprintf(&b, "kept: %s; please add it to a report", d.logDir)

@@ -6,9 +6,6 @@ const PageBytes = 4096
 // Image is the content of a disk at one moment. It does not change, and shares what is equal with others.
 type Image struct{ pages pages }
 
-// Size of the disk in bytes.
-func (i *Image) Size() int64 { return i.pages.size() }
-
 // pages are the content of a disk; nil: zeros. A page is never changed, only replaced, so that a copy of the slice is a
 // copy of the disk.
 type pages []*[PageBytes]byte

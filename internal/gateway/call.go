@@ -172,8 +172,7 @@ func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do 
 	} else if sent, err = do(ctx, r.place(at)); err == nil {
 		return true, nil
 	}
-	var stop broken
-	if errors.As(err, &stop) {
+	if stop, ok := errors.AsType[broken](err); ok {
 		return true, c.end(stop.error)
 	}
 	v := c.failed.judge(r, at, status.Convert(err), sent)

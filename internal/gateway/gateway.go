@@ -158,10 +158,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 
 func (g *Gateway) newServer() *grpc.Server {
 	l := &g.cfg.Limits
-	age := l.ConnectionAgeMax
-	if age < 0 {
-		age = 0 // grpc: never
-	}
+	age := max(l.ConnectionAgeMax, 0) // 0: for gRPC, never
 	options := append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(g.router.codec),
 		grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),

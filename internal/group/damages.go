@@ -69,8 +69,7 @@ func (d *damages) found(damage format.Damage, id int64) error {
 
 // noteOf is note where an error is a *DamageError.
 func (d *damages) noteOf(err error) {
-	var damage *format.DamageError
-	if errors.As(err, &damage) {
+	if damage, ok := errors.AsType[*format.DamageError](err); ok {
 		d.note(damage.Damage)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
-	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
@@ -22,8 +21,7 @@ import (
 type Export struct {
 	Index uint64 // applied
 	Term  uint64 // of that index
-	Conf  *raftpb.ConfState
-	Bytes int64 // of all files
+	Bytes int64  // of all files
 
 	group    string
 	gate     *gate
@@ -89,7 +87,7 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 	}
 	st, now := w.state, e.folder.manifest
 	st.mu.RLock()
-	e.Index, e.Conf = st.exportIndex(), st.conf
+	e.Index = st.exportIndex()
 	term, termErr := st.term(e.Index)
 	m := &format.Manifest{
 		Identity: now.Identity, Sequence: 1, NextSegment: e.folder.nextNumber, Conf: st.conf, ConfIndex: st.confIndex,
@@ -185,9 +183,6 @@ func (e *Export) addBlobs(ctx context.Context) error {
 
 // Manifest is what NewInstall needs: all segments sealed, the commit of the hard state is Index, no vote.
 func (e *Export) Manifest() []byte { return e.manifest }
-
-// Files lists what is to be sent, in order.
-func (e *Export) Files() []transfer.File { return e.files }
 
 // Open reads a file of the export from an offset on, to its end. ErrNotFound: it is none of the export; ErrClosed.
 func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {

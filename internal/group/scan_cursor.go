@@ -181,8 +181,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	}
 	if c.damages.any() && !c.unsafe {
 		// What Get refuses is not told here: a newer version may be among the bad bytes.
-		var doubt *format.DamageError
-		if errors.As(c.damages.newer(e.ID, e.Index), &doubt) {
+		if doubt, ok := errors.AsType[*format.DamageError](c.damages.newer(e.ID, e.Index)); ok {
 			c.next = e.Index + 1
 			return c.tell(doubt)
 		}

@@ -194,21 +194,6 @@ func (t *Table) Max(id int64, loc Loc) (old Loc, won bool, err error) {
 	return t.max(s, hash, id, loc)
 }
 
-// Set gives an id a place, which is not 0, whatever it had. old is what was there, 0 for nothing. Errors as of Max.
-func (t *Table) Set(id int64, loc Loc) (old Loc, err error) {
-	hash := Hash(id)
-	s := t.stripeOf(hash)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at, err := t.room(s, hash, id)
-	if err != nil {
-		return 0, err
-	}
-	old = at.loc
-	s.put(at, id, loc)
-	return old, nil
-}
-
 func (t *Table) max(s *stripe, hash uint64, id int64, loc Loc) (old Loc, won bool, err error) {
 	at, err := t.room(s, hash, id)
 	if err != nil {
@@ -349,26 +334,6 @@ func (t *Table) sum(count func(*stripe) int) int64 {
 
 // MemoryBytes is the memory mapped now.
 func (t *Table) MemoryBytes() int64 { return t.bytes.Load() }
-
-// Range calls fn for each id until it answers false, in no order that may be relied on. fn must not call the table.
-func (t *Table) Range(fn func(id int64, loc Loc) bool) {
-	for i := range t.stripes {
-		if !t.stripes[i].each(fn) {
-			return
-		}
-	}
-}
-
-func (s *stripe) each(fn func(id int64, loc Loc) bool) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for i := range s.slots {
-		if at := s.slots[i]; at.loc != 0 && !fn(at.id, at.loc) {
-			return false
-		}
-	}
-	return true
-}
 
 // Close gives the memory back.
 func (t *Table) Close() {

@@ -351,3 +351,23 @@ func BenchmarkGet(b *testing.B) {
 		}
 	})
 }
+
+// Range calls fn for each id until it answers false, in no order that may be relied on. fn must not call the table.
+func (t *Table) Range(fn func(id int64, loc Loc) bool) {
+	for i := range t.stripes {
+		if !t.stripes[i].each(fn) {
+			return
+		}
+	}
+}
+
+func (s *stripe) each(fn func(id int64, loc Loc) bool) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for i := range s.slots {
+		if at := s.slots[i]; at.loc != 0 && !fn(at.id, at.loc) {
+			return false
+		}
+	}
+	return true
+}

@@ -143,8 +143,7 @@ func command(ctx context.Context, fine []int, words ...string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && slices.Contains(fine, exit.ExitCode()) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && slices.Contains(fine, exit.ExitCode()) {
 		return nil
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package layouts
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"sheaf.dev/sheaf/internal/bench/result"
@@ -25,12 +26,7 @@ type target struct {
 
 func is(layouts ...string) func(*cell) bool {
 	return func(c *cell) bool {
-		for _, l := range layouts {
-			if c.layout == l {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(layouts, c.layout)
 	}
 }
 

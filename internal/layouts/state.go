@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 )
@@ -36,9 +37,7 @@ func (c *cellState) add(m *figures) {
 	for key, points := range m.series {
 		c.Series[key] = append(c.Series[key], points)
 	}
-	for key, text := range m.text {
-		c.Text[key] = text
-	}
+	maps.Copy(c.Text, m.text)
 }
 
 // cell gives what is kept of a measurement.

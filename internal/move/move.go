@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -84,7 +83,7 @@ type Action struct {
 func (a Action) Change() *raftpb.ConfChangeV2 {
 	cc := &raftpb.ConfChangeV2{}
 	add := func(kind raftpb.ConfChangeType, id uint64) {
-		cc.Changes = append(cc.Changes, &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: proto.Uint64(id)})
+		cc.Changes = append(cc.Changes, &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: new(id)})
 	}
 	switch a.Kind {
 	case AddLearner:

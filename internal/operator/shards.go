@@ -89,19 +89,15 @@ func report(s *recordv1.Shard, groups []*recordv1.Group) *fleet.ShardReport {
 		Name: s.GetName(), Version: s.GetVersion(), State: v1alpha1.ShardState(s.GetState().Word()), Message: s.GetMessage(),
 		Problems: s.GetProblems(),
 		Volume: fleet.VolumeReport{
-			UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(), Shard: s.GetVolumeShard(),
+			UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(),
 			FileSystem: s.GetFileSystem(), MountOptions: s.GetMountOptions(), Source: s.GetSource(), Rotational: s.Rotational,
-			WantedFileSystem: s.GetWantedFileSystem(), WantedMountOptions: s.GetWantedMountOptions(),
 			CapacityBytes: s.GetCapacityBytes(), FreeBytes: s.GetFreeBytes(), ReserveBytes: s.GetReserveBytes(),
 		},
-		Memory: fleet.MemoryReport{
-			NeedBytes: s.GetMemoryNeedBytes(), UsedBytes: s.GetMemoryUsedBytes(), LimitBytes: s.GetMemoryLimitBytes(),
-		},
+		Memory: fleet.MemoryReport{NeedBytes: s.GetMemoryNeedBytes(), LimitBytes: s.GetMemoryLimitBytes()},
 		Load: fleet.LoadReport{
-			GroupsTotal: load.GetGroupsTotal(), GroupsLoaded: load.GetGroupsLoaded(),
 			BytesTotal: load.GetBytesTotal(), BytesDone: load.GetBytesDone(), BytesPerSecond: load.GetBytesPerSecond(),
 			DeviceBytesPerSecond: load.GetDeviceBytesPerSecond(),
-			ETA:                  time.Duration(load.GetEtaSeconds() * float64(time.Second)), Done: load.GetDone(),
+			ETA:                  time.Duration(load.GetEtaSeconds() * float64(time.Second)),
 		},
 	}
 	for _, g := range groups {

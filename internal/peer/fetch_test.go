@@ -85,7 +85,7 @@ func (s *store) Entries(_ context.Context, group uuid.UUID, first, last uint64, 
 	for i := first; i <= min(last, first+9, 100); i++ {
 		out.Through = i
 		if i%3 != 0 {
-			out.Entries = append(out.Entries, &raftpb.Entry{Index: proto.Uint64(i), Term: proto.Uint64(2), Data: make([]byte, 100_000)})
+			out.Entries = append(out.Entries, &raftpb.Entry{Index: new(i), Term: proto.Uint64(2), Data: make([]byte, 100_000)})
 		}
 	}
 	return out, nil
@@ -298,7 +298,7 @@ func TestEntriesAreFetched(t *testing.T) {
 
 func TestEntriesThatCannotBeAreRefused(t *testing.T) {
 	entry := func(index uint64) []byte {
-		encoded, err := proto.Marshal(&raftpb.Entry{Index: proto.Uint64(index)})
+		encoded, err := proto.Marshal(&raftpb.Entry{Index: new(index)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -157,7 +157,7 @@ func (d *node) to(shard string) *Transport {
 }
 
 func msg(kind raftpb.MessageType, index uint64, bytes int) *raftpb.Message {
-	m := &raftpb.Message{Type: kind.Enum(), From: proto.Uint64(1), To: proto.Uint64(2), Index: proto.Uint64(index)}
+	m := &raftpb.Message{Type: kind.Enum(), From: proto.Uint64(1), To: proto.Uint64(2), Index: new(index)}
 	if bytes > 0 {
 		m.Entries = []*raftpb.Entry{{Data: make([]byte, bytes)}}
 	}

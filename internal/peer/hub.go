@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/proto"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
@@ -92,7 +91,6 @@ type LinkStats struct {
 	Shard    string
 	Alive    bool          // heard within SilenceMax
 	Silence  time.Duration // since it was heard, or since it was first looked for
-	Connects uint64        // since the link to it was made
 	Messages int64         // that wait to be sent
 	Bytes    int64         // of them
 }
@@ -227,7 +225,7 @@ func (h *Hub) Peers() []LinkStats {
 	now := time.Since(started)
 	for _, l := range links {
 		heard := max(l.madeAt, time.Duration(l.heardAt.Load()))
-		out = append(out, LinkStats{Shard: l.shard, Alive: l.alive, Silence: max(0, now-heard), Connects: l.connects.Load()})
+		out = append(out, LinkStats{Shard: l.shard, Alive: l.alive, Silence: max(0, now-heard)})
 	}
 	h.mu.Unlock()
 	for i, l := range links {
@@ -267,9 +265,9 @@ func (t *Transport) Send(messages []*raftpb.Message) {
 
 // lost tells the group of a message that it did not leave. It does so later and elsewhere: the sender holds locks.
 func (h *Hub) lost(group uuid.UUID, m *raftpb.Message) {
-	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: proto.Uint64(m.GetTo()), To: proto.Uint64(m.GetFrom())}
+	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: new(m.GetTo()), To: new(m.GetFrom())}
 	if m.GetType() == raftpb.MsgSnap {
-		back.Type, back.Reject = raftpb.MsgSnapStatus.Enum(), proto.Bool(true)
+		back.Type, back.Reject = raftpb.MsgSnapStatus.Enum(), new(true)
 	}
 	h.mu.Lock()
 	h.reports = append(h.reports, report{group: group, message: back})

@@ -44,8 +44,6 @@ type link struct {
 	begun   atomic.Bool   // the peer's process is another one than before; the monitor has not said so yet
 	number  atomic.Uint64 // of the peer's process
 
-	connects atomic.Uint64
-
 	// Guarded by Hub.mu, of the monitor.
 	alive bool
 	told  bool
@@ -179,7 +177,6 @@ func (l *link) session() (connected bool, err error) {
 	}
 	l.introduced(hello.GetInstance())
 	l.hub.count.connects.Add(1)
-	l.connects.Add(1)
 	l.mu.Lock()
 	clear(l.reported)
 	l.mu.Unlock()

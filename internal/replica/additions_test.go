@@ -107,7 +107,7 @@ func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
 		synctest.Wait()
 		c := one.state.lock()
 		defer c.unlock()
-		call := &raftpb.Message{From: proto.Uint64(first), Term: proto.Uint64(c.node.term)}
+		call := &raftpb.Message{From: new(first), Term: new(c.node.term)}
 		for _, ticks := range []int{timeoutNowTicksMax, timeoutNowTicksMax + 1} {
 			c.transfer.timeoutNow, c.transfer.keptTicks = call, 0
 			for range ticks {
@@ -135,8 +135,8 @@ func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
 			t.Fatal("the follower knows no leader: the test does not test")
 		}
 		ok(t, one.Step(&raftpb.Message{
-			Type: raftpb.MsgPreVote.Enum(), From: &first, To: &id, Term: proto.Uint64(m.Term + 1),
-			Index: proto.Uint64(m.LastIndex), LogTerm: proto.Uint64(m.Term),
+			Type: raftpb.MsgPreVote.Enum(), From: &first, To: &id, Term: new(m.Term + 1),
+			Index: new(m.LastIndex), LogTerm: new(m.Term),
 		}))
 		if leader := one.Members().LeaderID; leader != 0 {
 			t.Errorf("it still takes %d for the leader", leader)
@@ -225,7 +225,7 @@ func TestAMemberThatCannotRestWakesItsLeader(t *testing.T) {
 		c := one.state.lock()
 		answer, err := c.step(&raftpb.Message{
 			Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &id, Term: &m.Term, Context: quietMark,
-			Index: proto.Uint64(m.LastIndex - 1), LogTerm: &m.Term, Commit: proto.Uint64(m.LastIndex - 1),
+			Index: new(m.LastIndex - 1), LogTerm: &m.Term, Commit: new(m.LastIndex - 1),
 		})
 		c.unlock()
 		if ok(t, err); answer == nil {
@@ -276,7 +276,7 @@ func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 			t.Errorf("the leader's shard is silent: %+v", got)
 		}
 		heartbeat := &raftpb.Message{
-			Type: raftpb.MsgHeartbeat.Enum(), From: &second, To: &third, Term: proto.Uint64(leader.Members().Term + 1), Commit: proto.Uint64(0),
+			Type: raftpb.MsgHeartbeat.Enum(), From: &second, To: &third, Term: new(leader.Members().Term + 1), Commit: proto.Uint64(0),
 		}
 		ok(t, n.members[third].Step(heartbeat))
 		if got := ended(); got != (end{third, errLeaderGone}) {

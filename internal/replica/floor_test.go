@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/group"
 )
@@ -74,7 +73,7 @@ func campaignsInARound(t *testing.T) bool {
 
 	n.isolate(id, true)
 	rejected := one.Step(&raftpb.Message{ // from a leader that it does not know yet: nothing to keep for later
-		Type: raftpb.MsgTimeoutNow.Enum(), From: proto.Uint64(6 - id - to), To: &to, Term: proto.Uint64(one.Members().Term),
+		Type: raftpb.MsgTimeoutNow.Enum(), From: new(6 - id - to), To: &to, Term: new(one.Members().Term),
 	})
 	if rejected == nil {
 		t.Error("it took the call to lead")

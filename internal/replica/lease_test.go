@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/protobuf/proto"
 )
 
 // leasing is a group of three whose leader may answer reads by itself.
@@ -101,8 +100,8 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 		call := func() {
 			last := one.Members().LastIndex
 			m := &raftpb.Message{
-				Type: raftpb.MsgPreVote.Enum(), From: proto.Uint64(6 - id - restarted), To: &restarted,
-				Term: proto.Uint64(one.Members().Term + 1), Index: &last, LogTerm: proto.Uint64(one.Members().Term),
+				Type: raftpb.MsgPreVote.Enum(), From: new(6 - id - restarted), To: &restarted,
+				Term: new(one.Members().Term + 1), Index: &last, LogTerm: new(one.Members().Term),
 			}
 			ok(t, one.Step(m))
 			synctest.Wait()

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 
 	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/protobuf/proto"
 )
 
 // A heartbeat that names more as committed than a follower has is of a leader that counts on what the follower has
@@ -26,7 +25,7 @@ func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
 		ok(t, err)
 		err = follower.Step(&raftpb.Message{
 			Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &follower.opts.RaftID,
-			Term: proto.Uint64(leader.Members().Term), Commit: proto.Uint64(last + 100), // more than can come to the log meanwhile
+			Term: new(leader.Members().Term), Commit: new(last + 100), // more than can come to the log meanwhile
 		})
 		if !errors.Is(err, ErrLostEntries) || !errors.Is(follower.Status().Err, ErrLostEntries) {
 			t.Fatalf("a heartbeat beyond the log: %v, %v", err, follower.Status().Err)

@@ -8,7 +8,6 @@ import (
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/replica/rounds"
 )
@@ -101,7 +100,7 @@ func (n *node) now() standing {
 // propose gives entries to Raft as the leader. An error says that Raft took none of them: it lost the leadership, or
 // hands it over.
 func (n *node) propose(entries ...*raftpb.Entry) error {
-	return n.raft.Step(&raftpb.Message{Type: raftpb.MsgProp.Enum(), From: proto.Uint64(n.id), Entries: entries})
+	return n.raft.Step(&raftpb.Message{Type: raftpb.MsgProp.Enum(), From: new(n.id), Entries: entries})
 }
 
 // hasAll tells that everything in the log is applied, and gives the last index.

@@ -6,7 +6,6 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
-	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/replica/rounds"
 )
@@ -76,9 +75,9 @@ func (q *quiet) rest(isBusy func() bool) []*raftpb.Message {
 			return
 		}
 		marks = append(marks, &raftpb.Message{
-			Type: raftpb.MsgHeartbeat.Enum(), From: proto.Uint64(q.node.id), To: proto.Uint64(id),
-			Term: proto.Uint64(q.node.term), Index: proto.Uint64(last), LogTerm: proto.Uint64(lastTerm),
-			Commit: proto.Uint64(last), Context: quietMark,
+			Type: raftpb.MsgHeartbeat.Enum(), From: new(q.node.id), To: new(id),
+			Term: new(q.node.term), Index: new(last), LogTerm: new(lastTerm),
+			Commit: new(last), Context: quietMark,
 		})
 	})
 	return marks
@@ -98,8 +97,8 @@ func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 	for _, id := range q.members.conf.GetVoters() {
 		if id != q.node.id {
 			calls = append(calls, &raftpb.Message{
-				Type: raftpb.MsgHeartbeatResp.Enum(), From: proto.Uint64(q.node.id), To: proto.Uint64(id),
-				Term: proto.Uint64(q.node.term), Context: quietMark,
+				Type: raftpb.MsgHeartbeatResp.Enum(), From: new(q.node.id), To: new(id),
+				Term: new(q.node.term), Context: quietMark,
 			})
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/replica/rounds"
 )
@@ -252,7 +251,7 @@ func TestMarkThatDoesNotFitIsRefused(t *testing.T) {
 		mark := func(index, term uint64) *raftpb.Message {
 			return &raftpb.Message{
 				Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &id, Term: &term, Index: &index, LogTerm: &m.Term,
-				Commit: proto.Uint64(m.LastIndex), Context: quietMark,
+				Commit: new(m.LastIndex), Context: quietMark,
 			}
 		}
 		ok(t, follower.Step(mark(m.LastIndex+1, m.Term)))

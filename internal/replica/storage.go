@@ -43,8 +43,7 @@ func committedByChanges(log store) (uint64, error) {
 	var before, newest uint64
 	for next := max(first, log.AppliedIndex()+1); next <= last; {
 		entries, err := log.Entries(next, last+1, changesBytesMax)
-		var damage *format.DamageError
-		if errors.As(err, &damage) {
+		if _, ok := errors.AsType[*format.DamageError](err); ok {
 			return before, nil // it bars the replica from leading until it is repaired
 		}
 		if err != nil {
@@ -68,8 +67,7 @@ const changesBytesMax = 4 << 20
 // applied yet is in memory.
 func (s storage) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	entries, err := s.store.Entries(lo, hi, maxBytes)
-	var damage *format.DamageError
-	if errors.As(err, &damage) {
+	if _, ok := errors.AsType[*format.DamageError](err); ok {
 		return nil, raft.ErrCompacted
 	}
 	return entries, err

@@ -9,7 +9,6 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
-	"google.golang.org/protobuf/proto"
 )
 
 // ErrNotTransferred says that another member leads, or nobody yet.
@@ -145,7 +144,7 @@ func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 	if waits {
 		return nil
 	}
-	return &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: proto.Uint64(t.node.id), To: proto.Uint64(to), Term: proto.Uint64(t.node.term)}
+	return &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(t.node.id), To: new(to), Term: new(t.node.term)}
 }
 
 // heir is the voter that is there and has most; 0: there is none, or, where it cannot wait for entries, the voters that

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
+	"maps"
 	"math/rand/v2"
 	"path"
 	"strings"
@@ -134,9 +135,7 @@ func (n *neighbour) check(p *process) {
 	m, want := p.machine, map[uint64]uint64{}
 	m.world.mu.Lock()
 	if m.disk == p.disk {
-		for index, data := range m.kept[n.number] {
-			want[index] = data
-		}
+		maps.Copy(want, m.kept[n.number])
 	}
 	m.world.mu.Unlock()
 	for index, data := range want {

@@ -116,7 +116,7 @@ func parseMountInfo(r io.Reader) ([]mountInfo, error) {
 			id: id, device: fields[2], point: unescape(fields[4]),
 			fsType: fields[dash+1], source: unescape(fields[dash+2]),
 		}
-		for _, option := range strings.Split(fields[5]+","+fields[dash+3], ",") {
+		for option := range strings.SplitSeq(fields[5]+","+fields[dash+3], ",") {
 			if option = unescape(option); option != "" && !slices.Contains(m.options, option) {
 				m.options = append(m.options, option)
 			}

@@ -19,7 +19,7 @@ import (
 // target.
 func View(copies int32, shards string, groups map[string]string) *fleet.PlacementView {
 	v := &fleet.PlacementView{Copies: copies, Shards: map[string]fleet.ShardPlace{}, Groups: map[string]fleet.GroupPlace{}, Unplaced: map[string]string{}}
-	for _, s := range strings.Fields(shards) { // name or name@domain
+	for s := range strings.FieldsSeq(shards) { // name or name@domain
 		name, domain, found := strings.Cut(s, "@")
 		if !found {
 			domain = name
@@ -29,7 +29,7 @@ func View(copies int32, shards string, groups map[string]string) *fleet.Placemen
 	for name, words := range groups {
 		var g fleet.GroupPlace
 		is, wanted, _ := strings.Cut(words, ">")
-		for _, w := range strings.Fields(is) {
+		for w := range strings.FieldsSeq(is) {
 			switch shard := strings.TrimLeft(w, "+-"); w[0] {
 			case '+':
 				g.Learners = append(g.Learners, fleet.CopyPlace{Shard: shard, Here: true})

@@ -13,8 +13,8 @@ import (
 func (r *Report) WriteMarkdown(w io.Writer, plots string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n", r.title())
-	fmt.Fprintf(&b, "%s to %s, version %s. %s.\n", r.Started.UTC().Format(time.DateTime), r.Ended.UTC().Format(time.DateTime), r.Version, r.Machine.Words())
-	fmt.Fprintf(&b, "\n%s\n", r.Summary())
+	fmt.Fprintf(&b, "%s to %s, version %s. %s.\n", r.Started.UTC().Format(time.DateTime), r.Ended.UTC().Format(time.DateTime), r.Version, r.Machine.words())
+	fmt.Fprintf(&b, "\n%s\n", r.summary())
 	if len(r.Settings) > 0 {
 		b.WriteString("\n| setting | |\n|---|---|\n")
 		for _, s := range r.Settings {
@@ -110,7 +110,7 @@ func (t *Table) markdown(b *bytes.Buffer, c *Comparison) {
 		row := &t.Rows[i]
 		cells := make([]string, 0, len(heads))
 		for _, n := range names {
-			cells = append(cells, row.Label(n))
+			cells = append(cells, row.label(n))
 		}
 		for j := range t.Columns {
 			cells = append(cells, t.markdownCell(row, &t.Columns[j], c))

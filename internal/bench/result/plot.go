@@ -296,7 +296,7 @@ func logAxis(low, high float64) axis {
 // wrap breaks a text into lines that fit.
 func wrap(s string, size, width float64) []string {
 	var lines []string
-	for _, word := range strings.Fields(s) {
+	for word := range strings.FieldsSeq(s) {
 		if n := len(lines); n > 0 && widthOf(lines[n-1]+" "+word, size) <= width {
 			lines[n-1] += " " + word
 		} else {

@@ -111,8 +111,8 @@ func Of(rounds ...float64) Value {
 // Words makes a value that is a text.
 func Words(format string, a ...any) Value { return Value{Text: fmt.Sprintf(format, a...)} }
 
-// Spread is (largest - smallest) / median.
-func (v Value) Spread() float64 {
+// spread is (largest - smallest) / median.
+func (v Value) spread() float64 {
 	if v.Median == 0 {
 		return 0
 	}
@@ -128,8 +128,8 @@ func Labels(pairs ...string) []Label {
 	return labels
 }
 
-// Label gives the value of a label; empty where the row has none of that name.
-func (r Row) Label(name string) string {
+// label gives the value of a label; empty where the row has none of that name.
+func (r Row) label(name string) string {
 	for _, l := range r.Labels {
 		if l.Name == name {
 			return l.Value
@@ -161,16 +161,6 @@ func (r *Report) Table(id string) *Table {
 	for i := range r.Tables {
 		if r.Tables[i].ID == id {
 			return &r.Tables[i]
-		}
-	}
-	return nil
-}
-
-// Row finds the row with these label values, in their order; nil where there is none.
-func (t *Table) Row(values ...string) *Row {
-	for i := range t.Rows {
-		if slices.EqualFunc(t.Rows[i].Labels, values, func(l Label, v string) bool { return l.Value == v }) {
-			return &t.Rows[i]
 		}
 	}
 	return nil

@@ -102,7 +102,7 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 	size := BlobFileBytes(ref.Size)
 	// Every bit of the header and of the checksums, a sample of the data.
 	var bits []int64
-	for at := int64(0); at < size; at++ {
+	for at := range size {
 		inChunk := (at - BlobHeaderBytes) % (BlobChunkBytes + BlobCRCBytes)
 		if at < BlobHeaderBytes || at >= size-104 || inChunk < 2 || inChunk >= BlobChunkBytes-2 || at%50_021 == 0 {
 			for bit := range int64(8) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
+	"maps"
 	"path"
 	"slices"
 
@@ -225,7 +226,7 @@ func (r *repairer) quarantine() error {
 		}
 	}
 	files := r.damagedFiles()
-	for _, name := range sortedKeys(files) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		f, err := r.fs.Open(path.Join(r.dir, name))
 		if errors.Is(err, iofs.ErrNotExist) {
 			continue

@@ -3,16 +3,12 @@ package fsck
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"path"
-	"slices"
 	"time"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
 )
-
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // writeSegments makes the new segments and hints, and with them the manifest to come.
 func (r *repairer) writeSegments() error {

@@ -399,9 +399,6 @@ func (i *Install) Missing() []File {
 	return out
 }
 
-// Discard removes what was gathered.
-func (i *Install) Discard() error { return RemoveIncoming(i.opts.FS, i.opts.Dir) }
-
 // RemoveIncoming removes the incoming folder of a group's.
 func RemoveIncoming(fs vfs.FS, dir string) error {
 	incoming := path.Join(dir, format.IncomingName)

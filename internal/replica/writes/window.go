@@ -1,6 +1,7 @@
 package writes
 
 import (
+	"maps"
 	"time"
 
 	"sheaf.dev/sheaf/internal/group/format"
@@ -152,9 +153,7 @@ func (w *window) trim(now int64) (more bool) {
 	case len(w.slots) > 1024 && held < len(w.slots)/8:
 		w.resize(len(w.slots) / 4)
 		at := make(map[[16]byte]uint32, held)
-		for id, low := range w.at {
-			at[id] = low
-		}
+		maps.Copy(at, w.at)
 		w.at = at
 	}
 	return false

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -220,9 +221,7 @@ func (n *memNode) drop() {
 	if n.lost == nil {
 		n.lost = make(map[int64][]byte)
 	}
-	for s, onDisk := range n.dirty {
-		n.lost[s] = onDisk
-	}
+	maps.Copy(n.lost, n.dirty)
 	n.dirty, n.last = nil, memWrite{}
 }
 
