@@ -26,10 +26,10 @@ func (f forAdmin) Groups() []*recordv1.Group { return f.s.groupStatuses() }
 func (f forAdmin) Moves() []*recordv1.Move { return f.s.copies() }
 
 // Load implements serve.Admin.
-func (f forAdmin) Load() *recordv1.Load { return f.s.loadStatus().Row() }
+func (f forAdmin) Load() *recordv1.Load { return f.s.loading.status().Row() }
 
 // Loaded implements serve.Admin.
-func (f forAdmin) Loaded() <-chan struct{} { return f.s.loaded }
+func (f forAdmin) Loaded() <-chan struct{} { return f.s.loading.done }
 
 // Explain implements serve.Admin.
 func (f forAdmin) Explain(g serve.Group) ([]*recordv1.CompactionHold, error) {

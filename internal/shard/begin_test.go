@@ -26,7 +26,7 @@ func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *groupReplica)
 	cfg.FS = disk
 	started := newShard(cfg)
 	started.store, started.volume, started.peers.hub = s.store, s.volume, s.peers.hub
-	started.load.beganAt = time.Now()
+	started.loading.beganAt = time.Now()
 	if _, err := disk.Stat(s.volume.GroupDir(id)); err != nil {
 		return started, nil
 	}

@@ -34,8 +34,8 @@ func lone(t *testing.T) *Shard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.committer, s.loader, s.peers.hub = replica.NewCommitter(), s.newLoader(), s.newHub()
-	s.load.beganAt = time.Now()
+	s.committer, s.loader, s.peers.hub = replica.NewCommitter(), newLoader(&s.cfg), s.newHub()
+	s.loading.beganAt = time.Now()
 	t.Cleanup(func() {
 		s.peers.hub.Close()
 		s.committer.Close()
@@ -85,7 +85,7 @@ func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 
 func (c decideCase) run(s *Shard, held string) string {
 	if c.early {
-		s.load.beganAt = time.Time{}
+		s.loading.beganAt = time.Time{}
 	}
 	s.follower.Spent[9] = c.spent
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: uint64(max(0, c.index)), Members: slices.Clone(c.members)}

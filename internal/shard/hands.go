@@ -43,7 +43,7 @@ type hands struct{ s *Shard }
 var _ follow.Hands[*groupReplica] = hands{}
 
 // LoadBegun implements follow.Hands.
-func (h hands) LoadBegun() bool { return h.s.load.begun() }
+func (h hands) LoadBegun() bool { return h.s.loading.begun() }
 
 // Missing implements follow.Hands.
 func (h hands) Missing(state placement.Group) *groupReplica { return h.s.newReplica(state) }
@@ -58,7 +58,7 @@ func (h hands) Publish() { h.s.publish() }
 func (h hands) Connect(shards []string) { h.s.peers.hub.SetPeers(shards) }
 
 // Load implements follow.Hands.
-func (h hands) Load(g *groupReplica) { h.s.wait.Go(func() { h.s.loadOne(h.s.ctx, g, nil) }) }
+func (h hands) Load(g *groupReplica) { h.s.wait.Go(func() { h.s.loading.loadOne(h.s.ctx, g, nil) }) }
 
 // Join implements follow.Hands.
 func (h hands) Join(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.join(g) }) }
@@ -67,7 +67,7 @@ func (h hands) Join(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.join(g
 func (h hands) Mend(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.mendTail(g) }) }
 
 // LoadNow implements follow.Hands.
-func (h hands) LoadNow(ctx context.Context, g *groupReplica) { h.s.loadOne(ctx, g, nil) }
+func (h hands) LoadNow(ctx context.Context, g *groupReplica) { h.s.loading.loadOne(ctx, g, nil) }
 
 // Close implements follow.Hands.
 func (h hands) Close(ctx context.Context, g *groupReplica) error {
@@ -119,7 +119,7 @@ func (h hands) Create(ctx context.Context, state placement.Group) error {
 	s.groups[g.UUID] = g
 	s.publish()
 	s.mu.Unlock()
-	s.loadOne(ctx, g, nil)
+	s.loading.loadOne(ctx, g, nil)
 	return nil
 }
 

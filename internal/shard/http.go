@@ -9,18 +9,12 @@ import (
 	"sheaf.dev/sheaf/internal/shard/status"
 )
 
-func (s *Shard) loadStatus() status.Load {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.load.status(!s.load.endedAt.IsZero())
-}
-
 // Status tells the present state.
 func (s *Shard) Status() status.Shard {
 	st := s.cfg.status()
 	s.id.Describe(&st, s.volume.Superblock())
-	st.MemoryUsedBytes, st.Stopping, st.Load = s.budget.used.Load(), s.stopping.Load(), s.loadStatus()
-	state, message := s.state()
+	st.MemoryUsedBytes, st.Stopping, st.Load = s.budget.used.Load(), s.stopping.Load(), s.loading.status()
+	state, message := s.loading.state()
 	st.SetState(state)
 	st.Message = message
 	if space, reserve, err := s.volume.Space(); err == nil {
@@ -43,7 +37,7 @@ func (s *Shard) Status() status.Shard {
 	st.EtcdSilentSeconds = status.SilentSeconds(last)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.Epoch, st.MemoryNeedBytes = s.follower.View.Epoch, s.load.need
+	st.Epoch, st.MemoryNeedBytes = s.follower.View.Epoch, s.loading.need
 	cut := make(map[string]int64, len(s.groups))
 	for _, g := range s.groups {
 		cut[g.UUID.String()] = g.report.CutBytes
@@ -55,8 +49,8 @@ func (s *Shard) Status() status.Shard {
 		st.Groups[i].CutBytes = cut[st.Groups[i].UUID]
 	}
 	slices.SortFunc(st.Strays, func(a, b status.Stray) int { return cmp.Compare(a.UUID, b.UUID) })
-	if s.memory != nil {
-		st.Problems = append(st.Problems, s.memory.Error())
+	if s.loading.memory != nil {
+		st.Problems = append(st.Problems, s.loading.memory.Error())
 	}
 	st.VolumeSilent, st.Problems = s.problems.has(host.VolumeSilent), append(st.Problems, s.problems.words()...)
 	slices.Sort(st.Problems)

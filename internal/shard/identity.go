@@ -54,3 +54,16 @@ func (s *Shard) renew() error {
 	s.mu.Unlock()
 	return s.findGroups()
 }
+
+// checkMedium warns where the device contradicts the medium that was stated.
+func (s *Shard) checkMedium() {
+	mount, err := s.volume.Mount()
+	if err != nil {
+		s.logger.Warn("asking what the volume is made of", "error", err)
+		return
+	}
+	if s.cfg.Medium != Auto && mount.Rotational != nil && *mount.Rotational != (s.cfg.Medium == HDD) {
+		s.logger.Warn("the device contradicts the medium that was stated", "medium", s.cfg.Medium, "source", mount.Source,
+			"rotational", *mount.Rotational)
+	}
+}

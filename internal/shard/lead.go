@@ -62,7 +62,7 @@ type steerer struct {
 func newSteerer(s *Shard) *steerer {
 	return &steerer{
 		steering: newSteering(), cfg: &s.cfg, follower: s.follower, mu: &s.mu, routes: &s.routes, problems: &s.problems, logger: s.logger,
-		copies: func() int { return s.meta.Copies }, isSilent: s.peers.isSilent, forget: s.forget, installAgain: s.installer.installAgain,
+		copies: func() int { return s.meta.Copies }, isSilent: s.peers.isSilent, forget: s.installer.forget, installAgain: s.installer.installAgain,
 		replicaFile: s.replicaFile,
 	}
 }

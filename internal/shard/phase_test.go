@@ -22,7 +22,7 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	if err := (hands{s}).Begin(state); err != nil {
 		t.Fatal(err)
 	}
-	s.load.beganAt = time.Time{} // a new start
+	s.loading.beganAt = time.Time{} // a new start
 	s.groups[state.UUID] = s.foundGroup(state.UUID)
 	s.mu.Lock()
 	s.follower.View = placement.View{
@@ -30,7 +30,7 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	}
 	s.follower.Decide(s.follower.View)
 	s.mu.Unlock()
-	if groups := s.takePending(); len(groups) > 0 {
+	if groups := s.loading.takePending(); len(groups) > 0 {
 		t.Errorf("the first load loads %d groups", len(groups))
 	}
 	s.mu.Lock()
@@ -81,7 +81,7 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 		s.groups[g.UUID] = g
 		s.mu.Lock()
 		c.before(s, g)
-		s.loadEnded(g, nil)
+		s.loading.ended(g, nil)
 		if g.Phase != c.want {
 			t.Errorf("%s: %v, want %v", c.name, g.Phase, c.want)
 		}

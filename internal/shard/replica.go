@@ -72,27 +72,6 @@ func (sv *served) ConfIndex() uint64 { return sv.log.ConfIndex() }
 // Conf implements follow.Node.
 func (sv *served) Conf() *raftpb.ConfState { return sv.replica.Members().Conf }
 
-// open loads the group's log and starts its node. It returns with g.served set, or an error. durable as in
-// group.Options.
-func (s *Shard) open(ctx context.Context, g *groupReplica, durable func() error) (report group.Report, err error) {
-	// A group that cannot be loaded must not take its neighbours along.
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	options := s.logOptions(g)
-	options.Durable = durable
-	log, report, err := group.Load(ctx, options, &g.progress)
-	if err != nil {
-		return report, err
-	}
-	if err := s.serve(g, log); err != nil {
-		return report, errors.Join(err, log.Close(false))
-	}
-	return report, nil
-}
-
 // serve starts the node of a loaded group.
 func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 	raftID, err := s.raftIDOf(g, log)

@@ -38,7 +38,7 @@ func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uin
 		if address := s.otherMember(r.view, name); address != "" {
 			return answer.NotLeader(name, address, r.epoch)
 		}
-		eta := s.eta()
+		eta := s.loading.eta()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return g.unavailable(s.cfg.Name, eta)

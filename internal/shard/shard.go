@@ -43,6 +43,7 @@ type Shard struct {
 	heard     heardWeights
 
 	follower  *follower  // etcd, and what it says of groups
+	loading   *loading   // groups come into memory
 	installer *installer // files of other shards come in
 	steerer   *steerer   // groups that are led here
 	trash     *trash.Bin
@@ -73,9 +74,6 @@ type Shard struct {
 
 	mu     sync.Mutex
 	groups map[uuid.UUID]*groupReplica // on the volume, strays included
-	load   loadState
-	loaded chan struct{} // closed when the first load is over
-	memory error         // why not everything could be loaded; nil: it could
 }
 
 // routes is an immutable picture of which groups this shard answers for.
@@ -119,7 +117,6 @@ func newShard(cfg Config) *Shard {
 		groups:  map[uuid.UUID]*groupReplica{},
 		stopped: make(chan struct{}),
 		deposed: make(chan struct{}),
-		loaded:  make(chan struct{}),
 		boot:    uuid.New(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -141,6 +138,7 @@ func newShard(cfg Config) *Shard {
 	s.follower = s.newFollower()
 	s.compactor = newCompactor(s)
 	s.peers = newPeers(s)
+	s.loading = newLoading(s)
 	s.installer = newInstaller(s)
 	s.steerer = newSteerer(s)
 	s.mender = newMender(s)
@@ -172,7 +170,7 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	s.committer = replica.NewCommitter()
-	s.loader = s.newLoader()
+	s.loader = newLoader(&s.cfg)
 	s.checkMedium()
 	if err := s.findGroups(); err != nil {
 		return err
@@ -227,7 +225,7 @@ func (s *Shard) join(ctx context.Context) error {
 // care begins all that goes on in the background from when the shard is registered, as known, until it ends.
 func (s *Shard) care(known placement.Shard) {
 	for _, task := range []func(ctx context.Context){
-		s.loadFirst, // ends when what was on the volume is loaded
+		s.loading.loadFirst, // ends when what was on the volume is loaded
 		s.follower.Run,
 		s.steerer.run,   // moves groups that are led here
 		s.reportAll,     // tells etcd their figures
@@ -261,7 +259,7 @@ func (s *Shard) Addr() string { return s.server.Addr() }
 // WaitLoaded returns when everything that can be loaded is, or ctx ends.
 func (s *Shard) WaitLoaded(ctx context.Context) error {
 	select {
-	case <-s.loaded:
+	case <-s.loading.done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
