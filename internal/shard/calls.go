@@ -22,7 +22,7 @@ func (s *Shard) newCalls() *serve.Server {
 		Name: s.cfg.Name, Residency: s.cfg.Residency, Logger: s.logger, Tracer: s.cfg.Tracer, SlowCallMin: s.cfg.slowCallMin,
 		MessageBytesMax: l.MessageBytesMax, CallsMax: l.CallsMax, BytesInFlightMax: l.BytesInFlightMax, AnswerBytesMax: l.AnswerBytesMax,
 		ScansReadingMax: l.ScansReadingMax, SendTimeout: l.SendTimeout, CallTimeout: l.CallTimeout, ScanTTL: l.ScanTTL,
-		UnsafeDoubt: s.unsafe(unsafeDoubt),
+		UnsafeDoubt: s.cfg.unsafe.has(unsafeDoubt),
 	}, forCalls{s})
 }
 
@@ -88,7 +88,7 @@ func (f forCalls) Known(name string) string {
 }
 
 // Admit implements serve.Replicas.
-func (f forCalls) Admit(bytes int64) error { return f.s.admit(bytes, false) }
+func (f forCalls) Admit(bytes int64) error { return f.s.volume.admitWrite(bytes, false) }
 
 // AdmitFile implements serve.Replicas.
 func (f forCalls) AdmitFile(bytes int64) error { return f.s.volume.Admit(bytes, false) }

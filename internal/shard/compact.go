@@ -14,7 +14,6 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/trash"
-	"sheaf.dev/sheaf/internal/volume"
 )
 
 // compactor compacts groups in the background, one at a time. It looks at all groups at an interval, since time alone
@@ -24,8 +23,8 @@ type compactor struct {
 	cfg      *Config
 	shard    compacted
 	trash    func() *trash.Bin
-	nudge    func()                // has the groups looked at that waited for room to join
-	volume   func() *volume.Volume // that is open
+	nudge    func() // has the groups looked at that waited for room to join
+	volume   *storage
 	routes   *atomic.Pointer[routes]
 	problems *problems
 	metrics  *metrics
@@ -65,7 +64,7 @@ type compacted interface {
 
 func newCompactor(s *Shard) *compactor {
 	return &compactor{
-		cfg: &s.cfg, shard: s, trash: func() *trash.Bin { return s.trash }, nudge: s.follower.Nudge, volume: func() *volume.Volume { return s.volume }, routes: &s.routes, problems: &s.problems, metrics: s.metrics,
+		cfg: &s.cfg, shard: s, trash: func() *trash.Bin { return s.trash }, nudge: s.follower.Nudge, volume: s.volume, routes: &s.routes, problems: &s.problems, metrics: s.metrics,
 		logger: s.logger, over: s.ctx.Done(),
 		wake: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{}, progress: make(chan struct{}),
 	}
@@ -184,7 +183,7 @@ func (c *compactor) supersededMin() int64 {
 	if r := c.routes.Load(); r != nil {
 		groups = len(r.byName)
 	}
-	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume().TotalBytes(), groups)
+	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), groups)
 }
 
 // supersededMin is what was asked for, and on a small volume its share of an eighth: else the groups together could

@@ -23,8 +23,8 @@ type follower = follow.Follower[*groupReplica]
 // newFollower makes what follows etcd for the shard.
 func (s *Shard) newFollower() *follower {
 	return follow.New(follow.Options[*groupReplica]{
-		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.store }, Meta: func() placement.Meta { return s.meta },
-		Volume: func() *volume.Volume { return s.volume },
+		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.volume.store }, Meta: func() placement.Meta { return s.meta },
+		Volume: func() *volume.Volume { return s.volume.Volume },
 		Facts:  func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
 		Etcd:   s.cfg.Placement,
 		Hands:  hands{s},
@@ -33,7 +33,7 @@ func (s *Shard) newFollower() *follower {
 		},
 		Background: s.ctx, Lock: &s.mu, Replicas: s.groups, Problems: &s.problems, Logger: s.logger,
 		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt,
-		CountRemnants: s.unsafe(unsafeRemnant), ForgiveStop: s.unsafe(unsafeStop),
+		CountRemnants: s.cfg.unsafe.has(unsafeRemnant), ForgiveStop: s.cfg.unsafe.has(unsafeStop),
 	})
 }
 
@@ -46,7 +46,7 @@ var _ follow.Hands[*groupReplica] = hands{}
 func (h hands) LoadBegun() bool { return h.s.loading.begun() }
 
 // Missing implements follow.Hands.
-func (h hands) Missing(state placement.Group) *groupReplica { return h.s.newReplica(state) }
+func (h hands) Missing(state placement.Group) *groupReplica { return h.s.volume.newReplica(state) }
 
 // Look implements follow.Hands.
 func (h hands) Look(g *groupReplica) { h.s.steerer.ask(g) }
@@ -110,9 +110,9 @@ func (h hands) Create(ctx context.Context, state placement.Group) error {
 	if err := s.compactor.admitSoon(0); err != nil {
 		return err
 	}
-	g := s.newReplica(state)
+	g := s.volume.newReplica(state)
 	g.Phase, g.Standing, g.Untold = member.Loading, member.Standing{Reason: member.Unconfirmed}, true
-	if err := group.Create(s.logOptions(g), &raftpb.ConfState{Voters: []uint64{format.NewRaftID()}}); err != nil {
+	if err := group.Create(s.volume.logOptions(g), &raftpb.ConfState{Voters: []uint64{format.NewRaftID()}}); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -137,10 +137,10 @@ func (h hands) Begin(state placement.Group) error {
 	if err := s.compactor.admitSoon(0); err != nil {
 		return err
 	}
-	g := s.newReplica(state)
+	g := s.volume.newReplica(state)
 	g.Phase, g.RaftID = member.Joining, s.follower.Here(state)[0].RaftID
 	g.Learn(state.Members)
-	file := s.replicaFile(g, g.RaftID)
+	file := s.volume.replicaFile(g, g.RaftID)
 	file.Joining = true
 	if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, file); err != nil {
 		return err
@@ -149,11 +149,6 @@ func (h hands) Begin(state placement.Group) error {
 	s.groups[g.UUID], s.follower.Spent[g.RaftID] = g, true // the reconcile that follows publishes it
 	s.mu.Unlock()
 	return nil
-}
-
-// newReplica stands for the replica of a group on the volume. Its folder is not looked at.
-func (s *Shard) newReplica(state placement.Group) *groupReplica {
-	return &groupReplica{Replica: follow.Replica{Name: state.Name, UUID: state.UUID, Dir: s.volume.GroupDir(state.UUID)}}
 }
 
 // newTrash makes the trash of the volume.

@@ -13,7 +13,7 @@ import (
 func (s *Shard) Status() status.Shard {
 	st := s.cfg.status()
 	s.id.Describe(&st, s.volume.Superblock())
-	st.MemoryUsedBytes, st.Stopping, st.Load = s.budget.used.Load(), s.stopping.Load(), s.loading.status()
+	st.MemoryUsedBytes, st.Stopping, st.Load = s.volume.budget.used.Load(), s.stopping.Load(), s.loading.status()
 	state, message := s.loading.state()
 	st.SetState(state)
 	st.Message = message
@@ -27,7 +27,7 @@ func (s *Shard) Status() status.Shard {
 	} else {
 		st.Problems = append(st.Problems, "asking for the mount of the volume: "+err.Error())
 	}
-	st.Problems = append(st.Problems, s.left.problems(s.cfg.Dir)...)
+	st.Problems = append(st.Problems, s.volume.left.problems(s.cfg.Dir)...)
 	groups := s.groupStatuses()
 	for _, g := range groups {
 		st.Groups = append(st.Groups, status.GroupOf(g))

@@ -39,8 +39,7 @@ type installer struct {
 	ctx      context.Context
 	follower *follower
 	loading  *loading
-	options  func(g *groupReplica) group.Options
-	file     func(g *groupReplica, raftID uint64) format.ReplicaFile
+	volume   *storage
 	mu       *sync.Mutex // Shard.mu
 	withRoom func(ctx context.Context, try func() error) error
 	peers    *peers
@@ -54,7 +53,7 @@ type installer struct {
 
 func newInstaller(s *Shard) *installer {
 	return &installer{
-		name: s.cfg.Name, ctx: s.ctx, follower: s.follower, loading: s.loading, options: s.logOptions, file: s.replicaFile, mu: &s.mu,
+		name: s.cfg.Name, ctx: s.ctx, follower: s.follower, loading: s.loading, volume: s.volume, mu: &s.mu,
 		withRoom: s.compactor.withRoom, peers: s.peers, problems: &s.problems, tails: s.metrics.tails, logger: s.logger,
 		slots: make(chan struct{}, installsAtOnce),
 	}
@@ -146,7 +145,7 @@ func (i *installer) install(ctx context.Context, g *groupReplica, from string, r
 		return ctx.Err()
 	}
 	sink := &installSink{
-		ctx: ctx, opts: i.options(g), replica: i.file(g, g.RaftID), missing: map[string]transfer.File{},
+		ctx: ctx, opts: i.volume.logOptions(g), replica: i.volume.replicaFile(g, g.RaftID), missing: map[string]transfer.File{},
 		from: from, copying: g.copying.Load(),
 	}
 	defer sink.copying.waits()

@@ -63,7 +63,7 @@ func newSteerer(s *Shard) *steerer {
 	return &steerer{
 		steering: newSteering(), cfg: &s.cfg, follower: s.follower, mu: &s.mu, routes: &s.routes, problems: &s.problems, logger: s.logger,
 		copies: func() int { return s.meta.Copies }, isSilent: s.peers.isSilent, forget: s.installer.forget, installAgain: s.installer.installAgain,
-		replicaFile: s.replicaFile,
+		replicaFile: s.volume.replicaFile,
 	}
 }
 

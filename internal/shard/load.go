@@ -15,11 +15,9 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/status"
-	"sheaf.dev/sheaf/internal/volume"
 )
 
 // Measuring the device before loading is worth it only where loading takes long, and must not.
@@ -29,9 +27,6 @@ const (
 	measureBytesMax = 256 << 20
 )
 
-// keepBytes holds one segment of the usual size. Kept memory is in no budget, so there is none where there is a limit.
-const keepBytes = 272 << 20
-
 // loading brings the groups of a volume into memory: after a start all that are there, later one at a time. It knows how
 // far that is, and so what state the shard is in. Safe for concurrent use.
 type loading struct {
@@ -39,8 +34,7 @@ type loading struct {
 	follower *follower
 	mu       *sync.Mutex                 // Shard.mu
 	groups   map[uuid.UUID]*groupReplica // of the shard
-	volume   func() *volume.Volume       // that is open
-	options  func(g *groupReplica) group.Options
+	volume   *storage
 	serve    func(g *groupReplica, log *group.Log) error // a loaded group
 	health   func(g *groupReplica, serving bool)
 	tails    *prometheus.CounterVec
@@ -59,23 +53,12 @@ type loading struct {
 
 func newLoading(s *Shard) *loading {
 	return &loading{
-		cfg: &s.cfg, follower: s.follower, mu: &s.mu, groups: s.groups, volume: func() *volume.Volume { return s.volume }, options: s.logOptions,
+		cfg: &s.cfg, follower: s.follower, mu: &s.mu, groups: s.groups, volume: s.volume,
 		serve: s.serve, health: s.setHealth, tails: s.metrics.tails, logger: s.logger, done: make(chan struct{}),
 	}
 }
 
 func (l *loading) begun() bool { return !l.beganAt.IsZero() }
-
-// newLoader makes the reader that all groups share. Only a stated HDD is read one segment after another: virtual disks
-// often call themselves rotational. In Resident residency the memory of one segment is kept for what compaction writes.
-func newLoader(cfg *Config) *segio.Loader {
-	// The page cache of a container counts against its limit, which is what the memory limit is taken from.
-	opts := segio.LoaderOptions{Rotational: cfg.Medium == HDD, CacheBytes: cfg.MemoryLimitBytes / 2}
-	if cfg.Residency == group.Resident && cfg.MemoryLimitBytes == 0 {
-		opts.KeepBytes = keepBytes
-	}
-	return segio.NewLoader(opts)
-}
 
 // loadFirst loads what the volume holds of this shard's groups.
 func (l *loading) loadFirst(ctx context.Context) {
@@ -120,7 +103,7 @@ func (l *loading) takePending() []*groupReplica {
 // plan computes what each group needs, before anything is loaded.
 func (l *loading) plan(groups []*groupReplica) {
 	each(slices.Values(groups), 16, func(g *groupReplica) {
-		need, err := group.PlanLoad(l.options(g))
+		need, err := group.PlanLoad(l.volume.logOptions(g))
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if err != nil {
@@ -171,7 +154,7 @@ func (l *loading) measureDevice(groups []*groupReplica) {
 	if sample < measureBytesMin {
 		return
 	}
-	rate, err := l.volume().MeasureReadRate(sample)
+	rate, err := l.volume.MeasureReadRate(sample)
 	if err != nil {
 		l.logger.Warn("measuring the device", "error", err)
 	}
@@ -186,7 +169,7 @@ func (l *loading) measureDevice(groups []*groupReplica) {
 // before which this process has written nothing but what it has synced.
 func (l *loading) syncVolume() func() error {
 	return sync.OnceValue(func() error {
-		err := l.cfg.FS.SyncAll(l.volume().Dir())
+		err := l.cfg.FS.SyncAll(l.volume.Dir())
 		if err != nil {
 			l.logger.Info("the volume is not synced as a whole: each group syncs its own file", "reason", err)
 		}
@@ -222,7 +205,7 @@ func (l *loading) open(ctx context.Context, g *groupReplica, durable func() erro
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	options := l.options(g)
+	options := l.volume.logOptions(g)
 	options.Durable = durable
 	log, report, err := group.Load(ctx, options, &g.progress)
 	if err != nil {

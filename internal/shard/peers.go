@@ -40,7 +40,7 @@ func newPeers(s *Shard) *peers {
 // newHub makes this shard's end of what shards say to each other.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
-		Shard: s.cfg.Name, Store: s.store, Address: s.follower.Address, Deliver: s.peers.deliver, Alive: s.peers.heard, Source: s.peers,
+		Shard: s.cfg.Name, Store: s.volume.store, Address: s.follower.Address, Deliver: s.peers.deliver, Alive: s.peers.heard, Source: s.peers,
 		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
 	})
 }

@@ -23,7 +23,7 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.loading.beganAt = time.Time{} // a new start
-	s.groups[state.UUID] = s.foundGroup(state.UUID)
+	s.groups[state.UUID] = s.volume.find(state.UUID)
 	s.mu.Lock()
 	s.follower.View = placement.View{
 		Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{}, Shards: map[string]placement.Shard{},

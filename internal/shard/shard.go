@@ -13,8 +13,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group/segio"
-	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
@@ -22,21 +20,15 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/shard/trash"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/volume"
 )
 
 // Shard owns the replicas of one volume and serves them. Safe for concurrent use.
 type Shard struct {
 	cfg       Config
 	logger    *slog.Logger
-	store     uuid.UUID
 	meta      placement.Meta
-	volume    *volume.Volume
-	journal   *journal.Journal
-	left      journalLeft // set before anybody can ask
+	volume    *storage
 	committer *replica.Committer
-	loader    *segio.Loader
-	budget    budget
 	id        host.Identity
 	boot      uuid.UUID
 	lookups   lookups
@@ -113,7 +105,6 @@ func newShard(cfg Config) *Shard {
 		cfg:     cfg,
 		id:      cfg.identity(),
 		logger:  cfg.Logger.With("shard", cfg.Name),
-		budget:  budget{limit: cfg.MemoryLimitBytes},
 		groups:  map[uuid.UUID]*groupReplica{},
 		stopped: make(chan struct{}),
 		deposed: make(chan struct{}),
@@ -126,7 +117,7 @@ func newShard(cfg Config) *Shard {
 			ctx, cancel := context.WithTimeout(s.ctx, lookupTime)
 			defer cancel()
 			view, err := cfg.Placement.Look(ctx, name)
-			if err == nil && view.Meta.StoreUUID != s.store {
+			if err == nil && view.Meta.StoreUUID != s.volume.store {
 				err = errors.New("etcd does not hold this store")
 			}
 			return view, err
@@ -134,6 +125,7 @@ func newShard(cfg Config) *Shard {
 		begin: s.wait.Go,
 	}
 	s.heard = heardWeights{registry: cfg.Placement, fresh: cfg.ReportInterval, shards: map[string]heardWeight{}}
+	s.volume = newStorage(s)
 	s.metrics = newMetrics(s)
 	s.follower = s.newFollower()
 	s.compactor = newCompactor(s)
@@ -165,13 +157,10 @@ func (s *Shard) start(ctx context.Context) error {
 	if s.meta, err = s.cfg.Placement.Meta(ctx); err != nil {
 		return fmt.Errorf("asking etcd for the store: %w", err)
 	}
-	s.store = s.meta.StoreUUID
-	if err := s.openVolume(ctx); err != nil {
+	if err := s.volume.open(ctx, s.meta.StoreUUID); err != nil {
 		return err
 	}
 	s.committer = replica.NewCommitter()
-	s.loader = newLoader(&s.cfg)
-	s.checkMedium()
 	if err := s.findGroups(); err != nil {
 		return err
 	}
@@ -181,8 +170,12 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	err = s.join(ctx)
-	if s.isRolledBack(err) {
-		if err := s.renew(); err != nil {
+	if s.volume.isRolledBack(err) {
+		// It is taken for another one before anything on it has served: none of its replicas votes again.
+		if err := s.volume.Renew(); err != nil {
+			return err
+		}
+		if err := s.findGroups(); err != nil {
 			return err
 		}
 		err = s.join(ctx)
@@ -329,12 +322,7 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 		if s.committer != nil {
 			s.committer.Close()
 		}
-		if s.volume != nil {
-			if s.loader != nil {
-				s.loader.Close()
-			}
-			err = errors.Join(err, s.closeJournal(), s.volume.Close())
-		}
+		err = errors.Join(err, s.volume.Close())
 	})
 	return err
 }
