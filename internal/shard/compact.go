@@ -21,16 +21,17 @@ import (
 // filled a segment. It makes room (room.go) when a write or a new copy finds none, and when little is left.
 type compactor struct {
 	cfg      *Config
-	shard    compacted
-	trash    func() *trash.Bin
-	nudge    func() // has the groups looked at that waited for room to join
+	ctx      context.Context // of the shard
+	follower *follower
 	volume   *storage
+	trash    func() *trash.Bin
+	freed    func() // has replicas look again that found no room
 	routes   *atomic.Pointer[routes]
 	problems *problems
 	metrics  *metrics
+	heard    heardWeights
 	logger   *slog.Logger
-	over     <-chan struct{} // closed when the shard ends
-	wake     chan struct{}   // sealed or short has changed
+	wake     chan struct{} // sealed or short has changed
 
 	mu     sync.Mutex // guards all below
 	sealed map[string]struct{}
@@ -56,17 +57,12 @@ const (
 	garbageMin   = 1 << 20
 )
 
-// compacted is what the compactor has its shard do.
-type compacted interface {
-	compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error)
-	limitTombstones(sv *served)
-}
-
 func newCompactor(s *Shard) *compactor {
 	return &compactor{
-		cfg: &s.cfg, shard: s, trash: func() *trash.Bin { return s.trash }, nudge: s.follower.Nudge, volume: s.volume, routes: &s.routes, problems: &s.problems, metrics: s.metrics,
-		logger: s.logger, over: s.ctx.Done(),
-		wake: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{}, progress: make(chan struct{}),
+		cfg: &s.cfg, ctx: s.ctx, follower: s.follower, volume: s.volume, trash: func() *trash.Bin { return s.trash }, freed: func() { s.committer.RoomMade() },
+		routes: &s.routes, problems: &s.problems, metrics: s.metrics, logger: s.logger,
+		heard: heardWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval, shards: map[string]heardWeight{}},
+		wake:  make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{}, progress: make(chan struct{}),
 	}
 }
 
@@ -147,7 +143,7 @@ func (c *compactor) lookAtAll(ctx context.Context) {
 	c.limitScans()
 	for _, g := range c.servedGroups(nil) {
 		if g.stats.Reclaim.Tombstones > 0 { // some wait for the other members
-			c.shard.limitTombstones(g.served)
+			c.limitTombstones(g.served)
 		}
 		c.lookAt(ctx, &g)
 	}
@@ -233,7 +229,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 		}
 	}()
 	began, before := time.Now(), g.log.Stats().StoredBytes
-	report, err := c.shard.compactLog(ctx, g.served, opts)
+	report, err := c.compactLog(ctx, g.served, opts)
 	if ctx.Err() != nil || errors.Is(err, format.ErrClosed) {
 		return 0
 	}
@@ -264,16 +260,16 @@ func (c *compactor) failure(name string) error {
 
 // compactLog is Compact, where all segments are meant also of the newest one, which has to be sealed for it; groups
 // that wait for room learn at once that there is some.
-func (s *Shard) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error) {
+func (c *compactor) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error) {
 	if opts.All && sv.log.Stats().SupersededBytes > 0 {
 		if err := sv.log.Seal(); err != nil {
 			return group.CompactReport{}, err
 		}
 	}
-	s.limitTombstones(sv)
+	c.limitTombstones(sv)
 	report, err := sv.log.Compact(ctx, opts)
 	if report.BytesAfter < report.BytesBefore { // also where it ended early
-		s.committer.RoomMade()
+		c.freed()
 	}
 	return report, err
 }
@@ -281,13 +277,13 @@ func (s *Shard) compactLog(ctx context.Context, sv *served, opts group.CompactOp
 // limitTombstones tells the log up to where every member has everything: the leader knows it, and tells etcd, where the
 // others ask for it: it was so a while ago. It only grows: a member that came since took over files, or entries, of one
 // that had them.
-func (s *Shard) limitTombstones(sv *served) {
+func (c *compactor) limitTombstones(sv *served) {
 	if m := sv.replica.Members(); m.LeaderID == sv.raftID && len(m.Progress) > 0 {
 		sv.log.SetTombstoneLimit(everywhere(sv, m))
 		return
 	}
-	if state, ok := s.follower.StateOf(sv.group); ok {
-		told, _ := s.heard.weightOf(s.ctx, state.Group)
+	if state, ok := c.follower.StateOf(sv.group); ok {
+		told, _ := c.heard.weightOf(c.ctx, state.Group)
 		sv.log.SetTombstoneLimit(min(max(state.Everywhere, told.Everywhere), sv.log.AppliedIndex()))
 	}
 }

@@ -8,16 +8,9 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// describeServed adds what is newer in memory than in the manifest.
-func (s *Shard) describeServed(p *recordv1.GroupFacts, g *groupReplica) {
-	sv := g.served.Load()
-	if sv == nil {
-		return
-	}
-	s.mu.Lock()
-	p.RaftId = g.RaftID
-	s.mu.Unlock()
-	p.ConfIndex = sv.log.ConfIndex()
+// describeFacts adds what is newer in memory than in the manifest.
+func (sv *served) describeFacts(p *recordv1.GroupFacts) {
+	p.RaftId, p.ConfIndex = sv.raftID, sv.log.ConfIndex()
 	stats := sv.log.Stats()
 	p.Leader, p.Records, p.StoredBytes = sv.replica.Status().Leader, stats.Records, stats.StoredBytes
 	hard, conf, err := sv.log.InitialState()

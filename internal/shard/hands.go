@@ -29,7 +29,7 @@ func (s *Shard) newFollower() *follower {
 		Etcd:   s.cfg.Placement,
 		Hands:  hands{s},
 		Ask: func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error) {
-			return survey.VolumeOver(ctx, shard.Address, s.speaksTo(shard.Name))
+			return survey.VolumeOver(ctx, shard.Address, s.cfg.speaksTo(shard.Name))
 		},
 		Background: s.ctx, Lock: &s.mu, Replicas: s.groups, Problems: &s.problems, Logger: s.logger,
 		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt,
@@ -155,7 +155,7 @@ func (h hands) Begin(state placement.Group) error {
 func (s *Shard) newTrash() *trash.Bin {
 	return &trash.Bin{Options: trash.Options{
 		FS: s.cfg.FS, Dir: func() string { return s.volume.TrashDir() }, Delay: s.cfg.TrashDelay, Held: s.follower.IsHeld, Coming: s.isComing,
-		Fuller: s.compactor.moreToFree, Freed: func() { s.committer.RoomMade() }, Problem: s.problems.Note, Logger: s.logger,
+		Fuller: s.compactor.moreToFree, Freed: s.compactor.freed, Problem: s.problems.Note, Logger: s.logger,
 	}}
 }
 

@@ -32,7 +32,7 @@ func (s *Shard) Status() status.Shard {
 	for _, g := range groups {
 		st.Groups = append(st.Groups, status.GroupOf(g))
 	}
-	st.Moves, st.Uncompacted, st.Slow = s.moveStatuses(), s.compactor.uncompacted(), s.slow.status()
+	st.Moves, st.Uncompacted, st.Slow = movesOf(s.copies()), s.compactor.uncompacted(), s.slow.status()
 	last, _ := s.cfg.Placement.Heard()
 	st.EtcdSilentSeconds = status.SilentSeconds(last)
 	s.mu.Lock()

@@ -259,7 +259,7 @@ const (
 // groupView is what etcd holds of a group.
 type groupView = follow.Group
 
-// isPlain: one copy, which is where it is wanted. Its figures are told by reportAll alone.
+// isPlain: one copy, which is where it is wanted. Its figures are told by the reporter alone.
 func isPlain(sv *served, m replica.Members, state groupView) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.raftID && state.Members[0].Role == placement.Voter &&

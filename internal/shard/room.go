@@ -45,7 +45,7 @@ func (c *compactor) withRoom(ctx context.Context, try func() error) error {
 		case <-progress:
 		case <-ctx.Done():
 			return err
-		case <-c.over:
+		case <-c.ctx.Done():
 			return err
 		}
 		err = try()
@@ -136,7 +136,7 @@ func (c *compactor) makeRoom(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.nudge() // groups that waited for room to join
+		c.follower.Nudge() // groups that waited for room to join
 	case refused:
 		c.barren = time.Now()
 	}

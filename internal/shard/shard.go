@@ -32,7 +32,6 @@ type Shard struct {
 	id        host.Identity
 	boot      uuid.UUID
 	lookups   lookups
-	heard     heardWeights
 
 	follower  *follower  // etcd, and what it says of groups
 	loading   *loading   // groups come into memory
@@ -124,7 +123,7 @@ func newShard(cfg Config) *Shard {
 		},
 		begin: s.wait.Go,
 	}
-	s.heard = heardWeights{registry: cfg.Placement, fresh: cfg.ReportInterval, shards: map[string]heardWeight{}}
+	s.slow.routes = &s.routes
 	s.volume = newStorage(s)
 	s.metrics = newMetrics(s)
 	s.follower = s.newFollower()
@@ -217,11 +216,12 @@ func (s *Shard) join(ctx context.Context) error {
 
 // care begins all that goes on in the background from when the shard is registered, as known, until it ends.
 func (s *Shard) care(known placement.Shard) {
+	reporter := &reporter{cfg: &s.cfg, routes: &s.routes, isHeld: s.follower.IsHeld, expireScans: s.calls.ExpireScans, problems: &s.problems}
 	for _, task := range []func(ctx context.Context){
 		s.loading.loadFirst, // ends when what was on the volume is loaded
 		s.follower.Run,
 		s.steerer.run,   // moves groups that are led here
-		s.reportAll,     // tells etcd their figures
+		reporter.run,    // tells etcd their figures
 		s.follower.Thaw, // ends freezes of an etcd that was set back
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.run,
