@@ -118,11 +118,7 @@ type servedGroup struct {
 
 // servedGroups gives those that are served, with their figures.
 func (c *compactor) servedGroups(only map[string]struct{}) (out []servedGroup) {
-	r := c.routes.Load()
-	if r == nil {
-		return nil
-	}
-	for name, g := range r.byName {
+	for name, g := range c.routes.Load().byName {
 		if _, wanted := only[name]; only != nil && !wanted {
 			continue
 		}
@@ -175,11 +171,7 @@ func (c *compactor) isNewestDue(r *group.Reclaim, least int64) bool {
 
 // supersededMin is how much of a group must be superseded on this volume before the group is compacted.
 func (c *compactor) supersededMin() int64 {
-	groups := 0
-	if r := c.routes.Load(); r != nil {
-		groups = len(r.byName)
-	}
-	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), groups)
+	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), len(c.routes.Load().byName))
 }
 
 // supersededMin is what was asked for, and on a small volume its share of an eighth: else the groups together could

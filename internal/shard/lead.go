@@ -403,9 +403,6 @@ func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Membe
 // offered again for a while.
 func (q *steerer) handOver(ctx context.Context) {
 	r := q.routes.Load()
-	if r == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
 	defer cancel()
 	handed := 0

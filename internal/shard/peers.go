@@ -60,11 +60,7 @@ func (p *peers) deliver(id uuid.UUID, m *raftpb.Message) bool {
 // heard tells the groups which share members with a shard whether it is heard.
 func (p *peers) heard(shard string, alive bool) {
 	p.logger.Debug("peer", "peer", shard, "alive", alive)
-	r := p.routes.Load()
-	if r == nil {
-		return
-	}
-	for _, g := range r.byUUID {
+	for _, g := range p.routes.Load().byUUID {
 		sv := g.served.Load()
 		if sv == nil {
 			continue

@@ -45,7 +45,7 @@ func (p *reporter) run(ctx context.Context) {
 		}
 		p.expireScans(serve.ScanGrace)
 		r := p.routes.Load()
-		if r == nil || p.isHeld() {
+		if r.byName == nil || p.isHeld() {
 			continue
 		}
 		weights, err := p.leaders(ctx, r)

@@ -60,29 +60,30 @@ type Shard struct {
 	peers     *peers
 	mender    *mender
 
-	// routes is what calls look at; replaced as a whole by publish.
+	// routes is what calls look at, never nil; replaced as a whole by publish.
 	routes atomic.Pointer[routes]
 
 	mu     sync.Mutex
 	groups map[uuid.UUID]*groupReplica // on the volume, strays included
 }
 
-// routes is an immutable picture of which groups this shard answers for.
+// routes is an immutable picture of which groups this shard answers for. The zero value is that of a shard which has not
+// heard of etcd.
 type routes struct {
 	epoch    uint64
 	held     bool // etcd was set back: what it says of groups may be old
 	view     placement.View
-	byName   map[string]*groupReplica
+	byName   map[string]*groupReplica // nil: etcd has said nothing yet
 	byUUID   map[uuid.UUID]*groupReplica
 	byNumber []*groupReplica // Hash routing; nil where the group is elsewhere
 }
 
-// served gives the group that serves here; nil: it does not. There may be no routes yet.
+// served gives the group that serves here; nil: it does not.
 func (r *routes) served(id uuid.UUID) *served {
-	if r == nil || r.byUUID[id] == nil {
-		return nil
+	if g := r.byUUID[id]; g != nil {
+		return g.served.Load()
 	}
-	return r.byUUID[id].served.Load()
+	return nil
 }
 
 // Start opens the volume, begins serving gRPC (UNAVAILABLE GROUP_LOADING while a group loads), registers with etcd, and
@@ -123,6 +124,7 @@ func newShard(cfg Config) *Shard {
 		},
 		begin: s.wait.Go,
 	}
+	s.routes.Store(&routes{})
 	s.slow.routes = &s.routes
 	s.volume = newStorage(s)
 	s.metrics = newMetrics(s)

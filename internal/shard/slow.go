@@ -72,8 +72,8 @@ func (s *slow) sync(name, kind string, took time.Duration, err error) {
 	}
 	// The files of a group are in a folder that has the name of its UUID.
 	if id, err := uuid.Parse(path.Base(path.Dir(name))); err == nil {
-		if r := s.routes.Load(); r != nil && r.byUUID[id] != nil {
-			one.Group = r.byUUID[id].Name
+		if g := s.routes.Load().byUUID[id]; g != nil {
+			one.Group = g.Name
 		}
 	}
 	s.syncs.add(one)

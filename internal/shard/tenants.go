@@ -52,9 +52,6 @@ func (s *Shard) newQuotas() *quota.Set {
 
 // stored tells what the groups store that are led here. What is superseded does not count: it goes by itself.
 func (r *routes) stored(tell func(group string, stored quota.Amount)) {
-	if r == nil {
-		return
-	}
 	for name, g := range r.byName {
 		sv := g.served.Load()
 		if sv == nil || sv.tenant.Tenant() == nil || !sv.replica.Status().Leader {
