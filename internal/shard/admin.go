@@ -20,7 +20,7 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 		}
 		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: g.state(), Lost: g.lost()}
 		p.Outcome = outcomeOf(g.report.Outcome)
-		p.RaftId, p.Copy = g.RaftID, s.copyOf(g)
+		p.RaftId, p.Copy = g.RaftID, g.copyTo(s.cfg.Name)
 		if g.Err != nil {
 			p.Message = g.Err.Error()
 		}

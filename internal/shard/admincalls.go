@@ -26,20 +26,19 @@ func (f forAdmin) Groups() []*recordv1.Group { return f.s.groupStatuses() }
 func (f forAdmin) Moves() []*recordv1.Move { return f.s.copies() }
 
 // Load implements serve.Admin.
-func (f forAdmin) Load() *recordv1.Load { return f.s.loadStatus().Row() }
+func (f forAdmin) Load() *recordv1.Load { return f.s.loading.status().Row() }
 
 // Loaded implements serve.Admin.
-func (f forAdmin) Loaded() <-chan struct{} { return f.s.loaded }
+func (f forAdmin) Loaded() <-chan struct{} { return f.s.loading.done }
 
 // Explain implements serve.Admin.
 func (f forAdmin) Explain(g serve.Group) ([]*recordv1.CompactionHold, error) {
-	sv := g.(*served)
-	return f.s.explain(sv.group, sv)
+	return f.s.compactor.explain(g.(*served))
 }
 
 // Compact implements serve.Admin.
 func (f forAdmin) Compact(ctx context.Context, g serve.Group, options group.CompactOptions) (group.CompactReport, error) {
-	return f.s.compactLog(ctx, g.(*served), options)
+	return f.s.compactor.compactLog(ctx, g.(*served), options)
 }
 
 // AcceptLoss implements serve.Admin.
@@ -58,17 +57,17 @@ func (f forAdmin) DescribeVolume() (*recordv1.DescribeVolumeResponse, error) {
 	out.Step, out.StepNonce = step.Number, step.Nonce.String()
 	s.mu.Lock()
 	epoch := s.follower.View.Epoch
-	groups := make(map[string]*groupReplica, len(s.groups))
+	serving := make(map[string]*served, len(s.groups))
 	for id, g := range s.groups {
-		groups[id.String()] = g
+		serving[id.String()] = g.served.Load()
 	}
 	s.mu.Unlock()
 	if out.GetFacts() != nil {
 		out.Facts.Epoch = max(out.GetFacts().GetEpoch(), epoch)
 	}
 	for _, p := range out.GetGroups() {
-		if g := groups[p.GetUuid()]; g != nil {
-			s.describeServed(p, g)
+		if sv := serving[p.GetUuid()]; sv != nil {
+			sv.describeFacts(p)
 		}
 	}
 	return out, nil

@@ -25,12 +25,12 @@ func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *groupReplica)
 	cfg := s.cfg
 	cfg.FS = disk
 	started := newShard(cfg)
-	started.store, started.volume, started.peers.hub = s.store, s.volume, s.peers.hub
-	started.load.beganAt = time.Now()
+	started.volume.store, started.volume.Volume, started.peers.hub = s.volume.store, s.volume.Volume, s.peers.hub
+	started.loading.beganAt = time.Now()
 	if _, err := disk.Stat(s.volume.GroupDir(id)); err != nil {
 		return started, nil
 	}
-	g := started.foundGroup(id)
+	g := started.volume.find(id)
 	started.groups[id] = g
 	return started, g
 }

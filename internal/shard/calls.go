@@ -22,7 +22,7 @@ func (s *Shard) newCalls() *serve.Server {
 		Name: s.cfg.Name, Residency: s.cfg.Residency, Logger: s.logger, Tracer: s.cfg.Tracer, SlowCallMin: s.cfg.slowCallMin,
 		MessageBytesMax: l.MessageBytesMax, CallsMax: l.CallsMax, BytesInFlightMax: l.BytesInFlightMax, AnswerBytesMax: l.AnswerBytesMax,
 		ScansReadingMax: l.ScansReadingMax, SendTimeout: l.SendTimeout, CallTimeout: l.CallTimeout, ScanTTL: l.ScanTTL,
-		UnsafeDoubt: s.unsafe(unsafeDoubt),
+		UnsafeDoubt: s.cfg.unsafe.has(unsafeDoubt),
 	}, forCalls{s})
 }
 
@@ -47,7 +47,7 @@ func (f forCalls) Group(ctx context.Context, name string, epoch uint64) (serve.G
 // GroupOf implements serve.Replicas.
 func (f forCalls) GroupOf(ctx context.Context, number int, epoch uint64) (serve.Group, error) {
 	r := f.s.routes.Load()
-	if r != nil && number < len(r.byNumber) {
+	if number < len(r.byNumber) {
 		if g := r.byNumber[number]; g != nil {
 			if sv := g.served.Load(); sv != nil {
 				return sv, nil
@@ -60,35 +60,30 @@ func (f forCalls) GroupOf(ctx context.Context, number int, epoch uint64) (serve.
 // Groups implements serve.Replicas.
 func (f forCalls) Groups() (names []string, known bool) {
 	r := f.s.routes.Load()
-	if r == nil {
-		return nil, false
-	}
-	return slices.Sorted(maps.Keys(r.byName)), true
+	return slices.Sorted(maps.Keys(r.byName)), r.byName != nil
 }
 
 // IsJoining implements serve.Replicas.
 func (f forCalls) IsJoining(name string) bool {
-	r := f.s.routes.Load()
-	if r == nil || r.byName[name] == nil {
+	g := f.s.routes.Load().byName[name]
+	if g == nil {
 		return false
 	}
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
-	return r.byName[name].joining()
+	return g.joining()
 }
 
 // Known implements serve.Replicas.
 func (f forCalls) Known(name string) string {
-	if r := f.s.routes.Load(); r != nil {
-		if g := r.byName[name]; g != nil {
-			return g.Name
-		}
+	if g := f.s.routes.Load().byName[name]; g != nil {
+		return g.Name
 	}
 	return ""
 }
 
 // Admit implements serve.Replicas.
-func (f forCalls) Admit(bytes int64) error { return f.s.admit(bytes, false) }
+func (f forCalls) Admit(bytes int64) error { return f.s.volume.admitWrite(bytes, false) }
 
 // AdmitFile implements serve.Replicas.
 func (f forCalls) AdmitFile(bytes int64) error { return f.s.volume.Admit(bytes, false) }

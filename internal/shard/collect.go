@@ -99,7 +99,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descUncompacted, prometheus.GaugeValue, float64(uncompacted[reason]), reason)
 	}
 	c.shard.peers.collect(ch)
-	c.shard.collectJournal(ch)
+	c.shard.volume.collect(ch)
 }
 
 // collectGroups tells of all groups in sums, and of each where they are few.

@@ -14,7 +14,6 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/trash"
-	"sheaf.dev/sheaf/internal/volume"
 )
 
 // compactor compacts groups in the background, one at a time. It looks at all groups at an interval, since time alone
@@ -22,16 +21,17 @@ import (
 // filled a segment. It makes room (room.go) when a write or a new copy finds none, and when little is left.
 type compactor struct {
 	cfg      *Config
-	shard    compacted
+	ctx      context.Context // of the shard
+	follower *follower
+	volume   *storage
 	trash    func() *trash.Bin
-	nudge    func()                // has the groups looked at that waited for room to join
-	volume   func() *volume.Volume // that is open
+	freed    func() // has replicas look again that found no room
 	routes   *atomic.Pointer[routes]
 	problems *problems
 	metrics  *metrics
+	heard    heardWeights
 	logger   *slog.Logger
-	over     <-chan struct{} // closed when the shard ends
-	wake     chan struct{}   // sealed or short has changed
+	wake     chan struct{} // sealed or short has changed
 
 	mu     sync.Mutex // guards all below
 	sealed map[string]struct{}
@@ -57,17 +57,12 @@ const (
 	garbageMin   = 1 << 20
 )
 
-// compacted is what the compactor has its shard do.
-type compacted interface {
-	compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error)
-	limitTombstones(sv *served)
-}
-
 func newCompactor(s *Shard) *compactor {
 	return &compactor{
-		cfg: &s.cfg, shard: s, trash: func() *trash.Bin { return s.trash }, nudge: s.follower.Nudge, volume: func() *volume.Volume { return s.volume }, routes: &s.routes, problems: &s.problems, metrics: s.metrics,
-		logger: s.logger, over: s.ctx.Done(),
-		wake: make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{}, progress: make(chan struct{}),
+		cfg: &s.cfg, ctx: s.ctx, follower: s.follower, volume: s.volume, trash: func() *trash.Bin { return s.trash }, freed: func() { s.committer.RoomMade() },
+		routes: &s.routes, problems: &s.problems, metrics: s.metrics, logger: s.logger,
+		heard: heardWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval, shards: map[string]heardWeight{}},
+		wake:  make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{}, progress: make(chan struct{}),
 	}
 }
 
@@ -123,11 +118,7 @@ type servedGroup struct {
 
 // servedGroups gives those that are served, with their figures.
 func (c *compactor) servedGroups(only map[string]struct{}) (out []servedGroup) {
-	r := c.routes.Load()
-	if r == nil {
-		return nil
-	}
-	for name, g := range r.byName {
+	for name, g := range c.routes.Load().byName {
 		if _, wanted := only[name]; only != nil && !wanted {
 			continue
 		}
@@ -148,7 +139,7 @@ func (c *compactor) lookAtAll(ctx context.Context) {
 	c.limitScans()
 	for _, g := range c.servedGroups(nil) {
 		if g.stats.Reclaim.Tombstones > 0 { // some wait for the other members
-			c.shard.limitTombstones(g.served)
+			c.limitTombstones(g.served)
 		}
 		c.lookAt(ctx, &g)
 	}
@@ -180,11 +171,7 @@ func (c *compactor) isNewestDue(r *group.Reclaim, least int64) bool {
 
 // supersededMin is how much of a group must be superseded on this volume before the group is compacted.
 func (c *compactor) supersededMin() int64 {
-	groups := 0
-	if r := c.routes.Load(); r != nil {
-		groups = len(r.byName)
-	}
-	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume().TotalBytes(), groups)
+	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), len(c.routes.Load().byName))
 }
 
 // supersededMin is what was asked for, and on a small volume its share of an eighth: else the groups together could
@@ -234,7 +221,7 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 		}
 	}()
 	began, before := time.Now(), g.log.Stats().StoredBytes
-	report, err := c.shard.compactLog(ctx, g.served, opts)
+	report, err := c.compactLog(ctx, g.served, opts)
 	if ctx.Err() != nil || errors.Is(err, format.ErrClosed) {
 		return 0
 	}
@@ -265,16 +252,16 @@ func (c *compactor) failure(name string) error {
 
 // compactLog is Compact, where all segments are meant also of the newest one, which has to be sealed for it; groups
 // that wait for room learn at once that there is some.
-func (s *Shard) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error) {
+func (c *compactor) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error) {
 	if opts.All && sv.log.Stats().SupersededBytes > 0 {
 		if err := sv.log.Seal(); err != nil {
 			return group.CompactReport{}, err
 		}
 	}
-	s.limitTombstones(sv)
+	c.limitTombstones(sv)
 	report, err := sv.log.Compact(ctx, opts)
 	if report.BytesAfter < report.BytesBefore { // also where it ended early
-		s.committer.RoomMade()
+		c.freed()
 	}
 	return report, err
 }
@@ -282,13 +269,13 @@ func (s *Shard) compactLog(ctx context.Context, sv *served, opts group.CompactOp
 // limitTombstones tells the log up to where every member has everything: the leader knows it, and tells etcd, where the
 // others ask for it: it was so a while ago. It only grows: a member that came since took over files, or entries, of one
 // that had them.
-func (s *Shard) limitTombstones(sv *served) {
+func (c *compactor) limitTombstones(sv *served) {
 	if m := sv.replica.Members(); m.LeaderID == sv.raftID && len(m.Progress) > 0 {
 		sv.log.SetTombstoneLimit(everywhere(sv, m))
 		return
 	}
-	if state, ok := s.follower.StateOf(sv.group); ok {
-		told, _ := s.heard.weightOf(s.ctx, state.Group)
+	if state, ok := c.follower.StateOf(sv.group); ok {
+		told, _ := c.heard.weightOf(c.ctx, state.Group)
 		sv.log.SetTombstoneLimit(min(max(state.Everywhere, told.Everywhere), sv.log.AppliedIndex()))
 	}
 }

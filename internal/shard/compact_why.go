@@ -95,16 +95,16 @@ func (c *compactor) whyNewest() string {
 }
 
 // explain looks at a group as a compaction does, and says why what is superseded stays.
-func (s *Shard) explain(g *groupReplica, sv *served) ([]*recordv1.CompactionHold, error) {
-	s.limitTombstones(sv)
+func (c *compactor) explain(sv *served) ([]*recordv1.CompactionHold, error) {
+	c.limitTombstones(sv)
 	if len(sv.log.Stats().Damages) == 0 {
-		if _, err := sv.log.Compact(s.ctx, group.CompactOptions{LookOnly: true}); err != nil {
+		if _, err := sv.log.Compact(c.ctx, group.CompactOptions{LookOnly: true}); err != nil {
 			return nil, err
 		}
 	}
 	stats := sv.log.Stats()
 	var out []*recordv1.CompactionHold
-	for _, h := range s.compactor.holds(g.Name, &stats) {
+	for _, h := range c.holds(sv.group.Name, &stats) {
 		out = append(out, &recordv1.CompactionHold{Reason: h.reason, Bytes: h.bytes, Text: h.text})
 	}
 	return out, nil

@@ -126,9 +126,9 @@ func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	return max(0, have)
 }
 
-// copyOf describes how the replica of a group comes to be here; nil where it is here. Called with Shard.mu held.
-func (s *Shard) copyOf(g *groupReplica) *recordv1.Copy {
-	p := &recordv1.Copy{Shard: s.cfg.Name}
+// copyTo describes how the replica comes to be on the shard of this name; nil where it is here. Called with Shard.mu held.
+func (g *groupReplica) copyTo(shard string) *recordv1.Copy {
+	p := &recordv1.Copy{Shard: shard}
 	if c := g.copying.Load(); c != nil {
 		c.describe(p)
 		return p
@@ -152,7 +152,7 @@ func (s *Shard) copies() []*recordv1.Move {
 	var serving []*groupReplica
 	s.mu.Lock()
 	for _, g := range s.groups {
-		switch c := s.copyOf(g); {
+		switch c := g.copyTo(s.cfg.Name); {
 		case g.Name == "":
 		case c != nil:
 			add(g, c)

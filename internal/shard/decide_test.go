@@ -28,18 +28,17 @@ func lone(t *testing.T) *Shard {
 	cfg := Config{Name: "a", Dir: "v", FS: vfstest.NewMem(), SegmentBytes: 64 << 10}
 	cfg.setDefaults()
 	s := newShard(cfg)
-	s.store = uuid.New()
+	s.volume.store = uuid.New()
 	var err error
-	s.volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: s.store, Shard: cfg.Name, Create: true, Logger: s.logger})
+	s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: s.volume.store, Shard: cfg.Name, Create: true, Logger: s.logger})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.committer, s.loader, s.peers.hub = replica.NewCommitter(), s.newLoader(), s.newHub()
-	s.load.beganAt = time.Now()
+	s.committer, s.peers.hub = replica.NewCommitter(), s.newHub()
+	s.loading.beganAt = time.Now()
 	t.Cleanup(func() {
 		s.peers.hub.Close()
 		s.committer.Close()
-		s.loader.Close()
 		if err := s.volume.Close(); err != nil {
 			t.Error(err)
 		}
@@ -85,7 +84,7 @@ func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 
 func (c decideCase) run(s *Shard, held string) string {
 	if c.early {
-		s.load.beganAt = time.Time{}
+		s.loading.beganAt = time.Time{}
 	}
 	s.follower.Spent[9] = c.spent
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: uint64(max(0, c.index)), Members: slices.Clone(c.members)}
@@ -120,14 +119,14 @@ func (c decideCase) run(s *Shard, held string) string {
 func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
-	log, _, err := group.Load(t.Context(), s.logOptions(g), &g.progress)
+	log, _, err := group.Load(t.Context(), s.volume.logOptions(g), &g.progress)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 9); err != nil {
 		t.Fatal(err)
 	}
-	if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, s.replicaFile(g, 1)); err != nil {
+	if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, s.volume.replicaFile(g, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.serve(g, log); err != nil {
@@ -151,7 +150,7 @@ func madeGroup(t *testing.T, s *Shard, voters ...uint64) *groupReplica {
 	t.Helper()
 	id := uuid.New()
 	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: id, Dir: s.volume.GroupDir(id), RaftID: voters[0]}}
-	if err := group.Create(s.logOptions(g), &raftpb.ConfState{Voters: voters}); err != nil {
+	if err := group.Create(s.volume.logOptions(g), &raftpb.ConfState{Voters: voters}); err != nil {
 		t.Fatal(err)
 	}
 	return g
@@ -178,27 +177,27 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	} {
 		g := madeGroup(t, s, c.voters...)
 		if c.file != nil {
-			f := s.replicaFile(g, 1)
+			f := s.volume.replicaFile(g, 1)
 			c.file(&f)
 			if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, f); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if found := s.foundGroup(g.UUID); found.Foreign != c.foreign || found.Standing.Stray() != c.foreign {
+		if found := s.volume.find(g.UUID); found.Foreign != c.foreign || found.Standing.Stray() != c.foreign {
 			t.Errorf("%s: found as foreign %t, stray %q", c.name, found.Foreign, found.Standing)
 		}
-		log, _, err := group.Load(t.Context(), s.logOptions(g), &g.progress)
+		log, _, err := group.Load(t.Context(), s.volume.logOptions(g), &g.progress)
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, err := s.raftIDOf(g, log)
+		id, err := s.volume.raftIDOf(g, log)
 		_ = log.Close(false)
 		if got := fmt.Sprint(err); c.words == "" && (err != nil || id != 1) || c.words != "" && !strings.Contains(got, c.words) {
 			t.Errorf("%s: Raft id %d, error %v; want %q", c.name, id, err, c.words)
 		}
 	}
 	g := madeGroup(t, s, 1)
-	log, _, err := group.Load(t.Context(), s.logOptions(g), &g.progress)
+	log, _, err := group.Load(t.Context(), s.volume.logOptions(g), &g.progress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +205,7 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	if err := log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, VotersOutgoing: []uint64{2}}, 9); err != nil {
 		t.Fatal(err)
 	}
-	if id, err := s.raftIDOf(g, log); err == nil {
+	if id, err := s.volume.raftIDOf(g, log); err == nil {
 		t.Errorf("between two memberships, without a replica file: taken for member %d", id)
 	}
 }

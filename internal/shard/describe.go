@@ -6,36 +6,11 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/placement"
 )
 
-// state of a shard whose volume is open, and why.
-func (s *Shard) state() (recordv1.ShardState, string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.memory != nil:
-		return recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, s.memory.Error()
-	case !s.load.begun():
-		return recordv1.ShardState_SHARD_STATE_PENDING, "it waits for etcd's first answer"
-	case s.load.endedAt.IsZero():
-		return recordv1.ShardState_SHARD_STATE_LOADING, ""
-	case s.follower.View.States[s.cfg.Name] == placement.Draining:
-		return recordv1.ShardState_SHARD_STATE_DRAINING, ""
-	}
-	return recordv1.ShardState_SHARD_STATE_SERVING, ""
-}
-
-// describeServed adds what is newer in memory than in the manifest.
-func (s *Shard) describeServed(p *recordv1.GroupFacts, g *groupReplica) {
-	sv := g.served.Load()
-	if sv == nil {
-		return
-	}
-	s.mu.Lock()
-	p.RaftId = g.RaftID
-	s.mu.Unlock()
-	p.ConfIndex = sv.log.ConfIndex()
+// describeFacts adds what is newer in memory than in the manifest.
+func (sv *served) describeFacts(p *recordv1.GroupFacts) {
+	p.RaftId, p.ConfIndex = sv.raftID, sv.log.ConfIndex()
 	stats := sv.log.Stats()
 	p.Leader, p.Records, p.StoredBytes = sv.replica.Status().Leader, stats.Records, stats.StoredBytes
 	hard, conf, err := sv.log.InitialState()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 
 	"github.com/google/uuid"
 
@@ -13,25 +14,32 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// findGroups learns which groups have a folder on the volume.
+// findGroups learns which groups have a folder on the volume, and forgets what it knew of them.
 func (s *Shard) findGroups() error {
 	ids, err := s.volume.Groups()
 	if err != nil {
 		return err
 	}
+	found := make(map[uuid.UUID]*groupReplica, len(ids))
 	for _, id := range ids {
-		s.groups[id] = s.foundGroup(id)
+		if found[id] = s.volume.find(id); found[id].Phase == member.Torn {
+			s.metrics.tails.WithLabelValues(tailFound).Inc()
+		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.groups)
+	maps.Copy(s.groups, found)
 	return nil
 }
 
-// foundGroup looks into the folder of a group.
-func (s *Shard) foundGroup(id uuid.UUID) *groupReplica {
-	g := s.newReplica(placement.Group{UUID: id})
-	file, found, err := format.ReadReplicaFile(s.cfg.FS, g.Dir)
+// find looks into the folder of a group.
+func (v *storage) find(id uuid.UUID) *groupReplica {
+	g := v.newReplica(placement.Group{UUID: id})
+	file, found, err := format.ReadReplicaFile(v.cfg.FS, g.Dir)
 	if err == nil && found {
 		g.RaftID = file.RaftID
-		if err := s.checkReplicaFile(g, file); err != nil {
+		if err := v.checkReplicaFile(g, file); err != nil {
 			g.Foreign, g.Standing = true, member.Standing{Reason: member.Foreign, Detail: err.Error()}
 		}
 		if file.Joining {
@@ -41,7 +49,7 @@ func (s *Shard) foundGroup(id uuid.UUID) *groupReplica {
 	}
 	var m *format.Manifest
 	if err == nil {
-		m, err = format.ReadManifest(s.cfg.FS, g.Dir)
+		m, err = format.ReadManifest(v.cfg.FS, g.Dir)
 	}
 	switch {
 	case err != nil:
@@ -49,15 +57,14 @@ func (s *Shard) foundGroup(id uuid.UUID) *groupReplica {
 		g.Phase, g.Err, g.Unreadable = member.Failed, fmt.Errorf("reading its manifest: %w", err), true
 		if found && (errors.Is(err, format.ErrCorrupt) || errors.Is(err, fs.ErrNotExist)) {
 			g.Phase = member.Torn
-			s.metrics.tails.WithLabelValues(tailFound).Inc()
 		}
-		s.logger.Error("group cannot be read", "uuid", id, "error", err)
+		v.logger.Error("group cannot be read", "uuid", id, "error", err)
 		return g
-	case m.Identity.Store != s.store || m.Identity.Group != id:
+	case m.Identity.Store != v.store || m.Identity.Group != id:
 		g.Standing = member.Standing{Reason: member.OtherGroup, Detail: fmt.Sprintf("it is group %s of store %s", m.Identity.Group, m.Identity.Store)}
-		if g.Exchanged = fsck.Exchanged(s.cfg.FS, g.Dir); g.Exchanged != "" {
+		if g.Exchanged = fsck.Exchanged(v.cfg.FS, g.Dir); g.Exchanged != "" {
 			g.Standing.Detail = g.Exchanged
-			s.logger.Error("a folder is not that of its group", "uuid", id, "reason", g.Exchanged)
+			v.logger.Error("a folder is not that of its group", "uuid", id, "reason", g.Exchanged)
 		}
 	}
 	g.Name, g.ConfIndex, g.Conf = m.Identity.Name, m.ConfIndex, m.Conf

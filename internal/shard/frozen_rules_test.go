@@ -88,7 +88,7 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 		Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, ConfIndex: 7, Members: others}},
 	}
 	registry := newRegistry(oneGroup, "a")
-	registry.view.Meta.StoreUUID, registry.view.Groups = s.store, s.follower.View.Groups
+	registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.store, s.follower.View.Groups
 	s.follower.Etcd = registry
 	disk := memoryDisk(s)
 	disk.SetCapacity(1)
@@ -144,7 +144,7 @@ func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 			if c.now != nil {
 				c.now(&state, placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: g.RaftID})
 			}
-			registry.view.Meta.StoreUUID, registry.view.Groups = s.store, map[string]placement.Group{"0": state}
+			registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.store, map[string]placement.Group{"0": state}
 			if c.etcd != nil {
 				c.etcd(registry)
 			}

@@ -23,17 +23,17 @@ type follower = follow.Follower[*groupReplica]
 // newFollower makes what follows etcd for the shard.
 func (s *Shard) newFollower() *follower {
 	return follow.New(follow.Options[*groupReplica]{
-		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.store }, Meta: func() placement.Meta { return s.meta },
-		Volume: func() *volume.Volume { return s.volume },
+		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.volume.store }, Meta: func() placement.Meta { return s.meta },
+		Volume: func() *volume.Volume { return s.volume.Volume },
 		Facts:  func() (volume.Facts, error) { return volume.ReadFacts(s.cfg.FS, s.cfg.Dir) },
 		Etcd:   s.cfg.Placement,
 		Hands:  hands{s},
 		Ask: func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error) {
-			return survey.Volume(ctx, shard.Address, s.speaksTo(shard.Name))
+			return survey.Volume(ctx, shard.Address, s.cfg.speaksTo(shard.Name))
 		},
 		Background: s.ctx, Lock: &s.mu, Replicas: s.groups, Problems: &s.problems, Logger: s.logger,
 		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt,
-		CountRemnants: s.unsafe(unsafeRemnant), ForgiveStop: s.unsafe(unsafeStop),
+		CountRemnants: s.cfg.unsafe.has(unsafeRemnant), ForgiveStop: s.cfg.unsafe.has(unsafeStop),
 	})
 }
 
@@ -43,10 +43,10 @@ type hands struct{ s *Shard }
 var _ follow.Hands[*groupReplica] = hands{}
 
 // LoadBegun implements follow.Hands.
-func (h hands) LoadBegun() bool { return h.s.load.begun() }
+func (h hands) LoadBegun() bool { return h.s.loading.begun() }
 
 // Missing implements follow.Hands.
-func (h hands) Missing(state placement.Group) *groupReplica { return h.s.newReplica(state) }
+func (h hands) Missing(state placement.Group) *groupReplica { return h.s.volume.newReplica(state) }
 
 // Look implements follow.Hands.
 func (h hands) Look(g *groupReplica) { h.s.steerer.ask(g) }
@@ -58,7 +58,7 @@ func (h hands) Publish() { h.s.publish() }
 func (h hands) Connect(shards []string) { h.s.peers.hub.SetPeers(shards) }
 
 // Load implements follow.Hands.
-func (h hands) Load(g *groupReplica) { h.s.wait.Go(func() { h.s.loadOne(h.s.ctx, g, nil) }) }
+func (h hands) Load(g *groupReplica) { h.s.wait.Go(func() { h.s.loading.loadOne(h.s.ctx, g, nil) }) }
 
 // Join implements follow.Hands.
 func (h hands) Join(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.join(g) }) }
@@ -67,7 +67,7 @@ func (h hands) Join(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.join(g
 func (h hands) Mend(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.mendTail(g) }) }
 
 // LoadNow implements follow.Hands.
-func (h hands) LoadNow(ctx context.Context, g *groupReplica) { h.s.loadOne(ctx, g, nil) }
+func (h hands) LoadNow(ctx context.Context, g *groupReplica) { h.s.loading.loadOne(ctx, g, nil) }
 
 // Close implements follow.Hands.
 func (h hands) Close(ctx context.Context, g *groupReplica) error {
@@ -110,16 +110,16 @@ func (h hands) Create(ctx context.Context, state placement.Group) error {
 	if err := s.compactor.admitSoon(0); err != nil {
 		return err
 	}
-	g := s.newReplica(state)
+	g := s.volume.newReplica(state)
 	g.Phase, g.Standing, g.Untold = member.Loading, member.Standing{Reason: member.Unconfirmed}, true
-	if err := group.Create(s.logOptions(g), &raftpb.ConfState{Voters: []uint64{format.NewRaftID()}}); err != nil {
+	if err := group.Create(s.volume.logOptions(g), &raftpb.ConfState{Voters: []uint64{format.NewRaftID()}}); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	s.groups[g.UUID] = g
 	s.publish()
 	s.mu.Unlock()
-	s.loadOne(ctx, g, nil)
+	s.loading.loadOne(ctx, g, nil)
 	return nil
 }
 
@@ -137,10 +137,10 @@ func (h hands) Begin(state placement.Group) error {
 	if err := s.compactor.admitSoon(0); err != nil {
 		return err
 	}
-	g := s.newReplica(state)
+	g := s.volume.newReplica(state)
 	g.Phase, g.RaftID = member.Joining, s.follower.Here(state)[0].RaftID
 	g.Learn(state.Members)
-	file := s.replicaFile(g, g.RaftID)
+	file := s.volume.replicaFile(g, g.RaftID)
 	file.Joining = true
 	if err := format.WriteReplicaFile(s.cfg.FS, g.Dir, file); err != nil {
 		return err
@@ -151,16 +151,11 @@ func (h hands) Begin(state placement.Group) error {
 	return nil
 }
 
-// newReplica stands for the replica of a group on the volume. Its folder is not looked at.
-func (s *Shard) newReplica(state placement.Group) *groupReplica {
-	return &groupReplica{Replica: follow.Replica{Name: state.Name, UUID: state.UUID, Dir: s.volume.GroupDir(state.UUID)}}
-}
-
 // newTrash makes the trash of the volume.
 func (s *Shard) newTrash() *trash.Bin {
 	return &trash.Bin{Options: trash.Options{
 		FS: s.cfg.FS, Dir: func() string { return s.volume.TrashDir() }, Delay: s.cfg.TrashDelay, Held: s.follower.IsHeld, Coming: s.isComing,
-		Fuller: s.compactor.moreToFree, Freed: func() { s.committer.RoomMade() }, Problem: s.problems.Note, Logger: s.logger,
+		Fuller: s.compactor.moreToFree, Freed: s.compactor.freed, Problem: s.problems.Note, Logger: s.logger,
 	}}
 }
 

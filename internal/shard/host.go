@@ -67,10 +67,10 @@ func (c *Config) status() status.Shard {
 type forHost struct{ *Shard }
 
 // State implements host.Shard.
-func (f forHost) State() (recordv1.ShardState, string) { return f.state() }
+func (f forHost) State() (recordv1.ShardState, string) { return f.loading.state() }
 
 // Load implements host.Shard.
-func (f forHost) Load() status.Load { return f.loadStatus() }
+func (f forHost) Load() status.Load { return f.loading.status() }
 
 // Superblock implements host.Shard.
 func (f forHost) Superblock() volume.Superblock { return f.volume.Superblock() }
@@ -89,7 +89,7 @@ func (f forHost) Ready() error {
 	if f.stopping.Load() {
 		return answer.Stopping()
 	}
-	state, message := f.state()
+	state, message := f.loading.state()
 	switch state {
 	case recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING, recordv1.ShardState_SHARD_STATE_DRAINING:
 	default:

@@ -9,18 +9,12 @@ import (
 	"sheaf.dev/sheaf/internal/shard/status"
 )
 
-func (s *Shard) loadStatus() status.Load {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.load.status(!s.load.endedAt.IsZero())
-}
-
 // Status tells the present state.
 func (s *Shard) Status() status.Shard {
 	st := s.cfg.status()
 	s.id.Describe(&st, s.volume.Superblock())
-	st.MemoryUsedBytes, st.Stopping, st.Load = s.budget.used.Load(), s.stopping.Load(), s.loadStatus()
-	state, message := s.state()
+	st.MemoryUsedBytes, st.Stopping, st.Load = s.volume.budget.used.Load(), s.stopping.Load(), s.loading.status()
+	state, message := s.loading.state()
 	st.SetState(state)
 	st.Message = message
 	if space, reserve, err := s.volume.Space(); err == nil {
@@ -33,17 +27,17 @@ func (s *Shard) Status() status.Shard {
 	} else {
 		st.Problems = append(st.Problems, "asking for the mount of the volume: "+err.Error())
 	}
-	st.Problems = append(st.Problems, s.left.problems(s.cfg.Dir)...)
+	st.Problems = append(st.Problems, s.volume.left.problems(s.cfg.Dir)...)
 	groups := s.groupStatuses()
 	for _, g := range groups {
 		st.Groups = append(st.Groups, status.GroupOf(g))
 	}
-	st.Moves, st.Uncompacted, st.Slow = s.moveStatuses(), s.compactor.uncompacted(), s.slow.status()
+	st.Moves, st.Uncompacted, st.Slow = movesOf(s.copies()), s.compactor.uncompacted(), s.slow.status()
 	last, _ := s.cfg.Placement.Heard()
 	st.EtcdSilentSeconds = status.SilentSeconds(last)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.Epoch, st.MemoryNeedBytes = s.follower.View.Epoch, s.load.need
+	st.Epoch, st.MemoryNeedBytes = s.follower.View.Epoch, s.loading.need
 	cut := make(map[string]int64, len(s.groups))
 	for _, g := range s.groups {
 		cut[g.UUID.String()] = g.report.CutBytes
@@ -55,8 +49,8 @@ func (s *Shard) Status() status.Shard {
 		st.Groups[i].CutBytes = cut[st.Groups[i].UUID]
 	}
 	slices.SortFunc(st.Strays, func(a, b status.Stray) int { return cmp.Compare(a.UUID, b.UUID) })
-	if s.memory != nil {
-		st.Problems = append(st.Problems, s.memory.Error())
+	if s.loading.memory != nil {
+		st.Problems = append(st.Problems, s.loading.memory.Error())
 	}
 	st.VolumeSilent, st.Problems = s.problems.has(host.VolumeSilent), append(st.Problems, s.problems.words()...)
 	slices.Sort(st.Problems)

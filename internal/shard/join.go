@@ -38,7 +38,8 @@ type installer struct {
 	name     string // of the shard
 	ctx      context.Context
 	follower *follower
-	shard    installed
+	loading  *loading
+	volume   *storage
 	mu       *sync.Mutex // Shard.mu
 	withRoom func(ctx context.Context, try func() error) error
 	peers    *peers
@@ -50,18 +51,10 @@ type installer struct {
 	tookOver atomic.Uint64 // replicas that were installed
 }
 
-// installed is what an installer has its shard do with a replica.
-type installed interface {
-	loadOne(ctx context.Context, g *groupReplica, durable func() error)
-	pause(ctx context.Context, g *groupReplica, sv *served) (closed bool, err error)
-	logOptions(g *groupReplica) group.Options
-	replicaFile(g *groupReplica, raftID uint64) format.ReplicaFile
-}
-
 func newInstaller(s *Shard) *installer {
 	return &installer{
-		name: s.cfg.Name, ctx: s.ctx, follower: s.follower, shard: s, mu: &s.mu, withRoom: s.compactor.withRoom,
-		peers: s.peers, problems: &s.problems, tails: s.metrics.tails, logger: s.logger,
+		name: s.cfg.Name, ctx: s.ctx, follower: s.follower, loading: s.loading, volume: s.volume, mu: &s.mu,
+		withRoom: s.compactor.withRoom, peers: s.peers, problems: &s.problems, tails: s.metrics.tails, logger: s.logger,
 		slots: make(chan struct{}, installsAtOnce),
 	}
 }
@@ -96,7 +89,7 @@ func (i *installer) join(g *groupReplica) {
 	}
 	i.happens(g, member.Installed)
 	i.logger.Info("a replica was installed", "group", g.Name)
-	i.shard.loadOne(i.ctx, g, nil)
+	i.loading.loadOne(i.ctx, g, nil)
 }
 
 // takeOver installs a replica that does not run from another member, again and again until it is done. False: etcd does
@@ -152,7 +145,7 @@ func (i *installer) install(ctx context.Context, g *groupReplica, from string, r
 		return ctx.Err()
 	}
 	sink := &installSink{
-		ctx: ctx, opts: i.shard.logOptions(g), replica: i.shard.replicaFile(g, g.RaftID), missing: map[string]transfer.File{},
+		ctx: ctx, opts: i.volume.logOptions(g), replica: i.volume.replicaFile(g, g.RaftID), missing: map[string]transfer.File{},
 		from: from, copying: g.copying.Load(),
 	}
 	defer sink.copying.waits()
@@ -234,11 +227,11 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 	i.logger.Warn("the replica is too far behind: it is installed anew", "group", g.Name, "from", shard)
 	stopped := false
 	err := i.install(fetch, g, shard, func() (err error) {
-		stopped, err = i.shard.pause(ctx, g, sv)
+		stopped, err = i.pause(ctx, g, sv)
 		return err
 	})
 	if stopped {
-		i.shard.loadOne(ctx, g, nil)
+		i.loading.loadOne(ctx, g, nil)
 		g.changing.Unlock()
 	}
 	if fetch.Err() != nil { // it stops, or has left its group meanwhile
@@ -251,6 +244,25 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 		pause.Sleep(ctx, time.Second) // the leader offers it again at once
 	}
 	i.tellLeader(g, sv.raftID, from, err == nil)
+}
+
+// pause closes a group that serves, and lets nothing else change it: where it was closed, the caller unlocks changing.
+func (i *installer) pause(ctx context.Context, g *groupReplica, sv *served) (closed bool, err error) {
+	g.changing.Lock()
+	if !g.served.CompareAndSwap(sv, nil) {
+		g.changing.Unlock()
+		return false, errors.New("the replica was closed meanwhile")
+	}
+	i.mu.Lock()
+	g.Happens(member.Paused, i.logger)
+	i.mu.Unlock()
+	i.loading.health(g, false)
+	over, cancel := context.WithCancel(ctx)
+	cancel() // it does not lead: nothing of a caller is on its way
+	if err := sv.replica.Stop(over); err != nil {
+		i.logger.Debug("stopping to install", "group", g.Name, "error", err)
+	}
+	return true, sv.log.Close(false)
 }
 
 // tellLeader tells the leader how an install went, so that it sends entries again.

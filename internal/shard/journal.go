@@ -22,40 +22,40 @@ var (
 
 // openJournal writes what a journal still holds into the segments, before anything else looks at them, and begins a new
 // one.
-func (s *Shard) openJournal() error {
-	found, err := journal.Replay(s.cfg.FS, s.cfg.Dir, journal.Target{
-		Groups: s.volume.Groups,
-		Apply:  func(id uuid.UUID, share journal.Share) error { return s.redo(id, share) },
+func (v *storage) openJournal() error {
+	found, err := journal.Replay(v.cfg.FS, v.cfg.Dir, journal.Target{
+		Groups: v.Groups,
+		Apply:  v.redo,
 	})
 	if err != nil {
 		return fmt.Errorf("%w: nothing is served before that, as it was acknowledged: see to the disk, then start the shard again", err)
 	}
 	for _, bad := range found.Bad {
-		s.logger.Error("the journal is damaged: what it held was acknowledged, and may be lost where a power cut took it from the segments too", "error", bad)
+		v.logger.Error("the journal is damaged: what it held was acknowledged, and may be lost where a power cut took it from the segments too", "error", bad)
 	}
 	if len(found.Ranges) > 0 {
-		s.logger.Info("the journal was written to the segments", "writes", len(found.Ranges))
+		v.logger.Info("the journal was written to the segments", "writes", len(found.Ranges))
 	}
-	if s.left.damaged, s.left.kept, err = journal.Left(s.cfg.FS, s.cfg.Dir); err != nil {
+	if v.left.damaged, v.left.kept, err = journal.Left(v.cfg.FS, v.cfg.Dir); err != nil {
 		return err
 	}
-	if err := s.volume.SetJournal(len(s.left.kept) > 0); err != nil {
+	if err := v.SetJournal(len(v.left.kept) > 0); err != nil {
 		return err
 	}
-	s.journal = journal.New(journal.Options{
-		FS: s.cfg.FS, Dir: s.cfg.Dir, Logger: s.logger, Begin: func() error { return s.volume.SetJournal(true) }, Spare: s.volume.Spare,
+	v.journal = journal.New(journal.Options{
+		FS: v.cfg.FS, Dir: v.cfg.Dir, Logger: v.logger, Begin: func() error { return v.SetJournal(true) }, Spare: v.Spare,
 	})
 	return nil
 }
 
 // redo writes the share of a group into its segment.
-func (s *Shard) redo(id uuid.UUID, share journal.Share) error {
-	err := group.Redo(s.cfg.FS, s.volume.GroupDir(id), share)
+func (v *storage) redo(id uuid.UUID, share journal.Share) error {
+	err := group.Redo(v.cfg.FS, v.GroupDir(id), share)
 	if err != nil {
-		s.logger.Error("what the journal holds of a group cannot be written to its segment: it is kept aside, and the group cannot be loaded before it can", "group", id, "error", err)
+		v.logger.Error("what the journal holds of a group cannot be written to its segment: it is kept aside, and the group cannot be loaded before it can", "group", id, "error", err)
 	}
 	if err == nil && (share.Doubt > 0 || len(share.Lost) > 0) {
-		s.logger.Error("the journal has lost acknowledged writes of a group, or may have: what its segment does not have is damage", "group", id)
+		v.logger.Error("the journal has lost acknowledged writes of a group, or may have: what its segment does not have is damage", "group", id)
 	}
 	return err
 }
@@ -76,25 +76,13 @@ func (l journalLeft) problems(dir string) (problems []string) {
 	return problems
 }
 
-// closeJournal removes the journal where all groups have what it held. The groups are closed.
-func (s *Shard) closeJournal() error {
-	if s.journal == nil {
-		return nil
-	}
-	clean, err := s.journal.Close()
-	if err != nil || !clean {
-		return err // the next start writes it to the segments
-	}
-	return s.volume.SetJournal(false)
-}
-
-func (s *Shard) collectJournal(ch chan<- prometheus.Metric) {
-	if s.journal == nil {
+func (v *storage) collect(ch chan<- prometheus.Metric) {
+	if v.journal == nil {
 		return
 	}
-	ch <- prometheus.MustNewConstMetric(descJournalDamaged, prometheus.GaugeValue, float64(len(s.left.damaged)))
-	ch <- prometheus.MustNewConstMetric(descJournalKept, prometheus.GaugeValue, float64(len(s.left.kept)))
-	st := s.journal.Stats()
+	ch <- prometheus.MustNewConstMetric(descJournalDamaged, prometheus.GaugeValue, float64(len(v.left.damaged)))
+	ch <- prometheus.MustNewConstMetric(descJournalKept, prometheus.GaugeValue, float64(len(v.left.kept)))
+	st := v.journal.Stats()
 	for _, m := range []struct {
 		desc  *prometheus.Desc
 		value int64

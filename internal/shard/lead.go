@@ -62,8 +62,8 @@ type steerer struct {
 func newSteerer(s *Shard) *steerer {
 	return &steerer{
 		steering: newSteering(), cfg: &s.cfg, follower: s.follower, mu: &s.mu, routes: &s.routes, problems: &s.problems, logger: s.logger,
-		copies: func() int { return s.meta.Copies }, isSilent: s.peers.isSilent, forget: s.forget, installAgain: s.installer.installAgain,
-		replicaFile: s.replicaFile,
+		copies: func() int { return s.meta.Copies }, isSilent: s.peers.isSilent, forget: s.installer.forget, installAgain: s.installer.installAgain,
+		replicaFile: s.volume.replicaFile,
 	}
 }
 
@@ -259,7 +259,7 @@ const (
 // groupView is what etcd holds of a group.
 type groupView = follow.Group
 
-// isPlain: one copy, which is where it is wanted. Its figures are told by reportAll alone.
+// isPlain: one copy, which is where it is wanted. Its figures are told by the reporter alone.
 func isPlain(sv *served, m replica.Members, state groupView) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.raftID && state.Members[0].Role == placement.Voter &&
@@ -403,9 +403,6 @@ func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Membe
 // offered again for a while.
 func (q *steerer) handOver(ctx context.Context) {
 	r := q.routes.Load()
-	if r == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
 	defer cancel()
 	handed := 0

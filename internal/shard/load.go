@@ -5,12 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/status"
 )
@@ -22,80 +27,88 @@ const (
 	measureBytesMax = 256 << 20
 )
 
-// keepBytes holds one segment of the usual size. Kept memory is in no budget, so there is none where there is a limit.
-const keepBytes = 272 << 20
+// loading brings the groups of a volume into memory: after a start all that are there, later one at a time. It knows how
+// far that is, and so what state the shard is in. Safe for concurrent use.
+type loading struct {
+	cfg      *Config
+	follower *follower
+	mu       *sync.Mutex                 // Shard.mu
+	groups   map[uuid.UUID]*groupReplica // of the shard
+	volume   *storage
+	serve    func(g *groupReplica, log *group.Log) error // a loaded group
+	health   func(g *groupReplica, serving bool)
+	tails    *prometheus.CounterVec
+	logger   *slog.Logger
 
-// loadState is the first load after a start. Guarded by Shard.mu.
-type loadState struct {
-	groups     []*groupReplica
+	done chan struct{} // closed when the first load is over
+
+	// Of the first load; guarded by mu.
+	first      []*groupReplica
 	beganAt    time.Time
 	endedAt    time.Time
 	deviceRate float64 // bytes per second; 0: not measured
 	need       int64   // memory of all groups, bytes
+	memory     error   // why not everything could be loaded; nil: it could
 }
 
-func (l *loadState) begun() bool { return !l.beganAt.IsZero() }
-
-// newLoader makes the reader that all groups share. Only a stated HDD is read one segment after another: virtual disks
-// often call themselves rotational. In Resident residency the memory of one segment is kept for what compaction writes.
-func (s *Shard) newLoader() *segio.Loader {
-	// The page cache of a container counts against its limit, which is what the memory limit is taken from.
-	opts := segio.LoaderOptions{Rotational: s.cfg.Medium == HDD, CacheBytes: s.cfg.MemoryLimitBytes / 2}
-	if s.cfg.Residency == group.Resident && s.cfg.MemoryLimitBytes == 0 {
-		opts.KeepBytes = keepBytes
+func newLoading(s *Shard) *loading {
+	return &loading{
+		cfg: &s.cfg, follower: s.follower, mu: &s.mu, groups: s.groups, volume: s.volume,
+		serve: s.serve, health: s.setHealth, tails: s.metrics.tails, logger: s.logger, done: make(chan struct{}),
 	}
-	return segio.NewLoader(opts)
 }
+
+func (l *loading) begun() bool { return !l.beganAt.IsZero() }
 
 // loadFirst loads what the volume holds of this shard's groups.
-func (s *Shard) loadFirst(ctx context.Context) {
-	defer close(s.loaded)
-	groups := s.takePending()
-	s.follower.Nudge() // what joins waits for this
-	s.planLoad(groups)
-	s.measureDevice(groups)
-	durable := s.syncVolume()
-	groups = s.fitMemory(groups)
+func (l *loading) loadFirst(ctx context.Context) {
+	defer close(l.done)
+	groups := l.takePending()
+	l.follower.Nudge() // what joins waits for this
+	l.plan(groups)
+	l.measureDevice(groups)
+	durable := l.syncVolume()
+	groups = l.fitMemory(groups)
 
-	atOnce := s.cfg.Limits.GroupsLoadingMax
-	if s.cfg.Medium == HDD {
+	atOnce := l.cfg.Limits.GroupsLoadingMax
+	if l.cfg.Medium == HDD {
 		atOnce = min(atOnce, 2) // one is read while the index of the other is made
 	}
-	each(slices.Values(groups), atOnce, func(g *groupReplica) { s.loadOne(ctx, g, durable) })
-	s.mu.Lock()
-	s.load.endedAt = time.Now()
-	status := s.load.status(true)
-	s.mu.Unlock()
-	s.logger.Info("loaded", "groups", status.GroupsLoaded, "damaged", status.GroupsDamaged, "failed", status.GroupsFailed,
+	each(slices.Values(groups), atOnce, func(g *groupReplica) { l.loadOne(ctx, g, durable) })
+	l.mu.Lock()
+	l.endedAt = time.Now()
+	l.mu.Unlock()
+	status := l.status()
+	l.logger.Info("loaded", "groups", status.GroupsLoaded, "damaged", status.GroupsDamaged, "failed", status.GroupsFailed,
 		"bytes", status.BytesDone, "seconds", status.ElapsedSeconds, "bytes_per_second", status.BytesPerSecond)
 }
 
 // takePending marks what is to be loaded now; later arrivals are loaded one by one.
-func (s *Shard) takePending() []*groupReplica {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (l *loading) takePending() []*groupReplica {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var groups []*groupReplica
-	for _, g := range s.groups {
+	for _, g := range l.groups {
 		if !g.Standing.Apart() && g.Phase == member.Pending {
-			g.Happens(member.Begin, s.logger)
-			s.setHealth(g, false)
+			g.Happens(member.Begin, l.logger)
+			l.health(g, false)
 			groups = append(groups, g)
 		}
 	}
-	s.load.groups = groups
-	s.load.beganAt = time.Now()
+	l.first = groups
+	l.beganAt = time.Now()
 	return slices.Clone(groups)
 }
 
-// planLoad computes what each group needs, before anything is loaded.
-func (s *Shard) planLoad(groups []*groupReplica) {
+// plan computes what each group needs, before anything is loaded.
+func (l *loading) plan(groups []*groupReplica) {
 	each(slices.Values(groups), 16, func(g *groupReplica) {
-		need, err := group.PlanLoad(s.logOptions(g))
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		need, err := group.PlanLoad(l.volume.logOptions(g))
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		if err != nil {
 			// Loading will say what is wrong; the plan goes on without this group.
-			s.logger.Warn("planning a load", "group", g.Name, "error", err)
+			l.logger.Warn("planning a load", "group", g.Name, "error", err)
 			return
 		}
 		g.need = need
@@ -103,36 +116,36 @@ func (s *Shard) planLoad(groups []*groupReplica) {
 }
 
 // fitMemory leaves out the groups that do not fit, the smallest come first: as many as can be serve, and soon.
-func (s *Shard) fitMemory(groups []*groupReplica) []*groupReplica {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	slices.SortFunc(groups, func(a, b *groupReplica) int {
 		return cmp.Or(cmp.Compare(a.need.LoadBytes, b.need.LoadBytes), cmp.Compare(a.Name, b.Name))
 	})
 	for _, g := range groups {
-		s.load.need += g.need.MemoryBytes
+		l.need += g.need.MemoryBytes
 	}
-	limit := s.cfg.MemoryLimitBytes
-	if limit == 0 || s.load.need <= limit {
+	limit := l.cfg.MemoryLimitBytes
+	if limit == 0 || l.need <= limit {
 		return groups
 	}
-	s.memory = fmt.Errorf("%w: the groups of this shard need %d bytes, the limit is %d: raise the limit, move groups away, "+
-		"or take residency Index", group.ErrMemory, s.load.need, limit)
-	s.logger.Error("the memory limit is too small", "need_bytes", s.load.need, "limit_bytes", limit)
+	l.memory = fmt.Errorf("%w: the groups of this shard need %d bytes, the limit is %d: raise the limit, move groups away, "+
+		"or take residency Index", group.ErrMemory, l.need, limit)
+	l.logger.Error("the memory limit is too small", "need_bytes", l.need, "limit_bytes", limit)
 	taken := int64(0)
 	return slices.DeleteFunc(groups, func(g *groupReplica) bool {
 		if taken+g.need.MemoryBytes <= limit {
 			taken += g.need.MemoryBytes
 			return false
 		}
-		g.Happens(member.Failing, s.logger)
-		g.Err = fmt.Errorf("it needs %d bytes: %w", g.need.MemoryBytes, s.memory)
+		g.Happens(member.Failing, l.logger)
+		g.Err = fmt.Errorf("it needs %d bytes: %w", g.need.MemoryBytes, l.memory)
 		return true
 	})
 }
 
 // measureDevice reads a sample at the device's own pace, for comparison.
-func (s *Shard) measureDevice(groups []*groupReplica) {
+func (l *loading) measureDevice(groups []*groupReplica) {
 	var total int64
 	for _, g := range groups {
 		total += g.need.LoadBytes
@@ -141,52 +154,101 @@ func (s *Shard) measureDevice(groups []*groupReplica) {
 	if sample < measureBytesMin {
 		return
 	}
-	rate, err := s.volume.MeasureReadRate(sample)
+	rate, err := l.volume.MeasureReadRate(sample)
 	if err != nil {
-		s.logger.Warn("measuring the device", "error", err)
+		l.logger.Warn("measuring the device", "error", err)
 	}
-	s.mu.Lock()
-	s.load.deviceRate = rate
-	s.load.beganAt = time.Now() // the sample is no part of the load
-	s.mu.Unlock()
+	l.mu.Lock()
+	l.deviceRate = rate
+	l.beganAt = time.Now() // the sample is no part of the load
+	l.mu.Unlock()
 }
 
 // syncVolume makes what the volume holds durable, by one sync of its file system when the first group asks for it: a
 // device takes about as long for the sync of one file as for that of all of them. It is for the first load alone,
 // before which this process has written nothing but what it has synced.
-func (s *Shard) syncVolume() func() error {
+func (l *loading) syncVolume() func() error {
 	return sync.OnceValue(func() error {
-		err := s.cfg.FS.SyncAll(s.volume.Dir())
+		err := l.cfg.FS.SyncAll(l.volume.Dir())
 		if err != nil {
-			s.logger.Info("the volume is not synced as a whole: each group syncs its own file", "reason", err)
+			l.logger.Info("the volume is not synced as a whole: each group syncs its own file", "reason", err)
 		}
 		return err
 	})
 }
 
 // loadOne loads a group and serves it. Its state says how it went. durable as in group.Options.
-func (s *Shard) loadOne(ctx context.Context, g *groupReplica, durable func() error) {
-	report, err := s.open(ctx, g, durable)
-	s.mu.Lock()
+func (l *loading) loadOne(ctx context.Context, g *groupReplica, durable func() error) {
+	report, err := l.open(ctx, g, durable)
+	l.mu.Lock()
 	g.report = report
-	s.loadEnded(g, err)
-	s.mu.Unlock()
+	l.ended(g, err)
+	l.mu.Unlock()
 	switch {
 	case err == nil:
-		s.setHealth(g, true)
+		l.health(g, true)
 		for _, d := range report.Damages {
-			s.logger.Error("damage found while loading", "group", g.Name, "damage", d.String())
+			l.logger.Error("damage found while loading", "group", g.Name, "damage", d.String())
 		}
 	case errors.Is(err, context.Canceled):
 	default:
-		s.logger.Error("group could not be loaded", "group", g.Name, "error", err)
+		l.logger.Error("group could not be loaded", "group", g.Name, "error", err)
 	}
 }
 
-// status sums up. Called with Shard.mu held.
-func (l *loadState) status(done bool) status.Load {
-	st := status.Load{GroupsTotal: len(l.groups), DeviceBytesPerSecond: l.deviceRate, Done: done}
-	for _, g := range l.groups {
+// open loads the group's log and starts its node. It returns with g.served set, or an error. durable as in
+// group.Options.
+func (l *loading) open(ctx context.Context, g *groupReplica, durable func() error) (report group.Report, err error) {
+	// A group that cannot be loaded must not take its neighbours along.
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	options := l.volume.logOptions(g)
+	options.Durable = durable
+	log, report, err := group.Load(ctx, options, &g.progress)
+	if err != nil {
+		return report, err
+	}
+	if err := l.serve(g, log); err != nil {
+		return report, errors.Join(err, log.Close(false))
+	}
+	return report, nil
+}
+
+// ended notes how a load went. What was decided of the replica while it ran stays. Called with mu held.
+func (l *loading) ended(g *groupReplica, err error) {
+	if g.Phase == member.Lost || g.Phase == member.Forgetful {
+		return
+	}
+	g.Err = err
+	switch {
+	case err == nil:
+		g.Happens(member.Loaded, l.logger)
+	case errors.Is(err, group.ErrTailDamaged):
+		g.Happens(member.Tearing, l.logger)
+		l.noteTail(g, err)
+	default:
+		g.Happens(member.Failing, l.logger)
+	}
+}
+
+// noteTail notes that the replica is torn, and why. Called with mu held.
+func (l *loading) noteTail(g *groupReplica, err error) {
+	g.Err = fmt.Errorf("%w; it does not vote, and is installed anew from another copy, or replaced; where it stays so, "+
+		"start the shards that hold the other copies: a replacement needs a majority without this one", err)
+	l.tails.WithLabelValues(tailFound).Inc()
+	l.follower.Nudge()
+}
+
+// status sums up the first load.
+func (l *loading) status() status.Load {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	done := !l.endedAt.IsZero()
+	st := status.Load{GroupsTotal: len(l.first), DeviceBytesPerSecond: l.deviceRate, Done: done}
+	for _, g := range l.first {
 		bytes := g.progress.BytesDone.Load()
 		st.BytesDone += bytes
 		switch {
@@ -208,7 +270,7 @@ func (l *loadState) status(done bool) status.Load {
 		return st
 	}
 	end := l.endedAt
-	if end.IsZero() {
+	if !done {
 		end = time.Now()
 	}
 	st.ElapsedSeconds = end.Sub(l.beganAt).Seconds()
@@ -225,21 +287,23 @@ func (l *loadState) status(done bool) status.Load {
 }
 
 // eta is the time until everything is loaded, as far as it can be told.
-func (s *Shard) eta() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return time.Duration(s.load.status(!s.load.endedAt.IsZero()).ETASeconds * float64(time.Second))
+func (l *loading) eta() time.Duration {
+	return time.Duration(l.status().ETASeconds * float64(time.Second))
 }
 
-// checkMedium warns where the device contradicts the medium that was stated.
-func (s *Shard) checkMedium() {
-	mount, err := s.volume.Mount()
-	if err != nil {
-		s.logger.Warn("asking what the volume is made of", "error", err)
-		return
+// state of the shard whose volume is open, and why.
+func (l *loading) state() (recordv1.ShardState, string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.memory != nil:
+		return recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, l.memory.Error()
+	case !l.begun():
+		return recordv1.ShardState_SHARD_STATE_PENDING, "it waits for etcd's first answer"
+	case l.endedAt.IsZero():
+		return recordv1.ShardState_SHARD_STATE_LOADING, ""
+	case l.follower.View.States[l.cfg.Name] == placement.Draining:
+		return recordv1.ShardState_SHARD_STATE_DRAINING, ""
 	}
-	if s.cfg.Medium != Auto && mount.Rotational != nil && *mount.Rotational != (s.cfg.Medium == HDD) {
-		s.logger.Warn("the device contradicts the medium that was stated", "medium", s.cfg.Medium, "source", mount.Source,
-			"rotational", *mount.Rotational)
-	}
+	return recordv1.ShardState_SHARD_STATE_SERVING, ""
 }

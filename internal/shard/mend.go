@@ -48,11 +48,7 @@ func (m *mender) mendAll(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		r := m.routes.Load()
-		if r == nil {
-			continue
-		}
-		for _, g := range r.byUUID {
+		for _, g := range m.routes.Load().byUUID {
 			if sv := g.served.Load(); sv != nil && sv.log.Damaged() && !sv.replica.Alone() && ctx.Err() == nil {
 				err := m.mend(ctx, sv)
 				if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrRepairLater) || ctx.Err() != nil {
@@ -130,11 +126,7 @@ func (m *mender) scrubAll(ctx context.Context) {
 			return
 		case <-time.After(m.cfg.scrubPause):
 		}
-		r := m.routes.Load()
-		if r == nil {
-			continue
-		}
-		for _, g := range r.byUUID {
+		for _, g := range m.routes.Load().byUUID {
 			sv := g.served.Load()
 			if sv == nil || sv.replica.Alone() {
 				continue // with one copy nothing can be repaired: sheaf verify tells

@@ -74,7 +74,7 @@ func (m *metrics) synced(name string, took time.Duration, err error) {
 	kind := syncKind(path.Base(name))
 	m.syncs[kind].Observe(took.Seconds())
 	if took > m.shard.cfg.slowSyncMin {
-		m.shard.syncWasSlow(name, kind, took, err)
+		m.shard.slow.sync(name, kind, took, err)
 	}
 }
 

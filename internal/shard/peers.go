@@ -40,7 +40,7 @@ func newPeers(s *Shard) *peers {
 // newHub makes this shard's end of what shards say to each other.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
-		Shard: s.cfg.Name, Store: s.store, Address: s.follower.Address, Deliver: s.peers.deliver, Alive: s.peers.heard, Source: s.peers,
+		Shard: s.cfg.Name, Store: s.volume.store, Address: s.follower.Address, Deliver: s.peers.deliver, Alive: s.peers.heard, Source: s.peers,
 		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
 	})
 }
@@ -60,11 +60,7 @@ func (p *peers) deliver(id uuid.UUID, m *raftpb.Message) bool {
 // heard tells the groups which share members with a shard whether it is heard.
 func (p *peers) heard(shard string, alive bool) {
 	p.logger.Debug("peer", "peer", shard, "alive", alive)
-	r := p.routes.Load()
-	if r == nil {
-		return
-	}
-	for _, g := range r.byUUID {
+	for _, g := range p.routes.Load().byUUID {
 		sv := g.served.Load()
 		if sv == nil {
 			continue

@@ -22,15 +22,15 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	if err := (hands{s}).Begin(state); err != nil {
 		t.Fatal(err)
 	}
-	s.load.beganAt = time.Time{} // a new start
-	s.groups[state.UUID] = s.foundGroup(state.UUID)
+	s.loading.beganAt = time.Time{} // a new start
+	s.groups[state.UUID] = s.volume.find(state.UUID)
 	s.mu.Lock()
 	s.follower.View = placement.View{
 		Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{}, Shards: map[string]placement.Shard{},
 	}
 	s.follower.Decide(s.follower.View)
 	s.mu.Unlock()
-	if groups := s.takePending(); len(groups) > 0 {
+	if groups := s.loading.takePending(); len(groups) > 0 {
 		t.Errorf("the first load loads %d groups", len(groups))
 	}
 	s.mu.Lock()
@@ -81,7 +81,7 @@ func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 		s.groups[g.UUID] = g
 		s.mu.Lock()
 		c.before(s, g)
-		s.loadEnded(g, nil)
+		s.loading.ended(g, nil)
 		if g.Phase != c.want {
 			t.Errorf("%s: %v, want %v", c.name, g.Phase, c.want)
 		}

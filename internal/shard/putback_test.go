@@ -196,7 +196,7 @@ func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 		s := newShard(cfg)
 		defer s.cancel()
 		var err error
-		s.volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: uuid.New(), Shard: "a", Create: true, ReserveBytes: 1})
+		s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: uuid.New(), Shard: "a", Create: true, ReserveBytes: 1})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@ package shard
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,30 +71,9 @@ func (sv *served) ConfIndex() uint64 { return sv.log.ConfIndex() }
 // Conf implements follow.Node.
 func (sv *served) Conf() *raftpb.ConfState { return sv.replica.Members().Conf }
 
-// open loads the group's log and starts its node. It returns with g.served set, or an error. durable as in
-// group.Options.
-func (s *Shard) open(ctx context.Context, g *groupReplica, durable func() error) (report group.Report, err error) {
-	// A group that cannot be loaded must not take its neighbours along.
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	options := s.logOptions(g)
-	options.Durable = durable
-	log, report, err := group.Load(ctx, options, &g.progress)
-	if err != nil {
-		return report, err
-	}
-	if err := s.serve(g, log); err != nil {
-		return report, errors.Join(err, log.Close(false))
-	}
-	return report, nil
-}
-
 // serve starts the node of a loaded group.
 func (s *Shard) serve(g *groupReplica, log *group.Log) error {
-	raftID, err := s.raftIDOf(g, log)
+	raftID, err := s.volume.raftIDOf(g, log)
 	if err != nil {
 		return err
 	}
@@ -105,7 +83,7 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 		RaftID:           raftID,
 		InFlightBytesMax: s.cfg.Limits.ReplicaBytesInFlightMax,
 		Logger:           s.logger.With("group", g.Name),
-		Admit:            s.admit,
+		Admit:            s.volume.admitWrite,
 		NoRoom:           func() { s.compactor.noRoom(0) },
 		Transport:        s.peers.hub.Transport(g.UUID, g.Route),
 		OnSnapshot:       func(_, _, from uint64) { s.steerer.catchUp(g, from) },
@@ -166,71 +144,6 @@ func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]format.Damag
 		s.setHealth(g, false)
 	}
 	return damages, err
-}
-
-// raftIDOf is the Raft id of the incarnation in a folder: that of its replica file, and where there is none that of the
-// sole voter.
-func (s *Shard) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
-	f, found, err := format.ReadReplicaFile(s.cfg.FS, g.Dir)
-	switch {
-	case err != nil:
-		return 0, err
-	case found:
-		return f.RaftID, s.checkReplicaFile(g, f)
-	}
-	_, conf, err := log.InitialState()
-	if err != nil {
-		return 0, err
-	}
-	if len(conf.GetVoters()) != 1 || len(conf.GetVotersOutgoing()) > 0 {
-		return 0, fmt.Errorf("the group's voters are %x, and no replica file says which of them this is: the folder is not whole", conf.GetVoters())
-	}
-	return conf.GetVoters()[0], nil
-}
-
-// checkReplicaFile says why a replica must not run here.
-func (s *Shard) checkReplicaFile(g *groupReplica, f format.ReplicaFile) error {
-	here := s.volume.Superblock().Volume
-	switch {
-	case f.Store != s.store || f.Group != g.UUID:
-		return fmt.Errorf("the replica file is of group %s of store %s", f.Group, f.Store)
-	case f.Volume != here:
-		return fmt.Errorf("the replica was made on volume %s, this is volume %s: a copy never runs", f.Volume, here)
-	}
-	return nil
-}
-
-func (s *Shard) replicaFile(g *groupReplica, raftID uint64) format.ReplicaFile {
-	return format.ReplicaFile{RaftID: raftID, Volume: s.volume.Superblock().Volume, Store: s.store, Group: g.UUID}
-}
-
-// admit is asked before each write.
-func (s *Shard) admit(bytes int64, deletes bool) error {
-	if err := s.volume.Admit(bytes, deletes); err != nil {
-		return err
-	}
-	if deletes {
-		return nil
-	}
-	return s.budget.admit(writeMemory(s.cfg.Residency, bytes))
-}
-
-func (s *Shard) logOptions(g *groupReplica) group.Options {
-	return group.Options{
-		FS:           s.cfg.FS,
-		Dir:          g.Dir,
-		Identity:     format.Identity{Store: s.store, Group: g.UUID, Name: g.Name},
-		Residency:    s.cfg.Residency,
-		SegmentBytes: s.cfg.SegmentBytes,
-		Retention:    s.cfg.Retention,
-		Budget:       &s.budget,
-		Spare:        s.volume.Spare,
-		Loader:       s.loader,
-		Journal:      s.journal,
-		Sealed:       func() { s.compactor.noteSealed(g.Name) },
-		Logger:       s.logger.With("group", g.Name),
-		UnsafeScan:   s.unsafe(unsafeScan),
-	}
 }
 
 // close stops serving the group. Calls under way get STOPPING.

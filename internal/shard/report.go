@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sheaf.dev/sheaf/internal/placement"
@@ -19,28 +20,32 @@ const (
 	reportIntervals = 3
 )
 
-// reporter remembers what was told of the groups that are led here.
+// reporter tells etcd the figures of the groups that are led here, as they change.
 type reporter struct {
-	shard *Shard
-	told  map[string]placement.Weight
-	at    time.Time
-	base  uint64 // of the etcd that was told
+	cfg         *Config
+	routes      *atomic.Pointer[routes]
+	isHeld      func() bool // etcd was set back
+	expireScans func(grace time.Duration)
+	problems    *problems
+
+	told map[string]placement.Weight
+	at   time.Time
+	base uint64 // of the etcd that was told
 }
 
-// reportAll tells etcd the figures of groups as they change.
-func (s *Shard) reportAll(ctx context.Context) {
-	tick := time.NewTicker(s.cfg.ReportInterval)
+// run reports until ctx ends.
+func (p *reporter) run(ctx context.Context) {
+	tick := time.NewTicker(p.cfg.ReportInterval)
 	defer tick.Stop()
-	p := &reporter{shard: s}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		s.calls.ExpireScans(serve.ScanGrace)
-		r := s.routes.Load()
-		if r == nil || s.follower.IsHeld() {
+		p.expireScans(serve.ScanGrace)
+		r := p.routes.Load()
+		if r.byName == nil || p.isHeld() {
 			continue
 		}
 		weights, err := p.leaders(ctx, r)
@@ -48,7 +53,7 @@ func (s *Shard) reportAll(ctx context.Context) {
 			err = p.weigh(ctx, r, weights)
 		}
 		if ctx.Err() == nil {
-			s.problems.Note("reporting to etcd", err) // the next tick tries again
+			p.problems.Note("reporting to etcd", err) // the next tick tries again
 		}
 	}
 }
@@ -56,7 +61,6 @@ func (s *Shard) reportAll(ctx context.Context) {
 // leaders tells etcd, in the keys of groups, which of them this shard leads, where it says otherwise, and answers what
 // those weigh.
 func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]placement.Weight, err error) {
-	s := p.shard
 	weights = map[string]placement.Weight{}
 	for name, g := range r.byName {
 		sv := g.served.Load()
@@ -77,27 +81,27 @@ func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]p
 		}
 		weights[name] = weight
 		if leads {
-			next.Leader = s.cfg.Name
-		} else if state.Leader == s.cfg.Name {
+			next.Leader = p.cfg.Name
+		} else if state.Leader == p.cfg.Name {
 			next.Leader = ""
 		}
 		if next.Leader == state.Leader {
 			continue
 		}
 		next.Bytes, next.Records = stats.StoredBytes, stats.Records
-		if err := s.report(ctx, next); err != nil {
+		if err := p.report(ctx, next); err != nil {
 			return nil, err // etcd is away
 		}
 	}
 	return weights, nil
 }
 
-func (s *Shard) report(ctx context.Context, state placement.Group) error {
+func (p *reporter) report(ctx context.Context, state placement.Group) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
-	put := s.cfg.Placement.PutGroup
+	put := p.cfg.Placement.PutGroup
 	if len(state.Members) > 1 {
-		put = s.cfg.Placement.PutGroupAsLeader
+		put = p.cfg.Placement.PutGroupAsLeader
 	}
 	_, err := put(ctx, state)
 	if errors.Is(err, placement.ErrChanged) || errors.Is(err, placement.ErrStaleLeader) {
@@ -108,16 +112,15 @@ func (s *Shard) report(ctx context.Context, state placement.Group) error {
 
 // weigh tells etcd what the groups that are led here weigh, in keys of this shard's own, where that is worth it.
 func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]placement.Weight) error {
-	s := p.shard
 	if base := r.view.Meta.EpochBase; base != p.base {
 		p.told, p.base = nil, base // another etcd: it may have been told nothing, or what was true long ago
 	}
-	if !worthReporting(p.told, weights, time.Since(p.at), s.cfg.ReportInterval) {
+	if !worthReporting(p.told, weights, time.Since(p.at), p.cfg.ReportInterval) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
-	if err := s.cfg.Placement.PutWeights(ctx, s.cfg.Name, weights); err != nil {
+	if err := p.cfg.Placement.PutWeights(ctx, p.cfg.Name, weights); err != nil {
 		return err
 	}
 	p.told, p.at = weights, time.Now()

@@ -45,7 +45,7 @@ func (c *compactor) withRoom(ctx context.Context, try func() error) error {
 		case <-progress:
 		case <-ctx.Done():
 			return err
-		case <-c.over:
+		case <-c.ctx.Done():
 			return err
 		}
 		err = try()
@@ -94,7 +94,7 @@ func (c *compactor) isShort() bool {
 
 // hasRoom tells whether there is room for a few segments above the reserve, and for so many bytes.
 func (c *compactor) hasRoom(bytes int64) bool {
-	space, reserve, err := c.volume().Space()
+	space, reserve, err := c.volume.Space()
 	if err != nil {
 		return true // what is broken does not get better by deleting
 	}
@@ -136,7 +136,7 @@ func (c *compactor) makeRoom(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.nudge() // groups that waited for room to join
+		c.follower.Nudge() // groups that waited for room to join
 	case refused:
 		c.barren = time.Now()
 	}
@@ -178,7 +178,7 @@ func (c *compactor) compactAll(ctx context.Context) (made bool) {
 
 // lookAtVolume has the volume see room that was made: it admits writes by its last look.
 func (c *compactor) lookAtVolume() {
-	if _, _, err := c.volume().Space(); err != nil {
+	if _, _, err := c.volume.Space(); err != nil {
 		c.logger.Warn("the room of the volume cannot be told", "error", err)
 	}
 }
@@ -207,12 +207,12 @@ func (c *compactor) wakeWaiters() {
 
 // admitWithRoom asks for room for what is not in memory: a blob, or a part of one.
 func (c *compactor) admitWithRoom(ctx context.Context, bytes int64) error {
-	return c.withRoom(ctx, func() error { return c.volume().Admit(bytes, false) })
+	return c.withRoom(ctx, func() error { return c.volume.Admit(bytes, false) })
 }
 
 // admitSoon asks for room, and has some made where there is none; the caller tries again.
 func (c *compactor) admitSoon(bytes int64) error {
-	err := c.volume().Admit(bytes, false)
+	err := c.volume.Admit(bytes, false)
 	if errors.Is(err, volume.ErrFull) {
 		c.noRoom(missing(err))
 	}

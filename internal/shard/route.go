@@ -16,11 +16,9 @@ import (
 
 // findGroup is the group of a valid name.
 func (s *Shard) findGroup(ctx context.Context, r *routes, name string, epoch uint64) (*served, error) {
-	if r != nil {
-		if g := r.byName[name]; g != nil {
-			if sv := g.served.Load(); sv != nil {
-				return sv, nil
-			}
+	if g := r.byName[name]; g != nil {
+		if sv := g.served.Load(); sv != nil {
+			return sv, nil
 		}
 	}
 	return nil, s.notServed(ctx, r, name, epoch)
@@ -31,14 +29,14 @@ func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uin
 	if s.stopping.Load() {
 		return answer.Stopping()
 	}
-	if r == nil {
+	if r.byName == nil {
 		return answer.Loading(name, 0)
 	}
 	if g := r.byName[name]; g != nil {
 		if address := s.otherMember(r.view, name); address != "" {
 			return answer.NotLeader(name, address, r.epoch)
 		}
-		eta := s.eta()
+		eta := s.loading.eta()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return g.unavailable(s.cfg.Name, eta)

@@ -78,7 +78,7 @@ func (c *compactor) limitScans() {
 	for _, g := range c.servedGroups(nil) {
 		kept += keptByScans(&g.stats.Reclaim)
 	}
-	if total := c.volume().TotalBytes(); total > 0 && kept > total/scansPart {
+	if total := c.volume.TotalBytes(); total > 0 && kept > total/scansPart {
 		c.giveUpScans(scansCutOff)
 	}
 }

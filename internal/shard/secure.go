@@ -55,10 +55,10 @@ func carriesOthers(store identity.Store, info credentials.AuthInfo) bool {
 	return ok && known.Peer.Store == store && (known.Peer.Role == identity.Gateway || known.Peer.Role == identity.Shard)
 }
 
-// speaksTo gives the credentials by which this shard asks another one.
-func (s *Shard) speaksTo(shard string) credentials.TransportCredentials {
-	if s.cfg.PeerCredentials == nil {
+// speaksTo gives the credentials by which the shard asks another one.
+func (c *Config) speaksTo(shard string) credentials.TransportCredentials {
+	if c.PeerCredentials == nil {
 		return insecure.NewCredentials()
 	}
-	return s.cfg.PeerCredentials(shard)
+	return c.PeerCredentials(shard)
 }

@@ -13,8 +13,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group/segio"
-	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
@@ -22,27 +20,21 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/shard/trash"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/volume"
 )
 
 // Shard owns the replicas of one volume and serves them. Safe for concurrent use.
 type Shard struct {
 	cfg       Config
 	logger    *slog.Logger
-	store     uuid.UUID
 	meta      placement.Meta
-	volume    *volume.Volume
-	journal   *journal.Journal
-	left      journalLeft // set before anybody can ask
+	volume    *storage
 	committer *replica.Committer
-	loader    *segio.Loader
-	budget    budget
 	id        host.Identity
 	boot      uuid.UUID
 	lookups   lookups
-	heard     heardWeights
 
 	follower  *follower  // etcd, and what it says of groups
+	loading   *loading   // groups come into memory
 	installer *installer // files of other shards come in
 	steerer   *steerer   // groups that are led here
 	trash     *trash.Bin
@@ -68,32 +60,30 @@ type Shard struct {
 	peers     *peers
 	mender    *mender
 
-	// routes is what calls look at; replaced as a whole by publish.
+	// routes is what calls look at, never nil; replaced as a whole by publish.
 	routes atomic.Pointer[routes]
 
 	mu     sync.Mutex
 	groups map[uuid.UUID]*groupReplica // on the volume, strays included
-	load   loadState
-	loaded chan struct{} // closed when the first load is over
-	memory error         // why not everything could be loaded; nil: it could
 }
 
-// routes is an immutable picture of which groups this shard answers for.
+// routes is an immutable picture of which groups this shard answers for. The zero value is that of a shard which has not
+// heard of etcd.
 type routes struct {
 	epoch    uint64
 	held     bool // etcd was set back: what it says of groups may be old
 	view     placement.View
-	byName   map[string]*groupReplica
+	byName   map[string]*groupReplica // nil: etcd has said nothing yet
 	byUUID   map[uuid.UUID]*groupReplica
 	byNumber []*groupReplica // Hash routing; nil where the group is elsewhere
 }
 
-// served gives the group that serves here; nil: it does not. There may be no routes yet.
+// served gives the group that serves here; nil: it does not.
 func (r *routes) served(id uuid.UUID) *served {
-	if r == nil || r.byUUID[id] == nil {
-		return nil
+	if g := r.byUUID[id]; g != nil {
+		return g.served.Load()
 	}
-	return r.byUUID[id].served.Load()
+	return nil
 }
 
 // Start opens the volume, begins serving gRPC (UNAVAILABLE GROUP_LOADING while a group loads), registers with etcd, and
@@ -115,11 +105,9 @@ func newShard(cfg Config) *Shard {
 		cfg:     cfg,
 		id:      cfg.identity(),
 		logger:  cfg.Logger.With("shard", cfg.Name),
-		budget:  budget{limit: cfg.MemoryLimitBytes},
 		groups:  map[uuid.UUID]*groupReplica{},
 		stopped: make(chan struct{}),
 		deposed: make(chan struct{}),
-		loaded:  make(chan struct{}),
 		boot:    uuid.New(),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -129,18 +117,21 @@ func newShard(cfg Config) *Shard {
 			ctx, cancel := context.WithTimeout(s.ctx, lookupTime)
 			defer cancel()
 			view, err := cfg.Placement.Look(ctx, name)
-			if err == nil && view.Meta.StoreUUID != s.store {
+			if err == nil && view.Meta.StoreUUID != s.volume.store {
 				err = errors.New("etcd does not hold this store")
 			}
 			return view, err
 		},
 		begin: s.wait.Go,
 	}
-	s.heard = heardWeights{registry: cfg.Placement, fresh: cfg.ReportInterval, shards: map[string]heardWeight{}}
+	s.routes.Store(&routes{})
+	s.slow.routes = &s.routes
+	s.volume = newStorage(s)
 	s.metrics = newMetrics(s)
 	s.follower = s.newFollower()
 	s.compactor = newCompactor(s)
 	s.peers = newPeers(s)
+	s.loading = newLoading(s)
 	s.installer = newInstaller(s)
 	s.steerer = newSteerer(s)
 	s.mender = newMender(s)
@@ -167,13 +158,10 @@ func (s *Shard) start(ctx context.Context) error {
 	if s.meta, err = s.cfg.Placement.Meta(ctx); err != nil {
 		return fmt.Errorf("asking etcd for the store: %w", err)
 	}
-	s.store = s.meta.StoreUUID
-	if err := s.openVolume(ctx); err != nil {
+	if err := s.volume.open(ctx, s.meta.StoreUUID); err != nil {
 		return err
 	}
 	s.committer = replica.NewCommitter()
-	s.loader = s.newLoader()
-	s.checkMedium()
 	if err := s.findGroups(); err != nil {
 		return err
 	}
@@ -183,8 +171,12 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	err = s.join(ctx)
-	if s.isRolledBack(err) {
-		if err := s.renew(); err != nil {
+	if s.volume.isRolledBack(err) {
+		// It is taken for another one before anything on it has served: none of its replicas votes again.
+		if err := s.volume.Renew(); err != nil {
+			return err
+		}
+		if err := s.findGroups(); err != nil {
 			return err
 		}
 		err = s.join(ctx)
@@ -226,11 +218,12 @@ func (s *Shard) join(ctx context.Context) error {
 
 // care begins all that goes on in the background from when the shard is registered, as known, until it ends.
 func (s *Shard) care(known placement.Shard) {
+	reporter := &reporter{cfg: &s.cfg, routes: &s.routes, isHeld: s.follower.IsHeld, expireScans: s.calls.ExpireScans, problems: &s.problems}
 	for _, task := range []func(ctx context.Context){
-		s.loadFirst, // ends when what was on the volume is loaded
+		s.loading.loadFirst, // ends when what was on the volume is loaded
 		s.follower.Run,
 		s.steerer.run,   // moves groups that are led here
-		s.reportAll,     // tells etcd their figures
+		reporter.run,    // tells etcd their figures
 		s.follower.Thaw, // ends freezes of an etcd that was set back
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.run,
@@ -261,7 +254,7 @@ func (s *Shard) Addr() string { return s.server.Addr() }
 // WaitLoaded returns when everything that can be loaded is, or ctx ends.
 func (s *Shard) WaitLoaded(ctx context.Context) error {
 	select {
-	case <-s.loaded:
+	case <-s.loading.done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -331,12 +324,7 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 		if s.committer != nil {
 			s.committer.Close()
 		}
-		if s.volume != nil {
-			if s.loader != nil {
-				s.loader.Close()
-			}
-			err = errors.Join(err, s.closeJournal(), s.volume.Close())
-		}
+		err = errors.Join(err, s.volume.Close())
 	})
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,8 +27,9 @@ const (
 
 // slow is what took long since the shard started.
 type slow struct {
-	calls ring[status.SlowCall]
-	syncs ring[status.SlowSync]
+	routes *atomic.Pointer[routes]
+	calls  ring[status.SlowCall]
+	syncs  ring[status.SlowSync]
 }
 
 // ring keeps the newest of what was added. It is safe for concurrent use; the zero value is ready.
@@ -61,8 +63,8 @@ func (s *slow) status() (st status.Slow) {
 	return st
 }
 
-// syncWasSlow notes a sync that took longer than slowSyncMin. name is the path of its file.
-func (s *Shard) syncWasSlow(name, kind string, took time.Duration, err error) {
+// sync notes a sync that took longer than slowSyncMin. name is the path of its file.
+func (s *slow) sync(name, kind string, took time.Duration, err error) {
 	one := status.SlowSync{BeganUnixNs: time.Now().Add(-took).UnixNano(), DurationNs: took.Nanoseconds(), Kind: kind, File: strings.Clone(path.Base(name))}
 	if err != nil {
 		one.Error = err.Error()
@@ -70,9 +72,9 @@ func (s *Shard) syncWasSlow(name, kind string, took time.Duration, err error) {
 	}
 	// The files of a group are in a folder that has the name of its UUID.
 	if id, err := uuid.Parse(path.Base(path.Dir(name))); err == nil {
-		if r := s.routes.Load(); r != nil && r.byUUID[id] != nil {
-			one.Group = r.byUUID[id].Name
+		if g := s.routes.Load().byUUID[id]; g != nil {
+			one.Group = g.Name
 		}
 	}
-	s.slow.syncs.add(one)
+	s.syncs.add(one)
 }

@@ -5,13 +5,13 @@ import (
 	"maps"
 	"slices"
 
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/shard/status"
 )
 
-// moveStatuses are the copies that are being made here.
-func (s *Shard) moveStatuses() []status.Move {
-	var out []status.Move
-	for _, m := range s.copies() {
+// movesOf tells of the copies that are being made here.
+func movesOf(copies []*recordv1.Move) (out []status.Move) {
+	for _, m := range copies {
 		for _, c := range m.GetCopies() {
 			out = append(out, status.Move{
 				Group: m.GetGroup(), From: c.GetFrom(), To: c.GetShard(), Phase: c.GetPhase().Word(),

@@ -3,9 +3,11 @@ package shard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
+	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/pause"
 	"sheaf.dev/sheaf/internal/placement"
@@ -79,7 +81,7 @@ func (i *installer) mendTail(g *groupReplica) {
 	i.happens(g, member.Installed)
 	i.tails.WithLabelValues(tailInstalled).Inc()
 	i.logger.Warn("a replica with a damaged tail was installed anew: another copy holds all that it had", "group", g.Name)
-	i.shard.loadOne(i.ctx, g, nil)
+	i.loading.loadOne(i.ctx, g, nil)
 	i.mu.Lock()
 	torn := g.Phase.Torn()
 	i.mu.Unlock()
@@ -124,4 +126,19 @@ func (i *installer) giveUp(g *groupReplica, why error) {
 	i.logger.Error("a replica with a damaged tail is given up: its leader is to replace it, and its files stay until that is done",
 		"group", g.Name, "raft_id", g.RaftID, "reason", why)
 	i.follower.Nudge()
+}
+
+// forget takes a replica out of service that lacks entries which its leader counts on.
+func (i *installer) forget(ctx context.Context, sv *served, why error) {
+	g := sv.group
+	closed, err := i.pause(ctx, g, sv)
+	if !closed {
+		return // whoever closed it loads it again, or ends it
+	}
+	defer g.changing.Unlock()
+	i.mu.Lock()
+	g.Happens(member.Forgot, i.logger)
+	i.loading.noteTail(g, errors.Join(fmt.Errorf("%w: %w", group.ErrTailDamaged, why), err))
+	i.mu.Unlock()
+	i.logger.Error("a replica has forgotten what it acknowledged: was its disk set back?", "group", g.Name, "error", why)
 }

@@ -46,16 +46,12 @@ func (t *tables) follow(ctx context.Context, take func(placement.Access)) {
 func (s *Shard) newQuotas() *quota.Set {
 	return quota.New(quota.Config{
 		Shard: s.cfg.Name, Etcd: s.cfg.Placement, Every: s.cfg.ReportInterval, Logger: s.logger,
-		Led: s.storedOf,
+		Led: func(tell func(group string, stored quota.Amount)) { s.routes.Load().stored(tell) },
 	})
 }
 
-// storedOf tells what the groups store that are led here. What is superseded does not count: it goes by itself.
-func (s *Shard) storedOf(tell func(group string, stored quota.Amount)) {
-	r := s.routes.Load()
-	if r == nil {
-		return
-	}
+// stored tells what the groups store that are led here. What is superseded does not count: it goes by itself.
+func (r *routes) stored(tell func(group string, stored quota.Amount)) {
 	for name, g := range r.byName {
 		sv := g.served.Load()
 		if sv == nil || sv.tenant.Tenant() == nil || !sv.replica.Status().Leader {

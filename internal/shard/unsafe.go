@@ -11,4 +11,4 @@ const (
 	unsafeScan                       // a scan gives what damage may have superseded
 )
 
-func (s *Shard) unsafe(rule unsafe) bool { return s.cfg.unsafe&rule != 0 }
+func (u unsafe) has(rule unsafe) bool { return u&rule != 0 }

@@ -87,7 +87,7 @@ func (t *Table) view(c *Comparison) tableView {
 		row := &t.Rows[i]
 		rv := rowView{Missing: row.Missing, Span: max(1, len(t.Columns))}
 		for _, n := range names {
-			rv.Labels = append(rv.Labels, row.label(n))
+			rv.Labels = append(rv.Labels, row.Label(n))
 		}
 		for j := range t.Columns {
 			rv.Cells = append(rv.Cells, t.cell(row, &t.Columns[j], c))

@@ -110,7 +110,7 @@ func (t *Table) markdown(b *bytes.Buffer, c *Comparison) {
 		row := &t.Rows[i]
 		cells := make([]string, 0, len(heads))
 		for _, n := range names {
-			cells = append(cells, row.label(n))
+			cells = append(cells, row.Label(n))
 		}
 		for j := range t.Columns {
 			cells = append(cells, t.markdownCell(row, &t.Columns[j], c))

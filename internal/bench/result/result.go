@@ -128,8 +128,8 @@ func Labels(pairs ...string) []Label {
 	return labels
 }
 
-// label gives the value of a label; empty where the row has none of that name.
-func (r Row) label(name string) string {
+// Label gives the value of a label; empty where the row has none of that name.
+func (r Row) Label(name string) string {
 	for _, l := range r.Labels {
 		if l.Name == name {
 			return l.Value

@@ -1,0 +1,189 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/shard/host"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// keepBytes holds one segment of the usual size. Kept memory is in no budget, so there is none where there is a limit.
+const keepBytes = 272 << 20
+
+// storage is the volume of a shard with its journal, and what the logs on it share: memory, and who reads segments. Safe
+// for concurrent use once it is open.
+type storage struct {
+	*volume.Volume // nil until it is open
+	store          uuid.UUID
+	journal        *journal.Journal // nil until it is open
+	left           journalLeft      // set before anybody can ask
+	budget         budget
+	loader         *segio.Loader
+
+	cfg    *Config
+	id     *host.Identity
+	sealed func(group string) // is told of a group that has filled a segment
+	logger *slog.Logger
+}
+
+// newStorage makes it before the volume is open. Only a stated HDD is read one segment after another: virtual disks
+// often call themselves rotational. In Resident residency the memory of one segment is kept for what compaction writes.
+func newStorage(s *Shard) *storage {
+	limit := s.cfg.MemoryLimitBytes
+	// The page cache of a container counts against its limit, which is what the memory limit is taken from.
+	reading := segio.LoaderOptions{Rotational: s.cfg.Medium == HDD, CacheBytes: limit / 2}
+	if s.cfg.Residency == group.Resident && limit == 0 {
+		reading.KeepBytes = keepBytes
+	}
+	return &storage{
+		budget: budget{limit: limit}, loader: segio.NewLoader(reading), cfg: &s.cfg, id: &s.id,
+		sealed: func(group string) { s.compactor.noteSealed(group) }, logger: s.logger,
+	}
+}
+
+// open opens the volume of a store, where etcd says that it may be registered. Before that nothing is written to it: an
+// open raises its generation, and a copy that is refused again and again, or a volume that was set back, would come to
+// have a later one than the true one.
+func (v *storage) open(ctx context.Context, store uuid.UUID) error {
+	v.store = store
+	opts := volume.Options{
+		FS: v.cfg.FS, Dir: v.cfg.Dir, Store: v.store, Shard: v.cfg.Name, Create: v.cfg.Wanted.Volume == uuid.Nil,
+		Adopt: v.cfg.Wanted.Adopt, ReserveBytes: v.cfg.ReserveBytes, Logger: v.logger,
+	}
+	sb, err := volume.FreshSuperblock(v.cfg.FS, v.cfg.Dir)
+	switch {
+	case err == nil && sb.Store == v.store: // one of another store is refused by the open
+		registered, err := v.id.MayRegister(ctx, sb)
+		opts.Renew, opts.Registered = v.isRolledBack(err), volume.Step(registered)
+		if err != nil && !opts.Renew {
+			return err
+		}
+	case err != nil && !errors.Is(err, volume.ErrNoVolume):
+		return err // an open that can read it after all would not know what is registered
+	}
+	if v.Volume, err = volume.Open(opts); err != nil {
+		return err
+	}
+	if err := v.openJournal(); err != nil {
+		return err
+	}
+	v.checkMedium()
+	return nil
+}
+
+// Close closes the volume where it is open, and removes its journal where all groups have what that held. The groups are
+// closed.
+func (v *storage) Close() (err error) {
+	if v.Volume == nil {
+		return nil
+	}
+	v.loader.Close()
+	if v.journal != nil {
+		var clean bool
+		if clean, err = v.journal.Close(); err == nil && clean { // else the next start writes it to the segments
+			err = v.SetJournal(false)
+		}
+	}
+	return errors.Join(err, v.Volume.Close())
+}
+
+// isRolledBack tells that the volume was set back, and is to be taken for another one; and logs it.
+func (v *storage) isRolledBack(err error) bool {
+	if !v.id.Renews(err) {
+		return false
+	}
+	v.logger.Error("the volume holds an earlier state of itself: its replicas of groups with other copies join anew, "+
+		"groups of one copy are lost until the right volume is brought back", "error", err)
+	return true
+}
+
+// checkMedium warns where the device contradicts the medium that was stated.
+func (v *storage) checkMedium() {
+	mount, err := v.Mount()
+	if err != nil {
+		v.logger.Warn("asking what the volume is made of", "error", err)
+		return
+	}
+	if v.cfg.Medium != Auto && mount.Rotational != nil && *mount.Rotational != (v.cfg.Medium == HDD) {
+		v.logger.Warn("the device contradicts the medium that was stated", "medium", v.cfg.Medium, "source", mount.Source,
+			"rotational", *mount.Rotational)
+	}
+}
+
+// newReplica stands for the replica of a group on the volume. Its folder is not looked at.
+func (v *storage) newReplica(state placement.Group) *groupReplica {
+	return &groupReplica{Replica: follow.Replica{Name: state.Name, UUID: state.UUID, Dir: v.GroupDir(state.UUID)}}
+}
+
+// raftIDOf is the Raft id of the incarnation in a folder: that of its replica file, and where there is none that of the
+// sole voter.
+func (v *storage) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
+	f, found, err := format.ReadReplicaFile(v.cfg.FS, g.Dir)
+	switch {
+	case err != nil:
+		return 0, err
+	case found:
+		return f.RaftID, v.checkReplicaFile(g, f)
+	}
+	_, conf, err := log.InitialState()
+	if err != nil {
+		return 0, err
+	}
+	if len(conf.GetVoters()) != 1 || len(conf.GetVotersOutgoing()) > 0 {
+		return 0, fmt.Errorf("the group's voters are %x, and no replica file says which of them this is: the folder is not whole", conf.GetVoters())
+	}
+	return conf.GetVoters()[0], nil
+}
+
+// checkReplicaFile says why a replica must not run here.
+func (v *storage) checkReplicaFile(g *groupReplica, f format.ReplicaFile) error {
+	here := v.Superblock().Volume
+	switch {
+	case f.Store != v.store || f.Group != g.UUID:
+		return fmt.Errorf("the replica file is of group %s of store %s", f.Group, f.Store)
+	case f.Volume != here:
+		return fmt.Errorf("the replica was made on volume %s, this is volume %s: a copy never runs", f.Volume, here)
+	}
+	return nil
+}
+
+func (v *storage) replicaFile(g *groupReplica, raftID uint64) format.ReplicaFile {
+	return format.ReplicaFile{RaftID: raftID, Volume: v.Superblock().Volume, Store: v.store, Group: g.UUID}
+}
+
+// admitWrite is asked before each write.
+func (v *storage) admitWrite(bytes int64, deletes bool) error {
+	if err := v.Admit(bytes, deletes); err != nil || deletes {
+		return err
+	}
+	return v.budget.admit(writeMemory(v.cfg.Residency, bytes))
+}
+
+func (v *storage) logOptions(g *groupReplica) group.Options {
+	return group.Options{
+		FS:           v.cfg.FS,
+		Dir:          g.Dir,
+		Identity:     format.Identity{Store: v.store, Group: g.UUID, Name: g.Name},
+		Residency:    v.cfg.Residency,
+		SegmentBytes: v.cfg.SegmentBytes,
+		Retention:    v.cfg.Retention,
+		Budget:       &v.budget,
+		Spare:        v.Spare,
+		Loader:       v.loader,
+		Journal:      v.journal,
+		Sealed:       func() { v.sealed(g.Name) },
+		Logger:       v.logger.With("group", g.Name),
+		UnsafeScan:   v.cfg.unsafe.has(unsafeScan),
+	}
+}
