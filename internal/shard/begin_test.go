@@ -157,7 +157,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		}
 	}
 	cuts(disk, func() {
-		if err := (hands{s}).Leave(t.Context(), s.groups[state.UUID]); err != nil {
+		if err := (hands{s}).Trash(t.Context(), s.groups[state.UUID]); err != nil {
 			t.Fatal(err)
 		}
 	}, check)

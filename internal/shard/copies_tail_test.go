@@ -311,7 +311,7 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := s.groups[id]
-	if err := (hands{s}).Leave(context.Background(), g); err != nil {
+	if err := (hands{s}).Trash(context.Background(), g); err != nil {
 		t.Fatal(err)
 	}
 	if got := does(view(11)); got != "begin 0, confess 1" {

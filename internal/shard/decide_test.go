@@ -54,7 +54,7 @@ func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 		n    int
 	}{
 		{"create", len(todo.Create)}, {"adopt", len(todo.Adopt)}, {"begin", len(todo.Begin)}, {"confess", len(todo.Confess)},
-		{"claim", len(todo.Claim)}, {"load", len(todo.Load)}, {"join", len(todo.Join)}, {"mend", len(todo.Mend)}, {"leave", len(todo.Leave)}, {"trash", len(todo.Trash)},
+		{"claim", len(todo.Claim)}, {"load", len(todo.Load)}, {"join", len(todo.Join)}, {"mend", len(todo.Mend)}, {"close", len(todo.Close)}, {"trash", len(todo.Trash)},
 	} {
 		if one.n > 0 {
 			words = append(words, one.word)

@@ -75,8 +75,8 @@ func (h hands) Close(ctx context.Context, g *groupReplica) error {
 	return g.close(ctx, true)
 }
 
-// Leave implements follow.Hands.
-func (h hands) Leave(ctx context.Context, g *groupReplica) error {
+// Trash implements follow.Hands.
+func (h hands) Trash(ctx context.Context, g *groupReplica) error {
 	s := h.s
 	s.setHealth(g, false)
 	if err := g.close(ctx, false); err != nil {

@@ -19,7 +19,7 @@ type Work[R any] struct {
 	Load    []R               // became this shard's after the first load
 	Join    []R               // have a folder, and are to be installed
 	Mend    []R               // are torn, and are to be installed in place
-	Leave   []R               // is served and no longer this shard's: nobody said that it lives elsewhere, so its files stay
+	Close   []R               // is served and no longer this shard's: nobody said that it lives elsewhere, so its files stay
 	Trash   []R               // has left its group
 	Later   bool              // something waits for what is under way
 }
@@ -133,7 +133,7 @@ func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.Vi
 	case member.Keep:
 		if fact != nil && fact.Serves {
 			owned.Known().Happens(member.SetAside, f.Logger)
-			todo.Leave = append(todo.Leave, owned)
+			todo.Close = append(todo.Close, owned)
 		}
 	case member.EndFetch:
 		owned.Known().StopFetch()

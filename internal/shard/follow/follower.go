@@ -93,8 +93,8 @@ type Hands[R Owned] interface {
 	LoadNow(ctx context.Context, r R)
 	// Close takes a replica out of service. Its files stay.
 	Close(ctx context.Context, r R) error
-	// Leave does so with one that has left its group, and puts its files into the trash.
-	Leave(ctx context.Context, r R) error
+	// Trash does so with one that has left its group, and puts its files into the trash.
+	Trash(ctx context.Context, r R) error
 	// Create makes a group, and loads it.
 	Create(ctx context.Context, state placement.Group) error
 	// Begin makes the folder of a learner of this shard.
@@ -222,10 +222,10 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	f.Lock.Unlock()
 	if todo.acts() && f.remember(view) != nil {
 		// An older etcd could not be told from this one later: what may wait does.
-		todo = Work[R]{Load: todo.Load, Join: todo.Join, Mend: todo.Mend, Leave: todo.Leave, Later: true}
+		todo = Work[R]{Load: todo.Load, Join: todo.Join, Mend: todo.Mend, Close: todo.Close, Later: true}
 	}
 
-	for _, r := range todo.Leave {
+	for _, r := range todo.Close {
 		if err := f.Hands.Close(ctx, r); err != nil {
 			f.Problems.Note("closing group "+r.Known().Name, err)
 		}
@@ -248,7 +248,7 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 			continue
 		}
 		if err == nil {
-			err = f.Hands.Leave(ctx, r)
+			err = f.Hands.Trash(ctx, r)
 		}
 		f.Problems.Note("leaving group "+name, err)
 		unfinished = unfinished || err != nil || IsOwn(view, name, f.Shard)
