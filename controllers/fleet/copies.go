@@ -77,9 +77,9 @@ func (g GroupPlace) Here(without func(CopyPlace) bool) int {
 	return n
 }
 
-// Decides says whether a majority of the voters is there, but for those that without names: nothing that was
+// decides says whether a majority of the voters is there, but for those that without names: nothing that was
 // acknowledged is lost, and a leader can be had.
-func (g GroupPlace) Decides(without func(CopyPlace) bool) bool {
+func (g GroupPlace) decides(without func(CopyPlace) bool) bool {
 	return len(g.Voters) > 0 && g.Here(without) >= Majority(len(g.Voters))
 }
 
@@ -135,7 +135,7 @@ func (v *PlacementView) Stuck(shard string) (names []string, why string) {
 // Undecided are the groups with a copy that without names, and too few others to go on without it.
 func (v *PlacementView) Undecided(without func(CopyPlace) bool) (names []string) {
 	for _, name := range v.Names() {
-		if g := v.Groups[name]; slices.ContainsFunc(g.Voters, without) && !g.Decides(without) {
+		if g := v.Groups[name]; slices.ContainsFunc(g.Voters, without) && !g.decides(without) {
 			names = append(names, name)
 		}
 	}
@@ -235,7 +235,7 @@ func (v *PlacementView) CopiesWords(name string) string {
 		words = append(words, why)
 	}
 	text := fmt.Sprintf("%d of %d copies are there", g.Here(nil), v.Copies)
-	if !g.Decides(nil) {
+	if !g.decides(nil) {
 		text += ", too few to go on"
 	}
 	return strings.Join(append([]string{text}, words...), "; ")

@@ -10,13 +10,13 @@ import (
 	"sheaf.dev/sheaf/internal/access"
 )
 
-// Audience that tokens for a store are made for.
-func Audience(namespace, store string) string { return "sheaf/" + namespace + "/" + store }
+// audience that tokens for a store are made for.
+func audience(namespace, store string) string { return "sheaf/" + namespace + "/" + store }
 
 // compile makes the table of grants of a store, but for its version and its tenants. issuer is that of the cluster's
 // ServiceAccounts.
 func compile(namespace, store string, grants []v1alpha1.RecordGrant, issuer access.Issuer) *access.Table {
-	table := &access.Table{Audience: Audience(namespace, store), Issuers: []access.Issuer{issuer}, Grants: []access.Grant{}}
+	table := &access.Table{Audience: audience(namespace, store), Issuers: []access.Issuer{issuer}, Grants: []access.Grant{}}
 	for i := range grants {
 		table.Grants = append(table.Grants, grantOf(&grants[i]))
 	}

@@ -41,7 +41,7 @@ func Summarize(conditions *[]metav1.Condition, generation int64, out Outcome, re
 		SetFalse(conditions, generation, v1alpha1.ConditionReady, out.Reason(), out.Message())
 		SetTrue(conditions, generation, v1alpha1.ConditionStalled, out.Reason(), out.Message())
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionReconciling)
-	case out.IsResting(): // nothing goes on, and nobody has to act
+	case out.isResting(): // nothing goes on, and nobody has to act
 		SetFalse(conditions, generation, v1alpha1.ConditionReady, out.Reason(), out.Message())
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionReconciling)
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionStalled)

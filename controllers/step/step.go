@@ -68,8 +68,8 @@ func (o Outcome) IsComplete() bool { return o.kind == complete }
 // IsStalled says whether a person has to act.
 func (o Outcome) IsStalled() bool { return o.kind == fail }
 
-// IsResting says whether all is as the spec wants it, and that is not to serve.
-func (o Outcome) IsResting() bool { return o.kind == resting }
+// isResting says whether all is as the spec wants it, and that is not to serve.
+func (o Outcome) isResting() bool { return o.kind == resting }
 
 // Err is the error of Retry; nil otherwise.
 func (o Outcome) Err() error { return o.err }

@@ -97,8 +97,8 @@ func (a *Authorities) isCut(status *v1alpha1.TLSStatus) bool {
 	if !a.HasNext() || status.Phase != v1alpha1.TLSTrusting && status.Phase != v1alpha1.TLSIssuing {
 		return false
 	}
-	bundle, err := BundleHash(a.data[workload.KeyBundle])
-	clients, err2 := BundleHash(a.data[workload.KeyClientBundle])
+	bundle, err := bundleHash(a.data[workload.KeyBundle])
+	clients, err2 := bundleHash(a.data[workload.KeyClientBundle])
 	return err == nil && err2 == nil && bundle == status.Bundle && clients == status.ClientBundle
 }
 
@@ -130,11 +130,11 @@ func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
 		prefix = nextPrefix
 	}
 	for key, wanted := range map[string][]byte{workload.KeyBundle: found.Bundle, workload.KeyClientBundle: found.ClientBundle} {
-		is, err := BundleHash(a.data[prefix+key])
+		is, err := bundleHash(a.data[prefix+key])
 		if err != nil {
 			return false, fmt.Errorf("%s: %w", prefix+key, err)
 		}
-		if want, err := BundleHash(wanted); err != nil || is != want {
+		if want, err := bundleHash(wanted); err != nil || is != want {
 			return err == nil, err
 		}
 	}
@@ -159,11 +159,11 @@ func (a *Authorities) make(prefix string, store *v1alpha1.RecordStore, now time.
 	return nil
 }
 
-// Parse reads the data of the Secret. Errors name the key of the Secret.
-func Parse(data map[string][]byte) (*Authorities, error) {
+// parse reads the data of the Secret. Errors name the key of the Secret.
+func parse(data map[string][]byte) (*Authorities, error) {
 	a := &Authorities{data: data}
 	for _, key := range []string{workload.KeyBundle, workload.KeyClientBundle} {
-		if _, err := BundleHash(data[key]); err != nil {
+		if _, err := bundleHash(data[key]); err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
 	}
@@ -235,10 +235,10 @@ func (a *Authorities) bundle(told Told, key string) []byte {
 // Hashes of the bundles that a state has processes trust.
 func (a *Authorities) Hashes(told Told) (bundle, clientBundle string, err error) {
 	of, clients := a.Bundles(told)
-	if bundle, err = BundleHash(of); err != nil {
+	if bundle, err = bundleHash(of); err != nil {
 		return "", "", err
 	}
-	clientBundle, err = BundleHash(clients)
+	clientBundle, err = bundleHash(clients)
 	return bundle, clientBundle, err
 }
 
@@ -265,8 +265,8 @@ func (a *Authorities) issuingPrefix(told Told) string {
 	return ""
 }
 
-// BundleHash is certs.BundleHash of authorities in PEM, as processes tell it.
-func BundleHash(bundle []byte) (string, error) {
+// bundleHash is certs.BundleHash of authorities in PEM, as processes tell it.
+func bundleHash(bundle []byte) (string, error) {
 	certificates, err := certificatesOf(bundle)
 	if err != nil {
 		return "", err

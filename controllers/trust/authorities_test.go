@@ -43,7 +43,7 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 	}
 	parsed := func(as *Authorities) *Authorities {
 		t.Helper()
-		out, err := Parse(as.Data())
+		out, err := parse(as.Data())
 		if err != nil {
 			t.Fatal(err)
 		}

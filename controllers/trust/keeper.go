@@ -26,9 +26,9 @@ import (
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// TrustDomain of the names that the operator gives. A store's UID is in each name, so that clusters with one domain do
+// trustDomain of the names that the operator gives. A store's UID is in each name, so that clusters with one domain do
 // not meet.
-const TrustDomain = "cluster.local"
+const trustDomain = "cluster.local"
 
 // lookAgain is after how long a Secret is read again that was good: somebody may have changed or deleted it.
 const lookAgain = 10 * time.Minute
@@ -109,7 +109,7 @@ func StoreIdentity(store *v1alpha1.RecordStore) (identity.Store, error) {
 	if err != nil {
 		return identity.Store{}, fmt.Errorf("status.storeUID %q: %w", store.Status.StoreUID, err)
 	}
-	return identity.Store{Domain: TrustDomain, Namespace: store.Namespace, UID: id}, nil
+	return identity.Store{Domain: trustDomain, Namespace: store.Namespace, UID: id}, nil
 }
 
 // StateOf is the state that the status of a store records.
@@ -131,7 +131,7 @@ func (k *Keeper) Authorities(ctx context.Context, store *v1alpha1.RecordStore) (
 	} else if err != nil {
 		return nil, fmt.Errorf("read Secret %s: %w", key, err)
 	}
-	as, err := Parse(secret.Data)
+	as, err := parse(secret.Data)
 	if err != nil {
 		return nil, fmt.Errorf("secret %s: %w: %w", key.Name, ErrOtherAuthority, err)
 	}

@@ -223,7 +223,7 @@ func checkGiven(secret *corev1.Secret, want Leaf, now time.Time) (*given, error)
 	}
 	out := &given{pairs: pairs, bundle: secret.Data[workload.KeyBundle], clients: secret.Data[workload.KeyClientBundle]}
 	for _, key := range []string{workload.KeyBundle, workload.KeyClientBundle} {
-		if _, err := BundleHash(secret.Data[key]); err != nil && (key == workload.KeyBundle || secret.Data[key] != nil) {
+		if _, err := bundleHash(secret.Data[key]); err != nil && (key == workload.KeyBundle || secret.Data[key] != nil) {
 			return nil, &SourceError{ReasonSecretRefused, fmt.Sprintf("Secret %s cannot be used, and what was used before stays: %s: %v", secret.Name, key, err)}
 		}
 	}

@@ -36,8 +36,8 @@ func Certified(id identity.Identity) Caller {
 	return c
 }
 
-// Account is a ServiceAccount of Kubernetes.
-func Account(namespace, name string) Caller {
+// account is a ServiceAccount of Kubernetes.
+func account(namespace, name string) Caller {
 	return Caller{
 		text: accountText + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name),
 		subjects: []Subject{
@@ -46,8 +46,8 @@ func Account(namespace, name string) Caller {
 	}
 }
 
-// User is the subject of a token of any other issuer, and the groups that it claims.
-func User(issuer, subject string, groups []string) Caller {
+// user is the subject of a token of any other issuer, and the groups that it claims.
+func user(issuer, subject string, groups []string) Caller {
 	c := Caller{
 		text:     userText + "/" + url.PathEscape(issuer) + "/" + url.PathEscape(subject),
 		subjects: make([]Subject, 0, 2+len(groups)),
@@ -72,8 +72,8 @@ func (c *Caller) isShard() bool {
 	return c.process && strings.HasPrefix(c.text, string(identity.Shard)+"/")
 }
 
-// IsKnown tells whether it is somebody.
-func (c *Caller) IsKnown() bool { return c.text != "" }
+// isKnown tells whether it is somebody.
+func (c *Caller) isKnown() bool { return c.text != "" }
 
 // IsProcess tells whether it is a process of the store itself.
 func (c *Caller) IsProcess() bool { return c.process }
@@ -109,9 +109,9 @@ func ParseCaller(text string) (Caller, error) {
 	c, rest := Caller{}, parts[1:]
 	switch {
 	case parts[0] == accountText && len(rest) == 2:
-		c = Account(rest[0], rest[1])
+		c = account(rest[0], rest[1])
 	case parts[0] == userText && len(rest) >= 2:
-		c = User(rest[0], rest[1], rest[2:])
+		c = user(rest[0], rest[1], rest[2:])
 	case len(rest) < 2:
 		id := identity.Identity{Role: identity.Role(parts[0])}
 		if len(rest) == 1 {

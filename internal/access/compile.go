@@ -241,7 +241,7 @@ func (c *Compiled) find(caller *Caller, verb Verb, group string) (use, bool) {
 		return use{}, true
 	}
 	if c == nil {
-		return use{}, caller.IsKnown() && openToCallers.has(verb)
+		return use{}, caller.isKnown() && openToCallers.has(verb)
 	}
 	for i := range caller.subjects {
 		if r := c.subjects[caller.subjects[i]]; r != nil {
@@ -264,7 +264,7 @@ func (c *Compiled) Decide(caller *Caller, verb Verb, group string) error {
 }
 
 func (c *Compiled) denied(caller *Caller, verb Verb, group string) error {
-	if !caller.IsKnown() {
+	if !caller.isKnown() {
 		return status.Errorf(codes.Unauthenticated, "%s in %s: nobody is known to call: %s", verb, where(group), c.how())
 	}
 	if c == nil {
@@ -292,7 +292,7 @@ func where(group string) string {
 // Sees tells whether a caller may do anything at all in a group.
 func (c *Compiled) Sees(caller *Caller, group string) bool {
 	if caller.MayAll() || c == nil {
-		return caller.IsKnown()
+		return caller.isKnown()
 	}
 	for i := range caller.subjects {
 		if r := c.subjects[caller.subjects[i]]; r != nil && (r.all.verbs != 0 || r.names[group] != nil || r.longest(group) != nil) {

@@ -48,8 +48,8 @@ func TestWhatGrantsAllow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	account := func(ns, name string) *Caller { c := Account(ns, name); return &c }
-	user := func(issuer, name string, groups ...string) *Caller { c := User(issuer, name, groups); return &c }
+	account := func(ns, name string) *Caller { c := account(ns, name); return &c }
+	user := func(issuer, name string, groups ...string) *Caller { c := user(issuer, name, groups); return &c }
 	process := Certified(identity.Identity{Store: store, Role: identity.Gateway})
 	admin := Certified(identity.Identity{Store: store, Role: identity.Admin, Name: "ada"})
 	for _, tt := range []struct {
@@ -194,7 +194,7 @@ func TestTablesThatCannotBe(t *testing.T) {
 
 func TestCallersComeBack(t *testing.T) {
 	callers := []Caller{
-		Account("prod", "loader"), User("https://id.example.org/a b", "ada/x", []string{"ops", "a/b", ""}), *certificate("r.2"),
+		account("prod", "loader"), user("https://id.example.org/a b", "ada/x", []string{"ops", "a/b", ""}), *certificate("r.2"),
 		Certified(identity.Identity{Role: identity.Admin, Name: "ada"}), Certified(identity.Identity{Role: identity.Gateway}),
 		Certified(identity.Identity{Role: identity.Shard, Name: "q-0"}),
 	}

@@ -128,7 +128,7 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 	switch {
 	case rule.For == Anyone:
 		return nil
-	case !caller.IsKnown():
+	case !caller.isKnown():
 		return status.Errorf(codes.Unauthenticated, "%s is for %s: %s", method, rule.For, c.how())
 	case rule.For == Known:
 		return nil

@@ -42,7 +42,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 	}
 	const ok, unknown, denied = codes.OK, codes.Unauthenticated, codes.PermissionDenied
 	callers := []Caller{{}, as(identity.Client, "a"), as(identity.Admin, "a"), as(identity.Gateway, ""), as(identity.Operator, ""),
-		as(identity.Shard, "s"), as(identity.Etcd, ""), Account("prod", "loader"), User("https://id.example.org", "ada", []string{"admin"})}
+		as(identity.Shard, "s"), as(identity.Etcd, ""), account("prod", "loader"), user("https://id.example.org", "ada", []string{"admin"})}
 	rows := map[string][]codes.Code{
 		"/grpc.health.v1.Health/":                    {ok, ok, ok, ok, ok, ok, ok, ok, ok},
 		"/grpc.reflection.v1.ServerReflection/":      {unknown, ok, ok, ok, ok, ok, ok, ok, ok},
@@ -71,7 +71,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 			caller := &callers[n]
 			for _, table := range []*Compiled{nil, empty} {
 				want := row[n]
-				if table != nil && RuleOf(method).For == Granted && caller.IsKnown() && !caller.MayAll() {
+				if table != nil && RuleOf(method).For == Granted && caller.isKnown() && !caller.MayAll() {
 					want = denied
 				}
 				err := table.Admit(caller, method)

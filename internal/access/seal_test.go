@@ -18,7 +18,7 @@ func sealer(t testing.TB, first byte) *Sealer {
 
 func TestASealIsGoodForItsCallerAndTime(t *testing.T) {
 	s, other, now := sealer(t, 1), sealer(t, 2), time.Unix(1_800_000_000, 0)
-	user := func(issuer, name string, groups ...string) *Caller { c := User(issuer, name, groups); return &c }
+	user := func(issuer, name string, groups ...string) *Caller { c := user(issuer, name, groups); return &c }
 	value := []byte("\x01value")
 	ada := user("https://a", "ada", "ops")
 	sealed := s.Seal(ada, value, now.Add(time.Hour))

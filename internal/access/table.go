@@ -100,7 +100,7 @@ func ParseTable(text []byte) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t, t.Validate()
+	return t, t.validate()
 }
 
 // ParseNext reads a table whose version is that of the one which it replaces, before, 0: there is none. It gives it the
@@ -114,7 +114,7 @@ func ParseNext(text []byte, before int64) (*Table, error) {
 		return nil, bad("version", "is %d, and the store has %d: read the table, and change that one", t.Version, before)
 	}
 	t.Version++
-	return t, t.Validate()
+	return t, t.validate()
 }
 
 func decode(text []byte) (*Table, error) {
@@ -135,7 +135,7 @@ func decode(text []byte) (*Table, error) {
 
 // Encode gives the JSON of a valid table. Errors as of ParseTable.
 func (t *Table) Encode() ([]byte, error) {
-	if err := t.Validate(); err != nil {
+	if err := t.validate(); err != nil {
 		return nil, err
 	}
 	out, err := json.Marshal(t)
@@ -148,8 +148,8 @@ func (t *Table) Encode() ([]byte, error) {
 	return out, nil
 }
 
-// Validate checks a table. Errors wrap ErrTable.
-func (t *Table) Validate() error {
+// validate checks a table. Errors wrap ErrTable.
+func (t *Table) validate() error {
 	_, err := Compile(t)
 	return err
 }

@@ -246,7 +246,7 @@ func (i *issuer) caller(token *oidc.IDToken) (Caller, error) {
 		if !ok || !strings.HasPrefix(token.Subject, accountPrefix) || namespace == "" || name == "" || strings.Contains(name, ":") {
 			return Caller{}, fmt.Errorf("its subject %.200q is no ServiceAccount", token.Subject)
 		}
-		return Account(namespace, name), nil
+		return account(namespace, name), nil
 	}
 	if token.Subject == "" {
 		return Caller{}, errors.New("it has no subject")
@@ -265,7 +265,7 @@ func (i *issuer) caller(token *oidc.IDToken) (Caller, error) {
 			groups = []string{one}
 		}
 	}
-	caller := User(i.url, token.Subject, groups)
+	caller := user(i.url, token.Subject, groups)
 	if len(caller.text) > CallerBytesMax {
 		return Caller{}, fmt.Errorf("it names %d groups, which have more than %d bytes together", len(groups), CallerBytesMax)
 	}

@@ -75,8 +75,8 @@ func (f *List) Add(severity Severity, where, what, do string) {
 	f.all = append(f.all, Finding{severity, where, what, do})
 }
 
-// OfGroup is Add for a copy of a group on a shard; no shard: of the group as a whole.
-func (f *List) OfGroup(severity Severity, name, shard, what, do string) {
+// ofGroup is Add for a copy of a group on a shard; no shard: of the group as a whole.
+func (f *List) ofGroup(severity Severity, name, shard, what, do string) {
 	where := ""
 	if shard != "" {
 		where = " on shard " + shard

@@ -58,7 +58,7 @@ func Of(seen Seen) []Finding {
 	}
 	for name, is := range led {
 		if seen.Whole && !is && !unknown[name] {
-			f.OfGroup(Problem, name, "", "no copy of it leads: writes and reads wait",
+			f.ofGroup(Problem, name, "", "no copy of it leads: writes and reads wait",
 				"wait for an election of some seconds; if it stays, start the shards that hold the other copies")
 		}
 	}
@@ -126,32 +126,32 @@ func (f *List) group(g *recordv1.Group, path string) {
 		if n := len(g.GetDamages()); n > 0 {
 			what = fmt.Sprintf("%d places of damage; the first: %s, offset %d", n, g.GetDamages()[0].GetFile(), g.GetDamages()[0].GetOffsetBytes())
 		}
-		f.OfGroup(Problem, name, shard, what, fmt.Sprintf(
+		f.ofGroup(Problem, name, shard, what, fmt.Sprintf(
 			"sheaf group verify %s names every bad place; put those records again, or give them up: sheaf group accept-loss %s --yes", name, name))
 	case recordv1.GroupState_GROUP_STATE_FAILED:
 		do := ""
 		if !g.GetLost() && path != "" {
 			do = "with the shard stopped, sheaf verify " + path + " reads all of it; then start the shard again"
 		}
-		f.OfGroup(Problem, name, shard, what, do)
+		f.ofGroup(Problem, name, shard, what, do)
 	case recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
-		f.OfGroup(Problem, name, shard, what, "start the shards that hold it")
+		f.ofGroup(Problem, name, shard, what, "start the shards that hold it")
 	case recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_LOADING:
 		if g.GetMessage() != "" {
-			f.OfGroup(Warning, name, shard, what, "")
+			f.ofGroup(Warning, name, shard, what, "")
 		}
 	}
 	for _, m := range g.GetMembers() {
 		switch at := cmp.Or(m.GetShard(), "(not known)"); {
 		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED:
 		case !m.GetActive():
-			f.OfGroup(Warning, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less", "start shard "+at)
+			f.ofGroup(Warning, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less", "start shard "+at)
 		case m.GetNeedsFiles():
-			f.OfGroup(Note, name, "", "its copy on shard "+at+" is too far behind and is made anew", "wait")
+			f.ofGroup(Note, name, "", "its copy on shard "+at+" is too far behind and is made anew", "wait")
 		}
 	}
 	if s := g.GetSupersededBytes(); s > supersededMin && s > g.GetStoredBytes()/2 {
-		f.OfGroup(Note, name, shard, "more than half of what is stored is superseded", "sheaf group compact "+name+" --why says why it is still there")
+		f.ofGroup(Note, name, shard, "more than half of what is stored is superseded", "sheaf group compact "+name+" --why says why it is still there")
 	}
 }
 

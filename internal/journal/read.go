@@ -77,8 +77,8 @@ func (f *Found) Share(group uuid.UUID) (s Share) {
 	return s
 }
 
-// Groups are those for which something was found.
-func (f *Found) Groups() (groups []uuid.UUID) {
+// groups are those for which something was found.
+func (f *Found) groups() (groups []uuid.UUID) {
 	seen := map[uuid.UUID]bool{}
 	for _, ranges := range [][]Range{f.Ranges, f.Lost} {
 		for i := range ranges {

@@ -50,7 +50,7 @@ func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 	if err != nil {
 		return Found{}, fmt.Errorf("%w: what it holds was acknowledged and may stand nowhere else: see to the disk, then start again", err)
 	}
-	groups := found.Groups()
+	groups := found.groups()
 	if found.Doubtful() {
 		if groups, err = to.Groups(); err != nil {
 			return Found{}, fmt.Errorf("journal in %s is damaged, and the groups that it may have hit cannot be listed: %w", dir, err)

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DeviceRateKind tells a DeviceRate from other texts: the operator looks for it in what the pod of a Job has left.
-const DeviceRateKind = "sheaf.dev/device-rate"
+// deviceRateKind tells a DeviceRate from other texts: the operator looks for it in what the pod of a Job has left.
+const deviceRateKind = "sheaf.dev/device-rate"
 
 // DeviceRate is how fast the device below a folder is read in order, past the page cache.
 type DeviceRate struct {
-	Kind               string `json:"kind"`               // DeviceRateKind
+	Kind               string `json:"kind"`               // deviceRateKind
 	ReadBytesPerSecond int64  `json:"readBytesPerSecond"` // median of the readings
 	SampleBytes        int64  `json:"sampleBytes"`        // of one reading
 	FileSystem         string `json:"fileSystem"`
@@ -39,7 +39,7 @@ func MeasureDevice(ctx context.Context, dir, scale string) (_ *DeviceRate, err e
 	if err := unix.Statfs(dir, &free); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	out := &DeviceRate{Kind: DeviceRateKind, FileSystem: typeOf(dir)}
+	out := &DeviceRate{Kind: deviceRateKind, FileSystem: typeOf(dir)}
 	out.SampleBytes = min(s.sample, int64(free.Bavail)*free.Bsize/samplePart) &^ (rawReadBytes - 1)
 	if out.SampleBytes < sampleBytesMin {
 		return nil, fmt.Errorf("%s: the rate of the device is read from a quarter of the free room, and %d MiB of that are too little: make room for %d MiB",

@@ -31,8 +31,8 @@ type Held struct {
 	dropped bool  // gRPC has dropped the stream, or is about to
 }
 
-// NewHeld counts for one call. End must follow.
-func NewHeld(from Allowance) *Held { return &Held{from: from} }
+// newHeld counts for one call. end must follow.
+func newHeld(from Allowance) *Held { return &Held{from: from} }
 
 // Ask asks for n bytes in all, in the place of what was asked for before. Where they are refused, what was granted
 // before stays. Less is never refused.
@@ -88,8 +88,8 @@ func (h *Held) release(n int64) {
 	}
 }
 
-// End gives back what was asked for; dropped: gRPC drops the stream with all that waits in it.
-func (h *Held) End(dropped bool) {
+// end gives back what was asked for; dropped: gRPC drops the stream with all that waits in it.
+func (h *Held) end(dropped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked = 0

@@ -48,7 +48,7 @@ func encode(t *testing.T, h *Held, n int) mem.BufferSlice {
 
 func TestHeldCountsWhatWasAskedForOrIsEncodedWhicheverIsMore(t *testing.T) {
 	l := &limited{limit: 10 << 20}
-	h := NewHeld(l)
+	h := newHeld(l)
 	if err := h.Ask(3 << 20); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestHeldCountsWhatWasAskedForOrIsEncodedWhicheverIsMore(t *testing.T) {
 	if err := h.More(20 << 20); err != nil {
 		t.Fatalf("the only one is refused: %v", err)
 	}
-	other := NewHeld(l)
+	other := newHeld(l)
 	if err := other.Ask(1); !errors.Is(err, errFull) {
 		t.Fatalf("beyond the limit: %v", err)
 	}
@@ -68,7 +68,7 @@ func TestHeldCountsWhatWasAskedForOrIsEncodedWhicheverIsMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.Free()
-	h.End(false)
+	h.end(false)
 	l.is(t, 3<<20)
 	second.Free()
 	third.Free()
@@ -80,12 +80,12 @@ func TestHeldCountsWhatWasAskedForOrIsEncodedWhicheverIsMore(t *testing.T) {
 
 func TestHeldGivesBackWhatADroppedStreamHasOnce(t *testing.T) {
 	l := &limited{limit: 10 << 20}
-	h := NewHeld(l)
+	h := newHeld(l)
 	if err := h.Ask(1 << 20); err != nil {
 		t.Fatal(err)
 	}
 	bufs := encode(t, h, 3<<20)
-	h.End(true)
+	h.end(true)
 	l.is(t, 0)
 	bufs.Free()
 	l.is(t, 0)
@@ -94,9 +94,9 @@ func TestHeldGivesBackWhatADroppedStreamHasOnce(t *testing.T) {
 // A message that gRPC forgets, as it does when a connection ends, is given back by the garbage collector.
 func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 	l := &limited{limit: 10 << 20}
-	h := NewHeld(l)
+	h := newHeld(l)
 	_ = encode(t, h, 1<<20-100)
-	h.End(false)
+	h.end(false)
 	for end := time.Now().Add(time.Minute); l.used.Load() != 0; {
 		runtime.GC()
 		if time.Now().After(end) {
@@ -109,7 +109,7 @@ func TestHeldGivesBackWhatIsForgotten(t *testing.T) {
 // The buffer that tells does not change the message, and is let go with it by a reader as gRPC's.
 func TestACountedMessageIsTheSameOnTheWire(t *testing.T) {
 	l := &limited{limit: 10 << 20}
-	h := NewHeld(l)
+	h := newHeld(l)
 	bufs := encode(t, h, 100_000)
 	l.is(t, 128<<10)
 	n := bufs.Len()

@@ -47,7 +47,7 @@ type streamKey struct{}
 
 // NewStream makes one, of which codec encodes the messages.
 func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance, most time.Duration) *Stream {
-	s := &Stream{ServerStream: stream, held: NewHeld(from), most: most, slow: make(chan struct{}), refused: make(chan error, 1)}
+	s := &Stream{ServerStream: stream, held: newHeld(from), most: most, slow: make(chan struct{}), refused: make(chan error, 1)}
 	s.ctx = context.WithValue(stream.Context(), streamKey{}, s)
 	s.message.codec, s.message.held = codec, s.held
 	s.timer = time.AfterFunc(most, func() {
@@ -63,7 +63,7 @@ func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance,
 func HeldOf(ctx context.Context) *Held {
 	s, ok := ctx.Value(streamKey{}).(*Stream)
 	if !ok {
-		return NewHeld(unbounded{}) // no call of ours
+		return newHeld(unbounded{}) // no call of ours
 	}
 	return s.held
 }
@@ -152,5 +152,5 @@ func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 // End gives back what is held. To be called when the handler has ended, before the stream is told so.
 func (s *Stream) End() {
 	// A stream whose context ended before its handler was reset, or has lost its connection.
-	s.held.End(!s.cut.Load() && s.ServerStream.Context().Err() != nil)
+	s.held.end(!s.cut.Load() && s.ServerStream.Context().Err() != nil)
 }

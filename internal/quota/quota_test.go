@@ -134,7 +134,7 @@ func (p *play) tenant(shard string) *Tenant { return p.sets[shard].Group("a-0").
 
 func (p *play) look(t rapid.TB, shards ...string) {
 	for _, shard := range shards {
-		if err := p.sets[shard].Look(context.Background()); err != nil {
+		if err := p.sets[shard].look(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -372,7 +372,7 @@ func TestEtcdAway(t *testing.T) {
 		t.Fatalf("%d bytes are granted", slack)
 	}
 	p.etcd.down = true
-	if err := p.sets["s"].Look(t.Context()); !errors.Is(err, errDown) {
+	if err := p.sets["s"].look(t.Context()); !errors.Is(err, errDown) {
 		t.Fatal(err)
 	}
 	if done, _ := p.put("a-0", Amount{Bytes: slack}); !done {

@@ -206,7 +206,7 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 			continue
 		}
 		began := time.Now()
-		err := s.Look(ctx)
+		err := s.look(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -223,8 +223,8 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 // lookTime bounds one look.
 const lookTime = 5 * time.Second
 
-// Look does once what Run does.
-func (s *Set) Look(ctx context.Context) error {
+// look does once what Run does.
+func (s *Set) look(ctx context.Context) error {
 	s.looked.Lock()
 	defer s.looked.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, lookTime)

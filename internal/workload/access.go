@@ -67,8 +67,8 @@ func (a EtcdAccess) Args() []string {
 	return args
 }
 
-// Mount gives a pod the files that the flags name.
-func (a EtcdAccess) Mount(pod *corev1.PodSpec, container *corev1.Container) {
+// mount gives a pod the files that the flags name.
+func (a EtcdAccess) mount(pod *corev1.PodSpec, container *corev1.Container) {
 	if a.Secret == "" {
 		return
 	}

@@ -25,19 +25,19 @@ func budget(store *v1alpha1.RecordStore, name, component string, minAvailable in
 // away for as long as its shard is (that it comes back is sure, as a local volume stays); with several copies none
 // while a group lacks one.
 func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32) *policyv1.PodDisruptionBudget {
-	return budget(store, ShardBudget(store.Name), ContainerShard, minAvailable)
+	return budget(store, shardBudget(store.Name), ContainerShard, minAvailable)
 }
 
 // GatewaysBudget keeps all gateways but one.
 func GatewaysBudget(store *v1alpha1.RecordStore) *policyv1.PodDisruptionBudget {
-	return budget(store, GatewayBudget(store.Name), ContainerGateway, GatewayReplicas(store)-1)
+	return budget(store, gatewayBudget(store.Name), ContainerGateway, GatewayReplicas(store)-1)
 }
 
 // EtcdMembersBudget keeps a majority.
 func EtcdMembersBudget(store *v1alpha1.RecordStore) *policyv1.PodDisruptionBudget {
 	members := EtcdMembers(store)
 	if members == 1 {
-		return budget(store, EtcdBudget(store.Name), ContainerEtcd, 0)
+		return budget(store, etcdBudget(store.Name), ContainerEtcd, 0)
 	}
-	return budget(store, EtcdBudget(store.Name), ContainerEtcd, members/2+1)
+	return budget(store, etcdBudget(store.Name), ContainerEtcd, members/2+1)
 }

@@ -35,8 +35,8 @@ func DiskVolume(diskSet string, disk v1alpha1.Disk) string {
 	return diskSet + "-" + hex.EncodeToString(sum[:6])
 }
 
-// DiskLabels of the objects of a DiskSet.
-func DiskLabels(diskSet string) map[string]string {
+// diskLabels of the objects of a DiskSet.
+func diskLabels(diskSet string) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelDiskSet: diskSet, "app.kubernetes.io/name": "sheaf", "app.kubernetes.io/managed-by": "sheaf-operator",
 	}
@@ -46,7 +46,7 @@ func DiskLabels(diskSet string) map[string]string {
 func DiskClass(set *v1alpha1.DiskSet) *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: set.Name, Labels: DiskLabels(set.Name), Annotations: map[string]string{AnnotationFileSystem: string(set.Spec.FileSystem.Type)},
+			Name: set.Name, Labels: diskLabels(set.Name), Annotations: map[string]string{AnnotationFileSystem: string(set.Spec.FileSystem.Type)},
 		},
 		Provisioner:          noProvisioner,
 		ReclaimPolicy:        new(corev1.PersistentVolumeReclaimRetain),
@@ -78,7 +78,7 @@ func DiskPersistentVolume(set *v1alpha1.DiskSet, disk v1alpha1.Disk) *corev1.Per
 	name := DiskVolume(set.Name, disk)
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: DiskLabels(set.Name), Annotations: map[string]string{AnnotationDevice: disk.Device},
+			Name: name, Labels: diskLabels(set.Name), Annotations: map[string]string{AnnotationDevice: disk.Device},
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: disk.Size},

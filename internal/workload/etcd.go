@@ -60,7 +60,7 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	template.Labels = labels
 	tellTransport(store, &template)
 	decorate(&template, managed.PodLabels, managed.PodAnnotations)
-	hash, err := TemplateHash(template)
+	hash, err := templateHash(template)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func tellTransport(store *v1alpha1.RecordStore, template *corev1.PodTemplateSpec
 		template.Annotations = map[string]string{}
 	}
 	tls := store.Status.TLS
-	template.Annotations[AnnotationTransport] = TransportWord(tls.Transport, tls.Bundle)
+	template.Annotations[annotationTransport] = transportWord(tls.Transport, tls.Bundle)
 }
 
 func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, state string) corev1.PodTemplateSpec {
@@ -134,7 +134,7 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 	pod := corev1.PodSpec{
 		AutomountServiceAccountToken: new(false),
 		EnableServiceLinks:           new(false),
-		SecurityContext:              PodSecurity(),
+		SecurityContext:              podSecurity(),
 		ImagePullSecrets:             store.Spec.ImagePullSecrets,
 		Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{
@@ -157,7 +157,7 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 				{Name: "http", ContainerPort: PortEtcdHTTP, Protocol: corev1.ProtocolTCP},
 			},
 			Resources:                resources(managed.Resources, "50m", "128Mi"),
-			SecurityContext:          ContainerSecurity(),
+			SecurityContext:          containerSecurity(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			VolumeMounts:             []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
 			// A member answers only when a majority is there, so that its start may take as long as the slowest

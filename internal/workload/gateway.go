@@ -69,7 +69,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 	pod := corev1.PodSpec{
 		AutomountServiceAccountToken:  new(false),
 		EnableServiceLinks:            new(false),
-		SecurityContext:               PodSecurity(),
+		SecurityContext:               podSecurity(),
 		ImagePullSecrets:              store.Spec.ImagePullSecrets,
 		TopologySpreadConstraints:     []corev1.TopologySpreadConstraint{apart(selector.MatchLabels)},
 		Tolerations:                   leavesSoon(store.Spec.Gateway.Scheduling),
@@ -82,7 +82,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 				{Name: "http", ContainerPort: PortGatewayHTTP, Protocol: corev1.ProtocolTCP},
 			},
 			Resources:                resources(store.Spec.Gateway.Resources, "50m", "128Mi"),
-			SecurityContext:          ContainerSecurity(),
+			SecurityContext:          containerSecurity(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			Lifecycle:                &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: gatewayLeaveSeconds}}},
 			ReadinessProbe:           httpProbe("/readyz", 5, 2),
@@ -90,7 +90,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 		}},
 	}
 	schedule(&pod, store.Spec.Gateway.Scheduling, selector.MatchLabels)
-	etcd.Mount(&pod, &pod.Containers[0])
+	etcd.mount(&pod, &pod.Containers[0])
 	mountTLS(store, GatewayTLS(store.Name), &pod, &pod.Containers[0])
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod}
 	decorate(&template, store.Spec.Gateway.PodLabels, store.Spec.Gateway.PodAnnotations)

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TemplateHash names a pod template by what it says. Annotations that must not restart a pod are left out, and so is
+// templateHash names a pod template by what it says. Annotations that must not restart a pod are left out, and so is
 // what is empty: a Go type that gained a field does not change it. The operator's version is in no template.
-func TemplateHash(template corev1.PodTemplateSpec) (string, error) {
+func templateHash(template corev1.PodTemplateSpec) (string, error) {
 	bytes, err := json.Marshal(template)
 	if err != nil {
 		return "", err

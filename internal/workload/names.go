@@ -98,14 +98,14 @@ func EtcdAddress(namespace, store string, n int32, port int) string {
 // Gateway is the name of the Deployment, and of the Service, of a store's gateway.
 func Gateway(store string) string { return store + "-gateway" }
 
-// ShardBudget is the name of the PodDisruptionBudget of a store's shards.
-func ShardBudget(store string) string { return store + "-shards" }
+// shardBudget is the name of the PodDisruptionBudget of a store's shards.
+func shardBudget(store string) string { return store + "-shards" }
 
-// GatewayBudget is the name of the PodDisruptionBudget of a store's gateway.
-func GatewayBudget(store string) string { return store + "-gateway" }
+// gatewayBudget is the name of the PodDisruptionBudget of a store's gateway.
+func gatewayBudget(store string) string { return store + "-gateway" }
 
-// EtcdBudget is the name of the PodDisruptionBudget of a store's managed etcd.
-func EtcdBudget(store string) string { return store + "-etcd" }
+// etcdBudget is the name of the PodDisruptionBudget of a store's managed etcd.
+func etcdBudget(store string) string { return store + "-etcd" }
 
 // Placement is the store's name in etcd, below the prefix.
 func Placement(namespace, store string) string { return namespace + "." + store }
@@ -124,8 +124,8 @@ func Selector(store, component string) map[string]string {
 	return map[string]string{v1alpha1.LabelStore: store, v1alpha1.LabelComponent: component}
 }
 
-// PoolLabels of the objects of a pool.
-func PoolLabels(store, pool string) map[string]string {
+// poolLabels of the objects of a pool.
+func poolLabels(store, pool string) map[string]string {
 	labels := Labels(store, ContainerShard)
 	labels[v1alpha1.LabelPool] = pool
 	return labels
@@ -140,13 +140,13 @@ func PoolSelector(store, pool string) map[string]string {
 
 // ShardLabels of the objects of shard n of a pool.
 func ShardLabels(store, pool string, n int32) map[string]string {
-	labels := PoolLabels(store, pool)
+	labels := poolLabels(store, pool)
 	labels[v1alpha1.LabelShard] = strconv.Itoa(int(n))
 	return labels
 }
 
-// ShardSelector of the pod of shard n of a pool.
-func ShardSelector(store, pool string, n int32) map[string]string {
+// shardSelector of the pod of shard n of a pool.
+func shardSelector(store, pool string, n int32) map[string]string {
 	selector := PoolSelector(store, pool)
 	selector[v1alpha1.LabelShard] = strconv.Itoa(int(n))
 	return selector

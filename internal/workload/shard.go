@@ -34,7 +34,7 @@ type ShardInput struct {
 func ShardSet(in ShardInput) (*appsv1.StatefulSet, error) {
 	name := Shard(in.Pool.Name, in.Number)
 	template := shardTemplate(in, name)
-	hash, err := TemplateHash(template)
+	hash, err := templateHash(template)
 	if err != nil {
 		return nil, fmt.Errorf("hash the pod template of shard %s: %w", name, err)
 	}
@@ -63,7 +63,7 @@ func ShardSet(in ShardInput) (*appsv1.StatefulSet, error) {
 				WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
 				WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
 			},
-			Selector:             &metav1.LabelSelector{MatchLabels: ShardSelector(in.Store.Name, in.Pool.Name, in.Number)},
+			Selector:             &metav1.LabelSelector{MatchLabels: shardSelector(in.Store.Name, in.Pool.Name, in.Number)},
 			Template:             template,
 			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{shardClaim(in)},
 		},
@@ -90,13 +90,13 @@ func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
 		EnableServiceLinks:            &no,
 		TerminationGracePeriodSeconds: &grace,
 		ImagePullSecrets:              in.Store.Spec.ImagePullSecrets,
-		SecurityContext:               PodSecurity(),
+		SecurityContext:               podSecurity(),
 		Tolerations:                   shardTolerations(),
 		TopologySpreadConstraints:     spread(in.Store, ContainerShard),
 	}
 	schedule(&pod, in.Pool.Spec.Scheduling, Selector(in.Store.Name, ContainerShard))
 	container := shardContainer(in, name)
-	in.Etcd.Mount(&pod, &container)
+	in.Etcd.mount(&pod, &container)
 	mountTLS(in.Store, ShardTLS(name), &pod, &container)
 	pod.Containers = []corev1.Container{container}
 	template := corev1.PodTemplateSpec{
@@ -124,7 +124,7 @@ func shardContainer(in ShardInput, name string) corev1.Container {
 		ImagePullPolicy:          in.Store.Spec.ImagePullPolicy,
 		Args:                     shardArgs(in, name),
 		Env:                      append(shardEnv(in.Store.Spec.Replication.TopologyKey), tracingEnv(in.Store)...),
-		SecurityContext:          ContainerSecurity(),
+		SecurityContext:          containerSecurity(),
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		Ports: []corev1.ContainerPort{
 			{Name: "grpc", ContainerPort: PortShard, Protocol: corev1.ProtocolTCP},
@@ -234,8 +234,8 @@ func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpre
 	}}
 }
 
-// PodSecurity satisfies Pod Security "restricted" and lets the user write to volumes.
-func PodSecurity() *corev1.PodSecurityContext {
+// podSecurity satisfies Pod Security "restricted" and lets the user write to volumes.
+func podSecurity() *corev1.PodSecurityContext {
 	user, yes, policy := int64(User), true, corev1.FSGroupChangeOnRootMismatch
 	return &corev1.PodSecurityContext{
 		RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user, FSGroupChangePolicy: &policy,
@@ -243,8 +243,8 @@ func PodSecurity() *corev1.PodSecurityContext {
 	}
 }
 
-// ContainerSecurity satisfies Pod Security "restricted".
-func ContainerSecurity() *corev1.SecurityContext {
+// containerSecurity satisfies Pod Security "restricted".
+func containerSecurity() *corev1.SecurityContext {
 	yes, no := true, false
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsNonRoot: &yes,
@@ -258,7 +258,7 @@ func PoolService(store *v1alpha1.RecordStore, pool *v1alpha1.ShardPool) *corev1.
 	return &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: ShardService(pool.Name), Namespace: pool.Namespace, Labels: PoolLabels(store.Name, pool.Name),
+			Name: ShardService(pool.Name), Namespace: pool.Namespace, Labels: poolLabels(store.Name, pool.Name),
 		},
 		Spec: corev1.ServiceSpec{
 			ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true,

@@ -15,9 +15,9 @@ const TLSDir = "/etc/sheaf/tls"
 // tlsVolume is the volume of a pod with its certificates.
 const tlsVolume = "tls"
 
-// AnnotationTransport is on pod templates, and so on pods, of a managed etcd: the transport and the authorities with
+// annotationTransport is on pod templates, and so on pods, of a managed etcd: the transport and the authorities with
 // which its members are to start, as they learn of neither while they run.
-const AnnotationTransport = "sheaf.dev/transport"
+const annotationTransport = "sheaf.dev/transport"
 
 // Keys of what a pod's folder of certificates is made from.
 const (
@@ -101,8 +101,8 @@ func MountsTLS(pod *corev1.PodSpec) bool {
 	return false
 }
 
-// TransportWord names a transport and authorities, for the annotation of etcd's pods.
-func TransportWord(transport v1alpha1.TLSTransport, bundle string) string {
+// transportWord names a transport and authorities, for the annotation of etcd's pods.
+func transportWord(transport v1alpha1.TLSTransport, bundle string) string {
 	return fmt.Sprintf("%s %.12s", transport, bundle)
 }
 

@@ -68,7 +68,7 @@ func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.Pers
 	held := pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: WipeVolumeName(pv.Name), Labels: DiskLabels(set),
+			Name: WipeVolumeName(pv.Name), Labels: diskLabels(set),
 			Annotations: map[string]string{AnnotationWipes: pv.Name, AnnotationWipeHeld: held, AnnotationDevice: pv.Spec.Local.Path},
 		},
 		Spec: *spec,
@@ -79,7 +79,7 @@ func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.Pers
 func WipeClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVolumeClaim {
 	ref := wiping.Spec.ClaimRef
 	return &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: ref.Name, Namespace: ref.Namespace, Labels: DiskLabels(set)},
+		ObjectMeta: metav1.ObjectMeta{Name: ref.Name, Namespace: ref.Namespace, Labels: diskLabels(set)},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: wiping.Spec.AccessModes, VolumeMode: new(corev1.PersistentVolumeBlock), VolumeName: wiping.Name,
 			StorageClassName: new(wiping.Spec.StorageClassName),
@@ -91,14 +91,14 @@ func WipeClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVo
 // WipeJob wipes the disk of that volume. Root, as device files belong to it, and nothing else that root can do.
 func WipeJob(wiping *corev1.PersistentVolume, set, image string) *batchv1.Job {
 	ref := wiping.Spec.ClaimRef
-	container := ContainerSecurity()
+	container := containerSecurity()
 	container.RunAsNonRoot = nil
 	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: ref.Name, Namespace: ref.Namespace, Labels: DiskLabels(set)},
+		ObjectMeta: metav1.ObjectMeta{Name: ref.Name, Namespace: ref.Namespace, Labels: diskLabels(set)},
 		Spec: batchv1.JobSpec{
 			BackoffLimit: new(int32(wipeRetries)),
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: DiskLabels(set)},
+				ObjectMeta: metav1.ObjectMeta{Labels: diskLabels(set)},
 				Spec: corev1.PodSpec{
 					RestartPolicy:                corev1.RestartPolicyNever,
 					AutomountServiceAccountToken: new(false),

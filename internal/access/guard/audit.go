@@ -102,8 +102,8 @@ func (a *Audit) Collectors() []prometheus.Collector { return []prometheus.Collec
 
 func (a *Audit) writes() bool { return a != nil && a.cfg.Writes }
 
-// Note takes an event, and never waits. Time and Server are set.
-func (a *Audit) Note(e Event) {
+// note takes an event, and never waits. Time and Server are set.
+func (a *Audit) note(e Event) {
 	if a == nil {
 		return
 	}

@@ -196,7 +196,7 @@ func (c *call) note(e Event) {
 		return
 	}
 	e.Caller, e.Via, e.From, e.Method, e.Table = c.caller.String(), c.via, c.from, c.method, c.guard.table().Version()
-	c.guard.cfg.Audit.Note(e)
+	c.guard.cfg.Audit.note(e)
 }
 
 // finished tells of a write and of an administrative call that have ended. What processes of the store ask all the time

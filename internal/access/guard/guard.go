@@ -156,8 +156,8 @@ func (g *Guard) Close() {
 // Collectors of what a Guard does, for a registry.
 func (g *Guard) Collectors() []prometheus.Collector { return g.counts.all() }
 
-// Tokens tells whether callers may be known by a token now, and need no certificate.
-func (g *Guard) Tokens() bool { return g.table().HasIssuers() }
+// tokens tells whether callers may be known by a token now, and need no certificate.
+func (g *Guard) tokens() bool { return g.table().HasIssuers() }
 
 // Version is that of the table that decides now; 0: none is known, or the store has none.
 func (g *Guard) Version() int64 { return g.table().Version() }

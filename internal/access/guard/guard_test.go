@@ -388,7 +388,7 @@ func (failing) Close() error              { return nil }
 
 func TestLinesThatCannotBeWrittenAreCounted(t *testing.T) {
 	audit := newAudit(AuditConfig{}, failing{})
-	audit.Note(Event{Kind: "refusal"})
+	audit.note(Event{Kind: "refusal"})
 	if err := audit.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func (r *Report) Compare(old *Report) error {
 	c := &Comparison{Started: old.Started, Version: old.Version}
 	a, b := r.Machine, old.Machine
 	if a.CPU != b.CPU || a.CPUs != b.CPUs || a.MemoryBytes != b.MemoryBytes || a.Kernel != b.Kernel || a.FileSystem != b.FileSystem {
-		c.Warning = "The older report is of another machine (" + b.Words() + "): only ratios compare."
+		c.Warning = "The older report is of another machine (" + b.words() + "): only ratios compare."
 	} else if fmt.Sprint(r.Settings) != fmt.Sprint(old.Settings) {
 		c.Warning = "The older report was measured with other settings."
 	}
@@ -118,8 +118,8 @@ func differ(was, is Value, better string) (worse, changed bool) {
 	return false, false
 }
 
-// Worse counts what got worse.
-func (c *Comparison) Worse() (n int) {
+// worse counts what got worse.
+func (c *Comparison) worse() (n int) {
 	for i := range c.Changes {
 		if c.Changes[i].Worse {
 			n++
@@ -159,7 +159,7 @@ func (c *Change) Verdict() string {
 
 // Words says what came of the comparison.
 func (c *Comparison) Words() string {
-	worse := c.Worse()
+	worse := c.worse()
 	return fmt.Sprintf("Against the report of %s (%s): worse %d, better %d, the same within their spread %d.",
 		c.Started.UTC().Format(time.DateTime), c.Version, worse, len(c.Changes)-worse, c.Same)
 }

@@ -14,13 +14,13 @@ var pageText string
 
 var page = template.Must(template.New("report").Parse(pageText))
 
-// WriteHTML writes one page that needs nothing else: no script, no picture, no font from anywhere.
-func (r *Report) WriteHTML(w io.Writer) error {
+// writeHTML writes one page that needs nothing else: no script, no picture, no font from anywhere.
+func (r *Report) writeHTML(w io.Writer) error {
 	if err := r.Check(); err != nil {
 		return fmt.Errorf("benchmark report: %w", err)
 	}
 	view := pageView{
-		Title: r.title(), Summary: r.Summary(), Version: r.Version, Machine: r.Machine.Words(), Settings: r.Settings, Notes: r.Notes, Comparison: r.Comparison,
+		Title: r.title(), Summary: r.summary(), Version: r.Version, Machine: r.Machine.words(), Settings: r.Settings, Notes: r.Notes, Comparison: r.Comparison,
 		When: r.Started.UTC().Format(time.DateTime) + " UTC, " + r.Ended.Sub(r.Started).Round(time.Second).String(),
 	}
 	for i := range r.Tables {

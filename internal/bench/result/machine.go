@@ -41,8 +41,8 @@ func ThisMachine(dir string) Machine {
 	return m
 }
 
-// Words is the machine in one line.
-func (m *Machine) Words() string {
+// words is the machine in one line.
+func (m *Machine) words() string {
 	parts := []string{m.CPU, strconv.Itoa(m.CPUs) + " CPUs", Format(float64(m.MemoryBytes), "B") + " of memory", "Linux " + m.Kernel}
 	if m.FileSystem != "" {
 		parts = append(parts, m.FileSystem+" on "+m.Device)

@@ -13,8 +13,8 @@ import (
 func (r *Report) WriteMarkdown(w io.Writer, plots string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n", r.title())
-	fmt.Fprintf(&b, "%s to %s, version %s. %s.\n", r.Started.UTC().Format(time.DateTime), r.Ended.UTC().Format(time.DateTime), r.Version, r.Machine.Words())
-	fmt.Fprintf(&b, "\n%s\n", r.Summary())
+	fmt.Fprintf(&b, "%s to %s, version %s. %s.\n", r.Started.UTC().Format(time.DateTime), r.Ended.UTC().Format(time.DateTime), r.Version, r.Machine.words())
+	fmt.Fprintf(&b, "\n%s\n", r.summary())
 	if len(r.Settings) > 0 {
 		b.WriteString("\n| setting | |\n|---|---|\n")
 		for _, s := range r.Settings {

@@ -44,8 +44,8 @@ var loadFonts = sync.OnceValues(func() (*fonts, error) {
 	return &fonts{regular, bold}, err
 })
 
-// WritePNG writes the plot as a picture.
-func (p *Plot) WritePNG(w io.Writer) error {
+// writePNG writes the plot as a picture.
+func (p *Plot) writePNG(w io.Writer) error {
 	if err := p.check(); err != nil {
 		return err
 	}

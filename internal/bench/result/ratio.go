@@ -99,7 +99,7 @@ func (r *Ratio) row() Row {
 		row.Cells[keyRatio] = ratio
 	}
 	if ratio.Rounds > 1 { // one round says nothing of it
-		row.Cells[keySpread] = Value{Median: 100 * ratio.Spread(), Rounds: ratio.Rounds}
+		row.Cells[keySpread] = Value{Median: 100 * ratio.spread(), Rounds: ratio.Rounds}
 	}
 	if r.Target == 0 {
 		return row
@@ -152,8 +152,8 @@ func withText(v Value, unit string) Value {
 	return v
 }
 
-// Verdicts counts the targets of all tables.
-func (r *Report) Verdicts() (met, missed int) {
+// verdicts counts the targets of all tables.
+func (r *Report) verdicts() (met, missed int) {
 	for i := range r.Tables {
 		for _, row := range r.Tables[i].Rows {
 			switch row.Cells[keyVerdict].Text {
@@ -167,9 +167,9 @@ func (r *Report) Verdicts() (met, missed int) {
 	return met, missed
 }
 
-// Summary is one sentence on the targets.
-func (r *Report) Summary() string {
-	met, missed := r.Verdicts()
+// summary is one sentence on the targets.
+func (r *Report) summary() string {
+	met, missed := r.verdicts()
 	if met+missed == 0 {
 		return "No row names a target."
 	}

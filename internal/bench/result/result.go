@@ -111,8 +111,8 @@ func Of(rounds ...float64) Value {
 // Words makes a value that is a text.
 func Words(format string, a ...any) Value { return Value{Text: fmt.Sprintf(format, a...)} }
 
-// Spread is (largest - smallest) / median.
-func (v Value) Spread() float64 {
+// spread is (largest - smallest) / median.
+func (v Value) spread() float64 {
 	if v.Median == 0 {
 		return 0
 	}

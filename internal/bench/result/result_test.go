@@ -114,8 +114,8 @@ func TestReadRefuses(t *testing.T) {
 }
 
 func TestMedianAndSpread(t *testing.T) {
-	if v := Of(3, 1, 2, 10); v.Median != 2.5 || v.Min != 1 || v.Max != 10 || v.Rounds != 4 || v.Spread() != 9/2.5 {
-		t.Errorf("%+v, spread %v", v, v.Spread())
+	if v := Of(3, 1, 2, 10); v.Median != 2.5 || v.Min != 1 || v.Max != 10 || v.Rounds != 4 || v.spread() != 9/2.5 {
+		t.Errorf("%+v, spread %v", v, v.spread())
 	}
 	if v := Of(); v != (Value{}) {
 		t.Errorf("of nothing: %+v", v)
@@ -141,7 +141,7 @@ func TestRatios(t *testing.T) {
 	if a, b := atMost.Rows[0].Cells["verdict"].Text, atMost.Rows[1].Cells["verdict"].Text; a != Missed || b != Met {
 		t.Errorf("at most: %q, %q", a, b)
 	}
-	if met, missed := sample().Verdicts(); met != 1 || missed != 1 {
+	if met, missed := sample().verdicts(); met != 1 || missed != 1 {
 		t.Errorf("%d met, %d missed", met, missed)
 	}
 }
@@ -172,12 +172,12 @@ func TestCompareMarksWhatIsBeyondTheSpread(t *testing.T) {
 			t.Errorf("%s: marked %v, worse %v; want worse %v", k, ok, is, worse)
 		}
 	}
-	if len(got) != len(want) || now.Comparison.Worse() != 3 || now.Comparison.Warning != "" {
-		t.Errorf("changes: %v; %d worse; warning %q", got, now.Comparison.Worse(), now.Comparison.Warning)
+	if len(got) != len(want) || now.Comparison.worse() != 3 || now.Comparison.Warning != "" {
+		t.Errorf("changes: %v; %d worse; warning %q", got, now.Comparison.worse(), now.Comparison.Warning)
 	}
 	rows[0].Cells["read"] = slower(1.02) // within the spread
-	if err := now.Compare(old); err != nil || now.Comparison.Worse() != 3 {
-		t.Errorf("%v: after another change %d worse", err, now.Comparison.Worse())
+	if err := now.Compare(old); err != nil || now.Comparison.worse() != 3 {
+		t.Errorf("%v: after another change %d worse", err, now.Comparison.worse())
 	}
 	old.Kind = "peers"
 	if err := now.Compare(old); err == nil {
@@ -196,7 +196,7 @@ func TestPageNeedsNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := r.WriteHTML(&b); err != nil {
+	if err := r.writeHTML(&b); err != nil {
 		t.Fatal(err)
 	}
 	text := b.String()

@@ -21,8 +21,8 @@ var svgColours = []string{
 
 const svgFont = "system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans','DejaVu Sans',sans-serif"
 
-// WriteSVG writes the plot as a file of its own.
-func (p *Plot) WriteSVG(w io.Writer) error {
+// writeSVG writes the plot as a file of its own.
+func (p *Plot) writeSVG(w io.Writer) error {
 	if err := p.check(); err != nil {
 		return err
 	}

@@ -32,12 +32,12 @@ func (r *Report) WriteDir(dir string) error {
 	}
 	put("report.json", r.WriteJSON)
 	put("report.md", func(w io.Writer) error { return r.WriteMarkdown(w, plotsDir) })
-	put("report.html", r.WriteHTML)
+	put("report.html", r.writeHTML)
 	for i := range r.Tables {
 		for j := range r.Tables[i].Plots {
 			p := &r.Tables[i].Plots[j]
-			put(filepath.Join(plotsDir, p.ID+".svg"), p.WriteSVG)
-			put(filepath.Join(plotsDir, p.ID+".png"), p.WritePNG)
+			put(filepath.Join(plotsDir, p.ID+".svg"), p.writeSVG)
+			put(filepath.Join(plotsDir, p.ID+".png"), p.writePNG)
 		}
 	}
 	return errors.Join(errs...)
