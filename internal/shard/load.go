@@ -115,7 +115,8 @@ func (l *loading) plan(groups []*groupReplica) {
 	})
 }
 
-// fitMemory leaves out the groups that do not fit, the smallest come first: as many as can be serve, and soon.
+// fitMemory puts the groups into the order in which they are loaded, the smallest first, so that as many as can be serve
+// soon, and leaves out those for which there is no memory.
 func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
 	l.mu.Lock()
 	defer l.mu.Unlock()

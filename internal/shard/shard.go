@@ -29,9 +29,9 @@ type Shard struct {
 	meta      placement.Meta
 	volume    *storage
 	committer *replica.Committer
-	id        host.Identity
-	boot      uuid.UUID
-	lookups   lookups
+	id        host.Identity // under which name and volume etcd knows this shard
+	boot      uuid.UUID     // drawn anew at each start
+	lookups   lookups       // asks etcd for groups that callers want and that are not here
 
 	follower  *follower  // etcd, and what it says of groups
 	loading   *loading   // groups come into memory
@@ -43,17 +43,17 @@ type Shard struct {
 	server  *host.Server
 	metrics *metrics
 	slow    slow
-	calls   *serve.Server // answers them
+	calls   *serve.Server // answers the calls of clients, gateways and administrators
 
 	stopping  atomic.Bool
 	stopped   chan struct{} // closed when stopping begins
 	deposing  sync.Once
 	deposed   chan struct{} // closed when the name or the volume is another's: successor says whose
 	successor error         // written before deposed is closed
-	once      sync.Once     // of the end
+	once      sync.Once     // end does its work once
 	cancel    context.CancelFunc
-	ctx       context.Context // of everything in the background
-	wait      sync.WaitGroup  // of everything in the background
+	ctx       context.Context // what runs in the background ends when ctx does
+	wait      sync.WaitGroup  // for what runs in the background
 
 	problems  problems
 	compactor *compactor
@@ -193,7 +193,7 @@ func (s *Shard) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The registration outlives ctx; the first attempt must not.
+	// ctx bounds the first attempt to register. The registration lasts until the shard ends.
 	registration, cancel := context.WithCancel(s.ctx)
 	release := context.AfterFunc(ctx, cancel)
 	known := s.id.Registration(s.volume.Superblock())
@@ -216,7 +216,7 @@ func (s *Shard) join(ctx context.Context) error {
 	return nil
 }
 
-// care begins all that goes on in the background from when the shard is registered, as known, until it ends.
+// care starts what runs in the background from now on until the shard ends. known: as what the shard is registered.
 func (s *Shard) care(known placement.Shard) {
 	reporter := &reporter{cfg: &s.cfg, routes: &s.routes, isHeld: s.follower.IsHeld, expireScans: s.calls.ExpireScans, problems: &s.problems}
 	for _, task := range []func(ctx context.Context){
@@ -225,7 +225,7 @@ func (s *Shard) care(known placement.Shard) {
 		s.steerer.run,   // moves groups that are led here
 		reporter.run,    // tells etcd their figures
 		s.follower.Thaw, // ends freezes of an etcd that was set back
-		func(ctx context.Context) { s.stepAll(ctx, known) },
+		func(ctx context.Context) { s.stepAll(ctx, known) }, // so that an older image of the volume is told from it
 		s.compactor.run,
 		s.mender.mendAll,
 		s.mender.scrubAll,
