@@ -170,7 +170,7 @@ func (s *Shard) start(ctx context.Context) error {
 	if err := s.metrics.register(); err != nil {
 		return err
 	}
-	err = s.join(ctx)
+	err = s.register(ctx)
 	if s.volume.isRolledBack(err) {
 		// It is taken for another one before anything on it has served: none of its replicas votes again.
 		if err := s.volume.Renew(); err != nil {
@@ -179,13 +179,13 @@ func (s *Shard) start(ctx context.Context) error {
 		if err := s.findGroups(); err != nil {
 			return err
 		}
-		err = s.join(ctx)
+		err = s.register(ctx)
 	}
 	return err
 }
 
-// join makes the shard known in etcd and begins to follow it.
-func (s *Shard) join(ctx context.Context) error {
+// register makes the shard known in etcd and begins to follow it.
+func (s *Shard) register(ctx context.Context) error {
 	if err := s.follower.Start(ctx); err != nil {
 		return err
 	}
