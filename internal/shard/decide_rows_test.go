@@ -99,7 +99,7 @@ var decideCases = []decideCase{
 	{name: "a folder of a group without members", folder: plain, target: "b", want: "stray", held: "stray"},
 	{name: "an older view", folder: func(g *groupReplica) { g.Confirmed = 101 }, target: "a", want: "", held: "stray"},
 	{name: "a group that etcd does not know", folder: plain, unknown: true, want: "stray", held: "stray"},
-	{name: "such a group that serves", folder: serves, unknown: true, want: "leave stray"},
+	{name: "such a group that serves", folder: serves, unknown: true, want: "close stray"},
 	{name: "a member, before the first load", folder: plain, early: true, members: with(memberOn("a", 1, 1)), want: "", held: ""},
 	{name: "a member that loads", folder: in(member.Loading), members: with(memberOn("a", 1, 1))},
 	{name: "a member that serves", folder: in(member.Serving), members: with(memberOn("a", 1, 1))},
