@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -27,14 +28,19 @@ const (
 // connection and to close it takes a server some 40 µs. The filter is one of the listener's socket: it needs no
 // privilege, and ends with the socket. Safe for concurrent use.
 type dropping struct {
-	lasts time.Duration // of dropping an address; longer in tests
+	lasts  time.Duration // of dropping an address; longer in tests
+	attach func(fd int, program []unix.SockFilter) error
+	logger *slog.Logger
 
 	mu      sync.Mutex
 	sockets []syscall.RawConn // of listeners
 	now     map[netip.Prefix]struct{}
+	stuck   bool // the kernel refused to take back an address the last time: that is logged
 }
 
-func newDropping() dropping { return dropping{lasts: dropTime, now: map[netip.Prefix]struct{}{}} }
+func newDropping(logger *slog.Logger) dropping {
+	return dropping{lasts: dropTime, attach: attach, logger: logger, now: map[netip.Prefix]struct{}{}}
+}
 
 // listens adds the sockets of the listeners that will be made.
 func (d *dropping) listens(config *net.ListenConfig) {
@@ -70,10 +76,16 @@ func (d *dropping) end(who netip.Prefix) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.now, who)
-	if d.apply() != nil {
+	err := d.apply()
+	if err != nil {
 		d.now[who] = struct{}{}
 		time.AfterFunc(d.lasts, func() { d.end(who) })
+		if !d.stuck {
+			d.logger.Error("the kernel goes on dropping the connections of an address: taking that back is tried again, start this process anew where it stays so",
+				"address", who, "again_after", d.lasts, "error", err)
+		}
 	}
+	d.stuck = err != nil
 }
 
 // apply gives the listeners the filter of the addresses as they are now. The caller holds the mutex.
@@ -86,7 +98,7 @@ func (d *dropping) apply() error {
 	open := d.sockets[:0]
 	for _, socket := range d.sockets {
 		var set error
-		if socket.Control(func(fd uintptr) { set = attach(int(fd), program) }) != nil {
+		if socket.Control(func(fd uintptr) { set = d.attach(int(fd), program) }) != nil {
 			continue // it is closed
 		}
 		open, failed = append(open, socket), errors.Join(failed, set)

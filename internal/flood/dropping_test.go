@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
@@ -89,7 +92,7 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 			} else {
 				_ = probe.Close()
 			}
-			d := newDropping()
+			d := newDropping(slog.New(slog.DiscardHandler))
 			d.lasts = time.Hour
 			var config net.ListenConfig
 			d.listens(&config)
@@ -186,7 +189,7 @@ func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 
 // TestOnlySoManyAddressesAreDropped, and none where no listener is known, or the address is none.
 func TestOnlySoManyAddressesAreDropped(t *testing.T) {
-	d := newDropping()
+	d := newDropping(slog.New(slog.DiscardHandler))
 	d.lasts = time.Hour
 	at := func(n int) netip.Prefix {
 		return prefix(&net.TCPAddr{IP: net.IPv4(10, 0, byte(n>>8), byte(n))})
@@ -230,5 +233,44 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	d.mu.Unlock()
 	if err != nil || left != 0 {
 		t.Errorf("%d sockets are left of a closed listener: %v", left, err)
+	}
+}
+
+// TestTakingBackAnAddressIsTriedAgain where the kernel refuses it, and is logged once.
+func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
+	var logged strings.Builder
+	d := newDropping(slog.New(slog.NewTextHandler(&logged, nil)))
+	refusals := 3
+	d.attach = func(fd int, program []unix.SockFilter) error {
+		if len(program) == 0 && refusals > 0 {
+			refusals--
+			return unix.ENOMEM
+		}
+		return attach(fd, program)
+	}
+	var config net.ListenConfig
+	d.listens(&config)
+	to := listening(t, "127.0.0.1:0", config, func(raw net.Conn) net.Conn { return raw })
+	const loud = "127.0.0.2"
+	d.lasts = time.Hour
+	who := prefix(&net.TCPAddr{IP: net.ParseIP(loud)})
+	if begun, err := d.begin(who); !begun || err != nil {
+		t.Fatal(begun, err)
+	}
+	d.end(who)
+	if _, err := dial(t, to, loud, tooSoon); !dropped(err) {
+		t.Errorf("it is not dropped any more: %v", err)
+	}
+	d.mu.Lock()
+	d.lasts = time.Millisecond
+	d.mu.Unlock()
+	d.end(who) // and by itself from now on
+	if _, err := dial(t, to, loud, whenever); err != nil {
+		t.Error(err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if refusals != 0 || len(d.now) > 0 || strings.Count(logged.String(), "127.0.0.2") != 1 {
+		t.Errorf("%d refusals are left, %d addresses; logged: %s", refusals, len(d.now), &logged)
 	}
 }

@@ -69,7 +69,7 @@ func New(cfg Config) *Guard {
 	if cfg.Exempt == nil {
 		cfg.Exempt = func(credentials.AuthInfo) bool { return false }
 	}
-	g := &Guard{cfg: cfg, known: newAddresses(), logged: map[string]*atomic.Int64{}, dropping: newDropping(), counts: prometheus.NewCounterVec(prometheus.CounterOpts{
+	g := &Guard{cfg: cfg, known: newAddresses(), logged: map[string]*atomic.Int64{}, dropping: newDropping(cfg.Logger), counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sheaf_flood_limited_total",
 		Help: "Connections refused, closed, or begun to be read slowly, by reason: handshakes_waiting, handshakes_underway, frames_slowed, frames_closed; and connections_dropped, seconds for which the kernel drops the new connections of an address.",
 	}, []string{"reason"})}
