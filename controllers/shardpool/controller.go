@@ -310,7 +310,7 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 		return step.Wait("StoreDeleted", fmt.Sprintf("RecordStore %s is being deleted: delete this ShardPool too", key.Name), step.PauseLong)
 	case store.Status.StoreUID == "":
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no status.storeUID yet", key.Name), step.PauseLong)
-	case w.r.Trust != nil && store.Status.TLS == nil, // whether shards speak TLS is not recorded yet, or cannot be: the RecordStore says why
+	case w.r.Trust != nil && store.Status.TLS == nil, // not known yet whether shards speak TLS: the store says why
 		store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that started now would have no certificate
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)", key.Name, v1alpha1.ConditionCertificates), step.PauseShort)
 	}

@@ -85,7 +85,8 @@ func (u *updating) heldUp(reason, by string) step.Outcome {
 	return step.Wait(u.found.Reason, u.found.Message, step.PauseShort)
 }
 
-// parkedWell: with a single copy a parked shard takes no group's majority; with several, turns.Needed counts what groups need.
+// parkedWell: with a single copy a parked shard takes no group's majority; with several, turns.Needed counts what groups
+// need.
 func (u *updating) parkedWell() bool {
 	return u.seen.Store.Spec.Replication.Copies <= 1 || u.places.known()
 }

@@ -21,9 +21,11 @@ var (
 
 // tree is what a page can name.
 type tree struct {
-	files    []string
-	words    map[string]bool // of all code
-	declared map[string]bool // functions, types, and what stands at the beginning of a line, as package.Name, by the folder of the package, and methods as Receiver.Method
+	files []string
+	words map[string]bool // of all code
+	// declared are methods as Receiver.Method, and functions, types and what else stands at the beginning of a line as
+	// folder.Name.
+	declared map[string]bool
 }
 
 func readTree(t *testing.T, root string) tree {

@@ -27,7 +27,7 @@ type Log struct {
 	editor editor
 
 	changed    signal        // woken when an entry is applied, and when the log is closed
-	received   atomic.Uint64 // number of the next blob that comes from another replica: part of the name of its file until all of it is here
+	received   atomic.Uint64 // how many blobs other replicas have begun to send: in the name of a file until it is whole
 	compacting sync.Mutex    // one Compact or Repair at a time
 }
 

@@ -143,7 +143,8 @@ func (s *Store) Look(ctx context.Context, group string) (View, error) {
 	if err := st.putAll(found); err != nil {
 		return View{}, err
 	}
-	if found, _, err = s.read(ctx, shardKeys(concerned(st.groups[group], st.targets[group]))); err != nil { // at a later revision: a shard that is named is there by then
+	// At a later revision: a shard that is named is there by then.
+	if found, _, err = s.read(ctx, shardKeys(concerned(st.groups[group], st.targets[group]))); err != nil {
 		return View{}, err
 	}
 	if err := st.putAll(found); err != nil {

@@ -29,7 +29,8 @@ type fileSystem struct {
 }
 
 // ext4 bears a disk that writes no more than 512 bytes as a whole, but for its superblocks of 1 KiB, it seems: once in
-// some thousand cuts the kernel did not mount it ("bad message"), and it has to be repaired first. xfs and btrfs need 4 KiB, which disks have: of what was
+// some thousand cuts the kernel did not mount it ("bad message"), and it has to be repaired first. xfs and btrfs need
+// 4 KiB, which disks have: of what was
 // torn at 512 bytes xfs could not mount some, for bad checksums of its metadata, and btrfs overwrites superblocks of
 // 4 KiB in place.
 var fileSystems = []*fileSystem{

@@ -126,7 +126,8 @@ func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	return max(0, have)
 }
 
-// copyTo describes how the replica comes to be on the shard of this name; nil where it is here. Called with Shard.mu held.
+// copyTo describes how the replica comes to be on the shard of this name; nil where it is here. Called with Shard.mu
+// held.
 func (g *groupReplica) copyTo(shard string) *recordv1.Copy {
 	p := &recordv1.Copy{Shard: shard}
 	if c := g.copying.Load(); c != nil {

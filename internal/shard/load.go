@@ -27,8 +27,8 @@ const (
 	measureBytesMax = 256 << 20
 )
 
-// loading brings the groups of a volume into memory: after a start all that are there, later one at a time. It knows how
-// far that is, and so what state the shard is in. Safe for concurrent use.
+// loading brings the groups of a volume into memory: after a start all that are there, later one at a time. It knows
+// how far that is, and so what state the shard is in. Safe for concurrent use.
 type loading struct {
 	cfg      *Config
 	follower *follower
@@ -115,8 +115,8 @@ func (l *loading) plan(groups []*groupReplica) {
 	})
 }
 
-// fitMemory puts the groups into the order in which they are loaded, the smallest first, so that as many as can be serve
-// soon, and leaves out those for which there is no memory.
+// fitMemory puts the groups into the order in which they are loaded, the smallest first, so that as many as can be
+// serve soon, and leaves out those for which there is no memory.
 func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
 	l.mu.Lock()
 	defer l.mu.Unlock()

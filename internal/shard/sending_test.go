@@ -87,7 +87,8 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 		}
 		want(t, err, codes.Unavailable, reason.SlowReader)
 		err := error(nil)
-		for again := true; again; again = reasonOf(err) == reason.SlowReader { // one that reads may be too slow on a busy machine
+		// On a busy machine this reader may be too slow as well.
+		for again := true; again; again = reasonOf(err) == reason.SlowReader {
 			var rest []*recordv1.Record
 			var cursor []byte
 			rest, cursor, err = f.scan(&recordv1.ScanRequest{Cursor: last}, 0)

@@ -67,8 +67,8 @@ type Shard struct {
 	groups map[uuid.UUID]*groupReplica // on the volume, strays included
 }
 
-// routes is an immutable picture of which groups this shard answers for. The zero value is that of a shard which has not
-// heard of etcd.
+// routes is an immutable picture of which groups this shard answers for. The zero value is that of a shard which has
+// not heard of etcd.
 type routes struct {
 	epoch    uint64
 	held     bool // etcd was set back: what it says of groups may be old

@@ -21,8 +21,8 @@ import (
 // keepBytes holds one segment of the usual size. Kept memory is in no budget, so there is none where there is a limit.
 const keepBytes = 272 << 20
 
-// storage is the volume of a shard with its journal, and what the logs on it share: memory, and who reads segments. Safe
-// for concurrent use once it is open.
+// storage is the volume of a shard with its journal, and what the logs on it share: memory, and who reads segments.
+// Safe for concurrent use once it is open.
 type storage struct {
 	*volume.Volume // nil until it is open
 	store          uuid.UUID
@@ -82,8 +82,8 @@ func (v *storage) open(ctx context.Context, store uuid.UUID) error {
 	return nil
 }
 
-// Close closes the volume where it is open, and removes its journal where all groups have what that held. The groups are
-// closed.
+// Close closes the volume where it is open, and removes its journal where all groups have what that held. The groups
+// are closed.
 func (v *storage) Close() (err error) {
 	if v.Volume == nil {
 		return nil

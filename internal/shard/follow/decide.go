@@ -19,7 +19,7 @@ type Work[R any] struct {
 	Load    []R               // became this shard's after the first load
 	Join    []R               // have a folder, and are to be installed
 	Mend    []R               // are torn, and are to be installed in place
-	Close   []R               // is served and no longer this shard's: nobody said that it lives elsewhere, so its files stay
+	Close   []R               // is served and no longer this shard's; its files stay: nobody said that it lives elsewhere
 	Trash   []R               // has left its group
 	Later   bool              // something waits for what is under way
 }
