@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"runtime"
 	"slices"
@@ -115,7 +114,7 @@ func newPlay(quotas access.Quotas, groups int, shards ...string) *play {
 	p.etcd.groups = append(p.etcd.groups, "b-0")
 	for _, shard := range shards {
 		s := New(Config{
-			Shard: shard, Etcd: p.etcd, Every: time.Second, Logger: slog.New(slog.DiscardHandler), Now: p.clock.Now, Pause: p.clock.pause,
+			Shard: shard, Etcd: p.etcd, Every: time.Second, Now: p.clock.Now, Pause: p.clock.pause,
 			Led: func(tell func(string, Amount)) {
 				for g, l := range p.leader {
 					if l == shard {

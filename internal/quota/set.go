@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -30,9 +29,8 @@ type Config struct {
 	Shard string // whose share this is
 	Etcd  Etcd
 	// Led tells the groups that this shard leads, and what each stores.
-	Led    func(tell func(group string, stored Amount))
-	Every  time.Duration // between two looks at the ledgers
-	Logger *slog.Logger
+	Led   func(tell func(group string, stored Amount))
+	Every time.Duration // between two looks at the ledgers
 	// Now and Pause: the system's clock where they are nil. Pause returns when so much time is over, or early.
 	Now   func() time.Time
 	Pause func(ctx context.Context, d time.Duration) error

@@ -45,7 +45,7 @@ func (t *tables) follow(ctx context.Context, take func(placement.Access)) {
 // newQuotas makes what bounds tenants in the groups that are led here.
 func (s *Shard) newQuotas() *quota.Set {
 	return quota.New(quota.Config{
-		Shard: s.cfg.Name, Etcd: s.cfg.Placement, Every: s.cfg.ReportInterval, Logger: s.logger,
+		Shard: s.cfg.Name, Etcd: s.cfg.Placement, Every: s.cfg.ReportInterval,
 		Led: func(tell func(group string, stored quota.Amount)) { s.routes.Load().stored(tell) },
 	})
 }
