@@ -25,7 +25,9 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # FOCUS=name runs only the tests whose name matches; PKG=./internal/group/... only those packages.
 FOCUS ?=
-PKG   ?= ./...
+# The packages whose tests take longest are begun first, so that none of them runs alone at the end.
+LONGEST := ./controllers ./internal/shard ./cmd/sheaf ./internal/group
+PKG   ?= $(LONGEST) ./...
 # ARGS is handed on by `make run` and `make bench`.
 ARGS  ?=
 # FUZZTIME per decoder in `make fuzz`.
@@ -72,7 +74,7 @@ test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./inte
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
 	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') \
-	  $$(hack/race-packages.sh | grep -vE '/internal/(layouts|demo|floors|scaletest|chaos|bench|bench/result)$$')
+	  ./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '/internal/(layouts|demo|floors|scaletest|chaos|bench|bench/result)$$')
 
 # The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one
 # that answers by a script.

@@ -13,7 +13,7 @@ import (
 // record makes etcd name the members of the configuration, and of the others only learners that are about to be added.
 func (d *decider) record() *Action {
 	want := d.membersNow()
-	if sameMembers(want, d.Members) {
+	if placement.SameSet(want, d.Members) {
 		return nil
 	}
 	return &Action{Kind: RecordMembers, Members: want, Reason: "etcd learns who the members are"}
@@ -72,18 +72,6 @@ func (d *decider) planned(m placement.Member) bool {
 
 func (d *decider) inConf(id uint64) bool {
 	return slices.Contains(d.voters, id) || slices.Contains(d.learners, id)
-}
-
-func sameMembers(a, b []placement.Member) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for _, m := range a {
-		if !slices.Contains(b, m) {
-			return false
-		}
-	}
-	return true
 }
 
 // leaveJoint waits: Raft leaves the joint configuration by itself.

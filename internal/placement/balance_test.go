@@ -208,7 +208,7 @@ func runWaves(t *rapid.T, v View, policy Policy) View {
 
 func runningMoves(v View) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(v.Groups)) {
-		if !sameSet(membersOf(v.Groups[name]), v.Targets[name].Shards) {
+		if !SameSet(membersOf(v.Groups[name]), v.Targets[name].Shards) {
 			names = append(names, name)
 		}
 	}

@@ -286,7 +286,7 @@ func (p *planner) changes(g *planned) bool {
 	if p.policy.Moves {
 		return !slices.Equal(t.Shards, g.old.Shards)
 	}
-	return !sameSet(t.Shards, g.old.Shards)
+	return !SameSet(t.Shards, g.old.Shards)
 }
 
 // lead puts the shard that is to lead first: of a group with members the first one kept, else the one that leads least.
@@ -376,12 +376,13 @@ func (p *planner) reason(have int) string {
 		p.policy.Copies, have, open, len(domains), more)
 }
 
-func sameSet(a, b []string) bool {
+// SameSet says whether two slices without repetitions hold the same items, in whatever order.
+func SameSet[T comparable](a, b []T) bool {
 	if len(a) != len(b) {
 		return false
 	}
-	for _, name := range a {
-		if !slices.Contains(b, name) {
+	for _, x := range a {
+		if !slices.Contains(b, x) {
 			return false
 		}
 	}

@@ -241,7 +241,7 @@ func TestPlanMovesOnlyWhatMustMove(t *testing.T) {
 
 func sameTargets(a, b map[string]Target) bool {
 	for name := range a {
-		if !sameSet(a[name].Shards, b[name].Shards) {
+		if !SameSet(a[name].Shards, b[name].Shards) {
 			return false
 		}
 	}

@@ -89,10 +89,10 @@ func (c *reconciler) group(ctx context.Context, g Group) error {
 	}
 	target := Target{Group: g.Name, Shards: targetOf(g, c.st.view.Meta.Copies)}
 	old := c.st.targets[g.Name]
-	if known && there.UUID == g.UUID && there.ConfIndex == g.ConfIndex && sameSet(membersIn(there), membersIn(g)) && sameSet(old.Shards, target.Shards) {
+	if known && there.UUID == g.UUID && there.ConfIndex == g.ConfIndex && SameSet(membersIn(there), membersIn(g)) && SameSet(old.Shards, target.Shards) {
 		return nil
 	}
-	if sameSet(old.Shards, target.Shards) {
+	if SameSet(old.Shards, target.Shards) {
 		target.Shards = old.Shards
 	}
 	return c.put(ctx, g, target, pair{there, old})

@@ -14,6 +14,7 @@ import (
 // An etcd that was rebuilt without some shards names their members, and does not know where they are. A shard that
 // comes back takes its place again: it has not left.
 func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, hash4, abc)
 	c.settled(abc...)
 	for id := range int64(8) {
@@ -58,6 +59,7 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 // Somebody wrote a membership to etcd that is older than the group's own, and lacks a member. Its shard says that it is
 // there: nothing is thrown away, and the group can be moved again.
 func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, oneGroup, abc, "d")
 	c.settled(abc...)
 	for id := range int64(8) {

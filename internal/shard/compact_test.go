@@ -73,6 +73,7 @@ func TestOverwrittenRoomComesBackWhereWritesCarryRequestIDs(t *testing.T) {
 
 // A write waits for the room that compaction can make at once, and is refused only where there is none.
 func TestAFullDiskMakesRoomOfWhatWasOverwritten(t *testing.T) {
+	t.Parallel()
 	dir := smallDisk(t, 96)
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		c.Dir, c.SegmentBytes = dir, 64<<20 // none is ever full

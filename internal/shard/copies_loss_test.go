@@ -16,6 +16,7 @@ import (
 
 // A replica that is gone from its volume, or with it, is replaced by a new one, without a person.
 func TestALostReplicaIsReplaced(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, hash4, abc)
 	c.settled(abc...)
 	for id := range int64(20) {
@@ -63,6 +64,7 @@ func TestALostReplicaIsReplaced(t *testing.T) {
 
 // Bad bytes in a follower's files are found by reading everything, and repaired from the leader.
 func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
 	c.settled(abc...)
 	for id := range int64(100) {
@@ -130,6 +132,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 
 // A volume that was set back to an earlier state never votes with what it has forgotten: its replicas join anew.
 func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, hash4, abc)
 	c.settled(abc...)
 	for id := range int64(20) {

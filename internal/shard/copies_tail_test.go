@@ -203,6 +203,7 @@ func comesBack(t *testing.T, what tailDamage) {
 
 // While no majority is elsewhere nothing is given up, and the status says which group it is and what to do.
 func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, oneGroup, abc)
 	c.settled(abc...)
 	for id := range int64(5) {

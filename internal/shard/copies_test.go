@@ -190,6 +190,7 @@ func (c *cluster) holds(id int64, want []byte) {
 var abc = []string{"a", "b", "c"}
 
 func TestGroupsAreMadeWithTheirCopies(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, hash4, abc)
 	c.settled(abc...)
 	for id := range int64(40) {
@@ -258,6 +259,7 @@ func TestMetricsTellOfPeers(t *testing.T) {
 
 // A shard that is not the leader says who is.
 func TestOthersNameTheLeader(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
 	c.settled(abc...)
 	c.put(1, data(1, 10))
@@ -279,6 +281,7 @@ func TestOthersNameTheLeader(t *testing.T) {
 }
 
 func TestAMoveFollowsItsTarget(t *testing.T) {
+	t.Parallel()
 	for copies, from := range map[int][]string{1: {"a"}, 3: abc} {
 		t.Run(fmt.Sprint(copies, " copies"), func(t *testing.T) {
 			c := newCluster(t, hash4, from, "d")
@@ -321,6 +324,7 @@ func trashOf(t *testing.T, f *fixture) []string {
 }
 
 func TestTheTrashIsDeletedLater(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, hash4, []string{"a"}, "d")
 	c.settled("a")
 	c.put(1, data(1, 10))
@@ -342,6 +346,7 @@ func TestTheTrashIsDeletedLater(t *testing.T) {
 }
 
 func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
 	c.settled(abc...)
 	c.put(0, data(0, 10))
@@ -378,6 +383,7 @@ func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 
 // A shard that stops hands the lead over, so that nobody waits for an election.
 func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, hash4, abc)
 	c.settled(abc...)
 	for id := range int64(8) {

@@ -100,6 +100,7 @@ func (p *pools) tell(step string) {
 // Groups move from one pool to another in the same three domains. At whatever step one of the domains is lost, every
 // group goes on: no two of its voters were in it.
 func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
+	t.Parallel()
 	p := newPools(t)
 	for id := range int64(60) {
 		p.put(id, data(id, 2000))

@@ -227,6 +227,7 @@ func smallDisk(t *testing.T, megabytes int64) string {
 
 // TestRule10_FullDiskIsRefusedEarly fills a real file system.
 func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
+	t.Parallel()
 	dir := smallDisk(t, 96)
 	ballast := filepath.Join(dir, "lost+found", "ballast")
 	if err := os.WriteFile(ballast, make([]byte, 24<<20), 0o600); err != nil {
@@ -275,6 +276,7 @@ func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
 
 // What groups allocate ahead is not taken from the reserve: it is for deletes, which have to work on a full disk.
 func TestRule10_TheReserveIsNotAllocatedAhead(t *testing.T) {
+	t.Parallel()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.SegmentBytes = smallDisk(t, 128), 0 }).ready()
 	var refused error
 	id := int64(0)

@@ -10,6 +10,7 @@ import (
 // One group of a volume has lost what it acknowledged, and its leader goes on counting on that: the replica is replaced
 // by another one.
 func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, oneGroup, abc)
 	c.settled(abc...)
 	leader, follower := "", ""

@@ -60,6 +60,7 @@ func isJournal(op vfstest.Op) bool { return strings.HasPrefix(path.Base(op.Name)
 // TestAJournalThatCannotBeReadLosesNothingInSilence: what was acknowledged stands nowhere but in the journal after a
 // power cut, and its disk fails.
 func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
+	t.Parallel()
 	const block = 4096
 	reads := func(from, to int64) func(op vfstest.Op) bool {
 		return func(op vfstest.Op) bool {

@@ -26,6 +26,7 @@ import (
 )
 
 func TestRestartServesWhatWasAcknowledged(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(f *fixture){
 		"after Stop": func(f *fixture) { f.stop() },
 		"after Kill": func(f *fixture) { f.shard.Kill() },
@@ -204,6 +205,7 @@ func TestConfigIsChecked(t *testing.T) {
 }
 
 func TestMemoryLimitTooSmallIsAClearError(t *testing.T) {
+	t.Parallel()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Residency = group.Resident }).ready()
 	there := f.fill(200, 50_000)
 	f.stop()

@@ -36,6 +36,7 @@ func (g *gated) PutGroup(ctx context.Context, state placement.Group) (placement.
 // Where that one gives the other a replica before the other hears of any of it, what the other had made is not taken
 // for a replica whose data are gone: it goes to the trash, and the group moves.
 func TestAGroupThatTwoShardsMakeMovesOn(t *testing.T) {
+	t.Parallel()
 	registry := newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "")
 	c := &cluster{t: t, registry: registry, shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
 	first, second := newGated(registry), newGated(registry)

@@ -108,6 +108,7 @@ func TestRule7_ABackupOfTheLastRunIsNoticed(t *testing.T) {
 
 // One disk of three is put back while another copy is late: what the two others have acknowledged stays.
 func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
+	t.Parallel()
 	c := &cluster{t: t, registry: newRegistry(oneGroup, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
 	c.registry.view.Meta.Copies = 3
 	c.aim(abc...)

@@ -22,6 +22,7 @@ import (
 
 // What a shard says of etcd ends with it: etcd goes away, comes back empty, and is rebuilt from the shard's volume.
 func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
+	t.Parallel()
 	address := "unix://" + filepath.Join(t.TempDir(), "etcd.sock")
 	begin := func() *etcd.Server {
 		server, err := etcd.StartEmbedded(t.TempDir(), address)

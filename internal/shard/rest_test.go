@@ -22,6 +22,7 @@ func restless(f *fixture) (awake, looked int) {
 // A shard that is down keeps nobody else awake: groups rest without it, and nobody looks for it on behalf of those that
 // it is to lead. When it is back, it leads them.
 func TestAShardThatIsDownLetsOthersRest(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 12}, abc)
 	c.settled(abc...)
 	ledAsWanted := func() bool {

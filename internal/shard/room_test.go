@@ -65,6 +65,7 @@ func inTheTrash(t *testing.T, dir string, folders int, bytes int64) {
 // What lies in the trash goes before a write is refused, in the order in which it was put there, and only as much as is
 // needed.
 func TestNoWriteIsRefusedBesideTrash(t *testing.T) {
+	t.Parallel()
 	dir := smallDisk(t, 128)
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir = dir }).ready()
 	inTheTrash(t, dir, 8, 88<<20)
@@ -97,6 +98,7 @@ func TestTheTrashGoesWhereNothingIsCompacted(t *testing.T) {
 
 // A group that comes to a volume gets the room that what left it takes.
 func TestAReturningGroupGetsTheRoomOfTheTrash(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, oneGroup, []string{"a"})
 	c.settled("a")
 	for id := range int64(40) {
@@ -118,6 +120,7 @@ func TestAReturningGroupGetsTheRoomOfTheTrash(t *testing.T) {
 // A group on a small volume is compacted when its share of an eighth of that is superseded, also before its newest
 // segment is full.
 func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
+	t.Parallel()
 	const volumeMiB = 384 // so much that room never gets short here, which would compact all
 	dir := smallDisk(t, volumeMiB)
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // segments of 256 MiB, at 64 MiB superseded

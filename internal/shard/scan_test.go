@@ -80,6 +80,7 @@ func same(t *testing.T, records []*recordv1.Record, there map[int64][]byte) {
 }
 
 func TestScanAllGroups(t *testing.T) {
+	t.Parallel()
 	residencies(t, func(t *testing.T, f *fixture) {
 		there := f.fill(500, 20_000)
 		records, last, err := f.scan(&recordv1.ScanRequest{}, 0)

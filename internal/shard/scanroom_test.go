@@ -54,6 +54,7 @@ func TestWhichScansAreGivenUp(t *testing.T) {
 // Scans whose callers went away, or hang, keep what is overwritten beside them: not where a write would be refused for
 // it.
 func TestScansDoNotFillAVolume(t *testing.T) {
+	t.Parallel()
 	dir := smallDisk(t, 96)
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		c.Dir, c.Compaction = dir, Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
@@ -100,6 +101,7 @@ func TestScansDoNotFillAVolume(t *testing.T) {
 
 // What scans keep that nobody reads is bounded also where there is room; a scan that is read goes on.
 func TestScansThatAreCutOffKeepAPartOfTheVolume(t *testing.T) {
+	t.Parallel()
 	dir := smallDisk(t, 256)
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
 		c.Dir, c.SegmentBytes = dir, 1<<20

@@ -108,6 +108,7 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 }
 
 func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
+	t.Parallel()
 	f := stalledShard(t, 4<<20, 2*time.Second)
 	stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
 	if err != nil {
@@ -133,6 +134,7 @@ func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
 // TestAStopDoesNotWaitForCallersThatDoNothing: readers that do not read, and one who began an upload and sends nothing,
 // are told that the shard stops. One that reads slowly is not cut off.
 func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
+	t.Parallel()
 	f := stalledShard(t, 64<<20, time.Hour)
 	const blob = 8 << 20
 	if _, err := f.upload(&recordv1.UploadHeader{Key: key(1000)}, cut(data(1000, blob), format.BlobChunkBytes)...); err != nil {

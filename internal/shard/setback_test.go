@@ -238,6 +238,7 @@ func sameMembersOf(a, b placement.Group) bool {
 
 // While shards are away that hold the majority of a group, the freeze stays and names it; what else there is serves.
 func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
 	b := newBackedUp(t, 1, "a", "b")
 	b.eventually("all groups are made", func() bool {
 		return !slices.ContainsFunc(slices.Collect(maps.Values(b.view().Groups)), func(g placement.Group) bool { return len(g.Members) == 0 })
@@ -348,6 +349,7 @@ func dropsNoCopy(t *testing.T, restarted []string) {
 // The volume of a shard remembers how far etcd is, though nothing that was written concerned the shard: started on an
 // older etcd, it notices.
 func TestRule9_AVolumeRemembersEtcdThoughNothingConcernsIt(t *testing.T) {
+	t.Parallel()
 	b := newBackedUp(t, 1, "a")
 	b.aimAll("a")
 	b.on("a")

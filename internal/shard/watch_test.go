@@ -249,6 +249,7 @@ func TestWatchEndsWithTheGroup(t *testing.T) {
 // A watch of a group that moves, and whose leader dies, ends in a way that says so, and goes on from its cursor at the
 // next leader: nothing is missed.
 func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, hash1, abc, "d")
 	c.settled(abc...)
 	var from []byte
