@@ -38,7 +38,7 @@ func (f *storageFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.residency, "residency", "index", "what is kept in memory: index (ids and places) or resident (the data)")
 	flags.StringVar(&f.medium, "medium", "auto", "what the disk is: ssd, hdd or auto")
 	flags.Var(&f.memory, "memory-limit", "of index and resident data of a shard, as in 8GiB; 0: none")
-	flags.Var(&f.reserve, "reserve", "kept free on the disk for compaction and deletes; 0: the smaller of 5 % and 1 GiB")
+	flags.Var(&f.reserve, "reserve", "kept free on the disk for compaction and deletes; 0: 5 %, at least 16 MiB and at most 1 GiB")
 	flags.Var(&f.segment, "segment-bytes", "size at which a segment is sealed; 0: 256 MiB")
 	flags.IntVar(&f.versions, "retention-versions", 1, "newest versions of a record that compaction keeps")
 	flags.DurationVar(&f.minAge, "retention-min-age", 0, "compaction keeps superseded versions younger than this")

@@ -41,7 +41,7 @@ type CopyPlace struct {
 	Volume string // UUID
 	// Here: the shard is registered with this very volume.
 	Here bool
-	// Silent: the shard says that its disk does not answer. Etcd does not know it: see silence.
+	// Silent: the shard says that its disk does not answer. Etcd does not know it: see Silence.
 	Silent bool
 }
 

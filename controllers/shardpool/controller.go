@@ -143,7 +143,7 @@ var poolSteps = []step.Step[work]{
 	}),
 	noted("update", func(ctx context.Context, w *work) step.Outcome {
 		updating := updating{
-			hand: w.hand, live: w.r.Live, seen: w.seen, statuses: w.found.Statuses, places: w.places, shards: w.shards, turn: w.r.turnOf(w.store),
+			hand: w.hand, live: w.r.Live, seen: w.seen, statuses: w.found.Statuses, places: w.places, shards: w.shards, choosing: w.r.turnOf(w.store),
 		}
 		out := updating.do(ctx)
 		w.found.Update = updating.found

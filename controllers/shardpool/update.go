@@ -31,7 +31,7 @@ type updating struct {
 	statuses []v1alpha1.ShardStatus // of the shards, in their order
 	places   *places
 	shards   asker
-	turn     *sync.Mutex       // of the store: held while a shard of it is chosen and stopped
+	choosing *sync.Mutex       // of the store: held while a shard of it is chosen and stopped
 	found    poolstatus.Update // how far the pods are
 }
 
@@ -85,8 +85,8 @@ func (u *updating) heldUp(reason, by string) step.Outcome {
 	return step.Wait(u.found.Reason, u.found.Message, step.PauseShort)
 }
 
-// parkedWell: with a single copy a parked shard takes no group's majority; with several, turns.Needed counts what groups
-// need.
+// parkedWell tells whether a shard that is parked on purpose holds nothing up: with one copy, no group needs it for a
+// majority; with several, turns.Needed counts what groups need, once etcd has said where their copies are.
 func (u *updating) parkedWell() bool {
 	return u.seen.Store.Spec.Replication.Copies <= 1 || u.places.known()
 }
@@ -123,8 +123,8 @@ func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turn
 	if o.Set == nil || o.Set.DeletionTimestamp != nil {
 		return step.Wait(turns.ReasonUpdating, words, step.PauseShort)
 	}
-	u.turn.Lock()
-	defer u.turn.Unlock()
+	u.choosing.Lock()
+	defer u.choosing.Unlock()
 	live, err := u.liveTurns(ctx, cached)
 	if err != nil {
 		return step.Retry(err)

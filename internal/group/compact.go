@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// compactShare of a segment must be superseded, or tombstones that may go, before it is rewritten, unless
-	// CompactOptions.All.
-	compactShare = 4
+	// rewritePart: a segment is rewritten when a fourth of it is superseded, or tombstones that may go; with
+	// CompactOptions.All sooner.
+	rewritePart = 4
 	// paceBytes are read between two waits for the rate.
 	paceBytes = 1 << 20
 )

@@ -29,8 +29,8 @@ type looked struct {
 	until     time.Time
 }
 
-// roomShare of a segment must be superseded where room is short.
-const roomShare = 16
+// roomPart: where room is short, a segment is rewritten when a sixteenth of it is superseded.
+const roomPart = 16
 
 // restAgain is when a compaction tries again that freed nothing, although something looked as if it could be.
 const restAgain = 5 * time.Minute
@@ -244,9 +244,9 @@ func (c *compaction) sealEarly() error {
 			return err
 		}
 		superseded := v.used.figures()
-		isShort := c.opts.Room && superseded > 0 && superseded*roomShare >= v.end
+		isShort := c.opts.Room && superseded > 0 && superseded*roomPart >= v.end
 		isMuch := c.opts.SealBytes > 0 && superseded >= c.opts.SealBytes && 2*superseded >= v.end
-		if !isShort && !isMuch && (garbage == 0 || garbage < min(c.segmentBytes, c.blobs.bytes())/compactShare) {
+		if !isShort && !isMuch && (garbage == 0 || garbage < min(c.segmentBytes, c.blobs.bytes())/rewritePart) {
 			continue
 		}
 		if err := c.editor.sealNow(); err != nil {

@@ -80,9 +80,9 @@ func (c *compaction) worth(run []view) bool {
 		return bytes+blobs > 0 || requests > 0 && v.first <= c.forgotten
 	}
 	if c.opts.Room {
-		return blobs > 0 || bytes > 0 && bytes*roomShare >= v.end
+		return blobs > 0 || bytes > 0 && bytes*roomPart >= v.end
 	}
-	return bytes+blobs > 0 && (bytes*compactShare >= v.end || blobs*compactShare >= c.blobs.bytes())
+	return bytes+blobs > 0 && (bytes*rewritePart >= v.end || blobs*rewritePart >= c.blobs.bytes())
 }
 
 // termsOfRun gives the term runs of what a run keeps.

@@ -47,7 +47,7 @@ type loading struct {
 type loaded struct {
 	terms      []format.TermRun
 	blobs      []format.HintBlob
-	lastCommit int64
+	lastCommit int64            // the greatest commit time of its entries
 	header     []*format.Damage // of the header: no entry is hit
 	damages    []*format.Damage
 	ids        []replay.DamagedID

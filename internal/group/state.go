@@ -33,7 +33,7 @@ type state struct {
 	syncedEnd   int64
 	syncedLast  uint64
 	syncedIndex uint64
-	lastCommit  int64
+	lastCommit  int64 // the greatest commit time of an entry, for the leader to go on from
 	conf        *raftpb.ConfState
 	confIndex   uint64
 	confsAhead  []uint64 // indexes of applied membership changes that SetConf was not told of yet

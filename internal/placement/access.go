@@ -10,9 +10,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// accessKey holds the table of grants, which internal/access reads. It is no part of a View.
-const accessKey = "access"
-
 // ErrAccessChanged says that the table of grants is another than the one that was read.
 var ErrAccessChanged = errors.New("the table of grants was changed since it was read")
 
@@ -47,11 +44,7 @@ func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) er
 	return nil
 }
 
-// sealKey holds the key by which gateways and shards sign what callers hand back. It is no part of a View.
-const (
-	sealKey      = "seal"
-	sealKeyBytes = 32
-)
+const sealKeyBytes = 32
 
 // SealKey reads the key of the store's seals, and makes it at random where there is none.
 func (g *grants) SealKey(ctx context.Context) ([]byte, error) {

@@ -14,9 +14,6 @@ import (
 // freezes the store: from then on nobody moves, makes or deletes anything on the word of etcd, until the shards have
 // written over it what is true. docs/placement.md says how.
 
-// frozenKey is there while the store is frozen.
-const frozenKey = "frozen"
-
 // ErrFrozen says that etcd holds an older state of the store than was seen before. Nothing was written.
 var ErrFrozen = errors.New("etcd was set back to an older state of this store")
 

@@ -20,9 +20,6 @@ import (
 // keeps them: it sees all groups, and writes what is missing. That is a shard because nobody else needs them: as long
 // as one follows by them, one keeps them, whichever version planners, gateways and other shards have.
 
-// keeperKey is there while a shard keeps the wakes, under a lease. It comes behind volumes/, as wakesKey.
-const keeperKey = "wakes-keeper"
-
 // keeperTerm bounds the time for which one shard keeps them. The next one lists everything again.
 const keeperTerm = 10 * time.Minute
 

@@ -8,10 +8,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// tenantsKey has a ledger of each tenant with stored quotas, which internal/quota reads. It comes behind volumes/,
-// where no watch of placement sees it, and is no part of a View.
-const tenantsKey = "weights-of-tenants/"
-
 // ledgers are those of all tenants.
 type ledgers struct{ keys }
 

@@ -14,9 +14,6 @@ import (
 // neither names any more. Such a key says nothing but "look again": what is true is read from the keys of the group and
 // its target. Programs of before this do not write them; the keeper (keeper.go) does it for them.
 
-// wakesKey comes behind volumes/, where no watch of an earlier program sees it.
-const wakesKey = "wakes/"
-
 // wakesMax bounds the shards that are told of one group in one transaction. A group and its target name a dozen at
 // most.
 const wakesMax = 60

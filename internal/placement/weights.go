@@ -19,9 +19,6 @@ import (
 // of its own, weights/SHARD/PART. That is one key up to a thousand groups, and one more for each further thousand,
 // because etcd refuses values above 1 MiB or so.
 
-// weightsKey comes behind volumes/, where no watch of an earlier program sees it.
-const weightsKey = "weights/"
-
 // weightsPerKey is about how many groups are in one key, of 120 bytes each.
 const weightsPerKey = 1000
 

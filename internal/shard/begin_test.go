@@ -89,10 +89,10 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 			if g != nil {
 				g.Learn(state.Members)
 			}
-			if words := does(started, started.follower.Decide(view()), &groupReplica{Replica: follow.Replica{UUID: state.UUID}}); !strings.HasPrefix(words, "begin") {
+			if words := does(started, started.follower.Decide(view()), &groupReplica{Replica: follow.Replica{UUID: state.UUID}}); !strings.HasPrefix(words, "make-folder") {
 				t.Fatalf("%s: the next learner: %q", when, words)
 			}
-			if err := (hands{started}).Begin(state); err != nil {
+			if err := (hands{started}).MakeFolder(state); err != nil {
 				t.Fatalf("%s: the next learner: %v", when, err)
 			}
 			if again, g := afterCut(s, disk, state.UUID); !g.joining() || g.RaftID != 9 {
@@ -103,7 +103,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		}
 	}
 	cuts(disk, func() {
-		if err := (hands{s}).Begin(state); err != nil {
+		if err := (hands{s}).MakeFolder(state); err != nil {
 			t.Fatal(err)
 		}
 	}, check)
@@ -120,7 +120,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with()}
 	learner := placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner}
 	state.Members = with(learner)
-	if err := (hands{s}).Begin(state); err != nil {
+	if err := (hands{s}).MakeFolder(state); err != nil {
 		t.Fatal(err)
 	}
 	dir := s.volume.GroupDir(state.UUID)
@@ -152,7 +152,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		next.RaftID = 9
 		// A folder that is still known as the one of the learner before is removed first.
 		words = does(started, started.follower.Decide(view(with(next)...)), &groupReplica{Replica: follow.Replica{UUID: state.UUID}})
-		if !strings.HasPrefix(words, "begin") && (words != "trash" || !g.joining()) {
+		if !strings.HasPrefix(words, "make-folder") && (words != "trash" || !g.joining()) {
 			t.Fatalf("%s, and another is wanted: %q", when, words)
 		}
 	}

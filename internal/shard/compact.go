@@ -49,12 +49,12 @@ const (
 	// appliedAfter is how long after a segment was sealed its group is looked at: what stands at its end is to be
 	// applied by then.
 	appliedAfter = 100 * time.Millisecond
-	// garbagePart of what a group stores must be superseded, or it is left alone when room is short.
+	// garbagePart: a group of which less than a 64th is superseded is left alone when room is short.
 	garbagePart = 64
-	// garbageShare of the volume, divided by its groups, makes a compaction of a group due, where that is less than
-	// SupersededBytesMin; but garbageMin does not.
-	garbageShare = 8
-	garbageMin   = 1 << 20
+	// garbageOfVolume: an eighth of the volume, divided by its groups, makes a compaction of a group due, where that is
+	// less than SupersededBytesMin; but less than garbageMin bytes do not.
+	garbageOfVolume = 8
+	garbageMin      = 1 << 20
 )
 
 func newCompactor(s *Shard) *compactor {
@@ -180,7 +180,7 @@ func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 	if volumeBytes <= 0 || groups == 0 {
 		return wanted
 	}
-	return min(wanted, max(garbageMin, volumeBytes/garbageShare/int64(groups)))
+	return min(wanted, max(garbageMin, volumeBytes/garbageOfVolume/int64(groups)))
 }
 
 // lookAt compacts a group where it is due. It ends early where room is short: then all groups are compacted, without a

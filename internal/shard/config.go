@@ -80,7 +80,8 @@ type Config struct {
 	Limits     Limits
 	Compaction Compaction
 
-	// ReportInterval is the shortest time between two reports of a group's figures to etcd; 0: 3 s.
+	// ReportInterval is the time between two looks at the figures of groups; 0: 3 s. Etcd is told of them after three
+	// at the soonest, where they moved far, else each minute.
 	ReportInterval time.Duration
 	Version        string                // of the binary, for status
 	Registry       prometheus.Registerer // nil: no metrics

@@ -310,26 +310,26 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 		defer s.mu.Unlock()
 		s.follower.View = v
 		todo := s.follower.Decide(v)
-		return fmt.Sprint("begin ", len(todo.Begin), ", confess ", len(todo.Confess))
+		return fmt.Sprint("make folder ", len(todo.MakeFolder), ", confess ", len(todo.Confess))
 	}
 	s.follower.Spend(view(9)) // as it was when the shard started
-	if got := does(view(9)); got != "begin 0, confess 1" {
+	if got := does(view(9)); got != "make folder 0, confess 1" {
 		t.Errorf("a learner that was recorded before the start: %s", got)
 	}
-	if got := does(view(11)); got != "begin 1, confess 0" {
+	if got := does(view(11)); got != "make folder 1, confess 0" {
 		t.Errorf("a new learner: %s", got)
 	}
-	if err := (hands{s}).Begin(view(11).Groups["0"]); err != nil {
+	if err := (hands{s}).MakeFolder(view(11).Groups["0"]); err != nil {
 		t.Fatal(err)
 	}
 	g := s.groups[id]
 	if err := (hands{s}).Trash(context.Background(), g); err != nil {
 		t.Fatal(err)
 	}
-	if got := does(view(11)); got != "begin 0, confess 1" {
+	if got := does(view(11)); got != "make folder 0, confess 1" {
 		t.Errorf("a learner that was begun, and has gone: %s", got)
 	}
-	if got := does(view(13)); got != "begin 1, confess 0" {
+	if got := does(view(13)); got != "make folder 1, confess 0" {
 		t.Errorf("its successor: %s", got)
 	}
 }
@@ -341,7 +341,7 @@ func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	g.Phase = member.Lost
 	s.groups[g.UUID] = g
 	state := placement.Group{Name: "0", UUID: g.UUID, Members: of(placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 9, Role: placement.Learner})}
-	if err := (hands{s}).Begin(state); err != nil {
+	if err := (hands{s}).MakeFolder(state); err != nil {
 		t.Fatal(err)
 	}
 	file, found, err := format.ReadReplicaFile(s.cfg.FS, g.Dir)

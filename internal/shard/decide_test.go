@@ -53,8 +53,8 @@ func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 		word string
 		n    int
 	}{
-		{"create", len(todo.Create)}, {"adopt", len(todo.Adopt)}, {"begin", len(todo.Begin)}, {"confess", len(todo.Confess)},
-		{"claim", len(todo.Claim)}, {"load", len(todo.Load)}, {"join", len(todo.Join)}, {"mend", len(todo.Mend)}, {"close", len(todo.Close)}, {"trash", len(todo.Trash)},
+		{"create", len(todo.Create)}, {"announce", len(todo.Announce)}, {"make-folder", len(todo.MakeFolder)}, {"confess", len(todo.Confess)},
+		{"claim", len(todo.Claim)}, {"load", len(todo.Load)}, {"join", len(todo.Join)}, {"reinstall", len(todo.Reinstall)}, {"close", len(todo.Close)}, {"trash", len(todo.Trash)},
 	} {
 		if one.n > 0 {
 			words = append(words, one.word)

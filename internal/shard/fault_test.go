@@ -452,8 +452,8 @@ func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 	s.publish()
 	routes := s.routes.Load()
 	s.mu.Unlock()
-	if len(todo.Create)+len(todo.Adopt)+len(todo.Close) != 0 || len(routes.byName) != hash4.Groups {
-		t.Errorf("%d to create, %d to adopt, %d to close; %d groups have a route", len(todo.Create), len(todo.Adopt), len(todo.Close), len(routes.byName))
+	if len(todo.Create)+len(todo.Announce)+len(todo.Close) != 0 || len(routes.byName) != hash4.Groups {
+		t.Errorf("%d to create, %d to announce, %d to close; %d groups have a route", len(todo.Create), len(todo.Announce), len(todo.Close), len(routes.byName))
 	}
 }
 

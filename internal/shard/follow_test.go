@@ -188,7 +188,7 @@ func TestNewTargetIsCreatedAndReported(t *testing.T) {
 	}
 }
 
-func TestCreatedGroupWhoseStateWasNotWrittenIsAdopted(t *testing.T) {
+func TestCreatedGroupWhoseStateWasNotWrittenIsAnnounced(t *testing.T) {
 	registry := newRegistry(hash4, "s1")
 	f := start(t, registry, nil).ready()
 	f.put(1, []byte("x"))

@@ -63,8 +63,8 @@ func (h hands) Load(g *groupReplica) { h.s.wait.Go(func() { h.s.loading.loadOne(
 // Join implements follow.Hands.
 func (h hands) Join(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.join(g) }) }
 
-// Mend implements follow.Hands.
-func (h hands) Mend(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.mendTail(g) }) }
+// Reinstall implements follow.Hands.
+func (h hands) Reinstall(g *groupReplica) { h.s.wait.Go(func() { h.s.installer.reinstall(g) }) }
 
 // LoadNow implements follow.Hands.
 func (h hands) LoadNow(ctx context.Context, g *groupReplica) { h.s.loading.loadOne(ctx, g, nil) }
@@ -123,8 +123,8 @@ func (h hands) Create(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// Begin implements follow.Hands. What is in the way of the new folder is no member any more, or never was one here.
-func (h hands) Begin(state placement.Group) error {
+// MakeFolder implements follow.Hands. What is in the way of the new folder is no member any more, or never was one here.
+func (h hands) MakeFolder(state placement.Group) error {
 	s := h.s
 	s.mu.Lock()
 	before := s.groups[state.UUID]

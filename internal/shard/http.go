@@ -49,8 +49,8 @@ func (s *Shard) Status() status.Shard {
 		st.Groups[i].CutBytes = cut[st.Groups[i].UUID]
 	}
 	slices.SortFunc(st.Strays, func(a, b status.Stray) int { return cmp.Compare(a.UUID, b.UUID) })
-	if s.loading.memory != nil {
-		st.Problems = append(st.Problems, s.loading.memory.Error())
+	if s.loading.tooSmall != nil {
+		st.Problems = append(st.Problems, s.loading.tooSmall.Error())
 	}
 	st.VolumeSilent, st.Problems = s.problems.has(host.VolumeSilent), append(st.Problems, s.problems.words()...)
 	slices.Sort(st.Problems)

@@ -63,7 +63,7 @@ func newInstaller(s *Shard) *installer {
 func (i *installer) endFetch(g *groupReplica) {
 	i.mu.Lock()
 	g.EndFetch()
-	torn := g.Phase.Torn()
+	torn := g.Phase.LacksEntries()
 	i.mu.Unlock()
 	g.copying.Store(nil)
 	if torn {

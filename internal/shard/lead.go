@@ -54,7 +54,7 @@ type steerer struct {
 
 	copies       func() int              // of each group that are wanted
 	isSilent     func(shard string) bool // a peer was found to be silent; peers.heard has its groups looked at when it is heard
-	forget       func(ctx context.Context, sv *served, why error)
+	withdraw     func(ctx context.Context, sv *served, why error)
 	installAgain func(ctx context.Context, g *groupReplica, from uint64)
 	replicaFile  func(g *groupReplica, raftID uint64) format.ReplicaFile
 }
@@ -62,7 +62,7 @@ type steerer struct {
 func newSteerer(s *Shard) *steerer {
 	return &steerer{
 		steering: newSteering(), cfg: &s.cfg, follower: s.follower, mu: &s.mu, routes: &s.routes, problems: &s.problems, logger: s.logger,
-		copies: func() int { return s.meta.Copies }, isSilent: s.peers.isSilent, forget: s.installer.forget, installAgain: s.installer.installAgain,
+		copies: func() int { return s.meta.Copies }, isSilent: s.peers.isSilent, withdraw: s.installer.withdraw, installAgain: s.installer.installAgain,
 		replicaFile: s.volume.replicaFile,
 	}
 }
@@ -213,7 +213,7 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 		}
 		status := sv.replica.Status()
 		if errors.Is(status.Err, replica.ErrLostEntries) {
-			q.forget(ctx, sv, status.Err)
+			q.withdraw(ctx, sv, status.Err)
 			return false
 		}
 		if !status.Leader {

@@ -48,7 +48,7 @@ type loading struct {
 	endedAt    time.Time
 	deviceRate float64 // bytes per second; 0: not measured
 	need       int64   // memory of all groups, bytes
-	memory     error   // why not everything could be loaded; nil: it could
+	tooSmall   error   // the limit of memory, because of which not everything could be loaded; nil: everything could
 }
 
 func newLoading(s *Shard) *loading {
@@ -90,7 +90,7 @@ func (l *loading) takePending() []*groupReplica {
 	var groups []*groupReplica
 	for _, g := range l.groups {
 		if !g.Standing.Apart() && g.Phase == member.Pending {
-			g.Happens(member.Begin, l.logger)
+			g.Happens(member.LoadBegins, l.logger)
 			l.health(g, false)
 			groups = append(groups, g)
 		}
@@ -130,7 +130,7 @@ func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
 	if limit == 0 || l.need <= limit {
 		return groups
 	}
-	l.memory = fmt.Errorf("%w: the groups of this shard need %d bytes, the limit is %d: raise the limit, move groups away, "+
+	l.tooSmall = fmt.Errorf("%w: the groups of this shard need %d bytes, the limit is %d: raise the limit, move groups away, "+
 		"or take residency Index", group.ErrMemory, l.need, limit)
 	l.logger.Error("the memory limit is too small", "need_bytes", l.need, "limit_bytes", limit)
 	taken := int64(0)
@@ -140,7 +140,7 @@ func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
 			return false
 		}
 		g.Happens(member.Failing, l.logger)
-		g.Err = fmt.Errorf("it needs %d bytes: %w", g.need.MemoryBytes, l.memory)
+		g.Err = fmt.Errorf("it needs %d bytes: %w", g.need.MemoryBytes, l.tooSmall)
 		return true
 	})
 }
@@ -297,8 +297,8 @@ func (l *loading) state() (recordv1.ShardState, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.memory != nil:
-		return recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, l.memory.Error()
+	case l.tooSmall != nil:
+		return recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL, l.tooSmall.Error()
 	case !l.begun():
 		return recordv1.ShardState_SHARD_STATE_PENDING, "it waits for etcd's first answer"
 	case l.endedAt.IsZero():

@@ -19,7 +19,7 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
 		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
 	})}
-	if err := (hands{s}).Begin(state); err != nil {
+	if err := (hands{s}).MakeFolder(state); err != nil {
 		t.Fatal(err)
 	}
 	s.loading.beganAt = time.Time{} // a new start

@@ -23,8 +23,8 @@ const (
 	barrenTime = time.Second
 	// roomPasses is for how many passes one waits for room: others may take what was made.
 	roomPasses = 4
-	// lowSegments is the number of segments for which there is room above the reserve, or little is left; on a small
-	// volume a part of it is enough.
+	// lowSegments: little room is left where it is not enough for two segments above the reserve; on a small volume,
+	// where it is less than a sixteenth (lowPart) of it.
 	lowSegments = 2
 	lowPart     = 16
 )

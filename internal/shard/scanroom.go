@@ -14,7 +14,8 @@ import (
 const (
 	// cutOffAfter is how long nobody has read a scan that is taken for cut off: who lost a connection is back by then.
 	cutOffAfter = 10 * time.Second
-	// scansPart of the volume is what scans may keep, or those that are cut off are given up although there is room.
+	// scansPart: where scans keep more than a sixteenth of the volume, those that are cut off are given up although
+	// there is room.
 	scansPart = 16
 )
 

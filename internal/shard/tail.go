@@ -54,8 +54,8 @@ func (i *installer) replaceForgetful(ctx context.Context, g *groupReplica) {
 	}
 }
 
-// mendTail installs a torn replica in place, or gives it up.
-func (i *installer) mendTail(g *groupReplica) {
+// reinstall installs a torn replica in place, or gives it up.
+func (i *installer) reinstall(g *groupReplica) {
 	defer i.endFetch(g)
 	i.mu.Lock()
 	ctx, forgetful := g.Fetch, g.Phase == member.Forgetful
@@ -83,7 +83,7 @@ func (i *installer) mendTail(g *groupReplica) {
 	i.logger.Warn("a replica with a damaged tail was installed anew: another copy holds all that it had", "group", g.Name)
 	i.loading.loadOne(i.ctx, g, nil)
 	i.mu.Lock()
-	torn := g.Phase.Torn()
+	torn := g.Phase.LacksEntries()
 	i.mu.Unlock()
 	if torn {
 		pause.Sleep(ctx, installPauses.Most) // the disk is bad: not again and again without a pause
@@ -128,8 +128,8 @@ func (i *installer) giveUp(g *groupReplica, why error) {
 	i.follower.Nudge()
 }
 
-// forget takes a replica out of service that lacks entries which its leader counts on.
-func (i *installer) forget(ctx context.Context, sv *served, why error) {
+// withdraw takes a replica out of service that lacks entries which its leader counts on.
+func (i *installer) withdraw(ctx context.Context, sv *served, why error) {
 	g := sv.group
 	closed, err := i.pause(ctx, g, sv)
 	if !closed {

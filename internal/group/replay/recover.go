@@ -6,7 +6,7 @@ import "sheaf.dev/sheaf/internal/group/format"
 type Recovered struct {
 	*Walk
 	End      int64  // the log goes on there
-	VoteLost bool   // see Walk.lostState
+	VoteLost bool   // see Walk.LostState
 	Cut      bool   // a torn tail begins at end: it must be removed
 	CutBytes int64  // of it, without the zeros at its end
 	reach    uint64 // no entry that counts has a greater index: whole ones behind bad bytes say so

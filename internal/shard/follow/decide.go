@@ -11,22 +11,22 @@ import (
 
 // Work is what was decided, and is to be done.
 type Work[R any] struct {
-	Create  []placement.Group // targets without members: make the group here
-	Adopt   []placement.Group // groups made here whose state was not written to etcd
-	Begin   []placement.Group // a learner of this shard is recorded, and has no folder yet
-	Confess []placement.Group // this shard is a member without its data
-	Claim   []placement.Group // a member is here of which etcd does not know where it is
-	Load    []R               // became this shard's after the first load
-	Join    []R               // have a folder, and are to be installed
-	Mend    []R               // are torn, and are to be installed in place
-	Close   []R               // is served and no longer this shard's; its files stay: nobody said that it lives elsewhere
-	Trash   []R               // has left its group
-	Later   bool              // something waits for what is under way
+	Create     []placement.Group // targets without members: make the group here
+	Announce   []placement.Group // groups made here whose state was not written to etcd
+	MakeFolder []placement.Group // a learner of this shard is recorded, and has no folder yet
+	Confess    []placement.Group // this shard is a member without its data
+	Claim      []placement.Group // a member is here of which etcd does not know where it is
+	Load       []R               // became this shard's after the first load
+	Join       []R               // have a folder, and are to be installed
+	Reinstall  []R               // are torn, and are to be installed in place
+	Close      []R               // is served and no longer this shard's; its files stay: nobody said that it lives elsewhere
+	Trash      []R               // has left its group
+	Later      bool              // something waits for what is under way
 }
 
 // groups are those about which etcd is told, or for which a folder is made.
 func (w *Work[R]) groups() []placement.Group {
-	return slices.Concat(w.Create, w.Adopt, w.Begin, w.Confess, w.Claim)
+	return slices.Concat(w.Create, w.Announce, w.MakeFolder, w.Confess, w.Claim)
 }
 
 // acts tells whether anything is made or taken away on the word of etcd.
@@ -110,20 +110,20 @@ func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.Vi
 	}
 	switch a.Kind {
 	case member.Load:
-		owned.Known().Happens(member.Begin, f.Logger)
+		owned.Known().Happens(member.LoadBegins, f.Logger)
 		todo.Load = append(todo.Load, owned)
 	case member.Join:
 		owned.BeginFetch(f.Background)
 		todo.Join = append(todo.Join, owned)
-	case member.Mend:
+	case member.Reinstall:
 		owned.BeginFetch(f.Background)
-		todo.Mend = append(todo.Mend, owned)
+		todo.Reinstall = append(todo.Reinstall, owned)
 	case member.Create:
 		todo.Create = append(todo.Create, state)
-	case member.Adopt:
-		todo.Adopt = append(todo.Adopt, state)
-	case member.Start:
-		todo.Begin = append(todo.Begin, state)
+	case member.Announce:
+		todo.Announce = append(todo.Announce, state)
+	case member.MakeFolder:
+		todo.MakeFolder = append(todo.MakeFolder, state)
 	case member.Claim:
 		todo.Claim = append(todo.Claim, state)
 	case member.Confess:

@@ -84,11 +84,11 @@ type Hands[R Owned] interface {
 	// Connect keeps connections to these shards, and no others.
 	Connect(shards []string)
 
-	// Load, Join and Mend begin to load a replica, to install one that has nothing yet, and one that is torn. They do
+	// Load, Join and Reinstall begin to load a replica, to install one that has nothing yet, and one that is torn. They do
 	// not wait.
 	Load(r R)
 	Join(r R)
-	Mend(r R)
+	Reinstall(r R)
 	// LoadNow loads a replica. Whether it serves then, its Node says.
 	LoadNow(ctx context.Context, r R)
 	// Close takes a replica out of service. Its files stay.
@@ -97,8 +97,8 @@ type Hands[R Owned] interface {
 	Trash(ctx context.Context, r R) error
 	// Create makes a group, and loads it.
 	Create(ctx context.Context, state placement.Group) error
-	// Begin makes the folder of a learner of this shard.
-	Begin(state placement.Group) error
+	// MakeFolder makes the folder of a learner of this shard.
+	MakeFolder(state placement.Group) error
 }
 
 // Follower follows etcd for one shard. Start comes first, then Run and Thaw side by side; everything else is safe for
@@ -222,7 +222,7 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	f.Lock.Unlock()
 	if todo.acts() && f.remember(view) != nil {
 		// An older etcd could not be told from this one later: what may wait does.
-		todo = Work[R]{Load: todo.Load, Join: todo.Join, Mend: todo.Mend, Close: todo.Close, Later: true}
+		todo = Work[R]{Load: todo.Load, Join: todo.Join, Reinstall: todo.Reinstall, Close: todo.Close, Later: true}
 	}
 
 	for _, r := range todo.Close {
@@ -236,8 +236,8 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	for _, r := range todo.Join {
 		f.Hands.Join(r)
 	}
-	for _, r := range todo.Mend {
-		f.Hands.Mend(r)
+	for _, r := range todo.Reinstall {
+		f.Hands.Reinstall(r)
 	}
 	for _, r := range todo.Trash {
 		name := r.Known().Name
@@ -257,11 +257,11 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	for _, some := range []struct {
 		groups []placement.Group
 		do     func(ctx context.Context, state placement.Group) error
-	}{{todo.Create, f.create}, {todo.Adopt, f.adopt}, {todo.Confess, f.confess}, {todo.Claim, f.claim}} {
+	}{{todo.Create, f.create}, {todo.Announce, f.announce}, {todo.Confess, f.confess}, {todo.Claim, f.claim}} {
 		failed = f.inParallel(ctx, some.groups, some.do) || failed
 	}
-	notBegun := f.inParallel(ctx, todo.Begin, func(_ context.Context, state placement.Group) error { return f.Hands.Begin(state) })
-	if len(todo.Begin) > 0 && !notBegun {
+	notBegun := f.inParallel(ctx, todo.MakeFolder, func(_ context.Context, state placement.Group) error { return f.Hands.MakeFolder(state) })
+	if len(todo.MakeFolder) > 0 && !notBegun {
 		return f.Reconcile(ctx) || unfinished // which installs them
 	}
 	return unfinished || notBegun || failed

@@ -21,11 +21,11 @@ func (f *Follower[R]) create(ctx context.Context, state placement.Group) error {
 	if err := f.Hands.Create(ctx, state); err != nil {
 		return fmt.Errorf("creating it: %w", err)
 	}
-	return f.adopt(ctx, state)
+	return f.announce(ctx, state)
 }
 
-// adopt tells etcd that the group is here. Its folder was made here for just this group, as its UUID says.
-func (f *Follower[R]) adopt(ctx context.Context, state placement.Group) error {
+// announce tells etcd that the group is here. Its folder was made here for just this group, as its UUID says.
+func (f *Follower[R]) announce(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
 	owned, ok := f.Replicas[state.UUID]
 	if !ok {
@@ -35,7 +35,7 @@ func (f *Follower[R]) adopt(ctx context.Context, state placement.Group) error {
 	r := owned.Known()
 	pending := r.Phase == member.Pending && f.Hands.LoadBegun()
 	if pending {
-		r.Happens(member.Begin, f.Logger)
+		r.Happens(member.LoadBegins, f.Logger)
 	}
 	f.Lock.Unlock()
 	if pending {
@@ -95,7 +95,7 @@ func (f *Follower[R]) claim(ctx context.Context, state placement.Group) error {
 		f.Lock.Unlock()
 		return nil
 	}
-	raftID, forgotten := owned.Known().RaftID, member.Forgotten(state, facts(owned, state))
+	raftID, forgotten := owned.Known().RaftID, member.EtcdIsBehind(state, facts(owned, state))
 	role, _ := role(owned)
 	f.Lock.Unlock()
 	state.Members = slices.Clone(state.Members)

@@ -64,20 +64,20 @@ type Kind int
 
 // The kinds.
 const (
-	Nothing  Kind = iota
-	Load          // load its folder and serve it
-	Join          // install it from another copy, then load it
-	Mend          // install it in place, or give it up
-	Create        // make the group here
-	Adopt         // tell etcd that the group, which was made here, is here
-	Start         // make the folder of a learner that is to join
-	Claim         // tell etcd that a member is here of which it does not know where it is
-	Confess       // tell etcd that a member is not here, or not whole
-	Lose          // note that a member is not here: no other copy replaces it
-	Keep          // do not serve it, and delete nothing
-	EndFetch      // end the install that is under way, and decide again
-	Trash         // take it out of service, and put its files into the trash
-	kinds         // how many there are
+	Nothing    Kind = iota
+	Load            // load its folder and serve it
+	Join            // install it from another copy, then load it
+	Reinstall       // install it in place, or give it up
+	Create          // make the group here
+	Announce        // tell etcd that the group, which was made here, is here
+	MakeFolder      // make the folder of a learner that is to join
+	Claim           // tell etcd that a member is here of which it does not know where it is
+	Confess         // tell etcd that a member is not here, or not whole
+	Lose            // note that a member is not here: no other copy replaces it
+	Keep            // do not serve it, and delete nothing
+	EndFetch        // end the install that is under way, and decide again
+	Trash           // take it out of service, and put its files into the trash
+	kinds           // how many there are
 )
 
 func (k Kind) String() string {
@@ -85,7 +85,7 @@ func (k Kind) String() string {
 		return "unknown"
 	}
 	return [...]string{
-		"Nothing", "Load", "Join", "Mend", "Create", "Adopt", "Start", "Claim", "Confess", "Lose", "Keep", "EndFetch",
+		"Nothing", "Load", "Join", "Reinstall", "Create", "Announce", "MakeFolder", "Claim", "Confess", "Lose", "Keep", "EndFetch",
 		"Trash",
 	}[k]
 }
@@ -125,7 +125,7 @@ func Decide(v *View, r *Replica) Action {
 		a := v.goOn(r)
 		a.Named = true
 		return a
-	case !r.Foreign && (r.isLookedFor(v.Group) || len(here) == 0 && Forgotten(v.Group, r)):
+	case !r.Foreign && (r.isLookedFor(v.Group) || len(here) == 0 && EtcdIsBehind(v.Group, r)):
 		return does(Claim, r)
 	case v.Left(r) && (!r.Foreign && !r.Unreadable || len(here) > 0):
 		return leave(r)
@@ -137,7 +137,7 @@ func Decide(v *View, r *Replica) Action {
 // a replica that is no member any more from doing harm.
 func (v *View) whileSetBack(r *Replica) Action {
 	switch here := v.here(); {
-	case r == nil || r.Phase == Lost || r.Phase.Torn() || r.Foreign || r.Serves || r.Phase == Joining:
+	case r == nil || r.Phase == Lost || r.Phase.LacksEntries() || r.Foreign || r.Serves || r.Phase == Joining:
 		return stay(r)
 	case r.Name == v.Group.Name && r.isOneOf(here):
 		return v.goOn(r)
@@ -156,7 +156,7 @@ func (v *View) goOn(r *Replica) Action {
 	case r.Phase == Joining && free:
 		return Action{Kind: Join}
 	case (r.Phase == Torn || r.Phase == Forgetful) && free:
-		return Action{Kind: Mend}
+		return Action{Kind: Reinstall}
 	case r.Phase == GivenUp:
 		return Action{Kind: Confess}
 	}
@@ -168,7 +168,7 @@ func (v *View) goOn(r *Replica) Action {
 func (v *View) withoutData(r *Replica, here []placement.Member) Action {
 	switch {
 	case isLearner(here) && v.LoadBegun && !v.Spent[here[0].RaftID]:
-		return does(Start, r)
+		return does(MakeFolder, r)
 	case len(here) > 0 && IsShared(v.Group):
 		return does(Confess, r)
 	case len(here) == 0 && v.isMember() && IsShared(v.Group):
@@ -206,7 +206,7 @@ func (v *View) notHere(r *Replica, here []placement.Member) Action {
 		if r == nil || r.Unreadable {
 			return does(Create, r) // a crash while it was made leaves a folder without a manifest: making it again clears that
 		}
-		return Action{Kind: Adopt, Standing: Standing{Reason: Unconfirmed}}
+		return Action{Kind: Announce, Standing: Standing{Reason: Unconfirmed}}
 	case r != nil:
 		return keep(Standing{Reason: Elsewhere})
 	}

@@ -59,11 +59,11 @@ func confirmed(r *Replica)  { r.Confirmed = 101 }
 var situations = []situation{
 	//                                    none Pending Joining Loading Serving Failed Torn Forgetful GivenUp Lost
 	{"a voter here", members(7, with(on(here, 1, placement.Voter))...), nil,
-		"Confess Load Join Nothing Nothing Nothing Mend Mend Confess Confess"},
+		"Confess Load Join Nothing Nothing Nothing Reinstall Reinstall Confess Confess"},
 	{"a learner here", members(7, with(on(here, 1, placement.Learner))...), nil,
-		"Start Load Join Nothing Nothing Nothing Mend Mend Confess Start"},
+		"MakeFolder Load Join Nothing Nothing Nothing Reinstall Reinstall Confess MakeFolder"},
 	{"the only copy is here", members(0, on(here, 1, placement.Voter)), nil,
-		"Lose Load Join Nothing Nothing Nothing Mend Mend Confess Nothing"},
+		"Lose Load Join Nothing Nothing Nothing Reinstall Reinstall Confess Nothing"},
 	{"a voter here, before the first load", and(members(7, with(on(here, 1, placement.Voter))...), early), nil,
 		"Confess Nothing Nothing Nothing Nothing Nothing Nothing Nothing Confess Confess"},
 	{"a voter here, as it fetches", members(7, with(on(here, 1, placement.Voter))...), fetching,
@@ -93,19 +93,19 @@ var situations = []situation{
 	{"only others, while etcd was set back", and(members(7, others...), setBack), nil,
 		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
 	{"another learner here", members(7, with(on(here, 9, placement.Learner))...), nil,
-		"Start Trash Trash Trash Trash Trash Trash Trash Trash Start"},
+		"MakeFolder Trash Trash Trash Trash Trash Trash Trash Trash MakeFolder"},
 	{"another learner here, that was begun before", and(members(7, with(on(here, 9, placement.Learner))...), spent), nil,
 		"Confess Trash Trash Trash Trash Trash Trash Trash Trash Confess"},
 	{"another learner here, before the first load", and(members(7, with(on(here, 9, placement.Learner))...), early), nil,
 		"Confess Trash Trash Trash Trash Trash Trash Trash Trash Confess"},
 	{"another learner here, and nothing is known of the folder", members(7, with(on(here, 9, placement.Learner))...), nameless,
-		"Start Start Start Start Start Start Start Start Start Start"},
+		"MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder"},
 	{"another learner here, made elsewhere", members(7, with(on(here, 9, placement.Learner))...), foreign,
-		"Start Trash Trash Trash Trash Trash Trash Trash Trash Start"},
+		"MakeFolder Trash Trash Trash Trash Trash Trash Trash Trash MakeFolder"},
 	{"another learner here, without a manifest", members(7, with(on(here, 9, placement.Learner))...), unreadable,
-		"Start Trash Trash Trash Trash Trash Trash Trash Trash Start"},
+		"MakeFolder Trash Trash Trash Trash Trash Trash Trash Trash MakeFolder"},
 	{"another learner here, made here and never told", members(7, with(on(here, 9, placement.Learner))...), untold,
-		"Start Trash Trash Trash Trash Trash Trash Trash Trash Start"},
+		"MakeFolder Trash Trash Trash Trash Trash Trash Trash Trash MakeFolder"},
 	{"another voter here, in an older membership", members(6, with(on(here, 9, placement.Voter))...), nil,
 		"Confess Lose Trash Lose Lose Lose Lose Lose Lose Confess"},
 	{"another voter here, made here and never told", members(6, with(on(here, 9, placement.Voter))...), untold,
@@ -121,13 +121,13 @@ var situations = []situation{
 	{"no members", members(0), nil,
 		"Nothing Keep Trash Keep Keep Keep Keep Keep Keep Keep"},
 	{"no members, and it is to be made here", and(members(0), target), nil,
-		"Create Adopt Trash Adopt Adopt Adopt Adopt Adopt Adopt Adopt"},
+		"Create Announce Trash Announce Announce Announce Announce Announce Announce Announce"},
 	{"no members, and it is to be made here, without a manifest", and(members(0), target), unreadable,
 		"Create Create Create Create Create Create Create Create Create Create"},
 	{"no members, in a view that is older than what was told", and(members(0), target), confirmed,
 		"Create Nothing Trash Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
 	{"no members, in a view that is as new", and(members(0), target, later), confirmed,
-		"Create Adopt Trash Adopt Adopt Adopt Adopt Adopt Adopt Adopt"},
+		"Create Announce Trash Announce Announce Announce Announce Announce Announce Announce"},
 	{"etcd does not know it", unknown, nil,
 		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Nothing"},
 	{"etcd does not know it, and was set back", and(unknown, setBack), nil,
@@ -172,7 +172,7 @@ func TestDecideSetsTheStanding(t *testing.T) {
 		{"other name", members(7), renamed, Standing{Reason: OtherName, Detail: "0"}, false},
 		{"other group", members(7), and(renamed, func(r *Replica) { r.Exchanged = "the files of 1" }),
 			Standing{Reason: OtherGroup, Detail: "the files of 1"}, false},
-		{"adopted", and(members(0), target), nil, Standing{Reason: Unconfirmed}, false},
+		{"announced", and(members(0), target), nil, Standing{Reason: Unconfirmed}, false},
 		{"lost", members(0, on(there, 1, placement.Voter)), func(r *Replica) { r.Standing.Reason = Elsewhere }, Standing{}, false},
 		{"set back", and(members(7, others...), setBack), untold, Standing{Reason: SetBack}, false},
 		{"set back, and elsewhere before", and(members(7, others...), setBack), func(r *Replica) { r.Standing.Reason = Elsewhere },
@@ -212,8 +212,8 @@ func TestEveryDecisionKeepsTheRules(t *testing.T) {
 // breaks says which rule an action breaks; empty: none.
 func breaks(v *View, r *Replica, a Action) string {
 	named := r != nil && r.RaftID != 0 && Names(v.Group, r.RaftID)
-	needs := slices.Contains([]Kind{Load, Join, Mend, Adopt, Claim, Keep, EndFetch, Trash}, a.Kind)
-	runs := slices.Contains([]Kind{Load, Join, Mend}, a.Kind)
+	needs := slices.Contains([]Kind{Load, Join, Reinstall, Announce, Claim, Keep, EndFetch, Trash}, a.Kind)
+	runs := slices.Contains([]Kind{Load, Join, Reinstall}, a.Kind)
 	switch {
 	case a.Kind < 0 || a.Kind >= kinds:
 		return "it is of no kind"
@@ -221,16 +221,16 @@ func breaks(v *View, r *Replica, a Action) string {
 		return "there is no replica"
 	case v.SetBack && a.Kind != Nothing && a.Kind != Load:
 		return "etcd was set back, and its word is taken (rule 9)"
-	case !v.LoadBegun && (runs || a.Kind == Start):
+	case !v.LoadBegun && (runs || a.Kind == MakeFolder):
 		return "the first load has not begun"
-	case a.Kind == Start && v.Spent[v.here()[0].RaftID]:
+	case a.Kind == MakeFolder && v.Spent[v.here()[0].RaftID]:
 		return "a Raft id is used twice (rule 7)"
 	case r == nil:
 		return ""
 	case r.Foreign && (runs || a.Kind == Claim):
 		return "it was made elsewhere, and runs (rule 7)"
 	case a.Kind == Load && r.Phase != Pending, a.Kind == Join && r.Phase != Joining,
-		a.Kind == Mend && r.Phase != Torn && r.Phase != Forgetful:
+		a.Kind == Reinstall && r.Phase != Torn && r.Phase != Forgetful:
 		return "its phase does not allow it"
 	case runs && a.Standing.Stray():
 		return "a stray is brought into service"
@@ -238,7 +238,7 @@ func breaks(v *View, r *Replica, a Action) string {
 		return "etcd names it, and its files are thrown away"
 	case a.Kind == Trash && r.Phase != Joining && v.Group.ConfIndex < r.KnownIndex:
 		return "it knows a later membership than etcd, and its files are thrown away"
-	case r.Fetching && (a.Kind == Trash || a.Kind == Join || a.Kind == Mend):
+	case r.Fetching && (a.Kind == Trash || a.Kind == Join || a.Kind == Reinstall):
 		return "files are being installed"
 	case r.Phase == Lost && (a.Kind == Claim || a.Kind == Trash || a.Named):
 		return "it is lost"
@@ -258,7 +258,7 @@ func TestPhases(t *testing.T) {
 				t.Errorf("%v after %v: %v, and it is not here", phase, event, next)
 			case next == Serving && phase != Loading && phase != Torn && phase != Serving:
 				t.Errorf("%v after %v serves", phase, event)
-			case (phase == GivenUp || phase == Forgetful) && !next.Torn() && next != Lost:
+			case (phase == GivenUp || phase == Forgetful) && !next.LacksEntries() && next != Lost:
 				t.Errorf("%v after %v: %v, and entries are missing", phase, event, next)
 			}
 		}

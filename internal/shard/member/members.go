@@ -35,9 +35,9 @@ func Names(group placement.Group, raftID uint64) bool {
 	return slices.ContainsFunc(group.Members, func(m placement.Member) bool { return m.RaftID == raftID })
 }
 
-// Forgotten tells whether etcd does not name the replica, and the membership that the replica knows, with itself in
+// EtcdIsBehind tells whether etcd does not name the replica, and the membership that the replica knows, with itself in
 // it, is later than etcd's.
-func Forgotten(group placement.Group, r *Replica) bool {
+func EtcdIsBehind(group placement.Group, r *Replica) bool {
 	return len(group.Members) > 0 && !Names(group, r.RaftID) && r.KnownIndex > group.ConfIndex && r.InConf
 }
 

@@ -27,25 +27,25 @@ func (p Phase) String() string {
 // Broken tells whether a person is shown the phase as a failure. The replica's error says which.
 func (p Phase) Broken() bool { return p >= Failed }
 
-// Torn tells whether entries are missing that count.
-func (p Phase) Torn() bool { return p == Torn || p == Forgetful || p == GivenUp }
+// LacksEntries tells whether entries are missing that count.
+func (p Phase) LacksEntries() bool { return p == Torn || p == Forgetful || p == GivenUp }
 
 // Event is what happens to a replica.
 type Event int
 
 // The events.
 const (
-	Begin     Event = iota // its load begins
-	Installed              // the files of another copy are in its place
-	Loaded                 // its load has ended, and its node runs
-	Failing                // its load has ended with an error
-	Tearing                // its load has ended with an error: its tail is damaged
-	Paused                 // its log was closed, to be loaded again or to be found forgetful
-	Forgot                 // its leader counts on entries that it does not have
-	Abandoned              // it is given up
-	SetAside               // etcd says that it is elsewhere: it stops to serve
-	Missing                // etcd says that it is here, and it is not
-	events                 // how many there are
+	LoadBegins Event = iota // its load begins
+	Installed               // the files of another copy are in its place
+	Loaded                  // its load has ended, and its node runs
+	Failing                 // its load has ended with an error
+	Tearing                 // its load has ended with an error: its tail is damaged
+	Paused                  // its log was closed, to be loaded again or to be found forgetful
+	Forgot                  // its leader counts on entries that it does not have
+	Abandoned               // it is given up
+	SetAside                // etcd says that it is elsewhere: it stops to serve
+	Missing                 // etcd says that it is here, and it is not
+	events                  // how many there are
 )
 
 func (e Event) String() string {
@@ -53,7 +53,7 @@ func (e Event) String() string {
 		return "unknown"
 	}
 	return [...]string{
-		"Begin", "Installed", "Loaded", "Failing", "Tearing", "Paused", "Forgot", "Abandoned", "SetAside", "Missing",
+		"LoadBegins", "Installed", "Loaded", "Failing", "Tearing", "Paused", "Forgot", "Abandoned", "SetAside", "Missing",
 	}[e]
 }
 
@@ -61,7 +61,7 @@ func (e Event) String() string {
 // after the replica was set aside or found forgetful: what was decided meanwhile stays.
 var transitions = map[Phase]map[Event]Phase{
 	Pending: {
-		Begin: Loading, SetAside: Pending, Forgot: Forgetful,
+		LoadBegins: Loading, SetAside: Pending, Forgot: Forgetful,
 		Paused: Pending, Loaded: Pending, Failing: Failed, Tearing: Torn, // of a load that began before
 	},
 	Joining:   {Installed: Loading},
