@@ -1,12 +1,75 @@
 package shard
 
 import (
+	"cmp"
 	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/move"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/serve"
 )
+
+// groupStatuses describes the groups of this shard by name.
+func (s *Shard) groupStatuses() []*recordv1.Group {
+	s.mu.Lock()
+	groups := make([]*groupReplica, 0, len(s.groups))
+	out := make([]*recordv1.Group, 0, len(s.groups))
+	for _, g := range s.groups {
+		if g.Standing.Apart() {
+			continue
+		}
+		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: g.state(), Lost: g.lost()}
+		p.Outcome = outcomeOf(g.report.Outcome)
+		p.RaftId, p.Copy = g.RaftID, g.copyTo(s.cfg.Name)
+		if g.Err != nil {
+			p.Message = g.Err.Error()
+		}
+		groups, out = append(groups, g), append(out, p)
+	}
+	s.mu.Unlock()
+	for i, g := range groups {
+		if sv := g.served.Load(); sv != nil {
+			describe(out[i], sv)
+		}
+	}
+	slices.SortFunc(out, func(a, b *recordv1.Group) int { return cmp.Compare(a.GetGroup(), b.GetGroup()) })
+	return out
+}
+
+// describe fills in what only a serving group can tell.
+func describe(p *recordv1.Group, sv *served) {
+	stats, node := sv.log.Stats(), sv.replica.Status()
+	p.Leader = node.Leader
+	describeMembers(p, sv, node)
+	p.AppliedIndex = node.AppliedIndex
+	p.Records, p.StoredBytes, p.SupersededBytes = stats.Records, stats.StoredBytes, stats.SupersededBytes
+	p.Segments, p.MemoryBytes = int32(stats.Segments), stats.MemoryBytes
+	p.Damages = serve.DamagesOf(stats.Damages)
+	if len(stats.Damages) > 0 {
+		p.State = recordv1.GroupState_GROUP_STATE_DAMAGED
+		p.Message = "some stored bytes are bad and answer DATA_LOSS: restore these records, or accept the loss"
+	}
+	if node.Err != nil {
+		p.Message = "reads are served, writes are not: " + node.Err.Error()
+	}
+}
+
+func outcomeOf(o group.Outcome) recordv1.LoadOutcome {
+	switch o {
+	case group.Loaded:
+		return recordv1.LoadOutcome_LOAD_OUTCOME_LOADED
+	case group.Truncated:
+		return recordv1.LoadOutcome_LOAD_OUTCOME_TRUNCATED
+	case group.Damaged:
+		return recordv1.LoadOutcome_LOAD_OUTCOME_DAMAGED
+	default:
+		return recordv1.LoadOutcome_LOAD_OUTCOME_UNSPECIFIED
+	}
+}
 
 // describeFacts adds what is newer in memory than in the manifest.
 func (sv *served) describeFacts(p *recordv1.GroupFacts) {
@@ -25,4 +88,48 @@ func (sv *served) describeFacts(p *recordv1.GroupFacts) {
 // learnersOf are all, also those that are voters until both memberships have agreed.
 func learnersOf(conf *raftpb.ConfState) []uint64 {
 	return slices.Concat(conf.GetLearners(), conf.GetLearnersNext())
+}
+
+// roleOf is what a replica is in its group, as it knows.
+func roleOf(node replica.Status, raftID uint64) recordv1.MemberRole {
+	switch {
+	case node.Removed:
+		return recordv1.MemberRole_MEMBER_ROLE_REMOVED
+	case node.Learner:
+		return recordv1.MemberRole_MEMBER_ROLE_LEARNER
+	case node.LeaderID == raftID:
+		return recordv1.MemberRole_MEMBER_ROLE_LEADER
+	default:
+		return recordv1.MemberRole_MEMBER_ROLE_VOTER
+	}
+}
+
+// describeMembers tells what a replica is, and, where it leads, how the members of its group are.
+func describeMembers(p *recordv1.Group, sv *served, node replica.Status) {
+	p.RaftId, p.Role = sv.raftID, roleOf(node, sv.raftID)
+	if !node.Leader {
+		return
+	}
+	m := sv.replica.Members()
+	for _, one := range m.Progress {
+		member := &recordv1.Member{RaftId: one.ID, MatchIndex: one.Match, Role: recordv1.MemberRole_MEMBER_ROLE_VOTER}
+		member.Shard, _ = sv.group.Route(one.ID)
+		switch {
+		case one.ID == sv.raftID:
+			member.Role, member.MatchIndex, member.Shard = recordv1.MemberRole_MEMBER_ROLE_LEADER, m.LastIndex, p.GetShard()
+			member.Active, member.CaughtUp = true, true
+			lag := uint64(0)
+			p.MatchIndex, p.LagEntries = &member.MatchIndex, &lag
+		case one.Learner:
+			member.Role = recordv1.MemberRole_MEMBER_ROLE_LEARNER
+		}
+		if one.ID != sv.raftID {
+			member.LagEntries = m.LastIndex - min(one.Match, m.LastIndex)
+			// RecentActive is taken back once per election timeout, until the next answer.
+			member.Active = !one.Down && (one.RecentActive || one.State == replica.StateReplicate)
+			member.NeedsFiles = one.State == replica.StateSnapshot
+			member.CaughtUp = member.GetActive() && one.State == replica.StateReplicate && member.GetLagEntries() <= move.CaughtUpEntries
+		}
+		p.Members = append(p.Members, member)
+	}
 }

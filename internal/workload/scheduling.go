@@ -78,6 +78,18 @@ func tolerates(s *v1alpha1.Scheduling, key string) bool {
 	return false
 }
 
+// spread keeps pods of one component of a store apart where that is possible.
+func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpreadConstraint {
+	key := store.Spec.Replication.TopologyKey
+	if key == "" {
+		key = corev1.LabelHostname
+	}
+	return []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name, component)},
+	}}
+}
+
 // apart keeps pods of one Deployment on different nodes: none gets two more than another one that could take them. With
 // more pods than nodes they share; a node that is cordoned, down, or tainted does not count. Pods of an older template
 // are not counted: they go.

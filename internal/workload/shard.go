@@ -222,18 +222,6 @@ func shardTolerations() []corev1.Toleration {
 	}
 }
 
-// spread keeps pods of one component of a store apart where that is possible.
-func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpreadConstraint {
-	key := store.Spec.Replication.TopologyKey
-	if key == "" {
-		key = corev1.LabelHostname
-	}
-	return []corev1.TopologySpreadConstraint{{
-		MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.ScheduleAnyway,
-		LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name, component)},
-	}}
-}
-
 // podSecurity satisfies Pod Security "restricted" and lets the user write to volumes.
 func podSecurity() *corev1.PodSecurityContext {
 	user, yes, policy := int64(User), true, corev1.FSGroupChangeOnRootMismatch
