@@ -3,15 +3,13 @@ package controllers
 import (
 	"context"
 
-	"sheaf.dev/sheaf/controllers/step"
-
 	. "github.com/onsi/gomega"
-
 	corev1 "k8s.io/api/core/v1"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/controllers/step"
 )
 
 var _ = Describe("What was found to be as wanted", func() {

@@ -12,17 +12,14 @@ import (
 	"time"
 
 	"github.com/onsi/ginkgo/v2"
-
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	. "github.com/onsi/gomega"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/loopback"
 	"sheaf.dev/sheaf/internal/workload"
 )

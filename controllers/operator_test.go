@@ -8,36 +8,27 @@ import (
 	"sync"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/diskset"
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/recordstore"
-	"sheaf.dev/sheaf/controllers/shardpool"
-
 	. "github.com/onsi/gomega"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	authorizationv1 "k8s.io/api/authorization/v1"
-
 	corev1 "k8s.io/api/core/v1"
-
 	rbacv1 "k8s.io/api/rbac/v1"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/config"
-
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/diskset"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/recordstore"
+	"sheaf.dev/sheaf/controllers/shardpool"
 )
 
 // manage starts a manager that acts as the operator, in one namespace, with what setup adds to it.

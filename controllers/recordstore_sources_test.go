@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -32,8 +32,6 @@ import (
 	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/issuertest"
 	"sheaf.dev/sheaf/internal/workload"
-
-	"github.com/google/uuid"
 )
 
 var certificates = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "CertificateList"}

@@ -7,20 +7,16 @@ import (
 	"strings"
 	"sync"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	. "github.com/onsi/gomega"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 )
 
 // calls counts what a reconcile asks of the API server. Reads come from a cache in the real operator, but for those of

@@ -4,13 +4,11 @@ import (
 	"context"
 	"slices"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	. "github.com/onsi/gomega"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 )
 
 var _ = Describe("Restarts of a store with several copies", func() {

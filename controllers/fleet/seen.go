@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/step"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
 )
 
 // ImageOf the only container of ours.

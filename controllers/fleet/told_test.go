@@ -6,11 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/step"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
 )
 
 // Fields that move by themselves. A field that is not here tells something: a change of it is written at once.

@@ -5,12 +5,10 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/workload"
 )
 

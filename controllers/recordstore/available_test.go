@@ -4,11 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 )
 
 func TestDecideAvailable(t *testing.T) {

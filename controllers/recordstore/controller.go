@@ -8,23 +8,14 @@ import (
 	"sync"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/controllers/trust"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
-
 	networkingv1 "k8s.io/api/networking/v1"
-
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
-
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,6 +26,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -84,11 +78,11 @@ type Reconciler struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
-	written sync.Map // of a store's UID: time.Time of the last write of its status
-	heard   sync.Map // of a store's UID: *heardTransport of the last look
-	spoken  sync.Map // of a store's UID: what the operator's credentials were made for
-	arrived arrivals
-	changed step.Pacer
+	written    sync.Map // of a store's UID: time.Time of the last write of its status
+	transports sync.Map // of a store's UID: *heardTransport of the last look
+	spoken     sync.Map // of a store's UID: what the operator's credentials were made for
+	arrived    arrivals
+	changed    step.Pacer
 }
 
 func (r *Reconciler) now() time.Time {

@@ -5,12 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/fleet/fleettest"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/fleet/fleettest"
 )
 
 func TestDecideRedundancy(t *testing.T) {

@@ -8,18 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/fleet/fleettest"
-	"sheaf.dev/sheaf/controllers/step"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/fleet/fleettest"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -135,15 +132,15 @@ func TestEtcdPodToReplace(t *testing.T) {
 func TestEtcdTroubleSaysTheLastWords(t *testing.T) {
 	pod := etcdPods(time.Now(), "0 crashed")[0]
 	pod.Status.ContainerStatuses[0].LastTerminationState.Terminated.Message = "sheaf: the folder is empty"
-	if got := etcdTrouble(&pod); got != "quotes-etcd-0: sheaf: the folder is empty" {
+	if got := podTrouble(&pod); got != "quotes-etcd-0: sheaf: the folder is empty" {
 		t.Error(got)
 	}
 	pod = etcdPods(time.Now(), "0 ready")[0]
-	if got := etcdTrouble(&pod); got != "" {
+	if got := podTrouble(&pod); got != "" {
 		t.Error(got)
 	}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node fits"}}
-	if got := etcdTrouble(&pod); !strings.Contains(got, "no node fits") {
+	if got := podTrouble(&pod); !strings.Contains(got, "no node fits") {
 		t.Error(got)
 	}
 }

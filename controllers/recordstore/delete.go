@@ -4,19 +4,15 @@ import (
 	"context"
 	"fmt"
 
-	"sheaf.dev/sheaf/controllers/step"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -26,7 +22,7 @@ import (
 func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (ctrl.Result, error) {
 	r.Placements.Close(client.ObjectKeyFromObject(store).String())
 	r.arrived.forget(store.UID)
-	r.heard.Delete(store.UID)
+	r.transports.Delete(store.UID)
 	r.spoken.Delete(store.UID)
 	if r.Trust != nil {
 		r.Trust.Forget(store)
@@ -72,6 +68,10 @@ func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.Recor
 	if err := r.Client.Delete(ctx, set, client.PropagationPolicy("Background")); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete StatefulSet %s: %w", client.ObjectKeyFromObject(set), err)
 	}
+	why := "deletionPolicy is Delete"
+	if !all {
+		why = "it has no volume"
+	}
 	for _, claim := range claims {
 		here := client.Preconditions{UID: &claim.UID}
 		if !all { // as it was seen: without a volume
@@ -81,7 +81,7 @@ func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.Recor
 			return fmt.Errorf("delete claim %s: %w", client.ObjectKeyFromObject(claim), err)
 		} else if err == nil {
 			step.Tell(ctx, r.Events, store, step.News{Reason: "ClaimDeleted", Action: "Delete", Object: claim,
-				Message: fmt.Sprintf("deleted PersistentVolumeClaim %s of etcd, as deletionPolicy is Delete", claim.Name)})
+				Message: fmt.Sprintf("deleted PersistentVolumeClaim %s of etcd, as %s", claim.Name, why)})
 		}
 	}
 	return nil

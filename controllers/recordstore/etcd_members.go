@@ -6,21 +6,17 @@ import (
 	"fmt"
 	"strings"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/step"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
-
 	storagev1 "k8s.io/api/storage/v1"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -71,7 +67,7 @@ func (o *observedMember) cause() string {
 	case pod.Spec.NodeName == "":
 		return o.unscheduled(bound)
 	}
-	if words := etcdTrouble(pod); words != "" {
+	if words := podTrouble(pod); words != "" {
 		return strings.TrimPrefix(words, pod.Name+": ")
 	}
 	return cmp.Or(o.joining(), o.withEvent(o.startWords()))
@@ -200,7 +196,7 @@ func eventsAbout(events []string, name string) []string {
 	return out
 }
 
-// fleet.ClassOf finds the class of the claim, and whether it exists.
+// classOf finds the class of the claim, and whether it exists.
 func (r *Reconciler) classOf(ctx context.Context, o *observedMember) error {
 	if name := o.Claim.Spec.StorageClassName; name != nil {
 		o.ClassName = *name

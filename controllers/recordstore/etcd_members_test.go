@@ -4,11 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	corev1 "k8s.io/api/core/v1"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/controllers/fleet"
 )
 
 func TestWhyAMemberOfEtcdIsNotWell(t *testing.T) {

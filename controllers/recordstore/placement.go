@@ -2,17 +2,17 @@ package recordstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/step"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -48,7 +48,7 @@ func (r *Reconciler) awaitEtcd(ctx context.Context, run *storeRun) step.Outcome 
 // emptyMember says whether a member has ended because it has no data where there was some.
 func (run *storeRun) emptyMember() bool {
 	return slices.ContainsFunc(run.members, func(o *observedMember) bool {
-		return o.Pod != nil && !o.well() && strings.Contains(etcdTrouble(o.Pod), emptyMember)
+		return o.Pod != nil && !o.well() && strings.Contains(podTrouble(o.Pod), emptyMember)
 	})
 }
 
@@ -72,8 +72,8 @@ func (r *Reconciler) etcdUnreachable(run *storeRun, err error) step.Outcome {
 	return r.etcdAway(run, "EtcdUnreachable", message)
 }
 
-// etcdTrouble is why a member of etcd does not run, in the words of its last end; empty where there is nothing to say.
-func etcdTrouble(pod *corev1.Pod) string {
+// podTrouble is why a pod does not run, in the words of its last end; empty where there is nothing to say.
+func podTrouble(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
 			return fmt.Sprintf("%s: %s", pod.Name, lastWords(end.Message))
@@ -120,7 +120,7 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 	var err error
 	if store.Spec.AdoptStoreUID == "" {
 		err = run.placement.Init(bounded, spec)
-	} else if _, err = run.placement.Plan(bounded, spec, fleet.ShardStates(run.pools, run.seen)); is(err, fleet.ErrPlacementLost) {
+	} else if _, err = run.placement.Plan(bounded, spec, fleet.ShardStates(run.pools, run.seen)); errors.Is(err, fleet.ErrPlacementLost) {
 		err = run.placement.Recover(bounded, spec, shardsAt(run))
 	}
 	switch {
@@ -133,20 +133,12 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 			return step.Retry(err)
 		}
 		return step.Complete()
-	case is(err, fleet.ErrOtherStore):
-		return r.otherStore(run, err)
-	case is(err, fleet.ErrCopiesDiffer):
-		return copiesDiffer(err)
-	case is(err, fleet.ErrEtcdRolledBack):
-		return r.etcdRolledBack(run, err)
-	case is(err, fleet.ErrVolumesIncomplete):
+	case errors.Is(err, fleet.ErrVolumesIncomplete):
 		step.SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Adopting", err.Error())
 		return step.Wait("Adopting", fmt.Sprintf("spec.adoptStoreUID: the placement of store %s is rebuilt from its volumes: %v",
 			store.Status.StoreUID, err), step.PauseShort)
-	case is(err, fleet.ErrPlacementChanged):
-		return step.Wait("PlacementChanged", err.Error(), step.PauseShort)
 	default:
-		return r.etcdUnreachable(run, err)
+		return r.placementRefused(run, err)
 	}
 }
 
@@ -172,15 +164,23 @@ func (r *Reconciler) plan(ctx context.Context, run *storeRun) step.Outcome {
 		step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Ready",
 			"etcd holds the placement of store "+store.Status.StoreUID)
 		return r.forgetAllowance(ctx, run)
-	case is(err, fleet.ErrPlacementLost):
+	case errors.Is(err, fleet.ErrPlacementLost):
 		return r.placementLost(ctx, run)
-	case is(err, fleet.ErrEtcdRolledBack):
-		return r.etcdRolledBack(run, err)
-	case is(err, fleet.ErrOtherStore):
+	default:
+		return r.placementRefused(run, err)
+	}
+}
+
+// placementRefused is what an error of etcd's placement means, wherever it comes from.
+func (r *Reconciler) placementRefused(run *storeRun, err error) step.Outcome {
+	switch {
+	case errors.Is(err, fleet.ErrOtherStore):
 		return r.otherStore(run, err)
-	case is(err, fleet.ErrCopiesDiffer):
+	case errors.Is(err, fleet.ErrCopiesDiffer):
 		return copiesDiffer(err)
-	case is(err, fleet.ErrPlacementChanged):
+	case errors.Is(err, fleet.ErrEtcdRolledBack):
+		return r.etcdRolledBack(run, err)
+	case errors.Is(err, fleet.ErrPlacementChanged):
 		return step.Wait("PlacementChanged", err.Error(), step.PauseShort)
 	default:
 		return r.etcdUnreachable(run, err)

@@ -7,17 +7,14 @@ import (
 	"slices"
 	"time"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/step"
-
 	appsv1 "k8s.io/api/apps/v1"
-
 	corev1 "k8s.io/api/core/v1"
-
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -113,7 +110,7 @@ func (r *Reconciler) gatewayTrouble(ctx context.Context, run *storeRun) step.Out
 	}
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	for n := range pods.Items {
-		if why := etcdTrouble(&pods.Items[n]); why != "" && !podReady(&pods.Items[n]) {
+		if why := podTrouble(&pods.Items[n]); why != "" && !podReady(&pods.Items[n]) {
 			run.trouble = ": " + why
 			return step.Complete()
 		}

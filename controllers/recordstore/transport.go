@@ -9,19 +9,15 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
-
-	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/controllers/trust"
-
 	corev1 "k8s.io/api/core/v1"
-
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/workload"
 )
@@ -267,16 +263,9 @@ func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v
 	if changed {
 		run.transport.changes = true
 		step.Tell(ctx, r.Events, store, step.News{Reason: "Transport" + string(s.Phase), Action: "Tell",
-			Message: fmt.Sprintf("certificates: phase %s, transport %s%s", s.Phase, s.Transport, colonWords(d.Words))})
+			Message: fmt.Sprintf("certificates: phase %s, transport %s%s", s.Phase, s.Transport, step.Colon(d.Words))})
 	}
 	return as, step.Complete()
-}
-
-func colonWords(words string) string {
-	if words == "" {
-		return ""
-	}
-	return ": " + words
 }
 
 // specTLS is spec.tls; zero where it is absent.
@@ -427,7 +416,7 @@ func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 	}
 	running := trust.Running(pods.Items)
 	rests := status.Phase == v1alpha1.TLSReady && status.Transport == trust.TransportOf(status.Mode) && cmp.Or(specTLS(store).Rotate, status.Rotated) == status.Rotated
-	if last, ok := r.heard.Load(store.UID); ok && rests {
+	if last, ok := r.transports.Load(store.UID); ok && rests {
 		if heard := last.(*heardTransport); heard.running == running && now.Sub(heard.at) < heard.pause() {
 			again := *heard
 			again.changes = false
@@ -438,7 +427,7 @@ func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 	asked := trust.Ask(ctx, r.Transports, pods.Items, rests)
 	run.transport = r.compare(store, asked)
 	run.transport.at, run.transport.running = now, running
-	r.heard.Store(store.UID, run.transport)
+	r.transports.Store(store.UID, run.transport)
 	return nil
 }
 

@@ -162,15 +162,7 @@ func (h hand) tellChange(ctx context.Context, before v1alpha1.ShardState, s v1al
 		n.Message = fmt.Sprintf("shard %s is no longer %s", s.Name, before)
 		step.Tell(ctx, h.recorder, h.pool, n)
 	default:
-		n.Message = fmt.Sprintf("shard %s is %s%s", s.Name, s.State, colon(s.Message))
+		n.Message = fmt.Sprintf("shard %s is %s%s", s.Name, s.State, step.Colon(s.Message))
 		step.LogNews(ctx, n)
 	}
-}
-
-// colon puts a colon before a text that is not empty.
-func colon(text string) string {
-	if text == "" {
-		return ""
-	}
-	return ": " + text
 }

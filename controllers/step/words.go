@@ -41,3 +41,11 @@ func Annotate(annotations *map[string]string, key, value string) {
 	}
 	(*annotations)[key] = value
 }
+
+// Colon puts a colon before a text that is not empty.
+func Colon(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
+}

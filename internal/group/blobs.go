@@ -129,7 +129,8 @@ func (b *blobSet) pin(id uuid.UUID) {
 	b.state(id).readers++
 }
 
-// forget tells whether the file is to be removed now. The caller holds mu.
+// forget drops what is known of a blob that nobody needs any more, and tells whether its file is to be removed now. The
+// caller holds mu.
 func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	if s.dropped && b.holds > 0 {
 		return false

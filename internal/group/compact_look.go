@@ -98,7 +98,7 @@ type Reclaim struct {
 func (st *state) reclaim(now time.Time, segmentBytes, blobs int64) Reclaim {
 	k := &st.looked
 	r := Reclaim{NewestEnd: st.end, SegmentMax: segmentBytes, Versions: k.versions}
-	forgotten, applied := st.forgotten(DefaultRequestWindow), st.applied.Load()
+	forgotten, applied := st.forgotten(format.DefaultRequestWindow), st.applied.Load()
 	for i, s := range st.segments {
 		superseded := s.used.figures()
 		if s.bytes == 0 || st.through(i) > applied {

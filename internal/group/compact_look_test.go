@@ -140,7 +140,7 @@ func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 		if report := d.look(); report.EntriesDropped != 30 {
 			t.Fatalf("%+v", report)
 		}
-		time.Sleep(DefaultRequestWindow.Age + ageStep)
+		time.Sleep(format.DefaultRequestWindow.Age + ageStep)
 		if !d.due() {
 			t.Fatalf("not due: %+v", d.log.Stats().Reclaim)
 		}

@@ -108,7 +108,7 @@ func TestGoldenFilesOfVersion2AreRead(t *testing.T) {
 		if err != nil || string(r.Data) != "newest" || r.Index != 6 {
 			t.Errorf("%+v, %v", r, err)
 		}
-		got := slices.Collect(l.RecentRequests(DefaultRequestWindow, 1700000000000000005))
+		got := slices.Collect(l.RecentRequests(format.DefaultRequestWindow, 1700000000000000005))
 		want := []format.Request{
 			{RequestID: [16]byte{1, 15: 4}, ID: 7, Index: 3, CommitTime: 1700000000000000001, CRC32C: 0xdeadbeef},
 			{RequestID: [16]byte{2}, ID: -7, Index: 5, CommitTime: 1700000000000000002, Delete: true},

@@ -110,8 +110,8 @@ func sameLogs(a, b *Log) error {
 			return fmt.Errorf("record %d: %w", id, err)
 		}
 	}
-	wantRequests := slices.Collect(a.RecentRequests(DefaultRequestWindow, 0))
-	if got := slices.Collect(b.RecentRequests(DefaultRequestWindow, 0)); !slices.Equal(wantRequests, got) {
+	wantRequests := slices.Collect(a.RecentRequests(format.DefaultRequestWindow, 0))
+	if got := slices.Collect(b.RecentRequests(format.DefaultRequestWindow, 0)); !slices.Equal(wantRequests, got) {
 		return fmt.Errorf("%d request ids, want %d", len(got), len(wantRequests))
 	}
 	return sameFlags(a, b)

@@ -51,7 +51,7 @@ type loaded struct {
 	header     []*format.Damage // of the header: no entry is hit
 	damages    []*format.Damage
 	ids        []replay.DamagedID
-	hintGone   bool // it can and must be written
+	hintGone   bool // the segment is whole, and its hint is missing: it is written
 }
 
 // Load opens a group: recovers the tail, reads hints or data, builds the index of all entries up to the commit known
@@ -323,7 +323,7 @@ func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 }
 
 // readSegment walks all frames of a sealed segment: those of the image in Resident residency, else of the file.
-// rows as for walkImage.
+// rows tells whether its rows are wanted; it is asked when the walk begins.
 func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.ManifestSegment, rows func() bool) (*replay.Walk, error) {
 	w := &replay.Walk{Last: s.first - 1, Zeros: m.Bytes}
 	var err error

@@ -78,11 +78,11 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 		}
 		size, ld.report.CutBytes = r.End, r.CutBytes
 	case r.End < size:
-		w.room.inherited = true // what is there reads as zero
+		w.allocation.inherited = true // what is there reads as zero
 	}
 	last := r.LastIndex()
 	w.active, w.end, w.last = s, r.End, last
-	w.room.allocated, w.room.opened = size, r.End
+	w.allocation.allocated, w.allocation.opened = size, r.End
 	if r.States {
 		w.hint.frame = format.StateFrame{Offset: r.StateAt, Last: r.StateLast}
 	}

@@ -139,7 +139,7 @@ func (w *writer) makeRoom(batch []tailEntry, bytes int64) error {
 	if w.end+bytes > index.OffsetMax {
 		return fmt.Errorf("batch of %d bytes is above the limit of a segment", bytes)
 	}
-	return w.room.allocate(w.active.file.Load(), w.end, bytes)
+	return w.allocation.allocate(w.active.file.Load(), w.end, bytes)
 }
 
 // writeBatch writes the batch, which takes so many bytes, then changes the state in memory.
@@ -227,7 +227,7 @@ func (w *writer) writeFailed(cause error) error {
 	cause = format.NoSpace(cause)
 	// Frames that were written in part must not stay: beside a shorter batch they could pass as its end.
 	file := w.active.file.Load()
-	err := w.room.truncate(file, w.end)
+	err := w.allocation.truncate(file, w.end)
 	if err == nil {
 		err = file.Sync()
 	}

@@ -30,7 +30,7 @@ func (w *writer) sync() error {
 		return nil
 	}
 	file := w.active.file.Load()
-	w.room.ahead.zeros(file, w.state.syncedEnd, w.end, w.room.allocated)
+	w.allocation.ahead.zeros(file, w.state.syncedEnd, w.end, w.allocation.allocated)
 	if err := file.Sync(); err != nil {
 		w.folder.logger.Warn("sync failed: the segment is abandoned at its synced mark", "group", w.folder.identity.Name,
 			"segment", w.active.number, "offset", w.state.syncedEnd, "error", err)

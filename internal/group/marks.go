@@ -43,11 +43,11 @@ func (l *Log) Tick() error {
 // giveBackRoom gives back the room behind the end that the load has found there, as the next write may be far away.
 // The load does not do it: to free blocks takes its time. The caller holds mu.
 func (w *writer) giveBackRoom() {
-	if !w.room.inherited || w.suspect != nil {
+	if !w.allocation.inherited || w.suspect != nil {
 		return
 	}
-	w.room.inherited = false
-	if err := w.room.giveBack(w.active.file.Load(), w.end); err != nil {
+	w.allocation.inherited = false
+	if err := w.allocation.giveBack(w.active.file.Load(), w.end); err != nil {
 		w.folder.logger.Warn("the room behind the end of the log stays allocated", "group", w.folder.identity.Name, "file", w.active.path, "error", err)
 	}
 }

@@ -95,7 +95,7 @@ func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 		if n := len(d.requests()); n != 200 {
 			t.Fatalf("%d requests", n)
 		}
-		time.Sleep(DefaultRequestWindow.Age + ageStep)
+		time.Sleep(format.DefaultRequestWindow.Age + ageStep)
 		d.log.hints.writing.Wait()
 		d.compact()
 		if n := len(d.requests()); n != 0 {

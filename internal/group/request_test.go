@@ -17,7 +17,7 @@ import (
 
 // requests gives what a window is rebuilt from, by a clock that is right.
 func (d *logDriver) requests() []format.Request {
-	return slices.Collect(d.log.RecentRequests(DefaultRequestWindow, d.log.LastCommitTime()))
+	return slices.Collect(d.log.RecentRequests(format.DefaultRequestWindow, d.log.LastCommitTime()))
 }
 
 // requested is the first byte of each request id.
@@ -114,7 +114,7 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 				d.time += int64(c.step(i))
 				d.put(format.Entry{ID: int64(i), Data: payload(1, 20), RequestID: [16]byte{1}})
 			}
-			w := RequestWindow{Age: time.Minute, Writes: 100, AgeMin: 10 * time.Second, WritesMax: 1000}
+			w := format.RequestWindow{Age: time.Minute, Writes: 100, AgeMin: 10 * time.Second, WritesMax: 1000}
 			first := -1
 			for r := range d.log.RecentRequests(w, d.log.LastCommitTime()) {
 				if first < 0 {
@@ -145,7 +145,7 @@ func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	const kept = int64(10*time.Minute + clockErrorMax)
 	for now, want := range map[int64]string{0: "12", late: "12", early + kept: "12", early + kept + 1: "2", late + kept: "2", late + kept + 1: ""} {
 		got := ""
-		for e := range d.log.RecentRequests(DefaultRequestWindow, now) {
+		for e := range d.log.RecentRequests(format.DefaultRequestWindow, now) {
 			got += fmt.Sprint(e.RequestID[0])
 		}
 		if got != want {
@@ -189,14 +189,14 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 			clock += time.Hour
 			d.compact()
 		}
-		time.Sleep(DefaultRequestWindow.Age - time.Second)
+		time.Sleep(format.DefaultRequestWindow.Age - time.Second)
 		if d.compact(); d.requested() != "12345" {
 			t.Fatalf("requests %s", d.requested())
 		}
 		ok(t, d.log.Close(false))
 		d.load() // it does not know how old they are
 		d.put(format.Entry{ID: 3})
-		time.Sleep(DefaultRequestWindow.Age - time.Second)
+		time.Sleep(format.DefaultRequestWindow.Age - time.Second)
 		if d.compact(); d.requested() != "12345" {
 			t.Fatalf("requests %s, too soon after the start", d.requested())
 		}
@@ -223,7 +223,7 @@ func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 		if got := d.requested(); got != "1" {
 			t.Fatalf("requests %q behind compactions and a start, want the delete", got)
 		}
-		time.Sleep(DefaultRequestWindow.Age)
+		time.Sleep(format.DefaultRequestWindow.Age)
 		d.compact()
 		if got := d.requested(); got != "" {
 			t.Errorf("requests %q are kept for longer than they may be asked for", got)
@@ -236,7 +236,7 @@ func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
-		w := RequestWindow{Age: 10 * time.Minute, Writes: 10, AgeMin: 2 * time.Minute, WritesMax: 100}
+		w := format.RequestWindow{Age: 10 * time.Minute, Writes: 10, AgeMin: 2 * time.Minute, WritesMax: 100}
 		for range 50 {
 			d.put(format.Entry{ID: 1})
 			time.Sleep(time.Second)

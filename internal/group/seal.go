@@ -43,9 +43,9 @@ func (w *writer) roll(first uint64, bytes int64) error {
 	if w.active != old {
 		return nil // a failed sync has begun a new one already
 	}
-	if w.room.allocated != w.end {
+	if w.allocation.allocated != w.end {
 		file := old.file.Load()
-		if err := w.room.truncate(file, w.end); err != nil {
+		if err := w.allocation.truncate(file, w.end); err != nil {
 			return format.NoSpace(err)
 		}
 		if err := file.Sync(); err != nil {
@@ -92,7 +92,7 @@ func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment)
 // The caller holds mu.
 func (w *writer) goOn(next *segment, end int64, last uint64) {
 	w.active, w.end, w.last = next, end, last
-	w.room.begin(end)
+	w.allocation.begin(end)
 	w.share.begin()
 }
 
@@ -185,5 +185,5 @@ func (l *Log) rest() error {
 	}
 	l.w.growHint()
 	l.w.hint.keep()
-	return l.w.room.giveBack(l.w.active.file.Load(), l.w.end)
+	return l.w.allocation.giveBack(l.w.active.file.Load(), l.w.end)
 }

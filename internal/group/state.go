@@ -188,7 +188,7 @@ func (st *state) exportIndex() uint64 {
 
 // forgotten gives the last index up to which no request id is remembered any more, by any replica that takes it from
 // this log.
-func (st *state) forgotten(w RequestWindow) uint64 {
+func (st *state) forgotten(w format.RequestWindow) uint64 {
 	applied := st.applied.Load()
 	behind := func(writes int) uint64 { return applied - min(applied, uint64(writes)) }
 	old := max(st.ages.through(w.Age), min(st.ages.through(w.AgeMin), behind(w.Writes)))

@@ -138,7 +138,7 @@ func (l *Log) LastCommitTime() int64 {
 // How old they are is told by the commit times of the log: between two entries no more than commitStepMax passes, so
 // that a jump of these, by a clock that was wrong, makes nothing old. Rather too much is given than too little. The
 // machine's clock counts only where it is ahead by clockErrorMax: segments that are older are not read.
-func (l *Log) RecentRequests(w RequestWindow, now int64) iter.Seq[format.Request] {
+func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request] {
 	return func(yield func(format.Request) bool) {
 		if err := l.enter(); err != nil {
 			return

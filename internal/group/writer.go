@@ -26,16 +26,16 @@ type writer struct {
 	segmentBytes int64  // at which a segment is sealed
 	onSealed     func() // Options.Sealed
 
-	active  *segment
-	end     int64              // offset of the next frame
-	last    uint64             // index of the last entry in the active segment by place; first - 1: none
-	hard    format.StateRecord // term, vote, commit as given by Raft
-	dirty   bool               // something was written since the last sync
-	suspect error              // a write or sync of the active file failed: it must not be continued; nil: it is well
-	buffer  []byte             // for small batches
-	room    room
-	share   share
-	hint    activeHint
+	active     *segment
+	end        int64              // offset of the next frame
+	last       uint64             // index of the last entry in the active segment by place; first - 1: none
+	hard       format.StateRecord // term, vote, commit as given by Raft
+	dirty      bool               // something was written since the last sync
+	suspect    error              // a write or sync of the active file failed: it must not be continued; nil: it is well
+	buffer     []byte             // for small batches
+	allocation allocation
+	share      share
+	hint       activeHint
 }
 
 // newWriter makes the writer of a log that is loaded: its end is found by the load.
@@ -43,8 +43,8 @@ func newWriter(p *parts, opts *Options) writer {
 	return writer{
 		folder: &p.folder, state: &p.state, places: &p.places, images: &p.images, hints: &p.hints, memory: &p.memory,
 		segmentBytes: opts.SegmentBytes, onSealed: opts.Sealed,
-		room: room{segmentBytes: opts.SegmentBytes, spare: opts.Spare, ahead: writeAhead{share: opts.Residency.zerosShare()}},
-		hint: newActiveHint(&p.folder, &p.state, opts),
+		allocation: allocation{segmentBytes: opts.SegmentBytes, spare: opts.Spare, ahead: zerosAhead{share: opts.Residency.zerosShare()}},
+		hint:       newActiveHint(&p.folder, &p.state, opts),
 	}
 }
 

@@ -14,12 +14,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/certs"
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"

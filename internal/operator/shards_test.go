@@ -11,9 +11,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"sheaf.dev/sheaf/controllers/fleet"
-
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/controllers/fleet"
 )
 
 // asked plays a shard: it answers with its name, and counts the connections made to it.

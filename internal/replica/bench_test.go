@@ -224,7 +224,7 @@ func (l *memoryLog) Damaged() bool                           { return false }
 func (l *memoryLog) MissingBlobs([]*raftpb.Entry) ([]format.BlobRef, error) {
 	return nil, nil
 }
-func (l *memoryLog) RecentRequests(group.RequestWindow, int64) iter.Seq[format.Request] {
+func (l *memoryLog) RecentRequests(format.RequestWindow, int64) iter.Seq[format.Request] {
 	return func(func(format.Request) bool) {}
 }
 func (l *memoryLog) Head(int64) (index uint64, deleted bool, err error) {

@@ -13,7 +13,7 @@ func (c *core) tick() []*raftpb.Message {
 		}
 		c.seat.Schedule()
 	}
-	if c.idle.alone.Load() || c.idle.resting.Load() {
+	if c.idle.onlyMember.Load() || c.idle.resting.Load() {
 		return nil
 	}
 	barred := c.barred()

@@ -173,10 +173,10 @@ func (c *core) flush() {
 	if len(taken) == 0 {
 		return
 	}
-	alone := c.idle.alone.Load()
+	onlyMember := c.idle.onlyMember.Load()
 	entries := make([]*raftpb.Entry, len(taken))
 	for i, p := range taken {
-		if entries[i] = stub; !alone {
+		if entries[i] = stub; !onlyMember {
 			entries[i] = &raftpb.Entry{Data: p.Payload()}
 		}
 	}
@@ -217,7 +217,7 @@ func (c *core) stored(entries []*raftpb.Entry) {
 // setMembers takes over the membership after an applied change.
 func (c *core) setMembers(conf *raftpb.ConfState, at uint64) {
 	c.members.applied(conf, at)
-	c.lease.alone.Store(c.members.sole && c.node.serving)
+	c.lease.soleVoter.Store(c.members.sole && c.node.serving)
 	c.announce()
 }
 
@@ -251,7 +251,7 @@ func (c *core) settleOne(e *raftpb.Entry, syncs *writes.SyncLog) {
 			c.logger.Warn("the last commit time is ahead of this machine's clock, or another's was: "+
 				"commit times stand still until it is reached", "ahead", ahead)
 		}
-		c.lease.alone.Store(c.members.sole)
+		c.lease.soleVoter.Store(c.members.sole)
 	}
 }
 

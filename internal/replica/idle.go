@@ -5,12 +5,12 @@ import "sync/atomic"
 // idle says why the clock need not look at a replica. It is read without the core's mutex: the clock asks it for each
 // group of the volume.
 type idle struct {
-	alone   atomic.Bool // the only member: Raft needs no clock
-	resting atomic.Bool // the group rests: Raft needs no clock
-	stuck   atomic.Bool // the log has no room: it is tried again by the clock, in any case
+	onlyMember atomic.Bool // learners count: Raft needs no clock
+	resting    atomic.Bool // the group rests: Raft needs no clock
+	stuck      atomic.Bool // the log has no room: it is tried again by the clock, in any case
 }
 
-func (i *idle) needsTick() bool { return !i.alone.Load() && !i.resting.Load() || i.stuck.Load() }
+func (i *idle) needsTick() bool { return !i.onlyMember.Load() && !i.resting.Load() || i.stuck.Load() }
 
 // fullLog says that the log had no room, and when it is tried again. It belongs to a core.
 type fullLog struct {

@@ -38,11 +38,11 @@ type lease struct {
 	rules   rules.Off
 	allowed bool // Options.Lease
 
-	// alone: this node is the sole voter and leader, and an entry of its own term is applied, so that the log
+	// soleVoter: this node is the sole voter and leader, and an entry of its own term is applied, so that the log
 	// holds everything that was ever acknowledged.
-	alone atomic.Bool
-	until atomic.Int64 // monotonic; until then this leader may answer reads by itself; 0: it may not
-	renew atomic.Bool  // the majority is to be asked although nobody waits, so that the lease goes on
+	soleVoter atomic.Bool
+	until     atomic.Int64 // monotonic; until then this leader may answer reads by itself; 0: it may not
+	renew     atomic.Bool  // the majority is to be asked although nobody waits, so that the lease goes on
 }
 
 const (
@@ -72,7 +72,7 @@ func (l *lease) end() { l.until.Store(0) }
 
 // endAll takes from this replica that it may answer reads by itself, also where it is alone.
 func (l *lease) endAll() {
-	l.alone.Store(false)
+	l.soleVoter.Store(false)
 	l.end()
 }
 

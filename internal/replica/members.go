@@ -53,7 +53,7 @@ func (m *members) set(conf *raftpb.ConfState, at uint64) {
 	voters, learners := conf.GetVoters(), slices.Concat(conf.GetLearners(), conf.GetLearnersNext())
 	m.isMember = isVoter(conf, id) || slices.Contains(learners, id)
 	m.sole = len(voters) == 1 && voters[0] == id && !m.isJoint()
-	m.idle.alone.Store(m.sole && len(learners) == 0)
+	m.idle.onlyMember.Store(m.sole && len(learners) == 0)
 }
 
 func (m *members) isVoter() bool { return isVoter(m.conf, m.node.id) }

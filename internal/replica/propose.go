@@ -103,7 +103,7 @@ func (c *core) declined(p *Pending, current uint64) {
 // heads is the log as package writes reads it.
 type heads struct {
 	store
-	window group.RequestWindow
+	window format.RequestWindow
 }
 
 // Head implements writes.Log.

@@ -49,8 +49,8 @@ type Options struct {
 	Committer *Committer
 	RaftID    uint64
 	// Window says how long request ids are remembered, counted in writes with one. The zero value:
-	// group.DefaultRequestWindow, by which the log keeps what a window is read back from.
-	Window group.RequestWindow
+	// format.DefaultRequestWindow, by which the log keeps what a window is read back from.
+	Window format.RequestWindow
 	// InFlightBytesMax bounds the bytes proposed and not yet applied; ErrOverloaded beyond. A single write passes
 	// always. 0: DefaultInFlightBytesMax.
 	InFlightBytesMax int64
@@ -96,7 +96,7 @@ type store interface {
 	Tick() error
 	AppliedIndex() uint64
 	LastCommitTime() int64
-	RecentRequests(w group.RequestWindow, now int64) iter.Seq[format.Request]
+	RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request]
 	Head(id int64) (index uint64, deleted bool, err error)
 	ConfIndex() uint64
 	Damaged() bool
@@ -156,7 +156,7 @@ func (r *Replica) init() error {
 	r.lease.seat, r.lease.rules, r.lease.allowed = &r.seat, off, opts.Lease
 	r.blobs = newBlobFetches(opts, r.log, r.take)
 	proposals := writes.Options{
-		Log: r.heads, Now: opts.Now, Window: writes.Window(opts.Window), InFlightBytesMax: opts.InFlightBytesMax,
+		Log: r.heads, Now: opts.Now, Window: opts.Window, InFlightBytesMax: opts.InFlightBytesMax,
 		Admit: opts.Admit, Rules: off,
 	}
 	r.history = writes.NewHistory(&proposals)
@@ -172,8 +172,8 @@ func (r *Replica) init() error {
 }
 
 func setDefaults(opts *Options) {
-	if opts.Window == (group.RequestWindow{}) {
-		opts.Window = group.DefaultRequestWindow
+	if opts.Window == (format.RequestWindow{}) {
+		opts.Window = format.DefaultRequestWindow
 	}
 	if opts.InFlightBytesMax <= 0 {
 		opts.InFlightBytesMax = DefaultInFlightBytesMax
@@ -227,7 +227,7 @@ func (r *runner) Refuse() {
 func (r *Replica) Readable() bool { return r.Alone() || r.lease.isValid() }
 
 // Alone tells, at no cost, that this is the only voter, and serves: nobody else can lead in its place.
-func (r *Replica) Alone() bool { return r.lease.alone.Load() }
+func (r *Replica) Alone() bool { return r.lease.soleVoter.Load() }
 
 // Stop refuses new writes, waits until those in flight are answered or ctx ends, and stops the node. The log stays
 // open, and nothing of the replica uses it any more when Stop returns. Writes that ctx cut off are answered

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -52,7 +52,7 @@ func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 					n.start(id)
 				}
 				check("all were started anew")
-				time.Sleep(group.DefaultRequestWindow.Age + time.Second)
+				time.Sleep(format.DefaultRequestWindow.Age + time.Second)
 				if got, err := n.write(t, 0, put(1, "old").request(1, 1)); err != nil || got.Repeated {
 					t.Fatalf("it is remembered for longer than the window: %+v, %v", got, err)
 				}
@@ -124,7 +124,7 @@ func TestRequestIDsOfABusyGroupAreRememberedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
 		n.change = func(_ uint64, o *Options) {
-			o.Window = group.RequestWindow{Age: 10 * time.Minute, Writes: 10, AgeMin: 2 * time.Minute, WritesMax: 1000}
+			o.Window = format.RequestWindow{Age: 10 * time.Minute, Writes: 10, AgeMin: 2 * time.Minute, WritesMax: 1000}
 		}
 		for _, id := range voters {
 			n.start(id)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync/atomic"
 
@@ -126,10 +125,6 @@ type exported struct{ *group.Export }
 
 func (e exported) Describe() peer.Description {
 	return peer.Description{Manifest: e.Manifest(), Index: e.Index, Term: e.Term, Bytes: e.Bytes}
-}
-
-func (e exported) Open(name string, offset int64) (io.ReadCloser, error) {
-	return e.Export.Open(name, offset)
 }
 
 // notHereAnyMore: a group that is being closed does not serve.

@@ -63,7 +63,7 @@ func ReadManifest(fs vfs.FS, dir string) (*Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, _, err := decodeManifestFile(b)
+	m, _, err := DecodeManifest(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path.Join(dir, ManifestName), err)
 	}
@@ -131,12 +131,7 @@ func (m *Manifest) Encode() ([]byte, error) {
 // DecodeManifest is the reverse of Encode: the newer whole copy. bad says, for each copy, why it does not count; both
 // nil where the file is as it was written.
 func DecodeManifest(file []byte) (m *Manifest, bad [2]error, err error) {
-	return decodeManifestFile(file)
-}
-
-func decodeManifestFile(file []byte) (*Manifest, [2]error, error) {
 	half := len(file) / 2
-	var bad [2]error
 	var copies [2]*Manifest
 	for i, b := range [2][]byte{file[:half], file[half:]} {
 		copies[i], bad[i] = decodeManifestCopy(b)

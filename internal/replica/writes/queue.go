@@ -13,7 +13,7 @@ import (
 type Options struct {
 	Log    Log
 	Now    func() time.Time
-	Window Window // how long request ids are remembered
+	Window format.RequestWindow // how long request ids are remembered
 	// InFlightBytesMax bounds the bytes accepted and not yet applied; ErrOverloaded beyond. A single write passes
 	// always.
 	InFlightBytesMax int64
@@ -62,7 +62,7 @@ type Queue struct {
 func New(opts Options) *Queue {
 	return &Queue{
 		opts: opts, newest: make(map[int64]*Pending), requests: make(map[[16]byte]*Pending),
-		window: window{Window: opts.Window},
+		window: window{RequestWindow: opts.Window},
 	}
 }
 

@@ -7,21 +7,11 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 )
 
-// Window says how long request ids are remembered: for Age and for Writes further writes of the group, whichever ends
-// first, but in any case for AgeMin or WritesMax further writes, whichever ends first. Ages count from when this
-// process applied the write, or was started.
-type Window struct {
-	Age       time.Duration
-	Writes    int
-	AgeMin    time.Duration
-	WritesMax int
-}
-
 // window remembers the last writes with a request id and their results, in the order in which this replica applied or
 // declined them. It holds no pointer, so that its size costs the garbage collector nothing. Ages are measured by this
 // process's monotonic clock, in ns since windowClock: the machine's time may be set. Not safe for concurrent use.
 type window struct {
-	Window // how long
+	format.RequestWindow // how long
 
 	at    map[[16]byte]uint32 // request id -> low bits of its sequence number
 	slots []windowSlot        // a ring; its length is a power of two
@@ -161,7 +151,7 @@ func (w *window) trim(now int64) (more bool) {
 
 // putBefore remembers older writes, oldest first, before all that it holds.
 func (w *window) putBefore(older []windowSlot) {
-	all := window{Window: w.Window}
+	all := window{RequestWindow: w.RequestWindow}
 	for _, s := range older {
 		all.add(s)
 	}

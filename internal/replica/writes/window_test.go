@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/group/format"
 )
 
 func requestID(a, b uint64) (id [16]byte) {
@@ -23,10 +25,10 @@ func slotFor(id [16]byte, index uint64, at int64) windowSlot {
 // The window behaves like a plain list of the last writes, from which whatever is too old or too many is taken away.
 func TestWindowRemembersTheLastWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		bounds := Window{Writes: rapid.IntRange(1, 40).Draw(t, "writes"), Age: time.Duration(rapid.IntRange(1, 30).Draw(t, "age"))}
+		bounds := format.RequestWindow{Writes: rapid.IntRange(1, 40).Draw(t, "writes"), Age: time.Duration(rapid.IntRange(1, 30).Draw(t, "age"))}
 		bounds.AgeMin = time.Duration(rapid.IntRange(0, int(bounds.Age)).Draw(t, "ageMin"))
 		bounds.WritesMax = bounds.Writes + rapid.IntRange(0, 20).Draw(t, "more")
-		w := window{Window: bounds}
+		w := window{RequestWindow: bounds}
 		var model []windowSlot
 		now, index := int64(0), uint64(0)
 		known := func(id [16]byte) int {
@@ -81,8 +83,8 @@ func TestWindowPutsOlderWritesBefore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		writes := rapid.IntRange(1, 20).Draw(t, "writes")
 		older, newer := rapid.IntRange(0, 30).Draw(t, "older"), rapid.IntRange(0, 30).Draw(t, "newer")
-		bounds := Window{Writes: writes, WritesMax: 2 * writes, Age: time.Hour}
-		whole, parts := window{Window: bounds}, window{Window: bounds}
+		bounds := format.RequestWindow{Writes: writes, WritesMax: 2 * writes, Age: time.Hour}
+		whole, parts := window{RequestWindow: bounds}, window{RequestWindow: bounds}
 		var before []windowSlot
 		for i := range older + newer {
 			s := slotFor(requestID(uint64(i), 1), uint64(i+1), int64(i))
@@ -105,7 +107,7 @@ func TestWindowPutsOlderWritesBefore(t *testing.T) {
 }
 
 func TestWindowGivesMemoryBack(t *testing.T) {
-	w := window{Window: Window{Writes: 100, WritesMax: 1 << 20, AgeMin: time.Second, Age: time.Hour}}
+	w := window{RequestWindow: format.RequestWindow{Writes: 100, WritesMax: 1 << 20, AgeMin: time.Second, Age: time.Hour}}
 	const writes = 100_000
 	for i := range uint64(writes) {
 		w.add(slotFor(requestID(i, 0), i+1, 1))

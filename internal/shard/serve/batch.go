@@ -6,7 +6,6 @@ import (
 	"io"
 
 	"google.golang.org/genproto/googleapis/rpc/status"
-
 	grpcstatus "google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"

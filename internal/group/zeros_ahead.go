@@ -21,8 +21,8 @@ const (
 // aheadZeros is what is written ahead. Never changed.
 var aheadZeros [aheadMax]byte
 
-// writeAhead knows how far the bytes of the active file were written, with data or zeros.
-type writeAhead struct {
+// zerosAhead knows how far the bytes of the active file were written, with data or zeros.
+type zerosAhead struct {
 	share int64 // what zeros may be of a segment: one part of so many
 
 	file  vfs.File // the one that the rest is about
@@ -30,7 +30,7 @@ type writeAhead struct {
 	end   int64 // all before it were written
 }
 
-// zerosShare is writeAhead.share.
+// zerosShare is zerosAhead.share.
 func (r Residency) zerosShare() int64 {
 	if r == Index {
 		return aheadShareIndex
@@ -40,7 +40,7 @@ func (r Residency) zerosShare() int64 {
 
 // zeros comes before a sync of the bytes from begin to end, and writes zeros behind them where that pays, at most a
 // share of what the segment holds. They are room as before, so that an error changes nothing but the speed.
-func (a *writeAhead) zeros(file vfs.File, begin, end, allocated int64) {
+func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if a.file != file {
 		a.file, a.cheap, a.end = file, file.CheapOverwrite(), 0
 	}
@@ -65,4 +65,4 @@ func (a *writeAhead) zeros(file vfs.File, begin, end, allocated int64) {
 }
 
 // cut notes that the file was cut at end.
-func (a *writeAhead) cut(end int64) { a.end = min(a.end, end) }
+func (a *zerosAhead) cut(end int64) { a.end = min(a.end, end) }
