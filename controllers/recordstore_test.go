@@ -14,7 +14,6 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/recordstore"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
@@ -155,7 +154,7 @@ var _ = Describe("A store", func() {
 			store.Status.Conditions[n].Message = "seen just now"
 		}
 		seen := store.Status.DeepCopy()
-		Expect(recordstore.WriteMetadata(ctx, api, store, func(s *v1alpha1.RecordStore) { s.Annotations = map[string]string{"a": "b"} })).To(Succeed())
+		Expect(step.WriteMetadata(ctx, api, store, func(s *v1alpha1.RecordStore) { s.Annotations = map[string]string{"a": "b"} })).To(Succeed())
 		Expect(store.Status).To(Equal(*seen))
 		Expect(store.ResourceVersion).To(Equal(p.get(ctx).ResourceVersion))
 	})

@@ -107,15 +107,7 @@ func stalledBefore(before *v1alpha1.DiskSet, out step.Outcome) bool {
 }
 
 func (r *Reconciler) finalizer(ctx context.Context, run *diskRun) step.Outcome {
-	if controllerutil.ContainsFinalizer(run.set, v1alpha1.Finalizer) {
-		return step.Complete()
-	}
-	patch := client.MergeFromWithOptions(run.set.DeepCopy(), client.MergeFromWithOptimisticLock{})
-	controllerutil.AddFinalizer(run.set, v1alpha1.Finalizer)
-	if err := r.Client.Patch(ctx, run.set, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return step.Retry(fmt.Errorf("add the finalizer to DiskSet %s: %w", run.set.Name, err))
-	}
-	return step.Complete()
+	return step.AddFinalizer(ctx, r.Client, run.set)
 }
 
 // storageClass makes the class; one of that name that is not ours is left alone.
@@ -184,8 +176,7 @@ func (r *Reconciler) do(ctx context.Context, a diskAction) error {
 		}
 		step.LogNews(ctx, step.News{Reason: "VolumeDeleted", Action: "Delete", Object: a.remove, Message: "deleted PersistentVolume " + a.remove.Name})
 	default:
-		patch := client.MergeFromWithOptions(a.change, client.MergeFromWithOptimisticLock{})
-		if err := r.Client.Patch(ctx, a.after.DeepCopy(), patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		if err := r.Client.Patch(ctx, a.after.DeepCopy(), step.IfUnchanged(a.change), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 			return fmt.Errorf("change PersistentVolume %s: %w", a.after.Name, err)
 		}
 		step.LogNews(ctx, step.News{Reason: "VolumeChanged", Action: "Change", Object: a.after, Message: changeWords(a.change, a.after)})
@@ -279,9 +270,7 @@ func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 		step.Tell(ctx, r.Events, set, step.News{Warning: true, Reason: "VolumesKept", Action: "Delete",
 			Message: "PersistentVolumes with data stay: " + strings.Join(kept, ", ")})
 	}
-	patch := client.MergeFromWithOptions(set.DeepCopy(), client.MergeFromWithOptimisticLock{})
-	controllerutil.RemoveFinalizer(set, v1alpha1.Finalizer)
-	return client.IgnoreNotFound(r.Client.Patch(ctx, set, patch, client.FieldOwner(v1alpha1.FieldManager)))
+	return step.RemoveFinalizer(ctx, r.Client, set)
 }
 
 // SetupWithManager watches DiskSets, their volumes and classes, claims of stores and of bench Jobs, and the readiness

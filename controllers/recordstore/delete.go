@@ -38,11 +38,11 @@ func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (c
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	err = WriteMetadata(ctx, r.Client, store, func(store *v1alpha1.RecordStore) { controllerutil.RemoveFinalizer(store, v1alpha1.Finalizer) })
+	err = step.RemoveFinalizer(ctx, r.Client, store)
 	if apierrors.IsConflict(err) { // the cache is behind: a change of the store brings it here again, or else this does
 		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
 	}
-	return ctrl.Result{}, client.IgnoreNotFound(err)
+	return ctrl.Result{}, err
 }
 
 // deleteEtcdClaims deletes the claims of a managed etcd, all or those without a volume. Their set goes first: it would

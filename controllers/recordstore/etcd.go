@@ -95,7 +95,7 @@ func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Out
 		if claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil || claim.Spec.Resources.Requests.Storage().Cmp(want) >= 0 {
 			continue
 		}
-		patch := client.MergeFromWithOptions(claim.DeepCopy(), client.MergeFromWithOptimisticLock{})
+		patch := step.IfUnchanged(claim.DeepCopy())
 		claim.Spec.Resources.Requests[corev1.ResourceStorage] = want
 		err := r.Client.Patch(ctx, &claim, patch, client.FieldOwner(v1alpha1.FieldManager))
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
@@ -20,14 +19,7 @@ import (
 
 // finalizer keeps the store until its claims were dealt with.
 func (r *Reconciler) finalizer(ctx context.Context, run *storeRun) step.Outcome {
-	if controllerutil.ContainsFinalizer(run.store, v1alpha1.Finalizer) {
-		return step.Complete()
-	}
-	err := WriteMetadata(ctx, r.Client, run.store, func(store *v1alpha1.RecordStore) { controllerutil.AddFinalizer(store, v1alpha1.Finalizer) })
-	if err != nil {
-		return step.Retry(err)
-	}
-	return step.Complete()
+	return step.AddFinalizer(ctx, r.Client, run.store)
 }
 
 // identity gives the store its UID, once and before anything carries it, and records whether it is new to TLS.

@@ -230,7 +230,7 @@ func (r *Reconciler) forgetAllowance(ctx context.Context, run *storeRun) step.Ou
 	if _, there := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]; !there {
 		return step.Complete()
 	}
-	err := WriteMetadata(ctx, r.Client, store, func(store *v1alpha1.RecordStore) { delete(store.Annotations, v1alpha1.AnnotationAllowNewEtcd) })
+	err := step.WriteMetadata(ctx, r.Client, store, func(store *v1alpha1.RecordStore) { delete(store.Annotations, v1alpha1.AnnotationAllowNewEtcd) })
 	if err != nil {
 		return step.Retry(err)
 	}

@@ -173,7 +173,7 @@ func (g *growing) expandable(ctx context.Context, claim *corev1.PersistentVolume
 func (g *growing) patchClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	grown := claim.DeepCopy()
 	grown.Spec.Resources.Requests[corev1.ResourceStorage] = g.pool.Spec.Storage.Size
-	if err := g.Patch(ctx, grown, ifUnchanged(claim), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+	if err := g.Patch(ctx, grown, step.IfUnchanged(claim), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return fmt.Errorf("grow PersistentVolumeClaim %s: %w", claim.Name, err)
 	}
 	g.tell(ctx, "ClaimGrows", "Grow", claim, "asked for %s in PersistentVolumeClaim %s", g.pool.Spec.Storage.Size.String(), claim.Name)

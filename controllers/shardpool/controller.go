@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -107,7 +106,7 @@ var deletedPoolSteps = []step.Step[work]{{Name: "finalize", Do: func(ctx context
 
 // poolSteps is what a reconcile does. A step after "decide" runs also where one before it has failed.
 var poolSteps = []step.Step[work]{
-	{Name: "finalizer", Do: func(ctx context.Context, w *work) step.Outcome { return addFinalizer(ctx, w.r.Client, w.pool) }},
+	{Name: "finalizer", Do: func(ctx context.Context, w *work) step.Outcome { return step.AddFinalizer(ctx, w.r.Client, w.pool) }},
 	{Name: "store", Do: findStore},
 	{Name: "gather", Do: gather},
 	{Name: "decide", Do: decide},
@@ -282,18 +281,6 @@ func (r *Reconciler) now() time.Time {
 func (r *Reconciler) turnOf(store *v1alpha1.RecordStore) *sync.Mutex {
 	lock, _ := r.choosing.LoadOrStore(client.ObjectKeyFromObject(store), &sync.Mutex{})
 	return lock.(*sync.Mutex)
-}
-
-func addFinalizer(ctx context.Context, c client.Client, pool *v1alpha1.ShardPool) step.Outcome {
-	if slices.Contains(pool.Finalizers, v1alpha1.Finalizer) {
-		return step.Complete()
-	}
-	before := pool.DeepCopy()
-	pool.Finalizers = append(pool.Finalizers, v1alpha1.Finalizer)
-	if err := c.Patch(ctx, pool, ifUnchanged(before)); err != nil {
-		return step.Retry(fmt.Errorf("add the finalizer to ShardPool %s: %w", pool.Name, err))
-	}
-	return step.Complete()
 }
 
 // findStore waits for the store and its UID, which is in every shard's flags.

@@ -44,10 +44,8 @@ func (w *work) finalize(ctx context.Context) step.Outcome {
 	if err := w.hand.removeClaims(ctx, seen, deletionPolicy(seen) == v1alpha1.DeletionDelete); err != nil {
 		return step.Retry(err)
 	}
-	before := w.pool.DeepCopy()
-	w.pool.Finalizers = slices.DeleteFunc(w.pool.Finalizers, func(f string) bool { return f == v1alpha1.Finalizer })
-	if err := w.r.Client.Patch(ctx, w.pool, ifUnchanged(before)); client.IgnoreNotFound(err) != nil {
-		return step.Retry(fmt.Errorf("take the finalizer from ShardPool %s: %w", w.pool.Name, err))
+	if err := step.RemoveFinalizer(ctx, w.r.Client, w.pool); err != nil {
+		return step.Retry(err)
 	}
 	for _, shard := range seen.Objects {
 		w.r.written.Delete(shard.UID)

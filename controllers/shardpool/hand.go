@@ -42,19 +42,10 @@ func (h hand) remove(ctx context.Context, object client.Object, what string, new
 
 // annotate changes the pool's annotations at once, where the pool is still as it was read.
 func (h hand) annotate(ctx context.Context, change func(*v1alpha1.ShardPool)) error {
-	pool := h.pool.DeepCopy()
-	change(pool)
-	if err := h.Patch(ctx, pool, ifUnchanged(h.pool)); err != nil {
-		return fmt.Errorf("annotate ShardPool %s with a volume that is given up: %w", h.pool.Name, err)
+	if err := step.WriteMetadata(ctx, h.Client, h.pool, change); err != nil {
+		return fmt.Errorf("note that a volume is given up: %w", err)
 	}
-	h.pool.ObjectMeta = pool.ObjectMeta
 	return nil
-}
-
-// ifUnchanged is a patch of what differs from an object as it was read; the API server refuses it where the object was
-// changed since.
-func ifUnchanged(read client.Object) client.Patch {
-	return client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
 }
 
 // note keeps how a part of a step went that does not stop the parts behind it. What passes by itself ends the reconcile

@@ -134,7 +134,7 @@ func (w shardWriter) mend(ctx context.Context, shard *v1alpha1.Shard) (*v1alpha1
 	if equality.Semantic.DeepEqual(shard.ObjectMeta, mended.ObjectMeta) {
 		return mended, nil
 	}
-	if err := w.Patch(ctx, mended, ifUnchanged(shard), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+	if err := w.Patch(ctx, mended, step.IfUnchanged(shard), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return nil, fmt.Errorf("mend labels and owner of Shard %s: %w", shard.Name, err)
 	}
 	return mended, nil

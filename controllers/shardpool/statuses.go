@@ -29,7 +29,7 @@ func writeDue[T any](ctx context.Context, w statusWriter, read, next client.Obje
 	if !step.WriteDue(before, after, told, since) {
 		return false, nil
 	}
-	if err := w.Status().Patch(ctx, next, ifUnchanged(read), client.FieldOwner(step.ManagerOfStatus)); err != nil {
+	if err := w.Status().Patch(ctx, next, step.IfUnchanged(read), client.FieldOwner(step.ManagerOfStatus)); err != nil {
 		gvk, _ := apiutil.GVKForObject(read, w.Scheme()) // the patch has looked for it, too
 		return false, fmt.Errorf("write the status of %s %s: %w", gvk.Kind, read.GetName(), err)
 	}

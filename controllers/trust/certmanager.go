@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -125,8 +126,7 @@ func (k *Keeper) adoptSecret(ctx context.Context, certificate *unstructured.Unst
 	secret.OwnerReferences = append(secret.OwnerReferences, metav1.OwnerReference{
 		APIVersion: certificateKind.GroupVersion().String(), Kind: certificateKind.Kind, Name: certificate.GetName(), UID: certificate.GetUID(),
 	})
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := k.Client.Patch(ctx, secret, patch, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+	if err := k.Client.Patch(ctx, secret, step.IfUnchanged(before), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return fmt.Errorf("have Secret %s go with its Certificate: %w", client.ObjectKeyFromObject(secret), err)
 	}
 	return nil
