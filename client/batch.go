@@ -6,12 +6,12 @@ import (
 	"io"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
 )
@@ -82,7 +82,7 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 			attempts: c.attempts(call{op: op, key: &items[i].Key, write: true}),
 		})
 	}
-	inParallel(len(large), largeAtOnce, func(n int) {
+	atonce.Times(len(large), largeAtOnce, func(n int) {
 		i := large[n]
 		outcomes[i].PutResult, outcomes[i].Err = c.putLarge(ctx, items[i].Key, items[i].Data, items[i].Options)
 	})
@@ -90,19 +90,6 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 		outcomes[p.place].Err = err
 	})
 	return outcomes
-}
-
-// inParallel calls do for 0 to n-1, at most most at a time.
-func inParallel(n, most int, do func(int)) {
-	var all errgroup.Group
-	all.SetLimit(most)
-	for i := range n {
-		all.Go(func() error {
-			do(i)
-			return nil
-		})
-	}
-	_ = all.Wait() // no error is returned above
 }
 
 // rounds sends what is pending, split by target, until all is answered: run leaves err in those that are not; failed
@@ -280,7 +267,7 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 			large = append(large, i)
 		}
 	}
-	inParallel(len(large), largeAtOnce, func(n int) {
+	atonce.Times(len(large), largeAtOnce, func(n int) {
 		i := large[n]
 		outcomes[i].Record, outcomes[i].Err = c.getLarge(ctx, "get "+items[i].Key.String(), items[i].Key, items[i].Options)
 	})

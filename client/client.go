@@ -399,26 +399,21 @@ func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context,
 		if err != nil {
 			return a.newError(err)
 		}
-		if !what.write {
-			counted := to.tenure.Begin()
-			err = do(ctx, to)
-			to.tenure.End(counted)
-			if err == nil {
-				return nil
-			}
-			err = a.failed(ctx, to, err, true)
-		} else {
-			// Peer is filled in once the call has a stream of a connection: before that nothing was sent.
-			var at peer.Peer
-			counted := to.tenure.Begin()
-			err = do(ctx, to, grpc.Peer(&at))
-			to.tenure.End(counted)
-			if err == nil {
-				return nil
-			}
-			err = a.failed(ctx, to, err, at.Addr != nil)
+		// Of a write it is asked for the peer: that is filled in once the call has a stream of a connection, and before
+		// nothing was sent.
+		var at *peer.Peer
+		var options []grpc.CallOption
+		if what.write {
+			at = &peer.Peer{}
+			options = append(options, grpc.Peer(at))
 		}
-		if err != nil {
+		counted := to.tenure.Begin()
+		err = do(ctx, to, options...)
+		to.tenure.End(counted)
+		if err == nil {
+			return nil
+		}
+		if err := a.failed(ctx, to, err, at == nil || at.Addr != nil); err != nil {
 			return err
 		}
 	}

@@ -62,15 +62,8 @@ func PlanNumbers(in NumbersInput) NumbersPlan {
 // leavingShards are the names of a pool's shards that are to go, of those that were seen: the planner has to keep
 // groups away from them.
 func leavingShards(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) map[string]bool {
-	in := NumbersInput{Wanted: 1, Remove: pool.Spec.Remove}
-	if pool.Spec.Shards != nil {
-		in.Wanted = int(*pool.Spec.Shards)
-	}
-	for _, s := range seen {
-		in.Exist = append(in.Exist, s.Number)
-	}
 	leaving := map[string]bool{}
-	for _, n := range PlanNumbers(in).Remove {
+	for _, n := range poolNumbers(pool, seen).Remove {
 		leaving[workload.Shard(pool.Name, n)] = true
 	}
 	return leaving

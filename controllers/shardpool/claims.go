@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/workload"
 )
 
 // claimGrowth is what to do about one claim.
@@ -66,7 +67,7 @@ func localGrowth(volume *corev1.PersistentVolume) string {
 		where = fmt.Sprintf("its size in DiskSet %s", set)
 	}
 	return fmt.Sprintf(". It is local: make disk %s of node %s larger, and then %s: the kubelet makes the file system larger. Where the "+
-		"disk cannot grow, add a second pool with larger disks and drain this one (state: Drained)", volume.Spec.Local.Path, localNode(volume), where)
+		"disk cannot grow, add a second pool with larger disks and drain this one (state: Drained)", volume.Spec.Local.Path, workload.DiskNode(volume), where)
 }
 
 // infeasible says why a volume does not grow; empty while nobody says so.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -22,6 +21,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -137,10 +137,7 @@ func numbered(object client.Object) (int32, bool) {
 // last.
 func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.NumbersPlan {
 	pool := seen.Pool
-	in := fleet.NumbersInput{Remove: pool.Spec.Remove, Wanted: 1, Holds: map[int32]string{}}
-	if pool.Spec.Shards != nil {
-		in.Wanted = int(*pool.Spec.Shards)
-	}
+	in := fleet.NumbersInput{Remove: pool.Spec.Remove, Wanted: int(fleet.PoolShards(pool)), Holds: map[int32]string{}}
 	last := map[int32]v1alpha1.ShardStatus{}
 	for n := range seen.Sets {
 		in.Exist = append(in.Exist, n)
@@ -258,27 +255,11 @@ func (s sources) locate(ctx context.Context, o *observed.Shard, nodes map[string
 	}
 	if o.Pod != nil && o.Pod.Spec.NodeName != "" {
 		o.NodeName = o.Pod.Spec.NodeName
-	} else if o.Volume != nil {
-		o.NodeName = localNode(o.Volume)
+	} else if o.Volume != nil && o.Volume.Spec.Local != nil {
+		o.NodeName = workload.DiskNode(o.Volume)
 	}
 	o.Node = nodes[o.NodeName]
 	return nil
-}
-
-// localNode is the host name of the node that a local volume is on; empty where it is not bound to one.
-func localNode(volume *corev1.PersistentVolume) string {
-	affinity := volume.Spec.NodeAffinity
-	if volume.Spec.Local == nil || affinity == nil || affinity.Required == nil {
-		return ""
-	}
-	for _, term := range affinity.Required.NodeSelectorTerms {
-		for _, e := range term.MatchExpressions {
-			if e.Key == corev1.LabelHostname && e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 {
-				return e.Values[0]
-			}
-		}
-	}
-	return ""
 }
 
 // build makes the set that a shard is to have. The claim template of a set that is there cannot be changed.
@@ -300,18 +281,11 @@ func build(seen *observed.Pool, o *observed.Shard, etcd workload.EtcdAccess) err
 
 // askAll asks every shard that runs about itself.
 func (s sources) askAll(ctx context.Context, shards []*observed.Shard) {
-	var group errgroup.Group
-	group.SetLimit(describeAtOnce)
-	for _, o := range shards {
-		if o.Parked || !o.Running() || o.Pod.DeletionTimestamp != nil || o.Pod.Status.PodIP == "" {
-			continue
-		}
-		group.Go(func() error {
+	atonce.Each(slices.Values(shards), describeAtOnce, func(o *observed.Shard) {
+		if !o.Parked && o.Running() && o.Pod.DeletionTimestamp == nil && o.Pod.Status.PodIP != "" {
 			o.Report, o.ReportErr = s.shards.ask(ctx, o.Pod)
-			return nil
-		})
-	}
-	_ = group.Wait() // errors are in the shards
+		}
+	})
 }
 
 // readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache.

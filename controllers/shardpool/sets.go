@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +13,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -34,18 +34,12 @@ type setWriter struct {
 // waits one after the other kept a new pool from its status and its first placement for minutes.
 func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 	outs := make([][2]step.Outcome, len(w.seen.Shards))
-	var group errgroup.Group
-	group.SetLimit(writesAtOnce)
-	for i, o := range w.seen.Shards {
-		group.Go(func() error {
-			outs[i][0] = w.applyOne(ctx, o)
-			if outs[i][0].IsComplete() {
-				outs[i][1] = w.tellPod(ctx, o)
-			}
-			return nil
-		})
-	}
-	_ = group.Wait()           // outcomes hold the errors
+	atonce.Times(len(outs), writesAtOnce, func(i int) {
+		outs[i][0] = w.applyOne(ctx, w.seen.Shards[i])
+		if outs[i][0].IsComplete() {
+			outs[i][1] = w.tellPod(ctx, w.seen.Shards[i])
+		}
+	})
 	for _, out := range outs { // in the order of the shards, so that a pool's condition names the same one each time
 		for _, out := range out {
 			if out := note(notes, out); !out.IsComplete() {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -35,21 +35,14 @@ func (w shardWriter) write(ctx context.Context, statuses []v1alpha1.ShardStatus)
 	var mu sync.Mutex
 	var failed []error
 	written := map[int32]bool{}
-	var group errgroup.Group
-	group.SetLimit(writesAtOnce)
 	there := map[int32]bool{}
-	for _, s := range statuses {
-		there[s.Number] = true
-		group.Go(func() error {
-			changed, err := w.writeOne(ctx, s)
-			mu.Lock()
-			defer mu.Unlock()
-			written[s.Number] = changed && err == nil
-			failed = append(failed, err)
-			return nil
-		})
-	}
-	_ = group.Wait() // errors are in failed
+	atonce.Each(slices.Values(statuses), writesAtOnce, func(s v1alpha1.ShardStatus) {
+		changed, err := w.writeOne(ctx, s)
+		mu.Lock()
+		defer mu.Unlock()
+		there[s.Number], written[s.Number] = true, changed && err == nil
+		failed = append(failed, err)
+	})
 	for _, n := range slices.Sorted(maps.Keys(w.seen.Objects)) {
 		if s := w.seen.Objects[n]; !there[n] && s.Of(w.seen.Pool) {
 			err := w.forget(ctx, s.Name) // first: afterwards nobody knows of it

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
 	"sheaf.dev/sheaf/controllers/shardpool/turns"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -185,20 +185,15 @@ func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.
 		}
 	}
 	live := slices.Collect(maps.Values(seen))
-	var group errgroup.Group
-	group.SetLimit(describeAtOnce)
-	for n := range live {
-		group.Go(func() error {
-			t := &live[n]
-			now, report := u.liveState(ctx, byShard[t.Name])
-			t.Report = report
-			if turns.CostOf(now) == turns.CostAll || turns.CostOf(t.State) == turns.CostAll {
-				t.State = now
-			}
-			return nil
-		})
-	}
-	return live, group.Wait()
+	atonce.Times(len(live), describeAtOnce, func(n int) {
+		t := &live[n]
+		now, report := u.liveState(ctx, byShard[t.Name])
+		t.Report = report
+		if turns.CostOf(now) == turns.CostAll || turns.CostOf(t.State) == turns.CostAll {
+			t.State = now
+		}
+	})
+	return live, nil
 }
 
 func (u *updating) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.ShardState, *fleet.ShardReport) {

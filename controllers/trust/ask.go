@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -48,17 +48,11 @@ func Ask(ctx context.Context, asker fleet.TransportAsker, pods []corev1.Pod, res
 			all, ports = append(all, Answer{Pod: &pods[i], Secret: secret}), append(ports, port)
 		}
 	}
-	var group errgroup.Group
-	group.SetLimit(askAtOnce)
-	for i := range all {
-		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, patience)
-			defer cancel()
-			all[i].Report, all[i].Err = asker.Transport(ctx, net.JoinHostPort(all[i].Pod.Status.PodIP, strconv.Itoa(ports[i])))
-			return nil
-		})
-	}
-	_ = group.Wait() // errors are in the answers
+	atonce.Times(len(all), askAtOnce, func(i int) {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		all[i].Report, all[i].Err = asker.Transport(ctx, net.JoinHostPort(all[i].Pod.Status.PodIP, strconv.Itoa(ports[i])))
+	})
 	return all
 }
 

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/pulse"
 	"sheaf.dev/sheaf/internal/reason"
@@ -157,7 +158,7 @@ func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch) map[st
 		missing = append(missing, k)
 	}
 	errs := make([]error, len(missing))
-	g.eachParallel(len(missing), func(i int) { _, errs[i] = g.resolve(ctx, t, missing[i], b.write) })
+	atonce.Times(len(missing), fanOut, func(i int) { _, errs[i] = g.resolve(ctx, t, missing[i], b.write) })
 	for i, k := range missing {
 		failed[string(k.group)] = errs[i]
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -13,6 +12,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/routing"
@@ -201,7 +201,7 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 	}
 	answers := make([]*recordv1.PlanScanResponse, len(groups))
 	errs := make([]error, len(groups))
-	g.eachParallel(len(groups), func(i int) {
+	atonce.Times(len(groups), fanOut, func(i int) {
 		one := &recordv1.PlanScanRequest{Groups: groups[i : i+1], SplitBytes: request.GetSplitBytes()}
 		answers[i] = &recordv1.PlanScanResponse{}
 		call := g.repeated(routing.Effect{})
@@ -228,19 +228,6 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 
 // fanOut bounds the calls that one call makes at a time.
 const fanOut = 16
-
-// eachParallel calls do for 0 to n-1, at most fanOut at a time, and returns when all have.
-func (g *Gateway) eachParallel(n int, do func(i int)) {
-	var all errgroup.Group
-	all.SetLimit(fanOut)
-	for i := range n {
-		all.Go(func() error {
-			do(i)
-			return nil
-		})
-	}
-	_ = all.Wait() // no error is returned above
-}
 
 // find looks for an id: in Hash routing in its one group, in Named routing at all shards. Silence of a shard that holds
 // a group is UNAVAILABLE: the id could be there.
@@ -298,7 +285,7 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 	}
 	answers := make([]recordv1.FindResponse, len(shards))
 	errs := make([]error, len(shards))
-	g.eachParallel(len(shards), func(i int) {
+	atonce.Times(len(shards), fanOut, func(i int) {
 		if err := shards[i].conn().Invoke(ctx, m.full, in, &answers[i]); err != nil {
 			errs[i] = unreachable(err, shards[i].name)
 		}

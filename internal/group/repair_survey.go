@@ -111,7 +111,7 @@ func (r *reader) learnRows(s *survey, v view) {
 	s.rows, s.terms, s.requests = true, h.Terms, h.Requests > 0
 	for i, id := range h.IDs {
 		at := h.FirstIndex + uint64(h.Indexes[i])
-		add(id, at, h.Places[i], h.Term(at))
+		add(id, at, h.Places[i], format.TermAt(h.Terms, at))
 	}
 }
 

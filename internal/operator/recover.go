@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
 
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
@@ -55,18 +55,12 @@ func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards [
 
 // surveyAll asks all shards what their volumes hold: every one must answer.
 func (p *placed) surveyAll(ctx context.Context, shards []fleet.ShardAt) ([]placement.FoundVolume, error) {
-	var all errgroup.Group
-	all.SetLimit(16)
 	volumes, errs := make([]placement.FoundVolume, len(shards)), make([]error, len(shards))
-	for i, shard := range shards {
-		all.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, describeTimeout)
-			defer cancel()
-			volumes[i], errs[i] = survey.Volume(ctx, shard.Address, wayTo{shard, p.keys.of(shard.Store)}.credentials())
-			return nil
-		})
-	}
-	_ = all.Wait()
+	atonce.Times(len(shards), 16, func(i int) {
+		ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+		defer cancel()
+		volumes[i], errs[i] = survey.Volume(ctx, shards[i].Address, wayTo{shards[i], p.keys.of(shards[i].Store)}.credentials())
+	})
 	for i, err := range errs {
 		if err != nil {
 			return nil, fmt.Errorf("%w: asking the shard at %s: %w", fleet.ErrVolumesIncomplete, shards[i].Address, err)

@@ -1,6 +1,9 @@
 package placement
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Balance of what is settled. Three loads are levelled, one after another: bytes, groups, leaders. Each is taken
 // relative to the shard's weight, and pairs of shards are levelled as long as they differ by more than a slack, which
@@ -113,15 +116,7 @@ func (b *balancer) extremes() {
 // slack. pick names the group for a pair; -1: none.
 func (b *balancer) level(loadOf func(int) float64, mean float64, may slack, pick func(from, to int, gap float64) int) (moved bool) {
 	order := slices.Clone(b.part)
-	slices.SortStableFunc(order, func(x, y int) int {
-		if loadOf(x) < loadOf(y) {
-			return -1
-		}
-		if loadOf(x) > loadOf(y) {
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(loadOf(x), loadOf(y)) })
 	for again := true; again; {
 		again = false
 		for high := len(order) - 1; high > 0; {

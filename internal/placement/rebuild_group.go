@@ -103,16 +103,11 @@ func (r *Rebuilt) agrees(newest, f located) error {
 	case f.Joining:
 	case f.RaftID == 0:
 		return fmt.Errorf("shard %s does not say which voter it is: start it, so that it serves", f.volume.Shard)
-	case f.ConfIndex == newest.ConfIndex && !sameIDs(f.Voters, newest.Voters):
+	case f.ConfIndex == newest.ConfIndex && !SameSet(f.Voters, newest.Voters):
 		return fmt.Errorf("shards %s and %s disagree about who its voters are (%x, %x), as of the same change %d: one of them is not of "+
 			"this group's history, move its folder away", newest.volume.Shard, f.volume.Shard, newest.Voters, f.Voters, f.ConfIndex)
 	}
 	return nil
-}
-
-func sameIDs(a, b []uint64) bool {
-	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
-	return slices.Equal(a, b)
 }
 
 // addMembers names those of the newest membership.

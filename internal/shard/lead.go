@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sync/errgroup"
 
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/move"
 	"sheaf.dev/sheaf/internal/pause"
@@ -423,7 +424,7 @@ func (q *steerer) handOver(ctx context.Context) {
 // another could take.
 func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
 	var mu sync.Mutex
-	each(maps.Values(r.byUUID), 4*steerAtOnce, func(g *groupReplica) {
+	atonce.Each(maps.Values(r.byUUID), 4*steerAtOnce, func(g *groupReplica) {
 		sv := g.served.Load()
 		if sv == nil || sv.replica.Alone() { // nobody can lead in its place
 			return

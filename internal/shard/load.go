@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
@@ -74,7 +75,7 @@ func (l *loading) loadFirst(ctx context.Context) {
 	if l.cfg.Medium == HDD {
 		atOnce = min(atOnce, 2) // one is read while the index of the other is made
 	}
-	each(slices.Values(groups), atOnce, func(g *groupReplica) { l.loadOne(ctx, g, durable) })
+	atonce.Each(slices.Values(groups), atOnce, func(g *groupReplica) { l.loadOne(ctx, g, durable) })
 	l.mu.Lock()
 	l.endedAt = time.Now()
 	l.mu.Unlock()
@@ -102,7 +103,7 @@ func (l *loading) takePending() []*groupReplica {
 
 // plan computes what each group needs, before anything is loaded.
 func (l *loading) plan(groups []*groupReplica) {
-	each(slices.Values(groups), 16, func(g *groupReplica) {
+	atonce.Each(slices.Values(groups), 16, func(g *groupReplica) {
 		need, err := group.PlanLoad(l.volume.logOptions(g))
 		l.mu.Lock()
 		defer l.mu.Unlock()

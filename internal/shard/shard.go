@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
@@ -343,7 +344,7 @@ func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
 		mu   sync.Mutex
 		errs []error
 	)
-	each(slices.Values(groups), 16, func(g *groupReplica) {
+	atonce.Each(slices.Values(groups), 16, func(g *groupReplica) {
 		s.setHealth(g, false)
 		err := g.close(ctx, hints)
 		switch {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -348,7 +349,7 @@ func (g *Guard) byToken(ctx context.Context, c *call, header string) error {
 		return err
 	}
 	const scheme = "bearer "
-	if len(header) < len(scheme) || !equalFold(header[:len(scheme)], scheme) {
+	if len(header) < len(scheme) || !strings.EqualFold(header[:len(scheme)], scheme) {
 		return status.Errorf(codes.Unauthenticated, "the header %s is no Bearer token", tokenHeader)
 	}
 	if c.caller, err = table.Token(header[len(scheme):], g.cfg.Now()); err != nil {
@@ -356,16 +357,6 @@ func (g *Guard) byToken(ctx context.Context, c *call, header string) error {
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
 	return nil
-}
-
-// equalFold compares ASCII, where b is in lower case.
-func equalFold(a, b string) bool {
-	for i := range len(b) {
-		if a[i]|0x20 != b[i]|0x20 {
-			return false
-		}
-	}
-	return true
 }
 
 // callersKept bounds the callers that gateways have named.

@@ -63,18 +63,6 @@ func (h *Hint) SetUsed(row int, used bool) {
 	}
 }
 
-// Term is the term of an entry of the segment; 0: none is known.
-func (h *Hint) Term(index uint64) uint64 {
-	term := uint64(0)
-	for _, run := range h.Terms {
-		if run.FirstIndex > index {
-			break
-		}
-		term = run.Term
-	}
-	return term
-}
-
 // ReadHint reads and checks the hint of a segment; any error means: do without it. The columns alias one buffer, off no
 // other; they are the caller's.
 func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,26 +33,17 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 	if err := format.ReadFull(f, magic, 0); err != nil {
 		return err
 	}
-	kind := fileMagic(string(magic), path.Base(name))
-	if kind == "" {
+	kind := fileTypeOf(string(magic), path.Base(name))
+	if kind == nil {
 		return fmt.Errorf("%s: it is no file of a group: its first bytes are %q", name, magic)
 	}
 	d := &dumper{Writer: bufio.NewWriterSize(w, 64<<10), file: f, size: size, fs: fs, name: name}
-	switch kind {
-	case format.SegmentMagic:
-		err = d.segment()
-	case format.HintMagic:
-		err = d.hint()
-	case format.PieceMagic:
-		err = d.activeHint()
-	case format.ManifestMagic:
-		err = d.manifest()
-	case format.MarkMagic:
-		err = d.mark()
-	case format.BlobMagic:
-		err = d.blob()
-	case format.ReplicaMagic:
-		err = d.replica()
+	var all []byte
+	if kind.bytesMax > 0 {
+		all, err = format.ReadAll(fs, name, kind.bytesMax)
+	}
+	if err == nil {
+		err = kind.dump(d, all)
 	}
 	if flushErr := d.Flush(); flushErr != nil {
 		return flushErr
@@ -62,25 +54,34 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 	return nil
 }
 
-// fileTypes are the magics of the files of a group, with what their names begin with.
-var fileTypes = []struct{ magic, prefix string }{
-	{format.SegmentMagic, format.SegmentPrefix}, {format.PieceMagic, format.ActiveHintName}, {format.HintMagic, format.HintPrefix}, {format.ManifestMagic, format.ManifestName}, {format.MarkMagic, format.MarkName}, {format.BlobMagic, format.BlobPrefix},
-	{format.ReplicaMagic, format.ReplicaName},
+// fileType is a type of the files of a group.
+type fileType struct {
+	magic    string
+	prefix   string // what names of such files begin with
+	bytesMax int64  // of a file that is read as a whole; 0: dump reads it
+	dump     func(d *dumper, all []byte) error
 }
 
-// fileMagic tells the type of a file; "": none.
-func fileMagic(magic, base string) string {
-	for _, t := range fileTypes {
-		if magic == t.magic {
-			return magic
-		}
+var fileTypes = []fileType{
+	{format.SegmentMagic, format.SegmentPrefix, 0, (*dumper).segment},
+	{format.PieceMagic, format.ActiveHintName, format.HintBytesMax, (*dumper).activeHint},
+	{format.HintMagic, format.HintPrefix, format.HintBytesMax, (*dumper).hint},
+	{format.ManifestMagic, format.ManifestName, format.ManifestBytesMax, (*dumper).manifest},
+	{format.MarkMagic, format.MarkName, 1 << 20, (*dumper).mark},
+	{format.BlobMagic, format.BlobPrefix, 0, (*dumper).blob},
+	{format.ReplicaMagic, format.ReplicaName, 1 << 20, (*dumper).replica},
+}
+
+// fileTypeOf tells the type of a file, by its magic or else by its name; nil: none.
+func fileTypeOf(magic, base string) *fileType {
+	i := slices.IndexFunc(fileTypes, func(t fileType) bool { return t.magic == magic })
+	if i < 0 {
+		i = slices.IndexFunc(fileTypes, func(t fileType) bool { return strings.HasPrefix(base, t.prefix) })
 	}
-	for _, t := range fileTypes {
-		if strings.HasPrefix(base, t.prefix) {
-			return t.magic
-		}
+	if i < 0 {
+		return nil
 	}
-	return ""
+	return &fileTypes[i]
 }
 
 // dumper writes; its buffer keeps the first error of writing until Flush.
@@ -96,7 +97,7 @@ func (d *dumper) line(format string, args ...any) {
 	fmt.Fprintf(d, format+"\n", args...) // an error is kept by the buffer until Flush
 }
 
-func (d *dumper) segment() error {
+func (d *dumper) segment([]byte) error {
 	b := make([]byte, min(format.SegmentHeaderBytes, d.size))
 	if err := format.ReadFull(d.file, b, 0); err != nil {
 		return err
@@ -216,11 +217,7 @@ func dumpState(s format.StateRecord) string {
 	return fmt.Sprintf("term %d vote %d commit %d, synced to offset %d, index %d", s.Term, s.Vote, s.Commit, s.SyncedOffset, s.SyncedIndex)
 }
 
-func (d *dumper) hint() error {
-	b, err := format.ReadAll(d.fs, d.name, format.HintBytesMax)
-	if err != nil {
-		return err
-	}
+func (d *dumper) hint(b []byte) error {
 	h, err := format.DecodeHint(b)
 	if err != nil {
 		return err
@@ -249,11 +246,7 @@ func dumpRow(row int, id int64, place, at uint64) string {
 
 // format.ActiveHint writes the pieces of the hint of an active segment. What is behind the last whole one does not
 // count.
-func (d *dumper) activeHint() error {
-	b, err := format.ReadAll(d.fs, d.name, format.HintBytesMax)
-	if err != nil {
-		return err
-	}
+func (d *dumper) activeHint(b []byte) error {
 	row := 0
 	for at := int64(0); at < int64(len(b)); {
 		p, length, err := format.DecodePiece(b[at:])
@@ -280,11 +273,7 @@ func (d *dumper) activeHint() error {
 	return nil
 }
 
-func (d *dumper) manifest() error {
-	b, err := format.ReadAll(d.fs, d.name, format.ManifestBytesMax)
-	if err != nil {
-		return err
-	}
+func (d *dumper) manifest(b []byte) error {
 	m, bad, err := format.DecodeManifest(b)
 	for i, why := range bad {
 		if why != nil {
@@ -315,11 +304,7 @@ func (d *dumper) manifest() error {
 	return nil
 }
 
-func (d *dumper) mark() error {
-	b, err := format.ReadAll(d.fs, d.name, 1<<20)
-	if err != nil {
-		return err
-	}
+func (d *dumper) mark(b []byte) error {
 	_, found, bad := format.DecodeMarkFile(b)
 	for slot := range format.MarkSlots {
 		switch at := slot * format.BlockBytes; {
@@ -341,7 +326,7 @@ func (d *dumper) mark() error {
 	return nil
 }
 
-func (d *dumper) blob() error {
+func (d *dumper) blob([]byte) error {
 	header := make([]byte, min(format.BlobHeaderBytes, d.size))
 	if err := format.ReadFull(d.file, header, 0); err != nil {
 		return err
@@ -364,11 +349,7 @@ func (d *dumper) blob() error {
 	return nil
 }
 
-func (d *dumper) replica() error {
-	b, err := format.ReadAll(d.fs, d.name, 1<<20)
-	if err != nil {
-		return err
-	}
+func (d *dumper) replica(b []byte) error {
 	f, bad, err := format.DecodeReplicaFile(b)
 	for i, why := range bad {
 		if why != nil {

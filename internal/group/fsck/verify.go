@@ -286,33 +286,19 @@ func (f countingFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// each runs work for the numbers from 0 to n - 1, some at a time, each worker with one buffer.
+// each runs work for the numbers from 0 to n - 1, some at a time, each with a buffer of its own.
 func (v *verifier) each(n int, work func(i int, buffer []byte) error) error {
-	next := make(chan int)
-	g, ctx := errgroup.WithContext(v.ctx)
-	g.Go(func() error {
-		defer close(next)
-		for i := range n {
-			select {
-			case next <- i:
-			case <-ctx.Done():
-				return ctx.Err()
+	all, ctx := errgroup.WithContext(v.ctx)
+	all.SetLimit(verifyWorkers)
+	for i := range n {
+		all.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
 			}
-		}
-		return nil
-	})
-	for range min(n, verifyWorkers) {
-		g.Go(func() error {
 			pooled := segio.FrameBuffers.Get().(*[]byte)
 			defer segio.FrameBuffers.Put(pooled)
-			buffer := *pooled
-			for i := range next {
-				if err := work(i, buffer); err != nil {
-					return err
-				}
-			}
-			return nil
+			return work(i, *pooled)
 		})
 	}
-	return g.Wait()
+	return all.Wait()
 }

@@ -234,7 +234,7 @@ func (s *segmentScan) compareHint(h *format.Hint) error {
 		}
 	}
 	for _, o := range s.Others {
-		if is := h.Term(o.Index); o.Index <= s.through && is != 0 && is != format.TermAt(s.Terms, o.Index) {
+		if is := format.TermAt(h.Terms, o.Index); o.Index <= s.through && is != 0 && is != format.TermAt(s.Terms, o.Index) {
 			hidden = append(hidden, o.Index)
 		}
 	}
@@ -297,9 +297,9 @@ func (s *segmentScan) compareHintRest(h *format.Hint) error {
 		n := sort.Search(len(blobs), func(i int) bool { return blobs[i].Index > s.through })
 		return blobs[:n]
 	}
-	sameTerms := s.Last < s.manifest.FirstIndex || s.Last > s.through || h.Term(s.Last) == s.Term
+	sameTerms := s.Last < s.manifest.FirstIndex || s.Last > s.through || format.TermAt(h.Terms, s.Last) == s.Term
 	for _, run := range s.Terms {
-		sameTerms = sameTerms && (run.FirstIndex > s.through || h.Term(run.FirstIndex) == run.Term)
+		sameTerms = sameTerms && (run.FirstIndex > s.through || format.TermAt(h.Terms, run.FirstIndex) == run.Term)
 	}
 	switch {
 	case !slices.Equal(lasting(s.Rows.Blobs), lasting(h.Blobs)):

@@ -115,7 +115,7 @@ func (i *Install) lastTerm() (uint64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if term := h.Term(at); term != 0 {
+		if term := format.TermAt(h.Terms, at); term != 0 {
 			return term, nil
 		}
 	}

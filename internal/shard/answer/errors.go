@@ -88,6 +88,14 @@ func (v Violations) Err() error {
 	return &Error{Code: codes.InvalidArgument, Message: message, Violations: v}
 }
 
+// Or is Err, and where no field is wrong, err: what is wrong with a request itself is said first.
+func (v Violations) Or(err error) error {
+	if invalid := v.Err(); invalid != nil {
+		return invalid
+	}
+	return err
+}
+
 // Invalid is the answer where one field is wrong.
 func Invalid(field, format string, args ...any) error {
 	var v Violations

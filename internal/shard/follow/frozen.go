@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/sync/errgroup"
 
+	"sheaf.dev/sheaf/internal/atonce"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/volume"
 )
@@ -214,24 +215,18 @@ func isFirst(view placement.View, shard string) bool {
 // surveyAll asks what each volume holds. silent are those that did not answer, in words.
 func (f *Follower[R]) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume, silent []string) {
 	var mu sync.Mutex
-	var all errgroup.Group
-	all.SetLimit(16)
-	for _, shard := range view.Shards {
-		all.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, surveyTime)
-			defer cancel()
-			v, err := f.Ask(ctx, shard)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				silent = append(silent, fmt.Sprintf("shard %s at %s does not answer: %v", shard.Name, shard.Address, err))
-				return nil
-			}
-			volumes = append(volumes, v)
-			return nil
-		})
-	}
-	_ = all.Wait()
+	atonce.Each(maps.Values(view.Shards), 16, func(shard placement.Shard) {
+		ctx, cancel := context.WithTimeout(ctx, surveyTime)
+		defer cancel()
+		v, err := f.Ask(ctx, shard)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			silent = append(silent, fmt.Sprintf("shard %s at %s does not answer: %v", shard.Name, shard.Address, err))
+			return
+		}
+		volumes = append(volumes, v)
+	})
 	slices.Sort(silent)
 	return volumes, silent
 }

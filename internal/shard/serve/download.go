@@ -30,10 +30,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 	if in.LengthBytes != nil && in.GetLengthBytes() < 0 {
 		v.Add("length_bytes", "is negative: %d", in.GetLengthBytes())
 	}
-	if invalid := v.Err(); invalid != nil {
-		return invalid
-	}
-	if err != nil {
+	if err := v.Or(err); err != nil {
 		return err
 	}
 	r.served, r.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}

@@ -29,10 +29,7 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	if n == 0 {
 		n = pageSizeDefault
 	}
-	if invalid := v.Err(); invalid != nil {
-		return nil, invalid
-	}
-	if err != nil {
+	if err := v.Or(err); err != nil {
 		return nil, err
 	}
 	below, err := pageBelow(ctx, sv.Name(), in)

@@ -153,10 +153,7 @@ func (s *Server) preparePut(ctx context.Context, in *recordv1.PutRequest, w *wri
 		v.Add("data_crc32c", "is %08x, the data that came have %08x: nothing is stored", in.GetDataCrc32C(), w.crc)
 	}
 	sv, err := s.find(ctx, access.Put, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
-	if invalid := v.Err(); invalid != nil {
-		return invalid
-	}
-	if err != nil {
+	if err := v.Or(err); err != nil {
 		return err
 	}
 	w.served = sv
@@ -214,10 +211,7 @@ func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (
 		v.Add("condition.if_absent", "makes no sense with Delete")
 	}
 	sv, err := s.find(ctx, access.Delete, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
-	if invalid := v.Err(); invalid != nil {
-		return nil, invalid
-	}
-	if err != nil {
+	if err := v.Or(err); err != nil {
 		return nil, err
 	}
 	w.served, w.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
@@ -256,10 +250,7 @@ func (s *Server) prepareGet(ctx context.Context, in *recordv1.GetRequest, r *rea
 	var v answer.Violations
 	sv, err := s.find(ctx, access.Get, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
 	r.options.Index = parsePin(&v, in.GetVersion())
-	if invalid := v.Err(); invalid != nil {
-		return invalid
-	}
-	if err != nil {
+	if err := v.Or(err); err != nil {
 		return err
 	}
 	r.served, r.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}

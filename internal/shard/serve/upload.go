@@ -106,10 +106,7 @@ func (u *upload) begin(ctx context.Context, in *recordv1.UploadHeader) error {
 		v.Add("header.size_bytes", "is negative: %d", in.GetSizeBytes())
 	}
 	sv, err := u.server.find(ctx, access.Put, in.GetKey(), in.GetRoutingEpoch(), &v, "header.key")
-	if invalid := v.Err(); invalid != nil {
-		return invalid
-	}
-	if err != nil {
+	if err := v.Or(err); err != nil {
 		return err
 	}
 	w.served, w.where = sv, answer.Where{Group: sv.Name(), ID: in.GetKey().GetId()}
