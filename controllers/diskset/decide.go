@@ -332,15 +332,7 @@ func (d *diskDecision) less(a, b, store string, perNode map[string]int) bool {
 // usable says whether pods can start on a node.
 func (d *diskDecision) usable(hostname string) bool {
 	node, there := d.nodes[hostname]
-	if !there || node.Spec.Unschedulable || node.DeletionTimestamp != nil {
-		return false
-	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return there && node.DeletionTimestamp == nil && fleet.TakesPods(&node)
 }
 
 // give reserves a disk for a claim.

@@ -106,15 +106,7 @@ func blockedVolume(s *v1alpha1.ShardStatus) string {
 func readinessChanged() predicate.Predicate {
 	ready := func(o client.Object) bool {
 		node, ok := o.(*corev1.Node)
-		if !ok || node.Spec.Unschedulable {
-			return false
-		}
-		for _, c := range node.Status.Conditions {
-			if c.Type == corev1.NodeReady {
-				return c.Status == corev1.ConditionTrue
-			}
-		}
-		return false
+		return ok && fleet.TakesPods(node)
 	}
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectOld) != ready(e.ObjectNew) }}
 }

@@ -3,6 +3,7 @@ package diskset
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -211,12 +212,7 @@ func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedWipe) {
 }
 
 func jobIs(job *batchv1.Job, kind batchv1.JobConditionType) bool {
-	for _, c := range job.Status.Conditions {
-		if c.Type == kind && c.Status == corev1.ConditionTrue {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
 }
 
 // makeOrUnmake carries out what is done to Jobs and claims.

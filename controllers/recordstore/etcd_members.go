@@ -75,12 +75,7 @@ func (o *observedMember) cause() string {
 
 // unscheduled is why no node has taken the pod.
 func (o *observedMember) unscheduled(bound bool) string {
-	words := ""
-	for _, condition := range o.Pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
-			words = condition.Message
-		}
-	}
+	words := fleet.Unscheduled(o.Pod).Message
 	switch {
 	case words == "":
 		return "its pod waits for the scheduler"

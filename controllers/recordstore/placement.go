@@ -85,10 +85,8 @@ func podTrouble(pod *corev1.Pod) string {
 			return fmt.Sprintf("%s: %s: %s", pod.Name, w.Reason, w.Message)
 		}
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return fmt.Sprintf("%s: %s", pod.Name, c.Message)
-		}
+	if c := fleet.Unscheduled(pod); c.Type != "" {
+		return fmt.Sprintf("%s: %s", pod.Name, c.Message)
 	}
 	return ""
 }

@@ -151,12 +151,8 @@ func (o *Shard) podState() (v1alpha1.ShardState, string) {
 }
 
 func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
-	words, since := "", time.Time{}
-	for _, condition := range o.Pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
-			words, since = condition.Message, condition.LastTransitionTime.Time
-		}
-	}
+	condition := fleet.Unscheduled(o.Pod)
+	words, since := condition.Message, condition.LastTransitionTime.Time
 	bound := o.Claim != nil && o.Claim.Status.Phase == corev1.ClaimBound
 	if words == "" {
 		return v1alpha1.ShardPending, o.withEvent("the pod waits for the scheduler")
