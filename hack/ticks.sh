@@ -10,7 +10,8 @@ ticks() {
   shift
   ( # it must hold neither a lock nor a pipe of the caller for longer than the command
     exec 9>&- <&-
-    while sleep "${TICK:-10}" >/dev/null 2>&1; do "$words" $((SECONDS - start)) >&2; done
+    trap 'kill "$!" 2>/dev/null; exit' TERM # while words speaks, when it has ended: nothing is said behind the end
+    while sleep "${TICK:-10}" >/dev/null 2>&1 & wait "$!"; do "$words" $((SECONDS - start)) >&2; done
   ) >/dev/null &
   clock=$!
   "$@" || code=$?

@@ -40,3 +40,10 @@ run || fail "it fails where all is built"
 rm "$dir/repo/bin/kube/probe"
 ! FAKE_FAILS=1 run || fail "it does not fail with the compiler"
 grep -q "main.go:1:1: expected 'package'" "$dir/said" || fail "it does not say what the compiler said"
+
+# What speaks when the command ends is waited for.
+source hack/ticks.sh
+late() { said=$(touch "$dir/begun"; sleep 0.5; echo late >&2); }
+until_begun() { until [ -e "$dir/begun" ]; do sleep 0.05; done; }
+TICK=0.1 ticks late until_begun 2>"$dir/said"
+grep -q late "$dir/said" || fail "it ends before what it says"

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,10 +23,7 @@ import (
 func afterAPowerCut(t *testing.T) (f *fixture, after *vfstest.Mem, there map[int64][]byte) {
 	t.Helper()
 	disk := vfstest.NewMem()
-	f = start(t, newRegistry(many, "s1"), func(c *Config) {
-		sharing(disk)(c)
-		c.stepEvery = time.Hour // none is registered after the cut, where the shard lives on for a moment
-	}).ready()
+	f = start(t, newRegistry(many, "s1"), sharing(disk)).ready()
 	there = f.putAll(0, 1000, func() { after = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}) })
 	f.shard.Kill()
 	found, err := journal.Read(after, "/v")

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -24,7 +25,10 @@ import (
 var many = placement.Routing{Mode: placement.Hash, Groups: 16}
 
 func sharing(fs vfs.FS) func(*Config) {
-	return func(c *Config) { c.FS, c.Dir, c.probe = fs, "/v", &replica.Probe{Shared: true} }
+	return func(c *Config) {
+		c.FS, c.Dir, c.probe = fs, "/v", &replica.Probe{Shared: true}
+		c.stepEvery = time.Hour // no step is registered after a power cut, where the shard lives on for a moment
+	}
 }
 
 // putAll puts records from several callers, and gives what was acknowledged at the moment at which look is called,
