@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 
 	"google.golang.org/grpc"
 
@@ -19,7 +18,7 @@ func (b *rpcBench) batches(ctx context.Context, size int) ([]Row, error) {
 	payload := randomBytes(size) // the same in all puts, as in unaryPut
 	batchGet := func(cc *grpc.ClientConn) figure {
 		return func() (float64, error) {
-			per, err := b.drive(callers, func(i int64) error { return b.batchGet(ctx, cc, size, i, batch) })
+			per, err := b.drive(callers, func(_ int, i int64) error { return b.batchGet(ctx, cc, size, i, batch) })
 			return per * batch, err
 		}
 	}
@@ -92,22 +91,13 @@ func (b *rpcBench) batchGet(ctx context.Context, cc *grpc.ClientConn, size int, 
 func (b *rpcBench) driveStreams(ctx context.Context, cc *grpc.ClientConn, callers int, next func(i int64) *recordv1.BatchPutRequest) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var mu sync.Mutex
-	streams := map[int64]grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse]{}
-	return b.drive(callers, func(i int64) error {
-		caller := i >> 40
-		mu.Lock()
-		stream, ok := streams[caller]
-		mu.Unlock()
-		if !ok {
-			var err error
-			if stream, err = recordv1.NewRecordServiceClient(cc).BatchPut(ctx); err != nil {
+	streams := make([]grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse], callers)
+	return b.drive(callers, func(caller int, i int64) (err error) {
+		if streams[caller] == nil {
+			if streams[caller], err = recordv1.NewRecordServiceClient(cc).BatchPut(ctx); err != nil {
 				return err
 			}
-			mu.Lock()
-			streams[caller] = stream
-			mu.Unlock()
 		}
-		return exchange(stream, next(i))
+		return exchange(streams[caller], next(i))
 	})
 }

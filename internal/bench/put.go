@@ -29,14 +29,12 @@ func (b *loadBench) durablePuts(ctx context.Context) (err error) {
 		}
 		stores[groups] = s
 	}
+	bytes := func(one load, err error) (float64, error) { return size * one.perSecond, err }
 	ours := func(groups int) figure {
-		return func() (float64, error) {
-			l, err := stores[groups].put(ctx, writers, size, b.opts.PutTime)
-			return size * l.perSecond, err
-		}
+		return func() (float64, error) { return bytes(stores[groups].put(ctx, writers, size, b.opts.PutTime)) }
 	}
-	raw := func(mode appendMode) func() (float64, error) {
-		return func() (float64, error) { return rawAppend(dir, mode, writers, size, b.opts.PutTime) }
+	raw := func(mode appendMode) figure {
+		return func() (float64, error) { return bytes(rawAppend(dir, mode, writers, size, b.opts.PutTime)) }
 	}
 	figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
 		variant{"own files", raw(ownFiles)},

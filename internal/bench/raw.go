@@ -6,7 +6,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -236,46 +235,15 @@ const (
 )
 
 // rawAppend appends records of size bytes by so many concurrent writers, each durable by fdatasync before the next of
-// the same writer, for a time, and gives bytes per second.
-func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (rate float64, err error) {
+// the same writer, for a time.
+func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (out load, err error) {
+	a, err := newAppender(dir, "put", mode, writers)
+	defer func() { err = errors.Join(err, a.close()) }()
+	if err != nil {
+		return out, err
+	}
 	payload := randomBytes(size)
-	names := writers
-	if mode == groupOfOne {
-		names = 1
-	}
-	files := make([]*os.File, names)
-	for i := range files {
-		if files[i], err = os.Create(filepath.Join(dir, fmt.Sprintf("raw-%03d", i))); err != nil {
-			return 0, err
-		}
-		defer func() {
-			err = errors.Join(err, files[i].Close(), os.Remove(files[i].Name()))
-		}()
-	}
-	one := &groupFile{f: files[0]}
-	one.cond.L = &one.mu
-	var written atomic.Int64
-	begin := time.Now()
-	err = parallel(writers, func(worker int) error {
-		for time.Since(begin) < duration {
-			if mode == groupOfOne {
-				if err := one.append(payload); err != nil {
-					return err
-				}
-			} else {
-				f := files[worker]
-				if _, err := f.Write(payload); err != nil {
-					return err
-				}
-				if err := unix.Fdatasync(int(f.Fd())); err != nil {
-					return err
-				}
-			}
-			written.Add(int64(size))
-		}
-		return nil
-	})
-	return float64(written.Load()) / time.Since(begin).Seconds(), err
+	return callers(writers, duration, func(worker int, _ int64) error { return a.append(worker, payload) })
 }
 
 // groupFile is the least that a group commit can be: writers append to memory, one of them writes and syncs for all.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -190,7 +191,7 @@ func (b *rpcBench) id(size int, i int64) int64 {
 func (b *rpcBench) unaryGet(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
 	records := recordv1.NewRecordServiceClient(cc)
 	return func() (float64, error) {
-		return b.drive(callers, func(i int64) error {
+		return b.drive(callers, func(_ int, i int64) error {
 			r, err := records.Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: b.id(size, i)}})
 			if err == nil && len(r.GetRecord().GetData()) != size {
 				return fmt.Errorf("a record has %d bytes, not %d", len(r.GetRecord().GetData()), size)
@@ -204,7 +205,7 @@ func (b *rpcBench) unaryGet(ctx context.Context, cc *grpc.ClientConn, size, call
 func (b *rpcBench) unaryPut(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
 	records, payload := recordv1.NewRecordServiceClient(cc), randomBytes(size)
 	return func() (float64, error) {
-		return b.drive(callers, func(i int64) error {
+		return b.drive(callers, func(_ int, i int64) error {
 			_, err := records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: b.id(size, i)}, Data: payload})
 			return err
 		})
@@ -215,7 +216,7 @@ func (b *rpcBench) unaryPut(ctx context.Context, cc *grpc.ClientConn, size, call
 func (b *rpcBench) echoes(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
 	payload := randomBytes(size)
 	return func() (float64, error) {
-		return b.drive(callers, func(int64) error {
+		return b.drive(callers, func(int, int64) error {
 			var answer []byte
 			return cc.Invoke(ctx, echoMethod, &payload, &answer, grpc.ForceCodec(rawCodec{}))
 		})
@@ -225,7 +226,7 @@ func (b *rpcBench) echoes(ctx context.Context, cc *grpc.ClientConn, size, caller
 // clientGet reads records one by one with the Go client, which finds the shard itself and checks the data.
 func (b *rpcBench) clientGet(ctx context.Context, size, callers int) figure {
 	return func() (float64, error) {
-		return b.drive(callers, func(i int64) error {
+		return b.drive(callers, func(_ int, i int64) error {
 			_, err := b.client.Get(ctx, client.Key{ID: b.id(size, i)}, nil)
 			return err
 		})
@@ -268,21 +269,10 @@ func (b *rpcBench) unary(ctx context.Context, size, callers int) ([]Row, error) 
 	}, nil
 }
 
-// drive calls from many goroutines for opts.Time and gives calls per second.
-func (b *rpcBench) drive(callers int, call func(i int64) error) (float64, error) {
-	var n atomic.Int64
-	deadline := time.Now().Add(b.opts.Time)
-	begin := time.Now()
-	err := parallel(callers, func(worker int) error {
-		for i := int64(worker) << 40; time.Now().Before(deadline); i++ {
-			if err := call(i); err != nil {
-				return err
-			}
-			n.Add(1)
-		}
-		return nil
-	})
-	return float64(n.Load()) / time.Since(begin).Seconds(), err
+// drive calls from many goroutines for opts.Time and gives calls per second. i is a number that no other call gets.
+func (b *rpcBench) drive(n int, call func(caller int, i int64) error) (float64, error) {
+	did, err := callers(n, b.opts.Time, call)
+	return did.perSecond, err
 }
 
 // scatter spreads consecutive numbers: a fixed mix (SplitMix64's finalizer), never negative.
@@ -301,15 +291,9 @@ func randomBytes(n int) []byte {
 
 // parallel runs n workers and gives the first error.
 func parallel(n int, work func(worker int) error) error {
-	errs := make(chan error, n)
-	for i := range n {
-		go func() { errs <- work(i) }()
+	var g errgroup.Group
+	for worker := range n {
+		g.Go(func() error { return work(worker) })
 	}
-	var first error
-	for range n {
-		if err := <-errs; first == nil {
-			first = err
-		}
-	}
-	return first
+	return g.Wait()
 }
