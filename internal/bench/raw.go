@@ -115,36 +115,6 @@ func allocate(bytes int64, touch bool) (memory []byte, release func(), err error
 	return memory, func() { _ = unix.Munmap(memory) }, nil
 }
 
-// RawRate reads files past the page cache, into memory that is used again and again, and gives bytes and seconds: the
-// device's own sequential rate.
-func RawRate(names []string) (bytes int64, took time.Duration, err error) {
-	r, err := openRaw(names)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer r.close()
-	memory, release, err := allocate(rawInFlight*rawReadBytes, true)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer release()
-	begin := time.Now()
-	var next atomic.Int64
-	err = parallel(rawInFlight, func(worker int) error {
-		buffer := memory[worker*rawReadBytes:][:rawReadBytes]
-		for {
-			i := next.Add(1) - 1
-			if i >= int64(len(r.pieces)) {
-				return nil
-			}
-			if err := readPiece(r.pieces[i], buffer[:r.pieces[i].length]); err != nil {
-				return err
-			}
-		}
-	})
-	return r.bytes, time.Since(begin), err
-}
-
 // readPlain reads a piece by pread, whatever package vfs does: a thread waits for each read under way.
 func readPlain(p piece, b []byte) error {
 	fd, ok := p.file.Fd()
