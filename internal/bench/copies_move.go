@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/layouts"
 )
 
 // moveRecordBytes is the size of the records of a group that is moved.
@@ -84,7 +85,7 @@ func (m *moved) measure(ctx context.Context, cold bool) error {
 			return err
 		}
 		if cold {
-			return evict(m.from)
+			return layouts.Evict(ctx, m.from, true)
 		}
 		return nil
 	}

@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/layouts"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -70,25 +68,10 @@ func (b *loadBench) withDataset(ctx context.Context, records int64, size int, us
 	if err != nil {
 		return err
 	}
-	if err := evict(dir); err != nil {
+	if err := layouts.Evict(ctx, dir, true); err != nil {
 		return err
 	}
 	return use(d)
-}
-
-// evict writes out a folder's files and drops their pages from the page cache. Nobody else's are touched.
-func evict(dir string) error {
-	return filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		f, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		fd := int(f.Fd())
-		return errors.Join(unix.Fdatasync(fd), unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED), f.Close())
-	})
 }
 
 func (b *loadBench) residentLoads(ctx context.Context) error {
@@ -217,7 +200,7 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 				return timed(float64(d.records), func() error { return raw.readInto(memory) })
 			}},
 			variant{"start", func() (float64, error) {
-				if err := evict(d.dir); err != nil {
+				if err := layouts.Evict(ctx, d.dir, true); err != nil {
 					return 0, err
 				}
 				var loaded logs
@@ -294,7 +277,7 @@ func (b *loadBench) coldGets(ctx context.Context) error {
 
 // coldGet reads random records after a start: neither the page cache nor the log has seen them.
 func coldGet(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (rate float64, err error) {
-	if err := evict(d.dir); err != nil {
+	if err := layouts.Evict(ctx, d.dir, true); err != nil {
 		return 0, err
 	}
 	loaded, err := d.load(ctx, group.Index, loader)

@@ -42,7 +42,7 @@ var startCases = []startCase{{10 << 10, group.Resident}, {10 << 10, group.Index}
 // starts measures on the file system of the folder, or on each of those that were asked for.
 func (b *loadBench) starts(ctx context.Context) error {
 	if len(b.opts.FileSystems) == 0 {
-		return b.startsOn(ctx, b.dir, "", func(context.Context) error { return evict(b.dir) })
+		return b.startsOn(ctx, b.dir, "", func(ctx context.Context) error { return layouts.Evict(ctx, b.dir, true) })
 	}
 	files := int(2*b.opts.StartBytes/(1<<10)) + 1<<14
 	for _, fs := range b.opts.FileSystems {
