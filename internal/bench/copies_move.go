@@ -149,7 +149,7 @@ func (n *benchNodes) fill(bytes int64) (int64, error) {
 			}))
 			written += moveRecordBytes
 		}
-		if err := appendWith(log, state.GetTerm(), state.GetVote(), entries); err != nil {
+		if err := layouts.Commit(log, state.GetTerm(), state.GetVote(), entries); err != nil {
 			return 0, err
 		}
 	}

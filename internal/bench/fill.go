@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/layouts"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -111,23 +112,11 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 				RequestID: uuid.New(), // as all clients send one
 			}))
 		}
-		if err := appendWith(log, 1, 1, entries); err != nil {
+		if err := layouts.Commit(log, 1, 1, entries); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// appendWith appends, syncs and applies entries.
-func appendWith(log *group.Log, term, vote uint64, entries []*raftpb.Entry) error {
-	commit := entries[len(entries)-1].GetIndex()
-	if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, entries); err != nil {
-		return err
-	}
-	if err := log.Sync(); err != nil {
-		return err
-	}
-	return log.Apply(commit, nil)
 }
 
 // segments lists the segment files.

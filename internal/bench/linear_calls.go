@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/dev"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/layouts"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -169,7 +170,7 @@ func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := appendWith(log, hard.GetTerm(), hard.GetVote(), entries); err != nil {
+		if err := layouts.Commit(log, hard.GetTerm(), hard.GetVote(), entries); err != nil {
 			return err
 		}
 		entries = make([]*raftpb.Entry, 0, batch)
