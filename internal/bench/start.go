@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/layouts"
@@ -189,21 +189,9 @@ func (s *startBench) start(ctx context.Context, d *dataset, as string, loader *s
 
 // processFigures are the anonymous memory of this process, and the bytes that it had read from devices, so far.
 func processFigures() (memory, read int64, err error) {
-	figure := func(file, name string) (int64, error) {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return 0, err
-		}
-		for line := range bytes.Lines(b) {
-			if value, ok := bytes.CutPrefix(line, []byte(name+":")); ok {
-				return strconv.ParseInt(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(value), []byte("kB")))), 10, 64)
-			}
-		}
-		return 0, fmt.Errorf("%s has no line %s", file, name)
-	}
-	memory, err = figure("/proc/self/status", "RssAnon")
+	memory, err = result.ProcNumber("/proc/self/status", "RssAnon")
 	if err == nil {
-		read, err = figure("/proc/self/io", "read_bytes")
+		read, err = result.ProcNumber("/proc/self/io", "read_bytes")
 	}
 	return memory << 10, read, err
 }
