@@ -59,7 +59,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage. Data goes to stdout, words to stder
 type reportFlags struct {
 	out, compare string
 	old          *result.Report // of compare
-	kind         string
 }
 
 // add lets a command write its report as files and compare it with an older one, which is read before anything is
@@ -67,8 +66,8 @@ type reportFlags struct {
 func (f *reportFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.out, "out", "", "folder for report.json, report.md, report.html and plots")
 	cmd.Flags().StringVar(&f.compare, "compare", "", "report.json of an older run; marks what got worse")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if f.kind = cmd.Name(); f.compare != "" {
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		if f.compare != "" {
 			f.old, err = result.ReadFile(f.compare)
 		}
 		if err == nil && f.out != "" {

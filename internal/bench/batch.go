@@ -12,7 +12,7 @@ import (
 )
 
 // batches compares BatchGet and BatchPut of 100 with unary calls, direct and through the gateway.
-func (b *rpcBench) batches(ctx context.Context, size int) ([]Row, error) {
+func (b *rpcBench) batches(ctx context.Context, size int) error {
 	const batch, callers = 100, 16
 	b.opts.Say("batches of %d records of %d bytes", batch, size)
 	payload := randomBytes(size) // the same in all puts, as in unaryPut
@@ -39,22 +39,21 @@ func (b *rpcBench) batches(ctx context.Context, size int) ([]Row, error) {
 		variant{"bare put", b.unaryPut(ctx, b.bare, size, callers)}, variant{"bare batch put", batchPut(b.bare)},
 	)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	rows := make([]Row, 0, 8)
 	for _, what := range []string{"get direct", "get gateway", "put direct", "put gateway"} {
-		rows = append(rows, against(fmt.Sprintf("records by batch %s of %d / unary, %d B, %d callers", what, batch, size, callers), "/s",
+		b.add(against(fmt.Sprintf("records by batch %s of %d / unary, %d B, %d callers", what, batch, size, callers), "/s",
 			figures["batch "+what], figures["unary "+what], 4))
 	}
 	// What the same messages come to where nothing is stored: how far a batch can be above unary calls at all.
 	for _, what := range []string{"get", "put"} {
-		rows = append(rows,
+		b.add(
 			against(fmt.Sprintf("bare stream %s of %d / bare unary, %d B, %d callers", what, batch, size, callers), "/s",
-				figures["bare batch "+what], figures["bare "+what], 0).note("a server that stores nothing: the limit of the rows above"),
+				figures["bare batch "+what], figures["bare "+what], 0).WithNote("a server that stores nothing: the limit of the rows above"),
 			against(fmt.Sprintf("records by batch %s direct of %d / bare stream, %d B, %d callers", what, batch, size, callers), "/s",
 				figures["batch "+what+" direct"], figures["bare batch "+what], 0))
 	}
-	return rows, nil
+	return nil
 }
 
 func (b *rpcBench) batchGet(ctx context.Context, cc *grpc.ClientConn, size int, i int64, n int) error {

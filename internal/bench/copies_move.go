@@ -112,7 +112,7 @@ func (m *moved) measure(ctx context.Context, cold bool) error {
 	}
 	name := fmt.Sprintf("move of %d MB, source %s: ", m.bytes/1e6, map[bool]string{true: "cold", false: "in the page cache"}[cold])
 	m.bench.add(against(name+"sent, checked, synced / cp + sync", "B/s", rates[moveInPlaintext], rates["cp"], 0.8).
-		note("cp: cp -r, then fdatasync of each file and sync of the folder; the copy goes to the same device"))
+		WithNote("cp: cp -r, then fdatasync of each file and sync of the folder; the copy goes to the same device"))
 	if m.bench.opts.TLS {
 		m.bench.add(
 			against(name+"with mutual TLS / without", "B/s", rates[moveWithTLS], rates[moveInPlaintext], 0.6),

@@ -176,7 +176,7 @@ func (b *loadBench) compareCosts(name string, target float64, sides map[string]c
 	}
 	large, small := median(processor["large"]), median(processor["small"])
 	b.add(atMost(name, "ns", clock["large"], clock["small"], target).
-		note(fmt.Sprintf("processor time: %.0f ns / %.0f ns, ratio %.2f", large, small, large/small)))
+		WithNote(fmt.Sprintf("processor time: %.0f ns / %.0f ns, ratio %.2f", large, small, large/small)))
 	return clock, nil
 }
 
@@ -217,7 +217,7 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 		return out
 	}
 	l.add(atMost(l.name(what+" without the start"), "ns", net(costs["large"], l.large[0]), net(costs["small"], l.small[0]), target).
-		note(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, l.groups)))
+		WithNote(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, l.groups)))
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/layouts"
@@ -45,17 +46,14 @@ func LoadParts() []string { return loadParts.names() }
 
 type loadBench struct {
 	opts LoadOptions
-	dir  string
-	rows []Row
+	outcome
 }
 
 // Load measures loading, starting, putting and getting against what the device gives.
-func Load(ctx context.Context, opts LoadOptions) (report Report, err error) {
+func Load(ctx context.Context, opts LoadOptions) (*result.Report, error) {
 	b := &loadBench{opts: opts}
-	return loadParts.measure(ctx, b, &b.dir, &b.rows, opts.Dir, opts.Only, opts.Say)
+	return loadParts.measure(ctx, b, &b.outcome, "load", opts.Rounds, opts.Dir, opts.Only, opts.Say)
 }
-
-func (b *loadBench) add(rows ...Row) { b.rows = append(b.rows, rows...) }
 
 // withDataset fills a dataset, uses it and removes it.
 func (b *loadBench) withDataset(ctx context.Context, records int64, size int, use func(*dataset) error) (err error) {
@@ -225,7 +223,7 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 		}
 		million := float64(d.records) / 1e6
 		b.add(
-			plain(fmt.Sprintf("Index start from hints, cold, %.1fM records", million), "s", seconds, million/10).note("the target is 1 s for 10M records"),
+			plain(fmt.Sprintf("Index start from hints, cold, %.1fM records", million), "s", seconds, million/10).WithNote("the target is 1 s for 10M records"),
 			plain("index memory per record, sized from hints", "B", perRecord, 24),
 			against("records per second of that start / of the raw read of the hints", "/s", figures["start"], figures["raw"], 0),
 		)

@@ -55,10 +55,10 @@ func (b *loadBench) durablePuts(ctx context.Context) (err error) {
 	}
 	b.add(
 		against(fmt.Sprintf("durable put of 10 KB, %d writers, 16 groups / raw, own files", writers), "B/s", figures["16 groups"], figures["own files"], 0.8).
-			note("raw: each writer appends to a file of its own and calls fdatasync"),
+			WithNote("raw: each writer appends to a file of its own and calls fdatasync"),
 		against(fmt.Sprintf("durable put of 10 KB, %d writers, one group / raw, own files", writers), "B/s", figures["one group"], figures["own files"], 0.8),
 		against(fmt.Sprintf("durable put of 10 KB, %d writers, one group / raw, one file", writers), "B/s", figures["one group"], figures["one file"], 0.8).
-			note("raw: all append to one file, one fdatasync serves all that wait: the least that a group commit can be"),
+			WithNote("raw: all append to one file, one fdatasync serves all that wait: the least that a group commit can be"),
 		atMost("cost of 64 dirty groups / of one, seconds per GB", "s", cost(figures["64 groups"]), cost(figures["one group"]), 2),
 	)
 	return nil

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/dev"
 )
 
@@ -34,6 +34,7 @@ type RPCOptions struct {
 
 // rpcBench is one run: a store with one shard, an echo server, and a second hop before the echo.
 type rpcBench struct {
+	outcome
 	opts    RPCOptions
 	direct  *grpc.ClientConn // to the shard
 	gateway *grpc.ClientConn
@@ -44,40 +45,34 @@ type rpcBench struct {
 	stop    []func()
 }
 
+var rpcParts = parts[rpcBench]{{"calls", (*rpcBench).calls}}
+
 // RPC measures unary and batch calls over loopback against what gRPC itself reaches in the same process.
-func RPC(ctx context.Context, opts RPCOptions) (Report, error) {
-	begin := time.Now()
-	report := Report{Machine: thisMachine(opts.Dir), Began: begin.UTC().Format(time.RFC3339)}
+func RPC(ctx context.Context, opts RPCOptions) (*result.Report, error) {
 	b := &rpcBench{opts: opts}
+	return rpcParts.measure(ctx, b, &b.outcome, "rpc", opts.Rounds, opts.Dir, "", opts.Say)
+}
+
+func (b *rpcBench) calls(ctx context.Context) error {
 	defer b.close()
 	if err := b.start(ctx); err != nil {
-		return report, err
+		return err
 	}
-	for _, size := range opts.Sizes {
-		for _, callers := range opts.Callers {
-			rows, err := b.unary(ctx, size, callers)
-			if err != nil {
-				return report, err
+	for _, size := range b.opts.Sizes {
+		for _, callers := range b.opts.Callers {
+			if err := b.unary(ctx, size, callers); err != nil {
+				return err
 			}
-			report.Rows = append(report.Rows, rows...)
 		}
-		rows, err := b.batches(ctx, size)
-		if err != nil {
-			return report, err
+		if err := b.batches(ctx, size); err != nil {
+			return err
 		}
-		report.Rows = append(report.Rows, rows...)
 	}
-	report.Seconds = time.Since(begin).Seconds()
-	return report, nil
+	return nil
 }
 
 func (b *rpcBench) start(ctx context.Context) error {
-	dir, err := os.MkdirTemp(b.opts.Dir, "sheaf-bench-")
-	if err != nil {
-		return fmt.Errorf("making a temporary folder: %w", err)
-	}
-	b.stop = append(b.stop, func() { _ = os.RemoveAll(dir) }) // what is left is said by the next df
-	d, err := dev.Start(ctx, dev.Config{Dir: dir, Shards: 1, Listen: "127.0.0.1:0", TLS: b.opts.TLS})
+	d, err := dev.Start(ctx, dev.Config{Dir: b.dir, Shards: 1, Listen: "127.0.0.1:0", TLS: b.opts.TLS})
 	if err != nil {
 		return fmt.Errorf("starting a store: %w", err)
 	}
@@ -234,9 +229,9 @@ func (b *rpcBench) clientGet(ctx context.Context, size, callers int) figure {
 }
 
 // unary compares Get and Put with the echo, direct and through the gateway.
-func (b *rpcBench) unary(ctx context.Context, size, callers int) ([]Row, error) {
+func (b *rpcBench) unary(ctx context.Context, size, callers int) error {
 	if err := b.fill(ctx, size); err != nil {
-		return nil, err
+		return err
 	}
 	b.opts.Say("unary calls of %d bytes, %d callers", size, callers)
 	figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
@@ -250,23 +245,24 @@ func (b *rpcBench) unary(ctx context.Context, size, callers int) ([]Row, error) 
 		variant{"get client", b.clientGet(ctx, size, callers)},
 	)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	name := func(what string) string { return fmt.Sprintf("%s, %d B, %d callers", what, size, callers) }
 	putTarget := 0.0
 	if callers >= 64 {
 		putTarget = 0.4
 	}
-	return []Row{
+	b.add(
 		against(name("unary Get direct / bare echo"), "/s", figures["get direct"], figures["echo"], 0.85),
 		against(name("unary Get by gateway / two-hop raw echo"), "/s", figures["get gateway"], figures["hop"], 0.85),
 		against(name("durable unary Put direct / bare echo"), "/s", figures["put direct"], figures["echo"], putTarget),
 		against(name("durable unary Put by gateway / two-hop raw echo"), "/s", figures["put gateway"], figures["hop"], 0),
 		against(name("unary Get direct / same messages, nothing stored"), "/s", figures["get direct"], figures["bare get"], 0).
-			note("the limit answers the same GetRequest with the same GetResponse from memory"),
+			WithNote("the limit answers the same GetRequest with the same GetResponse from memory"),
 		against(name("unary Get by the Go client, direct / bare echo"), "/s", figures["get client"], figures["echo"], 0).
-			note("the client also routes, watches deadlines and checks CRC32C"),
-	}, nil
+			WithNote("the client also routes, watches deadlines and checks CRC32C"),
+	)
+	return nil
 }
 
 // drive calls from many goroutines for opts.Time and gives calls per second. i is a number that no other call gets.

@@ -216,16 +216,16 @@ func (s *startBench) addRows(rates map[string][]float64) {
 	if s.residency == group.Resident {
 		seconds("after SIGKILL / after a stop, touched memory", "kill, touched", "stop, touched", 1.2)
 	}
-	bytes := func(what, as string, ours, limit func(started) float64, target float64) Row {
+	bytes := func(what, as string, ours, limit func(started) float64, target float64) result.Ratio {
 		return atMost(fmt.Sprintf("%s (%s)", what, s.what), "B", s.figures(as, ours), s.figures(as, limit), target)
 	}
 	read, held := func(o started) float64 { return o.read }, func(o started) float64 { return o.held }
 	s.add(
 		bytes("bytes read / held, after SIGKILL", "kill", read, held, 1.05),
 		bytes("bytes read / held, after a stop", "stop", read, held, 1.05),
-		bytes("bytes read / held, after SIGKILL, small groups", "small", read, held, 0).note("each group adds manifest, mark, name and inode: about 28 KiB"),
+		bytes("bytes read / held, after SIGKILL, small groups", "small", read, held, 0).WithNote("each group adds manifest, mark, name and inode: about 28 KiB"),
 		bytes("memory touched / that of images and index, after SIGKILL", "kill", func(o started) float64 { return o.touched },
-			func(o started) float64 { return o.counted }, 0).note("buffers come on top, 64 KiB to 2 MiB for each group that is loaded at the time"),
+			func(o started) float64 { return o.counted }, 0).WithNote("buffers come on top, 64 KiB to 2 MiB for each group that is loaded at the time"),
 	)
 	for _, other := range []struct {
 		what, name string

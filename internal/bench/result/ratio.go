@@ -16,6 +16,12 @@ type Ratio struct {
 	Note   string
 }
 
+// WithNote gives the ratio with a note.
+func (r Ratio) WithNote(note string) Ratio {
+	r.Note = note
+	return r
+}
+
 // Keys of the columns of a ratio table.
 const (
 	keyOurs    = "ours"
