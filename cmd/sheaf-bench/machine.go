@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/internal/bench"
-	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/layouts"
 )
@@ -117,20 +115,4 @@ func (p *program) rpc() *cobra.Command {
 		return p.print(report, err)
 	})
 	return cmd
-}
-
-// print prints what was measured, also where an error ended it. Targets are shown, not enforced: a machine under load
-// misses them.
-func (p *program) print(report *result.Report, err error) error {
-	report.Version = version
-	if p.report.old != nil {
-		err = errors.Join(err, report.Compare(p.report.old))
-	}
-	if p.report.out != "" {
-		err = errors.Join(err, report.WriteDir(p.report.out))
-	}
-	if p.Out.JSON {
-		return errors.Join(err, report.WriteJSON(p.Out.Out))
-	}
-	return errors.Join(err, report.WriteMarkdown(p.Out.Out, ""))
 }
