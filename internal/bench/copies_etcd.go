@@ -168,12 +168,5 @@ func (e *etcdCluster) get(ctx context.Context, id int64, size int, options ...cl
 }
 
 func (e *etcdCluster) fill(ctx context.Context, records int64, data []byte) error {
-	return parallel(peerCallers, func(worker int) error {
-		for id := int64(worker); id < records; id += peerCallers {
-			if err := e.put(ctx, id, data); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return shared(peerCallers, records, func(_ int, id int64) error { return e.put(ctx, id, data) })
 }

@@ -56,21 +56,11 @@ func (d *dataset) fill(ctx context.Context, groups int, records int64, say func(
 	}
 	each := max(records/int64(groups), 1)
 	d.records = each * int64(groups)
-	var next sync.Mutex
-	i := 0
-	err := parallel(2, func(int) error {
-		for {
-			next.Lock()
-			g := i
-			i++
-			next.Unlock()
-			if g >= groups {
-				return nil
-			}
-			if err := d.fillGroup(ctx, g, int64(g)*each, each); err != nil {
-				return fmt.Errorf("filling group %d: %w", g, err)
-			}
+	err := shared(2, int64(groups), func(_ int, g int64) error {
+		if err := d.fillGroup(ctx, int(g), g*each, each); err != nil {
+			return fmt.Errorf("filling group %d: %w", g, err)
 		}
+		return nil
 	})
 	if err != nil {
 		return nil, err

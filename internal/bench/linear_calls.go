@@ -121,18 +121,7 @@ func fillStopped(ctx context.Context, dir string, records int64) error {
 	if len(dirs) != groupCount {
 		return fmt.Errorf("%s holds %d groups, not %d", dir, len(dirs), groupCount)
 	}
-	var next atomic.Int64
-	return parallel(2, func(int) error {
-		for {
-			i := int(next.Add(1)) - 1
-			if i >= len(dirs) {
-				return nil
-			}
-			if err := fillGroupOf(ctx, dirs[i], records); err != nil {
-				return err
-			}
-		}
-	})
+	return shared(2, int64(len(dirs)), func(_ int, i int64) error { return fillGroupOf(ctx, dirs[i], records) })
 }
 
 func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"sheaf.dev/sheaf/internal/bench/result"
@@ -320,24 +319,18 @@ func getAmong(d *dataset, loaded logs, depth, n int, among int64) error {
 	groups := int64(len(loaded))
 	each := d.records / groups
 	among = min(among, each*groups)
-	var next atomic.Int64
-	seed := time.Now().UnixNano()
-	return parallel(depth, func(int) error {
-		buffer := make([]byte, 0, d.size+4096)
-		for {
-			i := next.Add(1)
-			if i > int64(n) {
-				return nil
-			}
-			pick := scatter(seed+i) % among
-			id := pick%groups*each + pick/groups
-			r, err := loaded[id/each].Get(id, group.GetOptions{Buffer: buffer})
-			if err != nil {
-				return fmt.Errorf("id %d: %w", id, err)
-			}
-			if len(r.Data) != d.size {
-				return fmt.Errorf("id %d: %d bytes, stored were %d", id, len(r.Data), d.size)
-			}
+	seed, room := time.Now().UnixNano(), d.size+4096
+	memory := make([]byte, depth*room)
+	return shared(depth, int64(n), func(worker int, i int64) error {
+		pick := scatter(seed+i) % among
+		id := pick%groups*each + pick/groups
+		r, err := loaded[id/each].Get(id, group.GetOptions{Buffer: memory[worker*room:][:0:room]})
+		if err != nil {
+			return fmt.Errorf("id %d: %w", id, err)
 		}
+		if len(r.Data) != d.size {
+			return fmt.Errorf("id %d: %d bytes, stored were %d", id, len(r.Data), d.size)
+		}
+		return nil
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -78,18 +77,9 @@ func (r *rawFiles) close() {
 
 // readInto reads all pieces to their places in memory of at least r.room bytes.
 func (r *rawFiles) readInto(memory []byte) error {
-	var next atomic.Int64
-	return parallel(rawInFlight, func(int) error {
-		for {
-			i := next.Add(1) - 1
-			if i >= int64(len(r.pieces)) {
-				return nil
-			}
-			p := r.pieces[i]
-			if err := readPiece(p, memory[p.place:p.place+p.length]); err != nil {
-				return err
-			}
-		}
+	return shared(rawInFlight, int64(len(r.pieces)), func(_ int, i int64) error {
+		p := r.pieces[i]
+		return readPiece(p, memory[p.place:p.place+p.length])
 	})
 }
 
@@ -153,18 +143,11 @@ func rawRandom(names []string, length int64, depth, n int, read func(piece, []by
 			return 0, err
 		}
 	}
-	var next atomic.Int64
 	return timed(float64(n), func() error {
-		return parallel(depth, func(worker int) error {
-			buffer := memory[int64(worker)*length:][:length]
-			for next.Add(1) <= int64(n) {
-				i := rand.IntN(len(r.files))
-				offset := rand.Int64N(max(sizes[i]-length, 1)) &^ (vfs.DirectAlign - 1)
-				if err := read(piece{file: r.files[i], offset: offset}, buffer); err != nil {
-					return err
-				}
-			}
-			return nil
+		return shared(depth, int64(n), func(worker int, _ int64) error {
+			i := rand.IntN(len(r.files))
+			offset := rand.Int64N(max(sizes[i]-length, 1)) &^ (vfs.DirectAlign - 1)
+			return read(piece{file: r.files[i], offset: offset}, memory[int64(worker)*length:][:length])
 		})
 	})
 }
@@ -181,17 +164,11 @@ func cachedRandom(name string, length int64, depth, n int) (rate float64, err er
 	if err != nil {
 		return 0, err
 	}
-	var next atomic.Int64
+	memory := make([]byte, int64(depth)*length)
 	return timed(float64(n), func() error {
-		return parallel(depth, func(int) error {
-			buffer := make([]byte, length)
-			for next.Add(1) <= int64(n) {
-				offset := rand.Int64N(max(size-length, 1))
-				if _, err := f.ReadAt(buffer, offset); err != nil {
-					return err
-				}
-			}
-			return nil
+		return shared(depth, int64(n), func(worker int, _ int64) error {
+			_, err := f.ReadAt(memory[int64(worker)*length:][:length], rand.Int64N(max(size-length, 1)))
+			return err
 		})
 	})
 }
