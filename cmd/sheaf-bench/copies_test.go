@@ -11,7 +11,7 @@ import (
 func TestCopiesAreMeasured(t *testing.T) {
 	parts := map[string]int{"put": 8, "move": 2, "move --tls": 6, "quiet": 3}
 	if os.Getenv("SHEAF_SOAK") != "" {
-		parts["put --tls"], parts["foreground"], parts["read"], parts["etcd"], parts["failover"] = 12, 3, 8, 8, 4
+		parts["put --tls"], parts["foreground"], parts["read"], parts["etcd"], parts["failover"] = 12, 3, 8, 12, 4
 	}
 	for part, rows := range parts {
 		t.Run(part, func(t *testing.T) {

@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/cgroup"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/layouts"
@@ -28,10 +27,8 @@ import (
 // layoutsFlags are what is given to bench layouts beside its options.
 type layoutsFlags struct {
 	layouts.Options
-	tables  string
-	out     string
-	compare string
-	rate    string
+	tables string
+	rate   string
 }
 
 // layoutsState is the file in --out that --resume goes on with.
@@ -67,9 +64,7 @@ takes are said, and checked, before it starts.`,
 	flags.StringVar(&f.tables, "table", "all", "tables: 1 to 5, as in 1,3, or all")
 	flags.StringVar(&f.Scale, "scale", "quick", "how much: "+strings.Join(layouts.Scales(), ", "))
 	flags.IntVar(&f.Rounds, "rounds", 0, "rounds to take medians of (default: 2 at quick scale, else 3)")
-	flags.StringVar(&f.out, "out", "", "folder for report.json, report.md, report.html and plots")
 	flags.BoolVar(&f.Resume, "resume", false, "go on with the run that --out keeps: what is measured is not measured again")
-	flags.StringVar(&f.compare, "compare", "", "report.json of an older run; marks what got worse")
 	flags.StringVar(&f.rate, "device-rate", "", "measure first how fast the device below --path is read in order, and write that to this file; in a Job /dev/termination-log, where the operator finds it")
 	cli.Complete(cmd, "scale", layouts.Scales()...)
 	cli.Complete(cmd, "fs", layouts.FileSystemNames()...)
@@ -85,8 +80,8 @@ func (p *program) runLayouts(ctx context.Context, f *layoutsFlags) error {
 	if f.Tables, err = tableNumbers(f.tables); err != nil {
 		return err
 	}
-	if f.out != "" {
-		f.State = filepath.Join(f.out, layoutsState)
+	if p.report.out != "" {
+		f.State = filepath.Join(p.report.out, layoutsState)
 	}
 	f.MemoryLimit, f.Version, f.Say = cgroup.MemoryLimit("/"), version, p.Out.Sayf
 	if err := f.Check(); err != nil {
@@ -95,19 +90,8 @@ func (p *program) runLayouts(ctx context.Context, f *layoutsFlags) error {
 	if f.rate != "" && f.Path == "" {
 		return cli.Usagef("--device-rate goes with --path: other devices are made anew for each measurement")
 	}
-	var old *result.Report
-	if f.compare != "" {
-		if old, err = result.ReadFile(f.compare); err != nil {
-			return fmt.Errorf("--compare: %w", err)
-		}
-	}
 	if f.Path == "" {
 		if err := loop.OwnMounts(); err != nil {
-			return err
-		}
-	}
-	if f.out != "" {
-		if err := os.MkdirAll(f.out, 0o755); err != nil {
 			return err
 		}
 	}
@@ -124,7 +108,7 @@ func (p *program) runLayouts(ctx context.Context, f *layoutsFlags) error {
 		if ctx.Err() != nil {
 			err = errors.New("interrupted")
 		}
-		if f.out != "" && report != nil {
+		if p.report.out != "" && report != nil {
 			err = fmt.Errorf("%w (what was measured is kept: go on with --resume)", err)
 		}
 	}
@@ -134,7 +118,7 @@ func (p *program) runLayouts(ctx context.Context, f *layoutsFlags) error {
 	if note != "" {
 		report.Notes = append(report.Notes, note)
 	}
-	return errors.Join(err, p.finishLayouts(f, report, old))
+	return p.print(report, err)
 }
 
 // deviceRate measures and writes what --device-rate asks for, and says so for the report.
@@ -157,25 +141,6 @@ func (f *layoutsFlags) deviceRate(ctx context.Context) (note string, err error) 
 		f.Path, cli.FormatBytes(rate.ReadBytesPerSecond), cli.FormatBytes(rate.SampleBytes))
 	f.Say("%s", note)
 	return note, nil
-}
-
-// finishLayouts writes the report. Targets are shown, not enforced.
-func (p *program) finishLayouts(f *layoutsFlags, report, old *result.Report) error {
-	if old != nil {
-		if err := report.Compare(old); err != nil {
-			return fmt.Errorf("--compare %s: %w", f.compare, err)
-		}
-	}
-	if f.out != "" {
-		if err := report.WriteDir(f.out); err != nil {
-			return err
-		}
-		p.Out.Sayf("%s", filepath.Join(f.out, "report.html"))
-	}
-	if p.Out.JSON {
-		return report.WriteJSON(p.Out.Out)
-	}
-	return report.WriteMarkdown(p.Out.Out, "")
 }
 
 // layoutsError gives a wrong call its exit code.

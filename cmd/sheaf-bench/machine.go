@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -117,31 +115,4 @@ func (p *program) rpc() *cobra.Command {
 		return p.print(report, err)
 	})
 	return cmd
-}
-
-// printBench prints what was measured, also where an error ended it. Targets are shown, not enforced: a machine under
-// load misses them.
-func (p *program) print(report bench.Report, err error) error {
-	common := report.Result(p.report.kind, version)
-	if p.report.old != nil {
-		err = errors.Join(err, common.Compare(p.report.old))
-	}
-	if p.report.out != "" {
-		err = errors.Join(err, common.WriteDir(p.report.out))
-	}
-	if p.Out.JSON {
-		return errors.Join(err, common.WriteJSON(p.Out.Out))
-	}
-	m := report.Machine
-	fmt.Fprintf(p.Out.Out, "%s, %d CPUs, %s memory, Linux %s, %s; %.0f s\n", m.CPU, m.CPUs, cli.FormatBytes(m.MemoryBytes), m.Kernel, m.Go, report.Seconds)
-	for _, row := range report.Rows {
-		fmt.Fprintln(p.Out.Out, row)
-	}
-	if c := common.Comparison; c != nil {
-		fmt.Fprintln(p.Out.Out, c.Words(), c.Warning)
-		for i := range c.Changes {
-			fmt.Fprintf(p.Out.Out, "  %s, %s: %s, was %s: %s\n", c.Changes[i].Row, c.Changes[i].Column, c.Changes[i].New, c.Changes[i].Old, c.Changes[i].Verdict())
-		}
-	}
-	return err
 }

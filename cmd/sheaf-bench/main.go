@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -47,11 +48,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage. Data goes to stdout, words to stder
 		Version: fmt.Sprintf("%s (%s, %s/%s)", version, runtime.Version(), runtime.GOOS, runtime.GOARCH),
 	}
 	p.Flags(root)
-	for _, c := range []*cobra.Command{p.load(), p.rpc(), p.copies()} {
+	for _, c := range []*cobra.Command{p.load(), p.rpc(), p.copies(), p.layouts()} {
 		p.report.add(c)
 		root.AddCommand(c)
 	}
-	root.AddCommand(p.layouts(), p.demo())
+	root.AddCommand(p.demo())
 	return root
 }
 
@@ -59,7 +60,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage. Data goes to stdout, words to stder
 type reportFlags struct {
 	out, compare string
 	old          *result.Report // of compare
-	kind         string
 }
 
 // add lets a command write its report as files and compare it with an older one, which is read before anything is
@@ -67,15 +67,39 @@ type reportFlags struct {
 func (f *reportFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.out, "out", "", "folder for report.json, report.md, report.html and plots")
 	cmd.Flags().StringVar(&f.compare, "compare", "", "report.json of an older run; marks what got worse")
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if f.kind = cmd.Name(); f.compare != "" {
-			f.old, err = result.ReadFile(f.compare)
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		if f.compare != "" {
+			if f.old, err = result.ReadFile(f.compare); err != nil {
+				err = fmt.Errorf("--compare: %w", err)
+			}
 		}
 		if err == nil && f.out != "" {
 			err = os.MkdirAll(f.out, 0o755)
 		}
 		return cli.Done(err)
 	}
+}
+
+// print writes the report, also where an error ended what it measures. Targets are shown, not enforced: a machine under
+// load misses them.
+func (p *program) print(report *result.Report, err error) error {
+	report.Version = version
+	if p.report.old != nil {
+		if other := report.Compare(p.report.old); other != nil {
+			err = errors.Join(err, fmt.Errorf("--compare %s: %w", p.report.compare, other))
+		}
+	}
+	if p.report.out != "" {
+		if unwritten := report.WriteDir(p.report.out); unwritten != nil {
+			err = errors.Join(err, unwritten)
+		} else {
+			p.Out.Sayf("%s", filepath.Join(p.report.out, "report.html"))
+		}
+	}
+	if p.Out.JSON {
+		return errors.Join(err, report.WriteJSON(p.Out.Out))
+	}
+	return errors.Join(err, report.WriteMarkdown(p.Out.Out, ""))
 }
 
 // sheafFlag adds the flag of the program whose processes are measured; sheafBeside finds it where it is not given.

@@ -3,16 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // getFlags of get.
@@ -91,7 +89,7 @@ func (a *app) get(ctx context.Context, conn *cli.Conn, key client.Key, f getFlag
 		}
 		return a.Out.WriteTable(cli.RecordTable([]client.Record{record}))
 	case f.file != "":
-		return writeAside(f.file, func(w io.Writer) error {
+		return vfs.ReplaceFile(f.file, func(w io.Writer) error {
 			_, err := read(w)
 			return err
 		})
@@ -107,21 +105,4 @@ func (a *app) get(ctx context.Context, conn *cli.Conn, key client.Key, f getFlag
 		_, err := read(a.Out.Out)
 		return err
 	}
-}
-
-// writeAside writes a file under another name and renames it when it is whole.
-func writeAside(name string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), ".sheaf-get-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	if err := errors.Join(write(f), f.Chmod(0o644), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
 }

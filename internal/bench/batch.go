@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 
 	"google.golang.org/grpc"
 
@@ -13,13 +12,13 @@ import (
 )
 
 // batches compares BatchGet and BatchPut of 100 with unary calls, direct and through the gateway.
-func (b *rpcBench) batches(ctx context.Context, size int) ([]Row, error) {
+func (b *rpcBench) batches(ctx context.Context, size int) error {
 	const batch, callers = 100, 16
 	b.opts.Say("batches of %d records of %d bytes", batch, size)
 	payload := randomBytes(size) // the same in all puts, as in unaryPut
 	batchGet := func(cc *grpc.ClientConn) figure {
 		return func() (float64, error) {
-			per, err := b.drive(callers, func(i int64) error { return b.batchGet(ctx, cc, size, i, batch) })
+			per, err := b.drive(callers, func(_ int, i int64) error { return b.batchGet(ctx, cc, size, i, batch) })
 			return per * batch, err
 		}
 	}
@@ -40,22 +39,21 @@ func (b *rpcBench) batches(ctx context.Context, size int) ([]Row, error) {
 		variant{"bare put", b.unaryPut(ctx, b.bare, size, callers)}, variant{"bare batch put", batchPut(b.bare)},
 	)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	rows := make([]Row, 0, 8)
 	for _, what := range []string{"get direct", "get gateway", "put direct", "put gateway"} {
-		rows = append(rows, against(fmt.Sprintf("records by batch %s of %d / unary, %d B, %d callers", what, batch, size, callers), "/s",
+		b.add(against(fmt.Sprintf("records by batch %s of %d / unary, %d B, %d callers", what, batch, size, callers), "/s",
 			figures["batch "+what], figures["unary "+what], 4))
 	}
 	// What the same messages come to where nothing is stored: how far a batch can be above unary calls at all.
 	for _, what := range []string{"get", "put"} {
-		rows = append(rows,
+		b.add(
 			against(fmt.Sprintf("bare stream %s of %d / bare unary, %d B, %d callers", what, batch, size, callers), "/s",
-				figures["bare batch "+what], figures["bare "+what], 0).note("a server that stores nothing: the limit of the rows above"),
+				figures["bare batch "+what], figures["bare "+what], 0).WithNote("a server that stores nothing: the limit of the rows above"),
 			against(fmt.Sprintf("records by batch %s direct of %d / bare stream, %d B, %d callers", what, batch, size, callers), "/s",
 				figures["batch "+what+" direct"], figures["bare batch "+what], 0))
 	}
-	return rows, nil
+	return nil
 }
 
 func (b *rpcBench) batchGet(ctx context.Context, cc *grpc.ClientConn, size int, i int64, n int) error {
@@ -92,22 +90,13 @@ func (b *rpcBench) batchGet(ctx context.Context, cc *grpc.ClientConn, size int, 
 func (b *rpcBench) driveStreams(ctx context.Context, cc *grpc.ClientConn, callers int, next func(i int64) *recordv1.BatchPutRequest) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var mu sync.Mutex
-	streams := map[int64]grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse]{}
-	return b.drive(callers, func(i int64) error {
-		caller := i >> 40
-		mu.Lock()
-		stream, ok := streams[caller]
-		mu.Unlock()
-		if !ok {
-			var err error
-			if stream, err = recordv1.NewRecordServiceClient(cc).BatchPut(ctx); err != nil {
+	streams := make([]grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse], callers)
+	return b.drive(callers, func(caller int, i int64) (err error) {
+		if streams[caller] == nil {
+			if streams[caller], err = recordv1.NewRecordServiceClient(cc).BatchPut(ctx); err != nil {
 				return err
 			}
-			mu.Lock()
-			streams[caller] = stream
-			mu.Unlock()
 		}
-		return exchange(stream, next(i))
+		return exchange(streams[caller], next(i))
 	})
 }

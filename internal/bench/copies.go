@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"sheaf.dev/sheaf/internal/bench/result"
 )
 
 // CopiesOptions of Copies.
@@ -43,21 +45,18 @@ var copiesPartsTLS = copiesParts[:2]
 
 type copiesBench struct {
 	opts CopiesOptions
-	dir  string
-	rows []Row
+	outcome
 }
 
 // Copies measures what copies on several shards cost, and how soon others go on when a shard is killed.
-func Copies(ctx context.Context, opts CopiesOptions) (report Report, err error) {
+func Copies(ctx context.Context, opts CopiesOptions) (*result.Report, error) {
 	b := &copiesBench{opts: opts}
 	chosen := copiesParts
 	if opts.TLS {
 		chosen = copiesPartsTLS
 	}
-	return chosen.measure(ctx, b, &b.dir, &b.rows, opts.Dir, opts.Only, opts.Say)
+	return chosen.measure(ctx, b, &b.outcome, "copies", opts.Rounds, opts.Dir, opts.Only, opts.Say)
 }
-
-func (b *copiesBench) add(rows ...Row) { b.rows = append(b.rows, rows...) }
 
 // folder makes a folder for one part. What is in it goes when the benchmark ends.
 func (b *copiesBench) folder(name string) (string, error) { return os.MkdirTemp(b.dir, name+"-") }

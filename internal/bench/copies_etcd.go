@@ -81,13 +81,13 @@ func (b *copiesBench) peerOf(ctx context.Context, s *benchStore, e *etcdCluster,
 	groups := fmt.Sprintf("%d groups / ", copiesGroups)
 	b.add(
 		against(name("unary put")+groups+"etcd put, 3 members", "/s", rates["put"], rates["etcd put"], 1).
-			note("3 processes on each side, on one device, a put durable on 2 of 3; the target is to be faster"),
+			WithNote("3 processes on each side, on one device, a put durable on 2 of 3; the target is to be faster"),
 		atMost(name("unary put")+"p99 / etcd", "s", kept.p99("put"), kept.p99("etcd put"), 0),
 		against(nameOf("unary put", peerCallersMany)+groups+"etcd put, 3 members", "/s", rates["put by many"], rates["etcd put by many"], 1),
 		atMost(nameOf("unary put", peerCallersMany)+"p99 / etcd", "s", kept.p99("put by many"), kept.p99("etcd put by many"), 0),
 		against(name("unary get")+groups+"etcd range, linearizable", "/s", rates["get"], rates["etcd get"], 1),
 		against(name("unary get")+groups+"etcd range, serializable", "/s", rates["get"], rates["etcd serializable"], 0).
-			note("ours is linearizable; a serializable one may be stale"),
+			WithNote("ours is linearizable; a serializable one may be stale"),
 	)
 	return nil
 }
@@ -168,12 +168,5 @@ func (e *etcdCluster) get(ctx context.Context, id int64, size int, options ...cl
 }
 
 func (e *etcdCluster) fill(ctx context.Context, records int64, data []byte) error {
-	return parallel(peerCallers, func(worker int) error {
-		for id := int64(worker); id < records; id += peerCallers {
-			if err := e.put(ctx, id, data); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return shared(peerCallers, records, func(_ int, id int64) error { return e.put(ctx, id, data) })
 }

@@ -70,7 +70,7 @@ func (b *copiesBench) failover(ctx context.Context) error {
 	}{{"put", puts}, {"get", gets}} {
 		b.add(
 			plain(fmt.Sprintf("time from the kill of a leader to the first %s, median of %d", what.name, b.opts.Kills), "s", what.times, most).
-				note(fmt.Sprintf("the target is twice the election timeout of %v; kill -9 of a shard that leads, call by the Go client", electionTimeout)),
+				WithNote(fmt.Sprintf("the target is twice the election timeout of %v; kill -9 of a shard that leads, call by the Go client", electionTimeout)),
 			plain(fmt.Sprintf("the same, p99 of %d", b.opts.Kills), "s", []float64{quantile(what.times, 0.99)}, most),
 		)
 	}

@@ -67,7 +67,7 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 	name := fmt.Sprintf("while %d MB move at a rate of %d MiB/s / before", moved/1e6, foregroundRate>>20)
 	b.add(
 		atMost("p99 of puts of 4 KB "+name, "s", during[0], before[0], 1.5).
-			note(fmt.Sprintf("%d callers, a call each %v; half of %d groups change their shard", foregroundCallers, foregroundPause, foregroundGroups)),
+			WithNote(fmt.Sprintf("%d callers, a call each %v; half of %d groups change their shard", foregroundCallers, foregroundPause, foregroundGroups)),
 		atMost("p99 of gets of 10 KB "+name, "s", during[1], before[1], 1.5),
 		plain("time of these moves, from the target on", "s", took, 0),
 	)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/layouts"
 )
 
 // moveRecordBytes is the size of the records of a group that is moved.
@@ -84,7 +85,7 @@ func (m *moved) measure(ctx context.Context, cold bool) error {
 			return err
 		}
 		if cold {
-			return evict(m.from)
+			return layouts.Evict(ctx, m.from, true)
 		}
 		return nil
 	}
@@ -111,7 +112,7 @@ func (m *moved) measure(ctx context.Context, cold bool) error {
 	}
 	name := fmt.Sprintf("move of %d MB, source %s: ", m.bytes/1e6, map[bool]string{true: "cold", false: "in the page cache"}[cold])
 	m.bench.add(against(name+"sent, checked, synced / cp + sync", "B/s", rates[moveInPlaintext], rates["cp"], 0.8).
-		note("cp: cp -r, then fdatasync of each file and sync of the folder; the copy goes to the same device"))
+		WithNote("cp: cp -r, then fdatasync of each file and sync of the folder; the copy goes to the same device"))
 	if m.bench.opts.TLS {
 		m.bench.add(
 			against(name+"with mutual TLS / without", "B/s", rates[moveWithTLS], rates[moveInPlaintext], 0.6),
@@ -148,7 +149,7 @@ func (n *benchNodes) fill(bytes int64) (int64, error) {
 			}))
 			written += moveRecordBytes
 		}
-		if err := appendWith(log, state.GetTerm(), state.GetVote(), entries); err != nil {
+		if err := layouts.Commit(log, state.GetTerm(), state.GetVote(), entries); err != nil {
 			return 0, err
 		}
 	}

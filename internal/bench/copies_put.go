@@ -89,9 +89,9 @@ func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[string]*
 	name := fmt.Sprintf("durable put of %d KB with copies 3, %d writers, %d groups", size>>10, copiesWriters, copiesGroups)
 	b.add(
 		against(name+" / 3 plain appenders, a file per writer", "B/s", bytes("copies 3"), bytes("own files"), target).
-			note("plain: each writer appends to a file of its own on each of 3 folders and calls fdatasync, two of them behind a TCP connection over loopback; it goes on when 2 of 3 are durable"),
+			WithNote("plain: each writer appends to a file of its own on each of 3 folders and calls fdatasync, two of them behind a TCP connection over loopback; it goes on when 2 of 3 are durable"),
 		against(name+" / 3 plain appenders, a file each", "B/s", bytes("copies 3"), bytes("one file"), target).
-			note("the same with one file per folder, where one fdatasync serves all that wait: the least that a group commit can be"),
+			WithNote("the same with one file per folder, where one fdatasync serves all that wait: the least that a group commit can be"),
 		atMost("its p99 / p99 with copies 1", "s", kept.p99("copies 3"), kept.p99("copies 1"), 3*target/0.8),
 		against(name+" / copies 1", "B/s", bytes("copies 3"), bytes("copies 1"), 0),
 	)

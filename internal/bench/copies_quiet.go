@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sheaf.dev/sheaf/internal/pause"
 )
 
 // quiet measures what groups cost that nobody uses, how long it takes to make them, and what they cost the others while
@@ -47,7 +49,7 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 		plain(fmt.Sprintf("making %d groups x %d, from the start of 3 shards on", b.opts.Groups, copiesOf), "s", []float64{made}, 0),
 		plain(fmt.Sprintf("processor time of a shard with %s, percent of a core", of), "", shares, 2),
 		atMost(fmt.Sprintf("processor time of a shard with %s while one of three is gone, percent of a core, against the same shards before", of), "",
-			after, before, 1.5).note("kill -9 of one shard; measured once every group is led again"),
+			after, before, 1.5).WithNote("kill -9 of one shard; measured once every group is led again"),
 	)
 	return nil
 }
@@ -55,8 +57,8 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 // rested lets all groups come to rest, and then gives the share of a core that shards take in each round: on the
 // average of all that live, and of those that are named.
 func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string) (all, of []float64, err error) {
-	if err := pause(ctx, 2*time.Second+2*b.opts.Time); err != nil { // groups come to rest half a second after their last work
-		return nil, nil, err
+	if !pause.Sleep(ctx, 2*time.Second+2*b.opts.Time) { // groups come to rest half a second after their last work
+		return nil, nil, context.Cause(ctx)
 	}
 	for range b.opts.Rounds {
 		before, err := s.processorTimes()
@@ -64,8 +66,8 @@ func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string)
 			return nil, nil, err
 		}
 		from := time.Now()
-		if err := pause(ctx, 2*b.opts.Time); err != nil {
-			return nil, nil, err
+		if !pause.Sleep(ctx, 2*b.opts.Time) {
+			return nil, nil, context.Cause(ctx)
 		}
 		after, err := s.processorTimes()
 		if err != nil {
@@ -97,15 +99,6 @@ func (s *benchStore) ledBy(ctx context.Context, shards []string) error {
 		}
 		return s.ended()
 	})
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // processorTimes are those of the shards that live.

@@ -260,16 +260,14 @@ func (s *benchStore) get(ctx context.Context, id int64, size int) error {
 func (s *benchStore) fill(ctx context.Context, records int64, size int) error {
 	data := randomBytes(size)
 	const batch = 64
-	return parallel(8, func(worker int) error {
-		for first := int64(worker) * batch; first < records; first += 8 * batch {
-			items := make([]client.PutItem, 0, batch)
-			for id := first; id < min(first+batch, records); id++ {
-				items = append(items, client.PutItem{Key: client.Key{ID: id}, Data: data})
-			}
-			for _, outcome := range s.records.BatchPut(ctx, items) {
-				if outcome.Err != nil {
-					return fmt.Errorf("filling: %w", outcome.Err)
-				}
+	return shared(8, (records+batch-1)/batch, func(_ int, i int64) error {
+		items := make([]client.PutItem, 0, batch)
+		for id := i * batch; id < min((i+1)*batch, records); id++ {
+			items = append(items, client.PutItem{Key: client.Key{ID: id}, Data: data})
+		}
+		for _, outcome := range s.records.BatchPut(ctx, items) {
+			if outcome.Err != nil {
+				return fmt.Errorf("filling: %w", outcome.Err)
 			}
 		}
 		return nil

@@ -15,6 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/layouts"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -55,21 +56,11 @@ func (d *dataset) fill(ctx context.Context, groups int, records int64, say func(
 	}
 	each := max(records/int64(groups), 1)
 	d.records = each * int64(groups)
-	var next sync.Mutex
-	i := 0
-	err := parallel(2, func(int) error {
-		for {
-			next.Lock()
-			g := i
-			i++
-			next.Unlock()
-			if g >= groups {
-				return nil
-			}
-			if err := d.fillGroup(ctx, g, int64(g)*each, each); err != nil {
-				return fmt.Errorf("filling group %d: %w", g, err)
-			}
+	err := shared(2, int64(groups), func(_ int, g int64) error {
+		if err := d.fillGroup(ctx, int(g), g*each, each); err != nil {
+			return fmt.Errorf("filling group %d: %w", g, err)
 		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -111,23 +102,11 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 				RequestID: uuid.New(), // as all clients send one
 			}))
 		}
-		if err := appendWith(log, 1, 1, entries); err != nil {
+		if err := layouts.Commit(log, 1, 1, entries); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// appendWith appends, syncs and applies entries.
-func appendWith(log *group.Log, term, vote uint64, entries []*raftpb.Entry) error {
-	commit := entries[len(entries)-1].GetIndex()
-	if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, entries); err != nil {
-		return err
-	}
-	if err := log.Sync(); err != nil {
-		return err
-	}
-	return log.Apply(commit, nil)
 }
 
 // segments lists the segment files.

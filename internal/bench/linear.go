@@ -15,6 +15,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/layouts"
 )
 
 // What the time per record is compared at: one store of LoadOptions.IndexRecords, and small ones (oneGroup: twice as
@@ -175,7 +176,7 @@ func (b *loadBench) compareCosts(name string, target float64, sides map[string]c
 	}
 	large, small := median(processor["large"]), median(processor["small"])
 	b.add(atMost(name, "ns", clock["large"], clock["small"], target).
-		note(fmt.Sprintf("processor time: %.0f ns / %.0f ns, ratio %.2f", large, small, large/small)))
+		WithNote(fmt.Sprintf("processor time: %.0f ns / %.0f ns, ratio %.2f", large, small, large/small)))
 	return clock, nil
 }
 
@@ -216,7 +217,7 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 		return out
 	}
 	l.add(atMost(l.name(what+" without the start"), "ns", net(costs["large"], l.large[0]), net(costs["small"], l.small[0]), target).
-		note(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, l.groups)))
+		WithNote(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, l.groups)))
 	return nil
 }
 
@@ -226,7 +227,7 @@ func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, lo
 	var watch stopwatch
 	var records int64
 	for _, d := range sets {
-		if err := evict(d.dir); err != nil {
+		if err := layouts.Evict(ctx, d.dir, true); err != nil {
 			return cost{}, err
 		}
 		from := loader()
@@ -266,7 +267,7 @@ func (l *linear) gets(ctx context.Context, what string, residency group.Residenc
 
 // getSome starts a store and measures n random reads, when the first ones have opened the files.
 func getSome(ctx context.Context, d *dataset, residency group.Residency, n int, watch *stopwatch) (err error) {
-	if err := evict(d.dir); err != nil {
+	if err := layouts.Evict(ctx, d.dir, true); err != nil {
 		return err
 	}
 	loaded, err := d.load(ctx, residency, segio.NewLoader(segio.LoaderOptions{}))

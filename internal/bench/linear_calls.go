@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/dev"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/layouts"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -120,18 +121,7 @@ func fillStopped(ctx context.Context, dir string, records int64) error {
 	if len(dirs) != groupCount {
 		return fmt.Errorf("%s holds %d groups, not %d", dir, len(dirs), groupCount)
 	}
-	var next atomic.Int64
-	return parallel(2, func(int) error {
-		for {
-			i := int(next.Add(1)) - 1
-			if i >= len(dirs) {
-				return nil
-			}
-			if err := fillGroupOf(ctx, dirs[i], records); err != nil {
-				return err
-			}
-		}
-	})
+	return shared(2, int64(len(dirs)), func(_ int, i int64) error { return fillGroupOf(ctx, dirs[i], records) })
 }
 
 func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
@@ -169,7 +159,7 @@ func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := appendWith(log, hard.GetTerm(), hard.GetVote(), entries); err != nil {
+		if err := layouts.Commit(log, hard.GetTerm(), hard.GetVote(), entries); err != nil {
 			return err
 		}
 		entries = make([]*raftpb.Entry, 0, batch)

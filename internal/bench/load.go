@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/layouts"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -47,17 +45,14 @@ func LoadParts() []string { return loadParts.names() }
 
 type loadBench struct {
 	opts LoadOptions
-	dir  string
-	rows []Row
+	outcome
 }
 
 // Load measures loading, starting, putting and getting against what the device gives.
-func Load(ctx context.Context, opts LoadOptions) (report Report, err error) {
+func Load(ctx context.Context, opts LoadOptions) (*result.Report, error) {
 	b := &loadBench{opts: opts}
-	return loadParts.measure(ctx, b, &b.dir, &b.rows, opts.Dir, opts.Only, opts.Say)
+	return loadParts.measure(ctx, b, &b.outcome, "load", opts.Rounds, opts.Dir, opts.Only, opts.Say)
 }
-
-func (b *loadBench) add(rows ...Row) { b.rows = append(b.rows, rows...) }
 
 // withDataset fills a dataset, uses it and removes it.
 func (b *loadBench) withDataset(ctx context.Context, records int64, size int, use func(*dataset) error) (err error) {
@@ -70,25 +65,10 @@ func (b *loadBench) withDataset(ctx context.Context, records int64, size int, us
 	if err != nil {
 		return err
 	}
-	if err := evict(dir); err != nil {
+	if err := layouts.Evict(ctx, dir, true); err != nil {
 		return err
 	}
 	return use(d)
-}
-
-// evict writes out a folder's files and drops their pages from the page cache. Nobody else's are touched.
-func evict(dir string) error {
-	return filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		f, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		fd := int(f.Fd())
-		return errors.Join(unix.Fdatasync(fd), unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED), f.Close())
-	})
 }
 
 func (b *loadBench) residentLoads(ctx context.Context) error {
@@ -217,7 +197,7 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 				return timed(float64(d.records), func() error { return raw.readInto(memory) })
 			}},
 			variant{"start", func() (float64, error) {
-				if err := evict(d.dir); err != nil {
+				if err := layouts.Evict(ctx, d.dir, true); err != nil {
 					return 0, err
 				}
 				var loaded logs
@@ -242,7 +222,7 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 		}
 		million := float64(d.records) / 1e6
 		b.add(
-			plain(fmt.Sprintf("Index start from hints, cold, %.1fM records", million), "s", seconds, million/10).note("the target is 1 s for 10M records"),
+			plain(fmt.Sprintf("Index start from hints, cold, %.1fM records", million), "s", seconds, million/10).WithNote("the target is 1 s for 10M records"),
 			plain("index memory per record, sized from hints", "B", perRecord, 24),
 			against("records per second of that start / of the raw read of the hints", "/s", figures["start"], figures["raw"], 0),
 		)
@@ -294,7 +274,7 @@ func (b *loadBench) coldGets(ctx context.Context) error {
 
 // coldGet reads random records after a start: neither the page cache nor the log has seen them.
 func coldGet(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (rate float64, err error) {
-	if err := evict(d.dir); err != nil {
+	if err := layouts.Evict(ctx, d.dir, true); err != nil {
 		return 0, err
 	}
 	loaded, err := d.load(ctx, group.Index, loader)
@@ -339,24 +319,18 @@ func getAmong(d *dataset, loaded logs, depth, n int, among int64) error {
 	groups := int64(len(loaded))
 	each := d.records / groups
 	among = min(among, each*groups)
-	var next atomic.Int64
-	seed := time.Now().UnixNano()
-	return parallel(depth, func(int) error {
-		buffer := make([]byte, 0, d.size+4096)
-		for {
-			i := next.Add(1)
-			if i > int64(n) {
-				return nil
-			}
-			pick := scatter(seed+i) % among
-			id := pick%groups*each + pick/groups
-			r, err := loaded[id/each].Get(id, group.GetOptions{Buffer: buffer})
-			if err != nil {
-				return fmt.Errorf("id %d: %w", id, err)
-			}
-			if len(r.Data) != d.size {
-				return fmt.Errorf("id %d: %d bytes, stored were %d", id, len(r.Data), d.size)
-			}
+	seed, room := time.Now().UnixNano(), d.size+4096
+	memory := make([]byte, depth*room)
+	return shared(depth, int64(n), func(worker int, i int64) error {
+		pick := scatter(seed+i) % among
+		id := pick%groups*each + pick/groups
+		r, err := loaded[id/each].Get(id, group.GetOptions{Buffer: memory[worker*room:][:0:room]})
+		if err != nil {
+			return fmt.Errorf("id %d: %w", id, err)
 		}
+		if len(r.Data) != d.size {
+			return fmt.Errorf("id %d: %d bytes, stored were %d", id, len(r.Data), d.size)
+		}
+		return nil
 	})
 }

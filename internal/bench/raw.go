@@ -6,9 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -79,18 +77,9 @@ func (r *rawFiles) close() {
 
 // readInto reads all pieces to their places in memory of at least r.room bytes.
 func (r *rawFiles) readInto(memory []byte) error {
-	var next atomic.Int64
-	return parallel(rawInFlight, func(int) error {
-		for {
-			i := next.Add(1) - 1
-			if i >= int64(len(r.pieces)) {
-				return nil
-			}
-			p := r.pieces[i]
-			if err := readPiece(p, memory[p.place:p.place+p.length]); err != nil {
-				return err
-			}
-		}
+	return shared(rawInFlight, int64(len(r.pieces)), func(_ int, i int64) error {
+		p := r.pieces[i]
+		return readPiece(p, memory[p.place:p.place+p.length])
 	})
 }
 
@@ -114,36 +103,6 @@ func allocate(bytes int64, touch bool) (memory []byte, release func(), err error
 		}
 	}
 	return memory, func() { _ = unix.Munmap(memory) }, nil
-}
-
-// RawRate reads files past the page cache, into memory that is used again and again, and gives bytes and seconds: the
-// device's own sequential rate.
-func RawRate(names []string) (bytes int64, took time.Duration, err error) {
-	r, err := openRaw(names)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer r.close()
-	memory, release, err := allocate(rawInFlight*rawReadBytes, true)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer release()
-	begin := time.Now()
-	var next atomic.Int64
-	err = parallel(rawInFlight, func(worker int) error {
-		buffer := memory[worker*rawReadBytes:][:rawReadBytes]
-		for {
-			i := next.Add(1) - 1
-			if i >= int64(len(r.pieces)) {
-				return nil
-			}
-			if err := readPiece(r.pieces[i], buffer[:r.pieces[i].length]); err != nil {
-				return err
-			}
-		}
-	})
-	return r.bytes, time.Since(begin), err
 }
 
 // readPlain reads a piece by pread, whatever package vfs does: a thread waits for each read under way.
@@ -184,18 +143,11 @@ func rawRandom(names []string, length int64, depth, n int, read func(piece, []by
 			return 0, err
 		}
 	}
-	var next atomic.Int64
 	return timed(float64(n), func() error {
-		return parallel(depth, func(worker int) error {
-			buffer := memory[int64(worker)*length:][:length]
-			for next.Add(1) <= int64(n) {
-				i := rand.IntN(len(r.files))
-				offset := rand.Int64N(max(sizes[i]-length, 1)) &^ (vfs.DirectAlign - 1)
-				if err := read(piece{file: r.files[i], offset: offset}, buffer); err != nil {
-					return err
-				}
-			}
-			return nil
+		return shared(depth, int64(n), func(worker int, _ int64) error {
+			i := rand.IntN(len(r.files))
+			offset := rand.Int64N(max(sizes[i]-length, 1)) &^ (vfs.DirectAlign - 1)
+			return read(piece{file: r.files[i], offset: offset}, memory[int64(worker)*length:][:length])
 		})
 	})
 }
@@ -212,17 +164,11 @@ func cachedRandom(name string, length int64, depth, n int) (rate float64, err er
 	if err != nil {
 		return 0, err
 	}
-	var next atomic.Int64
+	memory := make([]byte, int64(depth)*length)
 	return timed(float64(n), func() error {
-		return parallel(depth, func(int) error {
-			buffer := make([]byte, length)
-			for next.Add(1) <= int64(n) {
-				offset := rand.Int64N(max(size-length, 1))
-				if _, err := f.ReadAt(buffer, offset); err != nil {
-					return err
-				}
-			}
-			return nil
+		return shared(depth, int64(n), func(worker int, _ int64) error {
+			_, err := f.ReadAt(memory[int64(worker)*length:][:length], rand.Int64N(max(size-length, 1)))
+			return err
 		})
 	})
 }
@@ -236,46 +182,15 @@ const (
 )
 
 // rawAppend appends records of size bytes by so many concurrent writers, each durable by fdatasync before the next of
-// the same writer, for a time, and gives bytes per second.
-func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (rate float64, err error) {
+// the same writer, for a time.
+func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (out load, err error) {
+	a, err := newAppender(dir, "put", mode, writers)
+	defer func() { err = errors.Join(err, a.close()) }()
+	if err != nil {
+		return out, err
+	}
 	payload := randomBytes(size)
-	names := writers
-	if mode == groupOfOne {
-		names = 1
-	}
-	files := make([]*os.File, names)
-	for i := range files {
-		if files[i], err = os.Create(filepath.Join(dir, fmt.Sprintf("raw-%03d", i))); err != nil {
-			return 0, err
-		}
-		defer func() {
-			err = errors.Join(err, files[i].Close(), os.Remove(files[i].Name()))
-		}()
-	}
-	one := &groupFile{f: files[0]}
-	one.cond.L = &one.mu
-	var written atomic.Int64
-	begin := time.Now()
-	err = parallel(writers, func(worker int) error {
-		for time.Since(begin) < duration {
-			if mode == groupOfOne {
-				if err := one.append(payload); err != nil {
-					return err
-				}
-			} else {
-				f := files[worker]
-				if _, err := f.Write(payload); err != nil {
-					return err
-				}
-				if err := unix.Fdatasync(int(f.Fd())); err != nil {
-					return err
-				}
-			}
-			written.Add(int64(size))
-		}
-		return nil
-	})
-	return float64(written.Load()) / time.Since(begin).Seconds(), err
+	return callers(writers, duration, func(worker int, _ int64) error { return a.append(worker, payload) })
 }
 
 // groupFile is the least that a group commit can be: writers append to memory, one of them writes and syncs for all.

@@ -6,16 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/dev"
 )
 
@@ -33,6 +34,7 @@ type RPCOptions struct {
 
 // rpcBench is one run: a store with one shard, an echo server, and a second hop before the echo.
 type rpcBench struct {
+	outcome
 	opts    RPCOptions
 	direct  *grpc.ClientConn // to the shard
 	gateway *grpc.ClientConn
@@ -43,40 +45,34 @@ type rpcBench struct {
 	stop    []func()
 }
 
+var rpcParts = parts[rpcBench]{{"calls", (*rpcBench).calls}}
+
 // RPC measures unary and batch calls over loopback against what gRPC itself reaches in the same process.
-func RPC(ctx context.Context, opts RPCOptions) (Report, error) {
-	begin := time.Now()
-	report := Report{Machine: thisMachine(opts.Dir), Began: begin.UTC().Format(time.RFC3339)}
+func RPC(ctx context.Context, opts RPCOptions) (*result.Report, error) {
 	b := &rpcBench{opts: opts}
+	return rpcParts.measure(ctx, b, &b.outcome, "rpc", opts.Rounds, opts.Dir, "", opts.Say)
+}
+
+func (b *rpcBench) calls(ctx context.Context) error {
 	defer b.close()
 	if err := b.start(ctx); err != nil {
-		return report, err
+		return err
 	}
-	for _, size := range opts.Sizes {
-		for _, callers := range opts.Callers {
-			rows, err := b.unary(ctx, size, callers)
-			if err != nil {
-				return report, err
+	for _, size := range b.opts.Sizes {
+		for _, callers := range b.opts.Callers {
+			if err := b.unary(ctx, size, callers); err != nil {
+				return err
 			}
-			report.Rows = append(report.Rows, rows...)
 		}
-		rows, err := b.batches(ctx, size)
-		if err != nil {
-			return report, err
+		if err := b.batches(ctx, size); err != nil {
+			return err
 		}
-		report.Rows = append(report.Rows, rows...)
 	}
-	report.Seconds = time.Since(begin).Seconds()
-	return report, nil
+	return nil
 }
 
 func (b *rpcBench) start(ctx context.Context) error {
-	dir, err := os.MkdirTemp(b.opts.Dir, "sheaf-bench-")
-	if err != nil {
-		return fmt.Errorf("making a temporary folder: %w", err)
-	}
-	b.stop = append(b.stop, func() { _ = os.RemoveAll(dir) }) // what is left is said by the next df
-	d, err := dev.Start(ctx, dev.Config{Dir: dir, Shards: 1, Listen: "127.0.0.1:0", TLS: b.opts.TLS})
+	d, err := dev.Start(ctx, dev.Config{Dir: b.dir, Shards: 1, Listen: "127.0.0.1:0", TLS: b.opts.TLS})
 	if err != nil {
 		return fmt.Errorf("starting a store: %w", err)
 	}
@@ -190,7 +186,7 @@ func (b *rpcBench) id(size int, i int64) int64 {
 func (b *rpcBench) unaryGet(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
 	records := recordv1.NewRecordServiceClient(cc)
 	return func() (float64, error) {
-		return b.drive(callers, func(i int64) error {
+		return b.drive(callers, func(_ int, i int64) error {
 			r, err := records.Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: b.id(size, i)}})
 			if err == nil && len(r.GetRecord().GetData()) != size {
 				return fmt.Errorf("a record has %d bytes, not %d", len(r.GetRecord().GetData()), size)
@@ -204,7 +200,7 @@ func (b *rpcBench) unaryGet(ctx context.Context, cc *grpc.ClientConn, size, call
 func (b *rpcBench) unaryPut(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
 	records, payload := recordv1.NewRecordServiceClient(cc), randomBytes(size)
 	return func() (float64, error) {
-		return b.drive(callers, func(i int64) error {
+		return b.drive(callers, func(_ int, i int64) error {
 			_, err := records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: b.id(size, i)}, Data: payload})
 			return err
 		})
@@ -215,7 +211,7 @@ func (b *rpcBench) unaryPut(ctx context.Context, cc *grpc.ClientConn, size, call
 func (b *rpcBench) echoes(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
 	payload := randomBytes(size)
 	return func() (float64, error) {
-		return b.drive(callers, func(int64) error {
+		return b.drive(callers, func(int, int64) error {
 			var answer []byte
 			return cc.Invoke(ctx, echoMethod, &payload, &answer, grpc.ForceCodec(rawCodec{}))
 		})
@@ -225,7 +221,7 @@ func (b *rpcBench) echoes(ctx context.Context, cc *grpc.ClientConn, size, caller
 // clientGet reads records one by one with the Go client, which finds the shard itself and checks the data.
 func (b *rpcBench) clientGet(ctx context.Context, size, callers int) figure {
 	return func() (float64, error) {
-		return b.drive(callers, func(i int64) error {
+		return b.drive(callers, func(_ int, i int64) error {
 			_, err := b.client.Get(ctx, client.Key{ID: b.id(size, i)}, nil)
 			return err
 		})
@@ -233,9 +229,9 @@ func (b *rpcBench) clientGet(ctx context.Context, size, callers int) figure {
 }
 
 // unary compares Get and Put with the echo, direct and through the gateway.
-func (b *rpcBench) unary(ctx context.Context, size, callers int) ([]Row, error) {
+func (b *rpcBench) unary(ctx context.Context, size, callers int) error {
 	if err := b.fill(ctx, size); err != nil {
-		return nil, err
+		return err
 	}
 	b.opts.Say("unary calls of %d bytes, %d callers", size, callers)
 	figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
@@ -249,40 +245,30 @@ func (b *rpcBench) unary(ctx context.Context, size, callers int) ([]Row, error) 
 		variant{"get client", b.clientGet(ctx, size, callers)},
 	)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	name := func(what string) string { return fmt.Sprintf("%s, %d B, %d callers", what, size, callers) }
 	putTarget := 0.0
 	if callers >= 64 {
 		putTarget = 0.4
 	}
-	return []Row{
+	b.add(
 		against(name("unary Get direct / bare echo"), "/s", figures["get direct"], figures["echo"], 0.85),
 		against(name("unary Get by gateway / two-hop raw echo"), "/s", figures["get gateway"], figures["hop"], 0.85),
 		against(name("durable unary Put direct / bare echo"), "/s", figures["put direct"], figures["echo"], putTarget),
 		against(name("durable unary Put by gateway / two-hop raw echo"), "/s", figures["put gateway"], figures["hop"], 0),
 		against(name("unary Get direct / same messages, nothing stored"), "/s", figures["get direct"], figures["bare get"], 0).
-			note("the limit answers the same GetRequest with the same GetResponse from memory"),
+			WithNote("the limit answers the same GetRequest with the same GetResponse from memory"),
 		against(name("unary Get by the Go client, direct / bare echo"), "/s", figures["get client"], figures["echo"], 0).
-			note("the client also routes, watches deadlines and checks CRC32C"),
-	}, nil
+			WithNote("the client also routes, watches deadlines and checks CRC32C"),
+	)
+	return nil
 }
 
-// drive calls from many goroutines for opts.Time and gives calls per second.
-func (b *rpcBench) drive(callers int, call func(i int64) error) (float64, error) {
-	var n atomic.Int64
-	deadline := time.Now().Add(b.opts.Time)
-	begin := time.Now()
-	err := parallel(callers, func(worker int) error {
-		for i := int64(worker) << 40; time.Now().Before(deadline); i++ {
-			if err := call(i); err != nil {
-				return err
-			}
-			n.Add(1)
-		}
-		return nil
-	})
-	return float64(n.Load()) / time.Since(begin).Seconds(), err
+// drive calls from many goroutines for opts.Time and gives calls per second. i is a number that no other call gets.
+func (b *rpcBench) drive(n int, call func(caller int, i int64) error) (float64, error) {
+	did, err := callers(n, b.opts.Time, call)
+	return did.perSecond, err
 }
 
 // scatter spreads consecutive numbers: a fixed mix (SplitMix64's finalizer), never negative.
@@ -301,15 +287,22 @@ func randomBytes(n int) []byte {
 
 // parallel runs n workers and gives the first error.
 func parallel(n int, work func(worker int) error) error {
-	errs := make(chan error, n)
-	for i := range n {
-		go func() { errs <- work(i) }()
+	var g errgroup.Group
+	for worker := range n {
+		g.Go(func() error { return work(worker) })
 	}
-	var first error
-	for range n {
-		if err := <-errs; first == nil {
-			first = err
+	return g.Wait()
+}
+
+// shared hands the numbers from 0 to n - 1 to so many workers, each to the next that is free, and gives the first error.
+func shared(workers int, n int64, do func(worker int, i int64) error) error {
+	var next atomic.Int64
+	return parallel(workers, func(worker int) error {
+		for i := next.Add(1) - 1; i < n; i = next.Add(1) - 1 {
+			if err := do(worker, i); err != nil {
+				return err
+			}
 		}
-	}
-	return first
+		return nil
+	})
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/layouts"
@@ -42,7 +42,7 @@ var startCases = []startCase{{10 << 10, group.Resident}, {10 << 10, group.Index}
 // starts measures on the file system of the folder, or on each of those that were asked for.
 func (b *loadBench) starts(ctx context.Context) error {
 	if len(b.opts.FileSystems) == 0 {
-		return b.startsOn(ctx, b.dir, "", func(context.Context) error { return evict(b.dir) })
+		return b.startsOn(ctx, b.dir, "", func(ctx context.Context) error { return layouts.Evict(ctx, b.dir, true) })
 	}
 	files := int(2*b.opts.StartBytes/(1<<10)) + 1<<14
 	for _, fs := range b.opts.FileSystems {
@@ -189,21 +189,9 @@ func (s *startBench) start(ctx context.Context, d *dataset, as string, loader *s
 
 // processFigures are the anonymous memory of this process, and the bytes that it had read from devices, so far.
 func processFigures() (memory, read int64, err error) {
-	figure := func(file, name string) (int64, error) {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return 0, err
-		}
-		for line := range bytes.Lines(b) {
-			if value, ok := bytes.CutPrefix(line, []byte(name+":")); ok {
-				return strconv.ParseInt(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(value), []byte("kB")))), 10, 64)
-			}
-		}
-		return 0, fmt.Errorf("%s has no line %s", file, name)
-	}
-	memory, err = figure("/proc/self/status", "RssAnon")
+	memory, err = result.ProcNumber("/proc/self/status", "RssAnon")
 	if err == nil {
-		read, err = figure("/proc/self/io", "read_bytes")
+		read, err = result.ProcNumber("/proc/self/io", "read_bytes")
 	}
 	return memory << 10, read, err
 }
@@ -228,16 +216,16 @@ func (s *startBench) addRows(rates map[string][]float64) {
 	if s.residency == group.Resident {
 		seconds("after SIGKILL / after a stop, touched memory", "kill, touched", "stop, touched", 1.2)
 	}
-	bytes := func(what, as string, ours, limit func(started) float64, target float64) Row {
+	bytes := func(what, as string, ours, limit func(started) float64, target float64) result.Ratio {
 		return atMost(fmt.Sprintf("%s (%s)", what, s.what), "B", s.figures(as, ours), s.figures(as, limit), target)
 	}
 	read, held := func(o started) float64 { return o.read }, func(o started) float64 { return o.held }
 	s.add(
 		bytes("bytes read / held, after SIGKILL", "kill", read, held, 1.05),
 		bytes("bytes read / held, after a stop", "stop", read, held, 1.05),
-		bytes("bytes read / held, after SIGKILL, small groups", "small", read, held, 0).note("each group adds manifest, mark, name and inode: about 28 KiB"),
+		bytes("bytes read / held, after SIGKILL, small groups", "small", read, held, 0).WithNote("each group adds manifest, mark, name and inode: about 28 KiB"),
 		bytes("memory touched / that of images and index, after SIGKILL", "kill", func(o started) float64 { return o.touched },
-			func(o started) float64 { return o.counted }, 0).note("buffers come on top, 64 KiB to 2 MiB for each group that is loaded at the time"),
+			func(o started) float64 { return o.counted }, 0).WithNote("buffers come on top, 64 KiB to 2 MiB for each group that is loaded at the time"),
 	)
 	for _, other := range []struct {
 		what, name string

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -207,14 +206,9 @@ func writeFiles(dir string, records int64, size int) error {
 }
 
 func readFiles(dir string, records int64) error {
-	var next atomic.Int64
-	return parallel(8, func(int) error {
-		for i := next.Add(1) - 1; i < records; i = next.Add(1) - 1 {
-			if _, err := os.ReadFile(fileOf(dir, i)); err != nil {
-				return err
-			}
-		}
-		return nil
+	return shared(8, records, func(_ int, i int64) error {
+		_, err := os.ReadFile(fileOf(dir, i))
+		return err
 	})
 }
 

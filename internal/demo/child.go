@@ -10,11 +10,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"sheaf.dev/sheaf/internal/bench/result"
 	"sheaf.dev/sheaf/internal/dev"
 )
 
@@ -96,19 +96,8 @@ func (d *demo) end() error {
 
 // procNumber is a number in a file of /proc about the process, in the unit of that file; 0 where it is not told.
 func (c *child) procNumber(file, name string) int64 {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", c.pid(), file))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(content)) {
-		if rest, ok := strings.CutPrefix(line, name+":"); ok {
-			if fields := strings.Fields(rest); len(fields) > 0 {
-				n, _ := strconv.ParseInt(fields[0], 10, 64) // 0 where it is no number
-				return n
-			}
-		}
-	}
-	return 0
+	n, _ := result.ProcNumber(fmt.Sprintf("/proc/%d/%s", c.pid(), file), name)
+	return n
 }
 
 func (d *demo) ready(ctx context.Context) bool {

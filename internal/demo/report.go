@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/bench"
 	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/dev"
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/layouts"
 )
 
 // onDisk finds the segments of the store, and how many bytes its blobs have.
@@ -49,12 +49,15 @@ func (d *demo) onDisk() (segments []string, blobBytes int64, err error) {
 
 // deviceRate reads the segments past the page cache: what the device gives at most.
 func (d *demo) deviceRate(segments []string) float64 {
-	stored, took, err := bench.RawRate(segments)
+	rate, ok, err := layouts.RawRate(segments)
+	if err == nil && !ok {
+		err = fmt.Errorf("%s: the file system does not allow O_DIRECT, so there is nothing to compare with: give another --dir", d.dir)
+	}
 	if err != nil {
 		d.say("   (the device's own rate cannot be measured: %v)", err)
 		return 0
 	}
-	return float64(stored) / took.Seconds()
+	return rate
 }
 
 // dropCaches makes the next reads cold; false where we may not.

@@ -58,7 +58,7 @@ func MeasureDevice(ctx context.Context, dir, scale string) (_ *DeviceRate, err e
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		rate, ok, err := rawRate([]string{f.Name()})
+		rate, ok, err := RawRate([]string{f.Name()})
 		if err != nil {
 			return nil, err
 		}

@@ -63,10 +63,7 @@ func createGroup(ctx context.Context, dir string) (*groupWriter, error) {
 }
 
 // commit makes entries durable and visible.
-func (w *groupWriter) commit(entries []format.Entry) error {
-	batch := w.propose(entries)
-	return w.write(batch)
-}
+func (w *groupWriter) commit(entries []format.Entry) error { return w.write(w.propose(entries)) }
 
 // propose makes what the callers of a shard bring, side by side with a commit that is under way.
 func (w *groupWriter) propose(entries []format.Entry) []*raftpb.Entry {
@@ -80,16 +77,18 @@ func (w *groupWriter) propose(entries []format.Entry) []*raftpb.Entry {
 	return batch
 }
 
-// write makes a batch durable and visible.
-func (w *groupWriter) write(batch []*raftpb.Entry) error {
-	term, vote, commit := uint64(1), uint64(1), batch[len(batch)-1].GetIndex()
-	if err := w.log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, batch); err != nil {
+func (w *groupWriter) write(batch []*raftpb.Entry) error { return Commit(w.log, 1, 1, batch) }
+
+// Commit appends entries to a log, and makes them durable and visible.
+func Commit(log *group.Log, term, vote uint64, entries []*raftpb.Entry) error {
+	commit := entries[len(entries)-1].GetIndex()
+	if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, entries); err != nil {
 		return err
 	}
-	if err := w.log.Sync(); err != nil {
+	if err := log.Sync(); err != nil {
 		return err
 	}
-	return w.log.Apply(commit, nil)
+	return log.Apply(commit, nil)
 }
 
 // batchOf is how many versions one commit takes.

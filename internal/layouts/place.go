@@ -98,7 +98,7 @@ func (p *pathPlace) begin(context.Context, *fileSystem, int) (*site, error) {
 		if p.warm == "" {
 			return dropCaches()
 		}
-		return evict(ctx, dir)
+		return Evict(ctx, dir, false)
 	}}, nil
 }
 
@@ -109,8 +109,9 @@ func (p *pathPlace) words() string {
 	return "the folder " + p.path + " of a file system that was there"
 }
 
-// evict drops the pages of a folder's files from the page cache, which every user may do with its own.
-func evict(ctx context.Context, dir string) error {
+// Evict drops the pages of a folder's files from the page cache, which every user may do with its own. Pages that are
+// not on disk stay there; with sync each file is made durable first.
+func Evict(ctx context.Context, dir string, sync bool) error {
 	i := 0
 	return walkFiles(dir, func(name string) error {
 		i++
@@ -121,7 +122,10 @@ func evict(ctx context.Context, dir string) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED), unix.Close(fd))
+		if sync {
+			err = unix.Fdatasync(fd)
+		}
+		return errors.Join(err, unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED), unix.Close(fd))
 	})
 }
 

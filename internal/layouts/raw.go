@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -22,9 +21,9 @@ const (
 	rawReadBytes = 1 << 20
 )
 
-// rawRate reads files past the page cache, large pieces and several at a time, and gives bytes per second: what the
-// device gives at most. ok: the file system allows it.
-func rawRate(names []string) (rate float64, ok bool, err error) {
+// RawRate reads files past the page cache, large pieces and several at a time, and gives bytes per second: what the
+// device gives at most. ok: the file system allows it, and there is something to read.
+func RawRate(names []string) (rate float64, ok bool, err error) {
 	type piece struct {
 		file   vfs.File
 		offset int64
@@ -49,7 +48,7 @@ func rawRate(names []string) (rate float64, ok bool, err error) {
 	begin := time.Now()
 	for range rawReaders {
 		g.Go(func() error {
-			buffer := aligned(rawReadBytes)
+			buffer := vfs.AlignedBytes(rawReadBytes)
 			for i := next.Add(1) - 1; i < int64(len(pieces)); i = next.Add(1) - 1 {
 				n, err := pieces[i].file.ReadAt(buffer, pieces[i].offset)
 				if err != nil && !errors.Is(err, io.EOF) {
@@ -84,7 +83,7 @@ func rawWrite(dir string, bytes int64) (seconds float64, ok bool, err error) {
 	var next atomic.Int64
 	var g errgroup.Group
 	for range rawReaders {
-		buffer := aligned(rawReadBytes)
+		buffer := vfs.AlignedBytes(rawReadBytes)
 		_, _ = rand.NewChaCha8([32]byte{1}).Read(buffer) // never fails
 		g.Go(func() error {
 			for at := next.Add(rawReadBytes) - rawReadBytes; at < bytes; at = next.Add(rawReadBytes) - rawReadBytes {
@@ -100,11 +99,4 @@ func rawWrite(dir string, bytes int64) (seconds float64, ok bool, err error) {
 		return 0, false, nil
 	}
 	return since(begin), err == nil, err
-}
-
-// aligned gives memory as reads past the page cache need it.
-func aligned(bytes int) []byte {
-	b := make([]byte, bytes+vfs.DirectAlign)
-	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (vfs.DirectAlign - 1)
-	return b[skip : skip+bytes : skip+bytes]
 }

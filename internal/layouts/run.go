@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/bench/result"
 )
 
 // run is one Run under way.
@@ -158,10 +159,11 @@ func (r *run) imageBytes(most need) int64 {
 func (r *run) estimate() error {
 	most, left := r.needs()
 	what := fmt.Sprintf("table %s at scale %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(r.opts.Tables), " ", ","), "[]"), r.opts.Scale)
-	available, err := availableMemory()
+	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable") // what processes can take without swapping
 	if err != nil {
 		return err
 	}
+	available := kib << 10
 	if r.opts.MemoryLimit > 0 {
 		available = min(available, r.opts.MemoryLimit)
 	}
@@ -189,21 +191,6 @@ func (r *run) estimate() error {
 	r.opts.Say("%s: %d measurements, %d of them done, on %s; about %v, up to %d MiB of disk and %d MiB of memory", what, r.total, r.done, strings.Join(names, ", "),
 		(time.Duration(left) * time.Second).Round(time.Second), disk>>20, most.memory>>20)
 	return nil
-}
-
-// availableMemory that processes can take without swapping.
-func availableMemory() (int64, error) {
-	content, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(content)) {
-		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			return kib << 10, err
-		}
-	}
-	return 0, errors.New("/proc/meminfo has no MemAvailable")
 }
 
 // open makes the place where everything is measured.

@@ -120,7 +120,7 @@ func verifyOurs(ctx context.Context, s *site, m *figures, records int) error {
 	if err := s.cold(ctx); err != nil {
 		return err
 	}
-	rate, ok, err := rawRate(names)
+	rate, ok, err := RawRate(names)
 	if err != nil {
 		return err
 	}

@@ -144,13 +144,13 @@ func (c *Comparison) of(t *Table, row *Row, column string) *Change {
 // Words says the change: "1.42 x of 3.1 ms, worse".
 func (c *Change) Words() string {
 	if c.Factor == 0 {
-		return "was " + c.Old + ", " + c.Verdict()
+		return "was " + c.Old + ", " + c.verdict()
 	}
-	return digits(c.Factor) + " x of " + c.Old + ", " + c.Verdict()
+	return digits(c.Factor) + " x of " + c.Old + ", " + c.verdict()
 }
 
-// Verdict is "worse" or "better".
-func (c *Change) Verdict() string {
+// verdict is "worse" or "better".
+func (c *Change) verdict() string {
 	if c.Worse {
 		return "worse"
 	}

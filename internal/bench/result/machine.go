@@ -1,7 +1,7 @@
 package result
 
 import (
-	"bufio"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -30,11 +30,9 @@ func ThisMachine(dir string) Machine {
 	if unix.Uname(&u) == nil {
 		m.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
-	m.CPU = procField("/proc/cpuinfo", "model name")
-	kib, err := strconv.ParseInt(strings.TrimSuffix(procField("/proc/meminfo", "MemTotal"), " kB"), 10, 64)
-	if err == nil {
-		m.MemoryBytes = kib << 10
-	}
+	m.CPU, _ = procField("/proc/cpuinfo", "model name")
+	kib, _ := ProcNumber("/proc/meminfo", "MemTotal")
+	m.MemoryBytes = kib << 10
 	if dir != "" {
 		m.FileSystem, m.Device = mountOf(dir)
 	}
@@ -50,17 +48,28 @@ func (m *Machine) words() string {
 	return strings.Join(append(parts, m.Go), ", ")
 }
 
-// procField finds "name : value" in a file of /proc; empty where there is none.
-func procField(file, name string) string {
-	value := ""
-	eachLine(file, func(line string) bool {
-		k, v, ok := strings.Cut(line, ":")
-		if ok && strings.TrimSpace(k) == name {
-			value = strings.TrimSpace(v)
+// ProcNumber is the number behind "name:" in a file of /proc, in the unit of that file; 0 with an error.
+func ProcNumber(file, name string) (int64, error) {
+	value, err := procField(file, name)
+	if err != nil {
+		return 0, err
+	}
+	number, _, _ := strings.Cut(value, " ") // behind it stands the unit
+	return strconv.ParseInt(number, 10, 64)
+}
+
+// procField finds the first "name: value" in a file of /proc.
+func procField(file, name string) (string, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(content)) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == name {
+			return strings.TrimSpace(v), nil
 		}
-		return value == ""
-	})
-	return value
+	}
+	return "", fmt.Errorf("%s has no line %s", file, name)
 }
 
 // mountOf finds what a folder is on: the longest mount point above it, the last of those mounted there.
@@ -73,33 +82,19 @@ func mountOf(dir string) (fileSystem, device string) {
 		dir = real
 	}
 	longest := -1
-	eachLine("/proc/self/mountinfo", func(line string) bool {
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
 		mount, source, ok := strings.Cut(line, " - ")
 		fields, from := strings.Fields(mount), strings.Fields(source)
 		if !ok || len(fields) < 6 || len(from) < 2 {
-			return true
+			continue
 		}
 		at := unescape(fields[4])
 		if len(at) >= longest && (at == "/" || dir == at || strings.HasPrefix(dir, at+"/")) {
 			longest, fileSystem, device = len(at), from[0], unescape(from[1])+" ("+fields[5]+")"
 		}
-		return true
-	})
+	}
 	return fileSystem, device
 }
 
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
-
-// eachLine hands on the lines of a file until told to stop. A file that cannot be read has none.
-func eachLine(file string, each func(string) bool) {
-	f, err := os.Open(file)
-	if err != nil {
-		return
-	}
-	defer f.Close() //nolint:errcheck // only read from
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if !each(lines.Text()) {
-			return
-		}
-	}
-}

@@ -16,6 +16,12 @@ type Ratio struct {
 	Note   string
 }
 
+// WithNote gives the ratio with a note.
+func (r Ratio) WithNote(note string) Ratio {
+	r.Note = note
+	return r
+}
+
 // Keys of the columns of a ratio table.
 const (
 	keyOurs    = "ours"
@@ -45,38 +51,25 @@ func Ratios(id, title, about string, ratios []Ratio) Table {
 		{Key: keySpread, Title: "spread", Unit: "%"},
 		{Key: keyNote, Title: "note"},
 	}}
-	notes := false
+	notes, atMost := false, 0
 	for _, r := range ratios {
 		notes = notes || r.Note != ""
+		if r.AtMost {
+			atMost++
+		}
 		t.Rows = append(t.Rows, r.row())
 	}
 	if !notes {
 		t.Columns = t.Columns[:len(t.Columns)-1]
 	}
-	if len(ratios) > 0 && allAtMost(ratios) {
+	switch atMost {
+	case 0:
+	case len(ratios):
 		t.Columns[2].Better = Lower
-	} else if anyAtMost(ratios) {
+	default:
 		t.Columns[2].Better = "" // which is better differs from row to row; the verdict says it
 	}
 	return t
-}
-
-func allAtMost(ratios []Ratio) bool {
-	for _, r := range ratios {
-		if !r.AtMost {
-			return false
-		}
-	}
-	return true
-}
-
-func anyAtMost(ratios []Ratio) bool {
-	for _, r := range ratios {
-		if r.AtMost {
-			return true
-		}
-	}
-	return false
 }
 
 // row makes the row. A ratio of medians scatters as the ratios of the single rounds do, where both sides have the same

@@ -1,12 +1,13 @@
 package result
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // plotsDir is the folder of the pictures beside report.md.
@@ -23,12 +24,9 @@ func (r *Report) WriteDir(dir string) error {
 	}
 	var errs []error
 	put := func(name string, write func(io.Writer) error) {
-		var b bytes.Buffer
-		if err := write(&b); err != nil {
+		if err := vfs.ReplaceFile(filepath.Join(dir, name), write); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
-			return
 		}
-		errs = append(errs, replaceFile(filepath.Join(dir, name), b.Bytes()))
 	}
 	put("report.json", r.WriteJSON)
 	put("report.md", func(w io.Writer) error { return r.WriteMarkdown(w, plotsDir) })
@@ -41,21 +39,4 @@ func (r *Report) WriteDir(dir string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// replaceFile leaves the old file or the new one, never half of one.
-func replaceFile(name string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(name), ".new-")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
-	}
-	return err
 }
