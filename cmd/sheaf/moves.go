@@ -260,16 +260,11 @@ func movesJSON(moves []*recordv1.Move) []moveRow {
 		}
 		for _, c := range m.GetCopies() {
 			row.Copies = append(row.Copies, copyRow{
-				Shard: c.GetShard(), Phase: copyWords[c.GetPhase()], From: c.GetFrom(), BytesTotal: c.GetBytesTotal(),
+				Shard: c.GetShard(), Phase: strings.ToLower(c.GetPhase().Word()), From: c.GetFrom(), BytesTotal: c.GetBytesTotal(),
 				BytesDone: c.GetBytesDone(), BytesPerSecond: c.GetBytesPerSecond(), ETASeconds: c.EtaSeconds,
 			})
 		}
 		rows = append(rows, row)
 	}
 	return rows
-}
-
-var copyWords = map[recordv1.CopyPhase]string{
-	recordv1.CopyPhase_COPY_PHASE_WAITING: "waiting", recordv1.CopyPhase_COPY_PHASE_FILES: "files",
-	recordv1.CopyPhase_COPY_PHASE_ENTRIES: "entries", recordv1.CopyPhase_COPY_PHASE_DONE: "done",
 }
