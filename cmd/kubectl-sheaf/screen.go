@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -259,7 +258,7 @@ func (c *screen) moves() {
 		c.section("MOVES", "not known, as no gateway was asked: %v", c.Live.Err)
 		return
 	}
-	c.section("MOVES", "%s", movesWords(c.Live.Moves))
+	c.section("MOVES", "%s", cli.MovesWords(c.Live.Moves))
 	c.table(movesTable(c.Live.Moves, movesShown))
 }
 
@@ -270,61 +269,8 @@ func movesTable(moves []*recordv1.Move, most int) table {
 		{name: "RATE", drop: 4, right: true}, {name: "ETA", right: true}, {name: "REASON", drop: 5},
 	}}
 	for _, m := range moves[:min(most, len(moves))] {
-		done, rate, eta := "", "", ""
-		if m.GetRunning() && m.GetBytes() > 0 {
-			done = fmt.Sprintf("%d%%", 100*min(m.GetBytesDone(), m.GetBytes())/m.GetBytes())
-		}
-		if m.GetBytesPerSecond() > 0 {
-			rate = cli.FormatBytes(int64(m.GetBytesPerSecond())) + "/s"
-		}
-		if m.EtaSeconds != nil && m.GetPhase() == recordv1.MovePhase_MOVE_PHASE_COPYING {
-			eta = seconds(m.GetEtaSeconds())
-		}
-		t.add(m.GetGroup(), phaseWord(m), strings.Join(m.GetFrom(), ","), strings.Join(m.GetTo(), ","), done, cli.FormatBytes(m.GetBytes()), rate, eta, m.GetReason())
+		done, rate, eta := cli.MoveFigures(m)
+		t.add(m.GetGroup(), cli.MoveState(m), strings.Join(m.GetFrom(), ","), strings.Join(m.GetTo(), ","), done, cli.FormatBytes(m.GetBytes()), rate, eta, m.GetReason())
 	}
 	return t
-}
-
-func phaseWord(m *recordv1.Move) string {
-	if !m.GetRunning() {
-		return "planned"
-	}
-	switch m.GetPhase() {
-	case recordv1.MovePhase_MOVE_PHASE_WAITING:
-		return "waiting"
-	case recordv1.MovePhase_MOVE_PHASE_COPYING:
-		return "copying"
-	case recordv1.MovePhase_MOVE_PHASE_CATCHING_UP:
-		return "catching up"
-	case recordv1.MovePhase_MOVE_PHASE_SWITCHING:
-		return "switching"
-	}
-	return "running"
-}
-
-// seconds in words; an estimate beyond all measure is the greatest one.
-func seconds(s float64) string { return (time.Duration(min(s, 1e9)) * time.Second).String() }
-
-// movesWords sums up what moves.
-func movesWords(moves []*recordv1.Move) string {
-	running, planned, done, total, rate := 0, 0, int64(0), int64(0), 0.0
-	for _, m := range moves {
-		if !m.GetRunning() {
-			planned++
-			continue
-		}
-		running++
-		done, total, rate = done+min(m.GetBytesDone(), m.GetBytes()), total+m.GetBytes(), rate+m.GetBytesPerSecond()
-	}
-	if running+planned == 0 {
-		return "nothing moves"
-	}
-	words := fmt.Sprintf("%d running, %d planned", running, planned)
-	if running > 0 {
-		words += fmt.Sprintf(": %s of %s", cli.FormatBytes(done), cli.FormatBytes(total))
-	}
-	if left := total - done; rate > 0 && left > 0 {
-		words += ", ETA " + seconds(float64(left)/rate)
-	}
-	return words
 }
