@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -66,7 +67,7 @@ func (c *screen) table(t table) {
 func (c *screen) head() {
 	status, spec := c.Store.Status, c.Store.Spec
 	ready := "no condition yet"
-	if r := condition(status.Conditions, v1alpha1.ConditionReady); r != nil {
+	if r := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady); r != nil {
 		ready = "Ready"
 		if r.Status != "True" {
 			ready = fmt.Sprintf("not Ready, %s: %s", r.Reason, shorten(r.Message, 200))
@@ -224,7 +225,7 @@ func (c *screen) domains() {
 	}
 	c.section("COPIES BY DOMAIN", "%s", redundantWords(c.Store))
 	t := table{columns: []column{{name: "DOMAIN"}, {name: "SHARDS", right: true}, {name: "COPIES", right: true}, {name: "LEADS", right: true}, {name: "STORED", right: true}}}
-	for _, name := range sorted(by) {
+	for _, name := range cli.SortedKeys(by) {
 		d := by[name]
 		leads := "?"
 		if c.Live.Err == nil {
@@ -239,7 +240,7 @@ func redundantWords(store *v1alpha1.RecordStore) string {
 	if store.Spec.Replication.Copies <= 1 {
 		return "a single copy of each group"
 	}
-	switch r := condition(store.Status.Conditions, v1alpha1.ConditionRedundant); {
+	switch r := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionRedundant); {
 	case r == nil:
 		return "not known yet whether every group has all its copies"
 	case r.Status == "True":
