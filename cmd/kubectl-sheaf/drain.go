@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -189,7 +190,7 @@ func drainProgress(
 	if f.shard >= 0 && len(left) == 0 {
 		return fmt.Sprintf("shard %s is removed", workload.Shard(pool.Name, f.shard)), true, nil
 	}
-	if c := condition(pool.Status.Conditions, v1alpha1.ConditionDrained); f.shard < 0 && c != nil && c.Status == "True" && c.ObservedGeneration >= pool.Generation {
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDrained); f.shard < 0 && c != nil && c.Status == "True" && c.ObservedGeneration >= pool.Generation {
 		return fmt.Sprintf("ShardPool %s is drained; kubectl -n %s delete shardpool %s removes it", pool.Name, pool.Namespace, pool.Name), true, nil
 	}
 	groups := int32(0)
@@ -204,7 +205,7 @@ func drainProgress(
 	if groups == 0 {
 		words = "no groups are left; the operator looks whether all is gone"
 	}
-	if c := condition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil && c.Status == "True" && c.ObservedGeneration >= pool.Generation {
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil && c.Status == "True" && c.ObservedGeneration >= pool.Generation {
 		return words, false, failf("%s: %s", c.Reason, c.Message)
 	}
 	return words, false, nil

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/cli"
 )
 
 func (a *app) movesCommand() *cobra.Command {
@@ -61,7 +62,7 @@ func (a *app) printMoves(moves []*recordv1.Move, width int) {
 		t := movesTable(moves, len(moves))
 		fmt.Fprintln(a.out, strings.Join(t.lines(width), "\n"))
 	}
-	fmt.Fprintln(a.out, movesWords(moves))
+	fmt.Fprintln(a.out, cli.MovesWords(moves))
 }
 
 // pause waits; false: the context ended.

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/cli"
 	"sheaf.dev/sheaf/internal/kubefinding"
 	"sheaf.dev/sheaf/internal/workload"
 )
@@ -144,7 +145,7 @@ func (a *app) reportSummary(_ context.Context, s *snapshot, r *archive) error {
 	if err := r.add("status.txt", fmt.Sprintf("kubectl sheaf %s, %s\n\n%s", version, s.Now.UTC().Format(time.RFC3339), s.show(widthPlain, found))); err != nil {
 		return err
 	}
-	for _, name := range sorted(files) {
+	for _, name := range cli.SortedKeys(files) {
 		text, err := json.MarshalIndent(files[name], "", "  ")
 		if err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
@@ -180,7 +181,7 @@ func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error 
 	for i := range s.DiskSets {
 		own = append(own, &s.DiskSets[i])
 	}
-	for _, name := range sorted(s.Volumes) {
+	for _, name := range cli.SortedKeys(s.Volumes) {
 		volume := s.Volumes[name]
 		own = append(own, &volume)
 	}

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -67,7 +67,7 @@ func (c *screen) table(t table) {
 func (c *screen) head() {
 	status, spec := c.Store.Status, c.Store.Spec
 	ready := "no condition yet"
-	if r := condition(status.Conditions, v1alpha1.ConditionReady); r != nil {
+	if r := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady); r != nil {
 		ready = "Ready"
 		if r.Status != "True" {
 			ready = fmt.Sprintf("not Ready, %s: %s", r.Reason, shorten(r.Message, 200))
@@ -225,7 +225,7 @@ func (c *screen) domains() {
 	}
 	c.section("COPIES BY DOMAIN", "%s", redundantWords(c.Store))
 	t := table{columns: []column{{name: "DOMAIN"}, {name: "SHARDS", right: true}, {name: "COPIES", right: true}, {name: "LEADS", right: true}, {name: "STORED", right: true}}}
-	for _, name := range sorted(by) {
+	for _, name := range cli.SortedKeys(by) {
 		d := by[name]
 		leads := "?"
 		if c.Live.Err == nil {
@@ -240,7 +240,7 @@ func redundantWords(store *v1alpha1.RecordStore) string {
 	if store.Spec.Replication.Copies <= 1 {
 		return "a single copy of each group"
 	}
-	switch r := condition(store.Status.Conditions, v1alpha1.ConditionRedundant); {
+	switch r := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionRedundant); {
 	case r == nil:
 		return "not known yet whether every group has all its copies"
 	case r.Status == "True":
@@ -259,7 +259,7 @@ func (c *screen) moves() {
 		c.section("MOVES", "not known, as no gateway was asked: %v", c.Live.Err)
 		return
 	}
-	c.section("MOVES", "%s", movesWords(c.Live.Moves))
+	c.section("MOVES", "%s", cli.MovesWords(c.Live.Moves))
 	c.table(movesTable(c.Live.Moves, movesShown))
 }
 
@@ -270,61 +270,8 @@ func movesTable(moves []*recordv1.Move, most int) table {
 		{name: "RATE", drop: 4, right: true}, {name: "ETA", right: true}, {name: "REASON", drop: 5},
 	}}
 	for _, m := range moves[:min(most, len(moves))] {
-		done, rate, eta := "", "", ""
-		if m.GetRunning() && m.GetBytes() > 0 {
-			done = fmt.Sprintf("%d%%", 100*min(m.GetBytesDone(), m.GetBytes())/m.GetBytes())
-		}
-		if m.GetBytesPerSecond() > 0 {
-			rate = cli.FormatBytes(int64(m.GetBytesPerSecond())) + "/s"
-		}
-		if m.EtaSeconds != nil && m.GetPhase() == recordv1.MovePhase_MOVE_PHASE_COPYING {
-			eta = seconds(m.GetEtaSeconds())
-		}
-		t.add(m.GetGroup(), phaseWord(m), strings.Join(m.GetFrom(), ","), strings.Join(m.GetTo(), ","), done, cli.FormatBytes(m.GetBytes()), rate, eta, m.GetReason())
+		done, rate, eta := cli.MoveFigures(m)
+		t.add(m.GetGroup(), cli.MoveState(m), strings.Join(m.GetFrom(), ","), strings.Join(m.GetTo(), ","), done, cli.FormatBytes(m.GetBytes()), rate, eta, m.GetReason())
 	}
 	return t
-}
-
-func phaseWord(m *recordv1.Move) string {
-	if !m.GetRunning() {
-		return "planned"
-	}
-	switch m.GetPhase() {
-	case recordv1.MovePhase_MOVE_PHASE_WAITING:
-		return "waiting"
-	case recordv1.MovePhase_MOVE_PHASE_COPYING:
-		return "copying"
-	case recordv1.MovePhase_MOVE_PHASE_CATCHING_UP:
-		return "catching up"
-	case recordv1.MovePhase_MOVE_PHASE_SWITCHING:
-		return "switching"
-	}
-	return "running"
-}
-
-// seconds in words; an estimate beyond all measure is the greatest one.
-func seconds(s float64) string { return (time.Duration(min(s, 1e9)) * time.Second).String() }
-
-// movesWords sums up what moves.
-func movesWords(moves []*recordv1.Move) string {
-	running, planned, done, total, rate := 0, 0, int64(0), int64(0), 0.0
-	for _, m := range moves {
-		if !m.GetRunning() {
-			planned++
-			continue
-		}
-		running++
-		done, total, rate = done+min(m.GetBytesDone(), m.GetBytes()), total+m.GetBytes(), rate+m.GetBytesPerSecond()
-	}
-	if running+planned == 0 {
-		return "nothing moves"
-	}
-	words := fmt.Sprintf("%d running, %d planned", running, planned)
-	if running > 0 {
-		words += fmt.Sprintf(": %s of %s", cli.FormatBytes(done), cli.FormatBytes(total))
-	}
-	if left := total - done; rate > 0 && left > 0 {
-		words += ", ETA " + seconds(float64(left)/rate)
-	}
-	return words
 }

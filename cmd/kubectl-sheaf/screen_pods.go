@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -17,20 +16,6 @@ import (
 	"sheaf.dev/sheaf/internal/kubefinding"
 	"sheaf.dev/sheaf/internal/workload"
 )
-
-func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
-	return meta.FindStatusCondition(conditions, kind)
-}
-
-// sorted are the keys of a map.
-func sorted[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
 
 // shorten a text at its end.
 func shorten(text string, most int) string {
@@ -45,21 +30,6 @@ func wantedShards(pool *v1alpha1.ShardPool) int32 {
 		return 1
 	}
 	return *pool.Spec.Shards
-}
-
-// podsOf a component, by name, and how many are ready.
-func (c *screen) podsOf(component string) (pods []corev1.Pod, ready int) {
-	for i := range c.Pods {
-		if c.Pods[i].Labels[v1alpha1.LabelComponent] != component {
-			continue
-		}
-		pods = append(pods, c.Pods[i])
-		if kubefinding.PodReady(&c.Pods[i]) {
-			ready++
-		}
-	}
-	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	return pods, ready
 }
 
 // podTable lists pods with their node and what is wrong.
@@ -87,19 +57,19 @@ func (c *screen) podTable(name string, pods []corev1.Pod) table {
 func (c *screen) etcd() {
 	if external := c.Store.Spec.Etcd.External; external != nil {
 		state := "not known"
-		if e := condition(c.Store.Status.Conditions, v1alpha1.ConditionEtcdReady); e != nil {
+		if e := meta.FindStatusCondition(c.Store.Status.Conditions, v1alpha1.ConditionEtcdReady); e != nil {
 			state = e.Message
 		}
 		c.section("ETCD", "external, %s: %s", strings.Join(external.Endpoints, ","), state)
 		return
 	}
-	pods, ready := c.podsOf(workload.ContainerEtcd)
+	pods, ready := c.PodsOf(workload.ContainerEtcd)
 	c.section("ETCD", "%d of %d members are ready", ready, workload.EtcdMembers(c.Store))
 	c.table(c.podTable("MEMBER", pods))
 }
 
 func (c *screen) gateways() {
-	pods, ready := c.podsOf(workload.ContainerGateway)
+	pods, ready := c.PodsOf(workload.ContainerGateway)
 	c.section("GATEWAYS", "%d of %d are ready", ready, workload.GatewayReplicas(c.Store))
 	c.table(c.podTable("GATEWAY", pods))
 }

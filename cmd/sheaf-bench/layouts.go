@@ -14,9 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"sheaf.dev/sheaf/internal/cgroup"
 	"sheaf.dev/sheaf/internal/cli"
@@ -99,10 +97,11 @@ func (p *program) runLayouts(ctx context.Context, f *layoutsFlags) error {
 	if err != nil {
 		return fmt.Errorf("--device-rate: %w", err)
 	}
-	show := newLayoutsProgress(p.Out)
-	f.Say, f.Progress = show.say, show.show
+	f.Progress = p.showProgress
 	report, err := layouts.Run(ctx, f.Options)
-	show.stop()
+	if p.Out.Terminal() {
+		p.Out.SetLine("")
+	}
 	if err != nil {
 		err = layoutsError(err)
 		if ctx.Err() != nil {
@@ -168,50 +167,13 @@ func tableNumbers(s string) ([]int, error) {
 	return numbers, nil
 }
 
-// layoutsProgress shows how far a run is: a bar on a terminal, else a line for each measurement.
-type layoutsProgress struct {
-	out *cli.Output
-	bar *progressbar.ProgressBar
-}
-
-// barSteps of a bar: its part is given by expected time.
-const barSteps = 10000
-
-func newLayoutsProgress(out *cli.Output) *layoutsProgress {
-	p := &layoutsProgress{out: out}
-	if f, ok := out.Err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		p.bar = progressbar.NewOptions(barSteps,
-			progressbar.OptionSetWriter(out.Err),
-			progressbar.OptionSetPredictTime(false), // ours knows what is still to come
-			progressbar.OptionSetElapsedTime(false),
-			progressbar.OptionFullWidth(),
-			progressbar.OptionClearOnFinish(),
-		)
-	}
-	return p
-}
-
-func (p *layoutsProgress) say(format string, args ...any) {
-	if p.bar != nil {
-		_ = p.bar.Clear() // a bar that cannot be drawn is no reason to fail
-	}
-	p.out.Sayf(format, args...)
-}
-
-func (p *layoutsProgress) show(now layouts.Progress) {
+// showProgress shows how far a run is: a bar on a terminal, else a line for each measurement.
+func (p *program) showProgress(now layouts.Progress) {
 	left := now.Left.Round(time.Second)
-	if p.bar == nil {
-		if now.Figures != "" {
-			p.out.Sayf("%d/%d, %v to go: %s: %s", now.Done, now.Total, left, now.Now, now.Figures)
-		}
-		return
-	}
-	p.bar.Describe(fmt.Sprintf("%d/%d %v to go: %s", now.Done, now.Total, left, now.Now))
-	_ = p.bar.Set(int(now.Part * barSteps)) // as in say
-}
-
-func (p *layoutsProgress) stop() {
-	if p.bar != nil {
-		_ = p.bar.Finish() // as in say
+	switch {
+	case p.Out.Terminal():
+		p.Out.SetLine(fmt.Sprintf("%s%d%% %d/%d %v to go: %s", cli.Bar(now.Part), int(100*now.Part), now.Done, now.Total, left, now.Now))
+	case now.Figures != "":
+		p.Out.Sayf("%d/%d, %v to go: %s: %s", now.Done, now.Total, left, now.Now, now.Figures)
 	}
 }

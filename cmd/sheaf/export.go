@@ -30,7 +30,7 @@ it is, listed and counted (exit code 1), unless --force.`,
 			if err != nil {
 				return err
 			}
-			if n := report.FailedTotal(); n > 0 {
+			if n := report.Failed.Total(); n > 0 {
 				return fmt.Errorf("%s of the records were not exported", cli.FormatCount(n))
 			}
 			return printErr

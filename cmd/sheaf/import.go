@@ -72,7 +72,7 @@ func (a *app) reportImport(report cli.ImportReport, err error) error {
 	if err != nil {
 		return err
 	}
-	if n := report.FailedTotal(); n > 0 {
+	if n := report.Failed.Total(); n > 0 {
 		return fmt.Errorf("%s of the files were not imported", cli.FormatCount(n))
 	}
 	return printErr

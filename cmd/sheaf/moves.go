@@ -106,7 +106,7 @@ func (a *app) printMoves(moves []*recordv1.Move) error {
 	if err := a.Out.WriteTable(movesTable(moves)); err != nil {
 		return err
 	}
-	a.Out.Sayf("%s", movesWords(moves))
+	a.Out.Sayf("%s", cli.MovesWords(moves))
 	if words := sharedWords(moves); words != "" {
 		a.Out.Sayf("%s", words)
 	}
@@ -137,87 +137,17 @@ func sharedWords(moves []*recordv1.Move) string {
 func movesTable(moves []*recordv1.Move) cli.Table {
 	t := cli.Table{Header: []string{"GROUP", "STATE", "FROM", "TO", "DONE", "BYTES", "RATE", "ETA", "REASON"}}
 	for _, m := range moves {
+		state := cli.Text(cli.MoveState(m))
+		if m.GetRunning() {
+			state.Colour = cli.Yellow
+		}
+		done, rate, eta := cli.MoveFigures(m)
 		t.Rows = append(t.Rows, []cli.Cell{
-			cli.Text(m.GetGroup()), moveCell(m), cli.Text(strings.Join(m.GetFrom(), ",")), cli.Text(strings.Join(m.GetTo(), ",")),
-			cli.Number(percentWords(m)), cli.Number(cli.FormatBytes(m.GetBytes())), cli.Number(rateWords(m.GetBytesPerSecond())),
-			cli.Number(etaWords(m)), cli.Text(m.GetReason()),
+			cli.Text(m.GetGroup()), state, cli.Text(strings.Join(m.GetFrom(), ",")), cli.Text(strings.Join(m.GetTo(), ",")),
+			cli.Number(done), cli.Number(cli.FormatBytes(m.GetBytes())), cli.Number(rate), cli.Number(eta), cli.Text(m.GetReason()),
 		})
 	}
 	return t
-}
-
-// moveCell is the phase of a move that is running.
-func moveCell(m *recordv1.Move) cli.Cell {
-	if !m.GetRunning() {
-		return cli.Text("planned")
-	}
-	return cli.Cell{Text: phaseWord(m), Colour: cli.Yellow}
-}
-
-func phaseWord(m *recordv1.Move) string {
-	switch m.GetPhase() {
-	case recordv1.MovePhase_MOVE_PHASE_WAITING:
-		return "waiting"
-	case recordv1.MovePhase_MOVE_PHASE_COPYING:
-		return "copying"
-	case recordv1.MovePhase_MOVE_PHASE_CATCHING_UP:
-		return "catching up"
-	case recordv1.MovePhase_MOVE_PHASE_SWITCHING:
-		return "switching"
-	}
-	return "running"
-}
-
-func percentWords(m *recordv1.Move) string {
-	if !m.GetRunning() || m.GetBytes() <= 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d%%", 100*min(m.GetBytesDone(), m.GetBytes())/m.GetBytes())
-}
-
-func rateWords(bytesPerSecond float64) string {
-	if bytesPerSecond <= 0 {
-		return ""
-	}
-	return cli.FormatBytes(int64(bytesPerSecond)) + "/s"
-}
-
-func etaWords(m *recordv1.Move) string {
-	if m.EtaSeconds == nil || m.GetPhase() != recordv1.MovePhase_MOVE_PHASE_COPYING {
-		return ""
-	}
-	return seconds(m.GetEtaSeconds()).String()
-}
-
-// seconds is a duration in whole seconds. Of an estimate that is beyond all measure it is the greatest one.
-func seconds(s float64) time.Duration {
-	return time.Duration(min(s, 1e9)) * time.Second
-}
-
-// movesWords sums up what moves.
-func movesWords(moves []*recordv1.Move) string {
-	var running, planned int
-	var done, total, left, rate float64
-	for _, m := range moves {
-		if !m.GetRunning() {
-			planned++
-			continue
-		}
-		running++
-		done, total = done+float64(m.GetBytesDone()), total+float64(m.GetBytes())
-		rate += m.GetBytesPerSecond()
-	}
-	if running == 0 && planned == 0 {
-		return "nothing moves"
-	}
-	words := fmt.Sprintf("%d running, %d planned", running, planned)
-	if running > 0 {
-		words += fmt.Sprintf(": %s of %s", cli.FormatBytes(int64(done)), cli.FormatBytes(int64(total)))
-	}
-	if left = total - done; rate > 0 && left > 0 {
-		words += fmt.Sprintf(", %s, ETA %v", rateWords(rate), seconds(left/rate))
-	}
-	return words
 }
 
 // moveRow is a move as the command prints it.
@@ -256,20 +186,15 @@ func movesJSON(moves []*recordv1.Move) []moveRow {
 			SharedDomains: m.GetSharedDomains(),
 		}
 		if m.GetRunning() {
-			row.Phase = phaseWord(m)
+			row.Phase = cli.MoveState(m)
 		}
 		for _, c := range m.GetCopies() {
 			row.Copies = append(row.Copies, copyRow{
-				Shard: c.GetShard(), Phase: copyWords[c.GetPhase()], From: c.GetFrom(), BytesTotal: c.GetBytesTotal(),
+				Shard: c.GetShard(), Phase: strings.ToLower(c.GetPhase().Word()), From: c.GetFrom(), BytesTotal: c.GetBytesTotal(),
 				BytesDone: c.GetBytesDone(), BytesPerSecond: c.GetBytesPerSecond(), ETASeconds: c.EtaSeconds,
 			})
 		}
 		rows = append(rows, row)
 	}
 	return rows
-}
-
-var copyWords = map[recordv1.CopyPhase]string{
-	recordv1.CopyPhase_COPY_PHASE_WAITING: "waiting", recordv1.CopyPhase_COPY_PHASE_FILES: "files",
-	recordv1.CopyPhase_COPY_PHASE_ENTRIES: "entries", recordv1.CopyPhase_COPY_PHASE_DONE: "done",
 }

@@ -41,7 +41,7 @@ func TestMovesInWords(t *testing.T) {
 	if w := strings.TrimSpace(words.String()); w != "2 running, 1 planned: 250.0 MiB of 1000.0 MiB, 10.0 MiB/s, ETA 1m15s" {
 		t.Errorf("words: %q", w)
 	}
-	if w := movesWords(nil); w != "nothing moves" {
+	if w := cli.MovesWords(nil); w != "nothing moves" {
 		t.Errorf("no moves: %q", w)
 	}
 	if w := sharedWords(moves); w != "" {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -90,34 +92,20 @@ func shardTable(shards []*recordv1.Shard) cli.Table {
 }
 
 func groupCell(g *recordv1.Group) cli.Cell {
-	words := map[recordv1.GroupState]cli.Cell{
-		recordv1.GroupState_GROUP_STATE_PENDING:     {Text: "Pending", Colour: cli.Yellow},
-		recordv1.GroupState_GROUP_STATE_LOADING:     {Text: "Loading", Colour: cli.Yellow},
-		recordv1.GroupState_GROUP_STATE_SERVING:     {Text: "Serving", Colour: cli.Green},
-		recordv1.GroupState_GROUP_STATE_DAMAGED:     {Text: "Damaged", Colour: cli.Red},
-		recordv1.GroupState_GROUP_STATE_FAILED:      {Text: "Failed", Colour: cli.Red},
-		recordv1.GroupState_GROUP_STATE_UNAVAILABLE: {Text: "Unavailable", Colour: cli.Red},
+	colour := cli.Plain
+	switch g.GetState() {
+	case recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_LOADING:
+		colour = cli.Yellow
+	case recordv1.GroupState_GROUP_STATE_SERVING:
+		colour = cli.Green
+	case recordv1.GroupState_GROUP_STATE_DAMAGED, recordv1.GroupState_GROUP_STATE_FAILED, recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
+		colour = cli.Red
 	}
-	if c, ok := words[g.GetState()]; ok {
-		return c
-	}
-	return cli.Text(g.GetState().String())
+	return cli.Cell{Text: cmp.Or(g.GetState().Word(), g.GetState().String()), Colour: colour}
 }
 
-// roleWord is what a replica is in its group.
-func roleWord(g *recordv1.Group) string {
-	switch g.GetRole() {
-	case recordv1.MemberRole_MEMBER_ROLE_LEADER:
-		return "leader"
-	case recordv1.MemberRole_MEMBER_ROLE_VOTER:
-		return "voter"
-	case recordv1.MemberRole_MEMBER_ROLE_LEARNER:
-		return "learner"
-	case recordv1.MemberRole_MEMBER_ROLE_REMOVED:
-		return "removed"
-	}
-	return ""
-}
+// roleWord is what a replica is in its group; empty: it does not say.
+func roleWord(g *recordv1.Group) string { return strings.ToLower(g.GetRole().Word()) }
 
 // lagWords is how far a replica is behind its leader: in percent of the files while those come, else in entries.
 func lagWords(g *recordv1.Group) string {
@@ -235,7 +223,7 @@ func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
 	}
 	for _, g := range groups {
 		out.Groups = append(out.Groups, groupRow{
-			Group: g.GetGroup(), UUID: g.GetUuid(), Shard: g.GetShard(), State: groupCell(g).Text, Outcome: outcomeWord(g.GetOutcome()),
+			Group: g.GetGroup(), UUID: g.GetUuid(), Shard: g.GetShard(), State: groupCell(g).Text, Outcome: g.GetOutcome().Word(),
 			Message: g.GetMessage(), Leader: g.GetLeader(), Role: roleWord(g), RaftID: g.GetRaftId(),
 			MatchIndex: g.MatchIndex, LagEntries: g.LagEntries, Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(),
 			SupersededBytes: g.GetSupersededBytes(), Segments: g.GetSegments(), AppliedIndex: g.GetAppliedIndex(),
@@ -243,16 +231,4 @@ func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
 		})
 	}
 	return out
-}
-
-func outcomeWord(o recordv1.LoadOutcome) string {
-	switch o {
-	case recordv1.LoadOutcome_LOAD_OUTCOME_LOADED:
-		return "Loaded"
-	case recordv1.LoadOutcome_LOAD_OUTCOME_TRUNCATED:
-		return "Truncated"
-	case recordv1.LoadOutcome_LOAD_OUTCOME_DAMAGED:
-		return "Damaged"
-	}
-	return ""
 }

@@ -123,7 +123,7 @@ func (s *storeSeen) draw(server string, now time.Time, colour bool, width, heigh
 	}
 	if len(s.moves) > 0 {
 		t := movesTable(s.moves)
-		add(append([]string{"", movesWords(s.moves)}, tableLines(&t, colour)...), height/topShare+1)
+		add(append([]string{"", cli.MovesWords(s.moves)}, tableLines(&t, colour)...), height/topShare+1)
 	}
 	t := shardTable(s.shards)
 	shards := append([]string{""}, tableLines(&t, colour)...)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -153,30 +152,14 @@ func archive(root, output string, modified time.Time) (err error) {
 		if entry.IsDir() {
 			return writeFile(w, file{name: relative + "/", mode: 0o755}, modified)
 		}
-		return copyFile(w, path, relative, modified)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return writeFile(w, file{name: relative, mode: 0o644, data: data}, modified)
 	})
 	if err != nil {
 		return err
 	}
 	return w.Close()
-}
-
-func copyFile(w *tar.Writer, path, relative string, modified time.Time) error {
-	in, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer in.Close() //nolint:errcheck // only read from
-	info, err := in.Stat()
-	if err != nil {
-		return err
-	}
-	err = w.WriteHeader(&tar.Header{
-		Name: relative, Mode: 0o644, Size: info.Size(), ModTime: modified, Typeflag: tar.TypeReg, Format: tar.FormatUSTAR,
-	})
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(w, in)
-	return err
 }

@@ -44,21 +44,12 @@ const (
 
 // ExportReport is the outcome of an export.
 type ExportReport struct {
-	Files    int64            `json:"files"`
-	Bytes    int64            `json:"bytes"`
-	Symlinks int64            `json:"symlinks"`
-	NoPath   int64            `json:"no_path"` // records that no import made, written to _records/GROUP/ID
-	Failed   map[string]int64 `json:"failed,omitempty"`
-	Seconds  float64          `json:"seconds"`
-}
-
-// FailedTotal is the number of records that were not written.
-func (r *ExportReport) FailedTotal() int64 {
-	var n int64
-	for _, k := range r.Failed {
-		n += k
-	}
-	return n
+	Files    int64   `json:"files"`
+	Bytes    int64   `json:"bytes"`
+	Symlinks int64   `json:"symlinks"`
+	NoPath   int64   `json:"no_path"` // records that no import made, written to _records/GROUP/ID
+	Failed   Failed  `json:"failed,omitempty"`
+	Seconds  float64 `json:"seconds"`
 }
 
 // noPathDir is where records go that have no path.
@@ -66,14 +57,12 @@ const noPathDir = "_records"
 
 // exporter is one export under way. All files are opened below root, which no path and no symbolic link leads out of.
 type exporter struct {
-	opts   ExportOptions
-	conn   *Conn
-	out    *Output
-	root   *os.Root
-	failed failures
-
-	mu      sync.Mutex            // guards written
-	written map[nameHash]struct{} // paths of this run
+	opts    ExportOptions
+	conn    *Conn
+	out     *Output
+	root    *os.Root
+	failed  failures
+	written firsts[nameHash, struct{}] // paths of this run
 
 	files, bytes, symlinks, noPath atomic.Int64
 
@@ -103,7 +92,7 @@ func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (E
 		return ExportReport{}, fmt.Errorf("the folder to export to: %w", err)
 	}
 	defer root.Close() //nolint:errcheck // a descriptor of a folder
-	e := &exporter{opts: opts, conn: conn, out: out, root: root, written: map[nameHash]struct{}{}}
+	e := &exporter{opts: opts, conn: conn, out: out, root: root}
 	if err := e.failed.open(opts.Failures); err != nil {
 		return ExportReport{}, err
 	}
@@ -189,7 +178,7 @@ func (e *exporter) record(ctx context.Context, r client.Record) error {
 		return nil
 	}
 	name = path.Clean(name)
-	if e.seen(name) {
+	if _, twice := e.written.take(hashName(name), struct{}{}); twice {
 		e.fail(failTwice, name, fmt.Errorf("record %d in group %s was not written", r.Key.ID, r.Key.Group))
 		return nil
 	}
@@ -238,17 +227,6 @@ func (e *exporter) nameOf(r client.Record) (string, bool) {
 		return name, true
 	}
 	return strings.CutPrefix(name, e.opts.Prefix+"/")
-}
-
-func (e *exporter) seen(name string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	h := hashName(name)
-	if _, ok := e.written[h]; ok {
-		return true
-	}
-	e.written[h] = struct{}{}
-	return false
 }
 
 func (e *exporter) fail(kind, name string, err error) {

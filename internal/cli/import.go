@@ -83,27 +83,18 @@ type failure struct {
 
 // ImportReport is the outcome of an import.
 type ImportReport struct {
-	DryRun       bool             `json:"dry_run,omitempty"`
-	Stored       int64            `json:"stored"`
-	StoredBytes  int64            `json:"stored_bytes"`
-	AlreadyThere int64            `json:"already_there"`
-	Updated      int64            `json:"updated"`
-	Empty        int64            `json:"empty"`
-	Symlinks     int64            `json:"symlinks"`
-	Large        int64            `json:"large"`
-	Skipped      int64            `json:"skipped"` // sockets, devices, pipes, and links with --symlinks skip
-	Failed       map[string]int64 `json:"failed,omitempty"`
-	Seconds      float64          `json:"seconds"`
-	ImportID     string           `json:"import_id,omitempty"`
-}
-
-// FailedTotal is the number of files that were not imported.
-func (r *ImportReport) FailedTotal() int64 {
-	var n int64
-	for _, k := range r.Failed {
-		n += k
-	}
-	return n
+	DryRun       bool    `json:"dry_run,omitempty"`
+	Stored       int64   `json:"stored"`
+	StoredBytes  int64   `json:"stored_bytes"`
+	AlreadyThere int64   `json:"already_there"`
+	Updated      int64   `json:"updated"`
+	Empty        int64   `json:"empty"`
+	Symlinks     int64   `json:"symlinks"`
+	Large        int64   `json:"large"`
+	Skipped      int64   `json:"skipped"` // sockets, devices, pipes, and links with --symlinks skip
+	Failed       Failed  `json:"failed,omitempty"`
+	Seconds      float64 `json:"seconds"`
+	ImportID     string  `json:"import_id,omitempty"`
 }
 
 // importer is one import under way. Files go: walk -> (look up what is there) -> read -> send in batches.
@@ -126,8 +117,8 @@ type importer struct {
 	seenFiles, seenBytes                atomic.Int64 // done with, in whatever way
 	totalFiles, totalBytes              atomic.Int64
 	totalKnown                          atomic.Bool
-	lastSuccess                         atomic.Int64 // Unix ns of the last answer of the server
-	taken                               *takenIDs    // dry run only
+	lastSuccess                         atomic.Int64               // Unix ns of the last answer of the server
+	taken                               firsts[client.Key, string] // paths by id; dry run only
 }
 
 // job is a file on its way to be read.
@@ -200,7 +191,6 @@ func (im *importer) prepare(ctx context.Context) error {
 	im.puts = make(chan *put, 1024)
 	im.memory = semaphore.NewWeighted(importBytesMax)
 	im.uploads = semaphore.NewWeighted(importUploads)
-	im.taken = newTakenIDs()
 	return im.failed.open(o.Failures)
 }
 
@@ -381,16 +371,47 @@ func whatOf(err error) string {
 	return Describe(err, "")
 }
 
+// Failed counts what failed, by kind.
+type Failed map[string]int64
+
+// Total of all kinds.
+func (f Failed) Total() int64 {
+	var n int64
+	for _, k := range f {
+		n += k
+	}
+	return n
+}
+
+// firsts keeps what came first under each key. Safe for concurrent use.
+type firsts[K comparable, V any] struct {
+	mu sync.Mutex
+	m  map[K]V
+}
+
+// take gives what came first under the key, and true; else it keeps the value.
+func (f *firsts[K, V]) take(key K, value V) (first V, taken bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if first, taken = f.m[key]; !taken {
+		if f.m == nil {
+			f.m = map[K]V{}
+		}
+		f.m[key] = value
+	}
+	return first, taken
+}
+
 // failures counts and lists what failed. Safe for concurrent use.
 type failures struct {
 	mu   sync.Mutex
-	n    map[string]int64
+	n    Failed
 	file io.WriteCloser
 	err  error
 }
 
 func (f *failures) open(name string) error {
-	f.n = map[string]int64{}
+	f.n = Failed{}
 	if name == "" {
 		return nil
 	}
@@ -422,12 +443,10 @@ func (f *failures) add(one failure, out *Output) {
 	f.err = errors.Join(f.err, err)
 }
 
-func (f *failures) counts() map[string]int64 {
+func (f *failures) counts() Failed {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	counts := make(map[string]int64, len(f.n))
-	maps.Copy(counts, f.n)
-	return counts
+	return maps.Clone(f.n)
 }
 
 func (f *failures) close() error {

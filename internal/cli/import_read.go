@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -291,21 +290,4 @@ func (im *importer) countStored(j job, size int64) {
 	if j.item.Type == fs.ModeSymlink {
 		im.symlinks.Add(1)
 	}
-}
-
-// takenIDs remembers the ids of a dry run. Safe for concurrent use.
-type takenIDs struct {
-	mu  sync.Mutex
-	ids map[client.Key]string
-}
-
-func newTakenIDs() *takenIDs { return &takenIDs{ids: map[client.Key]string{}} }
-
-func (t *takenIDs) take(key client.Key, rel string) (other string, taken bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if other, taken = t.ids[key]; !taken {
-		t.ids[key] = rel
-	}
-	return other, taken
 }

@@ -36,8 +36,9 @@ func (o *Output) Sayf(format string, args ...any) {
 // clearLine begins the last line of a terminal anew.
 const clearLine = "\r\x1b[K"
 
-// setLine writes the last line of a terminal anew, cut to its width; empty: it goes.
-func (o *Output) setLine(line string) {
+// SetLine writes the last line of a terminal anew, cut to its width; empty: it goes. Lines of Sayf come above it. Only
+// where Terminal. Safe for concurrent use.
+func (o *Output) SetLine(line string) {
 	if f, ok := o.Err.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && len(line) >= width {
 			line = line[:max(width-1, 0)]

@@ -75,7 +75,7 @@ func (p *progress) stop() {
 	close(p.end)
 	p.shown.Wait()
 	if p.terminal {
-		p.out.setLine("")
+		p.out.SetLine("")
 	}
 }
 
@@ -86,16 +86,16 @@ func (p *progress) show() {
 		p.out.Sayf("%s", line)
 		return
 	}
-	p.out.setLine(bar(t.done()) + line)
+	p.out.SetLine(Bar(t.done()) + line)
 }
 
-// bar draws a part of the whole; nothing where the whole is not known.
-func bar(done float64) string {
+// Bar draws a part of the whole, 0 to 1, with a blank behind it; nothing where it is negative, which is not known.
+func Bar(done float64) string {
 	const width = 20
 	if done < 0 {
 		return ""
 	}
-	full := int(done * width)
+	full := int(min(done, 1) * width)
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
 }
 

@@ -177,7 +177,7 @@ func TestProgressCountsFromTheBegin(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
-	if got := bar(0.5); got != "[##########..........] " || bar(-1) != "" || bar(1) != "["+strings.Repeat("#", 20)+"] " {
+	if got := Bar(0.5); got != "[##########..........] " || Bar(-1) != "" || Bar(1) != "["+strings.Repeat("#", 20)+"] " {
 		t.Error(got)
 	}
 }

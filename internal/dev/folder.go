@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/vfs"
 )
@@ -109,7 +110,7 @@ func (f *folder) checkOurs() error {
 		switch e.Name() {
 		case settingsName:
 			return nil
-		case lockName, settingsName + ".tmp", "lost+found": // a start that was cut short
+		case lockName, settingsName + format.TmpSuffix, "lost+found": // a start that was cut short
 		case "superblock":
 			return fmt.Errorf("%s is the volume of a shard, not the folder of a sheaf dev: serve it by `sheaf shard --dir %s`, or give another --dir", f.dir, f.dir)
 		default:
@@ -214,27 +215,10 @@ func (f *folder) writeSettings() error {
 	if err != nil {
 		return fmt.Errorf("encoding the settings: %w", err)
 	}
-	osfs := vfs.OS{}
-	aside := f.path(settingsName + ".tmp")
-	if err := writeSynced(aside, append(data, '\n')); err != nil {
-		return fmt.Errorf("writing the settings: %w", err)
-	}
-	if err := osfs.Rename(aside, f.path(settingsName)); err != nil {
-		return fmt.Errorf("writing the settings: %w", err)
-	}
-	if err := osfs.SyncDir(f.dir); err != nil {
+	if err := format.WriteReplace(vfs.OS{}, f.dir, settingsName, append(data, '\n')); err != nil {
 		return fmt.Errorf("writing the settings: %w", err)
 	}
 	return nil
-}
-
-func writeSynced(name string, data []byte) error {
-	file, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	return errors.Join(err, file.Sync(), file.Close())
 }
 
 func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }

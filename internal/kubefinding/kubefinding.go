@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
@@ -50,6 +51,21 @@ type Objects struct {
 	Claims   []corev1.PersistentVolumeClaim
 	Nodes    []corev1.Node
 	Events   []corev1.Event // about any of these
+}
+
+// PodsOf a component, by name, and how many of them are ready.
+func (o *Objects) PodsOf(component string) (pods []corev1.Pod, ready int) {
+	for i := range o.Pods {
+		if o.Pods[i].Labels[v1alpha1.LabelComponent] != component {
+			continue
+		}
+		pods = append(pods, o.Pods[i])
+		if PodReady(&o.Pods[i]) {
+			ready++
+		}
+	}
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods, ready
 }
 
 // Limits of what is told.
@@ -124,25 +140,13 @@ func (l *look) worse() Severity {
 	return Problem
 }
 
-// pods of one component, by name.
-func (l *look) pods(component string) []corev1.Pod {
-	var list []corev1.Pod
-	for _, pod := range l.Pods {
-		if pod.Labels[v1alpha1.LabelComponent] == component {
-			list = append(list, pod)
-		}
-	}
-	slices.SortFunc(list, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	return list
-}
-
 // old says whether something that began then has gone on for longer than it should.
 func (l *look) old(since time.Time) bool { return !since.IsZero() && l.Now.Sub(since) > slow }
 
 // operator looks whether anybody looks after the objects.
 func (l *look) operator() {
 	const command = "kubectl get pods -A -l app.kubernetes.io/component=operator,app.kubernetes.io/part-of=sheaf"
-	ready := find(l.Store.Status.Conditions, v1alpha1.ConditionReady)
+	ready := meta.FindStatusCondition(l.Store.Status.Conditions, v1alpha1.ConditionReady)
 	behind := l.Store.Generation > l.Store.Status.ObservedGeneration
 	if (ready == nil || ready.Reason == v1alpha1.ReasonPending) && l.old(l.Store.CreationTimestamp.Time) {
 		l.add(Problem, "RecordStore", l.Store.Name, command,

@@ -6,31 +6,16 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
-// find is the condition of a type; nil: there is none.
-func find(conditions []metav1.Condition, kind string) *metav1.Condition {
-	for i := range conditions {
-		if conditions[i].Type == kind {
-			return &conditions[i]
-		}
-	}
-	return nil
-}
-
-// isTrue says whether a condition is there and True.
-func isTrue(conditions []metav1.Condition, kind string) bool {
-	c := find(conditions, kind)
-	return c != nil && c.Status == metav1.ConditionTrue
-}
-
 // isFalse is the condition where it is False, else nil.
 func isFalse(conditions []metav1.Condition, kind string) *metav1.Condition {
-	if c := find(conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
+	if c := meta.FindStatusCondition(conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
 		return c
 	}
 	return nil
@@ -45,7 +30,7 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 	}
 	describe := l.kubectl("describe shardpool %s", pool.Name)
 	// A condition repeats what was said of a shard.
-	if c := find(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil && c.Status == metav1.ConditionTrue && len(l.found) == before {
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil && c.Status == metav1.ConditionTrue && len(l.found) == before {
 		l.add(Problem, "ShardPool", pool.Name, describe, "%s: %s", c.Reason, c.Message)
 	}
 	if c := isFalse(pool.Status.Conditions, v1alpha1.ConditionSpaceAvailable); c != nil {
@@ -58,7 +43,7 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 	if c := isFalse(pool.Status.Conditions, v1alpha1.ConditionVolumesGrown); c != nil && c.Reason == "ResizeInfeasible" {
 		l.add(Warning, "ShardPool", pool.Name, describe, "%s", c.Message)
 	}
-	if pool.Spec.State == v1alpha1.PoolDrained && isTrue(pool.Status.Conditions, v1alpha1.ConditionDrained) {
+	if pool.Spec.State == v1alpha1.PoolDrained && meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionDrained) {
 		l.add(Note, "ShardPool", pool.Name, l.kubectl("delete shardpool %s", pool.Name), "it is drained: no shard of it holds a group, and it can be deleted")
 	}
 	if pool.Spec.Update.Mode == v1alpha1.UpdatePaused && pool.Status.Updated < pool.Status.Shards {
@@ -157,7 +142,7 @@ func (l *look) diskSet(set *v1alpha1.DiskSet) {
 			l.add(Warning, "disk", object, describe, "%s: %s", d.State, d.Message)
 		}
 	}
-	if c := find(set.Status.Conditions, v1alpha1.ConditionStalled); c != nil && c.Status == metav1.ConditionTrue && !bad {
+	if c := meta.FindStatusCondition(set.Status.Conditions, v1alpha1.ConditionStalled); c != nil && c.Status == metav1.ConditionTrue && !bad {
 		l.add(Warning, "DiskSet", set.Name, describe, "%s: %s", c.Reason, c.Message)
 	}
 	if c := isFalse(set.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Reason == "ClaimsWaiting" {

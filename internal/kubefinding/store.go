@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
@@ -17,7 +18,7 @@ import (
 func (l *look) store() {
 	conditions, name := l.Store.Status.Conditions, l.Store.Name
 	describe := l.kubectl("describe recordstore %s", name)
-	stalled := find(conditions, v1alpha1.ConditionStalled)
+	stalled := meta.FindStatusCondition(conditions, v1alpha1.ConditionStalled)
 	if stalled != nil && stalled.Status == metav1.ConditionTrue {
 		l.add(Problem, "RecordStore", name, describe, "%s: %s", stalled.Reason, stalled.Message)
 	}
@@ -84,25 +85,19 @@ func (l *look) etcd() {
 		return
 	}
 	there := map[string]*corev1.Pod{}
-	pods := l.pods(workload.ContainerEtcd)
+	pods, ready := l.PodsOf(workload.ContainerEtcd)
 	for i := range pods {
 		there[pods[i].Name] = &pods[i]
 	}
-	ready := int32(0)
-	for _, pod := range there {
-		if PodReady(pod) {
-			ready++
-		}
-	}
-	severity := Warning
-	if ready <= wanted/2 {
+	severity, majority := Warning, ready > int(wanted/2)
+	if !majority {
 		severity = Problem
 	}
 	for n := range wanted {
 		name := workload.EtcdMember(l.Store.Name, n)
 		pod := there[name]
 		what := fmt.Sprintf("%d of %d members are ready", ready, wanted)
-		if ready <= wanted/2 {
+		if !majority {
 			what += ", and no majority: groups go on, but nothing moves, starts or is placed"
 		}
 		switch {
@@ -110,7 +105,7 @@ func (l *look) etcd() {
 			l.add(severity, "etcd member", name, l.kubectl("describe statefulset %s", workload.Etcd(l.Store.Name)), "it has no pod; %s", what)
 		case !PodReady(pod):
 			s := severity
-			if ready > wanted/2 && !l.old(pod.CreationTimestamp.Time) {
+			if majority && !l.old(pod.CreationTimestamp.Time) {
 				s = Note // it has just started
 			}
 			l.add(s, "etcd member", name, podCommand(l, pod), "%s; %s", Cause(pod), what)
@@ -120,11 +115,10 @@ func (l *look) etcd() {
 
 // gateways looks at the pods that clients call.
 func (l *look) gateways() {
-	pods := l.pods(workload.ContainerGateway)
-	ready, nodes := 0, map[string]bool{}
+	pods, ready := l.PodsOf(workload.ContainerGateway)
+	nodes := map[string]bool{}
 	for i := range pods {
 		if PodReady(&pods[i]) {
-			ready++
 			nodes[pods[i].Spec.NodeName] = true
 		}
 	}

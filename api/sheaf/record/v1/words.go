@@ -37,6 +37,14 @@ func (x CopyPhase) Word() string {
 	return word(CopyPhase_name[int32(x)], "COPY_PHASE_")
 }
 
+// Word is the role in one word: Voter for MEMBER_ROLE_VOTER. Empty as for a ShardState.
+func (x MemberRole) Word() string {
+	if x == MemberRole_MEMBER_ROLE_UNSPECIFIED {
+		return ""
+	}
+	return word(MemberRole_name[int32(x)], "MEMBER_ROLE_")
+}
+
 // word is the name of an enum's value in camel case; an unknown value has no name.
 func word(name, prefix string) string {
 	var out strings.Builder

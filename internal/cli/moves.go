@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+)
+
+// MoveState is what comes next of a move, in words; "planned" of one that has not begun.
+func MoveState(m *recordv1.Move) string {
+	if !m.GetRunning() {
+		return "planned"
+	}
+	switch m.GetPhase() {
+	case recordv1.MovePhase_MOVE_PHASE_WAITING:
+		return "waiting"
+	case recordv1.MovePhase_MOVE_PHASE_COPYING:
+		return "copying"
+	case recordv1.MovePhase_MOVE_PHASE_CATCHING_UP:
+		return "catching up"
+	case recordv1.MovePhase_MOVE_PHASE_SWITCHING:
+		return "switching"
+	}
+	return "running"
+}
+
+// MoveFigures are how far a move is in percent, its rate, and the time that its bytes still take; each empty where it
+// is not known.
+func MoveFigures(m *recordv1.Move) (done, rate, eta string) {
+	if m.GetRunning() && m.GetBytes() > 0 {
+		done = fmt.Sprintf("%d%%", 100*min(m.GetBytesDone(), m.GetBytes())/m.GetBytes())
+	}
+	if m.GetBytesPerSecond() > 0 {
+		rate = formatRate(m.GetBytesPerSecond())
+	}
+	if m.EtaSeconds != nil && m.GetPhase() == recordv1.MovePhase_MOVE_PHASE_COPYING {
+		eta = wholeSeconds(m.GetEtaSeconds()).String()
+	}
+	return done, rate, eta
+}
+
+// MovesWords sums up what moves.
+func MovesWords(moves []*recordv1.Move) string {
+	var running, planned int
+	var done, total int64
+	var rate float64
+	for _, m := range moves {
+		if !m.GetRunning() {
+			planned++
+			continue
+		}
+		running++
+		done, total = done+min(m.GetBytesDone(), m.GetBytes()), total+m.GetBytes()
+		rate += m.GetBytesPerSecond()
+	}
+	if running+planned == 0 {
+		return "nothing moves"
+	}
+	words := fmt.Sprintf("%d running, %d planned", running, planned)
+	if running > 0 {
+		words += fmt.Sprintf(": %s of %s", FormatBytes(done), FormatBytes(total))
+	}
+	if left := total - done; rate > 0 && left > 0 {
+		words += fmt.Sprintf(", %s, ETA %v", formatRate(rate), wholeSeconds(float64(left)/rate))
+	}
+	return words
+}
+
+func formatRate(bytesPerSecond float64) string { return FormatBytes(int64(bytesPerSecond)) + "/s" }
+
+// wholeSeconds is a duration without what is below a second. Of an estimate that is beyond all measure it is 1e9 s.
+func wholeSeconds(s float64) time.Duration { return time.Duration(min(s, 1e9)) * time.Second }
