@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -68,6 +69,7 @@ type Guard struct {
 // decided is what is known of the table.
 type decided struct {
 	table *access.Compiled // nil: there is none
+	text  []byte           // that it was made from
 }
 
 // New follows the table from now on.
@@ -196,8 +198,11 @@ func (g *Guard) table() *access.Compiled {
 // take takes the table of etcd. One that cannot be used, or is gone, leaves the last one in use: a store is not opened
 // to everybody by a mistake.
 func (g *Guard) take(text []byte) {
+	if now := g.current.Load(); now != nil && text != nil && bytes.Equal(text, now.text) {
+		return // it is in use, and what was first used by it was told
+	}
 	last := g.table()
-	next := &decided{}
+	next := &decided{text: text}
 	if text == nil && last != nil {
 		g.counts.errors.Inc()
 		g.cfg.Logger.Error("etcd has no table of grants any more: the last one stays in use until one is set, or this process is started anew",
