@@ -18,8 +18,8 @@ func IfUnchanged(read client.Object) client.Patch {
 	return client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
 }
 
-// WriteMetadata changes the metadata of an object where it is still as it was read. Its status stays as it is here, which
-// the API server does not know yet.
+// WriteMetadata changes the metadata of an object where it is still as it was read. Its status stays as it is here,
+// which the API server may not know yet.
 func WriteMetadata[T client.Object](ctx context.Context, c client.Client, object T, change func(T)) error {
 	changed := object.DeepCopyObject().(T)
 	change(changed)

@@ -294,7 +294,8 @@ func parallel(n int, work func(worker int) error) error {
 	return g.Wait()
 }
 
-// shared hands the numbers from 0 to n - 1 to so many workers, each to the next that is free, and gives the first error.
+// shared hands the numbers from 0 to n - 1 to so many workers, each to the next that is free; it gives the first
+// error.
 func shared(workers int, n int64, do func(worker int, i int64) error) error {
 	var next atomic.Int64
 	return parallel(workers, func(worker int) error {

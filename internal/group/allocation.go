@@ -12,8 +12,8 @@ const (
 	allocateShare = 64
 )
 
-// allocation is what the file of the active segment has behind the end of the log: allocated, and read as zeros. It touches
-// that file alone, and no frame in it. Guarded by writer.mu.
+// allocation is what the file of the active segment has behind the end of the log: allocated, and read as zeros. It
+// touches that file alone, and no frame in it. Guarded by writer.mu.
 type allocation struct {
 	segmentBytes int64
 	spare        func() int64 // Options.Spare
@@ -34,7 +34,8 @@ func (a *allocation) allocate(file vfs.File, end, bytes int64) error {
 	if need <= a.allocated {
 		return nil
 	}
-	step := min(max(end-a.opened, allocateBytesMin), allocateBytesMax) // little for a group that is opened and hardly written to
+	// Little for a group that is opened and hardly written to.
+	step := min(max(end-a.opened, allocateBytesMin), allocateBytesMax)
 	if a.spare != nil {
 		step = min(step, max(0, a.spare()/allocateShare))
 	}

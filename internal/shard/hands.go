@@ -123,7 +123,8 @@ func (h hands) Create(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// MakeFolder implements follow.Hands. What is in the way of the new folder is no member any more, or never was one here.
+// MakeFolder implements follow.Hands. What is in the way of the new folder is no member any more, or never was one
+// here.
 func (h hands) MakeFolder(state placement.Group) error {
 	s := h.s
 	s.mu.Lock()

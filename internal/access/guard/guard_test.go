@@ -292,6 +292,8 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	}
 	s.get(t, "client/c", "a")
 	s.get(t, "client/c", "a") // no first use
+	s.give([]byte(tableOf))   // the same table again
+	s.get(t, "client/c", "a") // no first use either
 	s.get(t, "client/c", "b")
 	put("client/c", "a")
 	put("client/c", "b")

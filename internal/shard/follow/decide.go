@@ -19,7 +19,7 @@ type Work[R any] struct {
 	Load       []R               // became this shard's after the first load
 	Join       []R               // have a folder, and are to be installed
 	Reinstall  []R               // are torn, and are to be installed in place
-	Close      []R               // is served and no longer this shard's; its files stay: nobody said that it lives elsewhere
+	Close      []R               // is served and no longer this shard's; its files stay: nobody said where it lives
 	Trash      []R               // has left its group
 	Later      bool              // something waits for what is under way
 }

@@ -84,8 +84,8 @@ type Hands[R Owned] interface {
 	// Connect keeps connections to these shards, and no others.
 	Connect(shards []string)
 
-	// Load, Join and Reinstall begin to load a replica, to install one that has nothing yet, and one that is torn. They do
-	// not wait.
+	// Load, Join and Reinstall begin to load a replica, to install one that has nothing yet, and one that is torn. They
+	// do not wait.
 	Load(r R)
 	Join(r R)
 	Reinstall(r R)
