@@ -45,12 +45,16 @@ func (w *watcher) runOwn(ctx context.Context) error {
 		}
 		w.listed, w.last = true, st
 		w.store.hear()
+		// What is the shard's own is found before the reader has the view. A folder that comes between the two is then
+		// one that is not followed yet, and lookOwn has its group read; the other way round, the reader would have left
+		// the group out, and the follower would have taken it for told.
+		own := View{Groups: st.groups, Targets: st.targets}.Of(w.own)
 		// It is given also where its epoch was given before: that view may have lacked a group of which the shard had
 		// not been woken yet.
 		st.view.Own, st.news = true, true
 		w.give(st)
+		st.groups, st.targets, st.stale[1], st.stale[2] = own.Groups, own.Targets, true, true
 		f := &ownFollower{watcher: w, st: st, shardAt: map[string]int64{}, touched: map[string]bool{}, woken: map[string]int64{}}
-		f.prune()
 		prefix := w.store.prefix + wakesKey + w.own.Shard + "/"
 		if _, _, err := w.store.pages(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), st.revision, func(kv *mvccpb.KeyValue) error {
 			f.woken[strings.TrimPrefix(string(kv.Key), prefix)] = kv.ModRevision
@@ -74,13 +78,6 @@ type ownFollower struct {
 	woken   map[string]int64 // the revisions of the wakes that are there, by group
 	peers   map[string]bool  // shards that the shard's groups name; nil: to be found
 	looks   int
-}
-
-// prune forgets what is not the shard's own.
-func (f *ownFollower) prune() {
-	st := f.st
-	of := View{Groups: st.groups, Targets: st.targets}.Of(f.own)
-	st.groups, st.targets, st.stale[1], st.stale[2] = of.Groups, of.Targets, true, true
 }
 
 // run follows changes until the watch breaks, ctx ends or something changes that is listed again.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -170,5 +171,46 @@ func TestAShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 		t.Fatalf("it is another's: %+v", first.Groups)
 	}
 	there.Store(true)
+	await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups[g.Name].UUID == g.UUID })
+}
+
+// The folder is made right after the shard has taken its first view, while the follower finds out what is the shard's own.
+func TestAShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
+	ctx := testContext(t)
+	server := etcdtest.Shared(t)
+	store := newStore(t, connect(t, server))
+	mustInit(t, ctx, store, namedMeta())
+	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-a", 0)
+	g.Members = []placement.Member{{Shard: "a", VolumeUUID: uuid.New(), RaftID: 1}}
+	if _, err := store.PutGroup(ctx, g); err != nil {
+		t.Fatal(err)
+	}
+	var there atomic.Bool
+	following, hasAsked := make(chan (<-chan placement.View), 1), make(chan struct{})
+	asked := sync.OnceFunc(func() { // the follower asks for the first time
+		views := <-following
+		select {
+		case <-views: // the reader has it, and left the group out: there is no folder yet
+			there.Store(true)
+		default: // the reader is still to get it
+		}
+		following <- views
+		close(hasAsked)
+	})
+	following <- store.Follow(ctx, placement.Seen{}, placement.Own{
+		Shard: "b", Holds: func(id uuid.UUID) bool { asked(); return there.Load() && id == g.UUID },
+		Held: func() []string {
+			if there.Load() {
+				return []string{g.Name}
+			}
+			return nil
+		},
+	})
+	<-hasAsked
+	views := <-following
+	if !there.Load() {
+		<-views
+		there.Store(true)
+	}
 	await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups[g.Name].UUID == g.UUID })
 }
