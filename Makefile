@@ -69,11 +69,11 @@ run: build ## Start a store, import a real tree, crash it, reload it, report (AR
 
 .PHONY: test
 test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./internal/group/...).
-	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -p 3 -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
+	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -p 3 -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
 
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
-	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -race -short -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') \
+	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') \
 	  ./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '/internal/(layouts|demo|floors|scaletest|chaos|bench|bench/result)$$')
 
 # The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one
@@ -134,7 +134,7 @@ vulncheck: $(TOOLS)/govulncheck ## Fail where code here reaches a known vulnerab
 .PHONY: soak
 soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill, power cut, chaos and property tests.
 	hack/kube/build.sh slowdisk
-	SHEAF_SOAK=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg -- -timeout 6h $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
+	SHEAF_SOAK=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -timeout 6h $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
 
 .PHONY: soak-short
 soak-short: ## Run three minutes of the soak of a small disk and little memory, with hanging readers and kills, as root (FOR=1h).

@@ -61,7 +61,11 @@ var _ = ReportAfterSuite("what failed", func(report Report) {
 	for n := range report.SpecReports {
 		if spec := &report.SpecReports[n]; spec.Failed() {
 			message := spec.Failure.Message
-			fmt.Fprintf(&words, "%s\n  at %s\n  %s\n", spec.FullText(), spec.Failure.Location, message[:min(len(message), 2000)])
+			message = strings.Join(strings.Fields(message), " ")
+			if most := 1000; len(message) > most {
+				message = message[:most/2] + " [...] " + message[len(message)-most/2:]
+			}
+			fmt.Fprintf(&words, "%s\n  at %s\n  %s\n", spec.FullText(), spec.Failure.Location, message)
 			for _, entry := range spec.ReportEntries {
 				fmt.Fprintf(&words, "  noted: %s %s\n", entry.Name, entry.StringRepresentation())
 			}
