@@ -73,7 +73,7 @@ test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./inte
 
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
-	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') \
+	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') \
 	  ./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '/internal/(layouts|demo|floors|scaletest|chaos|bench|bench/result)$$')
 
 # The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one

@@ -347,7 +347,8 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 }
 
 // nobody tells, with Config.FailFast, that nobody is behind an address. One that answers too late may be that of a
-// service, which leads to another server the next time. A Pulse cancels an attempt that takes long.
+// service, which leads to another server the next time. A Pulse cancels an attempt that takes long, and closes the
+// connection of one that took calls and answers none.
 func (c *Client) nobody(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false
@@ -355,7 +356,7 @@ func (c *Client) nobody(err error) bool {
 	said := status.Convert(err).Message()
 	late := func(words string) bool { return strings.Contains(said, words) }
 	return strings.Contains(said, "connection error") &&
-		!slices.ContainsFunc([]string{"timeout", "timed out", "deadline exceeded", "canceled", "no route to host"}, late)
+		!slices.ContainsFunc([]string{"timeout", "timed out", "deadline exceeded", "canceled", "closed network connection", "no route to host"}, late)
 }
 
 // failed takes in that an attempt failed and waits until another makes sense. Otherwise it returns the call's error.

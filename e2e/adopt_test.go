@@ -25,7 +25,7 @@ var _ = Describe("deleting", func() {
 		Expect(err).NotTo(HaveOccurred())
 
 		kubectl("delete", "-n", s.name, "recordstore/q", "shardpool/main", "--wait=false")
-		kubectl("delete", "namespace", s.name, "--wait=true", "--timeout=60s")
+		kubectl("delete", "namespace", s.name, "--wait=true", "--timeout=4m")
 		s.makeNamespace()
 		// Etcd begins on another disk; those of the shards come back by themselves.
 		etcd += "-2"
@@ -45,7 +45,7 @@ var _ = Describe("deleting", func() {
 		Eventually(func() string {
 			return kubectl("get", "statefulset", "main-0", "-n", s.name, "-o", `jsonpath={.metadata.annotations.sheaf\.dev/deletion-policy}`)
 		}).WithTimeout(time.Minute).Should(Equal("Delete"))
-		kubectl("delete", "-n", s.name, "shardpool/main", "recordstore/q", "--wait=true", "--timeout=60s")
+		kubectl("delete", "-n", s.name, "shardpool/main", "recordstore/q", "--wait=true", "--timeout=2m")
 		Eventually(func() string { return kubectl("get", "pvc", "-n", s.name, "-o", "name") }).WithTimeout(time.Minute).Should(BeEmpty())
 		Expect(kubectl("get", "pv", "-l", "sheaf.dev/diskset="+class, "-o", "name")).NotTo(BeEmpty())
 	})

@@ -67,7 +67,7 @@ func (s *space) watchAlerts() *alertWatch {
 	out, err := cmd.StdoutPipe()
 	Expect(err).NotTo(HaveOccurred())
 	Expect(cmd.Start()).To(Succeed(), "hack/e2e.sh builds alerts-watch")
-	a := &alertWatch{space: s, caller: http.Client{Timeout: 2 * time.Second}, states: map[string]string{}}
+	a := &alertWatch{space: s, caller: http.Client{Timeout: 5 * time.Second}, states: map[string]string{}}
 	var done sync.WaitGroup
 	done.Go(func() {
 		if err := a.follow(ctx, in, bufio.NewReader(out)); err != nil && ctx.Err() == nil {
@@ -209,5 +209,5 @@ func (a *alertWatch) await(alert, state string) {
 		}
 		g.Expect(a.scrapes).To(BeNumerically(">", 0))
 		g.Expect(a.states[alert]).To(Equal(state), "%s: %v", alert, a.log)
-	}).WithTimeout(2 * time.Minute).Should(Succeed())
+	}).WithTimeout(5 * time.Minute).Should(Succeed())
 }

@@ -120,7 +120,7 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 	It("is away: a deleted shard comes back, and puts and gets never stop", func() {
 		alerts := s.watchAlerts()
 		back := scaleOperator(0)
-		t := s.startTraffic()
+		t := s.startTraffic("--timeout=2m") // a shard that has the only copy starts anew meanwhile
 		t.awaitCalls(4)
 		old := s.pod("main-0-0").Metadata.UID
 		kubectl("delete", "pod", "-n", s.name, "main-0-0", "--wait=false")

@@ -92,11 +92,8 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		Expect(t.end()).To(BeEmpty())
 		s.getAll(8)
 		for n, before := range shards {
-			now := s.pod(fmt.Sprintf("main-%d-0", n))
-			Expect(now.Metadata.UID).To(Equal(before.Metadata.UID))
-			Expect(now.ready()).To(BeTrue(), "%+v", now)
-			Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeZero())
-			s.awaitShard("main", int32(n), v1alpha1.ShardServing, time.Second)
+			s.untouched(fmt.Sprintf("main-%d-0", n), before)
+			s.awaitShard("main", int32(n), v1alpha1.ShardServing, time.Minute)
 		}
 
 		By("wiped: nothing is made afresh, and an alert tells")
@@ -150,7 +147,7 @@ spec:
 		kubectl("delete", "pod", "-n", s.name, "q-etcd-1", "--wait=true", "--timeout=60s")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdRedundant, "False", time.Minute, "2 of 3; q-etcd-1: ", "exceeded quota")
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "True", time.Minute)
-		Expect(s.evictable()).To(Equal("0"))
+		Eventually(s.evictable).WithTimeout(time.Minute).Should(Equal("0"))
 		alerts.await(alertEtcdMember, firing)
 		awaitUnmounted(disk.Node, disk.Device)
 		cluster("disk", "zero", disk.Node, s.name)

@@ -48,7 +48,7 @@ spec:
       - {configMap: {name: q-authorities}}
       - {serviceAccountToken: {path: token, audience: sheaf/%[3]s/q, expirationSeconds: 600}}
 `, other.name, image, s.name, authorities))
-	kubectl("wait", "-n", other.name, "--for=condition=Ready", "pod/stranger", "--timeout=60s")
+	kubectl("wait", "-n", other.name, "--for=condition=Ready", "pod/stranger", "--timeout=3m")
 	return other.name, func(args ...string) output {
 		args = append(args, "--server", fmt.Sprintf("q-gateway.%s.svc:7600", s.name), "--timeout", "10s")
 		return try(time.Minute, "", "kubectl", append([]string{"exec", "-n", other.name, "stranger", "--", "/sheaf"}, args...)...)
@@ -67,11 +67,11 @@ func (s *space) letsInWhomAGrantNames() {
 				g.Expect(o.err).To(HaveOccurred(), "%v", o)
 				g.Expect(o.words).To(ContainSubstring("serviceaccount/"+namespace+"/default may not"), "%v", o)
 			}
-		}).WithTimeout(20 * time.Second).WithPolling(500 * time.Millisecond).Should(Succeed())
+		}).WithTimeout(2 * time.Minute).WithPolling(500 * time.Millisecond).Should(Succeed())
 	}
 	By("it is known, and may do nothing")
 	refused()
-	Expect(stranger("auth", "whoami").out).To(ContainSubstring("serviceaccount/" + namespace + "/default"))
+	Eventually(func() string { return stranger("auth", "whoami").out }).WithTimeout(time.Minute).Should(ContainSubstring("serviceaccount/" + namespace + "/default"))
 	By("a grant")
 	apply(fmt.Sprintf(`
 apiVersion: sheaf.dev/v1alpha1
@@ -83,12 +83,12 @@ spec:
   verbs: [get]
   groups: {all: true}
 `, s.name, namespace))
-	kubectl("wait", "-n", s.name, "--for=condition=Ready", "recordgrant/stranger", "--timeout=30s")
+	kubectl("wait", "-n", s.name, "--for=condition=Ready", "recordgrant/stranger", "--timeout=2m")
 	Eventually(func(g Gomega) {
 		o := stranger("get", "1")
 		g.Expect(o.err).NotTo(HaveOccurred(), "%v", o)
 		g.Expect(o.out).To(Equal(s.get("q", 1)))
-	}).WithTimeout(20 * time.Second).WithPolling(500 * time.Millisecond).Should(Succeed())
+	}).WithTimeout(2 * time.Minute).WithPolling(500 * time.Millisecond).Should(Succeed())
 	o := stranger("rm", "1")
 	Expect(o.err).To(HaveOccurred(), "what is not granted: %v", o)
 	By("its end")

@@ -15,9 +15,12 @@ import (
 // hang lets the disk below one shard of pool next answer nothing for a while, under load. What it asks of that disk
 // waits, without an error, and no copy on it counts.
 func (s *space) hang(l *load) {
-	shard := s.shards("next")["next-1"]
+	var shard v1alpha1.ShardStatus
+	Eventually(func() int32 { // the status says twice a minute what a shard leads
+		shard = s.shards("next")["next-1"]
+		return shard.LeadingGroups
+	}).WithTimeout(2*time.Minute).Should(BeNumerically(">", 0), "%+v", shard)
 	before := s.pod("next-1-0")
-	Expect(shard.LeadingGroups).To(BeNumerically(">", 0), "%+v", shard)
 	hung := time.Now()
 	cluster("disk", "throttle", shard.Node, s.name+"-slow", "hang")
 	answers := func() { cluster("disk", "throttle", shard.Node, s.name+"-slow", "off") }
@@ -31,7 +34,11 @@ func (s *space) hang(l *load) {
 	s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, shard.Name, "its disk does not answer")
 	s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute)
 	s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute, shard.Name, "does not answer")
-	Expect(s.shards("next")[shard.Name].Volume.Silent).To(BeTrue())
+	Eventually(func(g Gomega) {
+		volume := s.shards("next")[shard.Name].Volume
+		g.Expect(volume).NotTo(BeNil())
+		g.Expect(volume.Silent).To(BeTrue())
+	}).WithTimeout(time.Minute).Should(Succeed())
 	AddReportEntry(fmt.Sprintf("the status said so %v after the disk began to hang", time.Since(hung).Round(time.Second)))
 
 	By("the disk answers again: the shard goes on where it was")

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -57,8 +58,23 @@ func (o output) String() string {
 	return fmt.Sprintf("%s\n%s%s%v", o.command, o.out, o.words, o.err)
 }
 
-// try runs a command and gives whatever came of it.
+// unanswered are kubectl's words where the API server, or a kubelet behind it, stood still: none of them is an answer, or
+// comes of what a scenario breaks.
+var unanswered = regexp.MustCompile(`(?m)^(Unable to connect to the server: .*handshake timeout|` +
+	`(error|Error from server.*): .*(error dialing backend|unable to upgrade connection|handshake timeout|request timed out|unable to return a response))`)
+
+// try runs a command and gives whatever came of it; kubectl once more for up to a minute, where nothing answered it.
 func try(timeout time.Duration, stdin, name string, args ...string) output {
+	for began := time.Now(); ; time.Sleep(time.Second) {
+		o := once(timeout, stdin, name, args...)
+		if name != "kubectl" || o.err == nil || !unanswered.MatchString(o.words) || time.Since(began) > time.Minute {
+			return o
+		}
+		fmt.Fprintln(GinkgoWriter, "not answered:", o)
+	}
+}
+
+func once(timeout time.Duration, stdin, name string, args ...string) output {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, tool(name), args...)
@@ -81,7 +97,7 @@ func must(timeout time.Duration, stdin, name string, args ...string) string {
 // kubectl has to succeed.
 func kubectl(args ...string) string {
 	GinkgoHelper()
-	return must(2*time.Minute, "", "kubectl", args...)
+	return must(5*time.Minute, "", "kubectl", args...)
 }
 
 // apply applies YAML. The API server must not warn.
@@ -143,10 +159,10 @@ func (s *space) remove() {
 		s.dump()
 	}
 	s.empty()
-	kubectl("delete", "namespace", s.name, "--ignore-not-found", "--wait=true", "--timeout=110s")
+	kubectl("delete", "namespace", s.name, "--ignore-not-found", "--wait=true", "--timeout=4m")
 	for _, set := range s.sets {
-		kubectl("delete", "diskset", set, "--ignore-not-found", "--wait=true", "--timeout=60s")
-		kubectl("delete", "pv", "-l", "sheaf.dev/diskset="+set, "--wait=true", "--timeout=60s")
+		kubectl("delete", "diskset", set, "--ignore-not-found", "--wait=true", "--timeout=2m")
+		kubectl("delete", "pv", "-l", "sheaf.dev/diskset="+set, "--wait=true", "--timeout=2m")
 	}
 	for _, disk := range s.disks {
 		cluster("disk", "rm", disk[0], disk[1])
@@ -442,7 +458,7 @@ spec:
     volumeMounts: [{name: scratch, mountPath: /scratch}, {name: tls, mountPath: /tls}]
   volumes: [{name: scratch, emptyDir: {}}, {name: tls, projected: {sources: [%s]}}]
 `, s.name, image, certificates))
-	kubectl("wait", "-n", s.name, "--for=condition=Ready", "pod/client", "--timeout=60s")
+	kubectl("wait", "-n", s.name, "--for=condition=Ready", "pod/client", "--timeout=3m")
 }
 
 // sheaf runs the command line inside the cluster, against a store's gateway.

@@ -132,13 +132,17 @@ func (s membershipStep) added(role placement.Role) []string {
 	return slices.DeleteFunc(shardsOf(s.after, role), func(shard string) bool { return slices.Contains(had, shard) })
 }
 
-// await waits for a step that is taken from now on, for which is gives a shard of one of the nodes; it gives that step
-// and the node.
-func (m *memberships) await(timeout time.Duration, nodes []string, is func(membershipStep) []string) (step membershipStep, node string) {
-	GinkgoHelper()
+// now is how many steps were taken.
+func (m *memberships) now() int {
 	m.mutex.Lock()
-	looked := len(m.steps)
-	m.mutex.Unlock()
+	defer m.mutex.Unlock()
+	return len(m.steps)
+}
+
+// await waits for a step behind the first looked ones, for which is gives a shard of one of the nodes; it gives that
+// step and the node.
+func (m *memberships) await(looked int, timeout time.Duration, nodes []string, is func(membershipStep) []string) (step membershipStep, node string) {
+	GinkgoHelper()
 	find := func() error {
 		m.mutex.Lock()
 		defer m.mutex.Unlock()

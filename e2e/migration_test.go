@@ -81,10 +81,11 @@ func (s *space) migrate(l *load) {
 		s.poolState(to, v1alpha1.PoolActive)
 		s.poolState(from, v1alpha1.PoolDrained)
 	}
+	looked := m.now()
 	turn("main", "next")
 	for _, step := range steps {
 		By("cut off: " + step.name)
-		at, node := m.await(3*time.Minute, others, step.is)
+		at, node := m.await(looked, 3*time.Minute, others, step.is)
 		cut := time.Now()
 		cluster("node-cut", node)
 		DeferCleanup(func() { cluster("node-join", node) })
@@ -97,6 +98,7 @@ func (s *space) migrate(l *load) {
 		cluster("node-join", node)
 		s.awaitCaughtUp(3, 3*time.Minute)
 		GinkgoWriter.Printf("all copies had caught up %v after the cut\n", time.Since(cut).Round(time.Second))
+		looked = m.now() // all may have moved before the next step is waited for
 		if s.copiesOn(from+"-") == 0 {
 			turn(to, from)
 		}

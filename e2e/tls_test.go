@@ -180,7 +180,7 @@ func openPorts(ip string) (open []int) {
 // refusesStrangers fails where a port answers anything but an alert of TLS to whoever has no certificate.
 func refusesStrangers(pod, address string, takesTokens bool) {
 	GinkgoHelper()
-	dialer := net.Dialer{Timeout: 5 * time.Second}
+	dialer := net.Dialer{Timeout: 30 * time.Second}
 	plain, err := dialer.DialContext(context.Background(), "tcp", address)
 	Expect(err).NotTo(HaveOccurred())
 	defer plain.Close()
@@ -197,7 +197,7 @@ func refusesStrangers(pod, address string, takesTokens bool) {
 		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(stranger))
 		Expect(err).NotTo(HaveOccurred())
 		defer conn.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		_, err = recordv1.NewRecordServiceClient(conn).Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1}})
 		Expect(status.Code(err)).To(Equal(codes.Unauthenticated), "%s at %s: %v", pod, address, err)
@@ -207,7 +207,7 @@ func refusesStrangers(pod, address string, takesTokens bool) {
 	Expect(err).NotTo(HaveOccurred())
 	defer secure.Close()
 	conn := tls.Client(secure, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12}) //nolint:gosec // a stranger
-	Expect(conn.SetDeadline(time.Now().Add(5 * time.Second))).To(Succeed())
+	Expect(conn.SetDeadline(time.Now().Add(30 * time.Second))).To(Succeed())
 	if err = conn.Handshake(); err == nil { // of TLS 1.3, a server refuses after the client's part of it
 		_, err = conn.Read(answer)
 	}

@@ -216,8 +216,14 @@ func (r *restarts) seen() []string {
 // leaderName is the pod of the operator that leads, or led last; empty: none did.
 func leaderName() string {
 	GinkgoHelper()
-	name, _, _ := strings.Cut(kubectl("get", "lease", "-n", operatorNamespace, "-o", "jsonpath={.items[*].spec.holderIdentity}"), "_")
+	name, _, _ := strings.Cut(leaseHolder(), "_")
 	return name
+}
+
+// leaseHolder is its process: the pod's name, and what it makes up at its start.
+func leaseHolder() string {
+	GinkgoHelper()
+	return kubectl("get", "lease", "-n", operatorNamespace, "-o", "jsonpath={.items[*].spec.holderIdentity}")
 }
 
 // awaitLeader waits until an operator of this image leads, and gives its pod.
@@ -290,7 +296,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 			s.othersGoOn(held, ids)
 			order = append(order, held)
 			// The operator may not have asked it in time, where the machine is busy.
-			Eventually(func() v1alpha1.ShardState { return s.shardState(held) }).WithTimeout(30*time.Second).
+			Eventually(func() v1alpha1.ShardState { return s.shardState(held) }).WithTimeout(time.Minute).
 				Should(Equal(v1alpha1.ShardLoading), "it has loaded already: is the disk slow?")
 			Expect(seen.seen()).To(Equal(order))
 			s.throttle(before[held+"-0"].Spec.NodeName, "off")
@@ -317,6 +323,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		s.useImage(image)
 		held := s.awaitHeld(before, nil)
 		s.useImage(nextImage)
+		s.awaitObserved() // before the shard has loaded and another one may restart
 		s.throttleAll("off")
 		s.awaitUpdated(nextImage)
 		Expect(changed(before, s.pods(shardPods))).To(Equal([]string{held + "-0"}), "only the first one was restarted")

@@ -193,7 +193,7 @@ func (r *Reconciler) steps() []step.Step[storeRun] {
 		{Name: "budgets again", Do: noted(r.applyBudgets)}, // by what etcd says of copies
 		{Name: "pools ready", Do: r.awaitPools},
 		{Name: "copies", Do: r.awaitCopies},
-		{Name: "gateway ready", Do: r.awaitGateway},
+		{Name: "gateway ready", Do: awaitGateway},
 		{Name: "etcd members ready", Do: r.awaitMembers},
 	}
 }

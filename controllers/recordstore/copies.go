@@ -189,9 +189,7 @@ func (r *Reconciler) awaitCopies(_ context.Context, run *storeRun) step.Outcome 
 	case !known || redundant.whole():
 		return step.Complete()
 	case redundant.byPerson():
-		out := step.Fail(redundant.reason, redundant.message)
-		out = out.Again(step.PauseShort) // etcd is not watched
-		return out
+		return step.Fail(redundant.reason, redundant.message).Again(step.PauseShort) // etcd is not watched
 	}
 	pause := step.PauseShort
 	if run.store.Status.Groups.Moving > 0 { // as the last look saw

@@ -33,7 +33,7 @@ func (r *Reconciler) awaitEtcd(ctx context.Context, run *storeRun) step.Outcome 
 					"condition PlacementReady says: kubectl -n %s annotate recordstore/%s %s=%s", store.Namespace, store.Name,
 					v1alpha1.AnnotationAllowNewEtcd, store.Status.StoreUID)
 			}
-			return r.etcdAway(run, "EtcdNotReady", message)
+			return etcdAway(run, "EtcdNotReady", message)
 		}
 	}
 	var err error
@@ -57,7 +57,7 @@ func (run *storeRun) emptyMember() bool {
 const emptyMember = "the folder is empty, and the cluster was formed before"
 
 // etcdAway is the outcome while etcd cannot be asked. Settled groups serve on.
-func (r *Reconciler) etcdAway(run *storeRun, reason, message string) step.Outcome {
+func etcdAway(run *storeRun, reason, message string) step.Outcome {
 	step.SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, reason,
 		message+". Settled groups are read and written meanwhile; groups and shards that start now wait for etcd")
 	return step.Wait(reason, message, 2*step.PauseShort) // a managed one is watched
@@ -69,7 +69,7 @@ func (r *Reconciler) etcdUnreachable(run *storeRun, err error) step.Outcome {
 	if run.store.Spec.Etcd.External != nil {
 		message += ". Start it, correct spec.etcd.external, or let the operator's pod reach it"
 	}
-	return r.etcdAway(run, "EtcdUnreachable", message)
+	return etcdAway(run, "EtcdUnreachable", message)
 }
 
 // podTrouble is why a pod does not run, in the words of its last end; empty where there is nothing to say.

@@ -27,9 +27,7 @@ func (r *Reconciler) placementLost(ctx context.Context, run *storeRun) step.Outc
 	}
 	message := why + lostMessage(run)
 	step.SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "PlacementLost", message)
-	out := step.Fail("PlacementLost", message)
-	out = out.Again(step.PauseShort)
-	return out
+	return step.Fail("PlacementLost", message).Again(step.PauseShort)
 }
 
 // etcdRolledBack is the outcome where etcd holds an older state of the store than was seen before. The shards put it

@@ -67,7 +67,7 @@ func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
 }
 
 // awaitGateway waits until every gateway asked for is ready.
-func (r *Reconciler) awaitGateway(_ context.Context, run *storeRun) step.Outcome {
+func awaitGateway(_ context.Context, run *storeRun) step.Outcome {
 	if ready, wanted := gatewaysReady(run); ready < wanted {
 		return step.Wait("GatewayNotReady", gatewayWords(run), step.PauseShort)
 	}

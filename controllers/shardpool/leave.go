@@ -97,9 +97,7 @@ func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Out
 // stalledOfPlan is Fail of what is judged by the plan. Neither etcd nor the shards of other pools are watched: it is
 // looked at again soon.
 func stalledOfPlan(reason, message string) step.Outcome {
-	out := step.Fail(reason, message)
-	out = out.Again(step.PauseShort)
-	return out
+	return step.Fail(reason, message).Again(step.PauseShort)
 }
 
 // judgedLater says whether it is too early to say that groups have nowhere to go, or are needed where they are: the

@@ -62,10 +62,8 @@ func (a applier) chunk(entries []tailEntry) error {
 			if err := a.version(t.entry.ID, t.loc); err != nil {
 				return err
 			}
-			if t.entry.Codec == format.CodecBlob && t.entry.Kind == format.KindPut {
-				if ref, err := format.DecodeBlobRef(t.entry.Data); err == nil {
-					a.blobs.refer(ref)
-				}
+			if ref, _ := t.entry.BlobRef(); ref != nil {
+				a.blobs.refer(*ref)
 			}
 		}
 		if t.entry.Kind == format.KindConf && t.entry.Index > a.state.confIndex {

@@ -131,7 +131,7 @@ func (c *compaction) run() error {
 	own := views
 	views = nil
 	if err = c.rewriteRuns(own); err == nil {
-		c.rest()
+		c.noteUnfreed()
 	}
 	if c.opts.Room {
 		c.editor.awaitHints()

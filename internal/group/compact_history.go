@@ -117,11 +117,10 @@ func (c *compaction) eachRow(v view, fn func(row)) error {
 	if err != nil {
 		return err
 	}
-	ordinal := uint64(v.ordinal) << 44
 	through := min(v.through, c.applied)
 	for i := len(rows.IDs) - 1; i >= 0; i-- {
 		if at := v.first + uint64(rows.Indexes[i]); at <= through {
-			fn(row{rows.IDs[i], at, index.Loc(rows.Places[i] | ordinal)})
+			fn(row{rows.IDs[i], at, index.Loc(rows.Places[i]).In(v.ordinal)})
 		}
 	}
 	return nil

@@ -22,9 +22,9 @@ type looked struct {
 	tombstones        int64
 	tombstonesThrough uint64
 	closed            uint64 // snapshots that were closed before, see state.closed
-	// rest is what a compaction could not free that thought it could, and mergeable what it could not merge; until
+	// unfreed is what a compaction could not free that thought it could, and mergeable what it could not merge; until
 	// then.
-	rest      int64
+	unfreed   int64
 	mergeable int
 	until     time.Time
 }
@@ -32,8 +32,8 @@ type looked struct {
 // roomPart: where room is short, a segment is rewritten when a sixteenth of it is superseded.
 const roomPart = 16
 
-// restAgain is when a compaction tries again that freed nothing, although something looked as if it could be.
-const restAgain = 5 * time.Minute
+// unfreedAgain is when a compaction tries again that freed nothing, although something looked as if it could be.
+const unfreedAgain = 5 * time.Minute
 
 // aged is what a compaction kept of a segment because it was younger than Retention.MinAge: bytes of entries and of
 // their blobs, until enough of it is older. Guarded by state.mu.
@@ -50,10 +50,8 @@ func (a *aged) add(e *format.Entry, bytes int64) {
 		a.oldest, a.newest = commitTime, commitTime
 	}
 	a.bytes += bytes
-	if e.Kind == format.KindPut && e.Codec == format.CodecBlob {
-		if ref, err := format.DecodeBlobRef(e.Data); err == nil {
-			a.blobs += ref.Size
-		}
+	if ref, _ := e.BlobRef(); ref != nil {
+		a.blobs += ref.Size
 	}
 	a.oldest, a.newest = min(a.oldest, commitTime), max(a.newest, commitTime)
 }
@@ -136,7 +134,7 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs int64) Reclaim {
 	}
 	r.Free = max(0, r.Free-r.Versions-r.Scans)
 	if now.Before(k.until) && r.Scans == k.scans {
-		r.Other = min(r.Free, k.rest)
+		r.Other = min(r.Free, k.unfreed)
 		r.Free -= r.Other
 	}
 	return r
@@ -256,8 +254,8 @@ func (c *compaction) sealEarly() error {
 	return nil
 }
 
-// rest notes what is left that looked as if it could go.
-func (c *compaction) rest() {
+// noteUnfreed notes what is left that looked as if it could go.
+func (c *compaction) noteUnfreed() {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	k := &c.state.looked
@@ -266,8 +264,8 @@ func (c *compaction) rest() {
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}
 	if c.report.SegmentsRewritten == 0 {
-		k.rest, k.mergeable = c.state.reclaim(c.now, c.segmentBytes, c.blobs.bytes()).Free, c.state.mergeable(c.segmentBytes)
-		k.until = c.now.Add(restAgain)
+		k.unfreed, k.mergeable = c.state.reclaim(c.now, c.segmentBytes, c.blobs.bytes()).Free, c.state.mergeable(c.segmentBytes)
+		k.until = c.now.Add(unfreedAgain)
 	}
 }
 

@@ -148,10 +148,7 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 
 // leave notes the blob of an entry that is left out.
 func (w *rewriter) leave(e *format.Entry) {
-	if e.Kind != format.KindPut || e.Codec != format.CodecBlob {
-		return
-	}
-	if ref, err := format.DecodeBlobRef(e.Data); err == nil {
+	if ref, _ := e.BlobRef(); ref != nil {
 		w.out.blobs[ref.ID] = true
 	}
 }

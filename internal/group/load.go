@@ -17,6 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/group/replay"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // loading is what Load gathers before the log is complete, and the parts of the log, which it fills.
@@ -55,7 +56,7 @@ type loaded struct {
 }
 
 // Load opens a group: recovers the tail, reads hints or data, builds the index of all entries up to the commit known
-// on disk. Entries above it stay unapplied (Unapplied) until Apply.
+// on disk. Entries above it stay unapplied until Apply.
 func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, error) {
 	opts = opts.withDefaults()
 	if progress == nil {
@@ -174,7 +175,7 @@ func (ld *loading) openSegments() {
 		case m.Sealed() && ld.opts.Residency == Index:
 			s.cold = ld.images.loader.ColdFile(ld.folder.fs, s.path, m.Bytes)
 		case !m.Sealed() && f != nil:
-			s.adviseRandom(f)
+			vfs.ReadAtRandom(f)
 			s.file.Store(&openFile{ld.active.take()})
 			ld.sizes[i] = ld.active.end
 		}
@@ -191,7 +192,7 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 	if err != nil {
 		return false, err
 	}
-	s.adviseRandom(f)
+	vfs.ReadAtRandom(f)
 	size, err := f.Size()
 	if err != nil {
 		return false, err
@@ -352,14 +353,13 @@ func (ld *loading) read(bytes int64) { ld.progress.BytesDone.Add(bytes) }
 
 // insertHint fills the index from a hint. Frames in bad ranges of the walk, which may be nil, are left out.
 func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *replay.Walk) error {
-	ordinal := index.Loc(s.ordinal) << 44
 	skip := func(row int) bool {
 		place := index.Loc(h.Places[row])
 		switch {
 		case h.FirstIndex+uint64(h.Indexes[row]) > through:
 			return true
 		case !h.IsUsed(row) && !ld.inTail(h.IDs[row]):
-			ld.places.supersedeKnown(s, place|ordinal)
+			ld.places.supersedeKnown(s, place.In(s.ordinal))
 			return true
 		}
 		return w != nil && w.IsBad(place.Offset())
@@ -379,7 +379,7 @@ func (ld *loading) inTail(id int64) bool {
 // insertRows fills the index from rows. What damage may have made void is left out until it is repaired: it must not
 // supersede what it may never have superseded. Reads of these records tell the damage either way.
 func (ld *loading) insertRows(s *segment, r *format.Rows, through uint64, damages []*format.Damage) error {
-	ordinal, name := uint64(s.ordinal)<<44, format.SegmentName(s.number)
+	name := format.SegmentName(s.number)
 	for i, place := range r.Places {
 		at := s.first + uint64(r.Indexes[i])
 		if at > through {
@@ -388,7 +388,7 @@ func (ld *loading) insertRows(s *segment, r *format.Rows, through uint64, damage
 		if slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.MayVoid(name, index.Loc(place).Offset(), at) }) {
 			continue
 		}
-		if err := ld.places.insert(r.IDs[i], index.Loc(place|ordinal)); err != nil {
+		if err := ld.places.insert(r.IDs[i], index.Loc(place).In(s.ordinal)); err != nil {
 			return err
 		}
 	}

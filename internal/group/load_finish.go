@@ -167,7 +167,6 @@ func (ld *loading) placeTail() error {
 	views := ld.reader.views(t.first, ld.state.last)
 	defer unpinAll(views)
 	for _, v := range views {
-		ordinal := uint64(v.ordinal) << 44
 		rows, err := ld.reader.rowsOf(v)
 		if err != nil {
 			return err
@@ -175,7 +174,7 @@ func (ld *loading) placeTail() error {
 		for i, place := range rows.Places {
 			at := v.first + uint64(rows.Indexes[i])
 			if e := t.at(at); e != nil && at <= v.through && e.entry.Kind.IsVersion() {
-				e.loc = index.Loc(place | ordinal)
+				e.loc = index.Loc(place).In(v.ordinal)
 			}
 		}
 	}

@@ -284,12 +284,12 @@ func recordOf(s *segment, loc index.Loc, e *format.Entry) Record {
 
 // finish takes the reference to a blob out of the data, and the data away where it is not wanted.
 func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
-	if e.Kind == format.KindPut && e.Codec == format.CodecBlob {
-		ref, err := format.DecodeBlobRef(e.Data)
-		if err != nil {
-			return fmt.Errorf("record %d, %s: %w", r.ID, r.Location, err)
-		}
-		r.Blob, r.Size, r.Data = &ref, ref.Size, nil
+	ref, err := e.BlobRef()
+	if err != nil {
+		return fmt.Errorf("record %d, %s: %w", r.ID, r.Location, err)
+	}
+	if ref != nil {
+		r.Blob, r.Size, r.Data = ref, ref.Size, nil
 	}
 	if metadataOnly || r.Deleted {
 		r.Data = nil

@@ -287,11 +287,10 @@ type versionRow struct {
 // versionsIn finds the versions of a record in a segment, oldest first.
 func (r *reader) versionsIn(v view, id int64) ([]versionRow, error) {
 	var out []versionRow
-	ordinal := uint64(v.ordinal) << 44
 	if v.rows != nil {
 		for i, other := range v.rows.IDs {
 			if other == id {
-				out = append(out, versionRow{v.first + uint64(v.rows.Indexes[i]), index.Loc(v.rows.Places[i] | ordinal)})
+				out = append(out, versionRow{v.first + uint64(v.rows.Indexes[i]), index.Loc(v.rows.Places[i]).In(v.ordinal)})
 			}
 		}
 		return out, nil
@@ -304,7 +303,7 @@ func (r *reader) versionsIn(v view, id int64) ([]versionRow, error) {
 	from := sort.Search(len(h.IDs), func(i int) bool { return index.Hash(h.IDs[i]) >= hash })
 	for i := from; i < len(h.IDs) && index.Hash(h.IDs[i]) == hash; i++ {
 		if h.IDs[i] == id {
-			out = append(out, versionRow{h.FirstIndex + uint64(h.Indexes[i]), index.Loc(h.Places[i] | ordinal)})
+			out = append(out, versionRow{h.FirstIndex + uint64(h.Indexes[i]), index.Loc(h.Places[i]).In(v.ordinal)})
 		}
 	}
 	return out, nil

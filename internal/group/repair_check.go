@@ -85,14 +85,14 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	if what != "" {
 		return fmt.Errorf("%w: index %d: %s", format.ErrCorrupt, e.Index, what)
 	}
-	if e.Kind != format.KindPut || e.Codec != format.CodecBlob {
-		return nil
-	}
-	ref, err := format.DecodeBlobRef(e.Data)
+	ref, err := e.BlobRef()
 	if err != nil {
 		return fmt.Errorf("index %d: %w", e.Index, err)
 	}
-	has, err := p.blobs.has(ref)
+	if ref == nil {
+		return nil
+	}
+	has, err := p.blobs.has(*ref)
 	if err == nil && !has {
 		err = fmt.Errorf("index %d refers to blob %s, which is not here: fetch it first", e.Index, ref.ID)
 	}

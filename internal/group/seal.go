@@ -6,6 +6,7 @@ import (
 	"sort"
 
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // Seal seals the active segment (so that it gets a hint, and can be compacted) and begins a new one.
@@ -69,7 +70,7 @@ func (w *writer) roll(first uint64, bytes int64) error {
 	w.begin(next, first)
 	w.state.mu.Unlock()
 	if f := old.file.Load(); f != nil {
-		old.adviseRandom(f)
+		vfs.ReadAtRandom(f)
 	}
 	w.hints.writeLater(old)
 	return nil
@@ -161,7 +162,7 @@ func (l *Log) Close(hints bool) error {
 	}
 	var err error
 	if hints {
-		err = l.rest()
+		err = l.tidy()
 		l.hints.refresh(l.w.active)
 	}
 	l.w.leaveJournal()
@@ -175,8 +176,8 @@ func (l *Log) Close(hints bool) error {
 	return nil
 }
 
-// rest brings the files to where the next load has least to do. The caller holds writer.mu.
-func (l *Log) rest() error {
+// tidy brings the files to where the next load has least to do. The caller holds writer.mu.
+func (l *Log) tidy() error {
 	if err := l.w.sync(); err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/replay"
@@ -144,13 +143,6 @@ func (s *segment) reader() (vfs.File, error) {
 	return f, nil
 }
 
-// adviseRandom tells the kernel not to read ahead: a Get wants one frame.
-func (s *segment) adviseRandom(f vfs.File) {
-	if fd, ok := f.Fd(); ok {
-		_ = unix.Fadvise(int(fd), 0, 0, unix.FADV_RANDOM) // advice only
-	}
-}
-
 // read fills buf from offset on and returns what there is: less at the end of the file. The caller has a pin. For an
 // image the result aliases it, and buf is not used.
 func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
@@ -210,9 +202,8 @@ func (s *segment) place(offset, length int64, tombstone bool) index.Loc {
 type usedFlags struct {
 	mu      sync.Mutex
 	pieces  map[int64]*[usedPieceWords]uint64 // by offset / usedPieceBytes
-	count   int64                             // frames superseded
-	bytes   int64                             // of those, estimated by index.Loc's length
-	unknown int64                             // of count: not in the hint on disk yet
+	bytes   int64                             // of the frames superseded, estimated by index.Loc's length
+	unknown int64                             // frames of them that are not in the hint on disk yet
 }
 
 const (
@@ -238,7 +229,6 @@ func (u *usedFlags) supersede(loc index.Loc) bool {
 		return false
 	}
 	piece[bit/64] |= 1 << (bit % 64)
-	u.count++
 	u.bytes += loc.LengthBound()
 	u.unknown++
 	return true
@@ -268,7 +258,7 @@ func (u *usedFlags) drop() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	bytes := u.bytes
-	u.pieces, u.count, u.bytes, u.unknown = nil, 0, 0, 0
+	u.pieces, u.bytes, u.unknown = nil, 0, 0
 	return bytes
 }
 

@@ -61,7 +61,7 @@ func (t *Table) fillStripe(s *stripe, from, to int, ids []int64, places []uint64
 		if skip != nil && skip(r) {
 			continue
 		}
-		loc := Loc(places[r]) | Loc(ordinal)<<44
+		loc := Loc(places[r]).In(ordinal)
 		old, won, err := t.max(s, Hash(ids[r]), ids[r], loc)
 		if err != nil {
 			return err

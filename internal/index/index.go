@@ -28,6 +28,9 @@ func MakeLoc(ordinal uint32, offset, length int64, tombstone bool) Loc {
 // Ordinal is the ordinal of the segment.
 func (l Loc) Ordinal() uint32 { return uint32(l >> 44) }
 
+// In is a place of ordinal 0 in the segment with an ordinal.
+func (l Loc) In(ordinal uint32) Loc { return l | Loc(ordinal)<<44 }
+
 // Offset is the offset of the frame in its segment, in bytes.
 func (l Loc) Offset() int64 { return int64(l>>16&(1<<28-1)) * 8 }
 

@@ -13,7 +13,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/pause"
 )
 
 // Times of the watch.
@@ -22,7 +21,6 @@ const (
 	viewSettle = 2 * time.Millisecond
 	// weightsSettle is for changes of nothing but the sizes of groups, which each shard tells now and then.
 	weightsSettle = time.Second
-	retryMax      = 2 * time.Second
 	// lookEvery: a watch on an etcd that was wiped or restored waits in silence for a revision that is far away.
 	lookEvery = 2 * time.Second
 )
@@ -82,11 +80,6 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 		}
 	}()
 	return out
-}
-
-// retries are the tries of what etcd did not answer.
-func retries() *pause.Tries {
-	return &pause.Tries{Doubling: pause.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
 }
 
 // watcher feeds one reader. Only its goroutine touches it.

@@ -63,7 +63,7 @@ func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 	if todo.Later {
 		words = append(words, "later")
 	}
-	if there := s.groups[g.UUID]; there != nil && there.lost() {
+	if there := s.groups[g.UUID]; there != nil && there.Phase == member.Lost {
 		words = append(words, "lost")
 	} else if there != nil && there.Standing.Stray() && len(todo.Trash) == 0 {
 		words = append(words, "stray")

@@ -10,6 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/move"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
@@ -22,7 +23,7 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 		if g.Standing.Apart() {
 			continue
 		}
-		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: g.state(), Lost: g.lost()}
+		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: g.state(), Lost: g.Phase == member.Lost}
 		p.Outcome = outcomeOf(g.report.Outcome)
 		p.RaftId, p.Copy = g.RaftID, g.copyTo(s.cfg.Name)
 		if g.Err != nil {

@@ -18,8 +18,5 @@ func (g *groupReplica) state() recordv1.GroupState {
 	return recordv1.GroupState_GROUP_STATE_LOADING
 }
 
-// lost tells whether etcd says that the replica is here, and it is not. Called with Shard.mu held.
-func (g *groupReplica) lost() bool { return g.Phase == member.Lost }
-
 // joining tells whether the replica has a Raft id and nothing else yet. Called with Shard.mu held.
 func (g *groupReplica) joining() bool { return g.Phase == member.Joining }

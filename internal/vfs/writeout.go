@@ -36,6 +36,13 @@ func StartReading(f File, offset, length int64) {
 	}
 }
 
+// ReadAtRandom has the kernel not read ahead of what is asked for.
+func ReadAtRandom(f File) {
+	if fd, ok := f.Fd(); ok {
+		_ = unix.Fadvise(int(fd), 0, 0, unix.FADV_RANDOM) // an advice
+	}
+}
+
 // Forget has the kernel drop a range of a file from the page cache, as far as it is written.
 func Forget(f File, offset, length int64) {
 	if fd, ok := f.Fd(); ok {

@@ -46,6 +46,18 @@ func (b BlobRef) encode(out []byte) {
 	le.PutUint32(out[36:], Checksum(out[:36]))
 }
 
+// BlobRef is what the entry of a put in a blob refers to; nil: its data is in the entry, or it is no put.
+func (e *Entry) BlobRef() (*BlobRef, error) {
+	if e.Kind != KindPut || e.Codec != CodecBlob {
+		return nil, nil
+	}
+	ref, err := DecodeBlobRef(e.Data)
+	if err != nil {
+		return nil, err
+	}
+	return &ref, nil
+}
+
 // DecodeBlobRef is the reverse of BlobRef.Encode.
 func DecodeBlobRef(data []byte) (BlobRef, error) {
 	le := binary.LittleEndian

@@ -73,10 +73,8 @@ func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
 	r.Places = append(r.Places, uint64(index.MakeLoc(0, offset, length, e.Kind == KindDelete)))
 	r.Indexes = append(r.Indexes, uint32(e.Index-first))
 	r.LastCommit = max(r.LastCommit, e.CommitTime)
-	if e.Codec == CodecBlob && e.Kind == KindPut {
-		if ref, err := DecodeBlobRef(e.Data); err == nil {
-			r.Blobs = append(r.Blobs, HintBlob{Index: e.Index, Ref: ref})
-		}
+	if ref, _ := e.BlobRef(); ref != nil {
+		r.Blobs = append(r.Blobs, HintBlob{Index: e.Index, Ref: *ref})
 	}
 }
 

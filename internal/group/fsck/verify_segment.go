@@ -183,10 +183,8 @@ func (s *segmentScan) take(step *segio.FrameStep) {
 		s.frameUnused = append(s.frameUnused, step.Offset)
 		s.unused = s.frameUnused
 	}
-	if e.Kind == format.KindPut && e.Codec == format.CodecBlob {
-		if _, err := format.DecodeBlobRef(e.Data); err != nil {
-			s.badRefs = append(s.badRefs, step.Offset)
-		}
+	if _, err := e.BlobRef(); err != nil {
+		s.badRefs = append(s.badRefs, step.Offset)
 	}
 }
 
