@@ -264,7 +264,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		s.putAll(records)
 		ids = s.idsByShard()
 		Expect(ids).To(HaveLen(3), "every shard has a record")
-		s.putBulk(24)
+		s.putBulk(48) // at mountRate, loading takes half a minute: long enough to be seen
 	})
 
 	It("of the shards' image waits while the pool is paused", func() {
