@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/replay"
 	"sheaf.dev/sheaf/internal/group/segio"

@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
 )
 
 // Times of the watch.
