@@ -36,7 +36,7 @@ func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 	q := &lookups{ask: func(string) (placement.View, error) { return placement.View{}, nil }, begin: wait.Go}
 	for caller := range lookupsMax {
 		wait.Go(func() {
-			for n := range 1000 {
+			for n := range 5000 {
 				if _, err := q.find(t.Context(), fmt.Sprint(caller, "-", n), 0); err != nil {
 					t.Errorf("question %d of caller %d: %v", n, caller, err)
 					return
