@@ -14,6 +14,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
@@ -196,5 +197,5 @@ func TestStopLeavesNothingRunning(t *testing.T) {
 			t.Fatalf("%v; faults fired %d times", err, *fired+*fired2)
 		}
 	})
-	goleak.VerifyNone(t, before)
+	leaktest.VerifyNone(t, before)
 }

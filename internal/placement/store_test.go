@@ -17,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
@@ -246,7 +247,7 @@ func TestRegisterShardRefusesAnotherVolumeAndAClone(t *testing.T) {
 
 func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	server := etcdtest.Shared(t) // before, so that its goroutines do not count
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaktest.VerifyNone(t, goleak.IgnoreCurrent())
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
 	client, err := server.Client()

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/pulse"
 	"sheaf.dev/sheaf/internal/pulse/pulsetest"
 )
@@ -50,7 +50,7 @@ type rig struct {
 
 func newRig(t *testing.T, opts pulse.Options) *rig {
 	t.Helper()
-	t.Cleanup(func() { goleak.VerifyNone(t) })
+	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

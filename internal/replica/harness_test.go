@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -16,12 +15,12 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("sheaf.dev/sheaf/internal/vfs.(*syncer).complete"))
-	os.Exit(0)
+	leaktest.VerifyTestMain(m, goleak.IgnoreAnyFunction("sheaf.dev/sheaf/internal/vfs.(*syncer).complete"))
 }
 
 const raftID = 1

@@ -21,6 +21,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/reason"
 	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 )
@@ -152,7 +153,7 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 	}
 	f.stop()
 	_ = f.conn.Close()
-	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("sheaf.dev/sheaf/internal/vfs.(*syncer).complete"))
+	leaktest.VerifyNone(t, before, goleak.IgnoreAnyFunction("sheaf.dev/sheaf/internal/vfs.(*syncer).complete"))
 }
 
 func TestForeignVolumeIsRefused(t *testing.T) {

@@ -66,11 +66,12 @@ func (q *lookups) find(ctx context.Context, name string, epoch uint64) (placemen
 		q.recent[name] = l
 		q.running++
 		q.begin(func() {
-			l.view, l.err = q.ask(name)
-			close(l.done)
+			view, err := q.ask(name)
 			q.mu.Lock()
-			q.running--
-			q.mu.Unlock()
+			defer q.mu.Unlock()
+			l.view, l.err = view, err
+			q.running-- // before done is closed: whom that wakes may ask for another group
+			close(l.done)
 		})
 	}
 	q.mu.Unlock()

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,6 +28,23 @@ func (a *asked) Look(ctx context.Context, group string) (placement.View, error) 
 	a.held.RLock()
 	defer a.held.RUnlock()
 	return a.memRegistry.Look(ctx, group)
+}
+
+// As many callers as may ask at a time, each of which asks for another group when it has its answer, are never refused.
+func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
+	var wait sync.WaitGroup
+	q := &lookups{ask: func(string) (placement.View, error) { return placement.View{}, nil }, begin: wait.Go}
+	for caller := range lookupsMax {
+		wait.Go(func() {
+			for n := range 5000 {
+				if _, err := q.find(t.Context(), fmt.Sprint(caller, "-", n), 0); err != nil {
+					t.Errorf("question %d of caller %d: %v", n, caller, err)
+					return
+				}
+			}
+		})
+	}
+	wait.Wait()
 }
 
 // A shard answers for groups that it does not follow what etcd says of them now, by one question for all calls; where

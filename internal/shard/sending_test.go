@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -29,9 +30,11 @@ func (f *fixture) stalled(n int) (streams []recordv1.RecordService_ScanClient) {
 	return streams
 }
 
-func stalledShard(t *testing.T, answers int64, sendTimeout time.Duration) *fixture {
+// stalledShard has 20 records of 500 kB. patience is that of a stop with one message; none: as ever.
+func stalledShard(t *testing.T, answers int64, sendTimeout time.Duration, patience ...time.Duration) *fixture {
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
 		c.Limits = Limits{BytesInFlightMax: 4 << 20, AnswerBytesMax: answers, SendTimeout: sendTimeout}
+		c.stoppingPatience = cmp.Or(patience...)
 	}).ready()
 	for id := range int64(20) {
 		f.put(id, data(id, 500_000))
@@ -107,35 +110,52 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 	f.eventually("all is given back", func() bool { return f.shard.calls.AnswerBytes() == 0 })
 }
 
+// All of it takes longer than one message may. Where the machine stood still for longer than that, the reader was as slow
+// as one that is cut off: then both have more time.
 func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
 	t.Parallel()
-	f := stalledShard(t, 4<<20, 2*time.Second)
-	stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	given := 0
-	for begin := time.Now(); ; {
-		out, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
+	for limit := 2 * time.Second; ; limit *= 2 {
+		f := stalledShard(t, 4<<20, limit)
+		given, began := 0, time.Now()
+		stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
+		for err == nil {
+			var out *recordv1.ScanResponse
+			if out, err = stream.Recv(); err == nil {
+				given += len(out.GetRecords())
+				time.Sleep(limit * 3 / 20) // the pace of the reader, which is what is tested
+			}
 		}
-		if err != nil {
-			t.Fatalf("after %v: %v", time.Since(begin), err)
+		f.shard.Kill()
+		if reasonOf(err) == reason.SlowReader && limit < time.Minute {
+			continue
 		}
-		given += len(out.GetRecords())
-		time.Sleep(300 * time.Millisecond) // the pace of the reader, which is what is tested: all of it takes longer than one message may
-	}
-	if given != 20 {
-		t.Errorf("%d records", given)
+		if !errors.Is(err, io.EOF) || given != 20 {
+			t.Fatalf("%d records, of which each may take %v, after %v: %v", given, limit, time.Since(began), err)
+		}
+		return
 	}
 }
 
 // TestAStopDoesNotWaitForCallersThatDoNothing: readers that do not read, and one who began an upload and sends nothing,
-// are told that the shard stops. One that reads slowly is not cut off.
+// are told that the shard stops. One that reads slowly is not cut off: where a machine that stood still made it slower
+// than the patience of the shard, a shard that is more patient does not cut it off.
 func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	t.Parallel()
-	f := stalledShard(t, 64<<20, time.Hour)
+	err := stopsDespiteCallers(t, 2*time.Second)
+	if reasonOf(err) == reason.Stopping {
+		err = stopsDespiteCallers(t, 20*time.Second)
+	}
+	if err != nil {
+		t.Errorf("the slow reader was cut off: %v", err)
+	}
+}
+
+// stopsDespiteCallers stops a shard that many callers keep waiting. It gives the error of one who reads a message at a
+// time, with a pause behind each: all of it takes longer than the patience of the shard.
+func stopsDespiteCallers(t *testing.T, patience time.Duration) error {
+	t.Helper()
+	f := stalledShard(t, 64<<20, time.Hour, patience)
+	defer f.shard.Kill()
 	const blob = 8 << 20
 	if _, err := f.upload(&recordv1.UploadHeader{Key: key(1000)}, cut(data(1000, blob), format.BlobChunkBytes)...); err != nil {
 		t.Fatal(err)
@@ -166,19 +186,18 @@ func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	defer cancel()
 	stopped := make(chan error, 1)
 	go func() { stopped <- f.shard.Stop(ctx) }()
-	got := 0
-	for {
-		out, err := slow.Recv()
-		if errors.Is(err, io.EOF) {
-			break
+	got, errSlow := 0, error(nil)
+	for errSlow == nil {
+		var out *recordv1.DownloadResponse
+		if out, errSlow = slow.Recv(); errSlow == nil {
+			got += len(out.GetChunk().GetData())
+			time.Sleep(patience / 5) // the pace of the reader, which is what is tested
 		}
-		if err != nil {
-			t.Fatalf("the slow reader was cut off after %d bytes: %v", got, err)
-		}
-		got += len(out.GetChunk().GetData())
-		time.Sleep(400 * time.Millisecond) // the pace of the reader, which is what is tested
 	}
-	if got != blob {
+	if errors.Is(errSlow, io.EOF) {
+		errSlow = nil
+	}
+	if errSlow == nil && got != blob {
 		t.Errorf("the slow reader has %d bytes of %d", got, blob)
 	}
 	_, err = upload.CloseAndRecv()
@@ -186,4 +205,5 @@ func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	if err := <-stopped; err != nil || ctx.Err() != nil {
 		t.Errorf("stopping: %v; waited for the end: %v", err, ctx.Err())
 	}
+	return errSlow
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
@@ -184,7 +185,7 @@ func TestWatchRefusesWhatCannotBe(t *testing.T) {
 // A reader that does not read holds up nobody, and costs no more than a message: it gets the latest states when it
 // comes back.
 func TestManyWatchWhileOneDoesNotRead(t *testing.T) {
-	f := start(t, newRegistry(hash1, "s1"), nil).ready()
+	f := start(t, newRegistry(hash1, "s1"), func(c *Config) { c.Limits.SendTimeout = time.Hour }).ready()
 	slow := f.watch("0", nil)
 	if err := slow.next(); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,44 @@
+// Package leaktest finds goroutines that a test has left, with patience: goleak alone waits half a second, and on a slow
+// machine what was told to end takes longer.
+package leaktest
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// patience is how long goroutines may take to end.
+const patience = time.Minute
+
+// VerifyNone is goleak.VerifyNone.
+func VerifyNone(t testing.TB, options ...goleak.Option) {
+	t.Helper()
+	if err := find(patience, options); err != nil {
+		t.Error(err)
+	}
+}
+
+// VerifyTestMain is goleak.VerifyTestMain: it runs the tests of a package, and ends the process.
+func VerifyTestMain(m *testing.M, options ...goleak.Option) {
+	code := m.Run()
+	if code == 0 {
+		if err := find(patience, options); err != nil {
+			fmt.Fprintf(os.Stderr, "all tests have passed, but: %v\n", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func find(patience time.Duration, options []goleak.Option) error {
+	for end := time.Now().Add(patience); ; {
+		err := goleak.Find(options...) // it looks more than once, with pauses
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
