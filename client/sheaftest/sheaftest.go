@@ -24,7 +24,7 @@ import (
 )
 
 // startTimeout bounds the start and the stop of a store.
-const startTimeout = 30 * time.Second
+const startTimeout = 2 * time.Minute
 
 // Config of a store. A zero field takes its default.
 type Config struct {
