@@ -60,9 +60,45 @@ func namedMeta() placement.Meta {
 
 func mustInit(t *testing.T, ctx context.Context, store *placement.Store, meta placement.Meta) {
 	t.Helper()
-	if _, err := store.InitMeta(ctx, meta); err != nil {
+	if err := placementtest.Again(ctx, func() error {
+		_, err := store.InitMeta(ctx, meta)
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// mustTarget writes targets.
+func mustTarget(t *testing.T, ctx context.Context, store *placement.Store, targets ...placement.Target) {
+	t.Helper()
+	if err := placementtest.Again(ctx, func() error { return store.SetTargets(ctx, targets) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mustPut writes a group that is as it was read. Where etcd was too slow to answer a try that it did, the group is
+// found as it is to be.
+func mustPut(t *testing.T, ctx context.Context, store *placement.Store, g placement.Group) (written placement.Group) {
+	t.Helper()
+	tries := 0
+	if err := placementtest.Again(ctx, func() (err error) {
+		tries++
+		written, err = store.PutGroup(ctx, g)
+		if tries == 1 || !errors.Is(err, placement.ErrChanged) {
+			return err
+		}
+		there, readErr := store.Group(ctx, g.Name)
+		want := g
+		want.Revision = there.Revision
+		if readErr != nil || !reflect.DeepEqual(there, want) {
+			return errors.Join(err, readErr)
+		}
+		written = there
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return written
 }
 
 func shard(name string) placement.Shard {
@@ -175,9 +211,7 @@ func TestPutGroupWritesOnlyWhatIsUnchanged(t *testing.T) {
 func TestUpdateGroupLosesNoChange(t *testing.T) {
 	ctx := testContext(t)
 	store := newStore(t, connect(t, etcdtest.Shared(t)))
-	if _, _, err := store.CreateGroup(ctx, placement.NewGroup(placement.Routing{Mode: placement.Named}, "n", 0)); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, ctx, store, placement.NewGroup(placement.Routing{Mode: placement.Named}, "n", 0))
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -273,10 +307,7 @@ func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, ctx, views, "the shard", func(v placement.View) bool { return v.Shards["a"].Alive })
-	g, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, "g", 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, "g", 0))
 	v = await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups["g"].UUID == g.UUID })
 	if v.Groups["g"].Revision != g.Revision {
 		t.Fatalf("revision %d in the view, %d written", v.Groups["g"].Revision, g.Revision)
@@ -284,9 +315,7 @@ func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	if v.Epoch != uint64(g.Revision) {
 		t.Fatalf("epoch %d, the change was at %d", v.Epoch, g.Revision)
 	}
-	if err := store.SetTargets(ctx, []placement.Target{{Group: "g", Shards: []string{"a"}}}); err != nil {
-		t.Fatal(err)
-	}
+	mustTarget(t, ctx, store, placement.Target{Group: "g", Shards: []string{"a"}})
 	v = await(t, ctx, views, "the target", func(v placement.View) bool { return len(v.Targets) == 1 })
 	listed, err := store.View(ctx)
 	if err != nil {
@@ -335,9 +364,7 @@ func TestWatchAndRegistrationOutliveEtcd(t *testing.T) {
 	}
 	defer func() { _ = second.Close() }()
 	for n := range 5 {
-		if _, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, fmt.Sprint("g", n), 0)); err != nil {
-			t.Fatal(err)
-		}
+		mustPut(t, ctx, store, placement.NewGroup(meta.Routing, fmt.Sprint("g", n), 0))
 	}
 	answer, err := second.Get(ctx, "x")
 	if err != nil {
@@ -418,10 +445,7 @@ func TestPlannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
 	}
 	// Whichever was elected: one is gone, the other plans on.
 	cancelFirst()
-	lateGroup, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, "late", 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	lateGroup := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, "late", 0))
 	await(t, ctx, views, "the target of the late group", func(v placement.View) bool {
 		return len(v.Targets[lateGroup.Name].Shards) == 1
 	})
