@@ -138,6 +138,66 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 	}
 }
 
+// hangsOnce gives an address whose first connection is taken and stands still after some words, and whose later ones
+// lead to another address. taken counts them.
+func hangsOnce(t *testing.T, words []byte, to string, taken *atomic.Int64) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() }) // no matter
+	serve := func(conn net.Conn) {
+		defer func() { _ = conn.Close() }() // no matter
+		if taken.Add(1) == 1 {
+			_, _ = conn.Write(words)
+			_, _ = io.Copy(io.Discard, conn)
+			return
+		}
+		behind, err := net.Dial("tcp", to)
+		if err != nil {
+			return // the call says so
+		}
+		defer func() { _ = behind.Close() }() // no matter
+		go func() { _, _ = io.Copy(conn, behind) }()
+		_, _ = io.Copy(behind, conn)
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // it was closed
+			}
+			go serve(conn)
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// A connection on which nothing is answered is closed by a Pulse, which says nothing of who is behind the address: the
+// next one may lead to another server.
+func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
+	s := sheaftest.Start(t)
+	for name, words := range map[string][]byte{
+		"before it was ready": nil,
+		"with the call":       {0, 0, 0, 4, 0, 0, 0, 0, 0}, // empty settings of HTTP/2, by which it is ready for calls
+	} {
+		t.Run(name, func(t *testing.T) {
+			var taken atomic.Int64
+			c, err := client.New(client.Config{
+				Addresses: []string{hangsOnce(t, words, s.Addr(), &taken)}, FailFast: true, CallTimeout: whole,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }() // no matter
+			if _, err := c.Put(testContext(t), client.Key{ID: 1}, nil, nil); err != nil || taken.Load() < 2 {
+				t.Errorf("after %d connections: %v", taken.Load(), err)
+			}
+		})
+	}
+}
+
 // A server that ends a download too early, and says that it is well, has not given the record.
 func TestADownloadThatEndsTooEarlyIsTakenUpAgain(t *testing.T) {
 	s := sheaftest.Start(t)

@@ -39,6 +39,8 @@ func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
 		Cache:          cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}},
 		Client:         client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Event{}}}},
 		LeaderElection: elect, LeaderElectionID: "operator", LeaderElectionNamespace: namespace, LeaderElectionReleaseOnCancel: true,
+		// A lead outlasts a machine that stands still; who follows does not wait for its end, as it is given back.
+		LeaseDuration: new(4 * time.Minute), RenewDeadline: new(3 * time.Minute), RetryPeriod: new(2 * time.Second),
 	})
 	Expect(err).NotTo(HaveOccurred())
 	setup(mgr)

@@ -44,12 +44,16 @@ func init() {
 			wipe:  func(ctx context.Context) error { return etcdtest.Wipe(ctx, client) },
 			store: func(name string) (*placement.Store, error) { return placement.NewStore(client, name) },
 			put: func(ctx context.Context, key, value string) error {
-				_, err := client.Put(ctx, key, value)
-				return err
+				return placementtest.Again(ctx, func() error {
+					_, err := client.Put(ctx, key, value)
+					return err
+				})
 			},
 			drop: func(ctx context.Context, key string) error {
-				_, err := client.Delete(ctx, key)
-				return err
+				return placementtest.Again(ctx, func() error {
+					_, err := client.Delete(ctx, key)
+					return err
+				})
 			},
 		}, nil
 	}
@@ -109,11 +113,13 @@ func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, spec fle
 	if err != nil {
 		return err
 	}
-	_, err = store.InitMeta(ctx, placement.Meta{
-		StoreUUID: uuid.MustParse(spec.StoreUID), Routing: placement.Routing{Mode: placement.Hash, Groups: int(spec.Groups)}, Copies: int(spec.Copies),
-		CreatedUTC: "2026-01-02T03:04:05Z", EpochBase: 1 << 40,
+	return placementtest.Again(ctx, func() error {
+		_, err := store.InitMeta(ctx, placement.Meta{
+			StoreUUID: uuid.MustParse(spec.StoreUID), Routing: placement.Routing{Mode: placement.Hash, Groups: int(spec.Groups)}, Copies: int(spec.Copies),
+			CreatedUTC: "2026-01-02T03:04:05Z", EpochBase: 1 << 40,
+		})
+		return err
 	})
-	return err
 }
 
 // Serve registers shards, makes the groups that are wanted on them, and tells which shard has which.
@@ -122,7 +128,11 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 	if err != nil {
 		return nil, err
 	}
-	view, err := store.View(ctx)
+	var view placement.View
+	err = placementtest.Again(ctx, func() (err error) {
+		view, err = store.View(ctx)
+		return err
+	})
 	if errors.Is(err, placement.ErrNoMeta) {
 		return nil, nil // shards wait for the store
 	}
@@ -144,7 +154,8 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 	}
 	has := map[string][]string{}
 	for group, target := range view.Targets {
-		there, err := placementtest.UpdateGroup(ctx, store, group, func(g *placement.Group) error {
+		var there placement.Group
+		change := func(g *placement.Group) error {
 			if len(g.Members) > 0 && (e.stuck || !moves(*g, target, shards)) {
 				return nil
 			}
@@ -153,6 +164,10 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 				g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: volumeOf(shard), RaftID: uint64(2*n + 1)})
 			}
 			return nil
+		}
+		err := placementtest.Again(ctx, func() (err error) {
+			there, err = placementtest.UpdateGroup(ctx, store, group, change)
+			return err
 		})
 		if err != nil {
 			return nil, err
@@ -207,7 +222,7 @@ func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) e
 	if err != nil {
 		return err
 	}
-	return store.Freeze(ctx, "shard ssd-0", reason)
+	return placementtest.Again(ctx, func() error { return store.Freeze(ctx, "shard ssd-0", reason) })
 }
 
 // Thaw takes it back.

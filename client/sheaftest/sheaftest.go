@@ -20,11 +20,12 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/placementtest"
 	"sheaf.dev/sheaf/internal/shard"
 )
 
 // startTimeout bounds the start and the stop of a store.
-const startTimeout = 30 * time.Second
+const startTimeout = 2 * time.Minute
 
 // Config of a store. A zero field takes its default.
 type Config struct {
@@ -123,8 +124,11 @@ func (s *Server) start(ctx context.Context) (err error) {
 	if s.cfg.Named {
 		meta.Routing = placement.Routing{Mode: placement.Named}
 	}
-	there, err := s.store.InitMeta(ctx, meta)
-	if err != nil {
+	var there placement.Meta
+	if err := placementtest.Again(ctx, func() (err error) {
+		there, err = s.store.InitMeta(ctx, meta)
+		return err
+	}); err != nil {
 		return err
 	}
 	if there.Routing != meta.Routing {

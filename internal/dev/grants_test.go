@@ -420,7 +420,7 @@ func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"a", "b"}}, allVerbs...)}})
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	key := func(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id, Group: "a"} }
 	type opened struct {

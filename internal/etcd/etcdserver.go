@@ -23,7 +23,7 @@ import (
 
 const (
 	quotaBytes   = 2 << 30
-	startTimeout = 30 * time.Second
+	startTimeout = 2 * time.Minute
 	dialTimeout  = 5 * time.Second
 )
 

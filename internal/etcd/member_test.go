@@ -56,6 +56,31 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
+// again does something until it succeeds: while the disk of a member stands still, the members choose another leader, and
+// refuse what they would do a moment later. Clients do not repeat writes by themselves.
+func again(t *testing.T, what string, do func(context.Context) error) {
+	t.Helper()
+	ctx := testContext(t)
+	for {
+		err := do(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func put(t *testing.T, client *clientv3.Client, key, value string) {
+	t.Helper()
+	again(t, "put "+key, func(ctx context.Context) error {
+		_, err := client.Put(ctx, key, value)
+		return err
+	})
+}
+
 func dial(t *testing.T, cfg etcd.ClientConfig) *clientv3.Client {
 	t.Helper()
 	client, err := etcd.Dial(cfg)
@@ -69,16 +94,12 @@ func dial(t *testing.T, cfg etcd.ClientConfig) *clientv3.Client {
 func TestMemberKeepsItsDataAndItsFolder(t *testing.T) {
 	cfg := memberConfig(t, "a")
 	m := startMember(t, cfg)
-	if _, err := dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}).Put(testContext(t), "k", "v"); err != nil {
-		t.Fatal(err)
-	}
+	put(t, dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}), "k", "v")
 	m.Close()
 
 	cfg.Existing = true // as an operator says from then on
 	m = startMember(t, cfg)
-	if err := m.Ready(testContext(t)); err != nil {
-		t.Error(err)
-	}
+	again(t, "ready", m.Ready)
 	out, err := dial(t, etcd.ClientConfig{Endpoints: []string{m.Endpoint()}}).Get(testContext(t), "k")
 	if err != nil || len(out.Kvs) != 1 || string(out.Kvs[0].Value) != "v" {
 		t.Errorf("after a restart: %v, %v", out, err)
@@ -112,12 +133,8 @@ func TestMemberListensOnAllAddresses(t *testing.T) {
 	port := func(address string) string { return address[strings.LastIndex(address, ":"):] }
 	cfg.ListenClient, cfg.ListenPeer = port(cfg.ListenClient), port(cfg.ListenPeer)
 	m := startMember(t, cfg)
-	if err := m.Ready(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := dial(t, etcd.ClientConfig{Endpoints: []string{cfg.AdvertiseClient}}).Put(testContext(t), "k", "v"); err != nil {
-		t.Fatal(err)
-	}
+	again(t, "ready", m.Ready)
+	put(t, dial(t, etcd.ClientConfig{Endpoints: []string{cfg.AdvertiseClient}}), "k", "v")
 }
 
 func TestAnEmptyMemberFormsNoNewCluster(t *testing.T) {
@@ -174,13 +191,9 @@ func TestThreeMembersSurviveTheLossOfOne(t *testing.T) {
 		endpoints = append(endpoints, r.m.Endpoint())
 	}
 	client := dial(t, etcd.ClientConfig{Endpoints: endpoints})
-	if _, err := client.Put(testContext(t), "k", "1"); err != nil {
-		t.Fatal(err)
-	}
+	put(t, client, "k", "1")
 	members["a"].Close()
-	if _, err := client.Put(testContext(t), "k", "2"); err != nil {
-		t.Fatalf("with two of three: %v", err)
-	}
+	put(t, client, "k", "2") // with two of three
 	cfg := configs["a"]
 	cfg.Existing = true
 	m := startMember(t, cfg)
@@ -295,9 +308,7 @@ func TestClientsUseTLSAndRotateTheirFiles(t *testing.T) {
 	m := startMember(t, cfg)
 	with := etcd.ClientConfig{Endpoints: []string{m.Endpoint()}, CAFile: ca.file}
 	with.CertFile, with.KeyFile = ca.sign(t, dir, "client")
-	if _, err := dial(t, with).Put(testContext(t), "k", "v"); err != nil {
-		t.Fatal(err)
-	}
+	put(t, dial(t, with), "k", "v")
 
 	soon := func() context.Context {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -94,12 +94,7 @@ func (r *trio) start(name string) *etcd.Member {
 		r.t.Fatalf("member %s: %v", name, err)
 	}
 	r.members[name] = m
-	for m.Ready(testContext(r.t)) != nil {
-		if testContext(r.t).Err() != nil {
-			r.t.Fatalf("member %s does not serve: %v", name, m.Ready(testContext(r.t)))
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	again(r.t, "member "+name+" is ready", m.Ready)
 	return m
 }
 
@@ -138,8 +133,7 @@ func (r *trio) client() *clientv3.Client {
 
 func (r *trio) put(key, value string) {
 	r.t.Helper()
-	_, err := r.client().Put(testContext(r.t), key, value)
-	r.must(err)
+	put(r.t, r.client(), key, value)
 }
 
 // has waits until a member has stored a value itself: what the others acknowledge comes to it a moment later.
@@ -148,10 +142,10 @@ func (r *trio) has(name, key, value string) {
 	client, ctx := dial(r.t, etcd.ClientConfig{Endpoints: []string{r.members[name].Endpoint()}}), testContext(r.t)
 	for {
 		out, err := client.Get(ctx, key, clientv3.WithSerializable())
-		if err != nil {
+		if ctx.Err() != nil {
 			r.t.Fatalf("member %s does not get value %s of key %s: %v", name, value, key, err)
 		}
-		if len(out.Kvs) == 1 && string(out.Kvs[0].Value) == value {
+		if err == nil && len(out.Kvs) == 1 && string(out.Kvs[0].Value) == value {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -161,35 +155,51 @@ func (r *trio) has(name, key, value string) {
 // ids of the members, all of which must be voters that are well.
 func (r *trio) ids() map[string]uint64 {
 	r.t.Helper()
-	view, err := etcd.Look(testContext(r.t), r.client())
-	r.must(err)
-	out := map[string]uint64{}
-	for _, p := range view.Peers {
-		if !p.Healthy() {
-			r.t.Errorf("member %s: %s", p.Label(), p.Trouble)
+	client, out := r.client(), map[string]uint64{}
+	again(r.t, "three voters that are well", func(ctx context.Context) error {
+		view, err := etcd.Look(ctx, client)
+		if err != nil {
+			return err
 		}
-		out[p.Name] = p.ID
-	}
-	if len(out) != 3 {
-		r.t.Errorf("members: %v", out)
-	}
+		clear(out)
+		for _, p := range view.Peers {
+			if !p.Healthy() {
+				return fmt.Errorf("member %s: %s", p.Label(), p.Trouble)
+			}
+			out[p.Name] = p.ID
+		}
+		if len(out) != 3 {
+			return fmt.Errorf("members: %v", out)
+		}
+		return nil
+	})
 	return out
+}
+
+// remove removes a member, as soon as etcd is content with how the others are connected.
+func (r *trio) remove(id uint64) {
+	r.t.Helper()
+	client := r.client()
+	again(r.t, "remove a member", func(ctx context.Context) error {
+		_, err := client.MemberRemove(ctx, id)
+		if errors.Is(err, rpctypes.ErrMemberNotFound) {
+			return nil // by a try that was not answered in time
+		}
+		return err
+	})
 }
 
 // add adds a learner, as soon as etcd is content with how the others are connected.
 func (r *trio) add(peerURLs []string) {
 	r.t.Helper()
-	ctx := testContext(r.t)
-	for {
-		_, err := r.client().MemberAddAsLearner(ctx, peerURLs)
-		if err == nil {
-			return
+	client := r.client()
+	again(r.t, "add a learner", func(ctx context.Context) error {
+		_, err := client.MemberAddAsLearner(ctx, peerURLs)
+		if errors.Is(err, rpctypes.ErrPeerURLExist) {
+			return nil // by a try that was not answered in time
 		}
-		if !errors.Is(err, rpctypes.ErrUnhealthy) {
-			r.t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return err
+	})
 }
 
 // rejoined starts c, which must be another member than before, with all that the others have, and nothing left aside.
@@ -255,8 +265,11 @@ func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	r := newTrio(t)
 	r.put("k", "v")
 	before := r.ids()
-	view, err := etcd.Look(testContext(t), r.client())
-	r.must(err)
+	var view *etcd.View
+	again(t, "ask a quorum", func(ctx context.Context) (err error) {
+		view, err = etcd.Look(ctx, r.client())
+		return err
+	})
 	r.stop("c")
 	r.wipe("c")
 	cfg := r.configs["c"]
@@ -282,8 +295,7 @@ func TestTheFolderOfARemovedMemberIsReplaced(t *testing.T) {
 	r.put("k", "v")
 	before := r.ids()
 	r.stop("c")
-	_, err := r.client().MemberRemove(testContext(t), before["c"])
-	r.must(err)
+	r.remove(before["c"])
 	if err := r.refused("c", func(c *etcd.MemberConfig) { c.Rejoin = false }); !errors.Is(err, etcd.ErrNotTheMember) || !strings.Contains(err.Error(), "--rejoin") {
 		t.Errorf("without --rejoin: %v", err)
 	}
@@ -295,30 +307,33 @@ func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 	peerURL := func(r *trio) []string { return []string{"http://" + r.configs["c"].ListenPeer} }
 	for name, reach := range map[string]func(r *trio, id uint64){
 		"removed": func(r *trio, id uint64) {
-			_, err := r.client().MemberRemove(testContext(r.t), id)
-			r.must(err)
+			r.remove(id)
 		},
 		"added": func(r *trio, id uint64) {
-			_, err := r.client().MemberRemove(testContext(r.t), id)
-			r.must(err)
+			r.remove(id)
 			r.add(peerURL(r))
 		},
 		"started as a learner": func(r *trio, id uint64) {
-			_, err := r.client().MemberRemove(testContext(r.t), id)
-			r.must(err)
+			r.remove(id)
 			r.add(peerURL(r))
 			cfg := r.configs["c"]
 			cfg.Rejoin = false // nobody promotes it
 			m, err := etcd.StartMember(testContext(r.t), cfg)
 			r.must(err)
-			if err := m.Ready(testContext(r.t)); err == nil || !strings.Contains(err.Error(), "learner") {
-				r.t.Errorf("a learner is ready: %v", err)
-			}
+			again(r.t, "a learner says that it is one", func(ctx context.Context) error {
+				err := m.Ready(ctx)
+				if err == nil {
+					r.t.Fatal("a learner is ready")
+				}
+				if strings.Contains(err.Error(), "learner") {
+					return nil
+				}
+				return err
+			})
 			m.Close()
 		},
 		"lost again as a learner": func(r *trio, id uint64) {
-			_, err := r.client().MemberRemove(testContext(r.t), id)
-			r.must(err)
+			r.remove(id)
 			r.add(peerURL(r))
 			cfg := r.configs["c"]
 			cfg.Rejoin = false

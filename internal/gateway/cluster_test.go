@@ -90,6 +90,35 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 	return c
 }
 
+// another starts a second gateway, with other limits, and returns when it is at an epoch.
+func (c *cluster) another(cfg gateway.Config, epoch uint64) recordv1.RecordServiceClient {
+	c.t.Helper()
+	cfg.Listen, cfg.Store = "127.0.0.1:0", c.store
+	g, err := gateway.Start(c.ctx, cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		stop, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := g.Stop(stop); err != nil {
+			c.t.Error(err)
+		}
+	})
+	for g.Epoch() < epoch {
+		if c.ctx.Err() != nil {
+			c.t.Fatalf("the second gateway is at epoch %d, not %d", g.Epoch(), epoch)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	conn, err := grpc.NewClient(g.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close() })
+	return recordv1.NewRecordServiceClient(conn)
+}
+
 func hash(groups int) placement.Meta {
 	return placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: groups}, Copies: 1}
 }

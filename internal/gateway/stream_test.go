@@ -259,22 +259,23 @@ func TestScanTellsDamageBehindTheOtherGroups(t *testing.T) {
 }
 
 func TestFindAsksEveryGroupOrSaysUnavailable(t *testing.T) {
-	c := newCluster(t, named(), impatient, "a", "b")
+	c := newCluster(t, named(), gateway.Config{}, "a", "b")
 	for group, shard := range map[string]string{"x": "a", "y": "b", "z": "b"} {
-		c.own(placement.NewGroup(c.meta.Routing, group, 0), shard)
-		if _, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 7, Group: group}}); err != nil {
+		c.awaitEpoch(c.own(placement.NewGroup(c.meta.Routing, group, 0), shard))
+		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 7, Group: group}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	out, err := c.records.Find(c.endless(), &recordv1.FindRequest{Id: 7})
+	out, err := c.records.Find(c.ctx, &recordv1.FindRequest{Id: 7})
 	if err != nil || len(out.GetRecords()) != 3 {
 		t.Fatalf("%v, %v", out, err)
 	}
-	if out, err := c.records.Find(c.endless(), &recordv1.FindRequest{Id: 8}); err != nil || len(out.GetRecords()) != 0 {
+	if out, err := c.records.Find(c.ctx, &recordv1.FindRequest{Id: 8}); err != nil || len(out.GetRecords()) != 0 {
 		t.Fatalf("%v, %v", out, err)
 	}
+	hasty := c.another(impatient, c.gateway.Epoch())
 	c.shards["a"].server.Stop()
-	_, err = c.records.Find(c.endless(), &recordv1.FindRequest{Id: 7})
+	_, err = hasty.Find(c.endless(), &recordv1.FindRequest{Id: 7})
 	wantError(t, err, codes.Unavailable, "SHARD_UNREACHABLE")
 }
 

@@ -24,9 +24,7 @@ func TestAFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	for n, shard := range []string{"a", "b"} { // so that a concerns b
 		g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: uuid.New(), RaftID: uint64(n + 1)})
 	}
-	if _, err := store.PutGroup(ctx, g); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, ctx, store, g)
 	follower := sameStore(t, client, store)
 	views := follower.Follow(ctx, placement.Seen{}, placement.Own{Shard: "b"})
 	await(t, ctx, views, "both shards", func(v placement.View) bool { return len(v.Shards) == 2 })

@@ -76,12 +76,8 @@ func setBack(t *testing.T, grown bool) {
 		for _, s := range shards {
 			g.Members = append(g.Members, placement.Member{Shard: s, VolumeUUID: volumeOf(s), RaftID: uint64(s[0])})
 		}
-		if g, err = store.PutGroup(ctx, g); err != nil {
-			t.Fatal(err)
-		}
-		if err := store.SetTargets(ctx, []placement.Target{{Group: group, Shards: shards}}); err != nil {
-			t.Fatal(err)
-		}
+		g = mustPut(t, ctx, store, g)
+		mustTarget(t, ctx, store, placement.Target{Group: group, Shards: shards})
 		return g
 	}
 	at("moved", 1, 1, "a")
@@ -206,10 +202,7 @@ func TestAGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	_, client := newBackedUp(t)
 	store, meta := newStore(t, client), namedMeta()
 	mustInit(t, ctx, store, meta)
-	g, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, "g", 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, "g", 0))
 	found := placement.FoundVolume{
 		Shard: "a", UUID: volumeOf("a"), Store: meta.StoreUUID, Facts: &placement.FoundFacts{Routing: meta.Routing, Copies: 1},
 		Replicas: []placement.FoundReplica{{Name: "g", UUID: uuid.New(), Store: meta.StoreUUID, RaftID: 7, Voters: []uint64{7}}},
@@ -219,9 +212,7 @@ func TestAGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.Members = []placement.Member{{Shard: "b", VolumeUUID: volumeOf("b"), RaftID: 9}}
-	if g, err = store.PutGroup(ctx, g); err != nil {
-		t.Fatal(err)
-	}
+	g = mustPut(t, ctx, store, g)
 	if err := store.Freeze(ctx, "a test", "it says so"); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 )
 
+func init() { revokePatience = time.Minute }
+
 func ownEtcd(t *testing.T) (*clientv3.Client, context.Context) {
 	t.Helper()
 	server, err := etcd.StartEmbedded(filepath.Join(t.TempDir(), "etcd"))

@@ -187,12 +187,16 @@ func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
 	}
 }
 
+// revokePatience bounds giving a lease back, which a stop waits for. Tests make it longer: what hangs on the lease must
+// be gone then, however slow the disk of etcd is.
+var revokePatience = time.Second
+
 // revoke gives a lease back, so that what hangs on it goes at once; where that fails, it expires by itself.
 func (k keys) revoke(lease clientv3.LeaseID) {
 	if lease == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), revokePatience)
 	defer cancel()
 	_, _ = k.client.Revoke(ctx, lease)
 }

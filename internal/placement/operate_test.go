@@ -160,14 +160,9 @@ func TestWatchOverAWipedEtcd(t *testing.T) {
 	volume := uuid.New()
 	var groups []placement.Group
 	for n := range 3 {
-		g, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, placement.GroupName(n), n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, placement.GroupName(n), n))
 		g.Members, g.Leader = []placement.Member{{Shard: "a", VolumeUUID: volume, RaftID: uint64(n + 7)}}, "a"
-		if g, err = store.PutGroup(ctx, g); err != nil {
-			t.Fatal(err)
-		}
+		g = mustPut(t, ctx, store, g)
 		groups = append(groups, g)
 	}
 	watched, cancel := context.WithCancel(ctx)

@@ -9,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
 
 // grownSince gives a backup of etcd as it is a while after it was restored and others have written to it: change does
@@ -64,15 +65,16 @@ func noticed(t *testing.T, mine, others, grown int) {
 	mustInit(t, ctx, store, meta)
 	write := func(store *placement.Store, name, shard string) placement.Group {
 		t.Helper()
-		g, _, err := store.CreateGroup(ctx, placement.NewGroup(meta.Routing, name, 0))
-		if err != nil {
+		var g placement.Group // as it is there, where it is
+		if err := placementtest.Again(ctx, func() (err error) {
+			g, _, err = store.CreateGroup(ctx, placement.NewGroup(meta.Routing, name, 0))
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
 		g.Members = []placement.Member{{Shard: shard, VolumeUUID: volumeOf(shard), RaftID: 1}}
 		g.Term++
-		if g, err = store.PutGroup(ctx, g); err != nil {
-			t.Fatal(err)
-		}
+		g = mustPut(t, ctx, store, g)
 		return g
 	}
 	write(store, "mine", "b")

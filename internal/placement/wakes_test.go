@@ -105,10 +105,7 @@ func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 		name := fmt.Sprint("s", n)
 		g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-"+name, 0)
 		g.Members = []placement.Member{{Shard: name, VolumeUUID: uuid.New(), RaftID: uint64(n + 1)}}
-		g, err := store.PutGroup(ctx, g)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g = mustPut(t, ctx, store, g)
 		groups = append(groups, g)
 	}
 	for _, g := range groups {
@@ -117,10 +114,7 @@ func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	write := func(g *placement.Group) {
 		t.Helper()
 		g.Term++
-		next, err := store.PutGroup(ctx, *g)
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := mustPut(t, ctx, store, *g)
 		*g = next
 	}
 	for range writes {
@@ -153,9 +147,7 @@ func TestAShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 	mustInit(t, ctx, store, namedMeta())
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-a", 0)
 	g.Members = []placement.Member{{Shard: "a", VolumeUUID: uuid.New(), RaftID: 1}}
-	if _, err := store.PutGroup(ctx, g); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, ctx, store, g)
 	var there atomic.Bool
 	views := store.Follow(ctx, placement.Seen{}, placement.Own{
 		Shard: "b", Holds: func(id uuid.UUID) bool { return there.Load() && id == g.UUID },
@@ -182,9 +174,7 @@ func TestAShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	mustInit(t, ctx, store, namedMeta())
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-a", 0)
 	g.Members = []placement.Member{{Shard: "a", VolumeUUID: uuid.New(), RaftID: 1}}
-	if _, err := store.PutGroup(ctx, g); err != nil {
-		t.Fatal(err)
-	}
+	mustPut(t, ctx, store, g)
 	var there atomic.Bool
 	following, hasAsked := make(chan (<-chan placement.View), 1), make(chan struct{})
 	asked := sync.OnceFunc(func() { // the follower asks for the first time

@@ -21,10 +21,7 @@ func led(t *testing.T, ctx context.Context, store *placement.Store, name, shard 
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, name, 0)
 	g.Members, g.Leader = []placement.Member{{Shard: shard, VolumeUUID: uuid.New(), RaftID: 1}}, shard
 	g.Bytes, g.Records, g.Everywhere = 10, 1, 5
-	g, err := store.PutGroup(ctx, g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g = mustPut(t, ctx, store, g)
 	return g
 }
 
@@ -174,9 +171,7 @@ func TestWhatAShardHears(t *testing.T) {
 		}
 		return v
 	}
-	if err := store.SetTargets(ctx, []placement.Target{{Group: "mine", Shards: []string{"a", "c"}}, {Group: "foreign", Shards: []string{"b", "d"}}}); err != nil {
-		t.Fatal(err)
-	}
+	mustTarget(t, ctx, store, placement.Target{Group: "mine", Shards: []string{"a", "c"}}, placement.Target{Group: "foreign", Shards: []string{"b", "d"}})
 	next("its target", func(v placement.View) bool { return len(v.Targets) == 1 && v.Targets["mine"].Shards[1] == "c" })
 	for _, name := range []string{"d", "c"} { // d is nothing to it, and is known when c comes
 		stop, err := store.RegisterShard(ctx, shard(name))

@@ -84,7 +84,7 @@ func (r *rig) call(t *testing.T) <-chan error {
 	return answer
 }
 
-var quick = pulse.Options{After: 20 * time.Millisecond, Patience: 100 * time.Millisecond}
+var quick = pulse.Options{After: 200 * time.Millisecond, Patience: 2 * time.Second}
 
 func TestCallsAtAServerThatHangsEnd(t *testing.T) {
 	hung := make(chan struct{}, 10)

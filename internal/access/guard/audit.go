@@ -42,11 +42,12 @@ type AuditConfig struct {
 const (
 	// auditQueue bounds the lines that wait to be written. Others are lost, and counted.
 	auditQueue = 4096
-	// auditPatience is how long Close waits for lines to be written.
-	auditPatience = 2 * time.Second
-	idsShown      = 100 // of the writes of one line
-	groupShown    = 253 // bytes of a group's name in a line: a name that is too long is of no group
+	idsShown   = 100 // of the writes of one line
+	groupShown = 253 // bytes of a group's name in a line: a name that is too long is of no group
 )
+
+// auditPatience is how long Close waits for lines to be written. Tests make it longer.
+var auditPatience = 2 * time.Second
 
 // Audit writes events as lines of JSON. Nobody waits for it: where its reader is slow, lines are lost, and counted. A
 // nil one takes events and writes nothing. Safe for concurrent use.

@@ -244,8 +244,8 @@ func (g *Guard) look() {
 	}
 }
 
-// tablePatience is how long a call waits for the first table.
-const tablePatience = 5 * time.Second
+// tablePatience is how long a call waits for the first table. Tests make it longer.
+var tablePatience = 5 * time.Second
 
 // wait returns when it is known what decides.
 func (g *Guard) wait(ctx context.Context) (*access.Compiled, error) {

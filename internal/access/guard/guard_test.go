@@ -91,6 +91,8 @@ func (l *lines) String() string {
 	return l.out.String()
 }
 
+func init() { tablePatience, auditPatience = time.Minute, time.Minute }
+
 func serve(t *testing.T, audit *Audit) *served {
 	t.Helper()
 	return serveWith(t, audit, func(*Config) {})
@@ -368,6 +370,8 @@ func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
 	if got := s.get(t, "client/c", "a"); got != codes.OK {
 		t.Error(got)
 	}
+	defer func(before time.Duration) { auditPatience = before }(auditPatience)
+	auditPatience = time.Second
 	if err := audit.Close(); err == nil {
 		t.Error("nobody says that lines are lost")
 	}
