@@ -2,9 +2,12 @@
 package etcdtest
 
 import (
+	"context"
+	"errors"
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"sheaf.dev/sheaf/internal/etcd"
 )
@@ -24,11 +27,26 @@ func Shared(tb testing.TB) *etcd.Server {
 		if shared.dir, shared.err = os.MkdirTemp("", "sheaf-test-etcd-"); shared.err == nil {
 			shared.server, shared.err = etcd.StartEmbedded(shared.dir)
 		}
+		if shared.err == nil {
+			shared.err = use(shared.server)
+		}
 	})
 	if shared.err != nil {
 		tb.Fatalf("etcd for the tests does not start: %v", shared.err)
 	}
 	return shared.server
+}
+
+// use calls etcd once: by then it has the goroutines that it goes on with, which a test must not take for its own.
+func use(server *etcd.Server) error {
+	client, err := server.Client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	_, err = client.Get(ctx, "first")
+	return errors.Join(err, client.Close())
 }
 
 // Main is the TestMain of a package that uses Shared: it runs the tests, stops etcd, and removes its folder.
