@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/placement"
@@ -173,6 +174,7 @@ func TestAdminCallsOfAGroupNeedOne(t *testing.T) {
 }
 
 func TestStopLeavesNothingRunning(t *testing.T) {
+	etcdtest.Shared(t) // its goroutines stay
 	before := goleak.IgnoreCurrent()
 	t.Run("run", func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{Registry: prometheus.NewRegistry()}, "a", "b")
