@@ -50,21 +50,37 @@ func (n *names) serve(socket net.PacketConn) {
 	}
 }
 
-// serveAt is a gRPC server on a loopback address, and the port it has.
-func serveAt(t *testing.T, address string) (*grpc.Server, string) {
+// twoListeners are one on each of two loopback addresses, of the same port, which no other program has on either.
+func twoListeners(t *testing.T) (first, second net.Listener, port string) {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
+	var config net.ListenConfig
+	for tries := 0; ; tries++ {
+		first, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, err = net.SplitHostPort(first.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := config.Listen(t.Context(), "tcp", "127.0.0.2:"+port)
+		if err == nil {
+			t.Cleanup(func() { _, _ = first.Close(), second.Close() }) // the servers have closed them
+			return first, second, port
+		}
+		if _ = first.Close(); tries == 100 {
+			t.Fatal(err)
+		}
 	}
+}
+
+// serve is a gRPC server.
+func serve(t *testing.T, listener net.Listener) *grpc.Server {
+	t.Helper()
 	server := grpc.NewServer()
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return server, port
+	return server
 }
 
 // A shard that is restarted on Kubernetes has another address behind its name.
@@ -84,7 +100,8 @@ func TestShardHasAnotherAddress(t *testing.T) {
 	defer func() { net.DefaultResolver = before }()
 	dns.SetMinResolutionInterval(time.Hour) // who waits for that waits in vain
 
-	first, port := serveAt(t, "127.0.0.1:0")
+	listener, later, port := twoListeners(t)
+	first := serve(t, listener)
 	s, err := newRouter(func(string) credentials.TransportCredentials { return insecure.NewCredentials() }, 1<<20, slog.New(slog.DiscardHandler)).connect("a-0", "a-0.shards.example.:"+port)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +129,7 @@ func TestShardHasAnotherAddress(t *testing.T) {
 			t.Fatal("the connection to a server that has stopped is still there")
 		}
 	}
-	serveAt(t, "127.0.0.2:"+port)
+	serve(t, later)
 	n.address.Store(&[4]byte{127, 0, 0, 2})
 	await("second")
 }
