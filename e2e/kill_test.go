@@ -31,6 +31,8 @@ var _ = Describe("a killed shard", func() {
 		uid := s.pod("main-0-0").Metadata.UID
 		cluster("crash", s.name, "main-0-0", "shard")
 
+		s.awaitShard("main", 0, v1alpha1.ShardLoading, time.Minute) // until then the status is that of before
+
 		By("it loads: progress grows, and some groups serve before the others")
 		var last int32
 		var steps, partly int
