@@ -16,10 +16,6 @@ import (
 // its connection answers.
 type Stream struct {
 	grpc.ServerStream
-	// StoppingPatience is how long a process that is to end waits for the next message of a caller: far longer than one
-	// takes who is there. It may be changed before Await; 2 s.
-	StoppingPatience time.Duration
-
 	held    *Held
 	ctx     context.Context
 	message counted // the one being sent: one at a time
@@ -43,17 +39,15 @@ var (
 	ErrStopping = errors.New("stopping")
 )
 
-// stoppingPatience is Stream.StoppingPatience where nobody changes it.
+// stoppingPatience is how long a process that is to end waits for the next message of a caller: far longer than one
+// takes who is there.
 const stoppingPatience = 2 * time.Second
 
 type streamKey struct{}
 
 // NewStream makes one, of which codec encodes the messages.
 func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance, most time.Duration) *Stream {
-	s := &Stream{
-		ServerStream: stream, StoppingPatience: stoppingPatience,
-		held: newHeld(from), most: most, slow: make(chan struct{}), refused: make(chan error, 1),
-	}
+	s := &Stream{ServerStream: stream, held: newHeld(from), most: most, slow: make(chan struct{}), refused: make(chan error, 1)}
 	s.ctx = context.WithValue(stream.Context(), streamKey{}, s)
 	s.message.codec, s.message.held = codec, s.held
 	s.timer = time.AfterFunc(most, func() {
@@ -141,7 +135,7 @@ func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 			return err
 		case <-stopping:
 			stopping = nil
-			ticker := time.NewTicker(s.StoppingPatience)
+			ticker := time.NewTicker(stoppingPatience)
 			defer ticker.Stop()
 			look, moved = ticker.C, s.moved.Load()
 		case <-look:

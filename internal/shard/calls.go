@@ -22,7 +22,7 @@ func (s *Shard) newCalls() *serve.Server {
 		Name: s.cfg.Name, Residency: s.cfg.Residency, Logger: s.logger, Tracer: s.cfg.Tracer, SlowCallMin: s.cfg.slowCallMin,
 		MessageBytesMax: l.MessageBytesMax, CallsMax: l.CallsMax, BytesInFlightMax: l.BytesInFlightMax, AnswerBytesMax: l.AnswerBytesMax,
 		ScansReadingMax: l.ScansReadingMax, SendTimeout: l.SendTimeout, CallTimeout: l.CallTimeout, ScanTTL: l.ScanTTL,
-		StoppingPatience: s.cfg.stoppingPatience, UnsafeDoubt: s.cfg.unsafe.has(unsafeDoubt),
+		UnsafeDoubt: s.cfg.unsafe.has(unsafeDoubt),
 	}, forCalls{s})
 }
 

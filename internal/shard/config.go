@@ -104,7 +104,6 @@ type Config struct {
 	rememberQuiet         time.Duration // shorter in tests
 	// Shorter in tests: calls and syncs that take longer are kept.
 	slowCallMin, slowSyncMin time.Duration
-	stoppingPatience         time.Duration // see serve.Options; longer in tests
 }
 
 // Limits of serving. A zero field takes its default.

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"cmp"
 	"errors"
 
 	"google.golang.org/grpc"
@@ -15,7 +14,6 @@ import (
 // when the stream has ended, and the handler with it.
 func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics, handler grpc.StreamHandler) error {
 	out := message.NewStream(stream, message.Codec{}, s.StreamAnswers(), s.opts.SendTimeout)
-	out.StoppingPatience = cmp.Or(s.opts.StoppingPatience, out.StoppingPatience)
 	ended := make(chan error, 1)
 	s.streams.Go(func() {
 		var err error

@@ -25,7 +25,7 @@ import (
 // ourServices begins the names of the methods that are counted, limited and refused while stopping.
 const ourServices = "/sheaf.record.v1."
 
-// Options of a Server. All but Tracer and StoppingPatience are required.
+// Options of a Server. All but Tracer are required.
 type Options struct {
 	Name        string // of the shard, in spans
 	Residency   group.Residency
@@ -39,7 +39,6 @@ type Options struct {
 	AnswerBytesMax   int64         // data of answers being worked on or not taken by their callers
 	ScansReadingMax  int           // scans that read their log at the same time
 	SendTimeout      time.Duration // for one message of a stream until its caller takes it
-	StoppingPatience time.Duration // for one message of a stream when the shard stops; 0: as of message.Stream
 	CallTimeout      time.Duration // for unary calls that come without a deadline
 	ScanTTL          time.Duration // a snapshot not used for this long expires
 
