@@ -20,7 +20,6 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/placementtest"
 	"sheaf.dev/sheaf/internal/shard"
 )
 
@@ -124,11 +123,8 @@ func (s *Server) start(ctx context.Context) (err error) {
 	if s.cfg.Named {
 		meta.Routing = placement.Routing{Mode: placement.Named}
 	}
-	var there placement.Meta
-	if err := placementtest.Again(ctx, func() (err error) {
-		there, err = s.store.InitMeta(ctx, meta)
-		return err
-	}); err != nil {
+	there, err := s.store.InitMeta(ctx, meta)
+	if err != nil {
 		return err
 	}
 	if there.Routing != meta.Routing {
