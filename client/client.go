@@ -347,8 +347,8 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 }
 
 // nobody tells, with Config.FailFast, that nobody is behind an address. One that answers too late may be that of a
-// service, which leads to another server the next time. A Pulse cancels an attempt that takes long, and closes the
-// connection of one that took calls and answers none.
+// service, which leads to another server the next time. A Pulse cancels an attempt that takes long, and closes a
+// connection on which nothing was ever answered.
 func (c *Client) nobody(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false

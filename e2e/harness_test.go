@@ -58,8 +58,8 @@ func (o output) String() string {
 	return fmt.Sprintf("%s\n%s%s%v", o.command, o.out, o.words, o.err)
 }
 
-// unanswered are kubectl's words where the API server, or a kubelet behind it, stood still: none of them is an answer, or
-// comes of what a scenario breaks.
+// unanswered are kubectl's words where the API server, or a kubelet behind it, stood still: none of them is an answer,
+// or comes of what a scenario breaks.
 var unanswered = regexp.MustCompile(`(?m)^(Unable to connect to the server: .*handshake timeout|` +
 	`(error|Error from server.*): .*(error dialing backend|unable to upgrade connection|handshake timeout|request timed out|unable to return a response))`)
 

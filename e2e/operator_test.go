@@ -157,8 +157,8 @@ const reconcilesMax = 6
 const lookedMax = 3 * time.Minute
 
 // calm begins to count the reconciles of objects; what it gives ends that, once a minute has passed, and fails where
-// there were too many, or where an object is not looked at any more. Where another operator leads by then, it counts for
-// another minute.
+// there were too many, or where an object is not looked at any more. Where another operator leads by then, it counts
+// for another minute, four times at most.
 func (s *space) calm(objects ...string) func() {
 	GinkgoHelper()
 	began := time.Now()
@@ -166,7 +166,8 @@ func (s *space) calm(objects ...string) func() {
 	return func() {
 		GinkgoHelper()
 		var counts map[string]float64
-		for {
+		for tries := 0; ; tries++ {
+			Expect(tries).To(BeNumerically("<", 5), "another operator leads each minute")
 			time.Sleep(time.Until(began.Add(time.Minute))) // it is a rate that is asked for
 			var now string
 			if now, counts = s.reconciles(objects); now == leader {

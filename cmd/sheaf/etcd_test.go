@@ -113,19 +113,13 @@ func (r *etcdTrio) put(n int) {
 	client, err := etcd.Connect([]string{r.clients["a"], r.clients["b"]})
 	must(r.t, err)
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for i := range n {
-		for {
+		eventually(r.t, func() bool { // the client does not repeat a write that etcd was too slow for
 			_, err := client.Put(ctx, fmt.Sprintf("k%d", i), "v")
-			if err == nil {
-				break
-			}
-			if ctx.Err() != nil {
-				r.t.Fatal(err)
-			}
-			time.Sleep(10 * time.Millisecond) // the client does not repeat a write that etcd was too slow for
-		}
+			return err == nil
+		})
 	}
 }
 

@@ -56,8 +56,8 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// again does something until it succeeds: while the disk of a member stands still, the members choose another leader, and
-// refuse what they would do a moment later. Clients do not repeat writes by themselves.
+// again does something until it succeeds: while the disk of a member stands still, the members choose another leader,
+// and refuse what they would do a moment later. Clients do not repeat writes by themselves.
 func again(t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
 	ctx := testContext(t)

@@ -176,28 +176,33 @@ func (r *trio) ids() map[string]uint64 {
 	return out
 }
 
-// remove removes a member, as soon as etcd is content with how the others are connected.
-func (r *trio) remove(id uint64) {
+// change changes the members, as soon as etcd is content with how the others are connected. done is the error where a
+// try that was not answered in time has done it.
+func (r *trio) change(what string, done error, do func(ctx context.Context, client *clientv3.Client) error) {
 	r.t.Helper()
 	client := r.client()
-	again(r.t, "remove a member", func(ctx context.Context) error {
-		_, err := client.MemberRemove(ctx, id)
-		if errors.Is(err, rpctypes.ErrMemberNotFound) {
-			return nil // by a try that was not answered in time
+	again(r.t, what, func(ctx context.Context) error {
+		err := do(ctx, client)
+		if errors.Is(err, done) {
+			return nil
 		}
 		return err
 	})
 }
 
-// add adds a learner, as soon as etcd is content with how the others are connected.
+func (r *trio) remove(id uint64) {
+	r.t.Helper()
+	r.change("remove a member", rpctypes.ErrMemberNotFound, func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.MemberRemove(ctx, id)
+		return err
+	})
+}
+
+// add adds a learner.
 func (r *trio) add(peerURLs []string) {
 	r.t.Helper()
-	client := r.client()
-	again(r.t, "add a learner", func(ctx context.Context) error {
+	r.change("add a learner", rpctypes.ErrPeerURLExist, func(ctx context.Context, client *clientv3.Client) error {
 		_, err := client.MemberAddAsLearner(ctx, peerURLs)
-		if errors.Is(err, rpctypes.ErrPeerURLExist) {
-			return nil // by a try that was not answered in time
-		}
 		return err
 	})
 }

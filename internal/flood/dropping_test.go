@@ -142,8 +142,8 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 	}
 }
 
-// openUntil opens connections from an address until it is enough, several at a time: a slow machine would else open them
-// less often than an address may. It gives how many.
+// openUntil opens connections from an address until it is enough, several at a time: a slow machine would else open
+// them less often than an address may. It gives how many.
 func openUntil(t *testing.T, to, from string, enough func() bool) int {
 	t.Helper()
 	var opened atomic.Int64

@@ -1,5 +1,5 @@
-// Package leaktest finds goroutines that a test has left, with patience: goleak alone waits half a second, and on a slow
-// machine what was told to end takes longer.
+// Package leaktest finds goroutines that a test has left, with patience: goleak alone waits half a second, and on a
+// slow machine what was told to end takes longer.
 package leaktest
 
 import (

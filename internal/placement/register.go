@@ -111,15 +111,16 @@ func (r *registration) first(ctx context.Context) (clientv3.LeaseID, error) {
 	began := time.Now()
 	for tries := retries(); ; tries.Wait(ctx) {
 		lease, err := r.once(ctx)
-		if err == nil || !isPassing(err) || ctx.Err() != nil || time.Since(began) > registerPatience {
+		if err == nil || !IsPassing(err) || ctx.Err() != nil || time.Since(began) > registerPatience {
 			return lease, err
 		}
 		slog.Warn("the shard could not be registered, tried again", "shard", r.shard.Name, "error", err)
 	}
 }
 
-// isPassing tells that etcd did not answer in time, or was so slow that the lease ran out before it was used.
-func isPassing(err error) bool {
+// IsPassing tells that etcd did not answer in time, or was so slow that the lease ran out before it was used: another
+// try makes sense.
+func IsPassing(err error) bool {
 	var answer rpctypes.EtcdError
 	if errors.As(err, &answer) {
 		return answer.Code() == codes.Unavailable || errors.Is(err, rpctypes.ErrLeaseNotFound)

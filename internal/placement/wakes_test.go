@@ -166,7 +166,8 @@ func TestAShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 	await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups[g.Name].UUID == g.UUID })
 }
 
-// The folder is made right after the shard has taken its first view, while the follower finds out what is the shard's own.
+// The folder is made right after the shard has taken its first view, while the follower finds out what is the shard's
+// own.
 func TestAShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	ctx := testContext(t)
 	server := etcdtest.Shared(t)

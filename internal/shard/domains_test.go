@@ -107,7 +107,8 @@ func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 	}
 	steps := []*stepWanted{
 		{kind: "AddLearner", number: 1}, {kind: "Replace", number: 1}, {kind: "Replace", number: 6}, {kind: "TransferLeader", number: 1},
-		// Not the last transfer: where a group had an election meanwhile, it needs none, and there are fewer than groups.
+		// Not the last transfer: where a group had an election meanwhile, it needs none, and there are fewer than
+		// groups.
 		{kind: "Replace", number: 12}, {kind: "TransferLeader", number: 2},
 	}
 	if testing.Short() {

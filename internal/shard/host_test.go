@@ -462,7 +462,8 @@ func TestHostTellsOfADiskThatHangs(t *testing.T) {
 	lossy := &lossyFS{FS: vfs.OS{}, lost: make(chan struct{})}
 	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.GuardPatience = lossy, 20*time.Millisecond })
 	f.put(1, "one")
-	// The disk itself may be slow at times, too: it is asked for what is so now, and for silence only once a read waits.
+	// The disk itself may be slow at times, too: it is asked for what is so now, and for silence only once a read
+	// waits.
 	says := func(silent bool) *recordv1.Shard {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -534,7 +535,8 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 				t.Error("it waits for the disk")
 			}
 			answers()
-			// Of what was left, nothing goes on beside other tests. Each stop is as impatient: until one has its answer in time.
+			// Of what was left, nothing goes on beside other tests. Each stop is as impatient: until one has its answer
+			// in time.
 			for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
 				if ctx.Err() != nil {
 					t.Fatalf("with a disk that answers: %v", err)

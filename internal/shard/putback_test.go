@@ -46,8 +46,8 @@ func (f *fixture) steps() {
 	f.eventually("etcd is told of a later step", func() bool { return now() > before })
 }
 
-// settles waits until the volume takes no step any more, and etcd was told of the last one: it is not written to. A step
-// can be seen before it is on the disk; etcd is told of it afterwards.
+// settles waits until the volume takes no step any more, and etcd was told of the last one: it is not written to. A
+// step can be seen before it is on the disk; etcd is told of it afterwards.
 func (f *fixture) settles() {
 	f.t.Helper()
 	last, since, looks := volume.Step{}, time.Now(), 0

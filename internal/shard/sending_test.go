@@ -29,7 +29,7 @@ func (f *fixture) stalled(n int) (streams []recordv1.RecordService_ScanClient) {
 	return streams
 }
 
-// stalledShard has 20 records of 500 kB. patience is that of a stop with one message; none: as ever.
+// stalledShard has 20 records of 500 kB.
 func stalledShard(t *testing.T, answers int64, sendTimeout time.Duration) *fixture {
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
 		c.Limits = Limits{BytesInFlightMax: 4 << 20, AnswerBytesMax: answers, SendTimeout: sendTimeout}
@@ -108,8 +108,8 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 	f.eventually("all is given back", func() bool { return f.shard.calls.AnswerBytes() == 0 })
 }
 
-// All of it takes longer than one message may. Where the machine stood still for longer than that, the reader was as slow
-// as one that is cut off: then both have more time.
+// All of it takes longer than one message may. Where the machine stood still for longer than that, the reader was as
+// slow as one that is cut off: then both have more time.
 func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
 	t.Parallel()
 	for limit := 2 * time.Second; ; limit *= 2 {

@@ -226,7 +226,8 @@ func (s *Shard) care(known placement.Shard) {
 		s.steerer.run,   // moves groups that are led here
 		reporter.run,    // tells etcd their figures
 		s.follower.Thaw, // ends freezes of an etcd that was set back
-		func(ctx context.Context) { s.stepAll(ctx, known) }, // counts in the superblock and in etcd: a copy of the disk from before is told by its lower number
+		// Counts in the superblock and in etcd: a copy of the disk from before is told by its lower number.
+		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.run,
 		s.mender.mendAll,
 		s.mender.scrubAll,
