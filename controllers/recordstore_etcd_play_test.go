@@ -29,7 +29,7 @@ func init() {
 		return operator.ServiceAccountKeys(controllers.Cluster())
 	}
 	controllers.NewEtcdPlay = func(dir string) (controllers.EtcdPlay, error) {
-		server, err := etcd.StartEmbedded(dir)
+		server, err := etcd.StartUnsynced(dir)
 		if err != nil {
 			return nil, err
 		}

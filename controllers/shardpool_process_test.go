@@ -161,7 +161,7 @@ var _ = Describe("A pool of real shards", func() {
 	BeforeEach(func(ctx context.Context) {
 		p = newPoolPlay(ctx)
 		r = newProcesses(ctx)
-		server, err := etcd.StartEmbedded(filepath.Join(r.root, "etcd"))
+		server, err := etcd.StartUnsynced(filepath.Join(r.root, "etcd"))
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(server.Close)
 		stopServer = server.Close

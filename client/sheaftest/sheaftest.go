@@ -28,7 +28,8 @@ const startTimeout = 2 * time.Minute
 
 // Config of a store. A zero field takes its default.
 type Config struct {
-	// Dir keeps the data; empty: a temporary folder, removed by Close.
+	// Dir keeps the data, also for a later process, but not where the machine fails: its etcd does not sync. Empty: a
+	// temporary folder, removed by Close.
 	Dir string
 	// Groups of Hash routing; 4.
 	Groups int
@@ -107,7 +108,7 @@ func New(cfg Config) (*Server, error) {
 }
 
 func (s *Server) start(ctx context.Context) (err error) {
-	if s.etcd, err = etcd.StartEmbedded(filepath.Join(s.cfg.Dir, "etcd")); err != nil {
+	if s.etcd, err = etcd.StartUnsynced(filepath.Join(s.cfg.Dir, "etcd")); err != nil {
 		return err
 	}
 	if s.client, err = s.etcd.Client(); err != nil {

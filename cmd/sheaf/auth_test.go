@@ -45,7 +45,7 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 // A table of grants is read, changed and set by hand; what cannot be, and what another has changed meanwhile, is not
 // set.
 func TestATableOfGrantsIsSetByHand(t *testing.T) {
-	server, err := etcd.StartEmbedded(t.TempDir())
+	server, err := etcd.StartUnsynced(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

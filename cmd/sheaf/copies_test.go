@@ -40,7 +40,7 @@ const copiesGroups = 16
 func newCopiesStore(t *testing.T) *copiesStore { return newCopiesStoreOf(t, sheafBinary) }
 
 func newCopiesStoreOf(t *testing.T, program string) *copiesStore {
-	server, err := etcd.StartEmbedded(t.TempDir())
+	server, err := etcd.StartUnsynced(t.TempDir())
 	must(t, err)
 	t.Cleanup(server.Close)
 	s := &copiesStore{

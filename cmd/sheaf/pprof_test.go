@@ -17,7 +17,7 @@ func TestProfilesAreServedOnWish(t *testing.T) {
 		}
 	}
 
-	server, err := etcd.StartEmbedded(t.TempDir())
+	server, err := etcd.StartUnsynced(t.TempDir())
 	must(t, err)
 	defer server.Close()
 	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--listen", freeAddress(t), "--http", freeAddress(t)}

@@ -35,7 +35,7 @@ func serveProgram(t *testing.T, env []string, program string, args ...string) *p
 
 // etcd, two shards and a gateway as processes of their own.
 func TestRealProcesses(t *testing.T) {
-	server, err := etcd.StartEmbedded(t.TempDir())
+	server, err := etcd.StartUnsynced(t.TempDir())
 	must(t, err)
 	defer server.Close()
 	endpoints := strings.Join(server.Endpoints(), ",")

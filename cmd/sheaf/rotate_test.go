@@ -72,7 +72,7 @@ func startRotating(t *testing.T) *rotating {
 	var err error
 	r.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
-	server, err := etcd.StartEmbedded(t.TempDir())
+	server, err := etcd.StartUnsynced(t.TempDir())
 	must(t, err)
 	t.Cleanup(server.Close)
 	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--etcd-insecure", "--tls-look", "20ms"}

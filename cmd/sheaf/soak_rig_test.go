@@ -34,7 +34,7 @@ type soakStore struct {
 }
 
 func newSoakStore(t *testing.T) *soakStore {
-	server, err := etcd.StartEmbedded(t.TempDir())
+	server, err := etcd.StartUnsynced(t.TempDir())
 	must(t, err)
 	t.Cleanup(server.Close)
 	s := &soakStore{

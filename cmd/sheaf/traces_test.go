@@ -90,7 +90,7 @@ func collect(t *testing.T) (*collector, string) {
 // group, and a get one through the first three. Who sends a span says who it is.
 func TestTraces(t *testing.T) {
 	collector, url := collect(t)
-	server, err := etcd.StartEmbedded(t.TempDir())
+	server, err := etcd.StartUnsynced(t.TempDir())
 	must(t, err)
 	defer server.Close()
 	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + url, "OTEL_BSP_SCHEDULE_DELAY=20"}

@@ -1,4 +1,4 @@
-// Package etcd runs an etcd server inside the process: of one member for `sheaf dev` and for tests (StartEmbedded), or
+// Package etcd runs an etcd server inside the process: of one member for `sheaf dev` (StartEmbedded) and for tests (StartUnsynced), or
 // a member of a cluster for `sheaf etcd` (StartMember). It also makes the clients of all processes. What is stored is
 // synced like any other etcd's.
 package etcd
@@ -39,13 +39,25 @@ type Server struct {
 // addresses for clients, host:port or unix:///path; none: a free port of 127.0.0.1. Peers cannot connect: it stays a
 // cluster of one.
 func StartEmbedded(dir string, listen ...string) (*Server, error) {
-	if dir == "" {
-		return nil, errors.New("embedded etcd: the folder is empty: give one")
-	}
 	cfg, err := config(dir, listen)
 	if err != nil {
 		return nil, err
 	}
+	return embedded(dir, cfg)
+}
+
+// StartUnsynced is StartEmbedded for tests: nothing is synced, and no test waits for the disk. What is written outlives
+// this process, however it ends, and not its machine.
+func StartUnsynced(dir string, listen ...string) (*Server, error) {
+	cfg, err := config(dir, listen)
+	if err != nil {
+		return nil, err
+	}
+	cfg.UnsafeNoFsync = true
+	return embedded(dir, cfg)
+}
+
+func embedded(dir string, cfg *embed.Config) (*Server, error) {
 	s := &Server{closing: make(chan struct{})}
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(s.endStreams)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -87,6 +99,9 @@ func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 }
 
 func config(dir string, listen []string) (*embed.Config, error) {
+	if dir == "" {
+		return nil, errors.New("embedded etcd: the folder is empty: give one")
+	}
 	if len(listen) == 0 {
 		listen = []string{"127.0.0.1:0"}
 	}

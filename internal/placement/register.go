@@ -12,10 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/internal/pause"
 )
@@ -102,30 +99,14 @@ func (s *Store) registration(shard Shard) (*registration, error) {
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
-// registerPatience bounds the tries of the first registration while etcd is too slow for it.
-const registerPatience = time.Minute
-
-// first is once, again while etcd is too slow: its disk stands still for a while, mostly. What a try that had no answer
-// has written is this process's own, and does not stand in the way of the next one.
-func (r *registration) first(ctx context.Context) (clientv3.LeaseID, error) {
-	began := time.Now()
-	for tries := retries(); ; tries.Wait(ctx) {
-		lease, err := r.once(ctx)
-		if err == nil || !IsPassing(err) || ctx.Err() != nil || time.Since(began) > registerPatience {
-			return lease, err
-		}
-		slog.Warn("the shard could not be registered, tried again", "shard", r.shard.Name, "error", err)
-	}
-}
-
-// IsPassing tells that etcd did not answer in time, or was so slow that the lease ran out before it was used: another
-// try makes sense.
-func IsPassing(err error) bool {
-	var answer rpctypes.EtcdError
-	if errors.As(err, &answer) {
-		return answer.Code() == codes.Unavailable || errors.Is(err, rpctypes.ErrLeaseNotFound)
-	}
-	return status.Code(err) == codes.Unavailable
+// first is once, again while etcd is too slow. What a try that had no answer has written is this process's own, and does
+// not stand in the way of the next one.
+func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
+	err = Patiently(ctx, func(ctx context.Context) error {
+		lease, err = r.once(ctx)
+		return err
+	})
+	return lease, err
 }
 
 // once makes a lease and writes the shard under it, and its volume's generation for good.

@@ -1,7 +1,14 @@
 package placement
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/internal/pause"
 )
@@ -12,4 +19,30 @@ const retryMax = 2 * time.Second
 // retries are the tries of what etcd did not answer: of lists, watches, registrations, plans and grants.
 func retries() *pause.Tries {
 	return &pause.Tries{Doubling: pause.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
+}
+
+// startPatience bounds the tries of Patiently.
+const startPatience = time.Minute
+
+// Patiently does what the start of a shard needs of etcd, again while IsPassing says that another try makes sense: the
+// disk of etcd stands still for a while, mostly. After a minute, or with ctx, it ends with the last error.
+func Patiently(ctx context.Context, do func(ctx context.Context) error) error {
+	began := time.Now()
+	for tries := retries(); ; tries.Wait(ctx) {
+		err := do(ctx)
+		if err == nil || !IsPassing(err) || ctx.Err() != nil || time.Since(began) > startPatience {
+			return err
+		}
+		slog.Warn("etcd is too slow for the start of a shard, tried again", "error", err)
+	}
+}
+
+// IsPassing tells that etcd did not answer in time, or was so slow that a lease ran out before it was used: another try
+// makes sense.
+func IsPassing(err error) bool {
+	var answer rpctypes.EtcdError
+	if errors.As(err, &answer) {
+		return answer.Code() == codes.Unavailable || errors.Is(err, rpctypes.ErrLeaseNotFound)
+	}
+	return status.Code(err) == codes.Unavailable || errors.Is(err, context.DeadlineExceeded)
 }

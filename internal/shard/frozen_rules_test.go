@@ -3,7 +3,9 @@ package shard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -73,6 +75,35 @@ func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 	}
 	if !errors.Is(err, errDown) || len(registry.seen) > 0 {
 		t.Errorf("start: %v; volumes that were registered: %v", err, registry.seen)
+	}
+}
+
+// slowToFreeze does not answer the first time.
+type slowToFreeze struct {
+	*memRegistry
+	tries atomic.Int32
+}
+
+func (s *slowToFreeze) Freeze(context.Context, string, string) error {
+	if s.tries.Add(1) == 1 {
+		return fmt.Errorf("write the freeze to etcd: %w", context.DeadlineExceeded)
+	}
+	return nil
+}
+
+// An etcd that is slow for a moment, as the disk of one that was just restored may be, does not end the start.
+func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
+	registry := &slowToFreeze{memRegistry: newRegistry(oneGroup, "s1")}
+	registry.view.SetBack = "its revision is 3, and was 5"
+	s, err := Start(t.Context(), Config{
+		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: registry, ReserveBytes: 16 << 20, Compaction: Compaction{Off: true},
+	})
+	if err != nil {
+		t.Fatalf("after %d tries: %v", registry.tries.Load(), err)
+	}
+	s.Kill()
+	if tries := registry.tries.Load(); tries < 2 || len(registry.seen) == 0 {
+		t.Errorf("%d tries; volumes that were registered: %v", tries, registry.seen)
 	}
 }
 

@@ -25,7 +25,7 @@ func Shared(tb testing.TB) *etcd.Server {
 	tb.Helper()
 	shared.once.Do(func() {
 		if shared.dir, shared.err = os.MkdirTemp("", "sheaf-test-etcd-"); shared.err == nil {
-			shared.server, shared.err = etcd.StartEmbedded(shared.dir)
+			shared.server, shared.err = etcd.StartUnsynced(shared.dir)
 		}
 		if shared.err == nil {
 			shared.err = use(shared.server)

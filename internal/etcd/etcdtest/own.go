@@ -30,7 +30,7 @@ func NewOwn(tb testing.TB) *Own {
 func (o *Own) Start() {
 	o.tb.Helper()
 	var err error
-	if o.server, err = etcd.StartEmbedded(o.dir, o.Address); err != nil {
+	if o.server, err = etcd.StartUnsynced(o.dir, o.Address); err != nil {
 		o.tb.Fatal(err)
 	}
 }

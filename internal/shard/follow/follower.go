@@ -141,7 +141,7 @@ func (f *Follower[R]) Start(ctx context.Context) error {
 		}
 		f.See(view)
 		f.Spend(view)
-		if err := f.freeze(ctx); err != nil {
+		if err := placement.Patiently(ctx, f.freeze); err != nil {
 			return fmt.Errorf("etcd was set back, and cannot be told so: %w", err)
 		}
 		_ = f.remember(view) // it is a problem that is shown
