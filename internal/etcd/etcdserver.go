@@ -1,6 +1,6 @@
-// Package etcd runs an etcd server inside the process: of one member for `sheaf dev` (StartEmbedded) and for tests (StartUnsynced), or
-// a member of a cluster for `sheaf etcd` (StartMember). It also makes the clients of all processes. What is stored is
-// synced like any other etcd's.
+// Package etcd runs an etcd server inside the process: of one member for `sheaf dev` (StartEmbedded) and for tests
+// (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). It also makes the clients of all processes.
+// What is stored is synced like any other etcd's, but by StartUnsynced.
 package etcd
 
 import (

@@ -41,6 +41,9 @@ type Options struct {
 	Hung func()
 }
 
+// tick is the time between two looks.
+func (o *Options) tick() time.Duration { return o.After / looksPerAfter }
+
 // Pulse watches one server. Safe for concurrent use. Close must follow.
 type Pulse struct {
 	opts   Options
@@ -182,7 +185,7 @@ func (s *stream) RecvMsg(m any) error {
 
 // watch looks at the answers until no call is under way.
 func (p *Pulse) watch() {
-	tick := time.NewTicker(p.opts.After / looksPerAfter)
+	tick := time.NewTicker(p.opts.tick())
 	defer tick.Stop()
 	seen, looks := p.answers.Load(), 0
 	for {
@@ -194,7 +197,9 @@ func (p *Pulse) watch() {
 		answers := p.answers.Load()
 		switch looks++; {
 		case p.silent.Load():
-			p.ask() // until it is back
+			ctx, cancel := context.WithTimeout(p.ctx, p.opts.Patience)
+			p.ask(ctx) // until it is back
+			cancel()
 		case answers != seen:
 			looks = 0
 		case p.underWay.Load() == 0:
@@ -218,33 +223,42 @@ func (p *Pulse) rest() bool {
 	return p.underWay.Load() == 0 || !p.watching.CompareAndSwap(false, true)
 }
 
-// hangs asks the server, which has given so many answers. True: it gave none, within its time.
+// hangs asks the server, which has given so many answers. True: it gave none, within its time. That is counted in ticks:
+// while this process itself is held up none comes, and an answer that waits to be read is read before the next one.
 func (p *Pulse) hangs(answers uint64) bool {
-	began := time.Now()
-	if p.ask() || time.Since(began) < p.opts.Patience {
-		return false // it lives; or it is gone, which gRPC tells the calls
+	ctx, cancel := context.WithCancel(p.ctx)
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		p.ask(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-asked
+	}()
+	tick := time.NewTicker(p.opts.tick())
+	defer tick.Stop()
+	for range p.opts.Patience / p.opts.tick() {
+		select {
+		case <-tick.C:
+		case <-asked:
+			return false // it lives; or it is gone, which gRPC tells the calls
+		}
 	}
-	// Where this process itself was held up, it cannot tell.
-	heldUp := time.Since(began) > p.opts.Patience+p.opts.After
-	return !heldUp && p.ctx.Err() == nil && p.answers.Load() == answers && p.underWay.Load() > 0
+	return p.ctx.Err() == nil && p.answers.Load() == answers && p.underWay.Load() > 0
 }
 
-// ask tells whether the server answers.
-func (p *Pulse) ask() bool {
+// ask has the server counted as heard where it answers.
+func (p *Pulse) ask(ctx context.Context) {
 	p.mu.Lock()
 	conn := p.conn
 	p.mu.Unlock()
 	if conn == nil {
-		return true
+		return
 	}
-	ctx, cancel := context.WithTimeout(p.ctx, p.opts.Patience)
-	defer cancel()
-	_, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
-	if err != nil && !isAnswer(err) {
-		return false
+	if _, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}); err == nil || isAnswer(err) {
+		p.heard()
 	}
-	p.heard()
-	return true
 }
 
 func (p *Pulse) cut() {

@@ -2,7 +2,12 @@ package pulse_test
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,6 +51,20 @@ type rig struct {
 	listener *pulsetest.Listener
 	pulse    *pulse.Pulse
 	client   recordv1.RecordServiceClient
+	health   *asked
+}
+
+// asked is health that is asked for.
+type asked struct {
+	*health.Server
+	before atomic.Pointer[func()] // done before the answer; nil: nothing is
+}
+
+func (a *asked) Check(ctx context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+	if before := a.before.Load(); before != nil {
+		(*before)()
+	}
+	return a.Server.Check(ctx, in)
 }
 
 func newRig(t *testing.T, opts pulse.Options) *rig {
@@ -58,7 +77,8 @@ func newRig(t *testing.T, opts pulse.Options) *rig {
 	r := &rig{slow: &slow{begun: make(chan struct{}), turn: make(chan struct{})}, listener: pulsetest.Listen(l), pulse: pulse.New(opts)}
 	server := grpc.NewServer()
 	recordv1.RegisterRecordServiceServer(server, r.slow)
-	healthv1.RegisterHealthServer(server, health.NewServer())
+	r.health = &asked{Server: health.NewServer()}
+	healthv1.RegisterHealthServer(server, r.health)
 	go func() { _ = server.Serve(r.listener) }()
 	t.Cleanup(server.Stop)
 	t.Cleanup(r.listener.GoOn)
@@ -126,6 +146,34 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 	case err := <-answer:
 		t.Fatalf("the call ended: %v", err)
 	case <-time.After(300 * time.Millisecond): // it was asked many times
+	}
+	r.turn <- struct{}{}
+	if err := <-answer; err != nil || r.pulse.Silent() {
+		t.Errorf("%v, silent %v", err, r.pulse.Silent())
+	}
+}
+
+// A process that is stopped itself takes nobody for one that hangs: here it is stopped for most of the time that a
+// server has for its answer, which comes a little later.
+func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
+	opts := pulse.Options{After: 400 * time.Millisecond, Patience: time.Second}
+	r := newRig(t, opts)
+	stops := make(chan error, 1)
+	stop := sync.OnceFunc(func() {
+		// By another process, as this one cannot wake itself.
+		script := fmt.Sprintf("kill -STOP %d; sleep 0.9; kill -CONT %d", os.Getpid(), os.Getpid())
+		stops <- exec.CommandContext(t.Context(), "sh", "-c", script).Run()
+		time.Sleep(300 * time.Millisecond)
+	})
+	r.health.before.Store(&stop)
+	answer := r.call(t)
+	if err := <-stops; err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-answer:
+		t.Fatalf("the call ended: %v", err)
+	case <-time.After(opts.Patience):
 	}
 	r.turn <- struct{}{}
 	if err := <-answer; err != nil || r.pulse.Silent() {
