@@ -58,7 +58,7 @@ func TestThePluginSpeaksToGatewaysOfTheStoreAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
 		cancel()
 		if status.Code(err) != want {

@@ -28,7 +28,12 @@ func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
 		return err
 	}
 	var exceeded *client.Error
-	for !errors.As(limited(client.Key{ID: 1, Group: "a-1"}), &exceeded) || !errors.Is(exceeded, client.ErrQuotaExceeded) {
+	var began time.Time // of a call for which nothing was left
+	last := func() error {
+		began = time.Now()
+		return limited(client.Key{ID: 1, Group: "a-1"})
+	}
+	for !errors.As(last(), &exceeded) || !errors.Is(exceeded, client.ErrQuotaExceeded) {
 		if ctx.Err() != nil {
 			t.Fatal("the quota does not hold")
 		}
@@ -36,7 +41,6 @@ func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
 	if exceeded.RetryAfter <= 0 || exceeded.Metadata["tenant"] != "team-a" || exceeded.Metadata["quota"] != "callsPerSecond" || errors.Is(exceeded, client.ErrOverloaded) {
 		t.Errorf("%v, %+v", exceeded, exceeded)
 	}
-	began := time.Now()
 	for range calls {
 		if _, err := c.Put(ctx, client.Key{ID: 1, Group: "a-1"}, []byte("x"), nil); err != nil {
 			t.Fatalf("the client does not wait for the rate: %v", err)

@@ -19,7 +19,7 @@ func init() { revokePatience = time.Minute }
 
 func ownEtcd(t *testing.T) (*clientv3.Client, context.Context) {
 	t.Helper()
-	server, err := etcd.StartEmbedded(filepath.Join(t.TempDir(), "etcd"))
+	server, err := etcd.StartUnsynced(filepath.Join(t.TempDir(), "etcd"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,7 @@ func freeAddress(t *testing.T) string {
 // goes on with a higher epoch once placement was rebuilt.
 func TestWatchOverAWipedEtcd(t *testing.T) {
 	dir, address := filepath.Join(t.TempDir(), "etcd"), freeAddress(t)
-	server, err := etcd.StartEmbedded(dir, address)
+	server, err := etcd.StartUnsynced(dir, address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestWatchOverAWipedEtcd(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if server, err = etcd.StartEmbedded(dir, address); err != nil {
+	if server, err = etcd.StartUnsynced(dir, address); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := store.ViewOf(ctx, meta.StoreUUID); !errors.Is(err, placement.ErrPlacementLost) {

@@ -20,7 +20,7 @@ func grownSince(t *testing.T, ctx context.Context, backup, name string, change f
 	if err := os.CopyFS(dir, os.DirFS(backup)); err != nil {
 		t.Fatal(err)
 	}
-	server, err := etcd.StartEmbedded(dir)
+	server, err := etcd.StartUnsynced(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -336,7 +336,7 @@ func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
 func TestWatchAndRegistrationOutliveEtcd(t *testing.T) {
 	ctx := testContext(t)
 	dir := filepath.Join(t.TempDir(), "etcd")
-	server, err := etcd.StartEmbedded(dir)
+	server, err := etcd.StartUnsynced(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestWatchAndRegistrationOutliveEtcd(t *testing.T) {
 	views := store.Watch(ctx)
 	await(t, ctx, views, "the shard", func(v placement.View) bool { return v.Shards["a"].Alive })
 	server.Close()
-	if server, err = etcd.StartEmbedded(dir, address); err != nil {
+	if server, err = etcd.StartUnsynced(dir, address); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() }) // behind stop, which asks it

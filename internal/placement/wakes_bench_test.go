@@ -32,7 +32,7 @@ func TestWritesToManyWatchers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	server, err := etcd.StartEmbedded(filepath.Join(t.TempDir(), "etcd"))
+	server, err := etcd.StartUnsynced(filepath.Join(t.TempDir(), "etcd"))
 	if err != nil {
 		t.Fatal(err)
 	}

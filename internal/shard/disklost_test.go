@@ -62,7 +62,7 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 		t.Errorf("the room of a device that holds nothing: %d bytes, %d free", row.GetCapacityBytes(), row.GetFreeBytes())
 	}
 	t.Logf("noticed after %v", time.Since(began))
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	_, err = recordv1.NewRecordServiceClient(f.conn).Get(ctx, &recordv1.GetRequest{Key: key(1)})
 	want(t, err, codes.Unavailable, reason.NotServing)
@@ -107,7 +107,7 @@ func TestAFileSystemThatGrows(t *testing.T) {
 	f.reaches(serving)
 	records := recordv1.NewRecordServiceClient(f.conn)
 	put := func(id int64) error {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		_, err := records.Put(ctx, &recordv1.PutRequest{Key: key(id), Data: make([]byte, 200_000)}, grpc.WaitForReady(true))
 		if status.Code(err) == codes.Unavailable {
@@ -122,7 +122,7 @@ func TestAFileSystemThatGrows(t *testing.T) {
 	}
 	want(t, refused, codes.ResourceExhausted, reason.DiskFull)
 	f.get(1, "one")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if _, err := records.Delete(ctx, &recordv1.DeleteRequest{Key: key(2)}); err != nil {
 		t.Errorf("delete: %v", err)

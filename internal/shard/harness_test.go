@@ -613,7 +613,7 @@ func data(id int64, n int) []byte {
 // newEtcd starts a real etcd and gives a store in it.
 func newEtcd(t *testing.T) *placement.Store {
 	t.Helper()
-	server, err := etcd.StartEmbedded(t.TempDir())
+	server, err := etcd.StartUnsynced(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func (f *hostFixture) stop() {
 		return
 	}
 	_ = f.conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := f.host.Stop(ctx); err != nil {
 		f.t.Errorf("stop: %v", err)
@@ -148,7 +148,7 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	if want := "Not ready: " + state.Word() + ": " + row.GetMessage(); st.Summary.State != page.NotReady || st.Summary.Text != want {
 		f.t.Errorf("the sentence is %+v, want %q", st.Summary, want)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	health, err := grpc_health_v1.NewHealthClient(f.conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil || health.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
@@ -163,7 +163,7 @@ func (f *hostFixture) put(id int64, data string) {
 	f.t.Helper()
 	var err error
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		_, err = recordv1.NewRecordServiceClient(f.conn).Put(ctx, &recordv1.PutRequest{Key: key(id), Data: []byte(data)})
 		if cancel(); err == nil {
 			return
@@ -176,7 +176,7 @@ func (f *hostFixture) put(id int64, data string) {
 func (f *hostFixture) get(id int64, data string) {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		out, err := recordv1.NewRecordServiceClient(f.conn).Get(ctx, &recordv1.GetRequest{Key: key(id)})
 		cancel()
 		if status.Code(err) == codes.Unavailable && time.Now().Before(end) {
@@ -672,7 +672,7 @@ func TestHostDescribesItsVolume(t *testing.T) {
 	f.placed()
 	describe := func() *recordv1.DescribeVolumeResponse {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		out, err := recordv1.NewAdminServiceClient(f.conn).DescribeVolume(ctx, &recordv1.DescribeVolumeRequest{}, grpc.WaitForReady(true))
 		if err != nil {

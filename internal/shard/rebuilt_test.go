@@ -25,7 +25,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	t.Parallel()
 	address := "unix://" + filepath.Join(t.TempDir(), "etcd.sock")
 	begin := func() *etcd.Server {
-		server, err := etcd.StartEmbedded(t.TempDir(), address)
+		server, err := etcd.StartUnsynced(t.TempDir(), address)
 		if err != nil {
 			t.Fatal(err)
 		}

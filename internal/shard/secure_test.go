@@ -89,7 +89,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	})
 	for asks, f := range shards {
 		for asked, other := range shards {
-			bound, cancel := context.WithTimeout(ctx, 30*time.Second)
+			bound, cancel := context.WithTimeout(ctx, 2*time.Minute)
 			found, err := f.shard.follower.Ask(bound, placement.Shard{Name: asked, Address: other.shard.Addr()})
 			if err != nil || found.Shard != asked || found.Store != id {
 				t.Errorf("%s asks %s: %+v, %v", asks, asked, found, err)
@@ -116,7 +116,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 		}
 		go func() { _ = server.Serve(listener) }() // until Stop
 		t.Cleanup(server.Stop)
-		bound, cancel := context.WithTimeout(ctx, 30*time.Second)
+		bound, cancel := context.WithTimeout(ctx, 2*time.Minute)
 		_, err = first.shard.follower.Ask(bound, placement.Shard{Name: "s2", Address: listener.Addr().String()})
 		if err == nil || !strings.Contains(err.Error(), "the peer is "+peer.String()) {
 			t.Errorf("%s: %v", name, err)
