@@ -295,11 +295,12 @@ var started = time.Now()
 
 // monitor tells who is alive and what was lost.
 func (h *Hub) monitor() {
+	var seen looks
 	tick := time.NewTicker(h.opts.SilenceMax / 8)
 	defer tick.Stop()
 	for {
 		h.tellReports()
-		h.tellAlive()
+		h.tellAlive(seen.look(time.Since(started), h.opts.SilenceMax/2))
 		select {
 		case <-h.ctx.Done():
 			return
@@ -319,7 +320,22 @@ func (h *Hub) tellReports() {
 	}
 }
 
-func (h *Hub) tellAlive() {
+// looks are those of a monitor, whose clock is the time since started.
+type looks struct{ last, resumed time.Duration }
+
+// look notes a look, and gives when the process went on after it was held up itself: no look came for longer than most
+// then, and nobody was heard. 0: it never was.
+func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
+	if now-l.last > most {
+		l.resumed = now
+	}
+	l.last = now
+	return l.resumed
+}
+
+// tellAlive tells whose silence has begun or ended. Who was alive when the process was held up has its time once more,
+// for as long as a connection may stand still.
+func (h *Hub) tellAlive(resumed time.Duration) {
 	type change struct {
 		shard string
 		alive bool
@@ -333,7 +349,8 @@ func (h *Hub) tellAlive() {
 			changes = append(changes, change{shard, false}, change{shard, true})
 			l.since = time.Now()
 		}
-		alive := l.heardAt.Load() > 0 && now-heard < h.opts.SilenceMax
+		again := l.alive && now-resumed < h.opts.SilenceMax && now-heard < h.opts.StallMax
+		alive := l.heardAt.Load() > 0 && (now-heard < h.opts.SilenceMax || again)
 		// One that never answered is down only when it had the time to.
 		if alive == l.alive && (alive || l.told || now-l.madeAt < h.opts.SilenceMax) {
 			continue

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/internal/stoptest"
 )
 
 func TestMessagesComeInTheirOrder(t *testing.T) {
@@ -80,6 +81,24 @@ func TestAPeerThatBeganAnewWasSilent(t *testing.T) {
 	b = n.start("b", nil)
 	b.SetPeers([]string{"a"})
 	a.until(t, "b was silent and is alive", func() bool { return a.downs == 1 && a.alive["b"] })
+}
+
+// A process that was stopped itself has heard nobody for as long as that lasted: it takes no peer for silent.
+func TestAProcessThatWasHeldUpTakesNobodyForSilent(t *testing.T) {
+	const silenceMax = 3 * time.Second
+	n := newNetwork(t)
+	a, b := connect(t, n, func(o *Options) { o.SilenceMax = silenceMax })
+	b.SetPeers([]string{"a"})
+	b.until(t, "a is alive", func() bool { return b.alive["a"] })
+	var downs int
+	a.note(func() { downs = a.downs })
+	stoptest.Self(t, silenceMax+silenceMax/2)
+	time.Sleep(silenceMax / 4) // it looks twice
+	a.note(func() {
+		if a.downs != downs {
+			t.Errorf("a peer was taken for silent %d times", a.downs-downs)
+		}
+	})
 }
 
 func TestFullQueueLosesAppendsBeforeVotes(t *testing.T) {

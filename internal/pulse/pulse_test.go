@@ -2,10 +2,7 @@ package pulse_test
 
 import (
 	"context"
-	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/pulse"
 	"sheaf.dev/sheaf/internal/pulse/pulsetest"
+	"sheaf.dev/sheaf/internal/stoptest"
 )
 
 // slow is a server whose calls wait for their turn.
@@ -158,18 +156,15 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	opts := pulse.Options{After: 400 * time.Millisecond, Patience: time.Second}
 	r := newRig(t, opts)
-	stops := make(chan error, 1)
+	stopped := make(chan struct{})
 	stop := sync.OnceFunc(func() {
-		// By another process, as this one cannot wake itself.
-		script := fmt.Sprintf("kill -STOP %d; sleep 0.9; kill -CONT %d", os.Getpid(), os.Getpid())
-		stops <- exec.CommandContext(t.Context(), "sh", "-c", script).Run()
+		stoptest.Self(t, 900*time.Millisecond)
+		close(stopped)
 		time.Sleep(300 * time.Millisecond)
 	})
 	r.health.before.Store(&stop)
 	answer := r.call(t)
-	if err := <-stops; err != nil {
-		t.Fatal(err)
-	}
+	<-stopped
 	select {
 	case err := <-answer:
 		t.Fatalf("the call ended: %v", err)
