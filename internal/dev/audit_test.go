@@ -32,7 +32,7 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 	}
 	g := startSeamed(t, seams{audit: audit}, "a", "b")
 	g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"a"}}, access.Put, access.Delete)}})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	const data, manyIDs = "whatIsStored", 150
 	key := func(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id, Group: "a"} }

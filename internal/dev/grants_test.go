@@ -73,7 +73,7 @@ func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 // set sets the table, and returns when gateway and shard decide by it.
 func (g *granted) set(table access.Table) {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(g.t.Context(), 5*time.Minute)
 	defer cancel()
 	g.version++
 	table.Version = g.version
@@ -241,7 +241,7 @@ func TestEveryCallNeedsItsGrant(t *testing.T) {
 				name string
 				may  bool
 			}{{right, true}, {"elsewhere", false}, {"others-" + verb, false}, {"stranger", false}} {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				err := ask(ctx, g.dial(address, g.as(identity.Client, who.name)), method, requestOf(t, method, "a"))
 				cancel()
 				code, words := status.Code(err), status.Convert(err).Message()
@@ -274,7 +274,7 @@ func TestARefusalTellsNothing(t *testing.T) {
 			}
 			var answers []string
 			for _, group := range []string{"a", "missing"} {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				err := ask(ctx, cc, method, requestOf(t, method, group))
 				cancel()
 				answers = append(answers, strings.ReplaceAll(fmt.Sprint(err), fmt.Sprintf("%q", group), "GROUP"))
@@ -286,7 +286,7 @@ func TestARefusalTellsNothing(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				answer := fmt.Sprint(ask(ctx, cc, method, in))
 				cancel()
 				if want := strings.ReplaceAll(answers[0], "GROUP", `"a"`); answer != want {
@@ -371,7 +371,7 @@ func TestAHeaderMakesNobodySomebodyElse(t *testing.T) {
 	}})
 	get := func(address string, role identity.Role, name string, headers ...string) codes.Code {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		for _, header := range headers {
 			ctx = metadata.AppendToOutgoingContext(ctx, "sheaf-caller", header)
@@ -420,7 +420,7 @@ func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"a", "b"}}, allVerbs...)}})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	key := func(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id, Group: "a"} }
 	type opened struct {
@@ -532,7 +532,7 @@ func (k *tokens) issue(account, audience string, ends time.Time) string {
 func TestATokenSaysWhoCalls(t *testing.T) {
 	const audience = "sheaf/prod/quotes"
 	g := startGranted(t, "a", "b")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(token string) {
@@ -657,7 +657,7 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 		toCertificate("c", access.Groups{All: true}, access.Scan, access.Watch, access.Put, access.Get),
 		toCertificate("d", access.Groups{All: true}, access.Scan, access.Watch, access.Get),
 	}})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	as := func(at, name string) recordv1.RecordServiceClient {
 		return recordv1.NewRecordServiceClient(g.dial(g.servers[at], g.as(identity.Client, name)))

@@ -19,7 +19,7 @@ func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
 	everything := []access.Grant{toCertificate("anybody", access.Groups{All: true}, allVerbs...)}
 	everything[0].Subjects = []access.Subject{{Kind: access.Anybody}}
 	g.set(access.Table{Grants: everything, Tenants: []access.Tenant{{Name: "team-a", Prefix: "a-", Quotas: access.Quotas{CallsPerSecond: calls}}}})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	limited := func(key client.Key) error { // until the shard has the table
 		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)

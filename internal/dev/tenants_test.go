@@ -66,7 +66,7 @@ func startTenancy(t *testing.T, seed uint64) *tenancy {
 	}
 	p := &tenancy{granted: g, r: mathrand.New(mathrand.NewPCG(seed, 44)), records: map[string][]recordv1.RecordServiceClient{}, counts: map[string]int{}}
 	var cancel context.CancelFunc
-	p.ctx, cancel = context.WithTimeout(t.Context(), 5*time.Minute)
+	p.ctx, cancel = context.WithTimeout(t.Context(), 20*time.Minute)
 	t.Cleanup(cancel)
 	table := access.Table{}
 	for n := range tenants {

@@ -45,7 +45,7 @@ var impatient = gateway.Config{Limits: gateway.Limits{CallTimeout: 3 * time.Seco
 
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
 	c := &cluster{t: t, ctx: ctx, meta: meta, shards: map[string]*standIn{}, stops: map[string]func(){}}
 	var err error

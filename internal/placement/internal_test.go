@@ -29,7 +29,7 @@ func ownEtcd(t *testing.T) (*clientv3.Client, context.Context) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
 	return client, ctx
 }

@@ -38,7 +38,7 @@ func newWakesRig(t *testing.T) *wakesRig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	t.Cleanup(cancel)
 	r := &wakesRig{t: t, ctx: ctx, client: client, meta: Meta{StoreUUID: uuid.New(), Routing: Routing{Mode: Named}, Copies: 3}}
 	if r.store, err = NewStore(client, "w-"+uuid.NewString()); err != nil {

@@ -397,7 +397,7 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 		}
 		return false
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	for id := range int64(8) { // reads give a lease, which must not keep it
 		c.holds(id, data(id, 10))

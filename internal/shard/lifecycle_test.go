@@ -81,7 +81,7 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 	f.eventually("the batch has begun", func() bool { return f.shard.calls.Calls() == 2 })
 	done := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 		defer cancel()
 		done <- f.shard.Stop(ctx)
 	}()
