@@ -9,6 +9,10 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/vfs"
@@ -93,6 +97,7 @@ func readLog(shard, dir string) (*logOf, string, error) {
 	}
 	log := &logOf{shard: shard, facts: map[uint64]fact{}, newest: map[int64]fact{}}
 	for _, segment := range m.Segments {
+		log.cut(segment.FirstIndex) // compaction may have left nothing of what a leader wrote there
 		if err := log.read(path.Join(dir, format.SegmentName(segment.Number)), segment.ID); err != nil {
 			return nil, "", err
 		}
@@ -129,11 +134,7 @@ func (l *logOf) read(name string, id format.SegmentID) error {
 		if e.Kind == format.KindState {
 			continue
 		}
-		if e.Index <= l.last { // another leader's: what stood here and behind it does not count
-			for index := e.Index; index <= l.last; index++ {
-				delete(l.facts, index)
-			}
-		}
+		l.cut(e.Index)
 		l.last = e.Index
 		f := fact{
 			index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, data: crc32.ChecksumIEEE(e.Data), request: e.RequestID,
@@ -144,6 +145,14 @@ func (l *logOf) read(name string, id format.SegmentID) error {
 		l.facts[e.Index] = f
 	}
 	return r.Err()
+}
+
+// cut takes back what stands from an index on: what comes next is another leader's, and that does not count.
+func (l *logOf) cut(from uint64) {
+	for index := from; index <= l.last; index++ {
+		delete(l.facts, index)
+	}
+	l.last = min(l.last, from-1)
 }
 
 // differ says where two logs of a group are not the same.
@@ -202,5 +211,41 @@ func TestFactsAgree(t *testing.T) {
 				t.Errorf("%s %s: want agreement %v", what, name, c.want)
 			}
 		}
+	}
+}
+
+// What another leader cut off counts no more, also where compaction has left nothing of what that leader wrote in its
+// place: the manifest says with which index the segment behind it begins.
+func TestWhatWasCutOffIsNotReadThoughNothingIsLeftOfTheCut(t *testing.T) {
+	opts := group.Options{
+		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(), Name: "7"}, SegmentBytes: 64 << 10,
+	}
+	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
+	log, _, err := group.Load(t.Context(), opts, nil)
+	must(t, err)
+	append := func(term uint64, e format.Entry, commit bool) {
+		t.Helper()
+		e.Term, e.CommitTime = term, int64(e.Index)
+		must(t, log.Append(&raftpb.HardState{Term: &term}, []*raftpb.Entry{format.RaftEntry(&e)}))
+		must(t, log.Sync())
+		if commit {
+			must(t, log.Apply(e.Index, nil))
+		}
+	}
+	append(1, format.Entry{Index: 1, Kind: format.KindPut, ID: 1, Data: []byte("first")}, true)
+	append(1, format.Entry{Index: 2, Kind: format.KindPut, ID: -2, Data: []byte("void")}, false)
+	must(t, log.Seal())
+	append(2, format.Entry{Index: 2, Kind: format.KindEmpty}, true)
+	must(t, log.Seal())
+	append(2, format.Entry{Index: 3, Kind: format.KindPut, ID: 3, Data: []byte("third")}, true)
+	for range 2 {
+		_, err := log.Compact(t.Context(), group.CompactOptions{})
+		must(t, err)
+	}
+	must(t, log.Close(false))
+	got, _, err := readLog("a", opts.Dir)
+	must(t, err)
+	if _, void := got.newest[-2]; void || got.newest[1].index != 1 || got.newest[3].index != 3 {
+		t.Errorf("the newest versions are %+v", got.newest)
 	}
 }
