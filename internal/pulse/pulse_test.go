@@ -154,13 +154,13 @@ func TestASlowServerIsWaitedFor(t *testing.T) {
 // A process that is stopped itself takes nobody for one that hangs: here it is stopped for most of the time that a
 // server has for its answer, which comes a little later.
 func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
-	opts := pulse.Options{After: 400 * time.Millisecond, Patience: time.Second}
+	opts := pulse.Options{After: time.Second, Patience: 3 * time.Second}
 	r := newRig(t, opts)
 	stopped := make(chan struct{})
 	stop := sync.OnceFunc(func() {
-		stoptest.Self(t, 900*time.Millisecond)
+		stoptest.Self(t, opts.Patience-200*time.Millisecond)
 		close(stopped)
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(400 * time.Millisecond)
 	})
 	r.health.before.Store(&stop)
 	answer := r.call(t)
@@ -168,7 +168,7 @@ func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 	select {
 	case err := <-answer:
 		t.Fatalf("the call ended: %v", err)
-	case <-time.After(opts.Patience):
+	case <-time.After(opts.After):
 	}
 	r.turn <- struct{}{}
 	if err := <-answer; err != nil || r.pulse.Silent() {
