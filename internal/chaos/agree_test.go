@@ -89,7 +89,8 @@ func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 	return entries, errors.Join(errs...)
 }
 
-// readLog reads the segments that the manifest lists.
+// readLog reads the segments that the manifest lists. It follows what leaders cut off by itself, and not by the package
+// that loads logs: that one is judged here.
 func readLog(shard, dir string) (*logOf, string, error) {
 	m, err := format.ReadManifest(vfs.OS{}, dir)
 	if err != nil {
@@ -223,7 +224,7 @@ func TestWhatWasCutOffIsNotReadThoughNothingIsLeftOfTheCut(t *testing.T) {
 	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	log, _, err := group.Load(t.Context(), opts, nil)
 	must(t, err)
-	append := func(term uint64, e format.Entry, commit bool) {
+	write := func(term uint64, e format.Entry, commit bool) {
 		t.Helper()
 		e.Term, e.CommitTime = term, int64(e.Index)
 		must(t, log.Append(&raftpb.HardState{Term: &term}, []*raftpb.Entry{format.RaftEntry(&e)}))
@@ -232,12 +233,12 @@ func TestWhatWasCutOffIsNotReadThoughNothingIsLeftOfTheCut(t *testing.T) {
 			must(t, log.Apply(e.Index, nil))
 		}
 	}
-	append(1, format.Entry{Index: 1, Kind: format.KindPut, ID: 1, Data: []byte("first")}, true)
-	append(1, format.Entry{Index: 2, Kind: format.KindPut, ID: -2, Data: []byte("void")}, false)
+	write(1, format.Entry{Index: 1, Kind: format.KindPut, ID: 1, Data: []byte("first")}, true)
+	write(1, format.Entry{Index: 2, Kind: format.KindPut, ID: -2, Data: []byte("void")}, false)
 	must(t, log.Seal())
-	append(2, format.Entry{Index: 2, Kind: format.KindEmpty}, true)
+	write(2, format.Entry{Index: 2, Kind: format.KindEmpty}, true)
 	must(t, log.Seal())
-	append(2, format.Entry{Index: 3, Kind: format.KindPut, ID: 3, Data: []byte("third")}, true)
+	write(2, format.Entry{Index: 3, Kind: format.KindPut, ID: 3, Data: []byte("third")}, true)
 	for range 2 {
 		_, err := log.Compact(t.Context(), group.CompactOptions{})
 		must(t, err)

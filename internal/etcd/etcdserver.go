@@ -46,8 +46,8 @@ func StartEmbedded(dir string, listen ...string) (*Server, error) {
 	return embedded(dir, cfg)
 }
 
-// StartUnsynced is StartEmbedded for tests: nothing is synced, and no test waits for the disk. What is written outlives
-// this process, however it ends, and not its machine.
+// StartUnsynced is StartEmbedded for tests, which are not to wait for a disk that others write to: nothing is synced.
+// What is written outlives this process, however it ends, and not its machine.
 func StartUnsynced(dir string, listen ...string) (*Server, error) {
 	cfg, err := config(dir, listen)
 	if err != nil {

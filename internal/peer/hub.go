@@ -295,7 +295,7 @@ var started = time.Now()
 
 // monitor tells who is alive and what was lost.
 func (h *Hub) monitor() {
-	var seen looks
+	seen := looks{last: time.Since(started)}
 	tick := time.NewTicker(h.opts.SilenceMax / 8)
 	defer tick.Stop()
 	for {
@@ -323,8 +323,8 @@ func (h *Hub) tellReports() {
 // looks are those of a monitor, whose clock is the time since started.
 type looks struct{ last, resumed time.Duration }
 
-// look notes a look, and gives when the process went on after it was held up itself: no look came for longer than most
-// then, and nobody was heard. 0: it never was.
+// look notes a look, and gives when the process last went on after it was held up itself, which is where no look came
+// for longer than most: nobody was heard meanwhile. 0: it never was.
 func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	if now-l.last > most {
 		l.resumed = now
@@ -333,8 +333,8 @@ func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	return l.resumed
 }
 
-// tellAlive tells whose silence has begun or ended. Who was alive when the process was held up has its time once more,
-// for as long as a connection may stand still.
+// tellAlive tells which peers have fallen silent, and which answer again. A peer that was alive when this process was
+// held up has SilenceMax once more, from when the process went on, but is silent when it was not heard for StallMax.
 func (h *Hub) tellAlive(resumed time.Duration) {
 	type change struct {
 		shard string

@@ -99,8 +99,8 @@ func (s *Store) registration(shard Shard) (*registration, error) {
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
-// first is once, again while etcd is too slow. What a try that had no answer has written is this process's own, and does
-// not stand in the way of the next one.
+// first is once, again while etcd is too slow. What a try that had no answer has written is this process's own, and
+// does not stand in the way of the next one.
 func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
 	err = Patiently(ctx, func(ctx context.Context) error {
 		lease, err = r.once(ctx)

@@ -33,7 +33,7 @@ func Patiently(ctx context.Context, do func(ctx context.Context) error) error {
 		if err == nil || !IsPassing(err) || ctx.Err() != nil || time.Since(began) > startPatience {
 			return err
 		}
-		slog.Warn("etcd is too slow for the start of a shard, tried again", "error", err)
+		slog.Warn("etcd is too slow for the start of the shard, which tries again: see its disk and its load", "error", err)
 	}
 }
 

@@ -223,8 +223,9 @@ func (p *Pulse) rest() bool {
 	return p.underWay.Load() == 0 || !p.watching.CompareAndSwap(false, true)
 }
 
-// hangs asks the server, which has given so many answers. True: it gave none, within its time. That is counted in ticks:
-// while this process itself is held up none comes, and an answer that waits to be read is read before the next one.
+// hangs asks the server, which has given so many answers. True: it gave none, within its time. The time is counted in
+// ticks: while this process itself is held up, no tick comes, and the ticks that are left when it goes on are the time
+// in which an answer that came meanwhile is read.
 func (p *Pulse) hangs(answers uint64) bool {
 	ctx, cancel := context.WithCancel(p.ctx)
 	asked := make(chan struct{})
@@ -238,7 +239,7 @@ func (p *Pulse) hangs(answers uint64) bool {
 	}()
 	tick := time.NewTicker(p.opts.tick())
 	defer tick.Stop()
-	for range p.opts.Patience / p.opts.tick() {
+	for waited := time.Duration(0); waited < p.opts.Patience; waited += p.opts.tick() {
 		select {
 		case <-tick.C:
 		case <-asked:

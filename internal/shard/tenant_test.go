@@ -56,8 +56,8 @@ func (f *fixture) putIn(ctx context.Context, group string, id int64, data []byte
 	return err
 }
 
-// putDecided is putIn, again while etcd has not said yet whether there is room: on a slow machine that takes longer than
-// a put waits for it.
+// putDecided is putIn, again while etcd has not said yet whether there is room: on a slow machine that takes longer
+// than a put waits for it.
 func (f *fixture) putDecided(group string, id int64, data []byte) (err error) {
 	f.t.Helper()
 	f.eventually("etcd says whether there is room", func() bool {
