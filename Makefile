@@ -44,8 +44,13 @@ IMAGE_ENV := IMAGE_PREFIX='$(IMAGE_PREFIX)' IMAGE_TAG='$(IMAGE_TAG)' PLATFORMS='
   REVISION='$(REVISION)' SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)'
 
 TOOLS := bin/tools
-export GOFLAGS := -buildvcs=false
+# One variant of the build for programs, images, tests, lint and chaos: what one has compiled serves the others. The race
+# detector alone needs cgo and instruments what it compiles.
+export GOFLAGS := -buildvcs=false -trimpath
+export CGO_ENABLED := 0
 unexport GOBIN
+# How tests are linked: without symbols for a debugger, which takes half of the time. `make lint` vets them.
+TESTFLAGS := -vet=off -ldflags '-s -w'
 
 .PHONY: help
 help: ## Show this help.
@@ -55,7 +60,7 @@ help: ## Show this help.
 
 .PHONY: build
 build: ## Build the static binaries bin/sheaf, bin/sheaf-bench, bin/sheaf-operator and bin/kubectl-sheaf, version stamped.
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: image
 image: ## Pack OCI archives bin/images/*.tar of static binaries, without a container engine.
@@ -73,7 +78,7 @@ test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./inte
 
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
-	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') \
+	CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') \
 	  ./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '/internal/(layouts|demo|floors|scaletest|chaos|bench|bench/result)$$')
 
 # The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one
@@ -85,11 +90,11 @@ CLIENT_java = SHEAF_JAVA=$(CURDIR)/bin/clients/java/target
 CLIENT_grpcurl = SHEAF_GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl
 .PHONY: test-clients
 test-clients: $(CLIENTS:%=client-%) ## Run the programs of docs/clients.md against a store whose shards and gateway are killed (CLIENTS="python node").
-	$(foreach client,$(CLIENTS),$(CLIENT_$(client))) go test -count=1 -timeout 25m -run 'TestClients' -v ./cmd/sheaf
+	$(foreach client,$(CLIENTS),$(CLIENT_$(client))) go test $(TESTFLAGS) -count=1 -timeout 25m -run 'TestClients' -v ./cmd/sheaf
 
 .PHONY: test-python
 test-python: client-python ## Of these, the Python program alone.
-	$(CLIENT_python) go test -count=1 -timeout 15m -run 'TestClients/python' -v ./cmd/sheaf
+	$(CLIENT_python) go test $(TESTFLAGS) -count=1 -timeout 15m -run 'TestClients/python' -v ./cmd/sheaf
 
 .PHONY: client-python client-node client-java client-grpcurl
 client-python:
@@ -115,7 +120,7 @@ test-versions: ## Run shards and gateways of this version and of an older one to
 chaos: build ## Break real processes in network namespaces under load, as root (ARGS="-faults kill,cut"; internal/chaos/README.md).
 	internal/chaos/packages.sh
 	hack/kube/build.sh slowdisk
-	SHEAF_CHAOS=required go test -count=1 -timeout 3h -run TestChaos -v ./internal/chaos -binary $(CURDIR)/bin/sheaf $(ARGS)
+	SHEAF_CHAOS=required go test $(TESTFLAGS) -count=1 -timeout 3h -run TestChaos -v ./internal/chaos -binary $(CURDIR)/bin/sheaf $(ARGS)
 
 .PHONY: charts-test
 charts-test: $(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/helm-unittest ## Lint and render the charts, check what they render against schemas, run their unit tests.
@@ -138,7 +143,7 @@ soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill, powe
 
 .PHONY: soak-short
 soak-short: ## Run three minutes of the soak of a small disk and little memory, with hanging readers and kills, as root (FOR=1h).
-	SHEAF_SOAK_FOR=$(or $(FOR),3m) go test -count=1 -timeout 3h -run 'TestSoak$$' -v ./cmd/sheaf
+	SHEAF_SOAK_FOR=$(or $(FOR),3m) go test $(TESTFLAGS) -count=1 -timeout 3h -run 'TestSoak$$' -v ./cmd/sheaf
 
 .PHONY: fuzz
 fuzz: ## Fuzz every decoder for FUZZTIME each.
@@ -263,7 +268,7 @@ SHARDS ?= 100
 .PHONY: scale-test
 scale-test: build envtest-assets $(TOOLS)/kwok ## Measure the operator with SHARDS shards and as many nodes that kwok plays (SHARDS=1000; internal/scaletest/README.md).
 	hack/kube/build.sh kube-scheduler kube-controller-manager
-	SHEAF_SCALE_SHARDS=$(SHARDS) go test -count=1 -timeout 2h -run 'TestScale' -v ./internal/scaletest
+	SHEAF_SCALE_SHARDS=$(SHARDS) go test $(TESTFLAGS) -count=1 -timeout 2h -run 'TestScale' -v ./internal/scaletest
 
 # KUBECONFIG: the cluster to use; without it, one of its own. E2E_FOCUS: words of the scenarios to run.
 E2E_FOCUS ?=

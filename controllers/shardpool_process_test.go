@@ -27,6 +27,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/cli/clitest"
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/workload"
@@ -71,14 +72,13 @@ type processes struct {
 	running map[string]*exec.Cmd // by pod's UID
 }
 
-// newProcesses builds the binary.
+// newProcesses takes the binary of `make build`, or builds one.
 func newProcesses(ctx context.Context) *processes {
 	GinkgoHelper()
 	r := &processes{root: ginkgo.GinkgoT().TempDir(), running: map[string]*exec.Cmd{}}
-	r.binary = filepath.Join(r.root, "sheaf")
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", r.binary, "sheaf.dev/sheaf/cmd/sheaf")
-	output, err := build.CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), "%s", output)
+	dir, err := clitest.Programs(ctx, r.root, "sheaf.dev/sheaf/cmd/sheaf")
+	Expect(err).NotTo(HaveOccurred())
+	r.binary = filepath.Join(dir, "sheaf")
 	DeferCleanup(func() {
 		for pod := range r.running {
 			r.end(pod)

@@ -14,7 +14,7 @@ import (
 var benchBinary string
 
 func TestMain(m *testing.M) {
-	clitest.Main(m, func(dir string) { benchBinary = filepath.Join(dir, "sheaf-bench") }, ".", "../sheaf")
+	clitest.Main(m, func(dir string) { benchBinary = filepath.Join(dir, "sheaf-bench") }, "sheaf.dev/sheaf/cmd/sheaf-bench", "sheaf.dev/sheaf/cmd/sheaf")
 }
 
 // measure runs the program to its end.

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	clitest.Main(m, func(dir string) { sheafBinary = filepath.Join(dir, "sheaf") }, ".")
+	clitest.Main(m, func(dir string) { sheafBinary = filepath.Join(dir, "sheaf") }, "sheaf.dev/sheaf/cmd/sheaf")
 }
 
 type outcome = clitest.Outcome

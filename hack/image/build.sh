@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 : "${IMAGE_PREFIX:?}" "${IMAGE_TAG:?}" "${PLATFORMS:?}" "${VERSION:?}" "${SOURCE_DATE_EPOCH:?}" "${OUT:?}"
 out=$(mkdir -p "$OUT" && cd "$OUT" && pwd)
 
-(cd hack/image && CGO_ENABLED=0 go build -o "$out/.pack" .)
+(cd hack/image && CGO_ENABLED=0 go build -trimpath -o "$out/.pack" .)
 
 pack() { # pack BINARY IMAGE DESCRIPTION
   local binary="$1" image="$2" description="$3" platform file binaries=()

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/cli/clitest"
 )
 
 var (
@@ -105,12 +107,9 @@ func build(t *testing.T) {
 	buildOnce.Do(func() {
 		dir, err := os.MkdirTemp("", "sheaf-bin-")
 		must(t, err)
+		dir, err = clitest.Programs(t.Context(), dir, "sheaf.dev/sheaf/cmd/sheaf")
+		must(t, err)
 		sheafBinary = filepath.Join(dir, "sheaf")
-		cmd := exec.Command("go", "build", "-o", sheafBinary, "sheaf.dev/sheaf/cmd/sheaf")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("building sheaf: %v: %s", err, out)
-		}
 	})
 }
 

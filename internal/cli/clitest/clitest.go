@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -23,21 +24,42 @@ type Outcome struct {
 	Stdout, Stderr string
 }
 
-// Main is a TestMain: it builds the commands of the packages named, static, into a folder that is there while the tests
-// run. set is given that folder first.
+// BinVariable names the folder of the programs that `make build` made, which `make test` sets.
+const BinVariable = "SHEAF_BIN"
+
+// Programs gives the folder that holds the commands of the packages named: that of SHEAF_BIN, or into, where it builds
+// them by the flags of `make build`. A program that SHEAF_BIN lacks is an error.
+func Programs(ctx context.Context, into string, packages ...string) (dir string, err error) {
+	dir = os.Getenv(BinVariable)
+	if dir == "" {
+		build := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", into + string(filepath.Separator)}, packages...)...)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // programs are static, also where the race detector has cgo
+		if out, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("building %v: %w: %s", packages, err, out)
+		}
+		return into, nil
+	}
+	for _, name := range packages {
+		// The cache of test results notes what a test looks at, so that it runs anew where the program has changed.
+		if _, err := os.Stat(filepath.Join(dir, path.Base(name))); err != nil {
+			return "", fmt.Errorf("%s=%s: run `make build`: %w", BinVariable, dir, err)
+		}
+	}
+	return dir, nil
+}
+
+// Main is a TestMain. set is given the folder that holds the commands of the packages named (see Programs).
 func Main(m *testing.M, set func(dir string), packages ...string) {
 	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "sheaf-test-bin-")
+		into, err := os.MkdirTemp("", "sheaf-test-bin-")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer func() { _ = os.RemoveAll(dir) }() // in the folder for temporary files
-		build := exec.CommandContext(context.Background(), "go", append([]string{"build", "-o", dir + string(filepath.Separator)}, packages...)...)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		build.Stderr = os.Stderr
-		if err := build.Run(); err != nil {
-			fmt.Fprintln(os.Stderr, "building", packages, err)
+		defer func() { _ = os.RemoveAll(into) }() // in the folder for temporary files
+		dir, err := Programs(context.Background(), into, packages...)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		set(dir)

@@ -1,0 +1,51 @@
+package bubbletest
+
+import (
+	"io"
+	"testing"
+	"time"
+)
+
+func TestANetworkCarriesBytesInVirtualTime(t *testing.T) {
+	Run(t, func(t *testing.T, network *Net) {
+		listener, err := network.Listen(t.Context(), "10.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := listener.Addr().String()
+		if _, err := network.Listen(t.Context(), at); err == nil {
+			t.Fatal("two listeners have one address")
+		}
+		go func() {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			time.Sleep(time.Hour) // of the bubble: it takes no time
+			_, _ = io.WriteString(conn, "late")
+			_ = conn.Close()
+		}()
+		conn, err := network.Dial(t.Context(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		got, err := io.ReadAll(conn)
+		if err != nil || string(got) != "late" || time.Since(began) != time.Hour {
+			t.Fatalf("%q after %v, %v", got, time.Since(began), err)
+		}
+		if err := listener.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := network.Dial(t.Context(), at); err == nil {
+			t.Fatal("a closed listener takes connections")
+		}
+		again, err := network.Listen(t.Context(), at)
+		if err != nil {
+			t.Fatalf("the address of a closed listener is not free: %v", err)
+		}
+		if err := again.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,80 @@
+// Package soaktest decides what a test does beyond `make test`: in a part of `make soak` it lives through more cases, with
+// seeds drawn at random, and its seeds and counts go into the report of that part.
+//
+// In `make test` and in `.ci/run` each seed is fixed, so that a change is never refused for what another change did.
+package soaktest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+// Variables of the environment, which hack/soak.sh sets.
+const (
+	// Variable is set to anything in a soak.
+	Variable = "SHEAF_SOAK"
+	// SeedVariable is the seed of a run to repeat, a decimal uint64.
+	SeedVariable = "SHEAF_SEED"
+	// ReportVariable names the file to which seeds and counts are appended, a line each.
+	ReportVariable = "SHEAF_SOAK_REPORT"
+)
+
+// Long says that this is a soak: a test lives through as many cases as it has.
+func Long() bool { return os.Getenv(Variable) != "" }
+
+// Only skips a test that loads the whole machine, draws its cases by chance or takes long, unless this is a soak. part
+// is the soak that runs it (log, raft, proc, kube or eco), why is the reason in a few words.
+func Only(t testing.TB, part, why string) {
+	t.Helper()
+	if !Long() {
+		t.Skipf("of make soak-%s: %s", part, why)
+	}
+}
+
+// Seed gives the seed of a test: that of SHEAF_SEED; without it fixed, and in a soak one drawn at random, which is in
+// the report. It fails the test where SHEAF_SEED is no number.
+func Seed(t testing.TB, fixed uint64) uint64 {
+	t.Helper()
+	seed := fixed
+	switch text := os.Getenv(SeedVariable); {
+	case text != "":
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("%s=%q is no seed, such as 77: %v", SeedVariable, text, err)
+		}
+	case Long():
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d; again: %s=%d", seed, SeedVariable, seed)
+	Report(t, "seed", seed)
+	return seed
+}
+
+var reporting sync.Mutex // one line at a time, within this process
+
+// Report appends one figure of a test to the report of the soak. Without a report it does nothing. Safe for concurrent
+// use, also by several processes: a line is one write to a file opened for appending.
+func Report(t testing.TB, what string, figure any) {
+	t.Helper()
+	name := os.Getenv(ReportVariable)
+	if name == "" {
+		return
+	}
+	reporting.Lock()
+	defer reporting.Unlock()
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatalf("the report of the soak: %v", err)
+	}
+	_, err = fmt.Fprintf(f, "%s: %s %v\n", t.Name(), what, figure)
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		t.Fatalf("the report of the soak: %v", err)
+	}
+}

@@ -1,0 +1,55 @@
+package soaktest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestASeedIsFixedOutsideASoak(t *testing.T) {
+	report := filepath.Join(t.TempDir(), "report")
+	t.Setenv(Variable, "")
+	t.Setenv(SeedVariable, "")
+	t.Setenv(ReportVariable, report)
+	if got := Seed(t, 42); got != 42 {
+		t.Fatalf("seed %d, want the fixed one", got)
+	}
+	t.Setenv(SeedVariable, "77")
+	if got := Seed(t, 42); got != 77 {
+		t.Fatalf("seed %d, want that of the environment", got)
+	}
+	t.Setenv(SeedVariable, "")
+	t.Setenv(Variable, "1")
+	if a, b := Seed(t, 42), Seed(t, 42); a == b || a == 42 {
+		t.Fatalf("seeds %d and %d of a soak, want random ones", a, b)
+	}
+	lines, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(lines), t.Name()+": seed "); n != 4 {
+		t.Fatalf("%d seeds in the report, want 4: %s", n, lines)
+	}
+}
+
+func TestOnlySkipsOutsideASoak(t *testing.T) {
+	t.Setenv(Variable, "")
+	skipped := false
+	t.Run("outside", func(t *testing.T) {
+		defer func() { skipped = t.Skipped() }()
+		Only(t, "proc", "it loads the machine")
+	})
+	if !skipped {
+		t.Fatal("a test of the soak ran outside of it")
+	}
+	t.Setenv(Variable, "1")
+	ran := false
+	t.Run("inside", func(t *testing.T) {
+		Only(t, "proc", "it loads the machine")
+		ran = true
+	})
+	if !ran {
+		t.Fatal("a test of the soak was skipped in it")
+	}
+}
