@@ -25,9 +25,9 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # FOCUS=name runs only the tests whose name matches; PKG=./internal/group/... only those packages.
 FOCUS ?=
+PKG   ?=
 # The packages whose tests take longest are begun first, so that none of them runs alone at the end.
-LONGEST := ./controllers ./internal/shard ./cmd/sheaf ./internal/group
-PKG   ?= $(LONGEST) ./...
+LONGEST := ./controllers ./internal/shard ./internal/sim ./internal/group ./...
 # ARGS is handed on by `make run` and `make bench`.
 ARGS  ?=
 # FUZZTIME per decoder in `make fuzz`.
@@ -46,7 +46,8 @@ IMAGE_ENV := IMAGE_PREFIX='$(IMAGE_PREFIX)' IMAGE_TAG='$(IMAGE_TAG)' PLATFORMS='
 TOOLS := bin/tools
 # One variant of the build for programs, images, tests, lint and chaos: what one has compiled serves the others. The race
 # detector alone needs cgo and instruments what it compiles.
-export GOFLAGS := -buildvcs=false -trimpath
+# CI notes how long compilers take (hack/compiletime), which changes nothing of what they make.
+export GOFLAGS := -buildvcs=false -trimpath$(if $(SHEAF_COMPILE_TIMES), -toolexec=$(CURDIR)/bin/tools/compiletime)
 export CGO_ENABLED := 0
 unexport GOBIN
 # How tests are linked: without symbols for a debugger, which takes half of the time. `make lint` vets them.
@@ -72,9 +73,11 @@ run: build ## Start a store, import a real tree, crash it, reload it, report (AR
 
 ##@ Check
 
+# All tests run the programs that `make build` made. A package that is given builds those that it needs itself, so that
+# nothing is linked for tests that run none.
 .PHONY: test
-test: $(TOOLS)/gotestsum envtest-assets ## Run all tests (FOCUS=name, PKG=./internal/group/...).
-	$(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -p 3 -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
+test: $(TOOLS)/gotestsum $(if $(PKG),,build) envtest-assets ## Run all tests (FOCUS=name, PKG=./internal/group/...).
+	FOCUS='$(FOCUS)' TESTFLAGS="$(TESTFLAGS)" $(if $(PKG),,SHEAF_BIN=$(CURDIR)/bin) hack/test.sh $(or $(PKG),$(LONGEST))
 
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
@@ -275,6 +278,11 @@ E2E_FOCUS ?=
 .PHONY: e2e
 e2e: kube-tools ## Run the e2e suite on the cluster of KUBECONFIG, or on one of its own (E2E_FOCUS=words, KEEP=1).
 	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' hack/e2e.sh
+
+# A scenario that fails is tried once more, and printed as FLAKE where it passes then.
+.PHONY: e2e-smoke
+e2e-smoke: kube-tools ## Run its scenarios that are marked smoke, one after another (FOCUS as for e2e).
+	NODES=$(NODES) FOCUS='$(E2E_FOCUS)' PROCS=1 LABELS=smoke FLAKE_ATTEMPTS=2 hack/e2e.sh
 
 ##@ Clean
 

@@ -55,7 +55,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		l.awaitCalls(200)
 	})
 
-	It("lets one of two nodes that are drained at once go, and holds the other back", func() {
+	It("lets one of two nodes that are drained at once go, and holds the other back", smoke, func() {
 		nodes := [2]string{"n2", "n3"}
 		for _, node := range nodes {
 			DeferCleanup(func() { kubectl("uncordon", node) })
@@ -88,7 +88,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		l.check()
 	})
 
-	It("goes on when a node is away with a shard, a gateway and the leading operator, and is redundant again when it is back", func() {
+	It("goes on when a node is away with a shard, a gateway and the leading operator, and is redundant again when it is back", smoke, func() {
 		leader := awaitLeader(operatorImage)
 		if leader.Spec.NodeName == "n1" {
 			By("the operator on another node than etcd leads")

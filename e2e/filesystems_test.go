@@ -14,7 +14,7 @@ import (
 
 // Scenario 2: the file systems that were asked for, made by the kubelet of each node on blank disks.
 var _ = Describe("file systems", func() {
-	It("are made as asked, and status names type, options and source as they are", func() {
+	It("are made as asked, and status names type, options and source as they are", smoke, func() {
 		s := newSpace("filesystems")
 		s.makeStore(s.threeDisks())
 		kinds := []struct{ node, fileSystem, size string }{{"n1", "xfs", "320M"}, {"n2", "btrfs", "160M"}, {"n3", "ext4", "160M"}}

@@ -20,7 +20,7 @@ import (
 )
 
 // Scenario 1: two Helm commands on a cluster that enforces Pod Security "restricted".
-var _ = Describe("installing", Ordered, func() {
+var _ = Describe("installing", Ordered, smoke, func() {
 	const values = `
 store:
   groups: {routing: Hash, count: 16}

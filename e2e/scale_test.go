@@ -157,7 +157,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		l.check()
 	}
 
-	It("grows from three shards to five, which fill themselves", func() {
+	It("grows from three shards to five, which fill themselves", smoke, func() {
 		node := s.pod("main-1-0").Spec.NodeName // so that shard 1 can go: its node keeps another
 		addDisk("e2e-scale", node, 192)
 		for _, other := range []string{"n1", "n2", "n3"} {
@@ -176,7 +176,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		well()
 	})
 
-	It("gives shard 1 away: first its groups, then its set, then its claim as the policy says", func() {
+	It("gives shard 1 away: first its groups, then its set, then its claim as the policy says", smoke, func() {
 		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"deletionPolicy":"Delete"}}`)
 		Expect(s.copiesOn("main-1")).To(BeNumerically(">", 0))
 		kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"shards":4,"remove":[1]}}`)

@@ -75,12 +75,12 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 		return func(s *v1alpha1.TLSStatus) bool { return s.Transport == transport }
 	}
 
-	It("is turned on under load", func() {
+	It("is turned on under load", smoke, func() {
 		change(`{"spec": {"tls": {"mode": "Required"}}}`, 8*time.Minute, speaks(v1alpha1.TransportRequired))
 		s.put("q", 1, "by TLS")
 	})
 
-	It("refuses whoever has no certificate of the store", func() {
+	It("refuses whoever has no certificate of the store", smoke, func() {
 		server := fmt.Sprintf("q-gateway.%s.svc:7600", s.name)
 		o := try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--timeout=5s", "--server", server)
 		Expect(o.err).To(HaveOccurred(), "in plaintext: %v", o)

@@ -13,7 +13,7 @@ import (
 
 // Scenario 3: volumes that are not what was asked for are neither served nor written to.
 var _ = Describe("wrong volumes", func() {
-	It("are never served and never overwritten", func() {
+	It("are never served and never overwritten", smoke, func() {
 		s := newSpace("wrongvolume")
 		ext4 := s.threeDisks()
 		s.makeStore(ext4)

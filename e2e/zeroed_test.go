@@ -50,7 +50,7 @@ func (s *space) servesPart(n int) {
 
 // Scenario 9: a device that lost what was on it is never taken for a new one.
 var _ = Describe("a zeroed device", func() {
-	It("is DiskLost under a running shard and under a stopped one, and never served empty", func() {
+	It("is DiskLost under a running shard and under a stopped one, and never served empty", smoke, func() {
 		s := newSpace("zeroed")
 		class := s.threeDisks()
 		s.makeStore(class)

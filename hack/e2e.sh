@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the e2e suite (e2e/README.md) on the cluster of KUBECONFIG, where the images E2E_IMAGE and E2E_OPERATOR_IMAGE must be, and
 # what they are upgraded to, E2E_NEXT_IMAGE and E2E_NEXT_OPERATOR_IMAGE; by default on a cluster of its own, which it starts, gives
-# the images to, and removes. FOCUS=words runs only matching scenarios, PROCS=n so many at once (3). KEEP=1 leaves that cluster running.
+# the images to, and removes. FOCUS=words runs only matching scenarios, LABELS=smoke those with that label; SKIP=words leaves some
+# out. PROCS=n run at once (3). A scenario that fails is tried FLAKE_ATTEMPTS times in all (1). KEEP=1 leaves that cluster running.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cluster=hack/cluster/cluster
@@ -40,12 +41,14 @@ if [ "$KUBECONFIG" = "$PWD/.cache/cluster/kubeconfig" ]; then
   done
 fi
 # Scenarios call the plugin as people do: `kubectl sheaf`, which kubectl looks for in PATH.
-CGO_ENABLED=0 go build -trimpath -o bin/kubectl-sheaf ./cmd/kubectl-sheaf
+export CGO_ENABLED=0
+go build -trimpath -ldflags '-s -w' -o bin/kubectl-sheaf ./cmd/kubectl-sheaf
 export PATH=$PWD/bin:$PATH
 # Evaluates the chart's alerts on what the operators tell, by Prometheus' own packages, which the main module does not have.
-(cd hack/alerts && go build -trimpath -o ../../bin/alerts-watch ./cmd/alerts-watch)
+(cd hack/alerts && go build -trimpath -ldflags '-s -w' -o ../../bin/alerts-watch ./cmd/alerts-watch)
 most=50m
 [ -z "${E2E_LONG-}" ] || most=4h
 # Each scenario has its own namespace and disks, so some run at once, in processes of Ginkgo's own command. Those marked Serial, which
 # break nodes or the operator, follow one by one.
-go run github.com/onsi/ginkgo/v2/ginkgo run --tags e2e --procs "${PROCS:-3}" --timeout "$most" --no-color -v ${FOCUS:+--focus "$FOCUS"} ./e2e
+go run github.com/onsi/ginkgo/v2/ginkgo run --tags e2e --procs "${PROCS:-3}" --timeout "$most" --no-color -v --flake-attempts "${FLAKE_ATTEMPTS:-1}" \
+  ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LABELS:+--label-filter "$LABELS"} ./e2e

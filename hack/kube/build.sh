@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 pins=$PWD/hack/kube out=$PWD/bin/kube
-export CGO_ENABLED=0 GOWORK=off GOFLAGS=-buildvcs=false
+export CGO_ENABLED=0 GOWORK=off GOFLAGS="${GOFLAGS:--buildvcs=false -trimpath}"
 source hack/ticks.sh
 
 # version FOLDER MODULE: the version that the folder's go.mod pins.
