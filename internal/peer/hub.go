@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,7 +43,9 @@ type Options struct {
 	Credentials func(shard string) credentials.TransportCredentials
 	// SpeaksFor tells whether a connection may speak for a shard; nil: peers are believed, without TLS.
 	SpeaksFor func(ctx context.Context, shard string) bool
-	Logger    *slog.Logger // nil: discards
+	// Dial opens the connection to an address, below TLS; nil: by TCP.
+	Dial   func(ctx context.Context, address string) (net.Conn, error)
+	Logger *slog.Logger // nil: discards
 
 	QueueBytesMax int64 // of messages that wait to be sent to one peer; 0: 64 MiB
 	// FetchBytesPerSecond bounds what FetchGroup sends in all; 0: no limit.
@@ -110,6 +113,7 @@ type Hub struct {
 	count   counters
 	limiter *rate.Limiter // of FetchGroup; nil: no limit
 	number  uint64        // of this process, random
+	zero    time.Time     // of clock
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -137,7 +141,10 @@ type report struct {
 // New makes a hub. Close must follow.
 func New(opts Options) *Hub {
 	opts.setDefaults()
-	h := &Hub{opts: opts, logger: opts.Logger, links: map[string]*link{}, stir: make(chan struct{}, 1), number: rand.Uint64() | 1, fetches: map[*fetching]struct{}{}}
+	h := &Hub{
+		opts: opts, logger: opts.Logger, links: map[string]*link{}, stir: make(chan struct{}, 1), number: rand.Uint64() | 1,
+		fetches: map[*fetching]struct{}{}, zero: time.Now().Add(-1),
+	}
 	if opts.FetchBytesPerSecond > 0 {
 		h.limiter = rate.NewLimiter(rate.Limit(opts.FetchBytesPerSecond), chunkBytesMax)
 	}
@@ -222,7 +229,7 @@ func (h *Hub) Peers() []LinkStats {
 	h.mu.Lock()
 	links := slices.SortedFunc(maps.Values(h.links), func(a, b *link) int { return cmp.Compare(a.shard, b.shard) })
 	out := make([]LinkStats, 0, len(links))
-	now := time.Since(started)
+	now := h.clock()
 	for _, l := range links {
 		heard := max(l.madeAt, time.Duration(l.heardAt.Load()))
 		out = append(out, LinkStats{Shard: l.shard, Alive: l.alive, Silence: max(0, now-heard)})
@@ -284,23 +291,23 @@ func (h *Hub) wake() {
 
 // heard notes that a peer is there.
 func (h *Hub) heard(l *link) {
-	l.heardAt.Store(int64(time.Since(started)))
+	l.heardAt.Store(int64(h.clock()))
 	if l.silent.Load() {
 		h.wake()
 	}
 }
 
-// started is the zero of the clock of links: monotonic.
-var started = time.Now()
+// clock is the time of links, monotonic. It is above 0 from the start on: a link that was heard at 0 never was.
+func (h *Hub) clock() time.Duration { return time.Since(h.zero) }
 
 // monitor tells who is alive and what was lost.
 func (h *Hub) monitor() {
-	seen := looks{last: time.Since(started)}
+	seen := looks{last: h.clock()}
 	tick := time.NewTicker(h.opts.SilenceMax / 8)
 	defer tick.Stop()
 	for {
 		h.tellReports()
-		h.tellAlive(seen.look(time.Since(started), h.opts.SilenceMax/2))
+		h.tellAlive(seen.look(h.clock(), h.opts.SilenceMax/2))
 		select {
 		case <-h.ctx.Done():
 			return
@@ -320,7 +327,7 @@ func (h *Hub) tellReports() {
 	}
 }
 
-// looks are those of a monitor, whose clock is the time since started.
+// looks are those of a monitor, by Hub.clock.
 type looks struct{ last, resumed time.Duration }
 
 // look notes a look, and gives when the process last went on after it was held up itself, which is where no look came
@@ -342,7 +349,7 @@ func (h *Hub) tellAlive(resumed time.Duration) {
 	}
 	var changes []change
 	h.mu.Lock()
-	now := time.Since(started)
+	now := h.clock()
 	for shard, l := range h.links {
 		heard := time.Duration(l.heardAt.Load())
 		if l.begun.Swap(false) && l.alive {

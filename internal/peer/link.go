@@ -37,9 +37,9 @@ type link struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	queue  *queue
-	madeAt time.Duration // since started
+	madeAt time.Duration // by Hub.clock
 
-	heardAt atomic.Int64  // ns since started; 0: never
+	heardAt atomic.Int64  // ns of Hub.clock; 0: never
 	silent  atomic.Bool   // as the monitor last said
 	begun   atomic.Bool   // the peer's process is another one than before; the monitor has not said so yet
 	number  atomic.Uint64 // of the peer's process
@@ -61,7 +61,7 @@ type member struct {
 
 func newLink(h *Hub, shard string) *link {
 	l := &link{
-		hub: h, shard: shard, queue: newQueue(h.opts.QueueBytesMax), madeAt: time.Since(started),
+		hub: h, shard: shard, queue: newQueue(h.opts.QueueBytesMax), madeAt: h.clock(),
 		reported: map[member]struct{}{},
 	}
 	l.silent.Store(true)
@@ -123,7 +123,7 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 	if !ok {
 		return nil, fmt.Errorf("shard %s: no address is known", shard)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, // each attempt looks the name up: a restarted shard has another address
+	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(h.opts.Credentials(shard)),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageMax), grpc.MaxCallSendMsgSize(messageMax)),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -133,7 +133,11 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 		experimental.WithBufferPool(message.Pool), // which clears nothing
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 		grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-shard"),
-	)
+	}
+	if h.opts.Dial != nil {
+		options = append(options, grpc.WithContextDialer(h.opts.Dial))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address, options...) // each attempt looks the name up: a restarted shard has another address
 	if err != nil {
 		return nil, fmt.Errorf("shard %s at %q: %w", shard, address, err)
 	}

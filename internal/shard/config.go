@@ -89,6 +89,10 @@ type Config struct {
 	FS             vfs.FS                // nil: the operating system's
 	// ListenConfig of the gRPC server's socket: what limits floods sets it.
 	ListenConfig net.ListenConfig
+	// Listener opens what the gRPC server accepts connections from, and Dial connects to an address of another shard;
+	// nil: by TCP. Tests have connections in memory.
+	Listener func(ctx context.Context, address string) (net.Listener, error)
+	Dial     func(ctx context.Context, address string) (net.Conn, error)
 	// ServerOptions are added to those of the gRPC server: credentials, traces, seams for tests.
 	ServerOptions []grpc.ServerOption
 	Tracer        trace.Tracer // of spans inside calls that are traced; nil: there are none

@@ -51,7 +51,7 @@ func (c *Config) serverOptions() host.ServerOptions {
 	return host.ServerOptions{
 		Listen: c.Listen, MessageBytesMax: l.MessageBytesMax, StreamsPerConnectionMax: l.StreamsPerConnectionMax, KeepaliveMin: l.KeepaliveMin,
 		ConnectionAgeMax: l.ConnectionAgeMax, ConnectionAgeGrace: l.ConnectionAgeGrace,
-		ListenConfig: c.ListenConfig, Extra: c.ServerOptions,
+		ListenConfig: c.ListenConfig, Listener: c.Listener, Extra: c.ServerOptions,
 	}
 }
 

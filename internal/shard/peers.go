@@ -41,6 +41,7 @@ func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
 		Shard: s.cfg.Name, Store: s.volume.store, Address: s.follower.Address, Deliver: s.peers.deliver, Alive: s.peers.heard, Source: s.peers,
 		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
+		Dial: s.cfg.Dial,
 	})
 }
 

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// ServerOptions of a Server. All but ListenConfig and Extra are required.
+// ServerOptions of a Server. All but ListenConfig, Listener and Extra are required.
 type ServerOptions struct {
 	Listen                  string // host:port; port 0 takes a free one
 	MessageBytesMax         int    // of one message that is decoded
@@ -32,6 +32,8 @@ type ServerOptions struct {
 	ConnectionAgeMax        time.Duration // then clients connect anew; not above 0: never
 	ConnectionAgeGrace      time.Duration // for calls under way when the age is reached
 	ListenConfig            net.ListenConfig
+	// Listener opens what the server accepts connections from; nil: a socket of TCP, by ListenConfig.
+	Listener func(ctx context.Context, address string) (net.Listener, error)
 	// Extra are added to the options of gRPC: credentials, traces, interceptors.
 	Extra []grpc.ServerOption
 }
@@ -76,7 +78,13 @@ func Listen(ctx context.Context, opts *ServerOptions) (*Server, error) {
 }
 
 func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error) {
-	root, err := opts.ListenConfig.Listen(ctx, "tcp", opts.Listen)
+	open := opts.Listener
+	if open == nil {
+		open = func(ctx context.Context, address string) (net.Listener, error) {
+			return opts.ListenConfig.Listen(ctx, "tcp", address)
+		}
+	}
+	root, err := open(ctx, opts.Listen)
 	if err != nil {
 		return nil, err
 	}
