@@ -27,7 +27,7 @@ var floors = []struct {
 	{"the log", []string{"internal/group/...", "internal/journal"}},
 	{"placement and volumes", []string{"internal/placement/...", "internal/volume", "internal/etcd", "internal/routing", "internal/telemetry", "internal/finding", "internal/authority", "internal/certs", "internal/access/...", "internal/quota"}},
 	{"base", []string{
-		"api/...", "internal/vfs", "internal/index", "internal/message", "internal/pause", "internal/atonce", "internal/pulse", "internal/flood", "internal/rotating", "internal/reason", "internal/identity", "internal/units", "internal/cgroup", "internal/loop",
+		"api/...", "internal/vfs", "internal/index", "internal/message", "internal/pause", "internal/atonce", "internal/longlock", "internal/pulse", "internal/flood", "internal/rotating", "internal/reason", "internal/identity", "internal/units", "internal/cgroup", "internal/loop",
 		"internal/loopback", "internal/page", "internal/wipe", "internal/shard/cursor", "internal/bench/result", "internal/floors",
 	}},
 }

@@ -8,6 +8,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/longlock"
 )
 
 // hints reads and writes the hints of sealed segments. Safe for concurrent use.
@@ -17,7 +18,7 @@ type hints struct {
 
 	cache   hintCache
 	writing sync.WaitGroup
-	turn    sync.Mutex // one is written at a time
+	turn    longlock.Mutex // one is written at a time
 }
 
 // writeLater writes the hint of a sealed segment off the hot path. Without it, the next load reads the segment.

@@ -3,7 +3,6 @@ package group
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/longlock"
 )
 
 // Log is the ordered log of a group on disk, with its index in memory. It is the Raft log of the group (storage.go)
@@ -26,9 +26,9 @@ type Log struct {
 	parts
 	editor editor
 
-	changed    signal        // woken when an entry is applied, and when the log is closed
-	received   atomic.Uint64 // how many blobs other replicas have begun to send: in the name of a file until it is whole
-	compacting sync.Mutex    // one Compact or Repair at a time
+	changed    signal         // woken when an entry is applied, and when the log is closed
+	received   atomic.Uint64  // how many blobs other replicas have begun to send: in the name of a file until it is whole
+	compacting longlock.Mutex // one Compact or Repair at a time
 }
 
 // parts are what a log is made of. Each names in its fields what it touches. An operation is handed the parts that it

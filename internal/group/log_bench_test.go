@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func benchLog(b *testing.B, residency Residency, records, size int) *logDriver {
@@ -147,4 +148,40 @@ func BenchmarkLoad(b *testing.B) {
 			b.ReportMetric(b.Elapsed().Seconds()/float64(b.N)*1e9/float64(records), "ns/record")
 		})
 	}
+}
+
+// BenchmarkInMemory appends, syncs and applies one small entry, and gets one, on a disk in memory: what the log itself
+// costs, its locks among it.
+func BenchmarkInMemory(b *testing.B) {
+	data := make([]byte, 100)
+	begin := func(b *testing.B) (d *logDriver, put func(id int64)) {
+		d = newDriver(b, driverOptions(vfstest.NewMem(), Index, 1<<20))
+		b.Cleanup(func() { _ = d.log.Close(false) })
+		vote := uint64(1)
+		return d, func(id int64) {
+			last, commit := d.last(), d.log.AppliedIndex()
+			entries := []*raftpb.Entry{d.entry(last+1, format.Entry{ID: id, Data: data})}
+			ok(b, d.log.Append(&raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &commit}, entries))
+			ok(b, d.log.Sync())
+			ok(b, d.log.Apply(last+1, nil))
+		}
+	}
+	b.Run("put", func(b *testing.B) {
+		_, put := begin(b)
+		for n := int64(0); b.Loop(); n++ {
+			put(n % 100)
+		}
+	})
+	b.Run("get", func(b *testing.B) {
+		d, put := begin(b)
+		for id := range int64(100) {
+			put(id)
+		}
+		opts := GetOptions{Buffer: make([]byte, 0, 1<<10)}
+		for n := int64(0); b.Loop(); n++ {
+			if _, err := d.log.Get(n%100, opts); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

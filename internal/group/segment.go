@@ -12,6 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/group/replay"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/longlock"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -32,7 +33,7 @@ type segment struct {
 	refs    atomic.Int64 // 1 for the list of the log, 1 for each reader; freed at 0
 	retired func()       // called when freed; nil: nothing. Set before the list lets go
 
-	fileMu sync.Mutex
+	fileMu longlock.Mutex
 	file   atomic.Pointer[openFile] // opened at the first read; the active one from its begin
 	cold   *segio.ColdFile          // reads past the page cache; nil: none. Set before the segment is published
 
@@ -59,7 +60,7 @@ type segment struct {
 	requestCount atomic.Int64
 	aged         aged // guarded by state.mu
 
-	checkpointsOnce sync.Mutex
+	checkpointsOnce longlock.Mutex
 	checkpoints     []checkpoint // sparse: where to begin reading for an index; made when first needed
 }
 

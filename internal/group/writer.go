@@ -1,9 +1,8 @@
 package group
 
 import (
-	"sync"
-
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/longlock"
 )
 
 // writer is the end of the log. It appends to the active segment, makes durable what it wrote, seals the segment and
@@ -15,7 +14,7 @@ import (
 type writer struct {
 	// mu is held by whoever changes the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and the swap of
 	// compaction. It guards writer and folder. Taken before state.mu, never while that is held.
-	mu sync.Mutex
+	mu longlock.Mutex
 
 	folder       *folder
 	state        *state

@@ -9,12 +9,12 @@ import (
 	"path"
 	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/longlock"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -68,7 +68,7 @@ type Journal struct {
 	opts   Options
 	logger *slog.Logger
 
-	mu       sync.Mutex // guards what follows
+	mu       longlock.Mutex // guards what follows
 	halves   [2]half
 	current  int // of halves
 	pending  *batch

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/longlock"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -44,8 +45,8 @@ type Set struct {
 	closed  chan struct{}
 	closing sync.Once
 	taking  sync.Mutex
-	looked  sync.Mutex   // one look at a time
-	kept    atomic.Int64 // calls of all tenants that are kept until their turn
+	looked  longlock.Mutex // one look at a time
+	kept    atomic.Int64   // calls of all tenants that are kept until their turn
 }
 
 // tenants never change, but each of them does.

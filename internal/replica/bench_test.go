@@ -22,6 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 const (
@@ -55,9 +56,9 @@ func BenchmarkDurablePut(b *testing.B) {
 		case "raw":
 			rate = rawAppend(b, dir, records, data)
 		case "groups1":
-			rate = durablePut(b, dir, 1, records, data)
+			rate = durablePut(b, vfs.OS{}, dir, 1, records, data)
 		case "groups64":
-			rate = durablePut(b, dir, 64, records, data)
+			rate = durablePut(b, vfs.OS{}, dir, 64, records, data)
 		}
 		ok(b, os.RemoveAll(dir))
 		if round >= 0 {
@@ -130,13 +131,24 @@ func rawAppend(b *testing.B, dir string, records int, data []byte) float64 {
 	})
 }
 
-func durablePut(b *testing.B, dir string, groups, records int, data []byte) float64 {
-	m := newMachine(b, vfs.OS{}, dir)
+// BenchmarkMemoryPut puts small records by 64 writers into 1 and 64 groups on a disk in memory: what a durable write
+// costs beside its disk, with the journal and all locks.
+func BenchmarkMemoryPut(b *testing.B) {
+	for _, groups := range []int{1, 64} {
+		b.Run(fmt.Sprintf("groups=%d", groups), func(b *testing.B) {
+			durablePut(b, vfstest.NewMem(), "/m", groups, b.N, make([]byte, 100))
+		})
+	}
+}
+
+func durablePut(b *testing.B, fs vfs.FS, dir string, groups, records int, data []byte) float64 {
+	m := newMachine(b, fs, dir)
 	members := make([]*member, groups)
 	for i := range members {
 		members[i] = m.open(name(i), nil)
 	}
 	runtime.GC()
+	b.ResetTimer()
 	rate := writers(records, func(w, call int) {
 		one := members[(w*7+call)%groups]
 		if _, err := one.Propose(write{Write{ID: int64(call), Data: data}}).Wait(context.Background()); err != nil {

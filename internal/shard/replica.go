@@ -3,7 +3,6 @@ package shard
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/longlock"
 	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
@@ -28,7 +28,7 @@ type groupReplica struct {
 	// served is nil while the group does not serve.
 	served atomic.Pointer[served]
 	// changing is held while what is served is stopped or replaced.
-	changing sync.Mutex
+	changing longlock.Mutex
 
 	// Of lead alone.
 	changedAt time.Time // of the last membership change asked for here

@@ -11,11 +11,11 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/longlock"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -100,12 +100,12 @@ type Volume struct {
 	logger       *slog.Logger
 	now          func() time.Time
 
-	writing sync.Mutex // of the superblock; guards what follows
-	written Superblock // on disk
-	tried   Superblock // what was to be written last; on disk, perhaps, where that failed
+	writing longlock.Mutex // of the superblock; guards what follows
+	written Superblock     // on disk
+	tried   Superblock     // what was to be written last; on disk, perhaps, where that failed
 
-	mu   sync.Mutex // guards what follows
-	lock io.Closer  // nil: closed
+	mu   longlock.Mutex // guards what follows
+	lock io.Closer      // nil: closed
 	room room
 }
 

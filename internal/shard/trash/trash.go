@@ -13,12 +13,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/longlock"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -44,7 +44,7 @@ type Options struct {
 // Bin is the trash of a volume. Safe for concurrent use.
 type Bin struct {
 	Options
-	deleting sync.Mutex // held while files are deleted
+	deleting longlock.Mutex // held while files are deleted
 }
 
 // Folder is what is in the trash of one replica.
