@@ -1,0 +1,194 @@
+package memetcdtest
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// progressEvery is how often a watch that asked for it, and to which nothing comes, is told how far etcd is. An etcd of
+// internal/etcd has the same.
+const progressEvery = time.Minute
+
+// watchStream is one stream of a client, with its watches. Server.mu guards it but for what a channel carries.
+type watchStream struct {
+	watches map[int64]*watch
+	next    int64               // the number of the next watch
+	out     []*pb.WatchResponse // not sent yet
+
+	ready  chan struct{} // holds one where out has something
+	broken chan struct{} // closed to end the stream
+	once   sync.Once
+}
+
+// watch is one range that is watched.
+type watch struct {
+	id       int64
+	keys     span
+	from     int64 // the first revision of interest
+	previous bool  // with the key as it was before
+	progress bool
+	quiet    bool // nothing was sent since the last time that progress was due
+	hidden   map[mvccpb.Event_EventType]bool
+}
+
+func (w *watchStream) breakOff() { w.once.Do(func() { close(w.broken) }) }
+
+// send needs Server.mu.
+func (w *watchStream) send(answers ...*pb.WatchResponse) {
+	w.out = append(w.out, answers...)
+	select {
+	case w.ready <- struct{}{}:
+	default:
+	}
+}
+
+// tell sends each watch what it is to hear of changes, in one response.
+func (w *watchStream) tell(s *store, changes []change) {
+	for id := range w.next {
+		if watch := w.watches[id]; watch != nil {
+			if events := watch.choose(s, changes); len(events) > 0 {
+				watch.quiet = false
+				w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: id, Events: events})
+			}
+		}
+	}
+}
+
+// choose gives the events that a watch is to hear of.
+func (w *watch) choose(s *store, changes []change) (events []*mvccpb.Event) {
+	for _, c := range changes {
+		at := c.event.Kv.ModRevision
+		if at < w.from || !w.keys.has(c.event.Kv.Key) || w.hidden[c.event.Type] {
+			continue
+		}
+		event := c.event
+		if w.previous && c.before != nil && at-1 >= s.compacted {
+			event = &mvccpb.Event{Type: c.event.Type, Kv: c.event.Kv, PrevKv: c.before}
+		}
+		events = append(events, event)
+	}
+	return events
+}
+
+// Watch implements pb.WatchServer.
+func (s service) Watch(stream pb.Watch_WatchServer) error {
+	w := &watchStream{watches: map[int64]*watch{}, ready: make(chan struct{}, 1), broken: make(chan struct{})}
+	s.mu.Lock()
+	s.streams[w] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.streams, w)
+		s.mu.Unlock()
+	}()
+	received := make(chan error, 1)
+	go func() { received <- s.receive(stream, w) }() // ends with the stream
+	progress := time.NewTicker(progressEvery)
+	defer progress.Stop()
+	for {
+		s.mu.Lock()
+		out := w.out
+		w.out = nil
+		s.mu.Unlock()
+		for _, answer := range out {
+			if err := stream.Send(answer); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-w.ready:
+		case <-progress.C:
+			s.mu.Lock()
+			w.tellProgress(s.data)
+			s.mu.Unlock()
+		case err := <-received:
+			return err
+		case <-w.broken:
+			return status.Error(codes.Unavailable, "the watch was broken by the test")
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
+}
+
+// tellProgress tells the watches to which nothing came since it was called last.
+func (w *watchStream) tellProgress(s *store) {
+	for id := range w.next {
+		if watch := w.watches[id]; watch != nil && watch.progress {
+			if watch.quiet {
+				w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: id})
+			}
+			watch.quiet = true
+		}
+	}
+}
+
+// receive takes requests until the client has no more.
+func (s *Server) receive(stream pb.Watch_WatchServer, w *watchStream) error {
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		header := s.data.header(s.data.revision)
+		switch {
+		case r.GetCreateRequest() != nil:
+			s.data.watch(w, r.GetCreateRequest())
+		case r.GetCancelRequest() != nil:
+			if id := r.GetCancelRequest().WatchId; w.watches[id] != nil {
+				delete(w.watches, id)
+				w.send(&pb.WatchResponse{Header: header, WatchId: id, Canceled: true})
+			}
+		case r.GetProgressRequest() != nil:
+			w.send(&pb.WatchResponse{Header: header, WatchId: clientv3.InvalidWatchID}) // all that was written is in w.out
+		}
+		s.mu.Unlock()
+	}
+}
+
+// watch begins a watch. What was written since its first revision comes in one response, or, where that is forgotten in
+// part, the end of the watch does.
+func (s *store) watch(w *watchStream, r *pb.WatchCreateRequest) {
+	key := r.Key
+	if len(key) == 0 {
+		key = []byte{0}
+	}
+	watch := &watch{id: w.next, keys: spanOf(key, r.RangeEnd), from: r.StartRevision, previous: r.PrevKv, progress: r.ProgressNotify}
+	if !watch.keys.open && len(r.RangeEnd) > 0 && bytes.Compare(key, r.RangeEnd) >= 0 {
+		w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: clientv3.InvalidWatchID, Created: true, Canceled: true,
+			CancelReason: "mvcc: watcher range is empty"})
+		return
+	}
+	watch.hidden = map[mvccpb.Event_EventType]bool{
+		mvccpb.Event_PUT:    slices.Contains(r.Filters, pb.WatchCreateRequest_NOPUT),
+		mvccpb.Event_DELETE: slices.Contains(r.Filters, pb.WatchCreateRequest_NODELETE),
+	}
+	w.next++
+	w.watches[watch.id] = watch
+	w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: watch.id, Created: true})
+	switch {
+	case watch.from == 0:
+		watch.from = s.revision + 1
+	case watch.from < s.compacted:
+		delete(w.watches, watch.id)
+		w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: watch.id, Canceled: true, CompactRevision: s.compacted})
+	default:
+		if events := watch.choose(s, s.log); len(events) > 0 {
+			w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: watch.id, Events: events})
+		}
+	}
+}
