@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
-	"go.uber.org/goleak"
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
@@ -20,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	leaktest.VerifyTestMain(m, goleak.IgnoreAnyFunction("sheaf.dev/sheaf/internal/vfs.(*syncer).complete"))
+	leaktest.VerifyTestMain(m)
 }
 
 const raftID = 1

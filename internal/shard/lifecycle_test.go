@@ -153,7 +153,7 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 	}
 	f.stop()
 	_ = f.conn.Close()
-	leaktest.VerifyNone(t, before, goleak.IgnoreAnyFunction("sheaf.dev/sheaf/internal/vfs.(*syncer).complete"))
+	leaktest.VerifyNone(t, before)
 }
 
 func TestForeignVolumeIsRefused(t *testing.T) {
