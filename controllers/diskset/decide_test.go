@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -356,7 +357,7 @@ func TestANodeThatDoesNotExistIsNamed(t *testing.T) {
 
 // However claims come and go: no disk has two claims, no claim two disks, and nothing bound is taken away.
 func TestDisksAreNeverGivenTwice(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		var disks []v1alpha1.Disk
 		for n := range rapid.IntRange(1, 6).Draw(t, "disks") {
 			disks = append(disks, disk(fmt.Sprintf("n%d", n%3), fmt.Sprintf("d%d", n), fmt.Sprintf("%dGi", 1+n%3)))

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 func certificate(name string) *Caller {
@@ -102,7 +103,7 @@ func TestFirstUseIsToldOnce(t *testing.T) {
 
 // Decisions are those of a reading of the table without any order or index.
 func TestDecisionsAreThoseOfThePlainTable(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 4, -1)
 		var table Table
 		table.Version = 1

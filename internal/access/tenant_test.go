@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 func TestTenantsThatCannotBe(t *testing.T) {
@@ -43,7 +45,7 @@ func TestTenantsThatCannotBe(t *testing.T) {
 
 // What overlaps is found, and nothing else: by comparing each with each.
 func TestOverlapsAreFound(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab-")), 1, 4, -1)
 		var tenants []Tenant
 		for _, prefix := range rapid.SliceOfN(word, 0, 6).Draw(t, "prefixes") {

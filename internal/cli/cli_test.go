@@ -18,10 +18,11 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 func TestParseIDReadsEveryIDInBothWritings(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		id := rapid.Int64().Draw(t, "id")
 		for _, s := range []string{fmt.Sprint(id), fmt.Sprintf("0x%x", uint64(id)), fmt.Sprintf("0X%016X", uint64(id))} {
 			if got, err := ParseID(s); err != nil || got != id {
@@ -32,7 +33,7 @@ func TestParseIDReadsEveryIDInBothWritings(t *testing.T) {
 }
 
 func TestParseNeverPanicsAndRefusesByUsage(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		s := rapid.String().Draw(t, "s")
 		_, err1 := ParseID(s)
 		_, err2 := ParseTimestamp(s)
@@ -162,7 +163,7 @@ func TestWalkVisitsEveryFileOnce(t *testing.T) {
 
 func TestGroupNamesFromFoldersAreValidAndTellFoldersApart(t *testing.T) {
 	allowed := "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		dir := string(rapid.SliceOfN(rapid.Byte(), 1, 255).Draw(t, "dir"))
 		name := groupName(dir)
 		if len(name) < 1 || len(name) > 253 || name[0] == '.' || strings.Trim(name, allowed) != "" {

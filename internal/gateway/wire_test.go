@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // cut splits bytes into buffers at random places.
@@ -44,7 +45,7 @@ func drawPut(t *rapid.T) *recordv1.PutRequest {
 var putFields = fields{key: 1, requestID: 3}
 
 func TestKeyIsReadFromTheBytesOfARequest(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		put := drawPut(t)
 		encoded, err := proto.Marshal(put)
 		if err != nil {
@@ -73,7 +74,7 @@ func TestKeyIsReadFromTheBytesOfARequest(t *testing.T) {
 
 // TestKeyIsReadWhereverItStands: protobuf lets fields come in any order, several times, and among unknown ones.
 func TestKeyIsReadWhereverItStands(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		var encoded []byte
 		for range rapid.IntRange(1, 4).Draw(t, "pieces") {
 			piece, err := proto.Marshal(drawPut(t))
@@ -99,7 +100,7 @@ func TestKeyIsReadWhereverItStands(t *testing.T) {
 }
 
 func TestItemsOfABatchAreForwardedUnchanged(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		message := &recordv1.BatchPutRequest{}
 		for range rapid.IntRange(1, 12).Draw(t, "items") {
 			message.Puts = append(message.Puts, drawPut(t))

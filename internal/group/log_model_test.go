@@ -6,13 +6,14 @@ import (
 
 	"pgregory.net/rapid"
 
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestReloadEqualsTheModel appends, applies, seals and reloads at random, in both residencies in turn: every read
 // equals the model's, before and after.
 func TestReloadEqualsTheModel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	soaktest.Check(t, func(rt *rapid.T) {
 		mem := vfstest.NewMem()
 		w := newWorkload(t, rapid.Uint64().Draw(rt, "seed"), mem, mem, Residency(rapid.IntRange(0, 1).Draw(rt, "residency")))
 		w.opts.SegmentBytes = rapid.Int64Range(1<<10, 16<<10).Draw(rt, "segment bytes")

@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // TestTailIsAList pushes, trims and cuts at random: the tail holds what a list does, and nothing where that is empty.
 func TestTailIsAList(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	soaktest.Check(t, func(rt *rapid.T) {
 		var tail tail
 		first, list := uint64(1), []uint64{}
 		rt.Repeat(map[string]func(*rapid.T){

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 func newTable(tb testing.TB, records int64) *Table {
@@ -23,7 +25,7 @@ func newTable(tb testing.TB, records int64) *Table {
 }
 
 func TestLocPacks(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		ordinal := rapid.Uint32Range(1, OrdinalMax).Draw(t, "ordinal")
 		offset := rapid.Int64Range(0, OffsetMax/8).Draw(t, "offset") * 8
 		length := rapid.Int64Range(0, LengthMax).Draw(t, "length")
@@ -40,7 +42,7 @@ func TestLocPacks(t *testing.T) {
 
 // The table equals a map over any sequence of calls.
 func TestTableEqualsMap(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		table, err := New(rapid.SampledFrom([]int64{0, 1, 5000}).Draw(t, "records"), nil)
 		if err != nil {
 			t.Fatal(err)

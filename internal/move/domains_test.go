@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/move"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // model is what does not change in the worlds of TestEveryStateLeadsToTheTarget.
@@ -259,7 +260,7 @@ func (c *topology) take(t *rapid.T, s *move.State, a move.Action) {
 // are there, whoever leads, and whether one of them never comes. Trying all orders shows that such an order exists; so
 // package placement warns of none.
 func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, true)
 		if n := c.needed(); n != 0 {
 			t.Fatalf("every order shares %d", n)
@@ -278,7 +279,7 @@ func TestNoMembershipOnTheWaySharesADomain(t *testing.T) {
 
 // Where the group or its target shares domains, no more are shared on the way than in the worse of them.
 func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		c := topologies(t, false)
 		most := max(c.shared(c.from), c.shared(c.to))
 		if n := c.needed(); n != most {

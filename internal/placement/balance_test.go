@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 const gib = int64(1) << 30
@@ -115,7 +117,7 @@ func bytesOn(v View) map[string]int64 {
 }
 
 func TestABalancedPlanIsFollowedByNone(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")
 		v := drawStore(t, copies)
 		for _, name := range slices.Sorted(maps.Keys(v.Shards)) {
@@ -153,7 +155,7 @@ func TestABalancedPlanIsFollowedByNone(t *testing.T) {
 // group may move more than once: after 790,000 changes to 400,000 stores at most three times where a group has one
 // copy, six times where it has three, and at most 0.8 of the bytes moved.
 func TestWavesComeToAnEnd(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")
 		v := drawStore(t, copies)
 		policy := Policy{Copies: copies, Moves: true, MovesMax: rapid.IntRange(1, 8).Draw(t, "all"), ShardMovesMax: rapid.IntRange(1, 3).Draw(t, "per shard")}
@@ -233,7 +235,7 @@ func checkLimits(t *rapid.T, v View, running []string, policy Policy) {
 }
 
 func TestANewShardTakesItsPart(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")
 		shards := rapid.IntRange(copies, 12).Draw(t, "shards")
 		v := cluster(shards, rapid.IntRange(20, 40).Draw(t, "groups per shard")*shards, shards)
@@ -263,7 +265,7 @@ func TestANewShardTakesItsPart(t *testing.T) {
 }
 
 func TestADrainMovesOnlyWhatIsThere(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")
 		shards := rapid.IntRange(copies+1, 9).Draw(t, "shards")
 		v := cluster(shards, 20*shards, shards)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // drawView makes a cluster: shards in few domains and in every state, groups new, placed, half-moved, on lost shards.
@@ -65,7 +67,7 @@ func domainOf(v View, shard string) string {
 }
 
 func TestPlanKeepsItsRules(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		v := drawView(t)
 		policy := Policy{Copies: rapid.SampledFrom([]int{1, 3, 5}).Draw(t, "copies"), ShardGroupsMax: rapid.SampledFrom([]int{0, 0, 3}).Draw(t, "max")}
 		targets, unplaced := Plan(v, policy)

@@ -17,6 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // clock stands still but for those who pause.
@@ -387,7 +388,7 @@ func TestEtcdAway(t *testing.T) {
 // In any order of puts, looks, deletes, moves of the lead and ends of shards no more is stored than may be, and in the
 // end all of it can be.
 func TestLedgersHold(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		const limit, records = 10_000, 100
 		shards := []string{"s0", "s1", "s2", "s3"}[:rapid.IntRange(1, 4).Draw(t, "shards")]
 		p := newPlay(access.Quotas{StoredBytes: limit, Records: records}, rapid.IntRange(1, 6).Draw(t, "groups"), shards...)

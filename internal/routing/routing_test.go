@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // TestKeyGolden holds values that may never change: placement on disk depends on them. They were computed apart from
@@ -33,7 +35,7 @@ func TestKeyGolden(t *testing.T) {
 
 // TestKeyIsABijection undoes each step of the mix.
 func TestKeyIsABijection(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		id := rapid.Int64().Draw(t, "id")
 		z := unshift(Key(id), 31) * inverse(0x94d049bb133111eb)
 		z = unshift(z, 27) * inverse(0xbf58476d1ce4e5b9)
@@ -62,7 +64,7 @@ func inverse(a uint64) uint64 {
 }
 
 func TestKeyRangesDivideTheLineEvenly(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		groups := rapid.OneOf(rapid.IntRange(1, 40), rapid.IntRange(1, HashGroupsMax)).Draw(t, "groups")
 		r := Routing{Mode: Hash, Groups: groups}
 		next := new(big.Int)
@@ -85,7 +87,7 @@ func TestKeyRangesDivideTheLineEvenly(t *testing.T) {
 }
 
 func TestGroupOfLiesInItsKeyRange(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		r := Routing{Mode: Hash, Groups: rapid.IntRange(1, HashGroupsMax).Draw(t, "groups")}
 		id := rapid.Int64().Draw(t, "id")
 		g := r.GroupOf(id)

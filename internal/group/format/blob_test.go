@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/group/grouptest"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -30,6 +31,7 @@ func openBlob(t *testing.T, fs vfs.FS, dir string, ref BlobRef) BlobReader {
 }
 
 func TestBlobRoundTripsAtEveryEdgeOfAChunk(t *testing.T) {
+	random := rand.New(rand.NewPCG(soaktest.Seed(t, 1), 0))
 	fs, dir := vfs.OS{}, t.TempDir()
 	for _, size := range []int{0, 1, BlobChunkBytes - 1, BlobChunkBytes, BlobChunkBytes + 1, 3*BlobChunkBytes + 5} {
 		data := grouptest.RandomBytes(uint64(size), size)
@@ -47,7 +49,7 @@ func TestBlobRoundTripsAtEveryEdgeOfAChunk(t *testing.T) {
 			t.Errorf("size %d: %d bytes, %v", size, len(got), err)
 		}
 		for range 20 {
-			offset, length := rand.IntN(size+2), rand.IntN(2*BlobChunkBytes)
+			offset, length := random.IntN(size+2), random.IntN(2*BlobChunkBytes)
 			p := make([]byte, length)
 			n, err := r.ReadAt(p, int64(offset))
 			want := data[min(offset, size):min(offset+length, size)]

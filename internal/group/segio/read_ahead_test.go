@@ -10,23 +10,25 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/grouptest"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
+	random := rand.New(rand.NewPCG(soaktest.Seed(t, 1), 0))
 	for _, size := range []int{1, format.BlockBytes, aheadBytes - 1, aheadBytes, aheadBytes + 1, 7*aheadBytes + 12345} {
 		image := grouptest.RandomBytes(uint64(size), size)
 		r := NewReadAhead(grouptest.AlignedReader{Image: image}, int64(size))
 		var got []byte
 		buffer := make([]byte, 3*format.BlockBytes+2*aheadBytes)
 		for at := int64(0); ; {
-			n, err := r.ReadAt(buffer[:format.BlockBytes*(1+rand.IntN(len(buffer)/format.BlockBytes))], at)
+			n, err := r.ReadAt(buffer[:format.BlockBytes*(1+random.IntN(len(buffer)/format.BlockBytes))], at)
 			got = append(got, buffer[:n]...)
 			at += int64(n)
 			if errors.Is(err, io.EOF) || at%format.BlockBytes != 0 {
 				break
 			}
 			grouptest.Must(t, err)
-			if rand.IntN(4) == 0 { // the rest of a read as it is
+			if random.IntN(4) == 0 { // the rest of a read as it is
 				piece, begin := r.next(at)
 				if piece == nil {
 					break
@@ -39,8 +41,8 @@ func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
 					break
 				}
 			}
-			if rand.IntN(4) == 0 { // another place, and back
-				other := rand.Int64N(int64(size)) &^ (format.BlockBytes - 1)
+			if random.IntN(4) == 0 { // another place, and back
+				other := random.Int64N(int64(size)) &^ (format.BlockBytes - 1)
 				n, err := r.ReadAt(buffer[:format.BlockBytes], other)
 				if want := image[other:min(other+format.BlockBytes, int64(size))]; !bytes.Equal(buffer[:n], want) || err != nil && !errors.Is(err, io.EOF) {
 					t.Fatalf("read at %d: %d bytes, %v", other, n, err)

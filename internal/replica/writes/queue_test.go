@@ -12,6 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica/rules"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // fakeLog is a log of which a test says what it holds.
@@ -364,7 +365,7 @@ func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 // The model of a record is its newest version in the order in which writes were accepted. However storing and applying
 // fall between the writes, each is answered as the model says.
 func TestAnswersAreThoseOfOneOrder(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		l := newLeader(nil)
 		newest, next := map[int64]uint64{}, uint64(100)
 		type expected struct {

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 func requestID(a, b uint64) (id [16]byte) {
@@ -24,7 +25,7 @@ func slotFor(id [16]byte, index uint64, at int64) windowSlot {
 
 // The window behaves like a plain list of the last writes, from which whatever is too old or too many is taken away.
 func TestWindowRemembersTheLastWrites(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		bounds := format.RequestWindow{Writes: rapid.IntRange(1, 40).Draw(t, "writes"), Age: time.Duration(rapid.IntRange(1, 30).Draw(t, "age"))}
 		bounds.AgeMin = time.Duration(rapid.IntRange(0, int(bounds.Age)).Draw(t, "ageMin"))
 		bounds.WritesMax = bounds.Writes + rapid.IntRange(0, 20).Draw(t, "more")
@@ -80,7 +81,7 @@ func TestWindowRemembersTheLastWrites(t *testing.T) {
 
 // What the log gives back after a start comes before what was applied since.
 func TestWindowPutsOlderWritesBefore(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		writes := rapid.IntRange(1, 20).Draw(t, "writes")
 		older, newer := rapid.IntRange(0, 30).Draw(t, "older"), rapid.IntRange(0, 30).Draw(t, "newer")
 		bounds := format.RequestWindow{Writes: writes, WritesMax: 2 * writes, Age: time.Hour}

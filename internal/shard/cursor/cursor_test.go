@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 func TestVersionRoundTrip(t *testing.T) {
@@ -23,7 +25,7 @@ func TestVersionRoundTrip(t *testing.T) {
 	if Version(0) != "" {
 		t.Error("index 0 has a version")
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		index := rapid.Uint64Min(1).Draw(t, "index")
 		if got, err := ParseVersion(Version(index)); err != nil || got != index {
 			t.Fatalf("%d came back as %d, %v", index, got, err)
@@ -40,7 +42,7 @@ func TestVersionHasOneSpelling(t *testing.T) {
 			t.Errorf("%q parses to %d, %v", bad, index, err)
 		}
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		s := rapid.StringOfN(rapid.RuneFrom([]rune(digits+"ilouA-")), 1, 15, -1).Draw(t, "text")
 		if index, err := ParseVersion(s); err == nil && Version(index) != s {
 			t.Fatalf("%q parses to %d, which is spelled %q", s, index, Version(index))
@@ -49,7 +51,7 @@ func TestVersionHasOneSpelling(t *testing.T) {
 }
 
 func TestCursorRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		c := Cursor{
 			Kind:    rapid.SampledFrom([]Kind{Split, Resume}).Draw(t, "kind"),
 			All:     rapid.Bool().Draw(t, "all"),

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -26,7 +27,7 @@ func sectorAt(content []byte, i int) []byte {
 // whole contents since the last sync. After a crash, every sector must be one that the file had since the last sync,
 // and so must the size.
 func TestCrashContentIsFromHistory(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		m := vfstest.NewMem()
 		f, err := m.Create("f")
 		ok(t, err)
@@ -140,7 +141,7 @@ func contentOf(t *rapid.T, m *vfstest.Mem, name string) []byte {
 // TestCrashNamesAreFromHistory does the same with names in two folders. Every file holds its number.
 func TestCrashNamesAreFromHistory(t *testing.T) {
 	names := []string{"a/x", "a/y", "b/x", "b/y"}
-	rapid.Check(t, func(t *rapid.T) {
+	soaktest.Check(t, func(t *rapid.T) {
 		m := vfstest.NewMem()
 		ok(t, m.MkdirAll("a"))
 		ok(t, m.MkdirAll("b"))

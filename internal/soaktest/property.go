@@ -1,0 +1,54 @@
+package soaktest
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+const (
+	fixedSeed = 1 // of properties, outside a soak
+	// checksOfSoak cases of each property are drawn in a soak, where rapid draws 100 by itself.
+	checksOfSoak = 2000
+)
+
+// Check is rapid.Check by a seed of SHEAF_SEED or of -rapid.seed; without one it is fixed, and in a soak drawn at random.
+// A soak draws more cases, and has the seed in its report. Safe for concurrent use.
+func Check(t *testing.T, property func(*rapid.T)) {
+	t.Helper()
+	if err := pinned(); err != nil {
+		t.Fatal(err)
+	}
+	Report(t, "seed", flag.Lookup("rapid.seed").Value)
+	rapid.Check(t, property)
+}
+
+// pinned sets rapid's flags, which are those of the whole process, before the first property is checked.
+var pinned = sync.OnceValue(func() error { return pin(flag.CommandLine) })
+
+func pin(flags *flag.FlagSet) error {
+	given := map[string]bool{}
+	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	if !given["rapid.seed"] {
+		seed := strconv.Itoa(fixedSeed)
+		switch text := os.Getenv(SeedVariable); {
+		case text != "":
+			seed = text
+		case Long():
+			seed = strconv.FormatUint(rand.Uint64(), 10)
+		}
+		if err := flags.Set("rapid.seed", seed); err != nil {
+			return fmt.Errorf("%s=%q is no seed, such as 77: %w", SeedVariable, seed, err)
+		}
+	}
+	if Long() && !given["rapid.checks"] {
+		return flags.Set("rapid.checks", strconv.Itoa(checksOfSoak))
+	}
+	return nil
+}
