@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -421,8 +422,11 @@ func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) er
 var errNoGroup = errors.New("no group") // a crash inside Create, which is not part of the workloads
 
 func TestCrashAtEveryOperation(t *testing.T) {
-	seeds, steps := uint64(6), 40
-	if testing.Short() {
+	seeds, steps := uint64(3), 40
+	switch {
+	case soaktest.Long():
+		seeds = 60
+	case testing.Short():
 		seeds, steps = 1, 18 // make race: each point is slow there, and one goroutine does most of it
 	}
 	var points atomic.Int64

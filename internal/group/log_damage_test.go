@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path"
 	"runtime"
 	"sync"
@@ -16,12 +15,10 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
-
-// soak runs every case instead of a part.
-var soak = os.Getenv("SHEAF_SOAK") != ""
 
 // damageBed is a group of about 64 KiB on a Mem, closed, all of it below the synced mark, with what it holds.
 type damageBed struct {
@@ -311,12 +308,12 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 			places = append(places, place{name, at})
 		}
 	}
-	// One bit of each byte, another one from byte to byte; all of them, half a million loads, in a soak run. That
-	// DecodeFrame notices each bit is shown by the tests of the codec.
-	step := int64(9)
+	// One bit of each fourth byte, another bit from byte to byte; all of them, half a million loads, in `make soak-log`.
+	// That DecodeFrame notices each bit is shown by the tests of the codec.
+	step, lossStep := int64(29), int64(31)
 	switch {
-	case soak:
-		step = 1
+	case soaktest.Long():
+		step, lossStep = 1, 1
 	case testing.Short():
 		step = 149
 	}
@@ -355,7 +352,7 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 		if err := b.judge(l, v, p.name, hit, residency); err != nil {
 			return fmt.Errorf("%s: %w", where, err)
 		}
-		if v.lost > 0 && (soak || i%97 == 0) {
+		if v.lost > 0 && i%lossStep == 0 {
 			accepted.Add(1)
 			if err := b.afterLoss(l, hit); err != nil {
 				return fmt.Errorf("%s: %w", where, err)
@@ -409,10 +406,11 @@ func TestRule4_EveryTruncation(t *testing.T) {
 			cuts = append(cuts, cut{name, size})
 		}
 	}
-	step := int64(3)
-	if soak {
+	step := int64(7)
+	switch {
+	case soaktest.Long():
 		step = 1
-	} else if testing.Short() {
+	case testing.Short():
 		step = 101
 	}
 	each(t, int64(len(cuts))/step, func(i int64) error {
@@ -429,7 +427,7 @@ func TestRule4_EveryTruncation(t *testing.T) {
 		if v.report.Outcome != Damaged {
 			return fmt.Errorf("%s cut to %d bytes, residency %d: outcome %d", c.name, c.size, residency, v.report.Outcome)
 		}
-		if i%31 == 0 {
+		if i%13 == 0 {
 			if err := b.afterLoss(l, b.hit(c.name, c.size, b.sizes[c.name])); err != nil {
 				return fmt.Errorf("%s cut to %d bytes, residency %d: %w", c.name, c.size, residency, err)
 			}
@@ -497,7 +495,7 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 		if v.report.Outcome == Damaged || v.lost > 0 {
 			damaged.Add(1)
 		}
-		if i%7 == 0 || soak {
+		if i%7 == 0 || soaktest.Long() {
 			if err := b.afterLossAny(l, hit); err != nil {
 				return fmt.Errorf("%s: %w", where, err)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/fsck"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -36,8 +37,11 @@ func TestRule6_EveryOperationThatFailsOnceIsSurvived(t *testing.T) {
 			}
 		}
 	}
-	step := int64(1)
-	if testing.Short() {
+	step := int64(5)
+	switch {
+	case soaktest.Long():
+		step = 1
+	case testing.Short():
 		step = 23
 	}
 	var fired atomic.Int64

@@ -15,6 +15,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -192,7 +193,7 @@ func TestRule4_EveryDamageIsRepairedFromATwin(t *testing.T) {
 	}
 	step := int64(127)
 	switch {
-	case soak:
+	case soaktest.Long():
 		step = 1
 	case testing.Short():
 		step = 2999

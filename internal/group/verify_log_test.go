@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/group/replay"
 	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
@@ -25,7 +25,7 @@ import (
 // loads.
 func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 	seeds := uint64(2)
-	if os.Getenv("SHEAF_SOAK") != "" {
+	if soaktest.Long() {
 		seeds = 50
 	}
 	for seed := range seeds {

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -20,39 +18,6 @@ import (
 	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
-
-// TestTheWalksAgree: which entries of a log count after leaders cut it, and what bad bytes may hide of that, is asked
-// by load, reads, verify, the survey of a repair, RepairDir and AcceptLoss. On random logs with cuts, compaction,
-// damage and torn tails they give the same answer, and that of a plain model. SHEAF_WALKS_FIRST and SHEAF_WALKS_SEEDS
-// choose other logs than the first ones: of 100,000 nine differ yet, most of them as Load refuses a log that is hit
-// several times above its commit.
-func TestTheWalksAgree(t *testing.T) {
-	first, seeds := uint64(0), uint64(8000)
-	if testing.Short() {
-		seeds = 400
-	}
-	for name, n := range map[string]*uint64{"SHEAF_WALKS_FIRST": &first, "SHEAF_WALKS_SEEDS": &seeds} {
-		if value := os.Getenv(name); value != "" {
-			var err error
-			*n, err = strconv.ParseUint(value, 10, 64)
-			ok(t, err)
-		}
-	}
-	const parts = 8
-	for part := range uint64(parts) {
-		t.Run(fmt.Sprint(part), func(t *testing.T) {
-			t.Parallel()
-			for seed := first + part; seed < first+seeds; seed += parts {
-				c := newWalkCase(t, seed)
-				c.damage()
-				if err := c.check(); err != nil {
-					t.Errorf("seed %d: %s: %v", seed, c, err)
-				}
-				c.close()
-			}
-		})
-	}
-}
 
 // walkCase is one random log with its damage.
 type walkCase struct {
