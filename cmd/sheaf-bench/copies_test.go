@@ -4,13 +4,15 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // Each part of the benchmark runs to its end at a tiny size, with shards as processes. What it measures then means
-// nothing, so no figure is judged. With SHEAF_SOAK=1 also the parts that take longer.
+// nothing, so no figure is judged. In a soak also the parts that take longer.
 func TestCopiesAreMeasured(t *testing.T) {
 	parts := map[string]int{"put": 8, "move": 2, "move --tls": 6, "quiet": 3}
-	if os.Getenv("SHEAF_SOAK") != "" {
+	if soaktest.Long() {
 		parts["put --tls"], parts["foreground"], parts["read"], parts["etcd"], parts["failover"] = 12, 3, 8, 12, 4
 	}
 	for part, rows := range parts {

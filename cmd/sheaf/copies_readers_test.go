@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // copiesReaders scan, find and watch everything, over and over.
@@ -107,6 +108,7 @@ func (r *copiesReaders) until(is func() bool) {
 // TestReadersSurviveKills kills one shard of three after another while everything is scanned, looked for and watched:
 // no reader fails or misses anything.
 func TestReadersSurviveKills(t *testing.T) {
+	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)
 	s.waitReady()
 	writer := s.client(true)

@@ -19,6 +19,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // copiesStore is etcd, a gateway and three shards as processes of their own; each group has a copy on each shard.
@@ -245,14 +246,11 @@ func (s *copiesStore) waitReady() {
 // TestCopiesSurviveKills kills one shard of three by SIGKILL under load, over and over: no call fails, and nothing that
 // was acknowledged is lost or stale.
 func TestCopiesSurviveKills(t *testing.T) {
+	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)
 	s.waitReady()
 	l := s.load(false, true, false, true, false, true)
-	kills := 6
-	if testing.Short() {
-		kills = 2
-	}
-	for i := range kills {
+	for i := range 60 {
 		l.more(300)
 		name := copiesShards[i%3]
 		s.shards[name].kill()
@@ -276,15 +274,12 @@ func TestCopiesSurviveKills(t *testing.T) {
 // the next one as soon as that goes on: it must not take itself for the leader still, and what it fetches from the next
 // one must not hold it up.
 func TestCopiesSurviveHangs(t *testing.T) {
+	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)
 	s.waitReady()
 	l := s.load(false, true, false, true)
-	hangs := 6
-	if testing.Short() {
-		hangs = 2
-	}
 	l.more(300)
-	for i := range hangs {
+	for i := range 60 {
 		victim := s.shards[copiesShards[i%3]].cmd.Process
 		must(t, victim.Signal(syscall.SIGSTOP))
 		stopped := time.Now()

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // resident is the memory of a process that is in use, in bytes.
@@ -297,6 +298,7 @@ func tooLong(a attacker) (sent int, err error) {
 
 // Whoever floods a gateway, with or without a certificate, costs it bounded memory, and the calls of others go on.
 func TestFloodsAreBounded(t *testing.T) {
+	soaktest.Only(t, "proc", "it floods the machine with connections and frames")
 	d := startFlooded(t)
 	c := d.client
 	for name, run := range floods {

@@ -19,11 +19,11 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 const (
-	hardStarts     = 24
-	hardStartsLong = 1000
+	hardStarts = 1000
 	// hardStartMax is far above any start of a small store: one that takes longer hangs.
 	hardStartMax = 3 * time.Minute
 )
@@ -31,19 +31,14 @@ const (
 // TestHardStartsUnderPressure kills a small store by SIGKILL and starts it again, over and over, while other
 // processes take the processors and sync files, with cold caches where root may drop them, and with the process
 // stopped and continued in turn in a part of the starts. Each start must end ready. One that does not leaves its
-// status, its words and the stacks of its goroutines. 1,000 starts with SHEAF_SOAK=1.
+// status, its words and the stacks of its goroutines.
 func TestHardStartsUnderPressure(t *testing.T) {
-	starts, spinners := hardStarts, runtime.NumCPU()
-	if os.Getenv("SHEAF_SOAK") != "" {
-		starts, spinners = hardStartsLong, 4*runtime.NumCPU()
-	}
-	dir, seed := t.TempDir(), rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	soaktest.Only(t, "proc", "it takes every processor, and drops the page cache of the whole machine")
+	dir, random := t.TempDir(), rand.New(rand.NewPCG(soaktest.Seed(t, 0), 0))
 	p := startDev(t, dir, "--residency", "resident")
-	press(t, spinners)
+	press(t, 4*runtime.NumCPU())
 	var took []time.Duration
-	for n := range starts {
+	for n := range hardStarts {
 		kept := writeUntilKilled(t, p, uint64(n), random)
 		if n%3 == 0 {
 			_ = os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200) // root alone may
@@ -59,6 +54,7 @@ func TestHardStartsUnderPressure(t *testing.T) {
 		}
 	}
 	slices.Sort(took)
+	soaktest.Report(t, "starts", len(took))
 	t.Logf("%d starts: min %.2f s, median %.2f s, max %.2f s", len(took), took[0].Seconds(), took[len(took)/2].Seconds(), took[len(took)-1].Seconds())
 }
 

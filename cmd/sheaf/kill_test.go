@@ -22,34 +22,40 @@ import (
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
-// killsDefault of the test below; SHEAF_KILLS sets another number.
-const killsDefault = 200
+// Kills of the test below; SHEAF_KILLS sets another number. With killsEnough of them writes are cut off on both sides of
+// their commit, wherever the kills come.
+const (
+	killsOfTest = 20
+	killsOfSoak = 10_000
+	killsEnough = 200
+)
 
 // TestKillsAtRandomMoments kills the real process by SIGKILL at random moments and starts it again, over and over, on a
 // few stores side by side. A checker remembers every acknowledgement: after each start everything acknowledged must be
 // there byte for byte, nothing else, and a write that was cut off must be there as a whole or not at all; repeated with
 // its request id it must be stored exactly once.
 func TestKillsAtRandomMoments(t *testing.T) {
-	kills := killsDefault
+	kills := killsOfTest
 	if s := os.Getenv("SHEAF_KILLS"); s != "" {
 		n, err := strconv.Atoi(s)
 		must(t, err)
 		kills = n
-	} else if testing.Short() {
-		kills = 20
+	} else if soaktest.Long() {
+		kills = killsOfSoak
 	}
 	const stores = 2
 	var left atomic.Int64
 	left.Store(int64(kills))
 	counts := &killCounts{by: map[string]int{}}
-	begin := time.Now()
+	begin, seed := time.Now(), soaktest.Seed(t, 0)
 	t.Run("stores", func(t *testing.T) {
 		for i := range stores {
 			t.Run(strconv.Itoa(i), func(t *testing.T) {
 				t.Parallel()
-				k := newKiller(t, uint64(i), counts)
+				k := newKiller(t, seed+uint64(i), counts)
 				for left.Add(-1) >= 0 && !t.Failed() {
 					k.round()
 				}
@@ -66,16 +72,23 @@ func TestKillsAtRandomMoments(t *testing.T) {
 	if total != kills && !t.Failed() {
 		t.Errorf("%d kills, want %d", total, kills)
 	}
-	if kills < killsDefault || t.Failed() {
+	soaktest.Report(t, "kills", total)
+	if kills < killsOfTest || t.Failed() {
 		return
 	}
-	// The faults must have fired: each phase was hit, and writes were cut off on both sides of their commit.
+	// The faults must have fired: each phase was hit, and writes were cut off.
 	for _, phase := range phases {
 		if counts.by[phase] == 0 {
 			t.Errorf("no kill during %s", phase)
 		}
 	}
-	if counts.cut.Load() == 0 || counts.cutStored.Load() == 0 || counts.cutStored.Load() == counts.cut.Load() {
+	if counts.cut.Load() == 0 {
+		t.Error("no write was cut off: the kills came at the wrong moments")
+	}
+	if kills < killsEnough {
+		return
+	}
+	if counts.cutStored.Load() == 0 || counts.cutStored.Load() == counts.cut.Load() {
 		t.Errorf("%d writes were cut off, %d of them stored: the kills came at the wrong moments", counts.cut.Load(), counts.cutStored.Load())
 	}
 }
@@ -149,7 +162,7 @@ func (w *write) data() []byte { return pattern(w.seed, w.size) }
 
 func newKiller(t *testing.T, seed uint64, counts *killCounts) *killer {
 	k := &killer{
-		t: t, random: rand.New(rand.NewPCG(seed, uint64(time.Now().UnixNano()))), counts: counts,
+		t: t, random: rand.New(rand.NewPCG(seed, 6)), counts: counts,
 		dir: filepath.Join(t.TempDir(), "store"), server: freeAddress(t), http: freeAddress(t),
 		tree: t.TempDir(), imported: map[string]string{},
 	}

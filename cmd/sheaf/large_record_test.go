@@ -14,15 +14,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // A large record goes up and down again through the gateway, byte for byte, and nobody holds it in memory: neither the
-// command, nor gateway and shards, which are one process here. 3 GiB with SHEAF_SOAK=1.
+// command, nor gateway and shards, which are one process here.
 func TestLargeRecordThroughTheGatewayInBoundedMemory(t *testing.T) {
-	size, most := int64(300<<20), int64(256<<20)
-	if os.Getenv("SHEAF_SOAK") != "" {
-		size = 3 << 30
-	}
+	soaktest.Only(t, "proc", "it writes gigabytes")
+	size, most := int64(3<<30), int64(256<<20)
 	dir := t.TempDir()
 	name, want := largeFile(t, dir, size)
 	p := startDev(t, t.TempDir(), "--residency", "index")

@@ -9,17 +9,19 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // TestSoak overwrites, deletes and reads records of all sizes, each write under a request id, on a small disk and with
 // little memory, while a thousand readers hang and go away, and shard and gateway are killed and started again, over
 // and over. No call fails, what was acknowledged is there, the kernel ends nobody for want of memory, the disk never
 // fills, and in the end the files take at most 2.2 times what is live and what scans that were cut off may keep, and a
-// segment for each group. SHEAF_SOAK_FOR says for how long (make soak-short: 3 minutes); an hour with SHEAF_SOAK=1.
+// segment for each group. SHEAF_SOAK_FOR says for how long (make soak-short: 3 minutes); in `make soak-proc` an hour.
 func TestSoak(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("SHEAF_SOAK_FOR"))
 	switch {
-	case os.Getenv("SHEAF_SOAK") != "":
+	case soaktest.Long():
 		lasts = time.Hour
 	case err != nil:
 		t.Skip("make soak-short")

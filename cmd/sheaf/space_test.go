@@ -2,7 +2,6 @@ package main
 
 import (
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // groupBytes is what the files of all groups below a folder take, as du counts it.
@@ -33,11 +33,11 @@ func groupBytes(t *testing.T, dir string) (bytes int64) {
 
 // Records of all sizes are overwritten again and again, each write under a request id, with flags as they are but for
 // small segments. The files come back to at most 2.2 times what is live and a segment for each group, and each write of
-// the beginning is still answered as repeated, also by the next process. 2 minutes of it with SHEAF_SOAK=1.
+// the beginning is still answered as repeated, also by the next process. Two minutes of it in `make soak-proc`.
 func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 	const segment, groups = 4 << 20, 2
 	rounds, until := 12, time.Time{}
-	if os.Getenv("SHEAF_SOAK") != "" {
+	if soaktest.Long() {
 		until = time.Now().Add(2 * time.Minute)
 	}
 	dir := t.TempDir()

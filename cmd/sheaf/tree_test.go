@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/internal/cli/clitest"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // strangeTree makes a tree with everything that may stand in one.
@@ -369,12 +370,10 @@ func runUnprivileged(t testing.TB, readable string, args ...string) outcome {
 	return clitest.Run(t, nil, &syscall.Credential{Uid: 65534, Gid: 65534}, args...)
 }
 
-// A large file in the tree must not be held in memory. 5 GiB with SHEAF_SOAK=1.
+// A large file in the tree must not be held in memory.
 func TestImportMemoryIsBoundedWithALargeFile(t *testing.T) {
-	size, most := int64(400<<20), int64(256<<20)
-	if os.Getenv("SHEAF_SOAK") != "" {
-		size = 5 << 30
-	}
+	soaktest.Only(t, "proc", "it reads gigabytes")
+	size, most := int64(5<<30), int64(256<<20)
 	root := t.TempDir()
 	f, err := os.Create(filepath.Join(root, "large"))
 	must(t, err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -318,7 +317,7 @@ func FuzzHashIsBijective(f *testing.F) {
 
 func BenchmarkFill(b *testing.B) {
 	sizes := []int{100_000, 1_000_000}
-	if os.Getenv("SHEAF_SOAK") != "" {
+	if soaktest.Long() {
 		sizes = append(sizes, 10_000_000)
 	}
 	for _, n := range sizes {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"testing"
 
 	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
@@ -34,7 +34,7 @@ func crashData(id int64) string { return fmt.Sprintf("%d:%0*d", id, int(id%97)*1
 // that was not acknowledged is there once or not at all.
 func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 	crashes := 60
-	if os.Getenv("SHEAF_SOAK") != "" {
+	if soaktest.Long() {
 		crashes = 2000
 	}
 	shared := false
