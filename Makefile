@@ -79,10 +79,13 @@ run: build ## Start a store, import a real tree, crash it, reload it, report (AR
 test: $(TOOLS)/gotestsum $(if $(PKG),,build) envtest-assets ## Run all tests (FOCUS=name, PKG=./internal/group/...).
 	FOCUS='$(FOCUS)' TESTFLAGS="$(TESTFLAGS)" $(if $(PKG),,SHEAF_BIN=$(CURDIR)/bin) hack/test.sh $(or $(PKG),$(LONGEST))
 
+# Left out are packages whose short tests start no goroutine, and walks over damage, each case of which is one goroutine's.
+RACE_NOT := /internal/(layouts|demo|floors|scaletest|chaos|powercut|bench|bench/result|group/format)$$
+RACE_SKIP := ^TestRule[46]_Every|^TestTheWalksAgree|^TestInstallRefusesEveryBadByte$$
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
-	CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m $(if $(FOCUS),-run '$(FOCUS)') \
-	  ./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '/internal/(layouts|demo|floors|scaletest|chaos|bench|bench/result)$$')
+	CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
+	  $(if $(FOCUS),-run '$(FOCUS)') -skip '$(RACE_SKIP)' ./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '$(RACE_NOT)')
 
 # The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one
 # that answers by a script.
@@ -125,6 +128,10 @@ chaos: build ## Break real processes in network namespaces under load, as root (
 	hack/kube/build.sh slowdisk
 	SHEAF_CHAOS=required go test $(TESTFLAGS) -count=1 -timeout 3h -run TestChaos -v ./internal/chaos -binary $(CURDIR)/bin/sheaf $(ARGS)
 
+.PHONY: chaos-short
+chaos-short: ## Break them for a minute by a fixed seed: kills, cuts, stops and disks that fail.
+	$(MAKE) --no-print-directory chaos ARGS='-faults kill,cut,stop,disk-error -duration 1m -seed 1 $(ARGS)'
+
 .PHONY: charts-test
 charts-test: $(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/helm-unittest ## Lint and render the charts, check what they render against schemas, run their unit tests.
 	hack/charts/test.sh
@@ -139,10 +146,25 @@ vulncheck: $(TOOLS)/govulncheck ## Fail where code here reaches a known vulnerab
 	@db=$$(cd / && go mod download -json golang.org/x/vulndb@$(VULNDB_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
 	  $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... ./client/... | go run ./hack/vulncheck
 
+# What a command line names goes on to a part of the soak: PKG has a default here.
+SOAK_OF = FOCUS='$(FOCUS)' PKG='$(if $(filter command line environment,$(origin PKG)),$(PKG))'
+
 .PHONY: soak
-soak: $(TOOLS)/gotestsum build ## Run the long versions of the crash, kill, power cut, chaos and property tests.
-	hack/kube/build.sh slowdisk
-	SHEAF_SOAK=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -timeout 6h $(if $(FOCUS),-run '$(FOCUS)') $(PKG)
+soak: ## Run all parts of the soak, one after another; reports are in bin/soak.
+	@failed=; for part in log raft proc kube eco; do $(MAKE) --no-print-directory soak-$$part || failed+=" soak-$$part"; done; \
+	  [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+
+.PHONY: soak-log soak-raft soak-proc soak-kube soak-eco
+soak-log: $(TOOLS)/gotestsum ## Soak the log and the disks below it: every crash, bit and cut, power cuts, fuzzing (FOCUS=name, PKG=./internal/group).
+	$(SOAK_OF) hack/soak.sh log
+soak-raft: $(TOOLS)/gotestsum ## Soak replicas, shards and placement: random seeds of the simulation and of the exploration, every rule.
+	$(SOAK_OF) hack/soak.sh raft
+soak-proc: $(TOOLS)/gotestsum ## Soak processes, as root: chaos, kills, hard starts, floods, memory, small disks, processes that stand still.
+	$(SOAK_OF) hack/soak.sh proc
+soak-kube: $(TOOLS)/gotestsum envtest-assets ## Soak the operator, as root: all of e2e, a thousand shards, each death and pair of edits.
+	$(SOAK_OF) hack/soak.sh kube
+soak-eco: $(TOOLS)/gotestsum ## Soak what stands around it: clients of other languages, layouts, peers, older versions, cold images.
+	$(SOAK_OF) hack/soak.sh eco
 
 .PHONY: soak-short
 soak-short: ## Run three minutes of the soak of a small disk and little memory, with hanging readers and kills, as root (FOR=1h).

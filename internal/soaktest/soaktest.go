@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// Variables of the environment, which hack/soak.sh sets.
+// Variables of the environment, which hack/soak.sh and the gate set.
 const (
 	// Variable is set to anything in a soak.
 	Variable = "SHEAF_SOAK"
@@ -21,6 +21,8 @@ const (
 	SeedVariable = "SHEAF_SEED"
 	// ReportVariable names the file to which seeds and counts are appended, a line each.
 	ReportVariable = "SHEAF_SOAK_REPORT"
+	// NotesVariable names the file to which notes are appended, a line each.
+	NotesVariable = "SHEAF_NOTES"
 )
 
 // Long says that this is a soak: a test lives through as many cases as it has.
@@ -54,27 +56,40 @@ func Seed(t testing.TB, fixed uint64) uint64 {
 	return seed
 }
 
-var reporting sync.Mutex // one line at a time, within this process
-
 // Report appends one figure of a test to the report of the soak. Without a report it does nothing. Safe for concurrent
 // use, also by several processes: a line is one write to a file opened for appending.
 func Report(t testing.TB, what string, figure any) {
 	t.Helper()
-	name := os.Getenv(ReportVariable)
+	appendLine(t, os.Getenv(ReportVariable), fmt.Sprintf("%s: %s %v", t.Name(), what, figure))
+}
+
+// Note tells whoever reads the gate's last lines something that fails no test. It is in the test's log, too.
+func Note(t testing.TB, format string, args ...any) {
+	t.Helper()
+	note := fmt.Sprintf(format, args...)
+	t.Log(note)
+	appendLine(t, os.Getenv(NotesVariable), note)
+}
+
+var appending sync.Mutex // one line at a time, within this process
+
+// appendLine appends a line to a file. Without a name it does nothing.
+func appendLine(t testing.TB, name, line string) {
+	t.Helper()
 	if name == "" {
 		return
 	}
-	reporting.Lock()
-	defer reporting.Unlock()
+	appending.Lock()
+	defer appending.Unlock()
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
-		t.Fatalf("the report of the soak: %v", err)
+		t.Fatalf("cannot tell %q: %v", line, err)
 	}
-	_, err = fmt.Fprintf(f, "%s: %s %v\n", t.Name(), what, figure)
+	_, err = fmt.Fprintln(f, line)
 	if closed := f.Close(); err == nil {
 		err = closed
 	}
 	if err != nil {
-		t.Fatalf("the report of the soak: %v", err)
+		t.Fatalf("cannot tell %q: %v", line, err)
 	}
 }

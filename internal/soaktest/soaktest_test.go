@@ -53,3 +53,15 @@ func TestOnlySkipsOutsideASoak(t *testing.T) {
 		t.Fatal("a test of the soak was skipped in it")
 	}
 }
+
+func TestANoteIsALineOfTheFile(t *testing.T) {
+	notes := filepath.Join(t.TempDir(), "notes")
+	t.Setenv(NotesVariable, "")
+	Note(t, "nobody asks")
+	t.Setenv(NotesVariable, notes)
+	Note(t, "PIN %s", "one")
+	Note(t, "PIN %s", "two")
+	if got, err := os.ReadFile(notes); err != nil || string(got) != "PIN one\nPIN two\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+}

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Runs one part of the soak: what loads the whole machine, draws its cases by chance or takes long. Each step of it runs,
+# whether or not one before it has failed. The report is bin/soak/PART.txt: commit, date and machine, each seed and count
+# that tests tell (internal/soaktest), and of each step whether it passed and how long it took. `make soak-PART` calls it.
+# PKG and FOCUS run the long tests of these packages and names alone; SHEAF_SEED repeats a seed of the report.
+set -u -o pipefail
+cd "$(dirname "$0")/.." || exit
+part=${1-}
+export GOFLAGS=${GOFLAGS--buildvcs=false -trimpath} CGO_ENABLED=${CGO_ENABLED-0}
+export SHEAF_SOAK=$part SHEAF_SOAK_REPORT=$PWD/bin/soak/$part.txt
+failed=0
+
+step() { # step NAME COMMAND...
+  local name="$1" start=$SECONDS word=passed
+  shift
+  printf '\n=== %s\n' "$name"
+  "$@" || { word=FAILED failed=$((failed + 1)); }
+  printf '=== %s: %s after %d s\n' "$name" "$word" $((SECONDS - start)) | tee -a "$SHEAF_SOAK_REPORT"
+}
+
+# suite PACKAGE...: their tests, one package after another, in an order drawn at random.
+suite() {
+  bin/tools/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -vet=off -ldflags '-s -w' \
+    -count=1 -p 1 -shuffle on -timeout 12h ${FOCUS:+-run "$FOCUS"} "$@"
+}
+
+chaos() { # for half an hour, with all faults
+  internal/chaos/packages.sh && hack/kube/build.sh slowdisk &&
+    SHEAF_CHAOS=required go test -vet=off -ldflags '-s -w' -count=1 -timeout 3h -run 'TestChaos$' -v ./internal/chaos -binary "$PWD/bin/sheaf"
+}
+
+soak_log() {
+  step "tests of the log and the disks below it" suite ./internal/group/... ./internal/journal/... ./internal/volume/... \
+    ./internal/vfs/... ./internal/index/... ./internal/powercut/... ./internal/faultdisk/...
+  step "fuzzing, 60 s each decoder" hack/fuzz.sh 60s
+}
+
+soak_raft() {
+  step "tests of replicas, shards and placement" suite ./internal/sim/... ./internal/replica/... ./internal/shard/... ./internal/peer/... \
+    ./internal/placement/... ./internal/move/... ./internal/routing/... ./internal/quota/... ./internal/access/...
+}
+
+soak_proc() {
+  step "make build" make build
+  step "chaos" chaos
+  step "tests of processes" suite ./cmd/sheaf/... ./cmd/sheaf-bench/... ./internal/gateway/... ./internal/dev/... ./internal/flood/... \
+    ./internal/cli/... ./internal/bench/... ./client/...
+  # Virtual time hides what comes of a process that stands still: here it does.
+  for package in ./internal/peer ./internal/pulse ./internal/replica ./internal/gateway ./internal/shard ./client; do
+    step "starved: $package" hack/starve.sh "$package"
+  done
+}
+
+soak_kube() {
+  step "tests of the operator" suite ./controllers/... ./api/... ./internal/workload/... ./internal/operator/...
+  step "make e2e" env E2E_LONG="${E2E_LONG:-10}" make e2e
+  step "make scale-test" make scale-test SHARDS=1000
+}
+
+soak_eco() {
+  step "make test-clients" make test-clients
+  step "make bench-layouts" make bench-layouts
+  step "make bench-peers-test" make bench-peers-test
+  step "make test-versions" make test-versions
+  step "make check-image" make check-image COLD=1
+}
+
+case "$part" in
+  log | raft | proc | kube | eco) ;;
+  *) echo "hack/soak.sh: \"$part\" is no part of the soak: log, raft, proc, kube or eco" >&2; exit 2 ;;
+esac
+mkdir -p bin/soak
+{
+  echo "make soak-$part"
+  echo "commit: $(git rev-parse HEAD)$(git diff --quiet HEAD -- || echo ', with changes that are not committed')"
+  echo "date: $(date -u '+%Y-%m-%d %H:%M:%S UTC')"
+  echo "machine: $(nproc) processors, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(awk '/^MemTotal/ {print int($2 / 1024)}' /proc/meminfo) MiB, Linux $(uname -r)"
+} >"$SHEAF_SOAK_REPORT"
+if [ -n "${PKG-}" ]; then
+  # shellcheck disable=SC2086 # several packages
+  step "tests of $PKG${FOCUS:+, $FOCUS}" suite $PKG
+else
+  soak_"$part"
+fi
+[ $failed -eq 0 ] && word=passed || word="FAILED: $failed steps"
+echo "soak-$part: $word after $SECONDS s" | tee -a "$SHEAF_SOAK_REPORT"
+[ $failed -eq 0 ]
