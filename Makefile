@@ -76,8 +76,17 @@ run: build ## Start a store, import a real tree, crash it, reload it, report (AR
 # All tests run the programs that `make build` made. A package that is given builds those that it needs itself, so that
 # nothing is linked for tests that run none.
 .PHONY: test
-test: $(TOOLS)/gotestsum $(if $(PKG),,build) envtest-assets ## Run all tests (FOCUS=name, PKG=./internal/group/...).
+test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests but those of test-api and of soaks (FOCUS=name, PKG=./internal/group/...).
 	FOCUS='$(FOCUS)' TESTFLAGS="$(TESTFLAGS)" $(if $(PKG),,SHEAF_BIN=$(CURDIR)/bin) hack/test.sh $(or $(PKG),$(LONGEST))
+	@echo 'Not among them: what needs a real API server (make test-api), and what is long or by chance (make soak).'
+
+# The packages with tests that need a real API server are those whose tests import internal/kubetest; internal/scaletest
+# has a target of its own. Their other tests run in `make test`, too.
+API_PKG = $(shell grep -rl --include='*_test.go' 'sheaf/internal/kubetest"' api cmd client controllers internal | xargs dirname | grep -v '/scaletest$$' | sort -u | sed 's|^|./|')
+.PHONY: test-api
+test-api: $(TOOLS)/gotestsum build envtest-assets ## Run the tests that need a real API server (FOCUS=words of specs or a test's name, PKG=./controllers).
+	SHEAF_API=required SHEAF_API_FOCUS='$(FOCUS)' FOCUS='$(if $(FOCUS),$(FOCUS)|TestControllers)' TESTFLAGS="$(TESTFLAGS)" SHEAF_BIN=$(CURDIR)/bin \
+	  hack/test.sh $(or $(PKG),$(API_PKG))
 
 # Left out are packages whose short tests start no goroutine, and walks over damage, each case of which is one goroutine's.
 RACE_NOT := /internal/(layouts|demo|floors|scaletest|chaos|powercut|bench|bench/result|group/format)$$

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kubetest"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // Ginkgo's words. It is not imported with a dot, as Fail is an outcome of steps here.
@@ -45,10 +47,19 @@ var (
 func Cluster() *rest.Config { return envConfig }
 
 func TestControllers(t *testing.T) {
+	suite, reporter := ginkgo.GinkgoConfiguration()
+	if !kubetest.Wanted() {
+		t.Logf("%d specs are skipped", len(ginkgo.PreviewSpecs("controllers").SpecReports))
+	}
+	kubetest.Only(t)
+	if words := os.Getenv(kubetest.FocusVariable); words != "" {
+		suite.FocusStrings = append(suite.FocusStrings, words)
+	}
+	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // of the order of specs
 	RegisterFailHandler(ginkgo.Fail)
 	SetDefaultEventuallyTimeout(time.Minute)
 	SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
-	ginkgo.RunSpecs(t, "controllers")
+	ginkgo.RunSpecs(t, "controllers", suite, reporter)
 }
 
 var _ = ginkgo.BeforeSuite(func(ctx context.Context) {

@@ -8,6 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"sheaf.dev/sheaf/internal/kubetest"
 )
 
 // goodCase is input at the edge of what is allowed.
@@ -95,6 +97,7 @@ var goodCases = []goodCase{
 }
 
 func TestGoodInput(t *testing.T) {
+	kubetest.Only(t)
 	for i, c := range goodCases {
 		t.Run(fmt.Sprintf("%d %s", i, c.kind), func(t *testing.T) {
 			object := build(t, c.kind, c.with)
@@ -116,6 +119,7 @@ func TestGoodInput(t *testing.T) {
 // TestNumbersOfShards: numbers of shards that are there, or were named before, are taken, whatever spec.shards says;
 // others are not.
 func TestNumbersOfShards(t *testing.T) {
+	kubetest.Only(t)
 	pool := create(t, build(t, "ShardPool", fields{"spec/shards": 5, "spec/remove": []int{4}}))
 	apply(t, pool, fields{"status": fields{"observedGeneration": 1, "shards": 3, "serving": 3, "updated": 3, "highestNumber": 12}})
 	pool, err := client("ShardPool").UpdateStatus(t.Context(), pool, metav1.UpdateOptions{})
@@ -168,6 +172,7 @@ func TestNumbersOfShards(t *testing.T) {
 
 // What is changed can be changed back, but for what the docs say is for ever.
 func TestChangeBack(t *testing.T) {
+	kubetest.Only(t)
 	for i, c := range goodCases {
 		if !c.update || i == 0 {
 			continue
@@ -197,6 +202,7 @@ func TestChangeBack(t *testing.T) {
 
 // TestDefaults states what a minimal object means: docs/reference.md and the charts say the same.
 func TestDefaults(t *testing.T) {
+	kubetest.Only(t)
 	want := map[string]string{
 		"RecordStore": `
 groups: {routing: Hash, count: 256}

@@ -2,14 +2,14 @@ package v1alpha1_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
+
+	"sheaf.dev/sheaf/internal/kubetest"
 )
 
 func update(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
@@ -38,6 +38,7 @@ func field(object *unstructured.Unstructured, path ...string) any {
 
 // The status is a subresource: people's updates do not touch it, the operator's do not touch the spec.
 func TestStatusSubresource(t *testing.T) {
+	kubetest.Only(t)
 	for kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			number := "observedGeneration" // that no new object has
@@ -74,6 +75,7 @@ func TestStatusSubresource(t *testing.T) {
 }
 
 func TestScaleSubresource(t *testing.T) {
+	kubetest.Only(t)
 	pool := create(t, build(t, "ShardPool"))
 	kubectl(t, "scale", "shardpool", pool.GetName(), "--replicas=4")
 	got, err := client("ShardPool").Get(context.Background(), pool.GetName(), metav1.GetOptions{})
@@ -101,6 +103,7 @@ func TestScaleSubresource(t *testing.T) {
 
 // kubectl get with short names and the category, and the columns.
 func TestPrinted(t *testing.T) {
+	kubetest.Only(t)
 	want := map[string]struct{ short, header, wide string }{
 		"RecordStore": {"recstore", "NAME READY STATUS AVAILABLE GROUPS SERVING SHARDS LOAD AGE",
 			"NAME READY STATUS AVAILABLE GROUPS SERVING SHARDS LOAD RECORDS COPIES ETCD VERSION AGE"},
@@ -132,6 +135,7 @@ func TestPrinted(t *testing.T) {
 
 // kubectl explain shows the text of the Go types for every field.
 func TestExplain(t *testing.T) {
+	kubetest.Only(t)
 	want := map[string][]string{
 		"recordstore":                                 {"says what is stored", "Spec is what is asked of the store."},
 		"recordstore.spec":                            {"Cannot be changed", "AdoptStoreUID takes up the data of a deleted store"},
@@ -171,17 +175,7 @@ func TestExplain(t *testing.T) {
 // Each field of ours has a description; those of Kubernetes' own types have theirs.
 func TestEveryFieldIsDescribed(t *testing.T) {
 	for kind := range kinds {
-		raw, err := os.ReadFile(filepath.Join(crdFolder, "sheaf.dev_"+kinds[kind].Resource+".yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var crd map[string]any
-		if err := yaml.Unmarshal(raw, &crd); err != nil {
-			t.Fatal(err)
-		}
-		version := crd["spec"].(map[string]any)["versions"].([]any)[0].(map[string]any)
-		root := version["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any)
-		for name, part := range root["properties"].(map[string]any) {
+		for name, part := range crdSchema(t, kind)["properties"].(map[string]any) {
 			if name != "metadata" {
 				described(t, kind+" "+name, part.(map[string]any))
 			}
@@ -205,6 +199,7 @@ func described(t *testing.T, path string, part map[string]any) {
 
 // The samples are accepted as they are, without a warning.
 func TestSamples(t *testing.T) {
+	kubetest.Only(t)
 	files, err := filepath.Glob("../../config/samples/*.yaml")
 	if err != nil || len(files) < 4 {
 		t.Fatalf("%d samples, %v", len(files), err)

@@ -16,7 +16,7 @@ import (
 
 const crdFolder = "../../config/crd/bases"
 
-// Of the API server that all tests of this package share.
+// Of the API server that the tests share which begin with kubetest.Only; without `make test-api` it does not run.
 var (
 	server   *kubetest.Server
 	cluster  dynamic.Interface
@@ -52,6 +52,9 @@ func (w *warningLog) all() []string {
 }
 
 func TestMain(m *testing.M) {
+	if !kubetest.Wanted() {
+		os.Exit(m.Run())
+	}
 	var err error
 	if server, err = kubetest.Start(crdFolder); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/kubetest"
 )
 
 // read is an object as everybody sees it who reads it.
@@ -40,6 +41,7 @@ func conditionsOf(t *testing.T, object *unstructured.Unstructured) map[string]st
 // An object that the operator has not looked at says so: who waits for it (helm --wait, kubectl wait, GitOps) must not
 // take it for one that is as wanted, which kstatus does with an object that has no status.
 func TestANewObjectIsPending(t *testing.T) {
+	kubetest.Only(t)
 	for kind := range kinds {
 		if kind == "Shard" {
 			continue // nobody waits for one: it is made by the operator when it has looked

@@ -1,17 +1,17 @@
 package v1alpha1_test
 
 import (
-	"context"
+	"os"
+	"path/filepath"
 	"sort"
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
 )
 
-// node is one node of a CRD's schema as the API server has it.
+// node is one node of a CRD's schema.
 type node struct {
 	// path has [] for the items of a list and * for the values of a map.
 	path  string
@@ -21,15 +21,18 @@ type node struct {
 	rules []string // messages
 }
 
-// schemaOf lists the nodes of a kind's schema below spec and status, and the rules of the object itself.
-func schemaOf(t *testing.T, kind string) (nodes []node, rootRules []string) {
+// crdSchema is the schema of a kind, as its file has it.
+func crdSchema(t *testing.T, kind string) map[string]any {
 	t.Helper()
-	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	crd, err := cluster.Resource(crds).Get(context.Background(), kinds[kind].Resource+".sheaf.dev", metav1.GetOptions{})
+	raw, err := os.ReadFile(filepath.Join(crdFolder, "sheaf.dev_"+kinds[kind].Resource+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	var crd map[string]any
+	if err := yaml.Unmarshal(raw, &crd); err != nil {
+		t.Fatal(err)
+	}
+	versions, _, err := unstructured.NestedSlice(crd, "spec", "versions")
 	if err != nil || len(versions) != 1 {
 		t.Fatalf("%d versions, %v", len(versions), err)
 	}
@@ -37,6 +40,13 @@ func schemaOf(t *testing.T, kind string) (nodes []node, rootRules []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return root
+}
+
+// schemaOf lists the nodes of a kind's schema below spec and status, and the rules of the object itself.
+func schemaOf(t *testing.T, kind string) (nodes []node, rootRules []string) {
+	t.Helper()
+	root := crdSchema(t, kind)
 	for name, part := range root["properties"].(map[string]any) {
 		if name == "spec" || name == "status" {
 			nodes = walk(nodes, name, part.(map[string]any))

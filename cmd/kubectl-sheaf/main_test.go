@@ -46,6 +46,7 @@ func TestMain(m *testing.M) {
 // newTestApp is the plugin at an API server, in a namespace of its own.
 func newTestApp(t *testing.T, namespace string) (*app, *bytes.Buffer) {
 	t.Helper()
+	kubetest.Only(t)
 	started = true
 	s, err := server()
 	if err != nil {

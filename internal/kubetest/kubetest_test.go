@@ -47,3 +47,20 @@ func TestMissingAssetsSayWhatToDo(t *testing.T) {
 		t.Fatalf("error %v, want what to do", err)
 	}
 }
+
+func TestOnlySkipsOutsideOfTestAPI(t *testing.T) {
+	ran := func(value string) (ran bool) {
+		t.Setenv(Variable, value)
+		t.Run(value, func(t *testing.T) {
+			Only(t)
+			ran = true
+		})
+		return ran
+	}
+	if ran("") || ran("1") {
+		t.Error("a test that needs an API server ran where none is asked for")
+	}
+	if !ran(Required) {
+		t.Error("make test-api skips a test that needs an API server")
+	}
+}
