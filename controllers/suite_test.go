@@ -46,6 +46,11 @@ var (
 // Cluster is how the API server of the tests is reached.
 func Cluster() *rest.Config { return envConfig }
 
+// noteFlakes tells the gate which specs passed at their second attempt.
+var noteFlakes func(report *ginkgo.Report)
+
+var _ = ginkgo.ReportAfterSuite("flakes", func(report ginkgo.Report) { noteFlakes(&report) })
+
 func TestControllers(t *testing.T) {
 	suite, reporter := ginkgo.GinkgoConfiguration()
 	if !kubetest.Wanted() {
@@ -56,6 +61,16 @@ func TestControllers(t *testing.T) {
 		suite.FocusStrings = append(suite.FocusStrings, words)
 	}
 	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // of the order of specs
+	if !soaktest.Long() {
+		suite.FlakeAttempts = 2 // processes of Kubernetes answer in real time
+	}
+	noteFlakes = func(report *ginkgo.Report) {
+		for n := range report.SpecReports {
+			if spec := &report.SpecReports[n]; !spec.Failed() && spec.NumAttempts > 1 {
+				soaktest.Note(t, "FLAKE controllers: %s", spec.FullText())
+			}
+		}
+	}
 	RegisterFailHandler(ginkgo.Fail)
 	SetDefaultEventuallyTimeout(time.Minute)
 	SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
