@@ -5,14 +5,17 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-func TestAllHaveOneKeyOfSeals(t *testing.T) {
-	client := connect(t, etcdtest.Shared(t))
+func TestAllHaveOneKeyOfSeals(t *testing.T) { synctest.Test(t, allHaveOneKeyOfSeals) }
+
+func allHaveOneKeyOfSeals(t *testing.T) {
+	client := memetcdtest.New(t).Client(t)
 	store, other := newStore(t, client), newStore(t, client)
 	keys := make([]string, 8)
 	var all sync.WaitGroup
@@ -37,7 +40,11 @@ func TestAllHaveOneKeyOfSeals(t *testing.T) {
 }
 
 func TestTheTableOfGrantsIsReplacedWhereItIsAsItWasRead(t *testing.T) {
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	synctest.Test(t, theTableOfGrantsIsReplacedWhereItIsAsItWasRead)
+}
+
+func theTableOfGrantsIsReplacedWhereItIsAsItWasRead(t *testing.T) {
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tables := store.WatchAccess(ctx)

@@ -2,6 +2,7 @@ package placement_test
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/uuid"
 
@@ -11,6 +12,10 @@ import (
 // A shard that hears of a freeze in an etcd that was set back must not see it beside what the etcd of before held: by
 // the shards that a view has, it is decided which volumes say what is true.
 func TestAFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
+	synctest.Test(t, aFreezeIsSeenWithTheShardsOfItsOwnEtcd)
+}
+
+func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	ctx := testContext(t)
 	own, client := newBackedUp(t)
 	store := newStore(t, client)
@@ -34,8 +39,8 @@ func TestAFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, ctx, views, "a is gone", func(v placement.View) bool { return len(v.Shards) == 1 })
-	own.Stop()
 	own.Restore(backup)
+	synctest.Wait() // the client has noticed
 	if err := store.Freeze(ctx, "the test", "it was set back"); err != nil {
 		t.Fatal(err)
 	}

@@ -5,25 +5,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
 // newBackedUp is an etcd that can be set back, and a client of it.
-func newBackedUp(t *testing.T) (*etcdtest.Own, *clientv3.Client) {
-	own := etcdtest.NewOwn(t)
-	client, err := etcd.Connect([]string{own.Address})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	return own, client
+func newBackedUp(t *testing.T) (*memetcdtest.Server, *clientv3.Client) {
+	server := memetcdtest.New(t)
+	return server, server.Client(t)
 }
 
 func TestMarks(t *testing.T) {
@@ -52,8 +47,7 @@ func TestMarks(t *testing.T) {
 func TestAnOlderEtcdIsFrozenUntilItIsReconciled(t *testing.T) {
 	for name, grown := range map[string]bool{"its revision is lower": false, "its revision has grown": true} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			setBack(t, grown)
+			synctest.Test(t, func(t *testing.T) { setBack(t, grown) })
 		})
 	}
 }
@@ -95,8 +89,8 @@ func setBack(t *testing.T, grown bool) {
 		t.Fatalf("before: %+v", v)
 	}
 
-	own.Stop()
 	own.Restore(backup)
+	synctest.Wait() // the client has noticed
 	if grown {
 		for {
 			put, err := client.Put(ctx, "somebody/else", "x")
@@ -198,6 +192,10 @@ func setBack(t *testing.T, grown bool) {
 
 // A group that somebody made anew under the name of one that volumes hold is not overwritten: a person decides.
 func TestAGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
+	synctest.Test(t, aGroupThatWasMadeTwiceIsNotReconciled)
+}
+
+func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	ctx := testContext(t)
 	_, client := newBackedUp(t)
 	store, meta := newStore(t, client), namedMeta()
@@ -246,6 +244,10 @@ func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(sha
 
 // A status says since when etcd has not answered, and why it is not followed.
 func TestAStoreTellsWhenEtcdAnsweredLast(t *testing.T) {
+	synctest.Test(t, aStoreTellsWhenEtcdAnsweredLast)
+}
+
+func aStoreTellsWhenEtcdAnsweredLast(t *testing.T) {
 	own, client := newBackedUp(t)
 	ctx, store := testContext(t), newStore(t, client)
 	until := func(what string, is func(silent time.Duration, held string) bool) {
@@ -273,9 +275,9 @@ func TestAStoreTellsWhenEtcdAnsweredLast(t *testing.T) {
 	}
 	first, _ := store.Heard()
 	until("a quiet etcd answers", func(time.Duration, string) bool { last, _ := store.Heard(); return last.After(first) })
-	own.Stop()
+	own.Away()
 	const silent = 3 * time.Second // longer than the time between two questions
 	until("etcd is gone", func(d time.Duration, _ string) bool { return d > silent })
-	own.Start()
+	own.Back()
 	until("etcd is back", func(d time.Duration, _ string) bool { return d < silent })
 }

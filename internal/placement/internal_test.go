@@ -4,38 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 )
 
 func init() { revokePatience = time.Minute }
 
 func ownEtcd(t *testing.T) (*clientv3.Client, context.Context) {
 	t.Helper()
-	server, err := etcd.StartUnsynced(filepath.Join(t.TempDir(), "etcd"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	client, err := server.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	client := memetcdtest.New(t).Client(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	return client, ctx
 }
 
 // TestEveryViewIsOfOneRevision writes pairs of targets in one transaction: no view may show half of one.
-func TestEveryViewIsOfOneRevision(t *testing.T) {
+func TestEveryViewIsOfOneRevision(t *testing.T) { synctest.Test(t, everyViewIsOfOneRevision) }
+
+func everyViewIsOfOneRevision(t *testing.T) {
 	client, ctx := ownEtcd(t)
 	store, err := NewStore(client, "s")
 	if err != nil {
@@ -51,6 +44,7 @@ func TestEveryViewIsOfOneRevision(t *testing.T) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		for n := range rounds {
+			time.Sleep(time.Duration(n%4) * viewSettle / 2) // some views come between, some changes come together
 			shards := []string{fmt.Sprint("s", n)}
 			if err := store.SetTargets(ctx, []Target{{Group: "a", Shards: shards}, {Group: "b", Shards: shards}}); err != nil {
 				t.Error(err)
@@ -85,6 +79,10 @@ func TestEveryViewIsOfOneRevision(t *testing.T) {
 
 // TestAPlannerThatLostItsTermWritesNothing fences with an election key that is gone.
 func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
+	synctest.Test(t, aPlannerThatLostItsTermWritesNothing)
+}
+
+func aPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	client, ctx := ownEtcd(t)
 	store, err := NewStore(client, "s")
 	if err != nil {
@@ -115,6 +113,10 @@ func TestAPlannerThatLostItsTermWritesNothing(t *testing.T) {
 
 // TestListingIsOfOneRevisionOverPages reads more keys than fit a page.
 func TestListingIsOfOneRevisionOverPages(t *testing.T) {
+	synctest.Test(t, listingIsOfOneRevisionOverPages)
+}
+
+func listingIsOfOneRevisionOverPages(t *testing.T) {
 	client, ctx := ownEtcd(t)
 	store, err := NewStore(client, "s")
 	if err != nil {

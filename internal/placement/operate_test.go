@@ -4,18 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"reflect"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
-	"sheaf.dev/sheaf/internal/loopback"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -31,8 +28,10 @@ func register(t *testing.T, store *placement.Store, name string) placement.Shard
 	return shard
 }
 
-func TestPlanOnceByManyAtOnce(t *testing.T) {
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+func TestPlanOnceByManyAtOnce(t *testing.T) { synctest.Test(t, planOnceByManyAtOnce) }
+
+func planOnceByManyAtOnce(t *testing.T) {
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	ctx := testContext(t)
 	meta := hashMeta(200)
 	id := meta.StoreUUID
@@ -84,7 +83,11 @@ func TestPlanOnceByManyAtOnce(t *testing.T) {
 }
 
 func TestShardStatesOutliveRegistrations(t *testing.T) {
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	synctest.Test(t, shardStatesOutliveRegistrations)
+}
+
+func shardStatesOutliveRegistrations(t *testing.T) {
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	ctx := testContext(t)
 	meta := hashMeta(4)
 	id := meta.StoreUUID
@@ -128,30 +131,13 @@ func TestShardStatesOutliveRegistrations(t *testing.T) {
 	}
 }
 
-// freeAddress is one that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	address, err := loopback.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return address
-}
-
 // etcd is stopped, wiped and started empty under a watcher: it keeps its view, follows nothing of another store, and
 // goes on with a higher epoch once placement was rebuilt.
-func TestWatchOverAWipedEtcd(t *testing.T) {
-	dir, address := filepath.Join(t.TempDir(), "etcd"), freeAddress(t)
-	server, err := etcd.StartUnsynced(dir, address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { server.Close() }()
-	client, err := etcd.Connect([]string{address})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+func TestWatchOverAWipedEtcd(t *testing.T) { synctest.Test(t, watchOverAWipedEtcd) }
+
+func watchOverAWipedEtcd(t *testing.T) {
+	server := memetcdtest.New(t)
+	client := server.Client(t)
 	ctx, store := testContext(t), newStore(t, client)
 	meta := hashMeta(3)
 	if _, err := store.InitMeta(ctx, meta); err != nil {
@@ -173,13 +159,8 @@ func TestWatchOverAWipedEtcd(t *testing.T) {
 		last = <-views
 	}
 
-	server.Close()
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	if server, err = etcd.StartUnsynced(dir, address); err != nil {
-		t.Fatal(err)
-	}
+	server.Wipe()
+	synctest.Wait() // the client has noticed
 	if _, err := store.ViewOf(ctx, meta.StoreUUID); !errors.Is(err, placement.ErrPlacementLost) {
 		t.Fatalf("after the wipe: error %v", err)
 	}

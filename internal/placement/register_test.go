@@ -6,20 +6,27 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
 
-// The table that every registry passes, also those that stand in for this one.
+// The table that every registry passes, also those that stand in for this one. It runs on a real etcd, and on the one in
+// memory that the other tests of this package use: what they build on is the same in both.
 func TestRegisterShard(t *testing.T) {
-	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, connect(t, etcdtest.Shared(t))) })
+	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, onEtcd(t)) })
+}
+
+func TestRegisterShardInMemory(t *testing.T) {
+	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, memetcdtest.New(t).Client(t)) })
 }
 
 // What the table cannot show: an etcd that was set back knows less than the volume, whose fault that is not. A volume
@@ -52,8 +59,12 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 // The registration that is made anew after a lease has run out tells the step that the volume is in by then, also to an
 // etcd that was set back to a step between the one at the start and that.
 func TestARegistrationMadeAnewTellsTheLastStep(t *testing.T) {
+	synctest.Test(t, aRegistrationMadeAnewTellsTheLastStep)
+}
+
+func aRegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 	ctx := testContext(t)
-	client := connect(t, etcdtest.Shared(t))
+	client := memetcdtest.New(t).Client(t)
 	store := newStore(t, client)
 	disk := placementtest.NewDisk()
 	p, err := placementtest.Start(ctx, store, &disk, "a", "127.0.0.1:1")
@@ -94,6 +105,7 @@ func TestARegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Fatal("it does not register again")
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	answer, err := client.Get(ctx, volumeKey)
 	if err != nil || len(answer.Kvs) != 1 {
@@ -108,8 +120,12 @@ func TestARegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 // An etcd that was made anew from the volumes knows the step that each is in: an earlier state of one is noticed then,
 // too. A shard that ran on meanwhile, and has told etcd itself, is not set back by what it was asked before.
 func TestARebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
+	synctest.Test(t, aRebuiltEtcdKnowsTheStepsOfVolumes)
+}
+
+func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	ctx := testContext(t)
-	client := connect(t, etcdtest.Shared(t))
+	client := memetcdtest.New(t).Client(t)
 	store := newStore(t, client)
 	mustStart := func(d *placementtest.Disk, name string, want error) *placementtest.Process {
 		t.Helper()
@@ -181,9 +197,12 @@ func TestARebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 
 // Whoever starts on a copy of a live shard's volume has a later generation than that shard, as a restart has.
 func TestRegisterShardRefusesACopyOfALiveVolume(t *testing.T) {
-	t.Parallel()
+	synctest.Test(t, registerShardRefusesACopyOfALiveVolume)
+}
+
+func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -212,9 +231,12 @@ func TestRegisterShardRefusesACopyOfALiveVolume(t *testing.T) {
 // A shard whose lease ran out, and in whose place another has registered meanwhile, is told so; one that etcd merely
 // forgot is not.
 func TestAShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
-	t.Parallel()
+	synctest.Test(t, aShardInWhosePlaceAnotherRegisteredIsTold)
+}
+
+func aShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
 	ctx := testContext(t)
-	client := connect(t, etcdtest.Shared(t))
+	client := memetcdtest.New(t).Client(t)
 	store := newStore(t, client)
 	first := shard("a")
 	told := make(chan error, 1)
@@ -225,7 +247,7 @@ func TestAShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
 	defer stop()
 	key := placement.PrefixDefault + "/" + store.Name() + "/shards/a"
 	registered := func() *mvccpb.KeyValue {
-		for ctx.Err() == nil {
+		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 			answer, err := client.Get(ctx, key)
 			if err != nil {
 				t.Fatal(err)
@@ -277,8 +299,12 @@ func TestAShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
 
 // A volume has one name at a time.
 func TestRegisterShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
+	synctest.Test(t, registerShardRefusesAVolumeThatIsLiveUnderAnotherName)
+}
+
+func registerShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	a := shard("a")
 	stop, err := store.RegisterShard(ctx, a)
 	if err != nil {
@@ -309,8 +335,12 @@ func TestRegisterShardRefusesAVolumeThatIsLiveUnderAnotherName(t *testing.T) {
 }
 
 func TestAnOlderLeaderDoesNotWriteAGroup(t *testing.T) {
+	synctest.Test(t, anOlderLeaderDoesNotWriteAGroup)
+}
+
+func anOlderLeaderDoesNotWriteAGroup(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "g", 0)
 	if _, err := store.PutGroupAsLeader(ctx, g); !errors.Is(err, placement.ErrNoGroup) {
 		t.Fatalf("a group that is not there: error %v", err)

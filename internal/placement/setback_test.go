@@ -2,40 +2,27 @@ package placement_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
 
 // grownSince gives a backup of etcd as it is a while after it was restored and others have written to it: change does
 // that.
-func grownSince(t *testing.T, ctx context.Context, backup, name string, change func(store *placement.Store)) string {
+func grownSince(t *testing.T, backup memetcdtest.Backup, name string, change func(store *placement.Store)) memetcdtest.Backup {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "grown")
-	if err := os.CopyFS(dir, os.DirFS(backup)); err != nil {
-		t.Fatal(err)
-	}
-	server, err := etcd.StartUnsynced(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	client, err := server.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = client.Close() }()
-	store, err := placement.NewStore(client, name)
+	server := memetcdtest.New(t)
+	server.Restore(backup)
+	store, err := placement.NewStore(server.Client(t), name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	change(store)
-	return dir
+	return server.Backup()
 }
 
 // An etcd is set back under a shard that watches its own groups, under one that watches everything, and under a process
@@ -51,8 +38,7 @@ func TestAnOlderEtcdIsNoticedByWhatItHolds(t *testing.T) {
 		"its own group had changed last, and others go on from there":    {1, 0, 40},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			noticed(t, c.mine, c.others, c.grown)
+			synctest.Test(t, func(t *testing.T) { noticed(t, c.mine, c.others, c.grown) })
 		})
 	}
 }
@@ -106,13 +92,13 @@ func noticed(t *testing.T, mine, others, grown int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	older := grownSince(t, ctx, backup, store.Name(), func(store *placement.Store) {
+	older := grownSince(t, backup, store.Name(), func(store *placement.Store) {
 		for range grown {
 			write(store, "third", "a")
 		}
 	})
-	own.Stop()
 	own.Restore(older)
+	synctest.Wait() // the client has noticed
 
 	if _, err := planner.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); err == nil {
 		t.Errorf("it is planned on an older etcd")

@@ -5,33 +5,33 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"reflect"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
-	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
-	"sheaf.dev/sheaf/internal/leaktest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-func connect(t *testing.T, server *etcd.Server) *clientv3.Client {
-	t.Helper()
-	client, err := server.Client()
+// onEtcd makes a client of a real etcd, for the few tests that are about that. All others run in virtual time on one in
+// memory: see memetcdtest.
+func onEtcd(tb testing.TB) *clientv3.Client {
+	tb.Helper()
+	client, err := etcdtest.Shared(tb).Client()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = client.Close() })
+	tb.Cleanup(func() { _ = client.Close() })
 	return client
 }
 
@@ -46,7 +46,7 @@ func newStore(t *testing.T, client *clientv3.Client) *placement.Store {
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -128,9 +128,11 @@ func await(t *testing.T, ctx context.Context, views <-chan placement.View, what 
 	}
 }
 
-func TestInitMetaKeepsTheFirst(t *testing.T) {
+func TestInitMetaKeepsTheFirst(t *testing.T) { synctest.Test(t, initMetaKeepsTheFirst) }
+
+func initMetaKeepsTheFirst(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	if _, err := store.Meta(ctx); !errors.Is(err, placement.ErrNoMeta) {
 		t.Fatalf("Meta of no store: %v", err)
 	}
@@ -148,9 +150,11 @@ func TestInitMetaKeepsTheFirst(t *testing.T) {
 	}
 }
 
-func TestWrongInputIsRefused(t *testing.T) {
+func TestWrongInputIsRefused(t *testing.T) { synctest.Test(t, wrongInputIsRefused) }
+
+func wrongInputIsRefused(t *testing.T) {
 	ctx := testContext(t)
-	client := connect(t, etcdtest.Shared(t))
+	client := memetcdtest.New(t).Client(t)
 	for _, name := range []string{"", "A", "a/b", "-a", ".a"} {
 		if _, err := placement.NewStore(client, name); err == nil {
 			t.Errorf("store name %q was taken", name)
@@ -185,8 +189,12 @@ func TestWrongInputIsRefused(t *testing.T) {
 }
 
 func TestPutGroupWritesOnlyWhatIsUnchanged(t *testing.T) {
+	synctest.Test(t, putGroupWritesOnlyWhatIsUnchanged)
+}
+
+func putGroupWritesOnlyWhatIsUnchanged(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	mustInit(t, ctx, store, namedMeta())
 	g, created, err := store.CreateGroup(ctx, placement.NewGroup(placement.Routing{Mode: placement.Named}, "day", 0))
 	if err != nil || !created || g.Revision == 0 {
@@ -209,9 +217,11 @@ func TestPutGroupWritesOnlyWhatIsUnchanged(t *testing.T) {
 	}
 }
 
-func TestUpdateGroupLosesNoChange(t *testing.T) {
+func TestUpdateGroupLosesNoChange(t *testing.T) { synctest.Test(t, updateGroupLosesNoChange) }
+
+func updateGroupLosesNoChange(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	mustPut(t, ctx, store, placement.NewGroup(placement.Routing{Mode: placement.Named}, "n", 0))
 	var all sync.WaitGroup
 	for range 4 {
@@ -229,9 +239,11 @@ func TestUpdateGroupLosesNoChange(t *testing.T) {
 	}
 }
 
-func TestGroupLimit(t *testing.T) {
+func TestGroupLimit(t *testing.T) { synctest.Test(t, groupLimit) }
+
+func groupLimit(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	named := placement.Routing{Mode: placement.Named}
 	for n := range 3 {
 		if _, created, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, fmt.Sprint("g", n), 0), 3); err != nil || !created {
@@ -247,8 +259,12 @@ func TestGroupLimit(t *testing.T) {
 }
 
 func TestRegisterShardRefusesAnotherVolumeAndAClone(t *testing.T) {
+	synctest.Test(t, registerShardRefusesAnotherVolumeAndAClone)
+}
+
+func registerShardRefusesAnotherVolumeAndAClone(t *testing.T) {
 	ctx := testContext(t)
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	first := shard("a")
 	stop, err := store.RegisterShard(ctx, first)
 	if err != nil {
@@ -281,16 +297,13 @@ func TestRegisterShardRefusesAnotherVolumeAndAClone(t *testing.T) {
 }
 
 func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
-	server := etcdtest.Shared(t) // before, so that its goroutines do not count
-	defer leaktest.VerifyNone(t, goleak.IgnoreCurrent())
+	synctest.Test(t, watchSeesEveryKindOfChangeCoherently)
+}
+
+func watchSeesEveryKindOfChangeCoherently(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	client, err := server.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = client.Close() }()
-	store := newStore(t, client)
+	store := newStore(t, memetcdtest.New(t).Client(t)) // a goroutine that is left keeps the bubble from its end, and fails
 	views := store.Watch(ctx)
 	select {
 	case v := <-views:
@@ -334,15 +347,13 @@ func TestWatchSeesEveryKindOfChangeCoherently(t *testing.T) {
 }
 
 func TestWatchAndRegistrationOutliveEtcd(t *testing.T) {
+	synctest.Test(t, watchAndRegistrationOutliveEtcd)
+}
+
+func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	ctx := testContext(t)
-	dir := filepath.Join(t.TempDir(), "etcd")
-	server, err := etcd.StartUnsynced(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := server.Endpoints()[0]
-	client := connect(t, server)
-	store := newStore(t, client)
+	server := memetcdtest.New(t)
+	store := newStore(t, server.Client(t))
 	meta := namedMeta()
 	mustInit(t, ctx, store, meta)
 	me := shard("a")
@@ -353,27 +364,15 @@ func TestWatchAndRegistrationOutliveEtcd(t *testing.T) {
 	defer stop()
 	views := store.Watch(ctx)
 	await(t, ctx, views, "the shard", func(v placement.View) bool { return v.Shards["a"].Alive })
-	server.Close()
-	if server, err = etcd.StartUnsynced(dir, address); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { server.Close() }) // behind stop, which asks it
-	// Behind the watcher's back: many revisions, then a compaction.
-	second, err := etcd.Connect([]string{address})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = second.Close() }()
+	server.Away()
+	server.Back()
+	// Behind the watcher's back, which has to connect again: many revisions, then a compaction.
+	second := server.Client(t)
+	other := sameStore(t, second, store)
 	for n := range 5 {
-		mustPut(t, ctx, store, placement.NewGroup(meta.Routing, fmt.Sprint("g", n), 0))
+		mustPut(t, ctx, other, placement.NewGroup(meta.Routing, fmt.Sprint("g", n), 0))
 	}
-	answer, err := second.Get(ctx, "x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := second.Compact(ctx, answer.Header.Revision); err != nil {
-		t.Fatal(err)
-	}
+	server.Compact()
 	await(t, ctx, views, "5 groups", func(v placement.View) bool { return len(v.Groups) == 5 })
 	// Take the registration away, as a lease that ran out does: the shard comes back by itself.
 	leases, err := second.Leases(ctx)
@@ -405,14 +404,19 @@ func TestWatchAndRegistrationOutliveEtcd(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Fatal("it does not register again")
 		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	await(t, ctx, views, "the shard back", func(v placement.View) bool { return v.Shards["a"].VolumeUUID == me.VolumeUUID })
 }
 
 func TestPlannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
+	synctest.Test(t, plannerCreatesHashGroupsAndTargetsOnceForSeveral)
+}
+
+func plannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	store := newStore(t, connect(t, etcdtest.Shared(t)))
+	store := newStore(t, memetcdtest.New(t).Client(t))
 	const groups = 250
 	meta := hashMeta(groups)
 	mustInit(t, ctx, store, meta)

@@ -2,16 +2,19 @@ package placement_test
 
 import (
 	"testing"
+	"testing/synctest"
 
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
 // Ledgers of tenants are written in the place of what was read alone, and come with the number of the tenants' groups;
 // a store that is not there has none, and no view sees them.
-func TestLedgersOfTenants(t *testing.T) {
+func TestLedgersOfTenants(t *testing.T) { synctest.Test(t, ledgersOfTenants) }
+
+func ledgersOfTenants(t *testing.T) {
 	ctx := testContext(t)
-	client := connect(t, etcdtest.Shared(t))
+	client := memetcdtest.New(t).Client(t)
 	store := newStore(t, client)
 	put := func(tenant, value string, revision int64, want bool) {
 		t.Helper()

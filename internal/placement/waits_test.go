@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -46,6 +47,10 @@ func (c *captured) has(words string) bool {
 // An old registration that nobody renews and that does not run out, as where etcd does not let leases expire, is not
 // waited for without end.
 func TestARegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
+	synctest.Test(t, aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd)
+}
+
+func aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 	client, ctx := ownEtcd(t)
 	log := capture(t)
 	defer func(before time.Duration) { goneMax = before }(goneMax)
@@ -136,7 +141,9 @@ func (t *slowTxn) Commit() (*clientv3.TxnResponse, error) {
 
 // The first registration of a shard outlasts an etcd whose disk stands still for a while: a start does not end for
 // that.
-func TestAStartOutlastsASlowEtcd(t *testing.T) {
+func TestAStartOutlastsASlowEtcd(t *testing.T) { synctest.Test(t, aStartOutlastsASlowEtcd) }
+
+func aStartOutlastsASlowEtcd(t *testing.T) {
 	client, ctx := ownEtcd(t)
 	store, err := NewStore(client, "s")
 	if err != nil {
@@ -159,7 +166,9 @@ func TestAStartOutlastsASlowEtcd(t *testing.T) {
 }
 
 // A watch that cannot list etcd says so, once, and goes on when it can.
-func TestAWatchThatCannotListSaysSo(t *testing.T) {
+func TestAWatchThatCannotListSaysSo(t *testing.T) { synctest.Test(t, aWatchThatCannotListSaysSo) }
+
+func aWatchThatCannotListSaysSo(t *testing.T) {
 	client, ctx := ownEtcd(t)
 	log := capture(t)
 	defer func(before time.Duration) { sayFailing = before }(sayFailing)

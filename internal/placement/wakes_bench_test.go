@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -23,7 +21,7 @@ const watchersPerConnection = 25
 
 // TestWritesToManyWatchers writes each of many groups once while as many watchers listen: first watches of all groups
 // whose answers are only counted, then shards that follow their own. It prints how long it takes until each has what it
-// listens to. SHEAF_WATCHERS=1000 is the size of a large store.
+// listens to: of a real etcd, in real time. SHEAF_WATCHERS=1000 is the size of a large store.
 func TestWritesToManyWatchers(t *testing.T) {
 	n := 40
 	if words := os.Getenv("SHEAF_WATCHERS"); words != "" {
@@ -32,26 +30,21 @@ func TestWritesToManyWatchers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	server, err := etcd.StartUnsynced(filepath.Join(t.TempDir(), "etcd"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
 
-	store, groups := storeOf(t, ctx, server, n)
-	everything := watchEverything(t, ctx, server, store, n)
+	store, groups := storeOf(t, ctx, n)
+	everything := watchEverything(t, ctx, store, n)
 	began := time.Now()
 	putAll(t, ctx, store, groups)
 	heard := everything()
 	whole := time.Since(began)
 
-	store, groups = storeOf(t, ctx, server, n)
+	store, groups = storeOf(t, ctx, n)
 	followers := make([]*follower, n)
 	for i := range followers {
 		if i%watchersPerConnection == 0 {
-			followers[i] = newFollower(t, ctx, server, store.Name(), fmt.Sprint("s", i))
+			followers[i] = newFollower(t, ctx, onEtcd, store.Name(), fmt.Sprint("s", i))
 		} else {
 			followers[i] = followers[i-1].beside(t, ctx, fmt.Sprint("s", i))
 		}
@@ -84,9 +77,9 @@ func TestWritesToManyWatchers(t *testing.T) {
 }
 
 // storeOf is a store of n groups, each on a shard of its own.
-func storeOf(t *testing.T, ctx context.Context, server *etcd.Server, n int) (*placement.Store, []placement.Group) {
+func storeOf(t *testing.T, ctx context.Context, n int) (*placement.Store, []placement.Group) {
 	t.Helper()
-	store := newStore(t, connect(t, server))
+	store := newStore(t, onEtcd(t))
 	mustInit(t, ctx, store, namedMeta())
 	groups := make([]placement.Group, n)
 	for i := range groups {
@@ -122,14 +115,14 @@ func putAll(t *testing.T, ctx context.Context, store *placement.Store, groups []
 }
 
 // watchEverything begins n watches of all groups of a store. heard waits until each has heard of n writes.
-func watchEverything(t *testing.T, ctx context.Context, server *etcd.Server, store *placement.Store, n int) (heard func() int64) {
+func watchEverything(t *testing.T, ctx context.Context, store *placement.Store, n int) (heard func() int64) {
 	t.Helper()
 	var wait sync.WaitGroup
 	var events atomic.Int64
 	var client *clientv3.Client
 	for i := range n {
 		if i%watchersPerConnection == 0 {
-			client = connect(t, server)
+			client = onEtcd(t)
 		}
 		changes := client.Watch(ctx, "/sheaf/"+store.Name()+"/groups/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 		if created := <-changes; !created.Created {

@@ -12,12 +12,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 )
 
 // wakesRig does random things to a store that has a few shards and groups.
@@ -33,14 +34,11 @@ type wakesRig struct {
 
 func newWakesRig(t *testing.T) *wakesRig {
 	t.Helper()
-	client, err := etcdtest.Shared(t).Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
+	client := memetcdtest.New(t).Client(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	t.Cleanup(cancel)
 	r := &wakesRig{t: t, ctx: ctx, client: client, meta: Meta{StoreUUID: uuid.New(), Routing: Routing{Mode: Named}, Copies: 3}}
+	var err error
 	if r.store, err = NewStore(client, "w-"+uuid.NewString()); err != nil {
 		t.Fatal(err)
 	}
@@ -213,34 +211,38 @@ func (r *wakesRig) wrong() string {
 func TestWakesAreWhatGroupsAndTargetsSay(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			r, dice := newWakesRig(t), rand.New(rand.NewPCG(seed, 18))
-			for n := range r.shards[1:] {
-				stop, err := r.store.RegisterShard(r.ctx, Shard{Name: r.shards[n+1], Address: "127.0.0.1:1", VolumeUUID: uuid.New(), Generation: 1})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer stop()
-			}
-			did := map[string]int{}
-			for range 150 {
-				what, err := r.one(dice)
-				if !passing(err) {
-					t.Fatalf("%s: %v", what, err)
-				}
-				did[strings.Fields(what)[0]]++
-				if wrong := r.wrong(); wrong != "" {
-					t.Fatalf("after %s: %s", what, wrong)
-				}
-			}
-			for range 5 {
-				r.several(dice)
-				if wrong := r.wrong(); wrong != "" {
-					t.Fatalf("after several at a time: %s", wrong)
-				}
-			}
-			t.Log(did)
+			synctest.Test(t, func(t *testing.T) { wakesOfSeed(t, seed) })
 		})
 	}
+}
+
+func wakesOfSeed(t *testing.T, seed uint64) {
+	r, dice := newWakesRig(t), rand.New(rand.NewPCG(seed, 18))
+	for n := range r.shards[1:] {
+		stop, err := r.store.RegisterShard(r.ctx, Shard{Name: r.shards[n+1], Address: "127.0.0.1:1", VolumeUUID: uuid.New(), Generation: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+	}
+	did := map[string]int{}
+	for range 150 {
+		what, err := r.one(dice)
+		if !passing(err) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		did[strings.Fields(what)[0]]++
+		if wrong := r.wrong(); wrong != "" {
+			t.Fatalf("after %s: %s", what, wrong)
+		}
+	}
+	for range 5 {
+		r.several(dice)
+		if wrong := r.wrong(); wrong != "" {
+			t.Fatalf("after several at a time: %s", wrong)
+		}
+	}
+	t.Log(did)
 }
 
 // one is one thing of all that may happen, also to a store that was lost or set back.
@@ -291,6 +293,10 @@ func (r *wakesRig) several(dice *rand.Rand) {
 // to see its groups as they are, and the wakes come to be what groups and targets say; also where the shard that keeps
 // them is gone.
 func TestTheKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
+	synctest.Test(t, theKeeperTellsWhatOlderProgramsWrite)
+}
+
+func theKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
 	r, dice := newWakesRig(t), rand.New(rand.NewPCG(7, 18))
 	for range 40 { // a store that was never written by another
 		if err := r.old(dice); err != nil {

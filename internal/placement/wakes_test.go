@@ -7,12 +7,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -53,29 +53,16 @@ type follower struct {
 }
 
 // newFollower follows etcd as a shard does that has no groups on its volume, and has taken its first view.
-func newFollower(t testing.TB, ctx context.Context, server *etcd.Server, storeName, name string) *follower {
+func newFollower(t testing.TB, ctx context.Context, connect func(testing.TB) *clientv3.Client, storeName, name string) *follower {
 	t.Helper()
-	client, err := server.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
+	client := connect(t)
 	f := &follower{watcher: &countedWatcher{Watcher: client.Watcher}}
 	client.Watcher = f.watcher
+	var err error
 	if f.store, err = placement.NewStore(client, storeName); err != nil {
 		t.Fatal(err)
 	}
 	return f.beside(t, ctx, name)
-}
-
-// newStoreOf is a store by its name, with a connection of its own.
-func newStoreOf(t *testing.T, server *etcd.Server, name string) *placement.Store {
-	t.Helper()
-	store, err := placement.NewStore(connect(t, server), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store
 }
 
 // beside is another shard on the same connection.
@@ -93,10 +80,14 @@ func (f *follower) beside(t testing.TB, ctx context.Context, name string) *follo
 // TestAShardIsNotWokenByWhatIsNotItsOwn counts what etcd delivers to shards while a group is written that is on another
 // shard.
 func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
+	synctest.Test(t, aShardIsNotWokenByWhatIsNotItsOwn)
+}
+
+func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	t.Cleanup(cancel)
-	server := etcdtest.Shared(t)
-	store := newStore(t, connect(t, server))
+	server := memetcdtest.New(t)
+	store := newStore(t, server.Client(t))
 	mustInit(t, ctx, store, namedMeta())
 	const shards, writes = 8, 25
 	var followers []*follower
@@ -109,7 +100,7 @@ func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 		groups = append(groups, g)
 	}
 	for _, g := range groups {
-		followers = append(followers, newFollower(t, ctx, server, store.Name(), g.Members[0].Shard))
+		followers = append(followers, newFollower(t, ctx, server.Client, store.Name(), g.Members[0].Shard))
 	}
 	write := func(g *placement.Group) {
 		t.Helper()
@@ -141,9 +132,13 @@ func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 
 // A shard makes the folder of a group that another shard has by then: it is told of the group, though nothing wakes it.
 func TestAShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
+	synctest.Test(t, aShardIsToldOfAGroupWhoseFolderItHas)
+}
+
+func aShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 	ctx := testContext(t)
-	server := etcdtest.Shared(t)
-	store := newStore(t, connect(t, server))
+	server := memetcdtest.New(t)
+	store := newStore(t, server.Client(t))
 	mustInit(t, ctx, store, namedMeta())
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-a", 0)
 	g.Members = []placement.Member{{Shard: "a", VolumeUUID: uuid.New(), RaftID: 1}}
@@ -169,9 +164,13 @@ func TestAShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 // The folder is made right after the shard has taken its first view, while the follower finds out what is the shard's
 // own.
 func TestAShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
+	synctest.Test(t, aShardIsToldOfAGroupWhoseFolderCameWithItsFirstView)
+}
+
+func aShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	ctx := testContext(t)
-	server := etcdtest.Shared(t)
-	store := newStore(t, connect(t, server))
+	server := memetcdtest.New(t)
+	store := newStore(t, server.Client(t))
 	mustInit(t, ctx, store, namedMeta())
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, "of-a", 0)
 	g.Members = []placement.Member{{Shard: "a", VolumeUUID: uuid.New(), RaftID: 1}}

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
@@ -27,9 +28,13 @@ func led(t *testing.T, ctx context.Context, store *placement.Store, name, shard 
 
 // What a leader's shard tells of a group is in views, where it still leads it and is of a program that tells it so.
 func TestViewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
+	synctest.Test(t, viewsHaveWhatLeadersTellOfTheirGroups)
+}
+
+func viewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	t.Cleanup(cancel)
-	client := connect(t, etcdtest.Shared(t))
+	client := memetcdtest.New(t).Client(t)
 	store := newStore(t, client)
 	if err := store.PutWeights(ctx, "a", map[string]placement.Weight{"g": {Bytes: 1}}); err != nil {
 		t.Fatal(err)
@@ -97,9 +102,11 @@ func TestViewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 }
 
 // Many groups are in several keys: all are told, those that are not led any more are not.
-func TestWeightsOfManyGroups(t *testing.T) {
+func TestWeightsOfManyGroups(t *testing.T) { synctest.Test(t, weightsOfManyGroups) }
+
+func weightsOfManyGroups(t *testing.T) {
 	ctx := testContext(t)
-	client := connect(t, etcdtest.Shared(t))
+	client := memetcdtest.New(t).Client(t)
 	store := newStore(t, client)
 	mustInit(t, ctx, store, namedMeta())
 	for _, n := range []int{3, 2500, 10_000, 1200, 1} {
@@ -148,16 +155,18 @@ func TestWeightsOfManyGroups(t *testing.T) {
 
 // A shard hears of the shards that its groups name, of what is wanted of it, and of nothing else; it is asked for what
 // it does not follow.
-func TestWhatAShardHears(t *testing.T) {
+func TestWhatAShardHears(t *testing.T) { synctest.Test(t, whatAShardHears) }
+
+func whatAShardHears(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	t.Cleanup(cancel)
-	server := etcdtest.Shared(t)
-	store := newStore(t, connect(t, server))
+	server := memetcdtest.New(t)
+	store := newStore(t, server.Client(t))
 	meta := namedMeta()
 	mustInit(t, ctx, store, meta)
 	mine, stray := led(t, ctx, store, "mine", "a"), led(t, ctx, store, "stray", "b")
 	foreign := led(t, ctx, store, "foreign", "b")
-	f := &follower{name: "a", store: newStoreOf(t, server, store.Name())}
+	f := &follower{name: "a", store: sameStore(t, server.Client(t), store)}
 	f.views = f.store.Follow(ctx, placement.Seen{}, placement.Own{Shard: "a", Holds: func(id uuid.UUID) bool { return id == stray.UUID }})
 	first := await(t, ctx, f.views, "everything", func(v placement.View) bool { return len(v.Groups) == 3 })
 	if !first.Own {

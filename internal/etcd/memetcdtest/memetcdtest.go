@@ -17,8 +17,10 @@ package memetcdtest
 
 import (
 	"context"
+	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -48,8 +50,9 @@ type Server struct {
 	network *bubbletest.Net
 	address string
 
-	running sync.Mutex   // guards server, and is held while it starts or stops
-	server  *grpc.Server // nil: it is away
+	running  sync.Mutex   // guards server and listener, and is held while they start or stop
+	server   *grpc.Server // nil: it is away
+	listener net.Listener
 
 	mu      sync.Mutex // guards what follows, and is never held over I/O
 	data    *store
@@ -85,7 +88,8 @@ func On(tb testing.TB, network *bubbletest.Net, address string) *Server {
 // Endpoint is the address, host:port, on the server's network.
 func (s *Server) Endpoint() string { return s.address }
 
-// Client makes a client of its own, which is closed when the test ends. It connects as those of internal/etcd do.
+// Client makes a client of its own, which is closed when the test ends. It connects as those of internal/etcd do. In a
+// bubble, what the test leaves running should end with tb.Context(), which ends before the client is closed.
 func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	tb.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -101,8 +105,20 @@ func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	if err != nil {
 		tb.Fatalf("a client of the etcd in memory: %v", err)
 	}
-	tb.Cleanup(func() { _ = client.Close() })
+	tb.Cleanup(func() {
+		settle()
+		_ = client.Close()
+	})
 	return client
+}
+
+// settle lets what ends with the context of the test come to its end, as far as it takes no time: the test's goroutines
+// give leases back, and close watches, while client and server are still there. In a bubble whose test is over no time
+// passes, so that a goroutine which tries again later would be taken for one that hangs. Outside of a bubble it does
+// nothing.
+func settle() {
+	defer func() { _ = recover() }() // of Wait, where this is no bubble
+	synctest.Wait()
 }
 
 // Away stops the server: connections are cut, and nobody listens. What it holds stays, and no lease runs out.
@@ -126,6 +142,7 @@ func (s *Server) stop() {
 		return
 	}
 	s.server.Stop()
+	_ = s.listener.Close() // where Serve has not begun yet, Stop does not know of it
 	s.server = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +176,7 @@ func (s *Server) start() {
 	pb.RegisterKVServer(server, served)
 	pb.RegisterWatchServer(server, served)
 	pb.RegisterLeaseServer(server, served)
-	s.server = server
+	s.server, s.listener = server, listener
 	go func() { _ = server.Serve(listener) }() // ends with server.Stop
 }
 
