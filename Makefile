@@ -179,6 +179,11 @@ soak-eco: $(TOOLS)/gotestsum ## Soak what stands around it: clients of other lan
 soak-short: ## Run three minutes of the soak of a small disk and little memory, with hanging readers and kills, as root (FOR=1h).
 	SHEAF_SOAK_FOR=$(or $(FOR),3m) go test $(TESTFLAGS) -count=1 -timeout 3h -run 'TestSoak$$' -v ./cmd/sheaf
 
+# MUTANTS are names of hack/mutants/NAME.diff; none means all.
+.PHONY: mutants
+mutants: ## Take back cures one by one, and fail where a test does not notice (MUTANTS="name name", ONLY_CHANGED=1; hack/mutants/README.md).
+	hack/mutants/run.sh $(MUTANTS)
+
 .PHONY: fuzz
 fuzz: ## Fuzz every decoder for FUZZTIME each.
 	hack/fuzz.sh $(FUZZTIME)
