@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,6 +46,30 @@ func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 		})
 	}
 	wait.Wait()
+}
+
+// While the lock that guards the places is held, nobody is told an answer: its place could not be given back yet.
+func TestNobodyIsToldBeforeAPlaceIsFree(t *testing.T) {
+	begun, told := make(chan func(), 1), make(chan error, 1)
+	q := &lookups{
+		ask:   func(string) (placement.View, error) { return placement.View{}, nil },
+		begin: func(answer func()) { begun <- answer },
+	}
+	go func() {
+		_, err := q.find(t.Context(), "elsewhere", 0)
+		told <- err
+	}()
+	answer := <-begun
+	q.mu.Lock()
+	go answer()
+	for range 100_000 { // some of these are turns of the others
+		runtime.Gosched()
+	}
+	early := len(told) > 0
+	q.mu.Unlock()
+	if err := <-told; err != nil || early {
+		t.Errorf("told %v, before its place was free: %v", err, early)
+	}
 }
 
 // A shard answers for groups that it does not follow what etcd says of them now, by one question for all calls; where
