@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/replica/rounds"
 )
 
 // leasing is a group of three whose leader may answer reads by itself.
@@ -119,8 +121,8 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 	})
 }
 
-// The leader's shard was silent for a second, and is back. One member is told so late, when it has answered the leader
-// again; another one, told in time, hears nothing of the leader and would vote for it.
+// The leader's shard was silent for an election timeout. One member is told so late, when it has answered the leader
+// again; another one, told in time, hears nothing of the leader and would vote for the first one.
 func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := leasing(t)
@@ -131,12 +133,13 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 			b, c = c, b // the lower one campaigns first
 		}
 		time.Sleep(time.Second) // all know that it is committed
-		n.isolate(id, true)
-		time.Sleep(time.Second)
-		n.members[c].PeerDown(id)
 		n.isolate(c, true)
-		n.isolate(id, false)
+		time.Sleep(silenceMin)
+		n.members[c].PeerDown(id)
 		n.questions(t, leader)
+		if !leader.Readable() {
+			t.Fatal("the leader has no lease that another one could break")
+		}
 		n.isolate(id, true)
 		n.isolate(c, false)
 		n.members[b].PeerDown(id)
@@ -150,7 +153,8 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 		}
 		begin := time.Now()
 		n.leader(t, id)
-		if took, want := time.Since(begin), time.Second; took > want {
+		// Both may campaign in the same moment, and take turns then.
+		if took, want := time.Since(begin), electionTimeout+2*earlyTicks*rounds.Tick; took > want {
 			t.Errorf("the election took %v behind the lease, want at most %v", took, want)
 		}
 	})
