@@ -51,6 +51,7 @@ func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 	}
 	f.put(101, data(101, 400_000))
 	f.holds(101, data(101, 400_000))
+	f.put(102, data(102, 1_000_000)) // more than what is left for Gets
 	stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
 	if err == nil {
 		_, err = stream.Recv()
