@@ -1,0 +1,87 @@
+package floors
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// inBubbles are the packages whose tests run in virtual time, on disks and networks in memory (internal/bubbletest).
+var inBubbles = []string{
+	"client", "internal/dev", "internal/gateway", "internal/group", "internal/index", "internal/journal", "internal/move", "internal/peer",
+	"internal/placement", "internal/replica", "internal/shard", "internal/sim",
+}
+
+// outside are files of these packages that stand outside of bubbles, and what they need. A file that is new here says in
+// a comment, too, why it cannot be in one.
+var outside = map[string]string{}
+
+var (
+	// realTime waits; within a bubble it takes none.
+	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(`)
+	// realThings are those that no bubble holds.
+	realThings = regexp.MustCompile(`\bnet\.Listen\(|\bnet\.ListenConfig\b|\.TempDir\(|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)
+	bubble     = regexp.MustCompile(`\bsynctest\.|\bbubbletest\.|\binBubble\(`)
+)
+
+// refused says why a test file may not be as it is; empty: it may.
+func refused(source string) string {
+	switch {
+	case realThings.MatchString(source):
+		return "opens a listener, a folder or an etcd of the machine (" + realThings.FindString(source) + "...)"
+	case realTime.MatchString(source) && !bubble.MatchString(source):
+		return "waits for real time (" + realTime.FindString(source) + "...)"
+	}
+	return ""
+}
+
+func TestTestsStayInVirtualTime(t *testing.T) {
+	unused := map[string]bool{}
+	for name := range outside {
+		unused[name] = true
+	}
+	for _, pkg := range inBubbles {
+		files, err := filepath.Glob(filepath.Join("..", "..", pkg, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(files) == 0 {
+			t.Errorf("%s has no tests", pkg)
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := strings.TrimPrefix(filepath.ToSlash(file), "../../")
+			why := refused(string(source))
+			if why != "" && outside[name] == "" {
+				t.Errorf("%s %s: tests of %s run in bubbles, see \"Rules for chance\" in CONTRIBUTING.md; what cannot says so, and is listed here", name, why, pkg)
+			}
+			if why != "" {
+				delete(unused, name)
+			}
+		}
+	}
+	for name := range unused {
+		t.Errorf("%s is listed as outside of bubbles, and may be in one: take it off the list", name)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for source, want := range map[string]bool{
+		"time.Sleep(time.Second)":                                       true,
+		"synctest.Test(t, f); time.Sleep(time.Second)":                  false,
+		"inBubble(t, f)\n<-time.After(1)":                               false,
+		"bubbletest.Run(t, f); l, err := net.Listen(\"tcp\", address)":  true,
+		"dir := t.TempDir()":                                            true,
+		"vfstest.NewMem()":                                              false,
+		"placement.NewStore(etcdtest.Shared(t), name); synctest.Wait()": true,
+	} {
+		if got := refused(source) != ""; got != want {
+			t.Errorf("refused %v, want %v: %s", got, want, source)
+		}
+	}
+}
