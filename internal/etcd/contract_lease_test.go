@@ -128,8 +128,9 @@ var rowsOfLeases = []row{
 		}
 		for i, want := range []string{"a=2", "b=1"} {
 			event := ended.Events[i]
+			before := event.PrevKv
 			is(e, "an event", event.Type, clientv3.EventTypeDelete)
-			is(e, "before", e.found(&clientv3.GetResponse{Kvs: append([]*kv(nil), event.PrevKv)}), want)
+			is(e, "before", fmt.Sprintf("%s=%s", before.GetKey(), before.GetValue()), e.prefix+want)
 			is(e, "its revision", event.Kv.ModRevision, ended.Header.Revision)
 		}
 		is(e, "what is left", e.found(e.get("", clientv3.WithPrefix())), "c=3")

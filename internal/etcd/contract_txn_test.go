@@ -51,7 +51,8 @@ var rowsOfTransactions = []row{
 			clientv3.Compare(clientv3.CreateRevision(none), "=", 0), clientv3.Compare(clientv3.Version(none), "=", 0)), true)
 		is(e, "the value of a key that is not there", e.holds(clientv3.Compare(clientv3.Value(none), "=", "")), false)
 		is(e, "nor another", e.holds(clientv3.Compare(clientv3.Value(none), "!=", "x")), false)
-		is(e, "one of two does not hold", e.holds(clientv3.Compare(clientv3.Version(a), "=", 2), clientv3.Compare(clientv3.Version(none), ">", 0)), false)
+		is(e, "one of two does not hold",
+			e.holds(clientv3.Compare(clientv3.Version(a), "=", 2), clientv3.Compare(clientv3.Version(none), ">", 0)), false)
 		e.put("ab", "z")
 		is(e, "all of a range", e.holds(clientv3.Compare(clientv3.Value(a), ">", "l").WithPrefix()), true)
 		is(e, "not all of a range", e.holds(clientv3.Compare(clientv3.Value(a), "<", "n").WithPrefix()), false)
@@ -83,7 +84,8 @@ var rowsOfTransactions = []row{
 	{name: "reads of a transaction see its writes before them", run: func(e *underTest) {
 		before := e.put("a", "1").Header.Revision
 		answer := e.txn(clientv3.OpGet(e.prefix+"a"), e.opPut("a", "2"), clientv3.OpGet(e.prefix+"a"),
-			clientv3.OpGet(e.prefix+"a", clientv3.WithRev(before)), clientv3.OpDelete(e.prefix+"b"), clientv3.OpGet(e.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()))
+			clientv3.OpGet(e.prefix+"a", clientv3.WithRev(before)), clientv3.OpDelete(e.prefix+"b"),
+			clientv3.OpGet(e.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()))
 		read := func(i int) string { return string(answer.Responses[i].GetResponseRange().Kvs[0].Value) }
 		is(e, "before", read(0), "1")
 		is(e, "after", read(2), "2")
