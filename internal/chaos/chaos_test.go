@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/cli/clitest"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 var (
@@ -21,7 +22,7 @@ var (
 	durationFlag = flag.Duration("duration", 0, "how long to go on; 0: until every fault came and the calls are made")
 	callsFlag    = flag.Int64("calls", 0, "calls to make at least; 0: 100,000, with -faults 5,000")
 	etcdFlag     = flag.Duration("etcd-stop", 0, "how long etcd is stopped; 0: 5 minutes, with -faults 30 s")
-	seedFlag     = flag.Uint64("seed", 0, "of the order of the faults and of the calls; 0: another each time")
+	seedFlag     = flag.Uint64("seed", 0, "of the order of the faults and of the calls; 0: that of SHEAF_SEED, 1 without, and in a soak another each time")
 	binaryFlag   = flag.String("binary", "", "program to run; empty: it is built")
 	logsFlag     = flag.String("logs", "", "folder to copy the logs of all processes to")
 )
@@ -115,7 +116,7 @@ func build(t *testing.T) {
 
 // TestChaos is the long run: make chaos.
 func TestChaos(t *testing.T) {
-	if !required() && os.Getenv("SHEAF_SOAK") == "" && *faultsFlag == "" {
+	if !required() && !soaktest.Long() && *faultsFlag == "" {
 		t.Skip("of make chaos, or with -faults")
 	}
 	needed(t, true)
@@ -132,7 +133,7 @@ func TestChaos(t *testing.T) {
 	if *etcdFlag != 0 {
 		cfg.etcdStop = *etcdFlag
 	}
-	if os.Getenv("SHEAF_SOAK") != "" && cfg.duration == 0 {
+	if soaktest.Long() && cfg.duration == 0 {
 		cfg.duration = 30 * time.Minute
 	}
 	live(t, cfg)
@@ -142,7 +143,7 @@ func TestChaos(t *testing.T) {
 func live(t *testing.T, cfg config) {
 	build(t)
 	if cfg.seed == 0 {
-		cfg.seed = uint64(time.Now().UnixNano())
+		cfg.seed = soaktest.Seed(t, 1)
 	}
 	t.Logf("seed %d", cfg.seed)
 	begin := time.Now()
@@ -206,5 +207,7 @@ func (n *nemesis) judge(lived error) {
 		}
 		agreed = fmt.Sprintf("%d entries compared, %d records read", entries, len(newest))
 	}
+	soaktest.Report(t, "faults", len(n.spans))
+	soaktest.Report(t, "calls", l.calls.Load())
 	t.Logf("\n%s%s\ncopies: %s\n%d violations\n", n.report()+n.signs.words(), l.summary(), agreed, len(violations))
 }

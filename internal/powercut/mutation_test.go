@@ -2,12 +2,12 @@ package powercut
 
 import (
 	"errors"
-	"os"
 	"path"
 	"strings"
 	"testing"
 
 	"sheaf.dev/sheaf/internal/faultdisk"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -56,7 +56,7 @@ func (neverSynced) Sync() error { return nil }
 
 // TestPowerCutsFindSyncsLeftOut: where syncs are left out, something is missing after power cuts, or the shard does not
 // start: else TestPowerCuts proves nothing. Syncs of folders are seldom missed, and only on btrfs: on ext4 and xfs the
-// sync of a file brings along the names that were made before. They take many cuts, of make soak.
+// sync of a file brings along the names that were made before. They take many cuts, of make soak-log.
 func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name, fs string
@@ -74,9 +74,7 @@ func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
 			}
 			most := mutatedCuts
 			if c.files.folders {
-				if os.Getenv("SHEAF_SOAK") == "" {
-					t.Skip("of make soak")
-				}
+				soaktest.Only(t, "log", "it takes hundreds of cuts")
 				most = mutatedCutsOfSoak
 			}
 			fs := fileSystemOf(c.fs)
