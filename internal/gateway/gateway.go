@@ -46,6 +46,10 @@ type Config struct {
 	Registry  prometheus.Registerer // nil: no metrics
 	// ListenConfig of the gRPC server's socket: what limits floods sets it.
 	ListenConfig net.ListenConfig
+	// Listener opens what the gRPC server accepts connections from, and Dial connects to an address of a shard; nil: by
+	// TCP. Tests have connections in memory.
+	Listener func(ctx context.Context, address string) (net.Listener, error)
+	Dial     func(ctx context.Context, address string) (net.Conn, error)
 	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
 	ServerOptions []grpc.ServerOption
 	// Audit is told of what Secure refuses, and of what is done; nil: nobody is.
@@ -133,7 +137,12 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	if cfg.ShardCredentials == nil {
 		cfg.ShardCredentials = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
 	}
-	listener, err := cfg.ListenConfig.Listen(ctx, "tcp", cfg.Listen)
+	if cfg.Listener == nil {
+		cfg.Listener = func(ctx context.Context, address string) (net.Listener, error) {
+			return cfg.ListenConfig.Listen(ctx, "tcp", address)
+		}
+	}
+	listener, err := cfg.Listener(ctx, cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: listen on %q: %w", cfg.Listen, err)
 	}
@@ -141,7 +150,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 		cfg: cfg, listener: listener, health: health.NewServer(), watched: make(chan struct{}), served: make(chan error, 1),
 		pace:     routing.Pace{First: pauseFirst, Most: pauseMax, Patience: cfg.Limits.CallTimeout, Reserve: reserveMax},
 		stopping: make(chan struct{}), answers: answers{limit: cfg.Limits.AnswerBytesMax},
-		router: newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger, cfg.ShardDialOptions...),
+		router: newRouter(cfg.ShardCredentials, cfg.Limits.MessageBytesMax, cfg.Logger, cfg.Dial, cfg.ShardDialOptions...),
 	}
 	if g.metrics, err = newMetrics(cfg.Registry, g); err != nil {
 		_ = listener.Close()

@@ -83,7 +83,7 @@ func serve(t *testing.T, listener net.Listener) *grpc.Server {
 	return server
 }
 
-// A shard that is restarted on Kubernetes has another address behind its name.
+// A shard that is restarted on Kubernetes has another address behind its name. No bubble: the names of DNS need sockets.
 func TestShardHasAnotherAddress(t *testing.T) {
 	var n names
 	n.address.Store(&[4]byte{127, 0, 0, 1})
@@ -102,7 +102,7 @@ func TestShardHasAnotherAddress(t *testing.T) {
 
 	listener, later, port := twoListeners(t)
 	first := serve(t, listener)
-	s, err := newRouter(func(string) credentials.TransportCredentials { return insecure.NewCredentials() }, 1<<20, slog.New(slog.DiscardHandler)).connect("a-0", "a-0.shards.example.:"+port)
+	s, err := newRouter(func(string) credentials.TransportCredentials { return insecure.NewCredentials() }, 1<<20, slog.New(slog.DiscardHandler), nil).connect("a-0", "a-0.shards.example.:"+port)
 	if err != nil {
 		t.Fatal(err)
 	}

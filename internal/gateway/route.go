@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -176,6 +177,7 @@ type router struct {
 	credentials func(shard string) credentials.TransportCredentials
 	codec       codec
 	options     []grpc.DialOption
+	connectTo   func(ctx context.Context, address string) (net.Conn, error) // nil: by TCP
 	bytesMax    int
 	several     atomic.Bool // copies of each group
 	logger      *slog.Logger
@@ -185,7 +187,8 @@ type router struct {
 	first chan struct{} // closed when the first table is there
 	// addresses last known by shard name: a shard whose lease ran out while etcd was away still serves.
 	addresses map[string]string
-	dialled   map[string]*shard // by name
+	dialled   map[string]*shard      // by name
+	leaving   map[*shard]*time.Timer // that nothing is routed to any more, with what closes their connections
 	closed    bool
 	// deposedPatience is for how long calls may still wait at a shard when another leads their group.
 	deposedPatience time.Duration
@@ -195,10 +198,14 @@ type router struct {
 // calls.
 const deposedPatience = 2 * time.Second
 
-func newRouter(creds func(shard string) credentials.TransportCredentials, bytesMax int, logger *slog.Logger, options ...grpc.DialOption) *router {
+func newRouter(
+	creds func(shard string) credentials.TransportCredentials, bytesMax int, logger *slog.Logger,
+	connectTo func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption,
+) *router {
 	return &router{
-		credentials: creds, options: options, codec: newCodec(), bytesMax: bytesMax, logger: logger,
-		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{}, deposedPatience: deposedPatience,
+		credentials: creds, options: options, connectTo: connectTo, codec: newCodec(), bytesMax: bytesMax, logger: logger,
+		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{}, leaving: map[*shard]*time.Timer{},
+		deposedPatience: deposedPatience,
 	}
 }
 
@@ -336,7 +343,7 @@ func (r *router) dial(t *table, name string) *shard {
 	s := r.dialled[name]
 	if s == nil || s.address != address {
 		if s != nil {
-			s.closeLater()
+			r.closeLater(s)
 		}
 		var err error
 		if s, err = r.connect(name, address); err != nil {
@@ -353,7 +360,8 @@ func (r *router) dial(t *table, name string) *shard {
 func (r *router) connect(name, address string) (*shard, error) {
 	s := &shard{name: name, address: address}
 	s.pulse = pulse.New(pulse.Options{
-		May: r.several.Load, // only another copy can answer in its place
+		Dial: r.connectTo,
+		May:  r.several.Load, // only another copy can answer in its place
 		Hung: func() {
 			r.logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name, "address", address)
 		},
@@ -402,7 +410,16 @@ func (s *shard) closeNow() {
 	}
 }
 
-func (s *shard) closeLater() { time.AfterFunc(closeConnsAfter, s.closeNow) }
+// closeLater closes the connections of a shard that nothing is routed to any more, when the calls under way have had
+// time to end. It needs r.mu.
+func (r *router) closeLater(s *shard) {
+	r.leaving[s] = time.AfterFunc(closeConnsAfter, func() {
+		s.closeNow()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.leaving, s)
+	})
+}
 
 // forget drops connections to shards that the table does not use any more.
 func (r *router) forget(t *table) {
@@ -410,7 +427,7 @@ func (r *router) forget(t *table) {
 		if t.shards[name] == nil {
 			delete(r.dialled, name)
 			delete(r.addresses, name)
-			s.closeLater()
+			r.closeLater(s)
 		}
 	}
 }
@@ -422,6 +439,11 @@ func (r *router) close() {
 	r.closed = true
 	for _, s := range r.dialled {
 		s.closeNow()
+	}
+	for s, timer := range r.leaving {
+		if timer.Stop() {
+			s.closeNow()
+		}
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 
 // lines are the connections to one server as the network has them, so that they can be cut.
 type lines struct {
-	mu      sync.Mutex
+	connect func(ctx context.Context, address string) (net.Conn, error)
+
+	mu      sync.Mutex // guards what follows
 	open    map[*line]struct{}
 	dialing map[*context.CancelFunc]struct{}
 }
@@ -29,7 +31,7 @@ func (l *lines) dial(ctx context.Context, address string) (net.Conn, error) {
 	}
 	l.dialing[&cancel] = struct{}{}
 	l.mu.Unlock()
-	conn, err := Dial(ctx, address)
+	conn, err := l.connect(ctx, address)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.dialing, &cancel)

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +40,8 @@ type Options struct {
 	May func() bool
 	// Hung is told when the connections are cut; nil: nobody is.
 	Hung func()
+	// Dial opens a connection to HOST:PORT, and ends with its context; nil: the Dial of this package, which is by TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // tick is the time between two looks.
@@ -70,7 +73,10 @@ func New(opts Options) *Pulse {
 	if opts.Patience <= 0 {
 		opts.Patience = DefaultPatience
 	}
-	p := &Pulse{opts: opts}
+	if opts.Dial == nil {
+		opts.Dial = Dial
+	}
+	p := &Pulse{opts: opts, lines: lines{connect: opts.Dial}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
