@@ -168,7 +168,9 @@ func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (call
 		for n := range methods.Len() {
 			method := "/" + service + "/" + string(methods.Get(n).Name())
 			called = append(called, method)
-			t.Run(method[1:], func(t *testing.T) { i.check(t, conn, method, methods.Get(n)) })
+			if err := i.check(conn, method, methods.Get(n)); err != nil {
+				t.Errorf("%s: %v", method[1:], err)
+			}
 		}
 	}
 	return called
@@ -176,24 +178,25 @@ func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (call
 
 // prepare gives a whole request of a method, and the type of its answer. What was seen of the method before, as of
 // reflection when the services were asked for, does not count.
-func (i *Interceptors) prepare(t *testing.T, method string, d protoreflect.MethodDescriptor) (in proto.Message, out protoreflect.MessageType) {
-	t.Helper()
-	in, err := inputOf(method)
-	if err != nil {
-		t.Fatal(err)
+func (i *Interceptors) prepare(method string, d protoreflect.MethodDescriptor) (in proto.Message, out protoreflect.MessageType, err error) {
+	if in, err = inputOf(method); err != nil {
+		return nil, nil, err
 	}
 	fill(in.ProtoReflect(), 3)
 	if out, err = protoregistry.GlobalTypes.FindMessageByName(d.Output().FullName()); err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	delete(i.seen, method)
-	return in, out
+	return in, out, nil
 }
 
-func (i *Interceptors) check(t *testing.T, conn *grpc.ClientConn, method string, d protoreflect.MethodDescriptor) {
-	in, out := i.prepare(t, method, d)
+func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflect.MethodDescriptor) error {
+	in, out, err := i.prepare(method, d)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if !d.IsStreamingClient() && !d.IsStreamingServer() {
@@ -207,46 +210,47 @@ func (i *Interceptors) check(t *testing.T, conn *grpc.ClientConn, method string,
 			cancel()
 		}
 		<-answered
-		i.checkUnary(t, method, in)
-		return
+		return i.checkUnary(method, in)
 	}
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: d.IsStreamingClient(), ServerStreams: d.IsStreamingServer()}, method)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	if err := stream.SendMsg(in); err != nil && !errors.Is(err, io.EOF) {
-		t.Fatal(err)
+		return err
 	}
 	_ = stream.CloseSend() // it may have ended
 	if err := i.await(ctx, method, func(s *sight) bool { return s.stream > 0 && s.content != nil }); err != nil {
 		i.mu.Lock()
 		defer i.mu.Unlock()
-		if s := i.seen[method]; s == nil || s.stream == 0 {
-			t.Fatal("the interceptor of streams did not see it")
-		} else {
-			t.Fatalf("the interceptor of streams saw no message that it can read: it was given %T", s.received)
+		s := i.seen[method]
+		if s == nil || s.stream == 0 {
+			return errors.New("the interceptor of streams did not see it")
 		}
+		return fmt.Errorf("the interceptor of streams saw no message that it can read: it was given %T", s.received)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if got := i.seen[method].content; !proto.Equal(got, in) {
-		t.Fatalf("the interceptor of streams saw %v, sent was %v", got, in)
+		return fmt.Errorf("the interceptor of streams saw %v, sent was %v", got, in)
 	}
+	return nil
 }
 
-func (i *Interceptors) checkUnary(t *testing.T, method string, in proto.Message) {
+func (i *Interceptors) checkUnary(method string, in proto.Message) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	switch s := i.seen[method]; {
 	case s == nil:
-		t.Fatal("no interceptor saw it")
+		return errors.New("no interceptor saw it")
 	case s.unary != 1 || s.stream != 0:
-		t.Fatalf("the unary interceptor saw it %d times, that of streams %d times", s.unary, s.stream)
+		return fmt.Errorf("the unary interceptor saw it %d times, that of streams %d times", s.unary, s.stream)
 	case s.content == nil:
-		t.Fatalf("the unary interceptor saw no request that it can read: it was given %T", s.received)
+		return fmt.Errorf("the unary interceptor saw no request that it can read: it was given %T", s.received)
 	case !proto.Equal(s.content, in):
-		t.Fatalf("the unary interceptor saw %v, sent was %v", s.content, in)
+		return fmt.Errorf("the unary interceptor saw %v, sent was %v", s.content, in)
 	}
+	return nil
 }
 
 // servicesOf asks a server for its services.

@@ -2,6 +2,7 @@ package messagetest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -25,28 +26,35 @@ func (i *Interceptors) CheckRefusals(t *testing.T, conn *grpc.ClientConn, servic
 	for n := range methods.Len() {
 		d := methods.Get(n)
 		method := "/" + service + "/" + string(d.Name())
-		t.Run(method[1:], func(t *testing.T) {
-			in, out := i.prepare(t, method, d)
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-			defer cancel()
-			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: d.IsStreamingClient(), ServerStreams: d.IsStreamingServer()}, method)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = stream.SendMsg(in) // it may have ended
-			_ = stream.CloseSend()
-			if err := stream.RecvMsg(out.New().Interface()); status.Code(err) != want(method) {
-				t.Errorf("it ends with %v, want %v", err, want(method))
-			}
-			if !d.IsStreamingClient() && !d.IsStreamingServer() {
-				i.checkUnary(t, method, in)
-				return
-			}
-			i.mu.Lock()
-			defer i.mu.Unlock()
-			if s := i.seen[method]; s == nil || s.unary != 0 || s.stream != 1 {
-				t.Errorf("interceptors saw %+v", s)
-			}
-		})
+		if err := i.checkRefusal(conn, method, d, want(method)); err != nil {
+			t.Errorf("%s: %v", method[1:], err)
+		}
 	}
+}
+
+func (i *Interceptors) checkRefusal(conn *grpc.ClientConn, method string, d protoreflect.MethodDescriptor, want codes.Code) error {
+	in, out, err := i.prepare(method, d)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: d.IsStreamingClient(), ServerStreams: d.IsStreamingServer()}, method)
+	if err != nil {
+		return err
+	}
+	_ = stream.SendMsg(in) // it may have ended
+	_ = stream.CloseSend()
+	if err := stream.RecvMsg(out.New().Interface()); status.Code(err) != want {
+		return fmt.Errorf("it ends with %w, want %v", err, want)
+	}
+	if !d.IsStreamingClient() && !d.IsStreamingServer() {
+		return i.checkUnary(method, in)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if s := i.seen[method]; s == nil || s.unary != 0 || s.stream != 1 {
+		return fmt.Errorf("interceptors saw %+v", s)
+	}
+	return nil
 }
