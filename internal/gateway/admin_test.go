@@ -6,177 +6,187 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
-	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
 
 func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
-	c := newCluster(t, hash(3), gateway.Config{}, "a", "b")
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	stream, err := recordv1.NewRoutingServiceClient(c.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, err := stream.Recv()
-	if err != nil || len(first.GetGroups()) != 3 || first.GetStoreUuid() != c.meta.StoreUUID.String() {
-		t.Fatalf("%v, %v", first, err)
-	}
-	for n, g := range first.GetGroups() {
-		keyFirst, keyLast := c.meta.Routing.KeyRange(n)
-		owner := c.shards[[]string{"a", "b"}[n%2]].address
-		if g.GetKeyFirst() != keyFirst || g.GetKeyLast() != keyLast || g.GetLeaderAddress() != owner || len(g.GetAddresses()) != 1 {
-			t.Fatalf("group %d: %v", n, g)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(3), gateway.Config{}, "a", "b")
+		ctx, cancel := context.WithCancel(c.ctx)
+		defer cancel()
+		stream, err := recordv1.NewRoutingServiceClient(c.conn).WatchRouting(ctx, &recordv1.WatchRoutingRequest{})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	// A report of sizes changes the view, not the routing.
-	reported, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error { g.Bytes++; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.awaitEpoch(reported.Revision)
-	time.Sleep(200 * time.Millisecond) // cannot be awaited: nothing may come
-	if _, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error {
-		g.Members = []placement.Member{{Shard: "b", VolumeUUID: c.shards["b"].volume}}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	second, err := stream.Recv()
-	if err != nil || second.GetEpoch() <= first.GetEpoch() || second.GetGroups()[0].GetLeaderAddress() != c.shards["b"].address {
-		t.Fatalf("%v, %v", second, err)
-	}
+		first, err := stream.Recv()
+		if err != nil || len(first.GetGroups()) != 3 || first.GetStoreUuid() != c.meta.StoreUUID.String() {
+			t.Fatalf("%v, %v", first, err)
+		}
+		for n, g := range first.GetGroups() {
+			keyFirst, keyLast := c.meta.Routing.KeyRange(n)
+			owner := c.shards[[]string{"a", "b"}[n%2]].address
+			if g.GetKeyFirst() != keyFirst || g.GetKeyLast() != keyLast || g.GetLeaderAddress() != owner || len(g.GetAddresses()) != 1 {
+				t.Fatalf("group %d: %v", n, g)
+			}
+		}
+		// A report of sizes changes the view, not the routing.
+		reported, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error { g.Bytes++; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.awaitEpoch(reported.Revision)
+		synctest.Wait() // what would come has come
+		if _, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error {
+			g.Members = []placement.Member{{Shard: "b", VolumeUUID: c.shards["b"].volume}}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		second, err := stream.Recv()
+		if err != nil || second.GetEpoch() <= first.GetEpoch() || second.GetGroups()[0].GetLeaderAddress() != c.shards["b"].address {
+			t.Fatalf("%v, %v", second, err)
+		}
+	})
 }
 
 func TestListingsTellAlsoOfWhoIsSilent(t *testing.T) {
-	c := newCluster(t, hash(4), gateway.Config{}, "a", "b")
-	for id := range int64(20) {
-		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id)}); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(4), gateway.Config{}, "a", "b")
+		for id := range int64(20) {
+			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id)}); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	groups, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{})
-	if err != nil || len(groups.GetGroups()) != 4 {
-		t.Fatalf("%v, %v", groups, err)
-	}
-	for n, g := range groups.GetGroups() {
-		if g.GetGroup() != placement.GroupName(n) || g.GetState() != recordv1.GroupState_GROUP_STATE_SERVING {
-			t.Fatalf("row %d: %v", n, g)
+		groups, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{})
+		if err != nil || len(groups.GetGroups()) != 4 {
+			t.Fatalf("%v, %v", groups, err)
 		}
-	}
-	c.shards["b"].server.Stop()
-	if groups, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{}); err != nil || len(groups.GetGroups()) != 4 {
-		t.Fatalf("%v, %v", groups, err)
-	}
-	for n, g := range groups.GetGroups() {
-		want := []recordv1.GroupState{recordv1.GroupState_GROUP_STATE_SERVING, recordv1.GroupState_GROUP_STATE_UNAVAILABLE}[n%2]
-		if g.GetState() != want {
-			t.Errorf("group %d: %v, want %v", n, g, want)
+		for n, g := range groups.GetGroups() {
+			if g.GetGroup() != placement.GroupName(n) || g.GetState() != recordv1.GroupState_GROUP_STATE_SERVING {
+				t.Fatalf("row %d: %v", n, g)
+			}
 		}
-	}
-	shards, err := c.admin.ListShards(c.ctx, &recordv1.ListShardsRequest{})
-	if err != nil || len(shards.GetShards()) != 2 {
-		t.Fatalf("%v, %v", shards, err)
-	}
-	if a, b := shards.GetShards()[0], shards.GetShards()[1]; !a.GetAlive() || b.GetAlive() || b.GetGroups() != 2 || b.GetVolumeUuid() != c.shards["b"].volume.String() {
-		t.Fatalf("%v", shards)
-	}
-	_, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: "99"})
-	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+		c.shards["b"].server.Stop()
+		if groups, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{}); err != nil || len(groups.GetGroups()) != 4 {
+			t.Fatalf("%v, %v", groups, err)
+		}
+		for n, g := range groups.GetGroups() {
+			want := []recordv1.GroupState{recordv1.GroupState_GROUP_STATE_SERVING, recordv1.GroupState_GROUP_STATE_UNAVAILABLE}[n%2]
+			if g.GetState() != want {
+				t.Errorf("group %d: %v, want %v", n, g, want)
+			}
+		}
+		shards, err := c.admin.ListShards(c.ctx, &recordv1.ListShardsRequest{})
+		if err != nil || len(shards.GetShards()) != 2 {
+			t.Fatalf("%v, %v", shards, err)
+		}
+		if a, b := shards.GetShards()[0], shards.GetShards()[1]; !a.GetAlive() || b.GetAlive() || b.GetGroups() != 2 || b.GetVolumeUuid() != c.shards["b"].volume.String() {
+			t.Fatalf("%v", shards)
+		}
+		_, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: "99"})
+		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+	})
 }
 
 // TestAGroupOfJustNowIsFound: what another gateway made a moment ago may not be in the table yet. It is there, so "does
 // not exist" is no answer.
 func TestAGroupOfJustNowIsFound(t *testing.T) {
-	meta := named()
-	c := newCluster(t, meta, gateway.Config{}, "a")
-	for n := range 60 {
-		name := fmt.Sprintf("made-%d", n)
-		if _, _, err := c.store.CreateGroup(c.ctx, placement.NewGroup(meta.Routing, name, 0)); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		meta := named()
+		c := newCluster(t, meta, gateway.Config{}, "a")
+		for n := range 60 {
+			name := fmt.Sprintf("made-%d", n)
+			if _, _, err := c.store.CreateGroup(c.ctx, placement.NewGroup(meta.Routing, name, 0)); err != nil {
+				t.Fatal(err)
+			}
+			groups, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: name})
+			if err != nil || len(groups.GetGroups()) != 1 || groups.GetGroups()[0].GetGroup() != name {
+				t.Fatalf("group %s: %v, %v", name, groups, err)
+			}
 		}
-		groups, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: name})
-		if err != nil || len(groups.GetGroups()) != 1 || groups.GetGroups()[0].GetGroup() != name {
-			t.Fatalf("group %s: %v, %v", name, groups, err)
-		}
-	}
-	_, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: "made-60"})
-	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
-	_, err = c.admin.Verify(c.ctx, &recordv1.VerifyRequest{Group: "no\nname"})
-	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+		_, err := c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: "made-60"})
+		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+		_, err = c.admin.Verify(c.ctx, &recordv1.VerifyRequest{Group: "no\nname"})
+		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+	})
 }
 
 func TestLoadIsTheSumOverShards(t *testing.T) {
-	c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
-	stream, err := c.admin.WatchLoad(c.ctx, &recordv1.WatchLoadRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var last *recordv1.WatchLoadResponse
-	for {
-		message, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
+		stream, err := c.admin.WatchLoad(c.ctx, &recordv1.WatchLoadRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		last = message
-	}
-	if l := last.GetLoad(); !l.GetDone() || l.GetBytesDone() != 4 || l.GetGroupsTotal() != 4 || len(last.GetShards()) != 2 {
-		t.Fatalf("%v", last)
-	}
+		var last *recordv1.WatchLoadResponse
+		for {
+			message, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = message
+		}
+		if l := last.GetLoad(); !l.GetDone() || l.GetBytesDone() != 4 || l.GetGroupsTotal() != 4 || len(last.GetShards()) != 2 {
+			t.Fatalf("%v", last)
+		}
+	})
 }
 
 func TestPlanMovesShowsWhatThePlannerWouldDo(t *testing.T) {
-	c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
-	if out, err := c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil || len(out.GetMoves()) != 0 {
-		t.Fatalf("%v, %v", out, err)
-	}
-	c.stops["b"]()
-	stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
-		Name: "b", Address: c.shards["b"].address, VolumeUUID: c.shards["b"].volume, Generation: 2, State: placement.Draining,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
-	var out *recordv1.PlanMovesResponse
-	for len(out.GetMoves()) == 0 && c.ctx.Err() == nil { // until the gateway has the view
-		if out, err = c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(2), gateway.Config{}, "a", "b")
+		if out, err := c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil || len(out.GetMoves()) != 0 {
+			t.Fatalf("%v, %v", out, err)
+		}
+		c.stops["b"]()
+		stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
+			Name: "b", Address: c.shards["b"].address, VolumeUUID: c.shards["b"].volume, Generation: 2, State: placement.Draining,
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if m := out.GetMoves(); len(m) != 1 || m[0].GetGroup() != "1" || m[0].GetFrom()[0] != "b" || m[0].GetTo()[0] != "a" ||
-		m[0].GetReason() != "Drain" {
-		t.Fatalf("%v", out)
-	}
+		defer stop()
+		var out *recordv1.PlanMovesResponse
+		for len(out.GetMoves()) == 0 { // until the gateway has the view
+			time.Sleep(time.Millisecond)
+			if out, err = c.admin.PlanMoves(c.ctx, &recordv1.PlanMovesRequest{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m := out.GetMoves(); len(m) != 1 || m[0].GetGroup() != "1" || m[0].GetFrom()[0] != "b" || m[0].GetTo()[0] != "a" ||
+			m[0].GetReason() != "Drain" {
+			t.Fatalf("%v", out)
+		}
+	})
 }
 
 func TestAdminCallsOfAGroupNeedOne(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	_, err := c.admin.Verify(c.ctx, &recordv1.VerifyRequest{})
-	wantFieldViolation(t, err, "group")
-	_, err = c.admin.Compact(c.ctx, &recordv1.CompactRequest{Group: "7"})
-	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
-	_, err = c.admin.AcceptLoss(c.ctx, &recordv1.AcceptLossRequest{Group: "0"})
-	wantError(t, err, codes.Unimplemented, "")
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		_, err := c.admin.Verify(c.ctx, &recordv1.VerifyRequest{})
+		wantFieldViolation(t, err, "group")
+		_, err = c.admin.Compact(c.ctx, &recordv1.CompactRequest{Group: "7"})
+		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+		_, err = c.admin.AcceptLoss(c.ctx, &recordv1.AcceptLossRequest{Group: "0"})
+		wantError(t, err, codes.Unimplemented, "")
+	})
 }
 
 func TestStopLeavesNothingRunning(t *testing.T) {
-	etcdtest.Shared(t) // its goroutines stay
-	before := goleak.IgnoreCurrent()
-	t.Run("run", func(t *testing.T) {
+	// A bubble fails where anything runs on when the test and its cleanups have ended.
+	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{Registry: prometheus.NewRegistry()}, "a", "b")
 		if _, err := batchPut(t, c, puts(1, 2, 3, 4)); err != nil {
 			t.Fatal(err)
@@ -199,5 +209,4 @@ func TestStopLeavesNothingRunning(t *testing.T) {
 			t.Fatalf("%v; faults fired %d times", err, *fired+*fired2)
 		}
 	})
-	leaktest.VerifyNone(t, before)
 }

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -97,12 +97,7 @@ func startEcho(b *testing.B, size int) (shard, viaGateway string) {
 	l := listen(b)
 	go func() { _ = server.Serve(l) }()
 	b.Cleanup(server.Stop)
-	client, err := etcdtest.Shared(b).Client()
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = client.Close() })
-	store, err := placement.NewStore(client, "bench-"+uuid.NewString())
+	store, err := placement.NewStore(memetcdtest.New(b).Client(b), "bench")
 	if err != nil {
 		b.Fatal(err)
 	}

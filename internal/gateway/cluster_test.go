@@ -2,12 +2,10 @@ package gateway_test
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -15,17 +13,20 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/bubbletest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/pulse/pulsetest"
 )
 
-// cluster is a gateway over stand-ins.
+// cluster is a gateway over stand-ins, with its etcd and network in memory. Its test runs in a bubble of
+// testing/synctest: time passes where everything waits, so that a pause below takes none.
 type cluster struct {
 	t       *testing.T
 	ctx     context.Context
-	etcd    *clientv3.Client
+	network *bubbletest.Net
+	etcd    *memetcdtest.Server
 	store   *placement.Store
 	meta    placement.Meta
 	shards  map[string]*standIn
@@ -47,13 +48,10 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
-	c := &cluster{t: t, ctx: ctx, meta: meta, shards: map[string]*standIn{}, stops: map[string]func(){}}
+	c := &cluster{t: t, ctx: ctx, network: bubbletest.NewNet(), meta: meta, shards: map[string]*standIn{}, stops: map[string]func(){}}
+	c.etcd = memetcdtest.On(t, c.network, "etcd:2379")
 	var err error
-	if c.etcd, err = etcdtest.Shared(t).Client(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.etcd.Close() })
-	if c.store, err = placement.NewStore(c.etcd, "g-"+uuid.NewString()); err != nil {
+	if c.store, err = placement.NewStore(c.etcd.Client(t), "quotes"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.store.InitMeta(ctx, meta); err != nil {
@@ -65,8 +63,7 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 	for n := range meta.Routing.Groups {
 		c.own(placement.NewGroup(meta.Routing, placement.GroupName(n), n), shards[n%len(shards)])
 	}
-	cfg.Listen, cfg.Store = "127.0.0.1:0", c.store
-	if c.gateway, err = gateway.Start(ctx, cfg); err != nil {
+	if c.gateway, err = gateway.Start(ctx, c.config(cfg)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -82,19 +79,33 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 	// Windows that stay as they are: left alone they grow with the time that answers take, so that a slow machine would
 	// hold for a reader what the tests of readers that do not read look for in the gateway.
 	windows := []grpc.DialOption{grpc.WithInitialWindowSize(64 << 10), grpc.WithInitialConnWindowSize(64 << 10)}
-	if c.conn, err = grpc.NewClient(c.gateway.Addr(), append(windows, grpc.WithTransportCredentials(insecure.NewCredentials()))...); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.conn.Close() })
+	c.conn = c.dial(c.gateway, windows...)
 	c.records, c.admin = recordv1.NewRecordServiceClient(c.conn), recordv1.NewAdminServiceClient(c.conn)
 	return c
+}
+
+// config is that of a gateway of the cluster.
+func (c *cluster) config(cfg gateway.Config) gateway.Config {
+	cfg.Listen, cfg.Store, cfg.Listener, cfg.Dial = "gateway:0", c.store, c.network.Listen, c.network.Dial
+	return cfg
+}
+
+// dial makes a connection to a gateway, until the test ends.
+func (c *cluster) dial(g *gateway.Gateway, options ...grpc.DialOption) *grpc.ClientConn {
+	c.t.Helper()
+	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), c.network.Dialer())
+	conn, err := grpc.NewClient(bubbletest.Target(g.Addr()), options...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 // another starts a second gateway, with other limits, and returns when it is at an epoch.
 func (c *cluster) another(cfg gateway.Config, epoch uint64) recordv1.RecordServiceClient {
 	c.t.Helper()
-	cfg.Listen, cfg.Store = "127.0.0.1:0", c.store
-	g, err := gateway.Start(c.ctx, cfg)
+	g, err := gateway.Start(c.ctx, c.config(cfg))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -111,12 +122,7 @@ func (c *cluster) another(cfg gateway.Config, epoch uint64) recordv1.RecordServi
 		}
 		time.Sleep(time.Millisecond)
 	}
-	conn, err := grpc.NewClient(g.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = conn.Close() })
-	return recordv1.NewRecordServiceClient(conn)
+	return recordv1.NewRecordServiceClient(c.dial(g))
 }
 
 func hash(groups int) placement.Meta {
@@ -130,12 +136,12 @@ func named() placement.Meta {
 // start runs and registers a stand-in, on a free port; again under the same name is a restart that keeps its records.
 func (c *cluster) start(name string, volume uuid.UUID, generation uint64) *standIn {
 	c.t.Helper()
-	return c.startAt(name, "127.0.0.1:0", volume, generation)
+	return c.startAt(name, name+":0", volume, generation)
 }
 
 func (c *cluster) startAt(name, address string, volume uuid.UUID, generation uint64) *standIn {
 	c.t.Helper()
-	listener, err := net.Listen("tcp", address)
+	listener, err := c.network.Listen(c.ctx, address)
 	if err != nil {
 		c.t.Fatal(err)
 	}

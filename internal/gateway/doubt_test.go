@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -28,30 +29,31 @@ var afterDoubt = []struct {
 }
 
 func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	s := c.shards["a"]
-	writes := map[string]func(id []byte) error{
-		"put": func(id []byte) error {
-			_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), RequestId: id})
-			return err
-		},
-		"upload": func(id []byte) error {
-			_, err := upload(c, 1, id, []byte("0123456789"), 4)
-			return err
-		},
-		"batch": func(id []byte) error {
-			message := puts(1)
-			message.Puts[0].RequestId = id
-			answers, err := batchPut(t, c, message)
-			if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		s := c.shards["a"]
+		writes := map[string]func(id []byte) error{
+			"put": func(id []byte) error {
+				_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), RequestId: id})
 				return err
-			}
-			return status.FromProto(answers[0].GetResults()[0].GetStatus()).Err()
-		},
-	}
-	for n, after := range afterDoubt {
-		for name, write := range writes {
-			t.Run(after.reason+" "+name, func(t *testing.T) {
+			},
+			"upload": func(id []byte) error {
+				_, err := upload(c, 1, id, []byte("0123456789"), 4)
+				return err
+			},
+			"batch": func(id []byte) error {
+				message := puts(1)
+				message.Puts[0].RequestId = id
+				answers, err := batchPut(t, c, message)
+				if err != nil {
+					return err
+				}
+				return status.FromProto(answers[0].GetResults()[0].GetStatus()).Err()
+			},
+		}
+		for n, after := range afterDoubt {
+			for name, write := range writes {
+				t.Logf("%s %s", after.reason, name)
 				fired := cutConnections(s, 1)
 				refused := 0
 				s.fault = func(method string, _ *recordv1.RecordKey) error {
@@ -72,28 +74,30 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 				if *fired != 1 || refused == 0 {
 					t.Fatalf("%d answers lost, %d repetitions refused", *fired, refused)
 				}
-			})
+			}
 		}
-	}
+	})
 }
 
 // A shard that stops ends its streams with STOPPING, also where puts of them are on their way.
 func TestAStreamThatIsEndedByStoppingLeavesItsPutsInDoubt(t *testing.T) {
-	c := newCluster(t, hash(1), impatient, "a")
-	s := c.shards["a"]
-	stopped := 0
-	s.late = func(string, *recordv1.RecordKey) error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		stopped++
-		return refuse(codes.Unavailable, "STOPPING")
-	}
-	answers, err := batchPut(t, c, puts(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantError(t, status.FromProto(answers[0].GetResults()[0].GetStatus()).Err(), codes.Unknown, "OUTCOME_UNKNOWN")
-	if stopped == 0 || s.applied == 0 {
-		t.Fatalf("%d streams stopped, %d puts applied", stopped, s.applied)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), impatient, "a")
+		s := c.shards["a"]
+		stopped := 0
+		s.late = func(string, *recordv1.RecordKey) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			stopped++
+			return refuse(codes.Unavailable, "STOPPING")
+		}
+		answers, err := batchPut(t, c, puts(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, status.FromProto(answers[0].GetResults()[0].GetStatus()).Err(), codes.Unknown, "OUTCOME_UNKNOWN")
+		if stopped == 0 || s.applied == 0 {
+			t.Fatalf("%d streams stopped, %d puts applied", stopped, s.applied)
+		}
+	})
 }

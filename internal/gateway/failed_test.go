@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -73,50 +74,56 @@ func callsOnAGroup(c *cluster) map[string]func() error {
 }
 
 func TestACopyThatCannotBeLoadedSendsCallsToTheOthers(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
-	for _, s := range c.shards {
-		s.put(key(1), nil, []byte("1"))
-	}
-	c.shards["a"].failAll()
-	term := uint64(1)
-	for name, do := range callsOnAGroup(c) {
-		shared(c, "b", term, "a", "b", "c") // whatever the last call has learned
-		shared(c, "a", term+1, "a", "b", "c")
-		term += 2
-		if err := do(); err != nil {
-			t.Errorf("%s: %v", name, err)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
+		for _, s := range c.shards {
+			s.put(key(1), nil, []byte("1"))
 		}
-		if n := c.shards["a"].count(name); n != 1 {
-			t.Errorf("%s: %d calls at the copy that failed", name, n)
+		c.shards["a"].failAll()
+		term := uint64(1)
+		for name, do := range callsOnAGroup(c) {
+			shared(c, "b", term, "a", "b", "c") // whatever the last call has learned
+			shared(c, "a", term+1, "a", "b", "c")
+			term += 2
+			if err := do(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if n := c.shards["a"].count(name); n != 1 {
+				t.Errorf("%s: %d calls at the copy that failed", name, n)
+			}
 		}
-	}
+	})
 }
 
 func TestAGroupWithoutAMajorityThatCouldBeLoadedFailsAtOnce(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
-	c.shards["a"].failAll()
-	c.shards["b"].failAll()
-	term := uint64(1)
-	for name, do := range callsOnAGroup(c) {
-		shared(c, "b", term, "a", "b", "c")
-		shared(c, "a", term+1, "a", "b", "c")
-		term += 2
-		err := do()
-		wantError(t, err, codes.FailedPrecondition, "GROUP_FAILED")
-		if a, b, other := c.shards["a"].count(name), c.shards["b"].count(name), c.shards["c"].count(name); a != 1 || b != 1 || other != 0 {
-			t.Errorf("%s: %d, %d and %d calls", name, a, b, other)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
+		c.shards["a"].failAll()
+		c.shards["b"].failAll()
+		term := uint64(1)
+		for name, do := range callsOnAGroup(c) {
+			shared(c, "b", term, "a", "b", "c")
+			shared(c, "a", term+1, "a", "b", "c")
+			term += 2
+			err := do()
+			wantError(t, err, codes.FailedPrecondition, "GROUP_FAILED")
+			if a, b, other := c.shards["a"].count(name), c.shards["b"].count(name), c.shards["c"].count(name); a != 1 || b != 1 || other != 0 {
+				t.Errorf("%s: %d, %d and %d calls", name, a, b, other)
+			}
 		}
-	}
+	})
 }
 
 // A stream that ends well says nothing of reads that were answered by "try again".
 func TestBatchGetTellsWhyAReadWasRefused(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	// So long that the gateway answers at once.
-	c.shards["a"].failFirst(1<<30, "BatchGet item", refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Hour)))
-	got, err := batchGet(c, 1)
-	if err != nil || len(got) != 1 {
-		t.Fatalf("%v, %v", got, err)
-	}
-	wantError(t, status.FromProto(got[0].GetStatus()).Err(), codes.Unavailable, "GROUP_LOADING")
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		// So long that the gateway answers at once.
+		c.shards["a"].failFirst(1<<30, "BatchGet item", refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Hour)))
+		got, err := batchGet(c, 1)
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%v, %v", got, err)
+		}
+		wantError(t, status.FromProto(got[0].GetStatus()).Err(), codes.Unavailable, "GROUP_LOADING")
+	})
 }

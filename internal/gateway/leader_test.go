@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -54,26 +55,28 @@ func (s *standIn) refuseAll(err error) {
 }
 
 func TestCallsFollowTheLeaderThatAShardNames(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
-	shared(c, "a", 1, "a", "b", "c")
-	c.shards["a"].refuseAll(notLeader(c.shards["c"].address))
-	for id := range int64(20) {
-		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte("x")}); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
+		shared(c, "a", 1, "a", "b", "c")
+		c.shards["a"].refuseAll(notLeader(c.shards["c"].address))
+		for id := range int64(20) {
+			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte("x")}); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	if a, b := c.shards["a"].count("Put"), c.shards["b"].count("Put"); a != 1 || b != 0 {
-		t.Errorf("%d calls went to a, %d to b; c leads, and the first answer said so", a, b)
-	}
-	// What etcd says of other things does not make the gateway forget it; another leader does.
-	shared(c, "a", 1, "a", "b", "c")
-	if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil || c.shards["a"].count("Get") != 0 {
-		t.Errorf("%v; %d calls went to a", err, c.shards["a"].count("Get"))
-	}
-	shared(c, "b", 2, "a", "b", "c")
-	if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil || c.shards["b"].count("Put") != 1 {
-		t.Errorf("%v; %d calls went to b", err, c.shards["b"].count("Put"))
-	}
+		if a, b := c.shards["a"].count("Put"), c.shards["b"].count("Put"); a != 1 || b != 0 {
+			t.Errorf("%d calls went to a, %d to b; c leads, and the first answer said so", a, b)
+		}
+		// What etcd says of other things does not make the gateway forget it; another leader does.
+		shared(c, "a", 1, "a", "b", "c")
+		if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil || c.shards["a"].count("Get") != 0 {
+			t.Errorf("%v; %d calls went to a", err, c.shards["a"].count("Get"))
+		}
+		shared(c, "b", 2, "a", "b", "c")
+		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil || c.shards["b"].count("Put") != 1 {
+			t.Errorf("%v; %d calls went to b", err, c.shards["b"].count("Put"))
+		}
+	})
 }
 
 func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
@@ -82,94 +85,114 @@ func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
 		"nobody known": notLeader(""),
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
-			shared(c, "a", 1, "a", "b", "c")
-			c.shards["a"].refuseAll(fault)
-			c.shards["b"].refuseAll(fault)
-			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
-				t.Fatal(err)
-			}
-			stream, err := c.records.BatchPut(c.ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(2)}, {Key: key(3)}}}); err != nil {
-				t.Fatal(err)
-			}
-			out, err := stream.Recv()
-			if err != nil || len(out.GetResults()) != 2 || out.GetResults()[0].GetStatus() != nil || out.GetResults()[1].GetStatus() != nil {
-				t.Fatalf("batch: %v, %v", out, err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
+				shared(c, "a", 1, "a", "b", "c")
+				c.shards["a"].refuseAll(fault)
+				c.shards["b"].refuseAll(fault)
+				if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
+					t.Fatal(err)
+				}
+				stream, err := c.records.BatchPut(c.ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(2)}, {Key: key(3)}}}); err != nil {
+					t.Fatal(err)
+				}
+				out, err := stream.Recv()
+				if err != nil || len(out.GetResults()) != 2 || out.GetResults()[0].GetStatus() != nil || out.GetResults()[1].GetStatus() != nil {
+					t.Fatalf("batch: %v, %v", out, err)
+				}
+			})
 		})
 	}
 }
 
+// soon is beyond the time in which a gateway turns away from a shard that hangs, and far below gRPC's keepalive, which
+// would end calls there in its place. It is virtual time: the speed of the machine is not in it.
+const soon = 4 * time.Second
+
 // Calls at a shard that hangs as a whole go elsewhere soon, whatever etcd says; new ones do not go there at all.
 func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
-	meta := hash(2)
-	meta.Copies = 3
-	c := newCluster(t, meta, gateway.Config{}, "a", "b", "c")
-	shared(c, "a", 1, "a", "b", "c")
-	put := func(id int64, request string) {
-		t.Helper()
-		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte("x"), RequestId: []byte(request)}); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		meta := hash(2)
+		meta.Copies = 3
+		c := newCluster(t, meta, gateway.Config{}, "a", "b", "c")
+		shared(c, "a", 1, "a", "b", "c")
+		put := func(id int64, request string) {
+			t.Helper()
+			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte("x"), RequestId: []byte(request)}); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	put(1, "0123456789abcdef")
-	a := c.shards["a"]
-	if a.count("Put") != 1 {
-		t.Fatal("a does not lead")
-	}
-	a.listener.Hang()
-	put(1, "0123456789abcdeg")
-	began := time.Now()
-	for id := range int64(100) {
-		put(id, "0123456789abcd"+string(rune('0'+id/10))+string(rune('0'+id%10)))
-	}
-	t.Logf("100 calls after that in %v", time.Since(began))
-	if b := c.shards["b"].count("Put"); b != 101 {
-		t.Errorf("%d calls went to b", b)
-	}
-	a.listener.GoOn()
-	for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // it is back, and leads again
-		shared(c, "b", 2, "a", "b", "c")
-		shared(c, "a", 3, "a", "b", "c")
-		if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil && status.Code(err) != codes.NotFound {
-			t.Fatal(err)
+		put(1, "0123456789abcdef")
+		a := c.shards["a"]
+		if a.count("Put") != 1 {
+			t.Fatal("a does not lead")
 		}
-	}
+		a.listener.Hang()
+		began := time.Now()
+		put(1, "0123456789abcdeg")
+		if took := time.Since(began); took > soon {
+			t.Errorf("a call left the shard after %v", took)
+		}
+		began = time.Now()
+		for id := range int64(100) {
+			put(id, "0123456789abcd"+string(rune('0'+id/10))+string(rune('0'+id%10)))
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("100 calls after that waited for %v", took)
+		}
+		if b := c.shards["b"].count("Put"); b != 101 {
+			t.Errorf("%d calls went to b", b)
+		}
+		a.listener.GoOn()
+		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // it is back, and leads again
+			shared(c, "b", 2, "a", "b", "c")
+			shared(c, "a", 3, "a", "b", "c")
+			if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil && status.Code(err) != codes.NotFound {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 // Calls at a shard that hangs end when another leads and its registration has run out, not at their deadline.
 func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
-	shared(c, "a", 1, "a", "b", "c")
-	hung, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	a := c.shards["a"]
-	a.mu.Lock()
-	a.fault = func(string, *recordv1.RecordKey) error { <-hung.Done(); return refuse(codes.Unavailable, "STOPPING") }
-	a.mu.Unlock()
-	request := []byte("0123456789abcdef")
-	answered := make(chan error, 1)
-	go func() {
-		_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x"), RequestId: request})
-		answered <- err
-	}()
-	for a.count("Put") == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	shared(c, "b", 2, "a", "b", "c")
-	select {
-	case err := <-answered:
-		t.Fatalf("answered too early: %v", err)
-	default:
-	}
-	c.stops["a"]()
-	if err := <-answered; err != nil || c.shards["b"].count("Put") != 1 {
-		t.Errorf("%v; %d calls went to b", err, c.shards["b"].count("Put"))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
+		shared(c, "a", 1, "a", "b", "c")
+		hung, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		a := c.shards["a"]
+		a.mu.Lock()
+		a.fault = func(string, *recordv1.RecordKey) error { <-hung.Done(); return refuse(codes.Unavailable, "STOPPING") }
+		a.mu.Unlock()
+		request := []byte("0123456789abcdef")
+		answered := make(chan error, 1)
+		go func() {
+			_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x"), RequestId: request})
+			answered <- err
+		}()
+		for a.count("Put") == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		shared(c, "b", 2, "a", "b", "c")
+		select {
+		case err := <-answered:
+			t.Fatalf("answered too early: %v", err)
+		default:
+		}
+		c.stops["a"]()
+		began := time.Now()
+		if err := <-answered; err != nil || c.shards["b"].count("Put") != 1 {
+			t.Errorf("%v; %d calls went to b", err, c.shards["b"].count("Put"))
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the call left the shard after %v", took)
+		}
+	})
 }
 
 // Reads wait without an error at a shard whose disk hangs, and which answers everything else. They end where another
@@ -211,31 +234,36 @@ func TestReadsLeaveAShardWhoseDiskHangs(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newCluster(t, meta, gateway.Config{}, "a", "b", "c")
-			shared(c, "a", 1, "a", "b", "c")
-			c.shards["b"].put(key(1), nil, []byte("x"))
-			answers, goOn := context.WithCancel(context.Background())
-			defer goOn()
-			a := c.shards["a"]
-			a.mu.Lock()
-			a.fault = func(string, *recordv1.RecordKey) error {
-				<-answers.Done()
-				return refuse(codes.Unavailable, "STOPPING")
-			}
-			a.mu.Unlock()
-			answered := make(chan error, 1)
-			go func() { answered <- read(c) }()
-			for a.count(name) == 0 && c.ctx.Err() == nil {
-				time.Sleep(time.Millisecond)
-			}
-			shared(c, "b", 2, "a", "b", "c")
-			if err := <-answered; err != nil {
-				t.Error(err)
-			}
-			if at := c.shards["b"].count(name); at != 1 {
-				t.Errorf("%d calls went to b", at)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, meta, gateway.Config{}, "a", "b", "c")
+				shared(c, "a", 1, "a", "b", "c")
+				c.shards["b"].put(key(1), nil, []byte("x"))
+				answers, goOn := context.WithCancel(context.Background())
+				defer goOn()
+				a := c.shards["a"]
+				a.mu.Lock()
+				a.fault = func(string, *recordv1.RecordKey) error {
+					<-answers.Done()
+					return refuse(codes.Unavailable, "STOPPING")
+				}
+				a.mu.Unlock()
+				answered := make(chan error, 1)
+				go func() { answered <- read(c) }()
+				for a.count(name) == 0 && c.ctx.Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
+				began := time.Now()
+				shared(c, "b", 2, "a", "b", "c")
+				if err := <-answered; err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(began); took > soon {
+					t.Errorf("the call left the shard after %v", took)
+				}
+				if at := c.shards["b"].count(name); at != 1 {
+					t.Errorf("%d calls went to b", at)
+				}
+			})
 		})
 	}
 }

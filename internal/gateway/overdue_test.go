@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,32 +25,34 @@ func (s stoppedStream) Context() context.Context { return stopped{s.ServerStream
 
 // gRPC itself sends no request whose deadline has passed.
 func TestWritesHeldBeyondTheirDeadlineAreDropped(t *testing.T) {
-	late := gateway.Config{ServerOptions: []grpc.ServerOption{
-		grpc.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			return handle(stopped{ctx}, in)
-		}),
-		grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			return handle(service, stoppedStream{stream})
-		}),
-	}}
-	c := newCluster(t, hash(1), late, "a")
-	_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)})
-	wantError(t, err, codes.DeadlineExceeded, "")
-	_, err = c.records.Delete(c.ctx, &recordv1.DeleteRequest{Key: key(1)})
-	wantError(t, err, codes.DeadlineExceeded, "")
-	stream, err := c.records.Upload(c.ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
-		t.Fatal(err)
-	}
-	_, err = stream.CloseAndRecv()
-	wantError(t, err, codes.DeadlineExceeded, "")
-	s := c.shards["a"]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.applied != 0 || len(s.calls) != 0 {
-		t.Errorf("%d writes applied, calls %v", s.applied, s.calls)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		late := gateway.Config{ServerOptions: []grpc.ServerOption{
+			grpc.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+				return handle(stopped{ctx}, in)
+			}),
+			grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+				return handle(service, stoppedStream{stream})
+			}),
+		}}
+		c := newCluster(t, hash(1), late, "a")
+		_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)})
+		wantError(t, err, codes.DeadlineExceeded, "")
+		_, err = c.records.Delete(c.ctx, &recordv1.DeleteRequest{Key: key(1)})
+		wantError(t, err, codes.DeadlineExceeded, "")
+		stream, err := c.records.Upload(c.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = stream.CloseAndRecv()
+		wantError(t, err, codes.DeadlineExceeded, "")
+		s := c.shards["a"]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.applied != 0 || len(s.calls) != 0 {
+			t.Errorf("%d writes applied, calls %v", s.applied, s.calls)
+		}
+	})
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,7 +21,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/pulse/pulsetest"
 	"sheaf.dev/sheaf/internal/shard/cursor"
@@ -30,8 +28,6 @@ import (
 
 // The shard of these tests is a stand-in that keeps records in a map, because they are about faults that a real shard
 // shows only by chance. The tests of package client run the gateway on real shards.
-
-func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // standIn is a shard in memory. fault is asked before each call, or item of a batch, is applied, and late after it.
 type standIn struct {

@@ -7,12 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/bubbletest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
@@ -40,78 +41,80 @@ func statusOf(t *testing.T, g *gateway.Gateway) (st gateway.Status) {
 }
 
 func TestStatusTellsWhereGroupsAre(t *testing.T) {
-	meta := hash(4)
-	meta.Copies = 3
-	c := newCluster(t, meta, gateway.Config{Version: "v9"}, "a", "b", "d", "e")
-	members := func(shards ...string) (out []placement.Member) {
-		for i, name := range shards {
-			out = append(out, placement.Member{Shard: name, VolumeUUID: c.shards[name].volume, RaftID: uint64(i + 1)})
+	synctest.Test(t, func(t *testing.T) {
+		meta := hash(4)
+		meta.Copies = 3
+		c := newCluster(t, meta, gateway.Config{Version: "v9"}, "a", "b", "d", "e")
+		members := func(shards ...string) (out []placement.Member) {
+			for i, name := range shards {
+				out = append(out, placement.Member{Shard: name, VolumeUUID: c.shards[name].volume, RaftID: uint64(i + 1)})
+			}
+			return out
 		}
-		return out
-	}
-	put := func(group string, change func(*placement.Group)) {
-		g, err := c.store.Group(c.ctx, group)
-		if err != nil {
+		put := func(group string, change func(*placement.Group)) {
+			g, err := c.store.Group(c.ctx, group)
+			if err != nil {
+				t.Fatal(err)
+			}
+			change(&g)
+			if g, err = c.store.PutGroup(c.ctx, g); err != nil {
+				t.Fatal(err)
+			}
+			c.awaitEpoch(g.Revision)
+		}
+		for n := range 4 {
+			put(placement.GroupName(n), func(g *placement.Group) {
+				g.Members, g.Leader, g.Bytes, g.Records = members("a", "b", "d"), "b", 1000, 10
+			})
+		}
+		st := statusOf(t, c.gateway)
+		if st.Summary != (page.Summary{State: page.Ready, Text: "Ready: 4 groups on 4 shards have a route"}) {
+			t.Errorf("all well: %+v", st.Summary)
+		}
+		if st.Store != c.store.Name() || st.StoreUUID != meta.StoreUUID.String() || st.Copies != 3 || st.Version != "v9" || st.Address != c.gateway.Addr() ||
+			st.Epoch == 0 || st.EtcdSilentSeconds < 0 || st.EtcdSilentSeconds > 60 || st.Routing == nil || st.Routing.Groups != 4 {
+			t.Errorf("%+v", st)
+		}
+		if len(st.Shards) != 4 || st.Shards[1] != (gateway.ShardStatus{
+			Name: "b", Address: c.shards["b"].address, State: "Active", CapacityBytes: 1 << 30, GroupCount: 4, Leaders: 4, StoredBytes: 4000,
+		}) {
+			t.Errorf("shards: %+v", st.Shards)
+		}
+		if len(st.Groups) != 4 || st.Groups[2].Group != "2" || st.Groups[2].State != "Routed" || st.Groups[2].Leader != "b" || st.Groups[2].Records != 10 ||
+			st.Groups[2].StoredBytes != 1000 || !slices.Equal(st.Groups[2].Shards, []string{"a", "b", "d"}) {
+			t.Errorf("groups: %+v", st.Groups)
+		}
+
+		// A learner holds nothing yet; a shard that came back with another volume does not hold the group.
+		put("1", func(g *placement.Group) { g.Members[2].Role = placement.Learner })
+		put("2", func(g *placement.Group) { g.Members[2].VolumeUUID = uuid.New() })
+		put("3", func(g *placement.Group) { g.Members[1].VolumeUUID, g.Members[2].VolumeUUID = uuid.New(), uuid.New() })
+		var states []string
+		st = statusOf(t, c.gateway)
+		for _, g := range st.Groups {
+			states = append(states, g.State)
+		}
+		if want := []string{"Routed", "Routed", "Degraded", "Unavailable"}; !slices.Equal(states, want) || len(st.Groups[1].Shards) != 2 {
+			t.Errorf("groups are %v, want %v", states, want)
+		}
+		if st.Summary.State != page.NotReady || st.Summary.Text != "Not ready: 1 of 4 groups is not served: 3" {
+			t.Errorf("a group without a majority: %+v", st.Summary)
+		}
+		put("3", func(g *placement.Group) { g.Members = members("a", "b", "d") })
+
+		// A target elsewhere is a move; a shard whose registration is gone is a problem.
+		if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"b", "a", "e"}, Reason: placement.ForBalance}}); err != nil {
 			t.Fatal(err)
 		}
-		change(&g)
-		if g, err = c.store.PutGroup(c.ctx, g); err != nil {
-			t.Fatal(err)
-		}
-		c.awaitEpoch(g.Revision)
-	}
-	for n := range 4 {
-		put(placement.GroupName(n), func(g *placement.Group) {
-			g.Members, g.Leader, g.Bytes, g.Records = members("a", "b", "d"), "b", 1000, 10
+		awaitStatus(t, c.gateway, "the move is told of", func(st gateway.Status) bool {
+			return slices.ContainsFunc(st.Moves, func(m gateway.MoveStatus) bool {
+				return m.Group == "0" && m.Running && m.Reason == "Balance" && m.Bytes == 1000 && slices.Contains(m.From, "d") && slices.Contains(m.To, "e")
+			})
 		})
-	}
-	st := statusOf(t, c.gateway)
-	if st.Summary != (page.Summary{State: page.Ready, Text: "Ready: 4 groups on 4 shards have a route"}) {
-		t.Errorf("all well: %+v", st.Summary)
-	}
-	if st.Store != c.store.Name() || st.StoreUUID != meta.StoreUUID.String() || st.Copies != 3 || st.Version != "v9" || st.Address != c.gateway.Addr() ||
-		st.Epoch == 0 || st.EtcdSilentSeconds < 0 || st.EtcdSilentSeconds > 60 || st.Routing == nil || st.Routing.Groups != 4 {
-		t.Errorf("%+v", st)
-	}
-	if len(st.Shards) != 4 || st.Shards[1] != (gateway.ShardStatus{
-		Name: "b", Address: c.shards["b"].address, State: "Active", CapacityBytes: 1 << 30, GroupCount: 4, Leaders: 4, StoredBytes: 4000,
-	}) {
-		t.Errorf("shards: %+v", st.Shards)
-	}
-	if len(st.Groups) != 4 || st.Groups[2].Group != "2" || st.Groups[2].State != "Routed" || st.Groups[2].Leader != "b" || st.Groups[2].Records != 10 ||
-		st.Groups[2].StoredBytes != 1000 || !slices.Equal(st.Groups[2].Shards, []string{"a", "b", "d"}) {
-		t.Errorf("groups: %+v", st.Groups)
-	}
-
-	// A learner holds nothing yet; a shard that came back with another volume does not hold the group.
-	put("1", func(g *placement.Group) { g.Members[2].Role = placement.Learner })
-	put("2", func(g *placement.Group) { g.Members[2].VolumeUUID = uuid.New() })
-	put("3", func(g *placement.Group) { g.Members[1].VolumeUUID, g.Members[2].VolumeUUID = uuid.New(), uuid.New() })
-	var states []string
-	st = statusOf(t, c.gateway)
-	for _, g := range st.Groups {
-		states = append(states, g.State)
-	}
-	if want := []string{"Routed", "Routed", "Degraded", "Unavailable"}; !slices.Equal(states, want) || len(st.Groups[1].Shards) != 2 {
-		t.Errorf("groups are %v, want %v", states, want)
-	}
-	if st.Summary.State != page.NotReady || st.Summary.Text != "Not ready: 1 of 4 groups is not served: 3" {
-		t.Errorf("a group without a majority: %+v", st.Summary)
-	}
-	put("3", func(g *placement.Group) { g.Members = members("a", "b", "d") })
-
-	// A target elsewhere is a move; a shard whose registration is gone is a problem.
-	if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"b", "a", "e"}, Reason: placement.ForBalance}}); err != nil {
-		t.Fatal(err)
-	}
-	awaitStatus(t, c.gateway, "the move is told of", func(st gateway.Status) bool {
-		return slices.ContainsFunc(st.Moves, func(m gateway.MoveStatus) bool {
-			return m.Group == "0" && m.Running && m.Reason == "Balance" && m.Bytes == 1000 && slices.Contains(m.From, "d") && slices.Contains(m.To, "e")
+		c.stops["d"]()
+		awaitStatus(t, c.gateway, "the shard that is gone is told of", func(st gateway.Status) bool {
+			return st.Shards[2].State == "Silent" && len(st.Problems) == 1 && strings.Contains(st.Problems[0], "shard d: it is not registered") && st.Summary.State == page.Problems
 		})
-	})
-	c.stops["d"]()
-	awaitStatus(t, c.gateway, "the shard that is gone is told of", func(st gateway.Status) bool {
-		return st.Shards[2].State == "Silent" && len(st.Problems) == 1 && strings.Contains(st.Problems[0], "shard d: it is not registered") && st.Summary.State == page.Problems
 	})
 }
 
@@ -130,34 +133,32 @@ func awaitStatus(t *testing.T, g *gateway.Gateway, what string, is func(gateway.
 }
 
 func TestStatusSaysThatEtcdDoesNotAnswer(t *testing.T) {
-	own := etcdtest.NewOwn(t)
-	client, err := etcd.Connect([]string{own.Address})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	store, err := placement.NewStore(client, "quotes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := gateway.Start(t.Context(), gateway.Config{Listen: "127.0.0.1:0", Store: store})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = g.Stop(t.Context()) })
-	awaitStatus(t, g, "there is no store", func(st gateway.Status) bool {
-		return st.Summary.State == page.NotReady && strings.Contains(st.Summary.Text, "it holds no such store") && st.Epoch == 0
-	})
-	if _, err := store.InitMeta(t.Context(), hash(2)); err != nil {
-		t.Fatal(err)
-	}
-	awaitStatus(t, g, "there is a store", func(st gateway.Status) bool { return st.Epoch > 0 && st.EtcdSilentSeconds >= 0 })
-	own.Stop()
-	awaitStatus(t, g, "etcd is gone", func(st gateway.Status) bool {
-		return st.Summary.State == page.Problems && strings.HasPrefix(st.Summary.Text, "Without etcd for ") && st.EtcdSilentSeconds >= page.EtcdSilentMin.Seconds()
-	})
-	own.Start()
-	awaitStatus(t, g, "etcd is back", func(st gateway.Status) bool {
-		return st.Summary.State == page.Ready && st.EtcdSilentSeconds < page.EtcdSilentMin.Seconds()
+	synctest.Test(t, func(t *testing.T) {
+		network := bubbletest.NewNet()
+		server := memetcdtest.On(t, network, "etcd:2379")
+		store, err := placement.NewStore(server.Client(t), "quotes")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := gateway.Start(t.Context(), gateway.Config{Listen: "gateway:0", Store: store, Listener: network.Listen})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = g.Stop(t.Context()) })
+		awaitStatus(t, g, "there is no store", func(st gateway.Status) bool {
+			return st.Summary.State == page.NotReady && strings.Contains(st.Summary.Text, "it holds no such store") && st.Epoch == 0
+		})
+		if _, err := store.InitMeta(t.Context(), hash(2)); err != nil {
+			t.Fatal(err)
+		}
+		awaitStatus(t, g, "there is a store", func(st gateway.Status) bool { return st.Epoch > 0 && st.EtcdSilentSeconds >= 0 })
+		server.Away()
+		awaitStatus(t, g, "etcd is gone", func(st gateway.Status) bool {
+			return st.Summary.State == page.Problems && strings.HasPrefix(st.Summary.Text, "Without etcd for ") && st.EtcdSilentSeconds >= page.EtcdSilentMin.Seconds()
+		})
+		server.Back()
+		awaitStatus(t, g, "etcd is back", func(st gateway.Status) bool {
+			return st.Summary.State == page.Ready && st.EtcdSilentSeconds < page.EtcdSilentMin.Seconds()
+		})
 	})
 }

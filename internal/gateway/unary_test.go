@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,7 +19,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
+	"sheaf.dev/sheaf/internal/bubbletest"
+	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 )
@@ -26,94 +28,106 @@ import (
 func key(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id} }
 
 func TestUnaryCallsGoToTheShardOfTheGroup(t *testing.T) {
-	c := newCluster(t, hash(8), gateway.Config{Registry: prometheus.NewRegistry()}, "a", "b")
-	for id := range int64(100) {
-		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte(fmt.Sprint(id))}); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(8), gateway.Config{Registry: prometheus.NewRegistry()}, "a", "b")
+		for id := range int64(100) {
+			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte(fmt.Sprint(id))}); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	for id := range int64(100) {
-		owner := []string{"a", "b"}[c.meta.Routing.GroupOf(id)%2]
-		if _, err := c.shards[owner].get(key(id)); err != nil {
-			t.Fatalf("record %d is not on shard %s: %v", id, owner, err)
+		for id := range int64(100) {
+			owner := []string{"a", "b"}[c.meta.Routing.GroupOf(id)%2]
+			if _, err := c.shards[owner].get(key(id)); err != nil {
+				t.Fatalf("record %d is not on shard %s: %v", id, owner, err)
+			}
+			got, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(id)})
+			if err != nil || string(got.GetRecord().GetData()) != fmt.Sprint(id) {
+				t.Fatalf("get %d: %v, %v", id, got, err)
+			}
 		}
-		got, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(id)})
-		if err != nil || string(got.GetRecord().GetData()) != fmt.Sprint(id) {
-			t.Fatalf("get %d: %v, %v", id, got, err)
-		}
-	}
+	})
 }
 
 func TestUnknownFieldsPassThrough(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	in := &recordv1.PutRequest{Key: key(1)}
-	// As a newer client and a newer shard would use them; the stand-in sees the raw request in its interceptor.
-	in.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 77, protowire.BytesType), []byte("new")))
-	seen := make(chan []byte, 1)
-	c.shards["a"].fault = nil
-	c.shards["a"].late = nil
-	server := c.shards["a"]
-	server.fault = func(_ string, k *recordv1.RecordKey) error { seen <- k.ProtoReflect().GetUnknown(); return nil }
-	in.Key.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 9, protowire.VarintType), 5))
-	if _, err := c.records.Put(c.ctx, in); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-seen; len(got) != 2 {
-		t.Fatalf("the shard saw unknown fields %x", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		in := &recordv1.PutRequest{Key: key(1)}
+		// As a newer client and a newer shard would use them; the stand-in sees the raw request in its interceptor.
+		in.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 77, protowire.BytesType), []byte("new")))
+		seen := make(chan []byte, 1)
+		c.shards["a"].fault = nil
+		c.shards["a"].late = nil
+		server := c.shards["a"]
+		server.fault = func(_ string, k *recordv1.RecordKey) error { seen <- k.ProtoReflect().GetUnknown(); return nil }
+		in.Key.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 9, protowire.VarintType), 5))
+		if _, err := c.records.Put(c.ctx, in); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-seen; len(got) != 2 {
+			t.Fatalf("the shard saw unknown fields %x", got)
+		}
+	})
 }
 
 func TestErrorsPassThroughUnchanged(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	want := refuse(codes.Aborted, "VERSION_MISMATCH")
-	c.shards["a"].failFirst(1, "Put", want)
-	_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)})
-	if status.Convert(err).Proto().String() != status.Convert(want).Proto().String() {
-		t.Fatalf("got %v, want %v", err, want)
-	}
-	if n := c.shards["a"].count("Put"); n != 1 {
-		t.Fatalf("a final answer was asked for %d times", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		want := refuse(codes.Aborted, "VERSION_MISMATCH")
+		c.shards["a"].failFirst(1, "Put", want)
+		_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)})
+		if status.Convert(err).Proto().String() != status.Convert(want).Proto().String() {
+			t.Fatalf("got %v, want %v", err, want)
+		}
+		if n := c.shards["a"].count("Put"); n != 1 {
+			t.Fatalf("a final answer was asked for %d times", n)
+		}
+	})
 }
 
 func TestRefusalsAreRepeatedInsideTheDeadline(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	for _, refusal := range []error{
-		refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Millisecond)), refuse(codes.Unavailable, "NO_LEADER"),
-		refuse(codes.Unavailable, "STOPPING"), refuse(codes.FailedPrecondition, "WRONG_SHARD"), refuse(codes.FailedPrecondition, "NOT_LEADER"),
-	} {
-		fired := c.shards["a"].failFirst(4, "Put", refusal)
-		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}); err != nil {
-			t.Fatalf("%v: %v", refusal, err)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		for _, refusal := range []error{
+			refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Millisecond)), refuse(codes.Unavailable, "NO_LEADER"),
+			refuse(codes.Unavailable, "STOPPING"), refuse(codes.FailedPrecondition, "WRONG_SHARD"), refuse(codes.FailedPrecondition, "NOT_LEADER"),
+		} {
+			fired := c.shards["a"].failFirst(4, "Put", refusal)
+			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}); err != nil {
+				t.Fatalf("%v: %v", refusal, err)
+			}
+			if *fired != 4 {
+				t.Fatalf("the fault fired %d times", *fired)
+			}
 		}
-		if *fired != 4 {
-			t.Fatalf("the fault fired %d times", *fired)
-		}
-	}
+	})
 }
 
 func TestTrailersPassThroughButNotThoseOfRepeatedAttempts(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	s := c.shards["a"]
-	fired := s.failFirst(1, "Put", refuse(codes.Unavailable, "GROUP_LOADING"))
-	s.trailer = metadata.Pairs("shard", "a")
-	var trailer metadata.MD
-	if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}, grpc.Trailer(&trailer)); err != nil || *fired != 1 {
-		t.Fatalf("%v; fault fired %d times", err, *fired)
-	}
-	if got := trailer.Get("shard"); len(got) != 1 || got[0] != "a" || len(trailer.Get("grpc-status-details-bin")) != 0 {
-		t.Fatalf("trailer %v", trailer)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		s := c.shards["a"]
+		fired := s.failFirst(1, "Put", refuse(codes.Unavailable, "GROUP_LOADING"))
+		s.trailer = metadata.Pairs("shard", "a")
+		var trailer metadata.MD
+		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}, grpc.Trailer(&trailer)); err != nil || *fired != 1 {
+			t.Fatalf("%v; fault fired %d times", err, *fired)
+		}
+		if got := trailer.Get("shard"); len(got) != 1 || got[0] != "a" || len(trailer.Get("grpc-status-details-bin")) != 0 {
+			t.Fatalf("trailer %v", trailer)
+		}
+	})
 }
 
 func TestLoadingBeyondTheDeadlineIsToldAtOnce(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	c.shards["a"].failFirst(1000, "Get", refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Hour)))
-	_, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)})
-	wantError(t, err, codes.Unavailable, "GROUP_LOADING")
-	if n := c.shards["a"].count("Get"); n != 1 {
-		t.Fatalf("asked %d times", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		c.shards["a"].failFirst(1000, "Get", refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Hour)))
+		_, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)})
+		wantError(t, err, codes.Unavailable, "GROUP_LOADING")
+		if n := c.shards["a"].count("Get"); n != 1 {
+			t.Fatalf("asked %d times", n)
+		}
+	})
 }
 
 // putRefused is why an impatient gateway refuses a put: again while the machine is too slow for an answer of a shard
@@ -128,9 +142,11 @@ func (c *cluster) putRefused() error {
 }
 
 func TestARefusalAtTheDeadlineIsToldAsItIs(t *testing.T) {
-	c := newCluster(t, hash(1), impatient, "a")
-	c.shards["a"].failFirst(1<<30, "Put", refuse(codes.Unavailable, "NO_LEADER"))
-	wantError(t, c.putRefused(), codes.Unavailable, "NO_LEADER")
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), impatient, "a")
+		c.shards["a"].failFirst(1<<30, "Put", refuse(codes.Unavailable, "NO_LEADER"))
+		wantError(t, c.putRefused(), codes.Unavailable, "NO_LEADER")
+	})
 }
 
 // cutConnections answers a call by breaking its connection, as a crash between the write and the answer does.
@@ -149,128 +165,140 @@ func cutConnections(s *standIn, times int) *int {
 }
 
 func TestAWriteOfUnknownOutcomeIsRepeatedOnlyWithARequestID(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	s := c.shards["a"]
-	fired := cutConnections(s, 1)
-	_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)})
-	wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
-	if *fired != 1 || s.applied != 1 {
-		t.Fatalf("fault fired %d times, %d writes applied", *fired, s.applied)
-	}
-	fired = cutConnections(s, 3)
-	out, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
-	if err != nil || !out.GetRepeated() || s.applied != 2 || *fired != 3 {
-		t.Fatalf("%v, %v; fault fired %d times, %d writes applied", out, err, *fired, s.applied)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		s := c.shards["a"]
+		fired := cutConnections(s, 1)
+		_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)})
+		wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
+		if *fired != 1 || s.applied != 1 {
+			t.Fatalf("fault fired %d times, %d writes applied", *fired, s.applied)
+		}
+		fired = cutConnections(s, 3)
+		out, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
+		if err != nil || !out.GetRepeated() || s.applied != 2 || *fired != 3 {
+			t.Fatalf("%v, %v; fault fired %d times, %d writes applied", out, err, *fired, s.applied)
+		}
+	})
 }
 
 func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
-	c := newCluster(t, hash(1), impatient, "a")
-	s := c.shards["a"]
-	fired := cutConnections(s, 1)
-	calls := 0
-	s.fault = func(string, *recordv1.RecordKey) error {
-		if calls++; calls > 1 {
-			return refuse(codes.Unavailable, "NO_LEADER")
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), impatient, "a")
+		s := c.shards["a"]
+		fired := cutConnections(s, 1)
+		calls := 0
+		s.fault = func(string, *recordv1.RecordKey) error {
+			if calls++; calls > 1 {
+				return refuse(codes.Unavailable, "NO_LEADER")
+			}
+			return nil
 		}
-		return nil
-	}
-	_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
-	// A deadline says as little about the outcome.
-	if status.Code(err) != codes.DeadlineExceeded {
-		wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
-	}
-	if *fired != 1 || calls < 2 {
-		t.Fatalf("fault fired %d times in %d calls", *fired, calls)
-	}
+		_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
+		// A deadline says as little about the outcome.
+		if status.Code(err) != codes.DeadlineExceeded {
+			wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
+		}
+		if *fired != 1 || calls < 2 {
+			t.Fatalf("fault fired %d times in %d calls", *fired, calls)
+		}
+	})
 }
 
 func TestAShardThatIsDownRefusesSurely(t *testing.T) {
-	c := newCluster(t, hash(1), impatient, "a")
-	c.shards["a"].server.Stop()
-	wantError(t, c.putRefused(), codes.Unavailable, "SHARD_UNREACHABLE")
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), impatient, "a")
+		c.shards["a"].server.Stop()
+		wantError(t, c.putRefused(), codes.Unavailable, "SHARD_UNREACHABLE")
+	})
 }
 
 func TestCallsWaitForAShardThatComesBackElsewhere(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	old := c.shards["a"]
-	if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
-		t.Fatal(err)
-	}
-	old.server.Stop()
-	c.stops["a"]()
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			got, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)})
-			if err != nil || string(got.GetRecord().GetData()) != "x" {
-				t.Errorf("%v, %v", got, err)
-			}
-		})
-	}
-	c.start("a", old.volume, 2)
-	all.Wait()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		old := c.shards["a"]
+		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+		old.server.Stop()
+		c.stops["a"]()
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				got, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)})
+				if err != nil || string(got.GetRecord().GetData()) != "x" {
+					t.Errorf("%v, %v", got, err)
+				}
+			})
+		}
+		c.start("a", old.volume, 2)
+		all.Wait()
+	})
 }
 
 func TestAShardWithAnotherVolumeIsNotAskedForTheGroup(t *testing.T) {
-	c := newCluster(t, hash(1), impatient, "a")
-	c.shards["a"].server.Stop()
-	c.stops["a"]()
-	s := c.start("a", uuid.New(), 1)
-	if _, err := c.gateway.Addr(), c.gateway.Ready(c.ctx); err != nil {
-		t.Fatal(err)
-	}
-	_, err := c.records.Get(c.endless(), &recordv1.GetRequest{Key: key(1)})
-	if status.Code(err) != codes.Unavailable {
-		t.Fatalf("got %v", err)
-	}
-	if n := s.count("Get"); n != 0 {
-		t.Fatalf("the empty volume was asked %d times", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), impatient, "a")
+		c.shards["a"].server.Stop()
+		c.stops["a"]()
+		s := c.start("a", uuid.New(), 1)
+		if _, err := c.gateway.Addr(), c.gateway.Ready(c.ctx); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.records.Get(c.endless(), &recordv1.GetRequest{Key: key(1)})
+		if status.Code(err) != codes.Unavailable {
+			t.Fatalf("got %v", err)
+		}
+		if n := s.count("Get"); n != 0 {
+			t.Fatalf("the empty volume was asked %d times", n)
+		}
+	})
 }
 
 func TestNamedGroupsAreMadeByTheFirstWrite(t *testing.T) {
-	meta := named()
-	meta.GroupsMax = 2
-	c := newCluster(t, meta, gateway.Config{}, "a")
-	// What a shard does with its target.
-	go func() {
-		for view := range c.store.Watch(c.ctx) {
-			for _, g := range view.Groups {
-				if len(g.Members) == 0 {
-					g.Members, g.Leader = []placement.Member{{Shard: "a", VolumeUUID: c.shards["a"].volume}}, "a"
-					_, _ = c.store.PutGroup(c.ctx, g)
+	synctest.Test(t, func(t *testing.T) {
+		meta := named()
+		meta.GroupsMax = 2
+		c := newCluster(t, meta, gateway.Config{}, "a")
+		// What a shard does with its target.
+		go func() {
+			for view := range c.store.Watch(c.ctx) {
+				for _, g := range view.Groups {
+					if len(g.Members) == 0 {
+						g.Members, g.Leader = []placement.Member{{Shard: "a", VolumeUUID: c.shards["a"].volume}}, "a"
+						_, _ = c.store.PutGroup(c.ctx, g)
+					}
 				}
 			}
+		}()
+		in := func(group string) *recordv1.RecordKey { return &recordv1.RecordKey{Id: 7, Group: group} }
+		_, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: in("day")})
+		wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
+		var all sync.WaitGroup
+		for range 8 { // at the same moment
+			all.Go(func() {
+				if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: in("day"), Data: []byte("d")}); err != nil {
+					t.Error(err)
+				}
+			})
 		}
-	}()
-	in := func(group string) *recordv1.RecordKey { return &recordv1.RecordKey{Id: 7, Group: group} }
-	_, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: in("day")})
-	wantError(t, err, codes.NotFound, "GROUP_NOT_FOUND")
-	var all sync.WaitGroup
-	for range 8 { // at the same moment
-		all.Go(func() {
-			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: in("day"), Data: []byte("d")}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	got, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: in("day")})
-	if err != nil || string(got.GetRecord().GetData()) != "d" {
-		t.Fatalf("%v, %v", got, err)
-	}
-	if _, err := c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: "night"}); err != nil {
-		t.Fatal(err)
-	}
-	_, err = c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: "night"})
-	wantError(t, err, codes.AlreadyExists, "GROUP_EXISTS")
-	_, err = c.records.Put(c.ctx, &recordv1.PutRequest{Key: in("third")})
-	wantError(t, err, codes.ResourceExhausted, "GROUP_LIMIT")
-	for _, bad := range []string{"", ".x", "a b", "ä"} {
-		_, err = c.records.Put(c.ctx, &recordv1.PutRequest{Key: in(bad)})
-		wantFieldViolation(t, err, "key.group")
-	}
+		all.Wait()
+		got, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: in("day")})
+		if err != nil || string(got.GetRecord().GetData()) != "d" {
+			t.Fatalf("%v, %v", got, err)
+		}
+		if _, err := c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: "night"}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: "night"})
+		wantError(t, err, codes.AlreadyExists, "GROUP_EXISTS")
+		_, err = c.records.Put(c.ctx, &recordv1.PutRequest{Key: in("third")})
+		wantError(t, err, codes.ResourceExhausted, "GROUP_LIMIT")
+		for _, bad := range []string{"", ".x", "a b", "ä"} {
+			_, err = c.records.Put(c.ctx, &recordv1.PutRequest{Key: in(bad)})
+			wantFieldViolation(t, err, "key.group")
+		}
+	})
 }
 
 func wantFieldViolation(t *testing.T, err error, field string) {
@@ -284,23 +312,25 @@ func wantFieldViolation(t *testing.T, err error, field string) {
 }
 
 func TestWrongRequestsAreRefused(t *testing.T) {
-	c := newCluster(t, hash(2), gateway.Config{}, "a")
-	_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Data: []byte("x")})
-	wantFieldViolation(t, err, "key")
-	if err := c.conn.Invoke(c.ctx, recordv1.RecordService_Put_FullMethodName, []byte{0x0a, 0x7f}, &recordv1.PutResponse{}, grpc.ForceCodec(rawCodec{})); status.Code(err) != codes.InvalidArgument {
-		t.Fatalf("bytes that are no protobuf: %v", err)
-	}
-	_, err = c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: make([]byte, 9<<20)})
-	wantError(t, err, codes.FailedPrecondition, "USE_UPLOAD")
-	_, err = c.records.Delete(c.ctx, &recordv1.DeleteRequest{Key: key(1), RequestId: make([]byte, 9<<20)})
-	if status.Code(err) != codes.ResourceExhausted {
-		t.Fatalf("9 MiB in one message: %v", err)
-	}
-	_, err = c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: "x"})
-	wantError(t, err, codes.FailedPrecondition, "HASH_ROUTING")
-	if n := c.shards["a"].count("Put"); n != 0 {
-		t.Fatalf("the shard was asked %d times", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(2), gateway.Config{}, "a")
+		_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Data: []byte("x")})
+		wantFieldViolation(t, err, "key")
+		if err := c.conn.Invoke(c.ctx, recordv1.RecordService_Put_FullMethodName, []byte{0x0a, 0x7f}, &recordv1.PutResponse{}, grpc.ForceCodec(rawCodec{})); status.Code(err) != codes.InvalidArgument {
+			t.Fatalf("bytes that are no protobuf: %v", err)
+		}
+		_, err = c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: make([]byte, 9<<20)})
+		wantError(t, err, codes.FailedPrecondition, "USE_UPLOAD")
+		_, err = c.records.Delete(c.ctx, &recordv1.DeleteRequest{Key: key(1), RequestId: make([]byte, 9<<20)})
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Fatalf("9 MiB in one message: %v", err)
+		}
+		_, err = c.admin.CreateGroup(c.ctx, &recordv1.CreateGroupRequest{Group: "x"})
+		wantError(t, err, codes.FailedPrecondition, "HASH_ROUTING")
+		if n := c.shards["a"].count("Put"); n != 0 {
+			t.Fatalf("the shard was asked %d times", n)
+		}
+	})
 }
 
 // rawCodec sends bytes as they are.
@@ -311,102 +341,102 @@ func (rawCodec) Unmarshal([]byte, any) error   { return nil }
 func (rawCodec) Name() string                  { return "proto" }
 
 func TestTooManyCallsAreRefused(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{Limits: gateway.Limits{CallsMax: 2}}, "a")
-	entered, leave := make(chan struct{}, 8), make(chan struct{})
-	c.shards["a"].fault = func(string, *recordv1.RecordKey) error {
-		entered <- struct{}{}
-		<-leave
-		return nil
-	}
-	var all sync.WaitGroup
-	for range 2 {
-		all.Go(func() {
-			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	<-entered
-	<-entered
-	_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)})
-	wantError(t, err, codes.ResourceExhausted, "OVERLOADED")
-	close(leave)
-	all.Wait()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{Limits: gateway.Limits{CallsMax: 2}}, "a")
+		entered, leave := make(chan struct{}, 8), make(chan struct{})
+		c.shards["a"].fault = func(string, *recordv1.RecordKey) error {
+			entered <- struct{}{}
+			<-leave
+			return nil
+		}
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		<-entered
+		<-entered
+		_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)})
+		wantError(t, err, codes.ResourceExhausted, "OVERLOADED")
+		close(leave)
+		all.Wait()
+	})
 }
 
 func TestHealthServesOnceThereIsAView(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	if err := c.gateway.Ready(c.ctx); err != nil {
-		t.Fatal(err)
-	}
-	health := healthv1.NewHealthClient(c.conn)
-	watch, err := health.Watch(c.ctx, &healthv1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for serving := false; !serving; {
-		answer, err := watch.Recv()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		if err := c.gateway.Ready(c.ctx); err != nil {
+			t.Fatal(err)
+		}
+		health := healthv1.NewHealthClient(c.conn)
+		watch, err := health.Watch(c.ctx, &healthv1.HealthCheckRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		serving = answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
-	}
-	// By the name of each service too, as probes ask. These are set right behind the process as a whole.
-	for _, name := range []string{"RecordService", "RoutingService", "AdminService"} {
-		for {
-			answer, err := health.Check(c.ctx, &healthv1.HealthCheckRequest{Service: "sheaf.record.v1." + name})
+		for serving := false; !serving; {
+			answer, err := watch.Recv()
 			if err != nil {
-				t.Fatalf("%s: %v", name, err)
+				t.Fatal(err)
 			}
-			if answer.GetStatus() == healthv1.HealthCheckResponse_SERVING {
-				break
+			serving = answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
+		}
+		// By the name of each service too, as probes ask. These are set right behind the process as a whole.
+		synctest.Wait()
+		for _, name := range []string{"RecordService", "RoutingService", "AdminService"} {
+			answer, err := health.Check(c.ctx, &healthv1.HealthCheckRequest{Service: "sheaf.record.v1." + name})
+			if err != nil || answer.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+				t.Fatalf("%s: %v, %v", name, answer, err)
 			}
 		}
-	}
-	if _, err := health.Check(c.ctx, &healthv1.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
-		t.Errorf("a service that is not there: %v", err)
-	}
+		if _, err := health.Check(c.ctx, &healthv1.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
+			t.Errorf("a service that is not there: %v", err)
+		}
+	})
 }
 
 func TestAGatewayWithoutAStoreSaysSo(t *testing.T) {
-	client, err := etcdtest.Shared(t).Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = client.Close() }()
-	store, err := placement.NewStore(client, "none-"+uuid.NewString())
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := gateway.Start(context.Background(), gateway.Config{Listen: "127.0.0.1:0", Store: store})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	if err := g.Ready(ctx); status.Code(err) != codes.Unavailable {
-		t.Fatalf("got %v", err)
-	}
-	if err := g.Stop(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		network := bubbletest.NewNet()
+		store, err := placement.NewStore(memetcdtest.On(t, network, "etcd:2379").Client(t), "none")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := gateway.Start(context.Background(), gateway.Config{Listen: "gateway:0", Store: store, Listener: network.Listen})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		if err := g.Ready(ctx); status.Code(err) != codes.Unavailable {
+			t.Fatalf("got %v", err)
+		}
+		if err := g.Stop(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 func TestAShardThatStartsAgainAtItsAddressIsConnectedToAtOnce(t *testing.T) {
-	c := newCluster(t, hash(1), gateway.Config{}, "a")
-	if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}); err != nil {
-		t.Fatal(err)
-	}
-	old := c.shards["a"]
-	old.server.Stop()
-	c.stops["a"]()
-	done := make(chan error, 1)
-	go func() {
-		_, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)})
-		done <- err
-	}()
-	c.startAt("a", old.address, old.volume, 2)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, hash(1), gateway.Config{}, "a")
+		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}); err != nil {
+			t.Fatal(err)
+		}
+		old := c.shards["a"]
+		old.server.Stop()
+		c.stops["a"]()
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)})
+			done <- err
+		}()
+		c.startAt("a", old.address, old.volume, 2)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -116,79 +117,85 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 	}
 	for name, open := range calls {
 		t.Run(name, func(t *testing.T) {
-			const limit = 8 << 20
-			c, held, ended := unread(t, gateway.Limits{AnswerBytesMax: limit, SendTimeout: time.Hour})
-			ctx, cancel := context.WithCancel(c.ctx)
-			defer cancel()
-			var reads []func() error
-			for range 40 {
-				reads = append(reads, open(ctx, c))
-			}
-			until(t, "the limit is met", func() bool { return held() > limit/2 && ended(codes.ResourceExhausted) > 0 })
-			// Nobody else is kept from writing, nor from small reads.
-			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1000), Data: make([]byte, 100_000)}); err != nil {
-				t.Error(err)
-			}
-			if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1000)}); err != nil {
-				t.Error(err)
-			}
-			refused := 0
-			for _, read := range reads {
-				if err := read(); err != nil {
-					refused++
-					if reason, retry := reasonAndRetry(err); status.Code(err) != codes.ResourceExhausted || reason != "OVERLOADED" || retry <= 0 {
-						t.Fatalf("%v, reason %q, try again in %v", err, reason, retry)
+			synctest.Test(t, func(t *testing.T) {
+				const limit = 8 << 20
+				c, held, ended := unread(t, gateway.Limits{AnswerBytesMax: limit, SendTimeout: time.Hour})
+				ctx, cancel := context.WithCancel(c.ctx)
+				defer cancel()
+				var reads []func() error
+				for range 40 {
+					reads = append(reads, open(ctx, c))
+				}
+				until(t, "the limit is met", func() bool { return held() > limit/2 && ended(codes.ResourceExhausted) > 0 })
+				// Nobody else is kept from writing, nor from small reads.
+				if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1000), Data: make([]byte, 100_000)}); err != nil {
+					t.Error(err)
+				}
+				if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1000)}); err != nil {
+					t.Error(err)
+				}
+				refused := 0
+				for _, read := range reads {
+					if err := read(); err != nil {
+						refused++
+						if reason, retry := reasonAndRetry(err); status.Code(err) != codes.ResourceExhausted || reason != "OVERLOADED" || retry <= 0 {
+							t.Fatalf("%v, reason %q, try again in %v", err, reason, retry)
+						}
 					}
 				}
-			}
-			if refused == 0 {
-				t.Error("none of 40 calls was refused")
-			}
-			if err := open(ctx, c)(); err != nil {
-				t.Errorf("when all have ended: %v", err)
-			}
-			until(t, "all is given back", func() bool { return held() == 0 })
+				if refused == 0 {
+					t.Error("none of 40 calls was refused")
+				}
+				if err := open(ctx, c)(); err != nil {
+					t.Errorf("when all have ended: %v", err)
+				}
+				until(t, "all is given back", func() bool { return held() == 0 })
+			})
 		})
 	}
 }
 
 func TestAReaderThatDoesNotReadIsCutOffByTheGateway(t *testing.T) {
-	c, held, ended := unread(t, gateway.Limits{SendTimeout: 100 * time.Millisecond})
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	stream, err := c.records.Scan(ctx, &recordv1.ScanRequest{Group: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	until(t, "the stream holds something", func() bool { return held() > 0 })
-	until(t, "the stream is cut off, but for what the transport has", func() bool { return ended(codes.Unavailable) > 0 && held() <= 1<<20 })
-	err = recvAll(stream.Recv)
-	if reason, _ := reasonAndRetry(err); status.Code(err) != codes.Unavailable || reason != "SLOW_READER" {
-		t.Errorf("%v, reason %q", err, reason)
-	}
-	until(t, "all is given back", func() bool { return held() == 0 })
+	synctest.Test(t, func(t *testing.T) {
+		c, held, ended := unread(t, gateway.Limits{SendTimeout: 100 * time.Millisecond})
+		ctx, cancel := context.WithCancel(c.ctx)
+		defer cancel()
+		stream, err := c.records.Scan(ctx, &recordv1.ScanRequest{Group: "0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the stream holds something", func() bool { return held() > 0 })
+		until(t, "the stream is cut off, but for what the transport has", func() bool { return ended(codes.Unavailable) > 0 && held() <= 1<<20 })
+		err = recvAll(stream.Recv)
+		if reason, _ := reasonAndRetry(err); status.Code(err) != codes.Unavailable || reason != "SLOW_READER" {
+			t.Errorf("%v, reason %q", err, reason)
+		}
+		until(t, "all is given back", func() bool { return held() == 0 })
+	})
 }
 
 // TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead, nor for who watches its health.
 func TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead(t *testing.T) {
-	c, held, _ := unread(t, gateway.Limits{SendTimeout: time.Hour})
-	ctx, end := context.WithCancel(c.ctx)
-	defer end()
-	watch, err := healthv1.NewHealthClient(c.conn).Watch(ctx, &healthv1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := watch.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.records.Scan(ctx, &recordv1.ScanRequest{Group: "0"}); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "the stream holds something", func() bool { return held() > 0 })
-	stop, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	if err := c.gateway.Stop(stop); err != nil || stop.Err() != nil {
-		t.Errorf("stopping: %v; waited for the end: %v", err, stop.Err())
-	}
-	c.gateway = nil
+	synctest.Test(t, func(t *testing.T) {
+		c, held, _ := unread(t, gateway.Limits{SendTimeout: time.Hour})
+		ctx, end := context.WithCancel(c.ctx)
+		defer end()
+		watch, err := healthv1.NewHealthClient(c.conn).Watch(ctx, &healthv1.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := watch.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.records.Scan(ctx, &recordv1.ScanRequest{Group: "0"}); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the stream holds something", func() bool { return held() > 0 })
+		stop, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		if err := c.gateway.Stop(stop); err != nil || stop.Err() != nil {
+			t.Errorf("stopping: %v; waited for the end: %v", err, stop.Err())
+		}
+		c.gateway = nil
+	})
 }
