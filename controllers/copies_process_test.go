@@ -25,7 +25,7 @@ import (
 )
 
 // They speak TLS, as stores do that ask for nothing else.
-var _ = Describe("Real shards with three copies of each group", func() {
+var _ = Describe("Real shards with three copies of each group", needs("minutes of real processes"), func() {
 	const records = 40
 	var p *storePlay
 	var r *processes

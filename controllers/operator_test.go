@@ -107,7 +107,7 @@ func (p *storePlay) diskSet(ctx context.Context) *v1alpha1.DiskSet {
 	return set
 }
 
-var _ = Describe("The whole operator", func() {
+var _ = Describe("The whole operator", needs("managers reach it with the rights of the role"), func() {
 	var p *storePlay
 	BeforeEach(func(ctx context.Context) { p = newStorePlay(ctx) })
 

@@ -111,7 +111,7 @@ func (p *playedIssuer) token(id, user, audience string, ends time.Time) string {
 }
 
 var _ = Describe("Issuers of tokens", func() {
-	It("have their keys in the table, which are read again when they change, and stay while the issuer is silent", func(ctx context.Context) {
+	It("have their keys in the table, which are read again when they change, and stay while the issuer is silent", needs("it issues tokens"), func(ctx context.Context) {
 		issuer := newPlayedIssuer()
 		issuer.rotate("one")
 		bundle := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issuer.Certificate().Raw}))

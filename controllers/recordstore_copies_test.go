@@ -174,7 +174,7 @@ var _ = Describe("A store with several copies", func() {
 		Expect(p.get(ctx).Status.Groups).To(Equal(before))
 	})
 
-	It("keeps the number of copies that it was made with", func(ctx context.Context) {
+	It("keeps the number of copies that it was made with", needs("CEL"), func(ctx context.Context) {
 		p.create(ctx)
 		p.pool(ctx, 1)
 		p.settle(ctx)

@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // person edits objects by hand.
@@ -158,11 +158,10 @@ var _ = Describe("What is edited by hand", func() {
 		p.ready(ctx)
 	})
 
-	It("comes back, field by field and in pairs, in every object that a store owns", func(ctx context.Context) {
+	It("comes back, field by field and in a soak in pairs, in every object that a store owns", needs("dry runs"), func(ctx context.Context) {
 		made := p.owned(ctx)
 		Expect(made).To(HaveLen(10), "a gateway, an etcd and a pool: Service, workload and budget each; the policy of etcd")
-		seed := uint64(ginkgo.GinkgoRandomSeed())
-		ginkgo.AddReportEntry(fmt.Sprintf("seed %d", seed))
+		seed := soaktest.Seed(ginkgo.GinkgoTB(), 1)
 		random := rand.New(rand.NewPCG(seed, 0))
 		all, most := make([][]edit, len(made)), 0
 		for n, o := range made {
@@ -175,6 +174,9 @@ var _ = Describe("What is edited by hand", func() {
 			singles += p.edited(ctx, made, func(n int) []edit { return all[n][min(round, len(all[n])):min(round+1, len(all[n]))] })
 		}
 		Expect(singles).To(BeNumerically(">", 300), "edits that the API server takes")
+		if !soaktest.Long() {
+			return // 40 pairs of each object
+		}
 		pairs := 0
 		for range 40 {
 			pairs += p.edited(ctx, made, func(n int) []edit {
@@ -182,9 +184,10 @@ var _ = Describe("What is edited by hand", func() {
 			})
 		}
 		Expect(pairs).To(BeNumerically(">", 100))
+		soaktest.Report(ginkgo.GinkgoTB(), "pairs of edits", pairs)
 	})
 
-	It("comes back where who wrote what was taken away, too", func(ctx context.Context) {
+	It("comes back where who wrote what was taken away, too", needs("dry runs"), func(ctx context.Context) {
 		key := types.NamespacedName{Namespace: p.Namespace, Name: "quotes-gateway"}
 		forgotten := `[{"op":"replace","path":"/metadata/managedFields","value":[{}]},`
 		budget, service, gateway := &policyv1.PodDisruptionBudget{}, &corev1.Service{}, &appsv1.Deployment{}

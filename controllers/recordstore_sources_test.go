@@ -196,7 +196,7 @@ func (p *storePlay) secretNames(ctx context.Context) (names []string) {
 
 // The first spec needs a cluster without cert-manager, and leaves one with it.
 var _ = Describe("Certificates of other sources than the operator", ginkgo.Ordered, ginkgo.ContinueOnFailure, func() {
-	It("are asked of cert-manager: nothing is opened before its issuer has signed all", func(ctx context.Context) {
+	It("are asked of cert-manager: nothing is opened before its issuer has signed all", needs("kinds that are made here"), func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		now := time.Now()
 		p.clock = func() time.Time { return now }
@@ -259,7 +259,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 		}
 	})
 
-	It("are not asked of a kind that the operator has no right to", func(ctx context.Context) {
+	It("are not asked of a kind that the operator has no right to", needs("kinds that are made here and rights"), func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		p.installCertManager(ctx)
 		barred, err := client.NewWithWatch(forbidding(operatorConfig, "/apis/cert-manager.io/"), client.Options{Scheme: envScheme})
@@ -272,7 +272,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 		Expect(p.opened(ctx)).To(BeFalse())
 	})
 
-	It("take the place of the operator's, of another issuer's, and give it back: step by step, and nothing restarts", func(ctx context.Context) {
+	It("take the place of the operator's, of another issuer's, and give it back: step by step, and nothing restarts", needs("kinds that are made here"), func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		now := time.Now()
 		p.clock = func() time.Time { return now }

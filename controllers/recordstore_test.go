@@ -212,7 +212,7 @@ var _ = Describe("A store", func() {
 		Expect(sets.Items).To(BeEmpty(), "no etcd of ours")
 	})
 
-	It("stalls where the API server refuses what it makes", func(ctx context.Context) {
+	It("stalls where the API server refuses what it makes", needs("what Kubernetes refuses"), func(ctx context.Context) {
 		other := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "owner"}}
 		Expect(api.Create(ctx, other)).To(Succeed())
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-gateway", OwnerReferences: []metav1.OwnerReference{

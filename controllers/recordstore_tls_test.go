@@ -469,7 +469,7 @@ var _ = Describe("The certificates of a store", func() {
 		Expect(p.secret(ctx, "quotes-client-writer-tls").Data).To(Equal(theirs.Data), "somebody else has made it")
 	})
 
-	It("are not known to a kind of an earlier version: then nothing begins, and nothing is changed", func(ctx context.Context) {
+	It("are not known to a kind of an earlier version: then nothing begins, and nothing is changed", needs("a CRD that is changed"), func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		p.create(ctx, withTLS(v1alpha1.TLSRequired))
 		p.pool(ctx, 1)

@@ -16,7 +16,7 @@ import (
 )
 
 var _ = Describe("The controller of tenants", func() {
-	It("compiles them into the table of their store, the older one where two overlap", func(ctx context.Context) {
+	It("compiles them into the table of their store, the older one where two overlap", needs("it issues tokens"), func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		keys, err := KeysOf()
 		Expect(err).NotTo(HaveOccurred())

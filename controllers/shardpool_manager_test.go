@@ -15,7 +15,7 @@ import (
 )
 
 // The controller as the operator runs it: with a cache, woken by what it watches.
-var _ = Describe("ShardPools under a manager", func() {
+var _ = Describe("ShardPools under a manager", needs("managers reach it by its address"), func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) {
 		p = newPoolPlay(ctx)

@@ -154,7 +154,7 @@ func (r *processes) end(pod string) {
 	}
 }
 
-var _ = Describe("A pool of real shards", func() {
+var _ = Describe("A pool of real shards", needs("real processes"), func() {
 	var p *poolPlay
 	var r *processes
 	var stopServer func()

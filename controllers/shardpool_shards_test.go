@@ -105,7 +105,7 @@ var _ = Describe("Shards", func() {
 		Expect(p.started).To(And(HaveKeyWithValue("ssd-0", 1), HaveKeyWithValue("ssd-1", 1)))
 	})
 
-	It("that somebody edits are put right, or the edit is refused", func(ctx context.Context) {
+	It("that somebody edits are put right, or the edit is refused", needs("CEL"), func(ctx context.Context) {
 		pool := p.pool(ctx, "ssd", 2)
 		p.settle(ctx, 0)
 		was := shard(ctx, "ssd-1")

@@ -270,7 +270,7 @@ var _ = Describe("ShardPool", func() {
 			Expect(apierrors.IsInvalid(api.Update(ctx, pool))).To(BeTrue(), "what has grown cannot be lowered")
 		}
 
-		It("say why they do not grow", func(ctx context.Context) {
+		It("say why they do not grow", needs("CEL"), func(ctx context.Context) {
 			p.pool(ctx, "ssd", 1, func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.StorageClassName = classFixed })
 			p.settle(ctx, 0)
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("2Gi") })
@@ -281,7 +281,7 @@ var _ = Describe("ShardPool", func() {
 			takenBack(ctx)
 		})
 
-		It("say when the storage cannot do it", func(ctx context.Context) {
+		It("say when the storage cannot do it", needs("CEL"), func(ctx context.Context) {
 			p.pool(ctx, "ssd", 1)
 			p.settle(ctx, 0)
 			p.NoResize = true
@@ -413,7 +413,7 @@ var _ = Describe("ShardPool", func() {
 			Expect(p.uids(ctx)).To(BeEmpty())
 		})
 
-		It("of the namespace waits for nothing", func(ctx context.Context) {
+		It("of the namespace waits for nothing", needs("namespaces that end"), func(ctx context.Context) {
 			p.says("ssd-0", holding(3))
 			p.pool(ctx, "ssd", 1)
 			p.settle(ctx, 0)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 
@@ -21,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/kubetest"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 
@@ -88,16 +89,25 @@ func once(at int) deaths {
 // always are operators of which each dies after its first write.
 func always() int { return 1 }
 
-// aliveUntil gives the deaths that a story of so many writes is tried with: always, and once after each third write;
-// after every one with SHEAF_SOAK.
+// aliveUntil gives the deaths that a story of so many writes is tried with: always, and once after each third write. On
+// a real API server, where a life costs ten times as much, it is once after a quarter, a half and three quarters of the
+// writes; in a soak once after every one.
 func aliveUntil(writes int) map[string]deaths {
-	step := 3
-	if os.Getenv("SHEAF_SOAK") != "" {
-		step = 1
-	}
 	all := map[string]deaths{"killed after each write": always}
-	for at := 1; at <= writes; at += step {
-		all[fmt.Sprintf("killed after write %d", at)] = once(at)
+	after := func(at int) { all[fmt.Sprintf("killed after write %d", at)] = once(at) }
+	switch {
+	case soaktest.Long():
+		for at := 1; at <= writes; at++ {
+			after(at)
+		}
+	case kubetest.Wanted():
+		for quarter := 1; quarter <= 3; quarter++ {
+			after(max(1, writes*quarter/4))
+		}
+	default:
+		for at := 1; at <= writes; at += 3 {
+			after(at)
+		}
 	}
 	return all
 }
