@@ -1,24 +1,27 @@
 package sim
 
 import (
-	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"sheaf.dev/sheaf/internal/replica/rules"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
-// safetyRules are those that a simulation can judge. Each is switched off, and the simulation must notice: by the
-// oracle that the rule is for, or by another one only where that is what comes of it as well.
-var safetyRules = []struct {
+// safetyRule is a rule that is switched off, and how that is to be noticed.
+type safetyRule struct {
 	name     string
 	unsafe   rules.Off
 	mutation mutation
 	faults   map[string]int
 	tweak    func(*config) // nil: nothing
 	oracles  []oracle
-}{
+}
+
+// safetyRules are those that a simulation can judge. Each is switched off, and the simulation must notice: by the
+// oracle that the rule is for, or by another one only where that is what comes of it as well.
+var safetyRules = []safetyRule{
 	{name: "acknowledged means synced", unsafe: rules.Sync, faults: powerFaults, oracles: lost},
 	{name: "a promise waits for the sync", unsafe: rules.Promise, faults: powerFaults, oracles: lost},
 	{name: "a vote is remembered", unsafe: rules.Vote, faults: voteFaults, oracles: []oracle{oracleOneLead}},
@@ -101,55 +104,111 @@ func late(c *config) {
 	c.lossOdds, c.lateOdds, c.lateMax = 0.02, 0.3, 3*time.Second
 }
 
+// run is a run of one seed with a rule switched off, or on.
+func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
+	cfg := usual(seed)
+	cfg.faults, cfg.length, cfg.machines, cfg.copies = rule.faults, 10*time.Second, 5, 3
+	if !on {
+		cfg.unsafe, cfg.mutation = rule.unsafe, rule.mutation
+	}
+	if rule.tweak != nil {
+		rule.tweak(&cfg)
+	}
+	return run(t, seed, cfg)
+}
+
+// seedsFor gives the seeds in which a rule that is switched off is looked for, and how many of them are its pins.
+func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
+	t.Helper()
+	n, first := number(t, "SHEAF_SIM_MUTATION_SEEDS", 0), uint64(1)
+	switch {
+	case n > 0:
+	case soaktest.Long():
+		n, first = seedsMax, soaktest.Seed(t, 1)
+	default:
+		n = seedsMax
+		if len(pins[rule.name]) == 0 {
+			t.Errorf("%q has no pins: SHEAF_SIM_PINS=100 go test ./internal/sim -run 'TestPins' -v chooses some", rule.name)
+		}
+		for range pinRounds {
+			seeds = append(seeds, pins[rule.name]...)
+		}
+	}
+	pinned = len(seeds)
+	for i := range n {
+		seeds = append(seeds, first+i)
+	}
+	return seeds, pinned
+}
+
 // TestEveryRuleIsNeeded switches one rule off and lives through seeds until the simulation finds what that rule is for.
-// That something else breaks does not count.
+// That something else breaks does not count. It begins with the rule's pins; where they find nothing, it goes on with
+// the seeds from 1 on and says so: then the pins are to be chosen anew.
 func TestEveryRuleIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long run")
 	}
-	seeds := number(t, "SHEAF_SIM_MUTATION_SEEDS", 3000) // far more than any rule takes
-	for _, rule := range safetyRules {
+	for i := range safetyRules {
+		rule := &safetyRules[i]
 		t.Run(rule.name, func(t *testing.T) {
 			t.Parallel()
 			others := map[oracle]int{}
-			for seed := uint64(1); seed <= seeds; seed++ {
-				cfg := usual(seed)
-				cfg.unsafe, cfg.mutation, cfg.faults, cfg.length = rule.unsafe, rule.mutation, rule.faults, 10*time.Second
-				cfg.machines, cfg.copies = 5, 3
-				if rule.tweak != nil {
-					rule.tweak(&cfg)
-				}
-				r := run(t, seed, cfg)
+			seeds, pinned := seedsFor(t, rule)
+			for n, seed := range seeds {
+				r := rule.run(t, seed, false)
 				if len(r.violations) == 0 {
 					continue
 				}
 				if v := r.violations[0]; slices.Contains(rule.oracles, v.oracle) { // what follows may come of it
-					t.Logf("seed %d: %v; before it %v", seed, v, others)
+					t.Logf("seed %d, the %d. one: %v; before it %v", seed, n+1, v, others)
+					soaktest.Report(t, "found by seed", seed)
+					if pinned > 0 && n >= pinned {
+						soaktest.Note(t, "PIN %s: found by seed %d, and not by its pins %v: choose others (SHEAF_SIM_PINS)", rule.name, seed, pins[rule.name])
+					}
 					return
 				}
 				others[r.violations[0].oracle]++
 			}
-			t.Fatalf("not found within %d seeds: %q; others found %v", seeds, rule.oracles, others)
+			t.Fatalf("not found within %d seeds: %q; others found %v", len(seeds), rule.oracles, others)
+		})
+	}
+}
+
+// TestPins prints, with SHEAF_SIM_PINS=n, which of the seeds 1 to n find each rule that is switched off in four of five
+// runs or more: those are its pins.
+func TestPins(t *testing.T) {
+	last := number(t, "SHEAF_SIM_PINS", 0)
+	if last == 0 {
+		t.Skip("it chooses pins: SHEAF_SIM_PINS=100")
+	}
+	for i := range safetyRules {
+		rule := &safetyRules[i]
+		t.Run(rule.name, func(t *testing.T) {
+			for seed := uint64(1); seed <= last; seed++ {
+				finds := 0
+				for n := 0; n < 5 && finds == n; n++ {
+					if r := rule.run(t, seed, false); len(r.violations) > 0 && slices.Contains(rule.oracles, r.violations[0].oracle) {
+						finds++
+					}
+				}
+				if finds >= 4 {
+					t.Logf("seed %d: found in %d of 5 runs", seed, finds)
+				}
+			}
 		})
 	}
 }
 
 // TestEveryRuleHolds lives through the same faults with the rule on: what is found without it comes of nothing else.
 func TestEveryRuleHolds(t *testing.T) {
-	if os.Getenv("SHEAF_SOAK") == "" {
-		t.Skip("of the long run; TestSeeds has all of these faults")
-	}
-	seeds := number(t, "SHEAF_SIM_MUTATION_SEEDS", 300)
-	for _, rule := range safetyRules {
+	soaktest.Only(t, "raft", "TestSeeds has all of these faults")
+	first, seeds := soaktest.Seed(t, 1), number(t, "SHEAF_SIM_MUTATION_SEEDS", 300)
+	for i := range safetyRules {
+		rule := &safetyRules[i]
 		t.Run(rule.name, func(t *testing.T) {
 			t.Parallel()
-			for seed := uint64(1); seed <= seeds; seed++ {
-				cfg := usual(seed)
-				cfg.faults, cfg.length, cfg.machines, cfg.copies = rule.faults, 10*time.Second, 5, 3
-				if rule.tweak != nil {
-					rule.tweak(&cfg)
-				}
-				if r := run(t, seed, cfg); len(r.violations) > 0 {
+			for seed := first; seed < first+seeds; seed++ {
+				if r := rule.run(t, seed, true); len(r.violations) > 0 {
 					t.Fatalf("seed %d, faults %v: %v", seed, r.fired, r.violations)
 				}
 			}
