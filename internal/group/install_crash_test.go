@@ -12,14 +12,18 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/fsck"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestInstallSurvivesACrashAtEveryOperation crashes after each operation of an install, over a folder that is only
 // joining and over an older log of the same replica: the folder is as before or as after, and the install can be ended.
 func TestInstallSurvivesACrashAtEveryOperation(t *testing.T) {
-	seeds := uint64(4)
-	if testing.Short() {
+	seeds := uint64(2)
+	switch {
+	case soaktest.Long():
+		seeds = 40
+	case testing.Short():
 		seeds = 1
 	}
 	for seed := range seeds {

@@ -453,8 +453,11 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 			}
 		}
 	}
-	step := int64(1)
-	if testing.Short() {
+	step := int64(3)
+	switch {
+	case soaktest.Long():
+		step = 1
+	case testing.Short():
 		step = 37
 	}
 	var damaged atomic.Int64
@@ -495,7 +498,7 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 		if v.report.Outcome == Damaged || v.lost > 0 {
 			damaged.Add(1)
 		}
-		if i%7 == 0 || soaktest.Long() {
+		if i%3 == 0 || soaktest.Long() {
 			if err := b.afterLossAny(l, hit); err != nil {
 				return fmt.Errorf("%s: %w", where, err)
 			}

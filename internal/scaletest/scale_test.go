@@ -23,6 +23,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/loopback"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // shardsWanted is how many shards a store gets; without the variable that asks for them the tests of this package are
@@ -269,7 +270,7 @@ func (c *cluster) loseNode(ctx context.Context, t *testing.T, f *fleet, store *v
 // scaleOut lets a store grow to twice its size, while its operator is killed at random.
 func scaleOut(t *testing.T, shards int) picture {
 	ctx := t.Context()
-	seed := rand.Uint64()
+	seed := soaktest.Seed(t, 1)
 	t.Logf("the operator is killed at times of seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
 	c := startCluster(ctx, t, shards)
