@@ -7,9 +7,12 @@ package bubbletest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -88,7 +91,40 @@ func (n *Net) Dial(ctx context.Context, at string) (net.Conn, error) {
 	if l == nil {
 		return nil, fmt.Errorf("dial memory %s: connection refused", at)
 	}
-	return l.DialContext(ctx)
+	c, err := l.DialContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c}, nil
+}
+
+// conn is a connection. One that was closed here says so in the words of a socket, by which clients tell it from one that
+// the other side refused.
+type conn struct {
+	net.Conn
+	closed atomic.Bool
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	return n, c.told("read", err)
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	return n, c.told("write", err)
+}
+
+func (c *conn) Close() error {
+	c.closed.Store(true)
+	return c.Conn.Close()
+}
+
+func (c *conn) told(op string, err error) error {
+	if errors.Is(err, io.ErrClosedPipe) && c.closed.Load() {
+		return &net.OpError{Op: op, Net: "memory", Err: net.ErrClosed}
+	}
+	return err
 }
 
 // Target is the name by which grpc.NewClient reaches an address of this network: it looks nothing up.

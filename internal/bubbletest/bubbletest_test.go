@@ -1,7 +1,9 @@
 package bubbletest
 
 import (
+	"errors"
 	"io"
+	"net"
 	"testing"
 	"time"
 )
@@ -33,6 +35,12 @@ func TestANetworkCarriesBytesInVirtualTime(t *testing.T) {
 		got, err := io.ReadAll(conn)
 		if err != nil || string(got) != "late" || time.Since(began) != time.Hour {
 			t.Fatalf("%q after %v, %v", got, time.Since(began), err)
+		}
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+			t.Fatalf("read of a connection that was closed here: %v", err)
 		}
 		if err := listener.Close(); err != nil {
 			t.Fatal(err)
