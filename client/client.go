@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -66,9 +67,12 @@ type Config struct {
 	// the name is not known. It does so until a server has answered; later on one that is away is waited for, as ever.
 	// For commands: an address that was mistyped is told at once, and a server that starts again is waited for.
 	FailFast bool
-	// DialOptions are added to those of each connection. With a dialer of the caller's own, calls at a server that
-	// hangs end by keepalive, after up to 25 s, and not within 3 s.
+	// DialOptions are added to those of each connection. With a dialer among them, calls at a server that hangs end by
+	// keepalive, after up to 25 s, and not within 3 s: give it as Dial.
 	DialOptions []grpc.DialOption
+	// Dial opens a connection to an address, host:port, and ends with its context; nil: by TCP. For proxies, and for
+	// connections in memory of tests.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Client stores and reads records.
@@ -81,9 +85,10 @@ type Client struct {
 	cancel  context.CancelFunc
 	watched chan struct{}
 
-	mu     sync.Mutex
-	conns  map[string]*server // by address
-	closed bool
+	mu      sync.Mutex
+	conns   map[string]*server      // by address
+	leaving map[*server]*time.Timer // that routing no longer names, with what closes them
+	closed  bool
 }
 
 // New makes a client. It connects when it is used first, with Direct at once.
@@ -101,7 +106,7 @@ func New(cfg Config) (*Client, error) {
 		cfg.Credentials = insecure.NewCredentials()
 	}
 	c := &Client{
-		cfg: cfg, conns: map[string]*server{}, watched: make(chan struct{}),
+		cfg: cfg, conns: map[string]*server{}, leaving: map[*server]*time.Timer{}, watched: make(chan struct{}),
 		pace: routing.Pace{First: pauseFirst, Most: pauseMax, Patience: cfg.CallTimeout},
 	}
 	for _, address := range cfg.Addresses {
@@ -193,7 +198,13 @@ func (c *Client) closeConns() error {
 	for _, s := range c.conns {
 		errs = append(errs, s.close())
 	}
+	for s, timer := range c.leaving {
+		if timer.Stop() {
+			errs = append(errs, s.close())
+		}
+	}
 	clear(c.conns)
+	clear(c.leaving)
 	return errors.Join(errs...)
 }
 
@@ -247,7 +258,7 @@ func (c *Client) conn(address string) (*server, error) {
 	if s := c.conns[address]; s != nil {
 		return s, nil
 	}
-	s := &server{pulse: pulse.New(pulse.Options{})}
+	s := &server{pulse: pulse.New(pulse.Options{Dial: c.cfg.Dial})}
 	options := append(s.pulse.DialOptions(),
 		grpc.WithTransportCredentials(c.cfg.Credentials),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageBytes)),

@@ -15,12 +15,13 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/client/sheaftest"
+	"sheaf.dev/sheaf/internal/storetest"
 )
 
 func testContext(t *testing.T) context.Context {
@@ -30,19 +31,21 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// both runs a test through the gateway and directly.
-func both(t *testing.T, cfg sheaftest.Config, run func(t *testing.T, s *sheaftest.Server, c *client.Client)) {
+// both runs a test through the gateway and directly, on a store of its own each.
+func both(t *testing.T, cfg storetest.Config, run func(t *testing.T, s *storetest.Server, c *client.Client)) {
 	t.Helper()
-	s := sheaftest.StartWith(t, cfg)
 	for _, direct := range []bool{false, true} {
 		t.Run(fmt.Sprintf("direct=%v", direct), func(t *testing.T) {
-			run(t, s, s.Client(t, client.Config{Direct: direct}))
+			synctest.Test(t, func(t *testing.T) {
+				s := storetest.StartWith(t, cfg)
+				run(t, s, s.Client(t, client.Config{Direct: direct}))
+			})
 		})
 	}
 }
 
 func TestPutGetDelete(t *testing.T) {
-	both(t, sheaftest.Config{Shards: 2}, func(t *testing.T, _ *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{Shards: 2}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		for _, id := range []int64{0, 1, -1, math.MaxInt64, math.MinInt64} {
 			key := client.Key{ID: id}
@@ -81,7 +84,7 @@ func TestPutGetDelete(t *testing.T) {
 }
 
 func TestEmptyDataAreARecord(t *testing.T) {
-	both(t, sheaftest.Config{}, func(t *testing.T, _ *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		if _, err := c.Put(ctx, client.Key{ID: 1}, nil, nil); err != nil {
 			t.Fatal(err)
@@ -93,7 +96,7 @@ func TestEmptyDataAreARecord(t *testing.T) {
 }
 
 func TestConditionsTellTheCurrentVersion(t *testing.T) {
-	both(t, sheaftest.Config{}, func(t *testing.T, _ *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		key := client.Key{ID: 5}
 		if _, err := c.Delete(ctx, key, nil); err != nil {
@@ -133,7 +136,7 @@ func TestConditionsTellTheCurrentVersion(t *testing.T) {
 }
 
 func TestARequestIDMakesAWriteRepeatable(t *testing.T) {
-	both(t, sheaftest.Config{}, func(t *testing.T, _ *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		id := client.NewRequestID()
 		first, err := c.Put(ctx, client.Key{ID: 6}, []byte("x"), &client.PutOptions{RequestID: id})
@@ -152,32 +155,34 @@ func TestARequestIDMakesAWriteRepeatable(t *testing.T) {
 }
 
 func TestWrongInputIsRefused(t *testing.T) {
-	ctx := testContext(t)
-	s := sheaftest.Start(t)
-	c := s.Client(t, client.Config{})
-	for name, options := range map[string]client.PutOptions{
-		"both conditions":  {IfAbsent: true, IfVersion: "x"},
-		"short request id": {RequestID: []byte("short")},
-		"large attributes": {Attributes: map[string][]byte{"a": make([]byte, 70_000)}},
-		"empty attribute":  {Attributes: map[string][]byte{"": {}}},
-		"foreign version":  {IfVersion: "no version"},
-		"no such time":     {Timestamp: time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)},
-	} {
-		if _, err := c.Put(ctx, client.Key{ID: 1}, nil, &options); !errors.Is(err, client.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
+	synctest.Test(t, func(t *testing.T) {
+		ctx := testContext(t)
+		s := storetest.Start(t)
+		c := s.Client(t, client.Config{})
+		for name, options := range map[string]client.PutOptions{
+			"both conditions":  {IfAbsent: true, IfVersion: "x"},
+			"short request id": {RequestID: []byte("short")},
+			"large attributes": {Attributes: map[string][]byte{"a": make([]byte, 70_000)}},
+			"empty attribute":  {Attributes: map[string][]byte{"": {}}},
+			"foreign version":  {IfVersion: "no version"},
+			"no such time":     {Timestamp: time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)},
+		} {
+			if _, err := c.Put(ctx, client.Key{ID: 1}, nil, &options); !errors.Is(err, client.ErrInvalid) {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
-	}
-	if _, err := c.Put(ctx, client.Key{ID: 1, Group: "x"}, nil, nil); !errors.Is(err, client.ErrInvalid) {
-		t.Errorf("a group in Hash routing: %v", err)
-	}
-	for _, cfg := range []client.Config{{}, {Addresses: []string{s.Addr()}, CallTimeout: -1}} {
-		if _, err := client.New(cfg); err == nil {
-			t.Errorf("config %+v was taken", cfg)
+		if _, err := c.Put(ctx, client.Key{ID: 1, Group: "x"}, nil, nil); !errors.Is(err, client.ErrInvalid) {
+			t.Errorf("a group in Hash routing: %v", err)
 		}
-	}
-	if _, err := c.NewBatcher(client.BatcherConfig{BytesMax: -1}); err == nil {
-		t.Error("a negative limit of a batcher was taken")
-	}
+		for _, cfg := range []client.Config{{}, {Addresses: []string{s.Addr()}, CallTimeout: -1}} {
+			if _, err := client.New(cfg); err == nil {
+				t.Errorf("config %+v was taken", cfg)
+			}
+		}
+		if _, err := c.NewBatcher(client.BatcherConfig{BytesMax: -1}); err == nil {
+			t.Error("a negative limit of a batcher was taken")
+		}
+	})
 }
 
 // pattern is data that differ from place to place.
@@ -192,7 +197,7 @@ func pattern(n int) []byte {
 }
 
 func TestRecordsOfAnySize(t *testing.T) {
-	both(t, sheaftest.Config{}, func(t *testing.T, _ *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		for _, size := range []int{1 << 20, 1<<20 + 1, 5<<20 + 7} {
 			data, key := pattern(size), client.Key{ID: int64(size)}
@@ -222,7 +227,7 @@ func TestRecordsOfAnySize(t *testing.T) {
 }
 
 func TestUploadFromAReader(t *testing.T) {
-	both(t, sheaftest.Config{}, func(t *testing.T, _ *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		data := pattern(3<<20 + 1)
 		// With and without Seek.
@@ -259,7 +264,7 @@ func TestUploadFromAReader(t *testing.T) {
 }
 
 func TestBatches(t *testing.T) {
-	both(t, sheaftest.Config{Shards: 2, Groups: 8}, func(t *testing.T, _ *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{Shards: 2, Groups: 8}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		const n = 3000
 		items := make([]client.PutItem, n)
@@ -297,53 +302,55 @@ func TestBatches(t *testing.T) {
 }
 
 func TestBatcherTellsEveryOutcome(t *testing.T) {
-	s := sheaftest.StartWith(t, sheaftest.Config{Shards: 2})
-	c := s.Client(t, client.Config{})
-	ctx := testContext(t)
-	b, err := c.NewBatcher(client.BatcherConfig{BytesMax: 100_000, FlushItems: 50})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var done atomic.Int64
-	var all sync.WaitGroup
-	for writer := range int64(4) {
-		all.Go(func() {
-			for i := range int64(500) {
-				item := client.PutItem{Key: client.Key{ID: writer*500 + i}, Data: pattern(int(i))}
-				if err := b.Put(ctx, item, func(_ client.PutResult, err error) {
-					if err != nil {
-						t.Error(err)
-					}
-					done.Add(1)
-				}); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	if err := b.Flush(ctx); err != nil || done.Load() != 2000 {
-		t.Fatalf("%d of 2000 outcomes, %v", done.Load(), err)
-	}
-	// Puts of one key keep their order.
-	for i := range 200 {
-		if err := b.Put(ctx, client.PutItem{Key: client.Key{ID: 9999}, Data: []byte(fmt.Sprint(i))}, nil); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		s := storetest.StartWith(t, storetest.Config{Shards: 2})
+		c := s.Client(t, client.Config{})
+		ctx := testContext(t)
+		b, err := c.NewBatcher(client.BatcherConfig{BytesMax: 100_000, FlushItems: 50})
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := b.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if r, err := c.Get(ctx, client.Key{ID: 9999}, nil); err != nil || string(r.Data) != "199" {
-		t.Fatalf("%q, %v", r.Data, err)
-	}
-	if err := b.Put(ctx, client.PutItem{}, nil); !errors.Is(err, client.ErrClosed) {
-		t.Fatalf("put after close: %v", err)
-	}
+		var done atomic.Int64
+		var all sync.WaitGroup
+		for writer := range int64(4) {
+			all.Go(func() {
+				for i := range int64(500) {
+					item := client.PutItem{Key: client.Key{ID: writer*500 + i}, Data: pattern(int(i))}
+					if err := b.Put(ctx, item, func(_ client.PutResult, err error) {
+						if err != nil {
+							t.Error(err)
+						}
+						done.Add(1)
+					}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if err := b.Flush(ctx); err != nil || done.Load() != 2000 {
+			t.Fatalf("%d of 2000 outcomes, %v", done.Load(), err)
+		}
+		// Puts of one key keep their order.
+		for i := range 200 {
+			if err := b.Put(ctx, client.PutItem{Key: client.Key{ID: 9999}, Data: []byte(fmt.Sprint(i))}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := c.Get(ctx, client.Key{ID: 9999}, nil); err != nil || string(r.Data) != "199" {
+			t.Fatalf("%q, %v", r.Data, err)
+		}
+		if err := b.Put(ctx, client.PutItem{}, nil); !errors.Is(err, client.ErrClosed) {
+			t.Fatalf("put after close: %v", err)
+		}
+	})
 }
 
 func TestNamedGroupsAndFind(t *testing.T) {
-	both(t, sheaftest.Config{Named: true, Shards: 2}, func(t *testing.T, _ *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{Named: true, Shards: 2}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		for _, group := range []string{"berlin", "paris", "rome"} {
 			if _, err := c.Put(ctx, client.Key{ID: 1, Group: group}, []byte(group), nil); err != nil {
@@ -370,7 +377,7 @@ func TestNamedGroupsAndFind(t *testing.T) {
 }
 
 func TestScanGivesEveryRecordOnce(t *testing.T) {
-	both(t, sheaftest.Config{Shards: 2, Groups: 5}, func(t *testing.T, _ *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{Shards: 2, Groups: 5}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		const n = 2000
 		items := make([]client.PutItem, n)
@@ -428,7 +435,7 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 }
 
 func TestCallsGoOnOverTheCrashOfAShard(t *testing.T) {
-	both(t, sheaftest.Config{Shards: 2, Groups: 4}, func(t *testing.T, s *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{Shards: 2, Groups: 4}, func(t *testing.T, s *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		var acknowledged sync.Map
 		var all sync.WaitGroup
@@ -475,16 +482,18 @@ func TestCallsGoOnOverTheCrashOfAShard(t *testing.T) {
 }
 
 func TestErrorsSayWhatWasDone(t *testing.T) {
-	s := sheaftest.Start(t)
-	c := s.Client(t, client.Config{})
-	_, err := c.Get(testContext(t), client.Key{ID: 42}, nil)
-	if err == nil || !strings.HasPrefix(err.Error(), "sheaf: get 42: RECORD_NOT_FOUND: ") {
-		t.Fatalf("got %v", err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err = c.Put(ctx, client.Key{ID: 42}, nil, nil)
-	if !errors.Is(err, context.Canceled) {
-		t.Fatalf("a cancelled put: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := storetest.Start(t)
+		c := s.Client(t, client.Config{})
+		_, err := c.Get(testContext(t), client.Key{ID: 42}, nil)
+		if err == nil || !strings.HasPrefix(err.Error(), "sheaf: get 42: RECORD_NOT_FOUND: ") {
+			t.Fatalf("got %v", err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_, err = c.Put(ctx, client.Key{ID: 42}, nil, nil)
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("a cancelled put: %v", err)
+		}
+	})
 }

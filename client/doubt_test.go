@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -16,7 +17,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/client/sheaftest"
+	"sheaf.dev/sheaf/internal/storetest"
 )
 
 // lossy loses the first answer to a write, which was applied, and answers all later ones by itself. limit is that of a
@@ -60,86 +61,77 @@ func (s *lossyStream) RecvMsg(m any) error {
 }
 
 func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
-	s := sheaftest.Start(t)
-	for i, answer := range []struct {
-		code   codes.Code
-		reason string
-		known  bool
-	}{
-		{codes.ResourceExhausted, "OVERLOADED", false},
-		{codes.ResourceExhausted, "DISK_FULL", false},
-		{codes.ResourceExhausted, "MEMORY_FULL", false},
-		{codes.InvalidArgument, "", false},
-		{codes.Aborted, "VERSION_MISMATCH", true},
-		{codes.AlreadyExists, "RECORD_EXISTS", true},
-		{codes.InvalidArgument, "REQUEST_ID_REUSED", true},
-	} {
-		st := status.New(answer.code, "no")
-		if answer.reason != "" {
-			st, _ = st.WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: answer.reason})
-		}
-		key := client.Key{ID: int64(i)}
-		for name, write := range map[string]func(ctx context.Context, c *client.Client) error{
-			"put": func(ctx context.Context, c *client.Client) error { _, err := c.Put(ctx, key, nil, nil); return err },
-			"delete": func(ctx context.Context, c *client.Client) error {
-				_, err := c.Delete(ctx, key, nil)
-				return err
-			},
-			"upload": func(ctx context.Context, c *client.Client) error {
-				_, err := c.Upload(ctx, key, bytes.NewReader(make([]byte, 2<<20)), nil)
-				return err
-			},
-			"batch": func(ctx context.Context, c *client.Client) error {
-				return c.BatchPut(ctx, []client.PutItem{{Key: key}})[0].Err
-			},
+	synctest.Test(t, func(t *testing.T) {
+		s := storetest.Start(t)
+		for i, answer := range []struct {
+			code   codes.Code
+			reason string
+			known  bool
+		}{
+			{codes.ResourceExhausted, "OVERLOADED", false},
+			{codes.ResourceExhausted, "DISK_FULL", false},
+			{codes.ResourceExhausted, "MEMORY_FULL", false},
+			{codes.InvalidArgument, "", false},
+			{codes.Aborted, "VERSION_MISMATCH", true},
+			{codes.AlreadyExists, "RECORD_EXISTS", true},
+			{codes.InvalidArgument, "REQUEST_ID_REUSED", true},
 		} {
-			t.Run(answer.code.String()+" "+answer.reason+" "+name, func(t *testing.T) {
-				t.Parallel()
+			st := status.New(answer.code, "no")
+			if answer.reason != "" {
+				st, _ = st.WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: answer.reason})
+			}
+			key := client.Key{ID: int64(i)}
+			for name, write := range map[string]func(ctx context.Context, c *client.Client) error{
+				"put": func(ctx context.Context, c *client.Client) error { _, err := c.Put(ctx, key, nil, nil); return err },
+				"delete": func(ctx context.Context, c *client.Client) error {
+					_, err := c.Delete(ctx, key, nil)
+					return err
+				},
+				"upload": func(ctx context.Context, c *client.Client) error {
+					_, err := c.Upload(ctx, key, bytes.NewReader(make([]byte, 2<<20)), nil)
+					return err
+				},
+				"batch": func(ctx context.Context, c *client.Client) error {
+					return c.BatchPut(ctx, []client.PutItem{{Key: key}})[0].Err
+				},
+			} {
 				var lost atomic.Int64
-				for limit := time.Second; ; limit *= 2 {
-					lost.Store(0)
-					err := write(t.Context(), s.Client(t, lossy(st.Err(), &lost, limit)))
-					if (lost.Load() < 2 || status.Code(err) == codes.DeadlineExceeded) && limit < time.Minute {
-						continue // the machine was too slow for it
-					}
-					if err == nil || errors.Is(err, client.ErrOutcomeUnknown) == answer.known || status.Code(err) != answer.code {
-						t.Errorf("got %v, outcome unknown: %v", err, errors.Is(err, client.ErrOutcomeUnknown))
-					}
-					if lost.Load() < 2 {
-						t.Errorf("%d answers", lost.Load())
-					}
-					return
+				err := write(t.Context(), s.Client(t, lossy(st.Err(), &lost, time.Second)))
+				if err == nil || errors.Is(err, client.ErrOutcomeUnknown) == answer.known || status.Code(err) != answer.code {
+					t.Errorf("%v %s %s: got %v, outcome unknown: %v", answer.code, answer.reason, name, err, errors.Is(err, client.ErrOutcomeUnknown))
 				}
-			})
+				if lost.Load() < 2 {
+					t.Errorf("%v %s %s: %d answers", answer.code, answer.reason, name, lost.Load())
+				}
+			}
 		}
-	}
+	})
 }
 
 // A server that stops or is overloaded ends a stream of puts with a reason; all messages of it that were sent and not
 // answered may have been applied.
 func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
-	s := sheaftest.Start(t)
-	st, err := status.New(codes.Unavailable, "stopping").WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: "STOPPING"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &faults{message: nil}
-	f.message = func(method string, _ int, _ any) error {
-		if method != recordv1.RecordService_BatchPut_FullMethodName {
-			return nil
+	synctest.Test(t, func(t *testing.T) {
+		s := storetest.Start(t)
+		st, err := status.New(codes.Unavailable, "stopping").WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: "STOPPING"})
+		if err != nil {
+			t.Fatal(err)
 		}
-		f.fired.Add(1)
-		return st.Err()
-	}
-	config := f.config()
-	var out []client.PutOutcome
-	for limit := time.Second; f.fired.Load() == 0 && limit < time.Minute; limit *= 2 { // again where the machine is too slow for it
-		config.CallTimeout = limit
-		out = s.Client(t, config).BatchPut(t.Context(), []client.PutItem{{Key: client.Key{ID: 1}}})
-	}
-	if !errors.Is(out[0].Err, client.ErrOutcomeUnknown) || f.fired.Load() == 0 {
-		t.Fatalf("%v; the fault fired %d times", out[0].Err, f.fired.Load())
-	}
+		f := &faults{message: nil}
+		f.message = func(method string, _ int, _ any) error {
+			if method != recordv1.RecordService_BatchPut_FullMethodName {
+				return nil
+			}
+			f.fired.Add(1)
+			return st.Err()
+		}
+		config := f.config()
+		config.CallTimeout = time.Second
+		out := s.Client(t, config).BatchPut(t.Context(), []client.PutItem{{Key: client.Key{ID: 1}}})
+		if !errors.Is(out[0].Err, client.ErrOutcomeUnknown) || f.fired.Load() == 0 {
+			t.Fatalf("%v; the fault fired %d times", out[0].Err, f.fired.Load())
+		}
+	})
 }
 
 // seekOnce reads its data once, and fails when it is read again.
@@ -160,11 +152,13 @@ func (s *seekOnce) Read(p []byte) (int, error) {
 }
 
 func TestAnUploadThatCannotBeReadAgainIsInDoubt(t *testing.T) {
-	s := sheaftest.Start(t)
-	var lost atomic.Int64
-	c := s.Client(t, lossy(errBroken, &lost, time.Minute))
-	_, err := c.Upload(t.Context(), client.Key{ID: 1}, &seekOnce{Reader: bytes.NewReader(make([]byte, 2<<20))}, nil)
-	if !errors.Is(err, client.ErrOutcomeUnknown) || !errors.Is(err, errMedium) || lost.Load() != 1 {
-		t.Fatalf("got %v after %d answers", err, lost.Load())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := storetest.Start(t)
+		var lost atomic.Int64
+		c := s.Client(t, lossy(errBroken, &lost, time.Minute))
+		_, err := c.Upload(t.Context(), client.Key{ID: 1}, &seekOnce{Reader: bytes.NewReader(make([]byte, 2<<20))}, nil)
+		if !errors.Is(err, client.ErrOutcomeUnknown) || !errors.Is(err, errMedium) || lost.Load() != 1 {
+			t.Fatalf("got %v after %d answers", err, lost.Load())
+		}
+	})
 }

@@ -3,11 +3,11 @@ package client_test
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -15,8 +15,9 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/client/sheaftest"
+	"sheaf.dev/sheaf/internal/bubbletest"
 	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/storetest"
 )
 
 // called counts the calls of each method that a client sends.
@@ -54,9 +55,9 @@ func (c *called) options() []grpc.DialOption {
 }
 
 // failGroup loses the manifest of a group of the one shard, which then runs again.
-func failGroup(t *testing.T, s *sheaftest.Server, dir, name string) {
+func failGroup(t *testing.T, s *storetest.Server, name string) {
 	t.Helper()
-	cc, err := grpc.NewClient(s.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	cc, err := grpc.NewClient(bubbletest.Target(s.Addr()), s.Network.Dialer(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func failGroup(t *testing.T, s *sheaftest.Server, dir, name string) {
 		t.Fatalf("%v, %v", listed, err)
 	}
 	s.KillShard(0)
-	if err := os.Remove(filepath.Join(dir, "shard-0", "groups", listed.GetGroups()[0].GetUuid(), "manifest")); err != nil {
+	if err := s.Disk(0).Remove(filepath.Join(s.Folder(0), "groups", listed.GetGroups()[0].GetUuid(), "manifest")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.RestartShard(0); err != nil {
@@ -77,68 +78,69 @@ func failGroup(t *testing.T, s *sheaftest.Server, dir, name string) {
 // Failed is not loading: nobody waits for a group that will not come.
 func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 	const groups = 3
-	dir := t.TempDir()
-	s := sheaftest.StartWith(t, sheaftest.Config{Dir: dir, Groups: groups})
 	const failed, name = 1, "1" // an id, and its group
 	well := int64(2)
 	for r := (routing.Routing{Mode: routing.Hash, Groups: groups}); r.GroupOf(well) == r.GroupOf(failed); well++ {
 	}
-	failGroup(t, s, dir, name)
 	for _, direct := range []bool{false, true} {
 		t.Run(map[bool]string{false: "gateway", true: "direct"}[direct], func(t *testing.T) {
-			ctx, count := testContext(t), &called{n: map[string]int{}}
-			c := s.Client(t, client.Config{Direct: direct, DialOptions: count.options()})
-			key, data := client.Key{ID: failed}, []byte("data")
-			// The other groups are served, and the routing is known.
-			if _, err := c.Put(ctx, client.Key{ID: well}, data, nil); err != nil {
-				t.Fatal(err)
-			}
-			for op, do := range map[string]func() error{
-				"Get":    func() error { _, err := c.Get(ctx, key, nil); return err },
-				"Put":    func() error { _, err := c.Put(ctx, key, data, nil); return err },
-				"Delete": func() error { _, err := c.Delete(ctx, key, nil); return err },
-				"Upload": func() error { _, err := c.Upload(ctx, key, strings.NewReader("data"), nil); return err },
-				"BatchPut": func() error {
-					out := c.BatchPut(ctx, []client.PutItem{{Key: key, Data: data}, {Key: client.Key{ID: well}, Data: data}})
-					if out[1].Err != nil {
-						t.Errorf("the put beside it: %v", out[1].Err)
+			synctest.Test(t, func(t *testing.T) {
+				s := storetest.StartWith(t, storetest.Config{Groups: groups})
+				failGroup(t, s, name)
+				ctx, count := testContext(t), &called{n: map[string]int{}}
+				c := s.Client(t, client.Config{Direct: direct, DialOptions: count.options()})
+				key, data := client.Key{ID: failed}, []byte("data")
+				// The other groups are served, and the routing is known.
+				if _, err := c.Put(ctx, client.Key{ID: well}, data, nil); err != nil {
+					t.Fatal(err)
+				}
+				for op, do := range map[string]func() error{
+					"Get":    func() error { _, err := c.Get(ctx, key, nil); return err },
+					"Put":    func() error { _, err := c.Put(ctx, key, data, nil); return err },
+					"Delete": func() error { _, err := c.Delete(ctx, key, nil); return err },
+					"Upload": func() error { _, err := c.Upload(ctx, key, strings.NewReader("data"), nil); return err },
+					"BatchPut": func() error {
+						out := c.BatchPut(ctx, []client.PutItem{{Key: key, Data: data}, {Key: client.Key{ID: well}, Data: data}})
+						if out[1].Err != nil {
+							t.Errorf("the put beside it: %v", out[1].Err)
+						}
+						return out[0].Err
+					},
+					"BatchGet": func() error {
+						out := c.BatchGet(ctx, []client.GetItem{{Key: key}, {Key: client.Key{ID: well}}})
+						if out[1].Err != nil {
+							t.Errorf("the get beside it: %v", out[1].Err)
+						}
+						return out[0].Err
+					},
+					"Download":     func() error { _, err := c.Open(ctx, key, nil); return err },
+					"ListVersions": func() error { return last(c.Versions(ctx, key)) },
+					"Find":         func() error { _, err := c.Find(ctx, failed); return err },
+					"Scan":         func() error { return last(c.Scan(ctx, &client.ScanOptions{Group: name})) },
+					"Watch":        func() error { return last(c.Watch(ctx, name, nil)) },
+					"PlanScan":     func() error { return last(c.Scan(ctx, &client.ScanOptions{Group: name, Parallel: 2})) },
+				} {
+					count.take()
+					err := do()
+					var e *client.Error
+					if !errors.Is(err, client.ErrGroupFailed) || !errors.As(err, &e) || e.Code != codes.FailedPrecondition || e.Reason != "GROUP_FAILED" ||
+						e.Metadata["group"] != name || errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrOutcomeUnknown) {
+						t.Fatalf("%s: %v", op, err)
 					}
-					return out[0].Err
-				},
-				"BatchGet": func() error {
-					out := c.BatchGet(ctx, []client.GetItem{{Key: key}, {Key: client.Key{ID: well}}})
-					if out[1].Err != nil {
-						t.Errorf("the get beside it: %v", out[1].Err)
+					for _, word := range []string{"group " + name, "shard-0", "manifest", filepath.Join(s.Folder(0), "groups")} {
+						if !strings.Contains(e.Message, word) {
+							t.Errorf("%s: %q does not name %q", op, e.Message, word)
+						}
 					}
-					return out[0].Err
-				},
-				"Download":     func() error { _, err := c.Open(ctx, key, nil); return err },
-				"ListVersions": func() error { return last(c.Versions(ctx, key)) },
-				"Find":         func() error { _, err := c.Find(ctx, failed); return err },
-				"Scan":         func() error { return last(c.Scan(ctx, &client.ScanOptions{Group: name})) },
-				"Watch":        func() error { return last(c.Watch(ctx, name, nil)) },
-				"PlanScan":     func() error { return last(c.Scan(ctx, &client.ScanOptions{Group: name, Parallel: 2})) },
-			} {
-				count.take()
-				err := do()
-				var e *client.Error
-				if !errors.Is(err, client.ErrGroupFailed) || !errors.As(err, &e) || e.Code != codes.FailedPrecondition || e.Reason != "GROUP_FAILED" ||
-					e.Metadata["group"] != name || errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrOutcomeUnknown) {
-					t.Fatalf("%s: %v", op, err)
-				}
-				for _, word := range []string{"group " + name, "shard-0", "manifest", filepath.Join(dir, "shard-0", "groups")} {
-					if !strings.Contains(e.Message, word) {
-						t.Errorf("%s: %q does not name %q", op, e.Message, word)
+					most := 1
+					if direct { // to the shard, and then to a gateway, which knows of other copies
+						most = 2
+					}
+					if n := count.take()[op]; n < 1 || n > most+1 || n > most && op != "BatchPut" && op != "BatchGet" {
+						t.Errorf("%s: %d calls", op, n)
 					}
 				}
-				most := 1
-				if direct { // to the shard, and then to a gateway, which knows of other copies
-					most = 2
-				}
-				if n := count.take()[op]; n < 1 || n > most+1 || n > most && op != "BatchPut" && op != "BatchGet" {
-					t.Errorf("%s: %d calls", op, n)
-				}
-			}
+			})
 		})
 	}
 }

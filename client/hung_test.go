@@ -2,8 +2,9 @@ package client_test
 
 import (
 	"context"
-	"net"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -11,6 +12,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/bubbletest"
 )
 
 // told is a gateway that says who leads, and nothing else.
@@ -53,55 +55,59 @@ func (s *reading) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.G
 
 // A client that goes straight to the shards does not wait at one whose disk hangs when another leads.
 func TestADirectReadLeavesAShardWhoseDiskHangs(t *testing.T) {
-	serve := func(register func(*grpc.Server)) string {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+	synctest.Test(t, func(t *testing.T) {
+		network := bubbletest.NewNet()
+		serve := func(register func(*grpc.Server)) string {
+			listener, err := network.Listen(t.Context(), "server:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := grpc.NewServer()
+			healthv1.RegisterHealthServer(server, health.NewServer())
+			register(server)
+			go func() { _ = server.Serve(listener) }()
+			t.Cleanup(server.Stop)
+			return listener.Addr().String()
+		}
+		gateway := &told{leaders: make(chan string)}
+		hung := &reading{asked: make(chan struct{}), hangs: true}
+		at := func(s *reading) string {
+			return serve(func(server *grpc.Server) { recordv1.RegisterRecordServiceServer(server, s) })
+		}
+		first, second := at(hung), at(&reading{})
+		c, err := client.New(client.Config{Direct: true, Dial: network.Dial, Addresses: []string{serve(func(server *grpc.Server) {
+			recordv1.RegisterRoutingServiceServer(server, gateway)
+			recordv1.RegisterRecordServiceServer(server, &reading{})
+		})}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		server := grpc.NewServer()
-		healthv1.RegisterHealthServer(server, health.NewServer())
-		register(server)
-		go func() { _ = server.Serve(listener) }()
-		t.Cleanup(server.Stop)
-		return listener.Addr().String()
-	}
-	gateway := &told{leaders: make(chan string)}
-	hung := &reading{asked: make(chan struct{}), hangs: true}
-	at := func(s *reading) string {
-		return serve(func(server *grpc.Server) { recordv1.RegisterRecordServiceServer(server, s) })
-	}
-	first, second := at(hung), at(&reading{})
-	c, err := client.New(client.Config{Direct: true, Addresses: []string{serve(func(server *grpc.Server) {
-		recordv1.RegisterRoutingServiceServer(server, gateway)
-		recordv1.RegisterRecordServiceServer(server, &reading{})
-	})}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	gateway.leaders <- first
-	ended := make(chan error, 1)
-	go func() { // until the routing has come, calls go to the gateway
-		for asked := false; !asked; {
-			answered := make(chan error, 1)
-			go func() {
-				_, err := c.Get(testContext(t), client.Key{ID: 1}, nil)
-				answered <- err
-			}()
-			select {
-			case err := <-answered:
-				if err != nil {
-					ended <- err
-					return
+		defer func() { _ = c.Close() }()
+		gateway.leaders <- first
+		ended := make(chan error, 1)
+		go func() { // until the routing has come, calls go to the gateway
+			for asked := false; !asked; {
+				answered := make(chan error, 1)
+				go func() {
+					_, err := c.Get(testContext(t), client.Key{ID: 1}, nil)
+					answered <- err
+				}()
+				select {
+				case err := <-answered:
+					if err != nil {
+						ended <- err
+						return
+					}
+					time.Sleep(time.Millisecond)
+				case <-hung.asked:
+					asked = true
+					gateway.leaders <- second
+					ended <- <-answered
 				}
-			case <-hung.asked:
-				asked = true
-				gateway.leaders <- second
-				ended <- <-answered
 			}
+		}()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
-	}()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	})
 }

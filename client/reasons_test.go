@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/client/sheaftest"
+	"sheaf.dev/sheaf/internal/storetest"
 )
 
 // Every reason that record.proto lists is one of the errors of this package, so that nobody needs to compare texts.
@@ -75,7 +75,7 @@ func TestEveryReasonHasAnError(t *testing.T) {
 
 // The splits of a plan hold every record once, whoever scans them.
 func TestSplitsOfAPlanAreScannedByOthers(t *testing.T) {
-	both(t, sheaftest.Config{Shards: 2}, func(t *testing.T, s *sheaftest.Server, c *client.Client) {
+	both(t, storetest.Config{Shards: 2}, func(t *testing.T, s *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		const records = 100
 		for id := range int64(records) {

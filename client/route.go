@@ -112,7 +112,12 @@ func (c *Client) forget(inUse map[string]bool) {
 	for address, s := range c.conns {
 		if !inUse[address] && !slices.Contains(c.cfg.Addresses, address) {
 			delete(c.conns, address)
-			time.AfterFunc(closeAfter, func() { _ = s.close() })
+			c.leaving[s] = time.AfterFunc(closeAfter, func() {
+				_ = s.close()
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				delete(c.leaving, s)
+			})
 		}
 	}
 }
