@@ -16,7 +16,32 @@ var inBubbles = []string{
 
 // outside are files of these packages that stand outside of bubbles, and what they need. A file that is new here says in
 // a comment, too, why it cannot be in one.
-var outside = map[string]string{}
+var outside = map[string]string{
+	"client/tls_test.go":                    "certificates are files, which are read again when they change",
+	"internal/dev/audit_test.go":            "the audit log is a file",
+	"internal/dev/grants_test.go":           "a whole `sheaf dev` on files and sockets",
+	"internal/dev/tls_test.go":              "a whole `sheaf dev` on files and sockets, with certificates as files",
+	"internal/gateway/bench_test.go":        "a benchmark measures TCP",
+	"internal/gateway/name_test.go":         "names are looked up by a server of DNS",
+	"internal/group/install_follow_test.go": "also a copy to files of the machine",
+	"internal/group/log_bench_test.go":      "a benchmark measures the disk of the machine",
+	"internal/group/renew_test.go":          "a guard against hanging",
+	"internal/group/replica_folder_test.go": "a folder of the machine",
+	"internal/peer/fetch_test.go":           "a guard against hanging",
+	"internal/peer/harness_test.go":         "connections break as those of TCP do",
+	"internal/peer/hub_test.go":             "the process itself is stopped, which virtual time does not have",
+	"internal/placement/register_test.go":   "a registration dials the address of a live shard",
+	"internal/placement/store_test.go":      "the contract of registries, on a real etcd, too",
+	"internal/placement/waits_test.go":      "a registration dials the address of a live shard",
+	"internal/replica/bench_idle_test.go":   "a benchmark measures what idle groups cost",
+	"internal/replica/bench_test.go":        "a benchmark measures the disk of the machine",
+	"internal/replica/fault_test.go":        "polls replicas on a disk in memory, in real time",
+	"internal/replica/rules_test.go":        "polls replicas on a disk in memory, in real time",
+	"internal/replica/storage_test.go":      "polls replicas on a disk in memory, in real time",
+	"internal/sim/blob_test.go":             "is in the bubble of world_test.go",
+	"internal/sim/lease_test.go":            "is in the bubble of world_test.go",
+	"internal/sim/machine_test.go":          "is in the bubble of world_test.go",
+}
 
 var (
 	// realTime waits; within a bubble it takes none.
