@@ -365,8 +365,9 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	views := store.Watch(ctx)
 	await(t, ctx, views, "the shard", func(v placement.View) bool { return v.Shards["a"].Alive })
 	server.Away()
+	synctest.Wait() // clients have tried to connect again, and wait for the next try
 	server.Back()
-	// Behind the watcher's back, which has to connect again: many revisions, then a compaction.
+	// Behind the watcher's back: many revisions, then a compaction.
 	second := server.Client(t)
 	other := sameStore(t, second, store)
 	for n := range 5 {
