@@ -24,7 +24,7 @@ var pins = map[string][]uint64{
 	"a delete is kept while it may be repeated":                {3, 1, 2},
 	"a request is remembered when its write is compacted away": {4, 1, 2},
 	"only what is committed is visible":                        {13, 31},
-	"a leader serves what its predecessors committed":          {18, 29},
+	"a leader serves what its predecessors committed":          {13, 17, 18, 29},
 	"a lease ends": {12, 9, 3},
 	"who may have promised a lease gives no vote":                           {1, 3, 2},
 	"a lead that is handed over has no lease":                               {1, 2, 3},
