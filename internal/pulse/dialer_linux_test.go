@@ -14,7 +14,7 @@ func TestConnectionsNoticeAMachineThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	var l lines
+	l := lines{connect: Dial}
 	conn, err := l.dial(t.Context(), listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)

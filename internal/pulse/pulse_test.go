@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/bubbletest"
 	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/pulse"
 	"sheaf.dev/sheaf/internal/pulse/pulsetest"
@@ -65,13 +67,20 @@ func (a *asked) Check(ctx context.Context, in *healthv1.HealthCheckRequest) (*he
 	return a.Server.Check(ctx, in)
 }
 
+// newRig makes a rig in a bubble of testing/synctest, with connections in memory.
 func newRig(t *testing.T, opts pulse.Options) *rig {
 	t.Helper()
-	t.Cleanup(func() { leaktest.VerifyNone(t) })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	network := bubbletest.NewNet()
+	l, err := network.Listen(t.Context(), "server:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	opts.Dial = network.Dial
+	return newRigOn(t, l, opts)
+}
+
+func newRigOn(t *testing.T, l net.Listener, opts pulse.Options) *rig {
+	t.Helper()
 	r := &rig{slow: &slow{begun: make(chan struct{}), turn: make(chan struct{})}, listener: pulsetest.Listen(l), pulse: pulse.New(opts)}
 	server := grpc.NewServer()
 	recordv1.RegisterRecordServiceServer(server, r.slow)
@@ -105,57 +114,66 @@ func (r *rig) call(t *testing.T) <-chan error {
 var quick = pulse.Options{After: 200 * time.Millisecond, Patience: 2 * time.Second}
 
 func TestCallsAtAServerThatHangsEnd(t *testing.T) {
-	hung := make(chan struct{}, 10)
-	opts := quick
-	opts.Hung = func() { hung <- struct{}{} }
-	r := newRig(t, opts)
-	unary := r.call(t)
-	stream, err := r.client.Watch(t.Context(), &recordv1.WatchRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-r.begun
-	r.listener.Hang()
-	if err := <-unary; status.Code(err) != codes.Unavailable {
-		t.Errorf("unary: %v", err)
-	}
-	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
-		t.Errorf("stream: %v", err)
-	}
-	<-hung
-	if !r.pulse.Silent() {
-		t.Error("it counts as alive")
-	}
-	r.listener.GoOn()
-	for r.pulse.Silent() { // nobody calls it: it is asked
-		time.Sleep(time.Millisecond)
-	}
-	again := r.call(t)
-	r.turn <- struct{}{}
-	if err := <-again; err != nil {
-		t.Errorf("after it went on: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		hung := make(chan struct{}, 10)
+		opts := quick
+		opts.Hung = func() { hung <- struct{}{} }
+		r := newRig(t, opts)
+		unary := r.call(t)
+		stream, err := r.client.Watch(t.Context(), &recordv1.WatchRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-r.begun
+		r.listener.Hang()
+		if err := <-unary; status.Code(err) != codes.Unavailable {
+			t.Errorf("unary: %v", err)
+		}
+		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("stream: %v", err)
+		}
+		<-hung
+		if !r.pulse.Silent() {
+			t.Error("it counts as alive")
+		}
+		r.listener.GoOn()
+		for r.pulse.Silent() { // nobody calls it: it is asked
+			time.Sleep(time.Millisecond)
+		}
+		again := r.call(t)
+		r.turn <- struct{}{}
+		if err := <-again; err != nil {
+			t.Errorf("after it went on: %v", err)
+		}
+	})
 }
 
 func TestASlowServerIsWaitedFor(t *testing.T) {
-	r := newRig(t, pulse.Options{After: 10 * time.Millisecond, Patience: time.Minute})
-	answer := r.call(t)
-	select {
-	case err := <-answer:
-		t.Fatalf("the call ended: %v", err)
-	case <-time.After(300 * time.Millisecond): // it was asked many times
-	}
-	r.turn <- struct{}{}
-	if err := <-answer; err != nil || r.pulse.Silent() {
-		t.Errorf("%v, silent %v", err, r.pulse.Silent())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, pulse.Options{After: 10 * time.Millisecond, Patience: time.Minute})
+		answer := r.call(t)
+		select {
+		case err := <-answer:
+			t.Fatalf("the call ended: %v", err)
+		case <-time.After(3 * time.Second): // it was asked some 300 times
+		}
+		r.turn <- struct{}{}
+		if err := <-answer; err != nil || r.pulse.Silent() {
+			t.Errorf("%v, silent %v", err, r.pulse.Silent())
+		}
+	})
 }
 
 // A process that is stopped itself takes nobody for one that hangs: here it is stopped for most of the time that a
-// server has for its answer, which comes a little later.
+// server has for its answer, which comes a little later. No bubble: its time does not pass while a process is stopped.
 func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
+	t.Cleanup(func() { leaktest.VerifyNone(t) })
 	opts := pulse.Options{After: time.Second, Patience: 3 * time.Second}
-	r := newRig(t, opts)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRigOn(t, l, opts)
 	stopped := make(chan struct{})
 	stop := sync.OnceFunc(func() {
 		stoptest.Self(t, opts.Patience-200*time.Millisecond)
@@ -177,18 +195,20 @@ func TestAProcessThatWasHeldUpBlamesNobody(t *testing.T) {
 }
 
 func TestCallsThatNobodyElseCanAnswerWait(t *testing.T) {
-	asked := make(chan struct{}, 1000)
-	opts := quick
-	opts.May = func() bool { asked <- struct{}{}; return false }
-	r := newRig(t, opts)
-	answer := r.call(t)
-	r.listener.Hang()
-	for range 3 {
-		<-asked
-	}
-	r.listener.GoOn()
-	r.turn <- struct{}{}
-	if err := <-answer; err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		asked := make(chan struct{}, 1000)
+		opts := quick
+		opts.May = func() bool { asked <- struct{}{}; return false }
+		r := newRig(t, opts)
+		answer := r.call(t)
+		r.listener.Hang()
+		for range 3 {
+			<-asked
+		}
+		r.listener.GoOn()
+		r.turn <- struct{}{}
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+	})
 }
