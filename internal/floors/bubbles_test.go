@@ -44,10 +44,11 @@ var outside = map[string]string{
 }
 
 var (
-	// realTime waits; within a bubble it takes none.
-	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(`)
+	// realTime waits, and a TempDir is of the machine; within a bubble waiting takes no time, and a folder is of a disk in
+	// memory.
+	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(|\.TempDir\(`)
 	// realThings are those that no bubble holds.
-	realThings = regexp.MustCompile(`\bnet\.Listen\(|\bnet\.ListenConfig\b|\.TempDir\(|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)
+	realThings = regexp.MustCompile(`\bnet\.Listen\(|\bnet\.ListenConfig\b|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)
 	bubble     = regexp.MustCompile(`\bsynctest\.|\bbubbletest\.|\binBubble\(`)
 )
 
@@ -55,9 +56,9 @@ var (
 func refused(source string) string {
 	switch {
 	case realThings.MatchString(source):
-		return "opens a listener, a folder or an etcd of the machine (" + realThings.FindString(source) + "...)"
+		return "opens a listener or an etcd of the machine (" + realThings.FindString(source) + "...)"
 	case realTime.MatchString(source) && !bubble.MatchString(source):
-		return "waits for real time (" + realTime.FindString(source) + "...)"
+		return "waits for real time or has a folder of the machine (" + realTime.FindString(source) + "...)"
 	}
 	return ""
 }
