@@ -60,7 +60,8 @@ var _ = Describe("The store's controller", func() {
 		k := &killer{at: die()}
 		live(p, k)
 		storeStory(ctx, p, func() {
-			for {
+			for n := 0; ; n++ {
+				Expect(n).To(BeNumerically("<", mostRounds), "it does not settle: %v", p.words(ctx))
 				before := wrote.Load()
 				err := p.round(ctx)
 				if k.dead() {

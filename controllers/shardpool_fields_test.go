@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/kubetest"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // specs are all that the operator made, as YAML: sets, services and claims, without what the API server adds to each
@@ -128,9 +130,17 @@ var _ = Describe("Every field of a pool's spec", func() {
 		}},
 		{"gateway", false, func(store *v1alpha1.RecordStore) { three := int32(3); store.Spec.Gateway.Replicas = &three }},
 	}
-	// One pool for all of them: each leaves the objects as it found them.
+	// One pool for all of them: each leaves the objects as it found them. On a real API server, where each costs ten times
+	// as much, it is every third; a soak has all of them there, too.
+	every := 1
+	if kubetest.Wanted() && !soaktest.Long() {
+		every = 3
+	}
 	It("changed and changed back, leaves the same objects, and so does what it takes from the store", func(ctx context.Context) {
-		for _, field := range fieldsOfPool {
+		for n, field := range fieldsOfPool {
+			if n%every != 0 {
+				continue
+			}
 			By(field.name)
 			p.back(ctx, field.name, field.changes, func() {
 				pool := p.get(ctx, "ssd")
@@ -140,7 +150,10 @@ var _ = Describe("Every field of a pool's spec", func() {
 				p.undo = func() { p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec = *before }) }
 			})
 		}
-		for _, field := range fieldsOfStore {
+		for n, field := range fieldsOfStore {
+			if n%every != 0 {
+				continue
+			}
 			By("store: " + field.name)
 			p.back(ctx, field.name, field.changes, func() {
 				p.changeStore(ctx, func(*v1alpha1.RecordStore) {})

@@ -187,7 +187,8 @@ var _ = Describe("Shards whose groups can move", func() {
 			k := &killer{at: die()}
 			p.pools.Client = k.client()
 			wait := func() {
-				for quiet := 0; quiet < 2; {
+				for n, quiet := 0, 0; quiet < 2; n++ {
+					Expect(n).To(BeNumerically("<", mostRounds), "it does not settle: %v", p.words(ctx))
 					before := wrote.Load()
 					err := p.round(ctx)
 					if quiet++; err != nil || wrote.Load() != before {

@@ -89,6 +89,9 @@ func once(at int) deaths {
 // always are operators of which each dies after its first write.
 func always() int { return 1 }
 
+// mostRounds is more than any part of a story takes, where each operator dies after its first write.
+const mostRounds = 300
+
 // aliveUntil gives the deaths that a story of so many writes is tried with: always, and once after each third write. On
 // a real API server, where a life costs ten times as much, it is once after a quarter, a half and three quarters of the
 // writes; in a soak once after every one.
@@ -218,7 +221,8 @@ var _ = Describe("The pool's controller", func() {
 		k := &killer{at: die()}
 		p.r = p.reconciler(k.client())
 		story(ctx, p, func() {
-			for k.dead() || !p.settled(ctx) {
+			for n := 0; k.dead() || !p.settled(ctx); n++ {
+				Expect(n).To(BeNumerically("<", mostRounds), "it does not settle: %v", p.words(ctx))
 				if k.dead() {
 					writes, k = writes+k.writes, &killer{at: die()}
 					p.r = p.reconciler(k.client())
