@@ -3,16 +3,21 @@
 package dev
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/access/guard"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
 	"sheaf.dev/sheaf/internal/telemetry"
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // Config of a dev store. Dir is required.
@@ -50,6 +55,12 @@ type Config struct {
 type seams struct {
 	audit *guard.Audit  // of gateway and shards
 	look  time.Duration // between two looks at files of certificates; 0: as processes have it
+
+	// What a store in memory has in place of its own; nil: it has its own.
+	etcd     func() (*clientv3.Client, error)
+	disk     func(shard string) vfs.FS
+	listener func(ctx context.Context, address string) (net.Listener, error) // of gateway and shards
+	dial     func(ctx context.Context, address string) (net.Conn, error)     // to shards
 }
 
 const (

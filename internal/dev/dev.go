@@ -95,6 +95,7 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 		Listen: cfg.Listen, Store: d.store, Logger: cfg.Logger.With("process", "gateway"),
 		Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": "gateway"}, d.registry),
 		ServerOptions: cfg.Traces.ServerOptions(), ShardDialOptions: cfg.Traces.DialOptions(),
+		Listener: cfg.seams.listener, Dial: cfg.seams.dial,
 	}
 	if err := d.secured.gateway(&served, cfg.Logger); err != nil {
 		return nil, err
@@ -138,10 +139,14 @@ func (d *Dev) tellProgress() (end func()) {
 
 // startEtcd starts etcd, and makes the store in it the first time.
 func (d *Dev) startEtcd(ctx context.Context) (err error) {
-	if d.etcd, err = etcd.StartEmbedded(d.folder.path(etcdName)); err != nil {
-		return fmt.Errorf("starting etcd: %w", err)
+	connect := d.cfg.seams.etcd
+	if connect == nil {
+		if d.etcd, err = etcd.StartEmbedded(d.folder.path(etcdName)); err != nil {
+			return fmt.Errorf("starting etcd: %w", err)
+		}
+		connect = d.etcd.Client
 	}
-	if d.client, err = d.etcd.Client(); err != nil {
+	if d.client, err = connect(); err != nil {
 		return err
 	}
 	if d.store, err = placement.NewStore(d.client, storeName); err != nil {
@@ -256,6 +261,10 @@ func (d *Dev) shardConfig(n int) (shard.Config, error) {
 		Placement: d.store, Version: d.cfg.Version, Logger: d.cfg.Logger.With("process", name),
 		Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": name}, d.registry),
 		ServerOptions: d.cfg.Traces.ServerOptions(), Tracer: d.cfg.Traces.Tracer(),
+		Listener: d.cfg.seams.listener, Dial: d.cfg.seams.dial,
+	}
+	if d.cfg.seams.disk != nil {
+		cfg.FS = d.cfg.seams.disk(name)
 	}
 	return cfg, d.secured.shard(&cfg, d.cfg.Logger)
 }
@@ -291,7 +300,12 @@ func (d *Dev) Settings() (shards int, routing placement.Routing) {
 }
 
 // EtcdErr reports when etcd fails by itself.
-func (d *Dev) EtcdErr() <-chan error { return d.etcd.Err() }
+func (d *Dev) EtcdErr() <-chan error {
+	if d.etcd == nil {
+		return nil
+	}
+	return d.etcd.Err()
+}
 
 // Stop stops gracefully: the gateway first, then the shards, which sync and write hints, then etcd. When ctx ends
 // first, the rest is done without waiting. What was acknowledged is on disk either way.

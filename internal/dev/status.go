@@ -180,7 +180,7 @@ func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s: %w", s.NotYet, context.Cause(ctx))
-		case err := <-d.etcd.Err():
+		case err := <-d.EtcdErr():
 			return fmt.Errorf("etcd has failed: %w", err)
 		case <-tick.C:
 		}
@@ -203,7 +203,11 @@ func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	if err != nil {
 		return fmt.Errorf("asking the gateway: %w", err)
 	}
-	cc, err := grpc.NewClient(d.Addr(), grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	options := []grpc.DialOption{grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20))}
+	if d.cfg.seams.dial != nil {
+		options = append(options, grpc.WithContextDialer(d.cfg.seams.dial))
+	}
+	cc, err := grpc.NewClient(d.Addr(), options...)
 	if err != nil {
 		return fmt.Errorf("asking the gateway: %w", err)
 	}

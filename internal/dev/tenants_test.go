@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -411,37 +412,39 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 // batches of their own and of others', names that might be taken for others', and values that they were given, or others
 // were, or nobody. None sees, changes or learns of what is another's.
 func TestTenantsDoNotMeet(t *testing.T) {
-	const calls, seed = 10_000, 20
-	p := startTenancy(t, seed)
-	for range calls {
-		p.call()
-	}
-	for record, err := range callTLS(t, p.Dev, false).Scan(t.Context(), nil) {
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		const calls, seed = 10_000, 20
+		p := startTenancy(t, seed)
+		for range calls {
+			p.call()
 		}
-		if owner := ownerOf(record.Key.Group); string(record.Data) != owner+":"+record.Key.Group {
-			t.Errorf("LEAK: record %d of %q holds %q", record.Key.ID, record.Key.Group, record.Data)
+		for record, err := range callTLS(t, p.Dev, false).Scan(t.Context(), nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if owner := ownerOf(record.Key.Group); string(record.Data) != owner+":"+record.Key.Group {
+				t.Errorf("LEAK: record %d of %q holds %q", record.Key.ID, record.Key.Group, record.Data)
+			}
 		}
-	}
-	var lines []string
-	total := map[string]int{}
-	for what, n := range p.counts {
-		lines = append(lines, fmt.Sprintf("%5d %s", n, what))
-		class, _, _ := strings.Cut(what, ",")
-		total[class] += n
-	}
-	slices.Sort(lines)
-	t.Logf("seed %d, %d calls, 0 leaks: %v\n%s", seed, calls, total, strings.Join(lines, "\n"))
-	// A test of refusals alone, or of what is allowed alone, would show little.
-	for _, class := range []string{"own", "foreign", "handed back"} {
-		if total[class] < calls/10 {
-			t.Errorf("%d calls of %d are of the class %s", total[class], calls, class)
+		var lines []string
+		total := map[string]int{}
+		for what, n := range p.counts {
+			lines = append(lines, fmt.Sprintf("%5d %s", n, what))
+			class, _, _ := strings.Cut(what, ",")
+			total[class] += n
 		}
-	}
-	for _, kind := range []string{"page", "cursor", "place", "split"} {
-		if p.counts["handed back, "+kind+" as it is: OK"] == 0 {
-			t.Errorf("no %s was taken from whom it was given to", kind)
+		slices.Sort(lines)
+		t.Logf("seed %d, %d calls, 0 leaks: %v\n%s", seed, calls, total, strings.Join(lines, "\n"))
+		// A test of refusals alone, or of what is allowed alone, would show little.
+		for _, class := range []string{"own", "foreign", "handed back"} {
+			if total[class] < calls/10 {
+				t.Errorf("%d calls of %d are of the class %s", total[class], calls, class)
+			}
 		}
-	}
+		for _, kind := range []string{"page", "cursor", "place", "split"} {
+			if p.counts["handed back, "+kind+" as it is: OK"] == 0 {
+				t.Errorf("no %s was taken from whom it was given to", kind)
+			}
+		}
+	})
 }

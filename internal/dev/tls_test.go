@@ -27,7 +27,8 @@ import (
 	"sheaf.dev/sheaf/internal/identity"
 )
 
-// startTLS starts a store of three copies that speaks TLS, with a record 1.
+// startTLS starts a store of three copies that speaks TLS, with a record 1. No bubble: the tests of
+// this file run a store as people do, with its own etcd, disks and sockets.
 func startTLS(t *testing.T) *Dev {
 	t.Helper()
 	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 3, Copies: 3, Groups: 2, Listen: "127.0.0.1:0", TLS: true})
@@ -56,7 +57,7 @@ func callTLS(t *testing.T, d *Dev, direct bool) *client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.Dial(t.Context(), client.Config{Addresses: []string{d.Addr()}, Direct: direct, Credentials: creds})
+	c, err := client.Dial(t.Context(), client.Config{Addresses: []string{d.Addr()}, Direct: direct, Credentials: creds, Dial: d.cfg.seams.dial})
 	if err != nil {
 		t.Fatal(err)
 	}
