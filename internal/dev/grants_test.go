@@ -61,6 +61,8 @@ func startGranted(t *testing.T, groups ...string) *granted {
 // and not waited for.
 func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	t.Helper()
+	// Last of all: a shard that has ended gives its lease of the wakes back in the background, for a bounded time.
+	t.Cleanup(func() { time.Sleep(time.Minute) })
 	network := bubbletest.NewNet()
 	server := memetcdtest.On(t, network, "etcd:2379")
 	seams.etcd = func() (*clientv3.Client, error) { return server.Client(t), nil }

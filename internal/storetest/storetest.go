@@ -79,6 +79,8 @@ func StartWith(t testing.TB, cfg Config) *Server {
 // start has what it starts end with the test, in reverse: the gateway before the shards, and these before etcd.
 func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error) {
 	t.Helper()
+	// Last of all: a shard that has ended gives its lease of the wakes back in the background, for a bounded time.
+	t.Cleanup(func() { time.Sleep(timeout) })
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	s.Etcd = memetcdtest.On(t, s.Network, "etcd:2379")
