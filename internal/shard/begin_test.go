@@ -168,42 +168,44 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 
 // A move to a shard that is killed at any operation with which it begins its replica ends all the same.
 func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
-	inReplica := func(op vfstest.Op) bool { return strings.Contains(op.Name, format.ReplicaName) }
-	for name, match := range map[string]func(op vfstest.Op) bool{
-		"create": func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate && inReplica(op) },
-		"write":  func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite && inReplica(op) },
-		"rename": func(op vfstest.Op) bool { return op.Kind == vfstest.OpRename && inReplica(op) },
-		"syncdir": func(op vfstest.Op) bool {
-			return op.Kind == vfstest.OpSyncDir && strings.HasPrefix(filepath.Base(filepath.Dir(op.Name)), "groups")
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
-			c.settled(abc...)
-			c.put(1, data(1, 5000))
-			faulty := vfstest.NewFaulty(vfs.OS{})
-			c.add("d", func(cfg *Config) { cfg.FS = faulty })
-			hit := make(chan struct{})
-			var dead atomic.Bool // the process is gone: from the first hit on nothing is done any more
-			first := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
-				if match(op) && dead.CompareAndSwap(false, true) {
-					close(hit)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		inReplica := func(op vfstest.Op) bool { return strings.Contains(op.Name, format.ReplicaName) }
+		for name, match := range map[string]func(op vfstest.Op) bool{
+			"create": func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate && inReplica(op) },
+			"write":  func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite && inReplica(op) },
+			"rename": func(op vfstest.Op) bool { return op.Kind == vfstest.OpRename && inReplica(op) },
+			"syncdir": func(op vfstest.Op) bool {
+				return op.Kind == vfstest.OpSyncDir && strings.HasPrefix(filepath.Base(filepath.Dir(op.Name)), "groups")
+			},
+		} {
+			t.Run(name, func(t *bubble) {
+				c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+				c.settled(abc...)
+				c.put(1, data(1, 5000))
+				faulty := vfstest.NewFaulty(vfstest.NewMem())
+				c.add("d", func(cfg *Config) { cfg.FS = faulty })
+				hit := make(chan struct{})
+				var dead atomic.Bool // the process is gone: from the first hit on nothing is done any more
+				first := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+					if match(op) && dead.CompareAndSwap(false, true) {
+						close(hit)
+					}
+					return dead.Load() && op.Kind.Mutates()
+				}})
+				c.aim("b", "c", "d")
+				<-hit
+				c.kill("d")
+				faulty.Clear()
+				c.restart("d")
+				c.settled("b", "c", "d")
+				c.holds(1, data(1, 5000))
+				if first.Fired() == 0 {
+					t.Error("the fault did not fire")
 				}
-				return dead.Load() && op.Kind.Mutates()
-			}})
-			c.aim("b", "c", "d")
-			<-hit
-			c.kill("d")
-			faulty.Clear()
-			c.restart("d")
-			c.settled("b", "c", "d")
-			c.holds(1, data(1, 5000))
-			if first.Fired() == 0 {
-				t.Error("the fault did not fire")
-			}
-		})
-	}
+			})
+		}
+	})
 }
 
 // A shard that stops while its disk takes nothing does not begin the same replica again and again.

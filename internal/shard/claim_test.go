@@ -15,84 +15,88 @@ import (
 // comes back takes its place again: it has not left.
 func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, hash4, abc)
-	c.settled(abc...)
-	for id := range int64(8) {
-		c.put(id, data(id, 100))
-	}
-	before := c.registry.now().Groups
-	for _, name := range abc {
-		c.kill(name)
-	}
-	c.registry.change(func(v *placement.View) {
-		for name, g := range v.Groups {
-			g.Members = append([]placement.Member(nil), g.Members...)
-			for i := range g.Members {
-				if g.Members[i].Shard != "a" {
-					g.Members[i].Shard, g.Members[i].VolumeUUID = "", uuid.Nil
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, hash4, abc)
+		c.settled(abc...)
+		for id := range int64(8) {
+			c.put(id, data(id, 100))
+		}
+		before := c.registry.now().Groups
+		for _, name := range abc {
+			c.kill(name)
+		}
+		c.registry.change(func(v *placement.View) {
+			for name, g := range v.Groups {
+				g.Members = append([]placement.Member(nil), g.Members...)
+				for i := range g.Members {
+					if g.Members[i].Shard != "a" {
+						g.Members[i].Shard, g.Members[i].VolumeUUID = "", uuid.Nil
+					}
 				}
+				g.Revision = int64(v.Epoch)
+				v.Groups[name] = g
 			}
-			g.Revision = int64(v.Epoch)
-			v.Groups[name] = g
+		})
+		// Nobody leads, and could remove a member, before both have said where they are.
+		c.restart("b")
+		c.restart("c")
+		c.restart("a")
+		c.settled(abc...)
+		for name, g := range c.registry.now().Groups {
+			if !sameMembersOf(g, before[name]) {
+				t.Errorf("group %s: members %+v, were %+v", name, g.Members, before[name].Members)
+			}
+		}
+		for _, name := range abc {
+			if trash := trashOf(t, c.shards[name]); len(trash) > 0 {
+				t.Errorf("%s has thrown %v away", name, trash)
+			}
+		}
+		for id := range int64(8) {
+			c.holds(id, data(id, 100))
 		}
 	})
-	// Nobody leads, and could remove a member, before both have said where they are.
-	c.restart("b")
-	c.restart("c")
-	c.restart("a")
-	c.settled(abc...)
-	for name, g := range c.registry.now().Groups {
-		if !sameMembersOf(g, before[name]) {
-			t.Errorf("group %s: members %+v, were %+v", name, g.Members, before[name].Members)
-		}
-	}
-	for _, name := range abc {
-		if trash := trashOf(t, c.shards[name]); len(trash) > 0 {
-			t.Errorf("%s has thrown %v away", name, trash)
-		}
-	}
-	for id := range int64(8) {
-		c.holds(id, data(id, 100))
-	}
 }
 
 // Somebody wrote a membership to etcd that is older than the group's own, and lacks a member. Its shard says that it is
 // there: nothing is thrown away, and the group can be moved again.
 func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, oneGroup, abc, "d")
-	c.settled(abc...)
-	for id := range int64(8) {
-		c.put(id, data(id, 100))
-	}
-	before := c.registry.now().Groups["0"]
-	for _, name := range abc { // whoever ran remembers where the members are
-		c.kill(name)
-	}
-	c.registry.change(func(v *placement.View) {
-		g := v.Groups["0"]
-		g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m placement.Member) bool { return m.Shard == "c" })
-		g.ConfIndex--
-		g.Revision = int64(v.Epoch)
-		v.Groups["0"] = g
-	})
-	for _, name := range abc {
-		c.restart(name)
-	}
-	c.settled(abc...)
-	if after := c.registry.now().Groups["0"]; !sameMembersOf(after, before) {
-		t.Errorf("members %+v, were %+v", after.Members, before.Members)
-	}
-	for _, name := range abc {
-		if trash := trashOf(t, c.shards[name]); len(trash) > 0 {
-			t.Errorf("%s has thrown %v away", name, trash)
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, oneGroup, abc, "d")
+		c.settled(abc...)
+		for id := range int64(8) {
+			c.put(id, data(id, 100))
 		}
-	}
-	c.aim("a", "b", "d")
-	c.settled("a", "b", "d")
-	for id := range int64(8) {
-		c.holds(id, data(id, 100))
-	}
+		before := c.registry.now().Groups["0"]
+		for _, name := range abc { // whoever ran remembers where the members are
+			c.kill(name)
+		}
+		c.registry.change(func(v *placement.View) {
+			g := v.Groups["0"]
+			g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m placement.Member) bool { return m.Shard == "c" })
+			g.ConfIndex--
+			g.Revision = int64(v.Epoch)
+			v.Groups["0"] = g
+		})
+		for _, name := range abc {
+			c.restart(name)
+		}
+		c.settled(abc...)
+		if after := c.registry.now().Groups["0"]; !sameMembersOf(after, before) {
+			t.Errorf("members %+v, were %+v", after.Members, before.Members)
+		}
+		for _, name := range abc {
+			if trash := trashOf(t, c.shards[name]); len(trash) > 0 {
+				t.Errorf("%s has thrown %v away", name, trash)
+			}
+		}
+		c.aim("a", "b", "d")
+		c.settled("a", "b", "d")
+		for id := range int64(8) {
+			c.holds(id, data(id, 100))
+		}
+	})
 }
 
 // Where the others lead already, the shard that comes back takes its place all the same: they wait for what it says.

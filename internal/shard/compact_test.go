@@ -1,11 +1,9 @@
 package shard
 
 import (
-	"io/fs"
 	"maps"
-	"path/filepath"
+	"path"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,20 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 )
 
-// onDisk is what the files below a folder take, as du counts it.
-func onDisk(t testing.TB, dir string) (bytes int64) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return nil //nolint:nilerr // a file that is gone takes nothing
-		}
-		if info, err := e.Info(); err == nil {
-			bytes += info.Sys().(*syscall.Stat_t).Blocks * 512
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+// onDisk is how large the files of a shard's groups are, with what is allocated ahead.
+func (f *fixture) onDisk() (bytes int64) {
+	f.t.Helper()
+	for _, size := range filesBelow(f.t, f.cfg.FS, path.Join(f.cfg.Dir, "groups")) {
+		bytes += size
 	}
 	return bytes
 }
@@ -54,29 +43,35 @@ func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 // within what is needed, a share of it, and a segment of each group. No look at an interval is needed for it: a group
 // that has filled a segment is looked at.
 func TestOverwrittenRoomComesBackWhereWritesCarryRequestIDs(t *testing.T) {
-	const segment, bytes = 1 << 20, 10_000
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
-		c.SegmentBytes = segment
-		c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
-	}).ready()
-	groups := f.shard.cfg.Dir + "/groups"
-	ids := idsOf(hash4, 0, 100)
-	there := f.overwrite(ids, 12, bytes)
-	live := int64(len(ids) * (bytes + 100))
-	most := 22*live/10 + int64(hash4.Groups)*segment
-	f.eventually("the room of what was overwritten comes back", func() bool { return onDisk(t, groups) <= most })
-	for id, d := range there {
-		f.holds(id, d)
-	}
-	f.stop()
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		const segment, bytes = 1 << 20, 10_000
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+			c.SegmentBytes = segment
+			c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
+		}).ready()
+		ids := idsOf(hash4, 0, 100)
+		there := f.overwrite(ids, 12, bytes)
+		live := int64(len(ids) * (bytes + 100))
+		most := 22*live/10 + int64(hash4.Groups)*segment
+		f.eventually("the room of what was overwritten comes back", func() bool { return f.onDisk() <= most })
+		for id, d := range there {
+			f.holds(id, d)
+		}
+		f.stop()
+	})
 }
 
 // A write waits for the room that compaction can make at once, and is refused only where there is none.
 func TestAFullDiskMakesRoomOfWhatWasOverwritten(t *testing.T) {
 	t.Parallel()
-	dir := smallDisk(t, 96)
+	inBubble(t, func(t *bubble) { aFullDiskMakesRoomOfWhatWasOverwritten(t) })
+}
+
+func aFullDiskMakesRoomOfWhatWasOverwritten(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
-		c.Dir, c.SegmentBytes = dir, 64<<20 // none is ever full
+		smallDisk(t, c, 96)
+		c.SegmentBytes = 64 << 20 // none is ever full
 		c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
 	}).ready()
 	ids := idsOf(hash4, 0, 10)
@@ -103,70 +98,73 @@ func (f *fixture) holds0() map[string]int64 {
 
 // A person, and the metrics, are told why what is superseded is still stored.
 func TestCompactionSaysWhyItLeavesWhatItLeaves(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
-		c.Registry, c.Compaction = prometheus.NewRegistry(), Compaction{Interval: time.Hour, SupersededShareMin: 1}
-	}).ready()
-	wants := func(when string, reasons ...string) {
-		t.Helper()
-		by := f.holds0()
-		if got := slices.Sorted(maps.Keys(by)); !slices.Equal(got, reasons) {
-			t.Errorf("%s: %v, want %v", when, by, reasons)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+			c.Registry, c.Compaction = prometheus.NewRegistry(), Compaction{Interval: time.Hour, SupersededShareMin: 1}
+		}).ready()
+		wants := func(when string, reasons ...string) {
+			t.Helper()
+			by := f.holds0()
+			if got := slices.Sorted(maps.Keys(by)); !slices.Equal(got, reasons) {
+				t.Errorf("%s: %v, want %v", when, by, reasons)
+			}
+			told := map[string]int64{}
+			for i, u := range f.shard.Status().Uncompacted {
+				if told[u.Reason] = u.Bytes; u.Group != "0" || u.Groups != 1 || u.Text == "" || i > 0 && u.Bytes > f.shard.Status().Uncompacted[i-1].Bytes {
+					t.Errorf("%s: the status has %+v", when, u)
+				}
+			}
+			if !maps.Equal(told, by) {
+				t.Errorf("%s: the status says %v, the answer %v", when, told, by)
+			}
+			families, err := f.cfg.Registry.(*prometheus.Registry).Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, family := range families {
+				if family.GetName() != "sheaf_shard_uncompacted_bytes" {
+					continue
+				}
+				for _, m := range family.GetMetric() {
+					for _, label := range m.GetLabel() {
+						if label.GetName() == "reason" && int64(m.GetGauge().GetValue()) != by[label.GetValue()] {
+							t.Errorf("%s: the metric says %v of %s, the answer %d", when, m.GetGauge().GetValue(), label.GetValue(), by[label.GetValue()])
+						}
+					}
+				}
+				return
+			}
+			t.Error("there is no metric")
 		}
-		told := map[string]int64{}
-		for i, u := range f.shard.Status().Uncompacted {
-			if told[u.Reason] = u.Bytes; u.Group != "0" || u.Groups != 1 || u.Text == "" || i > 0 && u.Bytes > f.shard.Status().Uncompacted[i-1].Bytes {
-				t.Errorf("%s: the status has %+v", when, u)
+		ids := idsOf(hash4, 0, 10)
+		wants("empty")
+		f.overwrite(ids, 2, 10_000)
+		wants("in the newest segment", holdNewest)
+		sv := f.served(0)
+		seal := func() {
+			t.Helper()
+			if err := sv.log.Seal(); err != nil {
+				t.Fatal(err)
 			}
 		}
-		if !maps.Equal(told, by) {
-			t.Errorf("%s: the status says %v, the answer %v", when, told, by)
-		}
-		families, err := f.cfg.Registry.(*prometheus.Registry).Gather()
+		seal()
+		wants("half of it", holdThreshold)
+		scan, err := sv.log.OpenScan(time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, family := range families {
-			if family.GetName() != "sheaf_shard_uncompacted_bytes" {
-				continue
-			}
-			for _, m := range family.GetMetric() {
-				for _, label := range m.GetLabel() {
-					if label.GetName() == "reason" && int64(m.GetGauge().GetValue()) != by[label.GetValue()] {
-						t.Errorf("%s: the metric says %v of %s, the answer %d", when, m.GetGauge().GetValue(), label.GetValue(), by[label.GetValue()])
-					}
-				}
-			}
-			return
-		}
-		t.Error("there is no metric")
-	}
-	ids := idsOf(hash4, 0, 10)
-	wants("empty")
-	f.overwrite(ids, 2, 10_000)
-	wants("in the newest segment", holdNewest)
-	sv := f.served(0)
-	seal := func() {
-		t.Helper()
-		if err := sv.log.Seal(); err != nil {
+		f.overwrite(ids, 1, 10_000)
+		seal()
+		wants("beside a scan", holdScan, holdThreshold)
+		sv.log.CloseScan(scan)
+		f.shard.compactor.mu.Lock()
+		f.shard.compactor.failed["0"] = format.ErrNoSpace
+		f.shard.compactor.mu.Unlock()
+		wants("without room", holdNoRoom)
+		if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	seal()
-	wants("half of it", holdThreshold)
-	scan, err := sv.log.OpenScan(time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.overwrite(ids, 1, 10_000)
-	seal()
-	wants("beside a scan", holdScan, holdThreshold)
-	sv.log.CloseScan(scan)
-	f.shard.compactor.mu.Lock()
-	f.shard.compactor.failed["0"] = format.ErrNoSpace
-	f.shard.compactor.mu.Unlock()
-	wants("without room", holdNoRoom)
-	if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
-		t.Fatal(err)
-	}
-	wants("compacted", holdRequests)
+		wants("compacted", holdRequests)
+	})
 }

@@ -2,9 +2,12 @@ package shard
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
-	"os"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,49 +23,47 @@ import (
 // A replica that is gone from its volume, or with it, is replaced by a new one, without a person.
 func TestALostReplicaIsReplaced(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, hash4, abc)
-	c.settled(abc...)
-	for id := range int64(20) {
-		c.put(id, data(id, 1000))
-	}
-	before := c.registry.now().Groups
-	replaced := func() bool {
-		for name, g := range c.registry.now().Groups {
-			for i, m := range g.Members {
-				if len(g.Members) != 3 || m.Role != placement.Voter {
-					return false
-				}
-				for _, old := range before[name].Members {
-					if g.Members[i].Shard == "c" && old.RaftID == m.RaftID {
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, hash4, abc)
+		c.settled(abc...)
+		for id := range int64(20) {
+			c.put(id, data(id, 1000))
+		}
+		before := c.registry.now().Groups
+		replaced := func() bool {
+			for name, g := range c.registry.now().Groups {
+				for i, m := range g.Members {
+					if len(g.Members) != 3 || m.Role != placement.Voter {
 						return false
+					}
+					for _, old := range before[name].Members {
+						if g.Members[i].Shard == "c" && old.RaftID == m.RaftID {
+							return false
+						}
 					}
 				}
 			}
+			return true
 		}
-		return true
-	}
-	c.kill("c")
-	f := c.stopped["c"]
-	if err := os.RemoveAll(filepath.Join(f.cfg.Dir, "groups")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(f.cfg.Dir, "groups"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	c.restart("c")
-	c.eventually("the folders are replaced", replaced)
-	c.settled(abc...)
+		c.kill("c")
+		f := c.stopped["c"]
+		removeFolder(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))
+		must(t, f.cfg.FS.MkdirAll(filepath.Join(f.cfg.Dir, "groups")))
+		c.restart("c")
+		c.eventually("the folders are replaced", replaced)
+		c.settled(abc...)
 
-	before = c.registry.now().Groups
-	c.kill("c")
-	f.cfg.Dir = t.TempDir()
-	c.restart("c")
-	c.eventually("the volume is replaced", replaced)
-	c.settled(abc...)
-	c.kill("b")
-	for id := range int64(20) {
-		c.holds(id, data(id, 1000))
-	}
+		before = c.registry.now().Groups
+		c.kill("c")
+		f.cfg.Dir = t.TempDir()
+		c.restart("c")
+		c.eventually("the volume is replaced", replaced)
+		c.settled(abc...)
+		c.kill("b")
+		for id := range int64(20) {
+			c.holds(id, data(id, 1000))
+		}
+	})
 }
 
 // countHandler counts the lines of a log that have a message.
@@ -90,136 +91,134 @@ func (h countHandler) WithGroup(name string) slog.Handler {
 // Bad bytes in a follower's files are found by reading everything, and repaired from the leader.
 func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
-	c.settled(abc...)
-	for id := range int64(100) {
-		c.put(id, data(id, 3000))
-	}
-	blob := data(500, 2<<20)
-	c.upload(500, blob)
-	id := c.registry.now().Groups["0"].UUID
-	c.eventually("all have everything", func() bool { // a majority would do for an answer
-		applied := map[uint64]bool{}
-		for _, name := range abc {
-			if sv := c.shards[name].shard.routes.Load().served(id); sv != nil {
-				applied[sv.log.AppliedIndex()] = true
-			} else {
-				applied[0] = true
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+		c.settled(abc...)
+		for id := range int64(100) {
+			c.put(id, data(id, 3000))
+		}
+		blob := data(500, 2<<20)
+		c.upload(500, blob)
+		id := c.registry.now().Groups["0"].UUID
+		c.eventually("all have everything", func() bool { // a majority would do for an answer
+			applied := map[uint64]bool{}
+			for _, name := range abc {
+				if sv := c.shards[name].shard.routes.Load().served(id); sv != nil {
+					applied[sv.log.AppliedIndex()] = true
+				} else {
+					applied[0] = true
+				}
 			}
+			return len(applied) == 1 && !applied[0]
+		})
+		c.kill("c")
+		f := c.stopped["c"]
+		files := filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))
+		// What is found is told once, however soon it is repaired.
+		var found atomic.Int64
+		f.cfg.Logger = slog.New(countHandler{f.cfg.Logger.Handler(), "damage found while reading everything", &found})
+		f.cfg.scrubPause, f.cfg.mendEvery, f.cfg.ScrubBytesPerSecond = 50*time.Millisecond, 50*time.Millisecond, 1<<30
+		c.restart("c")
+		damaged := 0
+		for _, name := range slices.Sorted(maps.Keys(files)) {
+			if files[name] < 24<<10 || damaged == 3 {
+				continue
+			}
+			file, err := f.cfg.FS.OpenWrite(name)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			must(t, err)
+			_, err = file.WriteAt([]byte("these bytes are bad"), 20_000)
+			must(t, errors.Join(err, file.Close()))
+			damaged++
 		}
-		return len(applied) == 1 && !applied[0]
+		if damaged < 2 {
+			t.Fatalf("only %d of %v were damaged", damaged, files)
+		}
+		c.eventually("it is found", func() bool { return found.Load() > 0 })
+		c.eventually("all of it is repaired", func() bool {
+			sv := c.shards["c"].shard.routes.Load().served(id)
+			if sv == nil || sv.log.Damaged() {
+				return false
+			}
+			report, err := sv.log.Verify(t.Context(), 0) // what no pass has come to yet it finds itself
+			return err == nil && len(report.Damages) == 0
+		})
+		c.kill("a")
+		for id := range int64(100) {
+			c.holds(id, data(id, 3000))
+		}
+		c.holds(500, blob)
 	})
-	c.kill("c")
-	f := c.stopped["c"]
-	files, err := filepath.Glob(filepath.Join(f.cfg.Dir, "groups", "*", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// What is found is told once, however soon it is repaired.
-	var found atomic.Int64
-	f.cfg.Logger = slog.New(countHandler{f.cfg.Logger.Handler(), "damage found while reading everything", &found})
-	f.cfg.scrubPause, f.cfg.mendEvery, f.cfg.ScrubBytesPerSecond = 50*time.Millisecond, 50*time.Millisecond, 1<<30
-	c.restart("c")
-	damaged := 0
-	for _, name := range files {
-		info, err := os.Stat(name)
-		if err != nil || info.Size() < 24<<10 || damaged == 3 {
-			continue
-		}
-		file, err := os.OpenFile(name, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := file.WriteAt([]byte("these bytes are bad"), 20_000); err != nil {
-			t.Fatal(err)
-		}
-		_ = file.Close()
-		damaged++
-	}
-	if damaged < 2 {
-		t.Fatalf("only %d of %v were damaged", damaged, files)
-	}
-	c.eventually("it is found", func() bool { return found.Load() > 0 })
-	c.eventually("all of it is repaired", func() bool {
-		sv := c.shards["c"].shard.routes.Load().served(id)
-		if sv == nil || sv.log.Damaged() {
-			return false
-		}
-		report, err := sv.log.Verify(t.Context(), 0) // what no pass has come to yet it finds itself
-		return err == nil && len(report.Damages) == 0
-	})
-	c.kill("a")
-	for id := range int64(100) {
-		c.holds(id, data(id, 3000))
-	}
-	c.holds(500, blob)
 }
 
 // A volume that was set back to an earlier state never votes with what it has forgotten: its replicas join anew.
 func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, hash4, abc)
-	c.settled(abc...)
-	for id := range int64(20) {
-		c.put(id, data(id, 100))
-	}
-	c.kill("c")
-	f := c.stopped["c"]
-	earlier := t.TempDir()
-	if err := os.CopyFS(earlier, os.DirFS(f.cfg.Dir)); err != nil {
-		t.Fatal(err)
-	}
-	c.restart("c")
-	for id := range int64(20) {
-		c.put(id, data(id, 200))
-	}
-	before := c.registry.now()
-	c.kill("c")
-	f.cfg.Dir = earlier
-	c.restart("c")
-	c.eventually("new replicas are on c", func() bool {
-		for name, g := range c.registry.now().Groups {
-			m, ok := follow.MemberOf(g, "c")
-			old, _ := follow.MemberOf(before.Groups[name], "c")
-			if !ok || m.Role != placement.Voter || m.RaftID == old.RaftID || m.VolumeUUID == old.VolumeUUID {
-				return false
-			}
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, hash4, abc)
+		c.settled(abc...)
+		for id := range int64(20) {
+			c.put(id, data(id, 100))
 		}
-		return true
+		c.kill("c")
+		f := c.stopped["c"]
+		earlier := t.TempDir()
+		copyFolder(t, f.cfg.FS, earlier, f.cfg.Dir)
+		c.restart("c")
+		for id := range int64(20) {
+			c.put(id, data(id, 200))
+		}
+		before := c.registry.now()
+		c.kill("c")
+		f.cfg.Dir = earlier
+		c.restart("c")
+		c.eventually("new replicas are on c", func() bool {
+			for name, g := range c.registry.now().Groups {
+				m, ok := follow.MemberOf(g, "c")
+				old, _ := follow.MemberOf(before.Groups[name], "c")
+				if !ok || m.Role != placement.Voter || m.RaftID == old.RaftID || m.VolumeUUID == old.VolumeUUID {
+					return false
+				}
+			}
+			return true
+		})
+		c.settled(abc...)
+		c.eventually("the old ones are in the trash", func() bool { return len(trashOf(t, f)) == 4 })
+		c.kill("a")
+		for id := range int64(20) {
+			c.holds(id, data(id, 200))
+		}
 	})
-	c.settled(abc...)
-	c.eventually("the old ones are in the trash", func() bool { return len(trashOf(t, f)) == 4 })
-	c.kill("a")
-	for id := range int64(20) {
-		c.holds(id, data(id, 200))
-	}
 }
 
 // The only copy on such a volume is not taken for what it was, and not deleted.
 func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
-	c := newCluster(t, hash4, []string{"a"})
-	c.settled("a")
-	c.put(1, data(1, 100))
-	c.kill("a")
-	f := c.stopped["a"]
-	earlier := t.TempDir()
-	if err := os.CopyFS(earlier, os.DirFS(f.cfg.Dir)); err != nil {
-		t.Fatal(err)
-	}
-	c.restart("a")
-	c.put(1, data(1, 200))
-	c.kill("a")
-	now := f.cfg.Dir
-	f.cfg.Dir = earlier
-	c.restart("a")
-	a := c.shards["a"]
-	_, err := a.records.Get(a.ctx(), &recordv1.GetRequest{Key: key(1)})
-	want(t, err, codes.DataLoss, reason.Damaged)
-	if folders, _ := filepath.Glob(filepath.Join(earlier, "groups", "*")); len(folders) != 4 {
-		t.Errorf("left are %v", folders)
-	}
-	c.kill("a")
-	f.cfg.Dir = now // the right volume is brought back
-	c.restart("a")
-	c.holds(1, data(1, 200))
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, hash4, []string{"a"})
+		c.settled("a")
+		c.put(1, data(1, 100))
+		c.kill("a")
+		f := c.stopped["a"]
+		earlier := t.TempDir()
+		copyFolder(t, f.cfg.FS, earlier, f.cfg.Dir)
+		c.restart("a")
+		c.put(1, data(1, 200))
+		c.kill("a")
+		now := f.cfg.Dir
+		f.cfg.Dir = earlier
+		c.restart("a")
+		a := c.shards["a"]
+		_, err := a.records.Get(a.ctx(), &recordv1.GetRequest{Key: key(1)})
+		want(t, err, codes.DataLoss, reason.Damaged)
+		if folders := filesIn(t, f.cfg.FS, filepath.Join(earlier, "groups")); len(folders) != 4 {
+			t.Errorf("left are %v", folders)
+		}
+		c.kill("a")
+		f.cfg.Dir = now // the right volume is brought back
+		c.restart("a")
+		c.holds(1, data(1, 200))
+	})
 }

@@ -3,7 +3,6 @@ package shard
 import (
 	"errors"
 	"log/slog"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
@@ -25,16 +23,19 @@ var oneGroup = placement.Routing{Mode: placement.Hash, Groups: 1}
 
 // A group that has fewer voters than copies, and none before, takes no write: there would be one copy of it.
 func TestAGroupTakesNoWriteBeforeItHasItsCopies(t *testing.T) {
-	registry := newRegistry(oneGroup, "s1")
-	registry.change(func(v *placement.View) {
-		v.Meta.Copies = 3
-		v.Targets["0"] = placement.Target{Group: "0", Shards: []string{"s1", "b", "c"}}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(oneGroup, "s1")
+		registry.change(func(v *placement.View) {
+			v.Meta.Copies = 3
+			v.Targets["0"] = placement.Target{Group: "0", Shards: []string{"s1", "b", "c"}}
+		})
+		f := start(t, registry, nil).ready()
+		sv := f.served(0)
+		f.eventually("it leads", sv.replica.Readable)
+		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("x")})
+		want(t, err, codes.Unavailable, reason.NoLeader)
 	})
-	f := start(t, registry, nil).ready()
-	sv := f.served(0)
-	f.eventually("it leads", sv.replica.Readable)
-	_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("x")})
-	want(t, err, codes.Unavailable, reason.NoLeader)
 }
 
 // lines keeps what is logged.
@@ -146,23 +147,24 @@ func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 
 // A volume that is expected is not given another UUID because it was set back: a person is to bring the right one.
 func TestAnExpectedVolumeThatWasRolledBackIsRefused(t *testing.T) {
-	f := start(t, newRegistry(oneGroup, "s1"), nil).ready()
-	f.stop()
-	earlier := t.TempDir()
-	if err := os.CopyFS(earlier, os.DirFS(f.cfg.Dir)); err != nil {
-		t.Fatal(err)
-	}
-	f.again(nil).stop()
-	id := f.registry.now().Groups["0"].Members[0].VolumeUUID
-	f.cfg.Dir, f.cfg.Wanted.Volume = earlier, id
-	s, err := Start(f.ctx(), f.cfg)
-	if err == nil {
-		s.Kill()
-	}
-	if !errors.Is(err, placement.ErrRolledBack) {
-		t.Errorf("start: %v", err)
-	}
-	if sb, err := volume.FreshSuperblock(vfs.OS{}, earlier); err != nil || sb.Volume != id {
-		t.Errorf("it is volume %s now, was %s: %v", sb.Volume, id, err)
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(oneGroup, "s1"), nil).ready()
+		f.stop()
+		earlier := t.TempDir()
+		copyFolder(t, f.cfg.FS, earlier, f.cfg.Dir)
+		f.again(nil).stop()
+		id := f.registry.now().Groups["0"].Members[0].VolumeUUID
+		f.cfg.Dir, f.cfg.Wanted.Volume = earlier, id
+		s, err := Start(f.ctx(), f.cfg)
+		if err == nil {
+			s.Kill()
+		}
+		if !errors.Is(err, placement.ErrRolledBack) {
+			t.Errorf("start: %v", err)
+		}
+		if sb, err := volume.FreshSuperblock(f.cfg.FS, earlier); err != nil || sb.Volume != id {
+			t.Errorf("it is volume %s now, was %s: %v", sb.Volume, id, err)
+		}
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -23,7 +22,7 @@ import (
 
 // cluster is several shards of one store in this process.
 type cluster struct {
-	t        *testing.T
+	t        testing.TB
 	registry *memRegistry
 	shards   map[string]*fixture // those that run
 	stopped  map[string]*fixture
@@ -31,7 +30,7 @@ type cluster struct {
 
 // newCluster starts shards; each group has as many copies as its target, which is that of all groups turned by its
 // number.
-func newCluster(t *testing.T, routing placement.Routing, target []string, more ...string) *cluster {
+func newCluster(t testing.TB, routing placement.Routing, target []string, more ...string) *cluster {
 	c := &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
 	c.registry.view.Meta.Copies = len(target)
 	c.aim(target...)
@@ -191,238 +190,249 @@ var abc = []string{"a", "b", "c"}
 
 func TestGroupsAreMadeWithTheirCopies(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, hash4, abc)
-	c.settled(abc...)
-	for id := range int64(40) {
-		c.put(id, data(id, 100))
-	}
-	for _, name := range abc {
-		c.kill(name)
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, hash4, abc)
+		c.settled(abc...)
 		for id := range int64(40) {
-			c.holds(id, data(id, 100))
+			c.put(id, data(id, 100))
 		}
-		c.put(100, data(100, 10))
-		c.restart(name)
-	}
-	c.eventually("the targets lead", func() bool {
-		for name, g := range c.registry.now().Groups {
-			if g.Leader != c.registry.now().Targets[name].Shards[0] {
-				return false
+		for _, name := range abc {
+			c.kill(name)
+			for id := range int64(40) {
+				c.holds(id, data(id, 100))
 			}
+			c.put(100, data(100, 10))
+			c.restart(name)
 		}
-		return true
+		c.eventually("the targets lead", func() bool {
+			for name, g := range c.registry.now().Groups {
+				if g.Leader != c.registry.now().Targets[name].Shards[0] {
+					return false
+				}
+			}
+			return true
+		})
 	})
 }
 
 func TestMetricsTellOfPeers(t *testing.T) {
-	metrics := prometheus.NewRegistry()
-	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, []string{"a", "b"})
-	c.add("c", func(cfg *Config) { cfg.Registry = metrics })
-	c.registry.change(func(v *placement.View) { v.Meta.Copies = 3 })
-	c.aim(abc...)
-	c.settled(abc...)
-	c.put(1, data(1, 10))
-	peer := func(name string, labels map[string]string) (value float64) {
-		families, err := metrics.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		value = -1
-		for _, f := range families {
-			for _, m := range f.GetMetric() {
-				match := f.GetName() == name
-				for _, l := range m.GetLabel() {
-					if want, ok := labels[l.GetName()]; ok && want != l.GetValue() {
-						match = false
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		metrics := prometheus.NewRegistry()
+		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, []string{"a", "b"})
+		c.add("c", func(cfg *Config) { cfg.Registry = metrics })
+		c.registry.change(func(v *placement.View) { v.Meta.Copies = 3 })
+		c.aim(abc...)
+		c.settled(abc...)
+		c.put(1, data(1, 10))
+		peer := func(name string, labels map[string]string) (value float64) {
+			families, err := metrics.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			value = -1
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					match := f.GetName() == name
+					for _, l := range m.GetLabel() {
+						if want, ok := labels[l.GetName()]; ok && want != l.GetValue() {
+							match = false
+						}
+					}
+					if match {
+						value = m.GetGauge().GetValue() + m.GetCounter().GetValue()
 					}
 				}
-				if match {
-					value = m.GetGauge().GetValue() + m.GetCounter().GetValue()
-				}
 			}
+			return value
 		}
-		return value
-	}
-	a := map[string]string{"peer": "a"}
-	c.eventually("a is alive", func() bool {
-		return peer("sheaf_shard_peer_alive", a) == 1 && peer("sheaf_shard_peer_sent_messages_total", nil) > 0 &&
-			peer("sheaf_shard_peer_connects_total", nil) >= 2 && peer("sheaf_shard_peer_queued_bytes", a) >= 0 && peer("sheaf_shard_peer_silence_seconds", a) < 60
+		a := map[string]string{"peer": "a"}
+		c.eventually("a is alive", func() bool {
+			return peer("sheaf_shard_peer_alive", a) == 1 && peer("sheaf_shard_peer_sent_messages_total", nil) > 0 &&
+				peer("sheaf_shard_peer_connects_total", nil) >= 2 && peer("sheaf_shard_peer_queued_bytes", a) >= 0 && peer("sheaf_shard_peer_silence_seconds", a) < 60
+		})
+		c.kill("a")
+		c.eventually("a is silent", func() bool {
+			return peer("sheaf_shard_peer_alive", a) == 0 && peer("sheaf_shard_peer_silence_seconds", a) > 0
+		})
+		if peer("sheaf_shard_peer_dropped_messages_total", map[string]string{"reason": "down"}) < 0 || peer("sheaf_shard_peer_exports", nil) != 0 {
+			t.Error("what is dropped, or exported, is not told")
+		}
 	})
-	c.kill("a")
-	c.eventually("a is silent", func() bool {
-		return peer("sheaf_shard_peer_alive", a) == 0 && peer("sheaf_shard_peer_silence_seconds", a) > 0
-	})
-	if peer("sheaf_shard_peer_dropped_messages_total", map[string]string{"reason": "down"}) < 0 || peer("sheaf_shard_peer_exports", nil) != 0 {
-		t.Error("what is dropped, or exported, is not told")
-	}
 }
 
 // A shard that is not the leader says who is.
 func TestOthersNameTheLeader(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
-	c.settled(abc...)
-	c.put(1, data(1, 10))
-	c.eventually("each of the others names a's address", func() bool {
-		for _, name := range []string{"b", "c"} {
-			f := c.shards[name]
-			for _, err := range []error{
-				func() error { _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1)}); return err }(),
-				func() error { _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1)}); return err }(),
-				func() error { _, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: key(1)}); return err }(),
-			} {
-				if reasonOf(err) != reason.NotLeader || metadataOf(err, "address") != c.shards["a"].shard.Addr() {
-					return false
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+		c.settled(abc...)
+		c.put(1, data(1, 10))
+		c.eventually("each of the others names a's address", func() bool {
+			for _, name := range []string{"b", "c"} {
+				f := c.shards[name]
+				for _, err := range []error{
+					func() error { _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1)}); return err }(),
+					func() error { _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1)}); return err }(),
+					func() error { _, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: key(1)}); return err }(),
+				} {
+					if reasonOf(err) != reason.NotLeader || metadataOf(err, "address") != c.shards["a"].shard.Addr() {
+						return false
+					}
 				}
 			}
-		}
-		return true
+			return true
+		})
 	})
 }
 
 func TestAMoveFollowsItsTarget(t *testing.T) {
 	t.Parallel()
-	for copies, from := range map[int][]string{1: {"a"}, 3: abc} {
-		t.Run(fmt.Sprint(copies, " copies"), func(t *testing.T) {
-			c := newCluster(t, hash4, from, "d")
-			c.settled(from...)
-			blob := data(7, 3<<20)
-			c.upload(7, blob)
-			for id := int64(10); id < 200; id++ {
-				c.put(id, data(id, 5000))
-			}
-			to := append(slices.Clone(from[1:]), "d")
-			c.aim(to...)
-			for id := int64(200); id < 260; id++ {
-				c.put(id, data(id, 100))
-			}
-			c.settled(to...)
-			a := c.shards["a"]
-			c.eventually("a has left all groups", func() bool {
-				return len(a.shard.Status().Groups) == 0 && len(trashOf(t, a)) == 4
+	inBubble(t, func(t *bubble) {
+		for copies, from := range map[int][]string{1: {"a"}, 3: abc} {
+			t.Run(fmt.Sprint(copies, " copies"), func(t *bubble) {
+				c := newCluster(t, hash4, from, "d")
+				c.settled(from...)
+				blob := data(7, 3<<20)
+				c.upload(7, blob)
+				for id := int64(10); id < 200; id++ {
+					c.put(id, data(id, 5000))
+				}
+				to := append(slices.Clone(from[1:]), "d")
+				c.aim(to...)
+				for id := int64(200); id < 260; id++ {
+					c.put(id, data(id, 100))
+				}
+				c.settled(to...)
+				a := c.shards["a"]
+				c.eventually("a has left all groups", func() bool {
+					return len(a.shard.Status().Groups) == 0 && len(trashOf(t, a)) == 4
+				})
+				c.holds(7, blob)
+				for id := int64(10); id < 260; id++ {
+					c.holds(id, data(id, map[bool]int{true: 5000, false: 100}[id < 200]))
+				}
+				// Back again, as new replicas.
+				c.aim(from...)
+				c.settled(from...)
+				c.holds(7, blob)
+				c.holds(10, data(10, 5000))
 			})
-			c.holds(7, blob)
-			for id := int64(10); id < 260; id++ {
-				c.holds(id, data(id, map[bool]int{true: 5000, false: 100}[id < 200]))
-			}
-			// Back again, as new replicas.
-			c.aim(from...)
-			c.settled(from...)
-			c.holds(7, blob)
-			c.holds(10, data(10, 5000))
-		})
-	}
+		}
+	})
 }
 
-func trashOf(t *testing.T, f *fixture) []string {
+func trashOf(t testing.TB, f *fixture) []string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(f.cfg.Dir, "trash", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return names
+	return filesIn(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "trash"))
 }
 
 func TestTheTrashIsDeletedLater(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, hash4, []string{"a"}, "d")
-	c.settled("a")
-	c.put(1, data(1, 10))
-	c.aim("d")
-	c.settled("d")
-	a := c.shards["a"]
-	c.eventually("four folders are in the trash", func() bool { return len(trashOf(t, a)) == 4 })
-	if err := a.shard.trash.Empty(time.Now().Add(59 * time.Minute)); err != nil || len(trashOf(t, a)) != 4 {
-		t.Errorf("before its time: %v, left %v", err, trashOf(t, a))
-	}
-	other := filepath.Join(a.cfg.Dir, "trash", "put-here-by-a-person")
-	if err := os.Mkdir(other, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.shard.trash.Empty(time.Now().Add(61 * time.Minute)); err != nil || len(trashOf(t, a)) != 1 {
-		t.Errorf("after its time: %v, left %v", err, trashOf(t, a))
-	}
-	c.holds(1, data(1, 10))
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, hash4, []string{"a"}, "d")
+		c.settled("a")
+		c.put(1, data(1, 10))
+		c.aim("d")
+		c.settled("d")
+		a := c.shards["a"]
+		c.eventually("four folders are in the trash", func() bool { return len(trashOf(t, a)) == 4 })
+		if err := a.shard.trash.Empty(time.Now().Add(59 * time.Minute)); err != nil || len(trashOf(t, a)) != 4 {
+			t.Errorf("before its time: %v, left %v", err, trashOf(t, a))
+		}
+		other := filepath.Join(a.cfg.Dir, "trash", "put-here-by-a-person")
+		if err := a.cfg.FS.MkdirAll(other); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.shard.trash.Empty(time.Now().Add(61 * time.Minute)); err != nil || len(trashOf(t, a)) != 1 {
+			t.Errorf("after its time: %v, left %v", err, trashOf(t, a))
+		}
+		c.holds(1, data(1, 10))
+	})
 }
 
 func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
-	c.settled(abc...)
-	c.put(0, data(0, 10))
-	c.kill("c")
-	for n := range 40 {
-		for id := range int64(10) {
-			c.put(id, data(id, 1000+n))
-		}
-	}
-	c.upload(77, data(77, 2<<20))
-	for _, name := range []string{"a", "b"} {
-		f := c.shards[name]
-		if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c.restart("c")
-	c.eventually("c has everything", func() bool {
-		sv := c.shards["c"].shard.routes.Load().served(c.registry.now().Groups["0"].UUID)
-		for _, name := range []string{"a", "b"} {
-			other := c.shards[name].shard.routes.Load().served(c.registry.now().Groups["0"].UUID)
-			if sv == nil || sv.log.AppliedIndex() < other.log.AppliedIndex() {
-				return false
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+		c.settled(abc...)
+		c.put(0, data(0, 10))
+		c.kill("c")
+		for n := range 40 {
+			for id := range int64(10) {
+				c.put(id, data(id, 1000+n))
 			}
 		}
-		return true
+		c.upload(77, data(77, 2<<20))
+		for _, name := range []string{"a", "b"} {
+			f := c.shards[name]
+			if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.restart("c")
+		c.eventually("c has everything", func() bool {
+			sv := c.shards["c"].shard.routes.Load().served(c.registry.now().Groups["0"].UUID)
+			for _, name := range []string{"a", "b"} {
+				other := c.shards[name].shard.routes.Load().served(c.registry.now().Groups["0"].UUID)
+				if sv == nil || sv.log.AppliedIndex() < other.log.AppliedIndex() {
+					return false
+				}
+			}
+			return true
+		})
+		c.kill("a")
+		for id := range int64(10) {
+			c.holds(id, data(id, 1039))
+		}
+		c.holds(77, data(77, 2<<20))
 	})
-	c.kill("a")
-	for id := range int64(10) {
-		c.holds(id, data(id, 1039))
-	}
-	c.holds(77, data(77, 2<<20))
 }
 
 // A shard that stops hands the lead over, so that nobody waits for an election.
 func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, hash4, abc)
-	c.settled(abc...)
-	for id := range int64(8) {
-		c.put(id, data(id, 10))
-	}
-	c.eventually("a leads something", func() bool {
-		for _, g := range c.shards["a"].shard.Status().Groups {
-			if g.Leader {
-				return true
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, hash4, abc)
+		c.settled(abc...)
+		for id := range int64(8) {
+			c.put(id, data(id, 10))
+		}
+		c.eventually("a leads something", func() bool {
+			for _, g := range c.shards["a"].shard.Status().Groups {
+				if g.Leader {
+					return true
+				}
 			}
+			return false
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		for id := range int64(8) { // reads give a lease, which must not keep it
+			c.holds(id, data(id, 10))
 		}
-		return false
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
-	for id := range int64(8) { // reads give a lease, which must not keep it
-		c.holds(id, data(id, 10))
-	}
-	a := c.shards["a"].shard
-	leads := func() string {
-		for _, g := range a.Status().Groups {
-			if g.Leader {
-				return g.Group
+		a := c.shards["a"].shard
+		leads := func() string {
+			for _, g := range a.Status().Groups {
+				if g.Leader {
+					return g.Group
+				}
 			}
+			return ""
 		}
-		return ""
-	}
-	var began time.Time
-	c.eventually("a leads nothing", func() bool { // one try is short, and disks may be slow
-		began = time.Now()
-		a.steerer.handOver(ctx)
-		return leads() == ""
+		var began time.Time
+		c.eventually("a leads nothing", func() bool { // one try is short, and disks may be slow
+			began = time.Now()
+			a.steerer.handOver(ctx)
+			return leads() == ""
+		})
+		// Targets name it first, and it is registered still: it must not be given the lead back before it has stopped.
+		for end := time.Now().Add(leadRest / 5); time.Now().Before(end); {
+			// On a machine that stood still it may have it again when that time is over.
+			if group := leads(); group != "" && time.Since(began) < leadRest {
+				t.Fatalf("a leads group %s again", group)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 	})
-	// Targets name it first, and it is registered still: it must not be given the lead back before it has stopped.
-	for end := time.Now().Add(leadRest / 5); time.Now().Before(end); {
-		// On a machine that stood still it may have it again when that time is over.
-		if group := leads(); group != "" && time.Since(began) < leadRest {
-			t.Fatalf("a leads group %s again", group)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
 }

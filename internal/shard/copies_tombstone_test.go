@@ -11,49 +11,52 @@ import (
 // What is deleted goes in the end from every copy, not only from the leader's: the others hear how far everybody has
 // everything.
 func TestEveryCopyDropsItsTombstones(t *testing.T) {
-	c := newCluster(t, oneGroup, abc)
-	c.settled(abc...)
-	id := c.registry.now().Groups["0"].UUID
-	put := func(id int64, data []byte) { // without a request id, for whose sake it would be kept
-		c.call(func(f *fixture) error {
-			_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data})
-			return err
-		})
-	}
-	const records = 20
-	for n := range int64(records) {
-		put(n, data(n, 100))
-	}
-	for n := range int64(records) {
-		c.call(func(f *fixture) error {
-			_, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: key(n)})
-			return err
-		})
-	}
-	gone := func(f *fixture) bool {
-		sv := f.shard.routes.Load().served(id)
-		if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil || sv == nil {
-			return false
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, oneGroup, abc)
+		c.settled(abc...)
+		id := c.registry.now().Groups["0"].UUID
+		put := func(id int64, data []byte) { // without a request id, for whose sake it would be kept
+			c.call(func(f *fixture) error {
+				_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: data})
+				return err
+			})
+		}
+		const records = 20
+		for n := range int64(records) {
+			put(n, data(n, 100))
 		}
 		for n := range int64(records) {
-			_, deleted, err := sv.log.Head(n)
-			if err == nil && !deleted || err != nil && !errors.Is(err, group.ErrNotFound) {
-				t.Fatalf("record %d on %s: %v", n, f.cfg.Name, err)
-			}
-			if deleted {
+			c.call(func(f *fixture) error {
+				_, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: key(n)})
+				return err
+			})
+		}
+		gone := func(f *fixture) bool {
+			sv := f.shard.routes.Load().served(id)
+			if _, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true}); err != nil || sv == nil {
 				return false
 			}
+			for n := range int64(records) {
+				_, deleted, err := sv.log.Head(n)
+				if err == nil && !deleted || err != nil && !errors.Is(err, group.ErrNotFound) {
+					t.Fatalf("record %d on %s: %v", n, f.cfg.Name, err)
+				}
+				if deleted {
+					return false
+				}
+			}
+			return true
 		}
-		return true
-	}
-	n := int64(0)
-	c.eventually("no copy has a tombstone", func() bool {
-		n++
-		put(1000+n%2, data(n, 700<<10)) // so that there are figures worth telling etcd
-		all := true
-		for _, name := range abc {
-			all = gone(c.shards[name]) && all
-		}
-		return all
+		n := int64(0)
+		c.eventually("no copy has a tombstone", func() bool {
+			n++
+			put(1000+n%2, data(n, 700<<10)) // so that there are figures worth telling etcd
+			all := true
+			for _, name := range abc {
+				all = gone(c.shards[name]) && all
+			}
+			return all
+		})
 	})
 }

@@ -33,11 +33,12 @@ const (
 )
 
 // damageTail damages the only group of a shard that is stopped.
-func damageTail(t *testing.T, f *fixture, what tailDamage) {
+func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(f.cfg.Dir, "groups", "*"))
-	if err != nil || len(found) != 1 {
-		t.Fatalf("folders %v, %v", found, err)
+	disk := f.cfg.FS
+	found := filesIn(t, disk, filepath.Join(f.cfg.Dir, "groups"))
+	if len(found) != 1 {
+		t.Fatalf("folders %v", found)
 	}
 	dir := found[0]
 	ok := func(err error) {
@@ -48,7 +49,7 @@ func damageTail(t *testing.T, f *fixture, what tailDamage) {
 	}
 	hit := func(name string, at int64, b []byte) {
 		t.Helper()
-		file, err := vfs.OS{}.OpenWrite(path.Join(dir, name))
+		file, err := disk.OpenWrite(path.Join(dir, name))
 		ok(err)
 		_, err = file.WriteAt(b, at)
 		ok(err)
@@ -59,19 +60,19 @@ func damageTail(t *testing.T, f *fixture, what tailDamage) {
 		return
 	}
 	// A slow machine has time for a piece of the hint, by which a load need not read what is hit.
-	if err := (vfs.OS{}).Remove(path.Join(dir, format.ActiveHintName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := disk.Remove(path.Join(dir, format.ActiveHintName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	m, err := format.ReadManifest(vfs.OS{}, dir)
+	m, err := format.ReadManifest(disk, dir)
 	ok(err)
 	active := m.Segments[len(m.Segments)-1]
-	entry, state, size := lastBatch(t, path.Join(dir, format.SegmentName(active.Number)), active.ID)
+	entry, state, size := lastBatch(t, disk, path.Join(dir, format.SegmentName(active.Number)), active.ID)
 	// What was written behind it was not synced, and is lost. The batch was.
 	end := state.Offset + state.Bytes
 	hit(format.SegmentName(active.Number), end, make([]byte, size-end))
-	mark, _, _, err := format.ReadMark(vfs.OS{}, dir)
+	mark, _, _, err := format.ReadMark(disk, dir)
 	ok(err)
-	file, err := vfs.OS{}.OpenWrite(path.Join(dir, format.MarkName))
+	file, err := disk.OpenWrite(path.Join(dir, format.MarkName))
 	ok(err)
 	ok(format.WriteMark(file, format.Mark{Sequence: mark.Sequence + 1, Segment: active.ID, Offset: end, Index: entry.Entry.Index}))
 	ok(file.Close())
@@ -84,9 +85,9 @@ func damageTail(t *testing.T, f *fixture, what tailDamage) {
 // lastBatch finds the last entry of a segment that its own batch did not know to be committed, and the state record of
 // that batch: the entry may be what made a quorum. On a slow machine a batch may tell that its own entry is committed,
 // and such an entry is mended as any other.
-func lastBatch(t *testing.T, name string, id format.SegmentID) (entry, state segio.FrameStep, size int64) {
+func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (entry, state segio.FrameStep, size int64) {
 	t.Helper()
-	file, err := vfs.OS{}.Open(name)
+	file, err := disk.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func lastBatch(t *testing.T, name string, id format.SegmentID) (entry, state seg
 }
 
 // tails is what the metrics tell of an outcome.
-func tails(t *testing.T, metrics *prometheus.Registry, outcome string) float64 {
+func tails(t testing.TB, metrics *prometheus.Registry, outcome string) float64 {
 	t.Helper()
 	families, err := metrics.Gather()
 	if err != nil {
@@ -143,15 +144,17 @@ func tails(t *testing.T, metrics *prometheus.Registry, outcome string) float64 {
 // A replica that may lack what it acknowledged, or has forgotten whom it voted for, comes back without a person: as
 // itself where another copy surely holds all that it had, else as a new one.
 func TestAReplicaWithADamagedTailComesBack(t *testing.T) {
-	for name, what := range map[string]tailDamage{"an entry": lastEntry, "a vote": lastVote, "the manifest": manifest} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			comesBack(t, what)
-		})
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		for name, what := range map[string]tailDamage{"an entry": lastEntry, "a vote": lastVote, "the manifest": manifest} {
+			t.Run(name, func(t *bubble) {
+				comesBack(t, what)
+			})
+		}
+	})
 }
 
-func comesBack(t *testing.T, what tailDamage) {
+func comesBack(t testing.TB, what tailDamage) {
 	c := newCluster(t, oneGroup, abc)
 	c.settled(abc...)
 	for id := range int64(20) {
@@ -204,44 +207,46 @@ func comesBack(t *testing.T, what tailDamage) {
 // While no majority is elsewhere nothing is given up, and the status says which group it is and what to do.
 func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, oneGroup, abc)
-	c.settled(abc...)
-	for id := range int64(5) {
-		c.put(id, data(id, 1000))
-	}
-	for _, name := range abc {
-		c.kill(name)
-	}
-	f := c.stopped["c"]
-	damageTail(t, f, lastVote)
-	c.restart("c")
-	s := c.shards["c"].shard
-	c.eventually("its status says so", func() bool {
-		st := s.Status()
-		return len(st.Groups) == 1 && st.Groups[0].Group == "0" && st.Groups[0].State == "Failed" && strings.Contains(st.Groups[0].Message, "start the shards")
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, oneGroup, abc)
+		c.settled(abc...)
+		for id := range int64(5) {
+			c.put(id, data(id, 1000))
+		}
+		for _, name := range abc {
+			c.kill(name)
+		}
+		f := c.stopped["c"]
+		damageTail(t, f, lastVote)
+		c.restart("c")
+		s := c.shards["c"].shard
+		c.eventually("its status says so", func() bool {
+			st := s.Status()
+			return len(st.Groups) == 1 && st.Groups[0].Group == "0" && st.Groups[0].State == "Failed" && strings.Contains(st.Groups[0].Message, "start the shards")
+		})
+		if s.routes.Load().served(c.registry.now().Groups["0"].UUID) != nil {
+			t.Error("it runs")
+		}
+		if m, _ := follow.MemberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume || len(trashOf(t, f)) > 0 {
+			t.Errorf("it was given up: %+v, trash %v", m, trashOf(t, f))
+		}
+		c.restart("b")
+		group := c.registry.now().Groups["0"]
+		group.Leader = "b"
+		c.eventually("b is there", func() bool {
+			_, known := s.follower.Address("b")
+			return known && c.shards["b"].shard.routes.Load().served(group.UUID) != nil
+		})
+		if s.installer.isLed(t.Context(), group) {
+			t.Error("b is taken for the leader, and has no majority")
+		}
+		c.restart("a")
+		c.eventually("somebody leads", func() bool { return s.installer.isLed(t.Context(), c.registry.now().Groups["0"]) })
+		c.settled(abc...)
+		for id := range int64(5) {
+			c.holds(id, data(id, 1000))
+		}
 	})
-	if s.routes.Load().served(c.registry.now().Groups["0"].UUID) != nil {
-		t.Error("it runs")
-	}
-	if m, _ := follow.MemberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume || len(trashOf(t, f)) > 0 {
-		t.Errorf("it was given up: %+v, trash %v", m, trashOf(t, f))
-	}
-	c.restart("b")
-	group := c.registry.now().Groups["0"]
-	group.Leader = "b"
-	c.eventually("b is there", func() bool {
-		_, known := s.follower.Address("b")
-		return known && c.shards["b"].shard.routes.Load().served(group.UUID) != nil
-	})
-	if s.installer.isLed(t.Context(), group) {
-		t.Error("b is taken for the leader, and has no majority")
-	}
-	c.restart("a")
-	c.eventually("somebody leads", func() bool { return s.installer.isLed(t.Context(), c.registry.now().Groups["0"]) })
-	c.settled(abc...)
-	for id := range int64(5) {
-		c.holds(id, data(id, 1000))
-	}
 }
 
 // Given up is only who is a learner, or a voter of so many that the others can remove it.

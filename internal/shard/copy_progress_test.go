@@ -71,70 +71,73 @@ func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
 
 // A shard tells how far the copies are that it takes, and the leader of a group how its members are.
 func TestAMoveTellsHowFarItIs(t *testing.T) {
-	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, []string{"a"}, "d")
-	c.settled("a")
-	for id := range int64(6) {
-		c.put(id, data(id, 1000_000))
-	}
-	c.kill("a")
-	c.shards["a"] = c.stopped["a"].again(func(cfg *Config) { cfg.Limits.FetchBytesPerSecond = 1 << 20 })
-	a, d := c.shards["a"], c.shards["d"]
-	c.aim("d")
-	var last *recordv1.Move
-	c.eventually("d tells of files with a rate", func() bool {
-		out, err := d.admin.PlanMoves(d.ctx(), &recordv1.PlanMovesRequest{})
-		if err != nil {
-			t.Fatal(err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, []string{"a"}, "d")
+		c.settled("a")
+		for id := range int64(6) {
+			c.put(id, data(id, 1000_000))
 		}
-		if len(out.GetMoves()) != 1 {
-			return false
+		c.kill("a")
+		c.shards["a"] = c.stopped["a"].again(func(cfg *Config) { cfg.Limits.FetchBytesPerSecond = 1 << 20 })
+		a, d := c.shards["a"], c.shards["d"]
+		c.aim("d")
+		var last *recordv1.Move
+		c.eventually("d tells of files with a rate", func() bool {
+			out, err := d.admin.PlanMoves(d.ctx(), &recordv1.PlanMovesRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(out.GetMoves()) != 1 {
+				return false
+			}
+			last = out.GetMoves()[0]
+			return last.GetCopies()[0].GetBytesPerSecond() > 0
+		})
+		one := last.GetCopies()[0]
+		if last.GetGroup() != "0" || !last.GetRunning() || last.GetPhase() != recordv1.MovePhase_MOVE_PHASE_COPYING || one.GetShard() != "d" || one.GetFrom() != "a" ||
+			one.GetPhase() != recordv1.CopyPhase_COPY_PHASE_FILES || one.GetBytesTotal() < 6000_000 || one.GetBytesDone() <= 0 ||
+			one.GetBytesDone() >= one.GetBytesTotal() || one.GetEtaSeconds() <= 0 {
+			t.Errorf("move: %v", last)
 		}
-		last = out.GetMoves()[0]
-		return last.GetCopies()[0].GetBytesPerSecond() > 0
-	})
-	one := last.GetCopies()[0]
-	if last.GetGroup() != "0" || !last.GetRunning() || last.GetPhase() != recordv1.MovePhase_MOVE_PHASE_COPYING || one.GetShard() != "d" || one.GetFrom() != "a" ||
-		one.GetPhase() != recordv1.CopyPhase_COPY_PHASE_FILES || one.GetBytesTotal() < 6000_000 || one.GetBytesDone() <= 0 ||
-		one.GetBytesDone() >= one.GetBytesTotal() || one.GetEtaSeconds() <= 0 {
-		t.Errorf("move: %v", last)
-	}
-	// What comes is shown, and is no group that d fails to serve.
-	st := d.shard.Status()
-	if len(st.Moves) != 1 || st.Summary.State != page.Ready {
-		t.Errorf("status: %+v, moves %+v", st.Summary, st.Moves)
-	} else if m := st.Moves[0]; m.Group != "0" || m.From != "a" || m.To != "d" || m.Phase != "Files" || m.BytesTotal != one.GetBytesTotal() ||
-		m.BytesDone < one.GetBytesDone() || m.BytesPerSecond <= 0 || m.ETASeconds == nil {
-		t.Errorf("status: %+v", m)
-	}
-	rows, err := d.admin.ListGroups(d.ctx(), &recordv1.ListGroupsRequest{})
-	if err != nil || len(rows.GetGroups()) != 1 || rows.GetGroups()[0].GetCopy().GetBytesTotal() != one.GetBytesTotal() {
-		t.Errorf("d's groups: %v, %v", rows, err)
-	}
-	c.eventually("the leader tells of its learner", func() bool {
-		rows, err := a.admin.ListGroups(a.ctx(), &recordv1.ListGroupsRequest{Group: "0"})
-		if err != nil {
-			t.Fatal(err)
+		// What comes is shown, and is no group that d fails to serve.
+		st := d.shard.Status()
+		if len(st.Moves) != 1 || st.Summary.State != page.Ready {
+			t.Errorf("status: %+v, moves %+v", st.Summary, st.Moves)
+		} else if m := st.Moves[0]; m.Group != "0" || m.From != "a" || m.To != "d" || m.Phase != "Files" || m.BytesTotal != one.GetBytesTotal() ||
+			m.BytesDone < one.GetBytesDone() || m.BytesPerSecond <= 0 || m.ETASeconds == nil {
+			t.Errorf("status: %+v", m)
 		}
-		row := rows.GetGroups()[0]
-		m := row.GetMembers()
-		if len(m) != 2 {
-			return false
+		rows, err := d.admin.ListGroups(d.ctx(), &recordv1.ListGroupsRequest{})
+		if err != nil || len(rows.GetGroups()) != 1 || rows.GetGroups()[0].GetCopy().GetBytesTotal() != one.GetBytesTotal() {
+			t.Errorf("d's groups: %v, %v", rows, err)
 		}
-		if m[0].GetShard() != "a" {
-			m[0], m[1] = m[1], m[0]
-		}
-		if row.GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEADER || row.GetLagEntries() != 0 || row.GetMatchIndex() < 6 ||
-			m[0].GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEADER || !m[0].GetCaughtUp() ||
-			m[1].GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEARNER || m[1].GetShard() != "d" || m[1].GetCaughtUp() || m[1].GetLagEntries() < 6 {
-			t.Errorf("leader: %v", row)
-		}
-		return true
-	})
-	// Nobody waits for the rest: it is not wanted any more.
-	c.aim("a")
-	c.settled("a")
-	c.eventually("d makes no copy any more", func() bool {
-		out, err := d.admin.PlanMoves(d.ctx(), &recordv1.PlanMovesRequest{})
-		return err == nil && len(out.GetMoves()) == 0
+		c.eventually("the leader tells of its learner", func() bool {
+			rows, err := a.admin.ListGroups(a.ctx(), &recordv1.ListGroupsRequest{Group: "0"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			row := rows.GetGroups()[0]
+			m := row.GetMembers()
+			if len(m) != 2 {
+				return false
+			}
+			if m[0].GetShard() != "a" {
+				m[0], m[1] = m[1], m[0]
+			}
+			if row.GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEADER || row.GetLagEntries() != 0 || row.GetMatchIndex() < 6 ||
+				m[0].GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEADER || !m[0].GetCaughtUp() ||
+				m[1].GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEARNER || m[1].GetShard() != "d" || m[1].GetCaughtUp() || m[1].GetLagEntries() < 6 {
+				t.Errorf("leader: %v", row)
+			}
+			return true
+		})
+		// Nobody waits for the rest: it is not wanted any more.
+		c.aim("a")
+		c.settled("a")
+		c.eventually("d makes no copy any more", func() bool {
+			out, err := d.admin.PlanMoves(d.ctx(), &recordv1.PlanMovesRequest{})
+			return err == nil && len(out.GetMoves()) == 0
+		})
 	})
 }

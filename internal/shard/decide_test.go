@@ -23,7 +23,7 @@ import (
 )
 
 // lone makes shard a with a volume in memory. Nothing of it runs.
-func lone(t *testing.T) *Shard {
+func lone(t testing.TB) *Shard {
 	t.Helper()
 	cfg := Config{Name: "a", Dir: "v", FS: vfstest.NewMem(), SegmentBytes: 64 << 10}
 	cfg.setDefaults()
@@ -146,7 +146,7 @@ func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 }
 
 // madeGroup makes the folder of a group with these voters.
-func madeGroup(t *testing.T, s *Shard, voters ...uint64) *groupReplica {
+func madeGroup(t testing.TB, s *Shard, voters ...uint64) *groupReplica {
 	t.Helper()
 	id := uuid.New()
 	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: id, Dir: s.volume.GroupDir(id), RaftID: voters[0]}}
@@ -250,35 +250,38 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 // A list of members that lacks one is not written to etcd as the membership: the one that it lacks would take itself
 // for gone.
 func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
-	registry := newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1")
-	f := start(t, registry, nil).ready()
-	sv := f.served(0)
-	var state groupView
-	f.eventually("the shard sees the member that it has told etcd of", func() bool {
-		state, _ = f.shard.follower.StateOf(sv.group)
-		return len(state.Members) == 1
-	})
-	for name, c := range map[string]struct {
-		conf *raftpb.ConfState
-		want bool
-	}{
-		"nobody":        {&raftpb.ConfState{}, true},
-		"a voter":       {&raftpb.ConfState{Voters: []uint64{99}}, false},
-		"one that goes": {&raftpb.ConfState{VotersOutgoing: []uint64{99}}, false},
-		"a learner":     {&raftpb.ConfState{Learners: []uint64{99}}, false},
-		"one to come":   {&raftpb.ConfState{LearnersNext: []uint64{99}}, false},
-	} {
-		m := sv.replica.Members()
-		c.conf.Voters = append(c.conf.Voters, sv.raftID)
-		m.Conf, m.Term = c.conf, m.Term+1
-		before := registry.now().Groups["0"].Revision
-		_, err := f.shard.steerer.step(t.Context(), sv, m, state)
-		if wrote := registry.now().Groups["0"].Revision != before; wrote != c.want {
-			t.Errorf("%s is not named: written: %t, %v", name, wrote, err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1")
+		f := start(t, registry, nil).ready()
+		sv := f.served(0)
+		var state groupView
+		f.eventually("the shard sees the member that it has told etcd of", func() bool {
+			state, _ = f.shard.follower.StateOf(sv.group)
+			return len(state.Members) == 1
+		})
+		for name, c := range map[string]struct {
+			conf *raftpb.ConfState
+			want bool
+		}{
+			"nobody":        {&raftpb.ConfState{}, true},
+			"a voter":       {&raftpb.ConfState{Voters: []uint64{99}}, false},
+			"one that goes": {&raftpb.ConfState{VotersOutgoing: []uint64{99}}, false},
+			"a learner":     {&raftpb.ConfState{Learners: []uint64{99}}, false},
+			"one to come":   {&raftpb.ConfState{LearnersNext: []uint64{99}}, false},
+		} {
+			m := sv.replica.Members()
+			c.conf.Voters = append(c.conf.Voters, sv.raftID)
+			m.Conf, m.Term = c.conf, m.Term+1
+			before := registry.now().Groups["0"].Revision
+			_, err := f.shard.steerer.step(t.Context(), sv, m, state)
+			if wrote := registry.now().Groups["0"].Revision != before; wrote != c.want {
+				t.Errorf("%s is not named: written: %t, %v", name, wrote, err)
+			}
+			state, _ = f.shard.follower.StateOf(sv.group)
+			state.Term = 0
 		}
-		state, _ = f.shard.follower.StateOf(sv.group)
-		state.Term = 0
-	}
+	})
 }
 
 // A replica that is installed anew beside serving, and leaves its group meanwhile, ends its install first.

@@ -22,6 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/volume"
 )
 
+// The tests of this file are in real time: they have real file systems on loop devices.
+
 const mib = 1 << 20
 
 // deviceOf is the loop device below a mount point.
@@ -78,10 +80,10 @@ func TestAnExt3IsNoExt4(t *testing.T) {
 	for _, kind := range []string{"ext2", "ext3"} {
 		t.Run(kind, func(t *testing.T) {
 			point := vfstest.LoopMount(t, kind, "ext4", 32*mib)
-			before := names(t, point)
+			before := filesBelow(t, vfs.OS{}, point)
 			f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.Wanted.FileSystem = point, "ext4" })
 			f.holdsBack(mismatch, kind, "ext4")
-			if after := names(t, point); len(after) != len(before) {
+			if after := filesBelow(t, vfs.OS{}, point); len(after) != len(before) {
 				t.Errorf("something was written: %v, was %v", after, before)
 			}
 			f.stop()

@@ -58,7 +58,7 @@ var (
 
 func domainOf(shard string) string { return "n" + shard[1:] }
 
-func newPools(t *testing.T) *pools {
+func newPools(t testing.TB) *pools {
 	routing := placement.Routing{Mode: placement.Hash, Groups: 6}
 	p := &pools{cluster: &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}}
 	p.registry.view.Meta.Copies = 3
@@ -101,48 +101,50 @@ func (p *pools) tell(step string) {
 // group goes on: no two of its voters were in it.
 func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 	t.Parallel()
-	p := newPools(t)
-	for id := range int64(60) {
-		p.put(id, data(id, 2000))
-	}
-	steps := []*stepWanted{
-		{kind: "AddLearner", number: 1}, {kind: "Replace", number: 1}, {kind: "Replace", number: 6}, {kind: "TransferLeader", number: 1},
-		// Not the last transfer: where a group had an election meanwhile, it needs none, and there are fewer than
-		// groups.
-		{kind: "Replace", number: 12}, {kind: "TransferLeader", number: 2},
-	}
-	if testing.Short() {
-		steps = steps[:2]
-	}
-	for n, step := range steps {
-		to := [][]string{poolC, poolA}[n%2]
-		domain := string('1' + rune(n%3))
-		step.here = make(chan struct{})
-		p.step.Store(step)
-		p.aim(to...)
-		p.eventually(step.kind, func() bool {
-			select {
-			case <-step.here:
-				return true
-			default:
-				return false
+	inBubble(t, func(t *bubble) {
+		p := newPools(t)
+		for id := range int64(60) {
+			p.put(id, data(id, 2000))
+		}
+		steps := []*stepWanted{
+			{kind: "AddLearner", number: 1}, {kind: "Replace", number: 1}, {kind: "Replace", number: 6}, {kind: "TransferLeader", number: 1},
+			// Not the last transfer: where a group had an election meanwhile, it needs none, and there are fewer than
+			// groups.
+			{kind: "Replace", number: 12}, {kind: "TransferLeader", number: 2},
+		}
+		if testing.Short() {
+			steps = steps[:2]
+		}
+		for n, step := range steps {
+			to := [][]string{poolC, poolA}[n%2]
+			domain := string('1' + rune(n%3))
+			step.here = make(chan struct{})
+			p.step.Store(step)
+			p.aim(to...)
+			p.eventually(step.kind, func() bool {
+				select {
+				case <-step.here:
+					return true
+				default:
+					return false
+				}
+			})
+			p.step.Store(nil)
+			p.kill("a" + domain)
+			p.kill("c" + domain)
+			lost := time.Now()
+			for group := range 6 {
+				id := idsOf(p.registry.now().Meta.Routing, group, 1)[0]
+				p.put(id, data(id, 100+n))
+				p.holds(id, data(id, 100+n))
 			}
-		})
-		p.step.Store(nil)
-		p.kill("a" + domain)
-		p.kill("c" + domain)
-		lost := time.Now()
-		for group := range 6 {
-			id := idsOf(p.registry.now().Meta.Routing, group, 1)[0]
-			p.put(id, data(id, 100+n))
-			p.holds(id, data(id, 100+n))
+			t.Logf("step %d of %s, domain %s lost: all groups are read and written %v after that", step.number, step.kind, domain, time.Since(lost).Round(time.Millisecond))
+			p.restart("a" + domain)
+			p.restart("c" + domain)
+			p.settled(to...)
+			if group := p.shared.Load(); group != nil {
+				t.Fatalf("two voters of group %s were in one domain", *group)
+			}
 		}
-		t.Logf("step %d of %s, domain %s lost: all groups are read and written %v after that", step.number, step.kind, domain, time.Since(lost).Round(time.Millisecond))
-		p.restart("a" + domain)
-		p.restart("c" + domain)
-		p.settled(to...)
-		if group := p.shared.Load(); group != nil {
-			t.Fatalf("two voters of group %s were in one domain", *group)
-		}
-	}
+	})
 }

@@ -103,7 +103,7 @@ func (p *person) live(ctx context.Context) {
 			p.read(r)
 		}
 		p.calls++
-		time.Sleep(time.Duration(p.random.IntN(30)) * time.Millisecond)
+		time.Sleep(time.Duration(p.random.IntN(300)) * time.Millisecond) // a call takes hardly any virtual time
 	}
 }
 

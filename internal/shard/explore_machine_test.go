@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group/format"
@@ -222,6 +221,7 @@ func (m *machine) startOnce() error {
 	m.line = &line{memRegistry: m.x.registry, stays: m.x.dice(2) == 0}
 	cfg := m.x.shardConfig
 	cfg.Name, cfg.Dir, cfg.Listen, cfg.FS, cfg.Placement = m.name, exploreDir, "127.0.0.1:0", m.faulty, m.line
+	cfg.Listener, cfg.Dial = m.x.network.Listen, m.x.network.Dial
 	cfg.Logger = slog.New(slog.NewTextHandler(eventWriter{m.x}, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: noTime}))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -229,7 +229,7 @@ func (m *machine) startOnce() error {
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient(s.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := connect(&cfg, s.Addr(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxCallSendMsgSize(16<<20)))
 	if err != nil {
 		s.Kill()

@@ -1,14 +1,13 @@
 package shard
 
 import (
-	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"sheaf.dev/sheaf/internal/replica/rules"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // exploreRules are those that an exploration can judge. Each is switched off, and the exploration must notice, by the
@@ -46,8 +45,7 @@ var exploreRules = []struct {
 	},
 }
 
-// With a rule switched off, what does not come to an end by then never does; with all rules on the patience is longer,
-// for machines that are busy.
+// With a rule switched off, what does not come to an end by then never does.
 const patienceOfRules = 20 * time.Second
 
 // TestEveryRuleOfShardsIsNeeded switches one rule off and lives through seeds until the exploration finds what that
@@ -58,15 +56,15 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 	}
 	t.Parallel()
 	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 200) // far more than any rule takes
-	var wait sync.WaitGroup
 	for _, rule := range exploreRules {
-		if rule.long && os.Getenv("SHEAF_SOAK") == "" {
+		if rule.long && !soaktest.Long() {
 			continue
 		}
-		wait.Go(func() { // not parallel tests, of which as many run as there are processors: an exploration mostly waits
+		t.Run(rule.name, func(t *testing.T) {
+			t.Parallel()
 			others := map[oracle]int{}
 			for seed := uint64(1); seed <= seeds; seed++ {
-				x := explore(seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: patienceOfRules, unsafe: rule.unsafe, replica: rule.replica})
+				x := explore(t, seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: patienceOfRules, unsafe: rule.unsafe, replica: rule.replica})
 				if len(x.violations) == 0 {
 					continue
 				}
@@ -80,26 +78,22 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 			t.Errorf("%s: not found within %d seeds: %q; others found %v", rule.name, seeds, rule.oracles, others)
 		})
 	}
-	wait.Wait()
 }
 
 // TestEveryRuleOfShardsHolds lives through the same faults with the rules on: what is found without them comes of
 // nothing else.
 func TestEveryRuleOfShardsHolds(t *testing.T) {
-	if os.Getenv("SHEAF_SOAK") == "" {
-		t.Skip("of the long run; TestExplore has all of these faults")
-	}
+	soaktest.Only(t, "raft", "TestExplore has all of these faults")
 	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 30)
-	var wait sync.WaitGroup
 	for _, rule := range exploreRules {
-		wait.Go(func() {
+		t.Run(rule.name, func(t *testing.T) {
+			t.Parallel()
 			for seed := uint64(1); seed <= seeds; seed++ {
-				x := explore(seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: usually(seed).patience})
+				x := explore(t, seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: usually(seed).patience})
 				if len(x.violations) > 0 {
 					t.Errorf("%s: seed %d, %v: %v\n%s", rule.name, seed, x.fired, x.violations, strings.Join(x.events, "\n"))
 				}
 			}
 		})
 	}
-	wait.Wait()
 }

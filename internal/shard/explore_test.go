@@ -13,20 +13,22 @@ import (
 	"testing"
 	"time"
 
+	"sheaf.dev/sheaf/internal/bubbletest"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/replica/rules"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/soaktest"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // An exploration is a random walk through the life of shards: real shards, with all that they are made of, talk to each
-// other and to their clients over real connections; their disks are in memory, and lose power. Groups are moved from
+// other and to their clients over connections in memory; their disks are in memory, too, and lose power. Groups are moved from
 // shard to shard while shards die where they begin, install and remove replicas, stop while they cannot begin one, and
 // uploads are cut off. When everything is whole again, each group has to come to rest, and hold all that was
-// acknowledged. The dice are those of the seed; the turns of the goroutines, and the clock, are not.
+// acknowledged. Time is virtual. The dice are those of the seed; the turns of the goroutines are not.
 type exploration struct {
 	seed        uint64
 	copies      int
@@ -36,6 +38,7 @@ type exploration struct {
 	began       time.Time
 
 	registry *memRegistry
+	network  *bubbletest.Net
 	machines []*machine
 	records  map[int64]*record // written by the people, read when they have ended
 
@@ -83,7 +86,7 @@ func (x *exploration) pause(most time.Duration) { time.Sleep(time.Duration(x.dic
 
 // await waits for something, as long as patience lasts and nothing is violated.
 func (x *exploration) await(is func() bool) bool {
-	for end := time.Now().Add(x.patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(x.patience); ; time.Sleep(50 * time.Millisecond) {
 		switch {
 		case is():
 			return true
@@ -183,16 +186,22 @@ type settings struct {
 
 const exploreGroups = 3
 
-// explore lives through one seed.
-func explore(seed uint64, set settings) *exploration {
+// explore lives through one seed, in a bubble of its own.
+func explore(t *testing.T, seed uint64, set settings) (x *exploration) {
+	bubbletest.Run(t, func(_ *testing.T, network *bubbletest.Net) { x = exploreOn(network, seed, set) })
+	return x
+}
+
+func exploreOn(network *bubbletest.Net, seed uint64, set settings) *exploration {
 	x := &exploration{
-		seed: seed, copies: set.copies, patience: set.patience, began: time.Now(), random: rand.New(rand.NewPCG(seed, 1)),
+		network: network,
+		seed:    seed, copies: set.copies, patience: set.patience, began: time.Now(), random: rand.New(rand.NewPCG(seed, 1)),
 		routing: placement.Routing{Mode: placement.Hash, Groups: exploreGroups}, records: map[int64]*record{}, fired: map[string]int{},
 	}
 	x.registry = newRegistry(x.routing, "")
 	x.registry.view.Meta.Copies = x.copies
 	x.shardConfig = Config{
-		SegmentBytes: []int64{16 << 10, 64 << 10, 1 << 20}[x.dice(3)], ReserveBytes: 16 << 20, ReportInterval: 20 * time.Millisecond,
+		SegmentBytes: []int64{16 << 10, 64 << 10, 1 << 20}[x.dice(3)], ReserveBytes: 16 << 20, ReportInterval: 100 * time.Millisecond,
 		stepEvery: []time.Duration{20 * time.Millisecond, time.Second}[x.dice(2)], mendEvery: 100 * time.Millisecond, unsafe: set.unsafe,
 		TrashDelay: []time.Duration{time.Millisecond, time.Second, time.Hour}[x.dice(3)], ScrubBytesPerSecond: -1,
 		Residency:  []group.Residency{group.Index, group.Resident}[x.dice(2)],
@@ -258,7 +267,7 @@ func (x *exploration) watch() (end func()) {
 			select {
 			case <-quit:
 				return
-			case <-time.After(20 * time.Millisecond):
+			case <-time.After(100 * time.Millisecond):
 			}
 		}
 	}()
@@ -313,42 +322,38 @@ func usually(seed uint64) settings {
 	return set
 }
 
-// explorations are lived through at a time: each mostly waits.
-const explorationsAtOnce = 6
-
-// TestExplore lives through some seeds: 6, 300 with SHEAF_SOAK, or as many as SHEAF_EXPLORE_SEEDS says.
+// TestExplore lives through some seeds: 6, random ones in a soak, or as many as SHEAF_EXPLORE_SEEDS says.
 // SHEAF_EXPLORE_SEED runs one seed so many times.
 func TestExplore(t *testing.T) {
 	t.Parallel()
-	seeds := uint64(6)
+	seeds, first := uint64(6), uint64(1)
 	switch {
-	case os.Getenv("SHEAF_SOAK") != "":
-		seeds = 300
+	case soaktest.Long():
+		seeds, first = 300, soaktest.Seed(t, 1)
 	case testing.Short():
 		seeds = 2
 	}
 	seeds = exploreNumber(t, "SHEAF_EXPLORE_SEEDS", seeds)
 	only := exploreNumber(t, "SHEAF_EXPLORE_SEED", 0)
-	var wait sync.WaitGroup
 	var mu sync.Mutex
-	fired, slots := map[string]int{}, make(chan struct{}, explorationsAtOnce)
-	for i := range seeds {
-		seed := cmp.Or(only, i+1)
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			x := explore(seed, usually(seed))
-			mu.Lock()
-			defer mu.Unlock()
-			for what, n := range x.fired {
-				fired[what] += n
-			}
-			if len(x.violations) > 0 {
-				t.Errorf("seed %d, %v: %v\n"+exploreAgain+"\n%s", seed, x.fired, x.violations, seed, strings.Join(x.events, "\n"))
-			}
-		})
-	}
-	wait.Wait()
+	fired := map[string]int{}
+	t.Run("seeds", func(t *testing.T) {
+		for i := range seeds {
+			seed := cmp.Or(only, first+i)
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				x := explore(t, seed, usually(seed))
+				mu.Lock()
+				defer mu.Unlock()
+				for what, n := range x.fired {
+					fired[what] += n
+				}
+				if len(x.violations) > 0 {
+					t.Errorf("seed %d, %v: %v\n"+exploreAgain+"\n%s", seed, x.fired, x.violations, seed, strings.Join(x.events, "\n"))
+				}
+			})
+		}
+	})
 	if only == 0 && seeds >= 30 && !t.Failed() {
 		for _, m := range misfortunes {
 			if fired[m.name] == 0 {
@@ -361,4 +366,5 @@ func TestExplore(t *testing.T) {
 		fmt.Fprintf(&table, "\n%8d  %s", fired[what], what)
 	}
 	t.Logf("%d seeds%s", seeds, table.String())
+	soaktest.Report(t, "seeds", seeds)
 }

@@ -6,11 +6,8 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -20,29 +17,21 @@ import (
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // damage flips a byte of the only place in the group's segments that holds these bytes.
 func (f *fixture) damage(groupName string, what []byte) {
 	f.t.Helper()
 	dir := filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups[groupName].UUID.String())
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		f.t.Fatal(err)
-	}
 	hits := 0
-	for _, file := range files {
-		path := filepath.Join(dir, file.Name())
-		content, err := os.ReadFile(path)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+	for _, name := range filesIn(f.t, f.cfg.FS, dir) {
+		content := vfstest.Read(f.t, f.cfg.FS, name)
 		if i := bytes.Index(content, what); i >= 0 {
 			hits++
 			content[i+len(what)/2] ^= 0x10
-			if err := os.WriteFile(path, content, 0o600); err != nil {
-				f.t.Fatal(err)
-			}
+			file := vfstest.Write(f.t, f.cfg.FS, name, content)
+			must(f.t, errors.Join(file.Sync(), file.Close()))
 		}
 	}
 	if hits != 1 {
@@ -51,65 +40,68 @@ func (f *fixture) damage(groupName string, what []byte) {
 }
 
 func TestDamageHitsOnlyItsRecord(t *testing.T) {
-	residencies(t, func(t *testing.T, f *fixture) {
-		there := f.fill(120, 20_000)
-		const hit = 13
-		name := placement.GroupName(hash4.GroupOf(hit))
-		f.stop()
-		f.damage(name, there[hit])
-		f.again(nil)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		residencies(t, func(t *bubble, f *fixture) {
+			there := f.fill(120, 20_000)
+			const hit = 13
+			name := placement.GroupName(hash4.GroupOf(hit))
+			f.stop()
+			f.damage(name, there[hit])
+			f.again(nil)
 
-		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(hit)})
-		want(t, err, codes.DataLoss, reason.Damaged)
-		if metadataOf(err, "group") != name || metadataOf(err, "segment") == "" || metadataOf(err, "offset") == "" {
-			t.Errorf("the error names no place: %v", err)
-		}
-		for id, d := range there {
-			if id != hit {
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(hit)})
+			want(t, err, codes.DataLoss, reason.Damaged)
+			if metadataOf(err, "group") != name || metadataOf(err, "segment") == "" || metadataOf(err, "offset") == "" {
+				t.Errorf("the error names no place: %v", err)
+			}
+			for id, d := range there {
+				if id != hit {
+					f.holds(id, d)
+				}
+			}
+			records, _, err := f.scan(&recordv1.ScanRequest{}, 0)
+			want(t, err, codes.DataLoss, reason.Damaged)
+			whole := map[int64][]byte{}
+			for id, d := range there {
+				if id != hit {
+					whole[id] = d
+				}
+			}
+			same(t, records, whole)
+			f.scanResumedBehindDamageSaysSo(whole)
+
+			out, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{Group: name})
+			if err != nil || out.GetGroups()[0].GetState() != recordv1.GroupState_GROUP_STATE_DAMAGED || len(out.GetGroups()[0].GetDamages()) == 0 {
+				t.Errorf("list of the damaged group: %v, %v", out, err)
+			}
+			verified, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: name, RateBytesPerSecond: 1 << 40})
+			if err != nil || len(verified.GetDamages()) == 0 {
+				t.Errorf("verify: %v, %v", verified, err)
+			}
+			// A newer version heals, as far as it goes.
+			f.put(hit, []byte("new"))
+			f.holds(hit, []byte("new"))
+			accepted, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name})
+			if err != nil || len(accepted.GetDamages()) == 0 {
+				t.Fatalf("accept loss: %v, %v", accepted, err)
+			}
+			f.eventually("it serves again", func() bool {
+				_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(hit)})
+				return err == nil
+			})
+			if records, _, err := f.scan(&recordv1.ScanRequest{}, 0); err != nil || len(records) != len(there) {
+				t.Errorf("scan after the loss was accepted: %d records, %v", len(records), err)
+			}
+			f.put(hit, []byte("newer"))
+			f.holds(hit, []byte("newer"))
+			f.shard.Kill()
+			f.again(nil)
+			f.holds(hit, []byte("newer"))
+			for id, d := range whole {
 				f.holds(id, d)
 			}
-		}
-		records, _, err := f.scan(&recordv1.ScanRequest{}, 0)
-		want(t, err, codes.DataLoss, reason.Damaged)
-		whole := map[int64][]byte{}
-		for id, d := range there {
-			if id != hit {
-				whole[id] = d
-			}
-		}
-		same(t, records, whole)
-		f.scanResumedBehindDamageSaysSo(whole)
-
-		out, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{Group: name})
-		if err != nil || out.GetGroups()[0].GetState() != recordv1.GroupState_GROUP_STATE_DAMAGED || len(out.GetGroups()[0].GetDamages()) == 0 {
-			t.Errorf("list of the damaged group: %v, %v", out, err)
-		}
-		verified, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: name, RateBytesPerSecond: 1 << 40})
-		if err != nil || len(verified.GetDamages()) == 0 {
-			t.Errorf("verify: %v, %v", verified, err)
-		}
-		// A newer version heals, as far as it goes.
-		f.put(hit, []byte("new"))
-		f.holds(hit, []byte("new"))
-		accepted, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name})
-		if err != nil || len(accepted.GetDamages()) == 0 {
-			t.Fatalf("accept loss: %v, %v", accepted, err)
-		}
-		f.eventually("it serves again", func() bool {
-			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(hit)})
-			return err == nil
 		})
-		if records, _, err := f.scan(&recordv1.ScanRequest{}, 0); err != nil || len(records) != len(there) {
-			t.Errorf("scan after the loss was accepted: %d records, %v", len(records), err)
-		}
-		f.put(hit, []byte("newer"))
-		f.holds(hit, []byte("newer"))
-		f.shard.Kill()
-		f.again(nil)
-		f.holds(hit, []byte("newer"))
-		for id, d := range whole {
-			f.holds(id, d)
-		}
 	})
 }
 
@@ -136,104 +128,79 @@ func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
 }
 
 func TestDamageWithoutANewerVersionAnswersUntilAccepted(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	there := f.fill(40, 20_000)
-	name := placement.GroupName(hash4.GroupOf(13))
-	f.stop()
-	f.damage(name, there[13])
-	f.again(nil)
-	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(13)})
-	want(t, err, codes.DataLoss, reason.Damaged)
-	if s := f.shard.Status().Summary; s.State != page.Damaged || !strings.HasPrefix(s.Text, "Damaged: group "+name+":") || !strings.Contains(s.Do, "accept-loss "+name) {
-		t.Errorf("the sentence is %+v", s)
-	}
-	if _, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name}); err != nil {
-		t.Fatal(err)
-	}
-	f.eventually("the loss is accepted", func() bool {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		there := f.fill(40, 20_000)
+		name := placement.GroupName(hash4.GroupOf(13))
+		f.stop()
+		f.damage(name, there[13])
+		f.again(nil)
 		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(13)})
-		return reasonOf(err) == reason.RecordNotFound
+		want(t, err, codes.DataLoss, reason.Damaged)
+		if s := f.shard.Status().Summary; s.State != page.Damaged || !strings.HasPrefix(s.Text, "Damaged: group "+name+":") || !strings.Contains(s.Do, "accept-loss "+name) {
+			t.Errorf("the sentence is %+v", s)
+		}
+		if _, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name}); err != nil {
+			t.Fatal(err)
+		}
+		f.eventually("the loss is accepted", func() bool {
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(13)})
+			return reasonOf(err) == reason.RecordNotFound
+		})
 	})
 }
 
 func TestGroupThatCannotBeLoadedLeavesNeighboursAlone(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	there := f.fill(40, 1000)
-	dir := filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups["2"].UUID.String())
-	f.stop()
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		if err := os.Truncate(filepath.Join(dir, file.Name()), 0); err != nil {
-			t.Fatal(err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		there := f.fill(40, 1000)
+		dir := filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups["2"].UUID.String())
+		f.stop()
+		for _, name := range filesIn(t, f.cfg.FS, dir) {
+			truncate(t, f.cfg.FS, name, 0)
 		}
-	}
-	f.again(nil)
-	for id, d := range there {
-		if hash4.GroupOf(id) != 2 {
-			f.holds(id, d)
-			continue
+		f.again(nil)
+		for id, d := range there {
+			if hash4.GroupOf(id) != 2 {
+				f.holds(id, d)
+				continue
+			}
+			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)}); err == nil || reasonOf(err) == reason.RecordNotFound {
+				t.Errorf("record %d of the unreadable group answers %v", id, err)
+			}
+			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id)}); err == nil {
+				t.Errorf("record %d of the unreadable group was put", id)
+			}
 		}
-		if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)}); err == nil || reasonOf(err) == reason.RecordNotFound {
-			t.Errorf("record %d of the unreadable group answers %v", id, err)
+		st := f.shard.Status()
+		if st.Load.GroupsLoaded != 3 {
+			t.Errorf("load %+v", st.Load)
 		}
-		if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id)}); err == nil {
-			t.Errorf("record %d of the unreadable group was put", id)
-		}
-	}
-	st := f.shard.Status()
-	if st.Load.GroupsLoaded != 3 {
-		t.Errorf("load %+v", st.Load)
-	}
-	for _, g := range st.Groups {
-		if (g.Group == "2") != (g.State == "Failed") || g.Group == "2" && g.Message == "" {
-			t.Errorf("group %+v", g)
-		}
-	}
-}
-
-// smallDisk mounts an ext4 of its own, or skips the test. What fills disks is left out of short runs: with the race
-// detector it takes minutes, and other tests write, compact and scan at once too.
-func smallDisk(t *testing.T, megabytes int64) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("short: fills a disk")
-	}
-	if os.Getuid() != 0 {
-		t.Skip("needs root to mount")
-	}
-	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
-	if err := os.WriteFile(image, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(image, megabytes<<20); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("mkfs.ext4", "-q", "-F", "-m", "0", image).CombinedOutput(); err != nil {
-		t.Skipf("mkfs.ext4: %v: %s", err, out)
-	}
-	if out, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
-		t.Skipf("mount: %v: %s", err, out)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Errorf("unmount: %v", err)
+		for _, g := range st.Groups {
+			if (g.Group == "2") != (g.State == "Failed") || g.Group == "2" && g.Message == "" {
+				t.Errorf("group %+v", g)
+			}
 		}
 	})
-	return dir
 }
 
-// TestRule10_FullDiskIsRefusedEarly fills a real file system.
+// TestRule10_FullDiskIsRefusedEarly fills a disk in memory; TestSmallRealDisks fills a real file system.
 func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
 	t.Parallel()
-	dir := smallDisk(t, 96)
-	ballast := filepath.Join(dir, "lost+found", "ballast")
-	if err := os.WriteFile(ballast, make([]byte, 24<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.SegmentBytes = dir, 4<<20 }).ready()
+	inBubble(t, func(t *bubble) { fullDiskIsRefusedEarly(t) })
+}
+
+func fullDiskIsRefusedEarly(t testing.TB) {
+	var ballast string
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+		smallDisk(t, c, 96)
+		must(t, c.FS.MkdirAll(filepath.Join(c.Dir, "lost+found"))) // where a volume may have other files
+		ballast = filepath.Join(c.Dir, "lost+found", "ballast")
+		vfstest.Write(t, c.FS, ballast, make([]byte, 24<<20))
+		c.SegmentBytes = 4 << 20
+	}).ready()
 	acknowledged := map[int64][]byte{}
 	var refused error
 	for id := int64(0); refused == nil && id < 10_000; id++ {
@@ -258,9 +225,7 @@ func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
 	if st := f.shard.Status(); st.FreeBytes == 0 {
 		t.Errorf("the reserve was eaten: %+v", st)
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	truncate(t, f.cfg.FS, ballast, 0)
 	f.eventually("room made is noticed", func() bool {
 		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(-2), Data: []byte("fits")})
 		return err == nil
@@ -277,7 +242,11 @@ func TestRule10_FullDiskIsRefusedEarly(t *testing.T) {
 // What groups allocate ahead is not taken from the reserve: it is for deletes, which have to work on a full disk.
 func TestRule10_TheReserveIsNotAllocatedAhead(t *testing.T) {
 	t.Parallel()
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.SegmentBytes = smallDisk(t, 128), 0 }).ready()
+	inBubble(t, func(t *bubble) { theReserveIsNotAllocatedAhead(t) })
+}
+
+func theReserveIsNotAllocatedAhead(t testing.TB) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { smallDisk(t, c, 128); c.SegmentBytes = 0 }).ready()
 	var refused error
 	id := int64(0)
 	for ; refused == nil && id < 10_000; id++ {
@@ -293,52 +262,57 @@ func TestRule10_TheReserveIsNotAllocatedAhead(t *testing.T) {
 }
 
 func TestAdminDescribes(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Version = "v9" }).ready()
-	there := f.fill(50, 1000)
-	out, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{})
-	if err != nil || len(out.GetGroups()) != 4 {
-		t.Fatalf("groups: %v, %v", out, err)
-	}
-	records := int64(0)
-	for i, g := range out.GetGroups() {
-		records += g.GetRecords()
-		if g.GetGroup() != placement.GroupName(i) || len(g.GetUuid()) != 36 || g.GetShard() != "s1" || !g.GetLeader() ||
-			g.GetState() != recordv1.GroupState_GROUP_STATE_SERVING || g.GetSegments() < 1 || g.GetAppliedIndex() == 0 || g.GetStoredBytes() == 0 {
-			t.Errorf("group %v", g)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Version = "v9" }).ready()
+		there := f.fill(50, 1000)
+		out, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{})
+		if err != nil || len(out.GetGroups()) != 4 {
+			t.Fatalf("groups: %v, %v", out, err)
 		}
-	}
-	if records != int64(len(there)) {
-		t.Errorf("%d records, want %d", records, len(there))
-	}
-	shards, err := f.admin.ListShards(f.ctx(), &recordv1.ListShardsRequest{})
-	if err != nil || len(shards.GetShards()) != 1 {
-		t.Fatalf("shards: %v, %v", shards, err)
-	}
-	s := shards.GetShards()[0]
-	if s.GetName() != "s1" || !s.GetAlive() || s.GetGeneration() != 1 || s.GetGroups() != 4 || s.GetLeaders() != 4 || !s.GetLoad().GetDone() ||
-		s.GetFileSystem() == "" || s.GetCapacityBytes() == 0 || s.GetReserveBytes() != 16<<20 || s.GetVersion() != "v9" || s.GetResidency() != "Index" {
-		t.Errorf("shard %v", s)
-	}
-	_, err = f.admin.CreateGroup(f.ctx(), &recordv1.CreateGroupRequest{Group: "x"})
-	want(t, err, codes.Unimplemented, "")
-	if moves, err := f.admin.PlanMoves(f.ctx(), &recordv1.PlanMovesRequest{}); err != nil || len(moves.GetMoves()) != 0 {
-		t.Errorf("moves: %v, %v", moves, err)
-	}
-	for _, bad := range []string{"4", "-1", "x", ""} {
-		_, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: bad})
+		records := int64(0)
+		for i, g := range out.GetGroups() {
+			records += g.GetRecords()
+			if g.GetGroup() != placement.GroupName(i) || len(g.GetUuid()) != 36 || g.GetShard() != "s1" || !g.GetLeader() ||
+				g.GetState() != recordv1.GroupState_GROUP_STATE_SERVING || g.GetSegments() < 1 || g.GetAppliedIndex() == 0 || g.GetStoredBytes() == 0 {
+				t.Errorf("group %v", g)
+			}
+		}
+		if records != int64(len(there)) {
+			t.Errorf("%d records, want %d", records, len(there))
+		}
+		shards, err := f.admin.ListShards(f.ctx(), &recordv1.ListShardsRequest{})
+		if err != nil || len(shards.GetShards()) != 1 {
+			t.Fatalf("shards: %v, %v", shards, err)
+		}
+		s := shards.GetShards()[0]
+		if s.GetName() != "s1" || !s.GetAlive() || s.GetGeneration() != 1 || s.GetGroups() != 4 || s.GetLeaders() != 4 || !s.GetLoad().GetDone() ||
+			s.GetFileSystem() == "" || s.GetCapacityBytes() == 0 || s.GetReserveBytes() != 16<<20 || s.GetVersion() != "v9" || s.GetResidency() != "Index" {
+			t.Errorf("shard %v", s)
+		}
+		_, err = f.admin.CreateGroup(f.ctx(), &recordv1.CreateGroupRequest{Group: "x"})
+		want(t, err, codes.Unimplemented, "")
+		if moves, err := f.admin.PlanMoves(f.ctx(), &recordv1.PlanMovesRequest{}); err != nil || len(moves.GetMoves()) != 0 {
+			t.Errorf("moves: %v, %v", moves, err)
+		}
+		for _, bad := range []string{"4", "-1", "x", ""} {
+			_, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: bad})
+			want(t, err, codes.InvalidArgument, "")
+			_, err = f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: bad})
+			want(t, err, codes.InvalidArgument, "")
+			_, err = f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: bad})
+			want(t, err, codes.InvalidArgument, "")
+		}
+		_, err = f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: "0", RateBytesPerSecond: -1})
 		want(t, err, codes.InvalidArgument, "")
-		_, err = f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: bad})
+		_, err = f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", RateBytesPerSecond: -1})
 		want(t, err, codes.InvalidArgument, "")
-		_, err = f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: bad})
-		want(t, err, codes.InvalidArgument, "")
-	}
-	_, err = f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: "0", RateBytesPerSecond: -1})
-	want(t, err, codes.InvalidArgument, "")
-	_, err = f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", RateBytesPerSecond: -1})
-	want(t, err, codes.InvalidArgument, "")
+	})
 }
 
+// In real time: a load takes no virtual time.
 func TestWatchLoadEndsWhenLoaded(t *testing.T) {
+	t.Parallel()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Residency = group.Resident }).ready()
 	f.fill(200, 20_000)
 	f.stop()
@@ -366,97 +340,110 @@ func TestWatchLoadEndsWhenLoaded(t *testing.T) {
 }
 
 func TestCompactDropsWhatRetentionDoesNotKeep(t *testing.T) {
-	residencies(t, func(t *testing.T, f *fixture) {
-		ids := idsOf(hash4, 0, 20)
-		there := map[int64][]byte{}
-		for round := range 5 {
-			for _, id := range ids {
-				there[id] = data(id+int64(round), 50_000)
-				f.put(id, there[id])
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		residencies(t, func(t *bubble, f *fixture) {
+			ids := idsOf(hash4, 0, 20)
+			there := map[int64][]byte{}
+			for round := range 5 {
+				for _, id := range ids {
+					there[id] = data(id+int64(round), 50_000)
+					f.put(id, there[id])
+				}
 			}
-		}
-		out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if out.GetEntriesDropped() < 70 || out.GetBytesAfter() >= out.GetBytesBefore()/2 || out.GetSegmentsRewritten() == 0 {
-			t.Errorf("compact: %v", out)
-		}
-		for id, d := range there {
-			f.holds(id, d)
-		}
-		f.shard.Kill()
-		f.again(nil)
-		for id, d := range there {
-			f.holds(id, d)
-		}
+			out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out.GetEntriesDropped() < 70 || out.GetBytesAfter() >= out.GetBytesBefore()/2 || out.GetSegmentsRewritten() == 0 {
+				t.Errorf("compact: %v", out)
+			}
+			for id, d := range there {
+				f.holds(id, d)
+			}
+			f.shard.Kill()
+			f.again(nil)
+			for id, d := range there {
+				f.holds(id, d)
+			}
+		})
 	})
 }
 
 // The newest segment of a small disk is never full: what was deleted in it goes only where it is sealed first.
 func TestCompactAllMakesRoomInTheNewestSegment(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.SegmentBytes = 64 << 20 }).ready()
-	ids := idsOf(hash4, 0, 10)
-	for _, id := range ids {
-		f.put(id, data(id, 200_000))
-	}
-	for _, id := range ids[1:] {
-		f.delete(id)
-	}
-	compact := func(all bool) int64 {
-		out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: all})
-		if err != nil {
-			t.Fatal(err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.SegmentBytes = 64 << 20 }).ready()
+		ids := idsOf(hash4, 0, 10)
+		for _, id := range ids {
+			f.put(id, data(id, 200_000))
 		}
-		return out.GetBytesBefore() - out.GetBytesAfter()
-	}
-	if freed := compact(false); freed != 0 {
-		t.Errorf("%d bytes of the newest segment were dropped without being asked for", freed)
-	}
-	if freed := compact(true); freed < 9*200_000 {
-		t.Errorf("only %d bytes were freed", freed)
-	}
-	f.holds(ids[0], data(ids[0], 200_000))
-	f.absent(ids[1])
+		for _, id := range ids[1:] {
+			f.delete(id)
+		}
+		compact := func(all bool) int64 {
+			out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", All: all})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out.GetBytesBefore() - out.GetBytesAfter()
+		}
+		if freed := compact(false); freed != 0 {
+			t.Errorf("%d bytes of the newest segment were dropped without being asked for", freed)
+		}
+		if freed := compact(true); freed < 9*200_000 {
+			t.Errorf("only %d bytes were freed", freed)
+		}
+		f.holds(ids[0], data(ids[0], 200_000))
+		f.absent(ids[1])
+	})
 }
 
 func TestCompactionInTheBackground(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
-		c.Compaction = Compaction{SupersededBytesMin: 1 << 20, Interval: 10 * 1e6, RateBytesPerSecond: -1}
-	}).ready()
-	ids := idsOf(hash4, 0, 10)
-	for round := range 10 {
-		for _, id := range ids {
-			f.put(id, data(id+int64(round), 100_000))
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+			c.Compaction = Compaction{SupersededBytesMin: 1 << 20, Interval: 10 * 1e6, RateBytesPerSecond: -1}
+		}).ready()
+		ids := idsOf(hash4, 0, 10)
+		for round := range 10 {
+			for _, id := range ids {
+				f.put(id, data(id+int64(round), 100_000))
+			}
 		}
-	}
-	f.eventually("superseded bytes are dropped", func() bool { return f.served(0).log.Stats().StoredBytes < 6<<20 })
-	for _, id := range ids {
-		f.holds(id, data(id+9, 100_000))
-	}
+		f.eventually("superseded bytes are dropped", func() bool { return f.served(0).log.Stats().StoredBytes < 6<<20 })
+		for _, id := range ids {
+			f.holds(id, data(id+9, 100_000))
+		}
+	})
 }
 
 // A view from before the shard told etcd that it has made a group comes late: the group goes on serving.
 func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	late := f.registry.now()
-	late.Epoch, late.Groups = 1, maps.Clone(late.Groups)
-	for name, g := range late.Groups {
-		g.Members, g.Leader, g.Revision = nil, "", 1
-		late.Groups[name] = g
-	}
-	s := f.shard
-	s.mu.Lock()
-	s.follower.View = late
-	todo := s.follower.Decide(late)
-	s.publish()
-	routes := s.routes.Load()
-	s.mu.Unlock()
-	if len(todo.Create)+len(todo.Announce)+len(todo.Close) != 0 || len(routes.byName) != hash4.Groups {
-		t.Errorf("%d to create, %d to announce, %d to close; %d groups have a route", len(todo.Create), len(todo.Announce), len(todo.Close), len(routes.byName))
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		late := f.registry.now()
+		late.Epoch, late.Groups = 1, maps.Clone(late.Groups)
+		for name, g := range late.Groups {
+			g.Members, g.Leader, g.Revision = nil, "", 1
+			late.Groups[name] = g
+		}
+		s := f.shard
+		s.mu.Lock()
+		s.follower.View = late
+		todo := s.follower.Decide(late)
+		s.publish()
+		routes := s.routes.Load()
+		s.mu.Unlock()
+		if len(todo.Create)+len(todo.Announce)+len(todo.Close) != 0 || len(routes.byName) != hash4.Groups {
+			t.Errorf("%d to create, %d to announce, %d to close; %d groups have a route", len(todo.Create), len(todo.Announce), len(todo.Close), len(routes.byName))
+		}
+	})
 }
 
+// In real time: etcd is a real one.
 func TestEtcdStoreIsARegistry(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -3,7 +3,6 @@ package shard
 import (
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,219 +16,238 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func TestGroupElsewhereIsWrongShard(t *testing.T) {
-	registry := newRegistry(hash4, "s1")
-	registry.change(func(v *placement.View) {
-		g := v.Groups["2"]
-		g.Members = []placement.Member{{Shard: "s2", VolumeUUID: uuid.New(), RaftID: 1}}
-		g.Leader = "s2"
-		v.Groups["2"] = g
-		delete(v.Targets, "2")
-		v.Shards["s2"] = placement.Shard{Name: "s2", Address: "elsewhere:1"}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(hash4, "s1")
+		registry.change(func(v *placement.View) {
+			g := v.Groups["2"]
+			g.Members = []placement.Member{{Shard: "s2", VolumeUUID: uuid.New(), RaftID: 1}}
+			g.Leader = "s2"
+			v.Groups["2"] = g
+			delete(v.Targets, "2")
+			v.Shards["s2"] = placement.Shard{Name: "s2", Address: "elsewhere:1"}
+		})
+		f := start(t, registry, nil).ready()
+		id := idsOf(hash4, 2, 1)[0]
+		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+		want(t, err, codes.FailedPrecondition, reason.WrongShard)
+		if a := metadataOf(err, "address"); a != "elsewhere:1" {
+			t.Errorf("address %q", a)
+		}
+		if e := metadataOf(err, "routing_epoch"); e == "" || e == "0" {
+			t.Errorf("routing epoch %q", e)
+		}
 	})
-	f := start(t, registry, nil).ready()
-	id := idsOf(hash4, 2, 1)[0]
-	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-	want(t, err, codes.FailedPrecondition, reason.WrongShard)
-	if a := metadataOf(err, "address"); a != "elsewhere:1" {
-		t.Errorf("address %q", a)
-	}
-	if e := metadataOf(err, "routing_epoch"); e == "" || e == "0" {
-		t.Errorf("routing epoch %q", e)
-	}
 }
 
 func TestGroupThatMovedAwayIsNotServedAndNotDeleted(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	id := idsOf(hash4, 2, 1)[0]
-	f.put(id, []byte("x"))
-	dir := f.shard.volume.GroupDir(f.registry.now().Groups["2"].UUID)
-	members := f.registry.now().Groups["2"].Members
-	f.registry.change(func(v *placement.View) {
-		g := v.Groups["2"]
-		g.Members = []placement.Member{{Shard: "s2", VolumeUUID: uuid.New(), RaftID: 1}}
-		v.Groups["2"] = g
-		delete(v.Targets, "2")
-	})
-	f.eventually("it is refused", func() bool {
-		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-		return reasonOf(err) == reason.WrongShard
-	})
-	check := func() {
-		t.Helper()
-		f.eventually("it is a stray", func() bool { // a shard that has just started may not have heard of etcd yet
-			st := f.shard.Status()
-			return len(st.Strays) == 1 && st.Strays[0].Group == "2" && len(st.Groups) == 3
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		id := idsOf(hash4, 2, 1)[0]
+		f.put(id, []byte("x"))
+		dir := f.shard.volume.GroupDir(f.registry.now().Groups["2"].UUID)
+		members := f.registry.now().Groups["2"].Members
+		f.registry.change(func(v *placement.View) {
+			g := v.Groups["2"]
+			g.Members = []placement.Member{{Shard: "s2", VolumeUUID: uuid.New(), RaftID: 1}}
+			v.Groups["2"] = g
+			delete(v.Targets, "2")
 		})
-		if _, err := os.Stat(dir); err != nil {
-			t.Errorf("its folder: %v", err)
+		f.eventually("it is refused", func() bool {
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+			return reasonOf(err) == reason.WrongShard
+		})
+		check := func() {
+			t.Helper()
+			f.eventually("it is a stray", func() bool { // a shard that has just started may not have heard of etcd yet
+				st := f.shard.Status()
+				return len(st.Strays) == 1 && st.Strays[0].Group == "2" && len(st.Groups) == 3
+			})
+			if _, err := f.cfg.FS.Stat(dir); err != nil {
+				t.Errorf("its folder: %v", err)
+			}
 		}
-	}
-	check()
-	f.shard.Kill()
-	f.again(nil)
-	check()
-	// And it is served again when etcd says so.
-	f.registry.change(func(v *placement.View) {
-		g := v.Groups["2"]
-		g.Members = members
-		v.Groups["2"] = g
-	})
-	f.eventually("it serves again", func() bool {
-		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-		return err == nil
+		check()
+		f.shard.Kill()
+		f.again(nil)
+		check()
+		// And it is served again when etcd says so.
+		f.registry.change(func(v *placement.View) {
+			g := v.Groups["2"]
+			g.Members = members
+			v.Groups["2"] = g
+		})
+		f.eventually("it serves again", func() bool {
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+			return err == nil
+		})
 	})
 }
 
 func TestGroupThatEtcdDoesNotKnowIsReported(t *testing.T) {
-	registry := newRegistry(named, "s1", "a", "b")
-	f := start(t, registry, nil).ready()
-	f.stop()
-	registry.change(func(v *placement.View) {
-		delete(v.Groups, "b")
-		delete(v.Targets, "b")
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(named, "s1", "a", "b")
+		f := start(t, registry, nil).ready()
+		f.stop()
+		registry.change(func(v *placement.View) {
+			delete(v.Groups, "b")
+			delete(v.Targets, "b")
+		})
+		f.again(nil).ready()
+		if st := f.shard.Status(); len(st.Strays) != 1 || st.Strays[0].Group != "b" || len(st.Groups) != 1 {
+			t.Errorf("status: strays %+v, groups %+v", st.Strays, st.Groups)
+		}
+		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "b"}})
+		want(t, err, codes.NotFound, reason.GroupNotFound)
 	})
-	f.again(nil).ready()
-	if st := f.shard.Status(); len(st.Strays) != 1 || st.Strays[0].Group != "b" || len(st.Groups) != 1 {
-		t.Errorf("status: strays %+v, groups %+v", st.Strays, st.Groups)
-	}
-	_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "b"}})
-	want(t, err, codes.NotFound, reason.GroupNotFound)
 }
 
 // TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds covers a replaced disk, and a folder that is gone.
 func TestRule7_EmptyVolumeNeverServesWhatEtcdSaysItHolds(t *testing.T) {
-	for name, lose := range map[string]func(t *testing.T, f *fixture){
-		"another volume": func(t *testing.T, f *fixture) { f.cfg.Dir = t.TempDir() },
-		"folder removed": func(t *testing.T, f *fixture) {
-			if err := os.RemoveAll(filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups["1"].UUID.String())); err != nil {
-				t.Fatal(err)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := start(t, newRegistry(hash4, "s1"), nil).ready()
-			id := idsOf(hash4, 1, 1)[0]
-			f.put(id, []byte("x"))
-			f.stop()
-			lose(t, f)
-			f.again(nil)
-			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-			want(t, err, codes.DataLoss, reason.Damaged)
-			_, err = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: []byte("y")})
-			want(t, err, codes.DataLoss, reason.Damaged)
-			list, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, g := range list.GetGroups() {
-				if another := name == "another volume"; g.GetLost() != (another || g.GetGroup() == "1") {
-					t.Errorf("AdminService says that group %s is lost: %t", g.GetGroup(), g.GetLost())
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		for name, lose := range map[string]func(t *bubble, f *fixture){
+			"another volume": func(t *bubble, f *fixture) { f.cfg.Dir = t.TempDir() },
+			"folder removed": func(t *bubble, f *fixture) {
+				removeFolder(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups["1"].UUID.String()))
+			},
+		} {
+			t.Run(name, func(t *bubble) {
+				f := start(t, newRegistry(hash4, "s1"), nil).ready()
+				id := idsOf(hash4, 1, 1)[0]
+				f.put(id, []byte("x"))
+				f.stop()
+				lose(t, f)
+				f.again(nil)
+				_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+				want(t, err, codes.DataLoss, reason.Damaged)
+				_, err = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: []byte("y")})
+				want(t, err, codes.DataLoss, reason.Damaged)
+				list, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{})
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-			for _, g := range f.shard.Status().Groups {
-				if g.Group == "1" && (g.State != "Failed" || !strings.Contains(g.Message, "volume")) {
-					t.Errorf("status of the lost group: %+v", g)
+				for _, g := range list.GetGroups() {
+					if another := name == "another volume"; g.GetLost() != (another || g.GetGroup() == "1") {
+						t.Errorf("AdminService says that group %s is lost: %t", g.GetGroup(), g.GetLost())
+					}
 				}
-			}
-		})
-	}
+				for _, g := range f.shard.Status().Groups {
+					if g.Group == "1" && (g.State != "Failed" || !strings.Contains(g.Message, "volume")) {
+						t.Errorf("status of the lost group: %+v", g)
+					}
+				}
+			})
+		}
+	})
 }
 
 func TestServesWhileEtcdIsDown(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	f.registry.setDown(true)
-	f.put(1, data(1, 1<<20))
-	f.holds(1, data(1, 1<<20))
-	for i := range int64(10) {
-		f.put(i, data(i, 1<<19))
-	}
-	f.eventually("the failed report is a problem", func() bool { // beside it, the step of the volume may not be told either
-		return strings.Contains(fmt.Sprint(f.shard.Status().Problems), "reporting to etcd")
-	})
-	f.registry.setDown(false)
-	f.eventually("the figures are reported, the problem is gone", func() bool {
-		total := int64(0)
-		for _, g := range f.registry.told("s1") {
-			total += g.Records
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		f.registry.setDown(true)
+		f.put(1, data(1, 1<<20))
+		f.holds(1, data(1, 1<<20))
+		for i := range int64(10) {
+			f.put(i, data(i, 1<<19))
 		}
-		return total > 0 && len(f.shard.Status().Problems) == 0
+		f.eventually("the failed report is a problem", func() bool { // beside it, the step of the volume may not be told either
+			return strings.Contains(fmt.Sprint(f.shard.Status().Problems), "reporting to etcd")
+		})
+		f.registry.setDown(false)
+		f.eventually("the figures are reported, the problem is gone", func() bool {
+			total := int64(0)
+			for _, g := range f.registry.told("s1") {
+				total += g.Records
+			}
+			return total > 0 && len(f.shard.Status().Problems) == 0
+		})
 	})
 }
 
 func TestNewTargetIsCreatedAndReported(t *testing.T) {
-	registry := newRegistry(named, "s1")
-	f := start(t, registry, nil)
-	registry.change(func(v *placement.View) {
-		g := placement.NewGroup(named, "quotes", 0)
-		g.Revision = int64(v.Epoch)
-		v.Groups["quotes"], v.Targets["quotes"] = g, placement.Target{Group: "quotes", Shards: []string{"s1"}}
-	})
-	f.ready()
-	g := registry.now().Groups["quotes"]
-	if len(g.Members) != 1 || g.Members[0].Shard != "s1" || g.Members[0].RaftID == 0 || g.Leader != "s1" ||
-		g.Members[0].VolumeUUID != f.shard.volume.Superblock().Volume {
-		t.Errorf("group in etcd: %+v", g)
-	}
-	// Figures are reported when they change, not all the time.
-	for id := range int64(30) {
-		if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id, Group: "quotes"}, Data: make([]byte, 1<<20)}); err != nil {
-			t.Fatal(err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(named, "s1")
+		f := start(t, registry, nil)
+		registry.change(func(v *placement.View) {
+			g := placement.NewGroup(named, "quotes", 0)
+			g.Revision = int64(v.Epoch)
+			v.Groups["quotes"], v.Targets["quotes"] = g, placement.Target{Group: "quotes", Shards: []string{"s1"}}
+		})
+		f.ready()
+		g := registry.now().Groups["quotes"]
+		if len(g.Members) != 1 || g.Members[0].Shard != "s1" || g.Members[0].RaftID == 0 || g.Leader != "s1" ||
+			g.Members[0].VolumeUUID != f.shard.volume.Superblock().Volume {
+			t.Errorf("group in etcd: %+v", g)
 		}
-	}
-	f.eventually("its bytes are reported", func() bool { return registry.told("s1")["quotes"].Bytes > 28<<20 })
-	registry.mu.Lock()
-	puts := registry.puts
-	registry.mu.Unlock()
-	if puts > 32 {
-		t.Errorf("%d writes to etcd for 30 puts", puts)
-	}
+		// Figures are reported when they change, not all the time.
+		for id := range int64(30) {
+			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id, Group: "quotes"}, Data: make([]byte, 1<<20)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.eventually("its bytes are reported", func() bool { return registry.told("s1")["quotes"].Bytes > 28<<20 })
+		registry.mu.Lock()
+		puts := registry.puts
+		registry.mu.Unlock()
+		if puts > 32 {
+			t.Errorf("%d writes to etcd for 30 puts", puts)
+		}
+	})
 }
 
 func TestCreatedGroupWhoseStateWasNotWrittenIsAnnounced(t *testing.T) {
-	registry := newRegistry(hash4, "s1")
-	f := start(t, registry, nil).ready()
-	f.put(1, []byte("x"))
-	f.stop()
-	// As after a crash between making the folders and telling etcd.
-	registry.change(func(v *placement.View) {
-		for name, g := range v.Groups {
-			g.Members, g.Leader = nil, ""
-			v.Groups[name] = g
-		}
-	})
-	f.again(nil).ready()
-	f.holds(1, []byte("x"))
-	f.eventually("etcd knows", func() bool {
-		return !slices.ContainsFunc(slices.Collect(maps.Values(registry.now().Groups)), func(g placement.Group) bool { return len(g.Members) != 1 })
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(hash4, "s1")
+		f := start(t, registry, nil).ready()
+		f.put(1, []byte("x"))
+		f.stop()
+		// As after a crash between making the folders and telling etcd.
+		registry.change(func(v *placement.View) {
+			for name, g := range v.Groups {
+				g.Members, g.Leader = nil, ""
+				v.Groups[name] = g
+			}
+		})
+		f.again(nil).ready()
+		f.holds(1, []byte("x"))
+		f.eventually("etcd knows", func() bool {
+			return !slices.ContainsFunc(slices.Collect(maps.Values(registry.now().Groups)), func(g placement.Group) bool { return len(g.Members) != 1 })
+		})
 	})
 }
 
 func TestHalfMadeGroupIsMadeAnew(t *testing.T) {
-	registry := newRegistry(hash4, "s1")
-	f := start(t, registry, func(c *Config) { c.Name = "s0" }) // makes the volume, is no target
-	f.stop()
-	dir := filepath.Join(f.cfg.Dir, "groups", registry.now().Groups["1"].UUID.String())
-	if err := os.MkdirAll(dir, 0o770); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, format.SegmentName(1)), make([]byte, 100), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	registry.change(func(v *placement.View) {
-		for name := range v.Targets {
-			v.Targets[name] = placement.Target{Group: name, Shards: []string{"s0"}}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(hash4, "s1")
+		f := start(t, registry, func(c *Config) { c.Name = "s0" }) // makes the volume, is no target
+		f.stop()
+		dir := filepath.Join(f.cfg.Dir, "groups", registry.now().Groups["1"].UUID.String())
+		must(t, f.cfg.FS.MkdirAll(dir))
+		must(t, vfstest.Write(t, f.cfg.FS, filepath.Join(dir, format.SegmentName(1)), make([]byte, 100)).Close())
+		registry.change(func(v *placement.View) {
+			for name := range v.Targets {
+				v.Targets[name] = placement.Target{Group: name, Shards: []string{"s0"}}
+			}
+		})
+		f.again(nil).ready()
+		id := idsOf(hash4, 1, 1)[0]
+		f.put(id, []byte("x"))
+		f.holds(id, []byte("x"))
+		if st := f.shard.Status(); len(st.Problems) > 0 || len(st.Strays) > 0 {
+			t.Errorf("status %+v", st)
 		}
 	})
-	f.again(nil).ready()
-	id := idsOf(hash4, 1, 1)[0]
-	f.put(id, []byte("x"))
-	f.holds(id, []byte("x"))
-	if st := f.shard.Status(); len(st.Problems) > 0 || len(st.Strays) > 0 {
-		t.Errorf("status %+v", st)
-	}
 }
 
 func TestOnlyChangesAreWorthAReport(t *testing.T) {
@@ -266,46 +284,47 @@ func TestOnlyChangesAreWorthAReport(t *testing.T) {
 // Manifests or folders of two groups that were exchanged are named as that, and neither served nor deleted. Put back,
 // all is as before.
 func TestExchangedGroupsAreNamed(t *testing.T) {
-	for what, words := range map[string]string{format.ManifestName: "was the manifest exchanged", "": "was the folder exchanged"} {
-		f := start(t, newRegistry(hash4, "s1"), nil).ready()
-		ids := []int64{idsOf(hash4, 0, 1)[0], idsOf(hash4, 1, 1)[0]}
-		for _, id := range ids {
-			f.put(id, data(id, 100))
-		}
-		f.stop()
-		of := func(name string) string {
-			return filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups[name].UUID.String(), what)
-		}
-		exchange := func() {
-			for _, step := range [][2]string{{of("0"), f.cfg.Dir + ".tmp"}, {of("1"), of("0")}, {f.cfg.Dir + ".tmp", of("1")}} {
-				if err := os.Rename(step[0], step[1]); err != nil {
-					t.Fatal(err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		for what, words := range map[string]string{format.ManifestName: "was the manifest exchanged", "": "was the folder exchanged"} {
+			f := start(t, newRegistry(hash4, "s1"), nil).ready()
+			ids := []int64{idsOf(hash4, 0, 1)[0], idsOf(hash4, 1, 1)[0]}
+			for _, id := range ids {
+				f.put(id, data(id, 100))
+			}
+			f.stop()
+			of := func(name string) string {
+				return filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups[name].UUID.String(), what)
+			}
+			exchange := func() {
+				for _, step := range [][2]string{{of("0"), f.cfg.Dir + ".tmp"}, {of("1"), of("0")}, {f.cfg.Dir + ".tmp", of("1")}} {
+					must(t, f.cfg.FS.Rename(step[0], step[1]))
 				}
 			}
-		}
-		exchange()
-		f.again(nil)
-		f.eventually("both are named", func() bool {
-			named := 0
-			for _, stray := range f.shard.Status().Strays {
-				if strings.Contains(stray.Reason, words) {
-					named++
+			exchange()
+			f.again(nil)
+			f.eventually("both are named", func() bool {
+				named := 0
+				for _, stray := range f.shard.Status().Strays {
+					if strings.Contains(stray.Reason, words) {
+						named++
+					}
+				}
+				return named == 2
+			})
+			for _, id := range ids {
+				_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+				if want(t, err, codes.FailedPrecondition, reason.GroupFailed); err == nil || !strings.Contains(err.Error(), words) {
+					t.Errorf("a record of an exchanged group answers %v", err)
 				}
 			}
-			return named == 2
-		})
-		for _, id := range ids {
-			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-			if want(t, err, codes.FailedPrecondition, reason.GroupFailed); err == nil || !strings.Contains(err.Error(), words) {
-				t.Errorf("a record of an exchanged group answers %v", err)
+			f.stop()
+			exchange()
+			f.again(nil).ready()
+			for _, id := range ids {
+				f.holds(id, data(id, 100))
 			}
+			f.stop()
 		}
-		f.stop()
-		exchange()
-		f.again(nil).ready()
-		for _, id := range ids {
-			f.holds(id, data(id, 100))
-		}
-		f.stop()
-	}
+	})
 }

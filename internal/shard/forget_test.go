@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -13,52 +11,53 @@ import (
 // by another one.
 func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, oneGroup, abc)
-	c.settled(abc...)
-	leader, follower := "", ""
-	c.eventually("one leads", func() bool {
-		for _, name := range abc {
-			if c.shards[name].served(0).replica.Status().Leader {
-				leader = name
-			} else {
-				follower = name
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, oneGroup, abc)
+		c.settled(abc...)
+		leader, follower := "", ""
+		c.eventually("one leads", func() bool {
+			for _, name := range abc {
+				if c.shards[name].served(0).replica.Status().Leader {
+					leader = name
+				} else {
+					follower = name
+				}
 			}
-		}
-		return leader != ""
-	})
-	c.put(1, data(1, 100))
-	f := c.shards[follower]
-	applied := func() uint64 { return f.served(0).log.AppliedIndex() }
-	c.eventually("the follower has it", func() bool { return applied() == c.shards[leader].served(0).log.AppliedIndex() })
-	image := f.image()
-	for id := range int64(10) {
-		c.put(id, data(id, 200))
-	}
-	c.eventually("all have all", func() bool {
-		return !slices.ContainsFunc(abc, func(name string) bool { return c.shards[name].served(0).log.AppliedIndex() < applied() }) &&
-			applied() == c.shards[leader].served(0).log.AppliedIndex()
-	})
-	before, all := c.raftIDOn(follower), applied()
-	id := c.registry.now().Groups["0"].UUID
-	replaced := func() bool { now := c.raftIDOn(follower); return now != 0 && now != before }
-	// A leader that was elected meanwhile counts on nothing, and sends again what the replica lacks: then once more.
-	for end := time.Now().Add(2 * time.Minute); !replaced(); {
-		if time.Now().After(end) {
-			t.Fatal("no leader has counted on what the replica forgot")
-		}
-		c.kill(follower)
-		groups := filepath.Join(c.stopped[follower].cfg.Dir, "groups")
-		if err := errors.Join(os.RemoveAll(groups), os.CopyFS(groups, os.DirFS(filepath.Join(image, "groups")))); err != nil {
-			t.Fatal(err)
-		}
-		c.restart(follower)
-		c.eventually("it is replaced, or has all again", func() bool {
-			sv := f.shard.routes.Load().served(id)
-			return replaced() || sv != nil && sv.log.AppliedIndex() >= all
+			return leader != ""
 		})
-	}
-	c.settled(abc...)
-	for id := range int64(10) {
-		c.holds(id, data(id, 200))
-	}
+		c.put(1, data(1, 100))
+		f := c.shards[follower]
+		applied := func() uint64 { return f.served(0).log.AppliedIndex() }
+		c.eventually("the follower has it", func() bool { return applied() == c.shards[leader].served(0).log.AppliedIndex() })
+		image := f.image()
+		for id := range int64(10) {
+			c.put(id, data(id, 200))
+		}
+		c.eventually("all have all", func() bool {
+			return !slices.ContainsFunc(abc, func(name string) bool { return c.shards[name].served(0).log.AppliedIndex() < applied() }) &&
+				applied() == c.shards[leader].served(0).log.AppliedIndex()
+		})
+		before, all := c.raftIDOn(follower), applied()
+		id := c.registry.now().Groups["0"].UUID
+		replaced := func() bool { now := c.raftIDOn(follower); return now != 0 && now != before }
+		// A leader that was elected meanwhile counts on nothing, and sends again what the replica lacks: then once more.
+		for end := time.Now().Add(2 * time.Minute); !replaced(); {
+			if time.Now().After(end) {
+				t.Fatal("no leader has counted on what the replica forgot")
+			}
+			c.kill(follower)
+			groups := filepath.Join(c.stopped[follower].cfg.Dir, "groups")
+			removeFolder(t, f.cfg.FS, groups)
+			copyFolder(t, f.cfg.FS, groups, filepath.Join(image, "groups"))
+			c.restart(follower)
+			c.eventually("it is replaced, or has all again", func() bool {
+				sv := f.shard.routes.Load().served(id)
+				return replaced() || sv != nil && sv.log.AppliedIndex() >= all
+			})
+		}
+		c.settled(abc...)
+		for id := range int64(10) {
+			c.holds(id, data(id, 200))
+		}
+	})
 }

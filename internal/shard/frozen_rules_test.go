@@ -15,46 +15,52 @@ import (
 
 // While etcd was set back the leader of a group changes nothing of its members.
 func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
-	registry := newRegistry(oneGroup, "s1")
-	f := start(t, registry, nil).ready()
-	s, sv := f.shard, f.served(0)
-	f.eventually("it leads a group that etcd knows", func() bool {
-		state, _ := s.follower.StateOf(sv.group)
-		return len(state.Members) == 1 && sv.replica.Status().Leader
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(oneGroup, "s1")
+		f := start(t, registry, nil).ready()
+		s, sv := f.shard, f.served(0)
+		f.eventually("it leads a group that etcd knows", func() bool {
+			state, _ := s.follower.StateOf(sv.group)
+			return len(state.Members) == 1 && sv.replica.Status().Leader
+		})
+		targets := map[string]placement.Target{"0": {Group: "0", Shards: []string{"b", "s1"}, Revision: 1000}}
+		shards := map[string]placement.Shard{"b": {Name: "b", VolumeUUID: uuid.New()}}
+		registry.change(func(v *placement.View) { v.SetBack = "its revision is 3, and was 5" })
+		f.eventually("it is noticed", s.follower.IsHeld)
+		s.mu.Lock()
+		s.follower.View.Targets, s.follower.View.Shards = targets, shards // as if that had been known before
+		s.mu.Unlock()
+		if again := s.steerer.lead(t.Context(), sv.group); !again || len(registry.now().Groups["0"].Members) != 1 {
+			t.Errorf("while it was set back: looked at again: %t, members %+v", again, registry.now().Groups["0"].Members)
+		}
+		registry.change(func(v *placement.View) { v.SetBack, v.Targets, v.Shards = "", targets, shards })
+		f.eventually("the move begins", func() bool { return len(registry.now().Groups["0"].Members) == 2 })
 	})
-	targets := map[string]placement.Target{"0": {Group: "0", Shards: []string{"b", "s1"}, Revision: 1000}}
-	shards := map[string]placement.Shard{"b": {Name: "b", VolumeUUID: uuid.New()}}
-	registry.change(func(v *placement.View) { v.SetBack = "its revision is 3, and was 5" })
-	f.eventually("it is noticed", s.follower.IsHeld)
-	s.mu.Lock()
-	s.follower.View.Targets, s.follower.View.Shards = targets, shards // as if that had been known before
-	s.mu.Unlock()
-	if again := s.steerer.lead(t.Context(), sv.group); !again || len(registry.now().Groups["0"].Members) != 1 {
-		t.Errorf("while it was set back: looked at again: %t, members %+v", again, registry.now().Groups["0"].Members)
-	}
-	registry.change(func(v *placement.View) { v.SetBack, v.Targets, v.Shards = "", targets, shards })
-	f.eventually("the move begins", func() bool { return len(registry.now().Groups["0"].Members) == 2 })
 }
 
 // Nor are groups of another shard taken over then.
 func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
-	for setBack, want := range map[string]string{"": "a", "its revision is 3, and was 5": "gone"} {
-		s := lone(t)
-		registry := newRegistry(oneGroup, "a")
-		s.follower.Etcd, s.follower.Adopt = registry, true
-		registry.change(func(v *placement.View) {
-			g := v.Groups["0"]
-			g.Members = []placement.Member{{Shard: "gone", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1}}
-			v.Groups["0"], v.SetBack = g, setBack
-		})
-		if err := s.follower.Start(t.Context()); err != nil {
-			t.Fatal(err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		for setBack, want := range map[string]string{"": "a", "its revision is 3, and was 5": "gone"} {
+			s := lone(t)
+			registry := newRegistry(oneGroup, "a")
+			s.follower.Etcd, s.follower.Adopt = registry, true
+			registry.change(func(v *placement.View) {
+				g := v.Groups["0"]
+				g.Members = []placement.Member{{Shard: "gone", VolumeUUID: s.volume.Superblock().Volume, RaftID: 1}}
+				v.Groups["0"], v.SetBack = g, setBack
+			})
+			if err := s.follower.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if members := registry.now().Groups["0"].Members; members[0].Shard != want {
+				t.Errorf("set back %q: members %+v", setBack, members)
+			}
+			s.cancel()
 		}
-		if members := registry.now().Groups["0"].Members; members[0].Shard != want {
-			t.Errorf("set back %q: members %+v", setBack, members)
-		}
-		s.cancel()
-	}
+	})
 }
 
 // unfrozen cannot be told that it was set back.
@@ -64,7 +70,10 @@ func (unfrozen) Freeze(context.Context, string, string) error { return errDown }
 
 // A shard that notices first, and cannot tell others, does not register: they would go on with it on the word of that
 // etcd.
+//
+// In real time: it starts shards without the harness, on a disk of the machine.
 func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
+	t.Parallel()
 	registry := newRegistry(oneGroup, "s1")
 	registry.view.SetBack = "its revision is 3, and was 5"
 	s, err := Start(t.Context(), Config{
@@ -92,7 +101,10 @@ func (s *slowToFreeze) Freeze(context.Context, string, string) error {
 }
 
 // An etcd that is slow for a moment, as the disk of one that was just restored may be, does not end the start.
+//
+// In real time: it starts shards without the harness, on a disk of the machine.
 func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
+	t.Parallel()
 	registry := &slowToFreeze{memRegistry: newRegistry(oneGroup, "s1")}
 	registry.view.SetBack = "its revision is 3, and was 5"
 	s, err := Start(t.Context(), Config{

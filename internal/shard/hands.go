@@ -29,7 +29,7 @@ func (s *Shard) newFollower() *follower {
 		Etcd:   s.cfg.Placement,
 		Hands:  hands{s},
 		Ask: func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error) {
-			return survey.Volume(ctx, shard.Address, s.cfg.speaksTo(shard.Name))
+			return survey.Volume(ctx, shard.Address, s.cfg.speaksTo(shard.Name), s.cfg.dials()...)
 		},
 		Background: s.ctx, Lock: &s.mu, Replicas: s.groups, Problems: &s.problems, Logger: s.logger,
 		RememberQuiet: s.cfg.rememberQuiet, Adopt: s.cfg.Wanted.Adopt,

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"maps"
 	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +19,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
@@ -28,6 +27,7 @@ import (
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // memRegistry keeps placement in memory, with the rules of placement.Store: revisions, conditional writes, views.
@@ -389,8 +389,9 @@ func start(t testing.TB, registry *memRegistry, change func(*Config)) *fixture {
 	f.cfg = Config{
 		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: registry, SegmentBytes: 1 << 20,
 		ReserveBytes: 16 << 20, Compaction: Compaction{Off: true}, ReportInterval: 20 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn})), FS: vfs.OS{},
 	}
+	moveInto(t, &f.cfg)
 	if change != nil {
 		change(&f.cfg)
 	}
@@ -420,12 +421,13 @@ func (f *fixture) start() {
 	}
 	f.shard = s
 	f.t.Cleanup(s.Kill)
-	f.conn, err = grpc.NewClient(s.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	f.conn, err = connect(&f.cfg, s.Addr(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20), grpc.MaxCallSendMsgSize(64<<20)))
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.t.Cleanup(func() { _ = f.conn.Close() })
+	conn := f.conn // of this start: others may follow
+	f.t.Cleanup(func() { _ = conn.Close() })
 	f.records, f.admin = recordv1.NewRecordServiceClient(f.conn), recordv1.NewAdminServiceClient(f.conn)
 }
 
@@ -605,7 +607,9 @@ func (w testWriter) Write(b []byte) (int, error) {
 func data(id int64, n int) []byte {
 	b := make([]byte, 0, n+32)
 	for len(b) < n {
-		b = fmt.Appendf(b, "%d/%d.", id, len(b))
+		at := len(b)
+		b = append(strconv.AppendInt(b, id, 10), '/')
+		b = append(strconv.AppendInt(b, int64(at), 10), '.')
 	}
 	return b[:n]
 }

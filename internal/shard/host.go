@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc"
+
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/host"
@@ -53,6 +55,14 @@ func (c *Config) serverOptions() host.ServerOptions {
 		ConnectionAgeMax: l.ConnectionAgeMax, ConnectionAgeGrace: l.ConnectionAgeGrace,
 		ListenConfig: c.ListenConfig, Listener: c.Listener, Extra: c.ServerOptions,
 	}
+}
+
+// dials are the options of a connection to another shard that say how it is dialed.
+func (c *Config) dials() []grpc.DialOption {
+	if c.Dial == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithContextDialer(c.Dial)}
 }
 
 // status is what the configuration alone tells of a shard.

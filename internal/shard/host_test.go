@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,11 +19,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/longlock"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
@@ -37,7 +36,7 @@ import (
 
 // hostFixture is a host that runs, and a client of it.
 type hostFixture struct {
-	t        *testing.T
+	t        testing.TB
 	cfg      Config
 	registry *memRegistry
 	host     *host.Host
@@ -45,13 +44,14 @@ type hostFixture struct {
 }
 
 // startHost starts a host; change may be nil.
-func startHost(t *testing.T, registry *memRegistry, change func(*Config)) *hostFixture {
+func startHost(t testing.TB, registry *memRegistry, change func(*Config)) *hostFixture {
 	t.Helper()
 	f := &hostFixture{t: t, registry: registry}
 	f.cfg = Config{
 		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: registry, SegmentBytes: 1 << 20, ReserveBytes: 16 << 20,
 		Compaction: Compaction{Off: true}, Stay: true, times: host.Times{Guard: 20 * time.Millisecond, Inspect: 20 * time.Millisecond},
 	}
+	moveInto(t, &f.cfg)
 	if change != nil {
 		change(&f.cfg)
 	}
@@ -67,7 +67,7 @@ func (f *hostFixture) run() {
 	}
 	f.host = h
 	f.t.Cleanup(f.stop)
-	f.conn, err = grpc.NewClient(h.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	f.conn, err = connect(&f.cfg, h.Addr())
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -222,20 +222,6 @@ func (f *hostFixture) leaves() {
 	}
 }
 
-// names lists all files below a folder.
-func names(t *testing.T, dir string) []string {
-	t.Helper()
-	var out []string
-	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		out = append(out, path)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
 const (
 	serving  = recordv1.ShardState_SHARD_STATE_SERVING
 	foreign  = recordv1.ShardState_SHARD_STATE_FOREIGN
@@ -245,107 +231,121 @@ const (
 )
 
 func TestHostServesAndShowsWhatItWasAskedFor(t *testing.T) {
-	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) {
-		c.Node, c.Zone, c.Registry = "n1", "z1", prometheus.NewRegistry()
-	})
-	f.put(1, "one")
-	row := f.reaches(serving)
-	if row.GetNode() != "n1" || row.GetZone() != "z1" || row.GetDomain() != "n1" || row.GetMedium() != "Auto" ||
-		row.GetVolumeShard() != "s1" || row.GetStoreUuid() != f.registry.now().Meta.StoreUUID.String() || row.GetMessage() != "" {
-		t.Errorf("row: %v", row)
-	}
-	if got := f.registry.now().Shards["s1"]; got.Node != "n1" || got.Zone != "z1" || got.Domain != "n1" {
-		t.Errorf("registration: %+v", got)
-	}
-	for _, path := range []string{"/healthz", "/startupz", "/readyz", "/status"} {
-		if code, body := f.http(path); code != 200 {
-			t.Errorf("%s: %d %s", path, code, body)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) {
+			c.Node, c.Zone, c.Registry = "n1", "z1", prometheus.NewRegistry()
+		})
+		f.put(1, "one")
+		row := f.reaches(serving)
+		if row.GetNode() != "n1" || row.GetZone() != "z1" || row.GetDomain() != "n1" || row.GetMedium() != "Auto" ||
+			row.GetVolumeShard() != "s1" || row.GetStoreUuid() != f.registry.now().Meta.StoreUUID.String() || row.GetMessage() != "" {
+			t.Errorf("row: %v", row)
 		}
-	}
-	if _, body := f.http("/metrics"); !strings.Contains(body, `sheaf_shard_state{state="Serving"} 1`) {
-		t.Errorf("/metrics: %s", body)
-	}
-	f.registry.change(func(v *placement.View) { v.States = map[string]placement.ShardState{"s1": placement.Draining} })
-	f.reaches(recordv1.ShardState_SHARD_STATE_DRAINING)
-	f.get(1, "one")
+		if got := f.registry.now().Shards["s1"]; got.Node != "n1" || got.Zone != "z1" || got.Domain != "n1" {
+			t.Errorf("registration: %+v", got)
+		}
+		for _, path := range []string{"/healthz", "/startupz", "/readyz", "/status"} {
+			if code, body := f.http(path); code != 200 {
+				t.Errorf("%s: %d %s", path, code, body)
+			}
+		}
+		if _, body := f.http("/metrics"); !strings.Contains(body, `sheaf_shard_state{state="Serving"} 1`) {
+			t.Errorf("/metrics: %s", body)
+		}
+		f.registry.change(func(v *placement.View) { v.States = map[string]placement.ShardState{"s1": placement.Draining} })
+		f.reaches(recordv1.ShardState_SHARD_STATE_DRAINING)
+		f.get(1, "one")
+	})
 }
 
 func TestHostHoldsBackAnotherFileSystem(t *testing.T) {
-	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Wanted.FileSystem = "zfs" })
-	f.holdsBack(mismatch, "zfs", "wanted")
-	if row := f.row(); row.GetWantedFileSystem() != "zfs" || row.GetFileSystem() == "" || row.GetFileSystem() == "zfs" {
-		t.Errorf("row: %v", row)
-	}
-	if left := names(t, f.cfg.Dir); len(left) != 1 {
-		t.Errorf("something was written: %v", left)
-	}
-	f.stop()
-	f.cfg.Wanted = host.Wanted{MountOptions: []string{"defaults", "no-such-option"}}
-	f.run()
-	f.holdsBack(mismatch, "no-such-option")
-	if left := names(t, f.cfg.Dir); len(left) != 1 {
-		t.Errorf("something was written: %v", left)
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Wanted.FileSystem = "zfs" })
+		f.holdsBack(mismatch, "zfs", "wanted")
+		if row := f.row(); row.GetWantedFileSystem() != "zfs" || row.GetFileSystem() == "" || row.GetFileSystem() == "zfs" {
+			t.Errorf("row: %v", row)
+		}
+		if left := filesBelow(t, f.cfg.FS, f.cfg.Dir); len(left) != 0 {
+			t.Errorf("something was written: %v", left)
+		}
+		f.stop()
+		f.cfg.Wanted = host.Wanted{MountOptions: []string{"defaults", "no-such-option"}}
+		f.run()
+		f.holdsBack(mismatch, "no-such-option")
+		if left := filesBelow(t, f.cfg.FS, f.cfg.Dir); len(left) != 0 {
+			t.Errorf("something was written: %v", left)
+		}
+	})
 }
 
 func TestHostHoldsBackOtherVolumes(t *testing.T) {
-	registry := newRegistry(hash4, "s1")
-	f := startHost(t, registry, nil)
-	f.put(1, "one")
-	id := f.reaches(serving).GetVolumeUuid()
-	f.stop()
-	other := uuid.New()
-	for _, c := range []struct {
-		change func(*Config)
-		state  recordv1.ShardState
-		words  []string
-	}{
-		{func(c *Config) { c.Wanted.Store = other }, foreign, []string{other.String(), registry.now().Meta.StoreUUID.String()}},
-		{func(c *Config) { c.Wanted.Volume = other }, foreign, []string{other.String(), id}},
-		{func(c *Config) { c.Name = "s2" }, foreign, []string{`"s1"`, `"s2"`}},
-		{func(c *Config) { c.Dir, c.Wanted.Volume = t.TempDir(), other }, diskLost, []string{"blank", other.String()}},
-		{func(c *Config) {
-			c.Dir = t.TempDir()
-			if err := os.WriteFile(filepath.Join(c.Dir, "somebody's"), nil, 0o600); err != nil {
-				t.Fatal(err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(hash4, "s1")
+		f := startHost(t, registry, nil)
+		f.put(1, "one")
+		id := f.reaches(serving).GetVolumeUuid()
+		f.stop()
+		other := uuid.New()
+		for _, c := range []struct {
+			change func(*Config)
+			state  recordv1.ShardState
+			words  []string
+		}{
+			{func(c *Config) { c.Wanted.Store = other }, foreign, []string{other.String(), registry.now().Meta.StoreUUID.String()}},
+			{func(c *Config) { c.Wanted.Volume = other }, foreign, []string{other.String(), id}},
+			{func(c *Config) { c.Name = "s2" }, foreign, []string{`"s1"`, `"s2"`}},
+			{func(c *Config) { c.Dir, c.Wanted.Volume = t.TempDir(), other }, diskLost, []string{"blank", other.String()}},
+			{func(c *Config) {
+				c.Dir = t.TempDir()
+				must(t, c.FS.MkdirAll(c.Dir))
+				must(t, vfstest.Write(t, c.FS, filepath.Join(c.Dir, "somebody's"), nil).Close())
+			}, foreign, []string{"somebody's"}},
+		} {
+			g := &hostFixture{t: t, cfg: f.cfg, registry: registry}
+			c.change(&g.cfg)
+			before := filesBelow(t, g.cfg.FS, g.cfg.Dir)
+			g.run()
+			g.holdsBack(c.state, c.words...)
+			if after := filesBelow(t, g.cfg.FS, g.cfg.Dir); len(after) != len(before) {
+				t.Errorf("something was written: %v, was %v", after, before)
 			}
-		}, foreign, []string{"somebody's"}},
-	} {
-		g := &hostFixture{t: t, cfg: f.cfg, registry: registry}
-		c.change(&g.cfg)
-		before := names(t, g.cfg.Dir)
-		g.run()
-		g.holdsBack(c.state, c.words...)
-		if after := names(t, g.cfg.Dir); len(after) != len(before) {
-			t.Errorf("something was written: %v, was %v", after, before)
+			g.stop()
 		}
-		g.stop()
-	}
-	f.run()
-	f.reaches(serving)
-	f.get(1, "one")
+		f.run()
+		f.reaches(serving)
+		f.get(1, "one")
+	})
 }
 
 func TestHostEndsWithoutStay(t *testing.T) {
-	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Wanted.FileSystem, c.Stay = "zfs", false })
-	select {
-	case err := <-f.host.Failed():
-		if !errors.Is(err, volume.ErrMount) {
-			t.Errorf("error %v", err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.Wanted.FileSystem, c.Stay = "zfs", false })
+		select {
+		case err := <-f.host.Failed():
+			if !errors.Is(err, volume.ErrMount) {
+				t.Errorf("error %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("it stays up")
 		}
-	case <-time.After(time.Minute):
-		t.Fatal("it stays up")
-	}
+	})
 }
 
 func TestHostWaitsForEtcdAndTheStore(t *testing.T) {
-	registry := newRegistry(hash4, "s1")
-	registry.setDown(true)
-	f := startHost(t, registry, func(c *Config) { c.Stay = false })
-	f.holdsBack(pending, "etcd does not answer")
-	registry.setDown(false)
-	f.put(1, "one")
-	f.reaches(serving)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(hash4, "s1")
+		registry.setDown(true)
+		f := startHost(t, registry, func(c *Config) { c.Stay = false })
+		f.holdsBack(pending, "etcd does not answer")
+		registry.setDown(false)
+		f.put(1, "one")
+		f.reaches(serving)
+	})
 }
 
 // lossyFS makes reads of the superblock fail, or answers zeros, when told to.
@@ -353,9 +353,12 @@ type lossyFS struct {
 	vfs.FS
 	lost chan struct{}
 	// mu is held while the disk hangs: reads wait for it. waited counts them.
-	mu     sync.Mutex
+	mu     longlock.Mutex
 	waited atomic.Int32
 }
+
+// InMemory says that there is no mount to look at.
+func (l *lossyFS) InMemory() bool { return true }
 
 func (l *lossyFS) OpenDirect(name string) (vfs.File, error) {
 	f, err := l.FS.OpenDirect(name)
@@ -388,314 +391,341 @@ func (l *lossyFile) ReadAt(p []byte, off int64) (int, error) {
 // One server answers all the time: who watched the health of a shard that waits hears that it serves, and who had a
 // stream of a shard whose disk is lost hears that it ended.
 func TestHostKeepsItsServer(t *testing.T) {
-	registry := newRegistry(hash4, "s1")
-	registry.setDown(true)
-	lossy := &lossyFS{FS: vfs.OS{}, lost: make(chan struct{})}
-	f := startHost(t, registry, func(c *Config) { c.FS = lossy })
-	f.holdsBack(pending, "etcd does not answer")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	health, err := grpc_health_v1.NewHealthClient(f.conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	hears := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
-		t.Helper()
-		if got, err := health.Recv(); err != nil || got.GetStatus() != want {
-			t.Fatalf("the watch of health says %v, %v; want %v", got, err, want)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(hash4, "s1")
+		registry.setDown(true)
+		lossy := &lossyFS{FS: vfstest.NewMem(), lost: make(chan struct{})}
+		f := startHost(t, registry, func(c *Config) { c.FS = lossy })
+		f.holdsBack(pending, "etcd does not answer")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		health, err := grpc_health_v1.NewHealthClient(f.conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	hears(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
-	registry.setDown(false)
-	hears(grpc_health_v1.HealthCheckResponse_SERVING)
-	// The word of a host comes before what is done about it, so the health of a group follows a little later.
-	follows := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-			group, err := grpc_health_v1.NewHealthClient(f.conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "group/0"})
-			if err == nil && group.GetStatus() == want {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("health of a group: %v, %v; want %v", group, err, want)
+		hears := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
+			t.Helper()
+			if got, err := health.Recv(); err != nil || got.GetStatus() != want {
+				t.Fatalf("the watch of health says %v, %v; want %v", got, err, want)
 			}
 		}
-	}
-	f.put(1, "one")
-	follows(grpc_health_v1.HealthCheckResponse_SERVING)
-	f.reaches(serving)
-	changes, err := recordv1.NewRecordServiceClient(f.conn).Watch(ctx, &recordv1.WatchRequest{Group: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := changes.Header(); err != nil {
-		t.Fatal(err)
-	}
-	close(lossy.lost)
-	for err == nil {
-		_, err = changes.Recv()
-	}
-	if status.Code(err) != codes.Unavailable {
-		t.Errorf("the stream ends with %v", err)
-	}
-	f.holdsBack(diskLost, "superblock")
-	follows(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		hears(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		registry.setDown(false)
+		hears(grpc_health_v1.HealthCheckResponse_SERVING)
+		// The word of a host comes before what is done about it, so the health of a group follows a little later.
+		follows := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
+			t.Helper()
+			for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+				group, err := grpc_health_v1.NewHealthClient(f.conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "group/0"})
+				if err == nil && group.GetStatus() == want {
+					return
+				}
+				if time.Now().After(end) {
+					t.Fatalf("health of a group: %v, %v; want %v", group, err, want)
+				}
+			}
+		}
+		f.put(1, "one")
+		follows(grpc_health_v1.HealthCheckResponse_SERVING)
+		f.reaches(serving)
+		changes, err := recordv1.NewRecordServiceClient(f.conn).Watch(ctx, &recordv1.WatchRequest{Group: "0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := changes.Header(); err != nil {
+			t.Fatal(err)
+		}
+		close(lossy.lost)
+		for err == nil {
+			_, err = changes.Recv()
+		}
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("the stream ends with %v", err)
+		}
+		f.holdsBack(diskLost, "superblock")
+		follows(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	})
 }
 
 func TestHostNoticesALostDisk(t *testing.T) {
-	lossy := &lossyFS{FS: vfs.OS{}, lost: make(chan struct{})}
-	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS = lossy })
-	f.put(1, "one")
-	id := f.reaches(serving).GetVolumeUuid()
-	close(lossy.lost)
-	f.holdsBack(diskLost, "superblock")
-	row := f.row()
-	if row.GetWantedVolumeUuid() != id {
-		t.Errorf("the volume that was lost is not named: %v", row)
-	}
-	f.leaves()
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		lossy := &lossyFS{FS: vfstest.NewMem(), lost: make(chan struct{})}
+		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS = lossy })
+		f.put(1, "one")
+		id := f.reaches(serving).GetVolumeUuid()
+		close(lossy.lost)
+		f.holdsBack(diskLost, "superblock")
+		row := f.row()
+		if row.GetWantedVolumeUuid() != id {
+			t.Errorf("the volume that was lost is not named: %v", row)
+		}
+		f.leaves()
+	})
 }
 
 // A disk that lets its shard wait without an error is told of in a field of its own, and nothing is given up: it may be
 // slow.
 func TestHostTellsOfADiskThatHangs(t *testing.T) {
-	lossy := &lossyFS{FS: vfs.OS{}, lost: make(chan struct{})}
-	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.GuardPatience = lossy, 20*time.Millisecond })
-	f.put(1, "one")
-	// The disk itself may be slow at times, too: it is asked for what is so now, and for silence only once a read
-	// waits.
-	says := func(silent bool) *recordv1.Shard {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-			waits := lossy.waited.Load() > 0
-			if row := f.row(); row.GetVolumeSilent() == silent && (waits || !silent) {
-				return row
-			} else if time.Now().After(end) {
-				t.Fatalf("waited in vain for silent: %t: %v", silent, row)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		lossy := &lossyFS{FS: vfstest.NewMem(), lost: make(chan struct{})}
+		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.GuardPatience = lossy, 20*time.Millisecond })
+		f.put(1, "one")
+		// The disk itself may be slow at times, too: it is asked for what is so now, and for silence only once a read
+		// waits.
+		says := func(silent bool) *recordv1.Shard {
+			t.Helper()
+			for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+				waits := lossy.waited.Load() > 0
+				if row := f.row(); row.GetVolumeSilent() == silent && (waits || !silent) {
+					return row
+				} else if time.Now().After(end) {
+					t.Fatalf("waited in vain for silent: %t: %v", silent, row)
+				}
 			}
 		}
-	}
-	f.reaches(serving)
-	if row := says(false); len(row.GetProblems()) > 0 {
-		t.Fatalf("before: %v", row)
-	}
-	lossy.mu.Lock()
-	answers := sync.OnceFunc(lossy.mu.Unlock)
-	t.Cleanup(answers)
-	row := says(true)
-	if row.GetState() != serving || len(row.GetProblems()) != 1 || !strings.Contains(row.GetProblems()[0], "the volume does not answer") {
-		t.Errorf("%v", row)
-	}
-	answers()
-	if row := says(false); len(row.GetProblems()) > 0 {
-		t.Errorf("afterwards: %v", row)
-	}
-	f.put(2, "two")
+		f.reaches(serving)
+		if row := says(false); len(row.GetProblems()) > 0 {
+			t.Fatalf("before: %v", row)
+		}
+		lossy.mu.Lock()
+		answers := sync.OnceFunc(lossy.mu.Unlock)
+		t.Cleanup(answers)
+		row := says(true)
+		if row.GetState() != serving || len(row.GetProblems()) != 1 || !strings.Contains(row.GetProblems()[0], "the volume does not answer") {
+			t.Errorf("%v", row)
+		}
+		answers()
+		if row := says(false); len(row.GetProblems()) > 0 {
+			t.Errorf("afterwards: %v", row)
+		}
+		f.put(2, "two")
+	})
 }
 
 // A disk that hangs holds up no stop: the process ends, which is to the disk as if it was killed.
 func TestHostStopsWhileItsDiskHangs(t *testing.T) {
-	for _, served := range []bool{false, true} {
-		t.Run(fmt.Sprintf("served %t", served), func(t *testing.T) {
-			lossy := &lossyFS{FS: vfs.OS{}, lost: make(chan struct{})}
-			const patience = 50 * time.Millisecond
-			f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) {
-				if c.FS = lossy; served {
-					c.times.StopPatience = patience
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		for _, served := range []bool{false, true} {
+			t.Run(fmt.Sprintf("served %t", served), func(t *bubble) {
+				lossy := &lossyFS{FS: vfstest.NewMem(), lost: make(chan struct{})}
+				const patience = 50 * time.Millisecond
+				f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) {
+					if c.FS = lossy; served {
+						c.times.StopPatience = patience
+					}
+				})
+				f.put(1, "one")
+				f.reaches(serving)
+				if !served {
+					f.stop() // as patient as ever: the disk answers, if late
+					f.cfg.times.StopPatience = patience
 				}
+				lossy.mu.Lock()
+				answers := sync.OnceFunc(lossy.mu.Unlock)
+				t.Cleanup(answers)
+				before := lossy.waited.Load()
+				if !served {
+					f.run()
+				}
+				for end := time.Now().Add(time.Minute); lossy.waited.Load() == before; time.Sleep(time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatal("no read has waited")
+					}
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				stopped := make(chan error, 1)
+				go func() { stopped <- f.host.Stop(ctx) }()
+				select {
+				case err := <-stopped:
+					if served != (err == nil) || err != nil && !strings.Contains(err.Error(), host.VolumeSilent) {
+						t.Errorf("it ends with %v", err)
+					}
+				case <-ctx.Done():
+					t.Error("it waits for the disk")
+				}
+				answers()
+				// Of what was left, nothing goes on beside other tests. Each stop is as impatient: until one has its answer
+				// in time.
+				for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
+					if ctx.Err() != nil {
+						t.Fatalf("with a disk that answers: %v", err)
+					}
+				}
+				_ = f.conn.Close()
+				f.host = nil // it has ended
 			})
-			f.put(1, "one")
-			f.reaches(serving)
-			if !served {
-				f.stop() // as patient as ever: the disk answers, if late
-				f.cfg.times.StopPatience = patience
-			}
-			lossy.mu.Lock()
-			answers := sync.OnceFunc(lossy.mu.Unlock)
-			t.Cleanup(answers)
-			before := lossy.waited.Load()
-			if !served {
-				f.run()
-			}
-			for end := time.Now().Add(time.Minute); lossy.waited.Load() == before; time.Sleep(time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatal("no read has waited")
-				}
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			stopped := make(chan error, 1)
-			go func() { stopped <- f.host.Stop(ctx) }()
-			select {
-			case err := <-stopped:
-				if served != (err == nil) || err != nil && !strings.Contains(err.Error(), host.VolumeSilent) {
-					t.Errorf("it ends with %v", err)
-				}
-			case <-ctx.Done():
-				t.Error("it waits for the disk")
-			}
-			answers()
-			// Of what was left, nothing goes on beside other tests. Each stop is as impatient: until one has its answer
-			// in time.
-			for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
-				if ctx.Err() != nil {
-					t.Fatalf("with a disk that answers: %v", err)
-				}
-			}
-			_ = f.conn.Close()
-			f.host = nil // it has ended
-		})
-	}
+		}
+	})
 }
 
 // The same holds where a sync hangs that a write waits for: the stop waits until its context ends, and not much longer.
 func TestHostStopsWhileASyncHangs(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfs.OS{})
-	f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.StopPatience = faulty, 50*time.Millisecond })
-	f.put(1, "one")
-	f.reaches(serving)
-	hangs, answers := make(chan struct{}), make(chan struct{})
-	hang := sync.OnceFunc(func() { close(hangs) })
-	faulty.Add(&vfstest.Fault{
-		Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync },
-		Effect: vfstest.EffectPass,
-		Before: func(vfstest.Op) { hang(); <-answers },
-	})
-	written := make(chan error, 1)
-	go func() {
-		_, err := recordv1.NewRecordServiceClient(f.conn).Put(t.Context(), &recordv1.PutRequest{Key: key(1), Data: []byte("two")})
-		written <- err
-	}()
-	<-hangs
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	stopped := make(chan error, 1)
-	go func() { stopped <- f.host.Stop(ctx) }()
-	select {
-	case err := <-stopped:
-		if err == nil || !strings.Contains(err.Error(), host.VolumeSilent) {
-			t.Errorf("it ends with %v", err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		faulty := vfstest.NewFaulty(vfstest.NewMem())
+		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.StopPatience = faulty, 50*time.Millisecond })
+		f.put(1, "one")
+		f.reaches(serving)
+		hangs, answers := make(chan struct{}), make(chan struct{})
+		hang := sync.OnceFunc(func() { close(hangs) })
+		faulty.Add(&vfstest.Fault{
+			Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync },
+			Effect: vfstest.EffectPass,
+			Before: func(vfstest.Op) { hang(); <-answers },
+		})
+		written := make(chan error, 1)
+		go func() {
+			_, err := recordv1.NewRecordServiceClient(f.conn).Put(t.Context(), &recordv1.PutRequest{Key: key(1), Data: []byte("two")})
+			written <- err
+		}()
+		<-hangs
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		stopped := make(chan error, 1)
+		go func() { stopped <- f.host.Stop(ctx) }()
+		select {
+		case err := <-stopped:
+			if err == nil || !strings.Contains(err.Error(), host.VolumeSilent) {
+				t.Errorf("it ends with %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("it waits for the disk")
 		}
-	case <-time.After(time.Minute):
-		t.Error("it waits for the disk")
-	}
-	close(answers)
-	<-written // it may have been written
-	f.stop()
+		close(answers)
+		<-written // it may have been written
+		f.stop()
+	})
 }
 
 // A twin, on a copy of the volume, registered while this shard was silent: its name is the twin's.
 func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
-	twin := fmt.Errorf("%w: shard s1 is live on generation 2", placement.ErrNameTaken)
-	for _, stay := range []bool{true, false} {
-		registry := newRegistry(hash4, "s1")
-		f := startHost(t, registry, func(c *Config) { c.Stay = stay })
-		f.put(1, "one")
-		f.reaches(serving)
-		registry.mu.Lock()
-		refused := registry.refused["s1"]
-		registry.mu.Unlock()
-		refused(twin)
-		f.holdsBack(foreign, "took the place", "generation 2")
-		f.leaves()
-		if stay {
-			// It does not try again: the twin may only be between two starts.
-			time.Sleep(10 * f.cfg.times.Inspect)
-			if state := f.row().GetState(); state != foreign || len(registry.now().Shards) != 0 {
-				t.Errorf("it came back: %v", state)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		twin := fmt.Errorf("%w: shard s1 is live on generation 2", placement.ErrNameTaken)
+		for _, stay := range []bool{true, false} {
+			registry := newRegistry(hash4, "s1")
+			f := startHost(t, registry, func(c *Config) { c.Stay = stay })
+			f.put(1, "one")
+			f.reaches(serving)
+			registry.mu.Lock()
+			refused := registry.refused["s1"]
+			registry.mu.Unlock()
+			refused(twin)
+			f.holdsBack(foreign, "took the place", "generation 2")
+			f.leaves()
+			if stay {
+				// It does not try again: the twin may only be between two starts.
+				time.Sleep(10 * f.cfg.times.Inspect)
+				if state := f.row().GetState(); state != foreign || len(registry.now().Shards) != 0 {
+					t.Errorf("it came back: %v", state)
+				}
+				f.stop() // ends it nonetheless
+				continue
 			}
-			f.stop() // ends it nonetheless
-			continue
-		}
-		select {
-		case err := <-f.host.Failed():
-			if !errors.Is(err, placement.ErrNameTaken) {
-				t.Errorf("error %v", err)
+			select {
+			case err := <-f.host.Failed():
+				if !errors.Is(err, placement.ErrNameTaken) {
+					t.Errorf("error %v", err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("it stays up")
 			}
-		case <-time.After(time.Minute):
-			t.Fatal("it stays up")
 		}
-	}
+	})
 }
 
 func TestHostAdopts(t *testing.T) {
-	registry := newRegistry(hash4, "s1")
-	f := startHost(t, registry, nil)
-	f.put(1, "one")
-	f.placed()
-	f.stop()
-	f.cfg.Name, f.cfg.Wanted.Adopt, f.cfg.Wanted.Store = "s2", true, registry.now().Meta.StoreUUID
-	f.run()
-	f.reaches(serving)
-	f.put(2, "two") // it waits for its group
-	f.get(1, "one")
-	for name, g := range registry.now().Groups {
-		if len(g.Members) != 1 || g.Members[0].Shard != "s2" {
-			t.Errorf("group %s: %+v", name, g.Members)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(hash4, "s1")
+		f := startHost(t, registry, nil)
+		f.put(1, "one")
+		f.placed()
+		f.stop()
+		f.cfg.Name, f.cfg.Wanted.Adopt, f.cfg.Wanted.Store = "s2", true, registry.now().Meta.StoreUUID
+		f.run()
+		f.reaches(serving)
+		f.put(2, "two") // it waits for its group
+		f.get(1, "one")
+		for name, g := range registry.now().Groups {
+			if len(g.Members) != 1 || g.Members[0].Shard != "s2" {
+				t.Errorf("group %s: %+v", name, g.Members)
+			}
 		}
-	}
-	if row := f.row(); row.GetVolumeShard() != "s2" {
-		t.Errorf("row: %v", row)
-	}
+		if row := f.row(); row.GetVolumeShard() != "s2" {
+			t.Errorf("row: %v", row)
+		}
+	})
 }
 
 func TestHostShowsTooLittleMemory(t *testing.T) {
-	registry := newRegistry(hash4, "s1")
-	f := startHost(t, registry, nil)
-	for id := range int64(200) {
-		f.put(id, strings.Repeat("x", 1000))
-	}
-	f.stop()
-	f.cfg.MemoryLimitBytes = 100
-	f.run()
-	row := f.reaches(recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL)
-	if row.GetMemoryNeedBytes() <= 100 || row.GetMemoryLimitBytes() != 100 || !strings.Contains(row.GetMessage(), "100") {
-		t.Errorf("row: %v", row)
-	}
-	if code, _ := f.http("/readyz"); code != 503 {
-		t.Errorf("/readyz: %d", code)
-	}
-	if code, _ := f.http("/startupz"); code != 200 {
-		t.Errorf("/startupz: %d", code)
-	}
-	f.stop()
-	f.cfg.MemoryLimitBytes = 0
-	f.run()
-	f.reaches(serving)
-	f.get(7, strings.Repeat("x", 1000))
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(hash4, "s1")
+		f := startHost(t, registry, nil)
+		for id := range int64(200) {
+			f.put(id, strings.Repeat("x", 1000))
+		}
+		f.stop()
+		f.cfg.MemoryLimitBytes = 100
+		f.run()
+		row := f.reaches(recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL)
+		if row.GetMemoryNeedBytes() <= 100 || row.GetMemoryLimitBytes() != 100 || !strings.Contains(row.GetMessage(), "100") {
+			t.Errorf("row: %v", row)
+		}
+		if code, _ := f.http("/readyz"); code != 503 {
+			t.Errorf("/readyz: %d", code)
+		}
+		if code, _ := f.http("/startupz"); code != 200 {
+			t.Errorf("/startupz: %d", code)
+		}
+		f.stop()
+		f.cfg.MemoryLimitBytes = 0
+		f.run()
+		f.reaches(serving)
+		f.get(7, strings.Repeat("x", 1000))
+	})
 }
 
 func TestHostDescribesItsVolume(t *testing.T) {
-	registry := newRegistry(hash4, "s1")
-	f := startHost(t, registry, nil)
-	f.put(1, "one")
-	f.placed()
-	describe := func() *recordv1.DescribeVolumeResponse {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
-		out, err := recordv1.NewAdminServiceClient(f.conn).DescribeVolume(ctx, &recordv1.DescribeVolumeRequest{}, grpc.WaitForReady(true))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if out.GetFacts().GetRouting() != "Hash" || out.GetFacts().GetGroups() != 4 || out.GetFacts().GetCopies() != 1 || len(out.GetGroups()) != 4 ||
-			out.GetStoreUuid() != registry.now().Meta.StoreUUID.String() {
-			t.Errorf("answer: %v", out)
-		}
-		for _, g := range out.GetGroups() {
-			state := registry.now().Groups[g.GetGroup()]
-			if g.GetUuid() != state.UUID.String() || g.GetRaftId() == 0 || g.GetRaftId() != state.Members[0].RaftID {
-				t.Errorf("group: %v; etcd has %+v", g, state)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(hash4, "s1")
+		f := startHost(t, registry, nil)
+		f.put(1, "one")
+		f.placed()
+		describe := func() *recordv1.DescribeVolumeResponse {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			defer cancel()
+			out, err := recordv1.NewAdminServiceClient(f.conn).DescribeVolume(ctx, &recordv1.DescribeVolumeRequest{}, grpc.WaitForReady(true))
+			if err != nil {
+				t.Fatal(err)
 			}
+			if out.GetFacts().GetRouting() != "Hash" || out.GetFacts().GetGroups() != 4 || out.GetFacts().GetCopies() != 1 || len(out.GetGroups()) != 4 ||
+				out.GetStoreUuid() != registry.now().Meta.StoreUUID.String() {
+				t.Errorf("answer: %v", out)
+			}
+			for _, g := range out.GetGroups() {
+				state := registry.now().Groups[g.GetGroup()]
+				if g.GetUuid() != state.UUID.String() || g.GetRaftId() == 0 || g.GetRaftId() != state.Members[0].RaftID {
+					t.Errorf("group: %v; etcd has %+v", g, state)
+				}
+			}
+			return out
 		}
-		return out
-	}
-	if out := describe(); out.GetFacts().GetEpoch() == 0 {
-		t.Errorf("no epoch: %v", out)
-	}
-	f.stop()
-	registry.setDown(true)
-	f.run()
-	f.reaches(pending, "etcd")
-	describe() // of the files alone
+		if out := describe(); out.GetFacts().GetEpoch() == 0 {
+			t.Errorf("no epoch: %v", out)
+		}
+		f.stop()
+		registry.setDown(true)
+		f.run()
+		f.reaches(pending, "etcd")
+		describe() // of the files alone
+	})
 }

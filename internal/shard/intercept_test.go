@@ -18,7 +18,10 @@ import (
 )
 
 // Whoever decides what a caller may do looks at a call in an interceptor: a call that passes none is a hole.
+//
+// In real time: each call is a subtest, which a bubble has not.
 func TestEveryCallPassesTheInterceptors(t *testing.T) {
+	t.Parallel()
 	seen := messagetest.NewInterceptors()
 	f := start(t, newRegistry(named, "s1", "a"), func(c *Config) { c.ServerOptions = seen.ServerOptions() }).ready()
 	called := seen.CheckEveryCall(t, f.conn)
@@ -34,20 +37,26 @@ func TestEveryCallPassesTheInterceptors(t *testing.T) {
 
 // A message that is too large is not decoded whole, but what it is about is.
 func TestInterceptorsSeeTheKeyOfATooLargePut(t *testing.T) {
-	seen := messagetest.NewInterceptors()
-	f := start(t, newRegistry(named, "s1", "a"), func(c *Config) { c.ServerOptions = seen.ServerOptions() }).ready()
-	in := &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: "a", Id: 7}, Data: make([]byte, 8<<20+1)}
-	if _, err := f.records.Put(f.ctx(), in); status.Code(err) != codes.FailedPrecondition {
-		t.Fatalf("got %v", err)
-	}
-	got, _ := seen.Request(recordv1.RecordService_Put_FullMethodName).(*recordv1.PutRequest)
-	if got.GetKey().GetGroup() != "a" || got.GetKey().GetId() != 7 || len(got.GetData()) != 0 {
-		t.Fatalf("the interceptor saw key %v and %d bytes of data", got.GetKey(), len(got.GetData()))
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		seen := messagetest.NewInterceptors()
+		f := start(t, newRegistry(named, "s1", "a"), func(c *Config) { c.ServerOptions = seen.ServerOptions() }).ready()
+		in := &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: "a", Id: 7}, Data: make([]byte, 8<<20+1)}
+		if _, err := f.records.Put(f.ctx(), in); status.Code(err) != codes.FailedPrecondition {
+			t.Fatalf("got %v", err)
+		}
+		got, _ := seen.Request(recordv1.RecordService_Put_FullMethodName).(*recordv1.PutRequest)
+		if got.GetKey().GetGroup() != "a" || got.GetKey().GetId() != 7 || len(got.GetData()) != 0 {
+			t.Fatalf("the interceptor saw key %v and %d bytes of data", got.GetKey(), len(got.GetData()))
+		}
+	})
 }
 
 // The same holds while no volume is served. What is refused then, interceptors have seen.
+//
+// In real time: each call is a subtest, which a bubble has not.
 func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
+	t.Parallel()
 	seen := messagetest.NewInterceptors()
 	registry := newRegistry(named, "s1", "a")
 	registry.setDown(true)
@@ -69,66 +78,69 @@ func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 
 // Whatever an interceptor makes of an answer, nothing stays taken, and no other call gets its memory.
 func TestInterceptorsMayChangeWhatGetAnswers(t *testing.T) {
-	const refuse, replace, exchange, fail = 1, 2, 3, 4
-	change := func(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		get, ok := in.(*recordv1.GetRequest)
-		if !ok {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		const refuse, replace, exchange, fail = 1, 2, 3, 4
+		change := func(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			get, ok := in.(*recordv1.GetRequest)
+			if !ok {
+				return handler(ctx, in)
+			}
+			switch get.GetKey().GetId() {
+			case refuse:
+				_, _ = handler(ctx, in)
+				return nil, status.Error(codes.PermissionDenied, "not for you")
+			case replace:
+				_, _ = handler(ctx, in)
+				return &recordv1.GetResponse{Record: &recordv1.Record{Version: "another"}}, nil
+			case exchange:
+				return handler(ctx, &recordv1.GetRequest{Key: key(10)})
+			case fail:
+				_, _ = handler(ctx, in)
+				panic("a bug")
+			}
 			return handler(ctx, in)
 		}
-		switch get.GetKey().GetId() {
-		case refuse:
-			_, _ = handler(ctx, in)
-			return nil, status.Error(codes.PermissionDenied, "not for you")
-		case replace:
-			_, _ = handler(ctx, in)
-			return &recordv1.GetResponse{Record: &recordv1.Record{Version: "another"}}, nil
-		case exchange:
-			return handler(ctx, &recordv1.GetRequest{Key: key(10)})
-		case fail:
-			_, _ = handler(ctx, in)
-			panic("a bug")
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.ServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(change)} }).ready()
+		for id := range int64(16) {
+			f.put(id, data(id, 1000))
 		}
-		return handler(ctx, in)
-	}
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.ServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(change)} }).ready()
-	for id := range int64(16) {
-		f.put(id, data(id, 1000))
-	}
-	get := func(id int64) error {
-		out, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-		switch rec := out.GetRecord(); id {
-		case refuse:
-			if status.Code(err) != codes.PermissionDenied {
-				return fmt.Errorf("refused: %v, %w", rec, err)
-			}
-		case replace:
-			if err != nil || rec.GetVersion() != "another" || len(rec.GetData()) != 0 {
-				return fmt.Errorf("replaced: %v, %w", rec, err)
-			}
-		case fail:
-			if status.Code(err) != codes.Internal {
-				return fmt.Errorf("failed: %v, %w", rec, err)
-			}
-		default:
-			if id == exchange {
-				id = 10
-			}
-			if err != nil || !bytes.Equal(rec.GetData(), data(id, 1000)) || rec.GetKey().GetId() != id {
-				return fmt.Errorf("record %d: %v, %w", id, rec.GetKey(), err)
-			}
-		}
-		return nil
-	}
-	var wait sync.WaitGroup
-	for caller := range int64(8) {
-		wait.Go(func() {
-			for n := range int64(200) {
-				if err := get((caller + n) % 16); err != nil {
-					t.Error(err)
+		get := func(id int64) error {
+			out, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+			switch rec := out.GetRecord(); id {
+			case refuse:
+				if status.Code(err) != codes.PermissionDenied {
+					return fmt.Errorf("refused: %v, %w", rec, err)
+				}
+			case replace:
+				if err != nil || rec.GetVersion() != "another" || len(rec.GetData()) != 0 {
+					return fmt.Errorf("replaced: %v, %w", rec, err)
+				}
+			case fail:
+				if status.Code(err) != codes.Internal {
+					return fmt.Errorf("failed: %v, %w", rec, err)
+				}
+			default:
+				if id == exchange {
+					id = 10
+				}
+				if err != nil || !bytes.Equal(rec.GetData(), data(id, 1000)) || rec.GetKey().GetId() != id {
+					return fmt.Errorf("record %d: %v, %w", id, rec.GetKey(), err)
 				}
 			}
-		})
-	}
-	wait.Wait()
-	f.eventually("nothing is taken", func() bool { return f.shard.calls.AnswerBytes() == 0 && f.shard.calls.Calls() == 0 })
+			return nil
+		}
+		var wait sync.WaitGroup
+		for caller := range int64(8) {
+			wait.Go(func() {
+				for n := range int64(200) {
+					if err := get((caller + n) % 16); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wait.Wait()
+		f.eventually("nothing is taken", func() bool { return f.shard.calls.AnswerBytes() == 0 && f.shard.calls.Calls() == 0 })
+	})
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // afterAPowerCut is a disk on which acknowledged writes stand in the journal alone, and these.
-func afterAPowerCut(t *testing.T) (f *fixture, after *vfstest.Mem, there map[int64][]byte) {
+func afterAPowerCut(t testing.TB) (f *fixture, after *vfstest.Mem, there map[int64][]byte) {
 	t.Helper()
 	disk := vfstest.NewMem()
 	f = start(t, newRegistry(many, "s1"), sharing(disk)).ready()
@@ -57,77 +57,79 @@ func isJournal(op vfstest.Op) bool { return strings.HasPrefix(path.Base(op.Name)
 // power cut, and its disk fails.
 func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
-	const block = 4096
-	reads := func(from, to int64) func(op vfstest.Op) bool {
-		return func(op vfstest.Op) bool {
-			return op.Kind == vfstest.OpRead && isJournal(op) && op.Offset < to && from < op.Offset+op.Length
+	inBubble(t, func(t *bubble) {
+		const block = 4096
+		reads := func(from, to int64) func(op vfstest.Op) bool {
+			return func(op vfstest.Op) bool {
+				return op.Kind == vfstest.OpRead && isJournal(op) && op.Offset < to && from < op.Offset+op.Length
+			}
 		}
-	}
-	t.Run("not at all", func(t *testing.T) {
-		f, after, there := afterAPowerCut(t)
-		faulty := vfstest.NewFaulty(after)
-		fault := faulty.Add(&vfstest.Fault{Match: reads(0, 1<<40)})
-		f.cfg.FS = faulty
-		if _, err := Start(f.ctx(), f.cfg); !errors.Is(err, syscall.EIO) || fault.Fired() == 0 {
-			t.Fatalf("started, or for another reason: %v; %d faults", err, fault.Fired())
-		}
-		fault.Remove() // the device answers again
-		f.again(nil)
-		f.ready()
-		if served, _ := f.servedOrRefused(there); served != len(there) {
-			t.Errorf("%d of %d are served", served, len(there))
-		}
-	})
-	t.Run("for a moment", func(t *testing.T) {
-		f, after, there := afterAPowerCut(t)
-		faulty := vfstest.NewFaulty(after)
-		fault := faulty.Add(&vfstest.Fault{Match: reads(0, 1<<40), Count: 2})
-		f.again(func(c *Config) { c.FS = faulty })
-		f.ready()
-		if served, _ := f.servedOrRefused(there); served != len(there) || fault.Fired() == 0 {
-			t.Errorf("%d of %d are served; %d faults", served, len(there), fault.Fired())
-		}
-	})
-	for name, c := range map[string]struct {
-		bad     func(needed int64) (from, to int64) // by the offset of a record whose bytes no segment has
-		refused bool                                // something must be
-	}{
-		"its first block":            {func(int64) (int64, int64) { return 0, block }, false},
-		"a block in the middle":      {func(needed int64) (int64, int64) { return needed, needed + 1 }, true},
-		"some blocks in the middle":  {func(needed int64) (int64, int64) { return needed, needed + 10*block }, true},
-		"all but the first ones":     {func(needed int64) (int64, int64) { return needed, 1 << 40 }, true},
-		"the first ones":             {func(needed int64) (int64, int64) { return 0, needed + 1 }, true},
-		"a block that was not used ": {func(int64) (int64, int64) { return 1 << 20, 1<<20 + block }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run("not at all", func(t *bubble) {
 			f, after, there := afterAPowerCut(t)
 			faulty := vfstest.NewFaulty(after)
-			from, to := c.bad(neededRecord(t, after, "/v/journal-1"))
-			fault := faulty.Add(&vfstest.Fault{Match: reads(from, to)})
-			f.again(func(c *Config) { c.FS = faulty })
-			f.ready()
-			served, refused := f.servedOrRefused(there)
-			t.Logf("%d served, %d refused; %d faults", served, refused, fault.Fired())
-			if c.refused && refused == 0 {
-				t.Error("nothing is refused")
+			fault := faulty.Add(&vfstest.Fault{Match: reads(0, 1<<40)})
+			f.cfg.FS = faulty
+			if _, err := Start(f.ctx(), f.cfg); !errors.Is(err, syscall.EIO) || fault.Fired() == 0 {
+				t.Fatalf("started, or for another reason: %v; %d faults", err, fault.Fired())
 			}
-			if st := f.shard.Status(); c.refused && (len(st.Problems) == 0 || !strings.Contains(strings.Join(st.Problems, "\n"), "journal-damaged-1")) {
-				t.Errorf("problems: %q", st.Problems)
-			}
-			fault.Remove()
-			f.shard.Kill()
-			f.again(nil) // who was refused stays so: the journal is gone from where it stood
+			fault.Remove() // the device answers again
+			f.again(nil)
 			f.ready()
-			if again, _ := f.servedOrRefused(there); again != served {
-				t.Errorf("%d are served after the next start, %d before", again, served)
+			if served, _ := f.servedOrRefused(there); served != len(there) {
+				t.Errorf("%d of %d are served", served, len(there))
 			}
 		})
-	}
+		t.Run("for a moment", func(t *bubble) {
+			f, after, there := afterAPowerCut(t)
+			faulty := vfstest.NewFaulty(after)
+			fault := faulty.Add(&vfstest.Fault{Match: reads(0, 1<<40), Count: 2})
+			f.again(func(c *Config) { c.FS = faulty })
+			f.ready()
+			if served, _ := f.servedOrRefused(there); served != len(there) || fault.Fired() == 0 {
+				t.Errorf("%d of %d are served; %d faults", served, len(there), fault.Fired())
+			}
+		})
+		for name, c := range map[string]struct {
+			bad     func(needed int64) (from, to int64) // by the offset of a record whose bytes no segment has
+			refused bool                                // something must be
+		}{
+			"its first block":            {func(int64) (int64, int64) { return 0, block }, false},
+			"a block in the middle":      {func(needed int64) (int64, int64) { return needed, needed + 1 }, true},
+			"some blocks in the middle":  {func(needed int64) (int64, int64) { return needed, needed + 10*block }, true},
+			"all but the first ones":     {func(needed int64) (int64, int64) { return needed, 1 << 40 }, true},
+			"the first ones":             {func(needed int64) (int64, int64) { return 0, needed + 1 }, true},
+			"a block that was not used ": {func(int64) (int64, int64) { return 1 << 20, 1<<20 + block }, false},
+		} {
+			t.Run(name, func(t *bubble) {
+				f, after, there := afterAPowerCut(t)
+				faulty := vfstest.NewFaulty(after)
+				from, to := c.bad(neededRecord(t, after, "/v/journal-1"))
+				fault := faulty.Add(&vfstest.Fault{Match: reads(from, to)})
+				f.again(func(c *Config) { c.FS = faulty })
+				f.ready()
+				served, refused := f.servedOrRefused(there)
+				t.Logf("%d served, %d refused; %d faults", served, refused, fault.Fired())
+				if c.refused && refused == 0 {
+					t.Error("nothing is refused")
+				}
+				if st := f.shard.Status(); c.refused && (len(st.Problems) == 0 || !strings.Contains(strings.Join(st.Problems, "\n"), "journal-damaged-1")) {
+					t.Errorf("problems: %q", st.Problems)
+				}
+				fault.Remove()
+				f.shard.Kill()
+				f.again(nil) // who was refused stays so: the journal is gone from where it stood
+				f.ready()
+				if again, _ := f.servedOrRefused(there); again != served {
+					t.Errorf("%d are served after the next start, %d before", again, served)
+				}
+			})
+		}
+	})
 }
 
 // neededRecord gives the offset of the record of a journal's file that holds the most bytes that are not in the
 // segments, among those behind which there is another one.
-func neededRecord(t *testing.T, disk *vfstest.Mem, name string) (offset int64) {
+func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 	t.Helper()
 	var said bytes.Buffer
 	if err := journal.Dump(&said, disk, name); err != nil {
@@ -157,7 +159,7 @@ func neededRecord(t *testing.T, disk *vfstest.Mem, name string) (offset int64) {
 }
 
 // isWritten tells whether a part of a file is there, and not zero.
-func isWritten(t *testing.T, disk *vfstest.Mem, name string, offset, length int64) bool {
+func isWritten(t testing.TB, disk *vfstest.Mem, name string, offset, length int64) bool {
 	t.Helper()
 	f, err := disk.Open(name)
 	if err != nil {
@@ -171,71 +173,77 @@ func isWritten(t *testing.T, disk *vfstest.Mem, name string, offset, length int6
 
 // TestABadBitInTheJournalHitsWhatStoodThere: one record of the journal is bad, and whole ones stand behind it.
 func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
-	f, after, there := afterAPowerCut(t)
-	if !after.Rot("/v/journal-1", neededRecord(t, after, "/v/journal-1")+100, 1, func(b []byte) { b[0] ^= 4 }) {
-		t.Fatal("no rot")
-	}
-	found, err := journal.Read(after, "/v")
-	if err != nil || found.Doubtful() || len(found.Lost) == 0 {
-		t.Fatalf("found %v, lost %v, %v", found.Bad, found.Lost, err)
-	}
-	hit := map[string]bool{}
-	for i := range found.Lost {
-		hit[found.Lost[i].Group.String()] = true
-	}
-	f.again(func(c *Config) { c.FS = after })
-	f.ready()
-	served, refused := f.servedOrRefused(there)
-	t.Logf("%d served, %d refused", served, refused)
-	damaged := 0
-	for _, g := range f.shard.Status().Groups {
-		if len(g.Damages) > 0 {
-			damaged++
-			if !hit[g.UUID] {
-				t.Errorf("group %s is damaged, which the bad record did not touch", g.Group)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f, after, there := afterAPowerCut(t)
+		if !after.Rot("/v/journal-1", neededRecord(t, after, "/v/journal-1")+100, 1, func(b []byte) { b[0] ^= 4 }) {
+			t.Fatal("no rot")
+		}
+		found, err := journal.Read(after, "/v")
+		if err != nil || found.Doubtful() || len(found.Lost) == 0 {
+			t.Fatalf("found %v, lost %v, %v", found.Bad, found.Lost, err)
+		}
+		hit := map[string]bool{}
+		for i := range found.Lost {
+			hit[found.Lost[i].Group.String()] = true
+		}
+		f.again(func(c *Config) { c.FS = after })
+		f.ready()
+		served, refused := f.servedOrRefused(there)
+		t.Logf("%d served, %d refused", served, refused)
+		damaged := 0
+		for _, g := range f.shard.Status().Groups {
+			if len(g.Damages) > 0 {
+				damaged++
+				if !hit[g.UUID] {
+					t.Errorf("group %s is damaged, which the bad record did not touch", g.Group)
+				}
 			}
 		}
-	}
-	if refused == 0 || damaged == 0 {
-		t.Errorf("%d groups are damaged, %d records refused", damaged, refused)
-	}
+		if refused == 0 || damaged == 0 {
+			t.Errorf("%d groups are damaged, %d records refused", damaged, refused)
+		}
+	})
 }
 
 // TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal: the shard starts without the group, and what the journal holds
 // for it is written when it can be.
 func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
-	for name, kind := range map[string]vfstest.OpKind{"its manifest cannot be read": vfstest.OpRead, "its segment cannot be written": vfstest.OpWrite} {
-		t.Run(name, func(t *testing.T) {
-			f, after, there := afterAPowerCut(t)
-			var bad string
-			found, err := journal.Read(after, "/v")
-			if err != nil {
-				t.Fatal(err)
-			}
-			bad = found.Ranges[0].Group.String()
-			faulty := vfstest.NewFaulty(after)
-			fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
-				file := path.Base(op.Name)
-				return op.Kind == kind && path.Base(path.Dir(op.Name)) == bad && (file == "manifest" || strings.HasPrefix(file, "segment-"))
-			}})
-			f.again(func(c *Config) { c.FS = faulty })
-			served, refused := f.servedOrRefused(there)
-			if fault.Fired() == 0 || served == 0 || refused == 0 {
-				t.Fatalf("%d served, %d refused; %d faults", served, refused, fault.Fired())
-			}
-			if st := f.shard.Status(); !strings.Contains(strings.Join(st.Problems, "\n"), "journal") {
-				t.Errorf("problems: %q", st.Problems)
-			}
-			fault.Remove()
-			f.shard.Kill()
-			f.again(nil)
-			f.ready()
-			if served, _ := f.servedOrRefused(there); served != len(there) {
-				t.Errorf("%d of %d are served", served, len(there))
-			}
-			if st := f.shard.Status(); len(st.Problems) > 0 {
-				t.Errorf("problems: %q", st.Problems)
-			}
-		})
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		for name, kind := range map[string]vfstest.OpKind{"its manifest cannot be read": vfstest.OpRead, "its segment cannot be written": vfstest.OpWrite} {
+			t.Run(name, func(t *bubble) {
+				f, after, there := afterAPowerCut(t)
+				var bad string
+				found, err := journal.Read(after, "/v")
+				if err != nil {
+					t.Fatal(err)
+				}
+				bad = found.Ranges[0].Group.String()
+				faulty := vfstest.NewFaulty(after)
+				fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+					file := path.Base(op.Name)
+					return op.Kind == kind && path.Base(path.Dir(op.Name)) == bad && (file == "manifest" || strings.HasPrefix(file, "segment-"))
+				}})
+				f.again(func(c *Config) { c.FS = faulty })
+				served, refused := f.servedOrRefused(there)
+				if fault.Fired() == 0 || served == 0 || refused == 0 {
+					t.Fatalf("%d served, %d refused; %d faults", served, refused, fault.Fired())
+				}
+				if st := f.shard.Status(); !strings.Contains(strings.Join(st.Problems, "\n"), "journal") {
+					t.Errorf("problems: %q", st.Problems)
+				}
+				fault.Remove()
+				f.shard.Kill()
+				f.again(nil)
+				f.ready()
+				if served, _ := f.servedOrRefused(there); served != len(there) {
+					t.Errorf("%d of %d are served", served, len(there))
+				}
+				if st := f.shard.Status(); len(st.Problems) > 0 {
+					t.Errorf("problems: %q", st.Problems)
+				}
+			})
+		}
+	})
 }

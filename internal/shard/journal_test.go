@@ -64,70 +64,76 @@ func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 // were not synced; the volume says meanwhile that a program without a journal must not open it, and does not after an
 // orderly stop.
 func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
-	disk := vfstest.NewMem()
-	registry := prometheus.NewRegistry()
-	f := start(t, newRegistry(many, "s1"), func(c *Config) {
-		sharing(disk)(c)
-		c.Registry = registry
-	}).ready()
-	there := map[int64][]byte{}
-	for round := range int64(3) {
-		var after *vfstest.Mem
-		kind := []vfstest.SurvivalKind{vfstest.SurviveNone, vfstest.SurviveTorn, vfstest.SurviveRandom}[round]
-		maps.Copy(there, f.putAll(round*1000, 1000, func() { after = disk.CrashClone(vfstest.Survival{Kind: kind, Seed: uint64(round)}) }))
-		if n := counter(t, registry, "sheaf_shard_journal_writes_total"); n == 0 || n < counter(t, registry, "sheaf_shard_journal_syncs_total") {
-			t.Errorf("%v writes of the journal are counted", n)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		disk := vfstest.NewMem()
+		registry := prometheus.NewRegistry()
+		f := start(t, newRegistry(many, "s1"), func(c *Config) {
+			sharing(disk)(c)
+			c.Registry = registry
+		}).ready()
+		there := map[int64][]byte{}
+		for round := range int64(3) {
+			var after *vfstest.Mem
+			kind := []vfstest.SurvivalKind{vfstest.SurviveNone, vfstest.SurviveTorn, vfstest.SurviveRandom}[round]
+			maps.Copy(there, f.putAll(round*1000, 1000, func() { after = disk.CrashClone(vfstest.Survival{Kind: kind, Seed: uint64(round)}) }))
+			if n := counter(t, registry, "sheaf_shard_journal_writes_total"); n == 0 || n < counter(t, registry, "sheaf_shard_journal_syncs_total") {
+				t.Errorf("%v writes of the journal are counted", n)
+			}
+			found, err := journal.Read(after, "/v")
+			if err != nil || len(found.Ranges) == 0 || len(found.Bad) > 0 {
+				t.Fatalf("the journal holds %d writes, %v, %v: the test does not test", len(found.Ranges), found.Bad, err)
+			}
+			if sb, _, err := volume.VerifySuperblock(after, "/v"); err != nil || !sb.Journal {
+				t.Errorf("the superblock says %+v, %v", sb, err)
+			}
+			f.shard.Kill()
+			disk = after
+			f.again(func(c *Config) { c.FS = after })
+			f.ready()
+			for id, d := range there {
+				f.holds(id, d)
+			}
 		}
-		found, err := journal.Read(after, "/v")
-		if err != nil || len(found.Ranges) == 0 || len(found.Bad) > 0 {
-			t.Fatalf("the journal holds %d writes, %v, %v: the test does not test", len(found.Ranges), found.Bad, err)
+		f.stop()
+		if found, err := journal.Read(disk, "/v"); err != nil || found.Files > 0 {
+			t.Errorf("%d files of the journal are left, %v", found.Files, err)
 		}
-		if sb, _, err := volume.VerifySuperblock(after, "/v"); err != nil || !sb.Journal {
+		if sb, _, err := volume.VerifySuperblock(disk, "/v"); err != nil || sb.Journal {
 			t.Errorf("the superblock says %+v, %v", sb, err)
 		}
-		f.shard.Kill()
-		disk = after
-		f.again(func(c *Config) { c.FS = after })
-		f.ready()
-		for id, d := range there {
-			f.holds(id, d)
-		}
-	}
-	f.stop()
-	if found, err := journal.Read(disk, "/v"); err != nil || found.Files > 0 {
-		t.Errorf("%d files of the journal are left, %v", found.Files, err)
-	}
-	if sb, _, err := volume.VerifySuperblock(disk, "/v"); err != nil || sb.Journal {
-		t.Errorf("the superblock says %+v, %v", sb, err)
-	}
+	})
 }
 
 // TestNothingIsServedBeforeTheJournalIsBack: where segments cannot be written, nor a file beside them, the shard does
 // not start, and the journal stays.
 func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
-	disk := vfstest.NewMem()
-	f := start(t, newRegistry(many, "s1"), sharing(disk)).ready()
-	var after *vfstest.Mem
-	there := f.putAll(0, 1000, func() { after = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}) })
-	f.shard.Kill()
-	faulty := vfstest.NewFaulty(after)
-	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
-		return op.Kind == vfstest.OpWrite && (path.Base(path.Dir(path.Dir(op.Name))) == "groups" || strings.HasPrefix(path.Base(op.Name), "journal-kept-"))
-	}})
-	f.cfg.FS = faulty
-	if _, err := Start(f.ctx(), f.cfg); !errors.Is(err, syscall.EIO) || fault.Fired() == 0 {
-		t.Fatalf("started, or for another reason: %v; %d faults", err, fault.Fired())
-	}
-	fault.Remove()
-	f.again(nil)
-	f.ready()
-	for id, d := range there {
-		f.holds(id, d)
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		disk := vfstest.NewMem()
+		f := start(t, newRegistry(many, "s1"), sharing(disk)).ready()
+		var after *vfstest.Mem
+		there := f.putAll(0, 1000, func() { after = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}) })
+		f.shard.Kill()
+		faulty := vfstest.NewFaulty(after)
+		fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpWrite && (path.Base(path.Dir(path.Dir(op.Name))) == "groups" || strings.HasPrefix(path.Base(op.Name), "journal-kept-"))
+		}})
+		f.cfg.FS = faulty
+		if _, err := Start(f.ctx(), f.cfg); !errors.Is(err, syscall.EIO) || fault.Fired() == 0 {
+			t.Fatalf("started, or for another reason: %v; %d faults", err, fault.Fired())
+		}
+		fault.Remove()
+		f.again(nil)
+		f.ready()
+		for id, d := range there {
+			f.holds(id, d)
+		}
+	})
 }
 
 // counter reads one without labels of its own.
-func counter(t *testing.T, registry *prometheus.Registry, name string) float64 {
+func counter(t testing.TB, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
 	if err != nil {

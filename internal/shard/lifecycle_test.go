@@ -28,118 +28,130 @@ import (
 
 func TestRestartServesWhatWasAcknowledged(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(f *fixture){
-		"after Stop": func(f *fixture) { f.stop() },
-		"after Kill": func(f *fixture) { f.shard.Kill() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			residencies(t, func(t *testing.T, f *fixture) {
-				there := f.fill(200, 20_000)
-				large := data(1, 3<<20)
-				if _, err := f.upload(&recordv1.UploadHeader{Key: key(-7)}, cut(large, 1<<20)...); err != nil {
-					t.Fatal(err)
-				}
-				for round := range 3 {
-					end(f)
-					f.again(nil)
-					for id := range int64(200) {
-						if d, ok := there[id]; ok {
-							f.holds(id, d)
-						} else {
-							f.absent(id)
+	inBubble(t, func(t *bubble) {
+		for name, end := range map[string]func(f *fixture){
+			"after Stop": func(f *fixture) { f.stop() },
+			"after Kill": func(f *fixture) { f.shard.Kill() },
+		} {
+			t.Run(name, func(t *bubble) {
+				residencies(t, func(t *bubble, f *fixture) {
+					there := f.fill(200, 20_000)
+					large := data(1, 3<<20)
+					if _, err := f.upload(&recordv1.UploadHeader{Key: key(-7)}, cut(large, 1<<20)...); err != nil {
+						t.Fatal(err)
+					}
+					for round := range 3 {
+						end(f)
+						f.again(nil)
+						for id := range int64(200) {
+							if d, ok := there[id]; ok {
+								f.holds(id, d)
+							} else {
+								f.absent(id)
+							}
+						}
+						if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(-7)}); err != nil || string(got) != string(large) {
+							t.Errorf("the large record: %d bytes, %v", len(got), err)
+						}
+						there[3] = data(int64(round), 777)
+						f.put(3, there[3])
+						st := f.shard.Status()
+						if !st.Load.Done || st.Load.GroupsLoaded != 4 || st.Generation != uint64(round+2) || len(st.Problems) > 0 {
+							t.Errorf("status %+v", st)
 						}
 					}
-					if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(-7)}); err != nil || string(got) != string(large) {
-						t.Errorf("the large record: %d bytes, %v", len(got), err)
-					}
-					there[3] = data(int64(round), 777)
-					f.put(3, there[3])
-					st := f.shard.Status()
-					if !st.Load.Done || st.Load.GroupsLoaded != 4 || st.Generation != uint64(round+2) || len(st.Problems) > 0 {
-						t.Errorf("status %+v", st)
-					}
-				}
+				})
 			})
-		})
-	}
+		}
+	})
 }
 
 func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	stream, err := f.records.Upload(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
-		t.Fatal(err)
-	}
-	f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
-	idle, err := f.records.BatchPut(f.ctx()) // never ends by itself
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.eventually("the batch has begun", func() bool { return f.shard.calls.Calls() == 2 })
-	done := make(chan error, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-		defer cancel()
-		done <- f.shard.Stop(ctx)
-	}()
-	<-f.shard.stopped
-	_, err = idle.Recv()
-	want(t, err, codes.Unavailable, reason.Stopping)
-	_, err = f.shard.calls.Unary(f.ctx(), &recordv1.GetRequest{Key: key(1)}, &grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName},
-		func(context.Context, any) (any, error) { return nil, nil })
-	want(t, err, codes.Unavailable, reason.Stopping)
-	// The upload under way is whole already: it is stored.
-	out, err := stream.CloseAndRecv()
-	if err != nil {
-		t.Errorf("the upload under way: %v", err)
-	}
-	if err := <-done; err != nil {
-		t.Errorf("stop: %v", err)
-	}
-	f.again(nil)
-	if err == nil && f.get(1).GetVersion() != out.GetPut().GetVersion() {
-		t.Error("the upload under way was lost")
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		stream, err := f.records.Upload(f.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+			t.Fatal(err)
+		}
+		f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
+		idle, err := f.records.BatchPut(f.ctx()) // never ends by itself
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.eventually("the batch has begun", func() bool { return f.shard.calls.Calls() == 2 })
+		done := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+			defer cancel()
+			done <- f.shard.Stop(ctx)
+		}()
+		<-f.shard.stopped
+		_, err = idle.Recv()
+		want(t, err, codes.Unavailable, reason.Stopping)
+		_, err = f.shard.calls.Unary(f.ctx(), &recordv1.GetRequest{Key: key(1)}, &grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName},
+			func(context.Context, any) (any, error) { return nil, nil })
+		want(t, err, codes.Unavailable, reason.Stopping)
+		// The upload under way is whole already: it is stored.
+		out, err := stream.CloseAndRecv()
+		if err != nil {
+			t.Errorf("the upload under way: %v", err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		f.again(nil)
+		if err == nil && f.get(1).GetVersion() != out.GetPut().GetVersion() {
+			t.Error("the upload under way was lost")
+		}
+	})
 }
 
 func TestStopDoesNotWaitForVerify(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	f.fill(100, 20_000)
-	done := make(chan error, 1)
-	go func() {
-		_, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: "0", RateBytesPerSecond: 1})
-		done <- err
-	}()
-	f.eventually("verify is under way", func() bool { return f.shard.calls.Calls() == 1 })
-	f.stop()
-	want(t, <-done, codes.Unavailable, reason.Stopping)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		f.fill(100, 20_000)
+		done := make(chan error, 1)
+		go func() {
+			_, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: "0", RateBytesPerSecond: 1})
+			done <- err
+		}()
+		f.eventually("verify is under way", func() bool { return f.shard.calls.Calls() == 1 })
+		f.stop()
+		want(t, <-done, codes.Unavailable, reason.Stopping)
+	})
 }
 
 func TestStopCutsCallsWhenItsTimeIsUp(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	stream, err := f.records.Upload(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
-		t.Fatal(err)
-	}
-	f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	if err := f.shard.Stop(ctx); err != nil {
-		t.Errorf("stop: %v", err)
-	}
-	if _, err := stream.CloseAndRecv(); status.Code(err) == codes.OK {
-		t.Error("the upload was answered")
-	}
-	f.again(nil)
-	f.absent(1)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		stream, err := f.records.Upload(f.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+			t.Fatal(err)
+		}
+		f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		if err := f.shard.Stop(ctx); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		if _, err := stream.CloseAndRecv(); status.Code(err) == codes.OK {
+			t.Error("the upload was answered")
+		}
+		f.again(nil)
+		f.absent(1)
+	})
 }
 
+// In real time: a bubble looks for goroutines that are left, too, and this is about those of disks and sockets.
 func TestNoGoroutineIsLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
@@ -157,93 +169,101 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 }
 
 func TestForeignVolumeIsRefused(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	ctx := f.ctx()
-	second := f.cfg
-	if _, err := Start(ctx, second); err == nil {
-		t.Error("two shards on one volume")
-	}
-	f.stop()
-	second.Name = "s2"
-	if _, err := Start(ctx, second); err == nil {
-		t.Error("the volume of another shard is taken")
-	}
-	second = f.cfg
-	second.Placement = newRegistry(hash4, "s1")
-	if _, err := Start(ctx, second); err == nil {
-		t.Error("the volume of another store is taken")
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		ctx := f.ctx()
+		second := f.cfg
+		if _, err := Start(ctx, second); err == nil {
+			t.Error("two shards on one volume")
+		}
+		f.stop()
+		second.Name = "s2"
+		if _, err := Start(ctx, second); err == nil {
+			t.Error("the volume of another shard is taken")
+		}
+		second = f.cfg
+		second.Placement = newRegistry(hash4, "s1")
+		if _, err := Start(ctx, second); err == nil {
+			t.Error("the volume of another store is taken")
+		}
+	})
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	good := Config{Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: newRegistry(hash4, "s1")}
-	for name, change := range map[string]func(*Config){
-		"no name":            func(c *Config) { c.Name = "" },
-		"bad name":           func(c *Config) { c.Name = "S 1" },
-		"long name":          func(c *Config) { c.Name = strings.Repeat("s", 254) },
-		"no dir":             func(c *Config) { c.Dir = "" },
-		"no address":         func(c *Config) { c.Listen = "" },
-		"bad address":        func(c *Config) { c.Listen = "nonsense" },
-		"no placement":       func(c *Config) { c.Placement = nil },
-		"bad residency":      func(c *Config) { c.Residency = 7 },
-		"bad medium":         func(c *Config) { c.Medium = "Tape" },
-		"negative memory":    func(c *Config) { c.MemoryLimitBytes = -1 },
-		"negative reserve":   func(c *Config) { c.ReserveBytes = -1 },
-		"negative segment":   func(c *Config) { c.SegmentBytes = -1 },
-		"negative versions":  func(c *Config) { c.Retention.Versions = -1 },
-		"share above 1":      func(c *Config) { c.Compaction.SupersededShareMin = 1.5 },
-		"negative in flight": func(c *Config) { c.Limits.BytesInFlightMax = -1 },
-	} {
-		cfg := good
-		change(&cfg)
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		if s, err := Start(ctx, cfg); err == nil {
-			s.Kill()
-			t.Errorf("%s is accepted", name)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		good := Config{Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: newRegistry(hash4, "s1")}
+		for name, change := range map[string]func(*Config){
+			"no name":            func(c *Config) { c.Name = "" },
+			"bad name":           func(c *Config) { c.Name = "S 1" },
+			"long name":          func(c *Config) { c.Name = strings.Repeat("s", 254) },
+			"no dir":             func(c *Config) { c.Dir = "" },
+			"no address":         func(c *Config) { c.Listen = "" },
+			"bad address":        func(c *Config) { c.Listen = "nonsense" },
+			"no placement":       func(c *Config) { c.Placement = nil },
+			"bad residency":      func(c *Config) { c.Residency = 7 },
+			"bad medium":         func(c *Config) { c.Medium = "Tape" },
+			"negative memory":    func(c *Config) { c.MemoryLimitBytes = -1 },
+			"negative reserve":   func(c *Config) { c.ReserveBytes = -1 },
+			"negative segment":   func(c *Config) { c.SegmentBytes = -1 },
+			"negative versions":  func(c *Config) { c.Retention.Versions = -1 },
+			"share above 1":      func(c *Config) { c.Compaction.SupersededShareMin = 1.5 },
+			"negative in flight": func(c *Config) { c.Limits.BytesInFlightMax = -1 },
+		} {
+			cfg := good
+			change(&cfg)
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			if s, err := Start(ctx, cfg); err == nil {
+				s.Kill()
+				t.Errorf("%s is accepted", name)
+			}
+			cancel()
 		}
-		cancel()
-	}
+	})
 }
 
 func TestMemoryLimitTooSmallIsAClearError(t *testing.T) {
 	t.Parallel()
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Residency = group.Resident }).ready()
-	there := f.fill(200, 50_000)
-	f.stop()
-	f.again(func(c *Config) { c.MemoryLimitBytes = 5 << 20 })
-	st := f.shard.Status()
-	if st.MemoryNeedBytes <= 5<<20 || st.MemoryLimitBytes != 5<<20 || st.MemoryUsedBytes > 5<<20 || len(st.Problems) != 1 {
-		t.Errorf("need %d, limit %d, used %d, problems %v", st.MemoryNeedBytes, st.MemoryLimitBytes, st.MemoryUsedBytes, st.Problems)
-	}
-	failed, served := 0, 0
-	for _, g := range st.Groups {
-		switch g.State {
-		case "Failed":
-			failed++
-			if !strings.Contains(g.Message, fmt.Sprint(st.MemoryNeedBytes)) || !strings.Contains(g.Message, fmt.Sprint(5<<20)) {
-				t.Errorf("message %q names neither need nor limit", g.Message)
-			}
-			id := idsOf(hash4, atoi(t, g.Group), 1)[0]
-			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
-			want(t, err, codes.ResourceExhausted, reason.MemoryFull)
-		case "Serving":
-			served++
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Residency = group.Resident }).ready()
+		there := f.fill(200, 50_000)
+		f.stop()
+		f.again(func(c *Config) { c.MemoryLimitBytes = 5 << 20 })
+		st := f.shard.Status()
+		if st.MemoryNeedBytes <= 5<<20 || st.MemoryLimitBytes != 5<<20 || st.MemoryUsedBytes > 5<<20 || len(st.Problems) != 1 {
+			t.Errorf("need %d, limit %d, used %d, problems %v", st.MemoryNeedBytes, st.MemoryLimitBytes, st.MemoryUsedBytes, st.Problems)
 		}
-	}
-	if failed == 0 || served == 0 {
-		t.Errorf("%d groups failed, %d serve: the limit is to hold some", failed, served)
-	}
-	if (forHost{f.shard}).Ready() == nil {
-		t.Error("ready without all groups")
-	}
-	f.stop()
-	f.again(func(c *Config) { c.MemoryLimitBytes = 0 })
-	for id, d := range there {
-		f.holds(id, d)
-	}
+		failed, served := 0, 0
+		for _, g := range st.Groups {
+			switch g.State {
+			case "Failed":
+				failed++
+				if !strings.Contains(g.Message, fmt.Sprint(st.MemoryNeedBytes)) || !strings.Contains(g.Message, fmt.Sprint(5<<20)) {
+					t.Errorf("message %q names neither need nor limit", g.Message)
+				}
+				id := idsOf(hash4, atoi(t, g.Group), 1)[0]
+				_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)})
+				want(t, err, codes.ResourceExhausted, reason.MemoryFull)
+			case "Serving":
+				served++
+			}
+		}
+		if failed == 0 || served == 0 {
+			t.Errorf("%d groups failed, %d serve: the limit is to hold some", failed, served)
+		}
+		if (forHost{f.shard}).Ready() == nil {
+			t.Error("ready without all groups")
+		}
+		f.stop()
+		f.again(func(c *Config) { c.MemoryLimitBytes = 0 })
+		for id, d := range there {
+			f.holds(id, d)
+		}
+	})
 }
 
-func atoi(t *testing.T, s string) (n int) {
+func atoi(t testing.TB, s string) (n int) {
 	t.Helper()
 	if _, err := fmt.Sscan(s, &n); err != nil {
 		t.Fatal(err)
@@ -252,23 +272,27 @@ func atoi(t *testing.T, s string) (n int) {
 }
 
 func TestMemoryBudgetGatesWrites(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
-		c.Residency, c.MemoryLimitBytes = group.Resident, 24<<20
-	}).ready()
-	var refused error
-	var n int64
-	for ; refused == nil && n < 100; n++ {
-		_, refused = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(n), Data: data(n, 1<<20)})
-	}
-	want(t, refused, codes.ResourceExhausted, reason.MemoryFull)
-	if used := f.shard.volume.budget.used.Load(); used > 24<<20 {
-		t.Errorf("%d bytes in use, limit %d", used, 24<<20)
-	}
-	f.holds(0, data(0, 1<<20))
-	f.delete(0)
-	f.absent(0)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+			c.Residency, c.MemoryLimitBytes = group.Resident, 24<<20
+		}).ready()
+		var refused error
+		var n int64
+		for ; refused == nil && n < 100; n++ {
+			_, refused = f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(n), Data: data(n, 1<<20)})
+		}
+		want(t, refused, codes.ResourceExhausted, reason.MemoryFull)
+		if used := f.shard.volume.budget.used.Load(); used > 24<<20 {
+			t.Errorf("%d bytes in use, limit %d", used, 24<<20)
+		}
+		f.holds(0, data(0, 1<<20))
+		f.delete(0)
+		f.absent(0)
+	})
 }
 
+// In real time: HTTP goes over a socket.
 func TestHealthReflectionMetricsStatus(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Registry, c.Version = metrics, "v1.2.3" }).ready()
@@ -342,59 +366,65 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 }
 
 func TestPanicInACallStopsOnlyTheCall(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	info := &grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName}
-	_, err := f.shard.calls.Unary(f.ctx(), nil, info, func(context.Context, any) (any, error) { panic("a bug") })
-	want(t, err, codes.Internal, "")
-	err = f.shard.calls.Stream(nil, nil, &grpc.StreamServerInfo{FullMethod: recordv1.RecordService_Scan_FullMethodName},
-		func(any, grpc.ServerStream) error { panic("a bug") })
-	want(t, err, codes.Internal, "")
-	if n := f.shard.calls.Calls(); n != 0 {
-		t.Errorf("%d calls under way", n)
-	}
-	f.put(1, []byte("goes on"))
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		info := &grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName}
+		_, err := f.shard.calls.Unary(f.ctx(), nil, info, func(context.Context, any) (any, error) { panic("a bug") })
+		want(t, err, codes.Internal, "")
+		err = f.shard.calls.Stream(nil, nil, &grpc.StreamServerInfo{FullMethod: recordv1.RecordService_Scan_FullMethodName},
+			func(any, grpc.ServerStream) error { panic("a bug") })
+		want(t, err, codes.Internal, "")
+		if n := f.shard.calls.Calls(); n != 0 {
+			t.Errorf("%d calls under way", n)
+		}
+		f.put(1, []byte("goes on"))
+	})
 }
 
 func TestOverloaded(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Limits = Limits{CallsMax: 2, BytesInFlightMax: 1000} }).ready()
-	ctx, cancel := context.WithCancel(f.ctx())
-	defer cancel()
-	upload, err := f.records.Upload(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, part := range []*recordv1.UploadRequest{
-		{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(2)}}}, {Part: &recordv1.UploadRequest_Chunk{Chunk: []byte("x")}},
-	} {
-		if err := upload.Send(part); err != nil {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Limits = Limits{CallsMax: 2, BytesInFlightMax: 1000} }).ready()
+		ctx, cancel := context.WithCancel(f.ctx())
+		defer cancel()
+		upload, err := f.records.Upload(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	f.eventually("a byte is in flight", func() bool { return f.shard.calls.BytesInFlight() == 1 })
-	stream, err := f.records.BatchPut(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.eventually("two calls are under way", func() bool { return f.shard.calls.Calls() == 2 })
-	_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1)})
-	want(t, err, codes.ResourceExhausted, reason.Overloaded)
-	if retryAfter(err) == 0 {
-		t.Error("no RetryInfo")
-	}
-	// The first put passes although it alone is above the limit; what comes while it is in flight does not.
-	if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1), Data: make([]byte, 5000)}}}); err != nil {
-		t.Fatal(err)
-	}
-	out, err := stream.Recv()
-	if err != nil || codes.Code(out.GetResults()[0].GetStatus().GetCode()) != codes.ResourceExhausted {
-		t.Errorf("beyond the bytes in flight: %v, %v", out, err)
-	}
-	cancel()
-	f.eventually("the byte is given back", func() bool { return f.shard.calls.BytesInFlight() == 0 })
-	if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1), Data: make([]byte, 5000)}}}); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := stream.Recv(); err != nil || out.GetResults()[0].GetStatus().GetCode() != 0 {
-		t.Errorf("with room: %v, %v", out, err)
-	}
+		for _, part := range []*recordv1.UploadRequest{
+			{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(2)}}}, {Part: &recordv1.UploadRequest_Chunk{Chunk: []byte("x")}},
+		} {
+			if err := upload.Send(part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.eventually("a byte is in flight", func() bool { return f.shard.calls.BytesInFlight() == 1 })
+		stream, err := f.records.BatchPut(f.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.eventually("two calls are under way", func() bool { return f.shard.calls.Calls() == 2 })
+		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1)})
+		want(t, err, codes.ResourceExhausted, reason.Overloaded)
+		if retryAfter(err) == 0 {
+			t.Error("no RetryInfo")
+		}
+		// The first put passes although it alone is above the limit; what comes while it is in flight does not.
+		if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1), Data: make([]byte, 5000)}}}); err != nil {
+			t.Fatal(err)
+		}
+		out, err := stream.Recv()
+		if err != nil || codes.Code(out.GetResults()[0].GetStatus().GetCode()) != codes.ResourceExhausted {
+			t.Errorf("beyond the bytes in flight: %v, %v", out, err)
+		}
+		cancel()
+		f.eventually("the byte is given back", func() bool { return f.shard.calls.BytesInFlight() == 0 })
+		if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1), Data: make([]byte, 5000)}}}); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := stream.Recv(); err != nil || out.GetResults()[0].GetStatus().GetCode() != 0 {
+			t.Errorf("with room: %v, %v", out, err)
+		}
+	})
 }

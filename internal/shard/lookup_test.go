@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/longlock"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
 )
@@ -21,13 +22,13 @@ import (
 type asked struct {
 	*memRegistry
 	count atomic.Int64
-	held  sync.RWMutex
+	held  longlock.Mutex
 }
 
 func (a *asked) Look(ctx context.Context, group string) (placement.View, error) {
 	a.count.Add(1)
-	a.held.RLock()
-	defer a.held.RUnlock()
+	a.held.Lock()
+	defer a.held.Unlock()
 	return a.memRegistry.Look(ctx, group)
 }
 
@@ -75,63 +76,66 @@ func TestNobodyIsToldBeforeAPlaceIsFree(t *testing.T) {
 // A shard answers for groups that it does not follow what etcd says of them now, by one question for all calls; where
 // etcd does not answer it knows nothing of them.
 func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
-	registry := newRegistry(named, "s1", "here")
-	etcd := &asked{memRegistry: registry}
-	f := start(t, registry, func(c *Config) { c.Placement = etcd })
-	f.ready()
-	get := func(group string, epoch uint64) error {
-		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1, Group: group}, RoutingEpoch: epoch})
-		return err
-	}
-	is := func(err error, code codes.Code, reason, address string) {
-		t.Helper()
-		want(t, err, code, reason)
-		if a := metadataOf(err, "address"); a != address {
-			t.Errorf("address %q, wanted %q", a, address)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(named, "s1", "here")
+		etcd := &asked{memRegistry: registry}
+		f := start(t, registry, func(c *Config) { c.Placement = etcd })
+		f.ready()
+		get := func(group string, epoch uint64) error {
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1, Group: group}, RoutingEpoch: epoch})
+			return err
 		}
-	}
-	is(get("there", 0), codes.NotFound, reason.GroupNotFound, "")
-	var epoch uint64
-	registry.change(func(v *placement.View) {
-		g := placement.NewGroup(named, "there", 0)
-		g.Members, g.Leader = []placement.Member{{Shard: "s2", VolumeUUID: uuid.New(), RaftID: 1}}, "s2"
-		v.Groups["there"], v.Shards["s2"] = g, placement.Shard{Name: "s2", Address: "elsewhere:1"}
-		epoch = v.Epoch
-	})
-	// The caller has heard of it: what was asked before does not do.
-	is(get("there", epoch), codes.FailedPrecondition, reason.WrongShard, "elsewhere:1")
-	if r := f.shard.routes.Load(); r.view.Groups["there"].Name != "" || !r.view.Own {
-		t.Errorf("the shard follows %v", r.view.Groups)
-	}
-	before := etcd.count.Load()
-	for range 50 {
-		if err := get("there", epoch); reasonOf(err) != reason.WrongShard {
-			t.Fatal(err)
-		}
-	}
-	if n := etcd.count.Load() - before; n >= 50 {
-		t.Errorf("50 calls at once asked etcd %d times", n)
-	}
-
-	registry.setDown(true)
-	is(get("other", 0), codes.FailedPrecondition, reason.WrongShard, "")
-	registry.setDown(false)
-	is(get("other", 0), codes.NotFound, reason.GroupNotFound, "")
-
-	etcd.held.Lock()
-	var wait sync.WaitGroup
-	var refused atomic.Int64
-	for n := range 3 * lookupsMax {
-		wait.Go(func() {
-			if reasonOf(get(string(rune('a'+n%26))+time.Duration(n).String(), 0)) == reason.WrongShard {
-				refused.Add(1)
+		is := func(err error, code codes.Code, reason, address string) {
+			t.Helper()
+			want(t, err, code, reason)
+			if a := metadataOf(err, "address"); a != address {
+				t.Errorf("address %q, wanted %q", a, address)
 			}
+		}
+		is(get("there", 0), codes.NotFound, reason.GroupNotFound, "")
+		var epoch uint64
+		registry.change(func(v *placement.View) {
+			g := placement.NewGroup(named, "there", 0)
+			g.Members, g.Leader = []placement.Member{{Shard: "s2", VolumeUUID: uuid.New(), RaftID: 1}}, "s2"
+			v.Groups["there"], v.Shards["s2"] = g, placement.Shard{Name: "s2", Address: "elsewhere:1"}
+			epoch = v.Epoch
 		})
-	}
-	f.eventually("as many are asked for as may be, others refused", func() bool { return refused.Load() >= 2*lookupsMax })
-	etcd.held.Unlock()
-	wait.Wait()
-	if refused.Load() != 2*lookupsMax {
-		t.Errorf("%d were refused, wanted are %d", refused.Load(), 2*lookupsMax)
-	}
+		// The caller has heard of it: what was asked before does not do.
+		is(get("there", epoch), codes.FailedPrecondition, reason.WrongShard, "elsewhere:1")
+		if r := f.shard.routes.Load(); r.view.Groups["there"].Name != "" || !r.view.Own {
+			t.Errorf("the shard follows %v", r.view.Groups)
+		}
+		before := etcd.count.Load()
+		for range 50 {
+			if err := get("there", epoch); reasonOf(err) != reason.WrongShard {
+				t.Fatal(err)
+			}
+		}
+		if n := etcd.count.Load() - before; n >= 50 {
+			t.Errorf("50 calls at once asked etcd %d times", n)
+		}
+
+		registry.setDown(true)
+		is(get("other", 0), codes.FailedPrecondition, reason.WrongShard, "")
+		registry.setDown(false)
+		is(get("other", 0), codes.NotFound, reason.GroupNotFound, "")
+
+		etcd.held.Lock()
+		var wait sync.WaitGroup
+		var refused atomic.Int64
+		for n := range 3 * lookupsMax {
+			wait.Go(func() {
+				if reasonOf(get(string(rune('a'+n%26))+time.Duration(n).String(), 0)) == reason.WrongShard {
+					refused.Add(1)
+				}
+			})
+		}
+		f.eventually("as many are asked for as may be, others refused", func() bool { return refused.Load() >= 2*lookupsMax })
+		etcd.held.Unlock()
+		wait.Wait()
+		if refused.Load() != 2*lookupsMax {
+			t.Errorf("%d were refused, wanted are %d", refused.Load(), 2*lookupsMax)
+		}
+	})
 }

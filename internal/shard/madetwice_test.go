@@ -37,30 +37,32 @@ func (g *gated) PutGroup(ctx context.Context, state placement.Group) (placement.
 // for a replica whose data are gone: it goes to the trash, and the group moves.
 func TestAGroupThatTwoShardsMakeMovesOn(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "")
-	c := &cluster{t: t, registry: registry, shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
-	first, second := newGated(registry), newGated(registry)
-	c.aim("c")
-	c.add("c", func(cfg *Config) { cfg.Placement = first })
-	c.add("a", func(cfg *Config) { cfg.Placement = second })
-	<-first.came
-	c.aim("a")
-	<-second.came // it has made the group, and hears of nothing more
-	close(first.let)
-	c.eventually("c gives a a replica", func() bool {
-		members := registry.now().Groups["0"].Members
-		return len(members) == 2 && members[1].Shard == "a" && members[1].Role == placement.Learner
+	inBubble(t, func(t *bubble) {
+		registry := newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "")
+		c := &cluster{t: t, registry: registry, shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
+		first, second := newGated(registry), newGated(registry)
+		c.aim("c")
+		c.add("c", func(cfg *Config) { cfg.Placement = first })
+		c.add("a", func(cfg *Config) { cfg.Placement = second })
+		<-first.came
+		c.aim("a")
+		<-second.came // it has made the group, and hears of nothing more
+		close(first.let)
+		c.eventually("c gives a a replica", func() bool {
+			members := registry.now().Groups["0"].Members
+			return len(members) == 2 && members[1].Shard == "a" && members[1].Role == placement.Learner
+		})
+		close(second.let)
+		c.settled("a")
+		c.put(1, data(1, 100))
+		c.holds(1, data(1, 100))
+		a := c.shards["a"]
+		c.eventually("nothing is wrong", func() bool {
+			st := a.shard.Status()
+			return len(st.Problems) == 0 && len(st.Strays) == 0 && len(st.Groups) == 1
+		})
+		if trash := trashOf(t, a); len(trash) != 1 {
+			t.Errorf("in the trash of a is %v, want what it had made", trash)
+		}
 	})
-	close(second.let)
-	c.settled("a")
-	c.put(1, data(1, 100))
-	c.holds(1, data(1, 100))
-	a := c.shards["a"]
-	c.eventually("nothing is wrong", func() bool {
-		st := a.shard.Status()
-		return len(st.Problems) == 0 && len(st.Strays) == 0 && len(st.Groups) == 1
-	})
-	if trash := trashOf(t, a); len(trash) != 1 {
-		t.Errorf("in the trash of a is %v, want what it had made", trash)
-	}
 }

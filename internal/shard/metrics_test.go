@@ -20,7 +20,7 @@ import (
 
 // gathered are all samples of a registry by name and labels, the shard's left out: `name{method="Get"}`; of histograms
 // the counts.
-func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+func gathered(t testing.TB, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
 	if err != nil {
@@ -48,121 +48,127 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 // TestEveryMethodCountsItsRecords: with their bytes, once each, when the caller has them; what is refused or not there
 // counts for nothing.
 func TestEveryMethodCountsItsRecords(t *testing.T) {
-	metrics := prometheus.NewRegistry()
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Registry = metrics }).ready()
-	f.put(1, data(1, 1000))
-	f.put(2, data(2, 500))
-	f.get(1)
-	f.get(2)
-	f.absent(3)
-	f.delete(2)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		metrics := prometheus.NewRegistry()
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Registry = metrics }).ready()
+		f.put(1, data(1, 1000))
+		f.put(2, data(2, 500))
+		f.get(1)
+		f.get(2)
+		f.absent(3)
+		f.delete(2)
 
-	puts, err := f.records.BatchPut(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	batch := &recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
-		{Key: key(10), Data: data(10, 100)}, {Key: key(11), Data: data(11, 200)}, {Data: []byte("no key")},
-		{Key: key(1), Data: data(9, 50), Condition: &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{IfAbsent: true}}},
-	}}
-	if err := puts.Send(batch); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := puts.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	if err := puts.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := puts.Recv(); !errors.Is(err, io.EOF) {
-		t.Fatal(err)
-	}
-
-	gets, err := f.records.BatchGet(f.ctx(), &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{
-		{Key: key(10)}, {Key: key(3)}, {Key: key(11)}, {Key: key(1), MetadataOnly: true},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for err == nil {
-		_, err = gets.Recv()
-	}
-	if !errors.Is(err, io.EOF) {
-		t.Fatal(err)
-	}
-
-	const large = format.DataBytesMax + 5
-	if _, err := f.upload(&recordv1.UploadHeader{Key: key(20)}, cut(data(20, large), format.BlobChunkBytes)...); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := f.download(&recordv1.DownloadRequest{Key: key(20), OffsetBytes: 5}); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := f.download(&recordv1.DownloadRequest{Key: key(1)}); err != nil {
-		t.Fatal(err)
-	}
-	if records, _, err := f.scan(&recordv1.ScanRequest{}, 0); err != nil || len(records) != 4 {
-		t.Fatal(len(records), err)
-	}
-	w := f.watch("0", nil)
-	if err := w.next(); err != nil {
-		t.Fatal(err)
-	}
-	open := `sheaf_shard_open_streams{method="Watch"}`
-	if n := gathered(t, metrics)[open]; n != 1 {
-		t.Errorf("%s is %v beside one Watch", open, n)
-	}
-	w.stop()
-
-	f.eventually("no stream is open", func() bool { return gathered(t, metrics)[open] == 0 })
-	for method, want := range map[string][2]float64{
-		"Put": {2, 1500}, "Get": {2, 1500}, "Delete": {1, 0}, "BatchPut": {2, 300}, "BatchGet": {3, 300},
-		"Upload": {1, large}, "Download": {2, large - 5 + 1000}, "Scan": {4, 1300}, "Watch": {0, 0},
-	} {
-		samples := gathered(t, metrics)
-		label := fmt.Sprintf("{method=%q}", method)
-		records, known := samples["sheaf_shard_records_total"+label]
-		if bytes := samples["sheaf_shard_record_bytes_total"+label]; !known || records != want[0] || bytes != want[1] {
-			t.Errorf("%s: %v records of %v bytes (%v), want %v", method, records, bytes, known, want)
+		puts, err := f.records.BatchPut(f.ctx())
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		batch := &recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
+			{Key: key(10), Data: data(10, 100)}, {Key: key(11), Data: data(11, 200)}, {Data: []byte("no key")},
+			{Key: key(1), Data: data(9, 50), Condition: &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{IfAbsent: true}}},
+		}}
+		if err := puts.Send(batch); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := puts.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		if err := puts.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := puts.Recv(); !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+
+		gets, err := f.records.BatchGet(f.ctx(), &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{
+			{Key: key(10)}, {Key: key(3)}, {Key: key(11)}, {Key: key(1), MetadataOnly: true},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = gets.Recv()
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+
+		const large = format.DataBytesMax + 5
+		if _, err := f.upload(&recordv1.UploadHeader{Key: key(20)}, cut(data(20, large), format.BlobChunkBytes)...); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := f.download(&recordv1.DownloadRequest{Key: key(20), OffsetBytes: 5}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := f.download(&recordv1.DownloadRequest{Key: key(1)}); err != nil {
+			t.Fatal(err)
+		}
+		if records, _, err := f.scan(&recordv1.ScanRequest{}, 0); err != nil || len(records) != 4 {
+			t.Fatal(len(records), err)
+		}
+		w := f.watch("0", nil)
+		if err := w.next(); err != nil {
+			t.Fatal(err)
+		}
+		open := `sheaf_shard_open_streams{method="Watch"}`
+		if n := gathered(t, metrics)[open]; n != 1 {
+			t.Errorf("%s is %v beside one Watch", open, n)
+		}
+		w.stop()
+
+		f.eventually("no stream is open", func() bool { return gathered(t, metrics)[open] == 0 })
+		for method, want := range map[string][2]float64{
+			"Put": {2, 1500}, "Get": {2, 1500}, "Delete": {1, 0}, "BatchPut": {2, 300}, "BatchGet": {3, 300},
+			"Upload": {1, large}, "Download": {2, large - 5 + 1000}, "Scan": {4, 1300}, "Watch": {0, 0},
+		} {
+			samples := gathered(t, metrics)
+			label := fmt.Sprintf("{method=%q}", method)
+			records, known := samples["sheaf_shard_records_total"+label]
+			if bytes := samples["sheaf_shard_record_bytes_total"+label]; !known || records != want[0] || bytes != want[1] {
+				t.Errorf("%s: %v records of %v bytes (%v), want %v", method, records, bytes, known, want)
+			}
+		}
+	})
 }
 
 // TestSyncsAreCountedByTheirFile: those that a put waits for are, with the time that they took.
 func TestSyncsAreCountedByTheirFile(t *testing.T) {
-	metrics := prometheus.NewRegistry()
-	faulty := vfstest.NewFaulty(vfstest.NewMem())
-	const late = 60 * time.Millisecond
-	slow := faulty.Add(&vfstest.Fault{
-		Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && strings.Contains(op.Name, "/segment-") },
-		Effect: vfstest.EffectPass, Before: func(vfstest.Op) { time.Sleep(late) },
-	})
-	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
-		c.Registry, c.FS, c.Dir = metrics, faulty, "/s1"
-	}).ready()
-	const name = `sheaf_shard_sync_duration_seconds{file="segment"}`
-	before := gathered(t, metrics)[name]
-	f.put(1, []byte("x"))
-	if n := gathered(t, metrics)[name] - before; n < 1 || slow.Fired() == 0 {
-		t.Errorf("%v syncs were counted, %d were slow", n, slow.Fired())
-	}
-	families, err := metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range families {
-		if family.GetName() != "sheaf_shard_sync_duration_seconds" {
-			continue
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		metrics := prometheus.NewRegistry()
+		faulty := vfstest.NewFaulty(vfstest.NewMem())
+		const late = 60 * time.Millisecond
+		slow := faulty.Add(&vfstest.Fault{
+			Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && strings.Contains(op.Name, "/segment-") },
+			Effect: vfstest.EffectPass, Before: func(vfstest.Op) { time.Sleep(late) },
+		})
+		f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
+			c.Registry, c.FS, c.Dir = metrics, faulty, "/s1"
+		}).ready()
+		const name = `sheaf_shard_sync_duration_seconds{file="segment"}`
+		before := gathered(t, metrics)[name]
+		f.put(1, []byte("x"))
+		if n := gathered(t, metrics)[name] - before; n < 1 || slow.Fired() == 0 {
+			t.Errorf("%v syncs were counted, %d were slow", n, slow.Fired())
 		}
-		for _, m := range family.GetMetric() {
-			for _, label := range m.GetLabel() {
-				n, sum := m.GetHistogram().GetSampleCount(), m.GetHistogram().GetSampleSum()
-				if label.GetName() == "file" && label.GetValue() == "segment" && sum < late.Seconds() {
-					t.Errorf("%d syncs of segments took %v s", n, sum)
+		families, err := metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			if family.GetName() != "sheaf_shard_sync_duration_seconds" {
+				continue
+			}
+			for _, m := range family.GetMetric() {
+				for _, label := range m.GetLabel() {
+					n, sum := m.GetHistogram().GetSampleCount(), m.GetHistogram().GetSampleSum()
+					if label.GetName() == "file" && label.GetValue() == "segment" && sum < late.Seconds() {
+						t.Errorf("%d syncs of segments took %v s", n, sum)
+					}
 				}
 			}
 		}
-	}
+	})
 }
 
 // TestASyncThatFailsIsCounted, too: the device took its time for it.

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/placementtest"
 	"sheaf.dev/sheaf/internal/replica"
-	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
@@ -31,9 +29,7 @@ func soon(cfg *Config) { cfg.stepEvery = 10 * time.Millisecond }
 func (f *fixture) image() string {
 	f.t.Helper()
 	dir := f.t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(f.cfg.Dir)); err != nil {
-		f.t.Fatal(err)
-	}
+	copyFolder(f.t, f.cfg.FS, dir, f.cfg.Dir)
 	return dir
 }
 
@@ -52,7 +48,7 @@ func (f *fixture) settles() {
 	f.t.Helper()
 	last, since, looks := volume.Step{}, time.Now(), 0
 	f.eventually("nothing is written", func() bool {
-		sb, _, err := volume.VerifySuperblock(vfs.OS{}, f.cfg.Dir)
+		sb, _, err := volume.VerifySuperblock(f.cfg.FS, f.cfg.Dir)
 		if err != nil || sb.Step != last || f.registered(sb.Volume) != placement.Step(sb.Step) {
 			last, since, looks = sb.Step, time.Now(), 0
 		}
@@ -71,81 +67,89 @@ func (f *fixture) registered(id uuid.UUID) placement.Step {
 // The disk of one copy is put back from an image that was taken while its shard ran: what was acknowledged since is not
 // there, and nothing is served as if it were.
 func TestRule7_AnImageOfARunningDiskIsNoticed(t *testing.T) {
-	f := start(t, newRegistry(oneGroup, "s1"), soon).ready()
-	f.put(1, data(1, 100))
-	f.settles()
-	image := f.image()
-	f.put(1, data(1, 200))
-	f.steps()
-	f.shard.Kill()
-	id := f.registry.now().Groups["0"].Members[0].VolumeUUID
-	right := f.cfg.Dir
-	f.cfg.Dir, f.cfg.Wanted.Volume = image, id
-	s, err := Start(f.ctx(), f.cfg)
-	if err == nil {
-		s.Kill()
-	}
-	if !errors.Is(err, placement.ErrRolledBack) {
-		t.Fatalf("start on the image: %v", err)
-	}
-	f.cfg.Dir = right
-	f.again(nil).ready()
-	f.holds(1, data(1, 200))
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(oneGroup, "s1"), soon).ready()
+		f.put(1, data(1, 100))
+		f.settles()
+		image := f.image()
+		f.put(1, data(1, 200))
+		f.steps()
+		f.shard.Kill()
+		id := f.registry.now().Groups["0"].Members[0].VolumeUUID
+		right := f.cfg.Dir
+		f.cfg.Dir, f.cfg.Wanted.Volume = image, id
+		s, err := Start(f.ctx(), f.cfg)
+		if err == nil {
+			s.Kill()
+		}
+		if !errors.Is(err, placement.ErrRolledBack) {
+			t.Fatalf("start on the image: %v", err)
+		}
+		f.cfg.Dir = right
+		f.again(nil).ready()
+		f.holds(1, data(1, 200))
+	})
 }
 
 // A cold backup of the last run is one generation behind, and is started at the same address.
 func TestRule7_ABackupOfTheLastRunIsNoticed(t *testing.T) {
-	f := start(t, newRegistry(oneGroup, "s1"), nil).ready()
-	f.cfg.Listen = f.shard.Addr()
-	f.put(1, data(1, 100))
-	f.stop()
-	image := f.image()
-	f.again(nil).ready()
-	f.put(1, data(1, 200))
-	f.stop()
-	f.cfg.Dir, f.cfg.Wanted.Volume = image, f.registry.now().Groups["0"].Members[0].VolumeUUID
-	s, err := Start(f.ctx(), f.cfg)
-	if err == nil {
-		s.Kill()
-	}
-	if !errors.Is(err, placement.ErrRolledBack) {
-		t.Fatalf("start on the backup: %v", err)
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(oneGroup, "s1"), nil).ready()
+		f.cfg.Listen = f.shard.Addr()
+		f.put(1, data(1, 100))
+		f.stop()
+		image := f.image()
+		f.again(nil).ready()
+		f.put(1, data(1, 200))
+		f.stop()
+		f.cfg.Dir, f.cfg.Wanted.Volume = image, f.registry.now().Groups["0"].Members[0].VolumeUUID
+		s, err := Start(f.ctx(), f.cfg)
+		if err == nil {
+			s.Kill()
+		}
+		if !errors.Is(err, placement.ErrRolledBack) {
+			t.Fatalf("start on the backup: %v", err)
+		}
+	})
 }
 
 // One disk of three is put back while another copy is late: what the two others have acknowledged stays.
 func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 	t.Parallel()
-	c := &cluster{t: t, registry: newRegistry(oneGroup, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
-	c.registry.view.Meta.Copies = 3
-	c.aim(abc...)
-	for _, name := range abc {
-		c.add(name, soon)
-	}
-	c.settled(abc...)
-	c.put(1, data(1, 100))
-	c.kill("b") // it is late from now on
-	c.put(2, data(2, 100))
-	f := c.shards["c"]
-	f.settles()
-	image := f.image()
-	c.put(1, data(1, 200))
-	f.steps()
-	c.kill("a")
-	c.kill("c")
-	before, volumeBefore := c.raftIDOn("c"), f.shard.volume.Superblock().Volume
-	c.stopped["c"].cfg.Dir = image
-	c.restart("b")
-	c.restart("c")
-	// Without a, nobody can serve: of the others, b alone has a vote.
-	if now := c.shards["c"].shard.volume.Superblock().Volume; now == volumeBefore {
-		t.Error("c has the volume that it had before")
-	}
-	c.restart("a")
-	c.eventually("c has another replica", func() bool { now := c.raftIDOn("c"); return now != 0 && now != before })
-	c.settled(abc...)
-	c.holds(1, data(1, 200))
-	c.holds(2, data(2, 100))
+	inBubble(t, func(t *bubble) {
+		c := &cluster{t: t, registry: newRegistry(oneGroup, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
+		c.registry.view.Meta.Copies = 3
+		c.aim(abc...)
+		for _, name := range abc {
+			c.add(name, soon)
+		}
+		c.settled(abc...)
+		c.put(1, data(1, 100))
+		c.kill("b") // it is late from now on
+		c.put(2, data(2, 100))
+		f := c.shards["c"]
+		f.settles()
+		image := f.image()
+		c.put(1, data(1, 200))
+		f.steps()
+		c.kill("a")
+		c.kill("c")
+		before, volumeBefore := c.raftIDOn("c"), f.shard.volume.Superblock().Volume
+		c.stopped["c"].cfg.Dir = image
+		c.restart("b")
+		c.restart("c")
+		// Without a, nobody can serve: of the others, b alone has a vote.
+		if now := c.shards["c"].shard.volume.Superblock().Volume; now == volumeBefore {
+			t.Error("c has the volume that it had before")
+		}
+		c.restart("a")
+		c.eventually("c has another replica", func() bool { now := c.raftIDOn("c"); return now != 0 && now != before })
+		c.settled(abc...)
+		c.holds(1, data(1, 200))
+		c.holds(2, data(2, 100))
+	})
 }
 
 // raftIDOn is the replica of the group on a shard and its volume of now; 0: there is none.
@@ -160,32 +164,35 @@ func (c *cluster) raftIDOn(name string) uint64 {
 
 // A shard goes on without etcd, in the step that etcd is to be told of, and takes further ones when etcd answers.
 func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
-	f := start(t, newRegistry(oneGroup, "s1"), soon).ready()
-	f.put(1, data(1, 100))
-	f.settles()
-	f.registry.setDown(true)
-	told := func(what string) bool {
-		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool { return strings.Contains(p, what) })
-	}
-	f.put(1, data(1, 200))
-	f.eventually("it says so", func() bool { return told("telling etcd the step of the volume") })
-	before, _, err := volume.VerifySuperblock(vfs.OS{}, f.cfg.Dir)
-	if known := f.registered(before.Volume); err != nil || before.Step.Number != known.Number+1 || placement.Step(before.Registered) != known {
-		t.Fatalf("it is in step %+v, and etcd knows %+v: %v", before, known, err)
-	}
-	for n := range int64(5) {
-		f.put(1, data(1, 300+int(n)))
-	}
-	now, _, err := volume.VerifySuperblock(vfs.OS{}, f.cfg.Dir)
-	if err != nil || now.Step != before.Step || now.Registered != before.Registered {
-		t.Errorf("without etcd it is in step %+v, was %+v, %v", now, before, err)
-	}
-	f.registry.setDown(false)
-	f.steps()
-	f.eventually("it is well", func() bool { return !told("") })
-	f.shard.Kill()
-	f.again(nil).ready()
-	f.holds(1, data(1, 304))
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(oneGroup, "s1"), soon).ready()
+		f.put(1, data(1, 100))
+		f.settles()
+		f.registry.setDown(true)
+		told := func(what string) bool {
+			return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool { return strings.Contains(p, what) })
+		}
+		f.put(1, data(1, 200))
+		f.eventually("it says so", func() bool { return told("telling etcd the step of the volume") })
+		before, _, err := volume.VerifySuperblock(f.cfg.FS, f.cfg.Dir)
+		if known := f.registered(before.Volume); err != nil || before.Step.Number != known.Number+1 || placement.Step(before.Registered) != known {
+			t.Fatalf("it is in step %+v, and etcd knows %+v: %v", before, known, err)
+		}
+		for n := range int64(5) {
+			f.put(1, data(1, 300+int(n)))
+		}
+		now, _, err := volume.VerifySuperblock(f.cfg.FS, f.cfg.Dir)
+		if err != nil || now.Step != before.Step || now.Registered != before.Registered {
+			t.Errorf("without etcd it is in step %+v, was %+v, %v", now, before, err)
+		}
+		f.registry.setDown(false)
+		f.steps()
+		f.eventually("it is well", func() bool { return !told("") })
+		f.shard.Kill()
+		f.again(nil).ready()
+		f.holds(1, data(1, 304))
+	})
 }
 
 // What docs/operations.md says of the time for which an image passes for the disk: a step is due within stepEvery of a

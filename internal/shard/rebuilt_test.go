@@ -20,6 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
 
+// The tests of this file are in real time: they have a real etcd, and its socket.
+
 // What a shard says of etcd ends with it: etcd goes away, comes back empty, and is rebuilt from the shard's volume.
 func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	t.Parallel()

@@ -2,29 +2,21 @@ package shard
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// files are those of a volume, by name. The lock is taken without a change to it.
-func files(t *testing.T, dir string) map[string][]byte {
+// files are those of a shard, by name. The lock is taken without a change to it.
+func files(t testing.TB, cfg *Config) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
-	err := filepath.WalkDir(dir, func(name string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		b, err := os.ReadFile(name)
-		out[name] = b
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+	for name := range filesBelow(t, cfg.FS, cfg.Dir) {
+		out[name] = vfstest.Read(t, cfg.FS, name)
 	}
 	return out
 }
@@ -32,48 +24,51 @@ func files(t *testing.T, dir string) map[string][]byte {
 // A volume that is refused is looked at again and again, and nothing is written to it: with each look its generation
 // would grow, until it is above that of the volume that it is a copy, or an earlier state, of.
 func TestRule7_ARefusedVolumeIsNotWritten(t *testing.T) {
-	for name, c := range map[string]struct {
-		state  recordv1.ShardState
-		refuse func(r *memRegistry, volume uuid.UUID)
-	}{
-		"another process has its name": {foreign, func(r *memRegistry, _ uuid.UUID) { r.taken = true }},
-		"it was set back": {diskLost, func(r *memRegistry, volume uuid.UUID) {
-			seen := r.seen[volume]
-			seen.Step.Number += 3
-			r.seen[volume] = seen
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			registry := newRegistry(oneGroup, "s1")
-			f := startHost(t, registry, nil)
-			f.reaches(serving)
-			f.placed()
-			id := registry.now().Groups["0"].Members[0].VolumeUUID
-			f.stop()
-			before := files(t, f.cfg.Dir)
-			registry.mu.Lock()
-			c.refuse(registry, id)
-			registry.asked = 0
-			registry.mu.Unlock()
-			f.cfg.Wanted.Volume = id
-			f.run()
-			f.reaches(c.state)
-			for asked := 0; asked < 6; {
-				f.reaches(c.state)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		for name, c := range map[string]struct {
+			state  recordv1.ShardState
+			refuse func(r *memRegistry, volume uuid.UUID)
+		}{
+			"another process has its name": {foreign, func(r *memRegistry, _ uuid.UUID) { r.taken = true }},
+			"it was set back": {diskLost, func(r *memRegistry, volume uuid.UUID) {
+				seen := r.seen[volume]
+				seen.Step.Number += 3
+				r.seen[volume] = seen
+			}},
+		} {
+			t.Run(name, func(t *bubble) {
+				registry := newRegistry(oneGroup, "s1")
+				f := startHost(t, registry, nil)
+				f.reaches(serving)
+				f.placed()
+				id := registry.now().Groups["0"].Members[0].VolumeUUID
+				f.stop()
+				before := files(t, &f.cfg)
 				registry.mu.Lock()
-				asked = registry.asked
+				c.refuse(registry, id)
+				registry.asked = 0
 				registry.mu.Unlock()
-			}
-			f.stop()
-			after := files(t, f.cfg.Dir)
-			for name, b := range after {
-				if was, there := before[name]; !there || !bytes.Equal(was, b) {
-					t.Errorf("%s was written", name)
+				f.cfg.Wanted.Volume = id
+				f.run()
+				f.reaches(c.state)
+				for asked := 0; asked < 6; time.Sleep(time.Millisecond) {
+					f.reaches(c.state)
+					registry.mu.Lock()
+					asked = registry.asked
+					registry.mu.Unlock()
 				}
-			}
-			if len(after) != len(before) {
-				t.Errorf("there are %d files, were %d", len(after), len(before))
-			}
-		})
-	}
+				f.stop()
+				after := files(t, &f.cfg)
+				for name, b := range after {
+					if was, there := before[name]; !there || !bytes.Equal(was, b) {
+						t.Errorf("%s was written", name)
+					}
+				}
+				if len(after) != len(before) {
+					t.Errorf("there are %d files, were %d", len(after), len(before))
+				}
+			})
+		}
+	})
 }

@@ -23,36 +23,38 @@ func restless(f *fixture) (awake, looked int) {
 // it is to lead. When it is back, it leads them.
 func TestAShardThatIsDownLetsOthersRest(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 12}, abc)
-	c.settled(abc...)
-	ledAsWanted := func() bool {
-		v := c.registry.now()
-		for name, g := range v.Groups {
-			if g.Leader != v.Targets[name].Shards[0] {
-				return false
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 12}, abc)
+		c.settled(abc...)
+		ledAsWanted := func() bool {
+			v := c.registry.now()
+			for name, g := range v.Groups {
+				if g.Leader != v.Targets[name].Shards[0] {
+					return false
+				}
 			}
+			return true
 		}
-		return true
-	}
-	resting := func() bool {
-		for _, f := range c.shards {
-			if awake, looked := restless(f); awake+looked > 0 {
-				return false
+		resting := func() bool {
+			for _, f := range c.shards {
+				if awake, looked := restless(f); awake+looked > 0 {
+					return false
+				}
 			}
+			return true
 		}
-		return true
-	}
-	c.eventually("the targets lead, and all rest", func() bool { return ledAsWanted() && resting() })
-	c.kill("c")
-	c.put(1, data(1, 100))
-	c.eventually("the others lead what c led, and all rest", func() bool {
-		for _, g := range c.registry.now().Groups {
-			if g.Leader == "c" {
-				return false
+		c.eventually("the targets lead, and all rest", func() bool { return ledAsWanted() && resting() })
+		c.kill("c")
+		c.put(1, data(1, 100))
+		c.eventually("the others lead what c led, and all rest", func() bool {
+			for _, g := range c.registry.now().Groups {
+				if g.Leader == "c" {
+					return false
+				}
 			}
-		}
-		return resting()
+			return resting()
+		})
+		c.restart("c")
+		c.eventually("the targets lead again, and all rest", func() bool { return ledAsWanted() && resting() })
 	})
-	c.restart("c")
-	c.eventually("the targets lead again, and all rest", func() bool { return ledAsWanted() && resting() })
 }

@@ -3,7 +3,6 @@ package shard
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -11,54 +10,48 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // A file system that does not tell its room is broken: writes go elsewhere, as soon as others lead.
 func TestAWriteWithoutKnownRoomIsRefusedForNow(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfs.OS{})
-	f := start(t, newRegistry(oneGroup, "s1"), func(c *Config) { c.FS = faulty }).ready()
-	f.put(1, []byte("there is room"))
-	broken := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSpace }, Err: syscall.EUCLEAN})
-	f.eventually("a put is refused", func() bool {
-		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("is there?")})
-		if err != nil {
-			want(t, err, codes.Unavailable, reason.NoLeader)
-		}
-		return err != nil
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		faulty := vfstest.NewFaulty(vfstest.NewMem())
+		f := start(t, newRegistry(oneGroup, "s1"), func(c *Config) { c.FS = faulty }).ready()
+		f.put(1, []byte("there is room"))
+		broken := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSpace }, Err: syscall.EUCLEAN})
+		f.eventually("a put is refused", func() bool {
+			_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("is there?")})
+			if err != nil {
+				want(t, err, codes.Unavailable, reason.NoLeader)
+			}
+			return err != nil
+		})
+		_, err := f.upload(&recordv1.UploadHeader{Key: key(1)}, []byte("is there?"))
+		want(t, err, codes.Unavailable, reason.NoLeader)
+		broken.Remove()
+		f.eventually("a put is taken", func() bool {
+			_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("there is")})
+			return err == nil
+		})
+		f.holds(1, []byte("there is"))
 	})
-	_, err := f.upload(&recordv1.UploadHeader{Key: key(1)}, []byte("is there?"))
-	want(t, err, codes.Unavailable, reason.NoLeader)
-	broken.Remove()
-	f.eventually("a put is taken", func() bool {
-		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("there is")})
-		return err == nil
-	})
-	f.holds(1, []byte("there is"))
 }
 
 // inTheTrash puts folders of replicas that have left their groups into the trash of a volume, of so many bytes in all.
-func inTheTrash(t *testing.T, dir string, folders int, bytes int64) {
+func inTheTrash(t testing.TB, c *Config, folders int, bytes int64) {
 	t.Helper()
 	for n := range folders {
-		folder := filepath.Join(dir, "trash", fmt.Sprintf("%s-%016x-%d", uuid.New(), n+1, time.Now().Unix()))
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		file, err := os.Create(filepath.Join(folder, "segment-000000000001"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = errors.Join(unix.Fallocate(int(file.Fd()), 0, 0, bytes/int64(folders)), file.Close())
-		if err != nil {
-			t.Fatal(err)
-		}
+		folder := filepath.Join(c.Dir, "trash", fmt.Sprintf("%s-%016x-%d", uuid.New(), n+1, time.Now().Unix()))
+		must(t, c.FS.MkdirAll(folder))
+		file, err := c.FS.Create(filepath.Join(folder, "segment-000000000001"))
+		must(t, err)
+		must(t, errors.Join(file.Allocate(0, bytes/int64(folders)), file.Close()))
 	}
 }
 
@@ -66,9 +59,12 @@ func inTheTrash(t *testing.T, dir string, folders int, bytes int64) {
 // needed.
 func TestNoWriteIsRefusedBesideTrash(t *testing.T) {
 	t.Parallel()
-	dir := smallDisk(t, 128)
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir = dir }).ready()
-	inTheTrash(t, dir, 8, 88<<20)
+	inBubble(t, func(t *bubble) { noWriteIsRefusedBesideTrash(t) })
+}
+
+func noWriteIsRefusedBesideTrash(t testing.TB) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { smallDisk(t, c, 128) }).ready()
+	inTheTrash(t, &f.cfg, 8, 88<<20)
 	there := map[int64][]byte{}
 	for id := range int64(60) {
 		there[id] = data(id, 1_000_000)
@@ -88,9 +84,13 @@ func TestNoWriteIsRefusedBesideTrash(t *testing.T) {
 
 // Nor is what compaction in the background is switched off for.
 func TestTheTrashGoesWhereNothingIsCompacted(t *testing.T) {
-	dir := smallDisk(t, 96)
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Dir, c.Compaction.Off = dir, true }).ready()
-	inTheTrash(t, dir, 4, 60<<20)
+	t.Parallel()
+	inBubble(t, func(t *bubble) { theTrashGoesWhereNothingIsCompacted(t) })
+}
+
+func theTrashGoesWhereNothingIsCompacted(t testing.TB) {
+	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { smallDisk(t, c, 96) }).ready() // compaction is off
+	inTheTrash(t, &f.cfg, 4, 60<<20)
 	for id := range int64(40) {
 		f.put(id, data(id, 1_000_000))
 	}
@@ -99,14 +99,17 @@ func TestTheTrashGoesWhereNothingIsCompacted(t *testing.T) {
 // A group that comes to a volume gets the room that what left it takes.
 func TestAReturningGroupGetsTheRoomOfTheTrash(t *testing.T) {
 	t.Parallel()
+	inBubble(t, func(t *bubble) { aReturningGroupGetsTheRoomOfTheTrash(t) })
+}
+
+func aReturningGroupGetsTheRoomOfTheTrash(t testing.TB) {
 	c := newCluster(t, oneGroup, []string{"a"})
 	c.settled("a")
 	for id := range int64(40) {
 		c.put(id, data(id, 1_000_000))
 	}
-	dir := smallDisk(t, 128)
-	d := c.add("d", func(cfg *Config) { cfg.Dir = dir })
-	inTheTrash(t, dir, 4, 92<<20)
+	d := c.add("d", func(cfg *Config) { smallDisk(t, cfg, 128) })
+	inTheTrash(t, &d.cfg, 4, 92<<20)
 	c.aim("d")
 	c.settled("d")
 	if left := len(trashOf(t, d)); left == 4 {
@@ -121,10 +124,14 @@ func TestAReturningGroupGetsTheRoomOfTheTrash(t *testing.T) {
 // segment is full.
 func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
 	t.Parallel()
-	const volumeMiB = 384 // so much that room never gets short here, which would compact all
-	dir := smallDisk(t, volumeMiB)
+	inBubble(t, func(t *bubble) { onASmallVolumeLessIsSuperseded(t) })
+}
+
+func onASmallVolumeLessIsSuperseded(t testing.TB) {
+	const volumeMiB = 384                                     // so much that room never gets short here, which would compact all
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // segments of 256 MiB, at 64 MiB superseded
-		c.Dir, c.SegmentBytes, c.Compaction = dir, 0, Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}
+		smallDisk(t, c, volumeMiB)
+		c.SegmentBytes, c.Compaction = 0, Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}
 	}).ready()
 	var ids []int64
 	for n := range hash4.Groups {

@@ -61,7 +61,7 @@ func (f *fixture) fill(n, size int) map[int64][]byte {
 }
 
 // same checks that records are just those there, each once.
-func same(t *testing.T, records []*recordv1.Record, there map[int64][]byte) {
+func same(t testing.TB, records []*recordv1.Record, there map[int64][]byte) {
 	t.Helper()
 	seen := map[int64]bool{}
 	for _, r := range records {
@@ -81,205 +81,231 @@ func same(t *testing.T, records []*recordv1.Record, there map[int64][]byte) {
 
 func TestScanAllGroups(t *testing.T) {
 	t.Parallel()
-	residencies(t, func(t *testing.T, f *fixture) {
-		there := f.fill(500, 20_000)
-		records, last, err := f.scan(&recordv1.ScanRequest{}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		same(t, records, there)
-		if records, _, err := f.scan(&recordv1.ScanRequest{Cursor: last}, 0); err != nil || len(records) > 0 {
-			t.Errorf("behind the end: %d records, %v", len(records), err)
-		}
+	inBubble(t, func(t *bubble) {
+		residencies(t, func(t *bubble, f *fixture) {
+			there := f.fill(500, 20_000)
+			records, last, err := f.scan(&recordv1.ScanRequest{}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			same(t, records, there)
+			if records, _, err := f.scan(&recordv1.ScanRequest{Cursor: last}, 0); err != nil || len(records) > 0 {
+				t.Errorf("behind the end: %d records, %v", len(records), err)
+			}
+		})
 	})
 }
 
 func TestScanResumesBehindEveryMessage(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	there := f.fill(300, 30_000)
-	var records []*recordv1.Record
-	in, messages := &recordv1.ScanRequest{}, 0
-	for {
-		got, last, err := f.scan(in, 1)
-		if err != nil {
-			t.Fatal(err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		there := f.fill(300, 30_000)
+		var records []*recordv1.Record
+		in, messages := &recordv1.ScanRequest{}, 0
+		for {
+			got, last, err := f.scan(in, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got) == 0 {
+				break
+			}
+			messages++
+			records = append(records, got...)
+			in = &recordv1.ScanRequest{Cursor: last}
+			// The snapshots of groups that were reached do not see what is written behind them.
+			f.put(records[0].GetKey().GetId(), []byte("later"))
 		}
-		if len(got) == 0 {
-			break
+		same(t, records, there)
+		if messages < 5 {
+			t.Errorf("only %d messages: the test resumes too seldom", messages)
 		}
-		messages++
-		records = append(records, got...)
-		in = &recordv1.ScanRequest{Cursor: last}
-		// The snapshots of groups that were reached do not see what is written behind them.
-		f.put(records[0].GetKey().GetId(), []byte("later"))
-	}
-	same(t, records, there)
-	if messages < 5 {
-		t.Errorf("only %d messages: the test resumes too seldom", messages)
-	}
+	})
 }
 
 func TestScanSplits(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	there := f.fill(400, 30_000)
-	plan, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{SplitBytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(plan.GetSplits()) < 8 {
-		t.Errorf("only %d splits of 12 MB in 4 groups", len(plan.GetSplits()))
-	}
-	f.put(1, []byte("not in the snapshot"))
-	f.delete(2)
-	var records []*recordv1.Record
-	for _, s := range plan.GetSplits() {
-		if len(s.GetAddresses()) != 1 || s.GetAddresses()[0] != f.shard.Addr() {
-			t.Errorf("split %v has addresses %v", s.GetGroup(), s.GetAddresses())
-		}
-		first, _, err := f.scan(&recordv1.ScanRequest{Split: s.GetSplit()}, 0)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		there := f.fill(400, 30_000)
+		plan, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{SplitBytes: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A split can be read again.
-		again, _, err := f.scan(&recordv1.ScanRequest{Split: s.GetSplit(), MetadataOnly: true}, 0)
-		if err != nil || len(again) != len(first) {
-			t.Errorf("again: %d records, %v; first %d", len(again), err, len(first))
+		if len(plan.GetSplits()) < 8 {
+			t.Errorf("only %d splits of 12 MB in 4 groups", len(plan.GetSplits()))
 		}
-		for _, r := range again {
-			if r.Data != nil || r.DataCrc32C != nil {
-				t.Errorf("metadata only gives data")
+		f.put(1, []byte("not in the snapshot"))
+		f.delete(2)
+		var records []*recordv1.Record
+		for _, s := range plan.GetSplits() {
+			if len(s.GetAddresses()) != 1 || s.GetAddresses()[0] != f.shard.Addr() {
+				t.Errorf("split %v has addresses %v", s.GetGroup(), s.GetAddresses())
 			}
+			first, _, err := f.scan(&recordv1.ScanRequest{Split: s.GetSplit()}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A split can be read again.
+			again, _, err := f.scan(&recordv1.ScanRequest{Split: s.GetSplit(), MetadataOnly: true}, 0)
+			if err != nil || len(again) != len(first) {
+				t.Errorf("again: %d records, %v; first %d", len(again), err, len(first))
+			}
+			for _, r := range again {
+				if r.Data != nil || r.DataCrc32C != nil {
+					t.Errorf("metadata only gives data")
+				}
+			}
+			records = append(records, first...)
 		}
-		records = append(records, first...)
-	}
-	same(t, records, there)
+		same(t, records, there)
+	})
 }
 
 func TestScanOneGroup(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	there := f.fill(100, 1000)
-	for id := range there {
-		if hash4.GroupOf(id) != 2 {
-			delete(there, id)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		there := f.fill(100, 1000)
+		for id := range there {
+			if hash4.GroupOf(id) != 2 {
+				delete(there, id)
+			}
 		}
-	}
-	records, _, err := f.scan(&recordv1.ScanRequest{Group: "2"}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	same(t, records, there)
-}
-
-func TestScanGivesLargeRecordsWithoutData(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	d := data(1, 2<<20)
-	if _, err := f.upload(&recordv1.UploadHeader{Key: key(1)}, cut(d, 1<<20)...); err != nil {
-		t.Fatal(err)
-	}
-	f.put(2, nil)
-	records, _, err := f.scan(&recordv1.ScanRequest{}, 0)
-	if err != nil || len(records) != 2 {
-		t.Fatalf("%d records, %v", len(records), err)
-	}
-	for _, r := range records {
-		if r.GetKey().GetId() != 1 {
-			continue
-		}
-		if r.Data != nil || r.DataCrc32C != nil || r.GetSizeBytes() != 2<<20 {
-			t.Errorf("large record: %v", r)
-		}
-		if _, got, err := f.download(&recordv1.DownloadRequest{Key: r.GetKey(), Version: r.GetVersion()}); err != nil || !bytes.Equal(got, d) {
-			t.Errorf("download of it: %d bytes, %v", len(got), err)
-		}
-	}
-}
-
-func TestScanCursorExpires(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	f.fill(200, 30_000)
-	_, last, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{Groups: []string{"1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.shard.Kill()
-	f.again(nil)
-	_, _, err = f.scan(&recordv1.ScanRequest{Cursor: last}, 0)
-	want(t, err, codes.OutOfRange, reason.CursorExpired)
-	_, _, err = f.scan(&recordv1.ScanRequest{Split: plan.GetSplits()[0].GetSplit()}, 0)
-	want(t, err, codes.OutOfRange, reason.CursorExpired)
-}
-
-func TestScanClosesItsOwnSnapshot(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	f.fill(300, 30_000)
-	_, last, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The shard may have sent all of it before the caller broke off: it can come back within the grace.
-	f.shard.calls.ExpireScans(serve.ScanGrace)
-	if _, _, err := f.scan(&recordv1.ScanRequest{Cursor: last}, 0); err != nil {
-		t.Errorf("a scan that was not read to the end: %v", err)
-	}
-	f.shard.calls.ExpireScans(0)
-	_, _, err = f.scan(&recordv1.ScanRequest{Cursor: last}, 0)
-	want(t, err, codes.OutOfRange, reason.CursorExpired)
-}
-
-func TestScanBadInput(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	split := (&cursor.Cursor{Kind: cursor.Split, Group: "0", Scan: [16]byte{1}, Through: 9}).Encode()
-	resume := (&cursor.Cursor{Kind: cursor.Resume, Group: "0", Scan: [16]byte{1}, Through: 9}).Encode()
-	flipped := bytes.Clone(resume)
-	flipped[5] ^= 1
-	for name, in := range map[string]*recordv1.ScanRequest{
-		"group is no number":      {Group: "x"},
-		"group beyond the last":   {Group: "4"},
-		"group is negative":       {Group: "-1"},
-		"group and split":         {Group: "0", Split: split},
-		"split and cursor":        {Split: split, Cursor: resume},
-		"cursor is garbage":       {Cursor: []byte("garbage")},
-		"cursor with flipped bit": {Cursor: flipped},
-		"cursor is a split":       {Cursor: split},
-		"split is a cursor":       {Split: resume},
-		"cursor of another store": {Cursor: (&cursor.Cursor{Kind: cursor.Resume, Group: "quotes", Through: 9}).Encode()},
-		"huge cursor":             {Cursor: make([]byte, 1<<20)},
-	} {
-		_, _, err := f.scan(in, 0)
-		if err == nil {
-			t.Errorf("%s: accepted", name)
-		}
-		want(t, err, codes.InvalidArgument, "")
-	}
-	_, _, err := f.scan(&recordv1.ScanRequest{Cursor: resume}, 0)
-	want(t, err, codes.OutOfRange, reason.CursorExpired)
-	for _, in := range []*recordv1.PlanScanRequest{
-		{SplitBytes: -1}, {SplitBytes: 1<<20 - 1}, {SplitBytes: 1<<40 + 1}, {SplitBytes: math.MinInt64},
-		{Groups: []string{"x"}}, {Groups: []string{"1", "1"}}, {Groups: []string{""}},
-	} {
-		_, err := f.records.PlanScan(f.ctx(), in)
-		want(t, err, codes.InvalidArgument, "")
-	}
-}
-
-func TestScanOfNothing(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), nil).ready()
-	if records, _, err := f.scan(&recordv1.ScanRequest{}, 0); err != nil || len(records) > 0 {
-		t.Errorf("%d records, %v", len(records), err)
-	}
-	for n := range 4 {
-		plan, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{Groups: []string{fmt.Sprint(n)}})
+		records, _, err := f.scan(&recordv1.ScanRequest{Group: "2"}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range plan.GetSplits() {
-			if records, _, err := f.scan(&recordv1.ScanRequest{Split: s.GetSplit()}, 0); err != nil || len(records) > 0 {
-				t.Errorf("%d records, %v", len(records), err)
+		same(t, records, there)
+	})
+}
+
+func TestScanGivesLargeRecordsWithoutData(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		d := data(1, 2<<20)
+		if _, err := f.upload(&recordv1.UploadHeader{Key: key(1)}, cut(d, 1<<20)...); err != nil {
+			t.Fatal(err)
+		}
+		f.put(2, nil)
+		records, _, err := f.scan(&recordv1.ScanRequest{}, 0)
+		if err != nil || len(records) != 2 {
+			t.Fatalf("%d records, %v", len(records), err)
+		}
+		for _, r := range records {
+			if r.GetKey().GetId() != 1 {
+				continue
+			}
+			if r.Data != nil || r.DataCrc32C != nil || r.GetSizeBytes() != 2<<20 {
+				t.Errorf("large record: %v", r)
+			}
+			if _, got, err := f.download(&recordv1.DownloadRequest{Key: r.GetKey(), Version: r.GetVersion()}); err != nil || !bytes.Equal(got, d) {
+				t.Errorf("download of it: %d bytes, %v", len(got), err)
 			}
 		}
-	}
+	})
+}
+
+func TestScanCursorExpires(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		f.fill(200, 30_000)
+		_, last, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{Groups: []string{"1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.shard.Kill()
+		f.again(nil)
+		_, _, err = f.scan(&recordv1.ScanRequest{Cursor: last}, 0)
+		want(t, err, codes.OutOfRange, reason.CursorExpired)
+		_, _, err = f.scan(&recordv1.ScanRequest{Split: plan.GetSplits()[0].GetSplit()}, 0)
+		want(t, err, codes.OutOfRange, reason.CursorExpired)
+	})
+}
+
+func TestScanClosesItsOwnSnapshot(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		f.fill(300, 30_000)
+		_, last, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The shard may have sent all of it before the caller broke off: it can come back within the grace.
+		f.shard.calls.ExpireScans(serve.ScanGrace)
+		if _, _, err := f.scan(&recordv1.ScanRequest{Cursor: last}, 0); err != nil {
+			t.Errorf("a scan that was not read to the end: %v", err)
+		}
+		f.shard.calls.ExpireScans(0)
+		_, _, err = f.scan(&recordv1.ScanRequest{Cursor: last}, 0)
+		want(t, err, codes.OutOfRange, reason.CursorExpired)
+	})
+}
+
+func TestScanBadInput(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		split := (&cursor.Cursor{Kind: cursor.Split, Group: "0", Scan: [16]byte{1}, Through: 9}).Encode()
+		resume := (&cursor.Cursor{Kind: cursor.Resume, Group: "0", Scan: [16]byte{1}, Through: 9}).Encode()
+		flipped := bytes.Clone(resume)
+		flipped[5] ^= 1
+		for name, in := range map[string]*recordv1.ScanRequest{
+			"group is no number":      {Group: "x"},
+			"group beyond the last":   {Group: "4"},
+			"group is negative":       {Group: "-1"},
+			"group and split":         {Group: "0", Split: split},
+			"split and cursor":        {Split: split, Cursor: resume},
+			"cursor is garbage":       {Cursor: []byte("garbage")},
+			"cursor with flipped bit": {Cursor: flipped},
+			"cursor is a split":       {Cursor: split},
+			"split is a cursor":       {Split: resume},
+			"cursor of another store": {Cursor: (&cursor.Cursor{Kind: cursor.Resume, Group: "quotes", Through: 9}).Encode()},
+			"huge cursor":             {Cursor: make([]byte, 1<<20)},
+		} {
+			_, _, err := f.scan(in, 0)
+			if err == nil {
+				t.Errorf("%s: accepted", name)
+			}
+			want(t, err, codes.InvalidArgument, "")
+		}
+		_, _, err := f.scan(&recordv1.ScanRequest{Cursor: resume}, 0)
+		want(t, err, codes.OutOfRange, reason.CursorExpired)
+		for _, in := range []*recordv1.PlanScanRequest{
+			{SplitBytes: -1}, {SplitBytes: 1<<20 - 1}, {SplitBytes: 1<<40 + 1}, {SplitBytes: math.MinInt64},
+			{Groups: []string{"x"}}, {Groups: []string{"1", "1"}}, {Groups: []string{""}},
+		} {
+			_, err := f.records.PlanScan(f.ctx(), in)
+			want(t, err, codes.InvalidArgument, "")
+		}
+	})
+}
+
+func TestScanOfNothing(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), nil).ready()
+		if records, _, err := f.scan(&recordv1.ScanRequest{}, 0); err != nil || len(records) > 0 {
+			t.Errorf("%d records, %v", len(records), err)
+		}
+		for n := range 4 {
+			plan, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{Groups: []string{fmt.Sprint(n)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range plan.GetSplits() {
+				if records, _, err := f.scan(&recordv1.ScanRequest{Split: s.GetSplit()}, 0); err != nil || len(records) > 0 {
+					t.Errorf("%d records, %v", len(records), err)
+				}
+			}
+		}
+	})
 }

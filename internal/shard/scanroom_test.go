@@ -55,9 +55,13 @@ func TestWhichScansAreGivenUp(t *testing.T) {
 // it.
 func TestScansDoNotFillAVolume(t *testing.T) {
 	t.Parallel()
-	dir := smallDisk(t, 96)
+	inBubble(t, func(t *bubble) { scansDoNotFillAVolume(t) })
+}
+
+func scansDoNotFillAVolume(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
-		c.Dir, c.Compaction = dir, Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
+		smallDisk(t, c, 96)
+		c.Compaction = Compaction{Interval: time.Hour, RateBytesPerSecond: -1}
 		c.Limits.SendTimeout = time.Hour // the scan that hangs does not end as a slow reader on a busy machine
 	}).ready()
 	ids := idsOf(hash4, 0, 100)
@@ -102,9 +106,13 @@ func TestScansDoNotFillAVolume(t *testing.T) {
 // What scans keep that nobody reads is bounded also where there is room; a scan that is read goes on.
 func TestScansThatAreCutOffKeepAPartOfTheVolume(t *testing.T) {
 	t.Parallel()
-	dir := smallDisk(t, 256)
+	inBubble(t, func(t *bubble) { scansThatAreCutOffKeepAPartOfTheVolume(t) })
+}
+
+func scansThatAreCutOffKeepAPartOfTheVolume(t testing.TB) {
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
-		c.Dir, c.SegmentBytes = dir, 1<<20
+		smallDisk(t, c, 256)
+		c.SegmentBytes = 1 << 20
 		c.Compaction = Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}
 	}).ready()
 	ids := idsOf(hash4, 0, 100)

@@ -20,6 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
+// The tests of this file are in real time: they have a real etcd, and certificates of real names.
+
 // certificatesOf gives what a process of a store speaks TLS with.
 func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) *certs.Source {
 	t.Helper()

@@ -19,8 +19,9 @@ import (
 // stalled opens scans that nobody reads.
 func (f *fixture) stalled(n int) (streams []recordv1.RecordService_ScanClient) {
 	f.t.Helper()
+	client := f.unreadConn()
 	for range n {
-		stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
+		stream, err := client.Scan(f.ctx(), &recordv1.ScanRequest{})
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -30,7 +31,7 @@ func (f *fixture) stalled(n int) (streams []recordv1.RecordService_ScanClient) {
 }
 
 // stalledShard has 20 records of 500 kB.
-func stalledShard(t *testing.T, answers int64, sendTimeout time.Duration) *fixture {
+func stalledShard(t testing.TB, answers int64, sendTimeout time.Duration) *fixture {
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
 		c.Limits = Limits{BytesInFlightMax: 4 << 20, AnswerBytesMax: answers, SendTimeout: sendTimeout}
 	}).ready()
@@ -42,97 +43,105 @@ func stalledShard(t *testing.T, answers int64, sendTimeout time.Duration) *fixtu
 
 // TestReadersThatDoNotReadKeepNobodyFromWriting, nor from reading a record by Get; streams are refused.
 func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
-	f := stalledShard(t, 4<<20, time.Hour)
-	f.stalled(10)
-	f.eventually("no further scan of such records fits", func() bool { return f.shard.calls.AnswerBytes() >= 3<<20 })
-	f.put(100, data(100, 1000))
-	for f.shard.calls.StreamAnswers().Take(10_000, 0) == nil { // as streams of small messages do
-		continue
-	}
-	f.put(101, data(101, 400_000))
-	f.holds(101, data(101, 400_000))
-	f.put(102, data(102, 1_000_000)) // more than what is left for Gets
-	stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	want(t, err, codes.ResourceExhausted, reason.Overloaded)
-	if retryAfter(err) <= 0 {
-		t.Errorf("%v does not say when to try again", err)
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := stalledShard(t, 4<<20, time.Hour)
+		f.stalled(10)
+		f.eventually("no further scan of such records fits", func() bool { return f.shard.calls.AnswerBytes() >= 3<<20 })
+		f.put(100, data(100, 1000))
+		for f.shard.calls.StreamAnswers().Take(10_000, 0) == nil { // as streams of small messages do
+			continue
+		}
+		f.put(101, data(101, 400_000))
+		f.holds(101, data(101, 400_000))
+		f.put(102, data(102, 1_000_000)) // more than what is left for Gets
+		stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		want(t, err, codes.ResourceExhausted, reason.Overloaded)
+		if retryAfter(err) <= 0 {
+			t.Errorf("%v does not say when to try again", err)
+		}
+	})
 }
 
 func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
-	f := stalledShard(t, 64<<20, 100*time.Millisecond)
-	streams := f.stalled(4)
-	watch, err := f.records.Watch(f.ctx(), &recordv1.WatchRequest{Group: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for id := range int64(20) {
-		f.put(id, data(id, 500_000))
-	}
-	// What the transport has of a stream stays counted: it is there until the caller reads it, or goes. That is one
-	// message, and the rest of another one that is nearly written.
-	f.eventually("what the readers held is given back but for two messages each", func() bool {
-		return f.shard.calls.Calls() == 0 && f.shard.calls.AnswerBytes() <= 2*5*serve.ResultBytes
-	})
-	// One that comes back hears why, and goes on where it was.
-	for _, stream := range streams {
-		given, last := 0, []byte(nil)
-		for err = nil; err == nil; {
-			var out *recordv1.ScanResponse
-			if out, err = stream.Recv(); err == nil {
-				given += len(out.GetRecords())
-				last = out.GetCursor()
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := stalledShard(t, 64<<20, 100*time.Millisecond)
+		streams := f.stalled(4)
+		watch, err := f.records.Watch(f.ctx(), &recordv1.WatchRequest{Group: "0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id := range int64(20) {
+			f.put(id, data(id, 500_000))
+		}
+		// What the transport has of a stream stays counted: it is there until the caller reads it, or goes. That is one
+		// message, and the rest of another one that is nearly written.
+		f.eventually("what the readers held is given back but for two messages each", func() bool {
+			return f.shard.calls.Calls() == 0 && f.shard.calls.AnswerBytes() <= 2*5*serve.ResultBytes
+		})
+		// One that comes back hears why, and goes on where it was.
+		for _, stream := range streams {
+			given, last := 0, []byte(nil)
+			for err = nil; err == nil; {
+				var out *recordv1.ScanResponse
+				if out, err = stream.Recv(); err == nil {
+					given += len(out.GetRecords())
+					last = out.GetCursor()
+				}
 			}
+			want(t, err, codes.Unavailable, reason.SlowReader)
+			err := error(nil)
+			// On a busy machine this reader may be too slow as well.
+			for again := true; again; again = reasonOf(err) == reason.SlowReader {
+				var rest []*recordv1.Record
+				var cursor []byte
+				rest, cursor, err = f.scan(&recordv1.ScanRequest{Cursor: last}, 0)
+				if given += len(rest); cursor != nil {
+					last = cursor
+				}
+			}
+			if err != nil || given != 20 {
+				t.Fatalf("%d records in all: %v", given, err)
+			}
+		}
+		for err = nil; err == nil; {
+			_, err = watch.Recv()
 		}
 		want(t, err, codes.Unavailable, reason.SlowReader)
-		err := error(nil)
-		// On a busy machine this reader may be too slow as well.
-		for again := true; again; again = reasonOf(err) == reason.SlowReader {
-			var rest []*recordv1.Record
-			var cursor []byte
-			rest, cursor, err = f.scan(&recordv1.ScanRequest{Cursor: last}, 0)
-			if given += len(rest); cursor != nil {
-				last = cursor
-			}
-		}
-		if err != nil || given != 20 {
-			t.Fatalf("%d records in all: %v", given, err)
-		}
-	}
-	for err = nil; err == nil; {
-		_, err = watch.Recv()
-	}
-	want(t, err, codes.Unavailable, reason.SlowReader)
-	f.eventually("all is given back", func() bool { return f.shard.calls.AnswerBytes() == 0 })
+		f.eventually("all is given back", func() bool { return f.shard.calls.AnswerBytes() == 0 })
+	})
 }
 
 // All of it takes longer than one message may. Where the machine stood still for longer than that, the reader was as
 // slow as one that is cut off: then both have more time.
 func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
 	t.Parallel()
-	for limit := 2 * time.Second; ; limit *= 2 {
-		f := stalledShard(t, 4<<20, limit)
-		given, began := 0, time.Now()
-		stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
-		for err == nil {
-			var out *recordv1.ScanResponse
-			if out, err = stream.Recv(); err == nil {
-				given += len(out.GetRecords())
-				time.Sleep(limit * 3 / 20) // the pace of the reader, which is what is tested
+	inBubble(t, func(t *bubble) {
+		for limit := 2 * time.Second; ; limit *= 2 {
+			f := stalledShard(t, 4<<20, limit)
+			given, began := 0, time.Now()
+			stream, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{})
+			for err == nil {
+				var out *recordv1.ScanResponse
+				if out, err = stream.Recv(); err == nil {
+					given += len(out.GetRecords())
+					time.Sleep(limit * 3 / 20) // the pace of the reader, which is what is tested
+				}
 			}
+			f.shard.Kill()
+			if reasonOf(err) == reason.SlowReader && limit < time.Minute {
+				continue
+			}
+			if !errors.Is(err, io.EOF) || given != 20 {
+				t.Fatalf("%d records, of which each may take %v, after %v: %v", given, limit, time.Since(began), err)
+			}
+			return
 		}
-		f.shard.Kill()
-		if reasonOf(err) == reason.SlowReader && limit < time.Minute {
-			continue
-		}
-		if !errors.Is(err, io.EOF) || given != 20 {
-			t.Fatalf("%d records, of which each may take %v, after %v: %v", given, limit, time.Since(began), err)
-		}
-		return
-	}
+	})
 }
 
 // TestAStopDoesNotWaitForCallersThatDoNothing: readers that do not read, and one who began an upload and sends nothing,
@@ -140,19 +149,21 @@ func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
 // slower than who does nothing, so that one of some readers has to get through.
 func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	t.Parallel()
-	err := stopsDespiteCallers(t)
-	for tries := 1; err != nil && tries < 6; tries++ {
-		t.Logf("a slow reader was cut off: %v", err)
-		err = stopsDespiteCallers(t)
-	}
-	if err != nil {
-		t.Errorf("each slow reader was cut off: %v", err)
-	}
+	inBubble(t, func(t *bubble) {
+		err := stopsDespiteCallers(t)
+		for tries := 1; err != nil && tries < 6; tries++ {
+			t.Logf("a slow reader was cut off: %v", err)
+			err = stopsDespiteCallers(t)
+		}
+		if err != nil {
+			t.Errorf("each slow reader was cut off: %v", err)
+		}
+	})
 }
 
 // stopsDespiteCallers stops a shard that many callers keep waiting. It gives the error of one who reads a message at a
 // time, with a pause behind each: all of it takes longer than the shard waits for who does nothing, which is 2 s.
-func stopsDespiteCallers(t *testing.T) error {
+func stopsDespiteCallers(t testing.TB) error {
 	t.Helper()
 	f := stalledShard(t, 64<<20, time.Hour)
 	defer f.shard.Kill()

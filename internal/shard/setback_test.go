@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"path/filepath"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -19,11 +19,13 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 
 // backedUp is several shards of one store on an etcd of its own, which can be set back.
+//
+// What follows is in real time, as etcd is a real one; the disks are in memory.
 type backedUp struct {
 	*cluster
 	etcd  *etcdtest.Own
@@ -72,7 +74,7 @@ func (b *backedUp) run(name string) {
 	delete(b.stopped, name)
 	if f == nil {
 		f = &fixture{t: b.t, cfg: Config{
-			Name: name, Dir: b.t.TempDir(), Listen: "127.0.0.1:0", SegmentBytes: 64 << 10, ReserveBytes: 16 << 20,
+			Name: name, Dir: "/volume", FS: vfstest.NewMem(), Listen: "127.0.0.1:0", SegmentBytes: 64 << 10, ReserveBytes: 16 << 20,
 			Compaction: Compaction{Off: true}, ReportInterval: 20 * time.Millisecond, rememberQuiet: b.quiet,
 			Logger: slog.New(slog.NewTextHandler(testWriter{b.t}, &slog.HandlerOptions{Level: slog.LevelWarn})).With("shard", name),
 		}}
@@ -135,11 +137,7 @@ func (b *backedUp) folders(name string) (groups, trash int) {
 	if f == nil {
 		f = b.stopped[name]
 	}
-	there, err := filepath.Glob(filepath.Join(f.cfg.Dir, "groups", "*"))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return len(there), len(trashOf(b.t, f))
+	return len(filesIn(b.t, f.cfg.FS, path.Join(f.cfg.Dir, "groups"))), len(trashOf(b.t, f))
 }
 
 // Groups move after a backup of etcd; then etcd is set back to it. Whoever starts on it, or ran all the time: nothing
@@ -364,9 +362,9 @@ func TestRule9_AVolumeRemembersEtcdThoughNothingConcernsIt(t *testing.T) {
 			b.eventually("the group is read again", func() bool { last, err = b.store.Group(t.Context(), last.Name); return err == nil })
 		}
 	}
-	dir := b.shards["b"].cfg.Dir
+	cfg := b.shards["b"].cfg
 	b.eventually("the volume of b remembers it", func() bool {
-		facts, err := volume.ReadFacts(vfs.OS{}, dir)
+		facts, err := volume.ReadFacts(cfg.FS, cfg.Dir)
 		return err == nil && facts.EtcdRevision >= last.Revision
 	})
 	b.kill("a")

@@ -41,7 +41,10 @@ func TestARingKeepsTheNewest(t *testing.T) {
 
 // TestSlowCallsAreTold: with method, group and outcome, the newest first. Streams and what takes as long as a group is
 // large are not slow.
+//
+// In real time: a call takes no virtual time.
 func TestSlowCallsAreTold(t *testing.T) {
+	t.Parallel()
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.slowCallMin = 1 }).ready()
 	began := time.Now()
 	id := idsOf(hash4, 2, 1)[0]
@@ -80,17 +83,23 @@ func TestSlowCallsAreTold(t *testing.T) {
 
 // TestCallsAndSyncsInTimeAreNotTold.
 func TestCallsAndSyncsInTimeAreNotTold(t *testing.T) {
-	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.slowCallMin, c.slowSyncMin = time.Hour, time.Hour }).ready()
-	f.put(1, data(1, 100))
-	f.get(1)
-	f.stop()
-	if slow := f.shard.Status().Slow; slow.CallsTotal != 0 || slow.SyncsTotal != 0 || len(slow.Calls) != 0 || len(slow.Syncs) != 0 {
-		t.Errorf("%+v", slow)
-	}
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.slowCallMin, c.slowSyncMin = time.Hour, time.Hour }).ready()
+		f.put(1, data(1, 100))
+		f.get(1)
+		f.stop()
+		if slow := f.shard.Status().Slow; slow.CallsTotal != 0 || slow.SyncsTotal != 0 || len(slow.Calls) != 0 || len(slow.Syncs) != 0 {
+			t.Errorf("%+v", slow)
+		}
+	})
 }
 
 // TestSlowSyncsAreTold: with the file and the group that waited for it.
+//
+// In real time: a sync takes no virtual time.
 func TestSlowSyncsAreTold(t *testing.T) {
+	t.Parallel()
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) { c.slowSyncMin = 1 }).ready()
 	began := time.Now()
 	f.put(1, data(1, 100))

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/access"
@@ -54,7 +53,7 @@ func BenchmarkTenants(b *testing.B) {
 				}
 			}
 			f.limited("a-1")
-			conn, err := grpc.NewClient(f.shard.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+			conn, err := connect(&f.cfg, f.shard.Addr(),
 				grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{})))
 			if err != nil {
 				b.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -85,337 +84,333 @@ func teamA(quotas access.Quotas) access.Tenant {
 	return access.Tenant{Name: "team-a", Prefix: "a-", Quotas: quotas}
 }
 
-// sizes of all files below a folder.
-func sizes(t *testing.T, dir string) map[string]int64 {
-	t.Helper()
-	out := map[string]int64{}
-	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil {
-			out[path] = info.Size()
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
 // What is stored stays within its quota however many put at once; refused puts leave nothing on the disk, and other
 // tenants, gets and deletes go on.
 func TestAStoredQuotaHolds(t *testing.T) {
-	const limit, size = 400 << 10, 10 << 10
-	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "a-2", "b-1"), teamA(access.Quotas{StoredBytes: limit})), nil).ready().limited("a-1", "a-2")
-	var wait sync.WaitGroup
-	for w := range 8 {
-		wait.Go(func() {
-			for n := range 20 {
-				group := []string{"a-1", "a-2"}[n%2]
-				switch err := f.putIn(f.ctx(), group, int64(100*w+n), make([]byte, size)); {
-				case err == nil:
-				case retryAfter(err) > 0: // the ledger is not read yet
-				default:
-					isQuota(t, err, access.StoredBytes, limit, false)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		const limit, size = 400 << 10, 10 << 10
+		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "a-2", "b-1"), teamA(access.Quotas{StoredBytes: limit})), nil).ready().limited("a-1", "a-2")
+		var wait sync.WaitGroup
+		for w := range 8 {
+			wait.Go(func() {
+				for n := range 20 {
+					group := []string{"a-1", "a-2"}[n%2]
+					switch err := f.putIn(f.ctx(), group, int64(100*w+n), make([]byte, size)); {
+					case err == nil:
+					case retryAfter(err) > 0: // the ledger is not read yet
+					default:
+						isQuota(t, err, access.StoredBytes, limit, false)
+					}
 				}
-			}
+			})
+		}
+		wait.Wait()
+		more := int64(1_000_000)
+		f.eventually("the quota is used up", func() bool {
+			more++
+			err := f.putIn(f.ctx(), "a-1", more, make([]byte, size))
+			return err != nil && retryAfter(err) == 0
 		})
-	}
-	wait.Wait()
-	more := int64(1_000_000)
-	f.eventually("the quota is used up", func() bool {
-		more++
-		err := f.putIn(f.ctx(), "a-1", more, make([]byte, size))
-		return err != nil && retryAfter(err) == 0
+		held := int64(0)
+		for _, name := range []string{"a-1", "a-2"} {
+			held += f.shard.routes.Load().byName[name].served.Load().log.Stats().StoredBytes
+		}
+		if held > limit+2*size || held < limit-2*size { // what is no record is in the files, too
+			t.Errorf("%d bytes are stored, of %d", held, limit)
+		}
+		before := filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))
+		if len(before) == 0 {
+			t.Fatal("there are no files of groups")
+		}
+		isQuota(t, f.putDecided("a-1", 900_000, make([]byte, size)), access.StoredBytes, limit, false)
+		up, err := f.records.Upload(f.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		big := int64(3 << 20)
+		_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: &recordv1.RecordKey{Group: "a-1", Id: 2_000_000}, SizeBytes: &big}}})
+		_, err = up.CloseAndRecv()
+		isQuota(t, err, access.StoredBytes, limit, false)
+		batch, err := f.records.BatchPut(f.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var results *recordv1.BatchPutResponse
+		var refused error
+		f.eventually("etcd says that there is no room", func() bool {
+			if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
+				{Key: &recordv1.RecordKey{Group: "a-1", Id: 3_000_000}, Data: make([]byte, size)}, {Key: &recordv1.RecordKey{Group: "b-1", Id: 1}, Data: []byte("b")},
+			}}); err != nil {
+				t.Fatal(err)
+			}
+			if results, err = batch.Recv(); err != nil {
+				t.Fatal(err)
+			}
+			refused = status.FromProto(results.GetResults()[0].GetStatus()).Err()
+			return retryAfter(refused) == 0
+		})
+		isQuota(t, refused, access.StoredBytes, limit, false)
+		if results.GetResults()[1].GetPut() == nil {
+			t.Errorf("a put of another tenant in the same message: %v", results.GetResults()[1].GetStatus())
+		}
+		for path, size := range filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups")) {
+			if name := f.shard.routes.Load().byName["b-1"].UUID.String(); size != before[path] && !bytes.Contains([]byte(path), []byte(name)) {
+				t.Errorf("%s had %d bytes before puts that were refused, and has %d", path, before[path], size)
+			}
+		}
+		var id int64
+		for id = 0; ; id++ { // one that is there
+			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1", Id: id}}); err == nil {
+				break
+			} else if status.Code(err) != codes.NotFound {
+				t.Fatal(err)
+			}
+		}
+		for n := id; n < id+800; n++ {
+			if _, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: &recordv1.RecordKey{Group: "a-1", Id: n}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.eventually("what is deleted makes room", func() bool { return f.putIn(f.ctx(), "a-2", 4_000_000, make([]byte, size)) == nil })
 	})
-	held := int64(0)
-	for _, name := range []string{"a-1", "a-2"} {
-		held += f.shard.routes.Load().byName[name].served.Load().log.Stats().StoredBytes
-	}
-	if held > limit+2*size || held < limit-2*size { // what is no record is in the files, too
-		t.Errorf("%d bytes are stored, of %d", held, limit)
-	}
-	before := sizes(t, filepath.Join(f.cfg.Dir, "groups"))
-	if len(before) == 0 {
-		t.Fatal("there are no files of groups")
-	}
-	isQuota(t, f.putDecided("a-1", 900_000, make([]byte, size)), access.StoredBytes, limit, false)
-	up, err := f.records.Upload(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	big := int64(3 << 20)
-	_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: &recordv1.RecordKey{Group: "a-1", Id: 2_000_000}, SizeBytes: &big}}})
-	_, err = up.CloseAndRecv()
-	isQuota(t, err, access.StoredBytes, limit, false)
-	batch, err := f.records.BatchPut(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var results *recordv1.BatchPutResponse
-	var refused error
-	f.eventually("etcd says that there is no room", func() bool {
-		if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
-			{Key: &recordv1.RecordKey{Group: "a-1", Id: 3_000_000}, Data: make([]byte, size)}, {Key: &recordv1.RecordKey{Group: "b-1", Id: 1}, Data: []byte("b")},
-		}}); err != nil {
-			t.Fatal(err)
-		}
-		if results, err = batch.Recv(); err != nil {
-			t.Fatal(err)
-		}
-		refused = status.FromProto(results.GetResults()[0].GetStatus()).Err()
-		return retryAfter(refused) == 0
-	})
-	isQuota(t, refused, access.StoredBytes, limit, false)
-	if results.GetResults()[1].GetPut() == nil {
-		t.Errorf("a put of another tenant in the same message: %v", results.GetResults()[1].GetStatus())
-	}
-	for path, size := range sizes(t, filepath.Join(f.cfg.Dir, "groups")) {
-		if name := f.shard.routes.Load().byName["b-1"].UUID.String(); size != before[path] && !bytes.Contains([]byte(path), []byte(name)) {
-			t.Errorf("%s had %d bytes before puts that were refused, and has %d", path, before[path], size)
-		}
-	}
-	var id int64
-	for id = 0; ; id++ { // one that is there
-		if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1", Id: id}}); err == nil {
-			break
-		} else if status.Code(err) != codes.NotFound {
-			t.Fatal(err)
-		}
-	}
-	for n := id; n < id+800; n++ {
-		if _, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: &recordv1.RecordKey{Group: "a-1", Id: n}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	f.eventually("what is deleted makes room", func() bool { return f.putIn(f.ctx(), "a-2", 4_000_000, make([]byte, size)) == nil })
 }
 
 func TestAQuotaOfRecords(t *testing.T) {
-	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{Records: 3})), nil).ready().limited("a-1")
-	for id := range int64(3) {
-		if err := f.putDecided("a-1", id, []byte("x")); err != nil {
-			t.Fatal(err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{Records: 3})), nil).ready().limited("a-1")
+		for id := range int64(3) {
+			if err := f.putDecided("a-1", id, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	isQuota(t, f.putDecided("a-1", 3, []byte("x")), access.Records, 3, false)
-	if err := f.putDecided("a-1", 1, []byte("another version")); err != nil {
-		t.Errorf("a record that is replaced: %v", err)
-	}
+		isQuota(t, f.putDecided("a-1", 3, []byte("x")), access.Records, 3, false)
+		if err := f.putDecided("a-1", 1, []byte("another version")); err != nil {
+			t.Errorf("a record that is replaced: %v", err)
+		}
+	})
 }
 
 // A rate is refused with when to try again, another tenant's calls go on, and streams wait.
 func TestRatesOfATenant(t *testing.T) {
-	const limit = 50
-	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})), nil).ready().limited("a-1")
-	for _, group := range []string{"a-1", "b-1"} {
-		if err := f.putIn(f.ctx(), group, 1, []byte("x")); err != nil {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		const limit = 50
+		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})), nil).ready().limited("a-1")
+		for _, group := range []string{"a-1", "b-1"} {
+			if err := f.putIn(f.ctx(), group, 1, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		get := func(group string) error { // no disk, however slow, keeps these below the rate
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group, Id: 1}})
+			return err
+		}
+		began, let, refused := time.Now(), 0, 0
+		for refused < limit {
+			err := get("a-1")
+			if err == nil {
+				let++
+				continue
+			}
+			isQuota(t, err, access.CallsPerSecond, limit, true)
+			refused++
+			if err := get("b-1"); err != nil {
+				t.Fatalf("another tenant: %v", err)
+			}
+		}
+		if most := limit*time.Since(began).Seconds()*1.1 + limit/2 + 1; float64(let) > most {
+			t.Errorf("%d calls were let in, and %.0f may be", let, most)
+		}
+		batch, err := f.records.BatchPut(f.ctx())
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	get := func(group string) error { // no disk, however slow, keeps these below the rate
-		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group, Id: 1}})
-		return err
-	}
-	began, let, refused := time.Now(), 0, 0
-	for refused < limit {
-		err := get("a-1")
-		if err == nil {
-			let++
-			continue
+		for n := range int64(5) {
+			if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: &recordv1.RecordKey{Group: "a-1", Id: n}, Data: []byte("x")}}}); err != nil {
+				t.Fatal(err)
+			}
+			out, err := batch.Recv()
+			if err != nil || out.GetResults()[0].GetPut() == nil {
+				t.Fatalf("a message of a stream must wait: %v, %v", out, err)
+			}
 		}
-		isQuota(t, err, access.CallsPerSecond, limit, true)
-		refused++
-		if err := get("b-1"); err != nil {
-			t.Fatalf("another tenant: %v", err)
-		}
-	}
-	if most := limit*time.Since(began).Seconds()*1.1 + limit/2 + 1; float64(let) > most {
-		t.Errorf("%d calls were let in, and %.0f may be", let, most)
-	}
-	batch, err := f.records.BatchPut(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range int64(5) {
-		if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: &recordv1.RecordKey{Group: "a-1", Id: n}, Data: []byte("x")}}}); err != nil {
-			t.Fatal(err)
-		}
-		out, err := batch.Recv()
-		if err != nil || out.GetResults()[0].GetPut() == nil {
-			t.Fatalf("a message of a stream must wait: %v, %v", out, err)
-		}
-	}
+	})
 }
 
 // A call of a tenant that goes on to call is kept until its turn, and ends with the shard.
 func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
-	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: 1})), nil).ready().limited("a-1")
-	tenant := f.shard.routes.Load().byName["a-1"].served.Load().Tenant()
-	for _, group := range []string{"a-1", "b-1"} {
-		if err := f.putIn(f.ctx(), group, 1, []byte("x")); err != nil {
-			t.Fatal(err)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: 1})), nil).ready().limited("a-1")
+		tenant := f.shard.routes.Load().byName["a-1"].served.Load().Tenant()
+		for _, group := range []string{"a-1", "b-1"} {
+			if err := f.putIn(f.ctx(), group, 1, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	get := func(group string) error {
-		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group, Id: 1}})
-		return err
-	}
-	for tenant.Usage().Waited[access.CallsPerSecond] == 0 {
-		if err := get("a-1"); err != nil {
-			isQuota(t, err, access.CallsPerSecond, 1, true)
+		get := func(group string) error {
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group, Id: 1}})
+			return err
 		}
-	}
-	ended := make(chan error, 1)
-	waited := tenant.Usage().Waited[access.CallsPerSecond]
-	go func() {
-		var err error
-		for err == nil || status.Code(err) == codes.ResourceExhausted {
-			err = get("a-1")
+		for tenant.Usage().Waited[access.CallsPerSecond] == 0 {
+			if err := get("a-1"); err != nil {
+				isQuota(t, err, access.CallsPerSecond, 1, true)
+			}
 		}
-		ended <- err
-	}()
-	f.eventually("a call is kept", func() bool { return tenant.Usage().Waited[access.CallsPerSecond] > waited })
-	if err := get("b-1"); err != nil {
-		t.Errorf("a call of another tenant: %v", err)
-	}
-	f.stop()
-	if err := <-ended; status.Code(err) != codes.Unavailable {
-		t.Errorf("a call that is kept while the shard stops ends with %v", err)
-	}
+		ended := make(chan error, 1)
+		waited := tenant.Usage().Waited[access.CallsPerSecond]
+		go func() {
+			var err error
+			for err == nil || status.Code(err) == codes.ResourceExhausted {
+				err = get("a-1")
+			}
+			ended <- err
+		}()
+		f.eventually("a call is kept", func() bool { return tenant.Usage().Waited[access.CallsPerSecond] > waited })
+		if err := get("b-1"); err != nil {
+			t.Errorf("a call of another tenant: %v", err)
+		}
+		f.stop()
+		if err := <-ended; status.Code(err) != codes.Unavailable {
+			t.Errorf("a call that is kept while the shard stops ends with %v", err)
+		}
+	})
 }
 
 // Every call in which data move is counted: Put, Get, Upload, Download, BatchPut, BatchGet, Scan, Watch, ListVersions,
 // PlanScan. Streams wait for their turn where the quota of bytes is used up, and end with the shard.
 func TestEveryCallIsCounted(t *testing.T) {
-	const limit, size = 8 << 20, 64 << 10
-	f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{BytesPerSecond: limit})), nil).ready().limited("a-1")
-	tenant := f.shard.routes.Load().byName["a-1"].served.Load().Tenant()
-	a := func(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Group: "a-1", Id: id} }
-	drain := func(recv func() error) error {
-		for {
-			if err := recv(); err != nil {
-				if errors.Is(err, io.EOF) {
-					return nil
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		const limit, size = 8 << 20, 64 << 10
+		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{BytesPerSecond: limit})), nil).ready().limited("a-1")
+		tenant := f.shard.routes.Load().byName["a-1"].served.Load().Tenant()
+		a := func(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Group: "a-1", Id: id} }
+		drain := func(recv func() error) error {
+			for {
+				if err := recv(); err != nil {
+					if errors.Is(err, io.EOF) {
+						return nil
+					}
+					return err
 				}
-				return err
 			}
 		}
-	}
-	for _, c := range []struct {
-		name  string
-		bytes int64
-		do    func() error
-	}{
-		{"Put", size, func() error { return f.putIn(f.ctx(), "a-1", 1, make([]byte, size)) }},
-		{"Get", size, func() error {
-			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: a(1)})
-			return err
-		}},
-		{"Upload", size, func() error {
-			up, err := f.records.Upload(f.ctx())
-			if err != nil {
+		for _, c := range []struct {
+			name  string
+			bytes int64
+			do    func() error
+		}{
+			{"Put", size, func() error { return f.putIn(f.ctx(), "a-1", 1, make([]byte, size)) }},
+			{"Get", size, func() error {
+				_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: a(1)})
 				return err
-			}
-			_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: a(2)}}})
-			_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: make([]byte, size)}})
-			_, err = up.CloseAndRecv()
-			return err
-		}},
-		{"Download", size, func() error {
-			down, err := f.records.Download(f.ctx(), &recordv1.DownloadRequest{Key: a(2)})
-			if err != nil {
+			}},
+			{"Upload", size, func() error {
+				up, err := f.records.Upload(f.ctx())
+				if err != nil {
+					return err
+				}
+				_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: a(2)}}})
+				_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: make([]byte, size)}})
+				_, err = up.CloseAndRecv()
 				return err
-			}
-			return drain(func() error { _, err := down.Recv(); return err })
-		}},
-		{"BatchPut", size, func() error {
-			batch, err := f.records.BatchPut(f.ctx())
-			if err != nil {
+			}},
+			{"Download", size, func() error {
+				down, err := f.records.Download(f.ctx(), &recordv1.DownloadRequest{Key: a(2)})
+				if err != nil {
+					return err
+				}
+				return drain(func() error { _, err := down.Recv(); return err })
+			}},
+			{"BatchPut", size, func() error {
+				batch, err := f.records.BatchPut(f.ctx())
+				if err != nil {
+					return err
+				}
+				_ = batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: a(3), Data: make([]byte, size)}}})
+				_ = batch.CloseSend()
+				return drain(func() error { _, err := batch.Recv(); return err })
+			}},
+			{"BatchGet", 3 * size, func() error {
+				batch, err := f.records.BatchGet(f.ctx(), &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{{Key: a(1)}, {Key: a(2)}, {Key: a(3)}}})
+				if err != nil {
+					return err
+				}
+				return drain(func() error { _, err := batch.Recv(); return err })
+			}},
+			{"Scan", 3 * size, func() error {
+				scan, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "a-1"})
+				if err != nil {
+					return err
+				}
+				return drain(func() error { _, err := scan.Recv(); return err })
+			}},
+			{"Delete", 0, func() error {
+				_, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: a(3)})
 				return err
-			}
-			_ = batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: a(3), Data: make([]byte, size)}}})
-			_ = batch.CloseSend()
-			return drain(func() error { _, err := batch.Recv(); return err })
-		}},
-		{"BatchGet", 3 * size, func() error {
-			batch, err := f.records.BatchGet(f.ctx(), &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{{Key: a(1)}, {Key: a(2)}, {Key: a(3)}}})
-			if err != nil {
+			}},
+			{"ListVersions", 0, func() error {
+				_, err := f.records.ListVersions(f.ctx(), &recordv1.ListVersionsRequest{Key: a(1)})
 				return err
-			}
-			return drain(func() error { _, err := batch.Recv(); return err })
-		}},
-		{"Scan", 3 * size, func() error {
-			scan, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "a-1"})
-			if err != nil {
+			}},
+			{"PlanScan", 0, func() error {
+				_, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{Groups: []string{"a-1"}})
 				return err
-			}
-			return drain(func() error { _, err := scan.Recv(); return err })
-		}},
-		{"Delete", 0, func() error {
-			_, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: a(3)})
-			return err
-		}},
-		{"ListVersions", 0, func() error {
-			_, err := f.records.ListVersions(f.ctx(), &recordv1.ListVersionsRequest{Key: a(1)})
-			return err
-		}},
-		{"PlanScan", 0, func() error {
-			_, err := f.records.PlanScan(f.ctx(), &recordv1.PlanScanRequest{Groups: []string{"a-1"}})
-			return err
-		}},
-		{"Watch", 2 * size, func() error {
-			ctx, cancel := context.WithCancel(f.ctx())
-			defer cancel()
-			watch, err := f.records.Watch(ctx, &recordv1.WatchRequest{Group: "a-1"})
-			if err != nil {
+			}},
+			{"Watch", 2 * size, func() error {
+				ctx, cancel := context.WithCancel(f.ctx())
+				defer cancel()
+				watch, err := f.records.Watch(ctx, &recordv1.WatchRequest{Group: "a-1"})
+				if err != nil {
+					return err
+				}
+				if _, err := watch.Recv(); err != nil {
+					return err
+				}
+				if err := f.putIn(f.ctx(), "a-1", 4, make([]byte, size)); err != nil {
+					return err
+				}
+				_, err = watch.Recv()
 				return err
+			}},
+		} {
+			before := tenant.Usage()
+			if err := c.do(); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+				continue
 			}
-			if _, err := watch.Recv(); err != nil {
-				return err
+			var now quota.Usage
+			f.eventually(c.name+" has ended", func() bool {
+				now = tenant.Usage()
+				return now.Calls > before.Calls && now.Bytes >= before.Bytes+c.bytes && now.Open == 0
+			})
+			if now.Bytes != before.Bytes+c.bytes {
+				t.Errorf("%s has moved %d bytes, and must have moved %d", c.name, now.Bytes-before.Bytes, c.bytes)
 			}
-			if err := f.putIn(f.ctx(), "a-1", 4, make([]byte, size)); err != nil {
-				return err
-			}
-			_, err = watch.Recv()
-			return err
-		}},
-	} {
-		before := tenant.Usage()
-		if err := c.do(); err != nil {
-			t.Errorf("%s: %v", c.name, err)
-			continue
 		}
-		var now quota.Usage
-		f.eventually(c.name+" has ended", func() bool {
-			now = tenant.Usage()
-			return now.Calls > before.Calls && now.Bytes >= before.Bytes+c.bytes && now.Open == 0
-		})
-		if now.Bytes != before.Bytes+c.bytes {
-			t.Errorf("%s has moved %d bytes, and must have moved %d", c.name, now.Bytes-before.Bytes, c.bytes)
+		// A debt of an hour.
+		tenant.Moved(3600 * limit)
+		scan, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "a-1"})
+		if err == nil {
+			_, err = scan.Recv()
 		}
-	}
-	// A debt of an hour.
-	tenant.Moved(3600 * limit)
-	scan, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "a-1"})
-	if err == nil {
-		_, err = scan.Recv()
-	}
-	isQuota(t, err, access.BytesPerSecond, limit, true)
-	batch, err := f.records.BatchPut(f.ctx())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: a(9), Data: []byte("x")}}}); err != nil {
-		t.Fatal(err)
-	}
-	f.eventually("a message waits", func() bool { return tenant.Usage().Waited[access.BytesPerSecond] > 0 })
-	f.stop()
-	if _, err := batch.Recv(); status.Code(err) != codes.Unavailable {
-		t.Errorf("a stream that waits when the shard stops: %v", err)
-	}
+		isQuota(t, err, access.BytesPerSecond, limit, true)
+		batch, err := f.records.BatchPut(f.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: a(9), Data: []byte("x")}}}); err != nil {
+			t.Fatal(err)
+		}
+		f.eventually("a message waits", func() bool { return tenant.Usage().Waited[access.BytesPerSecond] > 0 })
+		f.stop()
+		if _, err := batch.Recv(); status.Code(err) != codes.Unavailable {
+			t.Errorf("a stream that waits when the shard stops: %v", err)
+		}
+	})
 }
 
 // putAnywhere puts at the shard that leads a group: the error is its answer.
@@ -451,50 +446,53 @@ func (c *cluster) leaderOf(group string) (name string) {
 
 // The quota is that of the tenant, whoever leads its groups.
 func TestAQuotaStaysWhenTheLeadMoves(t *testing.T) {
-	const limit = 300 << 10
-	registry := withTenants(t, newRegistry(named, "a", "a-1", "a-2"), teamA(access.Quotas{StoredBytes: limit}))
-	registry.view.Meta.Copies = 3
-	for _, name := range []string{"a-1", "a-2"} {
-		registry.view.Targets[name] = placement.Target{Group: name, Shards: abc}
-	}
-	c := &cluster{t: t, registry: registry, shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
-	for _, name := range abc {
-		c.add(name, nil)
-	}
-	c.settled(slices.Clone(abc)...)
-	fill := func() (stored int) {
-		for id := int64(0); ; id++ {
-			err := c.putAnywhere("a-1", id, make([]byte, 10<<10))
-			if err != nil && retryAfter(err) == 0 {
-				isQuota(t, err, access.StoredBytes, limit, false)
-				return stored
-			}
-			if err == nil {
-				stored++
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		const limit = 300 << 10
+		registry := withTenants(t, newRegistry(named, "a", "a-1", "a-2"), teamA(access.Quotas{StoredBytes: limit}))
+		registry.view.Meta.Copies = 3
+		for _, name := range []string{"a-1", "a-2"} {
+			registry.view.Targets[name] = placement.Target{Group: name, Shards: abc}
+		}
+		c := &cluster{t: t, registry: registry, shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
+		for _, name := range abc {
+			c.add(name, nil)
+		}
+		c.settled(slices.Clone(abc)...)
+		fill := func() (stored int) {
+			for id := int64(0); ; id++ {
+				err := c.putAnywhere("a-1", id, make([]byte, 10<<10))
+				if err != nil && retryAfter(err) == 0 {
+					isQuota(t, err, access.StoredBytes, limit, false)
+					return stored
+				}
+				if err == nil {
+					stored++
+				}
 			}
 		}
-	}
-	if n := fill(); n == 0 || n > limit/(10<<10) {
-		t.Fatalf("%d records were stored", n)
-	}
-	leader := c.leaderOf("a-1")
-	c.kill(leader)
-	if n := fill(); n > limit/(10<<10) {
-		t.Errorf("%d records were stored beyond a quota that is used up", n)
-	}
-	held := int64(0)
-	for _, name := range []string{"a-1", "a-2"} {
-		held += c.shards[c.leaderOf(name)].shard.routes.Load().byName[name].served.Load().log.Stats().StoredBytes
-	}
-	if held > limit+20<<10 {
-		t.Errorf("%d bytes are stored, of %d", held, limit)
-	}
-	var ledger struct {
-		Shards map[string]struct{ Used struct{ Bytes int64 } }
-	}
-	registry.mu.Lock()
-	defer registry.mu.Unlock()
-	if err := json.Unmarshal(registry.ledgers["team-a"].Value, &ledger); err != nil || len(ledger.Shards) == 0 {
-		t.Errorf("the ledger: %+v, %v", ledger, err)
-	}
+		if n := fill(); n == 0 || n > limit/(10<<10) {
+			t.Fatalf("%d records were stored", n)
+		}
+		leader := c.leaderOf("a-1")
+		c.kill(leader)
+		if n := fill(); n > limit/(10<<10) {
+			t.Errorf("%d records were stored beyond a quota that is used up", n)
+		}
+		held := int64(0)
+		for _, name := range []string{"a-1", "a-2"} {
+			held += c.shards[c.leaderOf(name)].shard.routes.Load().byName[name].served.Load().log.Stats().StoredBytes
+		}
+		if held > limit+20<<10 {
+			t.Errorf("%d bytes are stored, of %d", held, limit)
+		}
+		var ledger struct {
+			Shards map[string]struct{ Used struct{ Bytes int64 } }
+		}
+		registry.mu.Lock()
+		defer registry.mu.Unlock()
+		if err := json.Unmarshal(registry.ledgers["team-a"].Value, &ledger); err != nil || len(ledger.Shards) == 0 {
+			t.Errorf("the ledger: %+v, %v", ledger, err)
+		}
+	})
 }

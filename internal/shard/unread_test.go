@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
@@ -62,7 +61,7 @@ func (f *fixture) quiet(s *sends, n int64) {
 // unreadConn is a connection whose streams take in 64 KiB each of what is not read.
 func (f *fixture) unreadConn() recordv1.RecordServiceClient {
 	f.t.Helper()
-	conn, err := grpc.NewClient(f.shard.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := connect(&f.cfg, f.shard.Addr(),
 		grpc.WithStaticStreamWindowSize(1<<16), grpc.WithStaticConnWindowSize(64<<20), grpc.WithDefaultCallOptions(
 			grpc.MaxCallRecvMsgSize(16<<20), grpc.ForceCodecV2(message.Codec{}))) // gRPC's own holds 1 MiB for a request above 32 KiB
 	if err != nil {
@@ -114,7 +113,9 @@ func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) err
 	return err
 }
 
+// In real time: it counts the heap of the process, where disks in memory are, too.
 func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("short: counts the memory of streams, of which the race detector takes as much again")
 	}

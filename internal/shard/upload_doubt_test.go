@@ -15,7 +15,6 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
-	"sheaf.dev/sheaf/internal/vfs"
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
@@ -23,61 +22,64 @@ import (
 // The caller of an upload goes away while the entry is on its way to the disk: the entry is applied all the same, so
 // its blob has to stay.
 func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
-	faulty := vfstest.NewFaulty(vfs.OS{})
-	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) { c.FS = faulty }).ready()
-	f.put(2, []byte("the group takes writes"))
-	whole := data(1, 3<<20)
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		faulty := vfstest.NewFaulty(vfstest.NewMem())
+		f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) { c.FS = faulty }).ready()
+		f.put(2, []byte("the group takes writes"))
+		whole := data(1, 3<<20)
 
-	ctx, cancel := context.WithCancel(f.ctx())
-	defer cancel()
-	stream, err := f.records.Upload(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	send := func(in *recordv1.UploadRequest) {
-		t.Helper()
-		if err := stream.Send(in); err != nil {
+		ctx, cancel := context.WithCancel(f.ctx())
+		defer cancel()
+		stream, err := f.records.Upload(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}})
-	for _, chunk := range cut(whole, 1<<20) {
-		send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: chunk}})
-	}
-	held, release := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	defer func() { once.Do(func() { close(release) }) }()
-	var first sync.Once
-	slow := faulty.Add(&vfstest.Fault{
-		Match: func(op vfstest.Op) bool {
-			name := path.Base(op.Name)
-			return (op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpSync) && (strings.HasPrefix(name, "segment-") || strings.Contains(name, "journal"))
-		},
-		Effect: vfstest.EffectPass,
-		Before: func(vfstest.Op) {
-			first.Do(func() { close(held) })
-			<-release
-		},
-	})
-	if err := stream.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
-	<-held
-	cancel()
-	f.eventually("the upload was given up", func() bool { return f.shard.calls.Calls() == 0 })
-	if files := f.blobs(); files != 1 {
-		t.Errorf("%d blobs after the outcome became unknown", files)
-	}
-	slow.Remove()
-	once.Do(func() { close(release) })
+		send := func(in *recordv1.UploadRequest) {
+			t.Helper()
+			if err := stream.Send(in); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}})
+		for _, chunk := range cut(whole, 1<<20) {
+			send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: chunk}})
+		}
+		held, release := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		defer func() { once.Do(func() { close(release) }) }()
+		var first sync.Once
+		slow := faulty.Add(&vfstest.Fault{
+			Match: func(op vfstest.Op) bool {
+				name := path.Base(op.Name)
+				return (op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpSync) && (strings.HasPrefix(name, "segment-") || strings.Contains(name, "journal"))
+			},
+			Effect: vfstest.EffectPass,
+			Before: func(vfstest.Op) {
+				first.Do(func() { close(held) })
+				<-release
+			},
+		})
+		if err := stream.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		<-held
+		cancel()
+		f.eventually("the upload was given up", func() bool { return f.shard.calls.Calls() == 0 })
+		if files := f.blobs(); files != 1 {
+			t.Errorf("%d blobs after the outcome became unknown", files)
+		}
+		slow.Remove()
+		once.Do(func() { close(release) })
 
-	f.eventually("the entry is applied", func() bool {
-		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1), MetadataOnly: true})
-		return err == nil
+		f.eventually("the entry is applied", func() bool {
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1), MetadataOnly: true})
+			return err == nil
+		})
+		if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(1)}); err != nil || !bytes.Equal(got, whole) {
+			t.Errorf("download: %d bytes, %v", len(got), err)
+		}
 	})
-	if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(1)}); err != nil || !bytes.Equal(got, whole) {
-		t.Errorf("download: %d bytes, %v", len(got), err)
-	}
 }
 
 func TestWhatSurelyWasNotApplied(t *testing.T) {

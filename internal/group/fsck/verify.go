@@ -8,7 +8,6 @@ import (
 	iofs "io/fs"
 	"path"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +15,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/longlock"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 
@@ -88,7 +88,7 @@ type verifier struct {
 	badReplica bool
 	started    time.Time
 
-	mu       sync.Mutex // guards badBlobs, report.Bytes and report.Damages while workers run
+	mu       longlock.Mutex // guards badBlobs, report.Bytes and report.Damages while workers run
 	badBlobs map[uuid.UUID]bool
 }
 

@@ -14,11 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Volume asks the shard at host:port what its volume holds, over a connection with these credentials. Shards answer in
-// every state.
-func Volume(ctx context.Context, address string, by credentials.TransportCredentials) (v placement.FoundVolume, err error) {
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(by),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))
+// Volume asks the shard at host:port what its volume holds, over a connection with these credentials and options. Shards
+// answer in every state.
+func Volume(ctx context.Context, address string, by credentials.TransportCredentials, more ...grpc.DialOption) (v placement.FoundVolume, err error) {
+	conn, err := grpc.NewClient("passthrough:///"+address, append(more, grpc.WithTransportCredentials(by),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))...)
 	if err != nil {
 		return v, err
 	}

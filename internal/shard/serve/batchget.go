@@ -9,6 +9,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/longlock"
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
@@ -74,7 +75,7 @@ type batchGet struct {
 	asking  sync.Mutex
 	encoded int64 // what an encoded message may take: asked for twice, as one is in the transport and one waits
 
-	send sync.Mutex     // one message at a time; guards all below
+	send longlock.Mutex // one message at a time; guards all below
 	rest []*batchReader // ended, and their last results not sent
 }
 

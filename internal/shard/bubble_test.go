@@ -1,0 +1,77 @@
+package shard
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"sheaf.dev/sheaf/internal/bubbletest"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
+)
+
+// bubble is a test, or a part of one, in the virtual time of testing/synctest. The shards that start starts in it have
+// disks and connections in memory. Tests that are not in one say why.
+type bubble struct {
+	*testing.T
+	network *bubbletest.Net
+	folders *int     // that TempDir gave
+	ends    []func() // of a part: what Cleanup was given
+	part    bool
+}
+
+// inBubble runs a test in a bubble of its own.
+func inBubble(t *testing.T, test func(t *bubble)) {
+	t.Helper()
+	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
+		t.Helper()
+		test(&bubble{T: t, network: network, folders: new(int)})
+	})
+}
+
+// Run runs a part of the test in the same bubble, where there are no subtests. What a part has started ends with it.
+func (b *bubble) Run(name string, do func(t *bubble)) {
+	b.Helper()
+	b.Logf("=== %s", name)
+	part := &bubble{T: b.T, network: b.network, folders: b.folders, part: true}
+	defer func() {
+		for _, end := range slices.Backward(part.ends) {
+			end()
+		}
+	}()
+	do(part)
+}
+
+// Cleanup has a function called at the end of the part, or of the test.
+func (b *bubble) Cleanup(end func()) {
+	if !b.part {
+		b.T.Cleanup(end)
+		return
+	}
+	b.ends = append(b.ends, end)
+}
+
+// TempDir names a folder that nobody has on any disk.
+func (b *bubble) TempDir() string {
+	*b.folders++
+	return fmt.Sprintf("/volume-%d", *b.folders)
+}
+
+// moveInto has a shard run in memory, where the test is in a bubble.
+func moveInto(t testing.TB, cfg *Config) {
+	if b, ok := t.(*bubble); ok {
+		cfg.FS, cfg.Listener, cfg.Dial = vfstest.NewMem(), b.network.Listen, b.network.Dial
+	}
+}
+
+// connect makes a client of a shard with this configuration.
+func connect(cfg *Config, address string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if cfg.Dial != nil {
+		address = bubbletest.Target(address)
+		options = append(options, grpc.WithContextDialer(cfg.Dial))
+	}
+	return grpc.NewClient(address, options...)
+}

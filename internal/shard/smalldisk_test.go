@@ -1,0 +1,63 @@
+package shard
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/vfs/vfstest"
+)
+
+// smallDisk has a shard run on a disk of so many megabytes: in memory in a bubble, else a mounted ext4. What fills disks
+// is left out of short runs: with the race detector it takes minutes, and other tests write, compact and scan at once
+// too.
+func smallDisk(t testing.TB, c *Config, megabytes int64) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("short: fills a disk")
+	}
+	if disk, ok := c.FS.(*vfstest.Mem); ok {
+		disk.SetCapacity(megabytes << 20)
+		return
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	must(t, os.WriteFile(image, nil, 0o600))
+	must(t, os.Truncate(image, megabytes<<20))
+	if out, err := exec.Command("mkfs.ext4", "-q", "-F", "-m", "0", image).CombinedOutput(); err != nil {
+		t.Skipf("mkfs.ext4: %v: %s", err, out)
+	}
+	if out, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
+		t.Skipf("mount: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	c.Dir = dir
+}
+
+// TestSmallRealDisks does on a real ext4, in real time, what other tests do on a disk in memory: what a file system
+// takes for itself, and when it says that it is full, no model knows.
+func TestSmallRealDisks(t *testing.T) {
+	soaktest.Only(t, "log", "it writes gigabytes to disks")
+	for name, test := range map[string]func(t testing.TB){
+		"a full disk makes room of what was overwritten":   aFullDiskMakesRoomOfWhatWasOverwritten,
+		"full disk is refused early":                       fullDiskIsRefusedEarly,
+		"the reserve is not allocated ahead":               theReserveIsNotAllocatedAhead,
+		"no write is refused beside trash":                 noWriteIsRefusedBesideTrash,
+		"the trash goes where nothing is compacted":        theTrashGoesWhereNothingIsCompacted,
+		"a returning group gets the room of the trash":     aReturningGroupGetsTheRoomOfTheTrash,
+		"on a small volume less is superseded":             onASmallVolumeLessIsSuperseded,
+		"scans do not fill a volume":                       scansDoNotFillAVolume,
+		"scans that are cut off keep a part of the volume": scansThatAreCutOffKeepAPartOfTheVolume,
+	} {
+		t.Run(name, func(t *testing.T) { test(t) })
+	}
+}
