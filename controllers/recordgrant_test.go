@@ -41,7 +41,7 @@ func (t *silentTables) Table(ctx context.Context, store *v1alpha1.RecordStore) (
 	return nil, 0, context.DeadlineExceeded
 }
 
-var _ = Describe("The controller of grants", func() {
+var _ = Describe("The controller of grants", needs("managers reach it by its address and it has keys of tokens"), func() {
 	It("compiles them into the table of their store", func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		keys, err := KeysOf()
