@@ -16,6 +16,7 @@ mapfile -t processes < <(grep -E "$PROCESS" <<<"$listed" || true)
 
 flags=(-p 2 -timeout 30m)
 eval "flags+=(${TESTFLAGS-})" # it holds quoted words
+[ -z "${CI-}" ] || flags+=(-count=1) # a gate runs what it says, also where a result is in the cache
 [ -z "${FOCUS-}" ] || flags+=(-run "$FOCUS")
 [ -z "${SKIP-}" ] || flags+=(-skip "^($SKIP)\$")
 summary=(bin/tools/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped)
