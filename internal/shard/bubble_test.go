@@ -3,6 +3,8 @@ package shard
 import (
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -17,9 +19,11 @@ import (
 type bubble struct {
 	*testing.T
 	network *bubbletest.Net
-	folders *int     // that TempDir gave
-	ends    []func() // of a part: what Cleanup was given
+	folders *atomic.Int64 // that TempDir gave
 	part    bool
+
+	mu   sync.Mutex // guards what follows
+	ends []func()   // of a part: what Cleanup was given
 }
 
 // inBubble runs a test in a bubble of its own.
@@ -27,7 +31,7 @@ func inBubble(t *testing.T, test func(t *bubble)) {
 	t.Helper()
 	bubbletest.Run(t, func(t *testing.T, network *bubbletest.Net) {
 		t.Helper()
-		test(&bubble{T: t, network: network, folders: new(int)})
+		test(&bubble{T: t, network: network, folders: new(atomic.Int64)})
 	})
 }
 
@@ -37,26 +41,30 @@ func (b *bubble) Run(name string, do func(t *bubble)) {
 	b.Logf("=== %s", name)
 	part := &bubble{T: b.T, network: b.network, folders: b.folders, part: true}
 	defer func() {
-		for _, end := range slices.Backward(part.ends) {
+		part.mu.Lock()
+		ends := part.ends
+		part.mu.Unlock()
+		for _, end := range slices.Backward(ends) {
 			end()
 		}
 	}()
 	do(part)
 }
 
-// Cleanup has a function called at the end of the part, or of the test.
+// Cleanup has a function called at the end of the part, or of the test. Safe for concurrent use.
 func (b *bubble) Cleanup(end func()) {
 	if !b.part {
 		b.T.Cleanup(end)
 		return
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.ends = append(b.ends, end)
 }
 
 // TempDir names a folder that nobody has on any disk.
 func (b *bubble) TempDir() string {
-	*b.folders++
-	return fmt.Sprintf("/volume-%d", *b.folders)
+	return fmt.Sprintf("/volume-%d", b.folders.Add(1))
 }
 
 // moveInto has a shard run in memory, where the test is in a bubble.
