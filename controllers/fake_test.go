@@ -206,7 +206,7 @@ func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.
 	}
 	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
 	resource, _ := meta.UnsafeGuessKindToResource(gvk)
-	found, err := t.ObjectTracker.List(resource, gvk, options.Namespace)
+	found, err := t.List(resource, gvk, options.Namespace)
 	if err != nil {
 		return err
 	}

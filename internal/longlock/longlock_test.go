@@ -109,8 +109,9 @@ func TestTurnsAreInOrder(t *testing.T) {
 func TestUnlockOfAnUnlockedPanics(t *testing.T) {
 	for name, m := range map[string]*Mutex{"never locked": {}, "unlocked before": func() *Mutex {
 		m := new(Mutex)
-		m.Lock()
-		m.Unlock()
+		if m.TryLock() {
+			m.Unlock()
+		}
 		return m
 	}()} {
 		func() {

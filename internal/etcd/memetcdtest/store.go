@@ -161,7 +161,7 @@ func (t *transaction) set(event *mvccpb.Event, before *mvccpb.KeyValue, after ve
 
 func (t *transaction) put(r *pb.PutRequest) *pb.PutResponse {
 	at := t.revision + 1
-	before := t.store.at(string(r.Key), at)
+	before := t.at(string(r.Key), at)
 	kv := &mvccpb.KeyValue{Key: r.Key, Value: r.Value, Lease: r.Lease, ModRevision: at, CreateRevision: at, Version: 1}
 	if before != nil {
 		kv.CreateRevision, kv.Version = before.CreateRevision, before.Version+1
