@@ -178,7 +178,8 @@ func newFakeObjects(crds string) (*fakeObjects, error) {
 	return t, nil
 }
 
-// read copies an object as it is; controller-runtime's fake makes JSON of it and reads that, which takes most of a spec.
+// read copies an object as it is; controller-runtime's fake makes JSON of it and reads that, which takes most of a
+// spec.
 func (t *fakeObjects) read(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	if _, ok := o.(runtime.Unstructured); ok {
 		return c.Get(ctx, key, o, opts...)

@@ -130,8 +130,8 @@ var _ = Describe("Every field of a pool's spec", func() {
 		}},
 		{"gateway", false, func(store *v1alpha1.RecordStore) { three := int32(3); store.Spec.Gateway.Replicas = &three }},
 	}
-	// One pool for all of them: each leaves the objects as it found them. On a real API server, where each costs ten times
-	// as much, it is every third; a soak has all of them there, too.
+	// One pool for all of them: each leaves the objects as it found them. On a real API server, where each costs ten
+	// times as much, it is every third; a soak has all of them there, too.
 	every := 1
 	if kubetest.Wanted() && !soaktest.Long() {
 		every = 3

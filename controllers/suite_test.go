@@ -34,8 +34,8 @@ var (
 	GinkgoHelper  = ginkgo.GinkgoHelper
 )
 
-// onServer labels specs that a fake API server cannot answer: `make test` leaves them to `make test-api`, which runs all
-// specs on a real one.
+// onServer labels specs that a fake API server cannot answer: `make test` leaves them to `make test-api`, which runs
+// all specs on a real one.
 const onServer = "server"
 
 // needs labels a spec so; why names what the fake lacks.

@@ -27,8 +27,8 @@ var image, operatorImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_OPERATOR_IMAGE
 // nextImage and nextOperatorImage behave as those do and have another digest: what they are upgraded to.
 var nextImage, nextOperatorImage = os.Getenv("E2E_NEXT_IMAGE"), os.Getenv("E2E_NEXT_OPERATOR_IMAGE")
 
-// smoke marks what CI runs, alone on its machine: one scenario for each thing that only kubelets, containers and Helm can
-// show. All of them are in `make soak-kube`, and in `make e2e`.
+// smoke marks what CI runs, alone on its machine: one scenario for each thing that only kubelets, containers and Helm
+// can show. All of them are in `make soak-kube`, and in `make e2e`.
 var smoke = Label("smoke")
 
 func TestE2E(t *testing.T) {
@@ -55,8 +55,8 @@ var _ = SynchronizedAfterSuite(func() {}, func() {
 	}
 })
 
-// What failed, and what passed at its second attempt, is written once more to the file of E2E_FAILURES, for the end of a
-// long log.
+// What failed, and what passed at its second attempt, is written once more to the file of E2E_FAILURES, for the end of
+// a long log.
 var _ = ReportAfterSuite("what failed", func(report Report) {
 	path := os.Getenv("E2E_FAILURES")
 	if path == "" {

@@ -25,8 +25,8 @@ import (
 	"sheaf.dev/sheaf/internal/soaktest"
 )
 
-// Kills of the test below; SHEAF_KILLS sets another number. With killsEnough of them writes are cut off on both sides of
-// their commit, wherever the kills come.
+// Kills of the test below; SHEAF_KILLS sets another number. With killsEnough of them writes are cut off on both sides
+// of their commit, wherever the kills come.
 const (
 	killsOfTest = 20
 	killsOfSoak = 10_000

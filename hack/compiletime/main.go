@@ -1,5 +1,5 @@
-// Compiletime runs a tool of Go's toolchain and notes its processor time, so that a step of CI can tell what it compiled
-// from what it ran: GOFLAGS=-toolexec=bin/tools/compiletime. It appends a line "SECONDS TOOL" to the file that
+// Compiletime runs a tool of Go's toolchain and notes its processor time, so that a step of CI can tell what it
+// compiled from what it ran: GOFLAGS=-toolexec=bin/tools/compiletime. It appends a line "SECONDS TOOL" to the file that
 // SHEAF_COMPILE_TIMES names. The cache of builds is that of builds without it.
 package main
 

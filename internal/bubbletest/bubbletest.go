@@ -98,8 +98,8 @@ func (n *Net) Dial(ctx context.Context, at string) (net.Conn, error) {
 	return &conn{Conn: c}, nil
 }
 
-// conn is a connection. One that was closed here says so in the words of a socket, by which clients tell it from one that
-// the other side refused.
+// conn is a connection. One that was closed here says so in the words of a socket, by which clients tell it from one
+// that the other side refused.
 type conn struct {
 	net.Conn
 	closed atomic.Bool

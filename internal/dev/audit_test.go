@@ -139,8 +139,8 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 			}
 			got[e.Via][line{name(e.Method), e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code, e.Records}]++
 		}
-		// The gateway and the shard that was called directly tell of what the caller asked; the shard behind the gateway of
-		// what it was sent on.
+		// The gateway and the shard that was called directly tell of what the caller asked; the shard behind the
+		// gateway of what it was sent on.
 		for via, times := range map[string]int{"": 2, "gateway": 1} {
 			for _, w := range want {
 				if got[via][w] != times {

@@ -14,8 +14,8 @@ var inBubbles = []string{
 	"internal/placement", "internal/replica", "internal/shard", "internal/sim",
 }
 
-// outside are files of these packages that stand outside of bubbles, and what they need. A file that is new here says in
-// a comment, too, why it cannot be in one.
+// outside are files of these packages that stand outside of bubbles, and what they need. A file that is new here says
+// in a comment, too, why it cannot be in one.
 var outside = map[string]string{
 	"client/tls_test.go":                     "certificates are files, which are read again when they change",
 	"internal/dev/tls_test.go":               "a whole `sheaf dev` on files and sockets, with certificates as files",
@@ -55,8 +55,8 @@ var outside = map[string]string{
 }
 
 var (
-	// realTime waits, and a TempDir is of the machine; within a bubble waiting takes no time, and a folder is of a disk in
-	// memory.
+	// realTime waits, and a TempDir is of the machine; within a bubble waiting takes no time, and a folder is of a disk
+	// in memory.
 	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(|\.TempDir\(`)
 	// realThings are those that no bubble holds.
 	realThings = regexp.MustCompile(`\bnet\.Listen\(|\bnet\.ListenConfig\b|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)

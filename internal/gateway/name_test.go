@@ -83,7 +83,8 @@ func serve(t *testing.T, listener net.Listener) *grpc.Server {
 	return server
 }
 
-// A shard that is restarted on Kubernetes has another address behind its name. No bubble: the names of DNS need sockets.
+// A shard that is restarted on Kubernetes has another address behind its name. No bubble: the names of DNS need
+// sockets.
 func TestShardHasAnotherAddress(t *testing.T) {
 	var n names
 	n.address.Store(&[4]byte{127, 0, 0, 1})

@@ -308,8 +308,8 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 			places = append(places, place{name, at})
 		}
 	}
-	// One bit of each fourth byte, another bit from byte to byte; all of them, half a million loads, in `make soak-log`.
-	// That DecodeFrame notices each bit is shown by the tests of the codec.
+	// One bit of each fourth byte, another bit from byte to byte; all of them, half a million loads, in `make
+	// soak-log`. That DecodeFrame notices each bit is shown by the tests of the codec.
 	step, lossStep := int64(29), int64(31)
 	switch {
 	case soaktest.Long():

@@ -26,7 +26,8 @@ func VerifyNone(t testing.TB, options ...goleak.Option) {
 	}
 }
 
-// VerifyTestMain is goleak.VerifyTestMain, with the exception of VerifyNone: it runs the tests of a package, and ends the process.
+// VerifyTestMain is goleak.VerifyTestMain, with the exception of VerifyNone: it runs the tests of a package, and ends
+// the process.
 func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	code := m.Run()
 	if code == 0 {

@@ -7,9 +7,9 @@ package longlock
 
 import "sync/atomic"
 
-// Mutex excludes as sync.Mutex does; its zero value is unlocked. It is handed from its holder to the one that has waited
-// longest, so that nobody starves behind a holder that locks it again and again. It must not be copied after its first
-// use. A Mutex that a bubble of testing/synctest waits for belongs to that bubble.
+// Mutex excludes as sync.Mutex does; its zero value is unlocked. It is handed from its holder to the one that has
+// waited longest, so that nobody starves behind a holder that locks it again and again. It must not be copied after its
+// first use. A Mutex that a bubble of testing/synctest waits for belongs to that bubble.
 type Mutex struct {
 	wanted atomic.Int32 // its holder and those who wait
 	queue  atomic.Pointer[queue]

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/placementtest"
 )
 
-// The table that every registry passes, also those that stand in for this one. It runs on a real etcd, and on the one in
-// memory that the other tests of this package use: what they build on is the same in both.
+// The table that every registry passes, also those that stand in for this one. It runs on a real etcd, and on the one
+// in memory that the other tests of this package use: what they build on is the same in both.
 func TestRegisterShard(t *testing.T) {
 	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, onEtcd(t)) })
 }

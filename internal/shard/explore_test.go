@@ -25,10 +25,10 @@ import (
 )
 
 // An exploration is a random walk through the life of shards: real shards, with all that they are made of, talk to each
-// other and to their clients over connections in memory; their disks are in memory, too, and lose power. Groups are moved from
-// shard to shard while shards die where they begin, install and remove replicas, stop while they cannot begin one, and
-// uploads are cut off. When everything is whole again, each group has to come to rest, and hold all that was
-// acknowledged. Time is virtual. The dice are those of the seed; the turns of the goroutines are not.
+// other and to their clients over connections in memory; their disks are in memory, too, and lose power. Groups are
+// moved from shard to shard while shards die where they begin, install and remove replicas, stop while they cannot
+// begin one, and uploads are cut off. When everything is whole again, each group has to come to rest, and hold all that
+// was acknowledged. Time is virtual. The dice are those of the seed; the turns of the goroutines are not.
 type exploration struct {
 	seed        uint64
 	copies      int

@@ -40,7 +40,8 @@ func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 		before, all := c.raftIDOn(follower), applied()
 		id := c.registry.now().Groups["0"].UUID
 		replaced := func() bool { now := c.raftIDOn(follower); return now != 0 && now != before }
-		// A leader that was elected meanwhile counts on nothing, and sends again what the replica lacks: then once more.
+		// A leader that was elected meanwhile counts on nothing, and sends again what the replica lacks: then once
+		// more.
 		for end := time.Now().Add(2 * time.Minute); !replaced(); {
 			if time.Now().After(end) {
 				t.Fatal("no leader has counted on what the replica forgot")

@@ -549,8 +549,8 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 					t.Error("it waits for the disk")
 				}
 				answers()
-				// Of what was left, nothing goes on beside other tests. Each stop is as impatient: until one has its answer
-				// in time.
+				// Of what was left, nothing goes on beside other tests. Each stop is as impatient: until one has its
+				// answer in time.
 				for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
 					if ctx.Err() != nil {
 						t.Fatalf("with a disk that answers: %v", err)

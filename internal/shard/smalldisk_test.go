@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
-// smallDisk has a shard run on a disk of so many megabytes: in memory in a bubble, else a mounted ext4. What fills disks
-// is left out of short runs: with the race detector it takes minutes, and other tests write, compact and scan at once
-// too.
+// smallDisk has a shard run on a disk of so many megabytes: in memory in a bubble, else a mounted ext4. What fills
+// disks is left out of short runs: with the race detector it takes minutes, and other tests write, compact and scan at
+// once too.
 func smallDisk(t testing.TB, c *Config, megabytes int64) {
 	t.Helper()
 	if testing.Short() {

@@ -1,15 +1,15 @@
 package sim
 
 const (
-	// pinRounds is how often the pins of a rule are tried before other seeds: a seed gives the faults and the calls, but
-	// the turns of the goroutines differ from run to run.
+	// pinRounds is how often the pins of a rule are tried before other seeds: a seed gives the faults and the calls,
+	// but the turns of the goroutines differ from run to run.
 	pinRounds = 6
 	// seedsMax is far more than any rule takes.
 	seedsMax = 3000
 )
 
-// pins are the seeds that find a rule which is switched off in nearly every run, the cheapest first. As code changes they
-// cease to: TestEveryRuleIsNeeded then says PIN, and TestPins chooses others.
+// pins are the seeds that find a rule which is switched off in nearly every run, the cheapest first. As code changes
+// they cease to: TestEveryRuleIsNeeded then says PIN, and TestPins chooses others.
 var pins = map[string][]uint64{
 	"acknowledged means synced":                                {4, 6, 2},
 	"a promise waits for the sync":                             {69, 13, 14, 70},

@@ -85,9 +85,9 @@ func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	return seeds, only == 0 && n >= 100
 }
 
-// TestSeeds lives through many seeds: those chosen, in a soak 10,000 from a random one on, or as many as SHEAF_SIM_SEEDS
-// says, from SHEAF_SIM_FIRST on. SHEAF_SIM_SEED runs one seed so many times. With SHEAF_SIM_TRACE a violation comes with
-// all that happened before.
+// TestSeeds lives through many seeds: those chosen, in a soak 10,000 from a random one on, or as many as
+// SHEAF_SIM_SEEDS says, from SHEAF_SIM_FIRST on. SHEAF_SIM_SEED runs one seed so many times. With SHEAF_SIM_TRACE a
+// violation comes with all that happened before.
 func TestSeeds(t *testing.T) {
 	list, all := seedsOf(t)
 	var mu sync.Mutex

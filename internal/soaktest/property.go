@@ -18,8 +18,8 @@ const (
 	checksOfSoak = 2000
 )
 
-// Check is rapid.Check by a seed of SHEAF_SEED or of -rapid.seed; without one it is fixed, and in a soak drawn at random.
-// A soak draws more cases, and has the seed in its report. Safe for concurrent use.
+// Check is rapid.Check by a seed of SHEAF_SEED or of -rapid.seed; without one it is fixed, and in a soak drawn at
+// random. A soak draws more cases, and has the seed in its report. Safe for concurrent use.
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	if err := pinned(); err != nil {

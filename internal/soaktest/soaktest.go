@@ -1,5 +1,5 @@
-// Package soaktest decides what a test does beyond `make test`: in a part of `make soak` it lives through more cases, with
-// seeds drawn at random, and its seeds and counts go into the report of that part.
+// Package soaktest decides what a test does beyond `make test`: in a part of `make soak` it lives through more cases,
+// with seeds drawn at random, and its seeds and counts go into the report of that part.
 //
 // In `make test` and in `.ci/run` each seed is fixed, so that a change is never refused for what another change did.
 package soaktest

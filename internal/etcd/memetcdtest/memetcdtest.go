@@ -2,9 +2,9 @@
 // it as they like.
 //
 // What is in memory is the server alone: it speaks etcd's gRPC services KV, Watch and Lease, and the client is
-// go.etcd.io/etcd/client/v3 itself, with its retries, resumed watches, sessions and elections. There is one member, which
-// nobody has to log in to; members and maintenance are not served. The table in etcd's contract_test.go says what both
-// this server and a real one do, and runs on both: whoever depends on more of etcd adds a row there.
+// go.etcd.io/etcd/client/v3 itself, with its retries, resumed watches, sessions and elections. There is one member,
+// which nobody has to log in to; members and maintenance are not served. The table in etcd's contract_test.go says what
+// both this server and a real one do, and runs on both: whoever depends on more of etcd adds a row there.
 //
 //	server := memetcdtest.New(t)
 //	client := server.Client(t)
@@ -188,8 +188,8 @@ func (s *Server) Slow(delay time.Duration) {
 	s.delay = delay
 }
 
-// Intercept has each call go through a function, in place of that of an earlier Intercept; nil: none. It may wait, refuse
-// the call, or have it done and lose the answer. Streams (watches, renewals of leases) do not go through it.
+// Intercept has each call go through a function, in place of that of an earlier Intercept; nil: none. It may wait,
+// refuse the call, or have it done and lose the answer. Streams (watches, renewals of leases) do not go through it.
 func (s *Server) Intercept(hook grpc.UnaryServerInterceptor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Volume asks the shard at host:port what its volume holds, over a connection with these credentials and options. Shards
-// answer in every state.
+// Volume asks the shard at host:port what its volume holds, over a connection with these credentials and options.
+// Shards answer in every state.
 func Volume(ctx context.Context, address string, by credentials.TransportCredentials, more ...grpc.DialOption) (v placement.FoundVolume, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, append(more, grpc.WithTransportCredentials(by),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))...)
