@@ -50,5 +50,5 @@ most=50m
 [ -z "${E2E_LONG-}" ] || most=4h
 # Each scenario has its own namespace and disks, so some run at once, in processes of Ginkgo's own command. Those marked Serial, which
 # break nodes or the operator, follow one by one.
-go run github.com/onsi/ginkgo/v2/ginkgo run --tags e2e --procs "${PROCS:-3}" --timeout "$most" --no-color -v --flake-attempts "${FLAKE_ATTEMPTS:-1}" \
+go run github.com/onsi/ginkgo/v2/ginkgo run --tags e2e --procs "${PROCS:-3}" --timeout "$most" --no-color -v --vet=off --ldflags='-s -w' --flake-attempts "${FLAKE_ATTEMPTS:-1}" \
   ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LABELS:+--label-filter "$LABELS"} ./e2e
