@@ -18,6 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/soaktest"
 )
 
 // unreadSlack is what an unread stream may take beside what is counted: 64 KiB that the caller's own side has received,
@@ -115,10 +116,7 @@ func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) err
 
 // In real time: it counts the heap of the process, where disks in memory are, too.
 func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("short: counts the memory of streams, of which the race detector takes as much again")
-	}
+	soaktest.Only(t, "raft", "it counts the memory of the whole process, of which other tests and the race detector take their part")
 	const (
 		streams = 16
 		blobID  = 1 << 40
