@@ -17,6 +17,7 @@ import (
 )
 
 func TestDevRemembersOverStopAndKill(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for _, residency := range []string{"index", "resident"} {
 		p := startDev(t, dir, "--residency", residency)
@@ -55,6 +56,7 @@ func TestASecondDevIsRefused(t *testing.T) {
 }
 
 func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir, "--shards", "4", "--groups", "8")
 	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
@@ -143,6 +145,7 @@ func TestDevHTTP(t *testing.T) {
 // After a SIGKILL the old registration of a shard lives on in etcd for some seconds. Where another program listens on
 // its address by then, the shard waits until that registration has run out; /readyz and the process say so meanwhile.
 func TestAStartSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir)
 	p.do(t, "x", "put", "1").Want(t, 0)
@@ -198,6 +201,7 @@ func get(t *testing.T, address, path string) string {
 }
 
 func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir, "--shards", "2", "--groups", "4")
 	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
@@ -285,6 +289,7 @@ func TestPortTakenBySomethingElse(t *testing.T) {
 }
 
 func TestDevWithCopies(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	dev := func(flags ...string) outcome {
 		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)}, flags...)...)
@@ -319,6 +324,7 @@ func TestDevWithCopies(t *testing.T) {
 
 // A shard that is new gets its part of the groups by itself.
 func TestDevWithAnotherShard(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir, "--groups", "12", "--shards", "3")
 	for id := range 40 {

@@ -135,6 +135,7 @@ func (p *process) awaitEnd(t *testing.T) {
 
 // A disk that is an older one of this member, or one that a program from before began to fill: etcd itself finds out.
 func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
+	t.Parallel()
 	r := newEtcdTrio(t)
 	r.put(3)
 	if code := r.runs["c"].stop(t); code != 0 {
@@ -164,6 +165,7 @@ func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
 }
 
 func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
+	t.Parallel()
 	r := newEtcdTrio(t)
 	o := r.until(0, "3 of 3 members are well", "members")
 	if lines := strings.Split(o.Stdout, "\n"); len(lines) != 5 || !strings.HasPrefix(lines[0], "NAME") || !strings.Contains(o.Stdout, "leader") {

@@ -38,6 +38,7 @@ const (
 // there byte for byte, nothing else, and a write that was cut off must be there as a whole or not at all; repeated with
 // its request id it must be stored exactly once.
 func TestKillsAtRandomMoments(t *testing.T) {
+	t.Parallel()
 	kills := killsOfTest
 	if s := os.Getenv("SHEAF_KILLS"); s != "" {
 		n, err := strconv.Atoi(s)

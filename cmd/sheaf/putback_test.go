@@ -15,6 +15,7 @@ import (
 // The folder of a shard is put back from an image that was taken while the shard ran, with a real etcd, and at the same
 // address: the shard says so and serves nothing. The right folder is served again.
 func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	a := c.shards["a"]
 	right, id := c.dirs["a"], statusOf(t, a.http).VolumeUUID

@@ -113,6 +113,7 @@ func TestNobodyAnswersIsExitCode1AndSaysWhatToDo(t *testing.T) {
 }
 
 func TestCommandsOnRecords(t *testing.T) {
+	t.Parallel()
 	p := startDev(t, t.TempDir())
 
 	t.Run("put and get at both ends of int64, negative, hexadecimal", func(t *testing.T) {

@@ -114,6 +114,7 @@ func statusOf(t *testing.T, address string) (out struct {
 // etcd is killed and its volume wiped: nothing is made afresh, what is served goes on, and recover placement brings all
 // of it back, also for processes that start anew.
 func TestRecoverPlacement(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.holds("before", false)
 	store := statusOf(t, c.shards["a"].http).StoreUUID
@@ -170,6 +171,7 @@ func TestRecoverPlacement(t *testing.T) {
 
 // Of several copies a majority is enough, and a shard that was not asked takes its place again when it is back.
 func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
+	t.Parallel()
 	c := newClusterOf(t, []string{"a", "b", "c"}, "--copies", "3", "--shards-min", "3")
 	store := statusOf(t, c.shards["a"].http).StoreUUID
 	for _, p := range []*process{c.etcd, c.shards["b"], c.shards["c"]} {
@@ -210,6 +212,7 @@ func (p *process) alive() bool {
 
 // etcd is away for longer than the leases of shards last: no call fails, then or when it is back.
 func TestEtcdAwayForLongerThanLeases(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits for leases")
 	}
@@ -257,6 +260,7 @@ func await(t *testing.T, failed <-chan string, d time.Duration) {
 
 // A second store on the name of one that is there is refused, and changes nothing.
 func TestASecondStoreOnOneNameIsRefused(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	for _, flag := range []string{"--groups=8", "--copies=3", "--routing=named"} {
 		o := sheaf(t, nil, "gateway", "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes", "--create", flag)

@@ -352,6 +352,7 @@ func (r *rotating) goOn() {
 // repeats by itself, no process starts again, and who has a certificate of an authority that was dropped is refused.
 // In `make soak-proc` 100 times, 10 times and 20 times.
 func TestNothingFailsWhileSecretsChange(t *testing.T) {
+	t.Parallel()
 	leaves, authorities, tokens := 2, 1, 1
 	if soaktest.Long() {
 		leaves, authorities, tokens = 100, 10, 20

@@ -35,6 +35,7 @@ func groupBytes(t *testing.T, dir string) (bytes int64) {
 // small segments. The files come back to at most 2.2 times what is live and a segment for each group, and each write of
 // the beginning is still answered as repeated, also by the next process. Two minutes of it in `make soak-proc`.
 func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
+	t.Parallel()
 	const segment, groups = 4 << 20, 2
 	rounds, until := 12, time.Time{}
 	if soaktest.Long() {

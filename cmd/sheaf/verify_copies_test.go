@@ -12,6 +12,7 @@ import (
 // Each of three copies has a bad byte, in another record. Whoever leads, all three are found, and mended from the
 // others.
 func TestGroupVerifyReadsAllCopies(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir, "--copies", "3", "--groups", "1")
 	for id := range strings.FieldsSeq("0 1 2 3") {
