@@ -32,6 +32,7 @@ chaos() { # for half an hour, with all faults
 soak_log() {
   step "tests of the log and the disks below it" suite ./internal/group/... ./internal/journal/... ./internal/volume/... \
     ./internal/vfs/... ./internal/index/... ./internal/powercut/... ./internal/faultdisk/...
+  step "walks under the race detector" make race RACE_SKIP='^$$' PKG=./internal/group
   step "fuzzing, 60 s each decoder" hack/fuzz.sh 60s
 }
 
