@@ -257,7 +257,7 @@ var _ = Describe("What is edited by hand", func() {
 		Expect(service.Spec.Ports[0].Port).NotTo(Equal(int32(9999)))
 	})
 
-	It("is kept where others may choose it: rollout restart, what a cloud needs, labels of tools", func(ctx context.Context) {
+	It("is kept where others may choose it: rollout restart, what a cloud needs, labels of tools", both("it gives a Service what a cloud needs"), func(ctx context.Context) {
 		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Gateway.ServiceType = corev1.ServiceTypeLoadBalancer })
 		p.settle(ctx)
 		key := types.NamespacedName{Namespace: p.Namespace, Name: "quotes-gateway"}
