@@ -151,7 +151,7 @@ var _ = Describe("A DiskSet", func() {
 	var p *diskPlay
 	BeforeEach(func(ctx context.Context) { p = newDiskPlay(ctx) })
 
-	It("makes a class and a volume for each disk, and then writes nothing", func(ctx context.Context) {
+	It("makes a class and a volume for each disk, and then writes nothing", both("what is made of a DiskSet is accepted"), func(ctx context.Context) {
 		p.create(ctx, p.disk("a"), p.disk("b"))
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready", "2 disks, 2 free")
@@ -216,7 +216,7 @@ var _ = Describe("A DiskSet", func() {
 		Expect(p.get(ctx).Status.Disks[0]).To(And(HaveField("State", v1alpha1.DiskReserved), HaveField("Claim", p.Namespace+"/sheaf-bench")))
 	})
 
-	It("keeps volumes with data when it is deleted, and takes them up again", func(ctx context.Context) {
+	It("keeps volumes with data when it is deleted, and takes them up again", both("rights on volumes"), func(ctx context.Context) {
 		p.create(ctx, p.disk("a"), p.disk("b"))
 		p.settle(ctx)
 		claim := p.claim(ctx, p.Namespace, "data-ssd-0-0")

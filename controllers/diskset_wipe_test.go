@@ -195,7 +195,7 @@ var _ = Describe("A released disk", func() {
 	var p *wipePlay
 	BeforeEach(func(ctx context.Context) { p = newWipePlay(ctx) })
 
-	It("is wiped by a Job after two acts, and is free then", func(ctx context.Context) {
+	It("is wiped by a Job after two acts, and is free then", both("the Job is accepted"), func(ctx context.Context) {
 		Expect(p.isIn(ctx, v1alpha1.DiskReleased).Message).To(ContainSubstring("kubectl annotate pv " + p.volume + " sheaf.dev/wipe=true"))
 		token := p.ask(ctx)
 		p.heard("WipeAsked", "all data of claim "+p.Namespace+"/data-ssd-0-0")

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -104,9 +105,14 @@ func another(item any) any {
 	return item
 }
 
-// words that some fields know, beside the one they have.
-var words = []string{"NodePort", "ClusterIP", "UDP", "Always", "Never", "Recreate", "RollingUpdate", "OrderedReady", "Delete", "DoNotSchedule",
-	"ScheduleAnyway", "Default", "RuntimeDefault", "Unconfined", "IfHealthyBudget", "Local", "Cluster", "ClientIP", "File", "HTTPS", "sheaf.dev/other", "1Gi", "77m"}
+// words are families of values: a field that has one of a family may know the others.
+var words = [][]string{
+	{"ClusterIP", "NodePort", "None", "ClientIP"}, {"TCP", "UDP"}, {"HTTP", "HTTPS"}, {"Cluster", "Local"}, {"ClusterFirst", "Default"},
+	{"Always", "Never", "IfNotPresent", "OnRootMismatch"}, {"RollingUpdate", "Recreate", "OnDelete"}, {"OrderedReady", "Parallel"},
+	{"Retain", "Delete"}, {"DoNotSchedule", "ScheduleAnyway"}, {"Honor", "Ignore"}, {"RuntimeDefault", "Unconfined"},
+	{"IfHealthyBudget", "AlwaysAllow"}, {"File", "FallbackToLogsOnError"}, {"Exists", "Equal"}, {"NoSchedule", "NoExecute", "PreferNoSchedule"},
+	{"metadata.name", "metadata.namespace", "status.podIP"},
+}
 
 // others are values that a scalar could have instead.
 func others(path string, value any) (tries [][]jsonOp) {
@@ -120,9 +126,18 @@ func others(path string, value any) (tries [][]jsonOp) {
 		replace(max(0, value-1))
 	case string:
 		replace(value + "x")
-		for _, word := range words {
-			if word != value {
-				replace(word)
+		if _, err := resource.ParseQuantity(value); err == nil {
+			replace("1Gi")
+			replace("77m")
+		}
+		for _, family := range words {
+			if !slices.Contains(family, value) {
+				continue
+			}
+			for _, word := range family {
+				if word != value {
+					replace(word)
+				}
 			}
 		}
 	}

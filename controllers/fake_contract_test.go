@@ -20,7 +20,7 @@ import (
 
 // What the specs rely on, of the fake API server of `make test` and of the real one of `make test-api`: each entry runs
 // on both. Where the two differ in something that a spec needs, it is an entry here first.
-var _ = Describe("What an API server answers", func() {
+var _ = Describe("What an API server answers", both("the fake is held to it"), func() {
 	var ns string
 	BeforeEach(func(ctx context.Context) {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "answers-"}}

@@ -2,7 +2,9 @@ package controllers
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"sync"
 
 	. "github.com/onsi/gomega"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/applyconfigurations"
@@ -66,7 +70,7 @@ func newFake(crds string) (client.WithWatch, error) {
 			return counted(c.Update(ctx, o, opts...))
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			return counted(c.Patch(ctx, o, patch, opts...))
+			return counted(objects.patch(ctx, c, o, patch, opts...))
 		},
 		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
 			return counted(c.Apply(ctx, o, opts...))
@@ -78,7 +82,7 @@ func newFake(crds string) (client.WithWatch, error) {
 			return counted(c.SubResource(sub).Update(ctx, o, opts...))
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
-			return counted(c.SubResource(sub).Patch(ctx, o, patch, opts...))
+			return counted(objects.patchStatus(ctx, c, o, patch, opts...))
 		},
 	}), nil
 }
@@ -222,6 +226,92 @@ func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.
 	})
 	list.SetResourceVersion("1")
 	return meta.SetList(list, all)
+}
+
+// patch reads, patches and updates an object. controller-runtime's fake does that twice, and asks the stack who calls.
+func (t *fakeObjects) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	var options client.PatchOptions
+	options.ApplyOptions(opts)
+	return t.patched(o, patch, func(fresh client.Object) error {
+		return c.Update(ctx, fresh, client.FieldOwner(options.FieldManager))
+	})
+}
+
+// patchStatus is patch for the status, the only subresource here that is patched.
+func (t *fakeObjects) patchStatus(ctx context.Context, c client.Client, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+	var options client.SubResourcePatchOptions
+	options.ApplyOptions(opts)
+	return t.patched(o, patch, func(fresh client.Object) error {
+		return c.Status().Update(ctx, fresh, client.FieldOwner(options.FieldManager))
+	})
+}
+
+// patched makes o what it is when a patch was applied to the live object and updated.
+func (t *fakeObjects) patched(o client.Object, patch client.Patch, update func(client.Object) error) error {
+	data, err := patch.Data(o)
+	if err != nil {
+		return err
+	}
+	for {
+		empty, gvk, err := blank(o)
+		if err != nil {
+			return err
+		}
+		resource, _ := meta.UnsafeGuessKindToResource(gvk)
+		live, err := t.Get(resource, o.GetNamespace(), o.GetName())
+		if err != nil {
+			return err
+		}
+		before, err := json.Marshal(live)
+		if err != nil {
+			return err
+		}
+		after, err := applyPatch(patch.Type(), before, data)
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		fresh := empty.(client.Object)
+		if err := json.Unmarshal(after, fresh); err != nil {
+			return err
+		}
+		version := live.(client.Object).GetResourceVersion()
+		asked := fresh.GetResourceVersion()
+		if asked == "" {
+			fresh.SetResourceVersion(version)
+		}
+		switch err := update(fresh); {
+		case apierrors.IsConflict(err) && (asked == "" || asked == version): // somebody wrote meanwhile, and no version is named
+			continue
+		case err != nil:
+			return err
+		}
+		return assign(fresh, o)
+	}
+}
+
+// assign makes an object what another of its kind is.
+func assign(from, to client.Object) error {
+	if _, ok := to.(runtime.Unstructured); ok {
+		return copyInto(from, to)
+	}
+	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
+	return nil
+}
+
+// applyPatch applies a patch of one of the kinds that are used here.
+func applyPatch(kind types.PatchType, object, patch []byte) ([]byte, error) {
+	switch kind {
+	case types.MergePatchType:
+		return jsonpatch.MergePatch(object, patch)
+	case types.JSONPatchType:
+		ops, err := jsonpatch.DecodePatch(patch)
+		if err != nil {
+			return nil, err
+		}
+		return ops.Apply(object)
+	default:
+		return nil, fmt.Errorf("the fake knows no %s", kind)
+	}
 }
 
 // selected says whether the fields of an object are as a selector asks. The API server knows few fields of each kind;

@@ -32,7 +32,7 @@ var _ = Describe("NetworkPolicies of a store", func() {
 		p.ready(ctx)
 	})
 
-	It("are made, healed, and taken away when the spec says so", func(ctx context.Context) {
+	It("are made, healed, and taken away when the spec says so", both("rights on policies"), func(ctx context.Context) {
 		Expect(p.get(ctx).Spec.NetworkPolicy).To(Equal(v1alpha1.NetworkPolicy{Mode: v1alpha1.NetworkPolicyManaged, DirectClients: v1alpha1.DirectClientsAny}))
 		Expect(names(ctx)).To(Equal([]string{"quotes-etcd"}))
 		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.NetworkPolicy.DirectClients = v1alpha1.DirectClientsLabelled })

@@ -32,7 +32,7 @@ var _ = Describe("A store", func() {
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, into)).To(Succeed())
 	}
 
-	It("gets from an empty namespace to serving", func(ctx context.Context) {
+	It("gets from an empty namespace to serving", both("what is made of a store is accepted"), func(ctx context.Context) {
 		store := p.create(ctx)
 		p.NoKubelet = true
 		_, err := p.reconcile(ctx)
@@ -250,7 +250,7 @@ var _ = Describe("A store", func() {
 		Entry("Delete", v1alpha1.DeletionDelete, 0),
 	)
 
-	It("deletes claims of etcd that have no volume in any case", func(ctx context.Context) {
+	It("deletes claims of etcd that have no volume in any case", both("rights on claims"), func(ctx context.Context) {
 		p.NoBinding = true
 		p.create(ctx)
 		for range 3 {
@@ -301,7 +301,7 @@ var _ = Describe("A store", func() {
 		Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(8)))
 	})
 
-	It("makes the same objects when a field is changed and changed back", func(ctx context.Context) {
+	It("makes the same objects when a field is changed and changed back", both("what each field makes is accepted"), func(ctx context.Context) {
 		p.create(ctx)
 		p.pool(ctx, 1)
 		p.settle(ctx)
@@ -331,7 +331,7 @@ var _ = Describe("A store", func() {
 		}
 	})
 
-	It("grows the claims of etcd, or says why not", func(ctx context.Context) {
+	It("grows the claims of etcd, or says why not", both("rights on claims"), func(ctx context.Context) {
 		p.create(ctx)
 		p.settle(ctx)
 		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Etcd.Managed.Storage.Size = resource.MustParse("2Gi") })

@@ -445,7 +445,7 @@ var _ = Describe("The certificates of a store", func() {
 		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available")
 	})
 
-	It("go with the caller or the shard that they were made for", func(ctx context.Context) {
+	It("go with the caller or the shard that they were made for", both("rights on Secrets"), func(ctx context.Context) {
 		p := newStorePlay(ctx)
 		theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-client-writer-tls"}, Data: map[string][]byte{"password": []byte("x")}}
 		p.create(ctx, withTLS(v1alpha1.TLSRequired), func(s *v1alpha1.RecordStore) { s.Spec.TLS.Clients = []string{"reader", "loader"} })

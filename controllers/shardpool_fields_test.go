@@ -136,7 +136,7 @@ var _ = Describe("Every field of a pool's spec", func() {
 	if kubetest.Wanted() && !soaktest.Long() {
 		every = 3
 	}
-	It("changed and changed back, leaves the same objects, and so does what it takes from the store", func(ctx context.Context) {
+	It("changed and changed back, leaves the same objects, and so does what it takes from the store", both("what each field makes is accepted"), func(ctx context.Context) {
 		for n, field := range fieldsOfPool {
 			if n%every != 0 {
 				continue

@@ -41,7 +41,7 @@ var _ = Describe("Shards", func() {
 		return &s
 	}
 
-	It("come and go with the shards of their pool", func(ctx context.Context) {
+	It("come and go with the shards of their pool", both("a life of Shards"), func(ctx context.Context) {
 		pool := p.pool(ctx, "ssd", 3)
 		p.pool(ctx, "hdd", 1)
 		p.settle(ctx, 0)

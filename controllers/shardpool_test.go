@@ -33,7 +33,7 @@ var _ = Describe("ShardPool", func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) { p = newPoolPlay(ctx) })
 
-	It("makes one set per shard and a service, and then writes nothing", func(ctx context.Context) {
+	It("makes one set per shard and a service, and then writes nothing", both("what is made of a pool is accepted"), func(ctx context.Context) {
 		p.pool(ctx, "ssd", 3)
 		p.settle(ctx, 0)
 		p.ready(ctx, "ssd")
@@ -157,7 +157,7 @@ var _ = Describe("ShardPool", func() {
 		Expect(p.pod(ctx, "ssd-0").Annotations).To(HaveKeyWithValue(workload.AnnotationVolume, "uuid-new"))
 	})
 
-	It("scales up with the lowest numbers, and down to those that hold groups", func(ctx context.Context) {
+	It("scales up with the lowest numbers, and down to those that hold groups", both("a life of a pool"), func(ctx context.Context) {
 		p.pool(ctx, "ssd", 1)
 		p.settle(ctx, 0)
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 3 })
@@ -238,7 +238,7 @@ var _ = Describe("ShardPool", func() {
 	})
 
 	Describe("volumes", func() {
-		It("grow in a class that allows it, around their pods", func(ctx context.Context) {
+		It("grow in a class that allows it, around their pods", both("sets are made anew around their pods"), func(ctx context.Context) {
 			p.pool(ctx, "ssd", 2)
 			p.settle(ctx, 0)
 			uids := p.uids(ctx)
@@ -349,7 +349,7 @@ var _ = Describe("ShardPool", func() {
 		}
 		remove := func(ctx context.Context, o client.Object) { Expect(api.Delete(ctx, o)).To(Succeed()) }
 
-		It("is refused while the store lives and needs its groups", func(ctx context.Context) {
+		It("is refused while the store lives and needs its groups", both("what a finalizer keeps"), func(ctx context.Context) {
 			p.says("ssd-0", holding(3))
 			p.pool(ctx, "ssd", 1)
 			p.settle(ctx, 0)
@@ -400,7 +400,7 @@ var _ = Describe("ShardPool", func() {
 			Expect(left.Items[0].Name).To(Equal("data-ssd-0-0"))
 		})
 
-		It("deletes claims where the store says so, even when the store is gone first", func(ctx context.Context) {
+		It("deletes claims where the store says so, even when the store is gone first", both("rights on claims"), func(ctx context.Context) {
 			p.changeStore(ctx, func(store *v1alpha1.RecordStore) { store.Spec.DeletionPolicy = v1alpha1.DeletionDelete })
 			p.says("ssd-0", holding(3))
 			p.pool(ctx, "ssd", 2)

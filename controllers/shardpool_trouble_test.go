@@ -92,7 +92,7 @@ func always() int { return 1 }
 // mostRounds is more than any part of a story takes, where each operator dies after its first write.
 const mostRounds = 300
 
-// aliveUntil gives the deaths that a story of so many writes is tried with: always, and once after each third write. On
+// aliveUntil gives the deaths that a story of so many writes is tried with: always, and once after each fifth write. On
 // a real API server, where a life costs ten times as much, it is once after a quarter, a half and three quarters of the
 // writes; in a soak once after every one.
 func aliveUntil(writes int) map[string]deaths {
@@ -108,7 +108,7 @@ func aliveUntil(writes int) map[string]deaths {
 			after(max(1, writes*quarter/4))
 		}
 	default:
-		for at := 1; at <= writes; at += 3 {
+		for at := 1; at <= writes; at += 5 {
 			after(at)
 		}
 	}

@@ -44,7 +44,7 @@ var _ = Describe("An update", func() {
 		}
 	})
 
-	It("restarts one shard of the store at a time, and waits until it has loaded", func(ctx context.Context) {
+	It("restarts one shard of the store at a time, and waits until it has loaded", both("a life of an update"), func(ctx context.Context) {
 		for _, shard := range []string{"a-0", "a-1", "b-0"} {
 			p.says(shard, func(r *fleet.ShardReport) {
 				if p.started[shard] > 1 {

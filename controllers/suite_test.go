@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -34,12 +35,19 @@ var (
 	GinkgoHelper  = ginkgo.GinkgoHelper
 )
 
-// onServer labels specs that a fake API server cannot answer: `make test` leaves them to `make test-api`, which runs
-// all specs on a real one.
-const onServer = "server"
+// onServer labels specs that a fake API server cannot answer: `make test` leaves them to `make test-api`. onBoth labels
+// those that run on the fake, and in `make test-api` all the same. All specs run on a real API server in
+// `make test-api-all` and in `make soak-kube`.
+const (
+	onServer = "server"
+	onBoth   = "both"
+)
 
-// needs labels a spec so; why names what the fake lacks.
+// needs labels a spec as onServer; why names what the fake lacks.
 func needs(why string) ginkgo.Labels { return ginkgo.Label(onServer, why) }
+
+// both labels a spec as onBoth; why names what only the real API server can say of it.
+func both(why string) ginkgo.Labels { return ginkgo.Label(onBoth, why) }
 
 // A real API server and etcd, or a fake (fake_test.go); tests play everything else of Kubernetes. Each test has a
 // namespace of its own.
@@ -60,14 +68,22 @@ var noteFlakes func(report *ginkgo.Report)
 var _ = ginkgo.ReportAfterSuite("flakes", func(report ginkgo.Report) { noteFlakes(&report) })
 
 func TestControllers(t *testing.T) {
+	debug.SetGCPercent(300) // memory is not short, and a fifth of a run on the fake collects it
 	suite, reporter := ginkgo.GinkgoConfiguration()
-	if !kubetest.Wanted() {
+	if words := os.Getenv(kubetest.FocusVariable); words != "" {
+		suite.FocusStrings = append(suite.FocusStrings, words)
+	}
+	chosen := len(suite.FocusStrings) > 0 || suite.LabelFilter != ""
+	allRights = kubetest.Wanted() && !chosen
+	switch {
+	case !kubetest.Wanted():
 		suite.LabelFilter = "!" + onServer
 		stats := ginkgo.PreviewSpecs("controllers", suite).PreRunStats
 		t.Logf("%d of %d specs run, on a fake; the others are of make test-api: they need a real API server", stats.SpecsThatWillRun, stats.TotalSpecs)
-	}
-	if words := os.Getenv(kubetest.FocusVariable); words != "" {
-		suite.FocusStrings = append(suite.FocusStrings, words)
+	case !chosen && !kubetest.All() && !soaktest.Long():
+		suite.LabelFilter = onServer + " || " + onBoth
+		stats := ginkgo.PreviewSpecs("controllers", suite).PreRunStats
+		t.Logf("%d of %d specs run, on a real API server; the others run on a fake in make test, and here in make test-api-all", stats.SpecsThatWillRun, stats.TotalSpecs)
 	}
 	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // of the order of specs
 	if !soaktest.Long() {
@@ -93,7 +109,7 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 	if !kubetest.Wanted() {
 		api, err = newFake(filepath.Join("..", "config", "crd", "bases"))
 		Expect(err).NotTo(HaveOccurred())
-		operatorClient, acting = api, api
+		actOnFake()
 		return
 	}
 	env, err = kubetest.Start(filepath.Join("..", "config", "crd", "bases"))

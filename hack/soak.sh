@@ -53,7 +53,7 @@ soak_proc() {
 }
 
 soak_kube() {
-  export SHEAF_API=required
+  export SHEAF_API=all
   step "tests of the operator" suite ./controllers/... ./api/... ./internal/workload/... ./internal/operator/...
   step "make e2e" env E2E_LONG="${E2E_LONG:-10}" make e2e
   step "make scale-test" make scale-test SHARDS=1000

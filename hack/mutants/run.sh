@@ -59,15 +59,19 @@ compile() {
 # run BINARY NAME LOG: runs the mutant's test in the folder of its package. 0: passed, 1: failed, 2: no test ran or one
 # was skipped, 3: it hung.
 run() {
-  local soak='' args=() code=0 limit test package
+  local soak='' api='' args=() code=0 limit test package
   test=$(header "$2" Test) package=$(header "$2" Package) limit=$(header "$2" Timeout)
   limit=${limit:-300}
-  case $(header "$2" Lane) in soak-*) soak=1 ;; esac
+  case $(header "$2" Lane) in
+  test-api) api=required ;;
+  soak-kube) soak=1 api=all ;;
+  soak-*) soak=1 ;;
+  esac
   if [ "$(header "$2" Lane)" = race ]; then args=(-test.short); fi
   eval "args+=($(header "$2" Args))"
   (
     cd "$tree/$package"
-    SHEAF_SOAK=$soak timeout -k 10 $((limit + 60)) "$1" -test.v -test.count=1 -test.timeout "${limit}s" \
+    SHEAF_SOAK=$soak SHEAF_API=$api timeout -k 10 $((limit + 60)) "$1" -test.v -test.count=1 -test.timeout "${limit}s" \
       -test.run "$test" "${args[@]}"
   ) >"$3" 2>&1 || code=$?
   if [ "$code" -ge 124 ] || grep -q '^panic: test timed out after' "$3"; then return 3; fi

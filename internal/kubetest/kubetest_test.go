@@ -60,7 +60,7 @@ func TestOnlySkipsOutsideOfTestAPI(t *testing.T) {
 	if ran("") || ran("1") {
 		t.Error("a test that needs an API server ran where none is asked for")
 	}
-	if !ran(Required) {
+	if !ran(Required) || !ran(Everything) {
 		t.Error("make test-api skips a test that needs an API server")
 	}
 }
