@@ -57,6 +57,9 @@ func isJournal(op vfstest.Op) bool { return strings.HasPrefix(path.Base(op.Name)
 // power cut, and its disk fails.
 func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: one fault after another, each with a start")
+	}
 	inBubble(t, func(t *bubble) {
 		const block = 4096
 		reads := func(from, to int64) func(op vfstest.Op) bool {

@@ -98,6 +98,9 @@ func TestScanAllGroups(t *testing.T) {
 
 func TestScanResumesBehindEveryMessage(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: one scan after another")
+	}
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		there := f.fill(300, 30_000)
