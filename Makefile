@@ -253,13 +253,14 @@ bin/protodeps: hack/protodeps/main.go hack/protodeps/go.mod
 .PHONY: tools
 tools: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOOLS)/golangci-lint $(TOOLS)/gotestsum $(TOOLS)/grpcurl ## Build all tools.
 
-# A tool is rebuilt when its version changes: the stamp's name holds the version.
+# A tool is rebuilt when its version changes: the stamp's name holds the version. `go run` keeps what it links in the
+# build cache, so that a fresh clone copies; `go install` would link again.
 define tool
 $(TOOLS)/$(1): $(TOOLS)/.$(1)-$(3)
 	@touch $$@
 $(TOOLS)/.$(1)-$(3):
 	@mkdir -p $(TOOLS) && rm -f $(TOOLS)/.$(1)-*
-	GOBIN=$(CURDIR)/$(TOOLS) hack/ticks.sh 'building $(TOOLS)/$(1)' go install $(2)@$(3)
+	hack/ticks.sh 'building $(TOOLS)/$(1)' go run -exec 'cp --remove-destination' $(2)@$(3) $(CURDIR)/$(TOOLS)/$(1)
 	@touch $$@
 endef
 $(eval $(call tool,buf,github.com/bufbuild/buf/cmd/buf,$(BUF_VERSION)))
@@ -284,8 +285,8 @@ envtest-assets: ## Build kube-apiserver, etcd and kubectl into bin/kube, for env
 	hack/kube/build.sh etcd kubectl kube-apiserver
 
 .PHONY: kube-tools
-kube-tools: envtest-assets $(TOOLS)/helm ## Build all that a cluster needs into bin/kube, and Helm.
-	hack/kube/build.sh pause probe slowdisk coredns kube-proxy kube-scheduler kube-controller-manager kubelet
+kube-tools: $(TOOLS)/helm ## Build all that a cluster needs into bin/kube, and Helm.
+	hack/kube/build.sh etcd kubectl kube-apiserver pause probe slowdisk coredns kube-proxy kube-scheduler kube-controller-manager kubelet
 
 # NODES of the test cluster.
 NODES ?= 3
