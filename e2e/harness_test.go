@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client"
 )
 
 // root of the repository; the suite runs in its folder.
@@ -112,15 +112,6 @@ func apply(yaml string) {
 func cluster(args ...string) string {
 	GinkgoHelper()
 	return strings.TrimSpace(must(3*time.Minute, "", "cluster", args...))
-}
-
-// get reads an object as JSON; the error is for use in Eventually.
-func get(into any, args ...string) error {
-	o := try(30*time.Second, "", "kubectl", append([]string{"get", "-o", "json"}, args...)...)
-	if o.err != nil {
-		return fmt.Errorf("%v", o)
-	}
-	return json.Unmarshal([]byte(o.out), into)
 }
 
 // space is a namespace of a scenario with Pod Security "restricted", and what it made.
@@ -277,7 +268,11 @@ func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
 // awaitStore waits until a store is Ready.
 func (s *space) awaitStore(name string, timeout time.Duration) {
 	GinkgoHelper()
-	must(timeout+time.Minute, "", "kubectl", "wait", "-n", s.name, "--for=condition=Ready", "recordstore/"+name, "--timeout="+timeout.String())
+	Eventually(func(g Gomega) {
+		store, err := s.store(name)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(condition(store.Status.Conditions, v1alpha1.ConditionReady)).To(HaveField("Status", metav1.ConditionTrue), "%+v", store.Status)
+	}).WithTimeout(timeout).Should(Succeed())
 }
 
 // awaitCondition waits until a condition of a pool has a status and a message with all the words.
@@ -292,7 +287,7 @@ func (s *space) awaitCondition(pool, kind, status string, timeout time.Duration,
 		for _, w := range words {
 			g.Expect(c.Message).To(ContainSubstring(w))
 		}
-	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	}).WithTimeout(timeout).Should(Succeed())
 }
 
 // awaitShard waits until a shard has a state.
@@ -308,7 +303,7 @@ func (s *space) awaitShard(pool string, number int32, state v1alpha1.ShardState,
 			}
 		}
 		g.Expect(found.State).To(Equal(state), "%+v", found)
-	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	}).WithTimeout(timeout).Should(Succeed())
 	return found
 }
 
@@ -417,15 +412,20 @@ func (s *space) awaitNewPod(name, uid string, timeout time.Duration) {
 // putAll stores records 1 to n, and getAll reads them back.
 func (s *space) putAll(n int) {
 	GinkgoHelper()
+	store := s.goClient()
 	for id := range n {
-		s.put("q", id+1, fmt.Sprint("record ", id+1))
+		_, err := store.Put(context.Background(), client.Key{ID: int64(id + 1)}, fmt.Append(nil, "record ", id+1), nil)
+		Expect(err).NotTo(HaveOccurred())
 	}
 }
 
 func (s *space) getAll(n int) {
 	GinkgoHelper()
+	store := s.goClient()
 	for id := range n {
-		Expect(s.get("q", id+1)).To(Equal(fmt.Sprint("record ", id+1)))
+		record, err := store.Get(context.Background(), client.Key{ID: int64(id + 1)}, nil)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(record.Data)).To(Equal(fmt.Sprint("record ", id+1)))
 	}
 }
 
