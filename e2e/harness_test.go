@@ -133,6 +133,8 @@ func newSpace(name string) *space {
 
 func (s *space) makeNamespace() {
 	GinkgoHelper()
+	// One of an earlier attempt may still be going.
+	Eventually(func() error { return get(&struct{}{}, "namespace", s.name) }).WithTimeout(4*time.Minute).Should(MatchError(ContainSubstring("404")), "namespace %s is still there", s.name)
 	apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Namespace
@@ -149,11 +151,11 @@ func (s *space) remove() {
 	if CurrentSpecReport().Failed() {
 		s.dump()
 	}
-	s.empty()
-	kubectl("delete", "namespace", s.name, "--ignore-not-found", "--wait=true", "--timeout=4m")
-	for _, set := range s.sets {
-		kubectl("delete", "diskset", set, "--ignore-not-found", "--wait=true", "--timeout=2m")
-		kubectl("delete", "pv", "-l", "sheaf.dev/diskset="+set, "--wait=true", "--timeout=2m")
+	// An empty namespace holds nothing up, and takes five seconds at least.
+	kubectl("delete", "namespace", s.name, "--ignore-not-found", fmt.Sprintf("--wait=%v", !s.empty()), "--timeout=4m")
+	if len(s.sets) > 0 {
+		kubectl(append([]string{"delete", "disksets", "--ignore-not-found", "--wait=true", "--timeout=2m"}, s.sets...)...)
+		kubectl("delete", "pv", "-l", "sheaf.dev/diskset in ("+strings.Join(s.sets, ",")+")", "--wait=true", "--timeout=2m")
 	}
 	for _, disk := range s.disks {
 		cluster("disk", "rm", disk[0], disk[1])
@@ -177,11 +179,12 @@ func (s *space) letPods(set string) {
 }
 
 // empty ends the pods and takes away what has finalizers: a namespace that still has such things when it is deleted is
-// looked at again only half a minute later.
-func (s *space) empty() {
+// looked at again only half a minute later. It tells whether no pod, claim or object of ours is left.
+func (s *space) empty() bool {
 	if s.holdPods().err != nil {
-		return // the scenario has deleted the namespace
+		return false // the scenario has deleted the namespace
 	}
+	gone := true
 	for _, args := range [][]string{
 		{"recordstores,shardpools", "--wait=false"},
 		{"pods", "--grace-period=1", "--timeout=90s"},
@@ -189,8 +192,10 @@ func (s *space) empty() {
 	} {
 		if o := try(2*time.Minute, "", "kubectl", append([]string{"delete", "--all", "-n", s.name, "--ignore-not-found"}, args...)...); o.err != nil {
 			GinkgoWriter.Println(o) // the namespace takes the rest along, or says why not
+			gone = false
 		}
 	}
+	return gone
 }
 
 // dump prints what a person would look at after a failure.
