@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -54,6 +55,12 @@ type alertWatch struct {
 	failure error             // guarded by mutex
 }
 
+// scrapeCaller does not wait long for connections: the kernel of this machine makes them, whatever else it has to do, but
+// for those to a node that is away, which would hold each scrape up.
+func scrapeCaller() http.Client {
+	return http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: minute}).DialContext}}
+}
+
 // watchAlerts follows the alerts for the store q until the scenario ends. This machine has to reach pods by their
 // addresses.
 func (s *space) watchAlerts() *alertWatch {
@@ -67,7 +74,7 @@ func (s *space) watchAlerts() *alertWatch {
 	out, err := cmd.StdoutPipe()
 	Expect(err).NotTo(HaveOccurred())
 	Expect(cmd.Start()).To(Succeed(), "hack/e2e.sh builds alerts-watch")
-	a := &alertWatch{space: s, caller: http.Client{Timeout: 5 * time.Second}, states: map[string]string{}}
+	a := &alertWatch{space: s, caller: scrapeCaller(), states: map[string]string{}}
 	var done sync.WaitGroup
 	done.Go(func() {
 		if err := a.follow(ctx, in, bufio.NewReader(out)); err != nil && ctx.Err() == nil {

@@ -3,9 +3,6 @@
 package e2e
 
 import (
-	"encoding/base64"
-	"encoding/json"
-	"fmt"
 	"path/filepath"
 	"sync"
 	"time"
@@ -59,21 +56,7 @@ func (s *space) adminFiles(store string) client.TLSFiles {
 
 // secret reads the data of a Secret.
 func (s *space) secret(name string) (map[string][]byte, error) {
-	o := try(30*time.Second, "", "kubectl", "get", "secret", name, "-n", s.name, "-o", "json")
-	if o.err != nil {
-		return nil, fmt.Errorf("secret %s: %w: %s", name, o.err, o.words) // stdout holds keys
-	}
-	var object struct{ Data map[string]string }
-	if err := json.Unmarshal([]byte(o.out), &object); err != nil {
-		return nil, err
-	}
-	content := map[string][]byte{}
-	for key, text := range object.Data {
-		bytes, err := base64.StdEncoding.DecodeString(text)
-		if err != nil {
-			return nil, err
-		}
-		content[key] = bytes
-	}
-	return content, nil
+	var object struct{ Data map[string][]byte }
+	err := get(&object, "secret", name, "-n", s.name)
+	return object.Data, err
 }

@@ -3,7 +3,10 @@
 package e2e
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"os/exec"
 	"strings"
 	"sync"
 	"time"
@@ -22,10 +25,65 @@ const failoverMax = 15 * time.Second
 // end first, which takes 13 to 17 s.
 const statusMax = 45 * time.Second
 
-// drainShards of a node, by the eviction API.
-func drainShards(node, timeout string) output {
-	return try(2*time.Minute, "", "kubectl", "drain", node, "--pod-selector=app.kubernetes.io/component=shard", "--delete-emptydir-data",
-		"--ignore-daemonsets", "--timeout="+timeout)
+// drainOf are the arguments by which kubectl drains a node of shards, by the eviction API.
+func drainOf(node, timeout string) []string {
+	return []string{"drain", node, "--pod-selector=app.kubernetes.io/component=shard", "--delete-emptydir-data", "--ignore-daemonsets", "--timeout=" + timeout}
+}
+
+// drain of a node that goes on until it has succeeded or is ended.
+type drain struct {
+	end   context.CancelFunc
+	ended chan struct{}
+	err   error // once ended is closed
+	mutex sync.Mutex
+	words bytes.Buffer // stderr; guarded by mutex
+}
+
+// startDrain of the shards of a node. Whoever is held back tries again every five seconds, and says so.
+func startDrain(node string) *drain {
+	ctx, cancel := context.WithCancel(context.Background())
+	d := &drain{end: cancel, ended: make(chan struct{})}
+	cmd := exec.CommandContext(ctx, tool("kubectl"), drainOf(node, "5m")...)
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Stderr = d
+	go func() {
+		defer close(d.ended)
+		d.err = cmd.Run()
+	}()
+	DeferCleanup(func() {
+		cancel()
+		<-d.ended
+	})
+	return d
+}
+
+func (d *drain) Write(b []byte) (int, error) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.words.Write(b)
+}
+
+func (d *drain) String() string {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.words.String()
+}
+
+// refusals counts how often it was held back.
+func (d *drain) refusals() int { return strings.Count(d.String(), "disruption budget") }
+
+// awaitRefusal waits until it is held back once more.
+func (d *drain) awaitRefusal() {
+	GinkgoHelper()
+	before := d.refusals()
+	Eventually(func(g Gomega) {
+		select {
+		case <-d.ended:
+			StopTrying(fmt.Sprintf("it was not held back: %v\n%v", d.err, d)).Now()
+		default:
+		}
+		g.Expect(d.refusals()).To(BeNumerically(">", before))
+	}).WithTimeout(2*time.Minute).Should(Succeed(), "%v", d)
 }
 
 // With three copies a node that goes away takes no record with it, and calls succeed again soon.
@@ -60,26 +118,30 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		for _, node := range nodes {
 			DeferCleanup(func() { kubectl("uncordon", node) })
 		}
-		var drains [2]output
-		var both sync.WaitGroup
-		for n, node := range nodes {
-			both.Go(func() { drains[n] = drainShards(node, "60s") })
-		}
-		both.Wait()
+		drains := [2]*drain{startDrain(nodes[0]), startDrain(nodes[1])}
 		held := 0
-		if drains[0].err == nil {
-			held = 1
-		}
-		Expect(drains[1-held].err).NotTo(HaveOccurred(), "%v", drains)
-		Expect(drains[held].err).To(HaveOccurred(), "both nodes were drained: %v", drains)
-		Expect(drains[held].words).To(ContainSubstring("disruption budget"), "%v", drains[held])
+		Eventually(func() bool {
+			select {
+			case <-drains[0].ended:
+				held = 1
+			case <-drains[1].ended:
+				held = 0
+			default:
+				return false
+			}
+			return true
+		}).WithTimeout(2*time.Minute).Should(BeTrue(), "neither node was drained: %v %v", drains[0], drains[1])
+		Expect(drains[1-held].err).NotTo(HaveOccurred(), "%v", drains[1-held])
+		drains[held].awaitRefusal() // also when the other shard has gone
+		drains[held].end()
+		<-drains[held].ended
 		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)
 		l.awaitCalls(100)
 
 		By("when the first node takes its shard again, the other may go")
 		kubectl("uncordon", nodes[1-held])
 		s.awaitSettled()
-		Eventually(func() error { return drainShards(nodes[held], "20s").err }).WithTimeout(2 * time.Minute).Should(Succeed())
+		must(3*time.Minute, "", "kubectl", drainOf(nodes[held], "2m")...)
 		kubectl("uncordon", nodes[held])
 		s.awaitSettled()
 		s.awaitStore("q", 2*time.Minute)
@@ -150,10 +212,11 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		s.awaitShard("main", away.Number, v1alpha1.ShardNodeDown, 3*time.Minute)
 		for _, shard := range s.shards("main") {
 			if shard.Name != away.Name {
-				o := drainShards(shard.Node, "5s")
+				other := startDrain(shard.Node)
+				other.awaitRefusal()
+				other.end()
+				<-other.ended
 				kubectl("uncordon", shard.Node)
-				Expect(o.err).To(HaveOccurred(), "%v", o)
-				Expect(o.words).To(ContainSubstring("disruption budget"), "%v", o)
 				break
 			}
 		}

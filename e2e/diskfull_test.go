@@ -181,7 +181,7 @@ func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 		for _, w := range words {
 			g.Expect(c.Message).To(ContainSubstring(w))
 		}
-	}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
 // untouched says that a shard's pod is the one that was there, and that its process never ended. The kubelet may come

@@ -30,7 +30,7 @@ func (s *space) awaitStoreCondition(kind, status string, timeout time.Duration, 
 			g.Expect(c.Message).To(ContainSubstring(w))
 		}
 		message = c.Message
-	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	}).WithTimeout(timeout).Should(Succeed())
 	return message
 }
 

@@ -22,7 +22,7 @@ func (s *space) awaitPoolReason(pool, reason string) {
 		g.Expect(c).NotTo(BeNil())
 		g.Expect(c.Reason).To(Equal(reason), "%+v", c)
 		g.Expect(string(c.Status)).To(Equal("False"))
-	}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
 // Bad input that only shows in the cluster: it is named, and looked at calmly until a person mends it.
@@ -100,7 +100,7 @@ spec:
 				g.Expect(c).NotTo(BeNil())
 				g.Expect(string(c.Status)).To(Equal("False"))
 				g.Expect(c.Message).To(ContainSubstring(words))
-			}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+			}).WithTimeout(2 * time.Minute).Should(Succeed())
 		}
 		s.calm("shardpool/noclass", "shardpool/ext3", "shardpool/nonode", "shardpool/noroom", "shardpool/nostore",
 			"shardpool/noimage", "shardpool/crash", "recordstore/q", "recordstore/noimage", "recordstore/noetcd", "diskset/"+s.name+"-nonode")()

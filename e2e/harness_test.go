@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client"
 )
 
 // root of the repository; the suite runs in its folder.
@@ -114,15 +114,6 @@ func cluster(args ...string) string {
 	return strings.TrimSpace(must(3*time.Minute, "", "cluster", args...))
 }
 
-// get reads an object as JSON; the error is for use in Eventually.
-func get(into any, args ...string) error {
-	o := try(30*time.Second, "", "kubectl", append([]string{"get", "-o", "json"}, args...)...)
-	if o.err != nil {
-		return fmt.Errorf("%v", o)
-	}
-	return json.Unmarshal([]byte(o.out), into)
-}
-
 // space is a namespace of a scenario with Pod Security "restricted", and what it made.
 type space struct {
 	name   string
@@ -142,6 +133,8 @@ func newSpace(name string) *space {
 
 func (s *space) makeNamespace() {
 	GinkgoHelper()
+	// One of an earlier attempt may still be going.
+	Eventually(func() error { return get(&struct{}{}, "namespace", s.name) }).WithTimeout(4*time.Minute).Should(MatchError(ContainSubstring("404")), "namespace %s is still there", s.name)
 	apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Namespace
@@ -158,11 +151,11 @@ func (s *space) remove() {
 	if CurrentSpecReport().Failed() {
 		s.dump()
 	}
-	s.empty()
-	kubectl("delete", "namespace", s.name, "--ignore-not-found", "--wait=true", "--timeout=4m")
-	for _, set := range s.sets {
-		kubectl("delete", "diskset", set, "--ignore-not-found", "--wait=true", "--timeout=2m")
-		kubectl("delete", "pv", "-l", "sheaf.dev/diskset="+set, "--wait=true", "--timeout=2m")
+	// An empty namespace holds nothing up, and takes five seconds at least.
+	kubectl("delete", "namespace", s.name, "--ignore-not-found", fmt.Sprintf("--wait=%v", !s.empty()), "--timeout=4m")
+	if len(s.sets) > 0 {
+		kubectl(append([]string{"delete", "disksets", "--ignore-not-found", "--wait=true", "--timeout=2m"}, s.sets...)...)
+		kubectl("delete", "pv", "-l", "sheaf.dev/diskset in ("+strings.Join(s.sets, ",")+")", "--wait=true", "--timeout=2m")
 	}
 	for _, disk := range s.disks {
 		cluster("disk", "rm", disk[0], disk[1])
@@ -186,11 +179,12 @@ func (s *space) letPods(set string) {
 }
 
 // empty ends the pods and takes away what has finalizers: a namespace that still has such things when it is deleted is
-// looked at again only half a minute later.
-func (s *space) empty() {
+// looked at again only half a minute later. It tells whether no pod, claim or object of ours is left.
+func (s *space) empty() bool {
 	if s.holdPods().err != nil {
-		return // the scenario has deleted the namespace
+		return false // the scenario has deleted the namespace
 	}
+	gone := true
 	for _, args := range [][]string{
 		{"recordstores,shardpools", "--wait=false"},
 		{"pods", "--grace-period=1", "--timeout=90s"},
@@ -198,8 +192,10 @@ func (s *space) empty() {
 	} {
 		if o := try(2*time.Minute, "", "kubectl", append([]string{"delete", "--all", "-n", s.name, "--ignore-not-found"}, args...)...); o.err != nil {
 			GinkgoWriter.Println(o) // the namespace takes the rest along, or says why not
+			gone = false
 		}
 	}
+	return gone
 }
 
 // dump prints what a person would look at after a failure.
@@ -277,7 +273,11 @@ func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
 // awaitStore waits until a store is Ready.
 func (s *space) awaitStore(name string, timeout time.Duration) {
 	GinkgoHelper()
-	must(timeout+time.Minute, "", "kubectl", "wait", "-n", s.name, "--for=condition=Ready", "recordstore/"+name, "--timeout="+timeout.String())
+	Eventually(func(g Gomega) {
+		store, err := s.store(name)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(condition(store.Status.Conditions, v1alpha1.ConditionReady)).To(HaveField("Status", metav1.ConditionTrue), "%+v", store.Status)
+	}).WithTimeout(timeout).Should(Succeed())
 }
 
 // awaitCondition waits until a condition of a pool has a status and a message with all the words.
@@ -292,7 +292,7 @@ func (s *space) awaitCondition(pool, kind, status string, timeout time.Duration,
 		for _, w := range words {
 			g.Expect(c.Message).To(ContainSubstring(w))
 		}
-	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	}).WithTimeout(timeout).Should(Succeed())
 }
 
 // awaitShard waits until a shard has a state.
@@ -308,7 +308,7 @@ func (s *space) awaitShard(pool string, number int32, state v1alpha1.ShardState,
 			}
 		}
 		g.Expect(found.State).To(Equal(state), "%+v", found)
-	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	}).WithTimeout(timeout).Should(Succeed())
 	return found
 }
 
@@ -417,15 +417,20 @@ func (s *space) awaitNewPod(name, uid string, timeout time.Duration) {
 // putAll stores records 1 to n, and getAll reads them back.
 func (s *space) putAll(n int) {
 	GinkgoHelper()
+	store := s.goClient()
 	for id := range n {
-		s.put("q", id+1, fmt.Sprint("record ", id+1))
+		_, err := store.Put(context.Background(), client.Key{ID: int64(id + 1)}, fmt.Append(nil, "record ", id+1), nil)
+		Expect(err).NotTo(HaveOccurred())
 	}
 }
 
 func (s *space) getAll(n int) {
 	GinkgoHelper()
+	store := s.goClient()
 	for id := range n {
-		Expect(s.get("q", id+1)).To(Equal(fmt.Sprint("record ", id+1)))
+		record, err := store.Get(context.Background(), client.Key{ID: int64(id + 1)}, nil)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(record.Data)).To(Equal(fmt.Sprint("record ", id+1)))
 	}
 }
 

@@ -54,8 +54,8 @@ type caller struct {
 	valid map[int64][]string
 }
 
-// newLoad of the store q. It does not run yet.
-func (s *space) newLoad() *load {
+// goClient is a Go client of the store q at its gateway's Service, on this machine. It is closed when the scenario ends.
+func (s *space) goClient() *client.Client {
 	GinkgoHelper()
 	host := strings.TrimSpace(kubectl("get", "service", "q-gateway", "-n", s.name, "-o", "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -66,14 +66,18 @@ func (s *space) newLoad() *load {
 		Addresses: []string{host}, Credentials: speaks, DialOptions: []grpc.DialOption{grpc.WithAuthority("q-gateway." + s.name + ".svc")},
 	})
 	Expect(err).NotTo(HaveOccurred(), "this machine has to reach Services, such as %s, by their addresses", host)
-	l := &load{store: store}
+	DeferCleanup(func() { _ = store.Close() }) // it answers only that calls are cut
+	return store
+}
+
+// newLoad of the store q. It does not run yet.
+func (s *space) newLoad() *load {
+	GinkgoHelper()
+	l := &load{store: s.goClient()}
 	for n := range l.callers {
 		l.callers[n] = &caller{number: n, valid: map[int64][]string{}}
 	}
-	DeferCleanup(func() {
-		l.end()
-		_ = store.Close() // it answers only that calls are cut
-	})
+	DeferCleanup(func() { l.end() })
 	return l
 }
 

@@ -56,6 +56,6 @@ subjects: [{kind: User, name: e2e-editor, apiGroup: rbac.authorization.k8s.io}]
 		}).WithTimeout(time.Minute).Should(Equal("Free"))
 		Consistently(func() string {
 			return kubectl("get", "pvc", "-n", s.name, "-o", "jsonpath={.items[*].status.phase}")
-		}).WithTimeout(5 * time.Second).WithPolling(time.Second).ShouldNot(ContainSubstring("Bound"))
+		}).WithTimeout(5 * time.Second).ShouldNot(ContainSubstring("Bound"))
 	})
 })

@@ -180,9 +180,15 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"deletionPolicy":"Delete"}}`)
 		Expect(s.copiesOn("main-1")).To(BeNumerically(">", 0))
 		kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"shards":4,"remove":[1]}}`)
-		Eventually(func() string {
-			return kubectl("get", "statefulsets", "-n", s.name, "-l", shardPods, "-o", "jsonpath={.items[*].metadata.name}")
-		}).WithTimeout(3 * time.Minute).Should(Equal("main-0 main-2 main-3 main-4"))
+		Eventually(func(g Gomega) {
+			var sets struct{ Items []struct{ Metadata struct{ Name string } } }
+			g.Expect(get(&sets, "statefulsets", "-n", s.name, "-l", shardPods)).To(Succeed())
+			var names []string
+			for _, set := range sets.Items {
+				names = append(names, set.Metadata.Name)
+			}
+			g.Expect(names).To(ConsistOf("main-0", "main-2", "main-3", "main-4"))
+		}).WithTimeout(3 * time.Minute).Should(Succeed())
 		Expect(s.copiesOn("main-1")).To(BeZero(), "its set went before its groups did")
 		Eventually(func() string { return kubectl("get", "pvc", "-n", s.name, "-l", shardPods, "-o", "name") }).
 			WithTimeout(time.Minute).ShouldNot(ContainSubstring("data-main-1-0"))

@@ -149,7 +149,7 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 			g.Expect(condition(store.Status.Conditions, v1alpha1.ConditionCertificates)).To(And(
 				HaveField("Status", BeEquivalentTo("False")), HaveField("Reason", trust.ReasonNotIssued),
 				HaveField("Message", ContainSubstring("Certificate q-gateway-tls-server is not ready"))))
-		}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		}).WithTimeout(2 * time.Minute).Should(Succeed())
 		Expect(kubectl("get", "statefulsets,deployments,pods", "-n", s.name, "-o", "name")).To(BeEmpty())
 
 		By("what the store speaks with")
@@ -181,7 +181,7 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 				g.Expect(err).NotTo(HaveOccurred())
 				now, words := store.Status.TLS, condition(store.Status.Conditions, v1alpha1.ConditionCertificates)
 				g.Expect(now.Bundle != before.Status.TLS.Bundle && now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes).To(BeTrue(), "%+v: %v", now, words)
-			}).WithTimeout(8 * time.Minute).WithPolling(time.Second).Should(Succeed())
+			}).WithTimeout(8 * time.Minute).Should(Succeed())
 			l.awaitCalls(100)
 			Expect(l.end()).To(BeEmpty())
 			l.check()

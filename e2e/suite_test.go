@@ -33,7 +33,7 @@ var smoke = Label("smoke")
 
 func TestE2E(t *testing.T) {
 	RegisterFailHandler(Fail)
-	SetDefaultEventuallyPollingInterval(500 * time.Millisecond)
+	SetDefaultEventuallyPollingInterval(250 * time.Millisecond)
 	RunSpecs(t, "sheaf on Kubernetes")
 }
 

@@ -62,7 +62,7 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 			last = now
 			g.Expect(now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes && there(&now)).To(BeTrue(), "%+v: %v", now,
 				condition(store.Status.Conditions, v1alpha1.ConditionCertificates))
-		}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+		}).WithTimeout(timeout).Should(Succeed())
 		l.awaitCalls(100)
 		Expect(l.end()).To(BeEmpty())
 		l.check()

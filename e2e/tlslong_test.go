@@ -110,7 +110,7 @@ func (s *space) awaitTLS(timeout time.Duration, there func(*v1alpha1.TLSStatus) 
 		now := store.Status.TLS
 		g.Expect(now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes && there(now)).To(BeTrue(), "%+v: %v", now,
 			condition(store.Status.Conditions, v1alpha1.ConditionCertificates))
-	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	}).WithTimeout(timeout).Should(Succeed())
 }
 
 // leafSecrets are the Secrets with certificates of the processes of the store q, by name.

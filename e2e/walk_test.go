@@ -136,7 +136,7 @@ func (w *walk) shardsAre(pool string, n int) {
 		for _, shard := range list {
 			g.Expect(shard.State).To(Equal(v1alpha1.ShardServing), shard.Name)
 		}
-	}).WithTimeout(4 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	}).WithTimeout(4 * time.Minute).Should(Succeed())
 }
 
 // writes of the operator, as the API server counts requests that change something.

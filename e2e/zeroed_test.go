@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/client"
 )
 
 // noticed is the time in which a lost disk has to be named.
@@ -20,19 +22,22 @@ const noticed = 30 * time.Second
 // is none.
 func (s *space) served(n int) (served, refused int) {
 	GinkgoHelper()
-	answers := make([]output, n)
+	store := s.goClient()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	records, errs := make([]client.Record, n), make([]error, n)
 	var calls sync.WaitGroup
-	for at := range answers {
-		calls.Go(func() { answers[at] = s.sheaf("q", "", "get", fmt.Sprint(at+1), "--timeout", "3s") })
+	for at := range n {
+		calls.Go(func() { records[at], errs[at] = store.Get(ctx, client.Key{ID: int64(at + 1)}, nil) })
 	}
 	calls.Wait()
-	for at, o := range answers {
-		if o.err == nil {
-			Expect(o.out).To(Equal(fmt.Sprint("record ", at+1)))
+	for at, err := range errs {
+		if err == nil {
+			Expect(string(records[at].Data)).To(Equal(fmt.Sprint("record ", at+1)))
 			served++
 			continue
 		}
-		Expect(o.words).NotTo(ContainSubstring("no such record"), "an empty volume was served")
+		Expect(err).NotTo(MatchError(client.ErrNotFound), "an empty volume was served")
 		refused++
 	}
 	return served, refused

@@ -23,32 +23,47 @@ trap finish EXIT
 
 tag=${IMAGE_TAG:-e2e}
 export E2E_IMAGE=${E2E_IMAGE:-localhost/sheaf:$tag} E2E_OPERATOR_IMAGE=${E2E_OPERATOR_IMAGE:-localhost/sheaf-operator:$tag}
-export E2E_NEXT_IMAGE=${E2E_NEXT_IMAGE:-localhost/sheaf:$tag-next} E2E_NEXT_OPERATOR_IMAGE=${E2E_NEXT_OPERATOR_IMAGE:-localhost/sheaf-operator:$tag-next}
+# Scenarios that are marked smoke upgrade nothing.
+next=-next
+if [ "${LABELS-}" = smoke ]; then
+  next=
+else
+  export E2E_NEXT_IMAGE=${E2E_NEXT_IMAGE:-localhost/sheaf:$tag-next} E2E_NEXT_OPERATOR_IMAGE=${E2E_NEXT_OPERATOR_IMAGE:-localhost/sheaf-operator:$tag-next}
+fi
+
+# A cluster that starts waits more than it works: what the scenarios need is built meanwhile.
+up=
 if [ -z "${KUBECONFIG-}" ]; then
   own=1
-  KUBECONFIG=$($cluster up "${NODES:-3}" | tail -1)
-  export KUBECONFIG
+  KUBECONFIG=$PWD/.cache/cluster/kubeconfig
+  $cluster up "${NODES:-3}" >/dev/null &
+  up=$!
 fi
-# Images named localhost/... were built here, for the cluster of this machine; a cluster elsewhere pulls its own.
-if [ "$KUBECONFIG" = "$PWD/.cache/cluster/kubeconfig" ]; then
-  export E2E_CLUSTER=$PWD/$cluster
-  # The next images hold the same binaries: another label gives them another digest. Those under test come last, and stay there.
-  for next in -next ''; do
-    make --no-print-directory image IMAGE_TAG="$tag$next" ${next:+REVISION="$tag$next"}
-    for archive in sheaf sheaf-operator; do
-      $cluster load bin/images/$archive.tar >/dev/null
-    done
-  done
-fi
-# Scenarios call the plugin as people do: `kubectl sheaf`, which kubectl looks for in PATH.
-export CGO_ENABLED=0
-go build -trimpath -ldflags '-s -w' -o bin/kubectl-sheaf ./cmd/kubectl-sheaf
-export PATH=$PWD/bin:$PATH
+export KUBECONFIG CGO_ENABLED=0
+pack() { make --no-print-directory image IMAGES='sheaf sheaf-operator' IMAGE_TAG="$tag$1" ${1:+REVISION="$tag$1"}; } # pack SUFFIX
+local=
+[ "$KUBECONFIG" != "$PWD/.cache/cluster/kubeconfig" ] || local=1
+[ -z "$local" ] || pack "$next"
 # Evaluates the chart's alerts on what the operators tell, by Prometheus' own packages, which the main module does not have.
 (cd hack/alerts && go build -trimpath -ldflags '-s -w' -o ../../bin/alerts-watch ./cmd/alerts-watch)
+# The suite, and Ginkgo's own command.
+go test -c -tags e2e -vet=off -ldflags '-s -w' -o e2e/e2e.test ./e2e
+go run github.com/onsi/ginkgo/v2/ginkgo version
+[ -z "$up" ] || wait "$up"
+
+# Images named localhost/... were built here, for the cluster of this machine; a cluster elsewhere pulls its own.
+if [ -n "$local" ]; then
+  export E2E_CLUSTER=$PWD/$cluster
+  load() { for archive in sheaf sheaf-operator; do $cluster load bin/images/$archive.tar >/dev/null; done; }
+  load
+  # The next images hold the same binaries: another label gives them another digest. Those under test come last, and stay there.
+  [ -z "$next" ] || { pack '' && load; }
+fi
+# Scenarios call the plugin of `make build` as people do: `kubectl sheaf`, which kubectl looks for in PATH.
+export PATH=$PWD/bin:$PATH
 most=50m
 [ -z "${E2E_LONG-}" ] || most=4h
 # Each scenario has its own namespace and disks, so some run at once, in processes of Ginkgo's own command. Those marked Serial, which
 # break nodes or the operator, follow one by one.
-go run github.com/onsi/ginkgo/v2/ginkgo run --tags e2e --procs "${PROCS:-3}" --timeout "$most" --no-color -v --vet=off --ldflags='-s -w' --flake-attempts "${FLAKE_ATTEMPTS:-1}" \
-  ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LABELS:+--label-filter "$LABELS"} ./e2e
+go run github.com/onsi/ginkgo/v2/ginkgo run --procs "${PROCS:-3}" --timeout "$most" --no-color -v --flake-attempts "${FLAKE_ATTEMPTS:-1}" \
+  ${FOCUS:+--focus "$FOCUS"} ${SKIP:+--skip "$SKIP"} ${LABELS:+--label-filter "$LABELS"} e2e/e2e.test

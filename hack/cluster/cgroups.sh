@@ -57,6 +57,16 @@ cgroup_empty() { # cgroup_empty NODE: nothing of it runs
   done
 }
 
+# cgroup_clear NODE: removes those of its pods. A machine whose power was cut comes back without any, and a kubelet that
+# finds some asks for three seconds about each before its node is Ready.
+cgroup_clear() {
+  local root failed=0
+  for root in $(cgroup_list); do
+    [ ! -d "$root/$1" ] || find "$root/$1" -mindepth 1 -depth -type d -exec rmdir {} + || failed=1
+  done
+  return $failed
+}
+
 cgroup_list() {
   local root
   for root in $(cgroup_mounts); do [ ! -d "$root/$name" ] || echo "$root/$name"; done

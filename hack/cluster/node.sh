@@ -49,7 +49,7 @@ oom_score = 0
   bin_dir = "/usr/lib/cni"
   conf_dir = "/run/cni"
 C
-# Mounted ConfigMaps and Secrets follow within some 15 s, and not within a minute: each step of certificates waits for
+# Mounted ConfigMaps and Secrets follow within some 5 s, and not within a minute: each step of certificates waits for
 # them. The disk of the machine may be fuller than a node's disk would be: nothing is evicted and no image removed for
 # that.
 cat >/run/kubelet.yaml <<C
@@ -68,7 +68,7 @@ clusterDNS: [198.19.0.10]
 clusterDomain: cluster.local
 resolvConf: /run/resolv.conf
 volumePluginDir: /var/lib/kubelet/volume-plugins
-syncFrequency: 15s
+syncFrequency: 5s
 nodeStatusUpdateFrequency: 2s
 nodeStatusReportFrequency: 30s
 nodeLeaseDurationSeconds: 8

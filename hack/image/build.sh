@@ -2,12 +2,14 @@
 # Builds the static binaries and packs each into an OCI archive. `make image` sets the variables:
 #   IMAGE_PREFIX IMAGE_TAG   the images are IMAGE_PREFIX:IMAGE_TAG, IMAGE_PREFIX-operator:IMAGE_TAG and
 #                            IMAGE_PREFIX-bench:IMAGE_TAG
+#   IMAGES                   which: "sheaf sheaf-operator sheaf-bench", or some of them
 #   PLATFORMS                such as "linux/amd64 linux/arm64"
 #   VERSION REVISION         stamped into binaries and labels
 #   SOURCE_DATE_EPOCH        the time of everything in the images: that of the commit
 #   OUT                      folder of the archives
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+IMAGES=${IMAGES:-sheaf sheaf-operator sheaf-bench}
 : "${IMAGE_PREFIX:?}" "${IMAGE_TAG:?}" "${PLATFORMS:?}" "${VERSION:?}" "${SOURCE_DATE_EPOCH:?}" "${OUT:?}"
 out=$(mkdir -p "$OUT" && cd "$OUT" && pwd)
 
@@ -15,8 +17,11 @@ out=$(mkdir -p "$OUT" && cd "$OUT" && pwd)
 
 pack() { # pack BINARY IMAGE DESCRIPTION
   local binary="$1" image="$2" description="$3" platform file binaries=()
+  [[ " $IMAGES " = *" $binary "* ]] || return 0
   for platform in $PLATFORMS; do
     file="$out/.${platform//\//-}/$binary"
+    # What `make build` has linked of the same source and version is not linked again: go looks at what it was made of.
+    mkdir -p "${file%/*}" && cp "bin/$binary" "$file" 2>/dev/null || true
     CGO_ENABLED=0 GOOS="${platform%/*}" GOARCH="${platform#*/}" \
       go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$file" "./cmd/$binary"
     binaries+=(--binary "$platform=$file")

@@ -85,9 +85,9 @@ far() {
 }
 
 # compile FOLDER PACKAGE LDFLAGS OUT: the packages that the compiler names go into $compiled, all else to standard
-# error.
+# error. `go run` keeps what it links in the build cache, so that a fresh clone copies; `go build` would link again.
 compile() {
-  cd "$1" && nice -n 5 go build -v -trimpath -ldflags "$3" -o "$4" "$2" 2>&1 >/dev/null |
+  cd "$1" && nice -n 5 go run -v -trimpath -ldflags "$3" -exec cp "$2" "$4" 2>&1 >/dev/null |
     while IFS= read -r line; do
       case $line in
       *' '* | '#'* | *:*) echo "$line" >&2 ;;

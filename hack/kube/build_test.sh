@@ -17,7 +17,9 @@ esac
 for i in $(seq 25); do echo "example.org/package$i" >&2; done
 if [ -n "${FAKE_FAILS-}" ]; then echo "main.go:1:1: expected 'package'" >&2; exit 1; fi
 sleep 2
-while [ $# -gt 1 ]; do [ "$1" != -o ] || { echo '#!/bin/true' >"$2"; chmod +x "$2"; }; shift; done
+out=${!#} # of `go run -exec cp PACKAGE OUT`
+echo '#!/bin/true' >"$out"
+chmod +x "$out"
 GO
 chmod +x "$dir/bin/go"
 fail() {
