@@ -83,6 +83,7 @@ func (s *space) newLoad() *load {
 
 // start the callers.
 func (l *load) start() {
+	l.end() // the callers of an attempt that failed run on, and nobody else could stop them
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop, l.calls, l.failed, l.slow = cancel, 0, nil, nil
 	for _, c := range l.callers {

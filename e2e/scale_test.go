@@ -178,7 +178,9 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 
 	It("gives shard 1 away: first its groups, then its set, then its claim as the policy says", smoke, func() {
 		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"deletionPolicy":"Delete"}}`)
-		Expect(s.copiesOn("main-1")).To(BeNumerically(">", 0))
+		if CurrentSpecReport().NumAttempts == 1 { // a second attempt goes on where the first one failed
+			Expect(s.copiesOn("main-1")).To(BeNumerically(">", 0))
+		}
 		kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"shards":4,"remove":[1]}}`)
 		Eventually(func(g Gomega) {
 			var sets struct{ Items []struct{ Metadata struct{ Name string } } }
