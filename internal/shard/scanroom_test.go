@@ -74,7 +74,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	var there map[int64][]byte
 	var cursors [][]byte
 	for range 6 { // each scan sees another state, of 20 MB
-		time.Sleep(time.Second) // no two are of one time, as the oldest are given up first
+		time.Sleep(time.Second)                                     // no two are of one time, as the oldest are given up first
 		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // goes away behind its first message
 		if err != nil {
 			t.Fatal(err)
