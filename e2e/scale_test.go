@@ -183,7 +183,9 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		}
 		kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"shards":4,"remove":[1]}}`)
 		Eventually(func(g Gomega) {
-			var sets struct{ Items []struct{ Metadata struct{ Name string } } }
+			var sets struct {
+				Items []struct{ Metadata struct{ Name string } }
+			}
 			g.Expect(get(&sets, "statefulsets", "-n", s.name, "-l", shardPods)).To(Succeed())
 			var names []string
 			for _, set := range sets.Items {
