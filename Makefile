@@ -93,9 +93,9 @@ test-api: $(TOOLS)/gotestsum build envtest-assets ## Run the tests that need a r
 test-api-all: $(TOOLS)/gotestsum build envtest-assets ## Run on a real API server the operator's specs, too, that `make test` runs on a fake.
 	SHEAF_API=all $(TEST_API)
 
-# Left out are packages whose short tests start no goroutine, and walks over damage and crashes, each case of which is one
-# goroutine's. `make soak-log` has them: RACE_SKIP='^$$'.
-RACE_NOT := /internal/(layouts|demo|floors|scaletest|chaos|powercut|bench|bench/result|group/format)$$
+# Left out are packages whose short tests start no goroutine or whose goroutines take turns, and walks over damage and
+# crashes, each case of which is one goroutine's. The soaks log and raft have them: RACE_SKIP='^$$'.
+RACE_NOT := /internal/(layouts|demo|floors|scaletest|chaos|powercut|bench|bench/result|group/format|sim|vfs/vfstest)$$
 RACE_SKIP ?= AtEveryOperation$$|^TestRule[46]_|^TestTheWalksAgree|^TestInstallRefusesEveryBadByte$$|^TestRepair
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.

@@ -39,6 +39,7 @@ soak_log() {
 soak_raft() {
   step "tests of replicas, shards and placement" suite ./internal/sim/... ./internal/replica/... ./internal/shard/... ./internal/peer/... \
     ./internal/placement/... ./internal/move/... ./internal/routing/... ./internal/quota/... ./internal/access/...
+  step "the simulation under the race detector" make race RACE_SKIP='^$$' PKG='./internal/sim ./internal/vfs/vfstest'
 }
 
 soak_proc() {

@@ -14,6 +14,9 @@ import (
 // On real file systems a start after a kill reads what a group holds, and touches memory for that alone: the room
 // behind the end of the active segment, which each of them allocates in its own way, costs nothing.
 func TestAStartOnRealFileSystems(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: makes file systems")
+	}
 	for fsType, size := range map[string]int64{"ext4": 128 << 20, "xfs": 320 << 20, "btrfs": 256 << 20} {
 		t.Run(fsType, func(t *testing.T) {
 			point := vfstest.LoopMount(t, fsType, "", size)

@@ -39,6 +39,9 @@ func deviceOf(t *testing.T, point string) string {
 // A real device is zeroed under a running shard.
 func TestADeviceZeroedUnderAShard(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: zeroes a device")
+	}
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)
 	registry := newRegistry(hash4, "s1")

@@ -331,7 +331,7 @@ func TestExplore(t *testing.T) {
 	case soaktest.Long():
 		seeds, first = 300, soaktest.Seed(t, 1)
 	case testing.Short():
-		seeds = 2
+		seeds = 1
 	}
 	seeds = exploreNumber(t, "SHEAF_EXPLORE_SEEDS", seeds)
 	only := exploreNumber(t, "SHEAF_EXPLORE_SEED", 0)

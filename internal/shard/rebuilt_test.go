@@ -25,6 +25,9 @@ import (
 // What a shard says of etcd ends with it: etcd goes away, comes back empty, and is rebuilt from the shard's volume.
 func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: rebuilds a real etcd")
+	}
 	address := "unix://" + filepath.Join(t.TempDir(), "etcd.sock")
 	begin := func() *etcd.Server {
 		server, err := etcd.StartUnsynced(t.TempDir(), address)

@@ -237,6 +237,9 @@ func sameMembersOf(a, b placement.Group) bool {
 // While shards are away that hold the majority of a group, the freeze stays and names it; what else there is serves.
 func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("short: sets a real etcd back")
+	}
 	b := newBackedUp(t, 1, "a", "b")
 	b.eventually("all groups are made", func() bool {
 		return !slices.ContainsFunc(slices.Collect(maps.Values(b.view().Groups)), func(g placement.Group) bool { return len(g.Members) == 0 })

@@ -113,8 +113,11 @@ func TestFrameReaderReadsAheadOfAFrameOverThreeReads(t *testing.T) {
 // TestFrameReaderReadsAhead: with frames over several reads, blocks that cannot be read, and frames that nobody wants,
 // what is read ahead is walked as the file is.
 func TestFrameReaderReadsAhead(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(5, 6))
-	for round := range 40 {
+	rnd, rounds := rand.New(rand.NewPCG(5, 6)), 40
+	if testing.Short() {
+		rounds = 6
+	}
+	for round := range rounds {
 		image, _ := buildImage(rnd, 12, []int{format.DataBytesMax, 3 * format.DataBytesMax / 4}[round%2])
 		src := grouptest.AlignedReader{Image: image, Bad: map[int64]bool{}}
 		for range round % 4 {
