@@ -2,8 +2,8 @@ package sim
 
 const (
 	// pinRounds is how often the pins of a rule are tried before other seeds: a seed gives the faults and the calls,
-	// but the turns of the goroutines differ from run to run.
-	pinRounds = 6
+	// but the turns of the goroutines differ from run to run, and the weakest pins find their rule in one run of eight.
+	pinRounds = 12
 	// seedsMax is far more than any rule takes.
 	seedsMax = 3000
 )
