@@ -100,7 +100,7 @@ RACE_SKIP ?= AtEveryOperation$$|^TestRule[46]_|^TestTheWalksAgree|^TestInstallRe
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
 	CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
-	  $(if $(FOCUS),-run '$(FOCUS)') -skip '$(RACE_SKIP)$(if $(SKIP),|^($(SKIP))$$)' $(or $(PKG),./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '$(RACE_NOT)'))
+	  $(if $(CI),-count=1) $(if $(FOCUS),-run '$(FOCUS)') -skip '$(RACE_SKIP)$(if $(SKIP),|^($(SKIP))$$)' $(or $(PKG),./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '$(RACE_NOT)'))
 
 # The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one
 # that answers by a script.

@@ -163,8 +163,8 @@ var (
 	acting client.WithWatch
 )
 
-// actOnFake makes the operator's clients on the fake, which knows no rights: what the operator asks for is noted all the
-// same.
+// actOnFake makes the operator's clients on the fake. It knows no rights, so that these clients note what the operator
+// asks for.
 func actOnFake() {
 	operatorClient = asked.watchFake(api)
 	acting = readingFreely(operatorClient)

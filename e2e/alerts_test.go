@@ -55,8 +55,8 @@ type alertWatch struct {
 	failure error             // guarded by mutex
 }
 
-// scrapeCaller does not wait long for connections: the kernel of this machine makes them, whatever else it has to do, but
-// for those to a node that is away, which would hold each scrape up.
+// scrapeCaller gives up a connection after a `minute`. The kernel accepts it at once, however busy its process is, unless
+// the node is away, which would hold up each scrape.
 func scrapeCaller() http.Client {
 	return http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: minute}).DialContext}}
 }

@@ -42,8 +42,8 @@ var apiServer = sync.OnceValues(func() (*http.Client, string) {
 	return c, strings.TrimSuffix(config.Host, "/")
 })
 
-// get reads an object, or a list of objects, by the words of `kubectl get`: a kind, a name, -n, -l. The error is for use
-// in Eventually. As in try, what was not answered is asked once more, for up to a minute.
+// get reads an object, or a list of objects, by the words of `kubectl get`: a kind, a name, -n, -l. Its error can be
+// awaited in Eventually. As in try, what was not answered is asked again, for up to a minute.
 func get(into any, args ...string) error {
 	path, err := pathOf(args)
 	if err != nil {
@@ -61,7 +61,7 @@ func get(into any, args ...string) error {
 	}
 }
 
-// pathOf what the words ask for.
+// pathOf gives the path of what the words ask for.
 func pathOf(args []string) (string, error) {
 	var words []string
 	options := map[string]string{}
@@ -90,7 +90,7 @@ func pathOf(args []string) (string, error) {
 	return path, nil
 }
 
-// read a path of the API server. A server that is too busy, or one behind it that is, has not answered.
+// read gives what the API server answers at a path. A server that is too busy, or one behind it that is, has not answered.
 func read(path string) (text []byte, answered bool, err error) {
 	caller, host := apiServer()
 	answer, err := caller.Get(host + path) //nolint:noctx // the client bounds it

@@ -54,7 +54,7 @@ type caller struct {
 	valid map[int64][]string
 }
 
-// goClient is a Go client of the store q at its gateway's Service, on this machine. It is closed when the scenario ends.
+// goClient connects to the store q at its gateway's Service from this machine, until the scenario ends.
 func (s *space) goClient() *client.Client {
 	GinkgoHelper()
 	host := strings.TrimSpace(kubectl("get", "service", "q-gateway", "-n", s.name, "-o", "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"))

@@ -44,7 +44,8 @@ pack() { make --no-print-directory image IMAGES='sheaf sheaf-operator' IMAGE_TAG
 local=
 [ "$KUBECONFIG" != "$PWD/.cache/cluster/kubeconfig" ] || local=1
 [ -z "$local" ] || pack "$next"
-# Evaluates the chart's alerts on what the operators tell, by Prometheus' own packages, which the main module does not have.
+# alerts-watch evaluates the chart's alerts on the operators' metrics by Prometheus' own packages, which are not in the
+# main module.
 (cd hack/alerts && go build -trimpath -ldflags '-s -w' -o ../../bin/alerts-watch ./cmd/alerts-watch)
 # The suite, and Ginkgo's own command.
 go test -c -tags e2e -vet=off -ldflags '-s -w' -o e2e/e2e.test ./e2e

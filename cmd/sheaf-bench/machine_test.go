@@ -58,7 +58,8 @@ func TestTheLoadBenchmarkRunsWhole(t *testing.T) {
 	runs(t, 10, 5, smallLoad...)
 }
 
-// runs expects a benchmark to end with a page, at least so many rows, so many of which name a target, and an empty folder.
+// runs expects a benchmark to end with a page and at least so many rows, of which so many name a target, and to leave
+// nothing behind.
 func runs(t *testing.T, rows, targets int, args ...string) {
 	t.Helper()
 	var r benchReport

@@ -9,8 +9,7 @@
 #   OUT                      folder of the archives
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-IMAGES=${IMAGES:-sheaf sheaf-operator sheaf-bench}
-: "${IMAGE_PREFIX:?}" "${IMAGE_TAG:?}" "${PLATFORMS:?}" "${VERSION:?}" "${SOURCE_DATE_EPOCH:?}" "${OUT:?}"
+: "${IMAGES:?}" "${IMAGE_PREFIX:?}" "${IMAGE_TAG:?}" "${PLATFORMS:?}" "${VERSION:?}" "${SOURCE_DATE_EPOCH:?}" "${OUT:?}"
 out=$(mkdir -p "$OUT" && cd "$OUT" && pwd)
 
 (cd hack/image && CGO_ENABLED=0 go build -trimpath -o "$out/.pack" .)

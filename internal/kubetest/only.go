@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// Variable is set to Required by `make test-api`: tests that need an API server run. `make test-api-all` and soaks set it
-// to Everything: so do specs that a fake can answer, too. Without it they are skipped, so that `make test` compiles no
-// Kubernetes.
+// Variable says which tests run on an API server: Required, set by `make test-api`, those that need one; Everything, set
+// by `make test-api-all` and soaks, also specs that a fake can answer. Without it all of them are skipped, so that
+// `make test` compiles no Kubernetes.
 const (
 	Variable   = "SHEAF_API"
 	Required   = "required"
