@@ -232,6 +232,43 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	}
 }
 
+// TestRepairOffersNoIndexOfAVoidEntry: entries 2 to 5 are void, and the segment that made them so has a bad header. The
+// repair seals it and begins another, whose first index follows the last entry that counts.
+func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
+	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
+	first := d.last() + 1
+	for id := range int64(4) {
+		ok(t, d.append(format.Entry{ID: 2 + id, Data: payload(2+id, 200)}))
+	}
+	ok(t, d.log.Seal())
+	d.term = 2
+	ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(first, format.Entry{ID: 9, Data: payload(9, 200)})}))
+	ok(t, errors.Join(d.log.Sync(), d.log.Apply(first, nil)))
+	name := d.log.w.active.path
+	ok(t, d.log.Close(false))
+	f, err := d.opts.FS.OpenWrite(name)
+	ok(t, err)
+	ok(t, errors.Join(flip(f, 10), f.Close()))
+	report, err := fsck.RepairDir(t.Context(), d.opts.FS, d.opts.Dir, nil)
+	ok(t, err)
+	if report.NextIndex != 0 || len(report.Before.Damages) == 0 {
+		t.Errorf("a bad header loses no entry: %+v", report)
+	}
+	d.load()
+	if last := d.last(); last != first {
+		t.Errorf("the last entry is %d, want %d", last, first)
+	}
+	ok(t, d.append(format.Entry{ID: 10, Data: payload(10, 200)}))
+	ok(t, errors.Join(d.log.Sync(), d.log.Apply(first+1, nil), d.log.Close(false)))
+	d.load()
+	ok(t, d.log.Apply(d.last(), nil))
+	for _, id := range []int64{1, 9, 10} {
+		d.wants(id, payload(id, 200))
+	}
+	ok(t, d.log.Close(false))
+}
+
 // TestRepairKnowsOnlyWhatWasAskedFor: between Repairs and RepairRange more was hit. What nobody asked the peer for is
 // not what the peer has compacted away.
 func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
