@@ -85,7 +85,7 @@ test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests but those of test-
 # has a target of its own. Their other tests run in `make test`, too.
 API_PKG = $(shell grep -rl --include='*_test.go' 'sheaf/internal/kubetest"' api cmd client controllers internal | xargs dirname | grep -v '/scaletest$$' | sort -u | sed 's|^|./|')
 # GOGC: memory is not short, and by default a fifth of what the API server does is to collect it.
-TEST_API = GOGC=300 SHEAF_API_FOCUS='$(FOCUS)' FOCUS='$(if $(FOCUS),$(FOCUS)|TestControllers)' TESTFLAGS="$(TESTFLAGS)" SHEAF_BIN=$(CURDIR)/bin \
+TEST_API = GOGC=400 SHEAF_API_FOCUS='$(FOCUS)' FOCUS='$(if $(FOCUS),$(FOCUS)|TestControllers)' TESTFLAGS="$(TESTFLAGS)" SHEAF_BIN=$(CURDIR)/bin \
   hack/test.sh $(or $(PKG),$(API_PKG))
 .PHONY: test-api test-api-all
 test-api: $(TOOLS)/gotestsum build envtest-assets ## Run the tests that need a real API server (FOCUS=words of specs or a test's name, PKG=./controllers).
@@ -99,7 +99,7 @@ RACE_NOT := /internal/(layouts|demo|floors|scaletest|chaos|powercut|bench|bench/
 RACE_SKIP ?= AtEveryOperation$$|^TestRule[46]_|^TestTheWalksAgree|^TestInstallRefusesEveryBadByte$$|^TestRepair
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
-	CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
+	GOGC=400 CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
 	  $(if $(CI),-count=1) $(if $(FOCUS),-run '$(FOCUS)') -skip '$(RACE_SKIP)$(if $(SKIP),|^($(SKIP))$$)' $(or $(PKG),./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '$(RACE_NOT)'))
 
 # The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one

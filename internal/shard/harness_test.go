@@ -3,6 +3,7 @@ package shard
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"log/slog"
@@ -603,13 +604,14 @@ func (w testWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// data makes n bytes that differ from record to record.
+// data makes n bytes that differ from record to record and from place to place; first the id, in digits, and "/".
 func data(id int64, n int) []byte {
-	b := make([]byte, 0, n+32)
+	b := make([]byte, 0, n+64)
+	b = append(strconv.AppendInt(b, id, 10), '/')
 	for len(b) < n {
 		at := len(b)
-		b = append(strconv.AppendInt(b, id, 10), '/')
-		b = append(strconv.AppendInt(b, int64(at), 10), '.')
+		b = binary.LittleEndian.AppendUint64(b, uint64(id))
+		b = binary.LittleEndian.AppendUint64(b, uint64(at))
 	}
 	return b[:n]
 }

@@ -269,7 +269,10 @@ func (r *repairer) copyRange(f vfs.File, offset, length int64, name string) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
+	buffer := segio.FrameBuffers.Get().(*[]byte)
+	defer segio.FrameBuffers.Put(buffer)
 	w := segio.OpenWindow(countingFile{f, r.verifier}, offset, offset+length)
+	w.UseBuffer(*buffer)
 	for at := offset; at < offset+length; {
 		b := w.Fill(at, min(segio.WindowBytes/2, offset+length-at))
 		if w.Err() != nil {
