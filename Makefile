@@ -159,7 +159,7 @@ check-image: ## Test the packer, build the images twice, and fail where they dif
 .PHONY: vulncheck
 vulncheck: $(TOOLS)/govulncheck ## Fail where code here reaches a known vulnerability of a module; list those of Go itself.
 	@db=$$(cd / && go mod download -json golang.org/x/vulndb@$(VULNDB_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
-	  $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... ./client/... | go run ./hack/vulncheck
+	  GOGC=400 $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... ./client/... | go run ./hack/vulncheck
 
 # What a command line names goes on to a part of the soak: PKG has a default here.
 SOAK_OF = FOCUS='$(FOCUS)' PKG='$(if $(filter command line environment,$(origin PKG)),$(PKG))'
