@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +12,11 @@ import (
 
 // A Ctrl-C ends a put that waits for its input, and nothing is stored.
 func TestInterruptedPutStoresNothing(t *testing.T) {
+	// A script's `make test &` ignores interrupts, and so would the programs that it starts; one that is caught here is
+	// not ignored there.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, os.Interrupt)
+	defer signal.Stop(caught)
 	p := startDev(t, t.TempDir())
 	for _, first := range []string{"", "some bytes", strings.Repeat("many bytes", 300_000)} { // not begun, small, an upload under way
 		cmd := exec.Command(sheafBinary, "put", "1", "--server", p.server)
