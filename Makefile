@@ -27,7 +27,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 FOCUS ?=
 PKG   ?=
 # The packages whose tests take longest are begun first, so that none of them runs alone at the end.
-LONGEST := ./controllers ./internal/shard ./internal/sim ./internal/group ./...
+LONGEST := ./controllers ./internal/shard ./internal/group ./internal/sim ./cmd/sheaf ./internal/etcd ./internal/powercut ./...
 # ARGS is handed on by `make run` and `make bench`.
 ARGS  ?=
 # FUZZTIME per decoder in `make fuzz`.
