@@ -26,7 +26,7 @@ var _ = Describe("The store's controller, where etcd was set back", func() {
 		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards = 1 })
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdRolledBack", "its revision is 7, seen was 9",
-			"settled groups are read and written", "docs/operations.md")
+			"settled groups are read and written", "docs/operations/etcd.md")
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdRolledBack")
 		Expect(p.said()).To(ContainElement(ContainSubstring("EtcdRolledBack")))
 		Expect(p.runs(ctx)).To(HaveLen(2), "no shard is removed on the word of an older etcd")

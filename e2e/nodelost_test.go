@@ -15,11 +15,11 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// documented gives the command of docs/operations.md that begins like this, with other words in place of some of the
-// page.
+// documented gives the command of docs/operations/troubleshooting.md that begins like this, with other words in place
+// of some of the page.
 func (s *space) documented(begins string, replace ...string) []string {
 	GinkgoHelper()
-	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs/operations/troubleshooting.md"))
 	Expect(err).NotTo(HaveOccurred())
 	for line := range strings.Lines(string(page)) {
 		if strings.HasPrefix(line, begins) {
@@ -27,7 +27,7 @@ func (s *space) documented(begins string, replace ...string) []string {
 			return strings.Fields(strings.NewReplacer(replace...).Replace(line))[1:] // without "kubectl"
 		}
 	}
-	Fail("docs/operations.md has no command that begins with: " + begins)
+	Fail("docs/operations/troubleshooting.md has no command that begins with: " + begins)
 	return nil
 }
 
@@ -79,7 +79,7 @@ func (s *space) loseNode(l *load) {
 	s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)
 	s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute)
 
-	By("the other machine gets a disk, and the commands of docs/operations.md make the store redundant")
+	By("the other machine gets a disk, and the commands of docs/operations/troubleshooting.md make the store redundant")
 	l.start()
 	s.diskSet(s.name+"-slow", "ext4", append(disks, diskSpec{node, s.disk(node, s.name+"-slow", "256M", "slow"), "240Mi"})...)
 	const patch = "kubectl -n prod patch shardpool quotes-ssd --type=merge -p "

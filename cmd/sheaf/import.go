@@ -19,7 +19,7 @@ func (a *app) importCommand() *cobra.Command {
 		Long: `Walks a tree and stores each file as a record: its bytes as data, its modification time as timestamp, its path, mode and
 time as attributes, so that export writes the same tree back. Symbolic links are kept as records with their target as data.
 Sockets, devices and pipes are counted and left out. Folders are not kept by themselves: neither empty ones nor their modes and
-times. Nor are owners, extended attributes, hard links and holes (docs/operations.md).
+times. Nor are owners, extended attributes, hard links and holes (docs/operations/by-hand.md).
 
 Ids:
   --id hash        from the path: the first 8 bytes of its SHA-256 (the default)

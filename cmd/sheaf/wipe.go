@@ -23,7 +23,7 @@ the kernel uses otherwise, is refused, and nothing can mount it meanwhile.
 
 It is no secure erasure: a disk that cannot discard keeps what is not overwritten, for who looks for it.
 
-The operator runs it for disks of a DiskSet, after it has asked twice (docs/operations.md).`,
+The operator runs it for disks of a DiskSet, after it has asked twice (docs/operations/disks.md).`,
 		Example: `  sheaf wipe /dev/disk/by-id/nvme-eui.0025385b --confirm /dev/disk/by-id/nvme-eui.0025385b`,
 		Args:    cobra.ExactArgs(1),
 		RunE: a.Body(func(_ context.Context, args []string) error {

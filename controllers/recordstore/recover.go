@@ -33,7 +33,7 @@ func (r *Reconciler) placementLost(ctx context.Context, run *storeRun) step.Outc
 // etcdRolledBack is the outcome where etcd holds an older state of the store than was seen before. The shards put it
 // right.
 func (r *Reconciler) etcdRolledBack(run *storeRun, err error) step.Outcome {
-	message := fmt.Sprintf("%v. Where a shard that it waits for does not come back, see docs/operations.md", err)
+	message := fmt.Sprintf("%v. Where a shard that it waits for does not come back, see docs/operations/etcd.md", err)
 	step.SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, "EtcdRolledBack", message)
 	return step.Wait("EtcdRolledBack", message, step.PauseShort)
 }

@@ -19,7 +19,7 @@ import (
 const (
 	rulesFile     = "../../charts/sheaf-operator/files/alerts.yaml"
 	dashboardFile = "../../charts/sheaf-operator/files/dashboard.json"
-	runbookFile   = "../../docs/operations.md"
+	runbookFile   = "../../docs/operations/monitoring.md"
 )
 
 // loadRules are the alerts by name.
@@ -55,7 +55,7 @@ func TestAlertsSayWhatToDo(t *testing.T) {
 			}
 		}
 		file, anchor, _ := strings.Cut(rule.Annotations["runbook_url"], "#")
-		if file != "docs/operations.md" || !anchors[anchor] {
+		if file != "docs/operations/monitoring.md" || !anchors[anchor] {
 			t.Errorf("%s: %s has no section #%s", name, file, anchor)
 		}
 	}

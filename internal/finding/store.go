@@ -74,7 +74,7 @@ func (f *List) shard(s *recordv1.Shard) {
 			what = fmt.Sprintf("it is not registered, and %d copies of groups are on it", s.GetGroups())
 		}
 		f.Add(Problem, where, what,
-			"start its process, or read its log; if its disk is lost: docs/operations.md, What is lost")
+			"start its process, or read its log; if its disk is lost: docs/operations/troubleshooting.md, What is lost")
 		return
 	}
 	if m := s.GetMessage(); m != "" {

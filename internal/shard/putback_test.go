@@ -195,7 +195,7 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	})
 }
 
-// What docs/operations.md says of the time for which an image passes for the disk: a step is due within stepEvery of a
+// What docs/operations/troubleshooting.md says of the time for which an image passes for the disk: a step is due within stepEvery of a
 // write, also of the first one after a rest; nothing is written in a rest; and after an outage of etcd it takes a step
 // that was due, and then the next one.
 func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
