@@ -47,10 +47,11 @@ func TestGroupVerifyReadsAllCopies(t *testing.T) {
 			t.Errorf("%q is not in %s", words, o.Stdout)
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); p.do(t, "", "group", "verify", "0").Code != 0; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); o.Code != 0; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the copies are not mended")
+			t.Fatalf("the copies are not mended: %s%s\n%s", o.Stdout, o.Stderr, p.stderr.String())
 		}
+		o = p.do(t, "", "group", "verify", "0")
 	}
 	for id := range strings.FieldsSeq("0 1 2 3") {
 		if o := p.do(t, "", "get", id).Want(t, 0); o.Stdout != strings.Repeat(id, 5000) {

@@ -56,6 +56,16 @@ func (r *Replica) beginChange(one *memberChange, change *raftpb.ConfChangeV2) er
 	return nil
 }
 
+// Wake ends the rest of a group in which nothing happens: its clock runs again. Whoever finds damage in the log of a
+// leader calls it, as the lead is handed over by the clock (rule 4). Safe for concurrent use.
+func (r *Replica) Wake() {
+	c := r.state.lock()
+	defer c.unlock()
+	if c.isOpen() == nil {
+		c.quiet.wake()
+	}
+}
+
 // TransferLeader hands the lead over to a voter and waits until that leads. Where it does not within about an election
 // timeout, the error says so, and this replica may lead on. Writes are refused with ErrNoLeader meanwhile, but not
 // while the voter is far behind, or has not the membership change that gave it its vote: that is waited for first.

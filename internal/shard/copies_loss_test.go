@@ -153,6 +153,55 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	})
 }
 
+// Bad bytes in the files of a leader are found while its group rests, with no call that wakes it: it hands the lead over
+// all the same, and is repaired from the one that leads then.
+func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *bubble) {
+		c := newCluster(t, placement.Routing{Mode: placement.Hash, Groups: 1}, abc)
+		c.settled(abc...)
+		for id := range int64(20) {
+			c.put(id, data(id, 3000))
+		}
+		c.eventually("all rest", func() bool {
+			for _, f := range c.shards {
+				if awake, looked := restless(f); awake+looked > 0 {
+					return false
+				}
+			}
+			return true
+		})
+		g := c.registry.now().Groups["0"]
+		leader := c.shards[g.Leader]
+		sv := leader.shard.routes.Load().served(g.UUID)
+		hit := 0
+		for name, size := range filesBelow(t, leader.cfg.FS, filepath.Join(leader.cfg.Dir, "groups")) {
+			if size < 24<<10 {
+				continue
+			}
+			file, err := leader.cfg.FS.OpenWrite(name)
+			must(t, err)
+			_, err = file.WriteAt([]byte("these bytes are bad"), 20_000)
+			must(t, errors.Join(err, file.Close()))
+			hit++
+		}
+		report, err := sv.log.Verify(t.Context(), 0)
+		must(t, err)
+		if hit == 0 || len(report.Damages) == 0 || !sv.replica.Members().Quiet {
+			t.Fatalf("%d files are hit, %d places of damage; rests: %v", hit, len(report.Damages), sv.replica.Members().Quiet)
+		}
+		c.eventually("all of it is repaired", func() bool { return !sv.log.Damaged() })
+		report, err = sv.log.Verify(t.Context(), 0)
+		must(t, err)
+		if len(report.Damages) > 0 {
+			t.Errorf("%v", report.Damages)
+		}
+		for id := range int64(20) {
+			c.holds(id, data(id, 3000))
+		}
+	})
+}
+
 // A volume that was set back to an earlier state never votes with what it has forgotten: its replicas join anew.
 func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	t.Parallel()

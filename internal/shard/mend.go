@@ -64,8 +64,12 @@ func (m *mender) mendAll(ctx context.Context) {
 func (m *mender) mend(ctx context.Context, sv *served) error {
 	members := sv.replica.Members()
 	from, ok := sv.group.Route(members.LeaderID)
-	if !ok || members.LeaderID == sv.raftID {
-		return nil // a leader hands over first
+	if members.LeaderID == sv.raftID {
+		sv.replica.Wake() // a leader hands over first, which a group that rests does not
+		return nil
+	}
+	if !ok {
+		return nil
 	}
 	repairs, err := sv.log.Repairs(ctx)
 	if err != nil {
