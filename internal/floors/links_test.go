@@ -64,6 +64,7 @@ func badLinks(root, page, text string) (bad []string) {
 	return bad
 }
 
+// hasAnchor tells whether a link to this fragment of a page leads to a heading.
 func hasAnchor(page, anchor string) bool {
 	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
 		if anchorOf(m[1]) == anchor {

@@ -153,8 +153,8 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	})
 }
 
-// Bad bytes in the files of a leader are found while its group rests, with no call that wakes it: it hands the lead over
-// all the same, and is repaired from the one that leads then.
+// Bad bytes in the files of a leader are found while its group rests, and no call wakes the group. The leader hands the
+// lead over all the same, and is repaired from the copy that leads then.
 func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -195,8 +195,8 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	})
 }
 
-// What docs/operations/troubleshooting.md says of the time for which an image passes for the disk: a step is due within stepEvery of a
-// write, also of the first one after a rest; nothing is written in a rest; and after an outage of etcd it takes a step
+// What docs/operations/troubleshooting.md says of the time for which an image passes for the disk: a step is due within
+// stepEvery of a write, also of the first one after a rest; nothing is written in a rest; and after an outage of etcd it takes a step
 // that was due, and then the next one.
 func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

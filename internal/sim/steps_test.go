@@ -17,8 +17,8 @@ import (
 )
 
 // Each disk has a superblock, and etcd a registry of volumes, with the code and the rule of shards. A disk may be put
-// back from an image at any moment but in the seconds of which docs/operations/troubleshooting.md says that an image passes for the
-// disk.
+// back from an image at any moment but in the seconds of which docs/operations/troubleshooting.md says that an image
+// passes for the disk.
 
 const (
 	superDir = "/s" // of the superblock
