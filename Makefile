@@ -148,7 +148,7 @@ chaos-short: ## Break them for a minute by a fixed seed: kills, cuts, stops and 
 	$(MAKE) --no-print-directory chaos ARGS='-faults kill,cut,stop,disk-error -duration 1m -seed 1 $(ARGS)'
 
 .PHONY: charts-test
-charts-test: $(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/helm-unittest ## Lint and render the charts, check what they render against schemas, run their unit tests.
+charts-test: $(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/helm-unittest ## Lint and render the charts, check what they render and config/samples against schemas, run their unit tests.
 	hack/charts/test.sh
 
 .PHONY: check-image
@@ -231,7 +231,8 @@ generate: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc bin/pr
 	$(TOOLS)/controller-gen object paths=./api/v1alpha1
 	$(TOOLS)/controller-gen crd paths=./api/v1alpha1 output:crd:dir=config/crd/bases
 	$(TOOLS)/controller-gen rbac:roleName=sheaf-operator paths=./controllers/... output:rbac:dir=config/rbac
-	$(TOOLS)/crd-ref-docs --source-path=api/v1alpha1 --config=hack/crd-ref-docs/config.yaml --templates-dir=hack/crd-ref-docs/templates --renderer=markdown --output-path=docs/reference.md --log-level=ERROR
+	samples=(); for file in config/samples/*.yaml; do samples+=(--template-value="$$(basename "$$file" .yaml)=$$(cat "$$file")"); done; \
+	  $(TOOLS)/crd-ref-docs --source-path=api/v1alpha1 --config=hack/crd-ref-docs/config.yaml --templates-dir=hack/crd-ref-docs/templates --renderer=markdown --output-path=docs/reference.md --log-level=ERROR "$${samples[@]}"
 	go mod tidy
 
 # What `make generate` writes.

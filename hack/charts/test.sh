@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the charts: lint, the schemas of what they render with each of their ci/ values, and their unit tests.
+# Checks the charts: lint, the schemas of what they render with each of their ci/ values, and their unit tests; and the
+# samples by the same schemas. Rules in CEL need an API server: api/v1alpha1 asks one (make test-api).
 # `make charts-test` builds the tools first.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -16,6 +17,10 @@ echo "== schemas of our kinds and of Kubernetes'"
 kubernetes=$(cd hack/kube/kubernetes && go mod download -json k8s.io/kubernetes | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
 rm -rf "$schemas"
 (cd hack/charts && go run . schemas ../.. "$kubernetes/api/openapi-spec/swagger.json" "../../$schemas")
+
+echo "== config/samples"
+mapfile -t samples < <(grep -lE '^kind: ' config/samples/*.yaml)
+kubeconform -strict -summary -schema-location "$schemas/{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json" "${samples[@]}"
 
 for chart in charts/*/; do
   for values in "$chart"ci/*-values.yaml; do

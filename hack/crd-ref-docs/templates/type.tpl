@@ -6,6 +6,7 @@
 Underlying type: {{ markdownRenderTypeLink .UnderlyingType }}
 {{ end }}
 {{ .Doc }}
+{{- template "sample" . }}
 {{- template "checks" .Validation }}
 {{- if .References }}
 
@@ -20,7 +21,7 @@ Used by:{{ range $i, $r := .SortedReferences }}{{ if $i }},{{ end }} {{ markdown
 | `kind` string | `{{ .GVK.Kind }}` | | |
 {{ end -}}
 {{ range .Members -}}
-| `{{ .Name }}` {{ markdownRenderType .Type }} | {{ if eq .Name "metadata" }}As of every Kubernetes object.{{ else }}{{ markdownRenderFieldDoc .Doc }}{{ end }} | {{ if eq .Name "status" }}condition Reconciling, reason Pending{{ else }}{{ markdownRenderDefault .Default }}{{ end }} | {{ template "bounds" .Validation }} |
+| `{{ .Name }}` {{ markdownRenderType .Type }} | {{ if eq .Name "metadata" }}As of every Kubernetes object.{{ else }}{{ markdownRenderFieldDoc .Doc }}{{ end }} | {{ if and (eq .Name "status") .Default }}condition Reconciling, reason Pending{{ else }}{{ markdownRenderDefault .Default }}{{ end }} | {{ template "bounds" .Validation }} |
 {{ end -}}
 {{- end }}
 {{- if .EnumValues }}
@@ -49,5 +50,17 @@ Used by:{{ range $i, $r := .SortedReferences }}{{ if $i }},{{ end }} {{ markdown
 
 {{ . }}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A kind's sample is config/samples/KIND.yaml, which `make generate` hands over. */ -}}
+{{- define "sample" -}}
+{{- if .GVK -}}
+{{- $sample := markdownTemplateValue (lower .Name) -}}
+{{- if not $sample }}{{ fail (printf "config/samples/%s.yaml is missing" (lower .Name)) }}{{ end }}
+
+```yaml
+{{ $sample }}
+```
 {{- end -}}
 {{- end -}}
