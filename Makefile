@@ -215,12 +215,14 @@ bench-peers-test: $(TOOLS)/golangci-lint ## Lint and test that module.
 	cd bench/peers && ../../$(TOOLS)/golangci-lint run --allow-parallel-runners ./... && go test ./...
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto and shell.
+lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto, shell and the subjects of new commits.
 	$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
 	$(TOOLS)/buf lint
 	$(TOOLS)/buf breaking api --against api/baseline.binpb
 	@for script in hack/*.sh hack/*/*.sh hack/cluster/cluster .ci/run; do bash -n "$$script"; done
 	hack/kube/build_test.sh
+	hack/commit-subjects_test.sh
+	hack/commit-subjects.sh
 	@if command -v shellcheck >/dev/null; then shellcheck -x hack/cluster/cluster hack/cluster/*.sh hack/kube/*.sh; fi
 
 ##@ Generate
