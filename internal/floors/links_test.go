@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -16,6 +17,9 @@ var (
 	fenced  = regexp.MustCompile("(?ms)^```.*?^```")
 	code    = regexp.MustCompile("`[^`\n]*`")
 )
+
+// notOurs are folders with pages that others wrote, or that programs made.
+var notOurs = []string{"bin", ".git", ".cache", "node_modules", "venv"}
 
 // anchorOf is the fragment by which a page's heading is linked, as GitHub makes it.
 func anchorOf(heading string) string {
@@ -81,7 +85,7 @@ func TestLinksOfPagesLeadSomewhere(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == "bin" || d.Name() == ".git" || d.Name() == ".cache"):
+		case d.IsDir() && slices.Contains(notOurs, d.Name()):
 			return filepath.SkipDir
 		case d.IsDir() || filepath.Ext(path) != ".md":
 			return nil
