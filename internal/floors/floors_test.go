@@ -19,7 +19,7 @@ var floors = []struct {
 	name     string
 	packages []string
 }{
-	{"programs", []string{"cmd/..."}},
+	{"programs", []string{"cmd/...", "examples/..."}},
 	{"measured and explored", []string{"internal/bench", "internal/layouts", "internal/demo", "internal/chaos", "internal/sim", "internal/scaletest", "internal/powercut"}},
 	{"whole stores", []string{"internal/dev", "internal/cli", "internal/doctor", "internal/operator"}},
 	{"services", []string{"client", "internal/gateway", "internal/shard/...", "controllers/...", "internal/kubefinding"}},
