@@ -102,7 +102,7 @@ race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under
 	GOGC=400 CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
 	  $(if $(CI),-count=1) $(if $(FOCUS),-run '$(FOCUS)') -skip '$(RACE_SKIP)$(if $(SKIP),|^($(SKIP))$$)' $(or $(PKG),./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '$(RACE_NOT)'))
 
-# The programs of docs/clients.md, each in its language, against a store whose shards and gateway are killed, and one
+# The clients in examples/, each in its language, against a store whose shards and gateway are killed, and against one
 # that answers by a script.
 CLIENTS ?= python node java grpcurl
 CLIENT_python = SHEAF_PYTHON=$(CURDIR)/bin/python/bin/python
@@ -110,7 +110,7 @@ CLIENT_node = SHEAF_NODE_MODULES=$(CURDIR)/bin/clients/node/node_modules
 CLIENT_java = SHEAF_JAVA=$(CURDIR)/bin/clients/java/target
 CLIENT_grpcurl = SHEAF_GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl
 .PHONY: test-clients
-test-clients: $(CLIENTS:%=client-%) ## Run the programs of docs/clients.md against a store whose shards and gateway are killed (CLIENTS="python node").
+test-clients: $(CLIENTS:%=client-%) ## Run the clients in examples/ against a store whose shards and gateway are killed (CLIENTS="python node").
 	$(foreach client,$(CLIENTS),$(CLIENT_$(client))) go test $(TESTFLAGS) -count=1 -timeout 25m -run 'TestClients' -v ./cmd/sheaf
 
 .PHONY: test-python
@@ -121,16 +121,16 @@ test-python: client-python ## Of these, the Python program alone.
 client-python:
 	hack/clients/packages.sh python
 	python3 -m venv bin/python
-	bin/python/bin/pip install --quiet --disable-pip-version-check -r hack/python/requirements.txt
+	bin/python/bin/pip install --quiet --disable-pip-version-check -r examples/python/requirements.txt
 client-java:
 	hack/clients/packages.sh java
-	mkdir -p bin/clients/java && cp hack/clients/java/pom.xml bin/clients/java/
+	mkdir -p bin/clients/java && cp examples/java/pom.xml bin/clients/java/
 	mvn -q -B -f bin/clients/java/pom.xml -Dprotos=$(CURDIR)/api process-classes
 client-grpcurl: $(TOOLS)/grpcurl
 	hack/clients/packages.sh grpcurl
 client-node:
 	hack/clients/packages.sh node
-	mkdir -p bin/clients/node && cp hack/clients/node/*.json bin/clients/node/
+	mkdir -p bin/clients/node && cp examples/node/*.json bin/clients/node/
 	npm ci --prefix bin/clients/node --ignore-scripts --no-audit --no-fund --loglevel=error
 
 .PHONY: test-versions
@@ -219,7 +219,7 @@ lint: $(TOOLS)/golangci-lint $(TOOLS)/buf bin/protodeps ## Lint Go, proto, shell
 	$(TOOLS)/golangci-lint run --allow-parallel-runners ./...
 	$(TOOLS)/buf lint
 	$(TOOLS)/buf breaking api --against api/baseline.binpb
-	@for script in hack/*.sh hack/*/*.sh hack/cluster/cluster .ci/run; do bash -n "$$script"; done
+	@for script in hack/*.sh hack/*/*.sh examples/*/*.sh hack/cluster/cluster .ci/run; do bash -n "$$script"; done
 	hack/kube/build_test.sh
 	hack/commit-subjects_test.sh
 	hack/commit-subjects.sh

@@ -255,7 +255,7 @@ func (s *scriptedStore) Scan(in *recordv1.ScanRequest, stream grpc.ServerStreami
 	return nil
 }
 
-// TestClientsHeedAnswers runs the programs of docs/clients.md against a store that answers as a script says: a write is
+// TestClientsHeedAnswers runs the programs of examples/ against a store that answers as a script says: a write is
 // repeated with its request id, not before the answer's RetryInfo says so, and only where the reason allows it; a doubt
 // is kept; harmed bytes are refused; a batch repeats what failed; a stream goes on from its cursor.
 func TestClientsHeedAnswers(t *testing.T) {

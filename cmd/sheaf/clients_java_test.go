@@ -5,12 +5,13 @@ import (
 	"testing"
 )
 
-// SHEAF_JAVA is the folder target that Maven makes of hack/clients/java/pom.xml, for the javac and java in the PATH.
+// SHEAF_JAVA is the folder target that Maven makes of examples/java/pom.xml, for the javac and java in the PATH.
 var javaClient = clientProgram{
-	language: "java", variable: "SHEAF_JAVA", first: "// SheafClient.java:", driver: "Driver.java", calls: "all",
+	language: "java", variable: "SHEAF_JAVA", file: "java/src/main/java/SheafClient.java", driver: "Driver.java", calls: "all",
 	command: func(t *testing.T, target, dir string) []string {
 		classes := filepath.Join(target, "classes") + ":" + filepath.Join(target, "lib", "*")
-		output(t, "javac", "--release", "17", "-cp", classes, "-d", dir, filepath.Join(dir, "SheafClient.java"), filepath.Join(dir, "Driver.java"))
+		sources := []string{filepath.Join(dir, "SheafClient.java"), filepath.Join(dir, "Driver.java")}
+		output(t, "javac", append([]string{"--release", "17", "-cp", classes, "-d", dir}, sources...)...)
 		return []string{"java", "-cp", dir + ":" + classes, "Driver"}
 	},
 }

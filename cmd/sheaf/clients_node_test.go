@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// SHEAF_NODE_MODULES is a folder node_modules with the packages of hack/clients/node, for the node in the PATH.
+// SHEAF_NODE_MODULES is a folder node_modules with the packages of examples/node, for the node in the PATH.
 var nodeClient = clientProgram{
-	language: "node", variable: "SHEAF_NODE_MODULES", first: "// sheaf_client.cjs:", driver: "driver.cjs", calls: "all",
+	language: "node", variable: "SHEAF_NODE_MODULES", file: "node/sheaf_client.cjs", driver: "driver.cjs", calls: "all",
 	command: func(t *testing.T, modules, dir string) []string {
 		api, err := filepath.Abs("../../api")
 		must(t, err)

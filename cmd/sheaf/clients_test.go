@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// clientProgram is a program of docs/clients.md in one language. Each has a driver in testdata, which writes with it:
-// called with an address alone it makes rounds until standard input says "stop", and then reads everything back; called
-// with an address and "answers" it makes the calls of TestClientsHeedAnswers.
+// clientProgram is a program of examples/ in one language. Each has a driver in testdata, which writes with it: called
+// with an address alone it makes rounds until standard input says "stop", and then reads everything back; called with
+// an address and "answers" it makes the calls of TestClientsHeedAnswers.
 type clientProgram struct {
 	language string
 	variable string // of the environment: what the program runs with; make test-clients sets it
-	first    string // first line of the program on the page, which names its file
+	file     string // below examples/
 	driver   string
 	calls    string // what it can do besides put and get: "", or "all"
 	// command gives what to run in the folder that holds the program and its driver. It prepares the folder. with is
@@ -25,10 +25,13 @@ type clientProgram struct {
 	command func(t *testing.T, with, dir string) []string
 }
 
+// examples is the folder of the programs.
+const examples = "../../examples"
+
 var clientPrograms = []clientProgram{pythonClient, nodeClient, javaClient, grpcurlClient}
 
-// TestClients runs the programs of docs/clients.md, as they stand there, against a store of three copies whose shards
-// and gateway are killed one after another while they write: no call fails, and all that was acknowledged is read back.
+// TestClients runs the programs of examples/ against a store of three copies whose shards and gateway are killed one
+// after another while they write: no call fails, and all that was acknowledged is read back.
 func TestClients(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {
@@ -68,17 +71,11 @@ func (p *clientProgram) prepared(t *testing.T) []string {
 		t.Skip(p.variable + " is not set: make test-clients")
 	}
 	dir := t.TempDir()
-	page, err := os.ReadFile("../../docs/clients.md")
-	must(t, err)
-	_, text, found := strings.Cut(string(page), "\n"+p.first)
-	text, _, closed := strings.Cut(text, "\n```\n")
-	if !found || !closed {
-		t.Fatalf("docs/clients.md has no program that begins with %q", p.first)
+	for _, from := range []string{filepath.Join(examples, p.file), filepath.Join("testdata", p.driver)} {
+		content, err := os.ReadFile(from)
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, filepath.Base(from)), content, 0o600))
 	}
-	must(t, os.WriteFile(filepath.Join(dir, strings.Trim(strings.Fields(p.first)[1], ":")), []byte(p.first+text+"\n"), 0o600))
-	driver, err := os.ReadFile(filepath.Join("testdata", p.driver))
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, p.driver), driver, 0o600))
 	return p.command(t, with, dir)
 }
 
@@ -139,12 +136,4 @@ func output(t *testing.T, name string, args ...string) string {
 		t.Fatalf("%s %q: %v: %s", name, args, err, out)
 	}
 	return string(out)
-}
-
-// recordProtos gives the files of the contract.
-func recordProtos(t *testing.T) []string {
-	t.Helper()
-	protos, err := filepath.Glob("../../api/sheaf/record/v1/*.proto")
-	must(t, err)
-	return protos
 }

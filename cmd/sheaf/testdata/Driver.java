@@ -10,7 +10,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import sheaf.record.v1.RecordOuterClass.WriteCondition;
 
-/** Drives the client of docs/clients.md; clients_test.go and clients_answers_test.go say how. */
+/** Drives the client of examples/java; clients_test.go and clients_answers_test.go say how. */
 public final class Driver {
     private static SheafClient store;
 

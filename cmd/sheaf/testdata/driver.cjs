@@ -1,4 +1,4 @@
-// Drives the client of docs/clients.md; clients_test.go and clients_answers_test.go say how.
+// Drives the client of examples/node; clients_test.go and clients_answers_test.go say how.
 'use strict'
 const assert = require('node:assert')
 const { setTimeout: sleep } = require('node:timers/promises')

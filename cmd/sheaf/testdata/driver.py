@@ -1,4 +1,4 @@
-# Drives the client of docs/clients.md; clients_test.go and clients_answers_test.go say how.
+# Drives the client of examples/python; clients_test.go and clients_answers_test.go say how.
 import sys, threading, time
 from sheaf_client import Failure, Store, pb
 

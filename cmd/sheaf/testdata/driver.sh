@@ -1,4 +1,4 @@
-# Drives the client of docs/clients.md; clients_test.go and clients_answers_test.go say how.
+# Drives the client of examples/grpcurl; clients_test.go and clients_answers_test.go say how.
 set -eu
 SHEAF_ADDRESS=$1
 cd "$(dirname "$0")"

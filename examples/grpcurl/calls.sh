@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# The calls of Sheaf by grpcurl, one by one, against a store on 127.0.0.1:7600. Nothing is repeated or checked here:
+# sheaf_client.sh does that.
+set -euo pipefail
+
+grpcurl -plaintext 127.0.0.1:7600 list
+grpcurl -plaintext -d '{"key":{"id":42},"data":"aGVsbG8=","attributes":{"colour":"Ymx1ZQ=="}}' \
+  127.0.0.1:7600 sheaf.record.v1.RecordService/Put
+grpcurl -plaintext -d '{"key":{"id":42}}' 127.0.0.1:7600 sheaf.record.v1.RecordService/Get
+grpcurl -plaintext -d '{}' 127.0.0.1:7600 sheaf.record.v1.RecordService/Scan
