@@ -1,0 +1,239 @@
+package pagetest
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Command is a command line of a page.
+type Command struct {
+	Line  int      // of the page, from 1
+	Words []string // as the shell hands them over; what only a shell can know, such as $x, is as it stands on the page
+	Env   []string // names of the variables that are set for it alone
+	Dir   string   // where it runs, below the root of the repository, as far as a cd says so
+	// Mentioned says that it stands in a sentence, or has an ellipsis: something may be left out.
+	Mentioned bool
+}
+
+// String is the command in one line.
+func (c Command) String() string { return strings.Join(c.Words, " ") }
+
+// Args are the arguments, if the command runs this program: by its name, or as a file of bin or of an image. The
+// plugin of kubectl is "kubectl sheaf".
+func (c Command) Args(program string) ([]string, bool) {
+	words := strings.Fields(program)
+	if len(c.Words) < len(words) || !slices.Equal(c.Words[1:len(words)], words[1:]) {
+		return nil, false
+	}
+	dir, name := path.Split(c.Words[0])
+	if name != words[0] || dir != "" && dir != "/" && !strings.HasSuffix("/"+dir, "/bin/") {
+		return nil, false
+	}
+	return c.Words[len(words):], true
+}
+
+var (
+	// known begins what is meant as a command line, and neither an output nor a sentence: these programs are checked.
+	known = regexp.MustCompile(`^(?:[A-Z_][A-Z0-9_]*=\S* +)*(?:(?:sudo|time) +)?` +
+		`(?:(?:(?:\S*/)?bin/|/)?(?:sheaf|sheaf-bench|sheaf-operator|kubectl-sheaf|kubectl|helm|grpcurl)|make|` +
+		`go (?:test|run|build|vet|get|tool|mod)|` +
+		`(?:\./)?(?:hack|e2e|internal)/\S*\.sh|(?:\./)?hack/cluster/cluster|(?:\./)?\.ci/run)(?: |$)`)
+	script   = regexp.MustCompile(`^(?:\./)?(?:hack|e2e|internal|\.ci)/`)
+	prompt   = regexp.MustCompile(`^\s*\$ (.*)`)
+	inAngles = regexp.MustCompile(`(^|[^<A-Za-z0-9_])<([A-Za-z](?:[\w. /-]*\w)?)>`)
+	capitals = regexp.MustCompile(`(^|[^A-Za-z0-9_])[A-Z][A-Z0-9_]*([^A-Za-z0-9_]|$)`)
+	shells   = []string{"sh", "bash", "shell", "console"}
+)
+
+// Placeholder says that a reader writes something else in the place of a word, or that only a shell knows it: NAME,
+// <name>, $name, or with an ellipsis.
+func Placeholder(word string) bool {
+	return strings.Contains(word, "$") || strings.Contains(word, "...") || capitals.MatchString(word)
+}
+
+// Commands are the command lines of a page, in blocks of code and in sentences; bad are those lines that begin like a
+// command, and that no shell can read.
+func Commands(text string) (found []Command, bad []string) {
+	for _, s := range snippets(text) {
+		var cs []Command
+		var err error
+		switch {
+		case s.span:
+			s.text = strings.TrimPrefix(s.text, "$ ")
+			// A program's name alone is a name; that of a script is a path to check.
+			if known.MatchString(s.text) && (strings.Contains(s.text, " ") || script.MatchString(s.text)) {
+				cs, err = parse(s.text, s.line)
+			}
+			for i := range cs {
+				cs[i].Mentioned = true
+			}
+		case s.info == "" || slices.Contains(shells, s.info):
+			cs, err = block(s)
+		}
+		if err != nil {
+			bad = append(bad, err.Error())
+		}
+		found = append(found, cs...)
+	}
+	return found, bad
+}
+
+// unit is one command line of a block, with the lines that continue it.
+type unit struct {
+	line int
+	text string
+}
+
+// units are the command lines of a block. Where it has prompts, they alone are; the rest is what commands print.
+func units(s snippet) (found []unit, prompts bool) {
+	lines := strings.Split(s.text, "\n")
+	prompts = slices.ContainsFunc(lines, prompt.MatchString)
+	for i := 0; i < len(lines); i++ {
+		at, line := i, lines[i]
+		if prompts {
+			m := prompt.FindStringSubmatch(line)
+			if m == nil {
+				continue
+			}
+			line = m[1]
+		}
+		for strings.HasSuffix(lines[i], `\`) && i+1 < len(lines) {
+			i++
+			line += "\n" + lines[i]
+		}
+		found = append(found, unit{s.line + at, line})
+	}
+	return found, prompts
+}
+
+// block finds the commands of a block of code. What says that it is of a shell is read as a whole. Of a block that says
+// nothing of itself, which may be anything, the lines that begin as commands do are read, and what stands between them
+// where all of it is a script.
+func block(s snippet) ([]Command, error) {
+	us, prompts := units(s)
+	if !prompts {
+		whole, err := parse(s.text, s.line)
+		if err == nil && !slices.ContainsFunc(us, func(u unit) bool { return begins(u.text) && !startsAt(whole, u.line) }) {
+			return whole, nil
+		}
+		if s.info != "" && err != nil {
+			return nil, err
+		}
+	}
+	var found []Command
+	for _, u := range us {
+		if !prompts && !begins(u.text) {
+			continue
+		}
+		cs, err := parse(u.text, u.line)
+		if err != nil {
+			return found, err
+		}
+		found = append(found, cs...)
+	}
+	return found, nil
+}
+
+func begins(line string) bool { return known.MatchString(strings.TrimSpace(line)) }
+
+func startsAt(cs []Command, line int) bool {
+	return slices.ContainsFunc(cs, func(c Command) bool { return c.Line == line })
+}
+
+// parse reads text as bash does.
+func parse(text string, line int) ([]Command, error) {
+	text = inAngles.ReplaceAllStringFunc(text, func(m string) string {
+		parts := inAngles.FindStringSubmatch(m)
+		return parts[1] + strings.ToUpper(regexp.MustCompile(`\W`).ReplaceAllString(parts[2], "_"))
+	})
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
+	if err != nil {
+		return nil, fmt.Errorf("line %d: no shell can read %q: %w", line, text, err)
+	}
+	r := reader{text: text, line: line}
+	for _, stmt := range file.Stmts {
+		before := r.dir
+		syntax.Walk(stmt, r.visit)
+		if call, ok := stmt.Cmd.(*syntax.CallExpr); !ok || len(call.Args) == 0 || call.Args[0].Lit() != "cd" {
+			r.dir = before // `cd x && y` is meant for its line alone
+		}
+	}
+	return r.found, nil
+}
+
+// reader gathers the commands of a syntax tree.
+type reader struct {
+	text  string
+	line  int // of the page, where the text begins
+	dir   string
+	found []Command
+}
+
+func (r *reader) visit(node syntax.Node) bool {
+	call, ok := node.(*syntax.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		return true
+	}
+	c := Command{Line: r.line + int(call.Pos().Line()) - 1, Dir: r.dir}
+	for _, a := range call.Assigns {
+		c.Env = append(c.Env, a.Name.Value)
+	}
+	for _, arg := range call.Args {
+		switch word, literal := r.word(arg.Parts), arg.Lit() != ""; {
+		case word == "...":
+			c.Mentioned = true
+		case literal && len(word) > 2 && (word[0] == '[' || strings.HasSuffix(word, "]") && !strings.Contains(word, "[")):
+			c.Words = append(c.Words, strings.Trim(word, "[]")) // of a synopsis: [--from CURSOR]
+		default:
+			c.Words = append(c.Words, word)
+		}
+	}
+	r.add(c)
+	return true
+}
+
+// add notes a command, without what runs it for another: sudo, env, and kubectl exec, which is noted beside.
+func (r *reader) add(c Command) {
+	for len(c.Words) > 1 && slices.Contains([]string{"sudo", "nohup", "setsid", "env", "exec", "command"}, c.Words[0]) {
+		c.Words = c.Words[1:]
+		for c.Words[0] != "" && strings.Contains(c.Words[0], "=") && len(c.Words) > 1 {
+			name, _, _ := strings.Cut(c.Words[0], "=")
+			c.Env, c.Words = append(c.Env, name), c.Words[1:]
+		}
+	}
+	if len(c.Words) == 0 {
+		return
+	}
+	if c.Words[0] == "cd" && len(c.Words) == 2 {
+		r.dir = path.Join(r.dir, c.Words[1])
+	}
+	r.found = append(r.found, c)
+	if at := slices.Index(c.Words, "--"); c.Words[0] == "kubectl" && at > 0 && at+1 < len(c.Words) {
+		inner := c
+		inner.Words, inner.Env = c.Words[at+1:], nil
+		r.add(inner)
+	}
+}
+
+// word is what the shell makes of a word; what has to be expanded stays as it is written.
+func (r *reader) word(parts []syntax.WordPart) string {
+	var b strings.Builder
+	for _, part := range parts {
+		switch p := part.(type) {
+		case *syntax.Lit:
+			b.WriteString(regexp.MustCompile(`\\(.)`).ReplaceAllString(p.Value, "$1"))
+		case *syntax.SglQuoted:
+			b.WriteString(p.Value)
+		case *syntax.DblQuoted:
+			b.WriteString(r.word(p.Parts))
+		default:
+			b.WriteString(r.text[part.Pos().Offset():part.End().Offset()])
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,138 @@
+// Package pagetest finds the commands that the pages of the repository show, so that tests can hold them against what
+// there is: the targets of the Makefile, the flags of a program, the kinds of the CRDs. It runs none of them.
+package pagetest
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Page is a text in Markdown.
+type Page struct {
+	Name string // its path below the root of the repository
+	Text string
+}
+
+// Pages are those below a root that say what is: neither dated reports nor the log of changes.
+func Pages(root string) ([]Page, error) {
+	var pages []Page
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		name = filepath.ToSlash(name)
+		switch {
+		case d.IsDir() && slices.Contains([]string{"bin", ".git", ".cache", "node_modules"}, d.Name()),
+			name == "docs/reports":
+			return filepath.SkipDir
+		case d.IsDir() || name == "CHANGELOG.md" || !strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".md.gotmpl"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		pages = append(pages, Page{name, string(text)})
+		return err
+	})
+	return pages, err
+}
+
+// snippet is a block of code, or code in a sentence.
+type snippet struct {
+	line int // of its first line of code, from 1
+	info string
+	text string
+	span bool // in a sentence
+}
+
+var (
+	fence = regexp.MustCompile("^ *(```+|~~~+) *([A-Za-z0-9_+-]*)")
+	item  = regexp.MustCompile(`^ *([-*+]|\d+[.)]) `)
+)
+
+// snippets are the blocks of code of a page and the code in its sentences.
+func snippets(text string) (found []snippet) {
+	lines := strings.Split(text, "\n")
+	inList := false
+	for i := 0; i < len(lines); i++ {
+		switch line := lines[i]; {
+		case fence.MatchString(line):
+			open := fence.FindStringSubmatch(line)
+			first := i + 1
+			for i++; i < len(lines) && !strings.HasPrefix(strings.TrimLeft(lines[i], " "), open[1]); i++ {
+			}
+			text := strings.Join(lines[first:min(i, len(lines))], "\n")
+			found = append(found, snippet{line: first + 1, info: open[2], text: text})
+		case strings.HasPrefix(line, "    ") && !inList && (i == 0 || lines[i-1] == ""):
+			first := i
+			for ; i < len(lines) && (strings.HasPrefix(lines[i], "    ") || lines[i] == ""); i++ {
+			}
+			text := strings.ReplaceAll("\n"+strings.Join(lines[first:i], "\n"), "\n    ", "\n")[1:]
+			i--
+			found = append(found, snippet{line: first + 1, text: text})
+		case line != "":
+			first := i
+			for ; i < len(lines) && lines[i] != "" && !fence.MatchString(lines[i]); i++ {
+				if item.MatchString(lines[i]) {
+					inList = true
+				} else if i == first && !strings.HasPrefix(lines[i], " ") {
+					inList = false
+				}
+			}
+			found = append(found, spans(first+1, lines[first:i])...)
+			i--
+		}
+	}
+	return found
+}
+
+// spans are the code in the sentences of a paragraph: what stands between as many backticks.
+func spans(line int, paragraph []string) (found []snippet) {
+	for i, l := range paragraph {
+		if strings.HasPrefix(l, "|") { // of a table, where a bar in code has a backslash; a row ends with its line
+			found = append(found, spans(line+i, []string{strings.ReplaceAll(strings.TrimLeft(l, "|"), `\|`, "|")})...)
+			paragraph[i] = ""
+		}
+	}
+	rest := strings.Join(paragraph, "\n")
+	for {
+		begin := strings.IndexByte(rest, '`')
+		if begin < 0 {
+			return found
+		}
+		line += strings.Count(rest[:begin], "\n")
+		rest = rest[begin:]
+		ticks := rest[:len(rest)-len(strings.TrimLeft(rest, "`"))]
+		rest = rest[len(ticks):]
+		end := closing(rest, ticks)
+		if end < 0 {
+			continue
+		}
+		text := strings.ReplaceAll(strings.TrimSpace(rest[:end]), "\n", " ")
+		found = append(found, snippet{line: line, text: text, span: true})
+		line += strings.Count(rest[:end], "\n")
+		rest = rest[end+len(ticks):]
+	}
+}
+
+// closing is where just these backticks stand in a text; -1: nowhere.
+func closing(text, ticks string) int {
+	for at := 0; ; {
+		next := strings.Index(text[at:], ticks)
+		if next < 0 {
+			return -1
+		}
+		at += next
+		run := len(text[at:]) - len(strings.TrimLeft(text[at:], "`"))
+		if run == len(ticks) {
+			return at
+		}
+		at += run
+	}
+}
