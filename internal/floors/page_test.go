@@ -86,9 +86,9 @@ func (there tree) missing(name string) string {
 // TestPagesNameWhatExists: docs/architecture.md and docs/raft.md name files, functions and methods; those that were
 // renamed or removed mislead whoever reads the page.
 func TestPagesNameWhatExists(t *testing.T) {
-	there, named := readTree(t, "../.."), 0
+	there, named := readTree(t, root), 0
 	for _, page := range []string{"architecture.md", "raft.md"} {
-		text, err := os.ReadFile("../../docs/" + page)
+		text, err := os.ReadFile(filepath.Join(root, "docs", page))
 		if err != nil {
 			t.Fatal(err)
 		}
