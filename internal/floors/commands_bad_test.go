@@ -36,7 +36,7 @@ func TestBadCommands(t *testing.T) {
 		{"path", "hack/cluster/cluster up 3", ""},
 		{"path", "sudo ./hack/cluster/start.sh", "no hack/cluster/start.sh"},
 		{"path", ".ci/runs", "no .ci/runs"},
-		{"path", "cp hack/clients/node/*.json x", ""},
+		{"path", "cp examples/node/*.json x", ""},
 		{"path", "cp hack/clients/node/*.yaml x", "no hack/clients/node/*.yaml"},
 		{"path", "cd internal && cat cmd/sheaf/main.go", "no internal/cmd/sheaf/main.go"},
 		{"helm", "helm upgrade --install a charts/sheaf-operator --set 'image.tag=v1,watchNamespaces={a,b}'", ""},

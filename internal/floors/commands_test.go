@@ -45,7 +45,7 @@ func sorts(t *testing.T) []sort {
 		{"go", 22, checkGo},
 		{"path", 30, checkPaths},
 		{"helm", 7, checkHelm},
-		{"grpcurl", 4, checkGrpcurl},
+		{"grpcurl", 3, checkGrpcurl},
 		{"kubectl", 50, kinds.check},
 		{"label", 5, sources.checkLabels},
 	}
@@ -188,7 +188,7 @@ func (s sources) checkLabels(command pagetest.Command) (bool, error) {
 }
 
 var treePath = regexp.MustCompile(`(?:^|[=:@,])(?:\./)?` +
-	`((?:hack|charts|config|api|internal|cmd|e2e|bench|docs|\.ci)/[\w./*-]*)`)
+	`((?:hack|charts|config|api|internal|cmd|e2e|examples|bench|docs|\.ci)/[\w./*-]*)`)
 
 // checkPaths holds what lies below a folder of the repository against the tree.
 func checkPaths(c pagetest.Command) (bool, error) {
@@ -198,7 +198,7 @@ func checkPaths(c pagetest.Command) (bool, error) {
 			continue // a package: checkGo looks for it
 		}
 		for _, m := range treePath.FindAllStringSubmatch(word, -1) {
-			if pagetest.Placeholder(word) {
+			if pagetest.Placeholder(word) || strings.Contains(m[1], "/target/") { // what a build of Maven makes
 				continue
 			}
 			applies = true

@@ -42,8 +42,8 @@ var (
 	known = regexp.MustCompile(`^(?:[A-Z_][A-Z0-9_]*=\S* +)*(?:(?:sudo|time) +)?` +
 		`(?:(?:(?:\S*/)?bin/|/)?(?:sheaf|sheaf-bench|sheaf-operator|kubectl-sheaf|kubectl|helm|grpcurl)|make|` +
 		`go (?:test|run|build|vet|get|tool|mod)|` +
-		`(?:\./)?(?:hack|e2e|internal)/\S*\.sh|(?:\./)?hack/cluster/cluster|(?:\./)?\.ci/run)(?: |$)`)
-	script   = regexp.MustCompile(`^(?:\./)?(?:hack|e2e|internal|\.ci)/`)
+		`(?:\./)?(?:hack|e2e|examples|internal)/\S*\.sh|(?:\./)?hack/cluster/cluster|(?:\./)?\.ci/run)(?: |$)`)
+	script   = regexp.MustCompile(`^(?:\./)?(?:hack|e2e|examples|internal|\.ci)/`)
 	prompt   = regexp.MustCompile(`^\s*\$ (.*)`)
 	inAngles = regexp.MustCompile(`(^|[^<A-Za-z0-9_])<([A-Za-z](?:[\w. /-]*\w)?)>`)
 	capitals = regexp.MustCompile(`(^|[^A-Za-z0-9_])[A-Z][A-Z0-9_]*([^A-Za-z0-9_]|$)`)
