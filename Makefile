@@ -27,7 +27,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 FOCUS ?=
 PKG   ?=
 # The packages whose tests take longest are begun first, so that none of them runs alone at the end.
-LONGEST := ./controllers ./internal/shard ./internal/group ./internal/sim ./cmd/sheaf ./internal/etcd ./internal/powercut ./...
+LONGEST := ./controllers ./internal/shard ./internal/group ./internal/test/sim ./cmd/sheaf ./internal/etcd ./internal/test/powercut ./...
 # ARGS is handed on by `make run` and `make bench`.
 ARGS  ?=
 # FUZZTIME per decoder in `make fuzz`.
@@ -62,7 +62,7 @@ help: ## Show this help.
 
 .PHONY: build
 build: ## Build the static binaries bin/sheaf, bin/sheaf-bench, bin/sheaf-operator and bin/kubectl-sheaf, version stamped.
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/... ./bench/sheaf-bench
 
 .PHONY: image
 image: ## Pack OCI archives bin/images/*.tar of static binaries, without a container engine.
@@ -81,9 +81,9 @@ test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests but those of test-
 	FOCUS='$(FOCUS)' TESTFLAGS="$(TESTFLAGS)" $(if $(PKG),,SHEAF_BIN=$(CURDIR)/bin) hack/test.sh $(or $(PKG),$(LONGEST))
 	@echo 'Not among them: what needs a real API server (make test-api), and what is long or by chance (make soak).'
 
-# The packages with tests that need a real API server are those whose tests import internal/kubetest; internal/scaletest
+# The packages with tests that need a real API server are those whose tests import internal/test/kubetest; internal/test/scaletest
 # has a target of its own. Their other tests run in `make test`, too.
-API_PKG = $(shell grep -rl --include='*_test.go' 'sheaf/internal/kubetest"' api cmd client controllers internal | xargs dirname | grep -v '/scaletest$$' | sort -u | sed 's|^|./|')
+API_PKG = $(shell grep -rl --include='*_test.go' 'sheaf/internal/test/kubetest"' api bench cmd client controllers internal | xargs dirname | grep -v '/scaletest$$' | sort -u | sed 's|^|./|')
 # GOGC: memory is not short, and by default a fifth of what the API server does is to collect it.
 TEST_API = GOGC=400 SHEAF_API_FOCUS='$(FOCUS)' FOCUS='$(if $(FOCUS),$(FOCUS)|TestControllers)' TESTFLAGS="$(TESTFLAGS)" SHEAF_BIN=$(CURDIR)/bin \
   hack/test.sh $(or $(PKG),$(API_PKG))
@@ -95,7 +95,7 @@ test-api-all: $(TOOLS)/gotestsum build envtest-assets ## Run on a real API serve
 
 # Left out are packages whose short tests start no goroutine or whose goroutines take turns, and walks over damage and
 # crashes, each case of which is one goroutine's. The soaks log and raft have them: RACE_SKIP='^$$'.
-RACE_NOT := /internal/(layouts|demo|floors|scaletest|chaos|powercut|bench|bench/result|group/format|sim|vfs/vfstest)$$
+RACE_NOT := /(bench|bench/.*|internal/test/(floors|scaletest|chaos|powercut|sim|vfstest)|internal/group/format)$$
 RACE_SKIP ?= AtEveryOperation$$|^TestRule[46]_|^TestTheWalksAgree|^TestInstallRefusesEveryBadByte$$|^TestRepair
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
@@ -138,10 +138,10 @@ test-versions: ## Run shards and gateways of this version and of an older one to
 	hack/test-versions.sh $(REF)
 
 .PHONY: chaos
-chaos: build ## Break real processes in network namespaces under load, as root (ARGS="-faults kill,cut"; internal/chaos/README.md).
-	internal/chaos/packages.sh
+chaos: build ## Break real processes in network namespaces under load, as root (ARGS="-faults kill,cut"; internal/test/chaos/README.md).
+	internal/test/chaos/packages.sh
 	hack/kube/build.sh slowdisk
-	SHEAF_CHAOS=required go test $(TESTFLAGS) -count=1 -timeout 3h -run TestChaos -v ./internal/chaos -binary $(CURDIR)/bin/sheaf $(ARGS)
+	SHEAF_CHAOS=required go test $(TESTFLAGS) -count=1 -timeout 3h -run TestChaos -v ./internal/test/chaos -binary $(CURDIR)/bin/sheaf $(ARGS)
 
 .PHONY: chaos-short
 chaos-short: ## Break them for a minute by a fixed seed: kills, cuts, stops and disks that fail.
@@ -159,7 +159,7 @@ check-image: ## Test the packer, build the images twice, and fail where they dif
 .PHONY: vulncheck
 vulncheck: $(TOOLS)/govulncheck ## Fail where code here reaches a known vulnerability of a module; list those of Go itself.
 	@db=$$(cd / && go mod download -json golang.org/x/vulndb@$(VULNDB_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
-	  GOGC=400 $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... ./client/... | go run ./hack/vulncheck
+	  GOGC=400 $(TOOLS)/govulncheck -format json -db "file://$$db/data/osv" ./cmd/... ./client/... ./bench/sheaf-bench | go run ./hack/vulncheck
 
 # What a command line names goes on to a part of the soak: PKG has a default here.
 SOAK_OF = FOCUS='$(FOCUS)' PKG='$(if $(filter command line environment,$(origin PKG)),$(PKG))'
@@ -315,9 +315,9 @@ cluster-smoke: kube-tools ## Start the cluster, prove what the e2e suite relies 
 # SHARDS of the store that the operator is measured with: 1000 is what it is made for, and takes minutes.
 SHARDS ?= 100
 .PHONY: scale-test
-scale-test: build envtest-assets $(TOOLS)/kwok ## Measure the operator with SHARDS shards and as many nodes that kwok plays (SHARDS=1000; internal/scaletest/README.md).
+scale-test: build envtest-assets $(TOOLS)/kwok ## Measure the operator with SHARDS shards and as many nodes that kwok plays (SHARDS=1000; internal/test/scaletest/README.md).
 	hack/kube/build.sh kube-scheduler kube-controller-manager
-	SHEAF_SCALE_SHARDS=$(SHARDS) go test $(TESTFLAGS) -count=1 -timeout 2h -run 'TestScale' -v ./internal/scaletest
+	SHEAF_SCALE_SHARDS=$(SHARDS) go test $(TESTFLAGS) -count=1 -timeout 2h -run 'TestScale' -v ./internal/test/scaletest
 
 # KUBECONFIG: the cluster to use; without it, one of its own. E2E_FOCUS: words of the scenarios to run.
 E2E_FOCUS ?=

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/storetest"
+	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
 func testContext(t *testing.T) context.Context {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/bubbletest"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
 // Whatever the moment at which the time ends, Dial tells both: nobody has answered, and why it does not wait for

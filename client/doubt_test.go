@@ -17,7 +17,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/storetest"
+	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
 // lossy loses the first answer to a write, which was applied, and answers all later ones by itself. limit is that of a

@@ -15,9 +15,9 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/bubbletest"
 	"sheaf.dev/sheaf/internal/routing"
-	"sheaf.dev/sheaf/internal/storetest"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
 // called counts the calls of each method that a client sends.

@@ -17,8 +17,8 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/bubbletest"
-	"sheaf.dev/sheaf/internal/storetest"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
 // whole is longer than any test: what ends before was ended by something else.

@@ -18,7 +18,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/storetest"
+	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
 // faults are put between the client and a real store. Each counts how often it fired.

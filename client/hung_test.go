@@ -12,7 +12,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/bubbletest"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
 // told is a gateway that says who leads, and nothing else.

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/storetest"
+	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
 // Every reason that record.proto lists is one of the errors of this package, so that nobody needs to compare texts.

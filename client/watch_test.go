@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/storetest"
+	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
 // opened counts the streams of Watch that a client opens.

@@ -22,7 +22,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/loopback"
+	"sheaf.dev/sheaf/internal/test/loopback"
 	"sheaf.dev/sheaf/internal/workload"
 )
 

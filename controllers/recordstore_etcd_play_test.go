@@ -15,10 +15,10 @@ import (
 	"sheaf.dev/sheaf/controllers/recordgrant"
 	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/operator"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/placementtest"
+	"sheaf.dev/sheaf/internal/test/etcdtest"
+	"sheaf.dev/sheaf/internal/test/placementtest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 

@@ -30,7 +30,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/authority"
 	"sheaf.dev/sheaf/internal/identity"
-	"sheaf.dev/sheaf/internal/issuertest"
+	"sheaf.dev/sheaf/internal/test/issuertest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 

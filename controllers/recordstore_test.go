@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/kubetest"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 

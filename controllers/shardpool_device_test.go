@@ -10,7 +10,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/fleet/fleettest"
+	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
 var _ = Describe("A ShardPool and a Job that measures its class", func() {

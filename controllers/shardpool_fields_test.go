@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubetest"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // specs are all that the operator made, as YAML: sets, services and claims, without what the API server adds to each

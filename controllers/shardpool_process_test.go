@@ -27,9 +27,9 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/cli/clitest"
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/clitest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubetest"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubetest"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // Ginkgo's words. It is not imported with a dot, as Fail is an outcome of steps here.

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/trust"
 	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/issuertest"
+	"sheaf.dev/sheaf/internal/test/issuertest"
 )
 
 // standIn signs the Certificates of a namespace, as cert-manager with some issuers does, from start on until the

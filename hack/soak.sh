@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs one part of the soak: what loads the whole machine, draws its cases by chance or takes long. Each step of it runs,
 # whether or not one before it has failed. The report is bin/soak/PART.txt: commit, date and machine, each seed and count
-# that tests tell (internal/soaktest), and of each step whether it passed and how long it took. `make soak-PART` calls it.
+# that tests tell (internal/test/soaktest), and of each step whether it passed and how long it took. `make soak-PART` calls it.
 # PKG and FOCUS run the long tests of these packages and names alone; SHEAF_SEED repeats a seed of the report.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit
@@ -25,28 +25,28 @@ suite() {
 }
 
 chaos() { # for half an hour, with all faults
-  internal/chaos/packages.sh && hack/kube/build.sh slowdisk &&
-    SHEAF_CHAOS=required go test -vet=off -ldflags '-s -w' -count=1 -timeout 3h -run 'TestChaos$' -v ./internal/chaos -binary "$PWD/bin/sheaf"
+  internal/test/chaos/packages.sh && hack/kube/build.sh slowdisk &&
+    SHEAF_CHAOS=required go test -vet=off -ldflags '-s -w' -count=1 -timeout 3h -run 'TestChaos$' -v ./internal/test/chaos -binary "$PWD/bin/sheaf"
 }
 
 soak_log() {
   step "tests of the log and the disks below it" suite ./internal/group/... ./internal/journal/... ./internal/volume/... \
-    ./internal/vfs/... ./internal/index/... ./internal/powercut/... ./internal/faultdisk/...
+    ./internal/vfs/... ./internal/index/... ./internal/test/powercut/... ./internal/test/faultdisk/...
   step "walks under the race detector" make race RACE_SKIP='^$$' PKG=./internal/group
   step "fuzzing, 60 s each decoder" hack/fuzz.sh 60s
 }
 
 soak_raft() {
-  step "tests of replicas, shards and placement" suite ./internal/sim/... ./internal/replica/... ./internal/shard/... ./internal/peer/... \
+  step "tests of replicas, shards and placement" suite ./internal/test/sim/... ./internal/replica/... ./internal/shard/... ./internal/peer/... \
     ./internal/placement/... ./internal/move/... ./internal/routing/... ./internal/quota/... ./internal/access/...
-  step "the simulation under the race detector" make race RACE_SKIP='^$$' PKG='./internal/sim ./internal/vfs/vfstest'
+  step "the simulation under the race detector" make race RACE_SKIP='^$$' PKG='./internal/test/sim ./internal/test/vfstest'
 }
 
 soak_proc() {
   step "make build" make build
   step "chaos" chaos
-  step "tests of processes" suite ./cmd/sheaf/... ./cmd/sheaf-bench/... ./internal/gateway/... ./internal/dev/... ./internal/flood/... \
-    ./internal/cli/... ./internal/bench/... ./client/...
+  step "tests of processes" suite ./cmd/sheaf/... ./bench/sheaf-bench/... ./internal/gateway/... ./internal/dev/... ./internal/flood/... \
+    ./internal/cli/... ./bench/... ./client/...
   # Virtual time hides what comes of a process that stands still: here it does.
   for package in ./internal/peer ./internal/pulse ./internal/replica ./internal/gateway ./internal/shard ./client; do
     step "starved: $package" hack/starve.sh "$package"

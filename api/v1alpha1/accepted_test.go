@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"sheaf.dev/sheaf/internal/kubetest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
 )
 
 // goodCase is input at the edge of what is allowed.

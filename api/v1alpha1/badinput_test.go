@@ -8,7 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"sheaf.dev/sheaf/internal/kubetest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
 )
 
 // badCase is input that the API server has to refuse.

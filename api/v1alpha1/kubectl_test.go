@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"sheaf.dev/sheaf/internal/kubetest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
 )
 
 func update(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubetest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
 )
 
 const crdFolder = "../../config/crd/bases"

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubetest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
 )
 
 // read is an object as everybody sees it who reads it.

@@ -14,7 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/bench/peers/store"
 	"sheaf.dev/sheaf/bench/peers/stores"
-	"sheaf.dev/sheaf/internal/bench/result"
+	"sheaf.dev/sheaf/bench/result"
 )
 
 // Figures of an embedded store, by their keys in tables.

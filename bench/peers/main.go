@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/bench/peers/stores"
-	"sheaf.dev/sheaf/internal/bench/result"
+	"sheaf.dev/sheaf/bench/result"
 )
 
 // version is stamped by the build.

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/bench/peers/stores"
-	"sheaf.dev/sheaf/internal/bench/result"
+	"sheaf.dev/sheaf/bench/result"
 )
 
 func TestMain(m *testing.M) {

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/bench/peers/store"
-	"sheaf.dev/sheaf/internal/bench/result"
+	"sheaf.dev/sheaf/bench/result"
 )
 
 // server is a store that runs as a process of its own, with what its callers do.

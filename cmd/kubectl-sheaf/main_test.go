@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubefinding/kubefindingtest"
-	"sheaf.dev/sheaf/internal/kubetest"
+	"sheaf.dev/sheaf/internal/test/kubefindingtest"
+	"sheaf.dev/sheaf/internal/test/kubetest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

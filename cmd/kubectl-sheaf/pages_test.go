@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/pagetest"
+	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
 // A subcommand or flag that a page shows and the plugin has not misleads whoever types it.

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"sheaf.dev/sheaf/internal/kubefinding/kubefindingtest"
+	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
 // unpack reads an archive: names without the folder, and contents.

@@ -15,7 +15,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/internal/kubefinding"
-	"sheaf.dev/sheaf/internal/kubefinding/kubefindingtest"
+	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
 // well is a store in which all is well, with what its gateway says.

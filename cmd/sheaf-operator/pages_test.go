@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/pagetest"
+	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
 // Pages leave the operator's flags to the chart: today none shows a command line of it. One that comes has to be taken.

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/cli/clitest"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/clitest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 func TestAttributesUpToTheirLimit(t *testing.T) {

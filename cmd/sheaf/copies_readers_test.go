@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // copiesReaders scan, find and watch everything, over and over.

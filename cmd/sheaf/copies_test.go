@@ -19,7 +19,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // copiesStore is etcd, a gateway and three shards as processes of their own; each group has a copy on each shard.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/cli/clitest"
 	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/test/clitest"
 )
 
 func TestDevRemembersOverStopAndKill(t *testing.T) {

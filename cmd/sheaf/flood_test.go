@@ -22,7 +22,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // resident is the memory of a process that is in use, in bytes.

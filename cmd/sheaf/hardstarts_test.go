@@ -19,7 +19,7 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 const (

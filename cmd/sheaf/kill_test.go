@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // Kills of the test below; SHEAF_KILLS sets another number. With killsEnough of them writes are cut off on both sides

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // A large record goes up and down again through the gateway, byte for byte, and nobody holds it in memory: neither the

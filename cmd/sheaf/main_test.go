@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"sheaf.dev/sheaf/internal/cli/clitest"
-	"sheaf.dev/sheaf/internal/loopback"
+	"sheaf.dev/sheaf/internal/test/clitest"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // sheafBinary is the real program, built once for all tests of this package.

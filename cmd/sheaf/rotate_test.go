@@ -30,7 +30,7 @@ import (
 	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // rotating is a store of processes whose certificates, authorities, transport and tokens change while it is called.

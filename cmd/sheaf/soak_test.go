@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // TestSoak overwrites, deletes and reads records of all sizes, each write under a request id, on a small disk and with

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // groupBytes is what the files of all groups below a folder take, as du counts it.

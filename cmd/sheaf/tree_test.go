@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sheaf.dev/sheaf/internal/cli/clitest"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/clitest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // strangeTree makes a tree with everything that may stand in one.

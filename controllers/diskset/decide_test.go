@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/fleet/fleettest"
+	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
 func TestWhatGroupsGoOnWithout(t *testing.T) {

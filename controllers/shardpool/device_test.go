@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/controllers/fleet/fleettest"
+	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
 func TestNewestRate(t *testing.T) {

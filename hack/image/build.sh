@@ -14,21 +14,21 @@ out=$(mkdir -p "$OUT" && cd "$OUT" && pwd)
 
 (cd hack/image && CGO_ENABLED=0 go build -trimpath -o "$out/.pack" .)
 
-pack() { # pack BINARY IMAGE DESCRIPTION
-  local binary="$1" image="$2" description="$3" platform file binaries=()
+pack() { # pack FOLDER IMAGE DESCRIPTION
+  local folder="$1" binary="${1##*/}" image="$2" description="$3" platform file binaries=()
   [[ " $IMAGES " = *" $binary "* ]] || return 0
   for platform in $PLATFORMS; do
     file="$out/.${platform//\//-}/$binary"
     # What `make build` has linked of the same source and version is not linked again: go looks at what it was made of.
     mkdir -p "${file%/*}" && cp "bin/$binary" "$file" 2>/dev/null || true
     CGO_ENABLED=0 GOOS="${platform%/*}" GOARCH="${platform#*/}" \
-      go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$file" "./cmd/$binary"
+      go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o "$file" "./$folder"
     binaries+=(--binary "$platform=$file")
   done
   "$out/.pack" --name "$image:$IMAGE_TAG" "${binaries[@]}" --entrypoint "/$binary" --output "$out/$binary.tar" \
     --title "$binary" --description "$description" --version "$VERSION" --revision "${REVISION:-}" --created "$SOURCE_DATE_EPOCH"
 }
 
-pack sheaf "$IMAGE_PREFIX" "Sheaf: shard, gateway, etcd and command line"
-pack sheaf-operator "$IMAGE_PREFIX-operator" "Sheaf: the Kubernetes operator"
-pack sheaf-bench "$IMAGE_PREFIX-bench" "Sheaf: measures a machine and its disks"
+pack cmd/sheaf "$IMAGE_PREFIX" "Sheaf: shard, gateway, etcd and command line"
+pack cmd/sheaf-operator "$IMAGE_PREFIX-operator" "Sheaf: the Kubernetes operator"
+pack bench/sheaf-bench "$IMAGE_PREFIX-bench" "Sheaf: measures a machine and its disks"

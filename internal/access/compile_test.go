@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/internal/identity"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 func certificate(name string) *Caller {

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 func TestTenantsThatCannotBe(t *testing.T) {

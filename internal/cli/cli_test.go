@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 func TestParseIDReadsEveryIDInBothWritings(t *testing.T) {

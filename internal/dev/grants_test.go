@@ -33,13 +33,13 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/bubbletest"
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/cursor"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // granted is a store of Named routing, with one shard and groups a and b, that has a table of grants.

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/etcdtest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 // This table is what Sheaf depends on in etcd. Each row runs on a real etcd, and on the one in memory that tests use in

@@ -22,7 +22,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/loopback"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // freePort gives an address that nobody listens on.

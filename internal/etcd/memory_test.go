@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 // inMemory runs a test on an etcd in memory, in virtual time.

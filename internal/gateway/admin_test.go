@@ -15,7 +15,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/placementtest"
+	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
 func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {

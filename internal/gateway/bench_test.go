@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/mem"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 // echoBytes is the least that a hop can do: hand on the bytes of a message.

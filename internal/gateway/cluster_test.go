@@ -13,11 +13,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/bubbletest"
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/pulse/pulsetest"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/pulsetest"
 )
 
 // cluster is a gateway over stand-ins, with its etcd and network in memory. Its test runs in a bubble of

@@ -10,7 +10,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/gateway"
-	"sheaf.dev/sheaf/internal/message/messagetest"
+	"sheaf.dev/sheaf/internal/test/messagetest"
 )
 
 // Whoever decides what a caller may do looks at a call in an interceptor: a call that passes none is a hole.

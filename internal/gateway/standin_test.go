@@ -22,8 +22,8 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/pulse/pulsetest"
 	"sheaf.dev/sheaf/internal/shard/cursor"
+	"sheaf.dev/sheaf/internal/test/pulsetest"
 )
 
 // The shard of these tests is a stand-in that keeps records in a map, because they are about faults that a real shard

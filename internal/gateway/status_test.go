@@ -12,11 +12,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/bubbletest"
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 // statusOf asks as the page does.

@@ -19,10 +19,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/bubbletest"
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 func key(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id} }

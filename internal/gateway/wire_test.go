@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // cut splits bytes into buffers at random places.

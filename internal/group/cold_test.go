@@ -11,10 +11,10 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // coldFS counts reads of files past the page cache and through it, and can refuse or fail the first.

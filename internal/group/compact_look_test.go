@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // due tells whether a compaction is due, by two fifths of what is sealed.

@@ -14,13 +14,13 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/group/foldertest"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/fsck"
-	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/test/foldertest"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // The files of version 1 stay for ever. -update rewrites them; a change of what is already there is a change of the

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/group/foldertest"
 	"sheaf.dev/sheaf/internal/group/fsck"
-	"sheaf.dev/sheaf/internal/group/grouptest"
+	"sheaf.dev/sheaf/internal/test/foldertest"
+	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
 // sealAndClose closes a log with everything sealed, so that the next load finds hints of all.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // TestAnImageIsCheckedWhenItIsReadBack: a device that reads wrong once, or not at all, when a new segment is read into

@@ -12,7 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/transfer"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // exporter is a log of some segments with history, a delete and a blob, all applied.

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/group/transfer"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 var joiner = format.ReplicaFile{RaftID: 3, Volume: uuid.UUID{8}, Store: logIdentity.Store, Group: logIdentity.Group}

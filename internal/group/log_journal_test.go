@@ -10,10 +10,10 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // journaled is a log with a journal on a disk.

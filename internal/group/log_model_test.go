@@ -6,8 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"sheaf.dev/sheaf/internal/soaktest"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // TestReloadEqualsTheModel appends, applies, seals and reloads at random, in both residencies in turn: every read

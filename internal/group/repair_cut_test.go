@@ -12,8 +12,8 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/fsck"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestRule4_DamageThatHidesACut: the entry that made another one void is hit. The void one must not count again: the

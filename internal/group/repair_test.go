@@ -12,11 +12,11 @@ import (
 	"syscall"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/group/foldertest"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/fsck"
-	"sheaf.dev/sheaf/internal/group/grouptest"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/foldertest"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // loadFolder opens the group with the real log.

@@ -10,11 +10,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group/foldertest"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/group/fsck"
+	"sheaf.dev/sheaf/internal/test/foldertest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func TestVerifyOfAReplicaThatIsJoining(t *testing.T) {

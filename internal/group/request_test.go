@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // requests gives what a window is rebuilt from, by a clock that is right.

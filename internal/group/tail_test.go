@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // TestTailIsAList pushes, trims and cuts at random: the tail holds what a list does, and nothing where that is empty.

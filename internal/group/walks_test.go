@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // TestTheWalksAgree: which entries of a log count after leaders cut it, and what bad bytes may hide of that, is asked

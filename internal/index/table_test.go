@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 func newTable(tb testing.TB, records int64) *Table {

@@ -11,7 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	. "sheaf.dev/sheaf/internal/kubefinding"
-	"sheaf.dev/sheaf/internal/kubefinding/kubefindingtest"
+	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/move"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // model is what does not change in the worlds of TestEveryStateLeadsToTheTarget.

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
-	"sheaf.dev/sheaf/internal/stoptest"
+	"sheaf.dev/sheaf/internal/test/stoptest"
 )
 
 func TestMessagesComeInTheirOrder(t *testing.T) {

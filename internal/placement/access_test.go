@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 func TestAllHaveOneKeyOfSeals(t *testing.T) { synctest.Test(t, allHaveOneKeyOfSeals) }

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 func init() { revokePatience = time.Minute }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 // register makes a shard known until the test ends.

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // drawView makes a cluster: shards in few domains and in every state, groups new, placed, half-moved, on lost shards.

@@ -6,9 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/placementtest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
 // grownSince gives a backup of etcd as it is a while after it was restored and others have written to it: change does

@@ -15,10 +15,10 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/placementtest"
+	"sheaf.dev/sheaf/internal/test/etcdtest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }

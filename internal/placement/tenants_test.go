@@ -4,8 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 // Ledgers of tenants are written in the place of what was read alone, and come with the number of the tenants' groups;

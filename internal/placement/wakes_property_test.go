@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 // wakesRig does random things to a store that has a few shards and groups.

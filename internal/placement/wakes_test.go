@@ -12,8 +12,8 @@ import (
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
 // countedWatcher counts what etcd delivers to the watches of a client, but for that of the one shard that keeps the

@@ -10,9 +10,9 @@ import (
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/etcd/memetcdtest"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/placementtest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
 // led makes a group of one copy that a shard leads; bytes and records as a program of before tells them, in the group

@@ -17,11 +17,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/bubbletest"
-	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/pulse"
-	"sheaf.dev/sheaf/internal/pulse/pulsetest"
-	"sheaf.dev/sheaf/internal/stoptest"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/leaktest"
+	"sheaf.dev/sheaf/internal/test/pulsetest"
+	"sheaf.dev/sheaf/internal/test/stoptest"
 )
 
 // slow is a server whose calls wait for their turn.

@@ -17,7 +17,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // clock stands still but for those who pause.

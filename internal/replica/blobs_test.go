@@ -13,7 +13,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // copyBlob gives a log a blob of another one.

@@ -15,7 +15,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 func add(id uint64) *raftpb.ConfChangeSingle {

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/soaktest"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // ledger remembers what was acknowledged. A write is in it before the next crash point only if it was acknowledged

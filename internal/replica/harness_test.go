@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
-	"sheaf.dev/sheaf/internal/leaktest"
+	"sheaf.dev/sheaf/internal/test/leaktest"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // call is an operation on one record as a client saw it.

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // network carries messages between the members of one group, in this process.

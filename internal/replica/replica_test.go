@@ -7,7 +7,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/replica/writes"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 func isNotFound(err error) bool { return errors.Is(err, group.ErrNotFound) }

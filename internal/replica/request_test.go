@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // A repeated write finds the first one whatever the machines' clocks say: one that is set ahead or back, one that

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica/rounds"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // gate holds the syncs of segments until it is opened, and tells of each that it holds.

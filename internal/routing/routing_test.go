@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // TestKeyGolden holds values that may never change: placement on disk depends on them. They were computed apart from

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // afterCut is a shard that starts anew on a disk as a power cut or a kill left it, with what it found of a group.

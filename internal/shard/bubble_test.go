@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"sheaf.dev/sheaf/internal/bubbletest"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // bubble is a test, or a part of one, in the virtual time of testing/synctest. The shards that start starts in it have

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
 	shardstatus "sheaf.dev/sheaf/internal/shard/status"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // oracle is what finds a violation.

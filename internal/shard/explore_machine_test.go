@@ -16,7 +16,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // line is what one process has of etcd: nothing any more once the process is dead.

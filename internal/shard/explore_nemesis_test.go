@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // misfortune is one kind of trouble. It tells whether it came; when it has ended, all shards run.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/replica/rules"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // exploreRules are those that an exploration can judge. Each is switched off, and the exploration must notice, by the

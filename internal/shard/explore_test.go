@@ -13,15 +13,15 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/bubbletest"
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/replica/rules"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/status"
-	"sheaf.dev/sheaf/internal/soaktest"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // An exploration is a random walk through the life of shards: real shards, with all that they are made of, talk to each

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // damage flips a byte of the only place in the group's segments that holds these bytes.

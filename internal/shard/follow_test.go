@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 func TestGroupElsewhereIsWrongShard(t *testing.T) {

@@ -29,8 +29,8 @@ import (
 	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/shard/host"
 	shardstatus "sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 

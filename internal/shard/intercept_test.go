@@ -14,7 +14,7 @@ import (
 
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/message/messagetest"
+	"sheaf.dev/sheaf/internal/test/messagetest"
 )
 
 // Whoever decides what a caller may do looks at a call in an interceptor: a call that passes none is a hole.

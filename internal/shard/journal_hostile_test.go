@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // afterAPowerCut is a disk on which acknowledged writes stand in the journal alone, and these.

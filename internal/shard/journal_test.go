@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/journal"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 

@@ -21,9 +21,9 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/leaktest"
 	"sheaf.dev/sheaf/internal/reason"
 	shardstatus "sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/test/leaktest"
 )
 
 func TestRestartServesWhatWasAcknowledged(t *testing.T) {

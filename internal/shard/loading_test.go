@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // TestGroupsServeAsSoonAsTheyAreLoaded holds the reads of one group: the others serve, it says that it is loading.

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/status"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // gathered are all samples of a registry by name and labels, the shard's left out: `name{method="Get"}`; of histograms

@@ -11,9 +11,9 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/placement/placementtest"
 	"sheaf.dev/sheaf/internal/replica"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/placementtest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 

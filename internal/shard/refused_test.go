@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // files are those of a shard, by name. The lock is taken without a change to it.

@@ -17,9 +17,9 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/etcd/etcdtest"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/etcdtest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 

@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/soaktest"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 // smallDisk has a shard run on a disk of so many megabytes: in memory in a bubble, else a mounted ext4. What fills

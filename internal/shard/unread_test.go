@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/message"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/serve"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // unreadSlack is what an unread stream may take beside what is counted: 64 KiB that the caller's own side has received,

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/answer"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 

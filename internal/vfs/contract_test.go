@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func TestContractOS(t *testing.T) {

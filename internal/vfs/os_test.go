@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // sector of a disk, in bytes.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // TestTimedTellsEachSyncOfAFile: with its name, its time and its error.

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func TestAdviceAboutTheCacheChangesNothing(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func TestMountCheck(t *testing.T) {

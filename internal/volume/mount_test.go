@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func TestMountTellsFileSystemsApart(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 const mib = 1 << 20

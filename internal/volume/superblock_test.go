@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 var update = flag.Bool("update", false, "write the golden files of formats that have none yet")

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sheaf.dev/sheaf/internal/loop"
+	"sheaf.dev/sheaf/internal/test/loop"
 )
 
 // without skips a test of real devices where there are none, but fails where SHEAF_LOOP=required says that there must

@@ -13,8 +13,8 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/fleet/fleettest"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
+	"sheaf.dev/sheaf/internal/test/fleettest"
 	"sheaf.dev/sheaf/internal/workload"
 )
 

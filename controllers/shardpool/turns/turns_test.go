@@ -8,7 +8,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/controllers/fleet/fleettest"
+	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -10,10 +10,10 @@ import (
 	"syscall"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/group/grouptest"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 func openBlob(t *testing.T, fs vfs.FS, dir string, ref BlobRef) BlobReader {

@@ -8,7 +8,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/group/grouptest"
+	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
 // Every decoder either refuses, or gives what encodes to the same bytes again. It never panics, and never allocates out

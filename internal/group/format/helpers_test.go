@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/test/grouptest"
 	"sheaf.dev/sheaf/internal/vfs"
 )
 

@@ -6,8 +6,8 @@ import (
 	"reflect"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/group/grouptest"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 func TestEveryBitOfAPieceIsChecked(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
 func sampleReplica() ReplicaFile {

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/grouptest"
 	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
 // repair makes the checksum right, so that the fuzzer gets behind it.

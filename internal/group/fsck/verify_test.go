@@ -15,11 +15,11 @@ import (
 	"syscall"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/group/foldertest"
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/grouptest"
+	"sheaf.dev/sheaf/internal/test/foldertest"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
 )
 
 // overlapping is the damages of a report that touch a range of a file.

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/grouptest"
+	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
 var testSegment = format.SegmentID{1, 2, 3, 4, 5, 6, 7, 8}

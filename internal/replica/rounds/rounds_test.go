@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"sheaf.dev/sheaf/internal/leaktest"
+	"sheaf.dev/sheaf/internal/test/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.VerifyTestMain(m) }

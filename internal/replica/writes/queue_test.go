@@ -12,7 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/replica/rules"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 // fakeLog is a log of which a test says what it holds.

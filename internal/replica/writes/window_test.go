@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/soaktest"
+	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
 func requestID(a, b uint64) (id [16]byte) {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/vfs/vfstest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
 	"sheaf.dev/sheaf/internal/volume"
 )
 

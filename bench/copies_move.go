@@ -1,0 +1,201 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/bench/layouts"
+	"sheaf.dev/sheaf/internal/group/format"
+)
+
+// moveRecordBytes is the size of the records of a group that is moved.
+const moveRecordBytes = 10 << 10
+
+// moved is a group that is moved again and again.
+type moved struct {
+	bench *copiesBench
+	nodes *benchNodes
+	from  string // its folder
+	to    string
+	bytes int64
+	doors []namedDoor
+}
+
+// namedDoor is a door that a group is moved through.
+type namedDoor struct {
+	name string
+	door *door
+}
+
+const (
+	moveInPlaintext = "move"
+	moveWithTLS     = "move with TLS"
+)
+
+// moves compares the transfer of a group's files between two shards, checked and durable, with cp and sync of the same
+// files; with CopiesOptions.TLS also over mutual TLS with plaintext.
+func (b *copiesBench) moves(ctx context.Context) (err error) {
+	dir, err := b.folder("move")
+	if err != nil {
+		return err
+	}
+	n, err := newNodes(ctx, filepath.Join(dir, "nodes"), 1, 1, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	m := &moved{bench: b, nodes: n, from: n.options(n.nodes[0], 0).Dir, to: filepath.Join(dir, "to")}
+	if m.bytes, err = n.fill(b.opts.MoveBytes); err != nil {
+		return err
+	}
+	plaintext, err := n.open(ctx, n.nodes[0], nil)
+	if err != nil {
+		return err
+	}
+	defer plaintext.close()
+	m.doors = []namedDoor{{moveInPlaintext, plaintext}}
+	if b.opts.TLS {
+		authorities, err := newAuthorities()
+		if err != nil {
+			return err
+		}
+		defer authorities.close()
+		secure, err := n.open(ctx, n.nodes[0], authorities)
+		if err != nil {
+			return err
+		}
+		defer secure.close()
+		m.doors = append(m.doors, namedDoor{moveWithTLS, secure})
+	}
+	return errors.Join(m.measure(ctx, true), m.measure(ctx, false))
+}
+
+// measure moves the group from the device, or from the page cache.
+func (m *moved) measure(ctx context.Context, cold bool) error {
+	prepare := func() error {
+		if err := os.RemoveAll(m.to); err != nil {
+			return err
+		}
+		if cold {
+			return layouts.Evict(ctx, m.from, true)
+		}
+		return nil
+	}
+	processor := map[string][]float64{} // seconds per GB, of both ends
+	measured := func(name string, run func() error) variant {
+		return variant{name, func() (float64, error) {
+			if err := prepare(); err != nil {
+				return 0, err
+			}
+			before := processorTime()
+			rate, err := timed(float64(m.bytes), run)
+			processor[name] = append(processor[name], float64(processorTime()-before)/float64(m.bytes))
+			return rate, err
+		}}
+	}
+	variants := make([]variant, 0, 1+len(m.doors))
+	variants = append(variants, measured("cp", func() error { return copyAndSync(ctx, m.from, m.to) }))
+	for _, d := range m.doors {
+		variants = append(variants, measured(d.name, func() error { return m.nodes.install(ctx, m.to, d.door) }))
+	}
+	rates, err := takeTurns(m.bench.opts.Rounds, m.bench.opts.Say, variants...)
+	if err != nil {
+		return err
+	}
+	name := fmt.Sprintf("move of %d MB, source %s: ", m.bytes/1e6, map[bool]string{true: "cold", false: "in the page cache"}[cold])
+	m.bench.add(against(name+"sent, checked, synced / cp + sync", "B/s", rates[moveInPlaintext], rates["cp"], 0.8).
+		WithNote("cp: cp -r, then fdatasync of each file and sync of the folder; the copy goes to the same device"))
+	if m.bench.opts.TLS {
+		m.bench.add(
+			against(name+"with mutual TLS / without", "B/s", rates[moveWithTLS], rates[moveInPlaintext], 0.6),
+			atMost(name+"processor time of both ends for each GB, with mutual TLS / without", "s", processor[moveWithTLS], processor[moveInPlaintext], 0),
+		)
+	}
+	return nil
+}
+
+// fill writes records into the first group, and gives the bytes of all its files.
+func (n *benchNodes) fill(bytes int64) (int64, error) {
+	log := n.nodes[0].logs[n.groups[0]]
+	r := n.leaders[0]
+	// The replica rests: nobody proposes anything while the log is filled behind its back, as a load would find it.
+	if err := r.Stop(context.Background()); err != nil {
+		return 0, err
+	}
+	delete(n.nodes[0].replicas, n.groups[0])
+	state, _, err := log.InitialState()
+	if err != nil {
+		return 0, err
+	}
+	last, err := log.LastIndex()
+	if err != nil {
+		return 0, err
+	}
+	data, now := randomBytes(moveRecordBytes), time.Now().UnixNano()
+	for written := int64(0); written < bytes; {
+		var entries []*raftpb.Entry
+		for range 400 {
+			last++
+			entries = append(entries, format.RaftEntry(&format.Entry{
+				Kind: format.KindPut, Used: true, ID: int64(last), Index: last, Term: state.GetTerm(), CommitTime: now, Timestamp: now, Data: data,
+			}))
+			written += moveRecordBytes
+		}
+		if err := layouts.Commit(log, state.GetTerm(), state.GetVote(), entries); err != nil {
+			return 0, err
+		}
+	}
+	e, err := log.Export(context.Background())
+	if err != nil {
+		return 0, err
+	}
+	return e.Bytes, e.Close()
+}
+
+// install moves the first group from the first node to a folder, through one of its doors.
+func (n *benchNodes) install(ctx context.Context, to string, through *door) error {
+	opts := n.options(n.nodes[0], 0)
+	opts.Dir = to
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	file := format.ReplicaFile{RaftID: format.NewRaftID(), Store: n.store, Group: n.groups[0], Volume: n.store, Joining: true}
+	if err := format.WriteReplicaFile(opts.FS, to, file); err != nil {
+		return err
+	}
+	sink := &benchSink{ctx: ctx, opts: opts, replica: file}
+	if err := through.fetch(ctx, n.groups[0], sink); err != nil {
+		return err
+	}
+	return sink.install.Finish(ctx)
+}
+
+// copyAndSync is the plain way to have a folder twice.
+func copyAndSync(ctx context.Context, from, to string) error {
+	if out, err := exec.CommandContext(ctx, "cp", "-r", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("cp: %w: %s", err, out)
+	}
+	names, err := filepath.Glob(filepath.Join(to, "*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range append(names, to) {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		err = unix.Fsync(int(f.Fd()))
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/internal/dev"
+)
+
+const (
+	requestMax = 5 * time.Second  // of one HTTP request
+	stopMax    = 30 * time.Second // of a graceful stop
+	goneMax    = time.Minute      // for the kernel to take a killed process away
+	statusMax  = 64 << 20         // bytes of an answer
+)
+
+// child is sheaf dev in a process of its own.
+type child struct {
+	cmd   *exec.Cmd
+	began time.Time
+	ended chan struct{} // closed when the process has ended
+}
+
+// launch runs sheaf dev on the folder. Its words go to the log.
+func (d *demo) launch() error {
+	log, err := os.OpenFile(d.logName(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("making a log: %w", err)
+	}
+	defer log.Close() //nolint:errcheck // the process has its own descriptor
+	c := &child{ended: make(chan struct{})}
+	c.cmd = exec.Command(d.Program, "dev", "--dir", filepath.Join(d.dir, "store"), "--listen", d.Listen, "--http", d.HTTP, //nolint:noctx // it is stopped by end
+		"--residency", d.Residency)
+	c.cmd.Stderr = log
+	// A Ctrl-C is for us: we stop it. It must not outlive us either.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	c.began = time.Now()
+	if err := c.cmd.Start(); err != nil {
+		return fmt.Errorf("starting sheaf dev: %w", err)
+	}
+	go func() {
+		_ = c.cmd.Wait() // how it ended does not matter, that it did does
+		close(c.ended)
+	}()
+	d.child = c
+	return nil
+}
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
+
+// kill ends the process by SIGKILL and returns when it is gone.
+func (c *child) kill() error {
+	_ = c.cmd.Process.Kill() // it may have ended
+	select {
+	case <-c.ended:
+		return nil
+	case <-time.After(goneMax):
+		return fmt.Errorf("process %d does not end within %v of SIGKILL: the kernel holds it in %s: see dmesg and the disk",
+			c.pid(), goneMax, c.kernelPlace())
+	}
+}
+
+// kernelPlace is the function of the kernel in which the process waits.
+func (c *child) kernelPlace() string {
+	place, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", c.pid()))
+	if err != nil || len(place) == 0 {
+		return "a place that it does not tell"
+	}
+	return string(place)
+}
+
+// end stops the process, if it runs.
+func (d *demo) end() error {
+	if d.child == nil {
+		return nil
+	}
+	_ = d.child.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-d.child.ended:
+		return nil
+	case <-time.After(stopMax):
+		return d.child.kill()
+	}
+}
+
+// procNumber is a number in a file of /proc about the process, in the unit of that file; 0 where it is not told.
+func (c *child) procNumber(file, name string) int64 {
+	n, _ := result.ProcNumber(fmt.Sprintf("/proc/%d/%s", c.pid(), file), name)
+	return n
+}
+
+func (d *demo) ready(ctx context.Context) bool {
+	body, err := d.get(ctx, "/readyz")
+	return err == nil && strings.HasPrefix(string(body), "ok")
+}
+
+// status asks for the status, and keeps the answer as evidence.
+func (d *demo) status(ctx context.Context) (dev.Status, error) {
+	var s dev.Status
+	body, err := d.get(ctx, "/status")
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("asking for the status: %w", err)
+	}
+	d.last, d.lastBody = s, body
+	return s, nil
+}
+
+// get asks once; a process that does not answer is no reason to wait.
+func (d *demo) get(ctx context.Context, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(requestMax, d.StallMax/4))
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.HTTP+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, statusMax))
+	if err := errors.Join(err, response.Body.Close()); err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", response.Status, body)
+	}
+	return body, nil
+}

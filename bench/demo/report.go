@@ -1,0 +1,299 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/bench/layouts"
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/group/format"
+)
+
+// onDisk finds the segments of the store, and how many bytes its blobs have.
+func (d *demo) onDisk() (segments []string, blobBytes int64, err error) {
+	err = filepath.WalkDir(filepath.Join(d.dir, "store", "shards"), func(name string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		if strings.HasPrefix(e.Name(), "segment-") {
+			segments = append(segments, name)
+		}
+		if _, ok := format.ParseBlobName(e.Name()); ok {
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			blobBytes += info.Size()
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("looking for segments: %w", err)
+	}
+	return segments, blobBytes, nil
+}
+
+// deviceRate reads the segments past the page cache: what the device gives at most.
+func (d *demo) deviceRate(segments []string) float64 {
+	rate, ok, err := layouts.RawRate(segments)
+	if err == nil && !ok {
+		err = fmt.Errorf("%s: the file system does not allow O_DIRECT, so there is nothing to compare with: give another --dir", d.dir)
+	}
+	if err != nil {
+		d.say("   (the device's own rate cannot be measured: %v)", err)
+		return 0
+	}
+	return rate
+}
+
+// dropCaches makes the next reads cold; false where we may not.
+func dropCaches() bool {
+	unix.Sync()
+	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200) == nil
+}
+
+// load is what a start took.
+type load struct {
+	dev.Status
+	took        time.Duration // from exec until every group served
+	records     int64
+	heldBytes   int64 // by group files: records, and what finds them
+	deviceBytes int64 // that the process has read from the disk; 0: not told
+	memoryBytes int64 // of the process, without mapped files; 0: not told
+}
+
+// measureLoad asks what the start took, before anything is read from the store.
+func (d *demo) measureLoad(took time.Duration, s dev.Status, blobBytes int64) load {
+	l := load{
+		Status: s, took: took, heldBytes: -blobBytes,
+		deviceBytes: d.child.procNumber("io", "read_bytes"), memoryBytes: d.child.procNumber("status", "RssAnon") << 10,
+	}
+	for _, one := range s.Shards {
+		for _, g := range one.Groups {
+			l.records += g.Records
+			l.heldBytes += g.StoredBytes
+		}
+	}
+	return l
+}
+
+func (l *load) seconds() float64 { return l.Load.ElapsedSeconds }
+
+// besides are the seconds of a start that are no load.
+func (l *load) besides() float64 { return max(0, l.took.Seconds()-l.seconds()) }
+
+func (d *demo) sayLoad(l load, device float64, cold bool) {
+	what := "loaded"
+	if d.Residency == "index" {
+		what = "indexed" // the data stay on the disk
+	}
+	d.say("   %s %s records: %s in %.2f s, %s/s", what, cli.FormatCount(l.records), cli.FormatBytes(l.Load.BytesDone), l.seconds(),
+		cli.FormatBytes(int64(l.Load.BytesPerSecond)))
+	if device > 0 {
+		d.say("   that is %.0f%% of the device's sequential rate (%s/s, read past the page cache)", 100*l.Load.BytesPerSecond/device,
+			cli.FormatBytes(int64(device)))
+	}
+	held := float64(max(l.heldBytes, 1))
+	words := fmt.Sprintf("group files hold %s: the load read %.2f of that", cli.FormatBytes(l.heldBytes), float64(l.Load.BytesDone)/held)
+	if l.deviceBytes > 0 {
+		words += fmt.Sprintf("; the whole process, its program included, read %s from the disk", cli.FormatBytes(l.deviceBytes))
+	}
+	if l.memoryBytes > 0 {
+		words += fmt.Sprintf("; it has %s of memory", cli.FormatBytes(l.memoryBytes))
+	}
+	d.say("   %s", words)
+	d.say("   serving all groups %.2f s after exec: %.2f s of that are the load, %.2f s the process, etcd and the registration", l.took.Seconds(),
+		l.seconds(), l.besides())
+	if !cold {
+		d.say("   (the page cache may not be dropped here: group files are read past it in any case, files below are warm)")
+	}
+}
+
+// files is what reading the files of the trees took.
+type files struct {
+	read, large atomic.Int64 // files that were read, and that were left out
+	bytes       atomic.Int64 // of those that were read
+	took        time.Duration
+}
+
+// readFiles reads the files of the trees, in parallel, as a program with one file per record must at its start. Files
+// above
+// 1 MiB are left out: their records are files of their own here too, and are read only when asked for.
+func (d *demo) readFiles(ctx context.Context) (*files, error) {
+	f := &files{}
+	begin := time.Now()
+	for _, t := range d.named {
+		err := cli.Walk(ctx, t.dir, fileReaders, false, func(item cli.Item) error {
+			if item.Err != nil || !item.Type.IsRegular() {
+				return nil //nolint:nilerr // the import said what cannot be read
+			}
+			size, err := readSmall(filepath.Join(t.dir, filepath.FromSlash(item.Path)))
+			if err != nil {
+				return nil //nolint:nilerr // as above
+			}
+			switch {
+			case size > inGroupFilesMax:
+				f.large.Add(1)
+			default:
+				f.bytes.Add(size)
+				f.read.Add(1)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	f.took = time.Since(begin)
+	return f, nil
+}
+
+// fileReaders read files at the same time.
+const fileReaders = 8
+
+// sayFiles compares the load with reading the files. The caches are dropped for both, or for none.
+func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
+	state := "warm"
+	if cold && dropCaches() {
+		state = "cold"
+	}
+	f, err := d.readFiles(ctx)
+	if err != nil {
+		return err
+	}
+	seconds := f.took.Seconds()
+	d.say("   %s files, %s, %d at a time, %s: %.2f s, %s/s", cli.FormatCount(f.read.Load()), cli.FormatBytes(f.bytes.Load()), fileReaders, state,
+		seconds, cli.FormatBytes(int64(float64(f.bytes.Load())/seconds)))
+	d.say("   (%d files above 1 MiB are left out on both sides: such a record has a blob file of its own)", f.large.Load())
+	d.say("\n%s records, %s: one file each %.2f s %s; group files %.2f s, %.1f times as fast, or %.2f s and %.1f times from exec on",
+		cli.FormatCount(f.read.Load()), cli.FormatBytes(f.bytes.Load()), seconds, state, l.seconds(), seconds/l.seconds(), l.took.Seconds(),
+		seconds/l.took.Seconds())
+	for _, reason := range poorBecause(l.seconds(), l.besides(), seconds, state) {
+		d.say("  %s", reason)
+	}
+	return nil
+}
+
+// Ratios below poorRatio are explained.
+const poorRatio = 5
+
+// poorBecause says why the comparison does not show what group files can do; empty where it does.
+func poorBecause(load, besides, files float64, state string) (reasons []string) {
+	if files/(load+besides) >= poorRatio {
+		return nil
+	}
+	if state == "warm" {
+		reasons = append(reasons, "The files were in the page cache, and no program finds them there after a boot: as root the caches are dropped for both sides.")
+	}
+	if besides > load/2 {
+		reasons = append(reasons, fmt.Sprintf("%.2f s of the start are the process, etcd and the registration, which take as long for any tree: "+
+			"this one is small, a larger one shows more (make run ARGS='DIR').", besides))
+	}
+	if files/load < poorRatio && state == "cold" {
+		reasons = append(reasons, "The load itself gains little here: its records are few or large, or the disk has hardly any cost per file.")
+	}
+	return reasons
+}
+
+// inGroupFilesMax is the size of data in bytes up to which a record stands in a group file.
+const inGroupFilesMax = 1 << 20
+
+// readSmall reads a file of at most inGroupFilesMax bytes and gives the size of any.
+func readSmall(name string) (size int64, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if info.Size() > inGroupFilesMax {
+		return info.Size(), nil
+	}
+	n, err := io.ReadFull(f, make([]byte, info.Size()))
+	return int64(n), err
+}
+
+// check compares records with their files, byte for byte: a sample spread over the trees.
+func (d *demo) check(ctx context.Context) error {
+	const sample = 1000
+	checked := 0
+	for _, t := range d.named {
+		var names []string
+		n := 0
+		err := cli.Walk(ctx, t.dir, 1, true, func(item cli.Item) error {
+			if item.Err == nil && item.Type.IsRegular() {
+				if n++; n%97 == 1 && len(names) < sample/len(d.named) {
+					names = append(names, item.Path)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := d.checkOne(ctx, t, name); err != nil {
+				return err
+			}
+			checked++
+		}
+	}
+	d.say("   %d records compared with their files: every byte is there", checked)
+	return nil
+}
+
+func (d *demo) checkOne(ctx context.Context, t tree, name string) error {
+	want, err := os.ReadFile(filepath.Join(t.dir, filepath.FromSlash(name)))
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("comparing: %w", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, d.StallMax, &stallError{"reading a record", d.StallMax})
+	defer cancel()
+	var got bytes.Buffer
+	if _, err := d.conn.Fetch(ctx, client.Key{ID: cli.HashID(path.Join(t.prefix, name))}, "", &got); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return fmt.Errorf("comparing %s: %w", name, err)
+	}
+	if !bytes.Equal(got.Bytes(), want) {
+		return fmt.Errorf("comparing %s: the record (%d bytes) differs from the file (%d bytes)", name, got.Len(), len(want))
+	}
+	return nil
+}
+
+func (d *demo) sayTry() {
+	server := ""
+	if d.Listen != "127.0.0.1:7600" {
+		server = " --server " + d.Listen
+	}
+	d.say("\nThe store stays up until Ctrl-C. Try, in another terminal:")
+	d.say("  bin/sheaf status%s", server)
+	d.say("  echo hello | bin/sheaf put 42%s && bin/sheaf get 42%s", server, server)
+	d.say("  bin/sheaf scan --metadata%s | head", server)
+	d.say("  bin/sheaf export ./tree --prefix %s%s", d.named[0].prefix, server)
+	d.say("  bin/sheaf-bench rpc --quick")
+	d.say("  grpcurl -plaintext %s list", d.Listen)
+	d.say("  curl -s http://%s/metrics | grep sheaf_", d.HTTP)
+	d.say("or look at http://%s/ in a browser.", d.HTTP)
+}

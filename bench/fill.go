@@ -1,0 +1,170 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/bench/layouts"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// dataset is a folder of groups that the benchmark fills itself: records of one size with consecutive ids.
+type dataset struct {
+	dir     string
+	groups  []format.Identity
+	records int64 // in all groups
+	size    int   // bytes of data of each record
+	open    bool  // the active segments are left as they are
+	roomy   bool  // addRoom was there
+	killed  bool  // and so are their hints: as a kill leaves them, not a stop
+	// ownSyncs: a load syncs each active segment, not the volume once.
+	ownSyncs bool
+}
+
+// groupCount of a dataset: as many as one shard of a small store holds.
+const groupCount = 16
+
+func (d *dataset) groupDir(i int) string {
+	return filepath.Join(d.dir, d.groups[i].Group.String())
+}
+
+// fill makes a dataset by writing through the logs, as a shard does, and seals it, so that hints are there.
+func fill(ctx context.Context, dir string, groups int, records int64, size int, say func(string, ...any)) (*dataset, error) {
+	return (&dataset{dir: dir, size: size}).fill(ctx, groups, records, say)
+}
+
+// fill is fill of a dataset that says by open whether its groups are sealed.
+func (d *dataset) fill(ctx context.Context, groups int, records int64, say func(string, ...any)) (*dataset, error) {
+	begin := time.Now()
+	store := uuid.New()
+	if err := (vfs.OS{}).MkdirAll(d.dir); err != nil {
+		return nil, err
+	}
+	for i := range groups {
+		d.groups = append(d.groups, format.Identity{Store: store, Group: uuid.New(), Name: strconv.Itoa(i)})
+	}
+	each := max(records/int64(groups), 1)
+	d.records = each * int64(groups)
+	err := shared(2, int64(groups), func(_ int, g int64) error {
+		if err := d.fillGroup(ctx, int(g), g*each, each); err != nil {
+			return fmt.Errorf("filling group %d: %w", g, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	say("filled %d records of %d bytes in %d groups in %.1f s", d.records, d.size, groups, time.Since(begin).Seconds())
+	return d, nil
+}
+
+func (d *dataset) options(i int) group.Options {
+	return group.Options{FS: vfs.OS{}, Dir: d.groupDir(i), Identity: d.groups[i], Retention: group.Retention{Versions: 1}}
+}
+
+func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) (err error) {
+	opts := d.options(g)
+	if err := group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}); err != nil {
+		return err
+	}
+	log, _, err := group.Load(ctx, opts, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if !d.open && err == nil {
+			err = log.Seal()
+		}
+		err = errors.Join(err, log.Close(!d.killed))
+	}()
+	data := randomBytes(d.size)
+	now := time.Now().UnixNano()
+	batch := max(min(4<<20/max(int64(d.size), 1), 4096), 1)
+	for first := int64(1); first <= records; first += batch {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		entries := make([]*raftpb.Entry, 0, batch)
+		for index := first; index < min(first+batch, records+1); index++ {
+			entries = append(entries, format.RaftEntry(&format.Entry{
+				Kind: format.KindPut, Used: true, ID: firstID + index - 1, Index: uint64(index), Term: 1, CommitTime: now, Timestamp: now, Data: data,
+				RequestID: uuid.New(), // as all clients send one
+			}))
+		}
+		if err := layouts.Commit(log, 1, 1, entries); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// segments lists the segment files.
+func (d *dataset) segments() ([]string, error) {
+	return filepath.Glob(filepath.Join(d.dir, "*", "segment-*"))
+}
+
+// hints lists the hint files.
+func (d *dataset) hints() ([]string, error) {
+	return filepath.Glob(filepath.Join(d.dir, "*", "hint-*"))
+}
+
+// logs are the loaded logs of a dataset.
+type logs []*group.Log
+
+func (l logs) close() error {
+	errs := make([]error, len(l))
+	for i, log := range l {
+		if log != nil {
+			errs[i] = log.Close(false)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// load loads all groups at once by one loader, as a shard does at its start.
+func (d *dataset) load(ctx context.Context, residency group.Residency, loader *segio.Loader) (logs, error) {
+	loaded := make(logs, len(d.groups))
+	durable := sync.OnceValue(func() error { return (vfs.OS{}).SyncAll(d.dir) })
+	err := parallel(len(d.groups), func(i int) error {
+		opts := d.options(i)
+		if !d.ownSyncs {
+			opts.Durable = durable
+		}
+		opts.Residency, opts.Loader = residency, loader
+		log, report, err := group.Load(ctx, opts, &group.Progress{})
+		if err != nil {
+			return err
+		}
+		loaded[i] = log
+		if report.Outcome != group.Loaded {
+			return fmt.Errorf("group %d: outcome %v", i, report.Outcome)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, loaded.close())
+	}
+	return loaded, nil
+}
+
+// stats sums records and memory.
+func (l logs) stats() (sum group.Stats) {
+	for _, log := range l {
+		s := log.Stats()
+		sum.Records += s.Records
+		sum.MemoryBytes += s.MemoryBytes
+		sum.StoredBytes += s.StoredBytes
+	}
+	return sum
+}

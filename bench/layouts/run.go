@@ -1,0 +1,319 @@
+package layouts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/bench/result"
+)
+
+// run is one Run under way.
+type run struct {
+	opts    Options
+	scale   *scale
+	cells   []cell
+	absent  []absence // file systems that are not measured
+	present []*fileSystem
+	notes   []string
+	place   place
+	state   state
+	settled float64 // seconds expected of the measurements that are done
+	seconds float64 // expected in all
+	done    int
+	total   int
+	clock   time.Time // when measuring began
+	reused  float64   // of settled: what an earlier run had done
+}
+
+// absence is a file system that cannot be measured, and why.
+type absence struct {
+	fs  string
+	why string
+}
+
+// Limits of what a run takes of the machine.
+const (
+	imageExtra   = 256 << 20
+	diskReserve  = 512 << 20 // is left free
+	diskReserved = "512 MiB"
+)
+
+// plan finds out what can be measured here.
+func (r *run) plan(ctx context.Context) error {
+	o := &r.opts
+	root := os.Geteuid() == 0
+	if o.Device != "" && !root {
+		return usage("--device needs root: this is user %d", os.Geteuid())
+	}
+	if o.Path == "" && !root {
+		o.Path = o.Dir
+		r.note("Mounting needs root, and this is user %d: the file system of %s is measured as it is, and no other.", os.Geteuid(), o.Path)
+		for _, name := range o.FileSystems {
+			r.absent = append(r.absent, absence{name, fmt.Sprintf("mounting needs root, this is user %d", os.Geteuid())})
+		}
+	}
+	if o.Path != "" {
+		if err := r.planPath(); err != nil {
+			return err
+		}
+	} else {
+		r.planFileSystems(ctx)
+	}
+	if len(r.present) == 0 {
+		words := make([]string, 0, len(r.absent))
+		for _, a := range r.absent {
+			words = append(words, a.fs+": "+a.why)
+		}
+		return fmt.Errorf("none of these file systems can be had here: %s", strings.Join(words, "; "))
+	}
+	for _, t := range o.Tables {
+		for _, fs := range r.present {
+			cells := [](func(*fileSystem, *scale) []cell){table1, table2, table3, table4, table5}[t-1](fs, r.scale)
+			if o.Path != "" {
+				cells = slices.DeleteFunc(cells, func(c cell) bool { return c.part == partLimit })
+			}
+			for i := range cells {
+				if c := &cells[i]; fs.unindexed && (c.layout == flatTitle || c.layout == oneFolderTitle) {
+					c.needs.seconds += float64(c.needs.files) * float64(c.needs.files) * secondsPerFileScanned
+				}
+			}
+			r.cells = append(r.cells, cells...)
+		}
+	}
+	return nil
+}
+
+func (r *run) planPath() error {
+	p, err := newPathPlace(r.opts.Path)
+	if err != nil {
+		return err
+	}
+	r.place = p
+	if p.warm != "" {
+		r.note("Caches: %s.", p.warm)
+	}
+	name := typeOf(r.opts.Path)
+	r.present = []*fileSystem{{name: name}}
+	r.note("Only the file system that holds %s was measured; --fs, as root, measures others on loop devices.", r.opts.Path)
+	return nil
+}
+
+func (r *run) planFileSystems(ctx context.Context) {
+	for _, name := range r.opts.FileSystems {
+		fs := findFileSystem(name)
+		why, byFuse := fs.missing(ctx)
+		if why != "" {
+			r.absent = append(r.absent, absence{name, why})
+			r.opts.Say("%s is not measured: %s", name, why)
+			continue
+		}
+		if byFuse {
+			r.note("%s: this kernel has no driver %s, so %s serves it through FUSE.", name, fs.driver, fs.fuse[0])
+			if fs.filesMax > 0 {
+				r.note("%s: at most %d records a measurement, as it is slow.", name, fs.filesMax)
+			}
+		}
+		r.present = append(r.present, fs)
+	}
+}
+
+func (r *run) note(format string, a ...any) {
+	r.notes = append(r.notes, fmt.Sprintf(format, a...))
+}
+
+// needs is the most that any measurement takes, and the time of all.
+func (r *run) needs() (most need, left float64) {
+	for i := range r.cells {
+		c := &r.cells[i]
+		most.files = max(most.files, c.needs.files)
+		most.disk = max(most.disk, c.needs.disk)
+		most.memory = max(most.memory, c.needs.memory)
+		rounds := max(0, r.opts.Rounds-r.state.rounds(c))
+		r.seconds += c.needs.seconds * float64(r.opts.Rounds)
+		left += c.needs.seconds * float64(rounds)
+		r.total += r.opts.Rounds
+		r.done += r.opts.Rounds - rounds
+	}
+	r.settled = r.seconds - left
+	r.reused = r.settled
+	return most, left
+}
+
+// imageBytes is how large a file system has to be for a measurement of so much.
+func (r *run) imageBytes(most need) int64 {
+	bytes := most.disk*5/4 + imageExtra
+	for _, fs := range r.present {
+		bytes = max(bytes, fs.bytesMin+imageExtra/4)
+	}
+	return (bytes + 1<<20 - 1) &^ (1<<20 - 1)
+}
+
+// estimate checks memory and room before anything begins, and says how long it will take.
+func (r *run) estimate() error {
+	most, left := r.needs()
+	what := fmt.Sprintf("table %s at scale %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(r.opts.Tables), " ", ","), "[]"), r.opts.Scale)
+	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable") // what processes can take without swapping
+	if err != nil {
+		return err
+	}
+	available := kib << 10
+	if r.opts.MemoryLimit > 0 {
+		available = min(available, r.opts.MemoryLimit)
+	}
+	if most.memory > available {
+		return fmt.Errorf("%s takes up to %d MiB of memory, %d MiB are available: choose fewer tables or a smaller --scale", what, most.memory>>20, available>>20)
+	}
+	dir, disk := r.opts.Dir, r.imageBytes(most)
+	if r.opts.Path != "" {
+		dir, disk = r.opts.Path, most.disk*5/4
+	}
+	if r.opts.Device == "" {
+		var s unix.Statfs_t
+		if err := unix.Statfs(dir, &s); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
+		}
+		if free := int64(s.Bavail) * s.Bsize; disk+diskReserve > free {
+			return fmt.Errorf("%s takes up to %d MiB in %s, and %s more stay free, but %d MiB are free: choose another --dir, fewer tables or a smaller --scale",
+				what, disk>>20, dir, diskReserved, free>>20)
+		}
+	}
+	names := make([]string, 0, len(r.present))
+	for _, fs := range r.present {
+		names = append(names, fs.name)
+	}
+	r.opts.Say("%s: %d measurements, %d of them done, on %s; about %v, up to %d MiB of disk and %d MiB of memory", what, r.total, r.done, strings.Join(names, ", "),
+		(time.Duration(left) * time.Second).Round(time.Second), disk>>20, most.memory>>20)
+	return nil
+}
+
+// open makes the place where everything is measured.
+func (r *run) open(ctx context.Context) error {
+	if r.place != nil {
+		return nil
+	}
+	most := need{}
+	for i := range r.cells {
+		most.disk = max(most.disk, r.cells[i].needs.disk)
+	}
+	bytes := r.imageBytes(most)
+	var p *blockPlace
+	var err error
+	if r.opts.Device != "" {
+		p, err = newDevicePlace(r.opts.Device, r.opts.Dir, r.opts.Destroy)
+		if err == nil && p.bytes < bytes {
+			err = errors.Join(fmt.Errorf("%s has %d MiB, %d are needed: choose fewer tables or a smaller --scale", r.opts.Device, p.bytes>>20, bytes>>20), p.file.Close(), os.Remove(p.point))
+		}
+	} else {
+		r.opts.Say("writing %d MiB of an image of %d MiB in %s", min(bytes, r.scale.prewritten)>>20, bytes>>20, r.opts.Dir)
+		p, err = newLoopPlace(ctx, r.opts.Dir, bytes, min(bytes, r.scale.prewritten), func(int64) {})
+	}
+	if err != nil {
+		return err
+	}
+	r.place = p
+	return nil
+}
+
+// all measures what is not done yet. Each round begins with another one of those that are compared.
+func (r *run) all(ctx context.Context) (err error) {
+	if r.done == r.total {
+		return nil
+	}
+	if err := r.open(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.place.close()) }()
+	r.clock = time.Now()
+	for _, table := range r.opts.Tables {
+		for round := range r.opts.Rounds {
+			for _, c := range r.order(table, round) {
+				if r.state.rounds(c) > round {
+					continue
+				}
+				if err := r.measure(ctx, c); err != nil {
+					return fmt.Errorf("%s: %w", c, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// order of the measurements of a table in a round.
+func (r *run) order(table, round int) []*cell {
+	var out, compared []*cell
+	flush := func() {
+		for i := range compared {
+			out = append(out, compared[(i+round)%len(compared)])
+		}
+		compared = nil
+	}
+	for i := range r.cells {
+		c := &r.cells[i]
+		if c.table != table {
+			continue
+		}
+		if len(compared) > 0 && compared[0].compared() != c.compared() {
+			flush()
+		}
+		compared = append(compared, c)
+	}
+	flush()
+	return out
+}
+
+// measure does one measurement and keeps what it gave.
+func (r *run) measure(ctx context.Context, c *cell) (err error) {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	r.tell(c.String(), "")
+	m := newFigures()
+	s, err := r.place.begin(ctx, c.fs, c.needs.files)
+	if err == nil {
+		err = c.run(ctx, s, m)
+		err = errors.Join(err, r.place.end(s))
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	kept := r.state.cell(c)
+	switch {
+	case err != nil && (refused(err) && c.layout != oursTitle || len(c.fs.fuse) > 0):
+		kept.Missing = err.Error()
+		r.opts.Say("%s: %v", c, err)
+	case err != nil:
+		return err
+	default:
+		kept.add(m)
+	}
+	kept.Rounds++
+	r.done++
+	r.settled += c.needs.seconds
+	r.tell(c.String(), m.String())
+	return r.saveState()
+}
+
+// tell the progress.
+func (r *run) tell(now, figures string) {
+	if r.opts.Progress == nil {
+		return
+	}
+	p := Progress{Done: r.done, Total: r.total, Now: now, Figures: figures}
+	if r.seconds > 0 {
+		p.Part = r.settled / r.seconds
+	}
+	left := r.seconds - r.settled
+	if fresh := r.settled - r.reused; fresh > 0 {
+		left *= since(r.clock) / fresh // as this machine goes
+	}
+	p.Left = time.Duration(left * float64(time.Second))
+	r.opts.Progress(p)
+}

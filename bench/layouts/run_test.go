@@ -1,0 +1,308 @@
+package layouts
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/internal/test/loop"
+)
+
+// needLoop skips a test where nothing can be mounted, but fails where SHEAF_LOOP=required says that it must be
+// possible.
+func needLoop(t *testing.T, tools ...string) {
+	t.Helper()
+	why := ""
+	if os.Geteuid() != 0 {
+		why = "mounting needs root"
+	} else if _, err := os.Stat("/dev/loop-control"); err != nil {
+		why = err.Error()
+	} else if !loop.HasOwnMounts() {
+		why = "no mount namespace of its own"
+	}
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("NOT TESTED on a real file system: %v", err)
+		}
+	}
+	if why != "" && os.Getenv("SHEAF_LOOP") == "required" {
+		t.Fatal(why)
+	}
+	if why != "" {
+		t.Skip("NOT TESTED on a real file system: " + why)
+	}
+}
+
+// nothingLeft fails where a run has left files, or mounts of ours.
+func nothingLeft(t *testing.T, dir string) {
+	t.Helper()
+	names, err := os.ReadDir(dir)
+	must(t, err)
+	for _, n := range names {
+		t.Errorf("left behind: %s", n.Name())
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	must(t, err)
+	if strings.Contains(string(mounts), dir+"/") {
+		t.Errorf("still mounted below %s: %s", dir, mounts)
+	}
+}
+
+// Each kind of file system that can be had here is made, mounted cold, checked and let go.
+func TestFileSystems(t *testing.T) {
+	needLoop(t)
+	dir := t.TempDir()
+	p, err := newLoopPlace(t.Context(), dir, 640<<20, 0, func(int64) {})
+	must(t, err)
+	must(t, realDropCaches())
+	tried := 0
+	for i := range fileSystems {
+		fs := &fileSystems[i]
+		if why, _ := fs.missing(t.Context()); why != "" {
+			t.Logf("NOT TESTED: %s", why)
+			continue
+		}
+		tried++
+		s, err := p.begin(t.Context(), fs, 100)
+		must(t, err)
+		l, set := &fileLayout{folder: tree(1)}, newSet(40, 40, 5000)
+		must(t, l.fill(t.Context(), s.dir, set, false))
+		if _, err := readCold(t.Context(), s, l, set, 1, nil); err != nil {
+			t.Errorf("%s: %v", fs.name, err)
+		}
+		if took, err := s.check(t.Context()); err != nil || took <= 0 {
+			t.Errorf("%s: check took %v s: %v", fs.name, took, err)
+		}
+		if n, err := l.read(t.Context(), s.dir, set, 1, nil); err != nil || n != 40 {
+			t.Errorf("%s: after the check: %d records, %v", fs.name, n, err)
+		}
+		must(t, p.end(s))
+	}
+	must(t, p.close())
+	nothingLeft(t, dir)
+	if tried == 0 {
+		t.Skip("no file system can be made here")
+	}
+}
+
+// tiny is a run that takes a moment.
+func tiny(t *testing.T, tables ...int) Options {
+	return Options{Dir: t.TempDir(), FileSystems: []string{"ext4", "reiserfs"}, Tables: tables, Scale: "tiny", Say: t.Logf}
+}
+
+func TestRunOnLoopDevices(t *testing.T) {
+	needLoop(t, "mke2fs")
+	o := tiny(t, 1, 2, 3)
+	report, err := Run(t.Context(), o)
+	must(t, err)
+	must(t, report.Check())
+	nothingLeft(t, o.Dir)
+	for _, id := range []string{"ratios", "t1-sizes", "t1-sync", "t1-superseded", "t2", "t3"} {
+		table := report.Table(id)
+		if table == nil || len(table.Rows) < 2 {
+			t.Fatalf("table %s: %+v", id, table)
+		}
+		missing := 0
+		for _, row := range table.Rows {
+			if row.Missing != "" {
+				missing++
+			}
+		}
+		if want := map[string]int{"ratios": 0}; id != "ratios" && missing != 1 || id == "ratios" && missing != want[id] {
+			t.Errorf("table %s: %d rows say why there is no figure", id, missing)
+		}
+	}
+	if !strings.Contains(strings.Join(report.Notes, " "), "reiserfs") {
+		t.Errorf("the notes do not say why reiserfs is not there: %q", report.Notes)
+	}
+	checkRow := false
+	for _, row := range report.Table("t3").Rows {
+		checkRow = checkRow || row.Cells["check"].Median > 0 && row.Cells["mkfs"].Median > 0
+	}
+	if !checkRow {
+		t.Error("no row tells how long mkfs and the check took")
+	}
+}
+
+// A flat folder gets full, a group does not.
+func TestFlatFolderLimit(t *testing.T) {
+	needLoop(t, "mke2fs")
+	dir := t.TempDir()
+	p, err := newLoopPlace(t.Context(), dir, 256<<20, 0, func(int64) {})
+	must(t, err)
+	for _, c := range limitCells() {
+		s, err := p.begin(t.Context(), c.fs, c.needs.files)
+		must(t, err)
+		m := newFigures()
+		must(t, c.run(t.Context(), s, m))
+		must(t, p.end(s))
+		full := strings.HasPrefix(m.text["limit"], "full")
+		if c.layout == oursTitle && (full || m.values["names"] != limitRecords) || c.layout == flatTitle && (!full || m.values["names"] < 1000) {
+			t.Errorf("%s: %v, %q", c.layout, m.values, m.text)
+		}
+	}
+	must(t, p.close())
+	nothingLeft(t, dir)
+}
+
+// An interrupted run leaves nothing but its figures; the next one goes on with them, and does nothing twice.
+func TestInterruptAndResume(t *testing.T) {
+	needLoop(t, "mke2fs")
+	o := tiny(t, 4)
+	o.Rounds, o.State = 2, filepath.Join(t.TempDir(), "state.json")
+	stop := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := map[string]int{}
+	o.Progress = func(p Progress) {
+		if p.Figures != "" {
+			ended[p.Now]++
+		}
+		if p.Done == 3 && p.Figures == "" {
+			cancel(stop)
+		}
+	}
+	report, err := Run(ctx, o)
+	if !errors.Is(err, stop) || report == nil {
+		t.Fatalf("report %v, error %v", report, err)
+	}
+	nothingLeft(t, o.Dir)
+	o.Progress = func(p Progress) {
+		if p.Figures != "" {
+			ended[p.Now]++
+		}
+	}
+	other := o
+	other.Scale, other.Resume = "quick", true
+	if _, err := Run(t.Context(), other); err == nil || !strings.Contains(err.Error(), "other settings") {
+		t.Errorf("figures of another scale are taken: %v", err)
+	}
+	o.Resume = true
+	report, err = Run(t.Context(), o)
+	must(t, err)
+	for _, row := range report.Table("t4").Rows {
+		if row.Missing == "" && row.Cells["total"].Rounds != 2 {
+			t.Errorf("%s: %d rounds", row.Name(), row.Cells["total"].Rounds)
+		}
+	}
+	for now, n := range ended {
+		if n != 2 {
+			t.Errorf("%s was measured %d times", now, n)
+		}
+	}
+	if len(ended) != 4 || len(report.Table("t4").Plots) != 2 {
+		t.Errorf("%d measurements, %d plots", len(ended), len(report.Table("t4").Plots))
+	}
+	must(t, os.WriteFile(o.State, []byte("{"), 0o600))
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), o.State) {
+		t.Errorf("a torn file of figures is taken: %v", err)
+	}
+}
+
+// A device that carries data is refused unless destroy is said; a blank one is blank again afterwards.
+func TestDeviceWithData(t *testing.T) {
+	needLoop(t, "mke2fs")
+	dir := t.TempDir()
+	image, err := newImage(t.Context(), dir, 256<<20, 0, func(int64) {})
+	must(t, err)
+	device, err := loop.Attach(image, 0)
+	must(t, err)
+	defer device.File.Close()
+	blank := func() error {
+		f, _, err := openDevice(device.Name, false)
+		if err == nil {
+			err = f.Close()
+		}
+		return err
+	}
+	must(t, blank())
+	must(t, command(t.Context(), nil, findFileSystem("ext4").mkfsCommand(device.Name, 100)...))
+	if err := blank(); !errors.Is(err, ErrHasData) || !strings.Contains(err.Error(), "ext4") {
+		t.Errorf("a device with ext4: %v", err)
+	}
+	point := filepath.Join(dir, "point")
+	must(t, os.Mkdir(point, 0o700))
+	must(t, unix.Mount(device.Name, point, "ext4", 0, ""))
+	if _, _, err := openDevice(device.Name, true); !errors.Is(err, ErrHasData) {
+		t.Errorf("a device that is mounted, with --destroy: %v", err)
+	}
+	must(t, unix.Unmount(point, 0))
+	must(t, os.Remove(point))
+	p, err := newDevicePlace(device.Name, dir, true)
+	must(t, err)
+	must(t, p.close())
+	must(t, blank())
+	zero := make([]byte, 1)
+	_, err = device.File.WriteAt([]byte{1}, 256<<20-1)
+	must(t, err)
+	if err := blank(); !errors.Is(err, ErrHasData) {
+		t.Errorf("a device with one byte at its end: %v", err)
+	}
+	_, err = device.File.WriteAt(zero, 256<<20-1)
+	must(t, err)
+	if _, _, err := openDevice("/dev/null", true); err == nil {
+		t.Error("a character device passes for a block device")
+	}
+}
+
+// Without root, the file system that is there is measured, and what is left out is said.
+func TestRunOnAPath(t *testing.T) {
+	dir := t.TempDir()
+	if loop.HasOwnMounts() { // to sync it is to wait for no one else
+		must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+		defer func() { must(t, unix.Unmount(dir, 0)) }()
+	}
+	report, err := Run(t.Context(), Options{Path: dir, Scale: "tiny", Tables: []int{1, 5}, Say: t.Logf})
+	must(t, err)
+	must(t, report.Check())
+	nothingLeft(t, dir)
+	if table := report.Table("t1-sizes"); table == nil || len(table.Rows) != 8 {
+		t.Fatalf("%+v", table)
+	}
+	var met int
+	for _, row := range report.Table("ratios").Rows {
+		if row.Cells["verdict"].Text == result.Met || row.Cells["verdict"].Text == result.Missed {
+			met++
+		}
+	}
+	if met < 4 {
+		t.Errorf("%d ratios have a verdict", met)
+	}
+	var s unix.Statfs_t
+	must(t, unix.Statfs(dir, &s))
+	r := &run{opts: Options{Path: dir, Dir: dir, Say: t.Logf, Rounds: 1, Tables: []int{1}, Scale: "full"}, scale: scales["full"], state: state{}}
+	r.cells = []cell{{fs: &fileSystem{}, needs: need{disk: int64(s.Blocks) * s.Bsize}}}
+	if err := r.estimate(); err == nil || !strings.Contains(err.Error(), "are free") {
+		t.Errorf("a run that the disk has no room for: %v", err)
+	}
+	r.cells = []cell{{fs: &fileSystem{}, needs: need{memory: 1 << 60}}}
+	if err := r.estimate(); err == nil || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("a run that the memory is too small for: %v", err)
+	}
+	if _, err := Run(t.Context(), Options{Path: filepath.Join(dir, "gone"), Scale: "tiny", Say: t.Logf}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a folder that is not there: %v", err)
+	}
+}
+
+// What is compared stands together, and each round begins with another one.
+func TestTurns(t *testing.T) {
+	r := &run{opts: Options{Tables: []int{4}}}
+	r.cells = table4(findFileSystem("ext4"), scales["tiny"])
+	first := map[string]bool{}
+	for round := range 4 {
+		order := r.order(4, round)
+		if len(order) != 4 {
+			t.Fatalf("%d measurements", len(order))
+		}
+		first[order[0].layout] = true
+	}
+	if len(first) != 4 {
+		t.Errorf("rounds begin with %v", first)
+	}
+}

@@ -1,0 +1,288 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/bench/layouts"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/segio"
+)
+
+// What the time per record is compared at: one store of LoadOptions.IndexRecords, and small ones (oneGroup: twice as
+// many, and tenths). Record size and number of groups are the same, so that what grows is the records of a group.
+const (
+	linearRecords = 100_000 // of a small store
+	linearBytes   = 100     // of data of a record
+	linearGets    = 50_000  // of one side in one round
+	linearDepth   = 16      // cold gets at a time
+	linearTarget  = 1.2
+)
+
+// linear compares the time per record in one large store with that in so many small ones that both sides have the same
+// number of records, and so do the same work in a round: the same bytes are read, each once, into the same amount of
+// memory.
+type linear struct {
+	*loadBench
+	groups  int   // of a store
+	records int64 // of the large store
+	each    int64 // of a small one
+
+	large []*dataset // one
+	small []*dataset
+	empty []*dataset // as the small ones, with one record in a group: what a start costs for any number of records
+}
+
+// linearity compares the time per record of load, get and put in a small and in a large store.
+func (b *loadBench) linearity(ctx context.Context) error {
+	if b.opts.IndexRecords <= linearRecords {
+		b.opts.Say("  left out: it needs more than %d records", linearRecords)
+		return nil
+	}
+	l := &linear{loadBench: b, groups: groupCount, records: b.opts.IndexRecords, each: linearRecords}
+	if err := l.run(ctx, l.measure); err != nil {
+		return err
+	}
+	return b.linearCalls(ctx)
+}
+
+// oneGroup is what linearity is for the loads of a store of one group: as many records as a group has in a store that
+// is cut too coarsely.
+func (b *loadBench) oneGroup(ctx context.Context) error {
+	l := &linear{loadBench: b, groups: 1, records: 2 * b.opts.IndexRecords, each: b.opts.IndexRecords / 5}
+	return l.run(ctx, func(ctx context.Context) error {
+		if err := l.loads(ctx, "Index load", group.Index, linearTarget, newLoaders().fresh); err != nil {
+			return err
+		}
+		return l.resident(ctx)
+	})
+}
+
+// run fills the stores, measures and removes them.
+func (l *linear) run(ctx context.Context, measure func(context.Context) error) error {
+	dir := filepath.Join(l.dir, "linear")
+	err := l.fill(ctx, dir)
+	if err == nil {
+		err = measure(ctx)
+	}
+	return errors.Join(err, os.RemoveAll(dir))
+}
+
+func (l *linear) fill(ctx context.Context, dir string) error {
+	stores := int(l.records / l.each)
+	for _, side := range []struct {
+		name    string
+		sets    *[]*dataset
+		stores  int
+		records int64
+	}{{"large", &l.large, 1, l.records}, {"small", &l.small, stores, l.each}, {"empty", &l.empty, min(stores, 10), int64(l.groups)}} {
+		begin := time.Now()
+		for i := range side.stores {
+			d, err := fill(ctx, filepath.Join(dir, side.name, strconv.Itoa(i)), l.groups, side.records, linearBytes, func(string, ...any) {})
+			if err != nil {
+				return err
+			}
+			*side.sets = append(*side.sets, d)
+		}
+		l.opts.Say("  filled %d x %d records of %d bytes in %.1f s", side.stores, side.records, linearBytes, time.Since(begin).Seconds())
+	}
+	return nil
+}
+
+func (l *linear) measure(ctx context.Context) error {
+	if err := l.loads(ctx, "Index load", group.Index, linearTarget, newLoaders().fresh); err != nil {
+		return err
+	}
+	if err := l.resident(ctx); err != nil {
+		return err
+	}
+	if err := l.gets(ctx, "cold Get, Index", group.Index, l.small, linearTarget); err != nil {
+		return err
+	}
+	// One small store is read as often as the large one: what is read again and again stays in the processor's caches.
+	// So there is no target: a record of the large store costs several misses of these caches. See the call.
+	return l.gets(ctx, "Get inside the process, Resident", group.Resident, l.small[:1], 0)
+}
+
+// linearName is the name of a row.
+func linearName(what string, groups int, large, small int64) string {
+	in := ""
+	if groups == 1 {
+		in = " in one group"
+	}
+	return fmt.Sprintf("time per record of %s, %.1fM records%s / %.1fM", what, float64(large)/1e6, in, float64(small)/1e6)
+}
+
+func (l *linear) name(what string) string { return linearName(what, l.groups, l.records, l.each) }
+
+// cost of a record in nanoseconds: of the clock, and of the processors as the kernel counts them for this process.
+type cost struct{ clock, processor float64 }
+
+// stopwatch sums the cost of what is between start and stop.
+type stopwatch struct {
+	begin     time.Time
+	beginCPU  int64
+	clock     int64
+	processor int64
+}
+
+func (w *stopwatch) start() { w.begin, w.beginCPU = time.Now(), processorTime() }
+
+func (w *stopwatch) stop() {
+	w.clock += time.Since(w.begin).Nanoseconds()
+	w.processor += processorTime() - w.beginCPU
+}
+
+func (w *stopwatch) per(records int64) cost {
+	return cost{float64(w.clock) / float64(records), float64(w.processor) / float64(records)}
+}
+
+// processorTime of this process so far, in nanoseconds.
+func processorTime() int64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0 // it never fails for oneself
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
+// costFigure measures once.
+type costFigure func() (cost, error)
+
+// compareCosts lets sides take turns and adds a row, name, that compares the large one with the small one; target 0:
+// none. It gives the costs of all sides.
+func (b *loadBench) compareCosts(name string, target float64, sides map[string]costFigure) (map[string][]float64, error) {
+	processor := map[string][]float64{}
+	variants := make([]variant, 0, len(sides))
+	for _, side := range slices.Sorted(maps.Keys(sides)) {
+		variants = append(variants, variant{side, func() (float64, error) {
+			c, err := sides[side]()
+			processor[side] = append(processor[side], c.processor)
+			return c.clock, err
+		}})
+	}
+	clock, err := takeTurns(b.opts.Rounds, b.opts.Say, variants...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	large, small := median(processor["large"]), median(processor["small"])
+	b.add(atMost(name, "ns", clock["large"], clock["small"], target).
+		WithNote(fmt.Sprintf("processor time: %.0f ns / %.0f ns, ratio %.2f", large, small, large/small)))
+	return clock, nil
+}
+
+// resident compares in memory that was touched before, then in fresh memory. The latter says more about the machine:
+// the large store takes huge pages, the small ones ordinary ones, and where a hypervisor takes back huge pages that
+// are free (free page reporting), their next touch costs ten times as much.
+func (l *linear) resident(ctx context.Context) error {
+	loaders := newLoaders()
+	defer loaders.close()
+	for _, sets := range [][]*dataset{l.large, l.small} {
+		if _, err := loadAll(ctx, sets, group.Resident, loaders.touched); err != nil {
+			return err
+		}
+	}
+	if err := l.loads(ctx, "Resident load", group.Resident, linearTarget, loaders.touched); err != nil {
+		return err
+	}
+	loaders.close() // before more memory is taken
+	return l.loads(ctx, "Resident load, fresh memory", group.Resident, 0, loaders.fresh)
+}
+
+// loads compares cold loads. Beside the whole time per record there is a row for what is left when the time that a
+// start needs for any number of records is taken away: with it a small store looks dear, and the large one good.
+func (l *linear) loads(ctx context.Context, what string, residency group.Residency, target float64, loader func() *segio.Loader) error {
+	side := func(sets []*dataset) costFigure {
+		return func() (cost, error) { return loadAll(ctx, sets, residency, loader) }
+	}
+	costs, err := l.compareCosts(l.name(what), target, map[string]costFigure{"small": side(l.small), "large": side(l.large), "empty": side(l.empty)})
+	if err != nil {
+		return err
+	}
+	start := median(costs["empty"]) * float64(l.empty[0].records) // of one store
+	net := func(costs []float64, d *dataset) []float64 {
+		out := make([]float64, len(costs))
+		for i, c := range costs {
+			out[i] = c - start/float64(d.records)
+		}
+		return out
+	}
+	l.add(atMost(l.name(what+" without the start"), "ns", net(costs["large"], l.large[0]), net(costs["small"], l.small[0]), target).
+		WithNote(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, l.groups)))
+	return nil
+}
+
+// loadAll loads stores one after another, each from a cold page cache. All stay open to the end, so that no memory is
+// used twice.
+func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, loader func() *segio.Loader) (_ cost, err error) {
+	var watch stopwatch
+	var records int64
+	for _, d := range sets {
+		if err := layouts.Evict(ctx, d.dir, true); err != nil {
+			return cost{}, err
+		}
+		from := loader()
+		watch.start()
+		loaded, err := d.load(ctx, residency, from)
+		watch.stop()
+		if err != nil {
+			return cost{}, err
+		}
+		defer func() { err = errors.Join(err, loaded.close()) }()
+		if have := loaded.stats().Records; have != d.records {
+			return cost{}, fmt.Errorf("%d records were loaded, %d are stored", have, d.records)
+		}
+		records += d.records
+	}
+	return watch.per(records), nil
+}
+
+// gets compares random reads; target 0: none. With Index they are cold: each store was just started, and in small and
+// large ones the same part of all blocks is read.
+func (l *linear) gets(ctx context.Context, what string, residency group.Residency, small []*dataset, target float64) error {
+	side := func(sets []*dataset) costFigure {
+		return func() (cost, error) {
+			var watch stopwatch
+			each := linearGets / len(sets)
+			for _, d := range sets {
+				if err := getSome(ctx, d, residency, each, &watch); err != nil {
+					return cost{}, err
+				}
+			}
+			return watch.per(int64(each * len(sets))), nil
+		}
+	}
+	_, err := l.compareCosts(l.name(what), target, map[string]costFigure{"small": side(small), "large": side(l.large)})
+	return err
+}
+
+// getSome starts a store and measures n random reads, when the first ones have opened the files.
+func getSome(ctx context.Context, d *dataset, residency group.Residency, n int, watch *stopwatch) (err error) {
+	if err := layouts.Evict(ctx, d.dir, true); err != nil {
+		return err
+	}
+	loaded, err := d.load(ctx, residency, segio.NewLoader(segio.LoaderOptions{}))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, loaded.close()) }()
+	first := 2 * groupCount
+	if residency == group.Resident {
+		first = 2 * linearRecords // a small store is in the caches then
+	}
+	if err := getRandom(d, loaded, linearDepth, first); err != nil {
+		return err
+	}
+	watch.start()
+	defer watch.stop()
+	return getRandom(d, loaded, linearDepth, n)
+}

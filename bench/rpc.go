@@ -1,0 +1,309 @@
+package bench
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/dev"
+)
+
+// RPCOptions of RPC.
+type RPCOptions struct {
+	Dir     string        // a temporary folder is made in it
+	Rounds  int           // at least RoundsMin
+	Time    time.Duration // of one variant in one round
+	Records int           // that are read
+	Sizes   []int         // bytes of data
+	Callers []int
+	TLS     bool // everywhere, also between what Sheaf is compared with and its callers
+	Say     func(string, ...any)
+}
+
+// rpcBench is one run: a store with one shard, an echo server, and a second hop before the echo.
+type rpcBench struct {
+	outcome
+	opts    RPCOptions
+	direct  *grpc.ClientConn // to the shard
+	gateway *grpc.ClientConn
+	echo    *grpc.ClientConn
+	hop     *grpc.ClientConn // forwards raw bytes to the echo
+	bare    *grpc.ClientConn // answers the messages of the record API without storing anything
+	client  *client.Client   // direct
+	stop    []func()
+}
+
+var rpcParts = parts[rpcBench]{{"calls", (*rpcBench).calls}}
+
+// RPC measures unary and batch calls over loopback against what gRPC itself reaches in the same process.
+func RPC(ctx context.Context, opts RPCOptions) (*result.Report, error) {
+	b := &rpcBench{opts: opts}
+	return rpcParts.measure(ctx, b, &b.outcome, "rpc", opts.Rounds, opts.Dir, "", opts.Say)
+}
+
+func (b *rpcBench) calls(ctx context.Context) error {
+	defer b.close()
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	for _, size := range b.opts.Sizes {
+		for _, callers := range b.opts.Callers {
+			if err := b.unary(ctx, size, callers); err != nil {
+				return err
+			}
+		}
+		if err := b.batches(ctx, size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *rpcBench) start(ctx context.Context) error {
+	d, err := dev.Start(ctx, dev.Config{Dir: b.dir, Shards: 1, Listen: "127.0.0.1:0", TLS: b.opts.TLS})
+	if err != nil {
+		return fmt.Errorf("starting a store: %w", err)
+	}
+	b.stop = append(b.stop, d.Kill)
+	if err := d.WaitReady(ctx, nil); err != nil {
+		return fmt.Errorf("starting a store: %w", err)
+	}
+	by, ours := plainLink(), insecure.NewCredentials()
+	if b.opts.TLS {
+		if by, err = tlsLink(); err != nil {
+			return err
+		}
+		if ours, err = client.TLS(d.CallerFiles()); err != nil {
+			return err
+		}
+	}
+	echo, stopEcho, err := serveEcho(ctx, by)
+	if err != nil {
+		return err
+	}
+	b.stop = append(b.stop, stopEcho)
+	hop, stopHop, err := serveHop(ctx, by, echo)
+	if err != nil {
+		return err
+	}
+	b.stop = append(b.stop, stopHop)
+	bare, stopBare, err := serveBare(ctx, by)
+	if err != nil {
+		return err
+	}
+	b.stop = append(b.stop, stopBare)
+	for _, c := range []struct {
+		conn    **grpc.ClientConn
+		address string
+		creds   credentials.TransportCredentials
+	}{{&b.direct, d.Status().Shards[0].Address, ours}, {&b.gateway, d.Addr(), ours}, {&b.echo, echo, by.client}, {&b.hop, hop, by.client}, {&b.bare, bare, by.client}} {
+		cc, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(c.creds))
+		if err != nil {
+			return fmt.Errorf("connecting to %s: %w", c.address, err)
+		}
+		b.stop = append(b.stop, func() { _ = cc.Close() })
+		*c.conn = cc
+	}
+	if b.client, err = client.Dial(ctx, client.Config{Addresses: []string{d.Addr()}, Direct: true, Credentials: ours}); err != nil {
+		return err
+	}
+	b.stop = append(b.stop, func() { _ = b.client.Close() })
+	return nil
+}
+
+func (b *rpcBench) close() {
+	for i := len(b.stop) - 1; i >= 0; i-- {
+		b.stop[i]()
+	}
+}
+
+// firstID of the records of a size: each size has its own.
+func firstID(size int) int64 { return int64(size) << 32 }
+
+// fill stores the records that are read, in batches.
+func (b *rpcBench) fill(ctx context.Context, size int) error {
+	const batch = 100
+	var next atomic.Int64
+	return parallel(8, func(int) error {
+		stream, err := recordv1.NewRecordServiceClient(b.direct).BatchPut(ctx)
+		if err != nil {
+			return err
+		}
+		for {
+			from := next.Add(batch) - batch
+			if from >= int64(b.opts.Records) {
+				return stream.CloseSend()
+			}
+			if err := exchange(stream, putBatch(firstID(size)+from, batch, randomBytes(size))); err != nil {
+				return fmt.Errorf("filling: %w", err)
+			}
+		}
+	})
+}
+
+func putBatch(id int64, n int, data []byte) *recordv1.BatchPutRequest {
+	request := &recordv1.BatchPutRequest{Puts: make([]*recordv1.PutRequest, n)}
+	for i := range request.Puts {
+		request.Puts[i] = &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id + int64(i)}, Data: data}
+	}
+	return request
+}
+
+func exchange(stream grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse], request *recordv1.BatchPutRequest) error {
+	if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	response, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	for _, result := range response.GetResults() {
+		if s := result.GetStatus(); s.GetCode() != 0 {
+			return fmt.Errorf("record: %s", s.GetMessage())
+		}
+	}
+	return nil
+}
+
+// id of a record of a size, spread over those that were filled in.
+func (b *rpcBench) id(size int, i int64) int64 {
+	return firstID(size) + scatter(i)%int64(b.opts.Records)
+}
+
+// unaryGet reads records one by one.
+func (b *rpcBench) unaryGet(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
+	records := recordv1.NewRecordServiceClient(cc)
+	return func() (float64, error) {
+		return b.drive(callers, func(_ int, i int64) error {
+			r, err := records.Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: b.id(size, i)}})
+			if err == nil && len(r.GetRecord().GetData()) != size {
+				return fmt.Errorf("a record has %d bytes, not %d", len(r.GetRecord().GetData()), size)
+			}
+			return err
+		})
+	}
+}
+
+// unaryPut writes records one by one.
+func (b *rpcBench) unaryPut(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
+	records, payload := recordv1.NewRecordServiceClient(cc), randomBytes(size)
+	return func() (float64, error) {
+		return b.drive(callers, func(_ int, i int64) error {
+			_, err := records.Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: b.id(size, i)}, Data: payload})
+			return err
+		})
+	}
+}
+
+// echoes sends bytes and takes them back.
+func (b *rpcBench) echoes(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
+	payload := randomBytes(size)
+	return func() (float64, error) {
+		return b.drive(callers, func(int, int64) error {
+			var answer []byte
+			return cc.Invoke(ctx, echoMethod, &payload, &answer, grpc.ForceCodec(rawCodec{}))
+		})
+	}
+}
+
+// clientGet reads records one by one with the Go client, which finds the shard itself and checks the data.
+func (b *rpcBench) clientGet(ctx context.Context, size, callers int) figure {
+	return func() (float64, error) {
+		return b.drive(callers, func(_ int, i int64) error {
+			_, err := b.client.Get(ctx, client.Key{ID: b.id(size, i)}, nil)
+			return err
+		})
+	}
+}
+
+// unary compares Get and Put with the echo, direct and through the gateway.
+func (b *rpcBench) unary(ctx context.Context, size, callers int) error {
+	if err := b.fill(ctx, size); err != nil {
+		return err
+	}
+	b.opts.Say("unary calls of %d bytes, %d callers", size, callers)
+	figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
+		variant{"echo", b.echoes(ctx, b.echo, size, callers)},
+		variant{"get direct", b.unaryGet(ctx, b.direct, size, callers)},
+		variant{"hop", b.echoes(ctx, b.hop, size, callers)},
+		variant{"get gateway", b.unaryGet(ctx, b.gateway, size, callers)},
+		variant{"put direct", b.unaryPut(ctx, b.direct, size, callers)},
+		variant{"put gateway", b.unaryPut(ctx, b.gateway, size, callers)},
+		variant{"bare get", b.unaryGet(ctx, b.bare, size, callers)},
+		variant{"get client", b.clientGet(ctx, size, callers)},
+	)
+	if err != nil {
+		return err
+	}
+	name := func(what string) string { return fmt.Sprintf("%s, %d B, %d callers", what, size, callers) }
+	putTarget := 0.0
+	if callers >= 64 {
+		putTarget = 0.4
+	}
+	b.add(
+		against(name("unary Get direct / bare echo"), "/s", figures["get direct"], figures["echo"], 0.85),
+		against(name("unary Get by gateway / two-hop raw echo"), "/s", figures["get gateway"], figures["hop"], 0.85),
+		against(name("durable unary Put direct / bare echo"), "/s", figures["put direct"], figures["echo"], putTarget),
+		against(name("durable unary Put by gateway / two-hop raw echo"), "/s", figures["put gateway"], figures["hop"], 0),
+		against(name("unary Get direct / same messages, nothing stored"), "/s", figures["get direct"], figures["bare get"], 0).
+			WithNote("the limit answers the same GetRequest with the same GetResponse from memory"),
+		against(name("unary Get by the Go client, direct / bare echo"), "/s", figures["get client"], figures["echo"], 0).
+			WithNote("the client also routes, watches deadlines and checks CRC32C"),
+	)
+	return nil
+}
+
+// drive calls from many goroutines for opts.Time and gives calls per second. i is a number that no other call gets.
+func (b *rpcBench) drive(n int, call func(caller int, i int64) error) (float64, error) {
+	did, err := callers(n, b.opts.Time, call)
+	return did.perSecond, err
+}
+
+// scatter spreads consecutive numbers: a fixed mix (SplitMix64's finalizer), never negative.
+func scatter(i int64) int64 {
+	z := uint64(i) + 0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return int64((z ^ z>>31) >> 1)
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails, see its documentation
+	return b
+}
+
+// parallel runs n workers and gives the first error.
+func parallel(n int, work func(worker int) error) error {
+	var g errgroup.Group
+	for worker := range n {
+		g.Go(func() error { return work(worker) })
+	}
+	return g.Wait()
+}
+
+// shared hands the numbers from 0 to n - 1 to so many workers, each to the next that is free; it gives the first
+// error.
+func shared(workers int, n int64, do func(worker int, i int64) error) error {
+	var next atomic.Int64
+	return parallel(workers, func(worker int) error {
+		for i := next.Add(1) - 1; i < n; i = next.Add(1) - 1 {
+			if err := do(worker, i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+)
+
+// benchReport is what bench prints with -o json: the rows of its table.
+type benchReport struct {
+	Machine result.Machine
+	Rows    []benchRow
+}
+
+type benchRow struct {
+	Name   string
+	Ours   float64
+	Target float64
+	Rounds int
+}
+
+func (b *benchReport) UnmarshalJSON(text []byte) error {
+	r, err := result.ReadJSON(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	b.Machine = r.Machine
+	for _, row := range r.Tables[0].Rows {
+		ours := row.Cells["ours"]
+		b.Rows = append(b.Rows, benchRow{Name: row.Name(), Ours: ours.Median, Target: row.Cells["target"].Median, Rounds: ours.Rounds})
+	}
+	return nil
+}
+
+// smallLoad are the sizes at which the parts of the load benchmark run here.
+var smallLoad = []string{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms", "--start", "2MiB", "--fs", ""}
+
+// The benchmarks run to their end at tiny sizes. What they measure then means nothing, so no figure is judged.
+func TestBenchmarksRun(t *testing.T) {
+	runs(t, 10, 5, "rpc", "--time", "5ms", "--records", "300", "--sizes", "100", "--callers", "2,64")
+	for _, part := range []string{"load", "index", "put", "group"} {
+		runs(t, 1, 0, append(smallLoad, "--only", part)...)
+	}
+	measure(t, "rpc", "--compare", filepath.Join(t.TempDir(), "none")).Want(t, 1)
+	for _, args := range [][]string{{"rpc", "--rounds", "1"}, {"rpc", "--sizes", "0"}, {"load", "--only", "nonsense"}, {"load", "--records", "-1"}, {"load", "--large", "0"}} {
+		measure(t, args...).Want(t, 2)
+	}
+}
+
+// All parts of the load benchmark follow each other, those too that start processes with an empty page cache.
+func TestTheLoadBenchmarkRunsWhole(t *testing.T) {
+	soaktest.Only(t, "proc", "its starts drop the page cache of the whole machine")
+	runs(t, 10, 5, smallLoad...)
+}
+
+// runs expects a benchmark to end with a page and at least so many rows, of which so many name a target, and to leave
+// nothing behind.
+func runs(t *testing.T, rows, targets int, args ...string) {
+	t.Helper()
+	var r benchReport
+	tmp, folder := t.TempDir(), filepath.Join(t.TempDir(), "out")
+	measure(t, append([]string{"-o", "json", "--dir", tmp, "--out", folder}, args...)...).Want(t, 0).JSON(t, &r)
+	if page, err := os.Stat(filepath.Join(folder, "report.html")); err != nil || page.Size() == 0 {
+		t.Errorf("%q: no page: %v", args, err)
+	}
+	if written, err := result.ReadFile(filepath.Join(folder, "report.json")); err != nil || written.Kind != args[0] {
+		t.Errorf("%q: %v: %+v", args, err, written)
+	}
+	if r.Machine.CPUs == 0 || len(r.Rows) < rows {
+		t.Fatalf("%q: %+v", args, r)
+	}
+	for _, row := range r.Rows {
+		// Without the start is a difference of two times, either of which may be the longer one at such sizes.
+		difference := strings.Contains(row.Name, "without the start")
+		if row.Ours == 0 || row.Ours < 0 && !difference || row.Rounds < 5 {
+			t.Errorf("%q: nothing was measured: %+v", args, row)
+		}
+		if row.Target > 0 {
+			targets--
+		}
+	}
+	if targets > 0 {
+		t.Errorf("%q: %d rows fewer than expected name a target", args, targets)
+	}
+	if names, err := os.ReadDir(tmp); err != nil || len(names) != 0 {
+		t.Errorf("%q left behind: %v %v", args, names, err)
+	}
+}

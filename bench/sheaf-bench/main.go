@@ -1,0 +1,123 @@
+// Command sheaf-bench measures Sheaf against the limits of the machine it runs on, and shows what it does (`make run`).
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/internal/cli"
+)
+
+// version is stamped by the build.
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	p := &program{Program: cli.Program{Out: &cli.Output{Out: os.Stdout, Err: os.Stderr}}}
+	err := p.Run(ctx, p.root(), os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "sheaf-bench: %s\n", cli.Describe(err, ""))
+	}
+	os.Exit(cli.ExitCode(err))
+}
+
+// program is what all commands share.
+type program struct {
+	cli.Program
+	report reportFlags
+}
+
+func (p *program) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sheaf-bench",
+		Short: "Measure Sheaf against the limits of this machine",
+		Long: `Measures side by side with what the machine gives at most, in one run, in an order that rotates from round to round, and
+compares medians. Ratios count; the figures beside them are those of this machine.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage. Data goes to stdout, words to stderr. Targets are shown, not enforced.`,
+		Version: fmt.Sprintf("%s (%s, %s/%s)", version, runtime.Version(), runtime.GOOS, runtime.GOARCH),
+	}
+	p.Flags(root)
+	for _, c := range []*cobra.Command{p.load(), p.rpc(), p.copies(), p.layouts()} {
+		p.report.add(c)
+		root.AddCommand(c)
+	}
+	root.AddCommand(p.demo())
+	return root
+}
+
+// reportFlags say what becomes of a report.
+type reportFlags struct {
+	out, compare string
+	old          *result.Report // of compare
+}
+
+// add lets a command write its report as files and compare it with an older one, which is read before anything is
+// measured.
+func (f *reportFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.out, "out", "", "folder for report.json, report.md, report.html and plots")
+	cmd.Flags().StringVar(&f.compare, "compare", "", "report.json of an older run; marks what got worse")
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		if f.compare != "" {
+			if f.old, err = result.ReadFile(f.compare); err != nil {
+				err = fmt.Errorf("--compare: %w", err)
+			}
+		}
+		if err == nil && f.out != "" {
+			err = os.MkdirAll(f.out, 0o755)
+		}
+		return cli.Done(err)
+	}
+}
+
+// print writes the report, also where an error ended what it measures. Targets are shown, not enforced: a machine under
+// load misses them.
+func (p *program) print(report *result.Report, err error) error {
+	report.Version = version
+	if p.report.old != nil {
+		if other := report.Compare(p.report.old); other != nil {
+			err = errors.Join(err, fmt.Errorf("--compare %s: %w", p.report.compare, other))
+		}
+	}
+	if p.report.out != "" {
+		if unwritten := report.WriteDir(p.report.out); unwritten != nil {
+			err = errors.Join(err, unwritten)
+		} else {
+			p.Out.Sayf("%s", filepath.Join(p.report.out, "report.html"))
+		}
+	}
+	if p.Out.JSON {
+		return errors.Join(err, report.WriteJSON(p.Out.Out))
+	}
+	return errors.Join(err, report.WriteMarkdown(p.Out.Out, ""))
+}
+
+// sheafFlag adds the flag of the program whose processes are measured; sheafBeside finds it where it is not given.
+func sheafFlag(cmd *cobra.Command, path *string) {
+	cmd.Flags().StringVar(path, "sheaf", "", "the program sheaf, whose processes are measured (default: the one beside this program)")
+}
+
+// sheafBeside checks the program sheaf, which lies beside this program unless its path is given.
+func sheafBeside(path string) (string, error) {
+	if path == "" {
+		own, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("finding this program: %w", err)
+		}
+		path = filepath.Join(filepath.Dir(own), "sheaf")
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("the program sheaf, whose processes are measured: %w: give --sheaf", err)
+	}
+	return path, nil
+}

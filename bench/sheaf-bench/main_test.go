@@ -1,0 +1,38 @@
+// The tests run the real programs.
+
+package main
+
+import (
+	"path/filepath"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/test/clitest"
+	"sheaf.dev/sheaf/internal/test/loopback"
+)
+
+// benchBinary is the real program; sheaf lies beside it.
+var benchBinary string
+
+func TestMain(m *testing.M) {
+	clitest.Main(m, func(dir string) { benchBinary = filepath.Join(dir, "sheaf-bench") }, "sheaf.dev/sheaf/bench/sheaf-bench", "sheaf.dev/sheaf/cmd/sheaf")
+}
+
+// measure runs the program to its end.
+func measure(t testing.TB, args ...string) clitest.Outcome {
+	t.Helper()
+	return clitest.Run(t, nil, nil, append([]string{benchBinary}, args...)...)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	address, err := loopback.FreeAddress()
+	must(t, err)
+	return address
+}

@@ -1,0 +1,17 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/test/pagetest"
+)
+
+// A subcommand or flag that a page shows and the program has not misleads whoever types it.
+func TestCommandsOfPagesAreTaken(t *testing.T) {
+	pagetest.CheckTree(t, "../..", "sheaf-bench", 10, func() *cobra.Command {
+		return (&program{Program: cli.Program{Out: &cli.Output{}}}).root()
+	})
+}

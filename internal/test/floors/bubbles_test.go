@@ -1,0 +1,124 @@
+package floors
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// inBubbles are the packages whose tests run in virtual time, on disks and networks in memory (internal/test/bubbletest).
+var inBubbles = []string{
+	"client", "internal/dev", "internal/gateway", "internal/group", "internal/index", "internal/journal", "internal/move", "internal/peer",
+	"internal/placement", "internal/replica", "internal/shard", "internal/test/sim",
+}
+
+// outside are files of these packages that stand outside of bubbles, and what they need. A file that is new here says
+// in a comment, too, why it cannot be in one.
+var outside = map[string]string{
+	"client/tls_test.go":                     "certificates are files, which are read again when they change",
+	"internal/dev/tls_test.go":               "a whole `sheaf dev` on files and sockets, with certificates as files",
+	"internal/gateway/bench_test.go":         "a benchmark measures TCP",
+	"internal/gateway/name_test.go":          "names are looked up by a server of DNS",
+	"internal/group/install_follow_test.go":  "also a copy to files of the machine",
+	"internal/group/log_bench_test.go":       "a benchmark measures the disk of the machine",
+	"internal/group/renew_test.go":           "a guard against hanging",
+	"internal/group/replica_folder_test.go":  "a folder of the machine",
+	"internal/peer/fetch_test.go":            "a guard against hanging",
+	"internal/peer/harness_test.go":          "connections break as those of TCP do",
+	"internal/peer/hub_test.go":              "the process itself is stopped, which virtual time does not have",
+	"internal/placement/register_test.go":    "a registration dials the address of a live shard",
+	"internal/placement/store_test.go":       "the contract of registries, on a real etcd, too",
+	"internal/placement/waits_test.go":       "a registration dials the address of a live shard",
+	"internal/replica/bench_idle_test.go":    "a benchmark measures what idle groups cost",
+	"internal/replica/bench_test.go":         "a benchmark measures the disk of the machine",
+	"internal/replica/fault_test.go":         "polls replicas on a disk in memory, in real time",
+	"internal/replica/rules_test.go":         "polls replicas on a disk in memory, in real time",
+	"internal/replica/storage_test.go":       "polls replicas on a disk in memory, in real time",
+	"internal/dev/main_test.go":              "a first sync of a file starts a goroutine of the process, before any bubble",
+	"internal/shard/bench_test.go":           "a benchmark measures TCP",
+	"internal/shard/disklost_test.go":        "loop devices",
+	"internal/shard/explore_client_test.go":  "is in the bubble of explore_test.go",
+	"internal/shard/explore_machine_test.go": "is in the bubble of explore_test.go",
+	"internal/shard/explore_nemesis_test.go": "is in the bubble of explore_test.go",
+	"internal/shard/harness_test.go":         "the harness of tests in bubbles and beside them",
+	"internal/shard/rebuilt_test.go":         "a real etcd that is stopped and rebuilt",
+	"internal/shard/secure_test.go":          "sockets of a listener with TLS",
+	"internal/shard/setback_test.go":         "a real etcd that is set back",
+	"internal/shard/smalldisk_test.go":       "the disk-full tests on a real ext4, in a soak",
+	"internal/shard/tenant_bench_test.go":    "a benchmark measures tenants by the real clock",
+	"internal/shard/unread_test.go":          "memory that the process holds is counted",
+	"internal/test/sim/blob_test.go":         "is in the bubble of world_test.go",
+	"internal/test/sim/lease_test.go":        "is in the bubble of world_test.go",
+	"internal/test/sim/machine_test.go":      "is in the bubble of world_test.go",
+}
+
+var (
+	// realTime waits, and a TempDir is of the machine; within a bubble waiting takes no time, and a folder is of a disk
+	// in memory.
+	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(|\.TempDir\(`)
+	// realThings are those that no bubble holds.
+	realThings = regexp.MustCompile(`\bnet\.Listen\(|\bnet\.ListenConfig\b|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)
+	bubble     = regexp.MustCompile(`\bsynctest\.|\bbubbletest\.|\binBubble\(`)
+)
+
+// refused says why a test file may not be as it is; empty: it may.
+func refused(source string) string {
+	switch {
+	case realThings.MatchString(source):
+		return "opens a listener or an etcd of the machine (" + realThings.FindString(source) + "...)"
+	case realTime.MatchString(source) && !bubble.MatchString(source):
+		return "waits for real time or has a folder of the machine (" + realTime.FindString(source) + "...)"
+	}
+	return ""
+}
+
+func TestTestsStayInVirtualTime(t *testing.T) {
+	unused := map[string]bool{}
+	for name := range outside {
+		unused[name] = true
+	}
+	for _, pkg := range inBubbles {
+		files, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(files) == 0 {
+			t.Errorf("%s has no tests", pkg)
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := strings.TrimPrefix(filepath.ToSlash(file), root+"/")
+			why := refused(string(source))
+			if why != "" && outside[name] == "" {
+				t.Errorf("%s %s: tests of %s run in bubbles, see \"Rules for chance\" in CONTRIBUTING.md; what cannot says so, and is listed here", name, why, pkg)
+			}
+			if why != "" {
+				delete(unused, name)
+			}
+		}
+	}
+	for name := range unused {
+		t.Errorf("%s is listed as outside of bubbles, and may be in one: take it off the list", name)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for source, want := range map[string]bool{
+		"time.Sleep(time.Second)":                                       true,
+		"synctest.Test(t, f); time.Sleep(time.Second)":                  false,
+		"inBubble(t, f)\n<-time.After(1)":                               false,
+		"bubbletest.Run(t, f); l, err := net.Listen(\"tcp\", address)":  true,
+		"dir := t.TempDir()":                                            true,
+		"vfstest.NewMem()":                                              false,
+		"placement.NewStore(etcdtest.Shared(t), name); synctest.Wait()": true,
+	} {
+		if got := refused(source) != ""; got != want {
+			t.Errorf("refused %v, want %v: %s", got, want, source)
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package floors
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"sheaf.dev/sheaf/internal/test/pagetest"
+)
+
+var (
+	// Kinds of Kubernetes and cert-manager that pages name: whoever names another adds it here.
+	otherKinds = strings.Fields("all crd namespace namespaces node nodes pod pods pv pvc service secret secrets " +
+		"configmap deployment deploy statefulset job jobs event events storageclass lease clusterrole certificates")
+	// Verbs of kubectl that take kinds.
+	kindVerbs = strings.Fields("get describe delete patch annotate label wait edit scale explain rollout logs exec " +
+		"port-forward cp cordon uncordon drain")
+	kubeValued = strings.Fields("-n -l -o -f -p -c --namespace --selector --output --filename --patch --container " +
+		"--context --kubeconfig --type --timeout --for --tail --since --raw --field-selector --as")
+	nodeVerbs   = strings.Fields("cordon uncordon drain cp")
+	podVerbs    = strings.Fields("logs exec port-forward")
+	aFieldPath  = regexp.MustCompile(`\.((?:spec|status)(?:\.\w+|\[[^\]]*\])*)`)
+	otherVerbs  = strings.Fields("apply create run sheaf top version api-resources config cluster-info auth replace")
+	outputPaths = regexp.MustCompile(`^(?:-o=?|--output=)?(?:jsonpath|custom-columns|go-template)=`)
+)
+
+// kinds are ours: the schema of each, by its names.
+type kinds map[string]schema
+
+// schema is one of JSON, as far as it is needed here.
+type schema struct {
+	Properties           map[string]schema `json:"properties"`
+	AdditionalProperties json.RawMessage   `json:"additionalProperties"`
+	Items                *schema           `json:"items"`
+	Ref                  string            `json:"$ref"`
+	Preserve             bool              `json:"x-kubernetes-preserve-unknown-fields"`
+}
+
+func readKinds() (kinds, error) {
+	found := kinds{}
+	files, err := filepath.Glob(filepath.Join(root, "config/crd/bases/*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		var crd struct {
+			Spec struct {
+				Group string
+				Names struct {
+					Plural, Singular, Kind string
+					ShortNames, Categories []string
+				}
+				Versions []struct {
+					Schema struct {
+						OpenAPIV3Schema schema `json:"openAPIV3Schema"`
+					} `json:"schema"`
+				}
+			}
+		}
+		if err := yaml.Unmarshal(text, &crd); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if len(crd.Spec.Versions) != 1 {
+			return nil, fmt.Errorf("%s has %d versions: the check of fields knows one", file, len(crd.Spec.Versions))
+		}
+		n := crd.Spec.Names
+		names := []string{n.Plural, n.Singular, n.Plural + "." + crd.Spec.Group}
+		for _, name := range append(names, n.ShortNames...) {
+			found[name] = crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+		}
+		for _, name := range n.Categories { // which stand for several kinds: their fields are not checked
+			found[name] = schema{Preserve: true}
+		}
+	}
+	return found, nil
+}
+
+// has says that a value may have this path, where lists are passed through.
+func (s schema) has(path []string) bool {
+	if s.Items != nil {
+		return s.Items.has(path)
+	}
+	if len(path) == 0 || s.Preserve || s.Ref != "" {
+		return true
+	}
+	if p, ok := s.Properties[path[0]]; ok {
+		return p.has(path[1:])
+	}
+	if len(s.AdditionalProperties) == 0 || string(s.AdditionalProperties) == "false" {
+		return len(s.AdditionalProperties) == 0 && len(s.Properties) == 0
+	}
+	var more schema
+	if string(s.AdditionalProperties) == "true" || json.Unmarshal(s.AdditionalProperties, &more) != nil {
+		return true
+	}
+	return more.has(path[1:])
+}
+
+// unknown is a path of a value that the schema has not; empty: there is none.
+func (s schema) unknown(value any, path ...string) string {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, below := range v {
+			if found := s.unknown(below, append(slices.Clone(path), key)...); found != "" {
+				return found
+			}
+		}
+	case []any:
+		for _, below := range v {
+			if found := s.unknown(below, path...); found != "" {
+				return found
+			}
+		}
+	}
+	if !s.has(path) {
+		return strings.Join(path, ".")
+	}
+	return ""
+}
+
+// check holds the kinds that a call of kubectl names, and fields of ours, against the CRDs.
+func (k kinds) check(c pagetest.Command) (bool, error) {
+	if c.Words[0] != "kubectl" && c.Words[0] != "bin/kube/kubectl" {
+		return false, nil
+	}
+	var plain []string // neither flags nor their values
+	var patch string
+	for i := 1; i < len(c.Words) && c.Words[i] != "--"; i++ {
+		word := c.Words[i]
+		if !strings.HasPrefix(word, "-") {
+			plain = append(plain, word)
+			continue
+		}
+		if slices.Contains(kubeValued, word) && i+1 < len(c.Words) {
+			i++
+			if word == "-p" || word == "--patch" {
+				patch = c.Words[i]
+			}
+		}
+	}
+	if len(plain) == 0 {
+		return false, nil
+	}
+	verb, args := plain[0], plain[1:]
+	if verb == "sheaf" && c.Words[1] != "sheaf" {
+		return true, errors.New("flags cannot stand before the name of a plugin")
+	}
+	if !slices.Contains(kindVerbs, verb) {
+		if slices.Contains(otherVerbs, verb) || pagetest.Placeholder(verb) {
+			return true, nil
+		}
+		return true, fmt.Errorf("kubectl has no verb %s, or this test does not know it", verb)
+	}
+	named, err := k.named(verb, args)
+	if err != nil || named == "" {
+		return true, err
+	}
+	ours, ok := k[named]
+	if !ok {
+		return true, nil
+	}
+	if verb == "patch" && patch != "" {
+		var value any
+		if err := yaml.Unmarshal([]byte(patch), &value); err != nil {
+			return true, fmt.Errorf("the patch is no JSON: %w", err)
+		}
+		if path := ours.unknown(value); path != "" {
+			return true, fmt.Errorf("%s has no field %s", named, path)
+		}
+	}
+	return true, ours.hasFields(named, c.Words)
+}
+
+// named is the kind, or the last of several, that the arguments of a verb name.
+func (k kinds) named(verb string, args []string) (string, error) {
+	switch {
+	case verb == "rollout" && len(args) > 0:
+		args = args[1:] // restart, status, ...
+	case slices.Contains(nodeVerbs, verb):
+		return "", nil
+	}
+	last := ""
+	for i, arg := range args {
+		kind, _, slash := strings.Cut(arg, "/")
+		if !slash && (i > 0 || slices.Contains(podVerbs, verb)) {
+			break // the name of an object
+		}
+		for _, name := range strings.Split(kind, ",") {
+			if verb == "explain" {
+				name, _, _ = strings.Cut(name, ".")
+			}
+			if name = strings.ToLower(name); pagetest.Placeholder(kind) {
+				continue
+			}
+			if _, ours := k[name]; !ours && !slices.Contains(otherKinds, name) {
+				return "", fmt.Errorf("no CRD has the kind %s, and this test knows it of nobody else", name)
+			}
+			last = name
+		}
+	}
+	return last, nil
+}
+
+// hasFields holds the fields of an explanation and of an output against the schema of a kind.
+func (s schema) hasFields(kind string, words []string) error {
+	for _, word := range words {
+		if !outputPaths.MatchString(word) && !strings.HasPrefix(word, kind+".") {
+			continue
+		}
+		for _, m := range aFieldPath.FindAllStringSubmatch(word, -1) {
+			path := strings.Split(regexp.MustCompile(`\[[^\]]*\]`).ReplaceAllString(m[1], ""), ".")
+			if !s.has(path) {
+				return fmt.Errorf("%s has no field %s", kind, m[1])
+			}
+		}
+	}
+	return nil
+}
+
+// checkHelm holds the keys that a call of helm sets against the chart's values and their schema.
+func checkHelm(c pagetest.Command) (bool, error) {
+	if c.Words[0] != "helm" {
+		return false, nil
+	}
+	chart := ""
+	for _, word := range c.Words {
+		if strings.HasPrefix(strings.TrimPrefix(word, "./"), "charts/") {
+			chart = word
+		}
+	}
+	applies := false
+	for i, word := range c.Words {
+		flag, value, given := strings.Cut(word, "=")
+		if flag != "--set" && flag != "--set-string" && flag != "--set-json" && flag != "--set-file" {
+			continue
+		}
+		if !given {
+			if i+1 == len(c.Words) {
+				return true, fmt.Errorf("%s needs a value", flag)
+			}
+			value = c.Words[i+1]
+		}
+		if applies = true; chart == "" {
+			return true, errors.New("it names no folder of a chart, whose values could be set")
+		}
+		if err := setsWhatIs(chart, value); err != nil {
+			return true, err
+		}
+	}
+	return applies || chart != "", nil
+}
+
+var inBraces = regexp.MustCompile(`\{[^}]*\}`)
+
+// setsWhatIs says which key of a --set neither the values nor the schema of a chart have.
+func setsWhatIs(chart, settings string) error {
+	var values map[string]any
+	var allowed schema
+	for name, into := range map[string]any{"values.yaml": &values, "values.schema.json": &allowed} {
+		text, err := os.ReadFile(filepath.Join(root, chart, name))
+		if err != nil {
+			return err
+		}
+		if err := yaml.Unmarshal(text, into); err != nil {
+			return fmt.Errorf("%s of %s: %w", name, chart, err)
+		}
+	}
+	for _, one := range strings.Split(inBraces.ReplaceAllString(settings, ""), ",") {
+		key, _, ok := strings.Cut(one, "=")
+		if !ok {
+			return fmt.Errorf("%q sets nothing", one)
+		}
+		path := strings.Split(regexp.MustCompile(`\[\d+\]`).ReplaceAllString(key, ""), ".")
+		if !allowed.has(path) && !reaches(values, path) {
+			return fmt.Errorf("%s has no value %s", chart, key)
+		}
+	}
+	return nil
+}
+
+// reaches says that values have something at a path.
+func reaches(values map[string]any, path []string) bool {
+	value, ok := values[path[0]]
+	if !ok || len(path) == 1 {
+		return ok
+	}
+	below, ok := value.(map[string]any)
+	return ok && reaches(below, path[1:])
+}

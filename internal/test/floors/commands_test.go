@@ -1,0 +1,257 @@
+package floors
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/test/pagetest"
+)
+
+// root is that of the repository, from this package's folder.
+const root = "../../.."
+
+// sort is one sort of command that pages show.
+type sort struct {
+	name  string
+	least int // how many the pages have at least: a test that finds nothing fails
+	// check says whether a command is of this sort, and what is wrong with it.
+	check func(c pagetest.Command) (applies bool, wrong error)
+}
+
+// sorts are all that can be checked without the command line of a program; the programs' own tests hold those.
+func sorts(t *testing.T) []sort {
+	t.Helper()
+	rules, err := readMakefile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds, err := readKinds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources, err := readSources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []sort{
+		{"make", 80, func(c pagetest.Command) (bool, error) { return rules.check(c, sources) }},
+		{"script", 3, rules.checkScript},
+		{"go", 22, checkGo},
+		{"path", 30, checkPaths},
+		{"helm", 7, checkHelm},
+		{"grpcurl", 3, checkGrpcurl},
+		{"kubectl", 50, kinds.check},
+		{"label", 5, sources.checkLabels},
+	}
+}
+
+// TestCommandsOfPagesExist holds the commands of the pages against the tree. It runs none.
+func TestCommandsOfPagesExist(t *testing.T) {
+	all := sorts(t)
+	pages, err := pagetest.Pages(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := map[string]int{}
+	for _, page := range pages {
+		commands, bad := pagetest.Commands(page.Text)
+		for _, b := range bad {
+			t.Errorf("%s: %s", page.Name, b)
+		}
+		for _, c := range commands {
+			for _, s := range all {
+				applies, wrong := s.check(c)
+				if applies {
+					checked[s.name]++
+				}
+				if wrong != nil {
+					t.Errorf("%s:%d: `%s`: %v", page.Name, c.Line, c, wrong)
+				}
+			}
+		}
+	}
+	t.Logf("%v commands of %d pages were checked", checked, len(pages))
+	for _, s := range all {
+		if checked[s.name] < s.least {
+			t.Errorf("only %d commands of the sort %q were found, at least %d are wanted", checked[s.name], s.name, s.least)
+		}
+	}
+}
+
+var ourVariable = regexp.MustCompile(`\bSHEAF_[A-Z0-9_]*[A-Z0-9]\b`)
+
+// TestVariablesOfPagesAreRead: each variable of the environment that a page names is read by something in the tree.
+func TestVariablesOfPagesAreRead(t *testing.T) {
+	sources, err := readSources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := pagetest.Pages(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, page := range pages {
+		for _, v := range ourVariable.FindAllString(page.Text, -1) {
+			named++
+			if !sources.reads(v) && !readsWithDefault(page.Text, v) {
+				t.Errorf("%s names the variable %s: nothing reads it", page.Name, v)
+			}
+		}
+	}
+	if named < 40 {
+		t.Errorf("only %d mentions of variables were found", named)
+	}
+	if made := "SHEAF_" + "NOBODY_READS"; sources.reads(made) || readsWithDefault("${"+made+"}", made) {
+		t.Errorf("%s is read, it is said", made)
+	}
+}
+
+// readsWithDefault says that a script of a page takes a variable that may be set or not.
+func readsWithDefault(text, variable string) bool { return strings.Contains(text, "${"+variable+":-") }
+
+// sources are the text of programs and scripts, without that of this package: its tables name what nobody reads.
+type sources struct{ golang, scripts []string }
+
+func readSources() (sources, error) {
+	var found sources
+	err := filepath.WalkDir(root, func(file string, d os.DirEntry, err error) error {
+		name := filepath.ToSlash(strings.TrimPrefix(file, root+"/"))
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && slices.Contains([]string{"bin", ".git", ".cache", "floors", "pagetest"}, d.Name()):
+			return filepath.SkipDir
+		case d.IsDir() || !d.Type().IsRegular():
+			return nil
+		}
+		into := &found.scripts
+		switch ext := path.Ext(name); {
+		case ext == ".go":
+			into = &found.golang
+		case ext != ".sh" && name != "Makefile" && name != ".ci/run" && name != "hack/cluster/cluster":
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		*into = append(*into, string(text))
+		return err
+	})
+	return found, err
+}
+
+// asks says that Go code asks the environment for a variable by its name.
+func (s sources) asks(variable string) bool {
+	return slices.ContainsFunc(s.golang, func(text string) bool {
+		return strings.Contains(text, `env("`+variable+`"`) || strings.Contains(text, `Env("`+variable+`"`)
+	})
+}
+
+// quotes says that Go code has a word in quotes.
+func (s sources) quotes(word string) bool {
+	word = `"` + word + `"`
+	return slices.ContainsFunc(s.golang, func(text string) bool { return strings.Contains(text, word) })
+}
+
+// reads says that a program or a script reads a variable of the environment.
+func (s sources) reads(variable string) bool {
+	return s.quotes(variable) || slices.ContainsFunc(s.scripts, func(text string) bool { return expands(text, variable) })
+}
+
+// expands says that a text has $NAME, ${NAME} with whatever follows it, or $(NAME).
+func expands(text, name string) bool {
+	return regexp.MustCompile(`\$[({]?` + regexp.QuoteMeta(name) + `\b`).MatchString(text)
+}
+
+var ourKey = regexp.MustCompile(`(?:^|[^\w./-])(sheaf\.dev/[A-Za-z0-9-]+)`)
+
+// checkLabels holds keys of labels and annotations against those that Go code names.
+func (s sources) checkLabels(command pagetest.Command) (bool, error) {
+	if command.Words[0] != "kubectl" {
+		return false, nil
+	}
+	applies := false
+	for _, word := range command.Words[1:] {
+		for _, m := range ourKey.FindAllStringSubmatch(word, -1) {
+			key := strings.TrimSuffix(m[1], "-") // which takes an annotation away
+			if applies = true; !s.quotes(key) {
+				return true, fmt.Errorf("no code has the label or annotation %s", key)
+			}
+		}
+	}
+	return applies, nil
+}
+
+var treePath = regexp.MustCompile(`(?:^|[=:@,])(?:\./)?` +
+	`((?:hack|charts|config|api|internal|cmd|e2e|examples|bench|docs|\.ci)/[\w./*-]*)`)
+
+// checkPaths holds what lies below a folder of the repository against the tree.
+func checkPaths(c pagetest.Command) (bool, error) {
+	applies := false
+	for _, word := range c.Words {
+		if _, ours := packageFolder(c.Dir, word); ours && c.Words[0] == "go" {
+			continue // a package: checkGo looks for it
+		}
+		for _, m := range treePath.FindAllStringSubmatch(word, -1) {
+			if pagetest.Placeholder(word) || strings.Contains(m[1], "/target/") { // what a build of Maven makes
+				continue
+			}
+			applies = true
+			pattern := strings.TrimSuffix(m[1], "/...")
+			if found, err := filepath.Glob(filepath.Join(root, c.Dir, pattern)); err != nil || len(found) == 0 {
+				return true, fmt.Errorf("there is no %s (%v)", path.Join(c.Dir, pattern), err)
+			}
+		}
+	}
+	return applies, nil
+}
+
+var aCall = regexp.MustCompile(`^(sheaf\.[\w.]*\.[A-Z]\w*)(?:[/.](\w+))?$`)
+
+// checkGrpcurl holds services and methods against the contracts.
+func checkGrpcurl(c pagetest.Command) (bool, error) {
+	if path.Base(c.Words[0]) != "grpcurl" {
+		return false, nil
+	}
+	applies := false
+	for _, word := range c.Words[1:] {
+		m := aCall.FindStringSubmatch(word)
+		if m == nil {
+			if strings.HasPrefix(word, "sheaf.") && !pagetest.Placeholder(word) {
+				return true, fmt.Errorf("%s is no method, such as sheaf.record.v1.RecordService/Get", word)
+			}
+			continue
+		}
+		applies = true
+		dot := strings.LastIndexByte(m[1], '.')
+		if err := inContracts(m[1][:dot], m[1][dot+1:], m[2]); err != nil {
+			return true, err
+		}
+	}
+	return applies, nil
+}
+
+// inContracts says why a package has no such service or message, or a service no such method.
+func inContracts(pkg, name, method string) error {
+	files, err := filepath.Glob(filepath.Join(root, "api", strings.ReplaceAll(pkg, ".", "/"), "*.proto"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		block := regexp.MustCompile(`(?ms)^(?:service|message|enum) ` + regexp.QuoteMeta(name) + ` \{.*?^\}`).Find(text)
+		rpc := regexp.MustCompile(`(?m)^\s*rpc ` + regexp.QuoteMeta(method) + `\(`)
+		if block != nil && (method == "" || rpc.Match(block)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("api has no %s.%s/%s", pkg, name, method)
+}

@@ -1,0 +1,128 @@
+package pagetest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// CheckTree holds each command of the pages below root that runs a program, and each example of its help, against the
+// program's command line, and runs none. least is how many the pages have at least: a test that finds nothing fails.
+// command makes the command line anew.
+func CheckTree(t *testing.T, root, program string, least int, command func() *cobra.Command) {
+	t.Helper()
+	pages, err := Pages(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, page := range pages {
+		commands, _ := Commands(page.Text) // lines that no shell can read are found by a test of internal/test/floors
+		for _, c := range commands {
+			args, ok := c.Args(program)
+			if !ok {
+				continue
+			}
+			checked++
+			if err := Accepts(command(), args, c.Mentioned); err != nil {
+				t.Errorf("%s:%d: `%s`: %v", page.Name, c.Line, c, err)
+			}
+		}
+	}
+	shown, bad := examples(command(), program, command)
+	for _, b := range bad {
+		t.Error(b)
+	}
+	t.Logf("%d commands and %d examples were checked", checked, shown)
+	if checked < least {
+		t.Errorf("only %d commands of %s were found, at least %d are wanted", checked, program, least)
+	}
+}
+
+// examples holds the examples of a program's own help against its command line, and tells how many there are.
+func examples(cmd *cobra.Command, program string, command func() *cobra.Command) (checked int, bad []string) {
+	cs, err := parse(cmd.Example, 1)
+	if err != nil {
+		bad = append(bad, fmt.Sprintf("the example of %s: %v", cmd.CommandPath(), err))
+	}
+	for _, c := range cs {
+		if args, ok := c.Args(program); ok {
+			checked++
+			if err := Accepts(command(), args, c.Mentioned); err != nil {
+				bad = append(bad, fmt.Sprintf("the example of %s: `%s`: %v", cmd.CommandPath(), c, err))
+			}
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		n, wrong := examples(sub, program, command)
+		checked, bad = checked+n, append(bad, wrong...)
+	}
+	return checked, bad
+}
+
+// Accepts says why a command line does not take these arguments: a subcommand or flag that it has not, a value that the
+// flag refuses, too few or too many arguments. Placeholders are taken for any value. Of a command that is only
+// mentioned, arguments and flags that it needs may be left out.
+func Accepts(root *cobra.Command, args []string, mentioned bool) error {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd(args...)
+	takePlaceholders(root)
+	cmd, rest, err := root.Find(args)
+	if err != nil {
+		return err
+	}
+	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
+	if err := cmd.ParseFlags(rest); err != nil {
+		return err
+	}
+	if help, err := cmd.Flags().GetBool("help"); err == nil && help {
+		return nil
+	}
+	given := cmd.Flags().Args()
+	err = cmd.ValidateArgs(given)
+	for range 3 {
+		if err == nil || !mentioned || cmd.HasSubCommands() {
+			break
+		}
+		given = append(given, "1")
+		err = cmd.ValidateArgs(given)
+	}
+	if err != nil {
+		return fmt.Errorf("the arguments %q: %w", cmd.Flags().Args(), err)
+	}
+	if mentioned {
+		return nil
+	}
+	if err := cmd.ValidateRequiredFlags(); err != nil {
+		return err
+	}
+	return cmd.ValidateFlagGroups()
+}
+
+// takePlaceholders lets each flag of a tree take a placeholder for a value.
+func takePlaceholders(cmd *cobra.Command) {
+	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) {
+			if _, done := f.Value.(patient); !done && f.Value.Type() != "bool" {
+				f.Value = patient{f.Value}
+			}
+		})
+	}
+	for _, sub := range cmd.Commands() {
+		takePlaceholders(sub)
+	}
+}
+
+// patient is the value of a flag, which takes a placeholder, too.
+type patient struct{ pflag.Value }
+
+// Set sets the value; a placeholder leaves it as it is.
+func (p patient) Set(text string) error {
+	if Placeholder(text) {
+		return nil
+	}
+	return p.Value.Set(text)
+}

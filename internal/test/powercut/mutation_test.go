@@ -1,0 +1,91 @@
+package powercut
+
+import (
+	"errors"
+	"path"
+	"strings"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/test/faultdisk"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// lazy is the real file system with some of its syncs left out: of files whose names begin so, or of folders.
+type lazy struct {
+	vfs.OS
+	files   string // empty: none
+	folders bool
+}
+
+func (l lazy) wrap(f vfs.File, err error) (vfs.File, error) {
+	if err != nil || l.files == "" || !strings.HasPrefix(path.Base(f.Name()), l.files) {
+		return f, err
+	}
+	return neverSynced{f}, nil
+}
+
+func (l lazy) Create(name string) (vfs.File, error)    { return l.wrap(l.OS.Create(name)) }
+func (l lazy) OpenWrite(name string) (vfs.File, error) { return l.wrap(l.OS.OpenWrite(name)) }
+
+func (l lazy) SyncDir(dir string) error {
+	if l.folders {
+		return nil
+	}
+	return l.OS.SyncDir(dir)
+}
+
+// SyncAll would make durable what was left out.
+func (l lazy) SyncAll(dir string) error {
+	if l.folders || l.files != "" {
+		return errors.ErrUnsupported
+	}
+	return l.OS.SyncAll(dir)
+}
+
+// neverSynced is a file whose syncs do nothing.
+type neverSynced struct{ vfs.File }
+
+func (neverSynced) Sync() error { return nil }
+
+// TestPowerCutsFindSyncsLeftOut: where syncs are left out, something is missing after power cuts, or the shard does not
+// start: else TestPowerCuts proves nothing. `make test` asks for one kind of file on each of two file systems, `make
+// soak-log` for all kinds. Syncs of folders are seldom missed, and only on btrfs: on ext4 and xfs the sync of a file
+// brings along the names that were made before.
+func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		name, fs string
+		files    lazy
+		most     int    // cuts until it is found
+		soak     string // why `make test` leaves it out
+	}{
+		{"of the journal on ext4", "ext4", lazy{files: "journal-"}, 40, ""},
+		{"of segments on xfs", "xfs", lazy{files: "segment-"}, 40, ""},
+		{"of manifests on xfs", "xfs", lazy{files: "manifest"}, 40, "segments are found on xfs"},
+		{"of blobs on xfs", "xfs", lazy{files: "blob-"}, 40, "segments are found on xfs"},
+		{"of folders on btrfs", "btrfs", lazy{folders: true}, 600, "it takes hundreds of cuts"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if testing.Short() {
+				t.Skip("of the long tests")
+			}
+			if c.soak != "" {
+				soaktest.Only(t, "log", c.soak)
+			}
+			fs := fileSystemOf(c.fs)
+			fs.needed(t)
+			etcd := newEtcdOf(t)
+			total := &tally{keeps: map[faultdisk.Keep]int{}}
+			for seed := uint64(1); total.cuts < c.most; seed++ {
+				r, err := record(t.Context(), fs, etcd, t.TempDir(), c.files, writesRecorded, seed)
+				must(t, err)
+				cut := &cutter{recording: r, dir: t.TempDir(), tally: total, worst: true}
+				if wrong := cut.cuts(t.Context(), 10, seed); len(wrong) > 0 {
+					t.Logf("%d of %d cuts found it: %v", len(wrong), total.cuts, wrong[0])
+					return
+				}
+			}
+			t.Errorf("%d cuts found nothing", total.cuts)
+		})
+	}
+}

@@ -1,0 +1,128 @@
+package powercut
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/test/etcdtest"
+	"sheaf.dev/sheaf/internal/test/faultdisk"
+	"sheaf.dev/sheaf/internal/test/loop"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// What the tests mount nobody else sees, and it ends with the process.
+func TestMain(m *testing.M) {
+	if err := loop.OwnMounts(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	etcdtest.Main(m)
+}
+
+const (
+	cutsOfTest       = 7 // of each file system: too few for a write to be torn, or kept behind a lost one, each time
+	cutsOfSoak       = 2000
+	cutsOfARecording = 50
+	writesRecorded   = 1500
+	wrongMax         = 5 // no more are looked for
+)
+
+// cutsWanted of each file system.
+func cutsWanted(t *testing.T) int {
+	t.Helper()
+	if text := os.Getenv("SHEAF_POWERCUTS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			t.Fatalf("SHEAF_POWERCUTS=%s: give a number of cuts for each file system", text)
+		}
+		return n
+	}
+	if soaktest.Long() {
+		return cutsOfSoak
+	}
+	return cutsOfTest
+}
+
+// seedWanted is the first seed of the loads and of the cuts.
+func seedWanted(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("SHEAF_POWERCUT_SEED")
+	if text == "" {
+		return soaktest.Seed(t, 1)
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	must(t, err)
+	return n
+}
+
+// TestPowerCuts: what was acknowledged before the power was cut is there, nothing is there that nobody wrote, and the
+// file system and verify find nothing wrong.
+func TestPowerCuts(t *testing.T) {
+	for _, fs := range fileSystems {
+		t.Run(fs.name, func(t *testing.T) {
+			if testing.Short() {
+				t.Skip("of the long tests")
+			}
+			fs.needed(t)
+			etcd := newEtcdOf(t)
+			total := &tally{keeps: map[faultdisk.Keep]int{}}
+			wanted, wrong := cutsWanted(t), 0
+			for seed := seedWanted(t); total.cuts < wanted && wrong < wrongMax; seed++ {
+				r, err := record(t.Context(), fs, etcd, t.TempDir(), vfs.OS{}, writesRecorded, seed)
+				must(t, err)
+				for i, name := range evidence {
+					if r.counted[i] == 0 {
+						t.Errorf("seed %d: %s is 0: the load does not test", seed, name)
+					}
+				}
+				c := &cutter{recording: r, dir: t.TempDir(), tally: total}
+				for _, err := range c.cuts(t.Context(), min(cutsOfARecording, wanted-total.cuts), seed) {
+					wrong++
+					t.Errorf("seed %d: %v", seed, err)
+				}
+			}
+			soaktest.Report(t, "cuts", total.cuts)
+			t.Logf("%s: %v", fs.name, total)
+			if total.repaired > 1+total.cuts/200 {
+				t.Errorf("%d file systems had to be repaired, which is more than was ever seen", total.repaired)
+			}
+			rare := total.cuts >= cutsOfARecording && (total.loss.Reordered == 0 || total.loss.Torn == 0)
+			if total.loss.Dropped == 0 || total.redo == 0 || rare {
+				t.Error("some of it never came: the test does not test")
+			}
+		})
+	}
+}
+
+// TestWhatCannotBeMountedIsRepaired: ext4 with a torn superblock.
+func TestWhatCannotBeMountedIsRepaired(t *testing.T) {
+	fs := fileSystemOf("ext4")
+	fs.needed(t)
+	dir, disk := t.TempDir(), faultdisk.New(fs.bytes)
+	m, err := fs.mount(dir, disk, true)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(m.point, "x"), []byte("kept"), 0o600))
+	must(t, m.detach())
+	sector := make([]byte, 512)
+	const second = 1024 + 512 // half of the superblock
+	_, err = disk.WriteAt(sector, second)
+	must(t, err)
+	if _, err := fs.mount(dir, disk, false); !errors.Is(err, errMount) {
+		t.Fatalf("it is not needed: %v", err)
+	}
+	m, repaired, err := fs.mountOrRepair(dir, disk)
+	must(t, err)
+	if !repaired {
+		t.Error("that it was repaired is not told")
+	}
+	got, err := os.ReadFile(filepath.Join(m.point, "x"))
+	if err != nil || string(got) != "kept" {
+		t.Errorf("%q, %v", got, err)
+	}
+	must(t, m.detach())
+}

@@ -1,0 +1,235 @@
+package powercut
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/test/etcdtest"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+const (
+	shardName = "s1"
+	patience  = 2 * time.Minute
+)
+
+var routing = placement.Routing{Mode: placement.Hash, Groups: 6}
+
+// etcdOf is what etcd knows of a store. It is on another machine, whose power stays.
+type etcdOf struct {
+	client *clientv3.Client
+	store  *placement.Store
+	prefix string
+}
+
+var stores atomic.Int64
+
+// newEtcdOf names a store that etcd does not know yet.
+func newEtcdOf(t *testing.T) *etcdOf {
+	t.Helper()
+	c, err := etcdtest.Shared(t).Client()
+	must(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return &etcdOf{client: c}
+}
+
+// next is an etcd that knows what it did at an earlier moment; nil: nothing.
+func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, error) {
+	name := fmt.Sprintf("cut-%d", stores.Add(1))
+	next := &etcdOf{client: e.client, prefix: placement.PrefixDefault + "/" + name + "/"}
+	var err error
+	if next.store, err = placement.NewStore(e.client, name); err != nil {
+		return nil, err
+	}
+	puts := make([]clientv3.Op, 0, len(before))
+	for key, value := range before {
+		puts = append(puts, clientv3.OpPut(next.prefix+key, value))
+	}
+	_, err = e.client.Txn(ctx).Then(puts...).Commit()
+	return next, err
+}
+
+// known is what etcd holds, but for registrations, which end with their process.
+func (e *etcdOf) known(ctx context.Context) (map[string]string, error) {
+	answer, err := e.client.Get(ctx, e.prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, kv := range answer.Kvs {
+		if kv.Lease == 0 {
+			out[strings.TrimPrefix(string(kv.Key), e.prefix)] = string(kv.Value)
+		}
+	}
+	return out, nil
+}
+
+// forget drops all.
+func (e *etcdOf) forget(ctx context.Context) error {
+	_, err := e.client.Delete(ctx, e.prefix, clientv3.WithPrefix())
+	return err
+}
+
+// make makes the store, with all groups on the one shard.
+func (e *etcdOf) make(ctx context.Context) error {
+	if _, err := e.store.InitMeta(ctx, placement.Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1}); err != nil {
+		return err
+	}
+	targets := make([]placement.Target, 0, routing.Groups)
+	for n := range routing.Groups {
+		name := placement.GroupName(n)
+		if _, _, err := e.store.CreateGroup(ctx, placement.NewGroup(routing, name, n)); err != nil {
+			return err
+		}
+		targets = append(targets, placement.Target{Group: name, Shards: []string{shardName}})
+	}
+	return e.store.SetTargets(ctx, targets)
+}
+
+// life is a shard that runs on a mounted disk, and a client of it.
+type life struct {
+	shard   *shard.Shard
+	client  *client.Client
+	conn    *grpc.ClientConn
+	records recordv1.RecordServiceClient // on conn
+	metrics *prometheus.Registry
+	log     *bytes.Buffer // warnings; to be read when the shard has ended
+}
+
+// begin starts the shard of a mounted disk, and waits until all its groups serve, or one says why it does not.
+func (e *etcdOf) begin(ctx context.Context, point string, fs vfs.FS, residency group.Residency) (*life, error) {
+	l := &life{log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
+	var err error
+	l.shard, err = shard.Start(ctx, shard.Config{
+		Name: shardName, Dir: filepath.Join(point, "volume"), Listen: "127.0.0.1:0", Placement: e.store, FS: fs, Residency: residency,
+		SegmentBytes: 256 << 10, ReserveBytes: 8 << 20, ReportInterval: 100 * time.Millisecond, TrashDelay: time.Second,
+		Compaction: shard.Compaction{SupersededShareMin: 0.2, SupersededBytesMin: 32 << 10, RateBytesPerSecond: -1, Interval: 50 * time.Millisecond},
+		Registry:   l.metrics,
+		Logger:     slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, l.log)
+	}
+	l.client, err = client.New(client.Config{Addresses: []string{l.shard.Addr()}, CallTimeout: patience})
+	if err == nil {
+		l.conn, err = grpc.NewClient(l.shard.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		l.records = recordv1.NewRecordServiceClient(l.conn)
+	}
+	if err == nil {
+		err = l.serves(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.kill())
+	}
+	return l, nil
+}
+
+// counted is the value of a counter of the shard.
+func (l *life) counted(name string) (sum float64, err error) {
+	families, err := l.metrics.Gather()
+	for _, f := range families {
+		if f.GetName() == name {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum, err
+}
+
+// errDamaged says that a group is not whole after a start.
+var errDamaged = errors.New("a group is not whole")
+
+func (l *life) serves(ctx context.Context) error {
+	if err := l.shard.WaitLoaded(ctx); err != nil {
+		return fmt.Errorf("waiting until all is loaded: %w", err)
+	}
+	for {
+		serving := 0
+		for _, g := range l.shard.Status().Groups {
+			switch g.State {
+			case "Damaged", "Failed":
+				return fmt.Errorf("%w: group %s: %s: %s", errDamaged, g.Group, g.State, g.Message)
+			case "Serving":
+				serving++
+			}
+		}
+		if serving == routing.Groups {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d groups serve: %w: status %+v", serving, routing.Groups, ctx.Err(), l.shard.Status())
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// found reads all records: by scans, and those that scans leave out one by one.
+func (l *life) found(ctx context.Context) (map[int64]uint64, error) {
+	found := map[int64]uint64{}
+	for n := range routing.Groups {
+		for r, err := range l.client.Scan(ctx, &client.ScanOptions{Group: placement.GroupName(n)}) {
+			if err != nil {
+				return nil, fmt.Errorf("scanning group %d: %w", n, err)
+			}
+			bytes := r.Data
+			if !r.HasData {
+				if bytes, err = l.download(ctx, r.Key); err != nil {
+					return nil, fmt.Errorf("downloading record %d: %w", r.Key.ID, err)
+				}
+			}
+			if _, twice := found[r.Key.ID]; twice {
+				return nil, fmt.Errorf("record %d comes twice in a scan", r.Key.ID)
+			}
+			if found[r.Key.ID], err = valueOf(bytes); err != nil {
+				return nil, fmt.Errorf("record %d: %w", r.Key.ID, err)
+			}
+		}
+	}
+	return found, nil
+}
+
+func (l *life) download(ctx context.Context, key client.Key) ([]byte, error) {
+	var b bytes.Buffer
+	_, err := l.client.Download(ctx, key, &b, nil)
+	return b.Bytes(), err
+}
+
+// kill ends the shard as SIGKILL would.
+func (l *life) kill() error {
+	err := errors.Join(l.client.Close(), l.conn.Close())
+	l.shard.Kill()
+	return err
+}
+
+// stop ends the shard in order.
+func (l *life) stop(ctx context.Context) error {
+	return errors.Join(l.client.Close(), l.conn.Close(), l.shard.Stop(ctx))
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

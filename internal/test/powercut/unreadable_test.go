@@ -1,0 +1,207 @@
+package powercut
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/test/faultdisk"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+const (
+	blockBytes = 4096
+	fibmap     = 1 // FIBMAP: the block of the device that a block of a file stands in
+	figetbsz   = 2 // FIGETBSZ: how many bytes such a block has
+	badImages  = 3 // that power cuts left
+	tailBlocks = 2 // at the end of the data of a segment
+)
+
+// placeOf is the offset on the disk of a block of a file, on a file system that does not write its files elsewhere; 0:
+// it has none.
+func placeOf(name string, block int64) (place int64, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	bytes, err := unix.IoctlGetInt(int(f.Fd()), figetbsz)
+	if err != nil {
+		return 0, err
+	}
+	number := int32(block * blockBytes / int64(bytes))
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fibmap, uintptr(unsafe.Pointer(&number))); errno != 0 {
+		return 0, errno
+	}
+	return int64(number) * int64(bytes), nil
+}
+
+// suspect is a block that matters to a start after a power cut.
+type suspect struct {
+	file  string // below the mount point
+	block int64
+}
+
+// suspects are the first, the last and one more block with data of each file of the journal, and one of the last ones
+// of the newest segment of each group.
+func suspects(random *rand.Rand, point string) (bad []suspect, err error) {
+	files, err := filepath.Glob(filepath.Join(point, "volume", "journal-*"))
+	if err != nil {
+		return nil, err
+	}
+	journals := len(files)
+	groups, err := filepath.Glob(filepath.Join(point, "volume", "groups", "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, group := range groups {
+		segments, err := filepath.Glob(filepath.Join(group, "segment-*"))
+		if err != nil || len(segments) == 0 {
+			return nil, fmt.Errorf("%s has no segment: %w", group, err)
+		}
+		files = append(files, segments[len(segments)-1]) // their names are in order
+	}
+	for n, name := range files {
+		end, err := dataEnd(name)
+		if err != nil {
+			return nil, err
+		}
+		file, err := filepath.Rel(point, name)
+		if err != nil {
+			return nil, err
+		}
+		switch blocks := (end + blockBytes - 1) / blockBytes; {
+		case blocks == 0:
+		case n < journals:
+			bad = append(bad, suspect{file, 0}, suspect{file, random.Int64N(blocks)}, suspect{file, blocks - 1})
+		default:
+			bad = append(bad, suspect{file, max(0, blocks-1-random.Int64N(tailBlocks))})
+		}
+	}
+	return bad, nil
+}
+
+// dataEnd is where the last byte of a file is that is not zero.
+func dataEnd(name string) (int64, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	return int64(len(strings.TrimRight(string(b), "\x00"))), nil
+}
+
+// TestABlockThatCannotBeReadAfterAPowerCut: where one block of the journal, or of the end of a segment, answers EIO to
+// the start after a power cut, once or each time, the shard says so in one way or the other, or has everything that was
+// acknowledged all the same.
+func TestABlockThatCannotBeReadAfterAPowerCut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("of the long tests")
+	}
+	fs := fileSystemOf("ext4")
+	fs.needed(t)
+	r, err := record(t.Context(), fs, newEtcdOf(t), t.TempDir(), vfs.OS{}, writesRecorded, seedWanted(t))
+	must(t, err)
+	random := rand.New(rand.NewPCG(seedWanted(t), 5))
+	u := &unreadable{recording: r, dir: t.TempDir()}
+	told := map[string]int{}
+	for range badImages {
+		u.cutAt(r.ledger.acks[random.IntN(len(r.ledger.acks))])
+		bad, err := u.suspects(random)
+		must(t, err)
+		for n, bad := range bad {
+			times := 0
+			if n%4 == 3 {
+				times = 1
+			}
+			outcome, err := u.start(t.Context(), bad, times)
+			if err != nil {
+				t.Errorf("cut at %d, block %d of %s, EIO %d times (0: each time): %v", u.cut, bad.block, bad.file, times, err)
+			}
+			told[outcome]++
+		}
+	}
+	t.Logf("starts with a block that cannot be read: %v", told)
+}
+
+// unreadable starts shards on what a power cut left, with a bad block.
+type unreadable struct {
+	*recording
+	dir   string
+	image *faultdisk.Image
+	cut   int
+}
+
+// cutAt cuts the power at a position, and nothing is left of what was not flushed.
+func (u *unreadable) cutAt(position int) {
+	u.cut = position
+	u.image, _ = faultdisk.NewCutter(u.before, u.record).Cut(position, faultdisk.Survival{Keep: faultdisk.KeepNone})
+}
+
+func (u *unreadable) suspects(random *rand.Rand) ([]suspect, error) {
+	m, err := u.fs.mount(u.dir, faultdisk.Of(u.image), false)
+	if err != nil {
+		return nil, err
+	}
+	bad, err := suspects(random, m.point)
+	return bad, errors.Join(err, m.detach())
+}
+
+// start tells how the shard took a block that cannot be read so many times; an error where it lost something without a
+// word.
+func (u *unreadable) start(ctx context.Context, bad suspect, times int) (outcome string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	disk := faultdisk.Of(u.image)
+	m, err := u.fs.mount(u.dir, disk, false)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, m.detach()) }()
+	place, err := placeOf(filepath.Join(m.point, bad.file), bad.block)
+	if err != nil || place == 0 {
+		return "", fmt.Errorf("it stands nowhere on the disk: %w", err)
+	}
+	fault := &faultdisk.Fault{Calls: faultdisk.Reads, Offset: place, Bytes: blockBytes, Err: syscall.EIO, Times: times}
+	disk.Add(fault)
+	etcd, err := u.etcd.next(ctx, u.knownAt(u.cut))
+	if err != nil {
+		return "", err
+	}
+	l, err := etcd.begin(ctx, m.point, vfs.OS{}, group.Index)
+	switch {
+	case fault.Fired() == 0 && err == nil:
+		outcome = "was not read"
+	case fault.Fired() == 0:
+		return "", err
+	case errors.Is(err, errDamaged):
+		return "a group is damaged", nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return "waits for ever", err
+	case err != nil:
+		return "the start is refused", nil
+	default:
+		outcome = "all is there"
+	}
+	found, err := l.found(ctx)
+	switch {
+	case errors.Is(err, client.ErrDataLoss):
+		outcome, err = "a read says DATA_LOSS", nil
+	case err == nil:
+		err = u.ledger.judge(u.cut, found)
+	}
+	if err = errors.Join(err, l.kill()); err != nil {
+		return "LOST WITHOUT A WORD", fmt.Errorf("%w; its log: %s", err, l.log)
+	}
+	return outcome, nil
+}

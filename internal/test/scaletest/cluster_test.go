@@ -1,0 +1,261 @@
+package scaletest
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/test/kubetest"
+	"sheaf.dev/sheaf/internal/test/loopback"
+)
+
+//go:embed testdata
+var testdata embed.FS
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	content, err := testdata.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// cluster is a control plane without kubelets: kwok plays nodes and pods.
+type cluster struct {
+	*kubetest.Server
+	client   client.Client
+	etcd     string // host:port of the etcd that holds placement; Kubernetes has one of its own
+	network  string // first two numbers of the addresses of pods
+	operator string // kubeconfig of the operator
+	zones    int
+	audited  audited
+	operates int    // process of the operator; 0: none is to run
+	said     string // name of the operator's log
+}
+
+// root of the repository.
+const root = "../../.."
+
+// startCluster starts the control plane with nodes, and waits until they are Ready.
+func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
+	t.Helper()
+	log.SetLogger(logr.Discard()) // what the client of the test has to say is in its errors
+	began := time.Now()
+	server, err := kubetest.StartWith(filepath.Join(root, "config", "crd", "bases"), kubetest.Options{
+		Flags: map[string]string{
+			"watch-cache": "true", "audit-policy-file": "$DIR/audit.yaml", "audit-log-path": "$DIR/audit.log",
+			"enable-admission-plugins": "OwnerReferencesPermissionEnforcement,DefaultTolerationSeconds",
+		},
+		Files: map[string]string{"audit.yaml": readFile(t, "audit.yaml"), "stages.yaml": readFile(t, "stages.yaml")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	server.Config.QPS = -1
+	// Pods have addresses of the loopback network, where the test listens in their stead. The second number is random,
+	// so that another run on the same machine has others.
+	c := &cluster{Server: server, network: fmt.Sprintf("127.%d", 16+rand.IntN(224)), zones: 20, audited: audited{requests: requests{}}}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.client, err = client.New(server.Config, client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	if c.operator, err = server.User("sheaf-operator"); err != nil {
+		t.Fatal(err)
+	}
+	c.apply(ctx, t, filepath.Join(root, "config", "rbac", "role.yaml"))
+	rights := filepath.Join(server.Dir(), "rights.yaml")
+	if err := os.WriteFile(rights, []byte(readFile(t, "rights.yaml")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.apply(ctx, t, rights)
+	c.startPrograms(t)
+	t.Logf("the control plane has started: %.1f s", time.Since(began).Seconds())
+	began = time.Now()
+	c.makeNodes(ctx, t, nodes)
+	await(ctx, t, "all nodes to be Ready", func() (bool, string) {
+		ready := c.readyNodes(ctx, t)
+		return ready == nodes, fmt.Sprintf("%d of %d are", ready, nodes)
+	})
+	t.Logf("%d nodes are Ready: %.1f s", nodes, time.Since(began).Seconds())
+	return c
+}
+
+func (c *cluster) apply(ctx context.Context, t *testing.T, file string) {
+	t.Helper()
+	if _, err := c.Kubectl(ctx, "apply", "-f", file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startPrograms starts what a control plane has beside its API server, the etcd for placement, and kwok.
+func (c *cluster) startPrograms(t *testing.T) {
+	t.Helper()
+	var peer string
+	var err error
+	if c.etcd, err = loopback.FreeAddress(); err != nil {
+		t.Fatal(err)
+	}
+	if peer, err = loopback.FreeAddress(); err != nil {
+		t.Fatal(err)
+	}
+	c.start(t, c.Program("etcd"), nil, "--data-dir", filepath.Join(c.Dir(), "placement"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls=http://"+c.etcd, "--advertise-client-urls=http://"+c.etcd,
+		"--listen-peer-urls=http://"+peer, "--initial-advertise-peer-urls=http://"+peer, "--initial-cluster=default=http://"+peer)
+	c.start(t, c.Program("kube-controller-manager"), nil, "--kubeconfig", c.Kubeconfig, "--leader-elect=false", "--secure-port=0",
+		"--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-statefulset-syncs=10", "--node-monitor-grace-period=250s",
+		"--controllers=statefulset-controller,deployment-controller,replicaset-controller,"+
+			"persistentvolumeclaim-protection-controller,node-lifecycle-controller,taint-eviction-controller,"+
+			"disruption-controller,garbage-collector-controller,pod-garbage-collector-controller")
+	c.start(t, c.Program("kube-scheduler"), nil, "--kubeconfig", c.Kubeconfig, "--leader-elect=false", "--secure-port=0",
+		"--kube-api-qps=1000", "--kube-api-burst=2000")
+	kwok, err := filepath.Abs(filepath.Join(root, "bin", "tools", "kwok"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.start(t, kwok, nil, "--kubeconfig", c.Kubeconfig, "--config", filepath.Join(c.Dir(), "stages.yaml"), "--manage-all-nodes",
+		"--cidr", c.network+".0.0/16", "--node-lease-duration-seconds=200", "--v=ERROR")
+}
+
+// start runs a program that ends with the server: its name, as it is told, is one in the server's folder. Its output
+// goes into a log there.
+func (c *cluster) start(t *testing.T, program string, env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	if _, err := os.Stat(program); err != nil {
+		t.Fatalf("%v: run this test by `make scale-test`, which builds all programs that it needs", err)
+	}
+	output, err := os.OpenFile(c.log(program), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer output.Close()                  // the program has its own handle of it
+	cmd := exec.Command(program, args...) // the server's guard ends it
+	cmd.Args[0] = filepath.Join(c.Dir(), filepath.Base(program))
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.Env = append(os.Environ(), env...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of the log of %s:\n%s", filepath.Base(program), tailOf(c.log(program)))
+		}
+	})
+	return cmd
+}
+
+func (c *cluster) log(program string) string {
+	return filepath.Join(c.Dir(), filepath.Base(program)+".log")
+}
+
+func tailOf(name string) string {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-3000):])
+}
+
+func nodeName(n int) string { return fmt.Sprintf("node-%04d", n) }
+
+func (c *cluster) zone(n int) string { return fmt.Sprintf("zone-%02d", n%c.zones) }
+
+func (c *cluster) makeNodes(ctx context.Context, t *testing.T, nodes int) {
+	t.Helper()
+	c.each(ctx, t, nodes, func(ctx context.Context, n int) error {
+		return c.client.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name:   nodeName(n),
+			Labels: map[string]string{corev1.LabelHostname: nodeName(n), corev1.LabelTopologyZone: c.zone(n)},
+		}})
+	})
+}
+
+// each does something for 0 to n-1, some at once.
+func (c *cluster) each(ctx context.Context, t *testing.T, n int, do func(ctx context.Context, n int) error) {
+	t.Helper()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(16)
+	for i := range n {
+		group.Go(func() error { return do(ctx, i) })
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) readyNodes(ctx context.Context, t *testing.T) (ready int) {
+	t.Helper()
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes); err != nil {
+		t.Fatal(err)
+	}
+	for i := range nodes.Items {
+		for _, condition := range nodes.Items[i].Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
+				ready++
+			}
+		}
+	}
+	return ready
+}
+
+// patience bounds the wait for any one condition. It is no measure of speed: a run that needs it has hung.
+const patience = 30 * time.Minute
+
+// await looks until the condition holds, and says now and then how far it is.
+func await(ctx context.Context, t *testing.T, what string, done func() (bool, string)) {
+	t.Helper()
+	began, said := time.Now(), time.Now()
+	for {
+		ok, words := done()
+		if ok {
+			return
+		}
+		if time.Since(began) > patience {
+			t.Fatalf("waited %v for %s: %s", patience, what, words)
+		}
+		if time.Since(said) > 10*time.Second {
+			said = time.Now()
+			t.Logf("waiting for %s since %.0f s: %s", what, time.Since(began).Seconds(), words)
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waiting for %s: %v", what, ctx.Err())
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// hostOf is an address without its port.
+func hostOf(address net.Addr) string {
+	host, _, _ := strings.Cut(address.String(), ":")
+	return host
+}

@@ -1,0 +1,316 @@
+package scaletest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/test/loopback"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+)
+
+// shardsWanted is how many shards a store gets; without the variable that asks for them the tests of this package are
+// skipped.
+func shardsWanted(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("SHEAF_SCALE_SHARDS")
+	if text == "" {
+		t.Skip("set SHEAF_SCALE_SHARDS=1000, or run `make scale-test`")
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 4 || n > 1000 {
+		t.Fatalf("SHEAF_SCALE_SHARDS is %q: give a number from 4 to 1000", text)
+	}
+	return n
+}
+
+// store makes a RecordStore with a pool, and waits until the operator has given it an identity.
+func (c *cluster) store(ctx context.Context, t *testing.T, shards, groups int) *v1alpha1.RecordStore {
+	t.Helper()
+	count, wanted, replicas := int32(groups), int32(shards), int32(2) //nolint:gosec // at most 1000
+	store := &v1alpha1.RecordStore{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "quotes"},
+		Spec: v1alpha1.RecordStoreSpec{
+			Groups:      v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: &count},
+			Replication: v1alpha1.Replication{Copies: 3, TopologyKey: corev1.LabelTopologyZone},
+			Retention:   v1alpha1.Retention{Versions: 1},
+			TLS:         &v1alpha1.TLS{Mode: v1alpha1.TLSDisabled}, // played shards have no certificates
+			Etcd:        v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{Endpoints: []string{"http://" + c.etcd}, Prefix: "/scale"}},
+			Gateway:     v1alpha1.Gateway{Replicas: &replicas},
+		},
+	}
+	pool := &v1alpha1.ShardPool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ssd"},
+		Spec: v1alpha1.ShardPoolSpec{
+			StoreRef: v1alpha1.StoreReference{Name: "quotes"}, Shards: &wanted, Medium: v1alpha1.SSD, Residency: v1alpha1.ResidencyIndex,
+			Storage: v1alpha1.Storage{StorageClassName: "played", Size: resource.MustParse("1Ti")},
+		},
+	}
+	for _, object := range []client.Object{store, pool} {
+		if err := c.client.Create(ctx, object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(ctx, t, "the store's identity", func() (bool, string) {
+		c.read(ctx, t, store)
+		return store.Status.StoreUID != "", "it has none"
+	})
+	return store
+}
+
+func (c *cluster) read(ctx context.Context, t *testing.T, object client.Object) {
+	t.Helper()
+	c.lives(t)
+	if err := c.client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// operate starts the operator.
+func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	metrics, err := loopback.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := os.Getenv("SHEAF_SCALE_OPERATOR")
+	if program == "" {
+		if program, err = filepath.Abs(filepath.Join(root, "bin", "sheaf-operator")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	args = append([]string{"--shard-image=localhost/sheaf:scale", "--metrics-bind-address=" + metrics, "--health-probe-bind-address=0",
+		"--operator-namespace=default", "--leader-election-namespace=default"}, args...)
+	cmd := c.start(t, program, []string{"KUBECONFIG=" + c.operator}, args...)
+	c.operates, c.said = cmd.Process.Pid, c.log(program)
+	return cmd
+}
+
+// lives fails where the operator has ended by itself, as one does that loses its lease because the machine is too busy:
+// nothing would come of waiting for what it is to do.
+func (c *cluster) lives(t *testing.T) {
+	t.Helper()
+	if c.operates == 0 {
+		return
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.operates))
+	if err != nil || bytes.Contains(stat, []byte(") Z ")) { // nobody has waited for it yet
+		t.Fatalf("the operator has ended by itself: %s", lastLine(c.said))
+	}
+}
+
+// lastLine of a file, in place of which its error is good enough.
+func lastLine(name string) string {
+	lines := strings.Split(strings.TrimSpace(tailOf(name)), "\n")
+	return lines[len(lines)-1]
+}
+
+// readyWords says how far a store is.
+func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.RecordStore, shards int) (bool, string) {
+	t.Helper()
+	c.read(ctx, t, store)
+	words := fmt.Sprintf("%d of %d shards and %d of %d groups serve, %d move", store.Status.Shards.Serving, store.Status.Shards.Total,
+		store.Status.Groups.Serving, store.Status.Groups.Total, store.Status.Groups.Moving)
+	ready := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionReady)
+	if ready != nil {
+		words += fmt.Sprintf("; %s: %.300s", ready.Reason, ready.Message)
+	}
+	done := ready != nil && ready.Status == metav1.ConditionTrue
+	return done && int(store.Status.Shards.Serving) == shards && store.Status.Groups.Moving == 0, words
+}
+
+// quiet waits until the operator has written nothing for some time: what follows from the last change has been written
+// then.
+func (c *cluster) quiet(ctx context.Context, t *testing.T) {
+	t.Helper()
+	const enough = 35 * time.Second // it looks at a pool in which all is well each 30 s
+	last, since := c.requests(t).writes(), time.Now()
+	await(ctx, t, fmt.Sprintf("the operator to write nothing for %v", enough), func() (bool, string) {
+		if now := c.requests(t).writes(); now != last {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) > enough, fmt.Sprintf("it has made %d writes", last)
+	})
+}
+
+// residentMost is what the operator may use, whatever the number of shards up to 1,000.
+const residentMost = 300 << 20
+
+// TestScale makes a store of many shards at once, and another one that grows to as many while its operator is killed.
+func TestScale(t *testing.T) {
+	shards := shardsWanted(t)
+	var calm, killed picture
+	t.Run("first start", func(t *testing.T) { calm = firstStart(t, shards) })
+	t.Run("killed while it scales out", func(t *testing.T) { killed = scaleOut(t, shards) })
+	if calm.template == "" || killed.template == "" {
+		return // one of them was not asked for, or failed
+	}
+	if calm != killed {
+		t.Errorf("a store that grew while its operator was killed ends as\n%+v\nand one that was made at once as\n%+v", killed, calm)
+	}
+}
+
+// firstStart makes a store of many shards, and looks at the operator while nothing happens, and when a node is lost.
+func firstStart(t *testing.T, shards int) picture {
+	ctx := t.Context()
+	c := startCluster(ctx, t, shards)
+	operator := c.operate(t)
+	began := time.Now()
+	store := c.store(ctx, t, shards, shards)
+	f := startFleet(ctx, t, c, store)
+	await(ctx, t, "the store to be Ready", func() (bool, string) { return c.readyWords(ctx, t, store, shards) })
+	rise, use := c.requests(t), used(t, operator.Process.Pid)
+	t.Logf("%d shards are Ready after %.1f s (wanted of 1000: at most 300); %v; %d writes: %v",
+		shards, time.Since(began).Seconds(), use, rise.writes(), rise)
+	c.quiet(ctx, t)
+	out := c.look(ctx, t, f, shards)
+	c.idle(ctx, t, operator.Process.Pid)
+	c.loseNode(ctx, t, f, store, shards/2)
+	use = used(t, operator.Process.Pid)
+	t.Logf("at the end: %v", use)
+	c.allowed(t)
+	if use.peak > residentMost {
+		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20, residentMost>>20)
+	}
+	return out
+}
+
+// allowed fails where the API server has refused something to the operator, which has the rights of config/rbac alone.
+func (c *cluster) allowed(t *testing.T) {
+	t.Helper()
+	log, err := os.ReadFile(c.said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(log) {
+		if bytes.Contains(bytes.ToLower(line), []byte("forbidden")) {
+			t.Errorf("the operator's rights do not suffice: %.1000s", line)
+		}
+	}
+}
+
+// idle looks at the operator for a minute in which nothing happens: what it has found out once it must not write again.
+func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
+	t.Helper()
+	const minute = time.Minute
+	before, usedBefore := c.requests(t), used(t, pid)
+	select {
+	case <-ctx.Done():
+	case <-time.After(minute):
+	}
+	made, use := c.requests(t).since(before), used(t, pid)
+	t.Logf("a minute in which nothing happens: %.1f %% of a core (wanted: at most 5), %d writes beside those of leases: %v; %v",
+		100*(use.cpu-usedBefore.cpu).Seconds()/minute.Seconds(), made.writes(), made, use)
+	if made.writes() > 0 {
+		t.Errorf("nothing has changed for a minute, and the operator has made %d writes: %v", made.writes(), made)
+	}
+	if leases := made["update leases"]; leases+made.writes() > int(minute.Seconds()) {
+		t.Errorf("the operator makes more than one write a second while nothing happens: %v", made)
+	}
+}
+
+// loseNode takes a node away with its shard, and waits until its groups are wanted elsewhere, and are there.
+func (c *cluster) loseNode(ctx context.Context, t *testing.T, f *fleet, store *v1alpha1.RecordStore, n int) {
+	t.Helper()
+	lost := fmt.Sprintf("ssd-%d", n)
+	view := f.view(ctx, t)
+	wanted := 0
+	for _, target := range view.Targets {
+		if slices.Contains(target.Shards, lost) {
+			wanted++
+		}
+	}
+	if wanted == 0 {
+		t.Fatalf("no group is wanted on shard %s: nothing can be seen from its loss", lost)
+	}
+	before := c.requests(t)
+	began := time.Now()
+	f.endOnNode(nodeName(n))
+	if err := c.client.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(n)}}); err != nil {
+		t.Fatal(err)
+	}
+	await(ctx, t, "the groups of the lost node to be wanted elsewhere", func() (bool, string) {
+		left := 0
+		for _, target := range f.view(ctx, t).Targets {
+			if slices.Contains(target.Shards, lost) {
+				left++
+			}
+		}
+		return left == 0, fmt.Sprintf("%d of %d are still wanted there", left, wanted)
+	})
+	t.Logf("the %d groups of a lost node are wanted elsewhere after %.1f s (wanted: 10)", wanted, time.Since(began).Seconds())
+	await(ctx, t, "those groups to have all their copies again", func() (bool, string) {
+		c.read(ctx, t, store)
+		redundant := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionRedundant)
+		if redundant == nil {
+			return false, "there is no condition Redundant"
+		}
+		return redundant.Status == metav1.ConditionTrue && store.Status.Shards.Serving < store.Status.Shards.Total, redundant.Message
+	})
+	t.Logf("and have all their copies again after %.1f s; writes: %v", time.Since(began).Seconds(), c.requests(t).since(before))
+}
+
+// scaleOut lets a store grow to twice its size, while its operator is killed at random.
+func scaleOut(t *testing.T, shards int) picture {
+	ctx := t.Context()
+	seed := soaktest.Seed(t, 1)
+	t.Logf("the operator is killed at times of seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
+	c := startCluster(ctx, t, shards)
+	// Without a lease another operator works at once: here never two live at a time.
+	operator := c.operate(t, "--leader-elect=false")
+	store := c.store(ctx, t, shards/2, shards)
+	f := startFleet(ctx, t, c, store)
+	await(ctx, t, "the store to be Ready", func() (bool, string) { return c.readyWords(ctx, t, store, shards/2) })
+	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: "ssd"}}
+	wanted := fmt.Appendf(nil, `{"spec":{"shards":%d}}`, shards)
+	if err := c.client.Patch(ctx, pool, client.RawPatch(types.MergePatchType, wanted)); err != nil {
+		t.Fatal(err)
+	}
+	began, before := time.Now(), c.requests(t)
+	const kills = 5
+	for n := range kills {
+		// By the number of writes, so that kills hit the same stretches on machines of any speed.
+		at := c.requests(t).writes() + 1 + random.IntN(max(2, shards/2))
+		await(ctx, t, "the operator to be where it is killed", func() (bool, string) {
+			made := c.requests(t).writes()
+			done, _ := c.readyWords(ctx, t, store, shards)
+			return made >= at || done, fmt.Sprintf("it has made %d writes of %d", made, at)
+		})
+		c.operates = 0
+		if err := operator.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = operator.Wait() // it was killed
+		_, words := c.readyWords(ctx, t, store, shards)
+		t.Logf("kill %d of %d after %.1f s: %s", n+1, kills, time.Since(began).Seconds(), words)
+		operator = c.operate(t, "--leader-elect=false")
+	}
+	await(ctx, t, "the store to be Ready with all shards", func() (bool, string) { return c.readyWords(ctx, t, store, shards) })
+	made, use := c.requests(t).since(before), used(t, operator.Process.Pid)
+	t.Logf("%d shards have become %d after %.1f s; of the last operator: %v; %d writes: %v",
+		shards/2, shards, time.Since(began).Seconds(), use, made.writes(), made)
+	if use.peak > residentMost {
+		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20, residentMost>>20)
+	}
+	c.quiet(ctx, t)
+	c.allowed(t)
+	return c.look(ctx, t, f, shards)
+}

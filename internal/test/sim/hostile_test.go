@@ -1,0 +1,230 @@
+package sim
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+const hostileBlock = 4096
+
+// hostile is a device that refuses to read a block at the next start from a disk.
+type hostile struct {
+	disk   *vfstest.Mem
+	name   string // of the file
+	offset int64
+	times  int64 // 0: as long as the start takes
+}
+
+// failReads has a device refuse to read a block at the start after a power cut: some times, after which it answers, or
+// always. The block is in the active segment, near its end, or in the journal. Of a group with one copy it answers in
+// the end: else what it holds is lost, and nobody has it.
+func (w *world) failReads(o *operator, r *rand.Rand) bool {
+	return w.cutOne(o, r, func(m *machine) bool { return m.refuseToRead(r) })
+}
+
+// rotJournal flips a bit in a record of the journal after a power cut.
+func (w *world) rotJournal(o *operator, r *rand.Rand) bool {
+	return w.cfg.copies > 1 && w.cutOne(o, r, func(m *machine) bool { return m.rotRecord(r) })
+}
+
+// worstRead has one of these come when the others do not have what the machine has acknowledged.
+func (w *world) worstRead(o *operator, r *rand.Rand) bool {
+	return w.atWorst(o, r, func(lost *machine) bool {
+		lost.cutPower(survival(r))
+		defer w.startLater(lost, between(r, 10*time.Millisecond, 300*time.Millisecond))
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return r.IntN(2) == 0 && lost.rotRecord(r) || lost.refuseToRead(r)
+	})
+}
+
+// cutOne cuts the power of a machine whose disk may be lost, or of one with the only copy, and does something to the
+// disk. It is called with world.mu held.
+func (w *world) cutOne(o *operator, r *rand.Rand, do func(*machine) bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m := w.one(r)
+	if w.cfg.copies > 1 && !w.mayLose(o, m) {
+		return false
+	}
+	m.cutPower(survival(r))
+	defer w.startLater(m, between(r, 10*time.Millisecond, time.Second))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return do(m)
+}
+
+// refuseToRead is called with world.mu held.
+func (m *machine) refuseToRead(r *rand.Rand) bool {
+	h := &hostile{disk: m.disk, times: []int64{0, 0, 1, 2}[r.IntN(4)]}
+	if m.world.cfg.copies == 1 {
+		h.times = max(h.times, 1)
+	}
+	if !h.choose(r) {
+		return false
+	}
+	m.hostile = h
+	if h.times == 0 {
+		m.rots, m.rotted = append(m.rots, rot{file: path.Base(h.name), at: moments.Add(1)}), true
+	}
+	return true
+}
+
+// choose chooses the block.
+func (h *hostile) choose(r *rand.Rand) bool {
+	if r.IntN(2) == 0 {
+		if records := journalRecords(h.disk); len(records) > 0 {
+			one := records[r.IntN(len(records))]
+			h.name, h.offset = one.name, one.offset+r.Int64N(one.bytes/hostileBlock)*hostileBlock
+			return true
+		}
+	}
+	manifest, err := format.ReadManifest(h.disk, groupDir)
+	if err != nil || len(manifest.Segments) == 0 || manifest.Segments[len(manifest.Segments)-1].Sealed() {
+		return false
+	}
+	h.name = path.Join(groupDir, format.SegmentName(manifest.Segments[len(manifest.Segments)-1].Number))
+	f, err := h.disk.Open(h.name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	end, err := f.DataEnd(0)
+	if err != nil || end == 0 {
+		return false
+	}
+	blocks := (end + hostileBlock - 1) / hostileBlock
+	h.offset = max(0, blocks-1-r.Int64N(min(blocks, 4))) * hostileBlock
+	return true
+}
+
+// takeHostile gives the file system of a start from a disk; ended is told when it is over, and gives what failed for
+// good. Called without world.mu.
+func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended func() (forGood *hostile)) {
+	faulty = vfstest.NewFaulty(disk)
+	w := m.world
+	w.mu.Lock()
+	h := m.hostile
+	m.hostile = nil
+	w.mu.Unlock()
+	if h == nil || h.disk != disk {
+		return faulty, func() *hostile { return nil }
+	}
+	fault := faulty.Add(&vfstest.Fault{Count: h.times, Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpRead && op.Name == h.name && op.Offset < h.offset+hostileBlock && h.offset < op.Offset+op.Length
+	}})
+	return faulty, func() *hostile {
+		fault.Remove()
+		if fault.Fired() == 0 {
+			return nil
+		}
+		where := "segment"
+		if journal.IsName(path.Base(h.name)) {
+			where = "journal"
+		}
+		how := "for a moment"
+		if h.times == 0 {
+			how = "for good"
+		}
+		w.trace("%v: %s cannot be read at offset %d, %s", m, h.name, h.offset, how)
+		w.fire("read of a " + where + " failed " + how)
+		if h.times > 0 {
+			return nil
+		}
+		return h
+	}
+}
+
+// cut does to a segment what a program does that takes a block that cannot be read for a torn write.
+func (h *hostile) cut() bool {
+	f, err := h.disk.OpenWrite(h.name)
+	if err != nil || journal.IsName(path.Base(h.name)) {
+		return false
+	}
+	defer f.Close()
+	return errors.Join(f.Truncate(max(h.offset, format.SegmentHeaderBytes)), f.Sync(), h.disk.Remove(path.Join(groupDir, format.MarkName)), h.disk.SyncDir(groupDir)) == nil
+}
+
+// refusedToRead tells whether a start ended because the device refused to read.
+func refusedToRead(err error) bool { return errors.Is(err, syscall.EIO) }
+
+// journalRecord is a record of a journal's file.
+type journalRecord struct {
+	name          string
+	offset, bytes int64
+	sequence      uint64
+}
+
+// journalRecords lists the whole records on a disk that made something durable.
+func journalRecords(disk *vfstest.Mem) (records []journalRecord) {
+	for _, file := range []string{"journal-0", "journal-1"} {
+		name := path.Join(volumeDir, file)
+		var said bytes.Buffer
+		if err := journal.Dump(&said, disk, name); err != nil {
+			continue
+		}
+		for line := range strings.Lines(said.String()) {
+			r := journalRecord{name: name}
+			if n, _ := fmt.Sscanf(line, "record %d at offset %d, %d bytes", &r.sequence, &r.offset, &r.bytes); n == 3 && r.sequence > 0 {
+				records = append(records, r)
+			}
+		}
+	}
+	return records
+}
+
+// rotRecord is called with world.mu held. The last record of a file stays whole: it would look like a torn one.
+func (m *machine) rotRecord(r *rand.Rand) bool {
+	var between []journalRecord
+	records := journalRecords(m.disk)
+	for i, one := range records {
+		if i+1 < len(records) && records[i+1].name == one.name {
+			between = append(between, one)
+		}
+	}
+	if len(between) == 0 {
+		return false
+	}
+	one := between[len(between)-1-r.IntN(min(len(between), 3))]
+	if !m.disk.Rot(one.name, one.offset+12, 1, func(b []byte) { b[0] ^= 1 }) { // its length
+		return false
+	}
+	m.rots, m.rotted = append(m.rots, rot{file: path.Base(one.name), at: moments.Add(1)}), true
+	return true
+}
+
+// misread has the device read wrong, once, what a compaction reads back of a segment that it has written, in each third
+// case; it is told when the compaction is over.
+func (w *world) misread(p *process) (over func()) {
+	w.mu.Lock()
+	chosen := w.random.IntN(3) == 0
+	w.mu.Unlock()
+	if !chosen {
+		return func() {}
+	}
+	fault := p.faulty.Add(&vfstest.Fault{Effect: vfstest.EffectFlip, Count: 1, Match: func(op vfstest.Op) bool {
+		number, isSegment := format.ParseSegmentName(path.Base(op.Name))
+		if op.Kind != vfstest.OpRead || !isSegment {
+			return false
+		}
+		manifest, err := format.ReadManifest(p.disk, groupDir)
+		return err == nil && !slices.ContainsFunc(manifest.Segments, func(s format.ManifestSegment) bool { return s.Number == number })
+	}})
+	return func() {
+		fault.Remove()
+		if fault.Fired() > 0 {
+			w.fire("a new segment was read back wrong")
+		}
+	}
+}

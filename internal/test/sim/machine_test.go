@@ -1,0 +1,583 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/transfer"
+	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+	"sheaf.dev/sheaf/internal/vfs"
+)
+
+// machine is a computer with one volume, on which at most one process runs. Its fields are guarded by world.mu.
+type machine struct {
+	world     *world
+	number    int
+	disk      *vfstest.Mem
+	volume    uuid.UUID
+	raftID    uint64                // the incarnation that the operator has put here; 0: none
+	process   *process              // nil: down
+	joining   bool                  // comeUp is at work
+	busy      map[*vfstest.Mem]bool // disks at which a start, an install or the end of a process is at work: one at a time, as flock sees to
+	rejoining *vfstest.Mem          // rejoin is at work on this disk
+	foreign   *vfstest.Mem          // this disk is known to be another volume's
+	epoch     int                   // raised whenever the process or the disk goes
+	slow      time.Duration         // what a sync takes at most
+	clock     atomic.Int64          // what the clock is wrong by, in ns
+	session   *session              // nil: no shard has opened the volume
+	backup    *vfstest.Mem          // an older state of the disk
+	since     sinceBackup
+	aged      uuid.UUID // the disk is an older state of this volume, and nobody has noticed yet; zero: it is not
+	cloned    bool      // the disk is a copy of a member's, which may be older than that
+	rots      []rot     // bytes of the disk that are bad
+	rotted    bool      // there were some in segments or blobs, on this disk
+	hostile   *hostile  // what fails at the next start; nil: nothing
+	kept      kept      // what the neighbours on the disk were promised
+}
+
+// insert puts another disk in. Called with world.mu held.
+func (m *machine) insert(disk *vfstest.Mem) {
+	m.disk, m.rots, m.rotted, m.aged, m.kept = disk, nil, false, uuid.UUID{}, kept{}
+}
+
+// hold takes a disk for one that is to work at it; false: another one does. Called with world.mu held.
+func (m *machine) hold(disk *vfstest.Mem) bool {
+	if m.busy[disk] {
+		return false
+	}
+	m.busy[disk] = true
+	return true
+}
+
+func (m *machine) letGo(disk *vfstest.Mem) {
+	m.world.mu.Lock()
+	defer m.world.mu.Unlock()
+	delete(m.busy, disk)
+}
+
+// process is a shard with its replica of the group.
+type process struct {
+	machine    *machine
+	raftID     uint64
+	epoch      int  // of the machine when it began
+	dead       bool // guarded by world.mu: what it still does, nobody sees
+	disk       *vfstest.Mem
+	faulty     *vfstest.Faulty // the disk as the process sees it
+	committer  *replica.Committer
+	journal    *journal.Journal // nil: none
+	log        *group.Log
+	replica    *replica.Replica
+	neighbours []*neighbour    // other groups on the volume
+	loaded     []format.Damage // that was found by its Load
+	orderly    bool            // it is asked to stop, not killed
+	// writesFailed tells that its disk did not write what it was to write.
+	writesFailed atomic.Bool
+	full         atomic.Int32 // faults of a full disk that are there
+	toldAt       time.Time    // guarded by world.mu: when it hears the last word about the shards of other members
+}
+
+func (m *machine) options(disk vfs.FS) group.Options {
+	residency := group.Index
+	if m.world.cfg.resident && m.number%2 == 1 {
+		residency = group.Resident
+	}
+	return group.Options{
+		FS: disk, Dir: groupDir, Identity: identity, SegmentBytes: 8 << 10, Residency: residency,
+		Now: m.now,
+	}
+}
+
+// now is the machine's clock.
+func (m *machine) now() time.Time {
+	skew := time.Duration(m.number) * 7 * time.Millisecond
+	return time.Now().Add(skew + time.Duration(m.clock.Load()))
+}
+
+// create makes the group on the first machines.
+func (w *world) create() {
+	var ids []uint64
+	for _, m := range w.machines[:w.cfg.copies] {
+		m.raftID = w.newRaftID(m)
+		ids = append(ids, m.raftID)
+	}
+	w.ledger.begin(&raftpb.ConfState{Voters: ids})
+	for _, m := range w.machines[:w.cfg.copies] {
+		err := group.Create(m.options(m.disk), w.ledger.firstConf)
+		if err == nil {
+			err = format.WriteReplicaFile(m.disk, groupDir, m.replicaFile(m.raftID, m.volume, false))
+		}
+		if err != nil {
+			w.violate(oracleDisk, "create: %v", err)
+			return
+		}
+		m.start()
+	}
+}
+
+// newRaftID makes the id of a new incarnation.
+func (w *world) newRaftID(m *machine) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := w.random.Uint64() | 1
+	w.at[id] = m
+	return id
+}
+
+func (m *machine) replicaFile(raftID uint64, volume uuid.UUID, joining bool) format.ReplicaFile {
+	return format.ReplicaFile{RaftID: raftID, Volume: volume, Store: identity.Store, Group: identity.Group, Joining: joining}
+}
+
+// start loads what the disk holds and runs it. Nothing where the replica is only joining, or there is none, or somebody
+// is at work at the disk: who that is, starts it then.
+func (m *machine) start() {
+	w := m.world
+	w.mu.Lock()
+	disk, volume, epoch := m.disk, m.volume, m.epoch
+	if m.process != nil || w.ctx.Err() != nil || !m.hold(disk) {
+		w.mu.Unlock()
+		return
+	}
+	w.mu.Unlock()
+	defer m.letGo(disk)
+	file, found, err := format.ReadReplicaFile(disk, groupDir)
+	switch {
+	case errors.Is(err, vfs.ErrCrashed):
+		return
+	case err != nil:
+		w.violate(oracleDisk, "%v: %v", m, err)
+		return
+	case !found || file.Joining:
+		m.noticeAge(disk)
+		return
+	case file.Volume != volume && w.cfg.mutation != mutateCopy:
+		w.mu.Lock()
+		again := m.foreign == disk
+		m.foreign = disk
+		w.mu.Unlock()
+		m.noticeAge(disk)
+		if !again {
+			w.fire("replica of another volume not run")
+		}
+		return
+	}
+	if !m.openVolume(disk) || m.isWithoutManifest(disk, file) {
+		return
+	}
+	p := m.load(disk, file, epoch)
+	if p == nil {
+		return
+	}
+	w.mu.Lock()
+	if m.epoch != epoch || m.disk != disk || m.process != nil || w.ctx.Err() != nil {
+		p.dead = true
+		w.mu.Unlock()
+		p.halt()
+		return
+	}
+	m.process = p
+	w.mu.Unlock()
+	for _, n := range p.neighbours {
+		w.wait.Go(func() { p.writeNeighbour(n) })
+	}
+	w.tellRestart(p.raftID)
+}
+
+// noticeAge opens a volume that was set back to a state in which it held nothing of the incarnation that is wanted: a
+// shard opens its volume whatever the volume holds, and so notices.
+func (m *machine) noticeAge(disk *vfstest.Mem) {
+	m.world.mu.Lock()
+	aged := m.aged
+	m.world.mu.Unlock()
+	if aged != uuid.Nil {
+		m.openVolume(disk)
+	}
+}
+
+// load makes a process of what the disk holds; nil: it cannot, now.
+func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *process {
+	w := m.world
+	fs, ended := m.takeHostile(disk)
+	if !m.redo(fs) {
+		ended()
+		return nil
+	}
+	opts := m.options(fs)
+	if w.cfg.journal > 0 {
+		opts.Journal = journal.New(journal.Options{FS: fs, Dir: volumeDir, FileBytes: w.cfg.journal, Unsafe: w.cfg.mutation == mutateRoom})
+	}
+	log, report, err := group.Load(context.Background(), opts, nil)
+	forGood := ended()
+	if report.HintedBytes > 0 {
+		w.fire("start from the hint of the active segment")
+	}
+	switch {
+	case errors.Is(err, vfs.ErrCrashed):
+		return nil
+	case refusedToRead(err) && forGood != nil:
+		w.startLater(m, time.Millisecond)
+		return nil
+	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m) && w.cfg.mutation == mutateTail && cutTail(disk):
+		w.startLater(m, time.Millisecond)
+		return nil
+	case errors.Is(err, group.ErrTailDamaged) && forGood != nil && w.cfg.mutation == mutateRead && forGood.cut():
+		w.startLater(m, time.Millisecond)
+		return nil
+	case errors.Is(err, group.ErrTailDamaged) && w.rotsOf(m):
+		w.trace("%v: load: %v", m, err)
+		w.wait.Go(func() { m.rejoin(disk, file, epoch) })
+		return nil
+	case err != nil || report.Outcome == group.Damaged && !w.rotsOf(m):
+		w.violate(oracleDisk, "%v: load: %v, %+v", m, err, report)
+		return nil
+	}
+	for _, d := range report.Damages {
+		w.noteFound(m, "at load", d.File)
+	}
+	p := &process{machine: m, raftID: file.RaftID, epoch: epoch, loaded: report.Damages, disk: disk, faulty: fs, committer: replica.NewCommitter(), journal: opts.Journal, log: log}
+	fetch := p.fetchBlobs
+	if w.cfg.mutation == mutateBlobs {
+		fetch = nil
+	}
+	p.replica, err = replica.Start(replica.Options{
+		Log: log, Committer: p.committer, RaftID: file.RaftID, Transport: p, Quiet: w.cfg.quiet, Lease: true, Now: m.now,
+		OnSnapshot: func(_, _, from uint64) { w.wait.Go(func() { p.reinstall(from) }) },
+		FetchBlobs: fetch,
+		Probe:      &replica.Probe{BeforeSync: p.beforeSync, Applied: w.ledger.applier(p), Off: w.cfg.unsafe, Shared: true},
+	})
+	if err != nil {
+		if !disk.Crashed() {
+			w.violate(oracleDisk, "%v: start: %v", m, err)
+		}
+		p.halt()
+		return nil
+	}
+	if !p.startNeighbours() {
+		p.halt()
+		return nil
+	}
+	hard, conf, _ := log.InitialState()
+	last, _ := log.LastIndex()
+	w.trace("%v starts replica %x: applied %d, last %d, hard state %v, membership %v of %d, report %+v", m, file.RaftID, log.AppliedIndex(), last, hard, conf, log.ConfIndex(), report)
+	return p
+}
+
+// redo writes what the journal of a disk holds to the segment, before anything else looks at it; false: the disk
+// crashed.
+func (m *machine) redo(disk vfs.FS) bool {
+	w := m.world
+	found, err := journal.Replay(disk, volumeDir, journal.Target{
+		Apply: func(id uuid.UUID, share journal.Share) error {
+			if w.cfg.mutation == mutateJournal {
+				return nil
+			}
+			if w.cfg.mutation == mutateDoubt {
+				share.Lost, share.Doubt = nil, 0
+			}
+			if id != identity.Group && len(share.Ranges) > 0 {
+				w.fire("journal written to the segment of a neighbour")
+			}
+			return group.Redo(disk, dirOf(id), share)
+		},
+		Groups: func() ([]uuid.UUID, error) { return groupsOn(disk) },
+	})
+	switch {
+	case errors.Is(err, vfs.ErrCrashed):
+		return false
+	case err != nil || len(found.Bad) > 0 && !w.rotsOf(m):
+		w.violate(oracleDisk, "%v: journal: %v, %v", m, err, found.Bad)
+		return false
+	case len(found.Bad) > 0:
+		w.trace("%v: journal: %v", m, found.Bad)
+		w.fire("journal damaged at a start")
+		w.noteFound(m, "in the journal", "journal-0")
+		w.noteFound(m, "in the journal", "journal-1")
+	case len(found.Ranges) > 0:
+		w.fire("journal written to the segment")
+	}
+	return true
+}
+
+// beforeSync is the time that a disk takes.
+func (p *process) beforeSync() {
+	w := p.machine.world
+	w.mu.Lock()
+	d := between(w.random, 100*time.Microsecond, 3*time.Millisecond+p.machine.slow)
+	w.mu.Unlock()
+	time.Sleep(d)
+}
+
+// halt stops what is left of a process, as a kill does.
+func (p *process) halt() {
+	p.committer.Close()
+	if p.journal != nil {
+		if _, err := p.journal.Close(); err != nil && !p.disk.Crashed() && !p.writesFailed.Load() {
+			p.machine.world.violate(oracleDisk, "%v: close the journal: %v", p.machine, err)
+		}
+	}
+	p.closeNeighbours()
+	if err := p.log.Close(p.orderly); err != nil && !p.disk.Crashed() && !p.writesFailed.Load() {
+		p.machine.world.violate(oracleDisk, "%v: close: %v", p.machine, err)
+	}
+}
+
+// kill ends the process at once. Called with world.mu held; what is returned ends its goroutines. Until then nobody
+// else may work at its disk.
+func (m *machine) kill() (end func()) {
+	p := m.process
+	m.process = nil
+	m.closeVolume()
+	m.epoch++
+	if p == nil {
+		return func() {}
+	}
+	p.dead = true
+	m.busy[p.disk] = true
+	return func() {
+		p.halt()
+		m.letGo(p.disk)
+	}
+}
+
+// cutPower kills the process; the disk is what a power cut leaves.
+func (m *machine) cutPower(s vfstest.Survival) {
+	w := m.world
+	w.mu.Lock()
+	end := m.kill()
+	m.disk = m.disk.CrashClone(s)
+	w.mu.Unlock()
+	w.trace("%v loses power, survival %v", m, s)
+	w.wait.Go(end)
+}
+
+// halt kills the process and waits.
+func (m *machine) halt() {
+	m.world.mu.Lock()
+	end := m.kill()
+	m.world.mu.Unlock()
+	end()
+}
+
+// restart is an orderly stop and start.
+func (m *machine) restart() {
+	w := m.world
+	w.mu.Lock()
+	p := m.process
+	w.mu.Unlock()
+	if p == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Second)
+	_ = p.replica.Stop(ctx) // writes without a majority are cut off
+	cancel()
+	w.mu.Lock()
+	mine := m.process == p
+	end := func() {}
+	if mine {
+		p.orderly = true
+		end = m.kill()
+	}
+	w.mu.Unlock()
+	end()
+	if mine {
+		m.start()
+	}
+}
+
+// comeUp starts the incarnation that the operator wants on a machine, or has it join.
+func (m *machine) comeUp(raftID uint64) {
+	w := m.world
+	w.mu.Lock()
+	running := m.process != nil && m.process.raftID == raftID
+	if m.joining || running || m.raftID != raftID || m.rejoining == m.disk {
+		w.mu.Unlock()
+		return
+	}
+	m.joining = true
+	end := m.kill() // of an incarnation that was removed
+	disk, volume := m.disk, m.volume
+	w.mu.Unlock()
+	end()
+	defer func() {
+		w.mu.Lock()
+		m.joining = false
+		w.mu.Unlock()
+	}()
+	file, found, err := format.ReadReplicaFile(disk, groupDir)
+	if err == nil && found && file.RaftID == raftID && file.Volume == volume && !file.Joining {
+		m.start()
+		return
+	}
+	if found && err == nil && (file.RaftID != raftID || file.Volume != volume) || m.isForeign(disk) {
+		m.wipe(disk) // another incarnation's, or another shard's volume, which may hold nothing of the group
+	}
+	m.join(raftID)
+}
+
+// wipe removes the folder of a replica that was removed. Its files go to the trash in fact.
+func (m *machine) wipe(disk *vfstest.Mem) {
+	w := m.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m.disk == disk && !disk.Crashed() {
+		m.empty()
+	}
+}
+
+// join brings a new incarnation to life: what it is to hold comes from one that has it.
+func (m *machine) join(raftID uint64) {
+	w := m.world
+	w.mu.Lock()
+	disk, volume, epoch := m.disk, m.volume, m.epoch
+	due := m.raftID == raftID && m.process == nil
+	w.mu.Unlock()
+	if !due {
+		return
+	}
+	file := m.replicaFile(raftID, volume, true)
+	if err := format.WriteReplicaFile(disk, groupDir, file); err != nil {
+		return // the disk crashed: tried again
+	}
+	m.install(disk, file, epoch, 0)
+}
+
+// install takes an export from another member until one is whole, then starts.
+func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int, from uint64) {
+	w := m.world
+	w.mu.Lock()
+	held := m.hold(disk)
+	w.mu.Unlock()
+	defer func() {
+		if held {
+			m.letGo(disk)
+		}
+	}()
+	for w.sleep(50 * time.Millisecond) {
+		w.mu.Lock()
+		current := m.epoch == epoch && m.process == nil
+		held = held || current && m.hold(disk)
+		w.mu.Unlock()
+		if !current {
+			return
+		}
+		if !held {
+			continue
+		}
+		if !m.openVolume(disk) || !m.redo(disk) {
+			return
+		}
+		source := w.source(m, from)
+		if source == nil {
+			from = 0
+			continue
+		}
+		if err := m.take(disk, file, source); err != nil {
+			w.trace("%v: install from %v: %v", m, source.machine, err)
+			from = 0 // somebody else, next time
+			continue
+		}
+		w.fire("installed")
+		m.letGo(disk)
+		held = false
+		m.start()
+		w.snapshotTaken(file.RaftID)
+		return
+	}
+}
+
+// source chooses whom to take an export from.
+func (w *world) source(m *machine, from uint64) *process {
+	all := w.processes()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var can []*process
+	for _, p := range all {
+		if p.machine == m || w.cut[[2]int{p.machine.number, m.number}] {
+			continue
+		}
+		if p.raftID == from {
+			return p
+		}
+		can = append(can, p)
+	}
+	if len(can) == 0 {
+		return nil
+	}
+	return can[w.random.IntN(len(can))]
+}
+
+// take transfers one export.
+func (m *machine) take(disk *vfstest.Mem, file format.ReplicaFile, source *process) error {
+	ctx := m.world.ctx
+	export, err := source.log.Export(ctx)
+	if err != nil {
+		return err
+	}
+	defer export.Close()
+	install, err := transfer.NewInstall(ctx, m.options(disk).ForInstall(), file, export.Manifest())
+	if err != nil {
+		return err
+	}
+	for missing := install.Missing(); len(missing) > 0; missing = install.Missing() {
+		for _, f := range missing {
+			m.world.sleep(time.Millisecond)
+			if err := copyFile(export, install, f); err != nil {
+				return err
+			}
+		}
+	}
+	return install.Finish(ctx)
+}
+
+func copyFile(export *group.Export, install *transfer.Install, f transfer.File) error {
+	from, err := export.Open(f.Name, f.Have)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := install.File(f)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	return to.Commit()
+}
+
+// reinstall stops a replica that is too far behind, and installs it anew.
+func (p *process) reinstall(from uint64) {
+	m, w := p.machine, p.machine.world
+	w.mu.Lock()
+	if m.process != p {
+		w.mu.Unlock()
+		return // offered before
+	}
+	end := m.kill()
+	epoch, disk, volume := m.epoch, m.disk, m.volume
+	w.fired["far behind"]++
+	w.mu.Unlock()
+	end()
+	m.install(disk, m.replicaFile(p.raftID, volume, false), epoch, from)
+}
+
+// snapshotTaken tells the leader that a member was installed.
+func (w *world) snapshotTaken(raftID uint64) {
+	for _, p := range w.processes() {
+		id := p.raftID
+		_ = p.replica.Step(&raftpb.Message{Type: raftpb.MsgSnapStatus.Enum(), From: &raftID, To: &id})
+	}
+}
+
+func (m *machine) String() string { return fmt.Sprintf("machine %d", m.number) }

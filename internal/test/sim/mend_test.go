@@ -1,0 +1,207 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// mends repairs what is damaged from the leader, as a shard does, and sees to it that nobody damaged comes to lead.
+func (w *world) mends() {
+	r := rand.New(rand.NewPCG(w.seed, 6))
+	following := map[*process][]format.Damage{} // known at its start, or while it followed another one
+	for tick := 1; w.sleep(100 * time.Millisecond); tick++ {
+		for _, p := range w.processes() {
+			if !p.log.Damaged() {
+				delete(following, p)
+				continue
+			}
+			if _, seen := following[p]; !seen {
+				following[p] = p.loaded
+			}
+			following[p] = w.watchDamaged(p, following[p])
+			if tick%3 == 0 {
+				w.mend(p, r)
+			}
+		}
+	}
+}
+
+// watchDamaged judges whether a replica leads that was damaged already at its start, or when it followed another one.
+// Who finds damage as a leader, or when votes for it are on their way, leads until it could hand over.
+func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage {
+	damages := p.log.Stats().Damages
+	s := p.replica.Status()
+	same := func(d format.Damage) bool {
+		return slices.ContainsFunc(before, func(b format.Damage) bool { return b.File == d.File && b.Offset == d.Offset })
+	}
+	for _, d := range damages {
+		w.noteFound(p.machine, "otherwise", d.File)
+		if s.Leader && s.LeaderID == p.raftID && same(d) {
+			w.mu.Lock()
+			dead := p.dead
+			w.mu.Unlock()
+			if !dead {
+				w.violate(oracleDamaged, "%v: replica %x leads in term %d though it was damaged before: %v", p.machine, p.raftID, s.Term, d)
+			}
+		}
+	}
+	if s.LeaderID == 0 || s.LeaderID == p.raftID {
+		return slices.DeleteFunc(before, func(b format.Damage) bool {
+			return !slices.ContainsFunc(damages, func(d format.Damage) bool { return b.File == d.File && b.Offset == d.Offset })
+		})
+	}
+	return damages
+}
+
+// mend is one try to repair a replica.
+func (w *world) mend(p *process, r *rand.Rand) {
+	leader := p.replica.Status().LeaderID
+	if leader == 0 || leader == p.raftID {
+		return // a leader hands over first
+	}
+	w.mu.Lock()
+	source := (*process)(nil)
+	if m := w.at[leader]; m != nil && !w.cut[[2]int{m.number, p.machine.number}] && !w.cut[[2]int{p.machine.number, m.number}] {
+		source = m.process
+	}
+	w.mu.Unlock()
+	if w.cfg.mutation == mutateMend {
+		source = w.farthestBehind(p)
+	}
+	if source == nil || source == p {
+		return
+	}
+	repairs, err := p.log.Repairs(w.ctx)
+	for _, repair := range repairs {
+		if err != nil {
+			break
+		}
+		err = p.log.Mend(w.ctx, repair, mendSource{p, source, r})
+		w.trace("%v: repair of %s, indexes %v, from %v: %v; there was %v", p.machine, repair.File, repair.Ranges, source.machine, err, p.log.Stats().Damages)
+		if err == nil {
+			w.fire("rot repaired")
+		}
+	}
+	switch {
+	case err == nil, w.ctx.Err() != nil, p.disk.Crashed(), source.disk.Crashed():
+	case p.writesFailed.Load() && refusedToWrite(err):
+	case errors.Is(err, format.ErrClosed), errors.Is(err, group.ErrRepairLater), errors.Is(err, errUnreachable), isDamage(err):
+	case errors.Is(err, group.ErrRepairByInstall):
+		w.trace("%v: %v", p.machine, err)
+		w.fire("rot repaired by install")
+		w.wait.Go(func() { p.reinstall(source.raftID) })
+	case errors.Is(err, group.ErrVersionNotFound): // compacted away meanwhile
+	default:
+		w.violate(oracleMend, "%v: repair from %v: %v", p.machine, source.machine, err)
+	}
+}
+
+// farthestBehind is the worst one to take a repair from.
+func (w *world) farthestBehind(p *process) (source *process) {
+	for _, other := range w.processes() {
+		if other != p && (source == nil || other.log.AppliedIndex() < source.log.AppliedIndex()) {
+			source = other
+		}
+	}
+	return source
+}
+
+func isDamage(err error) bool {
+	var damage *format.DamageError
+	return errors.As(err, &damage)
+}
+
+// mendSource is another replica, from which one is repaired.
+type mendSource struct {
+	to, from *process
+	random   *rand.Rand
+}
+
+// Entries implements group.MendSource.
+func (s mendSource) Entries(_ context.Context, span group.IndexRange) (out group.RangeAnswer, err error) {
+	w := s.to.machine.world
+	w.sleep(between(s.random, time.Millisecond, 5*time.Millisecond))
+	for out.Through = span.First - 1; out.Through < span.Last; {
+		got, err := s.from.log.ReadRange(group.IndexRange{First: out.Through + 1, Last: span.Last}, 4<<10)
+		if err != nil {
+			return out, err
+		}
+		out.Entries, out.Applied = append(out.Entries, got.Entries...), got.Applied
+		if got.Through <= out.Through {
+			break // not applied there
+		}
+		out.Through = got.Through
+	}
+	if w.cfg.mutation == mutateMend {
+		out.Through, out.Applied = max(out.Through, span.Last), s.to.log.AppliedIndex() // as if it had applied as much
+	}
+	return out, nil
+}
+
+// FetchBlob implements group.MendSource.
+func (s mendSource) FetchBlob(_ context.Context, ref format.BlobRef) error {
+	s.to.machine.world.sleep(between(s.random, time.Millisecond, 5*time.Millisecond))
+	return s.from.copyBlob(s.to, ref)
+}
+
+// cutTail cuts the log where its active segment is damaged first, as if what was there had never been acknowledged.
+func cutTail(disk *vfstest.Mem) bool {
+	manifest, err := format.ReadManifest(disk, groupDir)
+	if err != nil || len(manifest.Segments) == 0 {
+		return false
+	}
+	s := &manifest.Segments[len(manifest.Segments)-1]
+	end, bad := int64(format.SegmentHeaderBytes), false
+	walk := walkFile(disk, s, func(step *segio.FrameStep) {
+		bad = bad || step.Offset != end
+		if !bad {
+			end = step.Offset + step.Bytes
+		}
+	})
+	f, err := disk.OpenWrite(path.Join(groupDir, format.SegmentName(s.Number)))
+	if !walk || err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Join(f.Truncate(end), f.Sync(), disk.Remove(path.Join(groupDir, format.MarkName)), disk.SyncDir(groupDir)) == nil
+}
+
+// rejoin is for a disk whose last entries, or whose vote, are bad, so that it cannot be loaded: it is installed anew
+// from one that has all of them. Where nobody can tell what it voted for, it is given up, and comes back as another
+// incarnation.
+func (m *machine) rejoin(disk *vfstest.Mem, file format.ReplicaFile, epoch int) {
+	w := m.world
+	w.mu.Lock()
+	if m.rejoining == disk {
+		w.mu.Unlock()
+		return
+	}
+	m.rejoining = disk
+	w.mu.Unlock()
+	w.noteFound(m, "at load, in the tail", "")
+	w.wait.Go(func() {
+		w.sleep(3 * time.Second)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if m.rejoining == disk {
+			m.rejoining = nil
+		}
+		if m.disk == disk && m.process == nil && w.ctx.Err() == nil {
+			m.kill()
+			m.empty()
+			m.raftID = 0
+			w.lost[file.RaftID] = true
+			w.fired["rotten replica given up"]++
+		}
+	})
+	m.install(disk, file, epoch, 0)
+}

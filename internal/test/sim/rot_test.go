@@ -1,0 +1,266 @@
+package sim
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// rot is bad bytes on a disk, until all that counts there was read and found whole.
+type rot struct {
+	file  string
+	at    int64 // moment
+	found bool
+	small bool // nothing is lost by it
+}
+
+// isHit tells whether entries of a disk may be damaged. Called with world.mu held.
+func (m *machine) isHit() bool {
+	return slices.ContainsFunc(m.rots, func(r rot) bool { return !r.small })
+}
+
+// place is where rot may come: a file's bytes that were synced, and are known to be.
+type place struct {
+	file          string
+	offset, bytes int64
+	segment       *format.ManifestSegment // nil: a blob
+	synced        int64                   // of the segment
+}
+
+// rotOne lets bytes of one disk rot. With those of the others, nothing is lost by it.
+func (w *world) rotOne(o *operator, r *rand.Rand) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m := w.one(r)
+	if !w.mayLose(o, m) {
+		return false
+	}
+	if !w.rotDisk(m, r, newest(r)) {
+		return false
+	}
+	if r.IntN(2) == 0 { // found when it is loaded
+		m.cutPower(survival(r))
+		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
+	}
+	return true
+}
+
+const anyFrame = 1 << 30
+
+// newest is among how many of the last frames: what is old is often superseded, and the last ones may not be committed.
+func newest(r *rand.Rand) int { return []int{1, 4, 20, anyFrame}[r.IntN(4)] }
+
+// rotDisk damages one of the newest frames that were synced, or a blob of a machine.
+func (w *world) rotDisk(m *machine, r *rand.Rand, newest int) bool {
+	w.mu.Lock()
+	disk, raftID := m.disk, m.raftID
+	w.mu.Unlock()
+	file, found, err := format.ReadReplicaFile(disk, groupDir)
+	if err != nil || !found || file.Joining || file.RaftID != raftID {
+		return false
+	}
+	// What was not synced does not count: without the record that says how far the log was synced, damage is a torn
+	// write.
+	segments, blobs, ok := places(disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
+	if !ok || len(segments) == 0 {
+		return false
+	}
+	all := segments[max(0, len(segments)-newest):]
+	if newest == anyFrame && len(blobs) > 0 && r.IntN(4) > 0 {
+		all = blobs
+	}
+	p := all[r.IntN(len(all))]
+	kind, where := "bits flipped", "rot in a segment"
+	change := func(b []byte) { b[r.IntN(len(b))] ^= 1 << r.IntN(8) }
+	from, to := p.offset, p.offset+p.bytes
+	if r.IntN(3) == 0 {
+		const sector = 512
+		kind, change = "sector zeroed", func(b []byte) { clear(b) }
+		at := (from + r.Int64N(p.bytes)) / sector * sector
+		from, to = max(at, format.SegmentHeaderBytes), at+sector
+		if p.segment == nil {
+			from, to = max(at, p.offset), min(at+sector, p.offset+p.bytes)
+		} else {
+			to = min(to, p.synced)
+		}
+	}
+	was := []byte(nil)
+	w.mu.Lock()
+	if m.disk != disk || to <= from || !disk.Rot(path.Join(groupDir, p.file), from, to-from, func(b []byte) {
+		was = bytes.Clone(b)
+		change(b)
+	}) {
+		w.mu.Unlock()
+		return false
+	}
+	m.rots, m.rotted = append(m.rots, rot{file: p.file, at: moments.Add(1)}), true
+	w.mu.Unlock()
+	if p.segment != nil && isWhole(disk, p, from, to) { // a flag that no checksum covers, or padding
+		disk.Rot(path.Join(groupDir, p.file), from, to-from, func(b []byte) { copy(b, was) })
+		return false
+	}
+	if p.segment == nil {
+		where = "rot in a blob"
+	}
+	w.trace("%v: %s of %s from %d to %d", m, kind, p.file, from, to)
+	w.fire(kind)
+	w.fire(where)
+	return true
+}
+
+// places lists the frames that count as synced, and the blobs that entries refer to.
+func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
+	manifest, err := format.ReadManifest(disk, groupDir)
+	if err != nil {
+		return nil, nil, false
+	}
+	mark, found, _, err := format.ReadMark(disk, groupDir)
+	if err != nil {
+		return nil, nil, false
+	}
+	for i := range manifest.Segments {
+		s := &manifest.Segments[i]
+		first, synced := len(segments), s.Bytes
+		if found && mark.Segment == s.ID {
+			synced = max(synced, mark.Offset)
+		}
+		walk := walkFile(disk, s, func(step *segio.FrameStep) {
+			e := &step.Entry
+			if e.Kind == format.KindState {
+				if state, err := format.DecodeStateRecord(e.Data); err == nil && !s.Sealed() {
+					synced = max(synced, state.SyncedOffset)
+				}
+			}
+			segments = append(segments, place{file: format.SegmentName(s.Number), offset: step.Offset, bytes: step.Bytes, segment: s})
+			if e.Kind != format.KindPut || e.Codec != format.CodecBlob {
+				return
+			}
+			if ref, err := format.DecodeBlobRef(e.Data); err == nil && ref.Size > 0 {
+				blobs = append(blobs, place{file: format.BlobName(ref.ID), bytes: format.BlobFileBytes(ref.Size)})
+			}
+		})
+		if !walk {
+			return nil, nil, false
+		}
+		segments = append(segments[:first], slices.DeleteFunc(segments[first:], func(p place) bool { return p.offset+p.bytes > synced })...)
+		for k := first; k < len(segments); k++ {
+			segments[k].synced = synced
+		}
+	}
+	return segments, blobs, true
+}
+
+// walkFile goes through the whole frames of a segment.
+func walkFile(disk *vfstest.Mem, s *format.ManifestSegment, do func(*segio.FrameStep)) bool {
+	f, err := disk.Open(path.Join(groupDir, format.SegmentName(s.Number)))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	end := s.Bytes
+	if end == 0 {
+		if end, err = f.Size(); err != nil {
+			return false
+		}
+	}
+	frames := segio.NewFrameReader(f, s.ID, format.SegmentHeaderBytes, max(end, format.SegmentHeaderBytes))
+	for frames.Next() {
+		if step := frames.Step(); step.Status == segio.FrameWhole {
+			do(step)
+		}
+	}
+	return frames.Err() == nil
+}
+
+// isWhole tells whether no frame was hit.
+func isWhole(disk *vfstest.Mem, p place, from, to int64) bool {
+	covered := int64(0)
+	walkFile(disk, p.segment, func(step *segio.FrameStep) {
+		covered += max(0, min(to, step.Offset+step.Bytes)-max(from, step.Offset))
+	})
+	return covered == to-from
+}
+
+// rotsOf tells whether a machine's disk may be damaged: then damage may be told, wrong bytes may not.
+func (w *world) rotsOf(m *machine) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return m.rotted
+}
+
+// isRotten tells whether bytes of a machine's disk are still bad.
+func (w *world) isRotten(m *machine) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(m.rots) > 0
+}
+
+// noteFound counts what came to light; false: nothing is known to be bad there. Without a file: any segment or blob.
+func (w *world) noteFound(m *machine, how string, file string) (known bool) {
+	w.mu.Lock()
+	counted := false
+	for i := range m.rots {
+		if r := &m.rots[i]; r.file == file || file == "" && !r.small {
+			counted, known = counted || !r.found && !r.small, true
+			r.found = true
+		}
+	}
+	w.mu.Unlock()
+	if counted {
+		w.fire("rot found " + how)
+	}
+	return known
+}
+
+// scrub reads everything of a replica, and gives whether nothing was found.
+func (w *world) scrub(p *process) bool {
+	begun := moments.Add(1)
+	report, err := p.log.Verify(w.ctx, 0)
+	if err != nil {
+		return false
+	}
+	whole := true
+	for _, d := range report.Damages {
+		kind := smallKind(d.File)
+		small := kind != ""
+		known := w.noteFound(p.machine, "by scrub", d.File)
+		if kind == "hint" && !known {
+			continue // it may be on its way
+		}
+		whole = false
+		if small && known {
+			w.fire("rot in a " + smallKind(d.File) + " found by scrub")
+			continue // it is written anew
+		}
+		if (small || !w.rotsOf(p.machine)) && !p.disk.Crashed() {
+			w.violate(oracleDisk, "%v: scrub: %v, and its disk is good", p.machine, d)
+		}
+	}
+	if !whole || p.log.Damaged() {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.machine.process == p {
+		p.machine.rots = slices.DeleteFunc(p.machine.rots, func(r rot) bool { return r.at < begun })
+	}
+	return true
+}
+
+// scrubs reads everything now and then.
+func (w *world) scrubs() {
+	r := rand.New(rand.NewPCG(w.seed, 7))
+	for w.sleep(between(r, w.cfg.scrub/10, w.cfg.scrub)) {
+		for _, p := range w.processes() {
+			if w.isRotten(p.machine) || r.IntN(20) == 0 {
+				w.scrub(p)
+			}
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"time"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// smallKind tells which of the small files of a group it is: those that are kept twice, or can be made anew. Empty:
+// none.
+func smallKind(file string) string {
+	_, isHint := format.ParseHintName(file)
+	switch {
+	case isHint || file == format.ActiveHintName:
+		return "hint"
+	case slices.Contains([]string{format.ManifestName, format.MarkName, format.ReplicaName}, file):
+		return file
+	}
+	return ""
+}
+
+var smallKinds = []string{"hint", format.ManifestName, format.MarkName, format.ReplicaName}
+
+// rotSmall lets bytes rot in a small file, of which only one place is bad at a time. By that alone nothing is damaged:
+// the replica is loaded and leads as if nothing were, and in the end the file is whole.
+func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
+	m := w.one(r)
+	w.mu.Lock()
+	disk, raftID := m.disk, m.raftID
+	w.mu.Unlock()
+	if file, found, err := format.ReadReplicaFile(disk, groupDir); err != nil || !found || file.Joining || file.RaftID != raftID {
+		return false
+	}
+	names, err := disk.List(groupDir)
+	if err != nil {
+		return false
+	}
+	kind := smallKinds[r.IntN(len(smallKinds))]
+	names = slices.DeleteFunc(names, func(name string) bool { return smallKind(name) != kind })
+	if len(names) == 0 {
+		return false
+	}
+	name := names[r.IntN(len(names))]
+	info, err := disk.Stat(path.Join(groupDir, name))
+	if err != nil || info.Size() == 0 {
+		return false
+	}
+	from, length := r.Int64N(info.Size()), int64(1)
+	change := func(b []byte) { b[0] ^= 1 << r.IntN(8) }
+	if r.IntN(2) == 0 {
+		const sector = 512
+		from = from / sector * sector
+		length, change = min(sector, info.Size()-from), func(b []byte) { clear(b) }
+	}
+	changed := false
+	w.mu.Lock()
+	// Who lost an end that was synced, and the mark that says so, cannot tell: that is one rot too many.
+	hit := kind == format.MarkName && m.isHit() || slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
+	if m.disk == disk && !hit {
+		disk.Rot(path.Join(groupDir, name), from, length, func(b []byte) {
+			was := bytes.Clone(b)
+			change(b)
+			changed = !bytes.Equal(was, b)
+		})
+	}
+	if changed {
+		m.rots = append(m.rots, rot{file: name, at: moments.Add(1), small: true})
+	}
+	w.mu.Unlock()
+	if !changed {
+		return false
+	}
+	w.trace("%v: %s is bad from %d to %d", m, name, from, from+length)
+	w.fire("rot in a " + kind)
+	if r.IntN(2) == 0 { // it is loaded so
+		m.cutPower(survival(r))
+		w.startLater(m, between(r, 10*time.Millisecond, time.Second))
+	}
+	return true
+}
+
+// rotBoth lets both copies of the manifest, or both slots of the mark, go bad behind a power cut. Without a manifest
+// nobody can tell what the replica voted for: it comes back as another one. Without a mark nothing is damaged.
+func (w *world) rotBoth(o *operator, r *rand.Rand) bool {
+	return w.cfg.copies > 1 && w.cutOne(o, r, func(m *machine) bool {
+		file, found, err := format.ReadReplicaFile(m.disk, groupDir)
+		if err != nil || !found || file.Joining || file.RaftID != m.raftID {
+			return false
+		}
+		name, isMark := format.ManifestName, r.IntN(2) == 0
+		if isMark {
+			name = format.MarkName
+		}
+		hit := slices.ContainsFunc(m.rots, func(r rot) bool { return r.file == name })
+		info, err := m.disk.Stat(path.Join(groupDir, name))
+		if err != nil || info.Size() == 0 || hit || isMark && m.isHit() {
+			return false
+		}
+		const every = 8
+		if !m.disk.Rot(path.Join(groupDir, name), 0, info.Size(), func(b []byte) {
+			for i := r.IntN(every); i < len(b); i += every {
+				b[i] ^= 1 << r.IntN(8)
+			}
+		}) {
+			return false
+		}
+		m.rots = append(m.rots, rot{file: name, at: moments.Add(1), small: isMark})
+		m.rotted = m.rotted || !isMark
+		w.fired["both copies bad: "+name]++
+		return true
+	})
+}
+
+// isWithoutManifest tells whether both copies of the manifest of a disk are bad. Then nothing there is loaded, and the
+// replica is given up.
+func (m *machine) isWithoutManifest(disk *vfstest.Mem, file format.ReplicaFile) bool {
+	w := m.world
+	if _, err := format.ReadManifest(disk, groupDir); !errors.Is(err, format.ErrCorrupt) {
+		return false
+	}
+	log, _, err := group.Load(context.Background(), m.options(disk), nil)
+	switch {
+	case err == nil:
+		_ = log.Close(false)
+		w.violate(oracleDisk, "%v: a group without a manifest is loaded", m)
+	case disk.Crashed():
+	case !w.rotsOf(m):
+		w.violate(oracleDisk, "%v: no manifest, and its disk is good: %v", m, err)
+	default:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if m.disk == disk && m.process == nil {
+			m.kill()
+			m.empty()
+			m.raftID = 0
+			w.lost[file.RaftID] = true
+			w.fired["replica without a manifest given up"]++
+		}
+	}
+	return true
+}

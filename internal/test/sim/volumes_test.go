@@ -1,0 +1,172 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+	"sheaf.dev/sheaf/internal/volume"
+)
+
+// mayLose tells whether the disk of a machine may go without the loss of what a quorum of the others does not hold: no
+// other incarnation that has a vote is lost. Called with o.mu held, under which the operator changes members.
+func (w *world) mayLose(o *operator, m *machine) bool {
+	if o.changing {
+		return false
+	}
+	leader := w.leader()
+	if leader == nil {
+		return false
+	}
+	members := leader.replica.Members()
+	if members.Changing || len(members.Conf.GetVoters()) < 3 || len(members.Conf.GetVoters()) < w.cfg.copies {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range members.Conf.GetVoters() {
+		if w.lost[id] {
+			return false
+		}
+		if other := w.at[id]; other != nil && other != m && other.isHit() {
+			return false
+		}
+	}
+	// The leader may be one of the past: only the newest membership that anybody applied counts.
+	return members.ConfIndex == w.ledger.newestConf() && m.raftID != 0
+}
+
+func (w *world) loseVolume(o *operator, r *rand.Rand) bool {
+	m := w.one(r)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !w.mayLose(o, m) {
+		return false
+	}
+	w.replaceVolume(m, vfstest.NewMem(), r)
+	return true
+}
+
+// replaceVolume gives a machine another disk. What was on it is gone for good, and with it the incarnation.
+func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
+	w.mu.Lock()
+	end := m.kill()
+	m.insert(disk)
+	m.backup, m.cloned = nil, false
+	old, volume := m.raftID, m.volume
+	sound := w.cfg.mutation != mutateReuse
+	if sound {
+		m.beginAnew()
+		m.raftID = 0
+	}
+	w.lost[old] = sound
+	w.mu.Unlock()
+	w.wait.Go(end)
+	if w.cfg.mutation == mutateReuse {
+		_ = group.Create(m.options(disk), w.ledger.firstConf)
+		_ = format.WriteReplicaFile(disk, groupDir, m.replicaFile(old, volume, false))
+	}
+	w.startLater(m, between(r, 10*time.Millisecond, time.Second))
+}
+
+// beginAnew gives a machine whose disk was just changed a volume of its own, whatever the disk is. Called with world.mu
+// held.
+func (m *machine) beginAnew() {
+	m.volume = uuid.UUID{3, byte(m.number), byte(m.epoch), byte(m.epoch >> 8)}
+}
+
+func (w *world) backUp(_ *operator, r *rand.Rand) bool {
+	m := w.one(r)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(m.rots) > 0 || m.disk.Crashed() {
+		return false
+	}
+	if sb, _, err := volume.VerifySuperblock(m.disk, superDir); err != nil || sb.Shard != m.shardName() {
+		return false // there is nothing to put back
+	}
+	if m.process == nil {
+		w.fired["volume backed up while its machine was down"]++
+	}
+	m.backUpNow()
+	return true
+}
+
+// swapVolumes puts the disk of a member into a machine that has none of the group, and the other way round. Neither is
+// what the machine's shard is known to hold: nothing of them runs, but where a disk comes home.
+func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
+	m, other := w.one(r), w.one(r)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if m == other || !w.mayLose(o, m) || !w.isMember(m) || w.isMember(other) {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(m.rots)+len(other.rots) > 0 {
+		return false // nobody would know any more where they are
+	}
+	ends := []func(){m.kill(), other.kill()}
+	disk := m.disk.CrashClone(survival(r))
+	m.insert(other.disk.CrashClone(survival(r)))
+	other.insert(disk)
+	m.cloned, other.cloned = other.cloned, m.cloned
+	for i, machine := range []*machine{m, other} {
+		if machine.raftID != 0 {
+			w.lost[machine.raftID] = true
+		}
+		machine.raftID, machine.backup = 0, nil
+		if machine.cloned {
+			machine.beginAnew() // it may be an older state of its own disk: the shard sees that by the generation
+		}
+		w.wait.Go(ends[i])
+		w.startLater(machine, between(r, 10*time.Millisecond, time.Second))
+	}
+	return true
+}
+
+// isMember tells whether the incarnation of a machine is one of the group, as the leader knows it.
+func (w *world) isMember(m *machine) bool {
+	leader := w.leader()
+	if leader == nil {
+		return false
+	}
+	conf := leader.replica.Members().Conf
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(), conf.GetLearnersNext()), m.raftID)
+}
+
+// copyVolume puts an older copy of a member's disk into a machine that has none of the group, when it matters most: the
+// member itself is down, and the leader cut off. The copy has the member's Raft id, and not what it acknowledged since.
+func (w *world) copyVolume(o *operator, r *rand.Rand) bool {
+	var to *machine
+	for _, i := range r.Perm(len(w.machines)) {
+		if !w.isMember(w.machines[i]) {
+			to = w.machines[i]
+		}
+	}
+	return to != nil && w.atWorst(o, r, func(m *machine) bool {
+		w.mu.Lock()
+		copied := m.backup
+		w.mu.Unlock()
+		if copied == nil || w.isMember(to) {
+			return false
+		}
+		w.mu.Lock()
+		end := to.kill()
+		to.insert(copied.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}))
+		to.raftID, to.backup, to.cloned = 0, nil, true
+		w.mu.Unlock()
+		w.wait.Go(end)
+		w.startLater(to, time.Millisecond)
+		m.cutPower(survival(r))
+		w.startLater(m, between(r, 3*time.Second, 5*time.Second))
+		return true
+	})
+}

@@ -1,0 +1,265 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/replica/rules"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// config says what may happen in a run.
+type config struct {
+	machines int // on which copies may be
+	copies   int // that the group is to have
+	clients  int
+	keys     int64
+	length   time.Duration // of the time with faults
+	pause    time.Duration // between two calls of a client, at most
+	scrub    time.Duration // between two times that everything is read, at most
+	faults   map[string]int
+	unsafe   rules.Off
+	mutation mutation
+	quiet    bool
+	resident bool    // each second machine has its segments in memory
+	journal  int64   // bytes of a file of the journal; 0: there is none
+	lossOdds float64 // of a message while the network is bad
+	lateOdds float64 // of one that comes long after those behind it
+	lateMax  time.Duration
+}
+
+// mutation is a rule switched off outside of the replica.
+type mutation uint8
+
+// The mutations.
+const (
+	mutateNothing    mutation = iota
+	mutateReuse               // an emptied volume goes on under its old Raft id
+	mutateRollBack            // an old state of a volume goes on under its Raft id
+	mutateSteps               // volumes are told apart by their generations alone, not by steps
+	mutateBlobs               // followers take entries without the blobs that they refer to
+	mutateTail                // damage below the synced mark is taken for a torn write
+	mutateMend                // damage is repaired from anybody, also from one that has not applied so much
+	mutateCopy                // a copy of a volume goes on under its Raft id
+	mutateJournal             // what the journal holds is not written to the segments after a power cut
+	mutateRead                // what cannot be read at the end of the log is taken for a torn write
+	mutateDoubt               // what a record of the journal held that cannot be read is forgotten
+	mutateTombstones          // compaction drops what may be asked for again: deletes, and the request ids of what was overwritten
+	mutateRoom                // the journal's room is used again before the segments are synced
+)
+
+// world is a run. Everything happens in one bubble of testing/synctest.
+type world struct {
+	cfg    config
+	seed   uint64
+	ledger *ledger
+	ctx    context.Context // ends with a violation, or the run
+	cancel context.CancelFunc
+	wait   sync.WaitGroup // of all goroutines
+
+	calling   atomic.Int32 // clients that are not done
+	contrasts uint64       // so far. Of the nemesis
+	begun     time.Time
+	tracing   bool
+	events    struct {
+		sync.Mutex
+		list []string
+	}
+
+	mu         sync.Mutex // guards all below
+	random     *rand.Rand // of the network
+	machines   []*machine
+	at         map[uint64]*machine                // Raft id -> where it is, or was
+	lost       map[uint64]bool                    // incarnations whose disk is gone
+	leads      map[uint64]uint64                  // term -> who has led in it
+	cut        map[[2]int]bool                    // from, to: nothing goes through
+	bad        bool                               // the network loses, repeats and delays
+	trap       trap                               // nil: none
+	calm       bool                               // clients read, and write nothing new
+	stopping   bool                               // no new call, no new fault
+	volumes    map[uuid.UUID]placement.VolumeSeen // in etcd
+	etcdSilent time.Time                          // until then
+	fired      map[string]int
+	violations []violation
+	history    []operation
+	members    map[uint64]bool // at the end
+}
+
+// result is what is left of a run.
+type result struct {
+	violations []violation
+	fired      map[string]int
+	history    []operation
+	calls      int
+	events     []string // where SHEAF_SIM_TRACE is set
+}
+
+const (
+	volumeDir = "/v"
+	groupDir  = "/v/g"
+)
+
+var identity = format.Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "g"}
+
+// run lives through one seed.
+func run(t *testing.T, seed uint64, cfg config) *result {
+	out := new(result)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(seed, cfg)
+		w.live()
+		if len(w.violations) > 0 {
+			out.events = w.events.list
+		}
+		out.violations, out.fired, out.history, out.calls = w.violations, w.fired, w.history, len(w.history)
+	})
+	if len(out.violations) == 0 {
+		out.violations = append(out.violations, judge(out.history)...)
+	}
+	return out
+}
+
+func newWorld(seed uint64, cfg config) *world {
+	w := &world{
+		cfg: cfg, seed: seed, random: rand.New(rand.NewPCG(seed, 1)),
+		at: map[uint64]*machine{}, lost: map[uint64]bool{}, leads: map[uint64]uint64{}, cut: map[[2]int]bool{}, fired: map[string]int{},
+		volumes: map[uuid.UUID]placement.VolumeSeen{},
+	}
+	w.begun, w.tracing = time.Now(), os.Getenv("SHEAF_SIM_TRACE") != ""
+	w.ledger = newLedger(w)
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	for i := range cfg.machines {
+		w.machines = append(w.machines, &machine{world: w, number: i, disk: vfstest.NewMem(), volume: uuid.UUID{3, byte(i)}, busy: map[*vfstest.Mem]bool{}})
+	}
+	return w
+}
+
+// live is the run: begin, faults, healing, and what must be true then.
+func (w *world) live() {
+	defer w.wait.Wait()
+	defer w.cancel()
+	w.create()
+	w.fire("a run with " + map[int]string{1: "one copy", 3: "three", 5: "five"}[w.cfg.copies])
+	for i := range w.cfg.clients {
+		w.calling.Add(1)
+		w.wait.Go(func() {
+			defer w.calling.Add(-1)
+			w.client(i)
+		})
+	}
+	w.wait.Go(w.churn)
+	w.wait.Go(w.reuse)
+	w.wait.Go(w.watchShards)
+	w.wait.Go(w.mends)
+	w.wait.Go(w.scrubs)
+	w.wait.Go(w.restarts)
+	w.wait.Go(w.steps)
+	operator := newOperator(w)
+	w.wait.Go(operator.work)
+	w.nemesis(operator)
+	w.heal()
+	if w.ctx.Err() == nil {
+		w.converge()
+	}
+	w.mu.Lock()
+	w.stopping = true
+	w.mu.Unlock()
+	w.cancel()
+	for _, m := range w.machines {
+		m.halt()
+	}
+	w.wait.Wait()
+	if len(w.violations) == 0 {
+		w.verifyDisks()
+	}
+}
+
+// violate notes that something is not as it must be, and ends the run.
+func (w *world) violate(o oracle, format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.found(o, fmt.Sprintf(format, args...))
+}
+
+// found is violate with mu held.
+func (w *world) found(o oracle, what string) {
+	if len(w.violations) < 10 {
+		w.violations = append(w.violations, violation{o, what})
+	}
+	w.cancel()
+}
+
+// fire counts a fault.
+func (w *world) fire(fault string) {
+	w.trace("%s", fault)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fired[fault]++
+}
+
+// trace notes what happens, where SHEAF_SIM_TRACE is set, for whoever looks for the cause of a violation.
+func (w *world) trace(format string, args ...any) {
+	if !w.tracing {
+		return
+	}
+	w.events.Lock()
+	defer w.events.Unlock()
+	w.events.list = append(w.events.list, fmt.Sprintf("%10v ", time.Since(w.begun))+fmt.Sprintf(format, args...))
+}
+
+// sleep is interrupted by the end of the run: false.
+func (w *world) sleep(d time.Duration) bool {
+	select {
+	case <-w.ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func between(r *rand.Rand, low, high time.Duration) time.Duration {
+	return low + time.Duration(r.Int64N(int64(high-low)))
+}
+
+// processes gives the running ones, in a fixed order.
+func (w *world) processes() (all []*process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.machines {
+		if m.process != nil {
+			all = append(all, m.process)
+		}
+	}
+	return all
+}
+
+// leader gives one that leads and serves; with several that say so, that of the highest term. Nil: nobody.
+func (w *world) leader() (leader *process) {
+	term := uint64(0)
+	for _, p := range w.processes() {
+		if s := p.replica.Status(); s.Leader && s.Term > term {
+			leader, term = p, s.Term
+		}
+	}
+	return leader
+}
+
+// tellRestart tells the others that a process began anew.
+func (w *world) tellRestart(raftID uint64) {
+	for _, p := range w.processes() {
+		if p.raftID != raftID {
+			w.tell(p, raftID, false)
+			w.tell(p, raftID, true)
+		}
+	}
+}

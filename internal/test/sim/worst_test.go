@@ -1,0 +1,103 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// worstMoment takes a volume when it matters most: one voter is left behind, so that the others alone hold what is
+// acknowledged; then the disk of one of them is emptied or rolled back, and the other one, which leads, is cut off.
+// What the two that are left may not do is elect the one that was left behind.
+func (w *world) worstMoment(o *operator, r *rand.Rand) bool {
+	return w.atWorst(o, r, func(lost *machine) bool {
+		w.mu.Lock()
+		old := lost.backup != nil && lost.since.isOld()
+		w.mu.Unlock()
+		if old {
+			w.putBack(lost, r)
+			return true
+		}
+		w.replaceVolume(lost, vfstest.NewMem(), r)
+		return true
+	})
+}
+
+// worstRot lets the last synced bytes of the log rot at such a moment. They are found at once: the machine restarts, or
+// reads everything.
+func (w *world) worstRot(o *operator, r *rand.Rand) bool {
+	return w.atWorst(o, r, func(lost *machine) bool {
+		if !w.rotDisk(lost, r, 1+r.IntN(3)/2*3) {
+			return false
+		}
+		w.mu.Lock()
+		p := lost.process
+		w.mu.Unlock()
+		if p != nil && r.IntN(3) == 0 {
+			w.wait.Go(func() { w.scrub(p) })
+			return true
+		}
+		lost.cutPower(survival(r))
+		w.startLater(lost, between(r, 10*time.Millisecond, 300*time.Millisecond))
+		return true
+	})
+}
+
+func (w *world) atWorst(o *operator, r *rand.Rand, lose func(*machine) bool) bool {
+	leader := w.leader()
+	if leader == nil || w.cfg.copies != 3 {
+		return false
+	}
+	var others []*machine
+	w.mu.Lock()
+	for _, id := range leader.replica.Members().Conf.GetVoters() {
+		if m := w.at[id]; m != nil && m != leader.machine && m.process != nil {
+			others = append(others, m)
+		}
+	}
+	w.mu.Unlock()
+	if len(others) != 2 {
+		return false
+	}
+	i := r.IntN(2)
+	behind, lost := others[i], others[1-i]
+	w.mu.Lock()
+	longer := time.Duration(0)
+	if r.IntN(2) == 0 && len(lost.rots) == 0 {
+		lost.backUpNow()
+		longer = stepBound + 2*stepLook // then it is old
+	}
+	w.mu.Unlock()
+	w.only(func(a, b int) bool { return a != behind.number && b != behind.number })
+	if !w.sleep(longer + between(r, 200*time.Millisecond, 800*time.Millisecond)) {
+		return false
+	}
+	return w.loseAlone(o, lost, leader.machine, lose) && w.sleep(between(r, time.Second, 4*time.Second))
+}
+
+// loseAlone takes what a machine has and cuts the leader off at the same moment. Nobody may sleep with a lock held: the
+// time of the bubble would stand still.
+func (w *world) loseAlone(o *operator, lost, leader *machine, lose func(*machine) bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !w.mayLose(o, lost) || !lose(lost) {
+		return false
+	}
+	w.only(func(a, b int) bool { return a != leader.number && b != leader.number })
+	return true
+}
+
+// only lets nothing through but where it is allowed.
+func (w *world) only(open func(from, to int) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.cut)
+	for a := range w.machines {
+		for b := range w.machines {
+			if a != b && !open(a, b) {
+				w.cut[[2]int{a, b}] = true
+			}
+		}
+	}
+}

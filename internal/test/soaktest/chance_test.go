@@ -1,0 +1,60 @@
+package soaktest
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// byChance is what draws another case in each run.
+var byChance = regexp.MustCompile(`\brapid\.(Check|MakeCheck)\(|\brand\.(N|Int|IntN|Int32N|Int64|Int64N|Uint32|Uint32N|Uint64|Uint64N|Float64|Perm|Shuffle)\(|` +
+	`NewPCG\([^)]*time\.Now|\bquick\.Check\(`)
+
+// mayBeByChance are files that draw what no test decides by.
+var mayBeByChance = []string{
+	"controllers/shardpool_process_test.go",   // addresses of the loopback network
+	"internal/test/scaletest/cluster_test.go", // so
+	"internal/replica/bench_test.go",          // the data of a benchmark
+	"internal/test/soaktest/chance_test.go",
+	"internal/test/soaktest/soaktest_test.go",
+}
+
+// TestNoTestDrawsItsCasesByChance: properties are checked by Check, and a source of random numbers has a seed that is
+// fixed, or that Seed gives.
+func TestNoTestDrawsItsCasesByChance(t *testing.T) {
+	const root = "../../.."
+	looked := 0
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		in := strings.TrimPrefix(filepath.ToSlash(name), root+"/")
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && d.Name() != root[:2] || slices.Contains([]string{"bin", "bench/peers", "hack"}, in)) {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(name, "_test.go") || slices.Contains(mayBeByChance, in) {
+			return nil
+		}
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		looked++
+		for n, line := range strings.Split(string(content), "\n") {
+			if found := byChance.FindString(line); found != "" {
+				t.Errorf("%s:%d: %s draws other cases in each run: take soaktest.Check, or a source seeded by soaktest.Seed", in, n+1, found)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if looked < 100 {
+		t.Errorf("only %d files were looked at", looked)
+	}
+}

@@ -1,0 +1,200 @@
+// Package storetest runs a whole store in the virtual time of testing/synctest: etcd, shards, planner and gateway of
+// one test, with their network and disks in memory. client/sheaftest is the same on sockets and folders, for the tests
+// of other programs.
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		store := storetest.Start(t)
+//		c := store.Client(t, client.Config{})
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/memetcdtest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// timeout bounds the start and the stop of a store, in virtual time.
+const timeout = 2 * time.Minute
+
+// reserveBytes is the room that a shard keeps free on a disk in memory.
+const reserveBytes = 16 << 20
+
+// Config of a store. A zero field takes its default.
+type Config struct {
+	Groups int  // of Hash routing; 4
+	Named  bool // routing instead: the caller names groups, which are made by the first write
+	Shards int  // 1
+}
+
+// Server is a running store.
+type Server struct {
+	Network *bubbletest.Net
+	Etcd    *memetcdtest.Server
+	Store   *placement.Store
+
+	shards  []*shard.Shard
+	disks   []*vfstest.Mem
+	gateway *gateway.Gateway
+}
+
+// Start runs a store with one shard and Hash routing as long as the test runs.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	return StartWith(t, Config{})
+}
+
+// StartWith runs a store as long as the test runs. It returns when every group of Hash routing can be read and written.
+func StartWith(t testing.TB, cfg Config) *Server {
+	t.Helper()
+	if cfg.Groups == 0 {
+		cfg.Groups = 4
+	}
+	meta := placement.Meta{
+		StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: cfg.Groups}, Copies: 1,
+		CreatedUTC: time.Now().UTC().Format(time.RFC3339),
+	}
+	if cfg.Named {
+		meta.Routing = placement.Routing{Mode: placement.Named}
+	}
+	s := &Server{Network: bubbletest.NewNet()}
+	if err := s.start(t, meta, max(cfg.Shards, 1)); err != nil {
+		t.Fatalf("start a store in memory: %v", err)
+	}
+	return s
+}
+
+// start has what it starts end with the test, in reverse: the gateway before the shards, and these before etcd.
+func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error) {
+	t.Helper()
+	// Last of all: a shard that has ended gives its lease of the wakes back in the background, for a bounded time.
+	t.Cleanup(func() { time.Sleep(timeout) })
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	s.Etcd = memetcdtest.On(t, s.Network, "etcd:2379")
+	if s.Store, err = placement.NewStore(s.Etcd.Client(t), "test"); err != nil {
+		return err
+	}
+	if _, err := s.Store.InitMeta(ctx, meta); err != nil {
+		return err
+	}
+	s.plan(t, meta)
+	t.Cleanup(func() {
+		for _, started := range s.shards {
+			ended(t, 5*time.Second, started.Stop)
+		}
+	})
+	for n := range shards {
+		s.shards, s.disks = append(s.shards, nil), append(s.disks, vfstest.NewMem())
+		if err := s.startShard(ctx, n); err != nil {
+			return err
+		}
+	}
+	s.gateway, err = gateway.Start(ctx, gateway.Config{
+		Listen: "gateway:0", Store: s.Store, Listener: s.Network.Listen, Dial: s.Network.Dial,
+	})
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func() { ended(t, time.Second, s.gateway.Stop) }) // clients that keep their streams are cut
+	return s.ready(ctx, meta)
+}
+
+// ended stops a part of the store; what has not ended in time is cut.
+func ended(t testing.TB, in time.Duration, stop func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), in)
+	defer cancel()
+	if err := stop(ctx); err != nil {
+		t.Errorf("stop the store in memory: %v", err)
+	}
+}
+
+// plan runs the planner until the test ends.
+func (s *Server) plan(t testing.TB, meta placement.Meta) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var planner sync.WaitGroup
+	planner.Go(func() {
+		// The policy is right, so that this returns only when it is cancelled.
+		_ = placement.RunPlanner(ctx, s.Store, meta.Policy(), slog.New(slog.DiscardHandler))
+	})
+	t.Cleanup(func() {
+		cancel()
+		planner.Wait()
+	})
+}
+
+func (s *Server) startShard(ctx context.Context, n int) (err error) {
+	s.shards[n], err = shard.Start(ctx, shard.Config{
+		Name: fmt.Sprintf("shard-%d", n), Dir: s.Folder(n), FS: s.disks[n], ReserveBytes: reserveBytes, Placement: s.Store,
+		Listen: fmt.Sprintf("shard-%d:0", n), Listener: s.Network.Listen, Dial: s.Network.Dial, ReportInterval: 100 * time.Millisecond,
+	})
+	return err
+}
+
+// ready waits until the gateway knows an owner of every group.
+func (s *Server) ready(ctx context.Context, meta placement.Meta) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	owned := 0
+	for view := range s.Store.Watch(ctx) {
+		owned = 0
+		for _, g := range view.Groups {
+			if len(g.Members) > 0 {
+				owned++
+			}
+		}
+		if owned >= meta.Routing.Groups && owned == len(view.Groups) {
+			return s.gateway.Ready(ctx)
+		}
+	}
+	return fmt.Errorf("%d of %d groups have an owner after %v", owned, meta.Routing.Groups, timeout)
+}
+
+// Addr is the address of the gateway on Network.
+func (s *Server) Addr() string { return s.gateway.Addr() }
+
+// ShardAddr is the address of shard n on Network.
+func (s *Server) ShardAddr(n int) string { return s.shards[n].Addr() }
+
+// Disk is that of shard n, on which Folder is its volume.
+func (s *Server) Disk(n int) *vfstest.Mem { return s.disks[n] }
+
+// Folder is the volume of shard n.
+func (s *Server) Folder(n int) string { return fmt.Sprintf("/shard-%d", n) }
+
+// Client makes a client of the gateway, closed when the test ends.
+func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
+	t.Helper()
+	cfg.Addresses, cfg.Dial = []string{s.Addr()}, s.Network.Dial
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	c, err := client.Dial(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // answers only that a connection was closed before
+	return c
+}
+
+// KillShard stops shard n at once, as the death of its process would: nothing is sealed. What was acknowledged stays.
+func (s *Server) KillShard(n int) { s.shards[n].Kill() }
+
+// RestartShard starts shard n again after KillShard, on its disk and with a new address.
+func (s *Server) RestartShard(n int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return s.startShard(ctx, n)
+}
