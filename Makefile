@@ -23,11 +23,11 @@ VULNDB_VERSION             := v0.0.0-20261105234957-e22db6528018
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-# FOCUS=name runs only the tests whose name matches; PKG=./internal/group/... only those packages.
+# FOCUS=name runs only the tests whose name matches; PKG=./internal/storage/group/... only those packages.
 FOCUS ?=
 PKG   ?=
 # The packages whose tests take longest are begun first, so that none of them runs alone at the end.
-LONGEST := ./controllers ./internal/shard ./internal/group ./internal/test/sim ./cmd/sheaf ./internal/etcd ./internal/test/powercut ./...
+LONGEST := ./controllers ./internal/shard ./internal/storage/group ./internal/test/sim ./cmd/sheaf ./internal/placement/etcd ./internal/test/powercut ./...
 # ARGS is handed on by `make run` and `make bench`.
 ARGS  ?=
 # FUZZTIME per decoder in `make fuzz`.
@@ -77,7 +77,7 @@ run: build ## Start a store, import a real tree, crash it, reload it, report (AR
 # All tests run the programs that `make build` made. A package that is given builds those that it needs itself, so that
 # nothing is linked for tests that run none.
 .PHONY: test
-test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests but those of test-api and of soaks (FOCUS=name, PKG=./internal/group/...).
+test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests but those of test-api and of soaks (FOCUS=name, PKG=./internal/storage/group/...).
 	FOCUS='$(FOCUS)' TESTFLAGS="$(TESTFLAGS)" $(if $(PKG),,SHEAF_BIN=$(CURDIR)/bin) hack/test.sh $(or $(PKG),$(LONGEST))
 	@echo 'Not among them: what needs a real API server (make test-api), and what is long or by chance (make soak).'
 
@@ -95,12 +95,12 @@ test-api-all: $(TOOLS)/gotestsum build envtest-assets ## Run on a real API serve
 
 # Left out are packages whose short tests start no goroutine or whose goroutines take turns, and walks over damage and
 # crashes, each case of which is one goroutine's. The soaks log and raft have them: RACE_SKIP='^$$'.
-RACE_NOT := /(bench|bench/.*|internal/test/(floors|scaletest|chaos|powercut|sim|vfstest)|internal/group/format)$$
+RACE_NOT := /(bench|bench/.*|internal/test/(floors|scaletest|chaos|powercut|sim|vfstest)|internal/storage/group/format)$$
 RACE_SKIP ?= AtEveryOperation$$|^TestRule[46]_|^TestTheWalksAgree|^TestInstallRefusesEveryBadByte$$|^TestRepair
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.
 	GOGC=400 CGO_ENABLED=1 $(TOOLS)/gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped -- -race -short -vet=off -timeout 40m \
-	  $(if $(CI),-count=1) $(if $(FOCUS),-run '$(FOCUS)') -skip '$(RACE_SKIP)$(if $(SKIP),|^($(SKIP))$$)' $(or $(PKG),./internal/shard ./internal/group $$(hack/race-packages.sh | grep -vE '$(RACE_NOT)'))
+	  $(if $(CI),-count=1) $(if $(FOCUS),-run '$(FOCUS)') -skip '$(RACE_SKIP)$(if $(SKIP),|^($(SKIP))$$)' $(or $(PKG),./internal/shard ./internal/storage/group $$(hack/race-packages.sh | grep -vE '$(RACE_NOT)'))
 
 # The clients in examples/, each in its language, against a store whose shards and gateway are killed, and against one
 # that answers by a script.
@@ -170,7 +170,7 @@ soak: ## Run all parts of the soak, one after another; reports are in bin/soak.
 	  [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 .PHONY: soak-log soak-raft soak-proc soak-kube soak-eco
-soak-log: $(TOOLS)/gotestsum ## Soak the log and the disks below it: every crash, bit and cut, power cuts, fuzzing (FOCUS=name, PKG=./internal/group).
+soak-log: $(TOOLS)/gotestsum ## Soak the log and the disks below it: every crash, bit and cut, power cuts, fuzzing (FOCUS=name, PKG=./internal/storage/group).
 	$(SOAK_OF) hack/soak.sh log
 soak-raft: $(TOOLS)/gotestsum ## Soak replicas, shards and placement: random seeds of the simulation and of the exploration, every rule.
 	$(SOAK_OF) hack/soak.sh raft

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"sheaf.dev/sheaf/internal/pause"
+	"sheaf.dev/sheaf/internal/base/backoff"
 )
 
 // quiet measures what groups cost that nobody uses, how long it takes to make them, and what they cost the others while
@@ -57,7 +57,7 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 // rested lets all groups come to rest, and then gives the share of a core that shards take in each round: on the
 // average of all that live, and of those that are named.
 func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string) (all, of []float64, err error) {
-	if !pause.Sleep(ctx, 2*time.Second+2*b.opts.Time) { // groups come to rest half a second after their last work
+	if !backoff.Sleep(ctx, 2*time.Second+2*b.opts.Time) { // groups come to rest half a second after their last work
 		return nil, nil, context.Cause(ctx)
 	}
 	for range b.opts.Rounds {
@@ -66,7 +66,7 @@ func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string)
 			return nil, nil, err
 		}
 		from := time.Now()
-		if !pause.Sleep(ctx, 2*b.opts.Time) {
+		if !backoff.Sleep(ctx, 2*b.opts.Time) {
 			return nil, nil, context.Cause(ctx)
 		}
 		after, err := s.processorTimes()

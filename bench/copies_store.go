@@ -19,9 +19,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // benchStore is a store whose shards are processes of their own. etcd and the gateway, which tells the client where

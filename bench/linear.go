@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/bench/layouts"
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
 // What the time per record is compared at: one store of LoadOptions.IndexRecords, and small ones (oneGroup: twice as

@@ -10,9 +10,9 @@ import (
 
 	"sheaf.dev/sheaf/bench/layouts"
 	"sheaf.dev/sheaf/bench/result"
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/segio"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // LoadOptions of Load.

@@ -3,7 +3,7 @@ package bench
 import (
 	"math"
 
-	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
 // loaders gives the reader that the groups of a dataset share.

@@ -17,7 +17,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/bench/result"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/local/dev"
 )
 
 // RPCOptions of RPC.

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/identity"
-	"sheaf.dev/sheaf/internal/peer"
+	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // link says how the servers that Sheaf is compared with are spoken to.

@@ -13,8 +13,8 @@ import (
 
 	"sheaf.dev/sheaf/bench/layouts"
 	"sheaf.dev/sheaf/bench/result"
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
 // Starts as users live them: after a kill, after a power cut with a full journal, after a stop, with small groups;

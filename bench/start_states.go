@@ -14,10 +14,10 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sys/unix"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/journal"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/journal"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // addRoom makes the active segments what a kill leaves: room that was allocated ahead, a part of it with zeros,

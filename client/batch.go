@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/atonce"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 // Limits of one message of a batch; those of the API are a little higher.
@@ -82,7 +82,7 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 			attempts: c.attempts(call{op: op, key: &items[i].Key, write: true}),
 		})
 	}
-	atonce.Times(len(large), largeAtOnce, func(n int) {
+	parallel.Times(len(large), largeAtOnce, func(n int) {
 		i := large[n]
 		outcomes[i].PutResult, outcomes[i].Err = c.putLarge(ctx, items[i].Key, items[i].Data, items[i].Options)
 	})
@@ -267,7 +267,7 @@ func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 			large = append(large, i)
 		}
 	}
-	atonce.Times(len(large), largeAtOnce, func(n int) {
+	parallel.Times(len(large), largeAtOnce, func(n int) {
 		i := large[n]
 		outcomes[i].Record, outcomes[i].Err = c.getLarge(ctx, "get "+items[i].Key.String(), items[i].Key, items[i].Options)
 	})

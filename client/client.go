@@ -31,10 +31,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/message"
-	"sheaf.dev/sheaf/internal/pulse"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/call/liveness"
+	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 // Sizes that the API sets, in bytes.
@@ -211,7 +211,7 @@ func (c *Client) closeConns() error {
 // server is one that the client is connected to.
 type server struct {
 	*grpc.ClientConn
-	pulse *pulse.Pulse
+	pulse *liveness.Pulse
 }
 
 func (s *server) close() error {
@@ -258,7 +258,7 @@ func (c *Client) conn(address string) (*server, error) {
 	if s := c.conns[address]; s != nil {
 		return s, nil
 	}
-	s := &server{pulse: pulse.New(pulse.Options{Dial: c.cfg.Dial})}
+	s := &server{pulse: liveness.New(liveness.Options{Dial: c.cfg.Dial})}
 	options := append(s.pulse.DialOptions(),
 		grpc.WithTransportCredentials(c.cfg.Credentials),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageBytes)),
@@ -300,7 +300,7 @@ type target struct {
 	epoch   uint64 // of the routing that chose it
 	gateway bool
 	place   uint32 // of the gateway
-	tenure  *pulse.Tenure
+	tenure  *liveness.Tenure
 }
 
 // target chooses where to go: with Direct first to the shard, then to a gateway, which knows newer routing or waits for

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/call/reason"
 )
 
 // Key names a record.

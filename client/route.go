@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/pulse"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/call/liveness"
+	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 // table is the routing that a gateway told. It never changes.
@@ -24,7 +24,7 @@ type table struct {
 type shardRoute struct {
 	first, last uint64
 	server      *server
-	tenure      *pulse.Tenure // of server, as the leader
+	tenure      *liveness.Tenure // of server, as the leader
 }
 
 // deposedPatience is for how long calls may still wait at a shard when another leads their group.

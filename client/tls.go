@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"sheaf.dev/sheaf/internal/rotating"
+	"sheaf.dev/sheaf/internal/security/reload"
 )
 
 // TLSFiles says by which files a caller and a store know each other; all in PEM.
@@ -21,7 +21,7 @@ type TLSFiles struct {
 // TLS gives credentials for Config.Credentials. The files are read now, and again for each connection: certificates may
 // be renewed under a running process. Servers must show a certificate for the host that is dialled.
 func TLS(files TLSFiles) (credentials.TransportCredentials, error) {
-	return rotating.Credentials(files.config)
+	return reload.Credentials(files.config)
 }
 
 func (f *TLSFiles) config() (*tls.Config, error) {

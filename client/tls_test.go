@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // tlsFiles are those of a caller, in a new folder.

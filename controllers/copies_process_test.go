@@ -22,8 +22,8 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/loopback"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 // They speak TLS, as stores do that ask for nothing else.

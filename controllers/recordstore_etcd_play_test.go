@@ -13,13 +13,13 @@ import (
 	"sheaf.dev/sheaf/controllers"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/recordgrant"
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/operator"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/test/etcdtest"
 	"sheaf.dev/sheaf/internal/test/placementtest"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 // The operator's own adapter imports controllers, so that only this package can bring both together.

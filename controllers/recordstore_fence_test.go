@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// What the policies let through is a test of internal/workload; here, that they are there, stay so, and go.
+// What the policies let through is a test of internal/kube/workload; here, that they are there, stay so, and go.
 var _ = Describe("NetworkPolicies of a store", func() {
 	var p *storePlay
 	names := func(ctx context.Context) (names []string) {

@@ -28,10 +28,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/identity"
 	"sheaf.dev/sheaf/internal/test/issuertest"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 var certificates = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "CertificateList"}

@@ -17,9 +17,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/kubetest"
 	"sheaf.dev/sheaf/internal/test/soaktest"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 var _ = Describe("A store", func() {

@@ -12,7 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/recordgrant"
-	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 var _ = Describe("The controller of tenants", func() {

@@ -26,11 +26,11 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/security/certs"
 	"sheaf.dev/sheaf/internal/test/clitest"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 // adminClient is as much of a ShardClient as these tests look at.

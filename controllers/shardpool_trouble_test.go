@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/kubetest"
 	"sheaf.dev/sheaf/internal/test/soaktest"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 // snapshot is everything that a cache would hold, as it is now.

@@ -11,7 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/security/certs"
 )
 
 // secretEvery is how often the files of adminFiles follow their Secret, as a kubelet would have them do.

@@ -19,7 +19,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/trust"
-	"sheaf.dev/sheaf/internal/authority"
+	"sheaf.dev/sheaf/internal/security/authority"
 	"sheaf.dev/sheaf/internal/test/issuertest"
 )
 

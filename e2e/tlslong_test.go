@@ -25,7 +25,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/security/certs"
 )
 
 // How often certificates change in the scenario below: E2E_LONG times all of them with the authorities, and 5 times

@@ -30,32 +30,32 @@ chaos() { # for half an hour, with all faults
 }
 
 soak_log() {
-  step "tests of the log and the disks below it" suite ./internal/group/... ./internal/journal/... ./internal/volume/... \
-    ./internal/vfs/... ./internal/index/... ./internal/test/powercut/... ./internal/test/faultdisk/...
-  step "walks under the race detector" make race RACE_SKIP='^$$' PKG=./internal/group
+  step "tests of the log and the disks below it" suite ./internal/storage/group/... ./internal/storage/journal/... ./internal/storage/volume/... \
+    ./internal/storage/vfs/... ./internal/storage/index/... ./internal/test/powercut/... ./internal/test/faultdisk/...
+  step "walks under the race detector" make race RACE_SKIP='^$$' PKG=./internal/storage/group
   step "fuzzing, 60 s each decoder" hack/fuzz.sh 60s
 }
 
 soak_raft() {
-  step "tests of replicas, shards and placement" suite ./internal/test/sim/... ./internal/replica/... ./internal/shard/... ./internal/peer/... \
-    ./internal/placement/... ./internal/move/... ./internal/routing/... ./internal/quota/... ./internal/access/...
+  step "tests of replicas, shards and placement" suite ./internal/test/sim/... ./internal/consensus/replica/... ./internal/shard/... ./internal/consensus/peer/... \
+    ./internal/placement/... ./internal/consensus/move/... ./internal/call/routing/... ./internal/shard/quota/... ./internal/security/access/...
   step "the simulation under the race detector" make race RACE_SKIP='^$$' PKG='./internal/test/sim ./internal/test/vfstest'
 }
 
 soak_proc() {
   step "make build" make build
   step "chaos" chaos
-  step "tests of processes" suite ./cmd/sheaf/... ./bench/sheaf-bench/... ./internal/gateway/... ./internal/dev/... ./internal/flood/... \
-    ./internal/cli/... ./bench/... ./client/...
+  step "tests of processes" suite ./cmd/sheaf/... ./bench/sheaf-bench/... ./internal/gateway/... ./internal/local/dev/... ./internal/security/ratelimit/... \
+    ./internal/local/cli/... ./bench/... ./client/...
   # Virtual time hides what comes of a process that stands still: here it does.
-  for package in ./internal/peer ./internal/pulse ./internal/replica ./internal/gateway ./internal/shard ./client; do
+  for package in ./internal/consensus/peer ./internal/call/liveness ./internal/consensus/replica ./internal/gateway ./internal/shard ./client; do
     step "starved: $package" hack/starve.sh "$package"
   done
 }
 
 soak_kube() {
   export SHEAF_API=all
-  step "tests of the operator" suite ./controllers/... ./api/... ./internal/workload/... ./internal/operator/...
+  step "tests of the operator" suite ./controllers/... ./api/... ./internal/kube/workload/... ./internal/operator/...
   step "make e2e" env E2E_LONG="${E2E_LONG:-10}" make e2e
   step "make scale-test" make scale-test SHARDS=1000
 }

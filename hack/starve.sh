@@ -4,7 +4,7 @@
 # fail. The seed of the moments is printed, and goes into the report of the soak.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit
-package=${1:?hack/starve.sh: name a package, such as ./internal/peer}
+package=${1:?hack/starve.sh: name a package, such as ./internal/consensus/peer}
 seed=${SHEAF_SEED:-$((SRANDOM % 32768))} # the shell draws by fifteen bits
 RANDOM=$seed
 echo "starved $package: seed $seed" | tee -a ${SHEAF_SOAK_REPORT:+"$SHEAF_SOAK_REPORT"}

@@ -13,5 +13,5 @@ trap 'git worktree remove --force "$dir/tree" 2>/dev/null || true; rm -rf "$dir"
 git worktree add --quiet --detach "$dir/tree" "$ref"
 (cd "$dir/tree" && CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(git rev-parse --short HEAD)" -o "$dir/sheaf" ./cmd/sheaf)
 echo "older: $("$dir/sheaf" --version)"
-format=$(sed -n 's/^\tFormatVersion = //p' "$dir/tree/internal/volume/superblock.go")
+format=$(sed -n 's/^\tFormatVersion = //p' "$dir/tree/internal/storage/volume/superblock.go")
 SHEAF_OLDER="$dir/sheaf" SHEAF_OLDER_SUPERBLOCK="$format" go test -count=1 -timeout 15m -run TestTwoVersions -v ./cmd/sheaf

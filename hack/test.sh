@@ -7,7 +7,7 @@
 # needed it is printed as FLAKE. They wait more than they compute, so that three of them run at once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-PROCESS='^sheaf\.dev/sheaf/(cmd/.*|bench|bench/.*|internal/(test/(chaos|powercut|faultdisk|scaletest)|etcd|dev|flood|wipe|doctor))$'
+PROCESS='^sheaf\.dev/sheaf/(cmd/.*|bench|bench/.*|internal/(test/(chaos|powercut|faultdisk|scaletest)|placement/etcd|local/dev|security/ratelimit|storage/wipe|local/doctor))$'
 [ $# -gt 0 ] || { echo "usage: hack/test.sh PACKAGE..." >&2; exit 2; }
 
 listed=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' "$@")

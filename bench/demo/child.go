@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/bench/result"
-	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/local/dev"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/local/dev"
 )
 
 // Options of Run.

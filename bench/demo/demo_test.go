@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/local/dev"
 	shardstatus "sheaf.dev/sheaf/internal/shard/status"
 	"sheaf.dev/sheaf/internal/test/loopback"
 )

@@ -18,9 +18,9 @@ import (
 
 	"sheaf.dev/sheaf/bench/layouts"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/dev"
-	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/local/dev"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // onDisk finds the segments of the store, and how many bytes its blobs have.

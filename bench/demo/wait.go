@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/local/dev"
 )
 
 // Every wait for the store ends: when what is waited for holds, when the process ends, or when nothing has moved for

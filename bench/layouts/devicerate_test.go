@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 func TestMeasureDevice(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // Names of the layouts that several tables have.

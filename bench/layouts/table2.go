@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 const hashedBytes = 1 << 10 // of a record of table 2

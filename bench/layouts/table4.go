@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 const (

@@ -1,8 +1,8 @@
 package layouts
 
 import (
-	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // typeOf the file system that holds a folder, as the kernel names it.

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // plotsDir is the folder of the pictures beside report.md.

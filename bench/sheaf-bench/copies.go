@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/bench"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 func (p *program) copies() *cobra.Command {

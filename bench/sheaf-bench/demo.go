@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/bench/demo"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // demo is what `make run` calls, by hack/run.sh.

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/bench/layouts"
-	"sheaf.dev/sheaf/internal/cgroup"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/base/cgroup"
+	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 

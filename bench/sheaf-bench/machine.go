@@ -11,7 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/bench"
 	"sheaf.dev/sheaf/bench/layouts"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 func (p *program) load() *cobra.Command {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/bench/result"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // version is stamped by the build.

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // drainFlags of drain.

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubefinding"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/finding"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 func (a *app) forwardCommand() *cobra.Command {
@@ -97,7 +97,7 @@ func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address st
 		for pause(ctx, readyLook) {
 			var now corev1.Pod
 			err := a.objects.Get(ctx, client.ObjectKeyFromObject(pod), &now)
-			if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || !kubefinding.PodReady(&now)) {
+			if apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || !finding.PodReady(&now)) {
 				stop(fmt.Errorf("pod %s is no longer ready", pod.Name))
 				return
 			}
@@ -117,7 +117,7 @@ func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*cor
 	if err != nil {
 		return nil, fmt.Errorf("list the gateways of store %s: %w", store.Name, err)
 	}
-	ready := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !kubefinding.PodReady(&p) })
+	ready := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !finding.PodReady(&p) })
 	if len(ready) == 0 {
 		return nil, fmt.Errorf("none of the %d gateways of store %s is ready: kubectl -n %s get pods -l app.kubernetes.io/component=gateway shows them",
 			len(pods.Items), store.Name, store.Namespace)

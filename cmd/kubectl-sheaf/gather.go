@@ -12,12 +12,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubefinding"
+	"sheaf.dev/sheaf/internal/kube/finding"
 )
 
 // snapshot is a store as Kubernetes and its gateway show it at one moment.
 type snapshot struct {
-	kubefinding.Objects
+	finding.Objects
 	Volumes map[string]corev1.PersistentVolume // by name
 	Live    live
 	// Missing says what could not be read, in words: a user may have no right to nodes or disks.
@@ -26,7 +26,7 @@ type snapshot struct {
 
 // gather reads everything about a store. Only the pools and pods have to be readable.
 func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore) (*snapshot, error) {
-	s := &snapshot{Objects: kubefinding.Objects{Now: a.now(), Store: store}, Volumes: map[string]corev1.PersistentVolume{}}
+	s := &snapshot{Objects: finding.Objects{Now: a.now(), Store: store}, Volumes: map[string]corev1.PersistentVolume{}}
 	if err := a.gatherPools(ctx, s); err != nil {
 		return nil, err
 	}

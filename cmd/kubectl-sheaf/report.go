@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/kubefinding"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/finding"
+	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // reportFlags of report.
@@ -140,7 +140,7 @@ func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io
 
 // reportSummary adds what status shows, and what a gateway said.
 func (a *app) reportSummary(_ context.Context, s *snapshot, r *archive) error {
-	found := kubefinding.Find(s.Objects)
+	found := finding.Find(s.Objects)
 	files := map[string]any{"findings.json": found, "live/shards.json": s.Live.Shards, "live/groups.json": s.Live.Groups, "live/moves.json": s.Live.Moves}
 	if err := r.add("status.txt", fmt.Sprintf("kubectl sheaf %s, %s\n\n%s", version, s.Now.UTC().Format(time.RFC3339), s.show(widthPlain, found))); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/kubefinding"
+	"sheaf.dev/sheaf/internal/kube/finding"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // screen writes a snapshot as lines of text, at most width columns wide. Only commands may be longer, so that they can
@@ -25,7 +25,7 @@ type screen struct {
 }
 
 // show is the whole screen.
-func (s *snapshot) show(width int, found []kubefinding.Finding) string {
+func (s *snapshot) show(width int, found []finding.Finding) string {
 	c := &screen{snapshot: s, width: width}
 	c.head()
 	c.shards()

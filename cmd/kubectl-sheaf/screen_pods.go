@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/kubefinding"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/finding"
+	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // shorten a text at its end.
@@ -38,8 +38,8 @@ func (c *screen) podTable(name string, pods []corev1.Pod) table {
 	for i := range pods {
 		pod := &pods[i]
 		state, why := "True", ""
-		if !kubefinding.PodReady(pod) {
-			state, why = "False", kubefinding.Cause(pod)
+		if !finding.PodReady(pod) {
+			state, why = "False", finding.Cause(pod)
 		}
 		restarts := int32(0)
 		for _, s := range pod.Status.ContainerStatuses {
@@ -152,10 +152,10 @@ func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
 }
 
 // findings say what is wrong, the worst first, with the command to type.
-func (c *screen) findings(found []kubefinding.Finding) {
+func (c *screen) findings(found []finding.Finding) {
 	var words []string
-	for _, s := range []kubefinding.Severity{kubefinding.Problem, kubefinding.Warning, kubefinding.Note} {
-		if n := kubefinding.Count(found, s); n == 1 {
+	for _, s := range []finding.Severity{finding.Problem, finding.Warning, finding.Note} {
+		if n := finding.Count(found, s); n == 1 {
 			words = append(words, fmt.Sprintf("1 %s", s))
 		} else if n > 1 {
 			words = append(words, fmt.Sprintf("%d %ss", n, s))

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubefinding"
+	"sheaf.dev/sheaf/internal/kube/finding"
 )
 
 // livePatience is how long a gateway may take to be reached and to answer, by default.
@@ -47,8 +47,8 @@ port; where that cannot be had, the rest is shown. Exit code 1 where there is a 
 				if s.Live.Err = errNotAsked; ask {
 					s.Live = a.askGateway(cmd.Context(), &stores[n], patience)
 				}
-				found := kubefinding.Find(s.Objects)
-				problems += kubefinding.Count(found, kubefinding.Problem)
+				found := finding.Find(s.Objects)
+				problems += finding.Count(found, finding.Problem)
 				if n > 0 && output == "" {
 					fmt.Fprintln(a.out)
 				}
@@ -76,14 +76,14 @@ type statusDocument struct {
 	Namespace string                     `json:"namespace"`
 	Name      string                     `json:"name"`
 	Status    v1alpha1.RecordStoreStatus `json:"status"`
-	Findings  []kubefinding.Finding      `json:"findings"`
+	Findings  []finding.Finding          `json:"findings"`
 	// NotRead says what could not be read.
 	NotRead []string `json:"notRead,omitempty"`
 	// Live says why no gateway was asked; empty: it was.
 	Live string `json:"live,omitempty"`
 }
 
-func (a *app) printStatus(s *snapshot, found []kubefinding.Finding, output string, width int) error {
+func (a *app) printStatus(s *snapshot, found []finding.Finding, output string, width int) error {
 	if output == "" {
 		fmt.Fprint(a.out, s.show(width, found))
 		return nil

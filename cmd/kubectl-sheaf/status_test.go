@@ -14,7 +14,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubefinding"
+	"sheaf.dev/sheaf/internal/kube/finding"
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
@@ -82,7 +82,7 @@ func TestScreens(t *testing.T) {
 	silent.Live = live{Err: errors.New("none of the 2 gateways of store quotes is ready")}
 	for name, s := range map[string]*snapshot{"well": well(), "trouble": trouble(), "silent": silent} {
 		for file, width := range map[string]int{"-80.txt": 80, "-140.txt": 140} {
-			got := s.show(width, kubefinding.Find(s.Objects))
+			got := s.show(width, finding.Find(s.Objects))
 			golden(t, name+file, got)
 			for n, line := range strings.Split(got, "\n") {
 				if utf8.RuneCountInString(line) > width && !strings.HasPrefix(strings.TrimSpace(line), "$ ") {
@@ -136,7 +136,7 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 		got.Pods[i].CreationTimestamp = metav1.NewTime(kubefindingtest.Now.Add(-24 * time.Hour))
 	}
 	got.Live = want.Live
-	text := strings.ReplaceAll(got.show(140, kubefinding.Find(got.Objects)), "RecordStore status/quotes", "RecordStore prod/quotes")
+	text := strings.ReplaceAll(got.show(140, finding.Find(got.Objects)), "RecordStore status/quotes", "RecordStore prod/quotes")
 	golden(t, "well-140.txt", text)
 
 	t.Run("the command", func(t *testing.T) {

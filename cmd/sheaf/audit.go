@@ -4,8 +4,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/access/guard"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/security/access/guard"
 )
 
 // auditFlags say where a process of a store tells what it refuses and does.

@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/quota"
+	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/shard/quota"
 )
 
 // tenantRow is one quota of a tenant.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/etcd"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // Who calls, and what that one may do, at the terminal.

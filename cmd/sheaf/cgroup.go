@@ -5,8 +5,8 @@ import (
 	"runtime/debug"
 
 	"sheaf.dev/sheaf/internal/gateway"
-	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
 // Headroom is what the process needs beside index and resident data: Go's heap, messages in flight, etcd's client.

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"sheaf.dev/sheaf/internal/gateway"
-	"sheaf.dev/sheaf/internal/group/segio"
 	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
 // All that a process may hold beside index and resident data fits what its cgroup leaves for it.

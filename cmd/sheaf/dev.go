@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/base/telemetry"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/local/dev"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard"
 	"sheaf.dev/sheaf/internal/shard/status"
-	"sheaf.dev/sheaf/internal/telemetry"
 )
 
 // devFlags of dev.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/dev"
+	"sheaf.dev/sheaf/internal/local/dev"
 	"sheaf.dev/sheaf/internal/test/clitest"
 )
 

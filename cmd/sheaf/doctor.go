@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/doctor"
-	"sheaf.dev/sheaf/internal/finding"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/local/doctor"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 func (a *app) doctorCommand() *cobra.Command {

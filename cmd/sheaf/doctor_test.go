@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/finding"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 // The doctor looks at a store that is well, at one of which a segment is harmed, while it serves and while it does not,

@@ -15,10 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // etcdFlags of etcd.

@@ -12,8 +12,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // etcdAt says how a command that talks to etcd itself reaches it.

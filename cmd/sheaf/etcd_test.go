@@ -13,10 +13,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // etcdTrio is three members of etcd as processes of their own.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 func (a *app) exportCommand() *cobra.Command {

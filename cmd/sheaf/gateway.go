@@ -14,13 +14,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/cgroup"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/base/cgroup"
+	"sheaf.dev/sheaf/internal/base/telemetry"
 	"sheaf.dev/sheaf/internal/gateway"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/telemetry"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // gatewayFlags of gateway.

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // getFlags of get.

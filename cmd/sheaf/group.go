@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // groupCommand holds what a person does to one group of a running store.

@@ -8,7 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // version is stamped by the build.

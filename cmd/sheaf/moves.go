@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 const clearScreen = "\x1b[H\x1b[2J"

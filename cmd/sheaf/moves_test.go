@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 func TestMovesInWords(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // TestProfilesAreServedOnWish: at an address of the loopback device alone, and nowhere unless it is asked for.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // serve starts sheaf shard or sheaf gateway.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // The folder of a shard is put back from an image that was taken while the shard ran, with a real etcd, and at the same

@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/survey"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // recoverFlags of recover placement.

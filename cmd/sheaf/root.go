@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 // app is what all commands share: the global flags and where to write.

@@ -24,12 +24,12 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/identity"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // storageFlags are those of dev and shard that say how a volume is kept.

@@ -12,14 +12,14 @@ import (
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/cgroup"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/etcd"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/base/cgroup"
+	"sheaf.dev/sheaf/internal/base/telemetry"
+	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
 	"sheaf.dev/sheaf/internal/shard"
-	"sheaf.dev/sheaf/internal/telemetry"
 )
 
 // placementFlags say where etcd is and which store is meant.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // Limits of the soak: what is live is a tenth of the disk, and is overwritten many times over.

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 func (a *app) statusCommand() *cobra.Command {

@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // tlsFlags say where a process of a store has its certificates.

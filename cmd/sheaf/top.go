@@ -14,8 +14,8 @@ import (
 	"golang.org/x/term"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/finding"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/status/finding"
 )
 
 func (a *app) topCommand() *cobra.Command {

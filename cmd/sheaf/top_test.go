@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 func storeOf(shards, groups int) *storeSeen {

@@ -23,7 +23,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // collector takes spans as an OpenTelemetry collector does, by OTLP over gRPC.

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // TestTwoVersions replaces an older version of this program by this one, process by process, under load, and takes some

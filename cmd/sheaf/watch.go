@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/cli"
+	"sheaf.dev/sheaf/internal/local/cli"
 )
 
 func (a *app) watchCommand() *cobra.Command {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sheaf.dev/sheaf/internal/units"
-	"sheaf.dev/sheaf/internal/wipe"
+	"sheaf.dev/sheaf/internal/base/units"
+	"sheaf.dev/sheaf/internal/storage/wipe"
 )
 
 func (a *app) wipeCommand() *cobra.Command {

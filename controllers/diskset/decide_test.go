@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/soaktest"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 // diskWorld is a small cluster that decisions are carried out in.

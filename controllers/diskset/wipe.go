@@ -14,7 +14,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // A Released disk is wiped after two acts of a person (docs/adr/0029-wiping.md): the question that the operator asks

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // NumbersInput is what the numbers of a pool's shards follow from.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // EtcdPatience bounds one look at the etcd of a store.

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // PlannedPoolsMax bounds the pools in the status; of more than that, the others count as planned for.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // accountsKept is for how long the keys of ServiceAccounts are taken for those of now: they are the same for all

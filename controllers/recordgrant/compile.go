@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // audience that tokens for a store are made for.

@@ -26,7 +26,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // Rights, apart from the type's comment: controller-gen does not see those that stand in one. The keys of

@@ -12,7 +12,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // Tenants are in the table of grants, and count where that is known to shards. See

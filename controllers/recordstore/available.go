@@ -9,7 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // Reasons of condition Available.

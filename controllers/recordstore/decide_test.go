@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/fleettest"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 func testStore() *v1alpha1.RecordStore {

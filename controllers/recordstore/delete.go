@@ -13,7 +13,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // delete lets go of a store. Objects that it owns go with it; claims stay, or are deleted where the policy says so:

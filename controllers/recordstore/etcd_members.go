@@ -17,11 +17,11 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // A member whose disk was replaced mends itself: it alone knows what is in its folder, and it asks a quorum of the
-// others before anything is changed (internal/etcd, ADR 23). The operator only tells how the members are.
+// others before anything is changed (internal/placement/etcd, ADR 23). The operator only tells how the members are.
 
 // memberWordsMax bounds what is said of one member.
 const memberWordsMax = 400

@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/controllers/trust"
-	"sheaf.dev/sheaf/internal/identity"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // Reasons of condition Certificates beside the phases.

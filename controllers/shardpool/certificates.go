@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/controllers/trust"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // ensureCertificates makes and renews the certificate of each shard, in a Secret of its own: a key that is stolen is

@@ -21,8 +21,8 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/atonce"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // Bounds of asking shards.
@@ -281,7 +281,7 @@ func build(seen *observed.Pool, o *observed.Shard, etcd workload.EtcdAccess) err
 
 // askAll asks every shard that runs about itself.
 func (s sources) askAll(ctx context.Context, shards []*observed.Shard) {
-	atonce.Each(slices.Values(shards), describeAtOnce, func(o *observed.Shard) {
+	parallel.Each(slices.Values(shards), describeAtOnce, func(o *observed.Shard) {
 		if !o.Parked && o.Running() && o.Pod.DeletionTimestamp == nil && o.Pod.Status.PodIP != "" {
 			o.Report, o.ReportErr = s.shards.ask(ctx, o.Pod)
 		}

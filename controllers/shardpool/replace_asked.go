@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // Reasons of a shard whose disk is to be replaced.

@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/atonce"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // writesAtOnce bounds the writes of one pool that are on their way to the API server.
@@ -34,7 +34,7 @@ type setWriter struct {
 // waits one after the other kept a new pool from its status and its first placement for minutes.
 func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 	outs := make([][2]step.Outcome, len(w.seen.Shards))
-	atonce.Times(len(outs), writesAtOnce, func(i int) {
+	parallel.Times(len(outs), writesAtOnce, func(i int) {
 		outs[i][0] = w.applyOne(ctx, w.seen.Shards[i])
 		if outs[i][0].IsComplete() {
 			outs[i][1] = w.tellPod(ctx, w.seen.Shards[i])

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/atonce"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // shardWriter writes the Shards of a pool.
@@ -36,7 +36,7 @@ func (w shardWriter) write(ctx context.Context, statuses []v1alpha1.ShardStatus)
 	var failed []error
 	written := map[int32]bool{}
 	there := map[int32]bool{}
-	atonce.Each(slices.Values(statuses), writesAtOnce, func(s v1alpha1.ShardStatus) {
+	parallel.Each(slices.Values(statuses), writesAtOnce, func(s v1alpha1.ShardStatus) {
 		changed, err := w.writeOne(ctx, s)
 		mu.Lock()
 		defer mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
 	"sheaf.dev/sheaf/controllers/shardpool/turns"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/atonce"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // updating restarts shards whose pods have another template than is wanted, one after the other.
@@ -185,7 +185,7 @@ func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.
 		}
 	}
 	live := slices.Collect(maps.Values(seen))
-	atonce.Times(len(live), describeAtOnce, func(n int) {
+	parallel.Times(len(live), describeAtOnce, func(n int) {
 		t := &live[n]
 		now, report := u.liveState(ctx, byShard[t.Name])
 		t.Report = report

@@ -14,8 +14,8 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/atonce"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // Bounds of asking processes.
@@ -48,7 +48,7 @@ func Ask(ctx context.Context, asker fleet.TransportAsker, pods []corev1.Pod, res
 			all, ports = append(all, Answer{Pod: &pods[i], Secret: secret}), append(ports, port)
 		}
 	}
-	atonce.Times(len(all), askAtOnce, func(i int) {
+	parallel.Times(len(all), askAtOnce, func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		all[i].Report, all[i].Err = asker.Transport(ctx, net.JoinHostPort(all[i].Pod.Status.PodIP, strconv.Itoa(ports[i])))

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/certs"
 )
 
 // Keys of the Secret with a store's authorities. Certificates of the current ones may be there without their key: then

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/security/authority"
 )
 
 // bundleOf is the certificate of a new authority, in PEM.

@@ -21,9 +21,9 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/step"
-	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/identity"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // trustDomain of the names that the operator gives. A store's UID is in each name, so that clusters with one domain do

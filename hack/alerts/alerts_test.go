@@ -168,7 +168,7 @@ func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	sources := ""
 	for _, file := range []string{
 		"../../controllers/recordstore/metrics.go", "../../controllers/step/counted.go", "../../cmd/sheaf-operator/main.go", "../../internal/gateway/metrics.go",
-		"../../internal/quota/metrics.go", "../../internal/flood/flood.go",
+		"../../internal/shard/quota/metrics.go", "../../internal/security/ratelimit/ratelimit.go",
 	} {
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // may decides whether the caller may use a verb in the group of a key, before anything is looked up there.

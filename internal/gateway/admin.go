@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/atonce"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/routing"
 )
 
 const (
@@ -54,7 +54,7 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 	}
 	shards := t.sortedShards()
 	answers := make([]*recordv1.ListGroupsResponse, len(shards))
-	atonce.Times(len(shards), fanOut, func(i int) {
+	parallel.Times(len(shards), fanOut, func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
 		// A shard that does not hold the one group answers NOT_FOUND, a dead one UNAVAILABLE: no rows either way.
@@ -142,7 +142,7 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	}
 	shards := t.sortedShards()
 	answers := make([]*recordv1.ListShardsResponse, len(shards))
-	atonce.Times(len(shards), fanOut, func(i int) {
+	parallel.Times(len(shards), fanOut, func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
 		if answer, err := recordv1.NewAdminServiceClient(shards[i].conn()).ListShards(ctx, request); err == nil {

@@ -11,11 +11,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/atonce"
-	"sheaf.dev/sheaf/internal/message"
-	"sheaf.dev/sheaf/internal/pulse"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/call/liveness"
+	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 // item is one put or get of a batch.
@@ -86,8 +86,8 @@ type part struct {
 }
 
 // tenures are those for which the part's shard leads the groups of the part.
-func (b *batch) tenures(p *part) []*pulse.Tenure {
-	var out []*pulse.Tenure
+func (b *batch) tenures(p *part) []*liveness.Tenure {
+	var out []*liveness.Tenure
 	seen := map[*route]bool{}
 	for _, i := range p.items {
 		r := b.items[i].route
@@ -158,7 +158,7 @@ func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch) map[st
 		missing = append(missing, k)
 	}
 	errs := make([]error, len(missing))
-	atonce.Times(len(missing), fanOut, func(i int) { _, errs[i] = g.resolve(ctx, t, missing[i], b.write) })
+	parallel.Times(len(missing), fanOut, func(i int) { _, errs[i] = g.resolve(ctx, t, missing[i], b.write) })
 	for i, k := range missing {
 		failed[string(k.group)] = errs[i]
 	}

@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/message"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/call/routing"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // Limits of a BatchPut message, and how many of them one stream may have under way.

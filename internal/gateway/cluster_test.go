@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
+	"sheaf.dev/sheaf/internal/test/livenesstest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
-	"sheaf.dev/sheaf/internal/test/pulsetest"
 )
 
 // cluster is a gateway over stand-ins, with its etcd and network in memory. Its test runs in a bubble of
@@ -154,7 +154,7 @@ func (c *cluster) startAt(name, address string, volume uuid.UUID, generation uin
 	}
 	recordv1.RegisterRecordServiceServer(s.server, s)
 	recordv1.RegisterAdminServiceServer(s.server, s)
-	s.listener = pulsetest.Listen(listener)
+	s.listener = livenesstest.Listen(listener)
 	go func() { _ = s.server.Serve(s.listener) }()
 	c.t.Cleanup(s.listener.GoOn)
 	c.t.Cleanup(s.server.Stop)

@@ -5,7 +5,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/call/message"
 )
 
 // frame is one gRPC message as bytes, undecoded. It holds a reference on its buffers until it is freed or sent.

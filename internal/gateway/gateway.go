@@ -27,11 +27,11 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/access/guard"
-	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/internal/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/security/access/guard"
 )
 
 // Config of a gateway. Listen and Store are required.

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
-	"sheaf.dev/sheaf/internal/telemetry"
+	"sheaf.dev/sheaf/internal/base/telemetry"
 )
 
 // metrics of a gateway. All of them exist also without a registry, so that nobody has to ask.

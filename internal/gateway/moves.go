@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/atonce"
+	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -75,7 +75,7 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 func (a *adminServer) copies(ctx context.Context, t *table, request *recordv1.PlanMovesRequest) (map[string][]*recordv1.Copy, error) {
 	shards := t.sortedShards()
 	answers := make([]*recordv1.PlanMovesResponse, len(shards))
-	atonce.Times(len(shards), fanOut, func(i int) {
+	parallel.Times(len(shards), fanOut, func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
 		if answer, err := recordv1.NewAdminServiceClient(shards[i].conn()).PlanMoves(ctx, request); err == nil {

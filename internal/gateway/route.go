@@ -21,10 +21,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/call/liveness"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/pulse"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/routing"
 )
 
 // Connections to shards.
@@ -49,7 +49,7 @@ type shard struct {
 	generation uint64
 	// deposed: another shard has come to lead a group in its place. Guarded by router.mu.
 	deposed bool
-	pulse   *pulse.Pulse
+	pulse   *liveness.Pulse
 }
 
 // conn picks a connection in turn.
@@ -66,7 +66,7 @@ type route struct {
 	votes  int      // of its members that vote, also where no address is known
 
 	members []*shard              // that vote
-	tenure  *pulse.Tenure         // of told
+	tenure  *liveness.Tenure      // of told
 	lead    atomic.Pointer[shard] // where calls go: told, until answers say better
 }
 
@@ -89,7 +89,7 @@ func (r *route) leader() *shard {
 // place is where an attempt of a call goes: a shard, and the time for which it leads the group, where etcd says so.
 type place struct {
 	*shard
-	tenure *pulse.Tenure // nil: not known
+	tenure *liveness.Tenure // nil: not known
 }
 
 // place is one of the group's shards.
@@ -359,7 +359,7 @@ func (r *router) dial(t *table, name string) *shard {
 
 func (r *router) connect(name, address string) (*shard, error) {
 	s := &shard{name: name, address: address}
-	s.pulse = pulse.New(pulse.Options{
+	s.pulse = liveness.New(liveness.Options{
 		Dial: r.connectTo,
 		May:  r.several.Load, // only another copy can answer in its place
 		Hung: func() {

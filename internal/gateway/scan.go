@@ -11,12 +11,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/atonce"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/call/cursor"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/routing"
-	"sheaf.dev/sheaf/internal/shard/cursor"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // decode makes a message of a frame.
@@ -201,7 +201,7 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 	}
 	answers := make([]*recordv1.PlanScanResponse, len(groups))
 	errs := make([]error, len(groups))
-	atonce.Times(len(groups), fanOut, func(i int) {
+	parallel.Times(len(groups), fanOut, func(i int) {
 		one := &recordv1.PlanScanRequest{Groups: groups[i : i+1], SplitBytes: request.GetSplitBytes()}
 		answers[i] = &recordv1.PlanScanResponse{}
 		call := g.repeated(routing.Effect{})
@@ -285,7 +285,7 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 	}
 	answers := make([]recordv1.FindResponse, len(shards))
 	errs := make([]error, len(shards))
-	atonce.Times(len(shards), fanOut, func(i int) {
+	parallel.Times(len(shards), fanOut, func(i int) {
 		if err := shards[i].conn().Invoke(ctx, m.full, in, &answers[i]); err != nil {
 			errs[i] = unreachable(err, shards[i].name)
 		}

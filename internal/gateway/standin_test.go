@@ -21,9 +21,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/call/cursor"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/shard/cursor"
-	"sheaf.dev/sheaf/internal/test/pulsetest"
+	"sheaf.dev/sheaf/internal/test/livenesstest"
 )
 
 // The shard of these tests is a stand-in that keeps records in a map, because they are about faults that a real shard
@@ -38,7 +38,7 @@ type standIn struct {
 	volume   uuid.UUID
 	raftID   uint64
 	server   *grpc.Server
-	listener *pulsetest.Listener
+	listener *livenesstest.Listener
 	mu       sync.Mutex
 	records  map[string]map[int64]*recordv1.Record
 	requests map[string]string // request id to version

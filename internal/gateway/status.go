@@ -9,9 +9,9 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/finding"
-	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/status/page"
 )
 
 // Status of a gateway: what it knows from etcd, and how long ago that was. Its JSON is served at /status. Shards are

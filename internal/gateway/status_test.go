@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/internal/gateway"
-	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/status/page"
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )

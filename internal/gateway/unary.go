@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/access"
+	"sheaf.dev/sheaf/internal/call/routing"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // method is one RPC of RecordService whose requests are routed by the key in their bytes.

@@ -11,8 +11,8 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/recordgrant"
-	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // Tables are the tables of grants in etcd, on the connections of Placements.

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 const (

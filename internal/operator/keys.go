@@ -3,7 +3,7 @@ package operator
 import (
 	"sync"
 
-	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/security/certs"
 )
 
 // Keys hold what the operator speaks to the processes of stores with: a certificate of its own for each store. Safe for

@@ -13,9 +13,9 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // storeFiles makes certificates of one store, by one authority.

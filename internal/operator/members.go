@@ -5,7 +5,7 @@ import (
 	"net/url"
 
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // EtcdMembers asks a quorum who the members are, and each how it is.

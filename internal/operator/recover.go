@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/atonce"
+	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
@@ -56,7 +56,7 @@ func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards [
 // surveyAll asks all shards what their volumes hold: every one must answer.
 func (p *placed) surveyAll(ctx context.Context, shards []fleet.ShardAt) ([]placement.FoundVolume, error) {
 	volumes, errs := make([]placement.FoundVolume, len(shards)), make([]error, len(shards))
-	atonce.Times(len(shards), 16, func(i int) {
+	parallel.Times(len(shards), 16, func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 		defer cancel()
 		volumes[i], errs[i] = survey.Volume(ctx, shards[i].Address, wayTo{shards[i], p.keys.of(shards[i].Store)}.credentials())

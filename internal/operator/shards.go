@@ -17,8 +17,8 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 // describeTimeout bounds the questions to one shard.

@@ -9,7 +9,7 @@ import (
 	"net/http"
 
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/certs"
+	"sheaf.dev/sheaf/internal/security/certs"
 )
 
 // Transports asks processes which certificates they use. Safe for concurrent use.

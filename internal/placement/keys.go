@@ -22,13 +22,13 @@ const (
 	electionKey = "election/planner"
 	frozenKey   = "frozen" // there while the store is frozen (rule 9)
 	// These are no part of a View.
-	accessKey = "access" // the table of grants, which internal/access reads
+	accessKey = "access" // the table of grants, which internal/security/access reads
 	sealKey   = "seal"   // the key by which gateways and shards sign what callers hand back
 	// These come behind volumes/, where no watch of an earlier program sees them.
 	wakesKey   = "wakes/"              // wakes.go
 	keeperKey  = "wakes-keeper"        // there while a shard keeps the wakes, under a lease
 	weightsKey = "weights/"            // weights.go
-	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/quota reads
+	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/shard/quota reads
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"sheaf.dev/sheaf/internal/pause"
+	"sheaf.dev/sheaf/internal/base/backoff"
 )
 
 // leaseSeconds is the time after which a shard that went silent is taken for gone.
@@ -252,7 +252,7 @@ func (r *registration) gone(ctx context.Context, there Shard, lease clientv3.Lea
 			slog.Warn("somebody listens at the address of an earlier process of this shard: it is waited until that registration has run out",
 				"shard", shard.Name, "address", there.Address, "seconds", left.TTL)
 		}
-		pause.Sleep(ctx, goneEvery)
+		backoff.Sleep(ctx, goneEvery)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

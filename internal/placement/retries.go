@@ -10,15 +10,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"sheaf.dev/sheaf/internal/pause"
+	"sheaf.dev/sheaf/internal/base/backoff"
 )
 
 // retryMax is the longest pause between two tries of what etcd did not answer.
 const retryMax = 2 * time.Second
 
 // retries are the tries of what etcd did not answer: of lists, watches, registrations, plans and grants.
-func retries() *pause.Tries {
-	return &pause.Tries{Doubling: pause.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
+func retries() *backoff.Tries {
+	return &backoff.Tries{Doubling: backoff.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
 }
 
 // startPatience bounds the tries of Patiently.

@@ -1,6 +1,6 @@
 package placement
 
-import "sheaf.dev/sheaf/internal/routing"
+import "sheaf.dev/sheaf/internal/call/routing"
 
 // What package routing decides, under the names that the store and the planner use.
 type (

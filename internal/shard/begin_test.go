@@ -13,11 +13,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group/format"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/vfstest"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // afterCut is a shard that starts anew on a disk as a power cut or a kill left it, with what it found of a group.

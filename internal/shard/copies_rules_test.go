@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 var oneGroup = placement.Routing{Mode: placement.Hash, Groups: 1}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // What is deleted goes in the end from every copy, not only from the leader's: the others hear how far everybody has

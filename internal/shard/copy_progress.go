@@ -7,8 +7,8 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group/transfer"
-	"sheaf.dev/sheaf/internal/peer"
+	"sheaf.dev/sheaf/internal/consensus/peer"
+	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
 // The rate of a copy is that of the last rateSpan, looked at each rateStep.

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group/transfer"
-	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/status/page"
+	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
 func TestTheRateOfACopyIsThatOfItsLastSeconds(t *testing.T) {

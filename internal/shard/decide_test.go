@@ -12,14 +12,14 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/follow"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/volume"
 	"sheaf.dev/sheaf/internal/test/vfstest"
-	"sheaf.dev/sheaf/internal/volume"
 )
 
 // lone makes shard a with a volume in memory. Nothing of it runs.

@@ -7,11 +7,11 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/move"
-	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/consensus/move"
+	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // groupStatuses describes the groups of this shard by name.

@@ -6,8 +6,8 @@ import (
 	"path"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/vfstest"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // What follows looks at and changes the files of shards, on whatever disk they are.

@@ -16,10 +16,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/storage/volume"
 	"sheaf.dev/sheaf/internal/test/vfstest"
-	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/volume"
 )
 
 // The tests of this file are in real time: they have real file systems on loop devices.

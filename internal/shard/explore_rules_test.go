@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/replica/rules"
+	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 

@@ -8,10 +8,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/fsck"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
 // findGroups learns which groups have a folder on the volume, and forgets what it knew of them.

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/status"
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // StartHost runs a shard where its volume may be served, and says why where it may not. The error is that of a

@@ -23,15 +23,15 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/longlock"
-	"sheaf.dev/sheaf/internal/page"
+	"sheaf.dev/sheaf/internal/base/longlock"
+	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/shard/host"
 	shardstatus "sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/status/page"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/storage/volume"
 	"sheaf.dev/sheaf/internal/test/vfstest"
-	"sheaf.dev/sheaf/internal/vfs"
-	"sheaf.dev/sheaf/internal/volume"
 )
 
 // hostFixture is a host that runs, and a client of it.

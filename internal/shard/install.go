@@ -13,13 +13,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/transfer"
-	"sheaf.dev/sheaf/internal/pause"
-	"sheaf.dev/sheaf/internal/peer"
+	"sheaf.dev/sheaf/internal/base/backoff"
+	"sheaf.dev/sheaf/internal/consensus/peer"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
 // A replica that joins, and one that is too far behind, take the files of another member over: they are gathered beside
@@ -31,7 +31,7 @@ const (
 )
 
 // installPauses are those between two tries of an install.
-var installPauses = pause.Doubling{First: 50 * time.Millisecond, Most: 5 * time.Second}
+var installPauses = backoff.Doubling{First: 50 * time.Millisecond, Most: 5 * time.Second}
 
 // installer takes the files of replicas over from other members. Safe for concurrent use.
 type installer struct {
@@ -96,7 +96,7 @@ func (i *installer) join(g *groupReplica) {
 // not name it any more, its context has ended, or giveUp, where that is not nil, said so of an error.
 func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string, giveUp func(state placement.Group, from string, err error) bool) bool {
 	defer i.problems.Note(what, nil)
-	tries := pause.Tries{Doubling: installPauses}
+	tries := backoff.Tries{Doubling: installPauses}
 	for {
 		state, wanted := i.follower.StateOf(g)
 		if !wanted || !slices.ContainsFunc(i.follower.Here(state.Group), func(m placement.Member) bool { return m.RaftID == g.RaftID }) {
@@ -241,7 +241,7 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 		i.problems.Note("installing group "+g.Name, err)
 	}
 	if err != nil {
-		pause.Sleep(ctx, time.Second) // the leader offers it again at once
+		backoff.Sleep(ctx, time.Second) // the leader offers it again at once
 	}
 	i.tellLeader(g, sv.raftID, from, err == nil)
 }

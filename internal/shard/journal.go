@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/journal"
 )
 
 var (

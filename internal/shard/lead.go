@@ -15,13 +15,13 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sync/errgroup"
 
-	"sheaf.dev/sheaf/internal/atonce"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/move"
-	"sheaf.dev/sheaf/internal/pause"
+	"sheaf.dev/sheaf/internal/base/backoff"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/consensus/move"
+	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/follow"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // What the leader of a group does about its members: package move decides, here it is done. It looks again whenever the
@@ -41,7 +41,7 @@ const (
 )
 
 // lookPauses are those between two looks at a group that is unfinished.
-var lookPauses = pause.Doubling{First: 200 * time.Millisecond, Most: 2 * time.Second}
+var lookPauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 2 * time.Second}
 
 // steerer takes the groups that are led here, step by step, to where they are wanted. Safe for concurrent use.
 type steerer struct {
@@ -416,7 +416,7 @@ func (q *steerer) handOver(ctx context.Context) {
 			}
 			return
 		}
-		pause.Sleep(ctx, handOverWait)
+		backoff.Sleep(ctx, handOverWait)
 	}
 }
 
@@ -424,7 +424,7 @@ func (q *steerer) handOver(ctx context.Context) {
 // another could take.
 func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
 	var mu sync.Mutex
-	atonce.Each(maps.Values(r.byUUID), 4*steerAtOnce, func(g *groupReplica) {
+	parallel.Each(maps.Values(r.byUUID), 4*steerAtOnce, func(g *groupReplica) {
 		sv := g.served.Load()
 		if sv == nil || sv.replica.Alone() { // nobody can lead in its place
 			return

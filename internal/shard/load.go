@@ -14,11 +14,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/atonce"
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
 	"sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // Measuring the device before loading is worth it only where loading takes long, and must not.
@@ -75,7 +75,7 @@ func (l *loading) loadFirst(ctx context.Context) {
 	if l.cfg.Medium == HDD {
 		atOnce = min(atOnce, 2) // one is read while the index of the other is made
 	}
-	atonce.Each(slices.Values(groups), atOnce, func(g *groupReplica) { l.loadOne(ctx, g, durable) })
+	parallel.Each(slices.Values(groups), atOnce, func(g *groupReplica) { l.loadOne(ctx, g, durable) })
 	l.mu.Lock()
 	l.endedAt = time.Now()
 	l.mu.Unlock()
@@ -103,7 +103,7 @@ func (l *loading) takePending() []*groupReplica {
 
 // plan computes what each group needs, before anything is loaded.
 func (l *loading) plan(groups []*groupReplica) {
-	atonce.Each(slices.Values(groups), 16, func(g *groupReplica) {
+	parallel.Each(slices.Values(groups), 16, func(g *groupReplica) {
 		need, err := group.PlanLoad(l.volume.logOptions(g))
 		l.mu.Lock()
 		defer l.mu.Unlock()

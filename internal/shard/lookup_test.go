@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/longlock"
+	"sheaf.dev/sheaf/internal/base/longlock"
+	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/reason"
 )
 
 // asked counts how often etcd is asked for a group, and holds answers back while held is locked.

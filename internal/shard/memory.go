@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // budget gates the memory of all groups of a shard. It implements group.Budget.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/telemetry"
+	"sheaf.dev/sheaf/internal/base/telemetry"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // metrics of a shard: those of its calls are serve's; counters, and a collector that reads the rest when asked.

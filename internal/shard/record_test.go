@@ -16,11 +16,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/call/cursor"
+	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/shard/answer"
-	"sheaf.dev/sheaf/internal/shard/cursor"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // residencies runs a test in both.

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/transfer"
 	"sheaf.dev/sheaf/internal/shard/trash"
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/transfer"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // Room on the volume. What is there for convenience goes before anything is refused: the files of replicas that moved

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/shard/cursor"
+	"sheaf.dev/sheaf/internal/call/cursor"
+	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // What scans keep. A scan sees its group as it was when it began, so what is overwritten or deleted beside it stays.

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 func TestWhichScansAreGivenUp(t *testing.T) {

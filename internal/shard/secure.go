@@ -7,10 +7,10 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"sheaf.dev/sheaf/internal/access/guard"
-	"sheaf.dev/sheaf/internal/certs"
-	"sheaf.dev/sheaf/internal/flood"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/security/access/guard"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
+	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
 // Secure makes the shard speak mutual TLS, as the mode of its certificates says: callers must be of the store, or be
@@ -30,7 +30,7 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 			}
 		},
 	})
-	floods := flood.New(flood.Config{Logger: c.Logger, Exempt: func(info credentials.AuthInfo) bool { return carriesOthers(store, info) }})
+	floods := ratelimit.New(ratelimit.Config{Logger: c.Logger, Exempt: func(info credentials.AuthInfo) bool { return carriesOthers(store, info) }})
 	if c.Registry != nil {
 		c.Registry.MustRegister(append(g.Collectors(), floods.Collectors()...)...)
 	}

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/codes"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/reason"
 	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // stalled opens scans that nobody reads.

@@ -13,14 +13,14 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/atonce"
+	"sheaf.dev/sheaf/internal/base/parallel"
+	"sheaf.dev/sheaf/internal/consensus/replica"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/quota"
-	"sheaf.dev/sheaf/internal/replica"
 	"sheaf.dev/sheaf/internal/shard/host"
+	"sheaf.dev/sheaf/internal/shard/quota"
 	"sheaf.dev/sheaf/internal/shard/serve"
 	"sheaf.dev/sheaf/internal/shard/trash"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // Shard owns the replicas of one volume and serves them. Safe for concurrent use.
@@ -345,7 +345,7 @@ func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
 		mu   sync.Mutex
 		errs []error
 	)
-	atonce.Each(slices.Values(groups), 16, func(g *groupReplica) {
+	parallel.Each(slices.Values(groups), 16, func(g *groupReplica) {
 		s.setHealth(g, false)
 		err := g.close(ctx, hints)
 		switch {

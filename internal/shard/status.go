@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group"
 	"sheaf.dev/sheaf/internal/shard/host"
 	"sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // Status tells the present state.

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/page"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/status/page"
 )
 
 // The page reads /status alone: what it shows comes from there.

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // BenchmarkTenants measures what a tenant that calls ten times as often as it may, or more, does to another one: the

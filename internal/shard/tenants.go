@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"sync"
 
-	"sheaf.dev/sheaf/internal/access"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/quota"
+	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/shard/quota"
 )
 
 // tables is the table of grants as it was read last, for those who do not read it themselves. Safe for concurrent use.

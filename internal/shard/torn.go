@@ -7,11 +7,11 @@ import (
 	"slices"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/transfer"
-	"sheaf.dev/sheaf/internal/pause"
+	"sheaf.dev/sheaf/internal/base/backoff"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
 // A replica is torn where what it acknowledged or voted for may be missing: its tail is damaged, or its manifest lost.
@@ -48,7 +48,7 @@ func (i *installer) replaceForgetful(ctx context.Context, g *groupReplica) {
 			i.giveUp(g, why)
 			return
 		}
-		if !pause.Sleep(ctx, installPauses.Most/2) {
+		if !backoff.Sleep(ctx, installPauses.Most/2) {
 			return
 		}
 	}
@@ -86,7 +86,7 @@ func (i *installer) reinstall(g *groupReplica) {
 	torn := g.Phase.LacksEntries()
 	i.mu.Unlock()
 	if torn {
-		pause.Sleep(ctx, installPauses.Most) // the disk is bad: not again and again without a pause
+		backoff.Sleep(ctx, installPauses.Most) // the disk is bad: not again and again without a pause
 	}
 }
 

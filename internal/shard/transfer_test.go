@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/reason"
+	"sheaf.dev/sheaf/internal/call/reason"
 	"sheaf.dev/sheaf/internal/shard/serve"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // upload sends a header and chunks.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // A disk may be put back from an image that was taken while a shard ran on it. Nothing in the image says so: it is what

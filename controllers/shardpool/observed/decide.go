@@ -11,7 +11,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // volumeGrace is how long a claim may wait for its volume before that counts as trouble: a DiskSet or a provisioner

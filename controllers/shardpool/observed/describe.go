@@ -6,7 +6,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // describe fills in what is not the state. What the shard said before stays while it does not answer.

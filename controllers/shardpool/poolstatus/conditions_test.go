@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/shardpool/observed"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/test/fleettest"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 func TestSpaceIsAvailable(t *testing.T) {

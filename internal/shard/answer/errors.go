@@ -15,14 +15,14 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/message"
-	"sheaf.dev/sheaf/internal/quota"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/replica"
-	"sheaf.dev/sheaf/internal/shard/cursor"
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/call/cursor"
+	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/consensus/replica"
+	"sheaf.dev/sheaf/internal/shard/quota"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // This file alone chooses the gRPC code and the reason of an error; api/sheaf/record/v1/record.proto lists them.

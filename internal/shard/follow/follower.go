@@ -15,10 +15,10 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"sheaf.dev/sheaf/internal/pause"
+	"sheaf.dev/sheaf/internal/base/backoff"
 	"sheaf.dev/sheaf/internal/placement"
 	"sheaf.dev/sheaf/internal/shard/member"
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // Options are all that a Follower may touch.
@@ -192,7 +192,7 @@ func (f *Follower[R]) Run(ctx context.Context) {
 			// While very many groups are made, views must not keep a processor busy: the newest one waits a little,
 			// those between are left out.
 			if cost := time.Since(began); cost > viewCostMax {
-				pause.Sleep(ctx, min(2*cost, viewPauseMax))
+				backoff.Sleep(ctx, min(2*cost, viewPauseMax))
 			}
 		case <-f.nudged:
 			unfinished = f.Reconcile(ctx)

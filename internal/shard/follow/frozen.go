@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/atonce"
+	"sheaf.dev/sheaf/internal/base/parallel"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // An etcd that was set back to an older backup is recognised by what the volume remembers of it. Until it is reconciled
@@ -215,7 +215,7 @@ func isFirst(view placement.View, shard string) bool {
 // surveyAll asks what each volume holds. silent are those that did not answer, in words.
 func (f *Follower[R]) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume, silent []string) {
 	var mu sync.Mutex
-	atonce.Each(maps.Values(view.Shards), 16, func(shard placement.Shard) {
+	parallel.Each(maps.Values(view.Shards), 16, func(shard placement.Shard) {
 		ctx, cancel := context.WithTimeout(ctx, surveyTime)
 		defer cancel()
 		v, err := f.Ask(ctx, shard)

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/volume"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
 // DescribeVolume reads from the files alone what a volume holds.

@@ -5,10 +5,10 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // Admin is what AdminService asks of the shard. Safe for concurrent use.

@@ -9,11 +9,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/message"
-	"sheaf.dev/sheaf/internal/quota"
+	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/quota"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // Download implements RecordService.

@@ -3,9 +3,9 @@ package serve
 import (
 	"sync/atomic"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/call/message"
 	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // gauge bounds something that is being worked on. Safe for concurrent use.

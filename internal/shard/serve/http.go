@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"sheaf.dev/sheaf/internal/page"
+	"sheaf.dev/sheaf/internal/status/page"
 )
 
 // HTTP is what a port for people, probes and metrics serves: a page at /, /metrics, /healthz, which answers as long as

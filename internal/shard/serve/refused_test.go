@@ -18,9 +18,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/call/message"
 	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/security/access"
 )
 
 // counted counts what is looked up at a shard; anything that is not counted here panics.

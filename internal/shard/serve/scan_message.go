@@ -4,11 +4,11 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/access"
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/call/cursor"
+	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/internal/security/access"
 	"sheaf.dev/sheaf/internal/shard/answer"
-	"sheaf.dev/sheaf/internal/shard/cursor"
+	"sheaf.dev/sheaf/internal/storage/group"
 )
 
 // How the messages of a Scan are made, what memory they are given, and how they are sent.

@@ -5,10 +5,10 @@ import (
 	"context"
 	"slices"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/quota"
 	"sheaf.dev/sheaf/internal/shard/answer"
+	"sheaf.dev/sheaf/internal/shard/quota"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // Calls are counted against the quotas of the tenant in whose group they are. A call of its own is refused where it

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/call/message"
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 

@@ -3,8 +3,8 @@ package status
 
 import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/finding"
-	"sheaf.dev/sheaf/internal/page"
+	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/status/page"
 )
 
 // Shard is the status of a shard, for people and machines; its JSON is served at /status. It is no JSON of the

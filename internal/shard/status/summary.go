@@ -5,8 +5,8 @@ import (
 	"time"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/finding"
-	"sheaf.dev/sheaf/internal/page"
+	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/status/page"
 )
 
 // Find says what is wrong, as sheaf doctor does.

@@ -17,9 +17,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/longlock"
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/base/longlock"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // every is the longest time between two looks for what is old enough to be deleted.

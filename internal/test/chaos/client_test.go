@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/reason"
-	"sheaf.dev/sheaf/internal/routing"
-	"sheaf.dev/sheaf/internal/shard/cursor"
+	"sheaf.dev/sheaf/internal/call/cursor"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 func (r *rig) dialGRPC(ctx context.Context, address string) (net.Conn, error) {

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 // holdAtLeast is longer than an election (2 s at most) and than the registration of a shard in etcd lives (6 s).

@@ -16,7 +16,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 // bursts are the callers of an overload by the size of their puts: the great ones want more than the 16 MiB that one

@@ -14,7 +14,7 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 // Records of a ballast, which are none of the workers': their ids are below these of bursts and probes.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"sheaf.dev/sheaf/internal/routing"
+	"sheaf.dev/sheaf/internal/call/routing"
 )
 
 // report fills in what each fault did to the calls, and gives a table.

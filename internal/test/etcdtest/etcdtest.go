@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // shared starts with the first test that needs it: before M.Run it would race with that.

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // Own is an etcd of one test alone, which can be stopped and set back to an earlier state. Not safe for concurrent use.

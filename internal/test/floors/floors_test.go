@@ -21,14 +21,14 @@ var floors = []struct {
 }{
 	{"programs", []string{"cmd/...", "examples/..."}},
 	{"measured and explored", []string{"bench", "bench/layouts", "bench/demo", "internal/test/chaos", "internal/test/sim", "internal/test/scaletest", "internal/test/powercut"}},
-	{"whole stores", []string{"internal/dev", "internal/cli", "internal/doctor", "internal/operator"}},
-	{"services", []string{"client", "internal/gateway", "internal/shard/...", "controllers/...", "internal/kubefinding"}},
-	{"consensus and moves", []string{"internal/replica/...", "internal/move", "internal/peer", "internal/workload"}},
-	{"the log", []string{"internal/group/...", "internal/journal"}},
-	{"placement and volumes", []string{"internal/placement/...", "internal/volume", "internal/etcd", "internal/routing", "internal/telemetry", "internal/finding", "internal/authority", "internal/certs", "internal/access/...", "internal/quota"}},
+	{"whole stores", []string{"internal/local/dev", "internal/local/cli", "internal/local/doctor", "internal/operator"}},
+	{"services", []string{"client", "internal/gateway", "internal/shard/...", "controllers/...", "internal/kube/finding"}},
+	{"consensus and moves", []string{"internal/consensus/replica/...", "internal/consensus/move", "internal/consensus/peer", "internal/kube/workload"}},
+	{"the log", []string{"internal/storage/group/...", "internal/storage/journal"}},
+	{"placement and volumes", []string{"internal/placement/...", "internal/storage/volume", "internal/placement/etcd", "internal/call/routing", "internal/base/telemetry", "internal/status/finding", "internal/security/authority", "internal/security/certs", "internal/security/access/...", "internal/shard/quota"}},
 	{"base", []string{
-		"api/...", "internal/vfs", "internal/index", "internal/message", "internal/pause", "internal/atonce", "internal/longlock", "internal/pulse", "internal/flood", "internal/rotating", "internal/reason", "internal/identity", "internal/units", "internal/cgroup", "internal/test/loop",
-		"internal/test/loopback", "internal/page", "internal/wipe", "internal/shard/cursor", "bench/result", "internal/test/floors",
+		"api/...", "internal/storage/vfs", "internal/storage/index", "internal/call/message", "internal/base/backoff", "internal/base/parallel", "internal/base/longlock", "internal/call/liveness", "internal/security/ratelimit", "internal/security/reload", "internal/call/reason", "internal/security/identity", "internal/base/units", "internal/base/cgroup", "internal/test/loop",
+		"internal/test/loopback", "internal/status/page", "internal/storage/wipe", "internal/call/cursor", "bench/result", "internal/test/floors",
 	}},
 }
 

@@ -10,10 +10,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/index"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/index"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/grouptest"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // NewestLeft is what reads must answer when some indexes are gone: the newest version of each id.

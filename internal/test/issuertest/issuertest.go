@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"sheaf.dev/sheaf/internal/authority"
-	"sheaf.dev/sheaf/internal/identity"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/identity"
 )
 
 // Certificate is what is read of a Certificate of cert-manager.

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/kubefinding"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/kube/finding"
+	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
 // Names of the store that Well makes.
@@ -38,8 +38,8 @@ func Condition(kind string, status metav1.ConditionStatus, reason, message strin
 }
 
 // Well is a store with three copies on three nodes, in which all is well.
-func Well() (kubefinding.Objects, map[string]corev1.PersistentVolume) {
-	o := kubefinding.Objects{Now: Now, Store: store(), Pools: []v1alpha1.ShardPool{pool()}, DiskSets: []v1alpha1.DiskSet{diskSet()}}
+func Well() (finding.Objects, map[string]corev1.PersistentVolume) {
+	o := finding.Objects{Now: Now, Store: store(), Pools: []v1alpha1.ShardPool{pool()}, DiskSets: []v1alpha1.DiskSet{diskSet()}}
 	volumes := map[string]corev1.PersistentVolume{}
 	for n := range int32(3) {
 		node := fmt.Sprintf("n%d", n+1)

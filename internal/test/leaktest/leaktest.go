@@ -16,7 +16,7 @@ import (
 const patience = time.Minute
 
 // forLife is the goroutine that the first synced file of the operating system starts, and that ends with the process.
-const forLife = "sheaf.dev/sheaf/internal/vfs.(*aio).complete"
+const forLife = "sheaf.dev/sheaf/internal/storage/vfs.(*aio).complete"
 
 // VerifyNone is goleak.VerifyNone, which takes no goroutine for left that lives as long as the process.
 func VerifyNone(t testing.TB, options ...goleak.Option) {

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 func TestWhatEndsLateIsWaitedForAndWhatStaysIsFound(t *testing.T) {
@@ -38,7 +38,7 @@ func TestTheGoroutineThatLivesAsLongAsTheProcessIsNotLeft(t *testing.T) {
 	}
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
-	if !strings.Contains(string(stacks), "internal/vfs.") {
+	if !strings.Contains(string(stacks), "internal/storage/vfs.") {
 		t.Skip("the kernel takes no asynchronous calls here, so that nothing completes them")
 	}
 	if err := find(0, []goleak.Option{before}); err != nil {

@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// Limits of the seconds of a lease, as an etcd of internal/etcd has them.
+// Limits of the seconds of a lease, as an etcd of internal/placement/etcd has them.
 const (
 	leaseSecondsMin = 1
 	leaseSecondsMax = 9_000_000_000

@@ -88,7 +88,7 @@ func On(tb testing.TB, network *bubbletest.Net, address string) *Server {
 // Endpoint is the address, host:port, on the server's network.
 func (s *Server) Endpoint() string { return s.address }
 
-// Client makes a client of its own, which is closed when the test ends. It connects as those of internal/etcd do. In a
+// Client makes a client of its own, which is closed when the test ends. It connects as those of internal/placement/etcd do. In a
 // bubble, what the test leaves running should end with tb.Context(), which ends before the client is closed.
 func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	tb.Helper()

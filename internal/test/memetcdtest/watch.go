@@ -16,7 +16,7 @@ import (
 )
 
 // progressEvery is how often a watch that asked for it, and to which nothing comes, is told how far etcd is. An etcd of
-// internal/etcd has the same.
+// internal/placement/etcd has the same.
 const progressEvery = time.Minute
 
 // watchStream is one stream of a client, with its watches. Server.mu guards it but for what a channel carries.

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
-	"sheaf.dev/sheaf/internal/message"
+	"sheaf.dev/sheaf/internal/call/message"
 )
 
 // Interceptors note what they see of the calls of a server. Safe for concurrent use.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"sheaf.dev/sheaf/internal/pause"
+	"sheaf.dev/sheaf/internal/base/backoff"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -16,6 +16,6 @@ func Again(ctx context.Context, do func() error) error {
 		if err == nil || ctx.Err() != nil || !placement.IsPassing(err) {
 			return err
 		}
-		pause.Sleep(ctx, 50*time.Millisecond)
+		backoff.Sleep(ctx, 50*time.Millisecond)
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"slices"
 
 	"sheaf.dev/sheaf/client"
-	"sheaf.dev/sheaf/internal/cli"
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/local/cli"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/journal"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/faultdisk"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // probeID is a record that is put after a start, to see that writes are taken. Its value is none of the load's.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/faultdisk"
 	"sheaf.dev/sheaf/internal/test/soaktest"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // lazy is the real file system with some of its syncs left out: of files whose names begin so, or of folders.

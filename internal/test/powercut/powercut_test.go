@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/etcdtest"
 	"sheaf.dev/sheaf/internal/test/faultdisk"
 	"sheaf.dev/sheaf/internal/test/loop"
 	"sheaf.dev/sheaf/internal/test/soaktest"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 // What the tests mount nobody else sees, and it ends with the process.

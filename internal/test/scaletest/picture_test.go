@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/workload"
 )
 
 // picture is how a store ended, without what differs from run to run: two that were made in different ways have to be

@@ -27,9 +27,9 @@ import (
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 	"sheaf.dev/sheaf/api/v1alpha1"
-	"sheaf.dev/sheaf/internal/etcd"
+	"sheaf.dev/sheaf/internal/kube/workload"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/workload"
+	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
 // fleet plays all shards of a store. A shard lives as long as its pod runs: it listens at the pod's address, is

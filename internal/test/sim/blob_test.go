@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 var errUnreachable = errors.New("not reachable")

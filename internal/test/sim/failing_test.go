@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/journal"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/journal"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/fsck"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
 // healTime is how long a healed group may take for anything: elections, installs, what waited.

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
 // repeatLate sends a write that was answered once more, now and then, when its client has gone on long ago: a gateway

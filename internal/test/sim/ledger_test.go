@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
-	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
 // ledger knows every entry that a replica made visible, and every write that a client asked for.

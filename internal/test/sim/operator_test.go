@@ -9,7 +9,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
-	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
 // operator brings the members of the group to the machines that are wanted, as the leader of a group does with what

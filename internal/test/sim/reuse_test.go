@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"sheaf.dev/sheaf/internal/replica"
+	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
 // reuseIDs are the records of the one that takes request ids twice.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"sheaf.dev/sheaf/internal/group/format"
-	"sheaf.dev/sheaf/internal/group/segio"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 

@@ -7,10 +7,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group"
-	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/volume"
 	"sheaf.dev/sheaf/internal/test/vfstest"
-	"sheaf.dev/sheaf/internal/volume"
 )
 
 // mayLose tells whether the disk of a machine may go without the loss of what a quorum of the others does not hold: no

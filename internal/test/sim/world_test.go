@@ -13,9 +13,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"sheaf.dev/sheaf/internal/group/format"
+	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 	"sheaf.dev/sheaf/internal/placement"
-	"sheaf.dev/sheaf/internal/replica/rules"
+	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 

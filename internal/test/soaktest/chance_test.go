@@ -16,9 +16,9 @@ var byChance = regexp.MustCompile(`\brapid\.(Check|MakeCheck)\(|\brand\.(N|Int|I
 
 // mayBeByChance are files that draw what no test decides by.
 var mayBeByChance = []string{
-	"controllers/shardpool_process_test.go",   // addresses of the loopback network
-	"internal/test/scaletest/cluster_test.go", // so
-	"internal/replica/bench_test.go",          // the data of a benchmark
+	"controllers/shardpool_process_test.go",    // addresses of the loopback network
+	"internal/test/scaletest/cluster_test.go",  // so
+	"internal/consensus/replica/bench_test.go", // the data of a benchmark
 	"internal/test/soaktest/chance_test.go",
 	"internal/test/soaktest/soaktest_test.go",
 }

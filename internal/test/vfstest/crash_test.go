@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/vfstest"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 const sector = 512

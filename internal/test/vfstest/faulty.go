@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // Effect says what a fault does besides its error.

@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"sheaf.dev/sheaf/internal/storage/vfs"
 	"sheaf.dev/sheaf/internal/test/vfstest"
-	"sheaf.dev/sheaf/internal/vfs"
 )
 
 func isKind(kind vfstest.OpKind) func(vfstest.Op) bool {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // Mem is a file system in memory that knows what a power cut would leave. It keeps apart

@@ -10,7 +10,7 @@ import (
 	"time"
 	"unsafe"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 const (

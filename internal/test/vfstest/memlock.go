@@ -5,7 +5,7 @@ import (
 	"io"
 	"io/fs"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // Lock implements vfs.FS.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 func remove(t *testing.T, fsys vfs.FS, dir string) {

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"sheaf.dev/sheaf/internal/vfs"
+	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
 // Run runs the contract. open gives a file system and an empty folder on it, anew for each call.

@@ -1,0 +1,57 @@
+package liveness
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// hedgeAfter is how long an attempt to connect may take until another one begins beside it. A Service of Kubernetes
+// leads to a gateway whose node is gone for up to 40 s; the next attempt is likely to meet another gateway.
+const hedgeAfter = 500 * time.Millisecond
+
+// Dial connects to HOST:PORT. While nothing answers, further attempts begin beside the first one, and the first to
+// connect counts. An attempt that is refused ends the dial, unless others still wait. Connections that lead to a
+// machine that is gone break off after about 2 s where the kernel can do so (Linux).
+func Dial(ctx context.Context, address string) (net.Conn, error) {
+	more := time.NewTicker(hedgeAfter)
+	defer more.Stop()
+	return hedge(ctx, more.C, func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", address) })
+}
+
+// hedge calls dial, and once more beside it for each message of more. dial must end with its context.
+func hedge(ctx context.Context, more <-chan time.Time, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type outcome struct {
+		conn net.Conn
+		err  error
+	}
+	outcomes, over := make(chan outcome), make(chan struct{})
+	defer close(over)
+	pending := 0
+	begin := func() {
+		pending++
+		go func() {
+			conn, err := dial(ctx)
+			select {
+			case outcomes <- outcome{conn, err}:
+			case <-over:
+				if conn != nil {
+					_ = conn.Close() // another attempt was first
+				}
+			}
+		}()
+	}
+	begin()
+	for {
+		select {
+		case <-more:
+			begin()
+		case o := <-outcomes:
+			if pending--; o.err == nil || pending == 0 {
+				return o.conn, o.err
+			}
+		}
+	}
+}

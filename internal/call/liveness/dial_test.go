@@ -1,0 +1,98 @@
+package liveness
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+)
+
+// attempts are dials that a test answers: each waits for what the test says, or for the end of its context.
+type attempts struct {
+	began   chan chan error // nil: it connects
+	conns   chan net.Conn   // other ends of what was connected
+	stopped chan struct{}   // attempts that the end of their context ended
+}
+
+func newAttempts() *attempts {
+	return &attempts{began: make(chan chan error), conns: make(chan net.Conn, 8), stopped: make(chan struct{}, 8)}
+}
+
+func (a *attempts) dial(ctx context.Context) (net.Conn, error) {
+	answer := make(chan error)
+	select {
+	case a.began <- answer:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	select {
+	case err := <-answer:
+		if err != nil {
+			return nil, err
+		}
+		here, there := net.Pipe()
+		a.conns <- there
+		return here, nil
+	case <-ctx.Done():
+		a.stopped <- struct{}{}
+		return nil, ctx.Err()
+	}
+}
+
+type dialed struct {
+	conn net.Conn
+	err  error
+}
+
+func (a *attempts) start(ctx context.Context) (more chan time.Time, out chan dialed) {
+	more, out = make(chan time.Time), make(chan dialed, 1)
+	go func() {
+		conn, err := hedge(ctx, more, a.dial)
+		out <- dialed{conn, err}
+	}()
+	return more, out
+}
+
+func TestAnAttemptThatHangsGetsAnotherBesideIt(t *testing.T) {
+	a := newAttempts()
+	more, out := a.start(t.Context())
+	<-a.began // it hangs
+	more <- time.Time{}
+	second := <-a.began
+	more <- time.Time{}
+	third := <-a.began
+	second <- errors.New("refused") // ends nothing while others wait
+	third <- nil
+	d := <-out
+	if d.err != nil || d.conn == nil {
+		t.Fatalf("%v, %v", d.conn, d.err)
+	}
+	<-a.stopped // the first one does not stay behind
+	_ = d.conn.Close()
+}
+
+func TestARefusalIsToldAtOnce(t *testing.T) {
+	a := newAttempts()
+	_, out := a.start(t.Context())
+	refused := errors.New("refused")
+	(<-a.began) <- refused
+	if d := <-out; !errors.Is(d.err, refused) || d.conn != nil {
+		t.Fatalf("%v, %v", d.conn, d.err)
+	}
+}
+
+func TestADialEndsWithItsContext(t *testing.T) {
+	a := newAttempts()
+	ctx, cancel := context.WithCancel(t.Context())
+	more, out := a.start(ctx)
+	<-a.began
+	more <- time.Time{}
+	<-a.began
+	cancel()
+	if d := <-out; !errors.Is(d.err, context.Canceled) {
+		t.Fatal(d.err)
+	}
+	<-a.stopped
+	<-a.stopped
+}

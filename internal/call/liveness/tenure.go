@@ -1,0 +1,51 @@
+package liveness
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Tenure is the time for which a server answers for something, such as a group that it leads. When it is over, a call
+// that the server took before and has not answered waits for nothing: a disk that hangs lets a read wait without an
+// error, while the server answers everything else and does not look silent. The zero value and nil count nothing. Safe
+// for concurrent use.
+type Tenure struct {
+	pulse   *Pulse
+	over    atomic.Bool
+	waiting atomic.Int64 // waits that began before it was over
+}
+
+// Tenure begins one of this server.
+func (p *Pulse) Tenure() *Tenure { return &Tenure{pulse: p} }
+
+// Begin counts in a call, or a stream, that waits for its next answer. End must follow, with what Begin gave. A wait
+// that begins when the tenure is over is not counted: a stream that goes on at the server is answered there.
+func (t *Tenure) Begin() (counted bool) {
+	if t == nil || t.over.Load() {
+		return false
+	}
+	t.waiting.Add(1)
+	return true
+}
+
+// End counts a wait out.
+func (t *Tenure) End(counted bool) {
+	if counted {
+		t.waiting.Add(-1)
+	}
+}
+
+// Over tells that another server answers now. Where a wait that began before has not ended after patience, the
+// connections to this server are cut, which ends the calls on them, and cut is told.
+func (t *Tenure) Over(patience time.Duration, cut func()) {
+	if t == nil || t.pulse == nil {
+		return
+	}
+	t.over.Store(true)
+	time.AfterFunc(patience, func() {
+		if t.waiting.Load() > 0 {
+			t.pulse.HangUp()
+			cut()
+		}
+	})
+}

@@ -1,0 +1,190 @@
+package peer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/internal/call/message"
+)
+
+// Chunks of files are most of what shards send to each other when groups move. gRPC's way through protobuf copies each
+// byte once to encode it, and twice, into fresh memory, to decode it. Here the data are sent from where they were read
+// to, and copied once into memory that serves for all chunks of a fetch. On the wire these are the messages of the
+// .proto file.
+
+// The field that holds the chunk.
+const (
+	chunkOfGroup protowire.Number = 2 // in FetchGroupResponse
+	chunkOfBlob  protowire.Number = 1 // in FetchBlobResponse
+)
+
+// The fields of a FileChunk.
+const (
+	chunkName   protowire.Number = 1
+	chunkOffset protowire.Number = 2
+	chunkData   protowire.Number = 3
+	chunkCRC    protowire.Number = 4
+	chunkLast   protowire.Number = 5
+)
+
+// sentChunk is a message with a chunk that is to be sent.
+type sentChunk struct {
+	field  protowire.Number
+	chunk  *peerv1.FileChunk // its data are those of buffer
+	buffer *[]byte           // of message.Pool, to which it returns when it was sent
+}
+
+var _ message.Encoder = (*sentChunk)(nil)
+
+// Encode implements message.Encoder.
+func (c *sentChunk) Encode() (mem.BufferSlice, error) {
+	inner := make([]byte, 0, 64)
+	if name := c.chunk.GetName(); name != "" {
+		inner = protowire.AppendTag(inner, chunkName, protowire.BytesType)
+		inner = protowire.AppendString(inner, name)
+	}
+	if offset := c.chunk.GetOffsetBytes(); offset != 0 {
+		inner = protowire.AppendTag(inner, chunkOffset, protowire.VarintType)
+		inner = protowire.AppendVarint(inner, uint64(offset))
+	}
+	if crc := c.chunk.GetDataCrc32C(); crc != 0 {
+		inner = protowire.AppendTag(inner, chunkCRC, protowire.Fixed32Type)
+		inner = protowire.AppendFixed32(inner, crc)
+	}
+	if c.chunk.GetLast() {
+		inner = protowire.AppendTag(inner, chunkLast, protowire.VarintType)
+		inner = protowire.AppendVarint(inner, 1)
+	}
+	n := len(*c.buffer)
+	if n > 0 {
+		inner = protowire.AppendTag(inner, chunkData, protowire.BytesType)
+		inner = protowire.AppendVarint(inner, uint64(n))
+	}
+	head := protowire.AppendTag(make([]byte, 0, len(inner)+12), c.field, protowire.BytesType)
+	head = protowire.AppendVarint(head, uint64(len(inner)+n))
+	head = append(head, inner...)
+	return mem.BufferSlice{mem.SliceBuffer(head), mem.NewBuffer(c.buffer, message.Pool)}, nil
+}
+
+// receivedChunk takes messages with a chunk in, one after another.
+type receivedChunk struct {
+	field  protowire.Number
+	decode func(encoded []byte) (*peerv1.FileChunk, error) // any message of the kind
+	buffer *[]byte                                         // of message.Pool
+	chunk  *peerv1.FileChunk                               // of the last message, until the next; nil: it had none
+}
+
+var _ message.Decoder = (*receivedChunk)(nil)
+
+func chunksOfGroup() *receivedChunk {
+	return &receivedChunk{field: chunkOfGroup, buffer: message.Pool.Get(chunkBytesMax), decode: func(encoded []byte) (*peerv1.FileChunk, error) {
+		in := &peerv1.FetchGroupResponse{}
+		err := proto.Unmarshal(encoded, in)
+		return in.GetChunk(), err
+	}}
+}
+
+func chunksOfBlob() *receivedChunk {
+	return &receivedChunk{field: chunkOfBlob, buffer: message.Pool.Get(chunkBytesMax), decode: func(encoded []byte) (*peerv1.FileChunk, error) {
+		in := &peerv1.FetchBlobResponse{}
+		err := proto.Unmarshal(encoded, in)
+		return in.GetChunk(), err
+	}}
+}
+
+// next receives the next chunk of a stream.
+func (c *receivedChunk) next(receive func(any) error) func() (*peerv1.FileChunk, error) {
+	return func() (*peerv1.FileChunk, error) {
+		if err := receive(c); err != nil {
+			return nil, err
+		}
+		return c.chunk, nil
+	}
+}
+
+// free gives the memory back. The last chunk is gone with it.
+func (c *receivedChunk) free() {
+	message.Pool.Put(c.buffer)
+	c.buffer, c.chunk = nil, nil
+}
+
+// Decode implements message.Decoder.
+func (c *receivedChunk) Decode(data mem.BufferSlice) (err error) {
+	r := data.Reader()
+	c.chunk = c.read(r)
+	if err := r.Close(); err != nil || c.chunk != nil {
+		return err
+	}
+	// Something else, or a chunk as a later version may send it.
+	whole := data.MaterializeToBuffer(message.Pool)
+	defer whole.Free()
+	if c.chunk, err = c.decode(whole.ReadOnlyData()); err != nil {
+		return fmt.Errorf("decoding a chunk: %w", err)
+	}
+	return nil
+}
+
+// read decodes a message that has nothing but a chunk with the fields that are known; nil: it is none.
+func (c *receivedChunk) read(r *mem.Reader) *peerv1.FileChunk {
+	if tag, err := binary.ReadUvarint(r); err != nil || tag != protowire.EncodeTag(c.field, protowire.BytesType) {
+		return nil
+	}
+	if n, err := binary.ReadUvarint(r); err != nil || n != uint64(r.Remaining()) {
+		return nil
+	}
+	chunk := &peerv1.FileChunk{}
+	for r.Remaining() > 0 {
+		if !c.readField(r, chunk) {
+			return nil
+		}
+	}
+	return chunk
+}
+
+func (c *receivedChunk) readField(r *mem.Reader, chunk *peerv1.FileChunk) bool {
+	tag, err := binary.ReadUvarint(r)
+	if err != nil {
+		return false
+	}
+	if tag == protowire.EncodeTag(chunkCRC, protowire.Fixed32Type) {
+		var b [4]byte
+		_, err := io.ReadFull(r, b[:])
+		chunk.DataCrc32C = binary.LittleEndian.Uint32(b[:])
+		return err == nil
+	}
+	value, err := binary.ReadUvarint(r) // or a length
+	if err != nil {
+		return false
+	}
+	switch tag {
+	case protowire.EncodeTag(chunkOffset, protowire.VarintType):
+		chunk.OffsetBytes = int64(value)
+	case protowire.EncodeTag(chunkLast, protowire.VarintType):
+		chunk.Last = value != 0
+	case protowire.EncodeTag(chunkName, protowire.BytesType):
+		if value > nameBytesMax {
+			return false
+		}
+		name := make([]byte, value)
+		_, err = io.ReadFull(r, name)
+		chunk.Name = string(name)
+		return err == nil && utf8.Valid(name)
+	case protowire.EncodeTag(chunkData, protowire.BytesType):
+		if value > uint64(len(*c.buffer)) {
+			return false
+		}
+		chunk.Data = (*c.buffer)[:value]
+		_, err = io.ReadFull(r, chunk.Data)
+		return err == nil
+	default:
+		return false
+	}
+	return true
+}

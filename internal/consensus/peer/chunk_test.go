@@ -1,0 +1,134 @@
+package peer
+
+import (
+	"bytes"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/internal/call/message"
+)
+
+// inPieces cuts a message as a transport does.
+func inPieces(encoded []byte, n int) (out mem.BufferSlice) {
+	for len(encoded) > n {
+		out = append(out, mem.SliceBuffer(encoded[:n]))
+		encoded = encoded[n:]
+	}
+	return append(out, mem.SliceBuffer(encoded))
+}
+
+func chunkCases() map[string]*peerv1.FileChunk {
+	return map[string]*peerv1.FileChunk{
+		"empty":  {},
+		"last":   {Last: true, OffsetBytes: 1 << 40},
+		"first":  {Name: "seg-1", Data: []byte("data"), DataCrc32C: 7},
+		"whole":  {Name: "seg-1", OffsetBytes: 5, Data: random(chunkBytes), DataCrc32C: 1 << 31, Last: true},
+		"old":    {OffsetBytes: 1 << 20, Data: random(chunkBytesMax), DataCrc32C: 1},
+		"before": {OffsetBytes: -1, Data: []byte{0}},
+	}
+}
+
+func TestChunksAreWhatProtobufMakesOfThem(t *testing.T) {
+	for name, chunk := range chunkCases() {
+		buffer := message.Pool.Get(len(chunk.GetData()))
+		copy(*buffer, chunk.GetData())
+		for field, is := range map[protowire.Number]func(encoded []byte) (*peerv1.FileChunk, error){
+			chunkOfGroup: chunksOfGroup().decode, chunkOfBlob: chunksOfBlob().decode,
+		} {
+			encoded, err := (&sentChunk{field: field, chunk: chunk, buffer: buffer}).Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := is(encoded.Materialize()); err != nil || !proto.Equal(got, chunk) {
+				t.Errorf("%s: protobuf reads %v, %v", name, got.GetOffsetBytes(), err)
+			}
+		}
+	}
+}
+
+func TestChunksAreDecodedAsProtobufEncodesThem(t *testing.T) {
+	group, blob := chunksOfGroup(), chunksOfBlob()
+	// Each one after the others: nothing of them is left in it.
+	for range 2 {
+		for name, chunk := range chunkCases() {
+			for in, message := range map[*receivedChunk]proto.Message{
+				group: &peerv1.FetchGroupResponse{Part: &peerv1.FetchGroupResponse_Chunk{Chunk: chunk}},
+				blob:  &peerv1.FetchBlobResponse{Chunk: chunk},
+			} {
+				encoded, err := proto.Marshal(message)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, n := range []int{3, 16 << 10, 2 << 20} {
+					if err := in.Decode(inPieces(encoded, n)); err != nil || !proto.Equal(in.chunk, chunk) {
+						t.Errorf("%s in pieces of %d: offset %d, %v", name, n, in.chunk.GetOffsetBytes(), err)
+					}
+				}
+				if r := inPieces(encoded, 100).Reader(); name != "empty" && in.read(r) == nil {
+					t.Errorf("%s goes the long way", name)
+				}
+			}
+		}
+	}
+}
+
+// A later version may add fields, and whoever is no friend sends anything.
+func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
+	in := chunksOfGroup()
+	chunk := &peerv1.FileChunk{Name: "seg", Data: []byte("data"), DataCrc32C: 3}
+	inner, err := proto.Marshal(chunk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrap := func(inner []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(nil, chunkOfGroup, protowire.BytesType), inner)
+	}
+	unknown := func(b []byte) []byte {
+		return protowire.AppendString(protowire.AppendTag(bytes.Clone(b), 99, protowire.BytesType), "new")
+	}
+	large := &peerv1.FileChunk{Data: random(chunkBytesMax + 1)}
+	largeInner, err := proto.Marshal(large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		encoded []byte
+		want    *peerv1.FileChunk
+	}{
+		"a field in the chunk": {wrap(unknown(inner)), chunk},
+		"a field behind it":    {unknown(wrap(inner)), chunk},
+		"in two parts":         {append(wrap(inner[:5]), wrap(inner[5:])...), chunk},
+		"more than a chunk":    {wrap(largeInner), large},
+	} {
+		err := in.Decode(inPieces(c.encoded, 4096))
+		if err != nil || in.chunk.GetName() != c.want.GetName() || !bytes.Equal(in.chunk.GetData(), c.want.GetData()) {
+			t.Errorf("%s: %q, %d bytes, %v", name, in.chunk.GetName(), len(in.chunk.GetData()), err)
+		}
+	}
+	description, err := proto.Marshal(&peerv1.FetchGroupResponse{
+		Part: &peerv1.FetchGroupResponse_Description{Description: &peerv1.FetchGroupDescription{Index: 1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Decode(inPieces(description, 2)); err != nil || in.chunk != nil {
+		t.Errorf("a description: chunk %v, %v", in.chunk, err)
+	}
+	// A length that lies, and every beginning of a message, is refused, not waited for.
+	if err := in.Decode(inPieces(protowire.AppendVarint(wrap(nil)[:1], 1<<62), 3)); err == nil {
+		t.Error("a chunk of 2^62 bytes")
+	}
+	whole := wrap(inner)
+	for n := 1; n < len(whole); n++ {
+		if err := in.Decode(inPieces(whole[:n], 3)); err == nil {
+			t.Errorf("the first %d of %d bytes: %v", n, len(whole), in.chunk)
+		}
+	}
+	if err := in.Decode(inPieces(wrap(protowire.AppendString(protowire.AppendTag(nil, chunkName, protowire.BytesType), "\xff")), 9)); err == nil {
+		t.Error("a name that is no text")
+	}
+}

@@ -1,0 +1,253 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"hash/crc32"
+	"io"
+
+	"github.com/google/uuid"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/internal/call/message"
+)
+
+const (
+	chunkBytesMax = 1 << 20 // of FileChunk.data
+	// chunkBytes are sent at a time: they stay in the processor's cache from one copy to the next, and what waits for
+	// the device or the byte rate beside them waits less.
+	chunkBytes       = 256 << 10
+	nameBytesMax     = 256 // of FileChunk.name
+	filesPerMessage  = 1024
+	entriesBytesMax  = 1 << 20 // of a message of FetchEntries, about
+	manifestBytesMax = 1 << 20 // of a message of a description
+	smallBytesMax    = 4 << 20 // of a group that is not counted among those that are sent
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sourceOf admits a call and finds its group.
+func (h *Hub) sourceOf(ctx context.Context, header *peerv1.PeerHeader, group []byte) (Source, uuid.UUID, error) {
+	if err := h.admit(ctx, header); err != nil {
+		return nil, uuid.Nil, err
+	}
+	id, err := uuid.FromBytes(group)
+	if err != nil {
+		return nil, uuid.Nil, status.Errorf(codes.InvalidArgument, "group: %v", err)
+	}
+	if h.opts.Source == nil {
+		return nil, uuid.Nil, status.Errorf(codes.NotFound, "group %s: %v", id, ErrNotHere)
+	}
+	return h.opts.Source, id, nil
+}
+
+// answer gives an error of the source its code.
+func answer(group uuid.UUID, err error) error {
+	switch {
+	case errors.Is(err, ErrNotHere):
+		return status.Errorf(codes.NotFound, "group %s: %v", group, err)
+	case errors.Is(err, context.Canceled):
+		return status.FromContextError(err).Err()
+	}
+	if st, ok := status.FromError(err); ok {
+		return st.Err()
+	}
+	return status.Errorf(codes.Internal, "group %s: %v", group, err)
+}
+
+// until lets a context end with the hub.
+func (h *Hub) until(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	release := context.AfterFunc(h.ctx, cancel)
+	return ctx, func() { release(); cancel() }
+}
+
+// FetchGroup implements PeerService.
+func (h *Hub) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	source, group, err := h.sourceOf(stream.Context(), first.GetStart().GetHeader(), first.GetStart().GetGroup())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := h.until(stream.Context())
+	defer cancel()
+	export, err := source.Export(ctx, group)
+	if err != nil {
+		return answer(group, err)
+	}
+	defer func() {
+		if err := export.Close(); err != nil {
+			h.logger.Warn("letting go of what was sent", "group", group, "error", err)
+		}
+	}()
+	if export.Describe().Bytes > smallBytesMax { // small ones are over at once
+		defer h.count.exports.Add(-1)
+		if h.count.exports.Add(1) > int64(h.opts.ExportsMax) {
+			h.count.exportsRefused.Add(1)
+			return status.Errorf(codes.ResourceExhausted, "%v (%d): try again", ErrBusy, h.opts.ExportsMax)
+		}
+	}
+	e := &exporting{hub: h, ctx: ctx, stream: stream, group: group, export: export}
+	return e.run()
+}
+
+// exporting is a FetchGroup under way.
+type exporting struct {
+	hub    *Hub
+	ctx    context.Context
+	stream peerv1.PeerService_FetchGroupServer
+	group  uuid.UUID
+	export Export
+}
+
+func (e *exporting) run() error {
+	if err := e.describe(e.export.Describe()); err != nil {
+		return err
+	}
+	for {
+		in, err := e.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil // it has all, or has lost interest
+		}
+		if err != nil {
+			return err
+		}
+		if n := len(in.GetWanted().GetFiles()); n < 1 || n > filesPerMessage {
+			return status.Errorf(codes.InvalidArgument, "%d files are wanted at once: 1 to %d may be", n, filesPerMessage)
+		}
+		for _, r := range in.GetWanted().GetFiles() {
+			if err := e.sendFile(r.GetName(), r.GetOffsetBytes()); err != nil {
+				return answer(e.group, err)
+			}
+		}
+	}
+}
+
+func (e *exporting) sendFile(name string, offset int64) error {
+	if offset < 0 {
+		return status.Errorf(codes.InvalidArgument, "file %q is wanted from %d", name, offset)
+	}
+	file, err := e.export.Open(name, offset)
+	if err != nil {
+		return err
+	}
+	err = e.hub.sendChunks(e.ctx, file, e.hub.limiter, &peerv1.FileChunk{Name: name, OffsetBytes: offset}, func(c *sentChunk) error {
+		c.field = chunkOfGroup
+		return e.stream.SendMsg(c)
+	})
+	return errors.Join(err, file.Close())
+}
+
+// describe sends the description in messages of a bounded size.
+func (e *exporting) describe(d Description) error {
+	for manifest := d.Manifest; ; {
+		part := &peerv1.FetchGroupDescription{}
+		n := min(len(manifest), manifestBytesMax)
+		part.Manifest, manifest = manifest[:n], manifest[n:]
+		if part.More = len(manifest) > 0; !part.GetMore() {
+			part.Index, part.Term, part.TotalBytes = d.Index, d.Term, d.Bytes
+		}
+		if err := e.stream.Send(&peerv1.FetchGroupResponse{Part: &peerv1.FetchGroupResponse_Description{Description: part}}); err != nil {
+			return err
+		}
+		if !part.GetMore() {
+			return nil
+		}
+	}
+}
+
+// sendChunks sends what is left of a file as chunks like first, the last of which may be empty. limiter may be nil.
+func (h *Hub) sendChunks(ctx context.Context, file io.Reader, limiter *rate.Limiter, first *peerv1.FileChunk, send func(*sentChunk) error) error {
+	for chunk := first; ; {
+		buffer := message.Pool.Get(chunkBytes)
+		n, err := io.ReadFull(file, *buffer)
+		chunk.Last = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if chunk.GetLast() {
+			err = nil
+		}
+		if err == nil && limiter != nil && n > 0 {
+			err = limiter.WaitN(ctx, n)
+		}
+		if err != nil {
+			message.Pool.Put(buffer)
+			return err
+		}
+		*buffer = (*buffer)[:n]
+		chunk.DataCrc32C = crc32.Checksum(*buffer, castagnoli)
+		if err := send(&sentChunk{chunk: chunk, buffer: buffer}); err != nil {
+			return err
+		}
+		h.count.fetchedBytes.Add(uint64(n))
+		if chunk.GetLast() {
+			return nil
+		}
+		chunk = &peerv1.FileChunk{OffsetBytes: chunk.GetOffsetBytes() + int64(n)}
+	}
+}
+
+// FetchEntries implements PeerService.
+func (h *Hub) FetchEntries(in *peerv1.FetchEntriesRequest, stream peerv1.PeerService_FetchEntriesServer) error {
+	source, group, err := h.sourceOf(stream.Context(), in.GetHeader(), in.GetGroup())
+	if err != nil {
+		return err
+	}
+	first, last := in.GetIndexFirst(), in.GetIndexLast()
+	if first < 1 || last < first {
+		return status.Errorf(codes.InvalidArgument, "entries %d to %d are no range", first, last)
+	}
+	ctx, cancel := h.until(stream.Context())
+	defer cancel()
+	for {
+		piece, err := source.Entries(ctx, group, first, last, entriesBytesMax)
+		if err != nil {
+			return answer(group, err)
+		}
+		out := &peerv1.FetchEntriesResponse{Through: piece.Through, Applied: piece.Applied}
+		for _, e := range piece.Entries {
+			encoded, err := proto.Marshal(e)
+			if err != nil {
+				return answer(group, err)
+			}
+			out.Entries = append(out.Entries, encoded)
+			h.count.fetchedBytes.Add(uint64(len(encoded)))
+		}
+		if err := stream.Send(out); err != nil || piece.Through >= last || piece.Through < first {
+			return err
+		}
+		first = piece.Through + 1
+	}
+}
+
+// FetchBlob implements PeerService.
+func (h *Hub) FetchBlob(in *peerv1.FetchBlobRequest, stream peerv1.PeerService_FetchBlobServer) error {
+	source, group, err := h.sourceOf(stream.Context(), in.GetHeader(), in.GetGroup())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := h.until(stream.Context())
+	defer cancel()
+	file, size, err := source.Blob(ctx, group, in.GetRef())
+	if err != nil {
+		return answer(group, err)
+	}
+	if in.GetOffsetBytes() < 0 || in.GetOffsetBytes() > size {
+		err = status.Errorf(codes.OutOfRange, "the blob has %d bytes, it is wanted from %d", size, in.GetOffsetBytes())
+	} else {
+		rest := io.NewSectionReader(file, in.GetOffsetBytes(), size-in.GetOffsetBytes())
+		err = h.sendChunks(ctx, rest, nil, &peerv1.FileChunk{OffsetBytes: in.GetOffsetBytes()}, func(c *sentChunk) error {
+			c.field = chunkOfBlob
+			return stream.SendMsg(c)
+		})
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return answer(group, err)
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package peer
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/call/message"
+)
+
+// net of hubs over loopback.
+type network struct {
+	t     *testing.T
+	store uuid.UUID
+	mu    sync.Mutex
+	at    map[string]string // shard -> address
+}
+
+func newNetwork(t *testing.T) *network {
+	return &network{t: t, store: uuid.New(), at: map[string]string{}}
+}
+
+func (n *network) address(shard string) (string, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, ok := n.at[shard]
+	return a, ok
+}
+
+func (n *network) move(shard, address string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.at[shard] = address
+}
+
+// node is a hub that serves, and what came to it.
+type node struct {
+	*Hub
+	server *grpc.Server
+	name   string
+
+	mu      sync.Mutex
+	came    []*raftpb.Message
+	local   []*raftpb.Message // that no peer sent
+	alive   map[string]bool
+	downs   int
+	changed chan struct{} // closed at each change
+	hold    chan struct{} // not nil: Deliver waits for it
+}
+
+// start starts a hub under a name; change may be nil.
+func (n *network) start(name string, change func(*Options)) *node {
+	n.t.Helper()
+	d := &node{name: name, alive: map[string]bool{}, changed: make(chan struct{})}
+	opts := Options{Shard: name, Store: n.store, Address: n.address, Deliver: d.deliver, Alive: d.setAlive, PingEvery: 20 * time.Millisecond,
+		StallMax: time.Hour} // longer than a slow machine stands still
+	if change != nil {
+		change(&opts)
+	}
+	d.Hub = New(opts)
+	listener, err := new(net.ListenConfig).Listen(n.t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	d.server = grpc.NewServer(grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(messageMax), grpc.WaitForHandlers(true))
+	d.Register(d.server)
+	n.move(name, listener.Addr().String())
+	go d.server.Serve(listener)
+	n.t.Cleanup(d.stop)
+	return d
+}
+
+func (d *node) stop() {
+	d.release()
+	d.Close()
+	d.server.Stop()
+}
+
+func (d *node) note(do func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	do()
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+func (d *node) deliver(_ uuid.UUID, m *raftpb.Message) bool {
+	d.mu.Lock()
+	hold := d.hold
+	d.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	d.note(func() {
+		if m.GetType() == raftpb.MsgUnreachable {
+			d.local = append(d.local, m)
+		} else {
+			d.came = append(d.came, m)
+		}
+	})
+	return m.GetTo() != strayID
+}
+
+// strayID is a Raft id that nobody has.
+const strayID = 666
+
+func (d *node) setAlive(shard string, alive bool) {
+	d.note(func() {
+		d.alive[shard] = alive
+		if !alive {
+			d.downs++
+		}
+	})
+}
+
+// block makes Deliver wait until release.
+func (d *node) block() { d.note(func() { d.hold = make(chan struct{}) }) }
+
+func (d *node) release() {
+	d.note(func() {
+		if d.hold != nil {
+			close(d.hold)
+			d.hold = nil
+		}
+	})
+}
+
+// until waits for a condition about what came, which is asked with mu held.
+func (d *node) until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.After(2 * time.Minute)
+	for {
+		d.mu.Lock()
+		ok, changed := holds(), d.changed
+		d.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("%s: %s: not within 2 minutes", d.name, what)
+		}
+	}
+}
+
+var testGroup = uuid.MustParse("11111111-2222-3333-4444-555555555555")
+
+// to makes the transport of the test's group whose members are all on one shard.
+func (d *node) to(shard string) *Transport {
+	return d.Transport(testGroup, func(uint64) (string, bool) { return shard, true })
+}
+
+func msg(kind raftpb.MessageType, index uint64, bytes int) *raftpb.Message {
+	m := &raftpb.Message{Type: kind.Enum(), From: proto.Uint64(1), To: proto.Uint64(2), Index: new(index)}
+	if bytes > 0 {
+		m.Entries = []*raftpb.Entry{{Data: make([]byte, bytes)}}
+	}
+	return m
+}
+
+// eventually waits for a condition of the hub that nobody tells of.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 2 minutes", what)
+		}
+	}
+}
+
+// connect makes two nodes whose link from a to b is up.
+func connect(t *testing.T, n *network, change func(*Options)) (a, b *node) {
+	t.Helper()
+	a, b = n.start("a", change), n.start("b", nil)
+	a.SetPeers([]string{"b"})
+	a.until(t, "b is alive", func() bool { return a.alive["b"] })
+	return a, b
+}

@@ -1,0 +1,280 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/experimental"
+	"google.golang.org/protobuf/proto"
+
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	"sheaf.dev/sheaf/internal/base/backoff"
+	"sheaf.dev/sheaf/internal/call/message"
+)
+
+const (
+	batchBytesMax = 1 << 20 // of a message of Exchange, about
+	messageMax    = 64 << 20
+	dialMax       = 3 * time.Second
+	window        = 4 << 20 // of a stream and of its connection
+)
+
+// redialPauses are those between two connections to a peer.
+var redialPauses = backoff.Doubling{First: 20 * time.Millisecond, Most: time.Second}
+
+// link is this shard's way to one peer.
+type link struct {
+	hub    *Hub
+	shard  string
+	ctx    context.Context
+	cancel context.CancelFunc
+	queue  *queue
+	madeAt time.Duration // by Hub.clock
+
+	heardAt atomic.Int64  // ns of Hub.clock; 0: never
+	silent  atomic.Bool   // as the monitor last said
+	begun   atomic.Bool   // the peer's process is another one than before; the monitor has not said so yet
+	number  atomic.Uint64 // of the peer's process
+
+	// Guarded by Hub.mu, of the monitor.
+	alive bool
+	told  bool
+	since time.Time
+
+	mu       sync.Mutex
+	reported map[member]struct{} // who was told that messages are lost, since the last connection
+}
+
+// member of a group.
+type member struct {
+	group  uuid.UUID
+	raftID uint64
+}
+
+func newLink(h *Hub, shard string) *link {
+	l := &link{
+		hub: h, shard: shard, queue: newQueue(h.opts.QueueBytesMax), madeAt: h.clock(),
+		reported: map[member]struct{}{},
+	}
+	l.silent.Store(true)
+	l.ctx, l.cancel = context.WithCancel(h.ctx)
+	return l
+}
+
+// send queues a message, or tells that it is lost.
+func (l *link) send(group uuid.UUID, m *raftpb.Message) {
+	switch l.queue.push(group, m) {
+	case full:
+		l.hub.count.droppedFull.Add(1)
+		if isAppend(m) { // what else is lost is repeated by itself
+			l.hub.lost(group, m)
+		}
+	case down:
+		l.hub.count.droppedDown.Add(1)
+		l.unconnected(group, m)
+	}
+}
+
+// unconnected tells a group once per lost connection that a member cannot be reached: its leader then sends single
+// appends until one is answered.
+func (l *link) unconnected(group uuid.UUID, m *raftpb.Message) {
+	if !isAppend(m) && m.GetType() != raftpb.MsgHeartbeat {
+		return
+	}
+	key := member{group, m.GetTo()}
+	l.mu.Lock()
+	_, known := l.reported[key]
+	l.reported[key] = struct{}{}
+	l.mu.Unlock()
+	if !known || m.GetType() == raftpb.MsgSnap {
+		l.hub.lost(group, m)
+	}
+}
+
+// run keeps the link connected until it is cancelled.
+func (l *link) run() {
+	tries := backoff.Tries{Doubling: redialPauses}
+	for l.ctx.Err() == nil {
+		connected, err := l.session()
+		for _, it := range l.queue.close() {
+			l.hub.count.droppedDown.Add(1)
+			l.unconnected(it.group, it.m)
+		}
+		if connected {
+			tries.Again()
+		}
+		l.hub.logger.Debug("not connected to a peer", "peer", l.shard, "error", err)
+		tries.Wait(l.ctx)
+	}
+	l.queue.close()
+}
+
+// dial connects to a shard.
+func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
+	address, ok := h.opts.Address(shard)
+	if !ok {
+		return nil, fmt.Errorf("shard %s: no address is known", shard)
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(h.opts.Credentials(shard)),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageMax), grpc.MaxCallSendMsgSize(messageMax)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           grpcbackoff.Config{BaseDelay: redialPauses.First, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialPauses.Most},
+			MinConnectTimeout: dialMax,
+		}),
+		experimental.WithBufferPool(message.Pool), // which clears nothing
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
+		grpc.WithIdleTimeout(0), grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-shard"),
+	}
+	if h.opts.Dial != nil {
+		options = append(options, grpc.WithContextDialer(h.opts.Dial))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address, options...) // each attempt looks the name up: a restarted shard has another address
+	if err != nil {
+		return nil, fmt.Errorf("shard %s at %q: %w", shard, address, err)
+	}
+	return conn, nil
+}
+
+func (h *Hub) header(to string) *peerv1.PeerHeader {
+	return &peerv1.PeerHeader{Store: h.opts.Store[:], FromShard: h.opts.Shard, ToShard: to, Instance: h.number}
+}
+
+// introduced notes which process the peer is.
+func (l *link) introduced(number uint64) {
+	if before := l.number.Swap(number); before != 0 && before != number {
+		l.begun.Store(true)
+		l.hub.wake()
+	}
+}
+
+// session connects and sends until that fails.
+func (l *link) session() (connected bool, err error) {
+	conn, err := l.hub.dial(l.shard)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close() //nolint:errcheck // nothing is left of it
+	ctx, cancel := context.WithCancelCause(l.ctx)
+	defer cancel(nil)
+	stall := time.AfterFunc(min(dialMax, l.hub.opts.StallMax), func() { cancel(errors.New("the peer does not answer")) })
+	defer stall.Stop()
+	stream, err := peerv1.NewPeerServiceClient(conn).Exchange(ctx)
+	if err != nil {
+		return false, err
+	}
+	s := &session{link: l, stream: stream}
+	if err := s.ping(l.hub.header(l.shard), nil); err != nil {
+		return false, streamError(stream, err)
+	}
+	hello, err := stream.Recv()
+	if err != nil {
+		return false, err
+	}
+	l.introduced(hello.GetInstance())
+	l.hub.count.connects.Add(1)
+	l.mu.Lock()
+	clear(l.reported)
+	l.mu.Unlock()
+	l.queue.open()
+	l.hub.heard(l)
+
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			stall.Reset(l.hub.opts.StallMax)
+			if _, err := stream.Recv(); err != nil {
+				cancel(err)
+				return
+			}
+			l.hub.heard(l)
+		}
+	}()
+	err = s.send(ctx)
+	cancel(err)
+	<-ended
+	return true, context.Cause(ctx)
+}
+
+// streamError finds out why a Send failed.
+func streamError(stream peerv1.PeerService_ExchangeClient, err error) error {
+	if _, why := stream.Recv(); why != nil {
+		return why
+	}
+	return err
+}
+
+// session is a connection that sends.
+type session struct {
+	link   *link
+	stream peerv1.PeerService_ExchangeClient
+	number uint64 // of the last ping
+	pinged time.Time
+	batch  []item
+}
+
+// send sends what is queued, and pings.
+func (s *session) send(ctx context.Context) error {
+	l := s.link
+	pings := time.NewTicker(l.hub.opts.PingEvery)
+	defer pings.Stop()
+	for {
+		s.batch = l.queue.take(s.batch[:0], batchBytesMax)
+		if len(s.batch) == 0 {
+			select {
+			case <-l.queue.wake:
+			case <-pings.C:
+				if err := s.ping(nil, nil); err != nil {
+					return err
+				}
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			continue
+		}
+		if err := s.sendBatch(); err != nil {
+			return err
+		}
+	}
+}
+
+// ping sends messages and asks for an answer.
+func (s *session) ping(header *peerv1.PeerHeader, messages []*peerv1.RaftMessage) error {
+	s.number++
+	s.pinged = time.Now()
+	return s.stream.Send(&peerv1.ExchangeRequest{Header: header, Messages: messages, Ping: s.number})
+}
+
+func (s *session) sendBatch() error {
+	messages := make([]*peerv1.RaftMessage, 0, len(s.batch))
+	bytes := 0
+	for i := range s.batch {
+		it := &s.batch[i]
+		encoded, err := proto.Marshal(it.m)
+		if err != nil {
+			s.link.hub.logger.Error("a message cannot be encoded", "group", it.group, "error", err)
+			continue
+		}
+		bytes += len(encoded)
+		messages = append(messages, &peerv1.RaftMessage{Group: it.group[:], Message: encoded})
+	}
+	s.link.hub.count.sent.Add(uint64(len(messages)))
+	s.link.hub.count.sentBytes.Add(uint64(bytes))
+	var err error
+	if time.Since(s.pinged) >= s.link.hub.opts.PingEvery {
+		err = s.ping(nil, messages)
+	} else {
+		err = s.stream.Send(&peerv1.ExchangeRequest{Messages: messages})
+	}
+	clear(s.batch) // Send is done with the bytes; the group's memory need not be held
+	return err
+}

@@ -1,0 +1,310 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// These are tests of what docs/raft.md lists, where a scenario alone does not show whether it is there.
+
+// slow delays messages of a kind.
+type slow struct {
+	Transport
+	kind raftpb.MessageType
+	by   time.Duration
+}
+
+func (s slow) Send(messages []*raftpb.Message) {
+	for _, m := range messages {
+		if m.GetType() != s.kind {
+			s.Transport.Send([]*raftpb.Message{m})
+			continue
+		}
+		time.AfterFunc(s.by, func() { s.Transport.Send([]*raftpb.Message{m}) })
+	}
+}
+
+// A lease counts from before the question: who answered promised nothing for later.
+func TestALeaseCountsFromBeforeTheQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const delay = leaseTime / 2
+		n := makeNetwork(t)
+		n.change = func(_ uint64, o *Options) {
+			o.Lease = true
+			o.Transport = slow{o.Transport, raftpb.MsgHeartbeatResp, delay}
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		_, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		ok(t, leader.ReadBarrier(timeout(t)))
+		if left := time.Duration(leader.lease.until.Load() - monotonic()); left <= 0 || left > leaseTime-delay {
+			t.Errorf("a lease of %v, %v after the question", left, delay)
+		}
+	})
+}
+
+// A leader whose vote was taken, by a change that another one has proposed, hands the lead over: it can propose nothing
+// any more.
+func TestALeaderThatIsNoVoterHandsTheLeadOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		c := leader.state.lock()
+		ok(t, c.node.raft.ProposeConfChange(change(remove(first)))) // ChangeMembers would refuse it
+		c.unlock()
+		leader.seat.Schedule()
+		until(t, "it is no voter", func() bool { return leader.Status().Removed })
+		_, next := n.leader(t, first)
+		next.must(t, put(1, "b"))
+	})
+}
+
+// The lead goes to nobody who does not have the change that gave it its vote: by the membership before, it asks too few
+// for votes, or others.
+func TestAVoterIsReadyWhenItHasItsMembership(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		to, _ := n.follower(first)
+		synctest.Wait()
+		c := leader.state.lock()
+		defer c.unlock()
+		if !c.transfer.isReady(to) {
+			t.Fatal("a follower that has everything is not ready: the test does not test")
+		}
+		last, _ := c.node.hasAll()
+		index := c.members.index
+		c.members.index = last + 1
+		if c.transfer.isReady(to) {
+			t.Error("it lacks the membership change")
+		}
+		c.members.index = index
+	})
+}
+
+// A MsgTimeoutNow that was kept for long is of a leader that leads on.
+func TestAKeptTimeoutNowIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		_, one := n.follower(first)
+		synctest.Wait()
+		c := one.state.lock()
+		defer c.unlock()
+		call := &raftpb.Message{From: new(first), Term: new(c.node.term)}
+		for _, ticks := range []int{timeoutNowTicksMax, timeoutNowTicksMax + 1} {
+			c.transfer.timeoutNow, c.transfer.keptTicks = call, 0
+			for range ticks {
+				c.transfer.tick()
+			}
+			if kept := c.transfer.due() != nil; kept != (ticks == timeoutNowTicksMax) {
+				t.Errorf("kept for %d ticks: %v", ticks, kept)
+			}
+		}
+	})
+}
+
+// Whoever asks for votes of a new term does not lead any more: the vote is not refused because it is taken for a leader
+// that is heard.
+func TestWhoAsksForVotesIsTakenForNoLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		id, one := n.follower(first)
+		time.Sleep(voteSilence)
+		n.isolate(first, true)
+		m := one.Members()
+		if m.LeaderID != first {
+			t.Fatal("the follower knows no leader: the test does not test")
+		}
+		ok(t, one.Step(&raftpb.Message{
+			Type: raftpb.MsgPreVote.Enum(), From: &first, To: &id, Term: new(m.Term + 1),
+			Index: new(m.LastIndex), LogTerm: new(m.Term),
+		}))
+		if leader := one.Members().LeaderID; leader != 0 {
+			t.Errorf("it still takes %d for the leader", leader)
+		}
+	})
+}
+
+// An offer of a snapshot, or the word that it was taken, may be lost: it is made again.
+func TestASnapshotIsOfferedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		var offers atomic.Int32
+		n.change = func(_ uint64, o *Options) {
+			o.OnSnapshot = func(_, _, _ uint64) { offers.Add(1) }
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		first, leader := n.lead()
+		behind, _ := n.follower(first)
+		n.isolate(behind, true)
+		for range 10 {
+			leader.must(t, put(1, "newer"))
+		}
+		ok(t, leader.log.Seal())
+		leader.must(t, put(2, "in another segment"))
+		until(t, "the entries are gone that the follower needs", func() bool {
+			_, err := leader.log.Compact(t.Context(), group.CompactOptions{All: true})
+			ok(t, err)
+			floor, err := leader.log.FirstIndex()
+			ok(t, err)
+			return floor > n.members[behind].Members().LastIndex+1
+		})
+		n.isolate(behind, false)
+		until(t, "it is offered again", func() bool { return offers.Load() >= 3 })
+	})
+}
+
+// A disk that is full when a membership is to be recorded does not make Raft apply the change twice: a joint one would
+// be a panic.
+func TestAJointMembershipIsAppliedOnceOnAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t)
+		first, leader := n.lead()
+		full, one := n.follower(first)
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		n.start(4)
+		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		fault := n.faulty[full].Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate }, Err: errNoSpace})
+		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(6-first-full))))
+		until(t, "the disk has refused the membership twice", func() bool {
+			return fault.Fired() > 1 && errors.Is(one.Status().Err, format.ErrNoSpace)
+		})
+		fault.Remove()
+		until(t, "it has the membership", func() bool { return one.Members().ConfIndex == leader.Members().ConfIndex })
+		ok(t, one.Status().Err)
+	})
+}
+
+// The leader of a group at rest wakes when the shard of a member falls silent or comes back: that member may have
+// missed the mark, or everything.
+func TestALeaderAtRestWakesWhenAShardFallsSilentOrComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		other, _ := n.follower(first)
+		leader.must(t, put(1, "a"))
+		for _, tell := range []func(uint64){leader.PeerDown, leader.PeerUp} {
+			until(t, "it rests", func() bool { return leader.Members().Quiet })
+			if tell(other); leader.Members().Quiet {
+				t.Error("it rests on")
+			}
+		}
+	})
+}
+
+// A member that cannot rest says so, and its leader wakes.
+func TestAMemberThatCannotRestWakesItsLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		id, one := n.follower(first)
+		leader.must(t, put(1, "a"))
+		n.rest(3)
+		m := one.Members()
+		c := one.state.lock()
+		answer, err := c.step(&raftpb.Message{
+			Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &id, Term: &m.Term, Context: quietMark,
+			Index: new(m.LastIndex - 1), LogTerm: &m.Term, Commit: new(m.LastIndex - 1),
+		})
+		c.unlock()
+		if ok(t, err); answer == nil {
+			t.Fatal("it says nothing of a mark that does not fit")
+		}
+		if ok(t, leader.Step(answer)); leader.Members().Quiet {
+			t.Error("the leader rests on")
+		}
+	})
+}
+
+// A member that hangs never ends a fetch of blobs, and while it waits nothing is taken that another leader sends in its
+// place.
+func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		type end struct {
+			id    uint64
+			cause error
+		}
+		begun, ends := make(chan uint64, 8), make(chan end, 8)
+		n.change = func(id uint64, o *Options) {
+			o.FetchBlobs = func(ctx context.Context, _ uint64, _ []format.BlobRef) error {
+				begun <- id
+				<-ctx.Done()
+				ends <- end{id, context.Cause(ctx)}
+				return ctx.Err()
+			}
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		first, leader := n.lead()
+		second, third := first%3+1, 6-first-(first%3+1)
+		ref := leader.blob(t, "large")
+		leader.Propose(write{Write{ID: 1, Blob: &ref}})
+		<-begun
+		<-begun
+		n.members[second].PeerDown(first)
+		ended := func() (got end) {
+			select {
+			case got = <-ends:
+			case <-time.After(time.Minute):
+			}
+			return got
+		}
+		if got := ended(); got != (end{second, errMemberQuiet}) {
+			t.Errorf("the leader's shard is silent: %+v", got)
+		}
+		heartbeat := &raftpb.Message{
+			Type: raftpb.MsgHeartbeat.Enum(), From: &second, To: &third, Term: new(leader.Members().Term + 1), Commit: proto.Uint64(0),
+		}
+		ok(t, n.members[third].Step(heartbeat))
+		if got := ended(); got != (end{third, errLeaderGone}) {
+			t.Errorf("another one leads: %+v", got)
+		}
+	})
+}
+
+// A question that a follower has sent to the leader, and that was lost, is asked again.
+func TestALostQuestionIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := makeNetwork(t)
+		var lost atomic.Bool
+		n.change = func(_ uint64, o *Options) {
+			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool {
+				return m.GetType() == raftpb.MsgReadIndex && lost.CompareAndSwap(false, true)
+			}}
+		}
+		for _, id := range voters {
+			n.start(id)
+		}
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		_, one := n.follower(first)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*electionTimeout)
+		defer cancel()
+		if ok(t, one.ReadBarrier(ctx)); !lost.Load() {
+			t.Error("no question was lost: the test does not test")
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/consensus/replica/writes"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+var errLeadLost = errors.New("the leadership was lost")
+
+// applyEarly does what need not wait for the sync of the same Ready: it sends messages, and applies committed entries
+// that the log holds already.
+func (rd *round) applyEarly() error {
+	if rd.done {
+		return nil
+	}
+	if !rd.early {
+		rd.send(rd.ready.Messages, false)
+		rd.early = true
+	}
+	committed, entries := rd.ready.CommittedEntries, rd.ready.Entries
+	if n := len(committed); n > 0 && (len(entries) == 0 || committed[n-1].GetIndex() < entries[0].GetIndex()) {
+		if err := rd.apply(committed); err != nil {
+			return err
+		}
+		rd.ready.CommittedEntries = nil
+	}
+	rd.done = true
+	return nil
+}
+
+func (rd *round) applyReady() error {
+	if len(rd.ready.CommittedEntries) == 0 {
+		if rd.ready.SoftState != nil || !raft.IsEmptyHardState(rd.ready.HardState) || len(rd.ready.ReadStates) > 0 {
+			rd.settle(nil)
+		}
+		return nil
+	}
+	if err := rd.apply(rd.ready.CommittedEntries); err != nil {
+		return err // the entries stay in the Ready: without room they are applied again, from where that stopped
+	}
+	rd.ready.CommittedEntries = nil
+	return nil
+}
+
+// apply makes committed entries visible, then answers their writes. After format.ErrNoSpace it is to be called again
+// with the same entries, and goes on where it stopped.
+func (rd *round) apply(committed []*raftpb.Entry) error {
+	if !rd.visible {
+		if err := rd.makeVisible(committed[len(committed)-1].GetIndex()); err != nil {
+			return fmt.Errorf("apply: %w", err)
+		}
+		rd.visible, rd.behind = true, 0
+	}
+	for ; rd.behind < len(committed); rd.behind++ {
+		e := committed[rd.behind]
+		if e.GetType() == raftpb.EntryNormal {
+			continue
+		}
+		if err := rd.changeMembers(e); err != nil {
+			return fmt.Errorf("apply index %d: %w", e.GetIndex(), err)
+		}
+	}
+	rd.visible = false
+	rd.settle(committed)
+	return nil
+}
+
+// makeVisible applies the entries up to last.
+func (rd *round) makeVisible(last uint64) error {
+	rd.requests = rd.requests[:0]
+	return rd.log.Apply(last, func(e *format.Entry) {
+		if e.RequestID != ([16]byte{}) && (rd.seams.Off.Keeps(rules.Requests) || rd.leads(e)) {
+			rd.requests = append(rd.requests, format.RequestOf(e))
+		}
+		rd.seams.applied(e)
+	})
+}
+
+// leads tells whether an entry was written by this replica as the leader it is now.
+func (rd *round) leads(e *format.Entry) bool {
+	c := rd.state.lock()
+	defer c.unlock()
+	return c.node.leader && e.Term == c.node.term
+}
+
+// settle answers the writes among committed entries that were applied, then those that were lost with the leadership.
+func (rd *round) settle(committed []*raftpb.Entry) {
+	rd.answered = rd.settleCore(committed)
+	rd.requests = rd.requests[:0]
+	writes.Wake(rd.answered)
+}
+
+func (rd *round) settleCore(committed []*raftpb.Entry) (answered []*Pending) {
+	c := rd.state.lock()
+	defer c.unlock()
+	c.settle(committed, rd.requests, &rd.syncs)
+	return c.writes.Answered(rd.answered)
+}
+
+// changeMembers applies an entry of Raft's own, unless the log had it when this replica started: the membership is
+// durable before the commit index need be.
+func (rd *round) changeMembers(e *raftpb.Entry) error {
+	if e.GetIndex() <= rd.firstConf {
+		return nil
+	}
+	if rd.unrecorded == nil {
+		change, err := changeOf(e)
+		if err != nil {
+			return fmt.Errorf("membership change: %w", err)
+		}
+		rd.unrecorded = rd.applyChange(change, e.GetIndex())
+	}
+	if err := rd.log.SetConf(rd.unrecorded, e.GetIndex()); err != nil {
+		return fmt.Errorf("membership change: %w", err)
+	}
+	rd.unrecorded = nil
+	return nil
+}
+
+func (rd *round) applyChange(change raftpb.ConfChangeI, at uint64) *raftpb.ConfState {
+	c := rd.state.lock()
+	defer c.unlock() // Raft panics where it cannot
+	conf := c.node.raft.ApplyConfChange(change)
+	c.setMembers(conf, at)
+	c.observe()
+	return conf
+}
+
+// changeOf reads the membership change of an entry.
+func changeOf(e *raftpb.Entry) (raftpb.ConfChangeI, error) {
+	if e.GetType() == raftpb.EntryConfChange {
+		first := &raftpb.ConfChange{}
+		return first, proto.Unmarshal(e.Data, first)
+	}
+	second := &raftpb.ConfChangeV2{}
+	return second, proto.Unmarshal(e.Data, second)
+}

@@ -1,0 +1,109 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// fetchesMax bounds the messages of a group that wait for blobs.
+const fetchesMax = 4
+
+// blobFetches holds messages back until the blobs that their entries refer to are here: an entry must not be promised
+// without its data. Safe for concurrent use; its mutex may be taken with a core's held, not the other way around.
+type blobFetches struct {
+	log    store
+	logger *slog.Logger
+	get    func(ctx context.Context, from uint64, refs []format.BlobRef) error // Options.FetchBlobs
+	take   func(m *raftpb.Message) error                                       // gives Raft a message that is whole
+
+	ctx    context.Context // ends with the replica
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+
+	mu      sync.Mutex            // guards all below
+	waiting map[uint64]*blobFetch // by the message's index
+}
+
+// blobFetch is a message that waits for blobs.
+type blobFetch struct {
+	from   uint64
+	cancel context.CancelCauseFunc
+}
+
+// Why fetches of blobs end.
+var (
+	errLeaderGone  = errors.New("the member that they come from does not lead any more")
+	errMemberQuiet = errors.New("the member that they come from is silent")
+)
+
+func newBlobFetches(opts *Options, log store, take func(m *raftpb.Message) error) *blobFetches {
+	f := &blobFetches{
+		log: log, get: opts.FetchBlobs, take: take, logger: opts.Logger, waiting: make(map[uint64]*blobFetch),
+	}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	return f
+}
+
+// stop ends all fetches. None may begin any more.
+func (f *blobFetches) stop() {
+	f.cancel()
+	f.group.Wait()
+}
+
+// begin fetches the blobs that a message lacks, and gives it to take then. False where it drops the message, because it
+// waits already or too many do.
+func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiting[m.GetIndex()] != nil || len(f.waiting) >= fetchesMax {
+		return false
+	}
+	ctx, cancel := context.WithCancelCause(f.ctx)
+	f.waiting[m.GetIndex()] = &blobFetch{from: m.GetFrom(), cancel: cancel}
+	f.group.Go(func() { f.run(ctx, m, missing) })
+	return true
+}
+
+// end ends those fetches that stay is not true for: a member that hangs never ends them, and while they wait, nothing
+// is taken that another leader sends in their place.
+func (f *blobFetches) end(why error, stay func(from uint64) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, one := range f.waiting {
+		if !stay(one.from) {
+			one.cancel(why)
+		}
+	}
+}
+
+// run gets blobs, and gives their message to Raft then.
+func (f *blobFetches) run(ctx context.Context, m *raftpb.Message, missing []format.BlobRef) {
+	err := f.get(ctx, m.GetFrom(), missing)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	f.remove(m.GetIndex())
+	if err == nil {
+		missing, err = f.log.MissingBlobs(m.GetEntries())
+	}
+	if err == nil && len(missing) == 0 {
+		err = f.take(m)
+	}
+	if (err != nil || len(missing) > 0) && context.Cause(f.ctx) == nil {
+		f.logger.Warn("entries with blobs were not taken: the leader sends them again", "blobs", len(missing), "error", err)
+	}
+}
+
+func (f *blobFetches) remove(index uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting[index].cancel(nil)
+	delete(f.waiting, index)
+}

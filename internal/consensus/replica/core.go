@@ -1,0 +1,288 @@
+package replica
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
+	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/consensus/replica/writes"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// guarded is a core that is reached through its mutex alone: whoever has a *core holds the mutex. Functions of a core,
+// and of what belongs to it, need not say so.
+type guarded struct{ core core }
+
+func (g *guarded) lock() *core {
+	g.core.mu.Lock()
+	return &g.core
+}
+
+// core is the state of a replica: Raft's node and the parts around it. A part has state of its own and is handed the
+// parts that it asks; what concerns several of them is decided here.
+type core struct {
+	mu     sync.Mutex
+	err    error // failed for good
+	broken bool  // by a message; the next round gives everything up
+
+	seat      *rounds.Seat
+	logger    *slog.Logger
+	log       store
+	rules     rules.Off
+	lease     *lease
+	idle      *idle
+	blobs     *blobFetches
+	forming   func(conf *raftpb.ConfState) bool // Options.Forming
+	onChange  func()                            // Options.OnChange
+	startedAt time.Time
+
+	node     node
+	writes   *writes.Queue
+	members  members
+	silence  silence
+	quiet    quiet
+	reads    reads
+	transfer transfer
+	full     fullLog
+
+	formed  bool          // Options.Forming has let writes in
+	changed chan struct{} // closed by announce; nil: nobody waits
+	// With a disk that hangs no round ends, and so none answers what a lost lead left. hangs is closed then, and made
+	// anew: who waits is not kept from asking the members that go on.
+	hangs     chan struct{}
+	lostTicks int // since the lead was lost
+
+	stopping bool
+	drained  chan struct{} // made by Stop; closed when no write is left
+}
+
+func (c *core) unlock() { c.mu.Unlock() }
+
+// init gives each part what it may touch, and starts Raft.
+func (c *core) init(opts *Options, log store, proposals writes.Options) error {
+	c.logger, c.log, c.rules, c.forming, c.onChange = opts.Logger, log, proposals.Rules, opts.Forming, opts.OnChange
+	c.startedAt, c.hangs = time.Now(), make(chan struct{})
+	c.node = node{id: opts.RaftID, log: log}
+	proposals.Declined = c.declined
+	c.writes = writes.New(proposals)
+	c.members = members{node: &c.node, seat: c.seat, logger: c.logger, idle: c.idle}
+	c.silence = silence{node: &c.node, members: &c.members, logger: c.logger, rules: c.rules}
+	c.quiet = quiet{
+		node: &c.node, members: &c.members, silence: &c.silence, seat: c.seat, idle: c.idle, allowed: opts.Quiet,
+	}
+	c.reads = reads{
+		node: &c.node, members: &c.members, quiet: &c.quiet, writes: c.writes, lease: c.lease, seat: c.seat,
+		rules: c.rules, nonce: rand.Uint64(),
+	}
+	c.transfer = transfer{node: &c.node, members: &c.members, silence: &c.silence, logger: c.logger}
+	c.full = fullLog{idle: c.idle}
+	conf, err := c.node.startRaft(c.logger)
+	if err != nil {
+		return err
+	}
+	c.members.set(conf, log.ConfIndex())
+	c.observe()
+	return nil
+}
+
+// isOpen refuses calls to a replica that has failed or stops.
+func (c *core) isOpen() error {
+	switch {
+	case c.err != nil:
+		return fmt.Errorf("%w: %w", ErrFailed, c.err)
+	case c.stopping:
+		return ErrStopping
+	}
+	return nil
+}
+
+// barred tells that damage keeps this replica from leading (rule 4, rules.Damage): with other voters one of them can.
+func (c *core) barred() bool {
+	return !c.members.sole && c.log.Damaged() && c.rules.Keeps(rules.Damage)
+}
+
+// observe takes over what Raft says about the leadership.
+func (c *core) observe() {
+	was, now := c.node.standing, c.node.now()
+	if now == was {
+		return
+	}
+	c.node.standing = now
+	if was.leader != now.leader || was.term != now.term {
+		c.node.serving, c.node.lost, c.members.confirmation = false, true, confirmation{}
+		c.lease.endAll()
+	}
+	c.quiet.wake()
+	if was.leaderID != now.leaderID {
+		c.reads.askAgain()
+		if now.leaderID != raft.None {
+			c.blobs.end(errLeaderGone, func(from uint64) bool { return from == now.leaderID })
+		}
+	}
+	if now.leader && now.transferee != raft.None {
+		c.reads.transferBegun()
+	}
+	if now.leader && !c.rules.Keeps(rules.Serve) {
+		c.node.serving = true
+	}
+	c.announce()
+}
+
+// announce tells those who wait that the leader, the term or the membership has changed.
+func (c *core) announce() {
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
+	if c.onChange != nil {
+		c.onChange()
+	}
+}
+
+// isBusy tells whether something is on its way in this replica.
+func (c *core) isBusy() bool {
+	return !c.writes.IsEmpty() || c.reads.isBusy() || c.members.isChanging() || c.node.transferee != raft.None ||
+		c.full.err != nil || c.err != nil
+}
+
+// propose gives to Raft what was accepted. No Ready may be taken.
+func (c *core) propose() {
+	if c.node.lost {
+		return // what is on its way is answered first
+	}
+	c.flush()
+	c.members.propose()
+}
+
+// stub stands for an entry whose payload Raft need not see.
+var stub = &raftpb.Entry{Data: []byte{0}}
+
+// flush gives the accepted writes to Raft in one message.
+//
+// Raft copies what it is given. Where there is no other member to send it to, it gets a stub, and stored puts the
+// payload into Raft's entry before anyone else sees it. With others, Raft must know the sizes to bound its messages.
+func (c *core) flush() {
+	taken := c.writes.Take()
+	if len(taken) == 0 {
+		return
+	}
+	onlyMember := c.idle.onlyMember.Load()
+	entries := make([]*raftpb.Entry, len(taken))
+	for i, p := range taken {
+		if entries[i] = stub; !onlyMember {
+			entries[i] = &raftpb.Entry{Data: p.Payload()}
+		}
+	}
+	if err := c.node.propose(entries...); err != nil {
+		c.writes.TurnedDown(taken, notServing(ErrNoLeader, err.Error()))
+		return
+	}
+	c.writes.Taken(taken)
+}
+
+// ready takes the next Ready from Raft.
+func (c *core) ready() raft.Ready {
+	rd := c.node.raft.Ready()
+	if rd.SoftState != nil || rd.GetTerm() > c.node.term {
+		c.observe()
+	}
+	if len(rd.Entries) > 0 {
+		c.stored(rd.Entries)
+	}
+	for _, state := range rd.ReadStates {
+		c.reads.answered(state)
+	}
+	return rd
+}
+
+// stored tells the writes which index Raft gave them, and gives Raft their payloads. Raft adds entries of its own
+// between them: empty ones, and membership changes.
+func (c *core) stored(entries []*raftpb.Entry) {
+	for _, e := range entries {
+		if c.writes.Awaits() && e.GetType() == raftpb.EntryNormal && len(e.Data) > 0 && e.GetTerm() == c.node.term {
+			e.Data = c.writes.Index(e.GetIndex(), e.GetTerm())
+		}
+	}
+	c.members.stored(entries)
+	c.writes.Extends(entries[len(entries)-1].GetIndex())
+}
+
+// setMembers takes over the membership after an applied change.
+func (c *core) setMembers(conf *raftpb.ConfState, at uint64) {
+	c.members.applied(conf, at)
+	c.lease.soleVoter.Store(c.members.sole && c.node.serving)
+	c.announce()
+}
+
+// settle answers the writes among committed entries that were applied, then those that were lost with the leadership.
+// requests are those of the entries that have become visible.
+func (c *core) settle(committed []*raftpb.Entry, requests []format.Request, syncs *writes.SyncLog) {
+	c.writes.Remember(requests)
+	for _, e := range committed {
+		c.settleOne(e, syncs)
+	}
+	if c.node.lost {
+		c.node.lost = false
+		why := errLeadLost.Error()
+		c.members.lose(errLeadLost)
+		c.writes.Lose(notServing(ErrOutcomeUnknown, why), notServing(ErrNoLeader, why))
+		c.reads.loseDeclined(notServing(ErrNoLeader, why))
+	}
+	c.reads.release()
+	c.checkDrained()
+}
+
+func (c *core) settleOne(e *raftpb.Entry, syncs *writes.SyncLog) {
+	c.node.applied = e.GetIndex()
+	if c.members.committed(c.node.applied) {
+		c.announce()
+	}
+	c.writes.Commit(e.GetIndex(), e.GetTerm(), syncs)
+	if c.node.leader && !c.node.serving && e.GetTerm() == c.node.term {
+		c.node.serving = true
+		if ahead := c.writes.Serve(); ahead > time.Minute {
+			c.logger.Warn("the last commit time is ahead of this machine's clock, or another's was: "+
+				"commit times stand still until it is reached", "ahead", ahead)
+		}
+		c.lease.soleVoter.Store(c.members.sole)
+	}
+}
+
+// abandon answers everything that is left, and tells how many writes have an unknown outcome.
+func (c *core) abandon(why error) (answered []*Pending, cut int) {
+	cut = c.writes.Logged()
+	c.writes.Lose(fmt.Errorf("%w: %w", ErrOutcomeUnknown, why), fmt.Errorf("%w: %w", ErrFailed, why))
+	c.members.lose(why)
+	c.reads.fail(why)
+	c.checkDrained()
+	return c.writes.Answered(nil), cut
+}
+
+// refuse lets no write in any more, and gives what is closed when none is left.
+func (c *core) refuse() <-chan struct{} {
+	if !c.stopping {
+		c.stopping = true
+		c.drained = make(chan struct{})
+		c.checkDrained()
+	}
+	return c.drained
+}
+
+// checkDrained is called where a write was answered.
+func (c *core) checkDrained() {
+	if c.drained == nil || !c.writes.IsEmpty() {
+		return
+	}
+	select {
+	case <-c.drained:
+	default:
+		close(c.drained)
+	}
+}

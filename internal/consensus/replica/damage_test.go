@@ -1,0 +1,82 @@
+package replica
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// flip changes one bit of the first place in the files of a folder where needle stands.
+func flip(t *testing.T, fs vfs.FS, dir, needle string) {
+	t.Helper()
+	flipIn(t, fs, dir, "segment", needle)
+}
+
+// flipIn breaks a needle in the files of a folder whose names begin with kind.
+func flipIn(t *testing.T, fs vfs.FS, dir, kind, needle string) {
+	t.Helper()
+	names, err := fs.List(dir)
+	ok(t, err)
+	for _, n := range names {
+		if !strings.HasPrefix(n, kind) {
+			continue
+		}
+		f, err := fs.OpenWrite(dir + "/" + n)
+		ok(t, err)
+		size, err := f.Size()
+		ok(t, err)
+		all := make([]byte, size)
+		_, err = f.ReadAt(all, 0)
+		ok(t, err)
+		if at := bytes.Index(all, []byte(needle)); at >= 0 {
+			_, err = f.WriteAt([]byte{all[at] ^ 1}, int64(at))
+			ok(t, err)
+			ok(t, f.Sync())
+			ok(t, f.Close())
+			return
+		}
+		ok(t, f.Close())
+	}
+	t.Fatalf("%q is in no segment", needle)
+}
+
+// Where the newest version cannot be known, a write that depends on it says so; a put without a condition heals.
+func TestDamagedRecordRefusesConditionsAndIsHealedByAPut(t *testing.T) {
+	mem := vfstest.NewMem()
+	m := newMachine(t, mem, "/v")
+	one := m.open("7", nil)
+	for id, data := range []string{"zero", "one", "needle", "three"} {
+		one.must(t, put(int64(id), data))
+	}
+	one.stop(t)
+	m.halt()
+	flip(t, mem, "/v/7", "needle")
+
+	one = newMachine(t, mem, "/v").open("7", nil)
+	if _, err := one.log.Get(2, group.GetOptions{}); err == nil {
+		t.Fatal("the damage is not noticed: the test does not test")
+	}
+	for what, w := range map[string]write{"if absent": put(2, "x").ifAbsent(), "if version": put(2, "x").ifVersion(3), "delete": del(2)} {
+		var damage *format.DamageError
+		if _, err := one.do(t, w); !errors.As(err, &damage) || errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	one.must(t, put(3, "3").ifVersion(mustHead(t, one, 3)))
+	result := one.must(t, put(2, "healed"))
+	one.wantData(t, 2, "healed")
+	one.must(t, put(2, "again").ifVersion(result.Index))
+}
+
+func mustHead(t *testing.T, one *member, id int64) uint64 {
+	t.Helper()
+	index, _, err := one.log.Head(id)
+	ok(t, err)
+	return index
+}

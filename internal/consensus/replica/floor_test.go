@@ -1,0 +1,89 @@
+package replica
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group"
+)
+
+// A round applies an entry and waits for a sync; meanwhile the entry is compacted away, so that the log begins behind
+// what Raft was told of, and the leader goes. Raft panics over a campaign in this moment.
+func TestNobodyCampaignsBeforeRaftKnowsWhatIsApplied(t *testing.T) {
+	for range 100 { // the round that applies the entry is not always the one that syncs
+		met := false
+		synctest.Test(t, func(t *testing.T) { met = campaignsInARound(t) })
+		if met {
+			return
+		}
+	}
+	t.Fatal("no round applied an entry and synced")
+}
+
+// campaignsInARound is false where the entry was applied too early, or in a round without a sync: nothing is tested
+// then.
+func campaignsInARound(t *testing.T) bool {
+	n := makeNetwork(t)
+	var held atomic.Uint64 // whose round is held up before its sync
+	entered, end := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(end) })
+	defer release()
+	n.change = func(id uint64, o *Options) {
+		o.Probe = &Probe{BeforeSync: func() {
+			if held.CompareAndSwap(id, 0) {
+				close(entered)
+				<-end
+			}
+		}}
+	}
+	for _, id := range voters {
+		n.start(id)
+	}
+	id, leader := n.lead()
+	to, one := n.follower(id)
+	leader.must(t, put(1, "old"))
+	n.lose(func(m *raftpb.Message) bool { // by which it would hear what is committed
+		return m.GetTo() == to && (m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgApp && len(m.GetEntries()) == 0)
+	})
+	newest := leader.must(t, put(1, "new")).Index
+	until(t, "the follower holds the newest version", func() bool {
+		last, err := one.log.LastIndex()
+		ok(t, err)
+		return last == newest
+	})
+	if one.log.AppliedIndex() == newest {
+		return false // it has heard that this is committed
+	}
+	ok(t, one.log.Seal())
+	n.lose(nil)
+	held.Store(to)
+	leader.must(t, put(2, "behind"))
+	<-entered
+	_, err := one.log.Compact(t.Context(), group.CompactOptions{All: true})
+	ok(t, err)
+	if first, err := one.log.FirstIndex(); err != nil || first != newest+1 {
+		ok(t, err)
+		return false
+	}
+
+	n.isolate(id, true)
+	rejected := one.Step(&raftpb.Message{ // from a leader that it does not know yet: nothing to keep for later
+		Type: raftpb.MsgTimeoutNow.Enum(), From: new(6 - id - to), To: &to, Term: new(one.Members().Term),
+	})
+	if rejected == nil {
+		t.Error("it took the call to lead")
+	}
+	time.Sleep(10 * electionTimeout)
+	ok(t, one.Status().Err)
+	release()
+	n.wantData(t, one, 1, "new")
+	n.wantData(t, one, 2, "behind")
+	_, err = n.write(t, id, put(3, "goes on"))
+	ok(t, err)
+	return true
+}

@@ -1,0 +1,161 @@
+package replica
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
+)
+
+// leasing is a group of three whose leader may answer reads by itself.
+func leasing(t *testing.T) *network {
+	n := makeNetwork(t)
+	n.change = func(_ uint64, o *Options) { o.Lease = true }
+	for _, id := range voters {
+		n.start(id)
+	}
+	return n
+}
+
+// questions counts what was sent for one read.
+func (n *network) questions(t *testing.T, leader *member) int {
+	t.Helper()
+	sent := func() int {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.sent[raftpb.MsgHeartbeat]
+	}
+	synctest.Wait()
+	before := sent()
+	ok(t, leader.ReadBarrier(timeout(t)))
+	synctest.Wait()
+	return sent() - before
+}
+
+func TestALeaseSparesQuestionsUntilItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := leasing(t)
+		id, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		if n.questions(t, leader) == 0 {
+			t.Fatal("the first read asked nobody")
+		}
+		if q := n.questions(t, leader); q != 0 || !leader.Readable() {
+			t.Fatalf("the second read asked: %d questions", q)
+		}
+		if leader.Alone() {
+			t.Fatal("a leader with a lease takes itself for the only voter")
+		}
+		// Reads that follow one another keep the lease, without one of them waiting.
+		for range 40 {
+			time.Sleep(leaseTime / 5)
+			if !leader.Readable() {
+				t.Fatal("the lease of a leader that is read has ended")
+			}
+		}
+		// Cut off, it answers nothing once the lease is over, though it still takes itself for the leader.
+		n.isolate(id, true)
+		time.Sleep(leaseTime)
+		if leader.Readable() || !leader.Status().Leader {
+			t.Fatalf("readable %v, leads %v: the lease must end first", leader.Readable(), leader.Status().Leader)
+		}
+	})
+}
+
+func TestHandingOverEndsTheLeaseForTheTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := leasing(t)
+		id, leader := n.lead()
+		n.questions(t, leader)
+		to, _ := n.follower(id)
+		n.isolate(to, true) // the call to campaign does not reach it, now
+		if err := leader.TransferLeader(timeout(t), to); !errors.Is(err, ErrNotTransferred) {
+			t.Fatal(err)
+		}
+		until(t, "it leads on", func() bool { return leader.Status().Leader })
+		for range 2 {
+			if leader.Readable() || n.questions(t, leader) == 0 {
+				t.Fatal("it reads by a lease, though the other one may campaign at any time")
+			}
+		}
+	})
+}
+
+func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := leasing(t)
+		id, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		restarted, _ := n.follower(id)
+		n.stop(restarted)
+		n.isolate(id, true)
+		one := n.start(restarted)
+		votes := func() int {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.sent[raftpb.MsgPreVoteResp]
+		}
+		call := func() {
+			last := one.Members().LastIndex
+			m := &raftpb.Message{
+				Type: raftpb.MsgPreVote.Enum(), From: new(6 - id - restarted), To: &restarted,
+				Term: new(one.Members().Term + 1), Index: &last, LogTerm: new(one.Members().Term),
+			}
+			ok(t, one.Step(m))
+			synctest.Wait()
+		}
+		synctest.Wait() // what the third one answered meanwhile is no vote of this one
+		before := votes()
+		call()
+		if votes() != before {
+			t.Fatal("it answers a call for votes, though it does not know what it promised before")
+		}
+		time.Sleep(voteSilence)
+		if call(); votes() == before {
+			t.Fatal("it does not answer a call for votes when no lease can run any more")
+		}
+	})
+}
+
+// The leader's shard was silent for an election timeout. One member is told so late, when it has answered the leader
+// again; another one, told in time, hears nothing of the leader and would vote for the first one.
+func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := leasing(t)
+		id, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		b, c := id%3+1, (id+1)%3+1
+		if c < b {
+			b, c = c, b // the lower one campaigns first
+		}
+		time.Sleep(time.Second) // all know that it is committed
+		n.isolate(c, true)
+		time.Sleep(silenceMin)
+		n.members[c].PeerDown(id)
+		n.questions(t, leader)
+		if !leader.Readable() {
+			t.Fatal("the leader has no lease that another one could break")
+		}
+		n.isolate(id, true)
+		n.isolate(c, false)
+		n.members[b].PeerDown(id)
+		for leader.Readable() {
+			for _, other := range []uint64{b, c} {
+				if n.members[other].Status().Leader {
+					t.Fatalf("replica %d leads while the lease of replica %d runs", other, id)
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		begin := time.Now()
+		n.leader(t, id)
+		// Both may campaign in the same moment, and take turns then.
+		if took, want := time.Since(begin), electionTimeout+2*earlyTicks*rounds.Tick; took > want {
+			t.Errorf("the election took %v behind the lease, want at most %v", took, want)
+		}
+	})
+}

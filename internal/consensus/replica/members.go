@@ -1,0 +1,209 @@
+package replica
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/confchange"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
+)
+
+// ErrChanging says that another membership change is on its way; nothing was changed.
+var ErrChanging = errors.New("another membership change is not finished")
+
+// members is the membership, and its change. It belongs to a core.
+type members struct {
+	node   *node
+	seat   *rounds.Seat
+	logger *slog.Logger
+	idle   *idle
+
+	conf     *raftpb.ConfState // replaced as a whole
+	index    uint64            // of the change that made it
+	isMember bool              // conf names this replica
+	sole     bool              // this replica is the only voter
+
+	change       *memberChange // under way; nil: none
+	confirmation confirmation  // of the last one
+	leave        bool          // a joint membership is to be left
+	jointTicks   int           // since a joint membership could be left and nothing is on its way
+	offerTicks   int           // since a member needs a snapshot
+}
+
+// memberChange is a membership change on its way.
+type memberChange struct {
+	data     []byte // as proposed
+	proposed bool   // Raft has it
+	index    uint64 // 0: not known yet
+	done     chan struct{}
+	err      error // set before done is closed
+}
+
+// set takes over a membership.
+func (m *members) set(conf *raftpb.ConfState, at uint64) {
+	m.conf, m.index = conf, at
+	id := m.node.id
+	voters, learners := conf.GetVoters(), slices.Concat(conf.GetLearners(), conf.GetLearnersNext())
+	m.isMember = isVoter(conf, id) || slices.Contains(learners, id)
+	m.sole = len(voters) == 1 && voters[0] == id && !m.isJoint()
+	m.idle.onlyMember.Store(m.sole && len(learners) == 0)
+}
+
+func (m *members) isVoter() bool { return isVoter(m.conf, m.node.id) }
+
+func (m *members) isJoint() bool { return len(m.conf.GetVotersOutgoing()) > 0 }
+
+// isChanging tells that a change is on its way, or that a majority may not know yet that it is over.
+func (m *members) isChanging() bool {
+	return m.change != nil || m.isJoint() || m.confirmation.pending()
+}
+
+// check refuses what Raft could not apply: there it would be too late, on every member. It refuses a change that takes
+// this replica's own vote, too: it would lead no more when it applies that, and the others, who have not heard yet that
+// it is committed, could still need its vote, which it does not give to whom lacks what it wrote last.
+func (m *members) check(change *raftpb.ConfChangeV2) error {
+	c := confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0)}
+	config, progress, err := confchange.Restore(c, m.conf)
+	if err == nil {
+		c.Tracker.Config, c.Tracker.Progress = config, progress
+		if leave, joint := change.EnterJoint(); joint {
+			config, _, err = c.EnterJoint(leave, change.GetChanges()...)
+		} else {
+			config, _, err = c.Simple(change.GetChanges()...)
+		}
+	}
+	if _, stays := config.Voters[0][m.node.id]; err == nil && !stays {
+		err = fmt.Errorf("replica %x leads: hand over the lead before its vote is taken", m.node.id)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: membership change %s: %w", ErrInvalid, raft.DescribeConfChange(change), err)
+	}
+	return nil
+}
+
+// propose gives to Raft what is due: a change, the end of a joint membership, and at last the confirmation. No Ready
+// may be taken.
+func (m *members) propose() {
+	m.proposeChange()
+	m.proposeLeave()
+	m.proposeConfirmation()
+}
+
+func (m *members) proposeChange() {
+	c := m.change
+	if c == nil || c.proposed {
+		return
+	}
+	if err := m.node.propose(&raftpb.Entry{Type: raftpb.EntryConfChangeV2.Enum(), Data: c.data}); err != nil {
+		m.end(notServing(ErrNoLeader, err.Error()))
+		return
+	}
+	c.proposed = true
+}
+
+// proposeLeave asks Raft to leave a joint membership; where it may not, it puts an empty entry in its place.
+func (m *members) proposeLeave() {
+	if !m.leave {
+		return
+	}
+	m.leave = false
+	if !m.node.leader || !m.conf.GetAutoLeave() {
+		return
+	}
+	if err := m.node.raft.ProposeConfChange(&raftpb.ConfChangeV2{}); err != nil {
+		m.logger.Info("a joint membership is not left yet", "error", err)
+	}
+}
+
+// stored is told of the entries of a Ready. It looks for the entry of the change among those that Raft has made of what
+// it was given. Where it is not there, Raft has put an empty entry in its place.
+func (m *members) stored(entries []*raftpb.Entry) {
+	if c := m.change; c != nil && c.proposed && c.index == 0 {
+		at := slices.IndexFunc(entries, func(e *raftpb.Entry) bool {
+			return e.GetType() == raftpb.EntryConfChangeV2 && e.GetTerm() == m.node.term && bytes.Equal(e.Data, c.data)
+		})
+		if at < 0 {
+			m.end(ErrChanging)
+		} else {
+			c.index = entries[at].GetIndex()
+		}
+	}
+	m.confirmation.stored(entries)
+}
+
+// applied takes over the membership after an applied change.
+func (m *members) applied(conf *raftpb.ConfState, at uint64) {
+	m.set(conf, at)
+	m.confirmation = confirmation{}
+	if !m.isJoint() {
+		m.confirm()
+	}
+}
+
+// lose ends a change with the leadership.
+func (m *members) lose(why error) {
+	switch c := m.change; {
+	case c == nil:
+	case c.proposed:
+		m.end(fmt.Errorf("%w: membership change: %w", ErrOutcomeUnknown, why))
+	default:
+		m.end(fmt.Errorf("%w: membership change: %w", ErrNoLeader, why))
+	}
+}
+
+func (m *members) end(err error) {
+	m.change.err = err
+	close(m.change.done)
+	m.change = nil
+}
+
+// tick is called by the clock.
+func (m *members) tick() {
+	m.tickOffers()
+	m.tickJoint()
+}
+
+// tickJoint leaves a joint membership where Raft did not. Raft proposes that when it applies an entry, and drops it
+// while the lead is being handed over; where that fails and nobody writes, no entry follows. So it is with the
+// confirmation of a change.
+func (m *members) tickJoint() {
+	if m.confirmation.due {
+		m.seat.Schedule()
+	}
+	if _, all := m.node.hasAll(); !all || !m.node.leader || m.node.transferee != raft.None || !m.conf.GetAutoLeave() {
+		m.jointTicks = 0
+		return
+	}
+	if m.jointTicks++; m.jointTicks >= electionTicks {
+		m.jointTicks, m.leave = 0, true
+		m.seat.Schedule()
+	}
+}
+
+// offerTicks is the time between two offers of a snapshot.
+const offerTicks = 5 * electionTicks
+
+// tickOffers lets Raft try anew to bring members up to date that were offered a snapshot: the offer, or the word that
+// it was taken, may be lost.
+func (m *members) tickOffers() {
+	if m.offerTicks++; !m.node.leader || m.offerTicks < offerTicks {
+		return
+	}
+	m.offerTicks = 0
+	var waiting []uint64
+	m.node.raft.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		if pr.State == tracker.StateSnapshot {
+			waiting = append(waiting, id)
+		}
+	})
+	for _, id := range waiting {
+		m.node.raft.ReportSnapshot(id, raft.SnapshotFailure)
+	}
+}

@@ -1,0 +1,124 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/consensus/replica/writes"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+type (
+	// Write is a put or a delete. All of these are explained in package writes.
+	Write = writes.Write
+	// Condition makes a write depend on the newest version.
+	Condition = writes.Condition
+	// Pending is a write on its way.
+	Pending = writes.Pending
+	// Result is that of a write that is committed.
+	Result = writes.Result
+	// ConditionError is a refusal by a condition.
+	ConditionError = writes.ConditionError
+	// SyncTimes is when a write became durable here.
+	SyncTimes = writes.SyncTimes
+)
+
+func notServing(err error, why string) error { return fmt.Errorf("%w: %s", err, why) }
+
+// Propose hands a write to the node. It evaluates the condition against everything proposed before, in order.
+func (r *Replica) Propose(w Write) *Pending {
+	if err := writes.Check(&w); err != nil {
+		return writes.Failed(err)
+	}
+	if w.RequestID != ([16]byte{}) {
+		r.history.Read(r.putBefore)
+	}
+	p := r.accept(&w, writes.Prepare(&w, r.heads))
+	if p.IsQueued() {
+		r.seat.Schedule()
+	}
+	return p
+}
+
+// accept decides about a write, in the order of all writes of the group.
+func (r *Replica) accept(w *Write, d writes.Draft) *Pending {
+	c := r.state.lock()
+	defer c.unlock()
+	if err := c.mayWrite(); err != nil {
+		return writes.Failed(err)
+	}
+	p := c.writes.Accept(w, d, writes.Lead{Sole: c.decidesAlone(), NoRoom: c.full.err, Hangs: c.hangs})
+	if p.IsQueued() {
+		c.quiet.wake()
+	}
+	return p
+}
+
+func (r *Replica) putBefore(older writes.Older) {
+	c := r.state.lock()
+	defer c.unlock()
+	c.writes.PutBefore(older)
+}
+
+func (c *core) mayWrite() error {
+	if err := c.isOpen(); err != nil {
+		return err
+	}
+	switch {
+	case !c.node.serving:
+		return ErrNoLeader
+	case !c.formed:
+		return c.mayForm()
+	}
+	return nil
+}
+
+// mayForm decides whether a new group takes writes: never again, once it does.
+func (c *core) mayForm() error {
+	if c.forming != nil && c.log.LastCommitTime() == 0 && c.forming(c.members.conf) {
+		voters := len(c.members.conf.GetVoters())
+		return fmt.Errorf("%w: the group is being formed, with %d voters so far", ErrNoLeader, voters)
+	}
+	c.formed = true
+	return nil
+}
+
+// decidesAlone tells that what is committed here is the newest: nobody else can lead (rules.Decline).
+func (c *core) decidesAlone() bool { return c.members.sole || !c.rules.Keeps(rules.Decline) }
+
+// declined answers a declined write when a majority has said that this replica leads still: else another leader may be
+// at work already, and current not be the newest version.
+func (c *core) declined(p *Pending, current uint64) {
+	if c.decidesAlone() {
+		c.writes.Answer(p, current)
+		return
+	}
+	c.reads.add(&reader{declined: p, current: current})
+	c.seat.Schedule()
+}
+
+// heads is the log as package writes reads it.
+type heads struct {
+	store
+	window format.RequestWindow
+}
+
+// Head implements writes.Log.
+func (h heads) Head(id int64) (uint64, error) {
+	index, deleted, err := h.store.Head(id)
+	switch {
+	case errors.Is(err, group.ErrNotFound) || err == nil && deleted:
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return index, nil
+}
+
+// RecentRequests implements writes.Log.
+func (h heads) RecentRequests(now int64) iter.Seq[format.Request] {
+	return h.store.RecentRequests(h.window, now)
+}

@@ -1,0 +1,269 @@
+package replica
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
+)
+
+// newQuietNetwork starts three voters that may rest.
+func newQuietNetwork(t *testing.T) *network {
+	n := makeNetwork(t)
+	n.quiet = true
+	for _, id := range voters {
+		n.start(id)
+	}
+	return n
+}
+
+func (n *network) resting() (count int) {
+	for _, one := range n.members {
+		if one.Members().Quiet {
+			count++
+		}
+	}
+	return count
+}
+
+func (n *network) rest(want int) {
+	n.t.Helper()
+	until(n.t, fmt.Sprintf("%d members rest", want), func() bool { return n.resting() == want })
+}
+
+// messages gives how many were sent.
+func (n *network) messages() (count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.sent {
+		count += c
+	}
+	return count
+}
+
+// down tells the members what a transport does when the shard of one falls silent.
+func (n *network) down(gone uint64) {
+	for id, one := range n.members {
+		if id != gone {
+			one.PeerDown(gone)
+		}
+	}
+}
+
+func (n *network) up(back uint64) {
+	for id, one := range n.members {
+		if id != back {
+			one.PeerUp(back)
+		}
+	}
+}
+
+func TestGroupWithoutWorkRestsAndAnyWorkWakesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		n.rest(3)
+		before, term := n.messages(), leader.Members().Term
+		time.Sleep(time.Hour)
+		if after := n.messages(); after != before {
+			t.Fatalf("%d messages in an hour of rest", after-before)
+		}
+		if id, _ := n.lead(); id != first || leader.Members().Term != term {
+			t.Fatal("the lead changed in the rest")
+		}
+		leader.must(t, put(1, "b"))
+		n.rest(3)
+		_, follower := n.follower(first)
+		follower.wantData(t, 1, "b") // a read through a follower asks the leader
+		n.rest(3)
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		time.Sleep(10 * time.Second)
+		if n.resting() != 0 {
+			t.Fatal("the group rests while a member has nothing")
+		}
+		n.start(4)
+		n.rest(4)
+		second, _ := n.follower(first)
+		ok(t, leader.TransferLeader(timeout(t), second))
+		n.rest(4)
+	})
+}
+
+func TestRestEndsWhenTheLeadersShardFallsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		n.rest(3)
+		n.stop(first)
+		n.down(first)
+		begin := time.Now()
+		_, now := n.lead()
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("the election took %v", took)
+		}
+		now.must(t, put(1, "b"))
+		n.rest(2) // without the one that is gone
+		again := n.start(first)
+		n.up(first)
+		until(t, "the one that is back has everything", func() bool { return again.Members().AppliedIndex == now.Members().AppliedIndex })
+		n.rest(3)
+	})
+}
+
+// awake counts the members that the clock looks at.
+func (n *network) awake() (count int) {
+	for _, one := range n.members {
+		count += one.machine.committer.Clocked()
+	}
+	return count
+}
+
+// A member whose shard is gone costs the others nothing once they rest again: not a message, and not a tick of a clock.
+func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
+	for _, leads := range []bool{true, false} {
+		t.Run(fmt.Sprintf("it led %v", leads), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newQuietNetwork(t)
+				gone, leader := n.lead()
+				leader.must(t, put(1, "a"))
+				n.rest(3)
+				if !leads {
+					gone, _ = n.follower(gone)
+				}
+				n.stop(gone)
+				n.down(gone)
+				_, now := n.lead()
+				n.rest(2)
+				until(t, "no clock runs", func() bool { return n.awake() == 0 })
+				for range 3 {
+					before := n.messages()
+					time.Sleep(time.Hour)
+					if sent, awake := n.messages()-before, n.awake(); sent != 0 || awake != 0 || n.resting() != 2 {
+						t.Fatalf("in an hour of rest %d messages were sent; %d members are awake", sent, awake)
+					}
+					now.must(t, put(2, "b")) // work wakes them, and leaves no trace
+					n.rest(2)
+					until(t, "no clock runs", func() bool { return n.awake() == 0 })
+				}
+			})
+		})
+	}
+}
+
+// Whoever is left campaigns in turn, so that no two of them take votes from each other; this is also so while the group
+// is at work. The time is that of synctest.
+func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
+	for _, rests := range []bool{true, false} {
+		t.Run(fmt.Sprintf("rests %v", rests), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := makeNetwork(t)
+				n.quiet = rests
+				for _, id := range voters {
+					n.start(id)
+				}
+				for i := range int64(20) {
+					first, leader := n.lead()
+					leader.must(t, put(i, "a"))
+					if rests {
+						n.rest(3)
+					}
+					n.stop(first)
+					time.Sleep(time.Second) // of silence
+					n.down(first)
+					begin := time.Now()
+					n.lead()
+					if took, want := time.Since(begin), (1+earlyTicks+1)*rounds.Tick; took > want {
+						t.Fatalf("%d: after %v, want at most %v", i, took, want)
+					}
+					n.start(first)
+					n.up(first)
+				}
+			})
+		})
+	}
+}
+
+// A leader that is killed and started again within the election timeout is silent for too short a time to be noticed.
+func TestLeaderBackSoonDoesNotLeaveTheOthersAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		n.rest(3)
+		n.stop(first)
+		n.start(first)
+		_, now := n.lead()
+		now.must(t, put(1, "b"))
+		n.rest(3)
+	})
+}
+
+// A learner never campaigns: it has to tell a leader at rest that it is back, where its shard was not missed.
+func TestLearnerBackSoonFindsTheLeaderAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		_, leader := n.lead()
+		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
+		n.start(4)
+		n.rest(4)
+		n.stop(4)
+		again := n.start(4)
+		until(t, "it knows the leader", func() bool { return again.Members().LeaderID != 0 })
+		n.rest(4)
+	})
+}
+
+func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		second, _ := n.follower(first)
+		until(t, "it is about to rest", func() bool {
+			c := leader.state.lock()
+			defer c.unlock()
+			return c.quiet.idleTicks == restTicks-1 || c.idle.resting.Load()
+		})
+		n.isolate(second, true)
+		until(t, "the leader rests", func() bool { return leader.Members().Quiet })
+		time.Sleep(time.Millisecond)
+		n.isolate(second, false)
+		n.rest(3)
+		_, now := n.lead()
+		now.must(t, put(1, "a"))
+	})
+}
+
+// A member that has less than the mark says does not rest, and tells the leader; an old mark lays nobody to rest.
+func TestMarkThatDoesNotFitIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newQuietNetwork(t)
+		first, leader := n.lead()
+		leader.must(t, put(1, "a"))
+		n.rest(3)
+		id, follower := n.follower(first)
+		m := follower.Members()
+		mark := func(index, term uint64) *raftpb.Message {
+			return &raftpb.Message{
+				Type: raftpb.MsgHeartbeat.Enum(), From: &first, To: &id, Term: &term, Index: &index, LogTerm: &m.Term,
+				Commit: new(m.LastIndex), Context: quietMark,
+			}
+		}
+		ok(t, follower.Step(mark(m.LastIndex+1, m.Term)))
+		if follower.Members().Quiet {
+			t.Fatal("it rests although it has less than the mark says")
+		}
+		until(t, "the leader wakes", func() bool { return !leader.Members().Quiet })
+		n.rest(3)
+		ok(t, follower.Step(mark(m.LastIndex, m.Term-1)))
+		if follower.Members().Quiet {
+			t.Fatal("the mark of an old term laid it to rest")
+		}
+		n.rest(3)
+	})
+}

@@ -1,0 +1,229 @@
+package replica
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/raft/v3"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
+	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/consensus/replica/writes"
+)
+
+// reads asks the majority whether this replica still leads, for linearizable reads and for declined writes. It belongs
+// to a core.
+type reads struct {
+	node    *node
+	members *members
+	quiet   *quiet
+	writes  *writes.Queue
+	lease   *lease
+	seat    *rounds.Seat
+	rules   rules.Off
+
+	nonce      uint64    // of this start, random
+	waiting    []*reader // to be asked about
+	question   question  // under way
+	handedOver uint64    // the last term in which this leader has handed the lead over, or tried to
+}
+
+// reader waits until the log holds everything that was acknowledged before it came.
+type reader struct {
+	done chan error // of a barrier
+
+	declined *Pending // of a write that was declined by what was committed; instead of done
+	current  uint64
+}
+
+// question is one question to the majority of the voters, asked for many readers at once.
+type question struct {
+	number  uint64 // names the question; 0: none was asked yet
+	readers []*reader
+	index   uint64 // the answer: what must be applied; 0: none yet
+	ticks   int    // since it was asked
+
+	askedAt    int64  // monotonic, before it was asked
+	leaderTerm uint64 // of this replica as the leader that asks; 0: it is none
+}
+
+// ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Errors:
+// ErrStopping, ErrFailed with why the replica failed, ErrNoLeader where it lost the lead and its disk hangs, or those
+// of ctx; without a leader it waits.
+func (r *Replica) ReadBarrier(ctx context.Context) error {
+	if r.Readable() || !r.seams.Off.Keeps(rules.Read) && ctx.Err() == nil {
+		return nil
+	}
+	w := &reader{done: make(chan error, 1)}
+	hangs, err := r.addReader(w)
+	if err != nil {
+		return err
+	}
+	r.seat.Schedule()
+	select {
+	case err := <-w.done:
+		return err
+	case <-hangs:
+		return fmt.Errorf("%w: %w", ErrNoLeader, writes.ErrDiskHangs)
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrNoLeader, context.Cause(ctx))
+	}
+}
+
+func (r *Replica) addReader(w *reader) (hangs <-chan struct{}, err error) {
+	c := r.state.lock()
+	defer c.unlock()
+	if c.stopping {
+		return nil, ErrStopping
+	}
+	if err := c.isOpen(); err != nil {
+		return nil, err
+	}
+	c.reads.add(w)
+	return c.hangs, nil
+}
+
+func (r *reads) add(w *reader) {
+	r.quiet.wake()
+	r.waiting = append(r.waiting, w)
+}
+
+// isBusy tells that somebody waits.
+func (r *reads) isBusy() bool { return len(r.waiting) > 0 || len(r.question.readers) > 0 }
+
+// ask asks for all readers that wait, unless a question is on its way already.
+func (r *reads) ask() {
+	if r.members.sole {
+		r.release()
+		return
+	}
+	renew := r.lease.renew.Swap(false) && r.node.leader
+	if len(r.waiting) == 0 && !renew || len(r.question.readers) > 0 || r.node.leaderID == raft.None {
+		return
+	}
+	r.quiet.wake() // also where nobody waits: a group that is read does not rest
+	r.question = question{number: r.question.number + 1, readers: r.waiting, askedAt: monotonic()}
+	if r.node.leader {
+		r.question.leaderTerm = r.node.term
+	}
+	r.waiting = nil
+	r.node.raft.ReadIndex(r.name())
+}
+
+// name names the question under way. The answer to one that was asked before a restart, or by another member, must not
+// pass for the answer to this one (rules.Question).
+func (r *reads) name() []byte {
+	if !r.rules.Keeps(rules.Question) {
+		return make([]byte, 8)
+	}
+	b := make([]byte, 0, 3*8)
+	b = binary.LittleEndian.AppendUint64(b, r.node.id)
+	b = binary.LittleEndian.AppendUint64(b, r.nonce)
+	return binary.LittleEndian.AppendUint64(b, r.question.number)
+}
+
+// askAgain puts the question to whoever leads now.
+func (r *reads) askAgain() {
+	if q := &r.question; len(q.readers) > 0 && q.index == 0 {
+		r.waiting = append(q.readers, r.waiting...)
+		q.readers = nil
+	}
+}
+
+// answered takes the answer of the majority.
+func (r *reads) answered(state raft.ReadState) {
+	if !bytes.Equal(state.RequestCtx, r.name()) {
+		return
+	}
+	r.question.index = state.Index
+	if r.node.leader && r.node.serving && r.question.leaderTerm == r.node.term && !r.hasHandedOver() {
+		r.lease.start(r.question.askedAt)
+	}
+}
+
+// transferBegun notes that this leader has asked another member to campaign: that may come late, and also when the
+// transfer was given up.
+func (r *reads) transferBegun() {
+	r.handedOver = r.node.term
+	if r.hasHandedOver() {
+		r.lease.end()
+	}
+}
+
+func (r *reads) hasHandedOver() bool {
+	return r.handedOver == r.node.term && r.rules.Keeps(rules.LeaseTransfer)
+}
+
+// release lets go those whose answer is applied. The caller wakes declined writes.
+func (r *reads) release() {
+	if r.members.sole {
+		// Nobody else can lead: what is applied is all, once this node leads.
+		if r.node.serving {
+			r.letGo(r.waiting)
+			r.letGo(r.question.readers)
+			r.waiting, r.question.readers = nil, nil
+		}
+		return
+	}
+	if r.question.index != 0 && r.question.index <= r.node.applied {
+		r.letGo(r.question.readers)
+		r.question.readers, r.question.index = nil, 0
+		if len(r.waiting) > 0 {
+			r.seat.Schedule()
+		}
+	}
+}
+
+func (r *reads) letGo(readers []*reader) {
+	for _, w := range readers {
+		if w.declined == nil {
+			w.done <- nil
+			continue
+		}
+		r.writes.Answer(w.declined, w.current)
+	}
+}
+
+// loseDeclined refuses the writes that were declined by what this replica held as the leader: whoever leads now may
+// hold a newer version, and answers the question all the same. To be called before release.
+func (r *reads) loseDeclined(why error) {
+	for _, readers := range []*[]*reader{&r.waiting, &r.question.readers} {
+		*readers = slices.DeleteFunc(*readers, func(w *reader) bool {
+			if w.declined != nil {
+				r.writes.Refuse(w.declined, why)
+			}
+			return w.declined != nil
+		})
+	}
+}
+
+// tick asks again where an answer was lost.
+func (r *reads) tick() {
+	q := &r.question
+	if len(q.readers) == 0 || q.index != 0 {
+		return
+	}
+	if q.ticks++; q.ticks >= electionTicks {
+		r.askAgain()
+	}
+}
+
+// fail ends all waits.
+func (r *reads) fail(why error) {
+	failed := why
+	if !errors.Is(why, ErrStopping) {
+		failed = fmt.Errorf("%w: %w", ErrFailed, why)
+	}
+	for _, w := range append(r.question.readers, r.waiting...) {
+		if w.declined == nil {
+			w.done <- failed
+			continue
+		}
+		r.writes.Refuse(w.declined, notServing(ErrNoLeader, why.Error()))
+	}
+	r.waiting, r.question.readers = nil, nil
+}

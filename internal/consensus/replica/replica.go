@@ -1,0 +1,262 @@
+// Package replica runs one group's Raft node on the group's own log. docs/raft.md lists what it adds to Raft, and
+// docs/adr/0031-the-rooms-of-a-replica.md says which part owns which state.
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"time"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
+	"sheaf.dev/sheaf/internal/consensus/replica/writes"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// Errors of a replica. Those of writes are explained in package writes; those marked "refused" are surely not applied.
+var (
+	ErrStopping       = errors.New("the replica is stopping")                  // refused
+	ErrFailed         = errors.New("the replica cannot write until a restart") // refused
+	ErrNoLeader       = writes.ErrNoLeader
+	ErrOverloaded     = writes.ErrOverloaded
+	ErrInvalid        = writes.ErrInvalid
+	ErrReused         = writes.ErrReused
+	ErrOutcomeUnknown = writes.ErrOutcomeUnknown
+	ErrExists         = writes.ErrExists
+	ErrMismatch       = writes.ErrMismatch
+)
+
+// Defaults of Options.
+const (
+	DefaultInFlightBytesMax = 64 << 20
+)
+
+// Committer runs the rounds of the replicas of a volume: see package rounds.
+type Committer = rounds.Committer
+
+// NewCommitter starts a committer.
+func NewCommitter() *Committer { return rounds.NewCommitter() }
+
+// Options of a Replica. Log, Committer and RaftID are required.
+type Options struct {
+	Log       *group.Log
+	Committer *Committer
+	RaftID    uint64
+	// Window says how long request ids are remembered, counted in writes with one. The zero value:
+	// format.DefaultRequestWindow, by which the log keeps what a window is read back from.
+	Window format.RequestWindow
+	// InFlightBytesMax bounds the bytes proposed and not yet applied; ErrOverloaded beyond. A single write passes
+	// always. 0: DefaultInFlightBytesMax.
+	InFlightBytesMax int64
+	Now              func() time.Time // nil: time.Now
+	Logger           *slog.Logger     // nil: discards
+	// Admit is asked before each write with the bytes it will store (disk reserve, memory); nil: always. Deletes are
+	// asked with delete true. It is called with the replica locked, so it must not call the replica.
+	Admit func(bytes int64, delete bool) error
+	// NoRoom is called when the log finds no room to write. It must not block; nil: nothing.
+	NoRoom func()
+	// Transport carries messages to the other members; nil: there are none.
+	Transport Transport
+	// OnSnapshot is told that the leader from no longer has the entries that this replica needs: it is to be stopped
+	// and installed anew, as of index or later, and its leader told by MsgSnapStatus. Told again until then. It must
+	// not block.
+	OnSnapshot func(index, term, from uint64)
+	// FetchBlobs gets blobs from the member from; they are durable when it returns nil. It is called in a goroutine of
+	// its own, perhaps twice at once for the same blob; ctx ends with Stop, where another member leads than from, and
+	// where from falls silent. Nil: messages with entries that refer to blobs are taken as they are.
+	FetchBlobs func(ctx context.Context, from uint64, refs []format.BlobRef) error
+	// Forming tells whether a group that never held a write takes none yet, because it has fewer voters than it is to
+	// have; nil: it takes writes. Called with the replica locked, so it must not call the replica.
+	Forming func(conf *raftpb.ConfState) bool
+	// OnChange is told that the leader, the term or the membership has changed. It is called with the replica locked,
+	// so it must neither block nor call the replica; nil: nobody is told.
+	OnChange func()
+	// Lease lets a leader answer reads by itself for a while after a majority has answered it, see lease.go.
+	Lease bool
+	// Quiet lets a group without work rest: no clock, no heartbeats. PeerDown and PeerUp must be called then.
+	Quiet bool
+	// Probe is for simulations; nil everywhere else.
+	Probe *Probe
+}
+
+// store is what a replica needs of a group's log: *group.Log, but for benchmarks without a disk.
+type store interface {
+	raft.Storage
+	Append(hs *raftpb.HardState, entries []*raftpb.Entry) error
+	Sync() error
+	SyncShared() bool
+	Apply(index uint64, each func(*format.Entry)) error
+	SetConf(conf *raftpb.ConfState, index uint64) error
+	Tick() error
+	AppliedIndex() uint64
+	LastCommitTime() int64
+	RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request]
+	Head(id int64) (index uint64, deleted bool, err error)
+	ConfIndex() uint64
+	Damaged() bool
+	MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error)
+}
+
+// Replica is one group's Raft node. Safe for concurrent use.
+//
+// A write goes: Propose -> writes.Queue -> (the committer's round) -> Raft's log and the group's log -> synced ->
+// applied.
+type Replica struct {
+	// What the clock looks at stands together: there are thousands of replicas in a process, and none of it is in a
+	// cache.
+	seat  rounds.Seat
+	idle  idle
+	state guarded // all that the mutex guards
+
+	opts    Options
+	log     store
+	round   round // of whoever runs the round
+	lease   lease
+	blobs   *blobFetches
+	heads   writes.Log
+	history *writes.History
+	seams   seams
+}
+
+// Start runs the node; a single voter elects itself before Start returns, unless the log has no room or fails, which
+// Status tells then. The error says why the log cannot be the log of a Raft node.
+func Start(opts Options) (*Replica, error) {
+	if opts.Log == nil {
+		return nil, fmt.Errorf("%w: a replica needs a log", ErrInvalid)
+	}
+	return start(opts, opts.Log)
+}
+
+func start(opts Options, log store) (_ *Replica, err error) {
+	if opts.Committer == nil || opts.RaftID == 0 {
+		return nil, fmt.Errorf("%w: a replica needs a committer and a Raft id", ErrInvalid)
+	}
+	setDefaults(&opts)
+	r := &Replica{opts: opts, log: log, seams: newSeams(opts.Probe), heads: heads{log, opts.Window}}
+	if err := r.init(); err != nil {
+		return nil, err
+	}
+	if err := r.seat.Enter(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStopping, err)
+	}
+	r.seat.Run(r.round.elect)
+	return r, nil
+}
+
+// init makes the parts, and starts Raft.
+func (r *Replica) init() error {
+	opts, off := &r.opts, r.seams.Off
+	r.seat.Init(opts.Committer, (*runner)(r))
+	r.lease.seat, r.lease.rules, r.lease.allowed = &r.seat, off, opts.Lease
+	r.blobs = newBlobFetches(opts, r.log, r.take)
+	proposals := writes.Options{
+		Log: r.heads, Now: opts.Now, Window: opts.Window, InFlightBytesMax: opts.InFlightBytesMax,
+		Admit: opts.Admit, Rules: off,
+	}
+	r.history = writes.NewHistory(&proposals)
+	r.round = round{
+		state: &r.state, log: r.log, seat: &r.seat, committer: opts.Committer, transport: opts.Transport,
+		lease: &r.lease, idle: &r.idle, seams: r.seams, noRoom: opts.NoRoom, logger: opts.Logger,
+		id: opts.RaftID, firstConf: r.log.ConfIndex(),
+	}
+	c := r.state.lock()
+	defer c.unlock()
+	c.seat, c.lease, c.idle, c.blobs = &r.seat, &r.lease, &r.idle, r.blobs
+	return c.init(opts, r.log, proposals)
+}
+
+func setDefaults(opts *Options) {
+	if opts.Window == (format.RequestWindow{}) {
+		opts.Window = format.DefaultRequestWindow
+	}
+	if opts.InFlightBytesMax <= 0 {
+		opts.InFlightBytesMax = DefaultInFlightBytesMax
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opts.Transport == nil {
+		opts.Transport = noTransport{}
+	}
+}
+
+// runner is the replica as the committer sees it (rounds.Runner).
+type runner Replica
+
+func (r *runner) Round() bool     { return r.round.run() }
+func (r *runner) Mark() bool      { return r.round.mark() }
+func (r *runner) NeedsTick() bool { return r.idle.needsTick() }
+func (r *runner) IsStuck() bool   { return r.idle.stuck.Load() }
+
+func (r *runner) Tick() {
+	c := r.state.lock()
+	messages := c.tick()
+	c.unlock()
+	if len(messages) > 0 {
+		r.opts.Transport.Send(messages)
+	}
+}
+
+func (r *runner) Trim() {
+	for more := true; more; {
+		c := r.state.lock()
+		more = c.writes.Trim()
+		c.unlock()
+	}
+}
+
+// Refuse is the stop without a wait, when no round can begin any more.
+func (r *runner) Refuse() {
+	(*Replica)(r).refuse()
+	r.blobs.stop()
+	r.lease.endAll()
+	r.round.abandon(ErrStopping)
+}
+
+// Readable tells, at no cost, that ReadBarrier returns at once: this is the sole voter, or a leader with a lease, and
+// serves.
+func (r *Replica) Readable() bool { return r.Alone() || r.lease.isValid() }
+
+// Alone tells, at no cost, that this is the only voter, and serves: nobody else can lead in its place.
+func (r *Replica) Alone() bool { return r.lease.soleVoter.Load() }
+
+// Stop refuses new writes, waits until those in flight are answered or ctx ends, and stops the node. The log stays
+// open, and nothing of the replica uses it any more when Stop returns. Writes that ctx cut off are answered
+// ErrOutcomeUnknown, and the error says how many. Stop may be called again.
+func (r *Replica) Stop(ctx context.Context) error {
+	select {
+	case <-r.refuse():
+	case <-ctx.Done():
+	}
+	r.blobs.cancel()
+	first := r.seat.Leave()
+	<-r.seat.Detached()
+	r.blobs.stop()
+	if !first {
+		return nil // an earlier Stop did the rest
+	}
+	r.lease.endAll()
+	cut := r.round.abandon(ErrStopping)
+	if err := r.round.saveState(); err != nil {
+		return err
+	}
+	if cut > 0 {
+		return fmt.Errorf("%d writes were cut off, their outcome is not known: %w", cut, context.Cause(ctx))
+	}
+	return nil
+}
+
+func (r *Replica) refuse() <-chan struct{} {
+	c := r.state.lock()
+	defer c.unlock()
+	return c.refuse()
+}

@@ -1,0 +1,76 @@
+package replica
+
+import (
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// Probe is for simulations, which look into a replica and prove that they would notice if a rule of safety were not
+// kept.
+type Probe struct {
+	BeforeSync func()              // between the write and the sync of a round; no lock is held
+	Applied    func(*format.Entry) // each entry that becomes visible, in order; it must not be kept
+	Off        rules.Off           // rules switched off
+	Shared     bool                // one group alone shares syncs too, where there is a journal
+}
+
+// seams is what a round does where a test may look in, or switch a rule off that the round keeps. Without a Probe it
+// does what its comments say. The zero value is for production.
+type seams struct{ Probe }
+
+func newSeams(p *Probe) seams {
+	if p == nil {
+		return seams{}
+	}
+	return seams{*p}
+}
+
+// hardState is the hard state to write: with the vote (rules.Vote).
+func (s *seams) hardState(state *raftpb.HardState) *raftpb.HardState {
+	if state == nil || s.Off.Keeps(rules.Vote) {
+		return state
+	}
+	return &raftpb.HardState{Term: state.Term, Vote: proto.Uint64(0), Commit: state.Commit}
+}
+
+// sync makes durable what a round has appended (rules.Sync).
+func (s *seams) sync(c *Committer, log store) error {
+	if s.BeforeSync != nil {
+		s.BeforeSync()
+	}
+	if !s.Off.Keeps(rules.Sync) {
+		return nil
+	}
+	return c.Sync(log, s.Shared)
+}
+
+// mayGoEarly tells whether a message may be sent before the sync of the Ready that it came with (rules.Promise): one
+// that says nothing about this node's own disk. A candidate's call for votes does: it names its last entry, and a vote
+// for that must not reach it when it has lost that entry in a crash.
+func (s *seams) mayGoEarly(m *raftpb.Message) bool {
+	switch m.GetType() {
+	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap, raftpb.MsgReadIndex:
+		return true
+	default:
+		return !s.Off.Keeps(rules.Promise)
+	}
+}
+
+// applyUncommitted does nothing, unless rules.Apply is switched off: then entries become visible that may not be
+// committed.
+func (s *seams) applyUncommitted(log store, entries []*raftpb.Entry) error {
+	if s.Off.Keeps(rules.Apply) || len(entries) == 0 {
+		return nil
+	}
+	return log.Apply(entries[len(entries)-1].GetIndex(), s.Applied)
+}
+
+// applied is told of each entry that has become visible.
+func (s *seams) applied(e *format.Entry) {
+	if s.Applied != nil {
+		s.Applied(e)
+	}
+}

@@ -1,0 +1,169 @@
+package writes
+
+import (
+	"fmt"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// Draft is what Accept needs to know of a write beside it, and what needs no lock. It does not hold the write, which
+// thereby need not be on the heap.
+type Draft struct {
+	request format.Request
+	head    head
+}
+
+// head is the newest committed version of a record.
+type head struct {
+	known   bool
+	applied uint64 // as of this applied index
+	index   uint64 // 0: no record
+	err     error
+}
+
+// Prepare looks up what a write needs of the log, which may read the disk. The replica need not be locked. w must be
+// what Check lets pass.
+func Prepare(w *Write, log Log) Draft {
+	return Draft{request: requestOf(w), head: lookUp(w, log)}
+}
+
+func lookUp(w *Write, log Log) head {
+	if !w.Delete && w.Condition == (Condition{}) {
+		return head{}
+	}
+	h := head{known: true, applied: log.AppliedIndex()}
+	h.index, h.err = log.Head(w.ID)
+	return h
+}
+
+// Lead says how the leader stands that accepts a write.
+type Lead struct {
+	Sole   bool            // nobody else can lead: a committed version is the newest
+	NoRoom error           // why the log takes nothing now; nil: it does
+	Hangs  <-chan struct{} // closed when the lead was lost and no round ends
+}
+
+// Accept decides about a write, in the order of all writes of the group. It evaluates the condition against everything
+// accepted before.
+func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
+	request := d.request
+	if w.RequestID != ([16]byte{}) {
+		if p := q.known(w, &request, lead); p != nil {
+			return p
+		}
+	}
+	p := &Pending{hangs: lead.Hangs, id: w.ID, delete: w.Delete, timed: w.Timed, request: request, condition: w.Condition}
+	if d.head.known {
+		before, h := q.newest[w.ID], d.head
+		if before == nil && h.applied != q.opts.Log.AppliedIndex() {
+			h = lookUp(w, q.opts.Log) // read a moment ago, so it is in memory
+		}
+		if before == nil && h.err != nil {
+			return Failed(h.err)
+		}
+		if p.role, p.refusal = evaluate(w, before, h.index); p.role != written {
+			return q.decline(p, before, h.index, lead.Sole)
+		}
+	}
+	if err := q.admit(w, p, lead.NoRoom); err != nil {
+		return Failed(err)
+	}
+	q.enqueue(w, p)
+	return p
+}
+
+// known answers a write whose request id is on its way or remembered; nil: the write is a new one.
+func (q *Queue) known(w *Write, request *format.Request, lead Lead) *Pending {
+	reuse := !q.opts.Rules.Keeps(rules.Reuse)
+	if first := q.requests[w.RequestID]; first != nil {
+		if !first.request.IsSame(request) && !reuse {
+			return Failed(reused(&first.request))
+		}
+		p := &Pending{done: make(chan struct{}), hangs: lead.Hangs, role: repeated}
+		first.after = append(first.after, p)
+		return p
+	}
+	if first := q.remembered(w.RequestID); first != nil {
+		return first.answer(w, request, reuse)
+	}
+	return nil
+}
+
+// remembered gives the write with a request id that was applied or declined; nil: none is remembered.
+func (q *Queue) remembered(requestID [16]byte) *windowSlot {
+	s := q.window.find(requestID, windowNow())
+	byClock := s != nil && s.role == written && !q.opts.Rules.Keeps(rules.Clock)
+	if byClock && q.opts.Now().UnixNano()-s.time > int64(q.window.Age) {
+		return nil
+	}
+	return s
+}
+
+// evaluate decides what becomes of a delete or a write with a condition. The newest version is that of before, a write
+// on its way, or where that is nil current, committed (0: no record).
+func evaluate(w *Write, before *Pending, current uint64) (role, error) {
+	exists := current != 0
+	if before != nil {
+		exists, current = !before.delete, before.index
+	}
+	switch {
+	case w.Condition.IfAbsent && exists:
+		return refused, ErrExists
+	case w.Condition.IfVersion != 0 && (!exists || current != w.Condition.IfVersion):
+		return refused, ErrMismatch
+	case w.Delete && !exists:
+		return nothing, nil
+	}
+	return written, nil
+}
+
+// decline answers a write that makes no entry: when what it depends on is committed (rule 2), and surely the newest
+// (rules.Decline).
+func (q *Queue) decline(p *Pending, before *Pending, current uint64, sole bool) *Pending {
+	if before == nil && sole {
+		q.decided(p, current)
+		p.done = atOnce
+		return p
+	}
+	p.done = make(chan struct{})
+	if p.request.RequestID != ([16]byte{}) {
+		q.requests[p.request.RequestID] = p
+	}
+	if before != nil {
+		before.after = append(before.after, p)
+		return p
+	}
+	q.opts.Declined(p, current)
+	return p
+}
+
+func (q *Queue) admit(w *Write, p *Pending, noRoom error) error {
+	if noRoom != nil {
+		return noRoom
+	}
+	p.bytes = frameBytes(w)
+	if q.inFlightBytes > 0 && q.inFlightBytes+p.bytes > q.opts.InFlightBytesMax {
+		return fmt.Errorf("%w: %d bytes of at most %d", ErrOverloaded, q.inFlightBytes, q.opts.InFlightBytesMax)
+	}
+	if q.opts.Admit != nil {
+		return q.opts.Admit(p.bytes, w.Delete)
+	}
+	return nil
+}
+
+// enqueue makes the entry of an accepted write.
+func (q *Queue) enqueue(w *Write, p *Pending) {
+	q.lastCommitTime = max(q.lastCommitTime, q.opts.Now().UnixNano())
+	p.done = make(chan struct{})
+	p.commitTime = q.lastCommitTime
+	p.index = q.nextIndex
+	q.nextIndex++
+	p.payload = payload(w, p.commitTime)
+	q.queued = append(q.queued, p)
+	q.inFlightBytes += p.bytes
+	q.newest[w.ID] = p
+	if p.request.RequestID != ([16]byte{}) {
+		q.requests[p.request.RequestID] = p
+	}
+}

@@ -1,0 +1,71 @@
+package writes
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+)
+
+// History reads back the part of a queue's window that was there before the start. A start must not wait for that, so
+// the first write with a request id does it. Safe for concurrent use.
+type History struct {
+	log     Log
+	now     func() time.Time
+	age     time.Duration
+	rules   rules.Off
+	applied uint64 // index when it started: all before comes from the log, all behind was seen
+	started int64  // by windowClock
+
+	whole atomic.Bool
+	mu    sync.Mutex
+	part  bool // guarded by mu: the log was read while it had damage, so something may be missing
+}
+
+// NewHistory is to be called before the first entry is applied.
+func NewHistory(opts *Options) *History {
+	return &History{
+		log: opts.Log, now: opts.Now, age: opts.Window.Age, rules: opts.Rules,
+		applied: opts.Log.AppliedIndex(), started: windowNow(),
+	}
+}
+
+// Older are writes that were applied before the start, oldest first.
+type Older []windowSlot
+
+// Read hands what was applied before the start to put, unless that is done; put gives it to Queue.PutBefore. Where the
+// log has damage, Read does so again when that is repaired: before, other members can lead.
+func (h *History) Read(put func(Older)) {
+	if h.whole.Load() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.whole.Load() || h.part && h.log.Damaged() {
+		return
+	}
+	if older := h.read(); len(older) > 0 {
+		put(older)
+	}
+	h.part = h.log.Damaged() // known before, or found by reading
+	h.whole.Store(!h.part)
+}
+
+func (h *History) read() (older Older) {
+	if !h.rules.Keeps(rules.Requests) || windowNow()-h.started > int64(h.age) {
+		return nil
+	}
+	for e := range h.log.RecentRequests(h.now().UnixNano()) {
+		if e.Index <= h.applied {
+			older = append(older, appliedSlot(&e, h.started))
+		}
+	}
+	return older
+}
+
+// PutBefore remembers what History has read.
+func (q *Queue) PutBefore(older Older) { q.window.putBefore(older) }
+
+// Trim forgets some request ids that need not be remembered any more; true: there may be more of them.
+func (q *Queue) Trim() (more bool) { return q.window.trim(windowNow()) }

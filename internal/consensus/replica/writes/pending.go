@@ -1,0 +1,149 @@
+package writes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// Pending is a write on its way. Its caller waits for it; all else belongs to the Queue.
+type Pending struct {
+	done   chan struct{}   // closed when result and err are set
+	hangs  <-chan struct{} // closed when the lead was lost and no round ends; nil: never
+	result Result
+	err    error
+
+	role       role
+	delete     bool
+	timed      bool
+	refusal    error // refused: ErrExists or ErrMismatch
+	id         int64
+	index      uint64 // expected, then real
+	term       uint64 // 0 until the index is real
+	commitTime int64
+	condition  Condition
+	request    format.Request // what tells it from another write with its request id
+	bytes      int64
+	payload    []byte     // until the log's entry has it
+	after      []*Pending // answered together with this one
+}
+
+// role says how a Pending is answered.
+type role uint8
+
+const (
+	written  role = iota // it made an entry: when that is applied
+	refused              // by a condition: when what it was refused for is applied
+	nothing              // a delete of nothing: when the delete before it is applied
+	repeated             // its request id is on its way: with the first one's result
+)
+
+// atOnce is the done of all that were answered at once.
+var atOnce = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Failed is a write that is refused at once.
+func Failed(err error) *Pending { return &Pending{done: atOnce, err: err} }
+
+func succeeded(result Result) *Pending { return &Pending{done: atOnce, result: result} }
+
+// Refused is the error of a write that was refused at once, before anything was done; nil: it was not, or that is not
+// known yet.
+func (p *Pending) Refused() error {
+	if p.done == atOnce {
+		return p.err
+	}
+	return nil
+}
+
+// IsQueued tells that Accept has put the write into the queue.
+func (p *Pending) IsQueued() bool { return p.role == written && p.done != atOnce }
+
+// Done is closed when the write is answered: Wait returns at once then.
+func (p *Pending) Done() <-chan struct{} { return p.done }
+
+// Payload is the entry's payload, until Index was called.
+func (p *Pending) Payload() []byte { return p.payload }
+
+// Wait returns when the write is committed, durable and visible, or refused. When ctx ends first, or the lead is lost
+// while the disk hangs, the error wraps ErrOutcomeUnknown, unless the write was refused.
+func (p *Pending) Wait(ctx context.Context) (Result, error) {
+	select {
+	case <-p.done:
+		return p.result, p.err
+	default:
+	}
+	select {
+	case <-p.done:
+		return p.result, p.err
+	case <-p.hangs:
+	case <-ctx.Done():
+	}
+	select {
+	case <-p.done:
+		return p.result, p.err
+	default:
+	}
+	why := context.Cause(ctx)
+	if why == nil {
+		why = ErrDiskHangs
+	}
+	switch {
+	case p.role != refused && p.role != nothing:
+		return Result{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, why)
+	case errors.Is(why, ErrDiskHangs):
+		return Result{}, fmt.Errorf("%w: nothing was written: %w", ErrNoLeader, why)
+	}
+	return Result{}, fmt.Errorf("nothing was written, and what that depends on is not committed yet: %w", why)
+}
+
+// newest is the version of the record after a write.
+func (p *Pending) newest() uint64 {
+	if p.delete {
+		return 0
+	}
+	return p.index
+}
+
+// Wake wakes those who wait for answered writes. No lock need be held.
+func Wake(answered []*Pending) {
+	for i, p := range answered {
+		close(p.done)
+		answered[i] = nil
+	}
+}
+
+// fifo holds the writes that the log's order is known of, in that order.
+type fifo struct {
+	items []*Pending
+	head  int
+}
+
+func (f *fifo) len() int { return len(f.items) - f.head }
+
+func (f *fifo) push(items []*Pending) { f.items = append(f.items, items...) }
+
+func (f *fifo) front() *Pending { return f.items[f.head] }
+
+func (f *fifo) pop() *Pending {
+	p := f.items[f.head]
+	f.items[f.head] = nil
+	f.head++
+	switch {
+	case f.head == len(f.items):
+		f.items, f.head = f.items[:0], 0
+	case f.head > 1024 && f.head > len(f.items)/2:
+		n := copy(f.items, f.items[f.head:])
+		clear(f.items[n:])
+		f.items, f.head = f.items[:n], 0
+	}
+	return p
+}
+
+// last gives the last but i-1.
+func (f *fifo) last(i int) *Pending { return f.items[len(f.items)-i] }

@@ -1,0 +1,208 @@
+package writes
+
+import (
+	"fmt"
+	"iter"
+	"time"
+
+	"sheaf.dev/sheaf/internal/consensus/replica/rules"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// Options of a Queue. Log, Now, Window and Declined are required.
+type Options struct {
+	Log    Log
+	Now    func() time.Time
+	Window format.RequestWindow // how long request ids are remembered
+	// InFlightBytesMax bounds the bytes accepted and not yet applied; ErrOverloaded beyond. A single write passes
+	// always.
+	InFlightBytesMax int64
+	// Admit is asked before each write with the bytes it will store; nil: always. It must not call the Queue.
+	Admit func(bytes int64, delete bool) error
+	// Declined is told of a write that makes no entry because of version current, which is committed: Answer or Refuse
+	// is to be called when it is known whether this replica still leads, so that current was the newest.
+	Declined func(p *Pending, current uint64)
+	Rules    rules.Off
+}
+
+// Log is what a Queue needs of a group's log. It is safe for concurrent use.
+type Log interface {
+	AppliedIndex() uint64
+	LastCommitTime() int64
+	// Head gives the newest committed version of a record; 0: there is no record. It may read the disk.
+	Head(id int64) (index uint64, err error)
+	// RecentRequests gives the applied writes that had a request id, oldest first, as far back as the window goes.
+	RecentRequests(now int64) iter.Seq[format.Request]
+	// Damaged tells that something may be missing in what the others give.
+	Damaged() bool
+}
+
+// Queue holds the writes of a group that are not answered. Accept puts a write in; Take gives those that are to go into
+// the log; Taken or TurnedDown says whether they did; Index which index each got; Commit and Lose answer.
+//
+// A Queue is not safe for concurrent use: the mutex of its replica orders all calls.
+type Queue struct {
+	opts Options
+
+	queued    []*Pending // accepted, in order, not in the log yet
+	logged    fifo       // in the log, not answered yet, in order
+	unindexed int        // the last so many of logged, whose real index is not known yet
+	nextIndex uint64     // expected index of the next write accepted
+
+	newest   map[int64]*Pending    // record -> its last write that is not applied yet
+	requests map[[16]byte]*Pending // request id -> its write that is not answered yet
+	window   window                // of those that are answered
+
+	lastCommitTime int64
+	inFlightBytes  int64
+	answered       []*Pending // the answer is set, and nobody was woken yet
+}
+
+// New makes an empty queue.
+func New(opts Options) *Queue {
+	return &Queue{
+		opts: opts, newest: make(map[int64]*Pending), requests: make(map[[16]byte]*Pending),
+		window: window{RequestWindow: opts.Window},
+	}
+}
+
+// IsEmpty tells that no write is queued or in the log without an answer. Declined writes are not counted.
+func (q *Queue) IsEmpty() bool { return len(q.queued) == 0 && q.logged.len() == 0 }
+
+// Logged counts the writes that are in the log and not answered: their outcome is not known.
+func (q *Queue) Logged() int { return q.logged.len() }
+
+// InFlightBytes is what Options.InFlightBytesMax bounds.
+func (q *Queue) InFlightBytes() int64 { return q.inFlightBytes }
+
+// Serve begins to accept writes as a new leader. Commit times never go back: ahead is how far the last one is ahead of
+// the clock.
+func (q *Queue) Serve() (ahead time.Duration) {
+	q.lastCommitTime = max(q.lastCommitTime, q.opts.Log.LastCommitTime())
+	return time.Duration(q.lastCommitTime - q.opts.Now().UnixNano())
+}
+
+// Take empties the queue. Taken or TurnedDown is to be called with what it gives.
+func (q *Queue) Take() []*Pending {
+	writes := q.queued
+	q.queued = nil
+	return writes
+}
+
+// Taken says that the log will have the writes, in this order.
+func (q *Queue) Taken(writes []*Pending) {
+	q.logged.push(writes)
+	q.unindexed += len(writes)
+}
+
+// TurnedDown answers writes that the log will not have.
+func (q *Queue) TurnedDown(writes []*Pending, err error) {
+	for _, p := range writes {
+		q.Refuse(p, err)
+	}
+}
+
+// Awaits tells that the index of a write is not known yet.
+func (q *Queue) Awaits() bool { return q.unindexed > 0 }
+
+// Index says which entry the next write in order has become, and hands over its payload.
+func (q *Queue) Index(index, term uint64) (payload []byte) {
+	p := q.logged.last(q.unindexed)
+	q.unindexed--
+	p.index, p.term, payload = index, term, p.payload
+	p.payload = nil
+	return payload
+}
+
+// Extends says that the log ends with last: what is accepted from now on comes behind it.
+func (q *Queue) Extends(last uint64) {
+	q.nextIndex = max(q.nextIndex, last+1+uint64(q.unindexed+len(q.queued)))
+}
+
+// Remember adds applied entries with request ids to those that are answered. They are to be added before Commit is
+// called for them.
+func (q *Queue) Remember(applied []format.Request) {
+	now := windowNow()
+	for i := range applied {
+		q.window.add(appliedSlot(&applied[i], now))
+	}
+}
+
+// Commit answers the write that has become an entry, which is applied now; where the entry is no write of this queue,
+// it does nothing.
+func (q *Queue) Commit(index, term uint64, syncs *SyncLog) {
+	if q.logged.len() == 0 || q.logged.front().index != index || q.logged.front().term != term {
+		return
+	}
+	p := q.logged.pop()
+	p.result = Result{Index: p.index, CommitTime: p.commitTime, Existed: p.delete}
+	if p.timed {
+		p.result.Sync = syncs.Of(p.index)
+	}
+	q.settle(p)
+}
+
+// Lose answers everything: what is in the log may come to be applied, what is queued surely not.
+func (q *Queue) Lose(logged, queued error) {
+	for q.logged.len() > 0 {
+		q.Refuse(q.logged.pop(), logged)
+	}
+	q.unindexed = 0
+	q.TurnedDown(q.Take(), queued)
+}
+
+// Answer answers a declined write: current is the newest version of its record.
+func (q *Queue) Answer(p *Pending, current uint64) {
+	q.decided(p, current)
+	q.settle(p)
+}
+
+// Refuse answers a write with an error.
+func (q *Queue) Refuse(p *Pending, err error) {
+	p.err = err
+	q.settle(p)
+}
+
+// Answered gives those who are to be woken (Wake), and keeps scratch for the next ones.
+func (q *Queue) Answered(scratch []*Pending) []*Pending {
+	answered := q.answered
+	q.answered = scratch[:0]
+	return answered
+}
+
+// settle notes that the answer of a write is set, and answers what waits for the write.
+func (q *Queue) settle(p *Pending) {
+	q.inFlightBytes -= p.bytes
+	if q.newest[p.id] == p {
+		delete(q.newest, p.id)
+	}
+	if p.request.RequestID != ([16]byte{}) && q.requests[p.request.RequestID] == p {
+		delete(q.requests, p.request.RequestID)
+	}
+	q.answered = append(q.answered, p)
+	for _, next := range p.after {
+		switch {
+		case next.role == repeated:
+			next.result, next.err = p.result, p.err
+			next.result.Repeated = p.err == nil && p.role == written
+			q.settle(next)
+		case p.err != nil:
+			q.Refuse(next, fmt.Errorf("%w: nothing was written, and what that depends on has an unknown outcome", ErrNoLeader))
+		default:
+			q.opts.Declined(next, p.newest()) // that p is committed may be old news
+		}
+	}
+	p.after = nil
+}
+
+// decided sets the answer of a declined write, and remembers it: a duplicate that comes when the record is another one
+// must not be done (rules.Forget).
+func (q *Queue) decided(p *Pending, current uint64) {
+	if p.role == refused {
+		p.err = &ConditionError{Err: p.refusal, Current: current}
+	}
+	if p.request.RequestID == [16]byte{} || !q.opts.Rules.Keeps(rules.Forget) {
+		return
+	}
+	q.window.add(declinedSlot(p, current, windowNow()))
+}

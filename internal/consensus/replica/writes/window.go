@@ -1,0 +1,183 @@
+package writes
+
+import (
+	"maps"
+	"time"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// window remembers the last writes with a request id and their results, in the order in which this replica applied or
+// declined them. It holds no pointer, so that its size costs the garbage collector nothing. Ages are measured by this
+// process's monotonic clock, in ns since windowClock: the machine's time may be set. Not safe for concurrent use.
+type window struct {
+	format.RequestWindow // how long
+
+	at    map[[16]byte]uint32 // request id -> low bits of its sequence number
+	slots []windowSlot        // a ring; its length is a power of two
+	first uint64              // sequence number of the oldest
+	next  uint64              // sequence number of the next one; next-first are held
+}
+
+// windowClock is the zero of the ages of windows.
+var windowClock = time.Now()
+
+func windowNow() int64 { return int64(time.Since(windowClock)) }
+
+// windowSlot is a write that is remembered, in 56 bytes: a busy shard has millions of them.
+type windowSlot struct {
+	requestID [16]byte
+	id        int64
+	index     uint64
+	time      int64 // commit time, Unix ns; of a refused write IfVersion of its condition
+	at        int64 // when it was applied or declined here, or the window was read from the log
+	crc       uint32
+	delete    bool
+	// role is written, refused or nothing. Where it is not written, the write made no entry: index is the record's
+	// newest version that it was declined for, 0: none. No log has that: it is forgotten with this process.
+	role     role
+	ifAbsent bool // of the condition of a refused write
+}
+
+// appliedSlot is a write that the log has.
+func appliedSlot(r *format.Request, at int64) windowSlot {
+	return windowSlot{
+		requestID: r.RequestID, id: r.ID, index: r.Index, time: r.CommitTime, at: at, crc: r.CRC32C, delete: r.Delete,
+	}
+}
+
+// declinedSlot is a write that made no entry, because of the record's newest version.
+func declinedSlot(p *Pending, current uint64, at int64) windowSlot {
+	r := &p.request
+	return windowSlot{
+		requestID: r.RequestID, id: r.ID, index: current, time: int64(p.condition.IfVersion), at: at, crc: r.CRC32C,
+		delete: r.Delete, role: p.role, ifAbsent: p.condition.IfAbsent,
+	}
+}
+
+// request is what tells the write from others under its request id.
+func (s *windowSlot) request() format.Request {
+	return format.Request{RequestID: s.requestID, ID: s.id, Index: s.index, Delete: s.delete, CRC32C: s.crc}
+}
+
+func (w *window) slot(sequence uint64) *windowSlot {
+	return &w.slots[sequence&uint64(len(w.slots)-1)]
+}
+
+// find gives the write with a request id that is remembered; nil: none is. It must not be kept.
+func (w *window) find(requestID [16]byte, now int64) *windowSlot {
+	low, ok := w.at[requestID]
+	if !ok {
+		return nil
+	}
+	s := w.slot(uint64(low)) // the ring is shorter than 2^32, so the low bits name the slot
+	if w.expired(s, now) {
+		return nil
+	}
+	return s
+}
+
+func (w *window) expired(s *windowSlot, now int64) bool { return now-s.at > int64(w.Age) }
+
+// add remembers a write. Where its request id is remembered already, the first one stays, unless that wrote nothing.
+func (w *window) add(s windowSlot) {
+	w.forget(s.at, 1)
+	if low, ok := w.at[s.requestID]; ok && w.slot(uint64(low)).role == written {
+		return
+	}
+	if w.at == nil {
+		w.at = make(map[[16]byte]uint32)
+	}
+	if w.held() == len(w.slots) {
+		w.resize(max(16, 2*len(w.slots)))
+	}
+	*w.slot(w.next) = s
+	w.at[s.requestID] = uint32(w.next)
+	w.next++
+}
+
+func (w *window) held() int { return int(w.next - w.first) }
+
+func (w *window) drop() {
+	id := w.slot(w.first).requestID
+	if w.at[id] == uint32(w.first) { // else a later one took its place
+		delete(w.at, id)
+	}
+	w.first++
+}
+
+func (w *window) resize(slots int) {
+	old := *w
+	w.slots = make([]windowSlot, slots)
+	for i := old.first; i < old.next; i++ {
+		*w.slot(i) = *old.slot(i)
+	}
+}
+
+// forgottenMax writes are dropped at a time, so that nobody waits long for it.
+const forgottenMax = 8192
+
+// forget drops what need not be remembered any more when so many are to come; true: there may be more of it.
+func (w *window) forget(now int64, coming int) (more bool) {
+	for range forgottenMax {
+		if w.held() == 0 {
+			return false
+		}
+		oldest, held := w.slot(w.first), w.held()+coming
+		if !w.expired(oldest, now) && held <= w.WritesMax && (held <= w.Writes || now-oldest.at <= int64(w.AgeMin)) {
+			return false
+		}
+		w.drop()
+	}
+	return true
+}
+
+// trim forgets what is too old or too much, and gives memory back where little is left; true: there may be more of it.
+func (w *window) trim(now int64) (more bool) {
+	if w.forget(now, 0) {
+		return true
+	}
+	switch held := w.held(); {
+	case held == 0:
+		w.at, w.slots = nil, nil
+	case len(w.slots) > 1024 && held < len(w.slots)/8:
+		w.resize(len(w.slots) / 4)
+		at := make(map[[16]byte]uint32, held)
+		maps.Copy(at, w.at)
+		w.at = at
+	}
+	return false
+}
+
+// putBefore remembers older writes, oldest first, before all that it holds.
+func (w *window) putBefore(older []windowSlot) {
+	all := window{RequestWindow: w.RequestWindow}
+	for _, s := range older {
+		all.add(s)
+	}
+	for i := w.first; i < w.next; i++ {
+		all.add(*w.slot(i))
+	}
+	*w = all
+}
+
+// answer is that to a write with its request id; nil: it is a new one, and nothing was written under the id before.
+func (s *windowSlot) answer(w *Write, request *format.Request, reuse bool) *Pending {
+	first := s.request()
+	same := first.IsSame(request)
+	switch {
+	case s.role == written && !same && !reuse:
+		return Failed(reused(&first))
+	case s.role == written:
+		return succeeded(Result{Index: s.index, CommitTime: s.time, Repeated: true, Existed: s.delete})
+	case !same || w.Condition != Condition{IfAbsent: s.ifAbsent, IfVersion: uint64(s.time)}:
+		return nil
+	case s.role == nothing:
+		return succeeded(Result{Repeated: true})
+	}
+	why := ErrMismatch
+	if s.ifAbsent && s.index != 0 {
+		why = ErrExists
+	}
+	return Failed(&ConditionError{Err: why, Current: s.index})
+}

@@ -1,0 +1,248 @@
+package finding_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	. "sheaf.dev/sheaf/internal/kube/finding"
+	"sheaf.dev/sheaf/internal/kube/workload"
+	"sheaf.dev/sheaf/internal/test/kubefindingtest"
+)
+
+// want is a finding with words that its evidence must have.
+type want struct {
+	severity Severity
+	object   string
+	evidence string
+	command  string // a part of it; empty: there must be none
+}
+
+// pod of the store by a part of its name.
+func pod(t *testing.T, o *Objects, part string) *corev1.Pod {
+	t.Helper()
+	for i := range o.Pods {
+		if strings.Contains(o.Pods[i].Name, part) {
+			return &o.Pods[i]
+		}
+	}
+	t.Fatalf("no pod %q", part)
+	return nil
+}
+
+func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, reason, message string) {
+	*list = slices.DeleteFunc(*list, func(c metav1.Condition) bool { return c.Type == kind })
+	*list = append(*list, kubefindingtest.Condition(kind, status, reason, message))
+}
+
+// shardIs puts shard 1 into a state.
+func shardIs(state v1alpha1.ShardState, message string) func(*testing.T, *Objects) {
+	return func(_ *testing.T, o *Objects) {
+		s := &o.Pools[0].Status.ShardStatuses[1]
+		s.State, s.Message = state, message
+		set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, string(state), "shard quotes-ssd-1 is "+string(state))
+	}
+}
+
+func TestFindings(t *testing.T) {
+	const shard = "shard quotes-ssd-1"
+	for name, c := range map[string]struct {
+		change func(*testing.T, *Objects)
+		want   []want
+	}{
+		"all is well": {func(*testing.T, *Objects) {}, nil},
+		"no operator has looked": {func(_ *testing.T, o *Objects) {
+			set(&o.Store.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Waiting for the operator")
+		}, []want{{Problem, "RecordStore quotes", "none watches namespace prod", "component=operator"}}},
+		"a change that the operator has not seen": {func(_ *testing.T, o *Objects) { o.Store.Generation = 2 },
+			[]want{{Warning, "RecordStore quotes", "generation 2, it saw 1", "component=operator"}}},
+
+		"a shard that loads": {func(_ *testing.T, o *Objects) {
+			s := &o.Pools[0].Status.ShardStatuses[1]
+			s.State, s.Load = v1alpha1.ShardLoading, "62% 1.9GiB/s ETA 2m"
+		}, []want{{Note, shard, "62% 1.9GiB/s ETA 2m", "get shardpool quotes-ssd --watch"}}},
+		"a damaged shard": {func(_ *testing.T, o *Objects) { o.Pools[0].Status.ShardStatuses[1].DamagedGroups = 2 },
+			[]want{{Problem, shard, "2 of its 64 groups hold damaged entries", "kubectl sheaf -n prod report quotes"}}},
+		"a shard that its pool does not list": {func(_ *testing.T, o *Objects) {
+			pool := &o.Pools[0]
+			s := v1alpha1.Shard{Spec: v1alpha1.ShardSpec{Pool: pool.Name, Number: 40}, Status: pool.Status.ShardStatuses[1]}
+			s.Namespace, s.Name = pool.Namespace, "quotes-ssd-40"
+			s.Status.State, s.Status.Message = v1alpha1.ShardUnreachable, "it does not answer"
+			o.Shards = append(o.Shards, s)
+		}, []want{{Warning, "shard quotes-ssd-40", "Unreachable: it does not answer", "logs quotes-ssd-40-0"}}},
+		"a node is down, three copies": {shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready"), []want{{Warning, shard, "node n2 is not ready", "describe node n2"}}},
+		"a node is down, one copy": {func(t *testing.T, o *Objects) {
+			o.Store.Spec.Replication.Copies = 1
+			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
+		}, []want{{Problem, shard, "node n2 is not ready", "describe node n2"}, {Note, "RecordStore quotes", "single copy", ""}}},
+		"a disk is lost": {shardIs(v1alpha1.ShardDiskLost, "the volume is blank"),
+			[]want{{Warning, shard, "the volume is blank", `patch shardpool quotes-ssd --type=merge -p '{"spec":{"replace":[1]}}'`}}},
+		"a foreign volume":  {shardIs(v1alpha1.ShardForeign, "another store's"), []want{{Warning, shard, "another store's", "get pvc data-quotes-ssd-1-0"}}},
+		"no volume":         {shardIs(v1alpha1.ShardNoVolume, "no free volume"), []want{{Warning, shard, "no free volume", "kubectl get disksets"}}},
+		"not formatted":     {shardIs(v1alpha1.ShardFormatBlocked, "a partition table"), []want{{Warning, shard, "a partition table", "describe pod quotes-ssd-1-0"}}},
+		"ends again":        {shardIs(v1alpha1.ShardCrashLooping, "exit code 1"), []want{{Warning, shard, "exit code 1", "logs quotes-ssd-1-0 --previous"}}},
+		"a state of future": {shardIs("Singing", "la"), []want{{Warning, shard, "Singing: la", "describe pod quotes-ssd-1-0"}}},
+		"too little memory": {func(t *testing.T, o *Objects) {
+			o.Pools[0].Status.ShardStatuses[1].MemoryNeedBytes = 3 << 30
+			shardIs(v1alpha1.ShardMemoryTooSmall, "needs 3GiB")(t, o)
+		}, []want{{Warning, shard, "needs 3GiB", `"limits":{"memory":"4096Mi"}`}}},
+		"a parked shard": {func(t *testing.T, o *Objects) {
+			o.Pools[0].Spec.Parked = []int32{0, 1}
+			o.Pools[0].Status.ShardStatuses[1].State = v1alpha1.ShardParked
+		}, []want{{Note, shard, "Parked", `'{"spec":{"parked":[0]}}'`}}},
+		"a pool that is stalled by itself": {func(_ *testing.T, o *Objects) {
+			set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo", "2 groups have nowhere to go")
+		}, []want{{Problem, "ShardPool quotes-ssd", "NowhereToGo: 2 groups", "describe shardpool quotes-ssd"}}},
+		"a full volume": {func(_ *testing.T, o *Objects) {
+			set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionSpaceAvailable, metav1.ConditionFalse, "VolumeFull", "puts are refused")
+		}, []want{{Problem, "ShardPool quotes-ssd", "puts are refused", "describe shardpool"}}},
+		"a drained pool": {func(_ *testing.T, o *Objects) {
+			o.Pools[0].Spec.State = v1alpha1.PoolDrained
+			set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionDrained, metav1.ConditionTrue, "Drained", "")
+		}, []want{{Note, "ShardPool quotes-ssd", "it can be deleted", "delete shardpool quotes-ssd"}}},
+		"an update that is paused": {func(_ *testing.T, o *Objects) {
+			o.Pools[0].Spec.Update.Mode, o.Pools[0].Status.Updated = v1alpha1.UpdatePaused, 1
+		}, []want{{Note, "ShardPool quotes-ssd", "2 of 3 shards run an older template", `"mode":"OneByOne"`}}},
+
+		"a member of etcd that ends": {func(t *testing.T, o *Objects) {
+			kubefindingtest.Crash(pod(t, o, "etcd-1"), "panic: tocommit(5) is out of range")
+		},
+			[]want{{Warning, "etcd member quotes-etcd-1", "tocommit(5) is out of range; 2 of 3 members are ready", "logs quotes-etcd-1 --previous"}}},
+		"no majority of etcd": {func(t *testing.T, o *Objects) {
+			kubefindingtest.Crash(pod(t, o, "etcd-1"), "panic")
+			o.Pods = slices.DeleteFunc(o.Pods, func(p corev1.Pod) bool { return p.Name == "quotes-etcd-2" })
+		}, []want{
+			{Problem, "etcd member quotes-etcd-1", "1 of 3 members are ready, and no majority", "logs quotes-etcd-1"},
+			{Problem, "etcd member quotes-etcd-2", "it has no pod", "describe statefulset quotes-etcd"},
+		}},
+		"a member that waits for a volume": {func(t *testing.T, o *Objects) {
+			p := pod(t, o, "etcd-0")
+			p.Spec.NodeName, p.Status = "", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "pod has unbound immediate PersistentVolumeClaims",
+			}}}
+		}, []want{{Warning, "etcd member quotes-etcd-0", "unbound immediate PersistentVolumeClaims", "describe pod quotes-etcd-0"}}},
+		"gateways on one node": {func(t *testing.T, o *Objects) { pod(t, o, "gateway-6d4c9b-1").Spec.NodeName = "n1" },
+			[]want{{Warning, "gateway quotes-gateway", "all 2 gateways are on node n1", "rollout restart deployment quotes-gateway"}}},
+		"no gateway is ready": {func(t *testing.T, o *Objects) {
+			for _, n := range []string{"0", "1"} {
+				kubefindingtest.Crash(pod(t, o, "gateway-6d4c9b-"+n), "no such host")
+			}
+		}, []want{
+			{Problem, "gateway quotes-gateway-6d4c9b-0", "0 of 2 gateways are ready", "--previous"},
+			{Problem, "gateway quotes-gateway-6d4c9b-1", "no such host", "--previous"},
+		}},
+		"lost groups": {func(_ *testing.T, o *Objects) {
+			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 62, DataLost: 2, NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-0", State: "DataLost"}}}
+		}, []want{{Problem, "RecordStore quotes", "the data of 2 groups are lost", "notWell"}}},
+		"groups that load": {func(_ *testing.T, o *Objects) {
+			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 60, Loading: 4}
+		}, []want{{Note, "RecordStore quotes", "4 of 64 groups do not serve", "notWell"}}},
+		"two copies in one domain": {func(_ *testing.T, o *Objects) {
+			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "SharedDomain", "4 of 12 groups")
+		}, []want{{Warning, "RecordStore quotes", "SharedDomain: 4 of 12 groups", "kubectl sheaf -n prod moves quotes"}}},
+		"stalled by what another condition says too": {func(_ *testing.T, o *Objects) {
+			set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "TooFewDomains", "2 domains")
+			set(&o.Store.Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "TooFewDomains", "2 domains")
+		}, []want{{Problem, "RecordStore quotes", "TooFewDomains", "describe recordstore quotes"}}},
+		"no pool": {func(_ *testing.T, o *Objects) { o.Pools = nil },
+			[]want{{Problem, "RecordStore quotes", "no ShardPool gives this store shards", "get shardpools"}}},
+
+		"a claim of a deleted pool": {func(_ *testing.T, o *Objects) {
+			o.Claims = append(o.Claims, corev1.PersistentVolumeClaim{
+				ObjectMeta: metav1.ObjectMeta{Name: "data-old-0-0", Labels: workload.ShardLabels("quotes", "old", 0)},
+				Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
+			})
+		}, []want{{Warning, "claim data-old-0-0", "its pool old is gone", "delete pvc data-old-0-0"}}},
+		"a claim that somebody has deleted": {func(_ *testing.T, o *Objects) {
+			i := slices.IndexFunc(o.Claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == "data-quotes-ssd-1-0" })
+			o.Claims[i].DeletionTimestamp = &metav1.Time{Time: kubefindingtest.Now}
+		}, []want{{Warning, "claim data-quotes-ssd-1-0", "somebody has deleted it", "describe pvc"}}},
+		"a disk that is not blank": {func(_ *testing.T, o *Objects) {
+			o.DiskSets[0].Status.Disks[6].State, o.DiskSets[0].Status.Disks[6].Message = v1alpha1.DiskFormatBlocked, "holds ntfs"
+		}, []want{{Warning, "disk /dev/disk/by-id/nvme-6 of node n1", "holds ntfs", "describe diskset local-xfs"}}},
+		"killed for its memory, and back": {func(t *testing.T, o *Objects) {
+			pod(t, o, "ssd-2").Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
+				ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(kubefindingtest.Now.Add(-5 * time.Minute)),
+			}
+		}, []want{{Warning, "pod quotes-ssd-2-0", "OOMKilled) 5m0s ago, and runs again: raise its memory limit", "logs quotes-ssd-2-0 --previous"}}},
+		"events": {func(_ *testing.T, o *Objects) {
+			event := func(name, kind, reason string, ago time.Duration) corev1.Event {
+				return corev1.Event{
+					InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: name}, Type: kind, Reason: reason, Message: "words",
+					LastTimestamp: metav1.NewTime(kubefindingtest.Now.Add(-ago)),
+				}
+			}
+			o.Events = []corev1.Event{
+				event("quotes-ssd-0-0", "Warning", "Unhealthy", time.Minute), event("quotes-ssd-0-0", "Warning", "Unhealthy", 2*time.Minute),
+				event("quotes-ssd-0-0", "Normal", "Pulled", time.Minute), event("quotes-ssd-0-0", "Warning", "Old", time.Hour),
+			}
+		}, []want{{Note, "event of Pod quotes-ssd-0-0", "Unhealthy, 1m0s ago: words", "events --for pod/quotes-ssd-0-0"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, _ := kubefindingtest.Well()
+			c.change(t, &o)
+			compare(t, Find(o), c.want)
+		})
+	}
+}
+
+func compare(t *testing.T, got []Finding, wanted []want) {
+	t.Helper()
+	if len(got) != len(wanted) {
+		t.Errorf("%d findings, not %d: %+v", len(got), len(wanted), got)
+		return
+	}
+	for n, w := range wanted {
+		g := got[n]
+		if g.Severity != w.severity || g.Object != w.object || !strings.Contains(g.Evidence, w.evidence) {
+			t.Errorf("%+v, not %+v", g, w)
+		}
+		if !strings.Contains(g.Command, w.command) || w.command == "" && g.Command != "" {
+			t.Errorf("%s: command %q, not %q", g.Object, g.Command, w.command)
+		}
+	}
+}
+
+// The worst comes first, and what is long is cut, not lost in lines.
+func TestTheWorstComesFirst(t *testing.T) {
+	o, _ := kubefindingtest.Well()
+	shardIs(v1alpha1.ShardNodeDown, strings.Repeat("long words ", 200)+"\nend")(t, &o)
+	o.Pools[0].Spec.Update.Mode, o.Pools[0].Status.Updated = v1alpha1.UpdatePaused, 1
+	set(&o.Store.Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "OtherStore", "it holds another")
+	got := Find(o)
+	var order []Severity
+	for _, f := range got {
+		order = append(order, f.Severity)
+		if len(f.Evidence) > 600 || strings.Contains(f.Evidence, "\n") {
+			t.Errorf("evidence of %d bytes: %q", len(f.Evidence), f.Evidence)
+		}
+	}
+	if !slices.Equal(order, []Severity{Problem, Warning, Note}) {
+		t.Errorf("order %v: %+v", order, got)
+	}
+	if Count(got, Problem) != 1 || Count(got, Note) != 1 {
+		t.Errorf("counts of %+v", got)
+	}
+}
+
+// No state of a shard that the API knows is passed over in silence, but for those in which all is well.
+func TestEveryStateIsTold(t *testing.T) {
+	quiet := []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardDraining}
+	for _, state := range []v1alpha1.ShardState{
+		v1alpha1.ShardPending, v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked, v1alpha1.ShardNodeDown,
+		v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked, v1alpha1.ShardFileSystemMismatch,
+		v1alpha1.ShardMemoryTooSmall, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull,
+		v1alpha1.ShardCrashLooping, v1alpha1.ShardUnreachable,
+	} {
+		o, _ := kubefindingtest.Well()
+		o.Pools[0].Status.ShardStatuses[1].State = state
+		if told := len(Find(o)) > 0; told == slices.Contains(quiet, state) {
+			t.Errorf("%s: told is %v", state, told)
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package finding
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/internal/kube/workload"
+)
+
+// store looks at what the store's conditions say that no pool does.
+func (l *look) store() {
+	conditions, name := l.Store.Status.Conditions, l.Store.Name
+	describe := l.kubectl("describe recordstore %s", name)
+	stalled := meta.FindStatusCondition(conditions, v1alpha1.ConditionStalled)
+	if stalled != nil && stalled.Status == metav1.ConditionTrue {
+		l.add(Problem, "RecordStore", name, describe, "%s: %s", stalled.Reason, stalled.Message)
+	}
+	for _, kind := range []string{v1alpha1.ConditionPlacementReady, v1alpha1.ConditionEtcdReady} {
+		c := isFalse(conditions, kind)
+		// What holds a store up is told once. Of a managed etcd each member says more.
+		if c == nil || stalled != nil && stalled.Reason == c.Reason || kind == v1alpha1.ConditionEtcdReady && l.Store.Spec.Etcd.Managed != nil {
+			continue
+		}
+		l.add(Problem, "RecordStore", name, describe, "%s is False, %s: %s", kind, c.Reason, c.Message)
+	}
+	if c := isFalse(conditions, v1alpha1.ConditionRedundant); c != nil && (stalled == nil || stalled.Reason != c.Reason) {
+		l.add(Warning, "RecordStore", name, fmt.Sprintf("kubectl sheaf -n %s moves %s", l.Store.Namespace, name), "%s: %s", c.Reason, c.Message)
+	}
+	if len(l.Pools) == 0 {
+		l.add(Problem, "RecordStore", name, l.kubectl("get shardpools"), "no ShardPool gives this store shards: create one with spec.storeRef.name: %s", name)
+	}
+	if l.Store.Spec.Replication.Copies == 1 && l.Store.Status.Groups.Total > 0 {
+		l.add(Note, "RecordStore", name, "", "each group has a single copy: the loss of a disk loses the records on it. Keep a backup (sheaf export)")
+	}
+}
+
+// groups looks at what the store counts.
+func (l *look) groups() {
+	g, name := l.Store.Status.Groups, l.Store.Name
+	describe := l.kubectl("get recordstore %s -o jsonpath='{.status.groups.notWell}'", name)
+	if g.DataLost > 0 {
+		l.add(Problem, "RecordStore", name, describe, "the data of %d groups are lost: every copy is on a volume that is gone. Bring one back, or restore "+
+			"the records from a backup%s", g.DataLost, examples(g.NotWell))
+	}
+	if g.Damaged > 0 {
+		l.add(Problem, "RecordStore", name, describe, "%d groups hold damaged entries, whose records answer DATA_LOSS until they are repaired from another copy "+
+			"or put again (sheaf group verify)%s", g.Damaged, examples(g.NotWell))
+	}
+	if waiting := g.Total - g.Serving - g.DataLost; waiting > 0 {
+		severity := Problem
+		if g.Loading >= waiting {
+			severity = Note
+		}
+		l.add(severity, "RecordStore", name, describe, "%d of %d groups do not serve%s", waiting, g.Total, examples(g.NotWell))
+	}
+}
+
+// examples are the first groups that are not well, in words.
+func examples(list []v1alpha1.GroupTrouble) string {
+	const show = 3
+	words := ""
+	for _, t := range list[:min(show, len(list))] {
+		words += fmt.Sprintf("; group %s is %s", t.Group, t.State)
+		if t.Shard != "" {
+			words += " on shard " + t.Shard
+		}
+		if t.Message != "" {
+			words += ": " + t.Message
+		}
+	}
+	return words
+}
+
+// etcd looks at the members of a managed etcd one by one.
+func (l *look) etcd() {
+	wanted := workload.EtcdMembers(l.Store)
+	if wanted == 0 {
+		return
+	}
+	there := map[string]*corev1.Pod{}
+	pods, ready := l.PodsOf(workload.ContainerEtcd)
+	for i := range pods {
+		there[pods[i].Name] = &pods[i]
+	}
+	severity, majority := Warning, ready > int(wanted/2)
+	if !majority {
+		severity = Problem
+	}
+	for n := range wanted {
+		name := workload.EtcdMember(l.Store.Name, n)
+		pod := there[name]
+		what := fmt.Sprintf("%d of %d members are ready", ready, wanted)
+		if !majority {
+			what += ", and no majority: groups go on, but nothing moves, starts or is placed"
+		}
+		switch {
+		case pod == nil:
+			l.add(severity, "etcd member", name, l.kubectl("describe statefulset %s", workload.Etcd(l.Store.Name)), "it has no pod; %s", what)
+		case !PodReady(pod):
+			s := severity
+			if majority && !l.old(pod.CreationTimestamp.Time) {
+				s = Note // it has just started
+			}
+			l.add(s, "etcd member", name, podCommand(l, pod), "%s; %s", Cause(pod), what)
+		}
+	}
+}
+
+// gateways looks at the pods that clients call.
+func (l *look) gateways() {
+	pods, ready := l.PodsOf(workload.ContainerGateway)
+	nodes := map[string]bool{}
+	for i := range pods {
+		if PodReady(&pods[i]) {
+			nodes[pods[i].Spec.NodeName] = true
+		}
+	}
+	wanted := int(workload.GatewayReplicas(l.Store))
+	if wanted > 0 && len(pods) == 0 {
+		l.add(Problem, "gateway", workload.Gateway(l.Store.Name), l.kubectl("describe deployment %s", workload.Gateway(l.Store.Name)), "it has no pod: calls fail")
+	}
+	for i := range pods {
+		pod := &pods[i]
+		if PodReady(pod) || pod.DeletionTimestamp != nil {
+			continue
+		}
+		severity := Warning
+		if ready == 0 {
+			severity = Problem
+		} else if !l.old(pod.CreationTimestamp.Time) {
+			severity = Note
+		}
+		l.add(severity, "gateway", pod.Name, podCommand(l, pod), "%s; %d of %d gateways are ready", Cause(pod), ready, wanted)
+	}
+	if ready > 1 && len(nodes) == 1 && schedulable(l.Nodes) > 1 {
+		l.add(Warning, "gateway", workload.Gateway(l.Store.Name), l.kubectl("rollout restart deployment %s", workload.Gateway(l.Store.Name)),
+			"all %d gateways are on node %s: if it is lost, calls wait until they run elsewhere", ready, pods[0].Spec.NodeName)
+	}
+}
+
+// schedulable counts nodes that take pods.
+func schedulable(nodes []corev1.Node) int {
+	n := 0
+	for _, node := range nodes {
+		if !node.Spec.Unschedulable {
+			n++
+		}
+	}
+	return n
+}
+
+// podCommand shows why a pod is not ready.
+func podCommand(l *look, pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.RestartCount > 0 {
+			return l.kubectl("logs %s --previous", pod.Name)
+		}
+		if c.State.Running != nil {
+			return l.kubectl("logs %s", pod.Name)
+		}
+	}
+	return l.kubectl("describe pod %s", pod.Name)
+}
+
+// PodReady says whether a pod's Ready condition is True.
+func PodReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
+		}
+	}
+	return false
+}
+
+// Cause says why a pod is not ready, as Kubernetes tells it.
+func Cause(pod *corev1.Pod) string {
+	if pod.DeletionTimestamp != nil {
+		return "its pod is being stopped"
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return "no node takes its pod: " + orElse(c.Message, c.Reason)
+		}
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		ended := c.State.Terminated
+		if ended == nil {
+			ended = c.LastTerminationState.Terminated
+		}
+		last := ""
+		if ended != nil {
+			last = fmt.Sprintf("; it ended with exit code %d (%s)", ended.ExitCode, orElse(ended.Reason))
+			if words := strings.TrimSpace(ended.Message); words != "" {
+				last += ": " + tail(words, 200)
+			}
+		}
+		switch {
+		case c.State.Waiting != nil:
+			return fmt.Sprintf("its container waits: %s, %d restarts%s", orElse(c.State.Waiting.Reason), c.RestartCount, last)
+		case c.State.Terminated != nil || c.RestartCount > 0 && last != "":
+			return fmt.Sprintf("its container is not ready, %d restarts%s", c.RestartCount, last)
+		}
+	}
+	return fmt.Sprintf("its pod is %s and not ready", orElse(string(pod.Status.Phase)))
+}
+
+// tail is the end of a text, where a process says why it ended.
+func tail(text string, size int) string {
+	if len(text) <= size {
+		return text
+	}
+	return "..." + strings.ToValidUTF8(text[len(text)-size+3:], "")
+}
+
+// claims looks at claims that no condition names.
+func (l *look) claims() {
+	pools := map[string]bool{}
+	for i := range l.Pools {
+		pools[l.Pools[i].Name] = true
+	}
+	for i := range l.Claims {
+		claim := &l.Claims[i]
+		pool := claim.Labels[v1alpha1.LabelPool]
+		switch {
+		case claim.Status.Phase == corev1.ClaimLost:
+			l.add(l.worse(), "claim", claim.Name, l.kubectl("describe pvc %s", claim.Name), "its PersistentVolume %s is gone", claim.Spec.VolumeName)
+		case claim.DeletionTimestamp != nil:
+			l.add(Warning, "claim", claim.Name, l.kubectl("describe pvc %s", claim.Name),
+				"somebody has deleted it. It goes when its pod stops, and the next pod then gets another volume or waits for one")
+		case pool != "" && !pools[pool] && claim.Status.Phase == corev1.ClaimPending:
+			l.add(Warning, "claim", claim.Name, l.kubectl("delete pvc %s", claim.Name),
+				"its pool %s is gone, and it still waits for a volume: it would take the next free disk", pool)
+		}
+	}
+}
+
+// containers looks at what ended of pods that are ready again.
+func (l *look) containers() {
+	for i := range l.Pods {
+		pod := &l.Pods[i]
+		if l.told[pod.Name] {
+			continue
+		}
+		for _, c := range pod.Status.ContainerStatuses {
+			last := c.LastTerminationState.Terminated
+			if last == nil || last.ExitCode == 0 || l.Now.Sub(last.FinishedAt.Time) > time.Hour {
+				continue
+			}
+			severity, more := Note, ""
+			if last.Reason == "OOMKilled" {
+				severity, more = Warning, ": raise its memory limit"
+			}
+			l.add(severity, "pod", pod.Name, l.kubectl("logs %s --previous", pod.Name), "it ended with exit code %d (%s) %s ago, and runs again%s",
+				last.ExitCode, orElse(last.Reason), l.Now.Sub(last.FinishedAt.Time).Round(time.Second), more)
+		}
+	}
+}
+
+// events are the newest warnings about objects of which nothing was said.
+func (l *look) events() {
+	type key struct{ kind, name, reason string }
+	newest := map[key]*corev1.Event{}
+	for i := range l.Events {
+		e := &l.Events[i]
+		k := key{e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason}
+		if e.Type != corev1.EventTypeWarning || l.told[k.name] || l.Now.Sub(when(e)) > eventAge {
+			continue
+		}
+		if old := newest[k]; old == nil || when(old).Before(when(e)) {
+			newest[k] = e
+		}
+	}
+	list := make([]*corev1.Event, 0, len(newest))
+	for _, e := range newest {
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b *corev1.Event) int {
+		if order := when(b).Compare(when(a)); order != 0 {
+			return order
+		}
+		return strings.Compare(a.InvolvedObject.Name+a.Reason, b.InvolvedObject.Name+b.Reason)
+	})
+	for _, e := range list[:min(eventsMax, len(list))] {
+		l.add(Note, "event of "+e.InvolvedObject.Kind, e.InvolvedObject.Name,
+			l.kubectl("events --for %s/%s", strings.ToLower(e.InvolvedObject.Kind), e.InvolvedObject.Name),
+			"%s, %s ago: %s", e.Reason, l.Now.Sub(when(e)).Round(time.Second), e.Message)
+	}
+}
+
+// when an event was seen last.
+func when(e *corev1.Event) time.Time {
+	at := e.CreationTimestamp.Time
+	for _, t := range []time.Time{e.FirstTimestamp.Time, e.EventTime.Time, e.LastTimestamp.Time} {
+		if t.After(at) {
+			at = t
+		}
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(at) {
+		at = e.Series.LastObservedTime.Time
+	}
+	return at
+}

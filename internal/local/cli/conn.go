@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"errors"
+	"hash/crc32"
+	"math"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/call/liveness"
+)
+
+// dataBytesMax is the most that Put and Get take; above that Upload and Download.
+const dataBytesMax = 1 << 20
+
+// listBytesMax is the most that one list of all groups or shards may have.
+const listBytesMax = 16 << 20
+
+// forever is longer than any call, and no overflow where it is added to a time.
+const forever time.Duration = math.MaxInt64 / 2
+
+var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Conn talks to a gateway (or a shard): about records as the public client does, and what only the people who run a
+// store ask for.
+type Conn struct {
+	*client.Client
+	Admin  recordv1.AdminServiceClient
+	Access recordv1.AccessServiceClient
+	Server string
+
+	admin *grpc.ClientConn
+	waits atomic.Pointer[waits] // nil: nobody wants to know
+}
+
+// Dial prepares connections to HOST:PORT; nothing is sent yet. Where nobody is there, calls fail at once: the person
+// who typed the command wants to know now. A server that has answered and is away then is waited for. callTimeout
+// bounds each call with one answer whose context has no deadline, and how long streams try to go on; 0: not at all.
+func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
+	if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
+		return nil, Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", server)
+	}
+	if callTimeout == 0 {
+		callTimeout = forever
+	}
+	creds, perCall, err := tls.credentials()
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{Server: server}
+	options := []grpc.DialOption{
+		grpc.WithUserAgent("sheaf-cli"),
+		grpc.WithChainUnaryInterceptor(c.unaryWaits), grpc.WithChainStreamInterceptor(c.streamWaits),
+	}
+	own := options
+	if perCall != nil {
+		own = append(slices.Clone(options), grpc.WithPerRPCCredentials(perCall))
+	}
+	// Passthrough: the name is looked up by the attempt to connect, which says what is wrong with it.
+	admin, err := grpc.NewClient("passthrough:///"+server, append(own,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(listBytesMax)),
+		// An address of a Service may lead to a gateway whose node is gone: the next attempt is likely to meet another
+		// one.
+		grpc.WithContextDialer(liveness.Dial),
+		// What is looked at again and again goes on over a restart of the server: it must notice soon that it is back.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnects, MinConnectTimeout: 5 * time.Second}),
+	)...)
+	if err != nil {
+		return nil, Usagef("--server %q: %w", server, err)
+	}
+	c.admin, c.Admin, c.Access = admin, recordv1.NewAdminServiceClient(admin), recordv1.NewAccessServiceClient(admin)
+	c.Client, err = client.New(client.Config{Addresses: []string{server}, Credentials: creds, CallCredentials: perCall, CallTimeout: callTimeout, FailFast: true, DialOptions: options})
+	if err != nil {
+		return nil, errors.Join(Usagef("--server %q: %w", server, err), admin.Close())
+	}
+	return c, nil
+}
+
+// Close ends the connections.
+func (c *Conn) Close() error { return errors.Join(c.Client.Close(), c.admin.Close()) }

@@ -1,0 +1,217 @@
+// Package cli is what the commands of the sheaf binary do beyond reading their flags: talking to a server, printing,
+// importing and exporting trees. Commands return errors; only main prints them and chooses the exit code (ExitCode).
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/call/reason"
+	"sheaf.dev/sheaf/internal/call/routing"
+)
+
+// The exit codes of every command.
+const (
+	exitDone     = 0
+	exitFailed   = 1
+	exitUsage    = 2
+	exitNotFound = 3
+)
+
+// coded is an error with an exit code of its own.
+type coded struct {
+	Code int
+	Err  error
+}
+
+func (e *coded) Error() string { return e.Err.Error() }
+func (e *coded) Unwrap() error { return e.Err }
+
+// Usagef says that the command was called wrongly: exit code 2.
+func Usagef(format string, args ...any) error {
+	return &coded{Code: exitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// countMax bounds what runs at a time: more helps no disk and no server.
+const countMax = 1024
+
+// count checks how many of something run at a time; 0 becomes the normal number.
+func count(flag string, n *int, normal int) error {
+	if *n < 0 || *n > countMax {
+		return Usagef("--%s %d: must be 1 to %d, or 0 for %d", flag, *n, countMax, normal)
+	}
+	if *n == 0 {
+		*n = normal
+	}
+	return nil
+}
+
+// NotFoundf says that what was asked for is not there: exit code 3.
+func NotFoundf(format string, args ...any) error {
+	return &coded{Code: exitNotFound, Err: fmt.Errorf(format, args...)}
+}
+
+// ExitCode of a command that ended with err. A status of gRPC that blames the request counts as wrong usage.
+func ExitCode(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	if own, ok := errors.AsType[*coded](err); ok {
+		return own.Code
+	}
+	if s, ok := status.FromError(err); ok {
+		switch s.Code() {
+		case codes.NotFound:
+			return exitNotFound
+		case codes.InvalidArgument:
+			return exitUsage
+		}
+	}
+	return exitFailed
+}
+
+// Describe turns an error into words for a person: for a status of gRPC its code, reason, message and field violations,
+// and what to do where that is known.
+func Describe(err error, server string) string {
+	var carrier interface {
+		error
+		GRPCStatus() *status.Status
+	}
+	if !errors.As(err, &carrier) {
+		return err.Error()
+	}
+	s := carrier.GRPCStatus()
+	before, after, found := strings.Cut(err.Error(), carrier.Error())
+	if !found {
+		before, after = "", ""
+	}
+	words := []string{before + codeWords(s.Code())}
+	if reason := infoOf(s).GetReason(); reason != "" {
+		words[0] += " " + reason
+	}
+	if ended := endOf(carrier); ended != nil && s.Code() == codes.Unavailable {
+		after += fmt.Sprintf(" (stopped waiting: %v)", ended)
+	}
+	words = append(words, s.Message()+after)
+	for _, detail := range s.Details() {
+		switch d := detail.(type) {
+		case *errdetails.BadRequest:
+			for _, v := range d.GetFieldViolations() {
+				if !strings.Contains(s.Message(), v.GetDescription()) {
+					words = append(words, v.GetField()+": "+v.GetDescription())
+				}
+			}
+		case *errdetails.ErrorInfo:
+			if more := metadataWords(d.GetMetadata(), s.Message()); more != "" {
+				words = append(words, more)
+			}
+		}
+	}
+	if errors.Is(err, client.ErrOutcomeUnknown) && infoOf(s).GetReason() != reason.OutcomeUnknown {
+		words = append(words, "an earlier attempt may have been applied")
+	}
+	if hint := hintFor(s, server); hint != "" {
+		words = append(words, hint)
+	}
+	return strings.Join(words, ": ")
+}
+
+// endOf is the end of a context that ended a call; nil: there was none.
+func endOf(err error) error {
+	for _, end := range []error{context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, end) {
+			return end
+		}
+	}
+	return nil
+}
+
+// hintFor says what to do where the message of a status does not; empty: nothing is known.
+func hintFor(s *status.Status, server string) string {
+	switch {
+	case infoOf(s).GetReason() == reason.GroupFailed:
+		return "`sheaf status` lists every group that failed, `sheaf verify DIR` reads what is on a volume"
+	case s.Code() != codes.Unavailable || !strings.Contains(s.Message(), "connection error"):
+		return ""
+	case strings.Contains(s.Message(), "server preface: http2:"): // something answered; a process that just ended resets the connection
+		return fmt.Sprintf("what answers at %s does not speak gRPC: give --server the address of a gateway, not that of --http", server)
+	}
+	if hint := hintForTLS(s.Message()); hint != "" {
+		return hint
+	}
+	if strings.Contains(s.Message(), "error reading server preface: ") { // it has ended, or wants TLS
+		return fmt.Sprintf("nobody answers at %s in plaintext: start `sheaf dev`, give --server, or, where the server speaks TLS, give --ca, --cert and --key", server)
+	}
+	return fmt.Sprintf("nobody answers at %s: start `sheaf dev`, or give --server", server)
+}
+
+// hintForTLS says what to do where only one end of a connection speaks TLS, or one does not trust the other; empty: it
+// is not that. The words are those of crypto/tls and crypto/x509.
+func hintForTLS(message string) string {
+	for _, one := range []struct{ says, hint string }{
+		{"tls: first record does not look like a TLS handshake", "the server speaks no TLS: leave out --ca, --cert and --key, and see that $" + envCA + " is empty"},
+		{"tls: certificate required", "the server wants a certificate: give --cert and --key"},
+		{"remote error: tls:", "the server refuses the certificate of --cert: see that an authority of the store has issued it, and that it has not ended"},
+		{"tls: failed to verify certificate", "the server's certificate is none of an authority in --ca, has ended, or is for another address than that of --server"},
+	} {
+		if strings.Contains(message, one.says) {
+			return one.hint
+		}
+	}
+	return ""
+}
+
+func codeWords(c codes.Code) string {
+	var b strings.Builder
+	for i, r := range c.String() {
+		if i > 0 && r >= 'A' && r <= 'Z' {
+			b.WriteByte('_')
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToUpper(b.String())
+}
+
+// metadataWords are those that a message does not tell already; empty: none.
+func metadataWords(metadata map[string]string, message string) string {
+	told := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" ,;:()\"", r) })
+	pairs := make([]string, 0, len(metadata))
+	for k, v := range metadata {
+		if !slices.Contains(told, v) {
+			pairs = append(pairs, k+"="+v)
+		}
+	}
+	if len(pairs) == 0 {
+		return ""
+	}
+	slices.Sort(pairs)
+	return "(" + strings.Join(pairs, " ") + ")"
+}
+
+func infoOf(s *status.Status) *errdetails.ErrorInfo {
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			return info
+		}
+	}
+	return nil
+}
+
+// retryable tells whether a write that carries a request id, or a read, may be tried again: surely not applied, or
+// recognised when it was.
+func retryable(err error) bool {
+	s, ok := status.FromError(err)
+	if !ok || err == nil {
+		return false
+	}
+	v := routing.Judge(s, true)
+	return v.Fate != routing.Final || v.Later()
+}

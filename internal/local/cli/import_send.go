@@ -1,0 +1,279 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/call/routing"
+)
+
+// send stores what the readers give, batch by batch. Several senders run side by side, so one batch at a time per
+// sender keeps the server busy.
+func (im *importer) send(ctx context.Context) error {
+	var again []*put // to be sent once more
+	for {
+		batch := again
+		if len(batch) == 0 {
+			if batch = im.collect(ctx); len(batch) == 0 {
+				return context.Cause(ctx)
+			}
+		}
+		var err error
+		if again, err = im.sendBatch(ctx, batch); err != nil {
+			return err
+		}
+	}
+}
+
+// collect waits for one put and takes what else is there at once. Nothing: there will be no more.
+func (im *importer) collect(ctx context.Context) []*put {
+	var batch []*put
+	var bytes int64
+	for bytes < batchBytes && len(batch) < batchPuts {
+		var p *put
+		var ok bool
+		if len(batch) == 0 {
+			select {
+			case p, ok = <-im.puts:
+			case <-ctx.Done():
+			}
+		} else {
+			select {
+			case p, ok = <-im.puts:
+			default:
+			}
+		}
+		if !ok {
+			break
+		}
+		batch = append(batch, p)
+		bytes += int64(len(p.data)) + 512
+	}
+	return batch
+}
+
+// sendBatch sends a batch and settles every put of it, but for those that are to be sent once more. An error ends the
+// import.
+func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, err error) {
+	items := make([]client.PutItem, len(batch))
+	for i, p := range batch {
+		items[i] = client.PutItem{Key: p.job.key, Data: p.data, Options: p.options}
+	}
+	try, cancel := context.WithTimeout(ctx, min(batchPatience, max(importPatience-im.silence(), time.Second)))
+	defer cancel()
+	outcomes := im.conn.BatchPut(try, items)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	var last error
+	for i, outcome := range outcomes {
+		p := batch[i]
+		if retryable(outcome.Err) || errors.Is(outcome.Err, context.DeadlineExceeded) {
+			p.attempts++ // it may have been stored
+			again, last = append(again, p), outcome.Err
+			continue
+		}
+		size := int64(len(p.data))
+		if err := im.settle(ctx, p, size, outcome.Repeated, outcome.Err); err != nil {
+			return nil, err
+		}
+		im.seenBytes.Add(size)
+		im.memory.Release(p.reserved)
+	}
+	if last != nil {
+		err = im.waitRetry(ctx, again[0].attempts, last)
+	}
+	return again, err
+}
+
+// importPace is that of the import's own attempts, behind those of the client.
+var importPace = routing.Pace{First: 20 * time.Millisecond, Most: time.Second}
+
+// silence is how long the server has stored nothing.
+func (im *importer) silence() time.Duration { return time.Since(time.Unix(0, im.lastSuccess.Load())) }
+
+// waitRetry waits a moment before another try, and gives up when the server has not answered for importPatience.
+func (im *importer) waitRetry(ctx context.Context, attempts int, err error) error {
+	if silent := im.silence(); silent > importPatience {
+		return fmt.Errorf("the server has stored nothing for %v; run again with --resume when it is back: %w", silent.Round(time.Second), err)
+	}
+	select {
+	case <-time.After(importPace.Pause(attempts)):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// settle ends the way of one file: it is stored (err nil), or was refused. An error returned ends the import.
+func (im *importer) settle(ctx context.Context, p *put, size int64, repeated bool, err error) error {
+	im.lastSuccess.Store(time.Now().UnixNano())
+	switch {
+	case err == nil && (!repeated || p.attempts > 0 || im.fresh):
+		im.countStored(p.job, size)
+		if p.job.ifVersion != "" {
+			im.updated.Add(1)
+		}
+		return nil
+	case err == nil, errors.Is(err, client.ErrExists), errors.Is(err, client.ErrVersionMismatch):
+		return im.settleTaken(ctx, p, size, repeated)
+	case errors.Is(err, client.ErrDiskFull), errors.Is(err, client.ErrMemoryFull):
+		return fmt.Errorf("the server has no room for %s; make room, then run again with --resume: %w", displayName(p.job.item.Path), err)
+	}
+	im.fail(failRefused, p.job.item.Path, err)
+	return nil
+}
+
+// settleTaken finds out what has the id of a file already: the file itself, an older state of it, or another file.
+func (im *importer) settleTaken(ctx context.Context, p *put, size int64, repeated bool) error {
+	patient, cancel := context.WithTimeout(ctx, importPatience)
+	defer cancel()
+	record, err := im.conn.Get(patient, p.job.key, &client.GetOptions{MetadataOnly: true})
+	if errors.Is(err, client.ErrNotFound) {
+		if repeated {
+			err = errors.New("an earlier import stored it and it was deleted since; give another --import-id to store it again")
+		} else {
+			err = errors.New("it was deleted by somebody else during the import; run again with --resume")
+		}
+		im.fail(failChanged, p.job.item.Path, err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking up id %d: %w", p.job.key.ID, err)
+	}
+	there := im.compare(p.job, fileStamp{name: join(im.opts.Prefix, p.job.item.Path), size: size, mtime: p.mtime}, record)
+	switch {
+	case there == nil && (p.attempts > 0 || repeated && (im.opts.Resume || im.opts.Update)):
+		im.countStored(p.job, size) // by an earlier try of this run, which had looked before
+		return nil
+	case there == nil && repeated: // by an earlier run with the same import id
+		im.countThere(size)
+		return nil
+	}
+	im.settleThere(p.job, size, there)
+	return nil
+}
+
+// fileStamp is how a file is recognised.
+type fileStamp struct {
+	name  string // with the prefix
+	size  int64
+	mtime string
+}
+
+var (
+	errOtherFile = errors.New("another file has its id")
+	errOlder     = errors.New("an older state of it is stored")
+)
+
+// compare says what a record is to a file: nil: it is the file; or an error that wraps errOtherFile or errOlder.
+func (im *importer) compare(j job, file fileStamp, r client.Record) error {
+	attributes := r.Attributes
+	name, ok := attributes[attributePath]
+	if !ok {
+		return fmt.Errorf("%w: record %d, which no import made", errOtherFile, j.key.ID)
+	}
+	if string(name) != file.name {
+		return fmt.Errorf("%w: id %d is %s", errOtherFile, j.key.ID, displayName(string(name)))
+	}
+	if r.Size != file.size || string(attributes[attributeMtime]) != file.mtime {
+		return fmt.Errorf("%w: %d bytes of %s", errOlder, r.Size, attributes[attributeMtime])
+	}
+	return nil
+}
+
+// settleThere counts a file whose id is taken, there being what compare said.
+func (im *importer) settleThere(j job, size int64, there error) {
+	switch {
+	case errors.Is(there, errOtherFile):
+		im.fail(failCollision, j.item.Path, there)
+	case !im.opts.Resume && !im.opts.Update:
+		im.fail(failExists, j.item.Path, errors.New("an earlier import stored it (--resume goes on where one ended, --update replaces what changed)"))
+	case errors.Is(there, errOlder):
+		im.fail(failChanged, j.item.Path, fmt.Errorf("%w (--update replaces it)", there))
+	default:
+		im.countThere(size)
+	}
+}
+
+func (im *importer) countThere(size int64) {
+	im.there.Add(1)
+	im.seenFiles.Add(1)
+	im.seenBytes.Add(size)
+}
+
+// lookUp asks the server, many at a time, which files it has already. What is to be stored goes on to ready.
+func (im *importer) lookUp(ctx context.Context, ready chan<- job) error {
+	const most = 256
+	batch := make([]job, 0, most)
+	flush := func() error {
+		defer func() { batch = batch[:0] }()
+		records, err := im.fetch(ctx, batch)
+		if err != nil {
+			return err
+		}
+		for i, j := range batch {
+			if !im.decide(&j, records[i]) {
+				continue
+			}
+			select {
+			case ready <- j:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	}
+	for j := range im.jobs {
+		if batch = append(batch, j); len(batch) == most {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(batch) == 0 {
+		return nil
+	}
+	return flush()
+}
+
+// decide compares a file with the record that has its id, if there is one, and tells whether to store the file.
+func (im *importer) decide(j *job, there client.GetOutcome) bool {
+	if errors.Is(there.Err, client.ErrNotFound) {
+		return true
+	}
+	info, err := os.Lstat(im.fileName(j.item.Path))
+	if err != nil {
+		im.fail(failUnreadable, j.item.Path, err)
+		return false
+	}
+	what := im.compare(*j, fileStamp{name: join(im.opts.Prefix, j.item.Path), size: info.Size(), mtime: formatMtime(info.ModTime())}, there.Record)
+	if errors.Is(what, errOlder) && im.opts.Update {
+		j.ifVersion = there.Record.Version
+		return true
+	}
+	im.settleThere(*j, info.Size(), what)
+	return false
+}
+
+// fetch reads the records of a batch without data. An outcome is no error but that there is none.
+func (im *importer) fetch(ctx context.Context, batch []job) ([]client.GetOutcome, error) {
+	items := make([]client.GetItem, len(batch))
+	for i, j := range batch {
+		items[i] = client.GetItem{Key: j.key, Options: client.GetOptions{MetadataOnly: true}}
+	}
+	ctx, cancel := context.WithTimeout(ctx, importPatience)
+	defer cancel()
+	outcomes := im.conn.BatchGet(ctx, items)
+	for _, outcome := range outcomes {
+		if outcome.Err != nil && !errors.Is(outcome.Err, client.ErrNotFound) {
+			return nil, fmt.Errorf("looking up what is there: %w", outcome.Err)
+		}
+	}
+	im.lastSuccess.Store(time.Now().UnixNano())
+	return outcomes, nil
+}

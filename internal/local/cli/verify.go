@@ -1,0 +1,327 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/fsck"
+	"sheaf.dev/sheaf/internal/storage/journal"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/storage/volume"
+)
+
+// VerifyTreeReport is the outcome of VerifyTree.
+type VerifyTreeReport struct {
+	Volumes  int                 `json:"volumes"`
+	Bytes    int64               `json:"bytes"`
+	Entries  int64               `json:"entries"`
+	Seconds  float64             `json:"seconds"`
+	Problems []string            `json:"problems,omitempty"` // of superblocks and journals
+	Groups   []VerifyGroupReport `json:"groups"`
+}
+
+// VerifyGroupReport is the outcome for one group.
+type VerifyGroupReport struct {
+	Group       string          `json:"group"`
+	Dir         string          `json:"dir"`
+	Bytes       int64           `json:"bytes"`
+	Entries     int64           `json:"entries"`
+	TornBytes   int64           `json:"torn_bytes,omitempty"`
+	Joining     bool            `json:"joining,omitempty"`     // the replica is only joining: nothing that counts is there yet
+	Damages     []format.Damage `json:"damages,omitempty"`     // as found, before a repair
+	Error       string          `json:"error,omitempty"`       // why it could not be looked at, or repaired
+	Quarantined []string        `json:"quarantined,omitempty"` // files in the folder quarantine/ of the group
+	Rewritten   []string        `json:"rewritten,omitempty"`   // segments
+	Whole       bool            `json:"whole,omitempty"`       // after a repair: nothing is damaged any more
+}
+
+// Bad is the number of things that are not as written.
+func (r *VerifyTreeReport) Bad() int {
+	n := len(r.Problems)
+	for _, g := range r.Groups {
+		n += len(g.Damages)
+		if g.Error != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// VerifyTreeOptions of VerifyTree.
+type VerifyTreeOptions struct {
+	Repair bool // damaged bytes are moved aside
+	Quiet  bool // no progress
+}
+
+// verifier walks folders.
+type verifier struct {
+	fs     vfs.FS
+	out    *Output
+	repair bool
+	report VerifyTreeReport
+
+	groups, bytes atomic.Int64 // so far, for the progress
+	total         atomic.Int64 // bytes of all; 0: not known
+}
+
+// depthMax is how deep volumes are looked for: the folder of sheaf dev holds them two levels down.
+const depthMax = 4
+
+// verifyGroupsMax is how many groups of a volume are checked at a time, as far as there are processors: a group of one
+// segment keeps one of them busy. Each takes memory for the places of its entries.
+const verifyGroupsMax = 4
+
+// VerifyTree checks a group's folder, a volume, or all volumes below a folder. Volumes are locked meanwhile; one that
+// is in use is an error. What is bad is in the report.
+func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Output) (VerifyTreeReport, error) {
+	v := &verifier{fs: vfs.OS{}, out: out, repair: opts.Repair}
+	v.report.Groups = []VerifyGroupReport{}
+	begin := time.Now()
+	if info, err := os.Stat(dir); err != nil {
+		return v.report, fmt.Errorf("verify: %w", err)
+	} else if !info.IsDir() {
+		return v.report, fmt.Errorf("verify: %s is not a folder (sheaf dump shows a file)", dir)
+	}
+	stop := v.startProgress(dir, opts.Quiet)
+	err := v.walk(ctx, dir, 0)
+	stop()
+	v.report.Seconds = time.Since(begin).Seconds()
+	if err == nil && v.report.Volumes == 0 && len(v.report.Groups) == 0 {
+		err = fmt.Errorf("verify: %s holds neither a volume nor a group", dir)
+	}
+	return v.report, err
+}
+
+// startProgress begins to show how far it is, until stop is called. The total is counted beside it; a repair reads some
+// of it more than once.
+func (v *verifier) startProgress(dir string, quiet bool) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var counting sync.WaitGroup
+	if !quiet && !v.repair {
+		counting.Go(func() {
+			if n, err := filesBytes(ctx, dir); err == nil { // else there is no total, and the walk says what is wrong
+				v.total.Store(n)
+			}
+		})
+	}
+	p := startProgress(v.out, quiet, "checked", "groups", func() tally {
+		total := v.total.Load()
+		return tally{files: v.groups.Load(), bytes: v.bytes.Load(), totalBytes: total, totalKnown: total > 0}
+	})
+	return func() {
+		cancel()
+		counting.Wait()
+		p.stop()
+	}
+}
+
+// filesBytes is the size of all files below a folder.
+func filesBytes(ctx context.Context, dir string) (total int64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		total += info.Size()
+		return ctx.Err()
+	})
+	return total, err
+}
+
+func (v *verifier) walk(ctx context.Context, dir string, depth int) error {
+	switch {
+	case exists(filepath.Join(dir, format.ManifestName)) || exists(filepath.Join(dir, format.MarkName)) || exists(filepath.Join(dir, format.ReplicaName)):
+		return v.lockedBy(filepath.Join(dir, "..", ".."), func() error { return v.groupsOf(ctx, dir) })
+	case exists(filepath.Join(dir, "superblock")) || wasVolume(dir):
+		return v.volume(ctx, dir)
+	case depth == depthMax:
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := v.walk(ctx, filepath.Join(dir, e.Name()), depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// wasVolume tells that a folder without a superblock was a volume: its groups are there.
+func wasVolume(dir string) bool {
+	ids, err := volume.GroupsIn(vfs.OS{}, dir)
+	return err == nil && len(ids) > 0
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
+}
+
+// lockedBy does something while a volume's lock is held. A folder without a lock file is no volume: nobody serves it.
+func (v *verifier) lockedBy(dir string, do func() error) error {
+	name := filepath.Join(dir, "lock")
+	if !exists(name) {
+		return do()
+	}
+	lock, err := v.fs.Lock(name)
+	if errors.Is(err, vfs.ErrLocked) {
+		return fmt.Errorf("verify: a process serves %s: stop it, or ask it with `sheaf group verify`", dir)
+	}
+	if err != nil {
+		return fmt.Errorf("verify: locking %s: %w", dir, err)
+	}
+	err = v.mayRepair(dir)
+	if err == nil {
+		err = v.journal(dir)
+	}
+	if err != nil {
+		return errors.Join(err, lock.Close())
+	}
+	return errors.Join(do(), lock.Close())
+}
+
+// mayRepair refuses the repair of a volume with exchanged groups: what its journal holds of them has no place to go to.
+func (v *verifier) mayRepair(dir string) error {
+	if !v.repair {
+		return nil
+	}
+	ids, err := volume.GroupsIn(v.fs, dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("verify: %w", err)
+	}
+	var errs []error
+	for _, id := range ids {
+		folder := volume.GroupDirIn(dir, id)
+		if why := fsck.Exchanged(v.fs, folder); why != "" {
+			errs = append(errs, fmt.Errorf("verify: volume %s is not repaired, nothing in it was changed: %s: %s", dir, folder, why))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// journal looks at what the journal of a volume holds. Before a repair it is written to the segments, as a start of the
+// shard does.
+func (v *verifier) journal(dir string) error {
+	found, err := journal.Read(v.fs, dir)
+	if err == nil && v.repair {
+		found, err = journal.Replay(v.fs, dir, journal.Target{
+			Groups: func() ([]uuid.UUID, error) { return volume.GroupsIn(v.fs, dir) },
+			Apply: func(id uuid.UUID, share journal.Share) error {
+				return group.Redo(v.fs, volume.GroupDirIn(dir, id), share)
+			},
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	for _, bad := range found.Bad {
+		v.report.Problems = append(v.report.Problems, fmt.Sprintf("%v: what it held was acknowledged, and is lost where a power cut took it from the segments too", bad))
+	}
+	_, kept, err := journal.Left(v.fs, dir)
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	for _, name := range kept {
+		v.report.Problems = append(v.report.Problems, fmt.Sprintf("%s: acknowledged writes that could not be written to the files of their group: a start of the shard tries again",
+			filepath.Join(dir, name)))
+	}
+	if n := len(found.Ranges); n > 0 && v.repair {
+		v.out.Sayf("%s: %d writes of the journal were written to their segments", dir, n)
+	} else if n > 0 {
+		v.out.Sayf("%s: the journal holds %d writes, which the next start writes to their segments", dir, n)
+	}
+	return nil
+}
+
+func (v *verifier) volume(ctx context.Context, dir string) error {
+	v.report.Volumes++
+	return v.lockedBy(dir, func() error {
+		_, damages, err := volume.VerifySuperblock(v.fs, dir)
+		if errors.Is(err, volume.ErrNoVolume) {
+			err = fmt.Errorf("%s: the superblock is missing, beside the folder of the volume's groups: no shard serves them without it: put it back", dir)
+		}
+		for _, d := range append(damages, err) {
+			if d != nil {
+				v.report.Problems = append(v.report.Problems, d.Error())
+			}
+		}
+		groups, err := os.ReadDir(filepath.Join(dir, "groups"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("verify: %w", err)
+		}
+		var dirs []string
+		for _, e := range groups {
+			if e.IsDir() {
+				dirs = append(dirs, filepath.Join(dir, "groups", e.Name()))
+			}
+		}
+		return v.groupsOf(ctx, dirs...)
+	})
+}
+
+// groupsOf checks groups, some at a time, and reports them in their order. Only the end of ctx is an error; all else is
+// in the report.
+func (v *verifier) groupsOf(ctx context.Context, dirs ...string) error {
+	reports := make([]VerifyGroupReport, len(dirs))
+	var workers errgroup.Group
+	workers.SetLimit(min(verifyGroupsMax, runtime.GOMAXPROCS(0)))
+	for i, dir := range dirs {
+		workers.Go(func() error {
+			reports[i] = v.group(ctx, dir)
+			v.groups.Add(1)
+			return context.Cause(ctx)
+		})
+	}
+	if err := workers.Wait(); err != nil {
+		return err
+	}
+	for i := range reports {
+		v.report.Bytes += reports[i].Bytes
+		v.report.Entries += reports[i].Entries
+	}
+	v.report.Groups = append(v.report.Groups, reports...)
+	return nil
+}
+
+// group checks one group.
+func (v *verifier) group(ctx context.Context, dir string) VerifyGroupReport {
+	one := VerifyGroupReport{Dir: dir}
+	progress := func(bytes int64) { v.bytes.Add(bytes) }
+	var r fsck.VerifyReport
+	var err error
+	if v.repair {
+		var repaired fsck.RepairReport
+		repaired, err = fsck.RepairDir(ctx, v.fs, dir, progress)
+		r = repaired.Before
+		one.Quarantined, one.Rewritten, one.Whole = repaired.Quarantined, repaired.Rewritten, err == nil && len(repaired.After.Damages) == 0
+	} else {
+		r, err = fsck.VerifyDir(ctx, v.fs, dir, progress)
+	}
+	one.Group, one.Bytes, one.Entries, one.TornBytes, one.Damages = r.Group, r.Bytes, r.Entries, r.TornBytes, r.Damages
+	one.Joining = r.Joining
+	if err != nil {
+		one.Error = err.Error()
+	}
+	return one
+}

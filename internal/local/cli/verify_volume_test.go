@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/journal"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/storage/volume"
+)
+
+// plainVolume makes a volume with three groups of some entries, and gives the folders of the groups.
+func plainVolume(t *testing.T) (dir string, groups []string) {
+	t.Helper()
+	dir = t.TempDir()
+	store := uuid.New()
+	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true, ReserveBytes: 16 << 20})
+	must(t, err)
+	for i := range 3 {
+		id := uuid.New()
+		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: fmt.Sprint(i)}}
+		must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
+		log, _, err := group.Load(context.Background(), opts, nil)
+		must(t, err)
+		for at := range uint64(5) {
+			must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
+		}
+		must(t, log.Sync())
+		must(t, log.Close(true))
+		groups = append(groups, opts.Dir)
+	}
+	must(t, v.Close())
+	return dir, groups
+}
+
+func exchange(t *testing.T, a, b string) {
+	t.Helper()
+	must(t, os.Rename(a, a+".tmp"))
+	must(t, os.Rename(b, a))
+	must(t, os.Rename(a+".tmp", b))
+}
+
+// contents is every file of a folder with what it holds.
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	must(t, filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(name)
+		all[name] = string(b)
+		return err
+	}))
+	return all
+}
+
+func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		harm    func(dir string, groups []string)
+		says    string // once for each of so many groups, or of the volume
+		places  int
+		refused bool // by the repair, which then changes nothing
+		heals   bool // by the repair
+	}{
+		{name: "the superblock is missing", harm: func(dir string, _ []string) { must(t, os.Remove(filepath.Join(dir, "superblock"))) },
+			says: "the superblock is missing, beside the folder of the volume's groups", places: 1},
+		{name: "the mark is another group's", harm: func(_ string, groups []string) {
+			b, err := os.ReadFile(filepath.Join(groups[1], format.MarkName))
+			must(t, err)
+			must(t, os.WriteFile(filepath.Join(groups[0], format.MarkName), b, 0o600))
+		}, says: "it is the mark of group 1, whose folder is beside this one", places: 1, heals: true},
+		{name: "two manifests are exchanged", harm: func(_ string, groups []string) {
+			exchange(t, filepath.Join(groups[0], format.ManifestName), filepath.Join(groups[1], format.ManifestName))
+		}, says: "was the manifest exchanged with that of the other folder?", places: 2, refused: true},
+		{name: "two folders are exchanged", harm: func(_ string, groups []string) { exchange(t, groups[0], groups[1]) },
+			says: "was the folder exchanged with another, or renamed?", places: 2, refused: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, groups := plainVolume(t)
+			out := &Output{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}
+			if report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, out); err != nil || report.Bad() != 0 {
+				t.Fatalf("before: %+v, %v", report, err)
+			}
+			c.harm(dir, groups)
+			report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, out)
+			must(t, err)
+			words := strings.Join(report.Problems, "\n")
+			for _, g := range report.Groups {
+				for _, d := range g.Damages {
+					words += "\n" + d.What
+				}
+			}
+			if report.Bad() != c.places || strings.Count(words, c.says) != c.places || len(report.Groups) != 3 || report.Volumes != 1 {
+				t.Errorf("%d bad things: %s\n%+v", report.Bad(), words, report)
+			}
+			before := contents(t, dir)
+			report, err = VerifyTree(t.Context(), dir, VerifyTreeOptions{Repair: true}, out)
+			if c.refused {
+				if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "is not repaired") {
+					t.Errorf("repair: %v", err)
+				}
+				// Alone, too.
+				if report, err := VerifyTree(t.Context(), groups[0], VerifyTreeOptions{Repair: true}, out); err == nil && report.Groups[0].Error == "" {
+					t.Errorf("repair of the group: %+v", report)
+				}
+				after := contents(t, dir)
+				if len(after) != len(before) {
+					t.Errorf("%d files, there were %d", len(after), len(before))
+				}
+				for name := range before {
+					if before[name] != after[name] {
+						t.Errorf("%s was changed", name)
+					}
+				}
+				return
+			}
+			must(t, err)
+			again, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, out)
+			if err != nil || (again.Bad() == 0) != c.heals {
+				t.Errorf("after a repair, which said %+v: %+v, %v", report, again, err)
+			}
+		})
+	}
+}
+
+// TestVerifyCountsBadRecordsOfTheJournal: what a bad record held may be lost, so it is not well.
+func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
+	dir := t.TempDir()
+	store, id := uuid.New(), uuid.New()
+	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true, ReserveBytes: 16 << 20})
+	must(t, err)
+	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: dir, Begin: func() error { return v.SetJournal(true) }})
+	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: "g"}, Journal: j}
+	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
+	log, _, err := group.Load(context.Background(), opts, nil)
+	must(t, err)
+	marked := func(n uint64) []byte { return bytes.Repeat([]byte{byte(n)}, 3000) }
+	for n := uint64(1); n <= 5; n++ {
+		must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(n), Index: n, Term: 1, Data: marked(n)})}))
+		if !log.SyncShared() {
+			t.Fatal("the journal did not take it")
+		}
+	}
+	_, err = j.Close() // before the log: as if the process were killed
+	must(t, err)
+	must(t, log.Close(false))
+	must(t, v.Close())
+	out := &Output{Out: &bytes.Buffer{}, Err: &bytes.Buffer{}}
+	if report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, out); err != nil || report.Bad() != 0 {
+		t.Fatalf("before: %+v, %v", report, err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "journal-*"))
+	must(t, err)
+	hits := 0
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		must(t, err)
+		if at := bytes.Index(b, marked(3)); at >= 0 {
+			hits++
+			b[at+100] ^= 1
+			must(t, os.WriteFile(name, b, 0o600))
+		}
+	}
+	report, err := VerifyTree(t.Context(), dir, VerifyTreeOptions{}, out)
+	if err != nil || hits != 1 || report.Bad() != 1 || len(report.Problems) != 1 {
+		t.Errorf("a bit was changed in %d records: %+v, %v", hits, report, err)
+	}
+}

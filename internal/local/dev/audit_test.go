@@ -1,0 +1,161 @@
+package dev
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/security/access/guard"
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// Every call that writes leaves one line for each group and outcome, with the ids of the records, at gateway and shard;
+// neither data nor versions are in it.
+func TestEachWriteIsInTheAuditLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "audit")
+		audit, err := guard.OpenAudit(guard.AuditConfig{Path: path, Server: "s", Writes: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := startSeamed(t, seams{audit: audit}, "a", "b")
+		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"a"}}, access.Put, access.Delete)}})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		const data, manyIDs = "whatIsStored", 150
+		key := func(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id, Group: "a"} }
+		absent := &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{IfAbsent: true}}
+		calls := map[string]func(cc *grpc.ClientConn) error{
+			recordv1.RecordService_Put_FullMethodName: func(cc *grpc.ClientConn) error {
+				_, err := recordv1.NewRecordServiceClient(cc).Put(ctx, &recordv1.PutRequest{Key: key(10), Data: []byte(data)})
+				_, _ = recordv1.NewRecordServiceClient(cc).Put(ctx, &recordv1.PutRequest{Key: key(1), Data: []byte(data), Condition: absent})
+				return err
+			},
+			recordv1.RecordService_Delete_FullMethodName: func(cc *grpc.ClientConn) error {
+				_, err := recordv1.NewRecordServiceClient(cc).Delete(ctx, &recordv1.DeleteRequest{Key: key(11)})
+				return err
+			},
+			recordv1.RecordService_Upload_FullMethodName: func(cc *grpc.ClientConn) error {
+				up, err := recordv1.NewRecordServiceClient(cc).Upload(ctx)
+				if err == nil {
+					err = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(12)}}})
+				}
+				if err == nil {
+					err = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: []byte(data)}})
+				}
+				if err != nil {
+					return err
+				}
+				_, err = up.CloseAndRecv()
+				return err
+			},
+			recordv1.RecordService_BatchPut_FullMethodName: func(cc *grpc.ClientConn) error {
+				puts := []*recordv1.PutRequest{{Key: &recordv1.RecordKey{Id: 77, Group: "b"}, Data: []byte(data)}, {Key: key(1), Data: []byte(data), Condition: absent}}
+				for id := range int64(manyIDs) {
+					puts = append(puts, &recordv1.PutRequest{Key: key(1000 + id), Data: []byte(data)})
+				}
+				batch, err := recordv1.NewRecordServiceClient(cc).BatchPut(ctx)
+				if err == nil {
+					err = batch.Send(&recordv1.BatchPutRequest{Puts: puts})
+				}
+				if err != nil {
+					return err
+				}
+				_, err = batch.Recv()
+				_ = batch.CloseSend()
+				_, _ = batch.Recv() // the end
+				return err
+			},
+		}
+		var hundred []string
+		for id := range 100 {
+			hundred = append(hundred, fmt.Sprint(1000+id))
+		}
+		type line struct {
+			method, verb, group, ids, code string
+			records                        int
+		}
+		name := func(method string) string { return method[strings.LastIndex(method, "/")+1:] }
+		ok, exists := codes.OK.String(), codes.AlreadyExists.String()
+		want := []line{
+			{"Put", "put", "a", "10", ok, 1},
+			{"Put", "put", "a", "1", exists, 1},
+			{"Delete", "delete", "a", "11", ok, 1},
+			{"Upload", "put", "a", "12", ok, 1},
+			{"BatchPut", "put", "a", "1", exists, 1},
+			{"BatchPut", "put", "a", strings.Join(hundred, " "), ok, manyIDs},
+		}
+		for _, method := range ownMethods() {
+			full := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
+			if verb := access.RuleOf(full).Verb; verb != access.Put && verb != access.Delete {
+				continue
+			}
+			if calls[full] == nil {
+				t.Errorf("%s: make the call in this test", full)
+				continue
+			}
+			for at, address := range g.servers {
+				if err := calls[full](g.dial(address, g.as(identity.Client, "c"))); err != nil {
+					t.Errorf("%s at the %s: %v", full, at, err)
+				}
+			}
+		}
+		// A call has left its line when its answer is there.
+		if err := audit.Close(); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, refused := map[string]map[line]int{}, 0
+		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+			var e guard.Event
+			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+				t.Fatal(err)
+			}
+			if e.Kind == "refusal" && e.Group == "b" && slices.Equal(e.IDs, []string{"77"}) {
+				refused++
+			}
+			if e.Kind != "write" || e.Caller != "client/c" {
+				continue
+			}
+			if got[e.Via] == nil {
+				got[e.Via] = map[line]int{}
+			}
+			got[e.Via][line{name(e.Method), e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code, e.Records}]++
+		}
+		// The gateway and the shard that was called directly tell of what the caller asked; the shard behind the
+		// gateway of what it was sent on.
+		for via, times := range map[string]int{"": 2, "gateway": 1} {
+			for _, w := range want {
+				if got[via][w] != times {
+					t.Errorf("via %q there are %d lines instead of %d: %+v", via, got[via][w], times, w)
+				}
+			}
+			if len(got[via]) != len(want) {
+				t.Errorf("via %q there are other lines: %+v", via, got[via])
+			}
+		}
+		if refused != 2 {
+			t.Errorf("%d lines tell of the put that was refused, instead of 2", refused)
+		}
+		if bytes.Contains(text, []byte(data)) {
+			t.Error("data are in the audit log")
+		}
+	})
+}

@@ -1,0 +1,117 @@
+// Package dev is a whole store in one process: embedded etcd, shards, planner and gateway. It assembles the parts that
+// the real processes run, and adds only the folder that holds them together.
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/base/telemetry"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/security/access/guard"
+	"sheaf.dev/sheaf/internal/shard"
+	"sheaf.dev/sheaf/internal/storage/group"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// Config of a dev store. Dir is required.
+type Config struct {
+	Dir    string         // made where it is missing
+	Shards int            // 0: as many as last time; 3 in a new folder
+	Copies int            // of each group; 0: as the folder has; 1 in a new one
+	Groups int            // Hash routing; 0: as the folder has; 16 in a new one
+	Mode   placement.Mode // empty: as the folder has; Hash in a new one
+
+	Listen string // host:port of the gateway; port 0 takes a free one
+	HTTP   string // host:port of a page, metrics, health and status; empty: none
+	// TLS makes gateway and shards speak mutual TLS alone. The authority and the certificates, that of the callers too,
+	// are in the folder tls.
+	TLS bool
+
+	Residency        group.Residency
+	Medium           shard.Medium
+	SegmentBytes     int64 // see group.Options
+	MemoryLimitBytes int64 // of each shard; 0: no limit
+	ReserveBytes     int64 // of each shard; see volume.Options
+	Retention        group.Retention
+	Compaction       shard.Compaction
+
+	Version string
+	Traces  *telemetry.Traces // nil: none are sent
+	Logger  *slog.Logger      // nil: discards
+	// Progress is called now and then while Start waits, with what it waits for in NotYet; nil: nobody is told.
+	Progress func(Status)
+
+	seams seams
+}
+
+// seams are what tests of this package change; the zero value changes nothing.
+type seams struct {
+	audit *guard.Audit  // of gateway and shards
+	look  time.Duration // between two looks at files of certificates; 0: as processes have it
+
+	// What a store in memory has in place of its own; nil: it has its own.
+	etcd     func() (*clientv3.Client, error)
+	disk     func(shard string) vfs.FS
+	listener func(ctx context.Context, address string) (net.Listener, error) // of gateway and shards
+	dial     func(ctx context.Context, address string) (net.Conn, error)     // to shards
+}
+
+const (
+	groupsDefault = 16
+	shardsMax     = 256
+)
+
+func (c Config) routing() placement.Routing {
+	if c.Mode == placement.Named {
+		return placement.Routing{Mode: placement.Named}
+	}
+	groups := c.Groups
+	if groups == 0 {
+		groups = groupsDefault
+	}
+	return placement.Routing{Mode: placement.Hash, Groups: groups}
+}
+
+func (c Config) shards(otherwise int) int {
+	if c.Shards == 0 {
+		return otherwise
+	}
+	return c.Shards
+}
+
+// Validate says every field that is wrong, by the name of its flag.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Shards < 0 || c.Shards > shardsMax {
+		bad("--shards %d: must be 1 to %d", c.Shards, shardsMax)
+	}
+	switch c.Copies {
+	case 0, 1, 3, 5:
+	default:
+		bad("--copies %d: must be 1, 3 or 5", c.Copies)
+	}
+	switch c.Mode {
+	case "", placement.Hash:
+		if c.Groups < 0 || c.Groups > 65536 {
+			bad("--groups %d: must be 1 to 65536", c.Groups)
+		}
+	case placement.Named:
+		if c.Groups != 0 {
+			bad("--groups does not go with --routing named: groups are made when they are first written to")
+		}
+	default:
+		bad("--routing %q: must be hash or named", c.Mode)
+	}
+	if c.Listen == "" {
+		bad("--listen is empty: give host:port")
+	}
+	return errors.Join(errs...)
+}

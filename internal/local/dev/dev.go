@@ -1,0 +1,365 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"sheaf.dev/sheaf/internal/base/telemetry"
+	"sheaf.dev/sheaf/internal/gateway"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/shard"
+)
+
+// storeName is the name of the store in the embedded etcd.
+const storeName = "dev"
+
+// Dev is a running store.
+type Dev struct {
+	cfg      Config
+	folder   *folder
+	etcd     *etcd.Server
+	client   *clientv3.Client
+	store    *placement.Store
+	meta     placement.Meta
+	registry *prometheus.Registry
+	shards   []*shard.Shard
+	gateway  *gateway.Gateway
+	http     *http.Server
+	httpAddr string
+	// waits is what a start waits for; empty once all parts run. Until then only Start touches the fields above.
+	waits   atomic.Pointer[string]
+	secured *secured // nil: the store speaks plaintext
+
+	stopPlanner, stopRenewing context.CancelFunc
+	background                sync.WaitGroup // planner, renewal of certificates and HTTP
+}
+
+// etcdPatience bounds what a start asks etcd, which runs in the same process.
+const etcdPatience = time.Minute
+
+// Start starts a store on a folder and returns when its gateway listens; groups may still be loading (WaitReady).
+// HTTP answers from the beginning on, so that /status says what a start waits for; Config.Progress is told the same.
+// ctx bounds the start alone. The folder is locked until Stop or Kill. Errors say what to do.
+func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Dir == "" {
+		return nil, errors.New("no folder is given")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	f, err := openFolder(cfg)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dev{cfg: cfg, folder: f, registry: telemetry.NewRegistry(cfg.Version), stopPlanner: func() {}, stopRenewing: func() {}}
+	defer func() {
+		if err != nil {
+			d.Kill()
+		}
+	}()
+	d.waitFor("etcd")
+	defer d.tellProgress()()
+	if err := d.startHTTP(ctx); err != nil {
+		return nil, err
+	}
+	if err := d.startEtcd(ctx); err != nil {
+		return nil, err
+	}
+	if cfg.TLS {
+		if d.secured, err = secure(f.path(tlsName), f.settings.StoreUUID, d.registry, cfg.seams); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.startShards(ctx); err != nil {
+		return nil, err
+	}
+	d.startPlanner()
+	d.waitFor("the gateway")
+	served := gateway.Config{
+		Listen: cfg.Listen, Store: d.store, Logger: cfg.Logger.With("process", "gateway"),
+		Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": "gateway"}, d.registry),
+		ServerOptions: cfg.Traces.ServerOptions(), ShardDialOptions: cfg.Traces.DialOptions(),
+		Listener: cfg.seams.listener, Dial: cfg.seams.dial,
+	}
+	if err := d.secured.gateway(&served, cfg.Logger); err != nil {
+		return nil, err
+	}
+	d.startRenewing()
+	d.gateway, err = gateway.Start(ctx, served)
+	if err != nil {
+		return nil, fmt.Errorf("starting the gateway: %w (--listen gives it another address)", err)
+	}
+	d.waitFor("")
+	return d, nil
+}
+
+// waitFor notes what a start waits for; empty: all parts run.
+func (d *Dev) waitFor(what string) { d.waits.Store(&what) }
+
+// tellProgress tells Config.Progress what the start waits for, now and then, until the returned function is called.
+func (d *Dev) tellProgress() (end func()) {
+	if d.cfg.Progress == nil {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+				d.cfg.Progress(d.Status())
+			}
+		}
+	})
+	return func() {
+		close(ended)
+		telling.Wait()
+	}
+}
+
+// startEtcd starts etcd, and makes the store in it the first time.
+func (d *Dev) startEtcd(ctx context.Context) (err error) {
+	connect := d.cfg.seams.etcd
+	if connect == nil {
+		if d.etcd, err = etcd.StartEmbedded(d.folder.path(etcdName)); err != nil {
+			return fmt.Errorf("starting etcd: %w", err)
+		}
+		connect = d.etcd.Client
+	}
+	if d.client, err = connect(); err != nil {
+		return err
+	}
+	if d.store, err = placement.NewStore(d.client, storeName); err != nil {
+		return err
+	}
+	d.waitFor("etcd to answer")
+	ctx, cancel := context.WithTimeoutCause(ctx, etcdPatience,
+		fmt.Errorf("etcd in %s does not answer within %v: see that its disk is not full or very slow", d.folder.path(etcdName), etcdPatience))
+	defer cancel()
+	s := &d.folder.settings
+	var there placement.Meta
+	if s.Made {
+		// Rule 9: never made afresh for a store that exists.
+		if there, err = d.store.Meta(ctx); errors.Is(err, placement.ErrNoMeta) {
+			return fmt.Errorf("etcd has lost what it knew of this store: bring %s back from a copy (the records are still in %s)",
+				d.folder.path(etcdName), d.folder.path(shardsName))
+		}
+	} else {
+		there, err = d.store.InitMeta(ctx, placement.Meta{StoreUUID: s.StoreUUID, Routing: s.Routing, Copies: s.copies(), CreatedUTC: s.Created, ShardsMin: s.Shards})
+	}
+	if err != nil {
+		return causeOf(ctx, err)
+	}
+	d.meta = there
+	if there.StoreUUID != s.StoreUUID || there.Routing != s.Routing || there.Copies != s.copies() {
+		return fmt.Errorf("%s and %s belong to different stores: bring both back from the same copy", d.folder.path(etcdName), d.folder.path(settingsName))
+	}
+	if s.Made {
+		return nil
+	}
+	s.Made = true
+	return d.folder.writeSettings()
+}
+
+// causeOf says why the time of an error was over, where it was that.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
+		return fmt.Errorf("%w (%w)", cause, err)
+	}
+	return err
+}
+
+func (d *Dev) startPlanner() {
+	ctx, cancel := context.WithCancel(context.Background())
+	d.stopPlanner = cancel
+	logger := d.cfg.Logger.With("process", "planner")
+	d.background.Go(func() {
+		if err := placement.RunPlanner(ctx, d.store, d.meta.Policy(), logger); err != nil {
+			logger.Error("planner has ended", "error", err)
+		}
+	})
+}
+
+// startRenewing keeps the certificates good, with TLS.
+func (d *Dev) startRenewing() {
+	if d.secured == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	d.stopRenewing = cancel
+	d.background.Go(func() { d.secured.keep(ctx, d.cfg.Logger) })
+}
+
+// startShards starts all at once: each waits for its own disk and etcd only.
+func (d *Dev) startShards(ctx context.Context) error {
+	d.shards = make([]*shard.Shard, d.folder.settings.Shards)
+	errs := make([]error, len(d.shards))
+	var (
+		all sync.WaitGroup
+		mu  sync.Mutex
+	)
+	left := make([]string, 0, len(d.shards))
+	for i := range d.shards {
+		left = append(left, shardName(i))
+	}
+	configs := make([]shard.Config, len(d.shards))
+	for i := range configs {
+		var err error
+		if configs[i], err = d.shardConfig(i); err != nil {
+			return err
+		}
+	}
+	d.waitFor("volumes to be opened and registered: " + strings.Join(left, ", "))
+	for i := range d.shards {
+		all.Go(func() {
+			name := shardName(i)
+			defer func() {
+				mu.Lock()
+				defer mu.Unlock()
+				left = slices.DeleteFunc(left, func(n string) bool { return n == name })
+				d.waitFor("volumes to be opened and registered: " + strings.Join(left, ", "))
+			}()
+			s, err := shard.Start(ctx, configs[i])
+			if err != nil {
+				errs[i] = fmt.Errorf("starting %s: %w", name, err)
+				return
+			}
+			d.shards[i] = s
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// shardConfig of shard n.
+func (d *Dev) shardConfig(n int) (shard.Config, error) {
+	name := shardName(n)
+	cfg := shard.Config{
+		Name: name, Dir: d.folder.shardDir(n), Listen: "127.0.0.1:0",
+		Residency: d.cfg.Residency, Medium: d.cfg.Medium, MemoryLimitBytes: d.cfg.MemoryLimitBytes, ReserveBytes: d.cfg.ReserveBytes,
+		SegmentBytes: d.cfg.SegmentBytes, Retention: d.cfg.Retention, Compaction: d.cfg.Compaction,
+		Placement: d.store, Version: d.cfg.Version, Logger: d.cfg.Logger.With("process", name),
+		Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": name}, d.registry),
+		ServerOptions: d.cfg.Traces.ServerOptions(), Tracer: d.cfg.Traces.Tracer(),
+		Listener: d.cfg.seams.listener, Dial: d.cfg.seams.dial,
+	}
+	if d.cfg.seams.disk != nil {
+		cfg.FS = d.cfg.seams.disk(name)
+	}
+	return cfg, d.secured.shard(&cfg, d.cfg.Logger)
+}
+
+func (d *Dev) startHTTP(ctx context.Context) error {
+	if d.cfg.HTTP == "" {
+		return nil
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", d.cfg.HTTP)
+	if err != nil {
+		return fmt.Errorf("listening for HTTP on %s: %w (give another --http)", d.cfg.HTTP, err)
+	}
+	d.httpAddr = listener.Addr().String()
+	d.http = &http.Server{Handler: d.handler(), ReadHeaderTimeout: 10 * time.Second}
+	d.background.Go(func() {
+		if err := d.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			d.cfg.Logger.Error("HTTP has ended", "error", err)
+		}
+	})
+	return nil
+}
+
+// Addr is the gateway's address.
+func (d *Dev) Addr() string { return d.gateway.Addr() }
+
+// HTTPAddr is the address of the page, metrics, health and status; empty where there is none.
+func (d *Dev) HTTPAddr() string { return d.httpAddr }
+
+// Settings tells how many shards run and how records are routed.
+func (d *Dev) Settings() (shards int, routing placement.Routing) {
+	return d.folder.settings.Shards, d.folder.settings.Routing
+}
+
+// EtcdErr reports when etcd fails by itself.
+func (d *Dev) EtcdErr() <-chan error {
+	if d.etcd == nil {
+		return nil
+	}
+	return d.etcd.Err()
+}
+
+// Stop stops gracefully: the gateway first, then the shards, which sync and write hints, then etcd. When ctx ends
+// first, the rest is done without waiting. What was acknowledged is on disk either way.
+func (d *Dev) Stop(ctx context.Context) error {
+	var errs []error
+	if d.gateway != nil {
+		errs = append(errs, d.gateway.Stop(ctx))
+	}
+	d.stopPlanner()
+	shardErrs := make([]error, len(d.shards))
+	var all sync.WaitGroup
+	for i, s := range d.shards {
+		if s != nil {
+			all.Go(func() { shardErrs[i] = s.Stop(ctx) })
+		}
+	}
+	all.Wait()
+	return errors.Join(append(append(errs, shardErrs...), d.close())...)
+}
+
+// Kill stops at once without writing hints; the folder can be opened again when it returns.
+func (d *Dev) Kill() {
+	if d.gateway != nil {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = d.gateway.Stop(ended) // it says that it could not wait
+	}
+	d.stopPlanner()
+	var all sync.WaitGroup
+	for _, s := range d.shards {
+		if s != nil {
+			all.Go(s.Kill)
+		}
+	}
+	all.Wait()
+	if err := d.close(); err != nil {
+		d.cfg.Logger.Error("closing", "error", err)
+	}
+}
+
+// close ends what is left when gateway and shards have ended.
+func (d *Dev) close() error {
+	d.stopRenewing()
+	var errs []error
+	if d.http != nil {
+		errs = append(errs, d.http.Close())
+	}
+	d.background.Wait()
+	d.secured.close()
+	if d.client != nil {
+		errs = append(errs, d.client.Close())
+	}
+	if d.etcd != nil {
+		d.etcd.Close()
+	}
+	return errors.Join(append(errs, d.folder.lock.Close())...)
+}

@@ -1,0 +1,230 @@
+package dev
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// Names in the folder of a dev store.
+const (
+	settingsName = "dev.json"
+	lockName     = "lock"
+	etcdName     = "etcd"
+	shardsName   = "shards"
+	shardPrefix  = "shard-"
+)
+
+// settingsFormat is raised when an older program must not open the folder.
+const settingsFormat = 1
+
+// settings are what is fixed about a dev store, in dev.json.
+type settings struct {
+	Format    int               `json:"format"`
+	StoreUUID uuid.UUID         `json:"storeUUID"`
+	Routing   placement.Routing `json:"routing"`
+	Shards    int               `json:"shards"`           // as many were started last time
+	Copies    int               `json:"copies,omitempty"` // of each group; 0: 1, as in folders made before there were more
+	Created   string            `json:"created"`
+	// Made: etcd holds the store. An etcd without it has lost its data, and must not be made anew.
+	Made bool `json:"made"`
+}
+
+func (s *settings) copies() int { return max(s.Copies, 1) }
+
+// ErrUsage says that what is asked for cannot be.
+var ErrUsage = errors.New("wrong usage")
+
+// usageError is an ErrUsage in its own words.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+// Is implements errors.Is.
+func (usageError) Is(target error) bool { return target == ErrUsage }
+
+// enoughShards refuses more copies than shards: no two copies of a group are on the same one.
+func (f *folder) enoughShards(shards int) error {
+	if copies := f.settings.copies(); shards < copies {
+		return usageError(fmt.Sprintf("--copies %d needs as many shards, and --shards is %d: give --shards %d or more, or fewer copies", copies, shards, copies))
+	}
+	return nil
+}
+
+// folder is the locked folder of a dev store.
+type folder struct {
+	dir      string
+	settings settings
+	lock     io.Closer
+}
+
+// openFolder locks the folder and reads its settings, or makes them where it is empty. It refuses what does not fit cfg
+// and says what to do.
+func openFolder(cfg Config) (*folder, error) {
+	f := &folder{dir: cfg.Dir}
+	if err := f.checkOurs(); err != nil { // before anything is written into it
+		return nil, err
+	}
+	osfs := vfs.OS{}
+	if err := osfs.MkdirAll(cfg.Dir); err != nil {
+		return nil, fmt.Errorf("making the folder: %w", err)
+	}
+	lock, err := osfs.Lock(filepath.Join(cfg.Dir, lockName))
+	if errors.Is(err, vfs.ErrLocked) {
+		return nil, fmt.Errorf("another sheaf dev runs on %s: stop it, or give another --dir", cfg.Dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("locking %s: %w", cfg.Dir, err)
+	}
+	f.lock = lock
+	if err := f.readSettings(cfg); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return f, nil
+}
+
+// checkOurs refuses a folder that holds anything but a dev store.
+func (f *folder) checkOurs() error {
+	entries, err := os.ReadDir(f.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("looking into the folder: %w", err)
+	}
+	var foreign []string
+	for _, e := range entries {
+		switch e.Name() {
+		case settingsName:
+			return nil
+		case lockName, settingsName + format.TmpSuffix, "lost+found": // a start that was cut short
+		case "superblock":
+			return fmt.Errorf("%s is the volume of a shard, not the folder of a sheaf dev: serve it by `sheaf shard --dir %s`, or give another --dir", f.dir, f.dir)
+		default:
+			foreign = append(foreign, e.Name())
+		}
+	}
+	if len(foreign) > 0 {
+		return fmt.Errorf("%s holds something else (%s and %d more): give an empty folder, or one that sheaf dev made", f.dir, foreign[0], len(foreign)-1)
+	}
+	return nil
+}
+
+func (f *folder) readSettings(cfg Config) error {
+	data, err := os.ReadFile(f.path(settingsName))
+	if errors.Is(err, fs.ErrNotExist) {
+		f.settings = settings{
+			Format: settingsFormat, StoreUUID: uuid.New(), Routing: cfg.routing(), Shards: cfg.shards(3),
+			Created: time.Now().UTC().Format(time.RFC3339),
+		}
+		if cfg.Copies > 1 {
+			f.settings.Copies = cfg.Copies
+		}
+		if err := f.enoughShards(f.settings.Shards); err != nil {
+			return err
+		}
+		return f.writeSettings()
+	}
+	if err != nil {
+		return fmt.Errorf("reading the settings: %w", err)
+	}
+	s := &f.settings
+	if err := json.Unmarshal(data, s); err != nil || s.StoreUUID == uuid.Nil || s.Shards < 1 {
+		return fmt.Errorf("%s is damaged (%w): restore it from a copy", f.path(settingsName), err)
+	}
+	if s.Format != settingsFormat {
+		return fmt.Errorf("%s was made by another version of sheaf (format %d, this one has %d): use that one, or give another --dir", f.dir, s.Format, settingsFormat)
+	}
+	return f.fit(cfg)
+}
+
+// fit refuses flags that contradict what the folder holds; those not given are taken from it.
+func (f *folder) fit(cfg Config) error {
+	s := &f.settings
+	if cfg.Mode != "" && cfg.Mode != s.Routing.Mode {
+		return fmt.Errorf("%s was made with --routing %s, which cannot be changed: leave the flag out, or give another --dir (export and import move the records)",
+			f.dir, strings.ToLower(string(s.Routing.Mode)))
+	}
+	if cfg.Groups != 0 && s.Routing.Mode == placement.Hash && cfg.Groups != s.Routing.Groups {
+		return fmt.Errorf("%s was made with --groups %d, which cannot be changed: leave the flag out, or give another --dir (export and import move the records)",
+			f.dir, s.Routing.Groups)
+	}
+	if cfg.Copies != 0 && cfg.Copies != s.copies() {
+		return fmt.Errorf("%s was made with --copies %d, which this version cannot change: leave the flag out, or give another --dir (export and import move the records)",
+			f.dir, s.copies())
+	}
+	need, err := f.shardsWithData()
+	if err != nil {
+		return err
+	}
+	shards := cfg.shards(s.Shards)
+	if shards < need {
+		return fmt.Errorf("%s holds data on %d shards: give --shards %d or more, or leave the flag out", f.dir, need, need)
+	}
+	if err := f.enoughShards(shards); err != nil {
+		return err
+	}
+	if shards == s.Shards {
+		return nil
+	}
+	s.Shards = shards
+	return f.writeSettings()
+}
+
+// shardsWithData is how many shards must run for every group to be served: one more than the last with a group's
+// folder.
+func (f *folder) shardsWithData() (int, error) {
+	entries, err := os.ReadDir(f.path(shardsName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("looking for shards: %w", err)
+	}
+	need := 0
+	for _, e := range entries {
+		number, ok := strings.CutPrefix(e.Name(), shardPrefix)
+		n, err := strconv.Atoi(number)
+		if !ok || err != nil || n < need {
+			continue
+		}
+		groups, err := os.ReadDir(filepath.Join(f.shardDir(n), "groups"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return 0, fmt.Errorf("looking for groups: %w", err)
+		}
+		if len(groups) > 0 {
+			need = n + 1
+		}
+	}
+	return need, nil
+}
+
+// writeSettings replaces dev.json, durably.
+func (f *folder) writeSettings() error {
+	data, err := json.MarshalIndent(f.settings, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encoding the settings: %w", err)
+	}
+	if err := format.WriteReplace(vfs.OS{}, f.dir, settingsName, append(data, '\n')); err != nil {
+		return fmt.Errorf("writing the settings: %w", err)
+	}
+	return nil
+}
+
+func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
+
+func (f *folder) shardDir(n int) string {
+	return filepath.Join(f.dir, shardsName, shardName(n))
+}
+
+func shardName(n int) string { return shardPrefix + strconv.Itoa(n) }

@@ -1,0 +1,34 @@
+package dev
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// The first sync of a file of the operating system starts a goroutine that lives as long as the process. It starts
+// here: in a bubble of testing/synctest it would keep virtual time from passing.
+func TestMain(m *testing.M) {
+	if err := syncOnce(); err != nil {
+		fmt.Fprintln(os.Stderr, "sync a file before the tests:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func syncOnce() error {
+	dir, err := os.MkdirTemp("", "sheaf-dev-test-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // of this function alone
+	f, err := vfs.OS{}.Create(filepath.Join(dir, "f"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was synced
+	return f.Sync()
+}

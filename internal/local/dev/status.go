@@ -1,0 +1,276 @@
+package dev
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/shard/status"
+	"sheaf.dev/sheaf/internal/status/finding"
+	"sheaf.dev/sheaf/internal/status/page"
+)
+
+// Status of a dev store; its JSON is served at /status.
+type Status struct {
+	Summary page.Summary      `json:"summary"` // the state in a sentence, and what to do
+	Dir     string            `json:"dir"`
+	Address string            `json:"address"`
+	Version string            `json:"version"`
+	PID     int               `json:"pid"`
+	Routing placement.Routing `json:"routing"`
+	Ready   bool              `json:"ready"`
+	NotYet  string            `json:"notYet,omitempty"` // why it is not ready
+	Load    status.Load       `json:"load"`             // of all shards together
+	Shards  []status.Shard    `json:"shards"`
+}
+
+// Status tells the present state.
+func (d *Dev) Status() Status {
+	s := d.status()
+	s.summarize(d.folder.settings.copies())
+	return s
+}
+
+func (d *Dev) status() Status {
+	s := Status{Dir: d.cfg.Dir, Version: d.cfg.Version, Routing: d.folder.settings.Routing, PID: os.Getpid()}
+	if waits := *d.waits.Load(); waits != "" {
+		s.NotYet = "the start waits for " + waits
+		return s
+	}
+	s.Address, s.Load.Done = d.Addr(), true
+	groups, serving := 0, 0
+	for _, one := range d.shards {
+		st := one.Status()
+		s.Shards = append(s.Shards, st)
+		addLoad(&s.Load, st.Load)
+		for _, g := range st.Groups {
+			groups++
+			if g.State == "Serving" || g.State == "Damaged" {
+				serving++
+			}
+		}
+	}
+	want := max(groups, s.Routing.Groups*d.folder.settings.copies())
+	switch {
+	case !s.Load.Done:
+		s.NotYet = fmt.Sprintf("%d of %d groups are loaded", s.Load.GroupsLoaded+s.Load.GroupsDamaged, s.Load.GroupsTotal)
+	case serving < want:
+		s.NotYet = fmt.Sprintf("%d of %d groups serve", serving, want)
+		if d.folder.settings.copies() > 1 {
+			s.NotYet = fmt.Sprintf("%d of %d copies of groups serve", serving, want)
+		}
+		if why := firstReason(s.Shards); why != "" {
+			s.NotYet += " (" + why + ")"
+		}
+	default:
+		s.Ready = true
+	}
+	return s
+}
+
+// firstReason is the first that shards say of what they do not serve; empty: they say nothing.
+func firstReason(shards []status.Shard) string {
+	for _, one := range shards {
+		for _, g := range one.Groups {
+			if g.State == "Failed" && g.Message != "" {
+				return fmt.Sprintf("group %s on shard %s: %s", g.Group, one.Name, g.Message)
+			}
+		}
+	}
+	for _, one := range shards {
+		if len(one.Problems) > 0 {
+			return fmt.Sprintf("%s: %s", one.Name, one.Problems[0])
+		}
+	}
+	return ""
+}
+
+// summarize puts the state into a sentence. copies is how many a group is to have: it serves while a majority of them
+// does.
+func (s *Status) summarize(copies int) {
+	f := page.Facts{Load: page.Load{
+		GroupsDone: s.Load.GroupsLoaded, GroupsAll: s.Load.GroupsTotal, BytesDone: s.Load.BytesDone, BytesAll: s.Load.BytesTotal, LeftSeconds: s.Load.ETASeconds,
+	}}
+	if len(s.Shards) == 0 {
+		f.Waits = s.NotYet
+	}
+	serving, damaged, why := map[string]int{}, map[string]bool{}, map[string]string{}
+	for i := range s.Shards {
+		st := &s.Shards[i]
+		f.Load.Runs = f.Load.Runs || st.State == "Loading"
+		f.EtcdSilent = max(f.EtcdSilent, time.Duration(st.EtcdSilentSeconds*float64(time.Second)))
+		f.Problems = append(f.Problems, finding.Problems(st.Findings, "")...)
+		for _, g := range st.Groups {
+			n := 0
+			if g.State == "Serving" || g.State == "Damaged" {
+				n = 1
+			}
+			serving[g.Group] += n
+			damaged[g.Group] = damaged[g.Group] || g.State == "Damaged"
+			why[g.Group] = cmp.Or(why[g.Group], g.Message)
+		}
+	}
+	for _, group := range slices.Sorted(maps.Keys(serving)) {
+		switch {
+		case 2*serving[group] <= copies:
+			f.Fail(group, why[group])
+		case damaged[group]:
+			f.Damaged = append(f.Damaged, group)
+		}
+	}
+	f.Groups, f.Shards = len(serving), len(s.Shards)
+	if f.Waits == "" && !f.Load.Runs && f.Groups < s.Routing.Groups {
+		f.Waits = fmt.Sprintf("%d of %d groups are made", f.Groups, s.Routing.Groups)
+	}
+	s.Summary = page.Summarize(&f)
+}
+
+// addLoad sums the loads of shards, which run side by side.
+func addLoad(sum *status.Load, l status.Load) {
+	sum.GroupsTotal += l.GroupsTotal
+	sum.GroupsLoaded += l.GroupsLoaded
+	sum.GroupsDamaged += l.GroupsDamaged
+	sum.GroupsFailed += l.GroupsFailed
+	sum.BytesTotal += l.BytesTotal
+	sum.BytesDone += l.BytesDone
+	sum.ElapsedSeconds = max(sum.ElapsedSeconds, l.ElapsedSeconds)
+	sum.ETASeconds = max(sum.ETASeconds, l.ETASeconds)
+	sum.DeviceBytesPerSecond = max(sum.DeviceBytesPerSecond, l.DeviceBytesPerSecond)
+	if sum.ElapsedSeconds > 0 {
+		sum.BytesPerSecond = float64(sum.BytesDone) / sum.ElapsedSeconds
+	}
+	if sum.DeviceBytesPerSecond > 0 {
+		sum.DevicePercent = 100 * sum.BytesPerSecond / sum.DeviceBytesPerSecond
+	}
+	sum.Done = sum.Done && l.Done
+}
+
+// progressEvery is the time between two words about a wait.
+const progressEvery = 2 * time.Second
+
+// WaitReady returns when every group serves that can, or ctx ends. progress, which may be nil, is called with the
+// status now and then.
+func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
+	const every = 10 * time.Millisecond
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	shown := time.Now()
+	for {
+		s := d.Status()
+		if s.Ready || s.Load.Done && s.Load.GroupsFailed > 0 {
+			return d.waitRouted(ctx, progress)
+		}
+		if progress != nil && time.Since(shown) > progressEvery {
+			progress(s)
+			shown = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", s.NotYet, context.Cause(ctx))
+		case err := <-d.EtcdErr():
+			return fmt.Errorf("etcd has failed: %w", err)
+		case <-tick.C:
+		}
+	}
+}
+
+// waitRouted returns when the gateway knows an owner of every group of Hash routing: it learns of them through etcd, a
+// moment after the shards have made them.
+func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var owned atomic.Int64
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	defer cancel()
+	groups := d.folder.settings.Routing.Groups
+	if progress != nil {
+		telling.Go(func() { d.tellRouted(ctx, &owned, groups, progress) })
+	}
+	creds, err := d.secured.caller()
+	if err != nil {
+		return fmt.Errorf("asking the gateway: %w", err)
+	}
+	options := []grpc.DialOption{grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20))}
+	if d.cfg.seams.dial != nil {
+		options = append(options, grpc.WithContextDialer(d.cfg.seams.dial))
+	}
+	cc, err := grpc.NewClient(d.Addr(), options...)
+	if err != nil {
+		return fmt.Errorf("asking the gateway: %w", err)
+	}
+	defer cc.Close() //nolint:errcheck // it was only asked
+	stream, err := recordv1.NewRoutingServiceClient(cc).WatchRouting(ctx, &recordv1.WatchRoutingRequest{})
+	if err != nil {
+		return fmt.Errorf("asking the gateway: %w", err)
+	}
+	for {
+		table, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("asking the gateway: %w", err)
+		}
+		n := 0
+		for _, g := range table.GetGroups() {
+			if g.GetLeaderAddress() != "" {
+				n++
+			}
+		}
+		if n >= groups {
+			return nil
+		}
+		owned.Store(int64(n))
+	}
+}
+
+// tellRouted tells progress how many groups the gateway knows an owner of, until ctx ends.
+func (d *Dev) tellRouted(ctx context.Context, owned *atomic.Int64, groups int, progress func(Status)) {
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s := d.Status()
+			s.NotYet = fmt.Sprintf("the gateway has heard from etcd of the shards of %d of %d groups", owned.Load(), groups)
+			progress(s)
+		}
+	}
+}
+
+// handler serves a page for people at /, /metrics, /healthz (the process answers), /readyz (every group serves) and
+// /status (JSON of Status).
+func (d *Dev) handler() http.Handler {
+	mux := http.NewServeMux()
+	page.Handle(mux)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if s := d.Status(); !s.Ready {
+			http.Error(w, s.NotYet, http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(d.Status()); err != nil {
+			d.cfg.Logger.Debug("status was not read to its end", "error", err)
+		}
+	})
+	return mux
+}

@@ -1,0 +1,293 @@
+package dev
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// startTLS starts a store of three copies that speaks TLS, with a record 1. No bubble: the tests of
+// this file run a store as people do, with its own etcd, disks and sockets.
+func startTLS(t *testing.T) *Dev {
+	t.Helper()
+	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 3, Copies: 3, Groups: 2, Listen: "127.0.0.1:0", TLS: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Kill)
+	if err := d.WaitReady(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, direct := range []bool{false, true} {
+		c := callTLS(t, d, direct)
+		if _, err := c.Put(t.Context(), client.Key{ID: 1}, []byte("one"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if record, err := c.Get(t.Context(), client.Key{ID: 1}, nil); err != nil || string(record.Data) != "one" {
+			t.Fatal(record, err)
+		}
+	}
+	return d
+}
+
+func callTLS(t *testing.T, d *Dev, direct bool) *client.Client {
+	t.Helper()
+	creds, err := client.TLS(d.secured.files())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.Dial(t.Context(), client.Config{Addresses: []string{d.Addr()}, Direct: direct, Credentials: creds, Dial: d.cfg.seams.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// shows gives the credentials of somebody, who takes any server.
+func shows(t *testing.T, by *authority.Authority, id identity.Identity, change func(*authority.Leaf)) credentials.TransportCredentials {
+	t.Helper()
+	leaf := authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour}
+	if change != nil {
+		change(&leaf)
+	}
+	cert, key, err := by.Issue(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13, InsecureSkipVerify: true,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
+	})
+}
+
+// call does a call with an empty message, by what the method is.
+func call(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDescriptor) error {
+	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
+	in, out := dynamicpb.NewMessage(method.Input()), dynamicpb.NewMessage(method.Output())
+	if !method.IsStreamingClient() && !method.IsStreamingServer() {
+		return cc.Invoke(ctx, name, in, out)
+	}
+	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: method.IsStreamingServer(), ClientStreams: method.IsStreamingClient()}, name)
+	if err != nil {
+		return err
+	}
+	_ = stream.SendMsg(in) // what came of it is received
+	_ = stream.CloseSend()
+	return stream.RecvMsg(out)
+}
+
+// Every method of every service, by everybody, at gateway and shard: who may not call it learns so, and nothing on the
+// disks changes.
+func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
+	d := startTLS(t)
+	own, foreign := d.secured.store, d.secured.store
+	foreign.UID[0]++
+	other, err := authority.New("other", time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(store identity.Store, role identity.Role, name string) identity.Identity {
+		return identity.Identity{Store: store, Role: role, Name: name}
+	}
+	a := d.secured.authority
+	serverOnly := func(l *authority.Leaf) { l.Client = false }
+	late := func(l *authority.Leaf) { l.Now = l.Now.Add(-2 * time.Hour) }
+	const (
+		cut     = codes.Unavailable // there is no connection
+		refused = codes.PermissionDenied
+		may     = codes.OK // or another answer of the method itself
+	)
+	who := map[string]struct {
+		creds                       credentials.TransportCredentials
+		records, admin, peer, check codes.Code
+	}{
+		"nobody":                       {credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}), cut, cut, cut, cut},
+		"plaintext":                    {insecure.NewCredentials(), cut, cut, cut, cut},
+		"another authority":            {shows(t, other, of(own, identity.Gateway, ""), nil), cut, cut, cut, cut},
+		"a certificate for servers":    {shows(t, a, of(own, identity.Gateway, ""), serverOnly), cut, cut, cut, cut},
+		"a certificate that has ended": {shows(t, a, of(own, identity.Gateway, ""), late), cut, cut, cut, cut},
+		"a shard of another store":     {shows(t, a, of(foreign, identity.Shard, "shard-0"), nil), refused, refused, refused, may},
+		"a caller":                     {shows(t, a, of(own, identity.Client, "c"), nil), may, refused, refused, may},
+		"an administrator":             {shows(t, a, of(own, identity.Admin, "a"), nil), may, may, refused, may},
+		"a gateway":                    {shows(t, a, of(own, identity.Gateway, ""), nil), may, may, refused, may},
+		"a shard":                      {shows(t, a, of(own, identity.Shard, "shard-0"), nil), may, may, may, may},
+	}
+	servers := map[string]struct {
+		address string
+		lacks   protoreflect.FullName // a service that it does not have
+	}{"gateway": {d.Addr(), "sheaf.peer.v1.PeerService"}, "shard": {d.Status().Shards[1].Address, "sheaf.record.v1.RoutingService"}}
+	// pass makes the calls that must be refused, or the others.
+	pass := func(refusals bool) {
+		for at, server := range servers {
+			for name, caller := range who {
+				cc, err := grpc.NewClient("passthrough:///"+server.address, grpc.WithTransportCredentials(caller.creds))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, method := range ownMethods() {
+					want, known := map[protoreflect.FullName]codes.Code{
+						"sheaf.record.v1.RecordService": caller.records, "sheaf.record.v1.RoutingService": caller.records, "sheaf.record.v1.AccessService": caller.records,
+						"sheaf.record.v1.AdminService": caller.admin, "sheaf.peer.v1.PeerService": caller.peer, "grpc.health.v1.Health": caller.check,
+						"grpc.reflection.v1.ServerReflection": caller.records, "grpc.reflection.v1alpha.ServerReflection": caller.records,
+					}[method.Parent().FullName()]
+					if !known {
+						t.Errorf("who may call %s? Say so here and in the table", method.FullName())
+					}
+					if (want != may) != refusals || method.Parent().FullName() == server.lacks {
+						continue
+					}
+					patience := time.Minute
+					if want == may {
+						patience = 2 * time.Second // open streams end so
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					err := call(ctx, cc, method)
+					cancel()
+					code, words := status.Code(err), status.Convert(err).Message()
+					denied := code == codes.PermissionDenied && strings.Contains(words, "may not call")
+					switch {
+					case want == cut && code != codes.Unavailable, want == refused && !denied, want == may && (denied || code == codes.Unauthenticated):
+						t.Errorf("at the %s: %s by %s must be %s: %v", at, method.FullName(), name, want, err)
+					}
+				}
+				_ = cc.Close()
+			}
+		}
+	}
+	before := recordsOf(t, d)
+	pass(true)
+	if after := recordsOf(t, d); !maps.Equal(before, after) {
+		t.Errorf("%v were stored, and now %v", before, after)
+	}
+	pass(false)
+	if n, err := testutil.GatherAndCount(d.registry, "sheaf_tls_refused_handshakes_total"); err != nil || n == 0 {
+		t.Errorf("the metrics of a store tell of %d reasons of refused handshakes: %v", n, err)
+	}
+}
+
+// ownMethods of the services that a process of a store has.
+func ownMethods() (all []protoreflect.MethodDescriptor) {
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		if name := string(f.Package()); !strings.HasPrefix(name, "sheaf.") && name != "grpc.health.v1" && !strings.HasPrefix(name, "grpc.reflection.") {
+			return true // of etcd, which is in this process, too
+		}
+		for i := range f.Services().Len() {
+			for j := range f.Services().Get(i).Methods().Len() {
+				all = append(all, f.Services().Get(i).Methods().Get(j))
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// recordsOf gives what is stored, with versions.
+func recordsOf(t *testing.T, d *Dev) map[int64]string {
+	t.Helper()
+	out := map[int64]string{}
+	for record, err := range callTLS(t, d, false).Scan(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[record.Key.ID] = fmt.Sprintf("%s, version %s", record.Data, record.Version)
+	}
+	if len(out) == 0 {
+		t.Fatal("nothing is stored")
+	}
+	return out
+}
+
+// Certificates are renewed under open calls, and the authority is the same after another start.
+func TestCertificatesAreRenewed(t *testing.T) {
+	dir := t.TempDir()
+	cfg := Config{Dir: dir, Shards: 1, Groups: 1, Listen: "127.0.0.1:0", TLS: true}
+	d, err := Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.WaitReady(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	c := callTLS(t, d, false)
+	for n := range int64(5) {
+		if _, err := c.Put(t.Context(), client.Key{ID: n}, []byte("x"), nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range d.secured.issued {
+			if err := d.secured.issue(h); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(d.secured.issued) != 3 {
+		t.Errorf("certificates: %v", d.secured.issued)
+	}
+	ca := filepath.Join(dir, tlsName, callerName, certs.BundleFile)
+	before, err := os.ReadFile(ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = Start(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Kill()
+	if after, err := os.ReadFile(ca); err != nil || string(after) != string(before) {
+		t.Error("there is another authority", err)
+	}
+	key, err := os.Stat(filepath.Join(dir, tlsName, authorityName, certs.KeyFile))
+	if err != nil || key.Mode().Perm() != 0o600 {
+		t.Error(key.Mode(), err)
+	}
+}
+
+func TestAnAuthorityThatIsDamagedIsNotReplaced(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := openAuthority(dir, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAuthority(dir, time.Now().Add(20*365*24*time.Hour)); err == nil || !strings.Contains(err.Error(), "it has ended") {
+		t.Error(err)
+	}
+	key := filepath.Join(dir, certs.KeyFile)
+	if err := os.WriteFile(key, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAuthority(dir, time.Now()); err == nil || !strings.Contains(err.Error(), "remove the folder for a new one") {
+		t.Error(err)
+	}
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openAuthority(dir, time.Now()); err == nil {
+		t.Error("another one is made beside a certificate")
+	}
+}

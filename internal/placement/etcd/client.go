@@ -1,0 +1,117 @@
+package etcd
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+
+	"sheaf.dev/sheaf/internal/security/reload"
+)
+
+// ClientConfig says how to reach etcd.
+type ClientConfig struct {
+	Endpoints []string // host:port
+	// CAFile holds the authorities that sign etcd's certificates; empty: those of the system. CertFile and KeyFile are
+	// this process's certificate; both or none. With any of the three, TLS is used. The files are read again for each
+	// connection, so that certificates can be rotated under a running process.
+	CAFile, CertFile, KeyFile string
+	// Credentials of the connections, in the place of these files; nil: none.
+	Credentials credentials.TransportCredentials
+	// Username and PasswordFile for an etcd that asks for them; both or none. The password is read once.
+	Username, PasswordFile string
+}
+
+// reconnectMax is the longest pause between two tries to connect. Left alone they grow to two minutes, for which an
+// etcd that is back would be missed.
+const reconnectMax = 3 * time.Second
+
+var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+	MinConnectTimeout: dialTimeout,
+})
+
+// Dial makes a client for etcd. Files that cannot be read are an error; an etcd that does not answer is not, but with a
+// Username, as etcd is asked for a token then.
+func Dial(cfg ClientConfig) (*clientv3.Client, error) {
+	c := clientv3.Config{
+		Endpoints:            cfg.Endpoints,
+		DialTimeout:          dialTimeout,
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 5 * time.Second,
+		Logger:               zap.NewNop(),
+		DialOptions:          []grpc.DialOption{reconnecting},
+	}
+	if len(cfg.Endpoints) == 0 {
+		return nil, errors.New("connect to etcd: no endpoint is given: give host:port")
+	}
+	if cfg.UsesFiles() {
+		files, err := reload.Credentials(cfg.tls)
+		if err != nil {
+			return nil, fmt.Errorf("connect to etcd: %w", err)
+		}
+		// The client library needs TLS to choose the scheme; the connections are made by the credentials.
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(files))
+	}
+	if cfg.Credentials != nil {
+		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(cfg.Credentials))
+	}
+	if (cfg.Username == "") != (cfg.PasswordFile == "") {
+		return nil, errors.New("connect to etcd: give a user name and a password file, or neither")
+	}
+	if cfg.Username != "" {
+		password, err := os.ReadFile(cfg.PasswordFile)
+		if err != nil {
+			return nil, fmt.Errorf("connect to etcd: read the password: %w", err)
+		}
+		if c.Username, c.Password = cfg.Username, strings.TrimRight(string(password), "\r\n"); c.Password == "" {
+			return nil, fmt.Errorf("connect to etcd: the password file %s is empty", cfg.PasswordFile)
+		}
+	}
+	client, err := clientv3.New(c)
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(cfg.Endpoints, ", "), err)
+	}
+	return client, nil
+}
+
+// UsesFiles tells whether any file is given.
+func (cfg *ClientConfig) UsesFiles() bool {
+	return cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != ""
+}
+
+// tls reads the files.
+func (cfg *ClientConfig) tls() (*tls.Config, error) {
+	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
+		return nil, errors.New("give a certificate file and a key file, or neither")
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12}
+	if cfg.CAFile != "" {
+		content, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the certificates of etcd's authorities: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(content) {
+			return nil, fmt.Errorf("%s holds no certificate in PEM", cfg.CAFile)
+		}
+	}
+	if cfg.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read the certificate %s and key %s: %w", cfg.CertFile, cfg.KeyFile, err)
+		}
+		out.Certificates = []tls.Certificate{pair}
+	}
+	return out, nil
+}

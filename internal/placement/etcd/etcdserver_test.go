@@ -1,0 +1,55 @@
+package etcd_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/placement/etcd"
+)
+
+func TestAnEmbeddedEtcdKeepsWhatWasWritten(t *testing.T) {
+	for name, start := range map[string]func(dir string, listen ...string) (*etcd.Server, error){
+		"synced": etcd.StartEmbedded, "unsynced": etcd.StartUnsynced,
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			defer cancel()
+			dir := filepath.Join(t.TempDir(), "etcd")
+			for round, listen := range [][]string{nil, {"127.0.0.1:0"}, {"unix://" + filepath.Join(t.TempDir(), "s")}} {
+				began := time.Now()
+				server, err := start(dir, listen...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				client, err := server.Client()
+				if err != nil {
+					t.Fatal(err)
+				}
+				answer, err := client.Get(ctx, "k")
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("round %d: first answer after %v", round, time.Since(began))
+				if got := len(answer.Kvs); got != min(round, 1) {
+					t.Fatalf("round %d: %d keys", round, got)
+				}
+				if _, err := client.Put(ctx, "k", "v"); err != nil {
+					t.Fatal(err)
+				}
+				_ = client.Close()
+				server.Close()
+			}
+		})
+	}
+}
+
+func TestStartEmbeddedRefusesWhatCannotBe(t *testing.T) {
+	if _, err := etcd.StartEmbedded(""); err == nil {
+		t.Error("an empty folder was taken")
+	}
+	if _, err := etcd.StartEmbedded(t.TempDir(), "127.0.0.1:notaport"); err == nil {
+		t.Error("an address that cannot be was taken")
+	}
+}

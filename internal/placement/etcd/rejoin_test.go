@@ -1,0 +1,440 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"sheaf.dev/sheaf/internal/placement/etcd"
+)
+
+// TestMain lets more clusters wait side by side than there are processors: etcd wants five seconds of peace between two
+// changes of its members.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// trio is a cluster of a, b and c in this process.
+type trio struct {
+	t       *testing.T
+	configs map[string]etcd.MemberConfig
+	members map[string]*etcd.Member
+}
+
+func newTrio(t *testing.T) *trio {
+	t.Helper()
+	r := &trio{t: t, configs: map[string]etcd.MemberConfig{}, members: map[string]*etcd.Member{}}
+	cluster := map[string]string{}
+	for _, name := range []string{"a", "b", "c"} {
+		cfg := memberConfig(t, name)
+		cfg.Cluster, cfg.Rejoin, cfg.JoinTimeout = cluster, true, time.Minute
+		r.configs[name], cluster[name] = cfg, cfg.ListenPeer
+	}
+	type started struct {
+		name string
+		m    *etcd.Member
+		err  error
+	}
+	results := make(chan started, 3)
+	for name, cfg := range r.configs {
+		go func() {
+			m, err := etcd.StartMember(context.Background(), cfg)
+			results <- started{name, m, err}
+		}()
+	}
+	for range r.configs {
+		s := <-results
+		if s.err != nil {
+			t.Fatal(s.err)
+		}
+		r.members[s.name] = s.m
+	}
+	t.Cleanup(func() {
+		for _, m := range r.members {
+			m.Close()
+		}
+	})
+	for name, cfg := range r.configs {
+		cfg.Existing = true // as an operator says from then on
+		r.configs[name] = cfg
+	}
+	return r
+}
+
+// stop ends a member; its folder stays.
+func (r *trio) stop(name string) {
+	r.members[name].Close()
+	delete(r.members, name)
+}
+
+// start starts a member, which must come to serve as a voter.
+func (r *trio) start(name string) *etcd.Member {
+	r.t.Helper()
+	m, err := etcd.StartMember(testContext(r.t), r.configs[name])
+	if err != nil {
+		r.t.Fatalf("member %s: %v", name, err)
+	}
+	r.members[name] = m
+	again(r.t, "member "+name+" is ready", m.Ready)
+	return m
+}
+
+// refused starts a member, which must not come up, and gives why.
+func (r *trio) refused(name string, change func(*etcd.MemberConfig)) error {
+	r.t.Helper()
+	cfg := r.configs[name]
+	cfg.JoinTimeout = 0
+	change(&cfg)
+	m, err := etcd.StartMember(testContext(r.t), cfg)
+	if err == nil {
+		m.Close()
+		r.t.Fatalf("member %s has started", name)
+	}
+	return err
+}
+
+func (r *trio) wipe(name string) { r.must(os.RemoveAll(r.configs[name].Dir)) }
+
+func (r *trio) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// client of the members that run.
+func (r *trio) client() *clientv3.Client {
+	r.t.Helper()
+	var endpoints []string
+	for _, m := range r.members {
+		endpoints = append(endpoints, m.Endpoint())
+	}
+	return dial(r.t, etcd.ClientConfig{Endpoints: endpoints})
+}
+
+func (r *trio) put(key, value string) {
+	r.t.Helper()
+	put(r.t, r.client(), key, value)
+}
+
+// has waits until a member has stored a value itself: what the others acknowledge comes to it a moment later.
+func (r *trio) has(name, key, value string) {
+	r.t.Helper()
+	client, ctx := dial(r.t, etcd.ClientConfig{Endpoints: []string{r.members[name].Endpoint()}}), testContext(r.t)
+	for {
+		out, err := client.Get(ctx, key, clientv3.WithSerializable())
+		if ctx.Err() != nil {
+			r.t.Fatalf("member %s does not get value %s of key %s: %v", name, value, key, err)
+		}
+		if err == nil && len(out.Kvs) == 1 && string(out.Kvs[0].Value) == value {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// ids of the members, all of which must be voters that are well.
+func (r *trio) ids() map[string]uint64 {
+	r.t.Helper()
+	client, out := r.client(), map[string]uint64{}
+	again(r.t, "three voters that are well", func(ctx context.Context) error {
+		view, err := etcd.Look(ctx, client)
+		if err != nil {
+			return err
+		}
+		clear(out)
+		for _, p := range view.Peers {
+			if !p.Healthy() {
+				return fmt.Errorf("member %s: %s", p.Label(), p.Trouble)
+			}
+			out[p.Name] = p.ID
+		}
+		if len(out) != 3 {
+			return fmt.Errorf("members: %v", out)
+		}
+		return nil
+	})
+	return out
+}
+
+// change changes the members, as soon as etcd is content with how the others are connected. done is the error where a
+// try that was not answered in time has done it.
+func (r *trio) change(what string, done error, do func(ctx context.Context, client *clientv3.Client) error) {
+	r.t.Helper()
+	client := r.client()
+	again(r.t, what, func(ctx context.Context) error {
+		err := do(ctx, client)
+		if errors.Is(err, done) {
+			return nil
+		}
+		return err
+	})
+}
+
+func (r *trio) remove(id uint64) {
+	r.t.Helper()
+	r.change("remove a member", rpctypes.ErrMemberNotFound, func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.MemberRemove(ctx, id)
+		return err
+	})
+}
+
+// add adds a learner.
+func (r *trio) add(peerURLs []string) {
+	r.t.Helper()
+	r.change("add a learner", rpctypes.ErrPeerURLExist, func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.MemberAddAsLearner(ctx, peerURLs)
+		return err
+	})
+}
+
+// rejoined starts c, which must be another member than before, with all that the others have, and nothing left aside.
+func (r *trio) rejoined(before map[string]uint64) {
+	r.t.Helper()
+	r.put("missed", "while c was away")
+	m := r.start("c")
+	after := r.ids()
+	if after["c"] == before["c"] || after["a"] != before["a"] || after["b"] != before["b"] {
+		r.t.Errorf("ids were %x, are %x", before, after)
+	}
+	r.has("c", "k", "v")
+	r.has("c", "missed", "while c was away")
+	if st := m.Status(); st.IsLearner || st.MemberID != fmt.Sprintf("%x", after["c"]) {
+		r.t.Errorf("status %+v", st)
+	}
+	deadline := testContext(r.t)
+	for {
+		left, err := filepath.Glob(filepath.Join(r.configs["c"].Dir, "replaced-*"))
+		r.must(err)
+		if len(left) == 0 {
+			break
+		}
+		if deadline.Err() != nil {
+			r.t.Fatalf("left aside: %v", left)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	// It is a full member: the cluster bears the loss of another one.
+	r.stop("a")
+	r.put("k", "of b and c")
+	r.has("c", "k", "of b and c")
+	r.start("a")
+}
+
+func TestAMemberThatWasDownIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	r := newTrio(t)
+	r.put("k", "v")
+	before := r.ids()
+	r.stop("c")
+	r.put("k", "w")
+	r.start("c")
+	r.has("c", "k", "w")
+	if after := r.ids(); after["c"] != before["c"] {
+		t.Errorf("ids were %x, are %x", before, after)
+	}
+}
+
+func TestAMemberWhoseDiskWasReplacedJoinsAgain(t *testing.T) {
+	t.Parallel()
+	r := newTrio(t)
+	r.put("k", "v")
+	before := r.ids()
+	r.stop("c")
+	r.wipe("c")
+	r.rejoined(before)
+}
+
+// What a program from before this left of a start on a replaced disk: a log that is empty but for the old id.
+func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
+	t.Parallel()
+	r := newTrio(t)
+	r.put("k", "v")
+	before := r.ids()
+	var view *etcd.View
+	again(t, "ask a quorum", func(ctx context.Context) (err error) {
+		view, err = etcd.Look(ctx, r.client())
+		return err
+	})
+	r.stop("c")
+	r.wipe("c")
+	cfg := r.configs["c"]
+	r.must(os.MkdirAll(filepath.Join(cfg.Dir, "member"), 0o700))
+	meta, err := proto.Marshal(&pb.Metadata{NodeID: new(before["c"]), ClusterID: new(view.ClusterID)})
+	r.must(err)
+	w, err := wal.Create(zap.NewNop(), filepath.Join(cfg.Dir, "member", "wal"), meta)
+	r.must(errors.Join(err, w.Close()))
+	r.must(os.WriteFile(filepath.Join(cfg.Dir, "sheaf-etcd.json"), []byte(`{"format":1,"name":"c","token":"t1"}`), 0o600))
+
+	// etcd itself finds out, says so, and gives up; the next start acts on it. Its process would end there: cmd/sheaf
+	// has that.
+	r.must(etcd.MarkBehind(&cfg, "tocommit(9) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"))
+	if err := r.refused("c", func(c *etcd.MemberConfig) { c.Rejoin = false }); !errors.Is(err, etcd.ErrNotTheMember) || !strings.Contains(err.Error(), "lastIndex(0)") {
+		t.Errorf("without --rejoin: %v", err)
+	}
+	r.rejoined(before)
+}
+
+func TestTheFolderOfARemovedMemberIsReplaced(t *testing.T) {
+	t.Parallel()
+	r := newTrio(t)
+	r.put("k", "v")
+	before := r.ids()
+	r.stop("c")
+	r.remove(before["c"])
+	if err := r.refused("c", func(c *etcd.MemberConfig) { c.Rejoin = false }); !errors.Is(err, etcd.ErrNotTheMember) || !strings.Contains(err.Error(), "--rejoin") {
+		t.Errorf("without --rejoin: %v", err)
+	}
+	r.rejoined(before)
+}
+
+// A crash after each step: what was done is found done.
+func TestRejoiningGoesOnAfterACrash(t *testing.T) {
+	peerURL := func(r *trio) []string { return []string{"http://" + r.configs["c"].ListenPeer} }
+	for name, reach := range map[string]func(r *trio, id uint64){
+		"removed": func(r *trio, id uint64) {
+			r.remove(id)
+		},
+		"added": func(r *trio, id uint64) {
+			r.remove(id)
+			r.add(peerURL(r))
+		},
+		"started as a learner": func(r *trio, id uint64) {
+			r.remove(id)
+			r.add(peerURL(r))
+			cfg := r.configs["c"]
+			cfg.Rejoin = false // nobody promotes it
+			m, err := etcd.StartMember(testContext(r.t), cfg)
+			r.must(err)
+			again(r.t, "a learner says that it is one", func(ctx context.Context) error {
+				err := m.Ready(ctx)
+				if err == nil {
+					r.t.Fatal("a learner is ready")
+				}
+				if strings.Contains(err.Error(), "learner") {
+					return nil
+				}
+				return err
+			})
+			m.Close()
+		},
+		"lost again as a learner": func(r *trio, id uint64) {
+			r.remove(id)
+			r.add(peerURL(r))
+			cfg := r.configs["c"]
+			cfg.Rejoin = false
+			m, err := etcd.StartMember(testContext(r.t), cfg)
+			r.must(err)
+			m.Close()
+			r.wipe("c")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newTrio(t)
+			r.put("k", "v")
+			before := r.ids()
+			r.stop("c")
+			r.wipe("c")
+			reach(r, before["c"])
+			r.rejoined(before)
+		})
+	}
+}
+
+func TestWithoutAQuorumNothingIsReplaced(t *testing.T) {
+	t.Parallel()
+	r := newTrio(t)
+	r.put("k", "v")
+	before := r.ids()
+	r.stop("c")
+	r.wipe("c")
+	r.stop("b")
+	if err := r.refused("c", func(*etcd.MemberConfig) {}); !errors.Is(err, etcd.ErrEmptyExisting) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(r.configs["c"].Dir, "member")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("etcd has written something: %v", err)
+	}
+	// The quorum comes back while the member waits for it.
+	waits := &firstWait{Handler: slog.DiscardHandler, seen: make(chan struct{})}
+	cfg := r.configs["c"]
+	cfg.Logger = slog.New(waits)
+	r.configs["c"] = cfg
+	go func() {
+		<-waits.seen
+		if m, err := etcd.StartMember(context.Background(), r.configs["b"]); err == nil {
+			t.Cleanup(m.Close)
+		}
+	}()
+	r.start("c")
+	after := r.ids()
+	if after["c"] == before["c"] || after["b"] != before["b"] {
+		t.Errorf("ids were %x, are %x", before, after)
+	}
+	r.has("c", "k", "v")
+}
+
+// firstWait notices that a member waits for the others.
+type firstWait struct {
+	slog.Handler
+	once sync.Once
+	seen chan struct{}
+}
+
+func (h *firstWait) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h *firstWait) Handle(_ context.Context, record slog.Record) error {
+	if strings.Contains(record.Message, "does not start as it is") {
+		h.once.Do(func() { close(h.seen) })
+	}
+	return nil
+}
+
+func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
+	t.Parallel()
+	r := newTrio(t)
+	r.put("k", "v")
+	before := r.ids()
+	// Another process of that name, with a folder of its own, as where somebody starts it twice.
+	err := r.refused("c", func(c *etcd.MemberConfig) { c.Dir = filepath.Join(t.TempDir(), "second") })
+	if !strings.Contains(err.Error(), "answers at its address") {
+		t.Errorf("error %v", err)
+	}
+	if after := r.ids(); after["c"] != before["c"] {
+		t.Errorf("ids were %x, are %x", before, after)
+	}
+}
+
+// With the initial cluster state new, too, a member that lost its data is no founder.
+func TestAnEmptyMemberOfAClusterThatHasFormedFormsNoOther(t *testing.T) {
+	t.Parallel()
+	r := newTrio(t)
+	r.put("k", "v")
+	before := r.ids()
+	r.stop("c")
+	r.wipe("c")
+	cfg := r.configs["c"]
+	cfg.Existing = false
+	r.configs["c"] = cfg
+	r.rejoined(before)
+}

@@ -1,0 +1,210 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// Credentials of connections to the etcd of the store that a process is of.
+func Credentials(own *certs.Source) credentials.TransportCredentials {
+	return own.Client(own.Own(identity.Etcd, ""))
+}
+
+// setSecure checks what Certs needs, and notes what it has.
+func (c *MemberConfig) setSecure() error {
+	if c.Certs == nil {
+		if c.ListenPeerTLS != "" || c.AdvertisePeerTLS != "" {
+			return errors.New("an address for members that speak TLS is of use with certificates alone")
+		}
+		return nil
+	}
+	switch {
+	case c.ClientTLS.used() || c.PeerTLS.used():
+		return errors.New("give a folder of certificates, or single files, not both")
+	case c.ListenPeerTLS == "":
+		return errors.New("the address for members that speak TLS is empty")
+	case c.Certs.Identity().Role != identity.Etcd:
+		return fmt.Errorf("the certificate names %s, and this is etcd", c.Certs.Identity())
+	case c.Certs.Dir() == "":
+		return errors.New("the certificates must be in a folder: etcd reads them itself")
+	}
+	setDefault(&c.AdvertisePeerTLS, c.ListenPeerTLS)
+	started := c.Certs.Report()
+	c.started = &started
+	return nil
+}
+
+// secure has etcd speak by Certs. Its gRPC for clients is a server of its own, whose connections are made by Certs, so
+// that they follow it; etcd's HTTP, which tells its version and health, and no data, goes to an address in this process
+// alone. For members etcd has TLS of its own, which reads the authorities once.
+func (c *MemberConfig) secure(ec *embed.Config) {
+	if c.Certs == nil {
+		return
+	}
+	ec.EnableGRPCGateway = false
+	// etcd removes a file of the socket's name before it listens. The name has no file (@), and a folder that does not
+	// exist, so that this is refused for its absence also where the file system is read-only.
+	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Host: "@sheaf-etcd", Path: "/" + uuid.NewString()}}
+	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.Creds(c.Certs.Server(certs.ServerOptions{})),
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
+			if err := c.admit(ctx, info.FullMethod); err != nil {
+				return nil, err
+			}
+			return do(ctx, request)
+		}),
+		grpc.ChainStreamInterceptor(func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, do grpc.StreamHandler) error {
+			if err := c.admit(stream.Context(), info.FullMethod); err != nil {
+				return err
+			}
+			return do(server, stream)
+		}))
+	secured := url.URL{Scheme: "https", Host: everywhere(c.ListenPeerTLS)}
+	ec.ListenPeerUrls = []url.URL{secured}
+	if c.started.Mode != certs.Required {
+		ec.ListenPeerUrls = append(ec.ListenPeerUrls, url.URL{Scheme: "http", Host: everywhere(c.ListenPeer)})
+	}
+	own := c.peerAddress(c.AdvertisePeer)
+	ec.AdvertisePeerUrls = []url.URL{own}
+	ec.PeerTLSInfo = c.peerTLS()
+}
+
+// admit tells whether a call to etcd is by a part of the store: its callers have no business here.
+func (c *MemberConfig) admit(ctx context.Context, method string) error {
+	who, known := certs.PeerOf(ctx)
+	switch {
+	case strings.HasPrefix(method, "/"+healthv1.Health_ServiceDesc.ServiceName+"/"), certs.Plain(ctx):
+		return nil
+	case !known || !who.IsComponent() || who.Store != c.Certs.Identity().Store:
+		return status.Errorf(codes.PermissionDenied, "%s may not call the etcd of store %s, which is for the store's own processes", who, c.Certs.Identity().UID)
+	}
+	return nil
+}
+
+// peerTLS is what etcd is told of the TLS of its members, in both directions. A peer's certificate must have the name
+// of this member: all members have the same one, and no other process has such a name.
+func (c *MemberConfig) peerTLS() transport.TLSInfo {
+	if c.Certs == nil {
+		return c.PeerTLS.info()
+	}
+	file := func(name string) string { return filepath.Join(c.Certs.Dir(), name) }
+	host, _, _ := net.SplitHostPort(c.AdvertisePeerTLS) // checked by setDefaults
+	out := transport.TLSInfo{
+		CertFile: file(certs.CertificateFile), KeyFile: file(certs.KeyFile), TrustedCAFile: file(certs.BundleFile), ClientCertAuth: true,
+		AllowedHostnames: []string{host},
+		// Pods call from addresses that no certificate has; the name is checked instead.
+		SkipClientSANVerify: true,
+	}
+	if c.Certs.HasClientCertificate() {
+		out.ClientCertFile, out.ClientKeyFile = file(certs.ClientCertificateFile), file(certs.ClientKeyFile)
+	}
+	return out
+}
+
+// peerAddress is where this member is, or another one, for members: from the address without TLS, host:port.
+func (c *MemberConfig) peerAddress(address string) url.URL {
+	if c.Certs == nil {
+		return c.PeerTLS.url(address)
+	}
+	if c.started.Mode == certs.Plaintext {
+		return url.URL{Scheme: "http", Host: address}
+	}
+	return c.securedAddress(address)
+}
+
+// securedAddress is peerAddress with TLS.
+func (c *MemberConfig) securedAddress(address string) url.URL {
+	if address == c.AdvertisePeer {
+		return url.URL{Scheme: "https", Host: c.AdvertisePeerTLS}
+	}
+	host, _, _ := net.SplitHostPort(address)
+	_, port, _ := net.SplitHostPort(c.AdvertisePeerTLS) // both checked by setDefaults
+	return url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)}
+}
+
+// peerURL is peerAddress as a string.
+func (c *MemberConfig) peerURL(address string) string {
+	at := c.peerAddress(address)
+	return at.String()
+}
+
+// ownURLs are those that the cluster may know this member by: while a store goes over to TLS, the one or the other.
+func (c *MemberConfig) ownURLs() []string {
+	out := []string{c.peerURL(c.AdvertisePeer)}
+	if c.Certs != nil {
+		plain, secured := url.URL{Scheme: "http", Host: c.AdvertisePeer}, c.securedAddress(c.AdvertisePeer)
+		out = append(out, plain.String(), secured.String())
+	}
+	return out
+}
+
+// initialOf gives the other members as etcd wants them: it compares their URLs with those that they have.
+func initialOf(in *rejoinInput) string {
+	var out []string
+	for _, p := range in.View.Peers {
+		if in.isMe(p.PeerURLs) {
+			continue
+		}
+		for _, u := range p.PeerURLs {
+			out = append(out, p.Name+"="+u)
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+// announce sees to it that the cluster knows this member by the URL that its mode asks for.
+func (m *Member) announce(ctx context.Context) {
+	if m.cfg.Certs == nil || !m.joined(ctx) {
+		return
+	}
+	want := []string{m.cfg.peerURL(m.cfg.AdvertisePeer)}
+	for said := ""; ; {
+		self := m.etcd.Server.Cluster().Member(m.etcd.Server.MemberID())
+		if self == nil || slices.Equal(self.PeerURLs, want) {
+			return
+		}
+		_, err := m.client.MemberUpdate(ctx, uint64(self.ID), want)
+		if err == nil {
+			m.logger.Info("the other members of etcd are told a new address", "name", m.cfg.Name, "url", want[0], "before", self.PeerURLs)
+			return
+		}
+		if err.Error() != said && ctx.Err() == nil {
+			said = err.Error()
+			m.logger.Warn("the other members of etcd do not take this member's new address yet", "name", m.cfg.Name, "url", want[0], "answer", said)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(rejoinPause):
+		}
+	}
+}
+
+// Report is what a member uses of its certificates: authorities and mode are those that it was started with, as
+// connections between members have these. false: it has none.
+func (m *Member) Report() (certs.Report, bool) {
+	if m.cfg.Certs == nil {
+		return certs.Report{}, false
+	}
+	out := m.cfg.Certs.Report()
+	out.Mode, out.Bundle = m.cfg.started.Mode, m.cfg.started.Bundle
+	return out, true
+}

@@ -1,0 +1,326 @@
+package etcd_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/placement/etcd"
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/certs"
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// secured is a trio on three hosts of this machine, whose members share one certificate.
+type secured struct {
+	*trio
+	by    *authority.Authority
+	store identity.Store
+	dir   string // of the members' certificates
+	ips   []net.IP
+}
+
+// files are a folder of certificates for a process.
+func (s *secured) files(id identity.Identity, mode certs.Mode) map[string][]byte {
+	s.t.Helper()
+	leaf := authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour}
+	if id.Role == identity.Etcd {
+		leaf.Addresses = s.ips
+	}
+	cert, key, err := s.by.Issue(leaf)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return map[string][]byte{certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: s.by.CertificatePEM(), certs.ModeFile: []byte(mode)}
+}
+
+// become gives all members' folder a mode.
+func (s *secured) become(mode certs.Mode) {
+	s.t.Helper()
+	if err := certs.Install(s.dir, s.files(identity.Identity{Store: s.store, Role: identity.Etcd}, mode)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// source opens the members' folder, as each member does at its start.
+func (s *secured) source() *certs.Source {
+	s.t.Helper()
+	source, err := certs.Open(certs.Config{Dir: s.dir})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(source.Close)
+	return source
+}
+
+// as connects to etcd as a process of a mode.
+func (s *secured) as(id identity.Identity, mode certs.Mode) *clientv3.Client {
+	s.t.Helper()
+	source, err := certs.InMemory(certs.Config{}, s.files(id, mode))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(source.Close)
+	var endpoints []string
+	for _, cfg := range s.configs {
+		endpoints = append(endpoints, cfg.ListenClient)
+	}
+	return dial(s.t, etcd.ClientConfig{Endpoints: endpoints, Credentials: etcd.Credentials(source)})
+}
+
+// newSecured starts a trio in a mode; the empty mode: without certificates.
+func newSecured(t *testing.T, mode certs.Mode) *secured {
+	t.Helper()
+	by, err := authority.New("parts", time.Now(), authority.Lifetime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &secured{trio: &trio{t: t, configs: map[string]etcd.MemberConfig{}, members: map[string]*etcd.Member{}}, by: by, dir: t.TempDir(),
+		store: identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.New()}}
+	_, peer, _ := net.SplitHostPort(freePort(t))
+	cluster := map[string]string{}
+	for n, name := range []string{"a", "b", "c"} {
+		cfg, ip := memberConfig(t, name), fmt.Sprintf("127.0.0.%d", n+2)
+		s.ips = append(s.ips, net.ParseIP(ip))
+		cfg.Cluster, cfg.Rejoin, cfg.JoinTimeout = cluster, true, time.Minute
+		_, plain, _ := net.SplitHostPort(cfg.ListenPeer)
+		cfg.ListenPeer = net.JoinHostPort(ip, plain)
+		cfg.ListenPeerTLS = net.JoinHostPort(ip, peer)
+		s.configs[name], cluster[name] = cfg, cfg.ListenPeer
+	}
+	s.become(mode)
+	failed := make(chan error, 3)
+	started := make(chan *etcd.Member, 3)
+	for name, cfg := range s.configs {
+		cfg.Certs = s.source()
+		go func() {
+			m, err := etcd.StartMember(context.Background(), cfg)
+			if err != nil {
+				failed <- fmt.Errorf("%s: %w", name, err)
+				return
+			}
+			started <- m
+		}()
+	}
+	var all []*etcd.Member
+	for range s.configs {
+		select {
+		case err := <-failed:
+			t.Fatal(err)
+		case m := <-started:
+			all = append(all, m)
+		}
+	}
+	for _, m := range all {
+		s.members[m.Status().Name] = m
+	}
+	t.Cleanup(func() {
+		for _, m := range s.members {
+			m.Close()
+		}
+	})
+	for name, cfg := range s.configs {
+		cfg.Existing = true
+		s.configs[name] = cfg
+	}
+	return s
+}
+
+// restart starts a member anew, with what its folder has now.
+func (s *secured) restart(name string) {
+	s.t.Helper()
+	s.stop(name)
+	cfg := s.configs[name]
+	cfg.Certs = s.source()
+	s.configs[name] = cfg
+	s.start(name)
+}
+
+// The etcd of a store goes over to TLS, and back, one member at a time, while others write to it; a new authority, too.
+func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: restarts members of etcd again and again")
+	}
+	t.Parallel()
+	s := newSecured(t, certs.Plaintext)
+	shard := identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}
+	writes := 0
+	write := func(mode certs.Mode) {
+		t.Helper()
+		writes++
+		put(t, s.as(shard, mode), fmt.Sprintf("k%d", writes), "v")
+	}
+	write(certs.Plaintext)
+	before := certs.Plaintext
+	for _, mode := range []certs.Mode{certs.Both, certs.Required, certs.Both, certs.Plaintext} {
+		s.become(mode)
+		for _, name := range []string{"b", "a", "c"} {
+			s.restart(name)
+			if r, ok := s.members[name].Report(); !ok || r.Mode != mode {
+				t.Errorf("%s reports %+v", name, r)
+			}
+			write(certs.Both) // clients that speak TLS are understood in each mode
+		}
+		if mode != certs.Required {
+			write(certs.Plaintext)
+		}
+		// All members come to be known by an address of that mode.
+		scheme := map[certs.Mode]string{certs.Plaintext: "http://", certs.Both: "https://", certs.Required: "https://"}[mode]
+		for ctx := testContext(t); ; time.Sleep(10 * time.Millisecond) {
+			list, err := s.as(shard, certs.Both).MemberList(ctx)
+			if ctx.Err() != nil {
+				t.Fatalf("not all members are known by an address of mode %s: %v", mode, err)
+			}
+			if err != nil {
+				continue // they choose a leader
+			}
+			n := 0
+			for _, m := range list.Members {
+				if len(m.PeerURLs) == 1 && strings.HasPrefix(m.PeerURLs[0], scheme) {
+					n++
+				}
+			}
+			if n == 3 {
+				break
+			}
+		}
+		before = mode
+	}
+	if before != certs.Plaintext {
+		t.Fatal("not back")
+	}
+	got, err := s.as(shard, certs.Plaintext).Get(testContext(t), "k", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil || got.Count != int64(writes) {
+		t.Errorf("%d of %d writes, %v", got.Count, writes, err)
+	}
+}
+
+// etcd is for the processes of its store alone, and its members for each other alone.
+func TestEtcdIsForItsOwnStore(t *testing.T) {
+	t.Parallel()
+	s := newSecured(t, certs.Required)
+	other := s.store
+	other.UID = uuid.New()
+	for _, c := range []struct {
+		id   identity.Identity
+		want codes.Code
+	}{
+		{identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}, codes.OK},
+		{identity.Identity{Store: s.store, Role: identity.Gateway}, codes.OK},
+		{identity.Identity{Store: s.store, Role: identity.Operator}, codes.OK},
+		{identity.Identity{Store: s.store, Role: identity.Client, Name: "ada"}, codes.PermissionDenied},
+		{identity.Identity{Store: s.store, Role: identity.Admin, Name: "ada"}, codes.PermissionDenied},
+	} {
+		client := s.as(c.id, certs.Required)
+		_, err := client.Get(testContext(t), "k")
+		if status.Code(err) != c.want {
+			t.Errorf("%s reads: %v", c.id, err)
+		}
+		// A watch is a stream.
+		ctx, cancel := context.WithCancel(testContext(t))
+		w, open := <-client.Watch(ctx, "k", clientv3.WithCreatedNotify())
+		cancel()
+		if good := open && w.Err() == nil && w.Created; good != (c.want == codes.OK) {
+			t.Errorf("%s watches: %+v", c.id, w)
+		}
+	}
+	// Of another store, by the same authority: the client itself finds that it is not its own etcd, and, where it does
+	// not look, etcd does.
+	foreign, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: other, Role: identity.Shard, Name: "main-0"}, certs.Required))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(foreign.Close)
+	anybody := foreign.Client(func(identity.Identity) error { return nil })
+	if _, err := dial(t, etcd.ClientConfig{Endpoints: []string{s.configs["a"].ListenClient}, Credentials: anybody}).Get(testContext(t), "k"); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("another store's shard: %v", err)
+	}
+	// Without TLS nothing is answered, neither on the port of clients nor on that of members.
+	for _, address := range []string{s.configs["a"].ListenClient, s.configs["a"].ListenPeerTLS} {
+		if answer, err := (&http.Client{Timeout: 5 * time.Second}).Get("http://" + address + "/version"); err == nil {
+			_ = answer.Body.Close()
+			if answer.StatusCode < 400 {
+				t.Errorf("%s without TLS: %s", address, answer.Status)
+			}
+		}
+	}
+	if conn, err := net.DialTimeout("tcp", s.configs["a"].ListenPeer, time.Second); err == nil {
+		_ = conn.Close()
+		t.Error("the port of members without TLS is open")
+	}
+	// A shard, though of the same authority, is no member.
+	all := s.files(identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}, certs.Required)
+	pair, err := tls.X509KeyPair(all[certs.CertificateFile], all[certs.KeyFile])
+	if err != nil {
+		t.Fatal(err)
+	}
+	round := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}}} //nolint:gosec // it is the server that must look
+	if answer, err := round.Get("https://" + s.configs["a"].ListenPeerTLS + "/members"); err == nil {
+		_ = answer.Body.Close()
+		t.Errorf("a shard speaks to the port of members: %s", answer.Status)
+	}
+}
+
+// A member whose disk is new joins the others also while they are halfway to TLS: some are known by the old address.
+func TestAMemberRejoinsHalfwayToTLS(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: restarts members of etcd again and again")
+	}
+	t.Parallel()
+	s := newSecured(t, certs.Plaintext)
+	s.become(certs.Both)
+	s.restart("b")
+	s.stop("c")
+	cfg := s.configs["c"]
+	cfg.Dir = t.TempDir()
+	cfg.Certs = s.source()
+	s.configs["c"] = cfg
+	s.start("c")
+	put(t, s.as(identity.Identity{Store: s.store, Role: identity.Gateway}, certs.Both), "k", "v")
+}
+
+func TestCertificatesOfMembersAreChecked(t *testing.T) {
+	t.Parallel()
+	s := &secured{trio: &trio{t: t}, dir: t.TempDir(), store: identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.New()}}
+	var err error
+	if s.by, err = authority.New("parts", time.Now(), authority.Lifetime); err != nil {
+		t.Fatal(err)
+	}
+	s.become(certs.Required)
+	source := s.source()
+	for says, change := range map[string]func(*etcd.MemberConfig){
+		"TLS is empty":              func(c *etcd.MemberConfig) { c.Certs = source },
+		"of use with certificates":  func(c *etcd.MemberConfig) { c.ListenPeerTLS = "127.0.0.1:1" },
+		"or single files, not both": func(c *etcd.MemberConfig) { c.Certs, c.ClientTLS.Cert, c.ClientTLS.Key = source, "a", "b" },
+		"give host:port":            func(c *etcd.MemberConfig) { c.Certs, c.ListenPeerTLS = source, "127.0.0.1" },
+		"on an IP, not on a name":   func(c *etcd.MemberConfig) { c.Certs, c.ListenPeerTLS = source, "example.org:1" },
+		"shard/main-0, and this is etcd": func(c *etcd.MemberConfig) {
+			shard, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}, certs.Required))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(shard.Close)
+			c.Certs, c.ListenPeerTLS = shard, "127.0.0.1:1"
+		},
+	} {
+		cfg := memberConfig(t, "a")
+		change(&cfg)
+		if m, err := etcd.StartMember(testContext(t), cfg); err == nil || !strings.Contains(err.Error(), says) {
+			if err == nil {
+				m.Close()
+			}
+			t.Errorf("%q: %v", says, err)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// Caller is who has made a call. The zero value is nobody. It never changes.
+type Caller struct {
+	text     string    // as String gives it, and a gateway hands it on; empty: nobody
+	subjects []Subject // that its grants may name
+	process  bool      // of the store itself
+	admin    bool      // by certificate
+	// Expires is when the token ends that says who it is; zero: it is known by a certificate.
+	Expires time.Time
+}
+
+// anybody is a subject of every caller that is known.
+var anybody = Subject{Kind: Anybody}
+
+// Certified is whoever has shown a certificate of the store, which the caller of this function compares.
+func Certified(id identity.Identity) Caller {
+	c := Caller{text: string(id.Role), process: id.IsComponent(), admin: id.Role == identity.Admin}
+	if id.Name != "" {
+		c.text += "/" + url.PathEscape(id.Name)
+	}
+	if id.Role == identity.Client {
+		c.subjects = []Subject{{Kind: Certificate, Name: id.Name}, anybody}
+	}
+	return c
+}
+
+// account is a ServiceAccount of Kubernetes.
+func account(namespace, name string) Caller {
+	return Caller{
+		text: accountText + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name),
+		subjects: []Subject{
+			{Kind: ServiceAccount, Namespace: namespace, Name: name}, {Kind: ServiceAccounts, Namespace: namespace}, anybody,
+		},
+	}
+}
+
+// user is the subject of a token of any other issuer, and the groups that it claims.
+func user(issuer, subject string, groups []string) Caller {
+	c := Caller{
+		text:     userText + "/" + url.PathEscape(issuer) + "/" + url.PathEscape(subject),
+		subjects: make([]Subject, 0, 2+len(groups)),
+	}
+	c.subjects = append(c.subjects, Subject{Kind: OIDC, Issuer: issuer, Name: subject}, anybody)
+	for _, group := range groups {
+		c.text += "/" + url.PathEscape(group)
+		c.subjects = append(c.subjects, Subject{Kind: OIDCGroup, Issuer: issuer, Name: group})
+	}
+	return c
+}
+
+const (
+	accountText = "serviceaccount"
+	userText    = "oidc"
+	// CallerBytesMax bounds the text of a caller: it travels in the header of a call.
+	CallerBytesMax = 8 << 10
+)
+
+// isShard tells whether it is a shard of the store.
+func (c *Caller) isShard() bool {
+	return c.process && strings.HasPrefix(c.text, string(identity.Shard)+"/")
+}
+
+// isKnown tells whether it is somebody.
+func (c *Caller) isKnown() bool { return c.text != "" }
+
+// IsProcess tells whether it is a process of the store itself.
+func (c *Caller) IsProcess() bool { return c.process }
+
+// MayAll tells whether no grant is needed: it is a process of the store, or an administrator by certificate.
+func (c *Caller) MayAll() bool { return c.process || c.admin }
+
+// String gives the caller as one line: client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, or
+// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. Processes of the store: their role, and
+// name.
+func (c *Caller) String() string {
+	if c.text == "" {
+		return "nobody"
+	}
+	return c.text
+}
+
+// ErrCaller is wrapped by the errors of ParseCaller.
+var ErrCaller = errors.New("no caller")
+
+// ParseCaller is the reverse of Caller.String, but for the time of a token. Errors wrap ErrCaller.
+func ParseCaller(text string) (Caller, error) {
+	if len(text) > CallerBytesMax {
+		return Caller{}, fmt.Errorf("%w: it has %d bytes", ErrCaller, len(text))
+	}
+	parts := strings.Split(text, "/")
+	for i := range parts {
+		var err error
+		if parts[i], err = url.PathUnescape(parts[i]); err != nil {
+			return Caller{}, fmt.Errorf("%w: %.200q: %w", ErrCaller, text, err)
+		}
+	}
+	c, rest := Caller{}, parts[1:]
+	switch {
+	case parts[0] == accountText && len(rest) == 2:
+		c = account(rest[0], rest[1])
+	case parts[0] == userText && len(rest) >= 2:
+		c = user(rest[0], rest[1], rest[2:])
+	case len(rest) < 2:
+		id := identity.Identity{Role: identity.Role(parts[0])}
+		if len(rest) == 1 {
+			id.Name = rest[0]
+		}
+		single := slices.Contains([]identity.Role{identity.Gateway, identity.Operator, identity.Etcd}, id.Role)
+		named := slices.Contains([]identity.Role{identity.Client, identity.Admin, identity.Shard}, id.Role)
+		if !single && !named || named == (id.Name == "") {
+			return Caller{}, fmt.Errorf("%w: %.200q", ErrCaller, text)
+		}
+		c = Certified(id)
+	}
+	if c.text != text || slices.Contains(rest[:min(2, len(rest))], "") {
+		return Caller{}, fmt.Errorf("%w: %.200q", ErrCaller, text)
+	}
+	return c, nil
+}

@@ -1,0 +1,273 @@
+package guard
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/security/access"
+)
+
+// call is one call under way. It implements access.Call.
+type call struct {
+	guard  *Guard
+	caller access.Caller
+	via    string // the gateway that calls for the caller; empty: none
+	from   string // address
+	rule   access.Rule
+	method string
+
+	sealer *access.Sealer // nil: what the caller has is not signed
+
+	lasts   bool // it is in Guard.open
+	end     func(error)
+	ended   atomic.Pointer[error]
+	expires *time.Timer
+
+	mu      sync.Mutex
+	asked   []ask // and was allowed, where the call lasts
+	denied  ask   // the last one that was told to the audit log
+	refusal bool
+	wrote   access.Written // is noted when the call ends; NoVerb: nothing
+}
+
+// ask is what May was asked.
+type ask struct {
+	verb  access.Verb
+	group string
+}
+
+func from(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
+}
+
+// Caller implements access.Call.
+func (c *call) Caller() *access.Caller { return &c.caller }
+
+// Table implements access.Call.
+func (c *call) Table() int64 { return c.guard.table().Version() }
+
+// Can implements access.Call.
+func (c *call) Can(verb access.Verb, group string) error {
+	return c.guard.table().Decide(&c.caller, verb, group)
+}
+
+// Sees implements access.Call.
+func (c *call) Sees(group string) bool { return c.guard.table().Sees(&c.caller, group) }
+
+// Signs implements access.Call.
+func (c *call) Signs() bool { return c.sealer != nil }
+
+// Seal implements access.Call.
+func (c *call) Seal(value []byte, lasts time.Duration) []byte {
+	if c.sealer == nil {
+		return value
+	}
+	var ends time.Time
+	if lasts > 0 {
+		ends = c.guard.cfg.Now().Add(lasts)
+	}
+	return c.sealer.Seal(&c.caller, value, ends)
+}
+
+// Open implements access.Call.
+func (c *call) Open(sealed []byte) ([]byte, error) {
+	if c.sealer == nil {
+		return sealed, nil
+	}
+	return c.sealer.Open(&c.caller, sealed, c.guard.cfg.Now())
+}
+
+// May implements access.Call.
+func (c *call) May(verb access.Verb, group string) error { return c.may(verb, group, nil) }
+
+// MayRecord implements access.Call.
+func (c *call) MayRecord(verb access.Verb, group string, id int64) error {
+	if c.guard.cfg.Audit == nil {
+		return c.may(verb, group, nil)
+	}
+	if err := c.may(verb, group, &id); err != nil {
+		return err
+	}
+	if c.guard.cfg.Audit.writes() && !c.rule.Apart && (verb == access.Put || verb == access.Delete) {
+		c.mu.Lock()
+		c.wrote = access.Written{Verb: verb, Group: group, ID: id}
+		c.mu.Unlock()
+	}
+	return nil
+}
+
+// may decides. id is the record's, where it is about one.
+func (c *call) may(verb access.Verb, group string, id *int64) error {
+	first, err := c.guard.table().Use(&c.caller, verb, group)
+	if err != nil {
+		c.refused(verb, group, id, err)
+		return err
+	}
+	if len(first) > 0 {
+		c.note(Event{Kind: "first-use", Verb: verb.String(), Group: group, Grants: first})
+	}
+	if c.lasts && !c.rule.Apart {
+		c.mu.Lock()
+		if one := (ask{verb, group}); !slices.Contains(c.asked, one) {
+			c.asked = append(c.asked, one)
+		}
+		c.mu.Unlock()
+		c.again() // the table may have changed before this was noted
+	}
+	return nil
+}
+
+// inTable is May where the store has a table: without one the rule of the method has decided.
+func (c *call) inTable(verb access.Verb, group string) error {
+	if c.guard.table() == nil {
+		return nil
+	}
+	return c.May(verb, group)
+}
+
+// Wrote implements access.Call.
+func (c *call) Wrote(n int, what func(i int) access.Written) {
+	if !c.guard.cfg.Audit.writes() {
+		return
+	}
+	// One line for the writes of a group that came out alike: a line for each would crowd all others out of the queue.
+	type alike struct {
+		verb  access.Verb
+		group string
+		code  codes.Code
+	}
+	lines := map[alike]*Event{}
+	var order []*Event
+	for i := range n {
+		w := what(i)
+		if w.Verb == access.NoVerb || w.Code == codes.PermissionDenied || w.Code == codes.Unauthenticated {
+			continue
+		}
+		line := lines[alike{w.Verb, w.Group, w.Code}]
+		if line == nil {
+			line = &Event{Kind: "write", Verb: w.Verb.String(), Group: w.Group, Code: w.Code.String()}
+			lines[alike{w.Verb, w.Group, w.Code}] = line
+			order = append(order, line)
+		}
+		if line.Records++; len(line.IDs) < idsShown {
+			line.IDs = append(line.IDs, strconv.FormatInt(w.ID, 10))
+		}
+	}
+	for _, line := range order {
+		c.note(*line)
+	}
+}
+
+// refused tells of a refusal. id is the record's, where it is about one.
+func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
+	code := status.Code(err)
+	if code != codes.PermissionDenied && code != codes.Unauthenticated {
+		return // it is not known yet
+	}
+	c.guard.counts.refused.WithLabelValues(code.String()).Inc()
+	c.mu.Lock()
+	again := c.refusal && c.denied == ask{verb, group} // as for many records of one batch
+	c.refusal, c.denied = true, ask{verb, group}
+	c.mu.Unlock()
+	if again {
+		return
+	}
+	e := Event{Kind: "refusal", Verb: verb.String(), Group: group, Code: code.String(), Reason: status.Convert(err).Message()}
+	if id != nil {
+		e.IDs = []string{strconv.FormatInt(*id, 10)}
+	}
+	c.note(e)
+}
+
+// note gives an event to the audit log.
+func (c *call) note(e Event) {
+	if c.guard.cfg.Audit == nil {
+		return
+	}
+	e.Caller, e.Via, e.From, e.Method, e.Table = c.caller.String(), c.via, c.from, c.method, c.guard.table().Version()
+	c.guard.cfg.Audit.note(e)
+}
+
+// finished tells of a write and of an administrative call that have ended. What processes of the store ask all the time
+// is left out.
+func (c *call) finished(group string, err error) {
+	c.mu.Lock()
+	wrote := c.wrote
+	c.mu.Unlock()
+	if wrote.Verb != access.NoVerb {
+		c.note(Event{Kind: "write", Verb: wrote.Verb.String(), Group: wrote.Group, IDs: []string{strconv.FormatInt(wrote.ID, 10)}, Records: 1, Code: status.Code(err).String()})
+	}
+	admin := c.rule.Verb == access.AdminWrite || c.rule.Verb == access.AdminRead && !c.caller.IsProcess()
+	if admin {
+		c.note(Event{Kind: "admin", Verb: c.rule.Verb.String(), Group: group, Code: status.Code(err).String()})
+	}
+}
+
+// last makes the call one that is looked at again until the answer is called. end ends it with an error.
+func (c *call) last(end func(error)) (over func()) {
+	c.end, c.lasts = end, true
+	g := c.guard
+	g.mu.Lock()
+	g.open[c] = struct{}{}
+	g.mu.Unlock()
+	if at := c.caller.Expires; !at.IsZero() {
+		c.expires = time.AfterFunc(at.Sub(g.cfg.Now()), func() {
+			c.revoke(status.Error(codes.Unauthenticated, "the token that says who calls has ended: call again with a new one"))
+		})
+	}
+	c.again()
+	return func() {
+		g.mu.Lock()
+		delete(g.open, c)
+		g.mu.Unlock()
+		if c.expires != nil {
+			c.expires.Stop()
+		}
+	}
+}
+
+// again decides once more, by the table of now, and ends the call where it may not go on.
+func (c *call) again() {
+	table := c.guard.table()
+	err := table.Admit(&c.caller, c.method)
+	if err == nil && c.rule.Where == access.InAll && table != nil {
+		err = table.Decide(&c.caller, c.rule.Verb, "")
+	}
+	c.mu.Lock()
+	asked := c.asked
+	c.mu.Unlock()
+	for _, a := range asked {
+		if err == nil {
+			err = table.Decide(&c.caller, a.verb, a.group)
+		}
+	}
+	if err != nil {
+		c.refused(c.rule.Verb, "", nil, err)
+		c.revoke(err)
+	}
+}
+
+func (c *call) revoke(err error) {
+	if c.ended.CompareAndSwap(nil, &err) {
+		c.end(err)
+	}
+}
+
+// revoked gives why the call was ended; nil: it was not.
+func (c *call) revoked() error {
+	if err := c.ended.Load(); err != nil {
+		return *err
+	}
+	return nil
+}

@@ -1,0 +1,407 @@
+package guard
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+var store = identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
+
+// served is a gRPC server behind a Guard. Who calls stands in a header, in the place of a certificate.
+type served struct {
+	recordv1.UnimplementedRecordServiceServer
+	recordv1.UnimplementedAdminServiceServer
+	*Guard
+	take chan []byte
+	// required: callers wait where there is no table.
+	required atomic.Bool
+	access   recordv1.AccessServiceClient
+	record   recordv1.RecordServiceClient
+	admin    recordv1.AdminServiceClient
+	log      *lines
+}
+
+// Get answers what the caller may.
+func (s *served) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.GetResponse, error) {
+	return &recordv1.GetResponse{}, access.May(ctx, access.Get, in.GetKey().GetGroup())
+}
+
+// Put answers what the caller may.
+func (s *served) Put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, error) {
+	if err := access.MayRecord(ctx, access.Put, in.GetKey().GetGroup(), in.GetKey().GetId()); err != nil {
+		return nil, err
+	}
+	if len(in.GetData()) == 0 {
+		return nil, status.Error(codes.FailedPrecondition, "secret")
+	}
+	return &recordv1.PutResponse{}, nil
+}
+
+// ListShards answers nothing.
+func (*served) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
+	return &recordv1.ListShardsResponse{}, nil
+}
+
+// AcceptLoss answers nothing.
+func (*served) AcceptLoss(context.Context, *recordv1.AcceptLossRequest) (*recordv1.AcceptLossResponse, error) {
+	return &recordv1.AcceptLossResponse{}, nil
+}
+
+// lines is a log in memory.
+type lines struct {
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.String()
+}
+
+func init() { tablePatience, auditPatience = time.Minute, time.Minute }
+
+func serve(t *testing.T, audit *Audit) *served {
+	t.Helper()
+	return serveWith(t, audit, func(*Config) {})
+}
+
+// serveWith is serve with a configuration that a test changes.
+func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
+	t.Helper()
+	s := &served{take: make(chan []byte), log: &lines{}}
+	cfg := Config{
+		Store: store, Audit: audit, Logger: slog.New(slog.NewTextHandler(s.log, nil)),
+		Who: func(ctx context.Context) (identity.Identity, bool) {
+			who := metadata.ValueFromIncomingContext(ctx, "who")
+			if len(who) == 0 {
+				return identity.Identity{}, false
+			}
+			role, name, _ := strings.Cut(who[0], "/")
+			return identity.Identity{Store: store, Role: identity.Role(role), Name: name}, true
+		},
+		Required: s.required.Load,
+		Key:      func(context.Context) ([]byte, error) { return make([]byte, access.SealKeyBytes), nil },
+		Follow: func(ctx context.Context, take func([]byte)) {
+			for {
+				select {
+				case text := <-s.take:
+					take(text)
+				case <-ctx.Done():
+					return
+				}
+			}
+		},
+	}
+	change(&cfg)
+	s.Guard = New(cfg)
+	t.Cleanup(s.Close)
+	server := grpc.NewServer(s.ServerOptions()...)
+	recordv1.RegisterRecordServiceServer(server, s)
+	recordv1.RegisterAdminServiceServer(server, s)
+	recordv1.RegisterAccessServiceServer(server, access.Service{})
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	cc, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cc.Close() })
+	s.access, s.record, s.admin = recordv1.NewAccessServiceClient(cc), recordv1.NewRecordServiceClient(cc), recordv1.NewAdminServiceClient(cc)
+	return s
+}
+
+func as(t *testing.T, who string) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return metadata.AppendToOutgoingContext(ctx, "who", who)
+}
+
+// get reads from a group.
+func (s *served) get(t *testing.T, who, group string) codes.Code {
+	t.Helper()
+	_, err := s.record.Get(as(t, who), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group}})
+	return status.Code(err)
+}
+
+const tableOf = `{"version":1,"grants":[{"name":"readers","subjects":[{"kind":"Certificate","name":"c"}],"verbs":["get","put"],"groups":{"names":["a"]}},
+ {"name":"ops","subjects":[{"kind":"Certificate","name":"ops"}],"verbs":["admin-read","admin-write"],"groups":{"all":true}}]}`
+
+// give gives a table, and waits until it was taken.
+func (s *served) give(text []byte) {
+	s.take <- text
+	s.take <- text // the first one is taken when the second one is received
+}
+
+func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
+	s := serve(t, nil)
+	s.give(nil)
+	for who, want := range map[string]codes.Code{"client/c": codes.OK, "admin/a": codes.OK, "gateway": codes.OK} {
+		if got := s.get(t, who, "a"); got != want {
+			t.Errorf("%s: %s", who, got)
+		}
+	}
+	if _, err := s.admin.ListShards(as(t, "client/c"), &recordv1.ListShardsRequest{}); status.Code(err) != codes.PermissionDenied {
+		t.Error(err)
+	}
+	if may, err := s.access.CanI(as(t, "client/c"), &recordv1.CanIRequest{Verb: "admin-read"}); err != nil || may.GetAllowed() {
+		t.Error(may, err)
+	}
+}
+
+// Where a table is required, a store without one is open to nobody but its processes and administrators.
+func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
+	s := serve(t, nil)
+	s.required.Store(true)
+	s.give(nil)
+	for who, want := range map[string]codes.Code{"client/c": codes.Unavailable, "admin/a": codes.OK, "gateway": codes.OK, "shard/s": codes.OK} {
+		if got := s.get(t, who, "a"); got != want {
+			t.Errorf("%s: %s", who, got)
+		}
+	}
+	_, err := s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer a.b.c"), &recordv1.GetRequest{})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no table of grants yet") {
+		t.Errorf("by a token: %v", err)
+	}
+	if s.Version() != 0 {
+		t.Error(s.Version())
+	}
+	s.give([]byte(tableOf))
+	if a, b := s.get(t, "client/c", "a"), s.get(t, "client/c", "b"); a != codes.OK || b != codes.PermissionDenied {
+		t.Errorf("with a table: in a %s, in b %s", a, b)
+	}
+	if s.Version() != 1 {
+		t.Error(s.Version())
+	}
+}
+
+// A table that cannot be used, or that is gone, does not open the store.
+func TestTheLastGoodTableStaysInUse(t *testing.T) {
+	s := serve(t, nil)
+	s.give([]byte(tableOf))
+	check := func() {
+		t.Helper()
+		if a, b := s.get(t, "client/c", "a"), s.get(t, "client/c", "b"); a != codes.OK || b != codes.PermissionDenied {
+			t.Errorf("in a %s, in b %s", a, b)
+		}
+	}
+	check()
+	for _, text := range []string{"", "{", `{"version":0}`, strings.Replace(tableOf, "get", "read", 1)} {
+		var table []byte
+		if text != "" {
+			table = []byte(text)
+		}
+		before := testutil.ToFloat64(s.counts.errors)
+		s.give(table)
+		check()
+		if after := testutil.ToFloat64(s.counts.errors); after <= before {
+			t.Errorf("%q is not counted", text)
+		}
+	}
+	if log := s.log.String(); !strings.Contains(log, "the last one stays in use") || !strings.Contains(log, `\"read\" is no verb`) {
+		t.Error(log)
+	}
+	s.give([]byte(strings.Replace(tableOf, `["a"]`, `["b"]`, 1)))
+	if a, b := s.get(t, "client/c", "a"), s.get(t, "client/c", "b"); a != codes.PermissionDenied || b != codes.OK {
+		t.Errorf("the next table: in a %s, in b %s", a, b)
+	}
+}
+
+// Before the first table is known, nobody is let in who needs one; what belongs to the store is.
+func TestCallersWaitForTheFirstTable(t *testing.T) {
+	s := serve(t, nil)
+	if got := s.get(t, "gateway", "a"); got != codes.OK {
+		t.Error(got)
+	}
+	ctx, cancel := context.WithTimeout(as(t, "client/c"), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.record.Get(ctx, &recordv1.GetRequest{}); status.Code(err) != codes.Unavailable && status.Code(err) != codes.DeadlineExceeded {
+		t.Error(err)
+	}
+	answered := make(chan codes.Code, 1)
+	go func() { answered <- s.get(t, "client/c", "a") }()
+	s.give([]byte(tableOf))
+	if got := <-answered; got != codes.OK {
+		t.Error(got)
+	}
+	s.give([]byte("{")) // a table that cannot be used, where there was one
+	if got := s.get(t, "client/c", "a"); got != codes.OK {
+		t.Error(got)
+	}
+}
+
+// read reads events as they come.
+func read(t *testing.T, from io.Reader, n int) (events []Event) {
+	t.Helper()
+	lines := bufio.NewScanner(from)
+	for len(events) < n && lines.Scan() {
+		var e Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatalf("%s: %v", lines.Text(), err)
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+func TestWhatTheAuditLogTells(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit")
+	audit, err := OpenAudit(AuditConfig{Path: path, Server: "shard s", Writes: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, audit)
+	s.give([]byte(tableOf))
+	put := func(who, group string) {
+		_, _ = s.record.Put(as(t, who), &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: group, Id: 5}, Data: []byte("secret")})
+	}
+	s.get(t, "client/c", "a")
+	s.get(t, "client/c", "a") // no first use
+	s.give([]byte(tableOf))   // the same table again
+	s.get(t, "client/c", "a") // no first use either
+	s.get(t, "client/c", "b")
+	put("client/c", "a")
+	put("client/c", "b")
+	_, _ = s.record.Put(as(t, "client/c"), &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: "a", Id: -1 << 63}})
+	s.get(t, "client/stranger", "a")
+	_, _ = s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer se.cr.et"), &recordv1.GetRequest{})
+	_, _ = s.admin.AcceptLoss(as(t, "client/ops"), &recordv1.AcceptLossRequest{Group: "a"})
+	_, _ = s.admin.ListShards(as(t, "gateway"), &recordv1.ListShardsRequest{}) // asked all the time
+	_, _ = s.admin.ListShards(as(t, "admin/ada"), &recordv1.ListShardsRequest{})
+	if err := audit.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "secret") || strings.Contains(string(text), "se.cr.et") {
+		t.Errorf("data or tokens are told:\n%s", text)
+	}
+	type short struct{ kind, caller, verb, group, ids, code string }
+	want := []short{
+		{"first-use", "client/c", "get", "a", "", ""}, {"refusal", "client/c", "get", "b", "", "PermissionDenied"},
+		{"first-use", "client/c", "put", "a", "", ""}, {"write", "client/c", "put", "a", "5", "OK"}, {"refusal", "client/c", "put", "b", "5", "PermissionDenied"},
+		{"write", "client/c", "put", "a", "-9223372036854775808", "FailedPrecondition"}, {"refusal", "client/stranger", "get", "", "", "PermissionDenied"},
+		{"refusal", "nobody", "get", "", "", "Unauthenticated"}, {"first-use", "client/ops", "admin-write", "a", "", ""},
+		{"admin", "client/ops", "admin-write", "a", "", "OK"}, {"admin", "admin/ada", "admin-read", "", "", "OK"},
+	}
+	got := read(t, bytes.NewReader(text), 100)
+	if len(got) != len(want) {
+		t.Fatalf("%d lines instead of %d:\n%s", len(got), len(want), text)
+	}
+	for i, e := range got {
+		if (short{e.Kind, e.Caller, e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code}) != want[i] || e.Server != "shard s" || e.From == "" || e.Method == "" || e.Table != 1 {
+			t.Errorf("line %d: %+v, and should be %+v", i, e, want[i])
+		}
+		if _, err := time.Parse(time.RFC3339, e.Time); err != nil {
+			t.Error(err)
+		}
+		if (e.Kind == "first-use") != (len(e.Grants) == 1) {
+			t.Errorf("line %d names the grants %v", i, e.Grants)
+		}
+	}
+	if n := testutil.ToFloat64(audit.written); int(n) != len(want) {
+		t.Errorf("%v lines are counted", n)
+	}
+}
+
+// A FIFO that nobody reads holds up no call: lines are lost, and counted.
+func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	audit, err := OpenAudit(AuditConfig{Path: path, Server: "shard s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, audit)
+	s.give([]byte(tableOf))
+	refused := 0
+	for testutil.ToFloat64(audit.lost) == 0 {
+		if got := s.get(t, "client/c", "b"); got != codes.PermissionDenied {
+			t.Fatal(got)
+		}
+		if refused++; refused > 20*auditQueue {
+			t.Fatal("no line is lost: is there a reader?")
+		}
+	}
+	if refused < auditQueue {
+		t.Errorf("the first line is lost after %d", refused)
+	}
+	if got := s.get(t, "client/c", "a"); got != codes.OK {
+		t.Error(got)
+	}
+	defer func(before time.Duration) { auditPatience = before }(auditPatience)
+	auditPatience = time.Second
+	if err := audit.Close(); err == nil {
+		t.Error("nobody says that lines are lost")
+	}
+	if err := audit.Close(); err != nil {
+		t.Error(err)
+	}
+	<-audit.done // what waited is counted as lost
+	before := testutil.ToFloat64(audit.lost)
+	s.get(t, "client/c", "b") // after the end
+	if testutil.ToFloat64(audit.lost) != before+1 {
+		t.Error("a line behind the end is not counted")
+	}
+}
+
+// failing is a disk that is full.
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, errors.New("no space") }
+func (failing) Close() error              { return nil }
+
+func TestLinesThatCannotBeWrittenAreCounted(t *testing.T) {
+	audit := newAudit(AuditConfig{}, failing{})
+	audit.note(Event{Kind: "refusal"})
+	if err := audit.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := testutil.ToFloat64(audit.lost); n != 1 {
+		t.Error(n)
+	}
+	if _, err := OpenAudit(AuditConfig{Path: filepath.Join(t.TempDir(), "none", "audit")}); err == nil {
+		t.Error("a folder that is missing")
+	}
+}

@@ -1,0 +1,119 @@
+package guard
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"sheaf.dev/sheaf/internal/call/message"
+	"sheaf.dev/sheaf/internal/security/access"
+)
+
+// ServerOptions make a gRPC server ask before each call.
+func (g *Guard) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(g.unary), grpc.ChainStreamInterceptor(g.stream)}
+}
+
+func (g *Guard) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
+	c, err := g.enter(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	if c == nil {
+		return do(ctx, request)
+	}
+	group := ""
+	if c.rule.Where == access.InGroup {
+		of, ok := request.(interface{ GetGroup() string })
+		if ok {
+			group = of.GetGroup()
+		}
+		if err := c.inTable(c.rule.Verb, group); err != nil {
+			return nil, err
+		}
+	}
+	out, err := do(access.WithCall(ctx, c), request)
+	c.finished(group, err)
+	return out, err
+}
+
+func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, do grpc.StreamHandler) error {
+	c, err := g.enter(stream.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	if c == nil {
+		return do(server, stream)
+	}
+	ctx, cancel := context.WithCancel(access.WithCall(stream.Context(), c))
+	defer cancel()
+	within := &guarded{stream, ctx}
+	if !c.rule.Lasting {
+		err := do(server, within)
+		c.finished("", err)
+		return err
+	}
+	if cut := message.CutterOf(ctx); cut != nil {
+		over := c.last(func(err error) {
+			cut(err)
+			cancel()
+		})
+		err = do(server, within)
+		over()
+	} else {
+		err = g.await(c, cancel, func() error { return do(server, within) })
+	}
+	if why := c.revoked(); why != nil {
+		err = why
+	}
+	c.finished("", err)
+	return err
+}
+
+// await runs a handler until it ends or the call is revoked. A handler that waits for its caller goes on until gRPC has
+// ended the stream, which comes with the return from here.
+func (g *Guard) await(c *call, cancel context.CancelFunc, do func() error) error {
+	revoked := make(chan struct{})
+	over := c.last(func(error) { close(revoked) })
+	defer over()
+	ended := make(chan error, 1)
+	go func() { ended <- do() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-revoked:
+		cancel()
+		return c.revoked()
+	}
+}
+
+// guarded is a stream under the context of its call.
+type guarded struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (s *guarded) Context() context.Context { return s.ctx }
+
+// DialOptions make a gateway tell shards for whom it calls: the caller of the call that a context comes from.
+func DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, do grpc.UnaryInvoker, o ...grpc.CallOption) error {
+			return do(forward(ctx), method, in, out, cc, o...)
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, do grpc.Streamer, o ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
+			return do(forward(ctx), d, cc, method, o...)
+		}),
+	}
+}
+
+func forward(ctx context.Context) context.Context {
+	call := access.CallOf(ctx)
+	if call == nil || call.Caller().IsProcess() {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, callerHeader, call.Caller().String())
+}

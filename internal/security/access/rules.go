@@ -1,0 +1,153 @@
+// Package access decides who may call what. The decision is pure: who has called is told by the connection or a token,
+// what each call needs stands in one list, and what is granted in a Table. A call that is in no row may be made by
+// nobody. Package guard asks it before each call of a server. See
+// docs/adr/0041-grants-decide-at-gateways-and-shards.md.
+package access
+
+import (
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+	"google.golang.org/grpc/status"
+
+	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
+	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// Audience is who may make a call. The zero value is nobody.
+type Audience uint8
+
+// The audiences.
+const (
+	Nobody  Audience = iota
+	Anyone           // whoever could connect
+	Known            // whoever is known
+	Granted          // whom a grant allows the rule's verb, administrators, and the store's own processes
+	Shards           // shards of the store
+)
+
+// String gives the audience as errors name it.
+func (a Audience) String() string {
+	return [...]string{"nobody", "anyone", "callers of the store", "those who are granted it", "shards of the store"}[a]
+}
+
+// Where says in which groups a call needs its verb.
+type Where uint8
+
+// The places of groups.
+const (
+	// InRequest: the handler knows, and asks Call.May before it looks at anything. Such a request may have the keys of
+	// many groups.
+	InRequest Where = iota
+	// InGroup: the field group of the request; all groups where that is empty.
+	InGroup
+	// InAll groups.
+	InAll
+)
+
+// Rule is what one call needs.
+type Rule struct {
+	For   Audience
+	Verb  Verb  // with Granted
+	Where Where // with Granted
+	// Lasting: the call is decided again while it is open.
+	Lasting bool
+	// Apart: each message of the call is decided by itself.
+	Apart bool
+	// HandsBack: request or answer hold what callers hand back, such as a cursor. It is signed for the caller.
+	HandsBack bool
+}
+
+func granted(v Verb, w Where) Rule { return Rule{For: Granted, Verb: v, Where: w} }
+
+func (r Rule) handsBack() Rule {
+	r.HandsBack = true
+	return r
+}
+
+func lasting(v Verb, w Where) Rule { return Rule{For: Granted, Verb: v, Where: w, Lasting: true} }
+
+// rules by the full name of a method, as in /package.Service/Method: one row for each call.
+var rules = map[string]Rule{
+	healthv1.Health_Check_FullMethodName: {For: Anyone},
+	healthv1.Health_List_FullMethodName:  {For: Anyone},
+	healthv1.Health_Watch_FullMethodName: {For: Anyone},
+
+	reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName:      {For: Known},
+	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: {For: Known},
+
+	recordv1.RecordService_Get_FullMethodName:          granted(Get, InRequest),
+	recordv1.RecordService_BatchGet_FullMethodName:     granted(Get, InRequest),
+	recordv1.RecordService_Download_FullMethodName:     lasting(Get, InRequest),
+	recordv1.RecordService_ListVersions_FullMethodName: granted(Get, InRequest).handsBack(),
+	recordv1.RecordService_Find_FullMethodName:         granted(Get, InRequest),
+	recordv1.RecordService_Put_FullMethodName:          granted(Put, InRequest),
+	recordv1.RecordService_BatchPut_FullMethodName:     {For: Granted, Verb: Put, Lasting: true, Apart: true},
+	recordv1.RecordService_Upload_FullMethodName:       lasting(Put, InRequest),
+	recordv1.RecordService_Delete_FullMethodName:       granted(Delete, InRequest),
+	recordv1.RecordService_PlanScan_FullMethodName:     granted(Scan, InRequest).handsBack(), // its answer is handed to Scan
+	recordv1.RecordService_Scan_FullMethodName:         lasting(Scan, InRequest).handsBack(),
+	recordv1.RecordService_Watch_FullMethodName:        lasting(Watch, InRequest).handsBack(),
+
+	// Who may read the status of all groups sees the routing of all; others see that of the groups in which they may do
+	// anything at all.
+	recordv1.RoutingService_WatchRouting_FullMethodName: {For: Known, Lasting: true},
+
+	recordv1.AdminService_ListGroups_FullMethodName:     granted(AdminRead, InGroup),
+	recordv1.AdminService_ListShards_FullMethodName:     granted(AdminRead, InAll),
+	recordv1.AdminService_WatchLoad_FullMethodName:      lasting(AdminRead, InAll),
+	recordv1.AdminService_PlanMoves_FullMethodName:      granted(AdminRead, InAll),
+	recordv1.AdminService_DescribeVolume_FullMethodName: granted(AdminRead, InAll),
+	recordv1.AdminService_CreateGroup_FullMethodName:    granted(AdminWrite, InGroup),
+	recordv1.AdminService_Verify_FullMethodName:         granted(AdminWrite, InGroup),
+	recordv1.AdminService_Compact_FullMethodName:        granted(AdminWrite, InGroup),
+	recordv1.AdminService_AcceptLoss_FullMethodName:     granted(AdminWrite, InGroup),
+
+	recordv1.AccessService_WhoAmI_FullMethodName: {For: Known},
+	recordv1.AccessService_CanI_FullMethodName:   {For: Known},
+
+	peerv1.PeerService_Exchange_FullMethodName:     {For: Shards},
+	peerv1.PeerService_FetchGroup_FullMethodName:   {For: Shards},
+	peerv1.PeerService_FetchEntries_FullMethodName: {For: Shards},
+	peerv1.PeerService_FetchBlob_FullMethodName:    {For: Shards},
+}
+
+// openToCallers are the verbs that every caller with a certificate of the store has in a store without a table.
+const openToCallers verbs = 1<<Get | 1<<Put | 1<<Delete | 1<<Scan | 1<<Watch
+
+// RuleOf a call by its full name. The zero Rule is for nobody.
+func RuleOf(method string) Rule { return rules[method] }
+
+// Admit decides what can be decided of a call by its name alone. c is the table; nil: the store has none. What a grant
+// allows in single groups Call.May decides then. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and say who, what,
+// and who may.
+func (c *Compiled) Admit(caller *Caller, method string) error {
+	rule := RuleOf(method)
+	switch {
+	case rule.For == Anyone:
+		return nil
+	case !caller.isKnown():
+		return status.Errorf(codes.Unauthenticated, "%s is for %s: %s", method, rule.For, c.how())
+	case rule.For == Known:
+		return nil
+	case rule.For == Shards && caller.isShard():
+		return nil
+	case rule.For == Granted && c == nil && !caller.MayAll() && !openToCallers.has(rule.Verb):
+		return status.Errorf(codes.PermissionDenied, "%s may not call %s, which is for administrators of the store and its own processes", caller, method)
+	case rule.For == Granted && (c == nil || c.maySomewhere(caller, rule.Verb)):
+		return nil
+	case rule.For == Granted:
+		return status.Errorf(codes.PermissionDenied, "%s may not call %s: no grant of table %d allows it to %s anywhere", caller, method, c.version, rule.Verb)
+	}
+	return status.Errorf(codes.PermissionDenied, "%s may not call %s, which is for %s", caller, method, rule.For)
+}
+
+// OfStore gives who has shown a certificate; PERMISSION_DENIED where that is of another store.
+func OfStore(store identity.Store, id identity.Identity, method string) (Caller, error) {
+	if id.Store != store {
+		return Caller{}, status.Errorf(codes.PermissionDenied, "%s may not call %s of the store %s: it is of another store", id, method, store.UID)
+	}
+	return Certified(id), nil
+}

@@ -1,0 +1,167 @@
+// Package authority makes the certificates of a store: an authority of its own (ECDSA on P-256), and leaves that name
+// one process each. The operator, `sheaf dev --tls` and tests issue by it.
+package authority
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// Lifetimes as the operator gives them. A leaf is renewed when two thirds of its time are over.
+const (
+	Lifetime     = 10 * 365 * 24 * time.Hour // of an authority
+	LeafLifetime = 30 * 24 * time.Hour
+	// early is how long before now a certificate begins to be valid: a process whose clock is an hour behind takes it.
+	early = 2 * time.Hour
+)
+
+// Blocks of PEM.
+const (
+	pemCertificate = "CERTIFICATE"
+	pemKey         = "PRIVATE KEY"
+)
+
+// Authority signs leaves. Safe for concurrent use.
+type Authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// New makes an authority with a new key. name is told to people; lifetime begins at now.
+func New(name string, now time.Time, lifetime time.Duration) (*Authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the key of an authority: %w", err)
+	}
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-early), NotAfter: now.Add(lifetime),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("make the certificate of an authority: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("make the certificate of an authority: %w", err)
+	}
+	return &Authority{cert: cert, key: key}, nil
+}
+
+// Parse reads what PEM gave: one certificate of an authority, and its key.
+func Parse(certificate, key []byte) (*Authority, error) {
+	block, rest := pem.Decode(certificate)
+	if block == nil || block.Type != pemCertificate || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, errors.New("the certificate of the authority is not one block CERTIFICATE in PEM")
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("the certificate of the authority: %w", err)
+	}
+	if !cert.IsCA {
+		return nil, fmt.Errorf("the certificate of %q may sign no others", cert.Subject)
+	}
+	if block, _ = pem.Decode(key); block == nil || block.Type != pemKey {
+		return nil, errors.New("the key of the authority is not a block PRIVATE KEY in PEM")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, errors.New("the key of the authority is not in PKCS #8") // the cause may hold parts of the key
+	}
+	private, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("the key of the authority is a %T: must be ECDSA", parsed)
+	}
+	if !private.PublicKey.Equal(cert.PublicKey) {
+		return nil, fmt.Errorf("the key is not that of the certificate of %q", cert.Subject)
+	}
+	return &Authority{cert: cert, key: private}, nil
+}
+
+// PEM gives certificate and key. The key is secret.
+func (a *Authority) PEM() (certificate, key []byte, err error) {
+	if key, err = keyPEM(a.key); err != nil {
+		return nil, nil, err
+	}
+	return a.CertificatePEM(), key, nil
+}
+
+// CertificatePEM is what others are to trust.
+func (a *Authority) CertificatePEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: a.cert.Raw})
+}
+
+// NotAfter is when it ends, and all that it has signed.
+func (a *Authority) NotAfter() time.Time { return a.cert.NotAfter }
+
+// Leaf is a certificate to make.
+type Leaf struct {
+	Identity identity.Identity
+	// DNSNames and Addresses are what callers reach it by, who check no identities.
+	DNSNames  []string
+	Addresses []net.IP
+	// Server and Client are what it may be shown as; at least one.
+	Server, Client bool
+	Now            time.Time
+	Lifetime       time.Duration
+}
+
+// Issue makes the leaf with a key of its own, in PEM. It never outlives the authority.
+func (a *Authority) Issue(leaf Leaf) (certificate, key []byte, err error) {
+	fail := func(err error) ([]byte, []byte, error) {
+		return nil, nil, fmt.Errorf("make a certificate for %s: %w", leaf.Identity, err)
+	}
+	id, err := leaf.Identity.ID()
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: string(leaf.Identity.Role)}, URIs: []*url.URL{id.URL()}, DNSNames: leaf.DNSNames, IPAddresses: leaf.Addresses,
+		NotBefore: leaf.Now.Add(-early), NotAfter: leaf.Now.Add(leaf.Lifetime), KeyUsage: x509.KeyUsageDigitalSignature,
+		BasicConstraintsValid: true,
+	}
+	if leaf.Server {
+		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	if leaf.Client {
+		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
+	}
+	if len(template.ExtKeyUsage) == 0 {
+		return fail(errors.New("it is for no server and no client"))
+	}
+	if template.NotAfter.After(a.cert.NotAfter) {
+		template.NotAfter = a.cert.NotAfter
+	}
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fail(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, private.Public(), a.key)
+	if err != nil {
+		return fail(err)
+	}
+	if key, err = keyPEM(private); err != nil {
+		return fail(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: der}), key, nil
+}
+
+func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode a key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
+}

@@ -1,0 +1,219 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// Expect tells whether a peer is who it must be; an error says who it should have been.
+type Expect func(peer identity.Identity) error
+
+// Own expects a process of one's own store: of that role, and with that name where it is not empty.
+func (s *Source) Own(role identity.Role, name string) Expect {
+	want := identity.Identity{Store: s.Identity().Store, Role: role, Name: name}
+	return func(peer identity.Identity) error {
+		named := peer
+		if name == "" {
+			named.Name = ""
+		}
+		if named != want {
+			return fmt.Errorf("the peer is %s, and has to be %s of the store %s", peer, role, want.UID)
+		}
+		return nil
+	}
+}
+
+// AuthInfo is what a connection knows of its peer.
+type AuthInfo struct {
+	credentials.TLSInfo
+	Peer  identity.Identity // zero: it has shown no certificate
+	Plain bool              // there is no TLS, which the mode allows
+}
+
+// Plain tells whether a call has come without TLS: nothing is known of its caller, and the mode of this process is such
+// that all of them are let in.
+func Plain(ctx context.Context) bool {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return false
+	}
+	info, ok := p.AuthInfo.(AuthInfo)
+	return ok && info.Plain
+}
+
+// PeerOf gives who has made a call; false: nobody that is known, or without TLS.
+func PeerOf(ctx context.Context) (identity.Identity, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return identity.Identity{}, false
+	}
+	info, ok := p.AuthInfo.(AuthInfo)
+	return info.Peer, ok && info.Peer != identity.Identity{}
+}
+
+// ServerOptions of Server.
+type ServerOptions struct {
+	// Anonymous lets callers in that show no certificate: they are known otherwise, or not at all. A certificate that
+	// is shown must be good all the same.
+	Anonymous bool
+}
+
+// Server gives the credentials of a gRPC server.
+func (s *Source) Server(o ServerOptions) credentials.TransportCredentials {
+	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, server: o}
+}
+
+// Client gives the credentials of a client that takes only servers that expect takes. The server's address does not
+// count.
+func (s *Source) Client(expect Expect) credentials.TransportCredentials {
+	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, expect: expect}
+}
+
+// base is the configuration of each connection. Sessions are not resumed: a peer shows its certificate each time.
+func base() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, NextProtos: []string{"h2"}}
+}
+
+// transport is credentials that take the newest certificates for each handshake.
+type transport struct {
+	credentials.TransportCredentials // for what depends on no certificate
+	source                           *Source
+	server                           ServerOptions
+	expect                           Expect // of a client
+}
+
+// Clone implements credentials.TransportCredentials.
+func (t *transport) Clone() credentials.TransportCredentials {
+	out := *t
+	out.TransportCredentials = t.TransportCredentials.Clone()
+	return &out
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	tracked := t.source.track(raw)
+	m := t.source.current.Load()
+	if m.mode != Required {
+		secure, err := tracked.isTLS()
+		if err != nil {
+			_ = tracked.Close()
+			return nil, nil, err
+		}
+		if !secure {
+			return tracked, plaintext(tracked), nil
+		}
+	}
+	cfg := base()
+	cfg.Certificates, cfg.ClientCAs, cfg.Time = []tls.Certificate{*m.server}, m.all, t.source.cfg.Now
+	cfg.ClientAuth = tls.RequireAndVerifyClientCert
+	if t.server.Anonymous {
+		cfg.ClientAuth = tls.VerifyClientCertIfGiven
+	}
+	cfg.VerifyConnection = func(state tls.ConnectionState) error {
+		if len(state.PeerCertificates) == 0 {
+			return nil
+		}
+		_, err := m.verify(state.PeerCertificates, t.source.cfg.Now(), x509.ExtKeyUsageClientAuth)
+		return err
+	}
+	return t.shake(tracked, x509.ExtKeyUsageClientAuth, func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+		return credentials.NewTLS(cfg).ServerHandshake(raw)
+	})
+}
+
+// plaintext is what is known of a connection without TLS.
+func plaintext(c *conn) AuthInfo {
+	c.plain.Store(true)
+	return AuthInfo{Plain: true, TLSInfo: credentials.TLSInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}}
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (t *transport) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	tracked := t.source.track(raw)
+	m := t.source.current.Load()
+	if m.mode == Plaintext {
+		return tracked, plaintext(tracked), nil
+	}
+	cfg := base()
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.client, nil }
+	// Go's own check compares the name of a host. The whole of it is done by VerifyConnection, which always runs.
+	cfg.InsecureSkipVerify = true //nolint:gosec // see above
+	cfg.VerifyConnection = func(state tls.ConnectionState) error {
+		id, err := identity.OfCertificate(state.PeerCertificates[0])
+		if err != nil {
+			return err
+		}
+		if _, err := m.verify(state.PeerCertificates, t.source.cfg.Now(), x509.ExtKeyUsageServerAuth); err != nil {
+			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
+		}
+		if err := t.expect(id); err != nil {
+			return &unexpected{err}
+		}
+		return nil
+	}
+	return t.shake(tracked, x509.ExtKeyUsageServerAuth, func(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+		return credentials.NewTLS(cfg).ClientHandshake(ctx, authority, raw)
+	})
+}
+
+// shake does a handshake, and notes what came of it.
+func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage, do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, credentials.AuthInfo, error) {
+	made, info, err := do(tracked)
+	if err != nil {
+		_ = tracked.Close() // gRPC closes it as well
+		t.source.counts.refused(err)
+		return nil, nil, err
+	}
+	out := AuthInfo{TLSInfo: info.(credentials.TLSInfo)}
+	if chain := out.State.PeerCertificates; len(chain) > 0 {
+		if out.Peer, err = identity.OfCertificate(chain[0]); err != nil { // it was read in the handshake
+			_ = made.Close()
+			return nil, nil, err
+		}
+		tracked.peer.Store(&shown{chain: chain, usage: usage})
+	}
+	return made, out, nil
+}
+
+// unexpected is the error of a peer that is somebody else.
+type unexpected struct{ error }
+
+// Unwrap gives what Expect has said.
+func (e *unexpected) Unwrap() error { return e.error }
+
+// reasonOf says in one word why there was no handshake.
+func reasonOf(err error) string {
+	var (
+		record    tls.RecordHeaderError
+		remote    *net.OpError
+		authority x509.UnknownAuthorityError
+		invalid   x509.CertificateInvalidError
+		other     *unexpected
+	)
+	switch {
+	case errors.As(err, &record):
+		return "plaintext"
+	case errors.As(err, &authority):
+		return "authority"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "expired" // or not yet valid
+	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
+		return "usage"
+	case errors.As(err, &other), errors.Is(err, identity.ErrName):
+		return "identity"
+	case err.Error() == "tls: client didn't provide a certificate":
+		return "none"
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		return "peer" // it has refused this end
+	}
+	return "other"
+}

@@ -1,0 +1,313 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// Files of a folder. Kubernetes mounts a Secret of these keys so.
+const (
+	CertificateFile = "tls.crt" // leaf, then what leads to the authority, in PEM
+	KeyFile         = "tls.key"
+	BundleFile      = "ca.crt" // authorities that peers are checked by
+	// ClientBundleFile holds the authorities of callers, where they are others: BundleFile vouches for the store's own
+	// processes alone then.
+	ClientBundleFile = "client-ca.crt"
+	// ModeFile holds a Mode in words.
+	ModeFile = "mode"
+	// The certificate that is shown to servers, where it is another one: public authorities put one usage into each.
+	ClientCertificateFile = "client.crt"
+	ClientKeyFile         = "client.key"
+)
+
+// Mode says what a process speaks. It is changed step by step where a store that serves goes over to TLS, or back.
+type Mode string
+
+// The modes.
+const (
+	Required  Mode = "required"  // TLS alone: where there is no ModeFile
+	Both      Mode = "both"      // TLS to others; from them plaintext, too
+	Plaintext Mode = "plaintext" // plaintext to others; from them TLS, too
+)
+
+// fileNames are all files of a folder.
+var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile, ClientCertificateFile, ClientKeyFile, ModeFile, GrantsFile}
+
+// material is a set of files that go together. Never changed.
+type material struct {
+	identity       identity.Identity
+	mode           Mode
+	server, client *tls.Certificate // the same one, where one is for both
+	own, callers   authorities      // of the store's own processes, and of callers; the same where there is one bundle
+	all            *x509.CertPool   // both
+	notAfter       time.Time        // of the certificate that ends first
+	content        [sha256.Size]byte
+	grantsRequired bool
+}
+
+// files are what a folder held at one moment; nil: not there.
+type files map[string][]byte
+
+// readFiles of a folder. The kubelet replaces a mounted Secret by one rename of the link ..data, and removes the folder
+// that it led to before: all are read through one folder, which must still be the newest one afterwards.
+func readFiles(dir string) (files, error) {
+	for {
+		at := newest(dir)
+		found, err := readPlain(at)
+		if newest(dir) == at {
+			return found, err
+		}
+	}
+}
+
+// newest folder with the files of a folder: itself, where it is none that is replaced as a whole.
+func newest(dir string) string {
+	if there, err := filepath.EvalSymlinks(filepath.Join(dir, dataLink)); err == nil {
+		return there
+	}
+	return dir
+}
+
+func readPlain(at string) (files, error) {
+	out := files{}
+	for _, name := range fileNames {
+		content, err := os.ReadFile(filepath.Join(at, name))
+		switch {
+		case err == nil:
+			out[name] = content
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// sum is the same for the same content.
+func (f files) sum() [sha256.Size]byte {
+	h := sha256.New()
+	for _, name := range fileNames {
+		fmt.Fprintf(h, "%s %d %v\n", name, len(f[name]), f[name] != nil)
+		h.Write(f[name])
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// material checks that the files go together and are good at a moment. Errors name the file and what is wrong with it,
+// and hold nothing of a key.
+func (f files) material(now time.Time) (*material, error) {
+	out := &material{content: f.sum(), all: x509.NewCertPool()}
+	var err error
+	if out.mode, err = f.mode(); err != nil {
+		return nil, err
+	}
+	if out.grantsRequired, err = f.grants(); err != nil {
+		return nil, err
+	}
+	if out.own, err = f.authorities(BundleFile); err != nil {
+		return nil, err
+	}
+	out.callers = out.own
+	if f[ClientBundleFile] != nil {
+		if out.callers, err = f.authorities(ClientBundleFile); err != nil {
+			return nil, err
+		}
+	}
+	for _, cert := range slices.Concat(out.own.certs, out.callers.certs) {
+		out.all.AddCert(cert)
+	}
+	if out.server, err = f.pair(CertificateFile, KeyFile); err != nil {
+		return nil, err
+	}
+	out.client = out.server
+	if f[ClientCertificateFile] != nil || f[ClientKeyFile] != nil {
+		if out.client, err = f.pair(ClientCertificateFile, ClientKeyFile); err != nil {
+			return nil, err
+		}
+	}
+	for _, one := range []struct {
+		file  string
+		pair  *tls.Certificate
+		usage x509.ExtKeyUsage
+	}{{CertificateFile, out.server, x509.ExtKeyUsageServerAuth}, {clientFile(out), out.client, x509.ExtKeyUsageClientAuth}} {
+		id, err := identity.OfCertificate(one.pair.Leaf)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", one.file, err)
+		}
+		if by, err := out.verify(chainOf(one.pair), now, one.usage); err != nil && (one.usage != x509.ExtKeyUsageServerAuth || id.Serves()) {
+			return nil, fmt.Errorf("%s: as a certificate of %s, by %s: %w", one.file, usageWords[one.usage], by, err)
+		}
+		if out.identity == (identity.Identity{}) {
+			out.identity, out.notAfter = id, one.pair.Leaf.NotAfter
+		}
+		if id != out.identity {
+			return nil, fmt.Errorf("%s names %s, and %s names %s", CertificateFile, out.identity, one.file, id)
+		}
+		if one.pair.Leaf.NotAfter.Before(out.notAfter) {
+			out.notAfter = one.pair.Leaf.NotAfter
+		}
+	}
+	return out, nil
+}
+
+// Check tells whether a certificate and its key, which are files of content, can be used for all of these usages at a
+// moment: by the authorities in the file bundle. Errors name the file and what is wrong with it, and hold nothing of a
+// key. Whom the certificate names, and its hosts, are for the caller to compare.
+func Check(content map[string][]byte, certificate, key, bundle string, now time.Time, usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
+	f := files(content)
+	trusted, err := f.authorities(bundle)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := f.pair(certificate, key)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := identity.OfCertificate(pair.Leaf); err != nil {
+		return nil, fmt.Errorf("%s: %w", certificate, err)
+	}
+	for _, usage := range usages {
+		if err := verify(chainOf(pair), trusted.pool, now, usage); err != nil {
+			return nil, fmt.Errorf("%s: as a certificate of %s, by %s: %w", certificate, usageWords[usage], bundle, err)
+		}
+	}
+	return pair.Leaf, nil
+}
+
+// usageWords say who shows a certificate of a usage.
+var usageWords = map[x509.ExtKeyUsage]string{x509.ExtKeyUsageServerAuth: "servers", x509.ExtKeyUsageClientAuth: "clients"}
+
+func clientFile(m *material) string {
+	if m.client == m.server {
+		return CertificateFile
+	}
+	return ClientCertificateFile
+}
+
+// pair reads a certificate and its key.
+func (f files) pair(certificate, key string) (*tls.Certificate, error) {
+	for _, name := range []string{certificate, key} {
+		if f[name] == nil {
+			return nil, fmt.Errorf("%s is missing", name)
+		}
+	}
+	pair, err := tls.X509KeyPair(f[certificate], f[key])
+	if err != nil {
+		return nil, fmt.Errorf("%s and %s: %w", certificate, key, err)
+	}
+	return &pair, nil
+}
+
+// mode reads what the process speaks.
+func (f files) mode() (Mode, error) {
+	if f[ModeFile] == nil {
+		return Required, nil
+	}
+	mode := Mode(bytes.TrimSpace(f[ModeFile]))
+	if !slices.Contains([]Mode{Required, Both, Plaintext}, mode) {
+		return "", fmt.Errorf("%s holds %.40q: it must be %s, %s or %s", ModeFile, string(mode), Required, Both, Plaintext)
+	}
+	return mode, nil
+}
+
+// authorities are those of a bundle.
+type authorities struct {
+	file  string
+	certs []*x509.Certificate
+	pool  *x509.CertPool
+	hash  string // see Status.Bundle
+}
+
+// authorities reads a bundle.
+func (f files) authorities(file string) (authorities, error) {
+	out := authorities{file: file, pool: x509.NewCertPool()}
+	if f[file] == nil {
+		return out, fmt.Errorf("%s is missing", file)
+	}
+	for rest := f[file]; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			if len(bytes.TrimSpace(rest)) > 0 {
+				return out, fmt.Errorf("%s: what follows its certificate %d is no PEM: is it half written?", file, len(out.certs))
+			}
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			return out, fmt.Errorf("%s holds a block %q: only certificates belong there", file, block.Type)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return out, fmt.Errorf("%s: certificate %d: %w", file, len(out.certs)+1, err)
+		}
+		if !cert.IsCA {
+			return out, fmt.Errorf("%s: the certificate of %q is none of an authority", file, cert.Subject)
+		}
+		out.pool.AddCert(cert)
+		out.certs = append(out.certs, cert)
+	}
+	if len(out.certs) == 0 {
+		return out, fmt.Errorf("%s holds no certificate in PEM", file)
+	}
+	out.hash = BundleHash(out.certs)
+	return out, nil
+}
+
+// BundleHash of authorities: SHA-256 in hex, the same whatever their order and however often one stands there.
+func BundleHash(certs []*x509.Certificate) string {
+	all := make([][]byte, 0, len(certs))
+	for _, cert := range certs {
+		all = append(all, cert.Raw)
+	}
+	slices.SortFunc(all, bytes.Compare)
+	h := sha256.New()
+	for _, one := range slices.CompactFunc(all, bytes.Equal) {
+		h.Write(one)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// verify tells whether a chain is trusted for that usage: by the authorities of the store's processes or by those of
+// callers, as its leaf says. by is the file of these.
+func (m *material) verify(chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) (by string, err error) {
+	id, err := identity.OfCertificate(chain[0])
+	if err != nil {
+		return m.own.file, err
+	}
+	trusted := m.callers
+	if id.IsComponent() {
+		trusted = m.own
+	}
+	return trusted.file, verify(chain, trusted.pool, now, usage)
+}
+
+func chainOf(pair *tls.Certificate) []*x509.Certificate {
+	chain := []*x509.Certificate{pair.Leaf}
+	for _, der := range pair.Certificate[1:] {
+		if cert, err := x509.ParseCertificate(der); err == nil { // tls.X509KeyPair reads the leaf alone
+			chain = append(chain, cert)
+		}
+	}
+	return chain
+}
+
+// verify tells whether a chain, of which the leaf comes first, leads to an authority and is for that usage.
+func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time, usage x509.ExtKeyUsage) error {
+	between := x509.NewCertPool()
+	for _, cert := range chain[1:] {
+		between.AddCert(cert)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
+	return err
+}

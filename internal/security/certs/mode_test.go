@@ -1,0 +1,198 @@
+package certs
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"sheaf.dev/sheaf/internal/security/authority"
+	"sheaf.dev/sheaf/internal/security/identity"
+)
+
+// in gives files of a mode.
+func (f files) in(mode Mode) files {
+	f[ModeFile] = []byte(string(mode) + "\n")
+	return f
+}
+
+// A store goes over to TLS, and back, one process at a time: those of neighbouring modes understand each other, and who
+// is known stays known.
+func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
+	a := newAuthority(t, "a")
+	modes := []Mode{Plaintext, Both, Required}
+	for _, caller := range modes {
+		for _, called := range modes {
+			source, _ := open(t, issued(t, a, leaf(gate), a).in(called), &clock{})
+			address, callers := serve(t, source.Server(ServerOptions{}))
+			from, _ := open(t, issued(t, a, leaf(shard), a).in(caller), &clock{})
+			err := check(t, address, from.Client(from.Own(identity.Gateway, "")))
+			if apart := caller == Plaintext && called == Required; (err != nil) != apart {
+				t.Errorf("%s calls %s: %v", caller, called, err)
+			} else if err == nil {
+				want := shard
+				if caller == Plaintext {
+					want = identity.Identity{}
+				}
+				if who := <-callers; who != want {
+					t.Errorf("%s calls %s: it is called by %v", caller, called, who)
+				}
+			}
+		}
+	}
+	// Whoever has no certificates at all is served as before, until TLS is required.
+	for _, mode := range modes {
+		source, _ := open(t, issued(t, a, leaf(gate), a).in(mode), &clock{})
+		address, callers := serve(t, source.Server(ServerOptions{}))
+		if err := check(t, address, insecure.NewCredentials()); (err != nil) != (mode == Required) {
+			t.Errorf("%s is called without TLS: %v", mode, err)
+		} else if err == nil {
+			<-callers
+		}
+	}
+}
+
+// Where TLS becomes required, connections of before that have none are closed, on both ends.
+func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
+	a := newAuthority(t, "a")
+	source, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(gate), a).in(Plaintext))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(source.Close)
+	address, _ := serve(t, source.Server(ServerOptions{}))
+	from, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(shard), a).in(Plaintext))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(from.Close)
+	stream, err := dial(t, address, from.Client(from.Own(identity.Gateway, ""))).Watch(t.Context(), &healthv1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*Source{source, from} {
+		if n := s.Report().PlaintextConnections; n != 1 {
+			t.Errorf("%d connections without TLS", n)
+		}
+		if err := s.Replace(issued(t, a, leaf(s.Identity()), a).in(Both)); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.Report().PlaintextConnections; n != 1 {
+			t.Errorf("both: %d connections without TLS", n)
+		}
+	}
+	if err := source.Replace(issued(t, a, leaf(gate), a).in(Required)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the stream: %v", err)
+	}
+	if r := source.Report(); r.PlaintextConnections != 0 || r.Mode != Required {
+		t.Errorf("%+v", r)
+	}
+	if err := check(t, address, from.Client(from.Own(identity.Gateway, ""))); err != nil {
+		t.Error(err)
+	}
+}
+
+// Two authorities: neither vouches for those of the other, not for who calls, and not for who is called.
+func TestAnAuthorityOfCallersVouchesForThemAlone(t *testing.T) {
+	parts, people := newAuthority(t, "parts"), newAuthority(t, "people")
+	caller := identity.Identity{Store: one, Role: identity.Client, Name: "ada"}
+	with := func(by *authority.Authority, id identity.Identity) files {
+		all := issued(t, by, leaf(id), parts)
+		all[ClientBundleFile] = people.CertificatePEM()
+		return all
+	}
+	source, _ := open(t, with(parts, gate), &clock{})
+	address, callers := serve(t, source.Server(ServerOptions{}))
+	for _, c := range []struct {
+		by   *authority.Authority
+		id   identity.Identity
+		good bool
+	}{{parts, shard, true}, {people, caller, true}, {people, shard, false}, {parts, caller, false}} {
+		err := check(t, address, as(t, with(c.by, c.id), nil))
+		if (err == nil) != c.good {
+			t.Errorf("%s: %v", c.id, err)
+		}
+		if err == nil {
+			<-callers
+		}
+	}
+	// A server by the authority of callers is none.
+	if _, err := InMemory(Config{}, with(people, gate)); err == nil {
+		t.Error("a gateway of the authority of callers starts")
+	}
+	if r := source.Report(); r.Bundle == r.ClientBundle || r.Bundle == "" || r.ClientBundle == "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestTheReportIsServed(t *testing.T) {
+	a := newAuthority(t, "a")
+	source, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(shard), a).in(Both))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(source.Close)
+	get := func(handler http.Handler, path string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return w
+	}
+	rest := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	if code := get(Handle(source, nil, rest), "/status").Code; code != http.StatusTeapot {
+		t.Errorf("what else is served: %d", code)
+	}
+	if code := get(Handle(nil, nil, rest), ReportPath).Code; code != http.StatusTeapot {
+		t.Errorf("without certificates: %d", code)
+	}
+	if err := source.Replace(files{ModeFile: []byte("perhaps")}); err == nil {
+		t.Error("a mode that does not exist is taken")
+	}
+	var report Report
+	if err := json.Unmarshal(get(Handle(source, nil, rest), ReportPath).Body.Bytes(), &report); err != nil {
+		t.Fatal(err)
+	}
+	if report.Identity != shard.String() || report.Mode != Both || len(report.Bundle) != 64 || report.Bundle != report.ClientBundle || report.NotAfter.IsZero() || report.Error == "" {
+		t.Errorf("%+v", report)
+	}
+}
+
+// The file grants says that callers wait for a table; another word in it is an error, and what was read before counts.
+func TestGrantsAreRequiredByAFile(t *testing.T) {
+	a := newAuthority(t, "a")
+	with := func(word string) map[string][]byte {
+		files := issued(t, a, leaf(shard), a)
+		if word != "" {
+			files[GrantsFile] = []byte(word)
+		}
+		return files
+	}
+	source, err := InMemory(Config{Every: time.Hour}, with(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(source.Close)
+	if source.GrantsRequired() {
+		t.Error("required without the file")
+	}
+	if err := source.Replace(with("required\n")); err != nil || !source.GrantsRequired() {
+		t.Error(err)
+	}
+	if err := source.Replace(with("open")); err == nil || !source.GrantsRequired() {
+		t.Errorf("another word: %v", err)
+	}
+	if err := source.Replace(with("")); err != nil || source.GrantsRequired() {
+		t.Error(err)
+	}
+}

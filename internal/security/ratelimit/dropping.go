@@ -1,0 +1,170 @@
+package ratelimit
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// dropTime is for how long new connections of an address are dropped after one was refused. The kernel of an honest
+	// client tries again after a second.
+	dropTime = time.Second
+	// droppedMax are the addresses whose new connections are dropped at a time: the kernel compares the address of each
+	// new connection with all of them. The connections of further ones are refused one by one.
+	droppedMax = 64
+)
+
+// dropping has the kernel drop the new connections of some addresses before the server hears of them: to accept a
+// connection and to close it takes a server some 40 µs. The filter is one of the listener's socket: it needs no
+// privilege, and ends with the socket. Safe for concurrent use.
+type dropping struct {
+	lasts  time.Duration // of dropping an address; longer in tests
+	attach func(fd int, program []unix.SockFilter) error
+	logger *slog.Logger
+
+	mu      sync.Mutex
+	sockets []syscall.RawConn // of listeners
+	now     map[netip.Prefix]struct{}
+	stuck   bool // the kernel refused to take back an address the last time: that is logged
+}
+
+func newDropping(logger *slog.Logger) dropping {
+	return dropping{lasts: dropTime, attach: attach, logger: logger, now: map[netip.Prefix]struct{}{}}
+}
+
+// listens adds the sockets of the listeners that will be made.
+func (d *dropping) listens(config *net.ListenConfig) {
+	config.SetMultipathTCP(false) // such sockets take no filter
+	config.Control = func(_, _ string, socket syscall.RawConn) error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.sockets = append(d.sockets, socket)
+		return nil
+	}
+}
+
+// begin drops the new connections of an address for a while. begun is false where that is done already, or where there
+// is no room or no listener.
+func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, known := d.now[who]; known || len(d.sockets) == 0 || !who.IsValid() || len(d.now) >= droppedMax {
+		return false, nil
+	}
+	d.now[who] = struct{}{}
+	if err := d.apply(); err != nil {
+		delete(d.now, who)
+		return false, err
+	}
+	time.AfterFunc(d.lasts, func() { d.end(who) })
+	return true, nil
+}
+
+// end lets an address connect again. Where the kernel refuses the filter without it, that is tried again: else the
+// address would be dropped on and on.
+func (d *dropping) end(who netip.Prefix) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.now, who)
+	err := d.apply()
+	if err != nil {
+		d.now[who] = struct{}{}
+		time.AfterFunc(d.lasts, func() { d.end(who) })
+		if !d.stuck {
+			d.logger.Error("the kernel goes on dropping the connections of an address: taking that back is tried again, start this process anew where it stays so",
+				"address", who, "again_after", d.lasts, "error", err)
+		}
+	}
+	d.stuck = err != nil
+}
+
+// apply gives the listeners the filter of the addresses as they are now. The caller holds the mutex.
+func (d *dropping) apply() error {
+	program, err := filter(d.now)
+	if err != nil {
+		return err
+	}
+	var failed error
+	open := d.sockets[:0]
+	for _, socket := range d.sockets {
+		var set error
+		if socket.Control(func(fd uintptr) { set = d.attach(int(fd), program) }) != nil {
+			continue // it is closed
+		}
+		open, failed = append(open, socket), errors.Join(failed, set)
+	}
+	d.sockets = open
+	return failed
+}
+
+// attach a filter to a socket in place of the one that it has; none: it has none then.
+func attach(fd int, program []unix.SockFilter) error {
+	if len(program) > 0 {
+		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+		if err != nil {
+			return fmt.Errorf("flood: setting a filter of a listener: %w", err)
+		}
+		return nil
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("flood: taking back the filter of a listener: %w", err)
+	}
+	return nil
+}
+
+// Where the IP header of a packet has what a filter compares. Offsets of a filter of a TCP socket count from the TCP
+// header; those from networkHeader on, from the IP header (linux/filter.h, SKF_NET_OFF).
+const (
+	networkHeader = 0xfff00000
+	source4       = networkHeader + 12
+	source6       = networkHeader + 8 // its upper 64 bits: the prefix
+)
+
+// filter makes the program that drops packets from the addresses; none: it is empty. What a listener drops are the
+// packets that begin a connection, as the others are of the connection's own socket.
+func filter(dropped map[netip.Prefix]struct{}) ([]unix.SockFilter, error) {
+	if len(dropped) == 0 {
+		return nil, nil
+	}
+	const whole = 1 << 18 // bytes of a packet that pass: all
+	pass, drop := bpf.RetConstant{Val: whole}, bpf.RetConstant{Val: 0}
+	v4 := []bpf.Instruction{bpf.LoadAbsolute{Off: source4, Size: 4}}
+	v6 := []bpf.Instruction{}
+	for who := range dropped {
+		bytes := who.Addr().AsSlice()
+		high := binary.BigEndian.Uint32(bytes)
+		if who.Addr().Is4() {
+			v4 = append(v4, bpf.JumpIf{Cond: bpf.JumpEqual, Val: high, SkipFalse: 1}, drop)
+			continue
+		}
+		v6 = append(v6,
+			bpf.LoadAbsolute{Off: source6, Size: 4}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: high, SkipFalse: 3},
+			bpf.LoadAbsolute{Off: source6 + 4, Size: 4}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(bytes[4:]), SkipFalse: 1}, drop)
+	}
+	v4, v6 = append(v4, pass), append(v6, pass)
+	program := append([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: networkHeader, Size: 1}, // version, and length of the header
+		bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 4, SkipTrue: 1},
+		bpf.Jump{Skip: uint32(len(v4))},
+	}, append(v4, v6...)...)
+	raw, err := bpf.Assemble(program)
+	if err != nil {
+		return nil, fmt.Errorf("flood: a filter of %d addresses: %w", len(dropped), err)
+	}
+	out := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		out[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	return out, nil
+}

@@ -1,0 +1,555 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"pgregory.net/rapid"
+
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/security/access"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+)
+
+// clock stands still but for those who pause.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) pause(ctx context.Context, d time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+	return ctx.Err()
+}
+
+// memory is an etcd.
+type memory struct {
+	mu      sync.Mutex
+	groups  []string
+	ledgers map[string]placement.Ledger
+	down    bool
+	gone    []string // shards
+	writes  int
+}
+
+var errDown = errors.New("etcd is down")
+
+func (m *memory) Ledgers(_ context.Context, keys []placement.TenantKey) (out []placement.Ledger, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.down {
+		return nil, errDown
+	}
+	for _, k := range keys {
+		l := m.ledgers[k.Name]
+		for _, g := range m.groups {
+			if strings.HasPrefix(g, k.Prefix) {
+				l.Groups++
+			}
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+func (m *memory) AreRegistered(_ context.Context, shards []string) (map[string]bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[string]bool{}
+	for _, name := range shards {
+		out[name] = !slices.Contains(m.gone, name)
+	}
+	return out, nil
+}
+
+func (m *memory) PutLedger(_ context.Context, name string, value []byte, revision int64) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.down {
+		return false, errDown
+	}
+	if m.ledgers[name].Revision != revision {
+		return false, nil
+	}
+	m.ledgers[name] = placement.Ledger{Value: value, Revision: revision + 1}
+	m.writes++
+	return true, nil
+}
+
+// play is shards that lead groups of a tenant.
+type play struct {
+	etcd   *memory
+	clock  *clock
+	sets   map[string]*Set
+	leader map[string]string // by group
+	stored map[string]Amount // by group
+}
+
+func newPlay(quotas access.Quotas, groups int, shards ...string) *play {
+	p := &play{
+		etcd: &memory{ledgers: map[string]placement.Ledger{}}, clock: &clock{now: time.Unix(1_800_000_000, 0)}, sets: map[string]*Set{},
+		leader: map[string]string{}, stored: map[string]Amount{},
+	}
+	for i := range groups {
+		name := fmt.Sprintf("a-%d", i)
+		p.etcd.groups = append(p.etcd.groups, name)
+		p.leader[name] = shards[i%len(shards)]
+	}
+	p.etcd.groups = append(p.etcd.groups, "b-0")
+	for _, shard := range shards {
+		s := New(Config{
+			Shard: shard, Etcd: p.etcd, Every: time.Second, Now: p.clock.Now, Pause: p.clock.pause,
+			Led: func(tell func(string, Amount)) {
+				for g, l := range p.leader {
+					if l == shard {
+						tell(g, p.stored[g])
+					}
+				}
+			},
+		})
+		s.Take([]access.Tenant{{Name: "a", Prefix: "a-", Quotas: quotas}})
+		p.sets[shard] = s
+	}
+	return p
+}
+
+func (p *play) tenant(shard string) *Tenant { return p.sets[shard].Group("a-0").Tenant() }
+
+func (p *play) look(t rapid.TB, shards ...string) {
+	for _, shard := range shards {
+		if err := p.sets[shard].look(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// put stores in a group, where its leader has room. final: there is none anywhere.
+func (p *play) put(group string, n Amount) (done, final bool) {
+	t := p.tenant(p.leader[group])
+	t.mu.Lock()
+	quota, final := t.short(n)
+	if quota != "" {
+		t.stored.want = n
+		t.mu.Unlock()
+		return false, final
+	}
+	t.mu.Unlock()
+	r, err := t.Store(context.Background(), n, false)
+	if err != nil {
+		return false, false
+	}
+	p.stored[group] = p.stored[group].plus(n)
+	r.Done(false)
+	return true, false
+}
+
+func (p *play) total() (sum Amount) {
+	for _, a := range p.stored {
+		sum = sum.plus(a)
+	}
+	return sum
+}
+
+func exceeded(t *testing.T, err error, quota access.Quota, retry bool) *Exceeded {
+	t.Helper()
+	var e *Exceeded
+	if !errors.As(err, &e) || e.Quota != quota || e.Tenant != "a" || e.Limit == 0 || e.RetryAfter > 0 != retry {
+		t.Fatalf("%v, %+v; wanted is that %s is used up, and to be tried again: %v", err, e, quota, retry)
+	}
+	return e
+}
+
+func TestGroupsFindTheirTenant(t *testing.T) {
+	s := New(Config{})
+	of := map[string]*Of{}
+	for _, name := range []string{"a", "a-", "a-1", "ab-1", "ab", "b-x", "0", "zz"} {
+		of[name] = s.Group(name)
+		if of[name].Tenant() != nil {
+			t.Errorf("%s has a tenant, and there is none", name)
+		}
+	}
+	one := access.Quotas{Records: 1}
+	s.Take([]access.Tenant{{Name: "three", Prefix: "z", Quotas: one}, {Name: "two", Prefix: "ab-", Quotas: one}, {Name: "one", Prefix: "a-", Quotas: one}})
+	for name, want := range map[string]string{"a": "", "a-": "one", "a-1": "one", "ab-1": "two", "ab": "", "b-x": "", "0": "", "zz": "three"} {
+		got := ""
+		if tenant := of[name].Tenant(); tenant != nil {
+			got = tenant.Name()
+		}
+		if got != want {
+			t.Errorf("%s is of %q, and must be of %q", name, got, want)
+		}
+	}
+	before := of["a-1"].Tenant()
+	s.Take([]access.Tenant{{Name: "one", Prefix: "a-", Quotas: access.Quotas{Records: 2}}})
+	if of["a-1"].Tenant() != before || of["zz"].Tenant() != nil {
+		t.Error("a tenant that stays is another one, or one that went is there")
+	}
+	s.Take(nil)
+	if of["a-1"].Tenant() != nil {
+		t.Error("there is a tenant, and there is none")
+	}
+}
+
+// A tenant that calls ten times as often as it may gets what it may within a tenth over ten seconds.
+func TestRatesHold(t *testing.T) {
+	const limit, seconds = 100, 10
+	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
+	a, let := p.tenant("s"), 0
+	for end := p.clock.Now().Add(seconds * time.Second); p.clock.Now().Before(end); {
+		if err := a.Begin(context.Background(), 0); err == nil {
+			let++
+			a.End()
+		} else if e := exceeded(t, err, access.CallsPerSecond, true); e.RetryAfter > turnMost {
+			t.Fatalf("a call may come again after %v", e.RetryAfter)
+		}
+		_ = p.clock.pause(context.Background(), time.Second/(10*limit))
+	}
+	if let < limit*seconds*9/10 || let > limit*seconds*11/10 {
+		t.Errorf("%d calls were let in within %d s, of %d", let, seconds, limit)
+	}
+}
+
+// Calls of more data than a second's are let in, and waited off.
+func TestBytesHold(t *testing.T) {
+	const limit, seconds, call = 1000, 10, 2500
+	for _, waits := range []bool{false, true} {
+		p := newPlay(access.Quotas{BytesPerSecond: limit}, 1, "s")
+		a, let := p.tenant("s"), 0
+		for end := p.clock.Now().Add(seconds * time.Second); p.clock.Now().Before(end); {
+			if waits {
+				if err := a.Move(context.Background(), call, 0); err != nil {
+					t.Fatal(err)
+				}
+				if p.clock.Now().Before(end) {
+					let += call
+				}
+				continue
+			}
+			if err := a.Begin(context.Background(), 0); err == nil {
+				let += call
+				a.Moved(call)
+				a.End()
+			} else {
+				exceeded(t, err, access.BytesPerSecond, true)
+			}
+			_ = p.clock.pause(context.Background(), time.Millisecond)
+		}
+		if let < limit*seconds*9/10-call || let > limit*seconds*11/10+call {
+			t.Errorf("%d bytes were let in within %d s, of %d", let, seconds, limit)
+		}
+	}
+}
+
+func TestCallsAtOnce(t *testing.T) {
+	p := newPlay(access.Quotas{CallsAtOnce: 2}, 1, "s")
+	p.sets["s"].cfg.Pause = nil
+	a := p.tenant("s")
+	for range 2 {
+		if err := a.Begin(context.Background(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exceeded(t, a.Begin(context.Background(), 0), access.CallsAtOnce, true)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.Await(ctx, 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call that waits ends with %v", err)
+	}
+	began := make(chan error)
+	go func() { began <- a.Await(t.Context(), 0) }()
+	a.End()
+	if err := <-began; err != nil {
+		t.Error(err)
+	}
+	exceeded(t, a.Begin(context.Background(), 0), access.CallsAtOnce, true)
+	go func() { began <- a.Await(t.Context(), 0) }()
+	p.sets["s"].Close()
+	if err := <-began; !errors.Is(err, ErrStopping) {
+		t.Errorf("a call that waits while the shard stops ends with %v", err)
+	}
+}
+
+// Messages that wait hold a bounded part of the memory: what is beyond it is refused.
+func TestWhatWaitsIsBounded(t *testing.T) {
+	p := newPlay(access.Quotas{BytesPerSecond: 1}, 1, "s")
+	p.sets["s"].cfg.Pause = nil
+	a := p.tenant("s")
+	a.Moved(1_000_000)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	for range 4 {
+		go func() { ended <- a.Move(ctx, 1, heldMost/4) }()
+	}
+	for a.Usage().Waited[access.BytesPerSecond] < 4 {
+		runtime.Gosched()
+	}
+	exceeded(t, a.Move(ctx, 1, 1), access.BytesPerSecond, true)
+	exceeded(t, a.Await(ctx, 1), access.BytesPerSecond, true)
+	cancel()
+	for range 4 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	if err := a.Move(ctx, 1, 2*heldMost); !errors.Is(err, context.Canceled) || a.held != 0 {
+		t.Errorf("one alone: %v; %d bytes are held", err, a.held)
+	}
+}
+
+// Rates are divided as the groups are.
+func TestRatesAreDividedByGroups(t *testing.T) {
+	p := newPlay(access.Quotas{CallsPerSecond: 400, CallsAtOnce: 8}, 4, "s", "o")
+	p.leader["a-1"] = "s"
+	p.look(t, "s", "o")
+	for shard, part := range map[string]float64{"s": 0.75, "o": 0.25} {
+		a := p.tenant(shard)
+		if a.part != part || a.calls.rate != 400*part || a.openMost != int64(8*part) {
+			t.Errorf("%s: %v of it, %v calls, %d at once", shard, a.part, a.calls.rate, a.openMost)
+		}
+	}
+	p.leader["a-3"] = "s"
+	p.look(t, "s", "o")
+	if a := p.tenant("s"); a.part != 1 {
+		t.Errorf("%v of it where all groups are led here", a.part)
+	}
+	if a := p.tenant("o"); a.part != 0.25 {
+		t.Errorf("%v of it for a group that comes", a.part)
+	}
+}
+
+func TestStoredQuotasHold(t *testing.T) {
+	p := newPlay(access.Quotas{StoredBytes: 1000, Records: 10}, 1, "s")
+	p.look(t, "s")
+	a := p.tenant("s")
+	var kept []Reserved
+	for range 10 {
+		r, err := a.Store(t.Context(), Amount{10, 1}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, r)
+	}
+	_, err := a.Store(t.Context(), Amount{1, 1}, false)
+	exceeded(t, err, access.Records, false)
+	kept[0].Done(true)
+	kept[0].Done(true) // it may be called again
+	if _, err := a.Store(t.Context(), Amount{10, 1}, false); err != nil {
+		t.Fatalf("what was given back is no room: %v", err)
+	}
+	if _, err := a.Store(t.Context(), Amount{900, 0}, false); err != nil {
+		t.Fatalf("a record that is replaced: %v", err)
+	}
+	_, err = a.Store(t.Context(), Amount{1, 0}, false)
+	exceeded(t, err, access.StoredBytes, false)
+	if err := a.Begin(context.Background(), 0); err != nil {
+		t.Errorf("a call is refused for what is stored: %v", err)
+	}
+}
+
+// Without etcd what was granted stays, and what was not is refused, to be tried again.
+func TestEtcdAway(t *testing.T) {
+	p := newPlay(access.Quotas{StoredBytes: 1000}, 2, "s", "o")
+	p.look(t, "s", "o", "s")
+	slack := p.tenant("s").stored.slack.Bytes
+	if slack == 0 || slack >= 1000 {
+		t.Fatalf("%d bytes are granted", slack)
+	}
+	p.etcd.down = true
+	if err := p.sets["s"].look(t.Context()); !errors.Is(err, errDown) {
+		t.Fatal(err)
+	}
+	if done, _ := p.put("a-0", Amount{Bytes: slack}); !done {
+		t.Error("what was granted is refused")
+	}
+	_, err := p.tenant("s").Store(t.Context(), Amount{Bytes: 1}, true)
+	exceeded(t, err, access.StoredBytes, true)
+	if done, final := p.put("a-0", Amount{Bytes: 1}); done || final {
+		t.Errorf("beyond what was granted: done %v, final %v", done, final)
+	}
+}
+
+// In any order of puts, looks, deletes, moves of the lead and ends of shards no more is stored than may be, and in the
+// end all of it can be.
+func TestLedgersHold(t *testing.T) {
+	soaktest.Check(t, func(t *rapid.T) {
+		const limit, records = 10_000, 100
+		shards := []string{"s0", "s1", "s2", "s3"}[:rapid.IntRange(1, 4).Draw(t, "shards")]
+		p := newPlay(access.Quotas{StoredBytes: limit, Records: records}, rapid.IntRange(1, 6).Draw(t, "groups"), shards...)
+		groups := slices.Sorted(maps.Keys(p.leader))
+		var before Amount // a tenant may be one of groups that hold much
+		if rapid.Bool().Draw(t, "filled") {
+			for _, g := range groups {
+				p.stored[g] = Amount{Bytes: rapid.Int64Range(0, 6000).Draw(t, "there"), Records: rapid.Int64Range(0, 60).Draw(t, "there")}
+			}
+			before = p.total()
+		}
+		any := func(what string, of []string) string { return rapid.SampledFrom(of).Draw(t, what) }
+		alive := func() []string { return slices.Sorted(maps.Keys(p.sets)) }
+		holds := func() {
+			if sum := p.total(); sum.Bytes > max(limit, before.Bytes) || sum.Records > max(records, before.Records) {
+				t.Fatalf("%+v are stored", sum)
+			}
+		}
+		// All look before the next move: shares say how many groups are in them, and not which, so that one that is in two
+		// shares hides one that is in none.
+		moving := true
+		for range rapid.IntRange(10, 120).Draw(t, "steps") {
+			switch rapid.IntRange(0, 9).Draw(t, "step") {
+			case 0, 1, 2, 3:
+				_, final := p.put(any("group", groups), Amount{Bytes: rapid.Int64Range(0, 3000).Draw(t, "bytes"), Records: rapid.Int64Range(0, 20).Draw(t, "records")})
+				_ = final
+			case 4, 5, 6:
+				p.look(t, any("looks", alive()))
+			case 7:
+				g := any("deletes", groups)
+				p.stored[g] = Amount{p.stored[g].Bytes / 2, p.stored[g].Records / 2}
+				before = p.total()
+			case 8:
+				for _, shard := range rapid.Permutation(alive()).Draw(t, "all") {
+					p.look(t, shard)
+				}
+				p.look(t, alive()...)
+				p.look(t, alive()...)
+				moving = false
+			case 9:
+				if moving {
+					continue
+				}
+				moving = true
+				if rapid.Bool().Draw(t, "ends") && len(p.sets) > 1 {
+					gone := any("gone", alive())
+					delete(p.sets, gone)
+					p.etcd.gone = append(p.etcd.gone, gone)
+					for _, g := range groups {
+						if p.leader[g] == gone {
+							p.leader[g] = any("next", alive())
+						}
+					}
+					continue
+				}
+				p.leader[any("moves", groups)] = any("to", alive())
+			}
+			holds()
+		}
+		for range 40 {
+			p.look(t, alive()...)
+		}
+		for g := range p.stored { // what was there before may be more than may be
+			p.stored[g] = Amount{Bytes: p.stored[g].Bytes / 8}
+		}
+		p.look(t, alive()...)
+		before = p.total()
+		g := any("last", groups)
+		for range 100 {
+			left := limit - p.total().Bytes
+			if left <= 0 {
+				break
+			}
+			if done, _ := p.put(g, Amount{Bytes: min(left, 500)}); !done {
+				p.look(t, alive()...)
+			}
+			holds()
+		}
+		if left := limit - p.total().Bytes; left > 0 {
+			t.Fatalf("%d bytes are left, and nobody gets them: %s", left, p.etcd.ledgers["a"].Value)
+		}
+		p.look(t, alive()...)
+		p.look(t, alive()...)
+		_ = p.clock.pause(context.Background(), time.Minute)
+		p.look(t, alive()...)
+		p.look(t, p.leader[g])
+		if done, final := p.put(g, Amount{Bytes: 1}); done || !final {
+			t.Fatalf("at the limit: done %v, final %v: %s", done, final, p.etcd.ledgers["a"].Value)
+		}
+	})
+}
+
+// What is used, let in and refused is told as metrics, of the quotas that there are.
+func TestMetricsOfTenants(t *testing.T) {
+	p := newPlay(access.Quotas{Records: 5, CallsPerSecond: 2}, 1, "s")
+	p.look(t, "s")
+	a := p.tenant("s")
+	if _, err := a.Store(t.Context(), Amount{Bytes: 10, Records: 2}, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Begin(context.Background(), 0); err != nil {
+		t.Fatal(err)
+	}
+	a.Moved(10)
+	exceeded(t, a.Begin(context.Background(), 0), access.CallsPerSecond, true)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(p.sets["s"].Collector())
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	want := map[string]float64{
+		"sheaf_tenant_quota_limit records a": 5, "sheaf_tenant_quota_limit callsPerSecond a": 2, "sheaf_tenant_quota_used records a": 2,
+		"sheaf_tenant_part a": 1, "sheaf_tenant_calls_total a": 1, "sheaf_tenant_bytes_total a": 10,
+		"sheaf_tenant_refused_total records a": 0, "sheaf_tenant_refused_total callsPerSecond a": 1,
+		"sheaf_tenant_waited_total records a": 0, "sheaf_tenant_waited_total callsPerSecond a": 0,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, and must be %v", got, want)
+	}
+}
+
+// BenchmarkNoTenant is what calls cost in a store without tenants, or in a group of nobody.
+func BenchmarkNoTenant(b *testing.B) {
+	for name, tenants := range map[string][]access.Tenant{"none": nil, "others": {{Name: "a", Prefix: "a-", Quotas: access.Quotas{Records: 1}}}} {
+		b.Run(name, func(b *testing.B) {
+			s := New(Config{})
+			s.Take(tenants)
+			of := s.Group("b-1")
+			b.ReportAllocs()
+			for b.Loop() {
+				if of.Tenant() != nil {
+					b.Fatal("it has a tenant")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkCall is what a call costs in a group with quotas.
+func BenchmarkCall(b *testing.B) {
+	s := New(Config{})
+	s.Take([]access.Tenant{{Name: "a", Prefix: "a-", Quotas: access.Quotas{CallsPerSecond: 1e12, BytesPerSecond: 1e12, CallsAtOnce: 1000}}})
+	of := s.Group("a-1")
+	b.ReportAllocs()
+	for b.Loop() {
+		t := of.Tenant()
+		if err := t.Begin(context.Background(), 0); err != nil {
+			b.Fatal(err)
+		}
+		t.Moved(1000)
+		t.End()
+	}
+}

@@ -1,0 +1,426 @@
+// Package quota bounds what tenants do: how much their groups store together, and how many calls and bytes go to them.
+// A shard bounds what goes to the groups that it leads. Rates are divided by groups; what is stored is shared out by a
+// ledger in etcd. See docs/adr/0042-quotas-are-divided-among-leaders.md.
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sheaf.dev/sheaf/internal/base/longlock"
+	"sheaf.dev/sheaf/internal/placement"
+	"sheaf.dev/sheaf/internal/security/access"
+)
+
+// Etcd has the ledgers: part of *placement.Store.
+type Etcd interface {
+	Ledgers(ctx context.Context, tenants []placement.TenantKey) ([]placement.Ledger, error)
+	PutLedger(ctx context.Context, tenant string, value []byte, revision int64) (bool, error)
+	AreRegistered(ctx context.Context, shards []string) (map[string]bool, error)
+}
+
+// Config of a Set. All but Now and Pause are required.
+type Config struct {
+	Shard string // whose share this is
+	Etcd  Etcd
+	// Led tells the groups that this shard leads, and what each stores.
+	Led   func(tell func(group string, stored Amount))
+	Every time.Duration // between two looks at the ledgers
+	// Now and Pause: the system's clock where they are nil. Pause returns when so much time is over, or early.
+	Now   func() time.Time
+	Pause func(ctx context.Context, d time.Duration) error
+}
+
+// Set is the tenants of a store, as one shard bounds them. Safe for concurrent use.
+type Set struct {
+	cfg     Config
+	current atomic.Pointer[tenants]
+	kick    chan struct{}
+	closed  chan struct{}
+	closing sync.Once
+	taking  sync.Mutex
+	looked  longlock.Mutex // one look at a time
+	kept    atomic.Int64   // calls of all tenants that are kept until their turn
+}
+
+// tenants never change, but each of them does.
+type tenants struct{ byPrefix []*Tenant }
+
+// New makes a Set without tenants. Run does what goes on in the background.
+func New(cfg Config) *Set {
+	return &Set{cfg: cfg, kick: make(chan struct{}, 1), closed: make(chan struct{})}
+}
+
+// ErrStopping ends calls that wait when the Set is closed.
+var ErrStopping = errors.New("the shard is stopping")
+
+// Close ends what waits, with ErrStopping. It may be called again.
+func (s *Set) Close() { s.closing.Do(func() { close(s.closed) }) }
+
+func (s *Set) now() time.Time {
+	if s.cfg.Now != nil {
+		return s.cfg.Now()
+	}
+	return time.Now()
+}
+
+// pauseMost is after what time a call that waits looks again: quotas may have been raised.
+const pauseMost = time.Second
+
+// pause waits, until early is closed at most.
+func (s *Set) pause(ctx context.Context, d time.Duration, early <-chan struct{}) error {
+	d = min(d, pauseMost)
+	if s.cfg.Pause != nil {
+		return s.cfg.Pause(ctx, d)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-early:
+		return nil
+	case <-s.closed:
+		return ErrStopping
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Take takes the tenants of a table of grants. Those that were there go on with what they have used.
+func (s *Set) Take(list []access.Tenant) {
+	s.taking.Lock()
+	defer s.taking.Unlock()
+	before := map[placement.TenantKey]*Tenant{}
+	for _, t := range s.all() {
+		before[placement.TenantKey{Name: t.name, Prefix: t.prefix}] = t
+	}
+	next := &tenants{}
+	for i := range list {
+		t := before[placement.TenantKey{Name: list[i].Name, Prefix: list[i].Prefix}]
+		if t == nil {
+			t = newTenant(s, &list[i])
+		} else {
+			t.mu.Lock()
+			part := t.part
+			t.mu.Unlock()
+			t.limit(list[i].Quotas, part)
+		}
+		next.byPrefix = append(next.byPrefix, t)
+	}
+	slices.SortFunc(next.byPrefix, func(a, b *Tenant) int { return strings.Compare(a.prefix, b.prefix) })
+	if len(next.byPrefix) == 0 {
+		next = nil
+	}
+	s.current.Store(next)
+	s.Kick()
+}
+
+func (s *Set) all() []*Tenant {
+	if now := s.current.Load(); now != nil {
+		return now.byPrefix
+	}
+	return nil
+}
+
+// of gives the tenant of a group: prefixes do not overlap, so it can only be the last one that is not behind the name.
+func (n *tenants) of(group string) *Tenant {
+	if n == nil {
+		return nil
+	}
+	at, exact := slices.BinarySearchFunc(n.byPrefix, group, func(t *Tenant, group string) int { return strings.Compare(t.prefix, group) })
+	if !exact {
+		at--
+	}
+	if at < 0 || !strings.HasPrefix(group, n.byPrefix[at].prefix) {
+		return nil
+	}
+	return n.byPrefix[at]
+}
+
+// Of is the tenant of one group, kept from call to call. The zero value is of a group of nobody. Safe for concurrent
+// use.
+type Of struct {
+	set   *Set
+	group string
+	known atomic.Pointer[known]
+}
+
+type known struct {
+	in     *tenants
+	tenant *Tenant
+}
+
+// Group gives the Of of a group.
+func (s *Set) Group(group string) *Of { return &Of{set: s, group: group} }
+
+// Tenant is the tenant of the group now; nil: it has none.
+func (o *Of) Tenant() *Tenant {
+	now := o.set.current.Load()
+	if now == nil {
+		return nil
+	}
+	k := o.known.Load()
+	if k == nil || k.in != now {
+		k = &known{now, now.of(o.group)}
+		o.known.Store(k)
+	}
+	return k.tenant
+}
+
+// Kick has Run look now: groups are led elsewhere, or somebody waits for room.
+func (s *Set) Kick() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	// kicksApart is the shortest time between two looks.
+	kicksApart = 100 * time.Millisecond
+	// lookShare is how much longer than a look the pause behind it is: one at thousands of groups takes a while.
+	lookShare = 20
+)
+
+// Run keeps what this shard may use of the quotas as the ledgers and the groups that it leads say, until ctx ends. told
+// is given the error of each look, nil where there is none.
+func (s *Set) Run(ctx context.Context, told func(error)) {
+	tick := time.NewTicker(s.cfg.Every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-s.kick:
+		}
+		if s.current.Load() == nil {
+			continue
+		}
+		began := time.Now()
+		err := s.look(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		told(err)
+		rest := time.NewTimer(min(max(kicksApart, lookShare*time.Since(began)), s.cfg.Every))
+		select {
+		case <-rest.C:
+		case <-ctx.Done():
+		}
+		rest.Stop()
+	}
+}
+
+// lookTime bounds one look.
+const lookTime = 5 * time.Second
+
+// look does once what Run does.
+func (s *Set) look(ctx context.Context) error {
+	s.looked.Lock()
+	defer s.looked.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	all := s.all()
+	ms := make([]*measured, len(all))
+	for i, t := range all {
+		ms[i] = t.beginMeasuring()
+	}
+	at := map[*Tenant]*measured{}
+	for i, t := range all {
+		at[t] = ms[i]
+	}
+	now := s.current.Load()
+	s.cfg.Led(func(group string, stored Amount) {
+		if m := at[now.of(group)]; m != nil {
+			m.groups, m.used = m.groups+1, m.used.plus(stored)
+		}
+	})
+	var keys []placement.TenantKey
+	var asked []*Tenant
+	for _, t := range all {
+		if m := at[t]; m.groups > 0 || m.matters {
+			asked, keys = append(asked, t), append(keys, placement.TenantKey{Name: t.name, Prefix: t.prefix})
+		}
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	found, err := s.cfg.Etcd.Ledgers(ctx, keys)
+	if err != nil {
+		return fmt.Errorf("quotas stay as they were last: %w", err)
+	}
+	var errs []error
+	for i, t := range asked {
+		errs = append(errs, t.settle(ctx, at[t], found[i]))
+	}
+	return errors.Join(errs...)
+}
+
+// measured is what groups led here store, from a moment on.
+type measured struct {
+	groups   int64
+	used     Amount
+	inFlight Amount // of used: what was let in, and may be stored
+	want     Amount
+	left     Amount // of the slack
+	matters  bool   // the ledger is to be read also where no group is led here
+}
+
+// beginMeasuring begins to count what is let in beside what is measured from now on.
+func (t *Tenant) beginMeasuring() *measured {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := &t.stored
+	s.epoch++
+	s.next = Amount{}
+	m := &measured{used: s.inFlight, inFlight: s.inFlight, want: s.want, matters: !s.known || s.mine != Share{}}
+	s.want = Amount{}
+	if s.known {
+		m.left = s.slack.minus(s.spent)
+	}
+	return m
+}
+
+// agedLooks is after how many times Config.Every a shard tells what it stores though little has changed.
+const agedLooks = 10
+
+// conflictsMax is how often a share is written again that others wrote meanwhile.
+const conflictsMax = 5
+
+// settle finds what this shard may use, and writes its share where that is worth it.
+func (t *Tenant) settle(ctx context.Context, m *measured, found placement.Ledger) error {
+	for range conflictsMax {
+		ledger, err := ParseLedger(found.Value)
+		if err != nil {
+			return fmt.Errorf("tenant %s: %w", t.name, err)
+		}
+		t.mu.Lock()
+		quotas := t.quotas
+		t.mu.Unlock()
+		f := facts{
+			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left,
+			limits: Amount{quotas.StoredBytes, quotas.Records},
+		}
+		// A group of a tenant without a call yet counts as led here as soon as one comes.
+		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
+		if f.gone, err = t.gone(ctx, ledger, &f); err != nil {
+			return err
+		}
+		f.patient = t.isPatient(ledger, &f)
+		out := ledger.look(f)
+		out.inFlight = m.inFlight
+		old, is := ledger.Shards[f.shard]
+		if f.limits == (Amount{}) && !is {
+			return nil // rates alone
+		}
+		if !t.prepare(&out, old, is, f) {
+			return nil
+		}
+		value, err := ledger.with(f.shard, &out)
+		if err != nil {
+			return fmt.Errorf("tenant %s: encode its ledger: %w", t.name, err)
+		}
+		done, err := t.set.cfg.Etcd.PutLedger(ctx, t.name, value, found.Revision)
+		if err != nil {
+			return err
+		}
+		if done {
+			t.granted(&out)
+			return nil
+		}
+		again, err := t.set.cfg.Etcd.Ledgers(ctx, []placement.TenantKey{{Name: t.name, Prefix: t.prefix}})
+		if err != nil {
+			return err
+		}
+		found = again[0]
+	}
+	return nil // others write all the time: the next look tries again
+}
+
+// gone names the shards of a ledger that are not registered. Where each group is in it once nobody is asked: a shard
+// that is gone counts for its groups until others lead them.
+func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error) {
+	groups, ask := f.groups, []string{}
+	idle := false
+	for name, s := range l.Shards {
+		if name != f.shard {
+			groups, idle, ask = groups+s.Groups, idle || s.Groups == 0, append(ask, name)
+		}
+	}
+	if len(ask) == 0 || groups == f.all && !idle {
+		return nil, nil
+	}
+	registered, err := t.set.cfg.Etcd.AreRegistered(ctx, ask)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(ask, func(name string) bool { return registered[name] }), nil
+}
+
+// isPatient tells whether there may soon be a share for groups that are in none: not for ever, as a group that nobody
+// can lead must not keep a tenant from its quota.
+func (t *Tenant) isPatient(l Ledger, f *facts) bool {
+	known := f.groups
+	for name, s := range l.Shards {
+		if name != f.shard {
+			known += s.Groups
+		}
+	}
+	now := t.set.now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if known >= f.all {
+		t.stored.missing = time.Time{}
+	} else if t.stored.missing.IsZero() {
+		t.stored.missing = now
+	}
+	return now.Sub(t.stored.missing) <= agedLooks*t.set.cfg.Every
+}
+
+// prepare tells whether the share is to be written. Where it is not, what the ledger has is used. Where it is, what is
+// given back is not used any more from now on: others may have it as soon as it is written.
+func (t *Tenant) prepare(out *outlook, old Share, is bool, f facts) (write bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := &t.stored
+	f.aged = t.set.now().Sub(s.wrote) > agedLooks*t.set.cfg.Every
+	write = out.isWorth(old, is, f)
+	if !write {
+		out.share = Share{Groups: old.Groups, Used: out.share.Used, Slack: old.top().minus(out.share.Used)}
+		t.use(out)
+		return false
+	}
+	out.share.Slack = each(func(of func(Amount) int64) int64 { return max(of(out.share.Slack), of(s.next)) })
+	if s.known {
+		left := each(func(of func(Amount) int64) int64 {
+			return min(of(s.slack)-of(s.spent), of(out.share.Slack)-of(s.next))
+		})
+		s.slack = left.plus(s.spent)
+	}
+	return true
+}
+
+// granted uses what was written.
+func (t *Tenant) granted(out *outlook) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stored.wrote = t.set.now()
+	t.use(out)
+}
+
+// use goes over to what the ledger has. Called with mu held.
+func (t *Tenant) use(out *outlook) {
+	s := &t.stored
+	s.known, s.slack, s.spent = true, out.share.Slack, s.next
+	s.total, s.settled, s.mine, s.doubt = out.total, out.settled, out.share, out.inFlight.plus(s.next)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}

@@ -1,0 +1,88 @@
+package group
+
+import (
+	"fmt"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// applyChunk bounds how many entries are applied without letting readers in between.
+const applyChunk = 256
+
+// Apply makes all entries up to index visible: they are committed. Returns after the index is updated. Entries are
+// given to each, which may be nil, in order; each must not change the log.
+func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if through > l.state.last {
+		return fmt.Errorf("group %s: apply: index %d is behind the last one, %d", l.opts.Identity.Name, through, l.state.last)
+	}
+	a := applier{state: &l.state, places: &l.places, blobs: &l.blobs}
+	for at := l.state.applied.Load() + 1; at <= through; {
+		chunk := l.state.tail.entries[at-l.state.tail.first:]
+		chunk = chunk[:min(uint64(len(chunk)), through-at+1, applyChunk)]
+		if err := a.chunk(chunk); err != nil {
+			return fmt.Errorf("group %s: apply: %w", l.opts.Identity.Name, err)
+		}
+		if each != nil {
+			for i := range chunk {
+				each(&chunk[i].entry)
+			}
+		}
+		at += uint64(len(chunk))
+	}
+	l.state.ages.note(l.state.applied.Load())
+	l.state.mu.Lock()
+	l.state.trimTail()
+	l.state.mu.Unlock()
+	l.changed.fire()
+	l.w.hintWhileOpen()
+	return nil
+}
+
+// applier makes committed entries visible. It touches the index, the snapshots that see what is superseded, and the
+// blobs that are referred to; no file. The caller holds writer.mu.
+type applier struct {
+	state  *state
+	places *places
+	blobs  *blobSet
+}
+
+// chunk puts entries into the index.
+func (a applier) chunk(entries []tailEntry) error {
+	a.state.mu.Lock()
+	defer a.state.mu.Unlock()
+	for i := range entries {
+		t := &entries[i]
+		if t.entry.Kind == format.KindPut || t.entry.Kind == format.KindDelete {
+			if err := a.version(t.entry.ID, t.loc); err != nil {
+				return err
+			}
+			if ref, _ := t.entry.BlobRef(); ref != nil {
+				a.blobs.refer(*ref)
+			}
+		}
+		if t.entry.Kind == format.KindConf && t.entry.Index > a.state.confIndex {
+			a.state.confsAhead = append(a.state.confsAhead, t.entry.Index)
+		}
+		a.state.applied.Store(t.entry.Index)
+	}
+	return nil
+}
+
+// version makes a place the newest of a record. The caller holds state.mu.
+func (a applier) version(id int64, loc index.Loc) error {
+	old, won, err := a.places.table.Max(id, loc)
+	if err != nil || old == 0 || !won {
+		return err
+	}
+	a.places.supersede(a.places.segment(old.Ordinal()), old)
+	for _, s := range a.state.snapshots {
+		s.supersede(old)
+	}
+	return nil
+}

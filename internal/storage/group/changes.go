@@ -1,0 +1,192 @@
+package group
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+)
+
+// Changes: what a log tells to those who follow it. An entry is a change while it is the newest version of its record:
+// who reads on from where it was learns the latest state of every record that was put or deleted since.
+
+// ChangesOptions bounds what Changes returns: it ends behind the record that reaches a bound.
+type ChangesOptions struct {
+	RecordsMax int
+	BytesMax   int64 // of data and attributes
+}
+
+// Changes reads the newest versions with an index above after, deletes included, in order of the index, and says up to
+// where it has read: what was superseded is passed over. Nothing above the applied index is read. The records are
+// copies. Nothing is locked or pinned when it returns.
+//
+// ErrCursorExpired: tombstones above after may be gone, or a loss above it was accepted, or after is above all that
+// this log has; what was changed since cannot be told exactly. *DamageError: the next change cannot be read.
+func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (records []Record, through uint64, err error) {
+	if err := l.enter(); err != nil {
+		return nil, after, err
+	}
+	defer l.leave()
+	c := &changes{
+		group: l.opts.Identity.Name, state: &l.state, places: &l.places, reader: &l.reader, floor: &l.folder.changesFloor,
+		opts: opts, next: after + 1, through: l.state.applied.Load(),
+	}
+	if after > c.through {
+		return nil, after, fmt.Errorf("group %s: %w: it is at index %d, the cursor at %d", l.opts.Identity.Name, ErrCursorExpired, c.through, after)
+	}
+	for c.next <= c.through && !c.full {
+		if err = context.Cause(ctx); err == nil {
+			err = c.step()
+		}
+		if err != nil {
+			break
+		}
+	}
+	if len(c.records) > 0 {
+		err = nil // what comes next is for the next call
+	}
+	return c.records, c.next - 1, err
+}
+
+// changes is one Changes under way. It reads segments, and changes nothing. One goroutine uses it, which has entered
+// the gate; state.mu is locked for a moment at a time.
+type changes struct {
+	group  string
+	state  *state
+	places *places
+	reader *reader
+	floor  *atomic.Uint64 // folder.changesFloor
+
+	opts    ChangesOptions
+	next    uint64 // all before it was read
+	through uint64
+	records []Record
+	bytes   int64
+	full    bool
+	again   bool  // compaction swapped the segment: look for it anew
+	damage  error // bad bytes that may be the next change
+}
+
+// step reads the segment that holds the next index to its end.
+func (c *changes) step() error {
+	views := c.reader.views(c.next, c.through)
+	// The floor is looked at after the segments: a tombstone is dropped only when the floor is above it.
+	if floor := c.floor.Load(); c.next <= floor {
+		unpinAll(views)
+		return fmt.Errorf("group %s: %w: deletes up to index %d may be forgotten, the cursor is at %d", c.group, ErrCursorExpired,
+			floor, c.next-1)
+	}
+	if len(views) == 0 { // nothing is stored of what was there
+		c.next = c.through + 1
+		return nil
+	}
+	defer unpinAll(views)
+	v := views[0]
+	c.again, c.damage = false, nil
+	err := v.frames(c.reader.startOf(v, max(c.next, v.first)), func(step *segio.FrameStep) bool { return c.frame(v, step) })
+	switch {
+	case err != nil:
+		return fmt.Errorf("group %s: changes: %w", c.group, err)
+	case c.again:
+		c.places.awaitSwap()
+	case c.damage != nil:
+		return c.damage
+	case !c.full:
+		c.next = max(c.next, min(v.through, c.through)+1)
+	}
+	return nil
+}
+
+// frame takes one frame in. False: read no further in this segment.
+func (c *changes) frame(v view, step *segio.FrameStep) bool {
+	e := &step.Entry
+	inRange := e.Index >= c.next && e.Index <= c.through
+	switch {
+	case step.Status == segio.FrameContent && (!inRange || !e.Kind.IsVersion()):
+		return true
+	case step.Status == segio.FrameContent:
+		newest, moved := c.isNewest(v, step)
+		if c.again = moved; newest {
+			c.damage = &format.DamageError{Damage: v.damage(c.group, step), ID: e.ID}
+		}
+		return !newest && !moved
+	case step.Status != segio.FrameWhole:
+		c.damage = &format.DamageError{Damage: v.damage(c.group, step)}
+		return true // what follows says whether it was behind the cursor
+	case e.Kind == format.KindState || !c.reader.isValid(e):
+		return true
+	case e.Index <= c.next:
+		c.damage = nil // the bad bytes held nothing that is still to come
+	}
+	if c.damage != nil && e.Index > c.next {
+		return false
+	}
+	if !inRange || !e.Kind.IsVersion() {
+		return true
+	}
+	newest, moved := c.isNewest(v, step)
+	if moved || !newest {
+		c.again = moved
+		return !moved
+	}
+	return c.take(v, step)
+}
+
+// take copies a record.
+func (c *changes) take(v view, step *segio.FrameStep) bool {
+	e := &step.Entry
+	r := recordOf(v.segment, v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete), e)
+	if err := r.finish(e, false); err != nil {
+		c.damage = &format.DamageError{Damage: v.damage(c.group, step), ID: e.ID}
+		return false
+	}
+	r.Attributes, r.Data = bytes.Clone(r.Attributes), bytes.Clone(r.Data)
+	c.records = append(c.records, r)
+	c.bytes += int64(len(r.Attributes) + len(r.Data))
+	c.next = e.Index + 1
+	c.full = len(c.records) >= c.opts.RecordsMax || c.bytes >= c.opts.BytesMax
+	return !c.full && c.next <= c.through
+}
+
+// isNewest tells whether the version at a step of a view is the newest of its record; moved as for places.isNewest.
+func (c *changes) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
+	e := &step.Entry
+	c.state.mu.RLock()
+	defer c.state.mu.RUnlock()
+	return c.places.isNewest(v.segment, e.ID, v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete))
+}
+
+// Applied is the index of the last entry applied, and a channel that is closed when another one is, or the log is
+// closed.
+func (l *Log) Applied() (uint64, <-chan struct{}) {
+	changed := l.changed.wait()
+	return l.state.applied.Load(), changed
+}
+
+// signal wakes all that wait; it costs next to nothing while nobody does.
+type signal struct{ c atomic.Pointer[chan struct{}] }
+
+// wait gives a channel that the next fire closes.
+func (s *signal) wait() <-chan struct{} {
+	for {
+		if c := s.c.Load(); c != nil {
+			return *c
+		}
+		c := make(chan struct{})
+		if s.c.CompareAndSwap(nil, &c) {
+			return c
+		}
+	}
+}
+
+func (s *signal) fire() {
+	if s.c.Load() == nil {
+		return
+	}
+	if c := s.c.Swap(nil); c != nil {
+		close(*c)
+	}
+}

@@ -1,0 +1,281 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+const (
+	// rewritePart: a segment is rewritten when a fourth of it is superseded, or tombstones that may go; with
+	// CompactOptions.All sooner.
+	rewritePart = 4
+	// paceBytes are read between two waits for the rate.
+	paceBytes = 1 << 20
+)
+
+// errNothingToDrop and errConfAhead leave a segment as it is.
+var (
+	errNothingToDrop = errors.New("nothing to drop")
+	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
+)
+
+// sealed is what may be touched by an operation on sealed segments that writes some of them anew.
+type sealed struct {
+	group   string // its name
+	state   *state
+	places  *places
+	reader  *reader
+	damages *damages
+	blobs   *blobSet
+	editor  *editor
+}
+
+// compaction is one Compact under way.
+type compaction struct {
+	sealed
+	logger *slog.Logger
+
+	ctx          context.Context
+	opts         CompactOptions
+	retention    Retention
+	segmentBytes int64
+
+	history *history
+	applied uint64
+	// forgotten: entries above it with a request id are kept, because a replica's window may ask for them after a
+	// restart: a repeated write must find the first one (docs/format.md, request ids).
+	forgotten uint64
+	now       time.Time
+	pace      pace
+	report    CompactReport
+	kept      bytesByOrdinal // superseded bytes that retention's number of versions or an open snapshot keeps
+	garbage   bytesByOrdinal // bytes of blobs whose entries are superseded
+}
+
+// Compact rewrites sealed, committed, applied segments without the versions that retention and open snapshots no longer
+// need, merges small neighbours, and takes out of the manifest what is left empty. Checks the room first (ErrNoSpace).
+// One at a time per Log; serving goes on. A superseded version is kept if it is among the newest Retention.Versions of
+// its record, was committed less than Retention.MinAge ago, is seen by an open snapshot, or carries a request id that a
+// repeated write may still ask for. A tombstone goes once no older version of its record is stored any more, one
+// Compact later than these, and no repeated delete may ask for it. A group with damage is not compacted: *DamageError.
+// Segments rewritten before an error stay rewritten; the report counts them.
+func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
+	l.compacting.Lock() // Close waits for it, and ends l.ctx before
+	defer l.compacting.Unlock()
+	if err := l.usable(); err != nil {
+		return CompactReport{}, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.ctx, func() { cancel(format.ErrClosed) })()
+	c := &compaction{
+		sealed: l.sealed(), logger: l.logger, ctx: ctx, opts: opts, retention: l.opts.Retention, segmentBytes: l.opts.SegmentBytes,
+		applied: l.state.applied.Load(), forgotten: l.state.forgotten(format.DefaultRequestWindow), now: l.now(),
+	}
+	if opts.Unsafe {
+		c.forgotten = math.MaxUint64
+	}
+	c.pace = pace{bytesPerSecond: opts.RateBytesPerSecond, began: time.Now()}
+	err := c.run()
+	l.memory.settle()
+	if err != nil {
+		return c.report, fmt.Errorf("group %s: compact: %w", l.opts.Identity.Name, err)
+	}
+	return c.report, nil
+}
+
+func (l *Log) sealed() sealed {
+	return sealed{l.opts.Identity.Name, &l.state, &l.places, &l.reader, &l.damages, &l.blobs, &l.editor}
+}
+
+// stopped tells whether the compaction must end.
+func (c *compaction) stopped() error { return context.Cause(c.ctx) }
+
+func (c *compaction) run() error {
+	c.state.mu.Lock()
+	c.state.expireSnapshots(c.now)
+	c.state.mu.Unlock()
+	if err := c.damages.first(); err != nil {
+		return fmt.Errorf("repair the group or accept the loss first: %w", err)
+	}
+	if err := c.sealEarly(); err != nil {
+		return err
+	}
+	views := c.compactable()
+	defer func() { unpinAll(views) }()
+	var err error
+	if c.history, err = c.learnHistory(views); err != nil {
+		return err
+	}
+	if !c.opts.LookOnly {
+		floor := c.history.floor
+		if len(c.history.tombstones) == 0 {
+			floor = 0
+		}
+		if c.history.floor, err = c.editor.raiseTombstones(floor); err != nil {
+			return err
+		}
+	}
+	c.history.countTombstones()
+	if err := c.look(views); err != nil || c.opts.LookOnly {
+		return err
+	}
+	own := views
+	views = nil
+	if err = c.rewriteRuns(own); err == nil {
+		c.noteUnfreed()
+	}
+	if c.opts.Room {
+		c.editor.awaitHints()
+	}
+	return err
+}
+
+// rewriteRuns rewrites what is worth it, and unpins the views. Where there is no room for one run, others are still
+// tried: they may make some.
+func (c *compaction) rewriteRuns(views []view) (failed error) {
+	defer func() { unpinAll(views) }()
+	for _, run := range c.runs(views) {
+		err := c.stopped()
+		if err == nil && c.worth(run) {
+			if err = c.compactRun(run); errors.Is(err, format.ErrNoSpace) && len(run) > 1 {
+				err = errors.Join(err, c.compactAlone(run))
+			}
+		}
+		unpinAll(run) // at once: the room of the old files is wanted for the next one
+		views = views[len(run):]
+		switch {
+		case errors.Is(err, errNothingToDrop):
+		case errors.Is(err, errConfAhead):
+			// Nor is anything behind it: the floor must not pass a membership change that is not in the manifest.
+			c.logger.Debug("segment is compacted later", "group", c.group, "segment", run[0].number, "why", err)
+			return failed
+		case errors.Is(err, format.ErrNoSpace):
+			failed = err
+		case err != nil:
+			return err
+		}
+	}
+	return failed
+}
+
+// compactAlone compacts the segments of a run one by one, where there is room for that.
+func (c *compaction) compactAlone(run []view) error {
+	for i := range run {
+		alone := run[i : i+1]
+		if !c.worth(alone) {
+			continue
+		}
+		if err := c.compactRun(alone); err != nil && !errors.Is(err, errNothingToDrop) && !errors.Is(err, format.ErrNoSpace) {
+			return err
+		}
+	}
+	return nil
+}
+
+// compactable pins the segments that are sealed and wholly applied: all but the last ones. An empty one whose first
+// index is not applied may still be cut off with the log.
+func (c *compaction) compactable() []view {
+	views := c.reader.views(0, c.applied)
+	through := c.applied
+	if c.opts.Through > 0 {
+		through = min(through, c.opts.Through)
+	}
+	for i, v := range views {
+		if v.active || v.through > through || v.first > through {
+			unpinAll(views[i:])
+			return views[:i:i]
+		}
+	}
+	return views
+}
+
+// compactRun replaces segments by one, or by none where nothing stays. Where it fails, everything is as it was.
+func (c *compaction) compactRun(run []view) error {
+	var bytes, superseded, rows int64
+	for _, v := range run {
+		drop := v.used.figures()
+		bytes, superseded, rows = bytes+v.end, superseded+drop, rows+v.rowCount.Load()
+	}
+	if err := c.editor.checkRoom(max(0, bytes-superseded)+hintBytesFor(rows), int(rows), bytes); err != nil {
+		return err
+	}
+	through := run[len(run)-1].through
+	c.state.mu.RLock()
+	term, err := c.state.term(through)
+	c.state.mu.RUnlock()
+	if err != nil { // below the floor of Raft: another compaction has raised it already
+		term = 0
+	}
+	r, err := c.rewrite(run)
+	if err != nil {
+		return err
+	}
+	if err := c.editor.swap(r.rewrite, through, term, through); err != nil {
+		return err
+	}
+	c.report.SegmentsRewritten += len(run)
+	c.report.EntriesDropped += r.dropped
+	c.report.BytesBefore += bytes
+	if r.next != nil {
+		c.report.BytesAfter += r.next.bytes
+	}
+	return c.dropBlobs(r.blobs)
+}
+
+// dropBlobs removes the blobs of dropped entries to which no other entry refers. Where some cannot be read, which may,
+// the blobs are garbage for a later load.
+func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
+	if len(dropped) == 0 || c.damages.any() {
+		return nil
+	}
+	views := c.reader.views(0, ^uint64(0))
+	defer unpinAll(views)
+	for _, v := range views {
+		rows, err := c.reader.rowsOf(v)
+		if err != nil {
+			return err // they are garbage for the next load
+		}
+		for _, b := range rows.Blobs {
+			delete(dropped, b.Ref.ID)
+		}
+	}
+	before := c.blobs.bytes()
+	for id := range dropped {
+		c.blobs.drop(id)
+	}
+	c.report.BytesBefore += max(0, before-c.blobs.bytes()) // they are freed as well
+	return nil
+}
+
+// pace holds a byte rate. The clock is the real one: Options.Now may stand still in tests.
+type pace struct {
+	bytesPerSecond int64 // 0: no limit
+	began          time.Time
+	bytes          int64
+}
+
+// wait counts bytes and waits until they are due, or the context ends.
+func (p *pace) wait(ctx context.Context, bytes int64) error {
+	p.bytes += bytes
+	if p.bytesPerSecond <= 0 {
+		return context.Cause(ctx)
+	}
+	due := time.Duration(float64(p.bytes) / float64(p.bytesPerSecond) * float64(time.Second))
+	t := time.NewTimer(time.Until(p.began.Add(due)))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

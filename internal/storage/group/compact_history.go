@@ -1,0 +1,135 @@
+package group
+
+import (
+	"math"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// history is what a compaction must know about the versions of records beyond "this one is superseded". It holds only
+// records with tombstones and, where more than one version is kept, records with superseded versions.
+type history struct {
+	// recent are superseded versions that are among the newest Retention.Versions of their record.
+	recent map[index.Loc]struct{}
+	// tombstones gives, by record, a newest version that is a delete and has no older version stored.
+	tombstones map[int64]row
+	// floor: each newest tombstone at or below it has no older version stored.
+	floor uint64
+	// tombstoneBytes of those that may go, by ordinal of the segment.
+	tombstoneBytes bytesByOrdinal
+	// blocked are bytes of newest versions that are deletes, and have an older version stored; blockedThrough is their
+	// greatest index.
+	blocked        int64
+	blockedThrough uint64
+}
+
+// row is a version as the rows of a segment tell it.
+type row struct {
+	id    int64
+	index uint64
+	loc   index.Loc
+}
+
+// mayGo tells whether a delete is a tombstone without older versions, at or below the floor.
+func (h *history) mayGo(e *format.Entry) bool {
+	r, ok := h.tombstones[e.ID]
+	return ok && r.index == e.Index && r.index <= h.floor
+}
+
+// learnHistory reads the rows of segments, which are all that are sealed and applied. What is put or deleted meanwhile
+// only makes more versions superseded, never fewer.
+func (c *compaction) learnHistory(views []view) (*history, error) {
+	h := &history{tombstones: map[int64]row{}, tombstoneBytes: bytesByOrdinal{}}
+	versions := max(1, c.retention.Versions)
+	ranks := map[int64]int{} // newer versions seen so far
+	for _, v := range views {
+		err := c.eachRow(v, func(r row) {
+			newest, _ := c.places.table.Get(r.id)
+			switch {
+			case newest != r.loc && versions > 1:
+				ranks[r.id] = 0
+			case newest == r.loc && r.loc.Tombstone():
+				h.tombstones[r.id] = r
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		h.floor = max(h.floor, v.through)
+	}
+	h.floor = min(h.floor, c.state.tombstoneFloorMax())
+	if len(ranks) == 0 && len(h.tombstones) == 0 {
+		return h, nil
+	}
+	h.recent = make(map[index.Loc]struct{})
+	all := c.reader.views(0, math.MaxUint64)
+	defer unpinAll(all)
+	for i := len(all) - 1; i >= 0; i-- {
+		err := c.eachRow(all[i], func(r row) {
+			if rank, ok := ranks[r.id]; ok {
+				if rank < versions {
+					h.recent[r.loc] = struct{}{}
+				}
+				ranks[r.id]++
+			}
+			if tombstone, ok := h.tombstones[r.id]; ok && r.index < tombstone.index {
+				h.floor = min(h.floor, tombstone.index-1)
+				h.blocked += tombstone.loc.LengthBound()
+				h.blockedThrough = max(h.blockedThrough, tombstone.index)
+				delete(h.tombstones, r.id)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return h, nil
+}
+
+// countTombstones sums up those that may go. The floor is durable.
+func (h *history) countTombstones() {
+	for _, r := range h.tombstones {
+		if r.index <= h.floor {
+			h.tombstoneBytes[r.loc.Ordinal()] += r.loc.LengthBound()
+		}
+	}
+}
+
+// waitingTombstones sums up those that stay, some of them perhaps because somebody may ask for them by a request id,
+// and gives the greatest index among them.
+func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint64) {
+	for _, r := range h.tombstones {
+		if r.index > min(h.floor, forgotten) {
+			bytes += r.loc.LengthBound()
+			through = max(through, r.index)
+		}
+	}
+	return bytes, through
+}
+
+// eachRow gives the applied versions of a segment that are not void; those of one record newest first.
+func (c *compaction) eachRow(v view, fn func(row)) error {
+	if err := c.stopped(); err != nil {
+		return err
+	}
+	rows, err := c.reader.rowsOf(v)
+	if err != nil {
+		return err
+	}
+	through := min(v.through, c.applied)
+	for i := len(rows.IDs) - 1; i >= 0; i-- {
+		if at := v.first + uint64(rows.Indexes[i]); at <= through {
+			fn(row{rows.IDs[i], at, index.Loc(rows.Places[i]).In(v.ordinal)})
+		}
+	}
+	return nil
+}
+
+// validOffsets gives where the frames of versions stand that are not void: one bit for 8 bytes of the segment, in which
+// at most one frame begins.
+func (c *compaction) validOffsets(v view) (func(offset int64) bool, error) {
+	bits := make([]uint64, v.end/8/64+1)
+	err := c.eachRow(v, func(r row) { bits[r.loc.Offset()/8/64] |= 1 << (r.loc.Offset() / 8 % 64) })
+	return func(offset int64) bool { return bits[offset/8/64]>>(offset/8%64)&1 != 0 }, err
+}

@@ -1,0 +1,173 @@
+package group
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// due tells whether a compaction is due, by two fifths of what is sealed.
+func (d *logDriver) due() bool {
+	r := d.log.Stats().Reclaim
+	return r.IsDue(0.4, 0)
+}
+
+// look compacts as the background does, and wants to know afterwards that nothing more is due.
+func (d *logDriver) look() CompactReport {
+	d.t.Helper()
+	report, err := d.log.Compact(d.t.Context(), CompactOptions{})
+	ok(d.t, err)
+	d.log.hints.writing.Wait()
+	if d.due() {
+		d.t.Errorf("still due: %+v", d.log.Stats().Reclaim)
+	}
+	return report
+}
+
+// What had to stay is looked at again as soon as what kept it may have ended, and not before.
+func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
+	const count = 40
+	for name, c := range map[string]struct {
+		options func(*Options)
+		before  func(*logDriver) (end func())
+		reason  func(Reclaim) int64
+	}{
+		"a scan": {
+			before: func(d *logDriver) func() {
+				id, err := d.log.OpenScan(time.Hour)
+				ok(d.t, err)
+				return func() { d.log.CloseScan(id) }
+			},
+			reason: func(r Reclaim) int64 { return r.Scans },
+		},
+		"a scan that nobody uses any more": {
+			before: func(d *logDriver) func() {
+				_, err := d.log.OpenScan(time.Hour)
+				ok(d.t, err)
+				return func() { time.Sleep(time.Hour + time.Second) }
+			},
+			reason: func(r Reclaim) int64 { return r.Scans },
+		},
+		"the age of versions": {
+			options: func(o *Options) { o.Retention.MinAge = time.Hour },
+			before:  func(*logDriver) func() { return func() { time.Sleep(time.Hour + time.Second) } },
+			reason:  func(r Reclaim) int64 { return r.Age },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
+				if c.options != nil {
+					c.options(&opts)
+				}
+				d := newDriver(t, opts)
+				d.time = time.Now().UnixNano()
+				for id := range int64(count) {
+					d.put(format.Entry{ID: id, Data: payload(id, 1000)})
+				}
+				end := c.before(d)
+				for id := range int64(count) {
+					d.put(format.Entry{ID: id, Data: payload(id+1, 1000)})
+				}
+				ok(t, d.log.Seal())
+				d.put(format.Entry{ID: count})
+				for range 3 {
+					if report := d.look(); report.EntriesDropped != 0 {
+						t.Fatalf("%+v", report)
+					}
+				}
+				if kept := c.reason(d.log.Stats().Reclaim); kept < count*1000 {
+					t.Errorf("%+v", d.log.Stats().Reclaim)
+				}
+				end()
+				if !d.due() {
+					t.Fatalf("not due: %+v", d.log.Stats().Reclaim)
+				}
+				if report := d.look(); report.EntriesDropped != count {
+					t.Errorf("%+v", report)
+				}
+				ok(t, d.log.Close(false))
+			})
+		})
+	}
+}
+
+// The number of versions that retention keeps is needed, not superseded: a compaction is due when as much again is
+// superseded.
+func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
+	opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
+	opts.Retention.Versions = 3
+	d := newDriver(t, opts)
+	round := func(n int64) {
+		for id := range int64(30) {
+			d.put(format.Entry{ID: id, Data: payload(id+n, 1000)})
+		}
+	}
+	for n := range int64(3) {
+		round(n)
+	}
+	ok(t, d.log.Seal())
+	round(3)
+	if report := d.look(); report.EntriesDropped > 0 && report.EntriesDropped != 30 {
+		t.Errorf("%+v", report)
+	}
+	if kept := d.log.Stats().Reclaim.Versions; kept == 0 {
+		t.Errorf("%+v", d.log.Stats().Reclaim)
+	}
+	for n := range int64(6) {
+		round(n + 4)
+	}
+	ok(t, d.log.Seal())
+	if !d.due() {
+		t.Errorf("%+v", d.log.Stats().Reclaim)
+	}
+	d.look()
+	ok(t, d.log.Close(false))
+}
+
+// A tombstone goes when every member has it, and it makes a compaction due then.
+func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
+		for id := range int64(30) {
+			d.put(format.Entry{ID: id, Data: payload(id, 1000)}, format.Entry{ID: id, Kind: format.KindDelete, RequestID: [16]byte{1, byte(id)}})
+		}
+		ok(t, d.log.Seal())
+		d.put(format.Entry{ID: 99})
+		if report := d.look(); report.EntriesDropped != 30 {
+			t.Fatalf("%+v", report)
+		}
+		time.Sleep(format.DefaultRequestWindow.Age + ageStep)
+		if !d.due() {
+			t.Fatalf("not due: %+v", d.log.Stats().Reclaim)
+		}
+		d.look()
+		if got := d.log.Stats(); got.StoredBytes > 1000 {
+			t.Errorf("%+v", got)
+		}
+		ok(t, d.log.Close(false))
+	})
+}
+
+// Blobs count as what they hold, not as the 40 bytes of their references.
+func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
+	for i := range 12 {
+		ref, err := writeBlobOf(d.log, make([]byte, 50_000))
+		ok(t, err)
+		d.put(format.Entry{ID: int64(i % 2), Codec: format.CodecBlob, Data: ref.Encode(), RequestID: [16]byte{1, byte(i)}})
+		if d.due() {
+			d.look()
+		}
+		if got := d.log.Stats().StoredBytes; got > 22*2*50_000/10+64<<10 {
+			t.Errorf("%d bytes are stored after %d blobs: %+v", got, i, d.log.Stats().Reclaim)
+		}
+	}
+	if n := len(d.requests()); n != 12 {
+		t.Errorf("%d requests are remembered", n)
+	}
+	ok(t, d.log.Close(false))
+}

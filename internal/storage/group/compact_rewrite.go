@@ -1,0 +1,205 @@
+package group
+
+import (
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// rewritten is a segment written anew, not in the manifest yet.
+type rewritten struct {
+	*rewrite
+	dropped int64              // versions
+	forgot  int64              // remembered requests that nobody may ask for any more
+	aged    aged               // what only Retention.MinAge keeps
+	blobs   map[uuid.UUID]bool // that dropped entries refer to
+}
+
+// rewriter writes the new segment.
+type rewriter struct {
+	*compaction
+	v     view // the one that is being copied
+	out   *rewritten
+	valid func(offset int64) bool
+	conf  uint64 // membership changes up to this index are in the manifest
+}
+
+// rewrite writes what stays of a run into a new segment, durable when it returns; none where nothing stays and the
+// manifest may do without. errNothingToDrop and errConfAhead: the segments stay as they are.
+func (c *compaction) rewrite(run []view) (*rewritten, error) {
+	r, err := c.editor.begin(run[0])
+	if err != nil {
+		return nil, err
+	}
+	w := &rewriter{compaction: c, out: &rewritten{rewrite: r, blobs: map[uuid.UUID]bool{}}}
+	for _, v := range run[1:] {
+		r.old = append(r.old, v.segment)
+	}
+	c.state.mu.RLock()
+	w.conf = c.state.confIndex
+	c.state.mu.RUnlock()
+	next := r.next
+	next.terms = c.termsOfRun(run)
+	err = w.copyAll(run)
+	if err == nil && next.rows.IsEmpty() && c.isRemovable(run) {
+		c.editor.folder.discard(next)
+		r.next = nil
+		return w.out, nil
+	}
+	if err == nil {
+		err = c.editor.finish(c.ctx, r, run[len(run)-1].m.LastIndex)
+	}
+	if err != nil {
+		c.editor.folder.discard(next)
+		return nil, err
+	}
+	next.aged = w.out.aged
+	return w.out, nil
+}
+
+// copyAll goes through all frames of a run.
+func (w *rewriter) copyAll(run []view) error {
+	for _, v := range run {
+		var err error
+		w.v = v
+		if w.valid, err = w.validOffsets(v); err != nil {
+			return err
+		}
+		if err := w.copy(); err != nil {
+			return err
+		}
+	}
+	w.out.aged.keep(w.retention.MinAge)
+	if len(run) == 1 && w.out.dropped == 0 && w.out.forgot == 0 && !w.out.next.rows.IsEmpty() {
+		w.state.mu.Lock()
+		w.v.aged = w.out.aged
+		w.state.mu.Unlock()
+		return errNothingToDrop
+	}
+	return nil
+}
+
+// copy goes through all frames of a segment.
+func (w *rewriter) copy() error {
+	var failed error
+	before := int64(0)
+	err := w.v.frames(format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
+		if failed = w.frame(step); failed != nil {
+			return false
+		}
+		if read := step.Offset + step.Bytes; read-before >= paceBytes {
+			failed = w.pace.wait(w.ctx, read-before)
+			before = read
+		}
+		return failed == nil
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+// frame copies one frame, or leaves it out.
+func (w *rewriter) frame(step *segio.FrameStep) error {
+	e := &step.Entry
+	if step.Status != segio.FrameWhole {
+		return w.damages.found(w.v.damage(w.group, step), e.ID)
+	}
+	if e.Kind == format.KindConf && e.Index > w.conf {
+		return errConfAhead
+	}
+	if e.Kind == format.KindRequest {
+		if !w.mayBeAsked(e) {
+			w.out.forgot++
+			return nil
+		}
+		_, err := w.out.to.Copy(step, false)
+		return err
+	}
+	if !e.Kind.IsVersion() { // Raft's first index will be above it
+		return nil
+	}
+	from := w.v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete)
+	if !w.valid(step.Offset) {
+		w.leave(e)
+		return nil
+	}
+	fate := w.decide(e, from)
+	if fate == isAged {
+		w.out.aged.add(e, from.LengthBound())
+	}
+	if fate == isGone {
+		w.out.dropped++
+		w.out.moves = append(w.out.moves, move{e.ID, e.Index, from, 0})
+		w.leave(e)
+		if !w.mayBeAsked(e) {
+			return nil
+		}
+		r := format.RequestEntry(e)
+		_, err := w.out.to.Append(&r)
+		return err
+	}
+	to, err := w.out.to.Copy(step, fate == isNewest)
+	w.out.moves = append(w.out.moves, move{e.ID, e.Index, from, w.out.next.place(to, step.Bytes, e.Kind == format.KindDelete)})
+	return err
+}
+
+// leave notes the blob of an entry that is left out.
+func (w *rewriter) leave(e *format.Entry) {
+	if ref, _ := e.BlobRef(); ref != nil {
+		w.out.blobs[ref.ID] = true
+	}
+}
+
+// mayBeAsked tells whether a repeated write may still ask for an entry by its request id: then a KindRequest is left of
+// it.
+func (c *compaction) mayBeAsked(e *format.Entry) bool {
+	return e.RequestID != [16]byte{} && e.Index > c.forgotten
+}
+
+// fate is what becomes of a version.
+type fate int
+
+// The fates. History is what retention's number of versions keeps, or an open snapshot.
+const (
+	isGone fate = iota
+	isNewest
+	isHistory
+	isAged // superseded, and too young to go
+)
+
+// decide decides about an applied version. Once superseded and not needed it never is again, so no lock need be held
+// until the swap.
+func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
+	c.state.mu.RLock()
+	newest, known := c.places.table.Get(e.ID)
+	held := false
+	for _, s := range c.state.snapshots {
+		if _, ok := s.held[loc]; ok {
+			held = true
+		}
+	}
+	c.state.mu.RUnlock()
+	if newest == loc {
+		if e.Kind == format.KindDelete && c.history.mayGo(e) && !c.mayBeAsked(e) {
+			return isGone
+		}
+		return isNewest
+	}
+	if _, recent := c.history.recent[loc]; held || recent {
+		return isHistory
+	}
+	if !known || !loc.Less(newest) { // nothing that is known supersedes it
+		if e.Used {
+			return isNewest
+		}
+		return isHistory
+	}
+	age := c.now.UnixNano() - e.CommitTime
+	if minAge := c.retention.MinAge; minAge > 0 && age < int64(minAge) {
+		return isAged
+	}
+	return isGone
+}

@@ -1,0 +1,131 @@
+package group
+
+import (
+	"math"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// mergeMin neighbours at least are merged, unless CompactOptions.All. The greatest is at most half of them, so that an
+// entry is at least in a segment twice as large each time it is copied only to be merged.
+const mergeMin = 4
+
+// roomMergeBytes of neighbours are merged at most where room is short: files of some KB are many before they are much.
+const roomMergeBytes = 4 << 20
+
+// extent is what deciding about a sealed segment needs.
+type extent struct {
+	first, through uint64 // not void
+	bytes          int64  // of frames
+	empty          bool   // no version is in it, and it may leave the manifest
+}
+
+// mergeRun tells how many of the segments, from the first one on, are to become one; 1: it stays alone.
+func mergeRun(extents []extent, bytesMax int64, all bool) int {
+	run := 1
+	var total, greatest int64
+	for i, x := range extents {
+		total += x.bytes
+		greatest = max(greatest, x.bytes)
+		if total > bytesMax-format.SegmentHeaderBytes || x.through >= extents[0].first+math.MaxUint32 {
+			break
+		}
+		if all || i+1 >= mergeMin && greatest <= total/2 {
+			run = i + 1
+		}
+	}
+	return run
+}
+
+// runs cuts views into neighbours that are to become one segment each.
+func (c *compaction) runs(views []view) [][]view {
+	extents := make([]extent, len(views))
+	for i, v := range views {
+		extents[i] = extent{first: v.first, through: v.through, bytes: v.end - format.SegmentHeaderBytes}
+	}
+	var out [][]view
+	for len(views) > 0 {
+		most := c.segmentBytes
+		if c.opts.Room { // what waits for room does not wait for much to be copied
+			most = min(most, roomMergeBytes)
+		}
+		n := mergeRun(extents, most, c.opts.All)
+		out = append(out, views[:n:n])
+		views, extents = views[n:], extents[n:]
+	}
+	return out
+}
+
+// isRemovable is removable for the first of a run.
+func (c *compaction) isRemovable(run []view) bool {
+	c.state.mu.RLock()
+	defer c.state.mu.RUnlock()
+	return c.state.removable(slices.Index(c.state.segments, run[0].segment))
+}
+
+// worth tells whether a run is to be written anew: it is of several segments, or has enough to drop, or nothing to
+// keep.
+func (c *compaction) worth(run []view) bool {
+	if len(run) > 1 {
+		return true
+	}
+	v := run[0]
+	requests := v.requestCount.Load()
+	if v.rowCount.Load() == 0 && requests == 0 {
+		return c.isRemovable(run) || v.end > format.SegmentHeaderBytes
+	}
+	bytes, blobs := c.droppable(v), c.garbage[v.ordinal]
+	if c.opts.All {
+		return bytes+blobs > 0 || requests > 0 && v.first <= c.forgotten
+	}
+	if c.opts.Room {
+		return blobs > 0 || bytes > 0 && bytes*roomPart >= v.end
+	}
+	return bytes+blobs > 0 && (bytes*rewritePart >= v.end || blobs*rewritePart >= c.blobs.bytes())
+}
+
+// termsOfRun gives the term runs of what a run keeps.
+func (c *compaction) termsOfRun(run []view) []format.TermRun {
+	c.state.mu.RLock()
+	defer c.state.mu.RUnlock()
+	var out []format.TermRun
+	for _, v := range run {
+		for _, t := range c.state.termsOf(v.segment) {
+			if t.FirstIndex <= v.through {
+				out = format.AddTerm(out, t.FirstIndex, t.Term)
+			}
+		}
+	}
+	return out
+}
+
+// mergeable counts the sealed, applied segments that a compaction would merge with others or take out of the manifest.
+// The caller holds state.mu.
+func (st *state) mergeable(segmentBytes int64) int {
+	var extents []extent
+	applied := st.applied.Load()
+	for i, s := range st.segments {
+		through := min(st.through(i), st.last)
+		if s.bytes == 0 || through > applied || s.first > applied {
+			break
+		}
+		empty := s.rowCount.Load() == 0 && s.requestCount.Load() == 0 && st.removable(i)
+		extents = append(extents, extent{s.first, through, s.bytes - format.SegmentHeaderBytes, empty})
+	}
+	count := 0
+	for len(extents) > 0 {
+		n := mergeRun(extents, segmentBytes, false)
+		if n > 1 || extents[0].empty {
+			count += n
+		}
+		extents = extents[n:]
+	}
+	return count
+}
+
+// removable tells whether a segment may leave the manifest once it is empty: its first index makes nothing void that
+// stands in the segment before it. The caller holds state.mu.
+func (st *state) removable(i int) bool {
+	return i == 0 || st.segments[i-1].last < st.segments[i].first
+}

@@ -1,0 +1,80 @@
+package group
+
+import (
+	"fmt"
+	iofs "io/fs"
+	"path"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// ordinalStep leaves an odd ordinal beside each even one for what compaction makes of a segment.
+const ordinalStep = 2
+
+// Create makes the files of a new, empty group, durable when it returns, with the given Raft voters. The folder must
+// not exist or be empty, but for what an earlier try of Create left.
+func Create(opts Options, conf *raftpb.ConfState) error {
+	opts = opts.withDefaults()
+	fail := func(err error) error {
+		return fmt.Errorf("create group %s in %s: %w", opts.Identity.Name, opts.Dir, err)
+	}
+	if err := opts.FS.MkdirAll(opts.Dir); err != nil {
+		return fail(format.NoSpace(err))
+	}
+	if err := clearUnfinished(opts.FS, opts.Dir); err != nil {
+		return fail(err)
+	}
+	segment := format.ManifestSegment{Number: 1, FirstIndex: 1}
+	segment.ID = format.NewSegmentID()
+	if err := format.MakeSegment(opts.FS, opts.Dir, opts.Identity, segment, opts.Now()); err != nil {
+		return fail(err)
+	}
+	if err := format.CreateMark(opts.FS, opts.Dir); err != nil {
+		return fail(err)
+	}
+	err := format.WriteManifest(opts.FS, opts.Dir, &format.Manifest{
+		Identity: opts.Identity, Sequence: 1, Segments: []format.ManifestSegment{segment}, NextSegment: 2, Conf: conf,
+	})
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// clearUnfinished removes what a Create that did not end has left. Anything else in the folder is an error: a group
+// whose manifest is gone must not be written over.
+func clearUnfinished(fs vfs.FS, dir string) error {
+	names, err := fs.List(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		info, err := fs.Stat(path.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		unfinished := name == format.MarkName || name == format.MarkName+format.TmpSuffix || name == format.ManifestName+format.TmpSuffix ||
+			name == format.SegmentName(1) && info.Size() <= format.SegmentHeaderBytes
+		if !unfinished {
+			return fmt.Errorf("the folder holds %s: %w; choose an empty one", name, iofs.ErrExist)
+		}
+	}
+	for _, name := range names {
+		if err := fs.Remove(path.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ReadIdentity reads who the group in dir is, without loading it.
+func ReadIdentity(fs vfs.FS, dir string) (format.Identity, error) {
+	m, err := format.ReadManifest(fs, dir)
+	if err != nil {
+		return format.Identity{}, err
+	}
+	return m.Identity, nil
+}

@@ -1,0 +1,250 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/group/transfer"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// Export is the state of a log as of one index. It stays readable until Close, whatever the log does meanwhile. Safe
+// for concurrent use.
+type Export struct {
+	Index uint64 // applied
+	Term  uint64 // of that index
+	Bytes int64  // of all files
+
+	group    string
+	gate     *gate
+	folder   *folder // its files are opened; what it lists is looked at when the export is made
+	reader   *reader
+	blobs    *blobSet
+	manifest []byte
+	files    []transfer.File
+	sizes    map[string]int64 // by name
+
+	mu     sync.Mutex
+	views  []view      // pinned. Guarded by mu
+	pinned []uuid.UUID // blobs. Guarded by mu
+	closed bool        // guarded by mu
+}
+
+// Export pins the log as of its applied index, or as of the index before a membership change that SetConf does not know
+// yet. Nothing is locked for long. Compaction goes on, but what it removes stays on the disk until Close. A log with
+// damage is not exported: *DamageError.
+func (l *Log) Export(ctx context.Context) (*Export, error) {
+	e, err := l.export(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("group %s: export: %w", l.opts.Identity.Name, err)
+	}
+	return e, nil
+}
+
+func (l *Log) export(ctx context.Context) (_ *Export, err error) {
+	l.blobs.hold() // until those of the export are known
+	defer func() { l.blobs.release() }()
+	e := &Export{
+		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs, sizes: make(map[string]int64),
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.Close())
+		}
+	}()
+	m, err := e.pin(&l.w, &l.damages)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.leave()
+	if err := e.addSegments(m); err != nil {
+		return nil, err
+	}
+	if err := e.addBlobs(ctx); err != nil {
+		return nil, err
+	}
+	e.manifest, err = m.Encode()
+	return e, err
+}
+
+// pin takes the state as of one moment, and makes the manifest of it without its segments.
+func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
+	w.mu.Lock() // so that nothing is applied meanwhile
+	defer w.mu.Unlock()
+	if err := e.gate.usable(); err != nil {
+		return nil, err
+	}
+	st, now := w.state, e.folder.manifest
+	st.mu.RLock()
+	e.Index = st.exportIndex()
+	term, termErr := st.term(e.Index)
+	m := &format.Manifest{
+		Identity: now.Identity, Sequence: 1, NextSegment: e.folder.nextNumber, Conf: st.conf, ConfIndex: st.confIndex,
+		CompactedThrough: now.CompactedThrough, CompactedTerm: now.CompactedTerm,
+		TombstoneFloor: now.TombstoneFloor, AcceptedThrough: now.AcceptedThrough,
+		// The vote is this replica's own.
+		HardState: format.StateRecord{Term: max(w.hard.Term, term), Commit: e.Index},
+	}
+	st.mu.RUnlock()
+	if err := errors.Join(damages.first(), termErr); err != nil {
+		return nil, err
+	}
+	e.Term = term
+	e.views = e.reader.views(0, e.Index)
+	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- { // an empty one of an index before
+		e.views[n-1].unpin()
+		e.views = e.views[:n-1]
+	}
+	return m, nil
+}
+
+// addSegments lists the segments, the last one cut behind the exported index.
+func (e *Export) addSegments(m *format.Manifest) error {
+	for i, v := range e.views {
+		s := v.m
+		if v.active || v.through > e.Index {
+			end, last, err := e.reader.endOf(v, e.Index, m.CompactedThrough)
+			if err != nil {
+				return err
+			}
+			s.Bytes, s.LastIndex = end, last
+			e.views[i].end, e.views[i].through = end, e.Index
+		}
+		m.Segments = append(m.Segments, s)
+		e.add(transfer.File{Kind: transfer.SegmentFile, Name: format.SegmentName(s.Number), Bytes: s.Bytes})
+	}
+	return nil
+}
+
+func (e *Export) add(f transfer.File) {
+	e.files = append(e.files, f)
+	e.sizes[f.Name] = f.Bytes
+	e.Bytes += f.Bytes
+}
+
+// endOf finds where the entries of a segment up to an index end, and the last of them by place. What is void stands
+// before the last one, or behind the end: above the commit nothing is cut off any more at or below it.
+func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
+	end, last = format.SegmentHeaderBytes, v.first-1
+	var damage error
+	err = v.frames(r.startOf(v, at), func(step *segio.FrameStep) bool {
+		e := &step.Entry
+		switch {
+		case step.Status != segio.FrameWhole:
+			damage = r.damages.found(v.damage(r.group, step), 0)
+		case e.Kind != format.KindState && e.Index <= at && r.isValid(e):
+			end, last = step.Offset+step.Bytes, e.Index
+		}
+		return damage == nil && last < at
+	})
+	if err = errors.Join(damage, err); err != nil {
+		return 0, 0, err
+	}
+	if last != at && at > max(floor, v.first-1) {
+		return 0, 0, fmt.Errorf("entry with index %d is missing", at)
+	}
+	return end, last, nil
+}
+
+// addBlobs lists the blobs that the exported entries refer to, and pins them.
+func (e *Export) addBlobs(ctx context.Context) error {
+	listed := make(map[uuid.UUID]bool)
+	for _, v := range e.views {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		rows, err := e.reader.rowsOf(v)
+		if err != nil {
+			return err
+		}
+		for _, b := range rows.Blobs {
+			if b.Index > v.through || listed[b.Ref.ID] {
+				continue
+			}
+			listed[b.Ref.ID] = true
+			e.blobs.pin(b.Ref.ID)
+			e.pinned = append(e.pinned, b.Ref.ID)
+			e.add(transfer.File{Kind: transfer.BlobFile, Name: format.BlobName(b.Ref.ID), Bytes: format.BlobFileBytes(b.Ref.Size)})
+		}
+	}
+	return nil
+}
+
+// Manifest is what NewInstall needs: all segments sealed, the commit of the hard state is Index, no vote.
+func (e *Export) Manifest() []byte { return e.manifest }
+
+// Open reads a file of the export from an offset on, to its end. ErrNotFound: it is none of the export; ErrClosed.
+func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
+	size, found := e.sizes[name]
+	switch {
+	case !found:
+		return nil, fmt.Errorf("group %s: export: %w: no file %q", e.group, ErrNotFound, name)
+	case offset < 0 || offset > size:
+		return nil, fmt.Errorf("group %s: export: %s has %d bytes, asked was offset %d", e.group, name, size, offset)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || e.gate.closed.Load() {
+		return nil, format.ErrClosed
+	}
+	f, err := e.folder.fs.Open(path.Join(e.folder.dir, name))
+	if err != nil {
+		return nil, fmt.Errorf("group %s: export: %w", e.group, err)
+	}
+	return &exportReader{file: f, at: offset, asked: offset, end: size}, nil
+}
+
+// exportReader is a part of a file. The file may be removed while it is read.
+type exportReader struct {
+	file  vfs.File
+	at    int64 // what comes next
+	asked int64 // up to here the device was told to read
+	end   int64
+}
+
+// readAheadBytes is how far the device reads ahead of what is sent.
+const readAheadBytes = 4 << 20
+
+// Read implements io.Reader.
+func (r *exportReader) Read(p []byte) (int, error) {
+	if r.at >= r.end {
+		return 0, io.EOF
+	}
+	if r.asked < r.end && r.at+readAheadBytes/2 >= r.asked {
+		to := min(r.at+readAheadBytes, r.end)
+		vfs.StartReading(r.file, r.asked, to-r.asked)
+		r.asked = to
+	}
+	n, err := r.file.ReadAt(p[:min(int64(len(p)), r.end-r.at)], r.at)
+	r.at += int64(n)
+	if n > 0 && errors.Is(err, io.EOF) {
+		err = nil // a file that ends too early says so with the next read
+	}
+	return n, err
+}
+
+func (r *exportReader) Close() error { return r.file.Close() }
+
+// Close lets go of the files. What is open may be read on.
+func (e *Export) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	unpinAll(e.views)
+	for _, id := range e.pinned {
+		e.blobs.close(id)
+	}
+	e.views, e.pinned = nil, nil
+	return nil
+}

@@ -1,0 +1,380 @@
+package format
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	iofs "io/fs"
+	"path"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// A blob file:
+//
+//	0            128                                                                    exact end
+//	├── header ──┼── chunk 0: 1 MiB ──┼ CRC 4 ┼── chunk 1: 1 MiB ──┼ CRC 4 ┼─ ... last ─┼ CRC 4 ┤
+//
+// Header: magic (8), version (4), CRC (4), blob UUID (16), size (8), CRC of the data (4), zeros to 128.
+const (
+	BlobMagic       = "SHEAFBLB"
+	BlobHeaderBytes = 128
+	BlobCRCBytes    = 4
+
+	// BlobRefBytes is the length of an encoded BlobRef.
+	BlobRefBytes = 40
+)
+
+// Encode makes the 40 bytes of a reference: UUID (16), size (8), CRC of the data (4), zeros (8), CRC of these 36 (4).
+func (b BlobRef) Encode() []byte {
+	out := make([]byte, BlobRefBytes)
+	b.encode(out)
+	return out
+}
+
+func (b BlobRef) encode(out []byte) {
+	le := binary.LittleEndian
+	copy(out, b.ID[:])
+	le.PutUint64(out[16:], uint64(b.Size))
+	le.PutUint32(out[24:], b.CRC32C)
+	clear(out[28:36])
+	le.PutUint32(out[36:], Checksum(out[:36]))
+}
+
+// BlobRef is what the entry of a put in a blob refers to; nil: its data is in the entry, or it is no put.
+func (e *Entry) BlobRef() (*BlobRef, error) {
+	if e.Kind != KindPut || e.Codec != CodecBlob {
+		return nil, nil
+	}
+	ref, err := DecodeBlobRef(e.Data)
+	if err != nil {
+		return nil, err
+	}
+	return &ref, nil
+}
+
+// DecodeBlobRef is the reverse of BlobRef.Encode.
+func DecodeBlobRef(data []byte) (BlobRef, error) {
+	le := binary.LittleEndian
+	if len(data) != BlobRefBytes || le.Uint32(data[36:]) != Checksum(data[:36]) || !IsZero(data[28:36]) {
+		return BlobRef{}, fmt.Errorf("reference to a blob: %w", ErrCorrupt)
+	}
+	ref := BlobRef{Size: int64(le.Uint64(data[16:])), CRC32C: le.Uint32(data[24:])}
+	copy(ref.ID[:], data)
+	if ref.Size < 0 {
+		return BlobRef{}, fmt.Errorf("reference to a blob: %w: size is negative", ErrCorrupt)
+	}
+	return ref, nil
+}
+
+// BlobFileBytes is the exact size of the file of a blob with so many bytes of data.
+func BlobFileBytes(size int64) int64 {
+	chunks := size / BlobChunkBytes
+	if size%BlobChunkBytes != 0 {
+		chunks++
+	}
+	return BlobHeaderBytes + size + BlobCRCBytes*chunks
+}
+
+func encodeBlobHeader(ref BlobRef) []byte {
+	b := make([]byte, BlobHeaderBytes)
+	copy(b[16:], ref.ID[:])
+	binary.LittleEndian.PutUint64(b[32:], uint64(ref.Size))
+	binary.LittleEndian.PutUint32(b[40:], ref.CRC32C)
+	putHead(b, BlobMagic)
+	return b
+}
+
+// DecodeBlobHeader gives the reference that the file itself claims to be of.
+func DecodeBlobHeader(b []byte) (BlobRef, error) {
+	if len(b) < BlobHeaderBytes {
+		return BlobRef{}, fmt.Errorf("blob header: %w: %d bytes are too few", ErrCorrupt, len(b))
+	}
+	b = b[:BlobHeaderBytes]
+	if err := checkHead(b, BlobMagic); err != nil {
+		return BlobRef{}, fmt.Errorf("blob header: %w", err)
+	}
+	ref := BlobRef{Size: int64(binary.LittleEndian.Uint64(b[32:])), CRC32C: binary.LittleEndian.Uint32(b[40:])}
+	copy(ref.ID[:], b[16:])
+	if ref.Size < 0 || ref.Size > 1<<62 || !IsZero(b[44:]) {
+		return BlobRef{}, fmt.Errorf("blob header: %w: size or reserved bytes", ErrCorrupt)
+	}
+	return ref, nil
+}
+
+// blobChunkChecksum covers the data, then the blob's id and the number of the chunk.
+func blobChunkChecksum(data []byte, id uuid.UUID, chunk int64) uint32 {
+	crc := Checksum(data)
+	crc = checksumWord(crc, binary.LittleEndian.Uint64(id[:]))
+	crc = checksumWord(crc, binary.LittleEndian.Uint64(id[8:]))
+	return checksumWord(crc, uint64(chunk))
+}
+
+// BlobChunk tells where a chunk of a blob with so many bytes of data stands in the file, with the checksum behind it.
+func BlobChunk(size, number int64) (offset, length int64) {
+	return BlobHeaderBytes + number*(BlobChunkBytes+BlobCRCBytes), min(BlobChunkBytes, size-number*BlobChunkBytes) + BlobCRCBytes
+}
+
+// IsBlobChunk tells whether a chunk, with the checksum behind it, is that of a blob.
+func IsBlobChunk(b []byte, id uuid.UUID, number int64) bool {
+	n := len(b) - BlobCRCBytes
+	return binary.LittleEndian.Uint32(b[n:]) == blobChunkChecksum(b[:n], id, number)
+}
+
+// blobFileWriter implements BlobWriter with one chunk of memory. Used by one goroutine at a time.
+type blobFileWriter struct {
+	fs     vfs.FS
+	dir    string
+	tmp    string   // name of the file until it is whole
+	file   vfs.File // nil: closed
+	ref    BlobRef  // of what came so far
+	want   *BlobRef // what must come; nil: anything
+	chunk  []byte   // not yet written
+	number int64    // of that chunk
+	err    error    // the first failure, which stays
+}
+
+// CreateBlob begins a blob file in the folder of a group. Close without Commit removes it.
+func CreateBlob(fs vfs.FS, dir string) (BlobWriter, error) {
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return nil, fmt.Errorf("create blob: %w", err)
+	}
+	return createBlob(fs, dir, id, TmpSuffix)
+}
+
+// ReceiveBlob is CreateBlob for a blob that there is elsewhere: Commit answers ErrCorrupt unless its size and checksum
+// are those of ref. Until then the file has its name with suffix behind, which ends in TmpSuffix.
+func ReceiveBlob(fs vfs.FS, dir string, ref BlobRef, suffix string) (BlobWriter, error) {
+	w, err := createBlob(fs, dir, ref.ID, suffix)
+	if err != nil {
+		return nil, err
+	}
+	w.want = &ref
+	return w, nil
+}
+
+func createBlob(fs vfs.FS, dir string, id uuid.UUID, suffix string) (*blobFileWriter, error) {
+	tmp := path.Join(dir, BlobName(id)+suffix)
+	f, err := fs.Create(tmp)
+	if err != nil {
+		return nil, fmt.Errorf("create blob: %w", NoSpace(err))
+	}
+	return &blobFileWriter{fs: fs, dir: dir, tmp: tmp, file: f, ref: BlobRef{ID: id}, chunk: make([]byte, 0, BlobChunkBytes+BlobCRCBytes)}, nil
+}
+
+func (w *blobFileWriter) Write(p []byte) (int, error) {
+	written := 0
+	for len(p) > 0 {
+		if w.err != nil {
+			return written, w.err
+		}
+		if w.file == nil {
+			return written, fmt.Errorf("write blob %s: %w", w.ref.ID, ErrClosed)
+		}
+		n := min(len(p), BlobChunkBytes-len(w.chunk))
+		w.chunk = append(w.chunk, p[:n]...)
+		p, written = p[n:], written+n
+		if len(w.chunk) == BlobChunkBytes {
+			w.flush()
+		}
+	}
+	return written, w.err
+}
+
+// flush writes the chunk and its checksum.
+func (w *blobFileWriter) flush() {
+	if w.want != nil && w.ref.Size+int64(len(w.chunk)) > w.want.Size {
+		w.err = fmt.Errorf("write blob %s: %w: more than its %d bytes came", w.ref.ID, ErrCorrupt, w.want.Size)
+		return
+	}
+	w.ref.CRC32C = crc32.Update(w.ref.CRC32C, Castagnoli, w.chunk)
+	crc := blobChunkChecksum(w.chunk, w.ref.ID, w.number)
+	b := binary.LittleEndian.AppendUint32(w.chunk, crc)
+	if _, err := w.file.WriteAt(b, BlobHeaderBytes+w.number*(BlobChunkBytes+BlobCRCBytes)); err != nil {
+		w.err = fmt.Errorf("write blob %s: %w", w.ref.ID, NoSpace(err))
+		return
+	}
+	w.ref.Size += int64(len(w.chunk))
+	w.number++
+	w.chunk = w.chunk[:0]
+}
+
+// Commit makes the blob durable under its name. After an error it can only be closed.
+func (w *blobFileWriter) Commit() (BlobRef, error) {
+	if w.err == nil && w.file == nil {
+		w.err = fmt.Errorf("commit blob %s: %w", w.ref.ID, ErrClosed)
+	}
+	if w.err == nil && len(w.chunk) > 0 {
+		w.flush()
+	}
+	if w.err != nil {
+		return BlobRef{}, w.err
+	}
+	if w.want != nil && w.ref != *w.want {
+		w.err = fmt.Errorf("commit blob %s: %w: %d bytes with CRC %08x came, not %d with %08x", w.ref.ID, ErrCorrupt,
+			w.ref.Size, w.ref.CRC32C, w.want.Size, w.want.CRC32C)
+		return BlobRef{}, w.err
+	}
+	if err := w.finish(); err != nil {
+		w.err = fmt.Errorf("commit blob %s: %w", w.ref.ID, NoSpace(err))
+		return BlobRef{}, w.err
+	}
+	return w.ref, nil
+}
+
+func (w *blobFileWriter) finish() error {
+	if _, err := w.file.WriteAt(encodeBlobHeader(w.ref), 0); err != nil {
+		return err
+	}
+	if err := w.file.Sync(); err != nil {
+		return err
+	}
+	f := w.file
+	w.file = nil
+	name := path.Join(w.dir, BlobName(w.ref.ID))
+	if err := f.Close(); err != nil {
+		return errors.Join(err, w.fs.Remove(w.tmp))
+	}
+	if err := w.fs.Rename(w.tmp, name); err != nil {
+		return errors.Join(err, w.fs.Remove(w.tmp))
+	}
+	return w.fs.SyncDir(w.dir)
+}
+
+// Close removes what was not committed.
+func (w *blobFileWriter) Close() error {
+	if w.file == nil {
+		return nil
+	}
+	f := w.file
+	w.file = nil
+	return errors.Join(f.Close(), w.fs.Remove(w.tmp))
+}
+
+// blobReader implements BlobReader. It keeps the last chunk, so that small reads in order check each chunk once.
+type blobReader struct {
+	file  vfs.File
+	group string
+	ref   BlobRef
+
+	mu     sync.Mutex
+	chunk  []byte // guarded by mu: the data of chunk number, verified
+	number int64  // guarded by mu; -1: none
+}
+
+// OpenBlob opens the data of a blob in the folder of a group; group is its name, for messages. The header and the exact
+// size are checked against the reference here, each chunk when it is read. Errors: *DamageError, also where the file is
+// missing.
+func OpenBlob(fs vfs.FS, dir, group string, ref BlobRef) (BlobReader, error) {
+	r := &blobReader{group: group, ref: ref, number: -1}
+	f, err := fs.Open(path.Join(dir, BlobName(ref.ID)))
+	if errors.Is(err, iofs.ErrNotExist) {
+		return nil, r.damaged(0, BlobFileBytes(ref.Size), "the blob's file is missing")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open blob %s: %w", ref.ID, err)
+	}
+	r.file = f
+	if err := r.checkFile(); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return r, nil
+}
+
+func (r *blobReader) checkFile() error {
+	size, err := r.file.Size()
+	if err != nil {
+		return fmt.Errorf("open blob %s: %w", r.ref.ID, err)
+	}
+	if want := BlobFileBytes(r.ref.Size); size != want {
+		return r.damaged(min(size, want), max(size, want)-min(size, want), fmt.Sprintf("the file has %d bytes, not %d", size, want))
+	}
+	header := make([]byte, BlobHeaderBytes)
+	if err := ReadFull(r.file, header, 0); err != nil {
+		return r.damaged(0, BlobHeaderBytes, err.Error())
+	}
+	got, err := DecodeBlobHeader(header)
+	if errors.Is(err, ErrFormatVersion) {
+		return fmt.Errorf("open blob %s: %w", r.ref.ID, err)
+	}
+	if err != nil {
+		return r.damaged(0, BlobHeaderBytes, err.Error())
+	}
+	if got != r.ref {
+		return r.damaged(0, BlobHeaderBytes, "the file is another blob than the entry refers to")
+	}
+	return nil
+}
+
+func (r *blobReader) damaged(offset, length int64, what string) error {
+	return &DamageError{Damage: Damage{Group: r.group, File: BlobName(r.ref.ID), Offset: offset, Length: length, What: what}}
+}
+
+func (r *blobReader) ReadAt(p []byte, offset int64) (int, error) {
+	if offset < 0 {
+		return 0, fmt.Errorf("read blob %s: offset %d is negative", r.ref.ID, offset)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for n < len(p) {
+		at := offset + int64(n)
+		if at >= r.ref.Size {
+			return n, io.EOF
+		}
+		if err := r.load(at / BlobChunkBytes); err != nil {
+			return n, err
+		}
+		n += copy(p[n:], r.chunk[at%BlobChunkBytes:])
+	}
+	return n, nil
+}
+
+// load reads and checks a chunk. Called with mu held.
+func (r *blobReader) load(number int64) error {
+	if r.number == number {
+		return nil
+	}
+	r.number = -1
+	at, length := BlobChunk(r.ref.Size, number)
+	if r.chunk == nil {
+		r.chunk = make([]byte, 0, length)
+	}
+	if int64(cap(r.chunk)) < length {
+		r.chunk = make([]byte, 0, BlobChunkBytes+BlobCRCBytes)
+	}
+	b := r.chunk[:length]
+	if err := ReadFull(r.file, b, at); err != nil {
+		if errors.Is(err, iofs.ErrClosed) {
+			return fmt.Errorf("read blob %s: %w", r.ref.ID, err)
+		}
+		return r.damaged(at, length, err.Error())
+	}
+	if !IsBlobChunk(b, r.ref.ID, number) {
+		return r.damaged(at, length, fmt.Sprintf("chunk %d: checksum", number))
+	}
+	r.chunk, r.number = b[:length-BlobCRCBytes], number
+	return nil
+}
+
+func (r *blobReader) Close() error { return r.file.Close() }
+
+// BlobReader reads a blob. ReadAt answers *DamageError where a chunk is bad.
+type BlobReader interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// BlobWriter writes a blob of any size. Close without Commit removes it.
+type BlobWriter interface {
+	io.Writer
+	// Commit syncs and names the file and returns the reference for the put's data (BlobRef.Encode).
+	Commit() (BlobRef, error)
+	io.Closer
+}

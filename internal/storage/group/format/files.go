@@ -1,0 +1,101 @@
+package format
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	iofs "io/fs"
+	"path"
+	"syscall"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// ReadAll reads a file of at most maxBytes into memory.
+func ReadAll(fs vfs.FS, name string, maxBytes int64) (b []byte, err error) {
+	f, err := fs.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	if size > maxBytes {
+		return nil, fmt.Errorf("%s: %w: %d bytes are above the limit of %d", name, ErrCorrupt, size, maxBytes)
+	}
+	b = make([]byte, size)
+	return b, ReadFull(f, b, 0)
+}
+
+// ReadFull fills b from offset; a file that ends before is an error.
+func ReadFull(f io.ReaderAt, b []byte, offset int64) error {
+	n, err := f.ReadAt(b, offset)
+	if n == len(b) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("read %d bytes at offset %d: %w", len(b), offset, err)
+}
+
+// WriteReplace makes or replaces a file: written aside, synced, renamed, the folder synced. What stood aside from an
+// earlier try is removed first.
+func WriteReplace(fs vfs.FS, dir, name string, content []byte) error {
+	tmp := path.Join(dir, name+TmpSuffix)
+	if err := writeAside(fs, tmp, content); err != nil {
+		return NoSpace(err)
+	}
+	if err := fs.Rename(tmp, path.Join(dir, name)); err != nil {
+		return NoSpace(err)
+	}
+	return NoSpace(fs.SyncDir(dir))
+}
+
+func writeAside(fs vfs.FS, tmp string, content []byte) (err error) {
+	f, err := CreateAnew(fs, tmp)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, f.Close())
+		if err != nil {
+			err = errors.Join(err, fs.Remove(tmp))
+		}
+	}()
+	if _, err := f.WriteAt(content, 0); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// CreateAnew makes a file; one that is left over from before a crash is removed first.
+func CreateAnew(fs vfs.FS, name string) (vfs.File, error) {
+	f, err := fs.Create(name)
+	if !errors.Is(err, iofs.ErrExist) {
+		return f, err
+	}
+	if err := fs.Remove(name); err != nil {
+		return nil, err
+	}
+	return fs.Create(name)
+}
+
+// CheckRoom is ErrNoSpace where a volume has less room than something takes.
+func CheckRoom(fs vfs.FS, dir string, bytes int64, what string) error {
+	space, err := fs.Space(dir)
+	if err == nil && space.FreeBytes < bytes {
+		err = fmt.Errorf("%w: %s: %s takes up to %d bytes, %d are free; delete other files or grow the volume", ErrNoSpace, dir, what, bytes, space.FreeBytes)
+	}
+	return err
+}
+
+// NoSpace marks an error of a full disk as ErrNoSpace.
+func NoSpace(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	}
+	return err
+}

@@ -1,0 +1,290 @@
+package format
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path"
+	"unsafe"
+
+	"sheaf.dev/sheaf/internal/storage/index"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// A hint:
+//
+//	0       8         12    16           24            32           40     48            56     64           72         76     80
+//	├ magic ┼ version ┼ CRC ┼ segment id ┼ first index ┼ last index ┼ size ┼ commit time ┼ rows ┼ runs,blobs ┼ requests ┼ zero ┤
+//	80
+//	├ ids (8 each) ┼ places (8 each) ┼ indexes (4 each), zeros to 8 ┼ used bitmap ┼ term runs (16 each) ┼ blobs (48 each) ┤
+const (
+	HintMagic       = "SHEAFHNT"
+	hintHeaderBytes = 80
+	termRunBytes    = 16
+	hintBlobBytes   = 8 + BlobRefBytes
+	HintBytesMax    = 2 << 30
+)
+
+// Hint is the sidecar of a sealed segment. One row per put and delete, sorted by index.Hash(id), then by place: filling
+// the table of package index then touches memory in order.
+type Hint struct {
+	Segment    SegmentID
+	FirstIndex uint64
+	LastIndex  uint64    // of the last entry ever in the segment
+	LastCommit int64     // commit time of the last put, delete or remembered request; 0: none
+	Bytes      int64     // of the segment
+	Requests   uint32    // number of entries of KindRequest, which have no row
+	IDs        []int64   // row -> id
+	Places     []uint64  // row -> index.Loc with ordinal 0 (offset, length, tombstone)
+	Indexes    []uint32  // row -> index - FirstIndex
+	Used       []uint64  // bitmap of rows: 1: newest version as far as known; 0: surely superseded
+	Terms      []TermRun // of all entries of the segment, also internal ones
+	Blobs      []HintBlob
+}
+
+// TermRun says that entries from FirstIndex on have this term.
+type TermRun struct{ FirstIndex, Term uint64 }
+
+// HintBlob is a blob that an entry of the segment refers to.
+type HintBlob struct {
+	Index uint64
+	Ref   BlobRef
+}
+
+// IsUsed tells the used flag of a row.
+func (h *Hint) IsUsed(row int) bool { return h.Used[row/64]>>(row%64)&1 != 0 }
+
+// SetUsed sets the used flag of a row.
+func (h *Hint) SetUsed(row int, used bool) {
+	if used {
+		h.Used[row/64] |= 1 << (row % 64)
+	} else {
+		h.Used[row/64] &^= 1 << (row % 64)
+	}
+}
+
+// ReadHint reads and checks the hint of a segment; any error means: do without it. The columns alias one buffer, off no
+// other; they are the caller's.
+func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {
+	name := path.Join(dir, HintName(segment.Number))
+	h, err := readHintFile(fs, name)
+	if err != nil {
+		return nil, err
+	}
+	if h.Segment != segment.ID || h.FirstIndex != segment.FirstIndex || h.LastIndex != segment.LastIndex || h.Bytes != segment.Bytes {
+		return nil, fmt.Errorf("%s: %w: it is of another segment or another state of it", name, ErrCorrupt)
+	}
+	return h, nil
+}
+
+// readHintFile reads a hint and checks it by itself.
+func readHintFile(fs vfs.FS, name string) (h *Hint, err error) {
+	f, err := fs.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	if err != nil {
+		return nil, err
+	}
+	if size > HintBytesMax {
+		return nil, fmt.Errorf("%s: %w: %d bytes are above the limit of %d", name, ErrCorrupt, size, HintBytesMax)
+	}
+	b := vfs.AlignedBytes(int(size))
+	if err := ReadFull(f, b, 0); err != nil {
+		return nil, err
+	}
+	if h, err = DecodeHint(b); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return h, nil
+}
+
+// WriteHint writes aside, syncs, renames, syncs the folder.
+func WriteHint(fs vfs.FS, dir string, number uint64, h *Hint) error {
+	b, err := h.Encode()
+	if err != nil {
+		return fmt.Errorf("%s: %w", path.Join(dir, HintName(number)), err)
+	}
+	return WriteReplace(fs, dir, HintName(number), b)
+}
+
+// hintLayout is where the columns begin in the file.
+type hintLayout struct{ places, indexes, used, terms, blobs, end int64 }
+
+func layoutHint(rows, terms, blobs int64) hintLayout {
+	var l hintLayout
+	l.places = hintHeaderBytes + 8*rows
+	l.indexes = l.places + 8*rows
+	l.used = l.indexes + (4*rows+7)&^7
+	l.terms = l.used + 8*((rows+63)/64)
+	l.blobs = l.terms + termRunBytes*terms
+	l.end = l.blobs + hintBlobBytes*blobs
+	return l
+}
+
+// HintBytes is the length of the file of a hint with so many rows, runs of terms, and blobs.
+func HintBytes(rows, terms, blobs int64) int64 { return layoutHint(rows, terms, blobs).end }
+
+// Encode makes the content of the file.
+func (h *Hint) Encode() ([]byte, error) {
+	rows := len(h.IDs)
+	if len(h.Places) != rows || len(h.Indexes) != rows || len(h.Used) != (rows+63)/64 {
+		return nil, fmt.Errorf("%w: columns of %d ids, %d places, %d indexes, %d words of used flags", ErrCorrupt,
+			rows, len(h.Places), len(h.Indexes), len(h.Used))
+	}
+	if err := h.Check(); err != nil {
+		return nil, err
+	}
+	l := layoutHint(int64(rows), int64(len(h.Terms)), int64(len(h.Blobs)))
+	b := make([]byte, l.end)
+	le := binary.LittleEndian
+	copy(b[16:], h.Segment[:])
+	le.PutUint64(b[24:], h.FirstIndex)
+	le.PutUint64(b[32:], h.LastIndex)
+	le.PutUint64(b[40:], uint64(h.Bytes))
+	le.PutUint64(b[48:], uint64(h.LastCommit))
+	le.PutUint64(b[56:], uint64(rows))
+	le.PutUint32(b[64:], uint32(len(h.Terms)))
+	le.PutUint32(b[68:], uint32(len(h.Blobs)))
+	le.PutUint32(b[72:], h.Requests)
+	for i, id := range h.IDs {
+		le.PutUint64(b[hintHeaderBytes+8*i:], uint64(id))
+	}
+	for i, place := range h.Places {
+		le.PutUint64(b[int(l.places)+8*i:], place)
+	}
+	for i, delta := range h.Indexes {
+		le.PutUint32(b[int(l.indexes)+4*i:], delta)
+	}
+	for i, word := range h.Used {
+		le.PutUint64(b[int(l.used)+8*i:], word)
+	}
+	for i, run := range h.Terms {
+		at := int(l.terms) + termRunBytes*i
+		le.PutUint64(b[at:], run.FirstIndex)
+		le.PutUint64(b[at+8:], run.Term)
+	}
+	for i, blob := range h.Blobs {
+		at := int(l.blobs) + hintBlobBytes*i
+		le.PutUint64(b[at:], blob.Index)
+		blob.Ref.encode(b[at+8:])
+	}
+	putHead(b, HintMagic)
+	return b, nil
+}
+
+// DecodeHint is the reverse of Encode. The columns of the result may alias b.
+func DecodeHint(b []byte) (*Hint, error) {
+	if len(b) < hintHeaderBytes {
+		return nil, fmt.Errorf("hint: %w: %d bytes are too few", ErrCorrupt, len(b))
+	}
+	if err := checkHead(b, HintMagic); err != nil {
+		return nil, fmt.Errorf("hint: %w", err)
+	}
+	le := binary.LittleEndian
+	rows, terms, blobs := le.Uint64(b[56:]), int64(le.Uint32(b[64:])), int64(le.Uint32(b[68:]))
+	if rows > uint64(len(b)) || !IsZero(b[76:hintHeaderBytes]) {
+		return nil, fmt.Errorf("hint: %w: counts or reserved bytes", ErrCorrupt)
+	}
+	l := layoutHint(int64(rows), terms, blobs)
+	if l.end != int64(len(b)) || !IsZero(b[l.indexes+4*int64(rows):l.used]) {
+		return nil, fmt.Errorf("hint: %w: counts do not fit the length, or padding", ErrCorrupt)
+	}
+	h := hintHead(b)
+	h.IDs = column[int64](b[hintHeaderBytes:l.places])
+	h.Places = column[uint64](b[l.places:l.indexes])
+	h.Indexes = column[uint32](b[l.indexes : l.indexes+4*int64(rows)])
+	h.Used = column[uint64](b[l.used:l.terms])
+	for at := l.terms; at < l.blobs; at += termRunBytes {
+		h.Terms = append(h.Terms, TermRun{FirstIndex: le.Uint64(b[at:]), Term: le.Uint64(b[at+8:])})
+	}
+	for at := l.blobs; at < l.end; at += hintBlobBytes {
+		ref, err := DecodeBlobRef(b[at+8 : at+hintBlobBytes])
+		if err != nil {
+			return nil, fmt.Errorf("hint: %w", err)
+		}
+		h.Blobs = append(h.Blobs, HintBlob{Index: le.Uint64(b[at:]), Ref: ref})
+	}
+	if err := h.Check(); err != nil {
+		return nil, fmt.Errorf("hint: %w", err)
+	}
+	return h, nil
+}
+
+// hintHead takes what a hint says of its segment from its header, without a check.
+func hintHead(b []byte) *Hint {
+	le := binary.LittleEndian
+	h := &Hint{
+		FirstIndex: le.Uint64(b[24:]), LastIndex: le.Uint64(b[32:]),
+		Bytes: int64(le.Uint64(b[40:])), LastCommit: int64(le.Uint64(b[48:])), Requests: le.Uint32(b[72:]),
+	}
+	copy(h.Segment[:], b[16:])
+	return h
+}
+
+// Check is the rule of the format beyond the bytes. It is on the path of every start, so it is one pass over the rows.
+func (h *Hint) Check() error {
+	if h.FirstIndex == 0 || h.LastIndex < h.FirstIndex-1 || h.Bytes < SegmentHeaderBytes || h.Bytes > index.OffsetMax ||
+		int64(h.Requests) > h.Bytes/RequestFrameBytes {
+		return fmt.Errorf("%w: indexes or size are impossible", ErrCorrupt)
+	}
+	span := h.LastIndex - h.FirstIndex + 1 // wraps to 0 where there is no entry
+	const extra = 1<<16 - 1
+	var before uint64 // hash of the row before
+	for i, place := range h.Places {
+		hash := index.Hash(h.IDs[i])
+		if i > 0 && (hash < before || hash == before && place <= h.Places[i-1]) {
+			return fmt.Errorf("%w: row %d is out of order", ErrCorrupt, i)
+		}
+		before = hash
+		loc := index.Loc(place)
+		offset := loc.Offset()
+		// The bound is at most 63 above the length, and no frame is shorter than its header.
+		if loc.Ordinal() != 0 || uint64(h.Indexes[i]) >= span || offset < SegmentHeaderBytes ||
+			place&extra>>1 < FrameHeaderBytes/64+1 || offset+loc.LengthBound()-63 > h.Bytes {
+			return fmt.Errorf("%w: row %d is impossible", ErrCorrupt, i)
+		}
+	}
+	if n := len(h.IDs) % 64; n != 0 && h.Used[len(h.Used)-1]>>n != 0 {
+		return fmt.Errorf("%w: used flags behind the last row", ErrCorrupt)
+	}
+	for i, run := range h.Terms {
+		if run.FirstIndex < h.FirstIndex || run.FirstIndex > h.LastIndex ||
+			i > 0 && (run.FirstIndex <= h.Terms[i-1].FirstIndex || run.Term <= h.Terms[i-1].Term) {
+			return fmt.Errorf("%w: term run %d is impossible", ErrCorrupt, i)
+		}
+	}
+	for i, blob := range h.Blobs {
+		if blob.Index < h.FirstIndex || blob.Index > h.LastIndex || i > 0 && blob.Index <= h.Blobs[i-1].Index {
+			return fmt.Errorf("%w: blob %d is impossible", ErrCorrupt, i)
+		}
+	}
+	return nil
+}
+
+// column views little-endian numbers as a slice without copying where the machine is little-endian and b is aligned:
+// a start from hints is bound by memory, and a second copy of all rows would double it.
+func column[T int64 | uint64 | uint32](b []byte) []T {
+	size := int(unsafe.Sizeof(T(0)))
+	n := len(b) / size
+	if n == 0 {
+		return nil
+	}
+	p := unsafe.Pointer(unsafe.SliceData(b))
+	if uintptr(p)%unsafe.Alignof(T(0)) == 0 && littleEndian {
+		return unsafe.Slice((*T)(p), n)
+	}
+	out := make([]T, n)
+	for i := range out {
+		if size == 4 {
+			out[i] = T(binary.LittleEndian.Uint32(b[4*i:]))
+		} else {
+			out[i] = T(binary.LittleEndian.Uint64(b[8*i:]))
+		}
+	}
+	return out
+}
+
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1

@@ -1,0 +1,376 @@
+package format
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"math"
+	"path"
+	"sort"
+
+	"sheaf.dev/sheaf/internal/storage/index"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// The hint of the active segment is a file of pieces. Each tells of a part of the segment, which begins where that of
+// the one before it ends. All lengths are multiples of 8:
+//
+//	0       8         12    16           24            32      40    48            56
+//	├ magic ┼ version ┼ CRC ┼ segment id ┼ first index ┼ begin ┼ end ┼ last before ┼ last index ┤
+//	64            72            80       84     88     92      96
+//	├ commit time ┼ rows before ┼ length ┼ rows ┼ runs ┼ blobs ┤
+//	96
+//	├ rows (id 8, three varints) ┼ term runs (16 each) ┼ blobs (48 each) ┼ zeros to 8 ┼ length (8) ┤
+const (
+	PieceMagic       = "SHEAFHNA"
+	pieceHeaderBytes = 96
+	pieceTrailBytes  = 8
+	pieceRowBytesMin = 8 + 3 // of a row
+	// pieceGuessBytes at the end of the file hold its last piece, mostly.
+	pieceGuessBytes = 8 << 10
+)
+
+// HintPart is the part of the active segment that pieces tell of: all in front of a state frame.
+type HintPart struct {
+	End   int64  // offset of that frame; 0: there are no pieces
+	Last  uint64 // index of the last entry in front of it
+	Rows  int64  // of all pieces
+	Bytes int64  // of all pieces in their file
+}
+
+// ActiveHint is what the pieces of an active segment tell.
+type ActiveHint struct {
+	HintPart
+	Table Rows
+	Terms []TermRun
+}
+
+// HintPiece is one piece: what an active segment holds from the end of a part to that of a greater one.
+type HintPiece struct {
+	Segment    SegmentID
+	First      uint64 // index of the segment
+	Begin      int64  // offset
+	End        int64  // offset of a state frame
+	LastBefore uint64 // index of the last entry in front of begin
+	Last       uint64 // and in front of end
+	RowsBefore int64  // of the pieces before it
+	Table      Rows   // its rows and blobs, and the last commit time
+	Terms      []TermRun
+}
+
+// MakePiece makes the piece that continues a part up to a state frame. rows and terms are those of the segment.
+func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, terms []TermRun) *HintPiece {
+	p := &HintPiece{Segment: s.ID, First: s.FirstIndex, Begin: from.End, End: to.Offset, LastBefore: from.Last, Last: to.Last, RowsBefore: from.Rows}
+	if from.End == 0 {
+		p.Begin, p.LastBefore = SegmentHeaderBytes, s.FirstIndex-1
+	}
+	row := func(offset int64) int {
+		return sort.Search(len(rows.Places), func(i int) bool { return index.Loc(rows.Places[i]).Offset() >= offset })
+	}
+	blob := func(behind uint64) int {
+		return sort.Search(len(rows.Blobs), func(i int) bool { return rows.Blobs[i].Index > behind })
+	}
+	i, k := row(p.Begin), row(p.End)
+	p.Table = Rows{
+		IDs: rows.IDs[i:k], Places: rows.Places[i:k], Indexes: rows.Indexes[i:k],
+		Blobs: rows.Blobs[blob(p.LastBefore):blob(p.Last)], LastCommit: rows.syncedCommit,
+	}
+	for _, run := range terms {
+		if run.FirstIndex > p.LastBefore && run.FirstIndex <= p.Last {
+			p.Terms = append(p.Terms, run)
+		}
+	}
+	return p
+}
+
+// Encode makes the bytes of a piece.
+func (p *HintPiece) Encode() []byte {
+	le := binary.LittleEndian
+	const rowBytes = 8 + 2 + 2 + 1 // mostly
+	b := make([]byte, pieceHeaderBytes, pieceHeaderBytes+rowBytes*len(p.Table.IDs)+termRunBytes*len(p.Terms)+hintBlobBytes*len(p.Table.Blobs)+2*pieceTrailBytes)
+	offset, at := p.Begin, p.LastBefore
+	for i, id := range p.Table.IDs {
+		place, entry := index.Loc(p.Table.Places[i]), p.First+uint64(p.Table.Indexes[i])
+		b = le.AppendUint64(b, uint64(id))
+		b = binary.AppendUvarint(b, uint64(place.Offset()-offset)/8)
+		b = binary.AppendUvarint(b, uint64(place)&placeLengthMask)
+		b = binary.AppendUvarint(b, entry-at)
+		offset, at = place.Offset(), entry
+	}
+	for _, run := range p.Terms {
+		b = le.AppendUint64(b, run.FirstIndex)
+		b = le.AppendUint64(b, run.Term)
+	}
+	for _, blob := range p.Table.Blobs {
+		b = le.AppendUint64(b, blob.Index)
+		b = append(b, make([]byte, BlobRefBytes)...)
+		blob.Ref.encode(b[len(b)-BlobRefBytes:])
+	}
+	b = append(b, make([]byte, -len(b)&7)...)
+	b = le.AppendUint64(b, uint64(len(b)+pieceTrailBytes))
+	copy(b[16:], p.Segment[:])
+	le.PutUint64(b[24:], p.First)
+	le.PutUint64(b[32:], uint64(p.Begin))
+	le.PutUint64(b[40:], uint64(p.End))
+	le.PutUint64(b[48:], p.LastBefore)
+	le.PutUint64(b[56:], p.Last)
+	le.PutUint64(b[64:], uint64(p.Table.LastCommit))
+	le.PutUint64(b[72:], uint64(p.RowsBefore))
+	le.PutUint32(b[80:], uint32(len(b)))
+	le.PutUint32(b[84:], uint32(len(p.Table.IDs)))
+	le.PutUint32(b[88:], uint32(len(p.Terms)))
+	le.PutUint32(b[92:], uint32(len(p.Table.Blobs)))
+	putHead(b, PieceMagic)
+	return b
+}
+
+// placeLengthMask are the bits of a place that are its length and whether it is a tombstone.
+const placeLengthMask = 1<<16 - 1
+
+// pieceHead reads the header of a piece, without a check.
+func pieceHead(b []byte) (p HintPiece, length, rows, runs, blobs int64) {
+	le := binary.LittleEndian
+	copy(p.Segment[:], b[16:])
+	p.First, p.Begin, p.End = le.Uint64(b[24:]), int64(le.Uint64(b[32:])), int64(le.Uint64(b[40:]))
+	p.LastBefore, p.Last = le.Uint64(b[48:]), le.Uint64(b[56:])
+	p.Table.LastCommit, p.RowsBefore = int64(le.Uint64(b[64:])), int64(le.Uint64(b[72:]))
+	return p, int64(le.Uint32(b[80:])), int64(le.Uint32(b[84:])), int64(le.Uint32(b[88:])), int64(le.Uint32(b[92:]))
+}
+
+// DecodePiece is the reverse of encode, for the piece with which b begins, and gives its length. An error says that no
+// whole piece begins there.
+func DecodePiece(b []byte) (p *HintPiece, length int64, err error) {
+	if len(b) < pieceHeaderBytes+pieceTrailBytes {
+		return nil, 0, fmt.Errorf("piece of a hint: %w: %d bytes are too few", ErrCorrupt, len(b))
+	}
+	head, length, rows, runs, blobs := pieceHead(b)
+	if length%8 != 0 || length < pieceHeaderBytes+pieceTrailBytes || length > int64(len(b)) {
+		return nil, 0, fmt.Errorf("piece of a hint: %w: a length of %d", ErrCorrupt, length)
+	}
+	b = b[:length]
+	if err := checkHead(b, PieceMagic); err != nil {
+		return nil, 0, fmt.Errorf("piece of a hint: %w", err)
+	}
+	rest := b[pieceHeaderBytes : length-pieceTrailBytes]
+	if pieceRowBytesMin*rows+termRunBytes*runs+hintBlobBytes*blobs > int64(len(rest)) || binary.LittleEndian.Uint64(b[length-pieceTrailBytes:]) != uint64(length) {
+		return nil, 0, fmt.Errorf("piece of a hint: %w: counts do not fit the length", ErrCorrupt)
+	}
+	p = &head
+	if err = p.check(); err == nil {
+		rest, err = p.decodeRows(rest, int(rows))
+	}
+	if err == nil {
+		rest, err = p.decodeTerms(rest, int(runs))
+	}
+	if err == nil {
+		rest, err = p.decodeBlobs(rest, int(blobs))
+	}
+	if err == nil && (len(rest) >= 8 || !IsZero(rest)) {
+		err = fmt.Errorf("%w: padding", ErrCorrupt)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("piece of a hint: %w", err)
+	}
+	return p, length, nil
+}
+
+// check checks the header.
+func (p *HintPiece) check() error {
+	if p.First == 0 || p.LastBefore < p.First-1 || p.Last < p.LastBefore || p.Last-p.First+1 > math.MaxUint32 ||
+		p.Begin < SegmentHeaderBytes || p.End < p.Begin || p.End > index.OffsetMax || p.Begin%8 != 0 || p.End%8 != 0 || p.RowsBefore < 0 {
+		return fmt.Errorf("%w: indexes or offsets are impossible", ErrCorrupt)
+	}
+	return nil
+}
+
+var errPieceRow = fmt.Errorf("%w: a row is impossible", ErrCorrupt)
+
+func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
+	t := &p.Table
+	t.IDs, t.Places, t.Indexes = make([]int64, rows), make([]uint64, rows), make([]uint32, rows)
+	offset, at := p.Begin, p.LastBefore
+	for i := range rows {
+		if len(b) < pieceRowBytesMin {
+			return nil, errPieceRow
+		}
+		t.IDs[i] = int64(binary.LittleEndian.Uint64(b))
+		b = b[8:]
+		var numbers [3]uint64 // units of 8 from the row before, length and tombstone, indexes from the row before
+		for k := range numbers {
+			n, used := binary.Uvarint(b)
+			if used <= 0 || n > math.MaxUint32 {
+				return nil, errPieceRow
+			}
+			numbers[k], b = n, b[used:]
+		}
+		if i > 0 && numbers[0] == 0 || numbers[1] > placeLengthMask || numbers[1]>>1 < FrameHeaderBytes/64+1 || numbers[2] == 0 {
+			return nil, errPieceRow
+		}
+		offset, at = offset+8*int64(numbers[0]), at+numbers[2]
+		// The bound is at most 63 above the length.
+		if offset+int64(numbers[1]>>1)*64-63 > p.End || at > p.Last {
+			return nil, errPieceRow
+		}
+		t.Places[i], t.Indexes[i] = uint64(offset/8)<<16|numbers[1], uint32(at-p.First)
+	}
+	return b, nil
+}
+
+func (p *HintPiece) decodeTerms(b []byte, runs int) (rest []byte, err error) {
+	if len(b) < termRunBytes*runs {
+		return nil, fmt.Errorf("%w: term runs are missing", ErrCorrupt)
+	}
+	before := TermRun{FirstIndex: p.LastBefore}
+	for i := range runs {
+		run := TermRun{FirstIndex: binary.LittleEndian.Uint64(b), Term: binary.LittleEndian.Uint64(b[8:])}
+		if run.FirstIndex <= before.FirstIndex || run.FirstIndex > p.Last || i > 0 && run.Term <= before.Term {
+			return nil, fmt.Errorf("%w: a term run is impossible", ErrCorrupt)
+		}
+		p.Terms = append(p.Terms, run)
+		before, b = run, b[termRunBytes:]
+	}
+	return b, nil
+}
+
+func (p *HintPiece) decodeBlobs(b []byte, blobs int) (rest []byte, err error) {
+	if len(b) < hintBlobBytes*blobs {
+		return nil, fmt.Errorf("%w: blobs are missing", ErrCorrupt)
+	}
+	before := p.LastBefore
+	for range blobs {
+		at := binary.LittleEndian.Uint64(b)
+		ref, err := DecodeBlobRef(b[8:hintBlobBytes])
+		if err != nil {
+			return nil, err
+		}
+		if at <= before || at > p.Last {
+			return nil, fmt.Errorf("%w: a blob is impossible", ErrCorrupt)
+		}
+		p.Table.Blobs = append(p.Table.Blobs, HintBlob{Index: at, Ref: ref})
+		before, b = at, b[hintBlobBytes:]
+	}
+	return b, nil
+}
+
+// add takes the next piece of a segment, which has so many bytes in the file. False: it does not continue what is
+// there.
+func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
+	begin, last := h.End, h.Last
+	if begin == 0 {
+		begin, last = SegmentHeaderBytes, s.FirstIndex-1
+	}
+	n := len(h.Terms)
+	switch {
+	case p.Segment != s.ID || p.First != s.FirstIndex || p.Begin != begin || p.LastBefore != last || p.RowsBefore != h.Rows:
+		return false
+	case len(p.Terms) > 0 && n > 0 && p.Terms[0].Term <= h.Terms[n-1].Term:
+		return false
+	case n == 0 && p.Last >= s.FirstIndex && (len(p.Terms) == 0 || p.Terms[0].FirstIndex != s.FirstIndex):
+		return false
+	}
+	t := &h.Table
+	t.IDs, t.Places, t.Indexes = append(t.IDs, p.Table.IDs...), append(t.Places, p.Table.Places...), append(t.Indexes, p.Table.Indexes...)
+	t.Blobs, t.LastCommit = append(t.Blobs, p.Table.Blobs...), max(t.LastCommit, p.Table.LastCommit)
+	h.Terms = append(h.Terms, p.Terms...)
+	h.End, h.Last, h.Rows, h.Bytes = p.End, p.Last, h.Rows+int64(len(p.Table.IDs)), h.Bytes+bytes
+	return true
+}
+
+// ReadPieces reads the hint of the active segment. What is behind the last whole piece was torn by a crash, or is being
+// written: it does not count. Nil: there is no whole piece of this segment, and why where that is an error.
+func ReadPieces(fs vfs.FS, dir string, s ManifestSegment) (*ActiveHint, error) {
+	name := path.Join(dir, ActiveHintName)
+	b, err := ReadAll(fs, name, HintBytesMax)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	h := new(ActiveHint)
+	rows := len(b) / pieceRowBytesMin
+	h.Table = Rows{IDs: make([]int64, 0, rows), Places: make([]uint64, 0, rows), Indexes: make([]uint32, 0, rows)}
+	for {
+		p, length, err := DecodePiece(b[h.Bytes:])
+		if err != nil || !h.add(p, s, length) {
+			break // torn, or of another segment
+		}
+	}
+	if h.End == 0 {
+		return nil, nil
+	}
+	return h, nil
+}
+
+// LastPiece reads the header of the last piece in the file, for a plan: it is not checked, nor are the pieces before
+// it. False: there is none that can be of this segment.
+func LastPiece(fs vfs.FS, dir string, s ManifestSegment) (h HintPart, ok bool) {
+	f, err := fs.Open(path.Join(dir, ActiveHintName))
+	if err != nil {
+		return h, false
+	}
+	defer f.Close() //nolint:errcheck // only read from
+	if h.Bytes, err = f.Size(); err != nil {
+		return h, false
+	}
+	b := make([]byte, min(h.Bytes, pieceGuessBytes))
+	if len(b) < pieceHeaderBytes+pieceTrailBytes || ReadFull(f, b, h.Bytes-int64(len(b))) != nil {
+		return h, false
+	}
+	length := binary.LittleEndian.Uint64(b[len(b)-pieceTrailBytes:])
+	switch {
+	case length < pieceHeaderBytes+pieceTrailBytes || length > uint64(h.Bytes):
+		return h, false
+	case length <= uint64(len(b)):
+		b = b[len(b)-int(length):]
+	case ReadFull(f, b[:pieceHeaderBytes], h.Bytes-int64(length)) != nil:
+		return h, false
+	}
+	p, _, rows, _, _ := pieceHead(b)
+	h.End, h.Last, h.Rows = p.End, p.Last, p.RowsBefore+rows
+	ok = string(b[:MagicBytes]) == PieceMagic && p.check() == nil && p.Segment == s.ID && p.First == s.FirstIndex && p.Last >= s.FirstIndex
+	return h, ok
+}
+
+// WritePiece writes a piece behind those that are there, which have so many bytes, without a sync: a hint that a power
+// cut takes is missed by nobody. What was torn behind them is cut off.
+func WritePiece(fs vfs.FS, dir string, at int64, b []byte) (err error) {
+	name := path.Join(dir, ActiveHintName)
+	f, err := fs.OpenWrite(name)
+	if errors.Is(err, iofs.ErrNotExist) && at == 0 {
+		f, err = fs.Create(name)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	switch {
+	case err != nil:
+		return err
+	case size < at:
+		return fmt.Errorf("%s: %w: it has %d bytes, and had %d", name, ErrCorrupt, size, at)
+	case size > at:
+		if err := f.Truncate(at); err != nil {
+			return err
+		}
+	}
+	_, err = f.WriteAt(b, at)
+	return err
+}
+
+// SyncPieces makes the hint of the active segment durable, so that it is there after an orderly stop.
+func SyncPieces(fs vfs.FS, dir string) (err error) {
+	f, err := fs.OpenWrite(path.Join(dir, ActiveHintName))
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// StateFrame is the place of a state frame in the active segment.
+type StateFrame struct {
+	Offset int64  // 0: there is none
+	Last   uint64 // index of the last entry in front of it
+}

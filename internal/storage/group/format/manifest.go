@@ -1,0 +1,306 @@
+package format
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"path"
+	"slices"
+	"unicode/utf8"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// The manifest file is two copies, each half of the file. A copy:
+//
+//	0       8         12    16      24         32             64                                          112
+//	├ magic ┼ version ┼ CRC ┼ length┼ sequence ┼ store, group ┼ compacted through, term, tombstone floor, ┼
+//	                                             conf index, accepted through, next segment (8 each)
+//	112          152              168                                  176
+//	├ hard state ┼ counts of ids  ┼ flags, name length, segment count  ┼ ids ┼ segments ┼ name ┼ zeros ┤
+const (
+	ManifestMagic        = "SHEAFMAN"
+	manifestFixedBytes   = 176
+	manifestSegmentBytes = 40
+	ManifestBytesMax     = 256 << 20 // of the file: above what 2^20 segments need; bounds what is read into memory
+	nameBytesMax         = 253
+)
+
+// Manifest is the list of a group's live segments and its floors. A file that it does not list is garbage. Stored
+// twice in its file, each copy with a CRC and in 4 KiB blocks of its own, so one bad sector loses nothing.
+type Manifest struct {
+	Identity         Identity
+	Sequence         uint64            // raised with each write
+	Segments         []ManifestSegment // in order of the log; the last one is active
+	CompactedThrough uint64            // Raft's first index is above this one
+	CompactedTerm    uint64
+	TombstoneFloor   uint64 // tombstones at or below may be dropped
+	Conf             *raftpb.ConfState
+	ConfIndex        uint64
+	HardState        StateRecord // as of this manifest
+	AcceptedThrough  uint64      // damage at or below this index was accepted as lost
+	NextSegment      uint64      // number for the next segment file
+}
+
+// ManifestSegment is one segment in the manifest.
+type ManifestSegment struct {
+	Number     uint64 // names the files: SegmentName, HintName
+	ID         SegmentID
+	FirstIndex uint64
+	LastIndex  uint64 // sealed: of the last entry ever in it, FirstIndex - 1 where there was none; active: 0
+	Bytes      int64  // sealed: exact size of the file; active: 0
+}
+
+// Sealed tells whether the segment is immutable.
+func (s ManifestSegment) Sealed() bool { return s.Bytes != 0 }
+
+// ReadManifest reads the manifest of a group's folder. A bad copy beside a whole one is passed over: it heals with the
+// next write, and VerifyDir names it. Errors: fs.ErrNotExist, ErrCorrupt, ErrFormatVersion.
+func ReadManifest(fs vfs.FS, dir string) (*Manifest, error) {
+	b, err := ReadAll(fs, path.Join(dir, ManifestName), ManifestBytesMax)
+	if err != nil {
+		return nil, err
+	}
+	m, _, err := DecodeManifest(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path.Join(dir, ManifestName), err)
+	}
+	return m, nil
+}
+
+// WriteManifest writes aside, syncs, renames, syncs the folder. An error says whether the manifest can be stored at all
+// (nothing is written then) or what failed; after that either the old or the new one is in place.
+func WriteManifest(fs vfs.FS, dir string, m *Manifest) error {
+	b, err := m.Encode()
+	if err != nil {
+		return fmt.Errorf("%s: %w", path.Join(dir, ManifestName), err)
+	}
+	return WriteReplace(fs, dir, ManifestName, b)
+}
+
+// Encode makes the content of the file: both copies.
+func (m *Manifest) Encode() ([]byte, error) {
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	conf := m.Conf
+	lists := [4][]uint64{conf.GetVoters(), conf.GetLearners(), conf.GetVotersOutgoing(), conf.GetLearnersNext()}
+	le := binary.LittleEndian
+	b := make([]byte, manifestFixedBytes, BlockBytes)
+	le.PutUint64(b[24:], m.Sequence)
+	copy(b[32:], m.Identity.Store[:])
+	copy(b[48:], m.Identity.Group[:])
+	for i, v := range []uint64{m.CompactedThrough, m.CompactedTerm, m.TombstoneFloor, m.ConfIndex, m.AcceptedThrough, m.NextSegment} {
+		le.PutUint64(b[64+8*i:], v)
+	}
+	m.HardState.encode(b[112:])
+	for i, ids := range lists {
+		le.PutUint32(b[152+4*i:], uint32(len(ids)))
+	}
+	b[168] = boolByte(conf != nil)
+	b[169] = boolByte(conf.GetAutoLeave())
+	le.PutUint16(b[170:], uint16(len(m.Identity.Name)))
+	le.PutUint32(b[172:], uint32(len(m.Segments)))
+	for _, ids := range lists {
+		for _, id := range ids {
+			b = le.AppendUint64(b, id)
+		}
+	}
+	for _, s := range m.Segments {
+		b = le.AppendUint64(b, s.Number)
+		b = append(b, s.ID[:]...)
+		b = le.AppendUint64(b, s.FirstIndex)
+		b = le.AppendUint64(b, s.LastIndex)
+		b = le.AppendUint64(b, uint64(s.Bytes))
+	}
+	b = append(b, m.Identity.Name...)
+	le.PutUint64(b[16:], uint64(len(b)))
+	putHead(b, ManifestMagic)
+	half := (len(b) + BlockBytes - 1) / BlockBytes * BlockBytes
+	file := make([]byte, 2*half)
+	copy(file, b)
+	copy(file[half:], b)
+	if len(file) > ManifestBytesMax {
+		return nil, fmt.Errorf("manifest of %d bytes is above the limit of %d", len(file), ManifestBytesMax)
+	}
+	return file, nil
+}
+
+// DecodeManifest is the reverse of Encode: the newer whole copy. bad says, for each copy, why it does not count; both
+// nil where the file is as it was written.
+func DecodeManifest(file []byte) (m *Manifest, bad [2]error, err error) {
+	half := len(file) / 2
+	var copies [2]*Manifest
+	for i, b := range [2][]byte{file[:half], file[half:]} {
+		copies[i], bad[i] = decodeManifestCopy(b)
+	}
+	if copies[0] == nil {
+		// The begin says itself how long the first copy is, also where the end of the file is missing.
+		if m, err := decodeManifestCopy(file); err == nil {
+			copies[0], bad[0] = m, fmt.Errorf("%w: half of the file is missing", ErrCorrupt)
+		}
+	}
+	switch {
+	case copies[0] == nil && copies[1] == nil:
+		return nil, bad, fmt.Errorf("no copy of the manifest can be used: %w; %w", bad[0], bad[1])
+	case copies[0] == nil:
+		return copies[1], bad, nil
+	case copies[1] == nil || bytes.Equal(file[:half], file[half:]):
+		return copies[0], bad, nil
+	}
+	older := 1
+	if copies[1].Sequence > copies[0].Sequence {
+		older = 0
+	}
+	bad[older] = fmt.Errorf("%w: copy is not the same as the other", ErrCorrupt)
+	return copies[1-older], bad, nil
+}
+
+func decodeManifestCopy(b []byte) (*Manifest, error) {
+	if len(b) < manifestFixedBytes {
+		return nil, fmt.Errorf("%w: %d bytes are too few", ErrCorrupt, len(b))
+	}
+	le := binary.LittleEndian
+	length := le.Uint64(b[16:])
+	if length < manifestFixedBytes || length > uint64(len(b)) {
+		return nil, fmt.Errorf("%w: length %d does not fit", ErrCorrupt, length)
+	}
+	if err := checkHead(b[:length], ManifestMagic); err != nil {
+		return nil, err
+	}
+	if uint64(len(b))-length >= BlockBytes || len(b)%BlockBytes != 0 || !IsZero(b[length:]) {
+		return nil, fmt.Errorf("%w: padding", ErrCorrupt)
+	}
+	return decodeManifestFields(b[:length])
+}
+
+func decodeManifestFields(b []byte) (*Manifest, error) {
+	le := binary.LittleEndian
+	var ids int64
+	for i := range 4 {
+		ids += int64(le.Uint32(b[152+4*i:]))
+	}
+	segments, nameBytes := int64(le.Uint32(b[172:])), int64(le.Uint16(b[170:]))
+	if int64(len(b)) != manifestFixedBytes+8*ids+manifestSegmentBytes*segments+nameBytes {
+		return nil, fmt.Errorf("%w: counts do not fit the length", ErrCorrupt)
+	}
+	if b[168] > 1 || b[169] > b[168] || ids > 0 && b[168] == 0 {
+		return nil, fmt.Errorf("%w: membership", ErrCorrupt)
+	}
+	hardState, err := DecodeStateRecord(b[112:152])
+	if err != nil {
+		return nil, err
+	}
+	m := &Manifest{
+		Sequence: le.Uint64(b[24:]), CompactedThrough: le.Uint64(b[64:]), CompactedTerm: le.Uint64(b[72:]),
+		TombstoneFloor: le.Uint64(b[80:]), ConfIndex: le.Uint64(b[88:]), AcceptedThrough: le.Uint64(b[96:]),
+		NextSegment: le.Uint64(b[104:]), HardState: hardState,
+	}
+	copy(m.Identity.Store[:], b[32:])
+	copy(m.Identity.Group[:], b[48:])
+	rest := b[manifestFixedBytes:]
+	if b[168] == 1 {
+		autoLeave := b[169] == 1
+		m.Conf = &raftpb.ConfState{AutoLeave: &autoLeave}
+		for i, list := range []*[]uint64{&m.Conf.Voters, &m.Conf.Learners, &m.Conf.VotersOutgoing, &m.Conf.LearnersNext} {
+			for range le.Uint32(b[152+4*i:]) {
+				*list = append(*list, le.Uint64(rest))
+				rest = rest[8:]
+			}
+		}
+	}
+	m.Segments = make([]ManifestSegment, segments)
+	for i := range m.Segments {
+		s := &m.Segments[i]
+		s.Number, s.FirstIndex, s.LastIndex = le.Uint64(rest), le.Uint64(rest[16:]), le.Uint64(rest[24:])
+		s.Bytes = int64(le.Uint64(rest[32:]))
+		copy(s.ID[:], rest[8:])
+		rest = rest[manifestSegmentBytes:]
+	}
+	m.Identity.Name = string(rest)
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// check is the rule of the format beyond the bytes.
+func (m *Manifest) check() error {
+	if n := len(m.Identity.Name); n < 1 || n > nameBytesMax || !utf8.ValidString(m.Identity.Name) {
+		return fmt.Errorf("%w: manifest: name of the group is not 1 to 253 bytes of UTF-8", ErrCorrupt)
+	}
+	if m.HardState.SyncedOffset < 0 {
+		return fmt.Errorf("%w: manifest: synced offset is negative", ErrCorrupt)
+	}
+	numbers := make(map[uint64]bool, len(m.Segments))
+	segmentIDs := make(map[SegmentID]bool, len(m.Segments))
+	last := uint64(0)
+	for i, s := range m.Segments {
+		why := ""
+		switch {
+		case s.Number >= m.NextSegment:
+			why = "number is not below the next one"
+		case numbers[s.Number]:
+			why = "number is used twice"
+		case segmentIDs[s.ID]:
+			why = "id is used twice"
+		case s.FirstIndex == 0:
+			why = "first index is zero"
+		case s.FirstIndex < last:
+			why = "first index is below that of the segment before it"
+		case !s.Sealed() && (i != len(m.Segments)-1 || s.LastIndex != 0):
+			why = "it is active, but not the last or with a last index"
+		case s.Sealed() && (s.Bytes < SegmentHeaderBytes || s.LastIndex < s.FirstIndex-1):
+			why = "size or last index is impossible"
+		}
+		if why != "" {
+			return fmt.Errorf("%w: manifest: segment %d: %s", ErrCorrupt, s.Number, why)
+		}
+		numbers[s.Number], segmentIDs[s.ID], last = true, true, s.FirstIndex
+	}
+	return nil
+}
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// CheckIdentity answers ErrForeign where a file is of another store or group than wanted. A name that is wanted may be
+// empty: any.
+func CheckIdentity(is, want Identity) error {
+	switch {
+	case is.Store != want.Store:
+		return fmt.Errorf("%w: store is %s, not %s", ErrForeign, is.Store, want.Store)
+	case is.Group != want.Group:
+		return fmt.Errorf("%w: group is %s, not %s", ErrForeign, is.Group, want.Group)
+	case want.Name != "" && is.Name != want.Name:
+		return fmt.Errorf("%w: group is named %q, not %q", ErrForeign, is.Name, want.Name)
+	}
+	return nil
+}
+
+// MayHaveCuts tells whether a new leader may ever have cut the log: not as long as one voter was alone.
+func (m *Manifest) MayHaveCuts() bool { return m.ConfIndex > 0 || len(VotersOf(m.Conf)) > 1 }
+
+// VotersOf gives the ids of all voters, also of the outgoing ones of a joint membership.
+func VotersOf(conf *raftpb.ConfState) map[uint64]bool {
+	ids := make(map[uint64]bool)
+	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing()) {
+		ids[id] = true
+	}
+	return ids
+}
+
+// ActiveSegment is the last segment where it is not sealed.
+func (m *Manifest) ActiveSegment() (ManifestSegment, bool) {
+	n := len(m.Segments)
+	if n == 0 || m.Segments[n-1].Sealed() {
+		return ManifestSegment{}, false
+	}
+	return m.Segments[n-1], true
+}

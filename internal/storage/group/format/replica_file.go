@@ -1,0 +1,149 @@
+package format
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"path"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// A replica file is two copies of one block, each:
+//
+//	0       8         12    16        24            40           56           72      73
+//	├ magic ┼ version ┼ CRC ┼ Raft id ┼ volume UUID ┼ store UUID ┼ group UUID ┼ state ┼ zeros to 4096 ┤
+const (
+	ReplicaMagic = "SHEAFREP"
+
+	replicaJoining = 1
+	replicaMember  = 2
+
+	// ReplicaFileBytes is the size of the replica file: two blocks, each in a sector of its own.
+	ReplicaFileBytes = 2 * BlockBytes
+)
+
+// ReplicaFile says which incarnation of a replica a group's folder is.
+type ReplicaFile struct {
+	RaftID uint64    // never zero, never used again for another incarnation
+	Volume uuid.UUID // the volume it was made on: on another one it is a copy, and must not run
+	Store  uuid.UUID
+	Group  uuid.UUID
+	// Joining: there is nothing yet that counts. It becomes a member by an Install.
+	Joining bool
+}
+
+// NewRaftID makes the Raft id of a new incarnation: random and odd, so never zero.
+func NewRaftID() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:]) | 1
+}
+
+// Encode makes the content of the file.
+func (f ReplicaFile) Encode() ([]byte, error) {
+	if f.RaftID == 0 {
+		return nil, fmt.Errorf("%w: replica file without a Raft id", ErrCorrupt)
+	}
+	b := make([]byte, BlockBytes, ReplicaFileBytes)
+	binary.LittleEndian.PutUint64(b[16:], f.RaftID)
+	copy(b[24:], f.Volume[:])
+	copy(b[40:], f.Store[:])
+	copy(b[56:], f.Group[:])
+	b[72] = replicaMember
+	if f.Joining {
+		b[72] = replicaJoining
+	}
+	putHead(b, ReplicaMagic)
+	return append(b, b...), nil
+}
+
+// DecodeReplicaFile is the reverse of Encode. bad says, for each copy, why it does not count; both nil where the file
+// is as it was written. Errors: ErrCorrupt, ErrFormatVersion.
+func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
+	var copies [2]ReplicaFile
+	for i := range copies {
+		if len(b) < (i+1)*BlockBytes {
+			bad[i] = fmt.Errorf("%w: the file ends before", ErrCorrupt)
+			continue
+		}
+		copies[i], bad[i] = decodeReplicaCopy(b[i*BlockBytes : (i+1)*BlockBytes])
+	}
+	if len(b) > ReplicaFileBytes && bad[1] == nil {
+		bad[1] = fmt.Errorf("%w: the file has %d bytes, not %d", ErrCorrupt, len(b), ReplicaFileBytes)
+	}
+	switch {
+	case bad[0] != nil && bad[1] != nil:
+		return ReplicaFile{}, bad, fmt.Errorf("no copy of the replica file can be used: %w; %w", bad[0], bad[1])
+	case bad[0] != nil:
+		return copies[1], bad, nil //nolint:nilerr // bad says it
+	case bad[1] == nil && copies[0] != copies[1]:
+		// The file is replaced as a whole: such a one was never written, and neither copy is to be trusted.
+		err := fmt.Errorf("%w: the copies of the replica file differ", ErrCorrupt)
+		return ReplicaFile{}, [2]error{err, err}, err
+	}
+	return copies[0], bad, nil
+}
+
+func decodeReplicaCopy(b []byte) (ReplicaFile, error) {
+	if err := checkHead(b, ReplicaMagic); err != nil {
+		return ReplicaFile{}, err
+	}
+	f := ReplicaFile{RaftID: binary.LittleEndian.Uint64(b[16:]), Joining: b[72] == replicaJoining}
+	copy(f.Volume[:], b[24:])
+	copy(f.Store[:], b[40:])
+	copy(f.Group[:], b[56:])
+	if f.RaftID == 0 || b[72] != replicaJoining && b[72] != replicaMember || !IsZero(b[73:]) {
+		return ReplicaFile{}, fmt.Errorf("%w: Raft id, state or reserved bytes", ErrCorrupt)
+	}
+	return f, nil
+}
+
+// ReadReplicaFile reads the replica file of a group's folder; false: there is none, as in all folders made before there
+// were copies: then the replica is the sole voter of the manifest. A joining one that has its manifest is a member: a
+// crash came between the two. A bad copy beside a whole one is passed over: VerifyDir names it. Errors: ErrCorrupt,
+// ErrFormatVersion.
+func ReadReplicaFile(fs vfs.FS, dir string) (f ReplicaFile, found bool, err error) {
+	b, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return ReplicaFile{}, false, nil
+	}
+	if err == nil {
+		f, _, err = DecodeReplicaFile(b)
+	}
+	if err != nil {
+		return ReplicaFile{}, false, fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), err)
+	}
+	if f.Joining {
+		_, err := fs.Stat(path.Join(dir, ManifestName))
+		if err != nil && !errors.Is(err, iofs.ErrNotExist) {
+			return ReplicaFile{}, false, err
+		}
+		f.Joining = err != nil
+	}
+	return f, true, nil
+}
+
+// WriteReplicaFile makes or replaces the file, durable when it returns. Where the same is there already, nothing is
+// written.
+func WriteReplicaFile(fs vfs.FS, dir string, f ReplicaFile) error {
+	b, err := f.Encode()
+	if err != nil {
+		return fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), err)
+	}
+	if err := fs.MkdirAll(dir); err != nil {
+		return fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), NoSpace(err))
+	}
+	if old, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes); err == nil && bytes.Equal(old, b) {
+		return fs.SyncDir(dir) // its name may not be durable yet
+	}
+	if err := WriteReplace(fs, dir, ReplicaName, b); err != nil {
+		return fmt.Errorf("%s: %w", path.Join(dir, ReplicaName), err)
+	}
+	return nil
+}

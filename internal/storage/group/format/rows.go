@@ -1,0 +1,133 @@
+package format
+
+import (
+	"math"
+	"slices"
+	"sort"
+
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// Rows are the puts and deletes of a segment in order of place, column by column, without pointers.
+type Rows struct {
+	IDs     []int64
+	Places  []uint64 // index.Loc with ordinal 0
+	Indexes []uint32 // index - first index of the segment
+	Blobs   []HintBlob
+	// LastCommit is the greatest commit time so far, syncedCommit that of what was synced.
+	LastCommit, syncedCommit int64
+	// Requests is the number of entries of KindRequest, which have no row.
+	Requests uint32
+}
+
+// Hint makes the hint of a sealed segment, all rows used.
+func (r *Rows) Hint(m ManifestSegment, terms []TermRun) *Hint {
+	n := len(r.IDs)
+	type key struct {
+		hash  uint64
+		place uint64
+		row   int32
+	}
+	keys := make([]key, n)
+	for i, id := range r.IDs {
+		keys[i] = key{index.Hash(id), r.Places[i], int32(i)}
+	}
+	slices.SortFunc(keys, func(a, b key) int {
+		switch {
+		case a.hash < b.hash || a.hash == b.hash && a.place < b.place:
+			return -1
+		case a == b:
+			return 0
+		}
+		return 1
+	})
+	h := &Hint{
+		Segment: m.ID, FirstIndex: m.FirstIndex, LastIndex: m.LastIndex, LastCommit: r.LastCommit, Bytes: m.Bytes, Requests: r.Requests,
+		IDs: make([]int64, n), Places: make([]uint64, n), Indexes: make([]uint32, n), Used: make([]uint64, (n+63)/64),
+		Terms: terms, Blobs: r.Blobs,
+	}
+	for i, k := range keys {
+		h.IDs[i], h.Places[i], h.Indexes[i] = r.IDs[k.row], r.Places[k.row], r.Indexes[k.row]
+	}
+	for i := range h.Used {
+		h.Used[i] = math.MaxUint64
+	}
+	if n%64 != 0 {
+		h.Used[n/64] = 1<<(n%64) - 1
+	}
+	return h
+}
+
+// IsEmpty tells whether nothing of a log is in the segment that anybody may ask for.
+func (r *Rows) IsEmpty() bool { return len(r.IDs) == 0 && r.Requests == 0 }
+
+// AddRequest takes in an entry of KindRequest.
+func (r *Rows) AddRequest(e *Entry) {
+	r.Requests++
+	r.LastCommit = max(r.LastCommit, e.CommitTime)
+}
+
+// Add appends the row of a put or delete, whose frame stands at an offset, in a segment that begins with index first.
+func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
+	r.IDs = append(r.IDs, e.ID)
+	r.Places = append(r.Places, uint64(index.MakeLoc(0, offset, length, e.Kind == KindDelete)))
+	r.Indexes = append(r.Indexes, uint32(e.Index-first))
+	r.LastCommit = max(r.LastCommit, e.CommitTime)
+	if ref, _ := e.BlobRef(); ref != nil {
+		r.Blobs = append(r.Blobs, HintBlob{Index: e.Index, Ref: *ref})
+	}
+}
+
+// Cut drops the rows from an index on. The columns keep their memory: a reader may still look at what it has seen.
+func (r *Rows) Cut(first, from uint64) {
+	n := len(r.IDs)
+	for n > 0 && first+uint64(r.Indexes[n-1]) >= from {
+		n--
+	}
+	b := len(r.Blobs)
+	for b > 0 && r.Blobs[b-1].Index >= from {
+		b--
+	}
+	// The full slice expressions make the next add copy instead of writing below what a reader has seen.
+	r.IDs, r.Places, r.Indexes, r.Blobs = r.IDs[:n:n], r.Places[:n:n], r.Indexes[:n:n], r.Blobs[:b:b]
+}
+
+// Synced notes that everything so far is on disk.
+func (r *Rows) Synced() { r.syncedCommit = r.LastCommit }
+
+// CutUnsynced drops the rows from an offset on, up to which the segment was synced.
+func (r *Rows) CutUnsynced(first uint64, offset int64) {
+	r.LastCommit = r.syncedCommit
+	n := sort.Search(len(r.Places), func(i int) bool { return index.Loc(r.Places[i]).Offset() >= offset })
+	if n < len(r.IDs) {
+		r.Cut(first, first+uint64(r.Indexes[n]))
+	}
+}
+
+// Snapshot is a copy of the table that stays as it is.
+func (r *Rows) Snapshot() *Rows {
+	c := *r
+	return &c
+}
+
+// MemoryBytes is what the columns take.
+func (r *Rows) MemoryBytes() int64 {
+	return 8*int64(cap(r.IDs)+cap(r.Places)) + 4*int64(cap(r.Indexes)) + 48*int64(cap(r.Blobs))
+}
+
+// AtOrBelow finds the last row with an index at or below the one given; -1: none.
+func (r *Rows) AtOrBelow(first, at uint64) int {
+	if at < first {
+		return -1
+	}
+	return sort.Search(len(r.Indexes), func(i int) bool { return first+uint64(r.Indexes[i]) > at }) - 1
+}
+
+// AtOffset finds the row at an offset; -1: none.
+func (r *Rows) AtOffset(offset int64) int {
+	i := sort.Search(len(r.Places), func(i int) bool { return index.Loc(r.Places[i]).Offset() >= offset })
+	if i == len(r.Places) || index.Loc(r.Places[i]).Offset() != offset {
+		return -1
+	}
+	return i
+}

@@ -1,0 +1,140 @@
+package format
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// SegmentMagic begins each segment file.
+const SegmentMagic = "SHEAFSEG"
+
+// segmentVersionRequests is the version of a segment that may hold entries of KindRequest: those that compaction and
+// repair write. A program from before them says of it that it is newer. Segments that were only appended to have
+// FormatVersion.
+const segmentVersionRequests = 2
+
+// SegmentHeader begins every segment, in SegmentHeaderBytes:
+//
+//	0       8         12     16           32           48           56            64        72     124   128
+//	├ magic ┼ version ┼ zero ┼ store UUID ┼ group UUID ┼ segment id ┼ first index ┼ created ┼ zero ┼ CRC ┤
+type SegmentHeader struct {
+	Store      uuid.UUID
+	Group      uuid.UUID
+	ID         SegmentID
+	FirstIndex uint64
+	Created    int64 // Unix ns
+	Rewritten  bool  // by compaction or repair: its version is segmentVersionRequests
+}
+
+// Encode makes the SegmentHeaderBytes of a header.
+func (h SegmentHeader) Encode() []byte {
+	b := make([]byte, SegmentHeaderBytes)
+	le := binary.LittleEndian
+	copy(b, SegmentMagic)
+	le.PutUint32(b[8:], FormatVersion)
+	if h.Rewritten {
+		le.PutUint32(b[8:], segmentVersionRequests)
+	}
+	copy(b[16:], h.Store[:])
+	copy(b[32:], h.Group[:])
+	copy(b[48:], h.ID[:])
+	le.PutUint64(b[56:], h.FirstIndex)
+	le.PutUint64(b[64:], uint64(h.Created))
+	le.PutUint32(b[124:], Checksum(b[:124]))
+	return b
+}
+
+// DecodeSegmentHeader is the reverse of Encode; b may be longer. Errors: ErrCorrupt, ErrFormatVersion.
+func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
+	if len(b) < SegmentHeaderBytes {
+		return SegmentHeader{}, fmt.Errorf("segment header: %w: %d bytes are too few", ErrCorrupt, len(b))
+	}
+	le := binary.LittleEndian
+	if string(b[:MagicBytes]) != SegmentMagic {
+		return SegmentHeader{}, fmt.Errorf("segment header: %w: magic is %q, not %q", ErrCorrupt, b[:MagicBytes], SegmentMagic)
+	}
+	if le.Uint32(b[124:]) != Checksum(b[:124]) {
+		return SegmentHeader{}, fmt.Errorf("segment header: %w: checksum", ErrCorrupt)
+	}
+	rewritten := le.Uint32(b[8:]) == segmentVersionRequests
+	if !rewritten {
+		if err := checkVersion(le.Uint32(b[8:]), segmentVersionRequests); err != nil {
+			return SegmentHeader{}, fmt.Errorf("segment header: %w", err)
+		}
+	}
+	if !IsZero(b[12:16]) || !IsZero(b[72:124]) {
+		return SegmentHeader{}, fmt.Errorf("segment header: %w: reserved bytes are not zero", ErrCorrupt)
+	}
+	h := SegmentHeader{FirstIndex: le.Uint64(b[56:]), Created: int64(le.Uint64(b[64:])), Rewritten: rewritten}
+	copy(h.Store[:], b[16:])
+	copy(h.Group[:], b[32:])
+	copy(h.ID[:], b[48:])
+	return h, nil
+}
+
+// CheckSegmentHeader checks the first bytes of a segment against what the manifest says of it. Errors: ErrCorrupt (the
+// manifest's word counts, the frames can be read), ErrFormatVersion, ErrForeign.
+func CheckSegmentHeader(b []byte, identity Identity, segment ManifestSegment) error {
+	h, err := DecodeSegmentHeader(b)
+	if err != nil {
+		return err
+	}
+	switch {
+	case h.Store != identity.Store:
+		return fmt.Errorf("segment header: %w: store is %s, not %s", ErrForeign, h.Store, identity.Store)
+	case h.Group != identity.Group:
+		return fmt.Errorf("segment header: %w: group is %s, not %s", ErrForeign, h.Group, identity.Group)
+	case h.ID != segment.ID || h.FirstIndex != segment.FirstIndex:
+		return fmt.Errorf("segment header: %w: segment %x from index %d, the manifest says %x from %d",
+			ErrCorrupt, h.ID, h.FirstIndex, segment.ID, segment.FirstIndex)
+	}
+	return nil
+}
+
+// NewSegmentID is a random one.
+func NewSegmentID() SegmentID {
+	var id SegmentID
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
+// MakeSegment makes the file of an empty segment, durable when it returns.
+func MakeSegment(fs vfs.FS, dir string, identity Identity, m ManifestSegment, created time.Time) error {
+	f, err := WriteSegmentHeader(fs, dir, identity, m, created, false)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// WriteSegmentHeader makes a segment file with its header, durable when it returns.
+func WriteSegmentHeader(fs vfs.FS, dir string, identity Identity, m ManifestSegment, created time.Time, rewritten bool) (vfs.File, error) {
+	name := path.Join(dir, SegmentName(m.Number))
+	f, err := CreateAnew(fs, name)
+	if err != nil {
+		return nil, NoSpace(err)
+	}
+	header := SegmentHeader{
+		Store: identity.Store, Group: identity.Group, ID: m.ID,
+		FirstIndex: m.FirstIndex, Created: created.UnixNano(), Rewritten: rewritten,
+	}
+	_, err = f.WriteAt(header.Encode(), 0)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = fs.SyncDir(dir)
+	}
+	if err != nil {
+		return nil, NoSpace(errors.Join(err, f.Close(), fs.Remove(name)))
+	}
+	return f, nil
+}

@@ -1,0 +1,168 @@
+package fsck
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+)
+
+// writeSegments makes the new segments and hints, and with them the manifest to come.
+func (r *repairer) writeSegments() error {
+	m := r.manifest
+	r.next = *m
+	r.next.Sequence++
+	r.next.Segments = nil
+	r.next.HardState = r.hard
+	r.next.HardState.SyncedOffset, r.next.HardState.SyncedIndex = 0, 0
+	last := uint64(0)
+	for _, s := range r.scans {
+		last = max(min(last, s.manifest.FirstIndex-1), s.Last) // what a segment makes void of earlier ones is not there
+		if err := r.writeSegment(s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	for id, bad := range r.badBlobs {
+		if bad {
+			r.garbage = append(r.garbage, format.BlobName(id))
+		}
+	}
+	last = max(last, m.CompactedThrough)
+	if r.lost {
+		last = r.greatest + format.LossJump
+		r.report.NextIndex = last + 1
+		r.next.AcceptedThrough = r.greatest
+		r.next.CompactedThrough, r.next.CompactedTerm = last, r.term
+		if r.next.HardState.Term < r.term {
+			r.next.HardState.Term, r.next.HardState.Vote = r.term, 0
+		}
+		r.next.HardState.Commit = last
+	}
+	if n := len(r.next.Segments); n > 0 && !r.next.Segments[n-1].Sealed() {
+		return nil // the active segment goes on
+	}
+	return r.writeActive(last + 1)
+}
+
+// writeActive begins a new active segment.
+func (r *repairer) writeActive(first uint64) error {
+	s := format.ManifestSegment{Number: r.next.NextSegment, ID: format.NewSegmentID(), FirstIndex: first}
+	r.next.NextSegment++
+	if err := format.MakeSegment(r.fs, r.dir, r.manifest.Identity, s, time.Now()); err != nil {
+		return err
+	}
+	r.next.Segments = append(r.next.Segments, s)
+	return nil
+}
+
+// writeSegment decides what becomes of one segment: it stays, is sealed, is replaced, or is left out because nothing of
+// it is left.
+func (r *repairer) writeSegment(s *segmentScan) error {
+	m := s.manifest
+	if !r.rewrite[s] && !m.Sealed() && !r.lost {
+		r.next.Segments = append(r.next.Segments, m)
+		return nil
+	}
+	if len(s.Others) == 0 && !s.hasRows() {
+		r.garbage = append(r.garbage, s.name, format.HintName(m.Number))
+		return nil
+	}
+	if r.rewrite[s] {
+		return r.replaceSegment(s)
+	}
+	if !m.Sealed() {
+		m.LastIndex, m.Bytes = s.Last, s.end
+		if err := r.cutFile(s.name, s.end); err != nil {
+			return err
+		}
+	}
+	r.next.Segments = append(r.next.Segments, m)
+	return r.writeSegmentHint(s, m, &s.Rows)
+}
+
+// cutFile makes the end of what is whole the end of the file.
+func (r *repairer) cutFile(name string, size int64) error {
+	f, err := r.fs.OpenWrite(path.Join(r.dir, name))
+	if err != nil {
+		return err
+	}
+	err = f.Truncate(size)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// replaceSegment writes what is left of a segment as a new one, under the next number.
+func (r *repairer) replaceSegment(s *segmentScan) error {
+	m := format.ManifestSegment{Number: r.next.NextSegment, ID: format.NewSegmentID(), FirstIndex: s.manifest.FirstIndex,
+		LastIndex: max(s.manifest.LastIndex, s.Last)}
+	r.next.NextSegment++
+	out, err := format.WriteSegmentHeader(r.fs, r.dir, r.manifest.Identity, m, time.Now(), true)
+	if err != nil {
+		return err
+	}
+	to := segio.NewWriter(out, m, new(format.Rows))
+	if err := errors.Join(r.copyEntries(s, to), out.Close()); err != nil {
+		return errors.Join(err, r.fs.Remove(path.Join(r.dir, format.SegmentName(m.Number))))
+	}
+	m.Bytes = to.Bytes
+	r.garbage = append(r.garbage, s.name, format.HintName(s.manifest.Number))
+	r.report.Rewritten = append(r.report.Rewritten, s.name)
+	r.next.Segments = append(r.next.Segments, m)
+	return r.writeSegmentHint(s, m, to.Rows)
+}
+
+// copyEntries copies the entries that stay into a new segment, durable when it returns. Each entry is verified again as
+// it is read.
+func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
+	in, err := r.fs.OpenDirect(path.Join(r.dir, s.name))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	end := min(s.end, s.fileBytes)
+	ahead := segio.NewReadAhead(countingFile{in, r.verifier}, end)
+	defer ahead.Close()
+	walk := segio.NewFrameReader(ahead, s.manifest.ID, format.SegmentHeaderBytes, end)
+	for walk.Next() {
+		step := walk.Step()
+		if e := &step.Entry; s.stays(step) {
+			if _, err := to.Copy(step, r.newest[e.ID] == e.Index); err != nil {
+				return err
+			}
+		}
+	}
+	if err := walk.Err(); err != nil {
+		return err
+	}
+	return to.Finish()
+}
+
+// stays tells whether the frame of a step does.
+func (s *segmentScan) stays(step *segio.FrameStep) bool {
+	e := &step.Entry
+	return step.Status == segio.FrameWhole && e.Kind != format.KindState && s.Counts(e.Kind.IsVersion(), step.Offset) && !s.gone[e.Index]
+}
+
+// hasRows tells whether a row stays.
+func (s *segmentScan) hasRows() bool {
+	for row := range s.Rows.IDs {
+		if s.counts(row) {
+			return true
+		}
+	}
+	return false
+}
+
+// writeSegmentHint writes the hint of a segment as it will be, with used flags that are true for what stays.
+func (r *repairer) writeSegmentHint(s *segmentScan, m format.ManifestSegment, table *format.Rows) error {
+	h := table.Hint(m, s.Terms)
+	for i, id := range h.IDs {
+		h.SetUsed(i, r.newest[id] == h.FirstIndex+uint64(h.Indexes[i]))
+	}
+	return format.WriteHint(r.fs, r.dir, m.Number, h)
+}

@@ -1,0 +1,304 @@
+package fsck
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"sheaf.dev/sheaf/internal/base/longlock"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// verifyWorkers read segments and blobs at the same time: enough requests in flight for an SSD, and enough checksums
+// for its rate.
+const verifyWorkers = 4
+
+// VerifyReport of Verify and VerifyDir.
+type VerifyReport struct {
+	Group     string
+	Bytes     int64 // read
+	Entries   int64 // whole ones
+	Blobs     int64 // that entries refer to
+	Damages   []format.Damage
+	TornBytes int64 // a torn tail above the synced mark, which the next load cuts off: no damage
+	Joining   bool  // the replica is only joining: nothing that counts is there yet
+	// Exchanged says why the folder is another group's than its manifest's; empty: it is not. Then nothing else was
+	// looked at.
+	Exchanged string
+}
+
+// VerifyOptions of VerifyFiles.
+type VerifyOptions struct {
+	// Manifest as it is in memory; nil: the file's, and the file is checked too.
+	Manifest *format.Manifest
+	// ActiveBytes is where the synced part of the active segment ends; the rest is not looked at. 0: to the file's end.
+	ActiveBytes int64
+	// ActiveIndex is the index of the last entry before ActiveBytes.
+	ActiveIndex uint64
+	// BlobGone says of a blob whose file is missing whether compaction dropped it since, with the entry that referred
+	// to it; nil: it did not.
+	BlobGone func(id uuid.UUID) bool
+	// RateBytesPerSecond: 0: no limit.
+	RateBytesPerSecond int64
+	// Progress is called with the bytes read since the last call, by one goroutine at a time. Nil: nobody.
+	Progress func(bytes int64)
+}
+
+// VerifyDir checks every byte of a group that no log has open: manifest, segment headers, all frames, padding and
+// preallocated room, the order of indexes, hints against the segments, used flags, blobs against the entries that refer
+// to them, and the mark. progress is called with the bytes read since the last call. What is bad is in the report;
+// the error says why something could not be looked at: the end of ctx, a newer format, no such folder.
+func VerifyDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (VerifyReport, error) {
+	return VerifyFiles(ctx, fs, dir, VerifyOptions{Progress: progress})
+}
+
+// VerifyFiles is VerifyDir for a log that is open: its caller sees to it that no file of the manifest is removed
+// meanwhile. Blobs may be: see VerifyOptions.BlobGone.
+func VerifyFiles(ctx context.Context, fs vfs.FS, dir string, opts VerifyOptions) (VerifyReport, error) {
+	v := newVerifier(ctx, fs, dir, opts)
+	err := v.run()
+	return v.report, err
+}
+
+// verifier gathers what the files of a group hold; run fills it in.
+type verifier struct {
+	ctx      context.Context
+	fs       vfs.FS
+	dir      string
+	opts     VerifyOptions
+	manifest *format.Manifest
+	replica  *format.ReplicaFile // nil: there is none, or none that can be read
+	mark     format.Mark
+	scans    []*segmentScan // as in the manifest
+	report   VerifyReport
+	hard     format.StateRecord // manifest and state frames together
+	lost     bool               // entries are lost, or may be, beyond blobs
+	badMark  bool
+	// badReplica: a copy of the replica file does not count.
+	badReplica bool
+	started    time.Time
+
+	mu       longlock.Mutex // guards badBlobs, report.Bytes and report.Damages while workers run
+	badBlobs map[uuid.UUID]bool
+}
+
+func newVerifier(ctx context.Context, fs vfs.FS, dir string, opts VerifyOptions) *verifier {
+	return &verifier{ctx: ctx, fs: fs, dir: dir, opts: opts, manifest: opts.Manifest, started: time.Now()}
+}
+
+func (v *verifier) run() error {
+	if v.manifest == nil {
+		if joining, err := v.readReplica(); err != nil || joining {
+			return err
+		}
+		if ok, err := v.readManifest(); err != nil || !ok {
+			return err
+		}
+		if why := exchanged(v.fs, v.dir, v.manifest); why != "" {
+			v.report.Exchanged = why
+			v.damage(format.Damage{File: format.ManifestName, What: why})
+			return nil
+		}
+		if err := v.readMark(); err != nil {
+			return err
+		}
+	} else {
+		v.mark.Index = v.opts.ActiveIndex
+	}
+	v.report.Group = v.manifest.Identity.Name
+	if err := v.scanSegments(); err != nil {
+		return err
+	}
+	v.checkOrder()
+	if err := v.checkHints(); err != nil {
+		return err
+	}
+	v.dropVoid()
+	v.reportRanges()
+	if v.opts.Manifest == nil {
+		// In an open log, hints go on to be written: they know of entries that are not looked at.
+		v.checkUsed()
+	}
+	if err := v.checkBlobs(); err != nil {
+		return err
+	}
+	slices.SortStableFunc(v.report.Damages, func(a, b format.Damage) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Offset, b.Offset))
+	})
+	return nil
+}
+
+// readManifest answers false where there is none that could say what else to look at.
+func (v *verifier) readManifest() (bool, error) {
+	v.report.Group = path.Base(v.dir)
+	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ManifestName), format.ManifestBytesMax)
+	switch {
+	case errors.Is(err, iofs.ErrNotExist):
+		if _, err := v.fs.List(v.dir); err != nil {
+			return false, err
+		}
+		v.damage(format.Damage{File: format.ManifestName, What: "the manifest is missing: which segments live is not known"})
+		return false, nil
+	case err != nil && !errors.Is(err, format.ErrCorrupt):
+		v.damage(format.Damage{File: format.ManifestName, What: "the manifest cannot be read: " + err.Error()})
+		return false, nil
+	}
+	v.count(int64(len(b)))
+	m, bad, err := format.DecodeManifest(b)
+	if errors.Is(err, format.ErrFormatVersion) {
+		return false, fmt.Errorf("%s: %w", path.Join(v.dir, format.ManifestName), err)
+	}
+	if err != nil {
+		v.damage(format.Damage{File: format.ManifestName, Length: int64(len(b)), What: err.Error()})
+		return false, nil //nolint:nilerr // the report says it
+	}
+	v.report.Group = m.Identity.Name
+	v.damage(format.CopyDamages(format.ManifestName, int64(len(b)/2), bad)...)
+	v.manifest = m
+	if f := v.replica; f != nil && (f.Store != m.Identity.Store || f.Group != m.Identity.Group) {
+		v.damage(format.Damage{File: format.ReplicaName, Length: format.ReplicaFileBytes,
+			What: fmt.Sprintf("it is of group %s of store %s, the manifest of group %s of store %s", f.Group, f.Store, m.Identity.Group, m.Identity.Store)})
+	}
+	return true, nil
+}
+
+// readReplica answers true where the replica is only joining.
+func (v *verifier) readReplica() (joining bool, err error) {
+	v.report.Group = path.Base(v.dir)
+	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
+	switch {
+	case errors.Is(err, iofs.ErrNotExist):
+		return false, nil
+	case err != nil && !errors.Is(err, format.ErrCorrupt):
+		v.damage(format.Damage{File: format.ReplicaName, What: "the replica file cannot be read: " + err.Error()})
+		return false, nil
+	}
+	v.count(int64(len(b)))
+	f, bad, err := format.DecodeReplicaFile(b)
+	if errors.Is(err, format.ErrFormatVersion) {
+		return false, fmt.Errorf("%s: %w", path.Join(v.dir, format.ReplicaName), err)
+	}
+	v.badReplica = bad != [2]error{}
+	v.damage(format.CopyDamages(format.ReplicaName, format.BlockBytes, bad)...)
+	if err != nil {
+		return false, nil //nolint:nilerr // the report says it
+	}
+	v.replica = &f
+	_, err = v.fs.Stat(path.Join(v.dir, format.ManifestName))
+	v.report.Joining = f.Joining && errors.Is(err, iofs.ErrNotExist)
+	return v.report.Joining, nil
+}
+
+func (v *verifier) readMark() error {
+	mark, found, bad, err := format.ReadMark(v.fs, v.dir)
+	if err != nil && !errors.Is(err, format.ErrCorrupt) {
+		return err
+	}
+	if err != nil {
+		bad[0] = err
+	}
+	v.badMark = bad != [format.MarkSlots]error{}
+	v.damage(format.CopyDamages(format.MarkName, format.BlockBytes, bad)...)
+	if found {
+		v.mark = mark
+		if owner := v.neighbourOf(mark.Segment); owner != "" {
+			v.mark, v.badMark = format.Mark{}, true
+			v.damage(format.Damage{File: format.MarkName, Length: format.MarkFileBytes, What: "it is the mark of group " + owner + ", whose folder is beside this one"})
+		}
+	}
+	v.count(format.MarkFileBytes)
+	return nil
+}
+
+// neighbourOf is the group of a folder beside this one that has a segment; empty: there is none, or this group has it.
+// A mark may well name a segment that no group has any more, as compaction makes new ones.
+func (v *verifier) neighbourOf(id format.SegmentID) string {
+	has := func(m *format.Manifest) bool {
+		return slices.ContainsFunc(m.Segments, func(s format.ManifestSegment) bool { return s.ID == id })
+	}
+	if id == (format.SegmentID{}) || has(v.manifest) {
+		return ""
+	}
+	beside, _ := v.fs.List(path.Dir(v.dir)) // where it cannot be listed, nothing is known
+	for _, name := range beside {
+		if name == path.Base(v.dir) {
+			continue
+		}
+		if m, err := format.ReadManifest(v.fs, path.Join(path.Dir(v.dir), name)); err == nil && has(m) {
+			return m.Identity.Name
+		}
+	}
+	return ""
+}
+
+// damage adds some to the report.
+func (v *verifier) damage(damages ...format.Damage) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, d := range damages {
+		d.Group = v.report.Group
+		v.report.Damages = append(v.report.Damages, d)
+	}
+}
+
+// count tells the progress, and holds the rate.
+func (v *verifier) count(bytes int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.report.Bytes += bytes
+	if v.opts.Progress != nil {
+		v.opts.Progress(bytes)
+	}
+	if v.opts.RateBytesPerSecond <= 0 {
+		return
+	}
+	due := v.started.Add(time.Duration(float64(v.report.Bytes) / float64(v.opts.RateBytesPerSecond) * float64(time.Second)))
+	timer := time.NewTimer(time.Until(due)) // under mu on purpose: all workers wait
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-v.ctx.Done():
+	}
+}
+
+// countingFile reads for a verifier: it counts, and stops at the end of the context.
+type countingFile struct {
+	vfs.File
+	v *verifier
+}
+
+func (f countingFile) ReadAt(p []byte, offset int64) (int, error) {
+	if err := f.v.ctx.Err(); err != nil {
+		return 0, fmt.Errorf("%w: %w", segio.ErrStop, err)
+	}
+	n, err := f.File.ReadAt(p, offset)
+	f.v.count(int64(n))
+	return n, err
+}
+
+// each runs work for the numbers from 0 to n - 1, some at a time, each with a buffer of its own.
+func (v *verifier) each(n int, work func(i int, buffer []byte) error) error {
+	all, ctx := errgroup.WithContext(v.ctx)
+	all.SetLimit(verifyWorkers)
+	for i := range n {
+		all.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			pooled := segio.FrameBuffers.Get().(*[]byte)
+			defer segio.FrameBuffers.Put(pooled)
+			return work(i, *pooled)
+		})
+	}
+	return all.Wait()
+}

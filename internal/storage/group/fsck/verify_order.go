@@ -1,0 +1,358 @@
+package fsck
+
+import (
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"math"
+	"slices"
+	"sort"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// checkOrder checks the order from segment to segment.
+func (v *verifier) checkOrder() {
+	var last, term, commit uint64 // commit: as far as state records before had it
+	for i, s := range v.scans {
+		if first := s.manifest.FirstIndex; last >= first {
+			v.cutBefore(i, commit)
+			last, term = first-1, v.termBefore(i)
+		}
+		v.report.Entries += s.Entries
+		commit = max(commit, s.State.Commit)
+		if s.fileBytes >= 0 && s.header != nil {
+			v.damage(format.Damage{File: s.name, Length: format.SegmentHeaderBytes, What: s.header.Error()})
+		}
+		if s.manifest.Sealed() && s.Last > s.manifest.LastIndex {
+			v.damage(format.Damage{File: s.name, What: fmt.Sprintf("it ends with index %d, the manifest says %d", s.Last, s.manifest.LastIndex)})
+		}
+		if s.first != 0 {
+			v.checkBoundary(s, last, term)
+			last, term = s.Last, s.Term
+		}
+		if s.IsOpen() { // what is missing at the end is damage of these bytes
+			last = max(last, s.manifest.LastIndex)
+		}
+	}
+}
+
+// checkBoundary checks the first entry of a segment against the last one before it.
+func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
+	d := format.Damage{File: s.name, Offset: s.firstOffset}
+	through := max(last, v.manifest.CompactedThrough)
+	switch {
+	case last != 0 && s.firstTerm < term:
+		d.What = fmt.Sprintf("term %d behind term %d", s.firstTerm, term)
+		v.damage(d)
+	case s.first > through+1 && (len(s.Bad) == 0 || s.Bad[0].Offset > s.firstOffset):
+		d.What = "entries are missing before it"
+		d.IDsUnknown, d.IndexFirst, d.IndexLast = true, through+1, s.first-1
+		v.damage(d)
+	}
+}
+
+// cutBefore makes void what the first index of segment i cuts off the segments before it. commit is as far as state
+// records before it had it.
+func (v *verifier) cutBefore(i int, commit uint64) {
+	first := v.scans[i].manifest.FirstIndex
+	if first <= commit {
+		v.damage(format.Damage{File: v.scans[i].name, What: fmt.Sprintf("its first index %d is not above the commit %d before it", first, commit)})
+	}
+	for _, before := range v.scans[:i] {
+		before.through = min(before.through, first-1)
+	}
+}
+
+// termBefore is the term of the last entry before segment i that it does not make void; 0: there is none.
+func (v *verifier) termBefore(i int) uint64 {
+	at := v.scans[i].manifest.FirstIndex - 1
+	for k := i - 1; k >= 0; k-- {
+		if term := format.TermAt(v.scans[k].Terms, at); term != 0 {
+			return term
+		}
+		at = min(at, v.scans[k].manifest.FirstIndex-1)
+	}
+	return 0
+}
+
+// dropVoid drops what a later segment made void. Hints may still have it, so they are compared before.
+func (v *verifier) dropVoid() {
+	for _, s := range v.scans {
+		if s.through != math.MaxUint64 {
+			s.Cut(s.manifest.FirstIndex, s.through+1)
+		}
+	}
+}
+
+// reportRanges turns what the scans found into damages.
+func (v *verifier) reportRanges() {
+	for _, s := range v.scans {
+		v.lost = v.lost || s.hidden
+		for _, f := range s.faults {
+			v.lost = v.lost || f.missingFirst != 0
+			v.damage(format.Damage{File: s.name, Offset: f.offset, Length: f.bytes, What: f.what,
+				IDsUnknown: f.missingFirst != 0, IndexFirst: f.missingFirst, IndexLast: f.missingLast})
+		}
+		for _, d := range v.damages(s) {
+			v.lost = v.lost || d.IndexLast != 0
+			v.damage(*d)
+		}
+		for _, row := range s.unusedRows(s.badRefs) {
+			v.lost = true
+			v.damage(format.Damage{File: s.name, Offset: s.offset(row), Length: index.Loc(s.Rows.Places[row]).LengthBound(),
+				What: "reference to a blob is bad", IDs: []int64{s.Rows.IDs[row]}, IndexFirst: s.index(row), IndexLast: s.index(row)})
+		}
+	}
+}
+
+// checkHints checks the hints that checkHintEarly has left.
+func (v *verifier) checkHints() error {
+	return v.each(len(v.scans), func(i int, _ []byte) error {
+		switch s := v.scans[i]; {
+		case s.hintChecked:
+			return nil
+		case s.manifest.Sealed():
+			return v.checkHint(s)
+		default:
+			return v.checkActiveHint(s)
+		}
+	})
+}
+
+// checkHintEarly checks the hint of segment i behind its scan, while others are read, where nothing that is found later
+// matters to it: not a cut by a later segment, nor what is bad.
+func (v *verifier) checkHintEarly(i int, s *segmentScan) error {
+	if !s.manifest.Sealed() || len(s.Bad)+len(s.faults) > 0 || s.fileBytes < s.manifest.Bytes {
+		return nil
+	}
+	for _, later := range v.manifest.Segments[i+1:] {
+		if later.FirstIndex <= s.Last {
+			return nil
+		}
+	}
+	return v.checkHint(s)
+}
+
+// checkHint reads a hint and compares it with its segment. One that is not right does not count any more.
+func (v *verifier) checkHint(s *segmentScan) error {
+	s.hintChecked = true
+	name := format.HintName(s.manifest.Number)
+	h, err := format.ReadHint(v.fs, v.dir, s.manifest)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		v.count(format.HintBytes(int64(len(h.IDs)), int64(len(h.Terms)), int64(len(h.Blobs))))
+		err = s.compareHint(h)
+	}
+	if err != nil {
+		v.damage(format.Damage{File: name, What: "hint does not count (the next load does without it): " + err.Error()})
+		return v.ctx.Err()
+	}
+	s.hint = h
+	return v.ctx.Err()
+}
+
+// checkActiveHint compares the hint of the active segment with what stands there. Pieces that are not whole are none: a
+// power cut may have torn them, or they are being written.
+func (v *verifier) checkActiveHint(s *segmentScan) error {
+	h, err := format.ReadPieces(v.fs, v.dir, s.manifest)
+	if h != nil {
+		v.count(h.Bytes)
+		err = s.compareActiveHint(h)
+	}
+	if err != nil {
+		v.damage(format.Damage{File: format.ActiveHintName, What: "hint does not count (the next load does without it): " + err.Error()})
+	}
+	return v.ctx.Err()
+}
+
+// compareRow says where a row of a hint differs from that of the segment at the same offset.
+func (s *segmentScan) compareRow(i int, id int64, at, place uint64, row int) error {
+	if s.Rows.IDs[row] == id && s.index(row) == at && s.Rows.Places[row] == place {
+		return nil
+	}
+	return fmt.Errorf("row %d: id %d, index %d; the segment has id %d, index %d at offset %d", i, id, at, s.Rows.IDs[row], s.index(row), s.offset(row))
+}
+
+// compareActiveHint says where a hint of the active segment differs from what was read of it: it may tell of more.
+func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
+	end := min(h.End, s.end)
+	find := s.finder()
+	seen := 0
+	for i, place := range h.Table.Places {
+		offset := index.Loc(place).Offset()
+		if offset >= end {
+			break
+		}
+		row, ok := find(offset)
+		switch {
+		case ok:
+			if err := s.compareRow(i, h.Table.IDs[i], s.manifest.FirstIndex+uint64(h.Table.Indexes[i]), place, row); err != nil {
+				return err
+			}
+			seen++
+		case len(s.Bad) == 0: // else it was there, or bad bytes hide what may have made it void
+			return fmt.Errorf("row %d: there is no entry of id %d at offset %d", i, h.Table.IDs[i], offset)
+		}
+	}
+	if len(s.Bad) > 0 {
+		return nil
+	}
+	if needed := sort.Search(len(s.Rows.IDs), func(row int) bool { return s.offset(row) >= end }); seen != needed {
+		return fmt.Errorf("%d of %d entries in front of offset %d have a row", seen, needed, end)
+	}
+	return nil
+}
+
+// compareHint says where a hint differs from the segment, and takes over its used flags where it does not. Rows that
+// the segment does not have must lie in bad bytes. Entries without a row were made void by what bad bytes hide, and do
+// not count.
+func (s *segmentScan) compareHint(h *format.Hint) error {
+	used, told := make([]bool, len(s.Rows.IDs)), make([]bool, len(s.Rows.IDs))
+	find := s.finder()
+	for i, place := range h.Places {
+		offset := index.Loc(place).Offset()
+		row, ok := find(offset)
+		if !ok {
+			if !s.IsBad(offset) {
+				return fmt.Errorf("row %d: there is no entry of id %d at offset %d", i, h.IDs[i], offset)
+			}
+			continue
+		}
+		if err := s.compareRow(i, h.IDs[i], h.FirstIndex+uint64(h.Indexes[i]), place, row); err != nil {
+			return err
+		}
+		used[row], told[row] = h.IsUsed(i), true
+	}
+	var hidden []uint64
+	for row, is := range told {
+		if at := s.index(row); !is && at <= s.through {
+			hidden = append(hidden, at)
+		}
+	}
+	for _, o := range s.Others {
+		if is := format.TermAt(h.Terms, o.Index); o.Index <= s.through && is != 0 && is != format.TermAt(s.Terms, o.Index) {
+			hidden = append(hidden, o.Index)
+		}
+	}
+	if len(s.Bad) == 0 {
+		if len(hidden) > 0 {
+			return fmt.Errorf("%d of %d entries have no row, or another term", len(hidden), len(told)+len(s.Others))
+		}
+		if err := s.compareHintRest(h); err != nil {
+			return err
+		}
+	}
+	s.unused = nil
+	for row, is := range used {
+		if !is {
+			s.unused = append(s.unused, s.offset(row))
+		}
+	}
+	s.hidden = len(hidden) > 0
+	for _, at := range hidden {
+		s.gone[at] = true
+	}
+	return nil
+}
+
+// finder gives a search for the row at an offset. Hints have their rows in no order that a search through all rows
+// would be fast for: so it goes to the part of the file first, as many parts as rows.
+func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
+	shift := 0
+	for s.end>>shift > int64(len(s.Rows.IDs)) {
+		shift++
+	}
+	begin := make([]int32, s.end>>shift+2) // of each part: its first row
+	part := 0
+	for row := range s.Rows.IDs {
+		for ; int64(part) <= s.offset(row)>>shift; part++ {
+			begin[part] = int32(row) //nolint:gosec // a segment has fewer
+		}
+	}
+	for ; part < len(begin); part++ {
+		begin[part] = int32(len(s.Rows.IDs)) //nolint:gosec // see above
+	}
+	return func(offset int64) (int, bool) {
+		at := offset >> shift
+		if at < 0 || at+1 >= int64(len(begin)) {
+			return 0, false
+		}
+		lo := int(begin[at])
+		row, ok := slices.BinarySearchFunc(s.Rows.Places[lo:begin[at+1]], offset, func(place uint64, offset int64) int {
+			return int(index.Loc(place).Offset() - offset)
+		})
+		return lo + row, ok
+	}
+}
+
+// compareHintRest compares blobs, terms and commit time. What a later segment made void may be in the hint or not.
+// Terms are compared at the first entry of each run and at the last entry, because they only rise; runs of a compacted
+// segment may begin at entries that are dropped.
+func (s *segmentScan) compareHintRest(h *format.Hint) error {
+	lasting := func(blobs []format.HintBlob) []format.HintBlob {
+		n := sort.Search(len(blobs), func(i int) bool { return blobs[i].Index > s.through })
+		return blobs[:n]
+	}
+	sameTerms := s.Last < s.manifest.FirstIndex || s.Last > s.through || format.TermAt(h.Terms, s.Last) == s.Term
+	for _, run := range s.Terms {
+		sameTerms = sameTerms && (run.FirstIndex > s.through || format.TermAt(h.Terms, run.FirstIndex) == run.Term)
+	}
+	switch {
+	case !slices.Equal(lasting(s.Rows.Blobs), lasting(h.Blobs)):
+		return errors.New("blobs differ from those of the segment")
+	case !sameTerms:
+		return fmt.Errorf("term runs %v differ from those of the segment, %v, last index %d, not void through %d", h.Terms, s.Terms, s.Last, s.through)
+	case s.Rows.Requests != h.Requests && s.Last <= s.through:
+		return fmt.Errorf("%d remembered requests, the segment has %d", h.Requests, s.Rows.Requests)
+	case s.Rows.LastCommit != h.LastCommit && s.Last <= s.through:
+		return errors.New("commit time differs from that of the segment")
+	}
+	return nil
+}
+
+// checkUsed finds flags that say "superseded" where nothing newer is: a load would lose that record. Where bytes with
+// unknown ids are bad, the newer one may have been there, and nothing can be said.
+func (v *verifier) checkUsed() {
+	newest := make(map[int64]uint64) // of each id with a flag 0: the greatest index of all its rows
+	for _, s := range v.scans {
+		for _, row := range s.unusedRows(s.unused) {
+			newest[s.Rows.IDs[row]] = 0
+		}
+	}
+	if len(newest) == 0 {
+		return
+	}
+	for _, s := range v.scans {
+		for row, id := range s.Rows.IDs {
+			if n, ok := newest[id]; ok && s.counts(row) {
+				newest[id] = max(n, s.index(row))
+			}
+		}
+	}
+	for _, d := range v.report.Damages {
+		if d.IDsUnknown && d.IndexLast > v.manifest.AcceptedThrough {
+			return
+		}
+		for _, id := range d.IDs {
+			delete(newest, id)
+		}
+	}
+	for _, s := range v.scans {
+		for _, row := range s.unusedRows(s.unused) {
+			id, at := s.Rows.IDs[row], s.index(row)
+			if n, ok := newest[id]; !ok || at != n {
+				continue
+			}
+			file := s.name
+			if s.hint != nil {
+				file = format.HintName(s.manifest.Number)
+			}
+			v.damage(format.Damage{File: file, Offset: s.offset(row), What: "used flag says superseded, but nothing newer is there",
+				IDs: []int64{id}, IndexFirst: at, IndexLast: at})
+		}
+	}
+}

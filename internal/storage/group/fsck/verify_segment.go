@@ -1,0 +1,249 @@
+package fsck
+
+import (
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"math"
+	"path"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/replay"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// segmentScan is what a segment's file holds. What counts of it, and what bad bytes may hide, is the walk's to say.
+type segmentScan struct {
+	manifest  format.ManifestSegment
+	name      string
+	fileBytes int64 // -1: missing
+	header    error // why the header is bad; nil: whole
+
+	*replay.Walk
+	recovered *replay.Recovered // of an active segment that no log has open
+	end       int64             // behind the last frame
+
+	faults      []scanFault // entries whose order is wrong
+	badRefs     []int64     // offsets of puts whose reference to a blob is bad
+	frameUnused []int64     // offsets of frames whose used byte says that they are superseded
+	unused      []int64     // the same, by the hint where there is one that counts
+
+	first       uint64 // index of the first entry; 0: none
+	firstTerm   uint64
+	firstOffset int64
+
+	through uint64          // rows above are void, because a later segment cut the log
+	gone    map[uint64]bool // indexes of whole entries that do not count, or that repair gives up with their blobs
+	dropped int64           // entries that repair gives up
+
+	hint        *format.Hint // nil: none, or one that does not count
+	hintChecked bool
+	hidden      bool // the hint tells that bad bytes hide a cut: what took the place of whole entries is lost
+}
+
+type scanFault struct {
+	offset, bytes int64
+	what          string
+	missingFirst  uint64 // entries that are missing; 0: none
+	missingLast   uint64
+}
+
+// index is that of a row.
+func (s *segmentScan) index(row int) uint64 {
+	return s.manifest.FirstIndex + uint64(s.Rows.Indexes[row])
+}
+
+// offset is that of a row's frame.
+func (s *segmentScan) offset(row int) int64 { return index.Loc(s.Rows.Places[row]).Offset() }
+
+// counts tells whether a row does.
+func (s *segmentScan) counts(row int) bool { return !s.gone[s.index(row)] }
+
+// rowOf finds the row of an entry that has one.
+func (s *segmentScan) rowOf(at uint64) int { return s.Rows.AtOrBelow(s.manifest.FirstIndex, at) }
+
+func (v *verifier) scanSegments() error {
+	v.scans = make([]*segmentScan, len(v.manifest.Segments))
+	err := v.each(len(v.scans), func(i int, buffer []byte) error {
+		s, err := v.scanSegment(v.manifest.Segments[i], buffer)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path.Join(v.dir, s.name), err)
+		}
+		v.scans[i] = s
+		return v.checkHintEarly(i, s)
+	})
+	if err != nil {
+		return err
+	}
+	v.hard = v.manifest.HardState
+	for _, s := range v.scans {
+		hard := s.State
+		if s.manifest.Sealed() {
+			hard.Vote = 0 // sealing has put it into the manifest; an installed segment has the vote of another replica
+		}
+		v.hard.MergeHardState(hard)
+		if s.recovered != nil {
+			v.report.TornBytes += s.recovered.CutBytes
+		}
+	}
+	return nil
+}
+
+// scanSegment walks a segment. The scan is given also with an error.
+func (v *verifier) scanSegment(m format.ManifestSegment, buffer []byte) (s *segmentScan, err error) {
+	s = &segmentScan{manifest: m, name: format.SegmentName(m.Number), fileBytes: -1, through: math.MaxUint64, gone: make(map[uint64]bool)}
+	bytes := m.Bytes // that are to be there
+	if !m.Sealed() {
+		bytes = v.opts.ActiveBytes
+	}
+	f, err := v.fs.OpenDirect(path.Join(v.dir, s.name))
+	if errors.Is(err, iofs.ErrNotExist) {
+		s.begin(v.manifest)
+		s.Unknown(0, max(bytes, format.SegmentHeaderBytes), "the file is missing", false)
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if s.fileBytes, err = f.Size(); err != nil {
+		return s, err
+	}
+	if err := s.readHeader(countingFile{f, v}, v.manifest, buffer); err != nil {
+		return s, err
+	}
+	walk := func(through int64) (*replay.Walk, error) {
+		s.begin(v.manifest)
+		ahead := segio.NewReadAhead(countingFile{f, v}, through)
+		defer ahead.Close()
+		r := segio.NewFrameReader(ahead, m.ID, format.SegmentHeaderBytes, through)
+		r.UseBuffer(buffer)
+		return s.Walk, s.GoOn(r, m.FirstIndex, through)
+	}
+	if bytes > 0 {
+		s.end = min(s.fileBytes, bytes)
+		if _, err = walk(s.end); err == nil {
+			s.EndAt(s.end, bytes)
+		}
+		return s, err
+	}
+	if s.recovered, err = replay.Recover(v.report.Group, v.manifest, m, s.fileBytes, v.mark, walk); err == nil {
+		s.end = s.recovered.End
+	}
+	return s, err
+}
+
+// readHeader checks the header of a segment's file.
+func (s *segmentScan) readHeader(f countingFile, m *format.Manifest, buffer []byte) error {
+	w := segio.OpenWindow(f, 0, min(format.SegmentHeaderBytes, s.fileBytes))
+	w.UseBuffer(buffer)
+	header := w.Fill(0, min(format.SegmentHeaderBytes, s.fileBytes))
+	if w.Err() != nil {
+		return w.Err()
+	}
+	if s.header = format.CheckSegmentHeader(header, m.Identity, s.manifest); errors.Is(s.header, format.ErrFormatVersion) {
+		return s.header
+	}
+	return nil
+}
+
+// begin begins a walk of the segment.
+func (s *segmentScan) begin(m *format.Manifest) {
+	if s.Walk = replay.New(s.manifest.FirstIndex, true); !s.manifest.Sealed() {
+		s.Walk = replay.NewActive(s.manifest.FirstIndex)
+	}
+	s.KeepOthers = true
+	s.faults, s.badRefs, s.frameUnused, s.first = nil, nil, nil, 0
+	s.Check = func(step *segio.FrameStep) bool {
+		if step.Status > segio.FrameContent {
+			return true
+		}
+		if step.Entry.Kind == format.KindState {
+			return step.Status != segio.FrameWhole || s.checkState(step)
+		}
+		if !s.checkOrder(step, m) {
+			return false
+		}
+		s.take(step)
+		return true
+	}
+}
+
+// take notes what the walk does not.
+func (s *segmentScan) take(step *segio.FrameStep) {
+	e := &step.Entry
+	if s.first == 0 {
+		s.first, s.firstTerm, s.firstOffset = e.Index, e.Term, step.Offset
+	}
+	if !e.Kind.IsVersion() || step.Status != segio.FrameWhole {
+		return
+	}
+	if !e.Used {
+		s.frameUnused = append(s.frameUnused, step.Offset)
+		s.unused = s.frameUnused
+	}
+	if _, err := e.BlobRef(); err != nil {
+		s.badRefs = append(s.badRefs, step.Offset)
+	}
+}
+
+func (s *segmentScan) checkState(step *segio.FrameStep) bool {
+	state, err := format.DecodeStateRecord(step.Entry.Data)
+	if err != nil || state.SyncedOffset > step.Offset {
+		s.faults = append(s.faults, scanFault{offset: step.Offset, bytes: step.Bytes, what: "state record is impossible"})
+		return false
+	}
+	return true
+}
+
+// checkOrder checks the place of an entry in the log; false where it cannot be there, and does not count. Only gaps
+// above what was compacted are missing entries.
+func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool {
+	e := &step.Entry
+	fault := scanFault{offset: step.Offset, bytes: step.Bytes}
+	none := s.Last < s.manifest.FirstIndex
+	before := format.TermAt(s.Terms, e.Index-1)
+	switch {
+	case e.Index < s.manifest.FirstIndex: // void ones may be above the last index
+		fault.what = fmt.Sprintf("index %d is not one of this segment", e.Index)
+	case none:
+	case e.Index <= s.Last && e.Index <= s.State.Commit:
+		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d, with a commit of %d", e.Index, e.Term, s.Last, s.Term, s.State.Commit)
+	case e.Term < before && !s.IsOpen(): // of what it makes void, the term may be lower or greater; bad bytes may hide a cut
+		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d: term %d behind term %d", e.Index, e.Term, s.Last, s.Term, e.Term, before)
+	}
+	if fault.what != "" {
+		s.faults = append(s.faults, fault)
+		return false
+	}
+	if !none && !s.Gapless && e.Index > s.Last+1 && e.Index > m.CompactedThrough+1 && !s.IsOpen() {
+		fault.what = "entries are missing before it"
+		fault.missingFirst, fault.missingLast = max(s.Last, m.CompactedThrough)+1, e.Index-1
+		s.faults = append(s.faults, fault)
+	}
+	return true
+}
+
+// damages says what the bad bytes mean.
+func (v *verifier) damages(s *segmentScan) []*format.Damage {
+	if s.recovered != nil {
+		return s.recovered.Damages
+	}
+	last := s.manifest.LastIndex
+	if !s.manifest.Sealed() {
+		last = max(s.Last, v.mark.Index)
+	}
+	out, _ := s.Explain(v.report.Group, s.manifest, last, s.hint, v.manifest.MayHaveCuts())
+	return out
+}
+
+// unusedRows gives the rows that count among sorted offsets.
+func (s *segmentScan) unusedRows(offsets []int64) (rows []int) {
+	for _, offset := range offsets {
+		if row := s.Rows.AtOffset(offset); row >= 0 && s.counts(row) {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}

@@ -1,0 +1,20 @@
+package group
+
+import (
+	"errors"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/storage/group/fsck"
+	"sheaf.dev/sheaf/internal/test/foldertest"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+)
+
+// sealAndClose closes a log with everything sealed, so that the next load finds hints of all.
+func sealAndClose(l *Log) error { return errors.Join(l.Seal(), l.Close(true)) }
+
+func verifyFolder(t testing.TB, g *foldertest.Folder) fsck.VerifyReport {
+	t.Helper()
+	report, err := fsck.VerifyDir(t.Context(), g.FS, g.Dir, nil)
+	grouptest.Must(t, err)
+	return report
+}

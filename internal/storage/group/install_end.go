@@ -1,0 +1,39 @@
+package group
+
+import (
+	"errors"
+	"path"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/transfer"
+)
+
+// endInstall ends what a crash behind an Install's commit point left, and removes what was gathered for one that the
+// log does not need any more. Best effort: a joining file beside a manifest reads as a
+// member's, and the rest costs room.
+func (ld *loading) endInstall() {
+	err := ld.endJoining()
+	if slices.Contains(ld.names, format.IncomingName) {
+		m, readErr := format.ReadManifest(ld.folder.fs, path.Join(ld.folder.dir, format.IncomingName))
+		if readErr != nil || m.HardState.Commit <= ld.state.applied.Load() {
+			err = errors.Join(err, transfer.RemoveIncoming(ld.folder.fs, ld.folder.dir))
+		}
+	}
+	if err != nil {
+		ld.logger.Warn("what an install has left could not be put in order", "group", ld.opts.Identity.Name, "error", err)
+	}
+}
+
+func (ld *loading) endJoining() error {
+	b, err := format.ReadAll(ld.folder.fs, path.Join(ld.folder.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
+	if err != nil {
+		return nil //nolint:nilerr // there is none, or whoever asks who the replica is learns it
+	}
+	f, _, err := format.DecodeReplicaFile(b)
+	if err != nil || !f.Joining {
+		return nil //nolint:nilerr // as above
+	}
+	f.Joining = false
+	return format.WriteReplicaFile(ld.folder.fs, ld.folder.dir, f)
+}

@@ -1,0 +1,67 @@
+package group
+
+import (
+	"testing"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// TestInstallKeepsAVote: in the same term the vote stays; a greater term of the export has none.
+func TestInstallKeepsAVote(t *testing.T) {
+	for _, c := range []struct{ exporterTerm, term, vote uint64 }{{1, 4, 2}, {4, 4, 2}, {5, 5, 0}} {
+		d := exporter(t)
+		opts := joinerOptions(d.opts, vfstest.NewMem())
+		ok(t, install(d.log, opts))
+		l, _, err := Load(t.Context(), opts, nil)
+		ok(t, err)
+		term, vote, commit := uint64(4), uint64(2), l.AppliedIndex()
+		ok(t, l.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, nil))
+		ok(t, l.Sync())
+		ok(t, l.Close(false)) // the vote is in a state frame alone
+		d.term = c.exporterTerm
+		d.put(format.Entry{ID: 1, Data: []byte("newer")})
+		ok(t, install(d.log, opts))
+		l, _, err = Load(t.Context(), opts, nil)
+		ok(t, err)
+		hard, _, err := l.InitialState()
+		ok(t, err)
+		if hard.GetTerm() != c.term || hard.GetVote() != c.vote || hard.GetCommit() != d.last() {
+			t.Errorf("export of term %d: %v, want term %d, vote %d", c.exporterTerm, hard, c.term, c.vote)
+		}
+		ok(t, l.Close(false))
+	}
+}
+
+// TestExportLeavesOutWhatAnotherLeaderCutOff: the last entry applied stands behind a void one with its index.
+func TestExportLeavesOutWhatAnotherLeaderCutOff(t *testing.T) {
+	for _, seal := range []bool{false, true} {
+		d := exporter(t)
+		void := []format.Entry{{ID: 1, Data: []byte("void")}, {ID: 2, Data: []byte("void")}, {ID: 3, Data: []byte("void")}}
+		ok(t, d.append(void...))
+		from := d.last() - 2
+		if seal {
+			ok(t, d.log.Seal())
+		}
+		term := uint64(2)
+		empty := raftpb.Entry{Type: raftpb.EntryNormal.Enum(), Index: &from, Term: &term}
+		ok(t, d.log.Append(nil, []*raftpb.Entry{&empty}))
+		ok(t, d.log.Sync())
+		opts := joinerOptions(d.opts, vfstest.NewMem())
+		if seal { // as of the index before: the segment with the void ones is the last one of the export
+			ok(t, install(d.log, opts))
+			l, _, err := Load(t.Context(), opts, nil)
+			ok(t, err)
+			if last, _ := l.LastIndex(); last != from-1 {
+				t.Errorf("last index is %d, want %d", last, from-1)
+			}
+			ok(t, l.Close(false))
+		}
+		ok(t, d.log.Apply(from, nil))
+		ok(t, install(d.log, opts))
+		loadedSame(t, d.log, opts)
+		verified(t, opts)
+	}
+}

@@ -1,0 +1,396 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/replay"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/index"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// loading is what Load gathers before the log is complete, and the parts of the log, which it fills.
+type loading struct {
+	*parts
+	logger *slog.Logger
+
+	ctx      context.Context
+	opts     Options
+	progress *Progress
+	manifest *format.Manifest
+	sizes    []int64 // of the files, by segment; of the active one, without the room at its end. 0: gone
+	active   *activeFile
+	names    []string                // in the folder, before garbage was removed
+	early    map[uint64]*format.Hint // hints that were read before the segments, by number; nil: it cannot be used
+	loaded   []*loaded               // by segment
+	report   Report
+	commit   uint64
+	ids      []replay.DamagedID
+	found    []*format.Damage
+	// tailIDs are the records with an entry above the commit. Its used flags may have been cleared for an entry that is
+	// not known to be committed yet.
+	tailIDs  map[int64]struct{}
+	voteLost bool // bytes are bad in which a vote may have been
+}
+
+// loaded is what loading one segment gave.
+type loaded struct {
+	terms      []format.TermRun
+	blobs      []format.HintBlob
+	lastCommit int64            // the greatest commit time of its entries
+	header     []*format.Damage // of the header: no entry is hit
+	damages    []*format.Damage
+	ids        []replay.DamagedID
+	hintGone   bool // the segment is whole, and its hint is missing: it is written
+}
+
+// Load opens a group: recovers the tail, reads hints or data, builds the index of all entries up to the commit known
+// on disk. Entries above it stay unapplied until Apply.
+func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, error) {
+	opts = opts.withDefaults()
+	if progress == nil {
+		progress = new(Progress)
+	}
+	fail := func(err error) (*Log, Report, error) {
+		return nil, Report{}, fmt.Errorf("load group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
+	}
+	m, err := format.ReadManifest(opts.FS, opts.Dir)
+	if err != nil {
+		return fail(err)
+	}
+	if err := format.CheckIdentity(m.Identity, opts.Identity); err != nil {
+		return fail(err)
+	}
+	opts.Identity = m.Identity
+	member, err := joinJournal(opts)
+	if err != nil {
+		return fail(err)
+	}
+	active, err := openActiveFile(opts, m)
+	if err != nil {
+		return fail(err)
+	}
+	names, err := opts.FS.List(opts.Dir)
+	if err != nil {
+		return fail(errors.Join(err, active.close()))
+	}
+	need, err := planLoad(opts, m, active, names)
+	if err != nil {
+		return fail(errors.Join(err, active.close()))
+	}
+	l, err := newLog(opts, m, need)
+	if err != nil {
+		return fail(errors.Join(err, active.close()))
+	}
+	l.w.share.member = member
+	progress.BytesTotal.Add(need.LoadBytes)
+	ld := &loading{
+		parts: &l.parts, logger: l.logger, ctx: ctx, opts: opts, progress: progress, manifest: m, active: active, names: names,
+	}
+	if err := ld.run(); err != nil {
+		err = errors.Join(err, active.close())
+		l.abandon()
+		return fail(err)
+	}
+	l.memory.settle()
+	ld.endInstall()
+	return l, ld.report, nil
+}
+
+// run is the recovery of docs/format.md: its steps 2 to 8.
+func (ld *loading) run() error {
+	if err := ld.removeGarbage(); err != nil { // 2
+		return err
+	}
+	ld.openSegments()
+	active, err := ld.recoverLast() // 3 and 5 of the active segment; before 4, because the commit is there
+	if err != nil {
+		return err
+	}
+	ld.voteLost = active != nil && active.VoteLost
+	if err := ld.holdBackConf(active); err != nil {
+		return err
+	}
+	if active != nil {
+		ld.state.terms = active.Terms // of the tail, so that what a leader made void there is not taken for what counts
+	}
+	err = ld.findTailIDs()
+	ld.state.terms = nil // made of all segments, below
+	if err != nil {
+		return err
+	}
+	if err := ld.loadSealed(); err != nil { // 3 and 4
+		return err
+	}
+	if err := ld.assemble(active); err != nil { // 6
+		return err
+	}
+	if err := ld.collectBlobs(); err != nil { // 7
+		return err
+	}
+	ld.conclude() // 8
+	return nil
+}
+
+// removeGarbage removes the files that no manifest lists. Blobs are looked at when all references are known.
+func (ld *loading) removeGarbage() error {
+	listed := make(map[string]bool)
+	for _, s := range ld.manifest.Segments {
+		listed[format.SegmentName(s.Number)] = true
+		listed[format.HintName(s.Number)] = s.Sealed()
+	}
+	var garbage []string
+	for _, name := range ld.names {
+		_, isSegment := format.ParseSegmentName(name)
+		_, isHint := format.ParseHintName(name)
+		if strings.HasSuffix(name, format.TmpSuffix) || (isSegment || isHint) && !listed[name] {
+			ld.logger.Debug("garbage is removed", "group", ld.opts.Identity.Name, "file", name)
+			garbage = append(garbage, name)
+		}
+	}
+	return ld.folder.clear(garbage)
+}
+
+// openSegments makes the segments.
+func (ld *loading) openSegments() {
+	st := &ld.state
+	ld.loaded = make([]*loaded, len(ld.manifest.Segments))
+	ld.sizes = make([]int64, len(ld.manifest.Segments))
+	for i, m := range ld.manifest.Segments {
+		s := newSegment(ld.folder.fs, ld.folder.dir, m, ordinalStep*uint32(i+1))
+		st.segments = append(st.segments, s)
+		ld.loaded[i] = new(loaded)
+		switch f := ld.active.file; {
+		case m.Sealed() && ld.opts.Residency == Index:
+			s.cold = ld.images.loader.ColdFile(ld.folder.fs, s.path, m.Bytes)
+		case !m.Sealed() && f != nil:
+			vfs.ReadAtRandom(f)
+			s.file.Store(&openFile{ld.active.take()})
+			ld.sizes[i] = ld.active.end
+		}
+	}
+	ld.places.publish(ld.state.listed())
+}
+
+// openSealed opens the file of a sealed segment and compares its size with the manifest. False: it is gone.
+func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool, error) {
+	f, err := s.reader()
+	if errors.Is(err, iofs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	vfs.ReadAtRandom(f)
+	size, err := f.Size()
+	if err != nil {
+		return false, err
+	}
+	if size > m.Bytes {
+		// What a sealed segment has too much was cut off by the manifest, for example after a failed sync.
+		ld.logger.Debug("segment is longer than the manifest says", "group", ld.opts.Identity.Name, "segment", m.Number)
+	}
+	ld.sizes[i] = min(size, m.Bytes)
+	return true, nil
+}
+
+// checkHeader compares the header of a segment, whose file there is or not, with the manifest: that in memory, where
+// the segment is. What differs is damage of these bytes alone; a foreign or a newer one is an error.
+func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool) (*format.Damage, error) {
+	damage := func(what string) *format.Damage {
+		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number), Length: format.SegmentHeaderBytes, What: what}
+	}
+	if !there {
+		return damage("the file is gone"), nil
+	}
+	var header []byte
+	var err error
+	if s.image != nil {
+		header = s.image[:min(format.SegmentHeaderBytes, int64(len(s.image)))]
+	} else {
+		header = make([]byte, format.SegmentHeaderBytes)
+		for range segio.BlockTries {
+			if err = format.ReadFull(s.file.Load(), header, 0); err == nil {
+				break
+			}
+		}
+	}
+	if err == nil {
+		err = format.CheckSegmentHeader(header, ld.opts.Identity, m)
+	}
+	switch {
+	case errors.Is(err, format.ErrFormatVersion) || errors.Is(err, format.ErrForeign):
+		return nil, fmt.Errorf("%s: %w", s.path, err)
+	case err != nil:
+		return damage(err.Error()), nil
+	}
+	return nil, nil
+}
+
+// loadSealed loads the sealed segments in parallel: the higher index wins.
+func (ld *loading) loadSealed() error {
+	g, ctx := errgroup.WithContext(ld.ctx)
+	g.SetLimit(min(8, max(2, runtime.GOMAXPROCS(0))))
+	for i, m := range ld.manifest.Segments {
+		if !m.Sealed() {
+			continue
+		}
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			part, err := ld.loadSegment(ctx, i, m)
+			ld.loaded[i] = part
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// loadSegment loads one sealed segment: from its hint, or by reading it.
+func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegment) (*loaded, error) {
+	s := ld.state.segments[i]
+	through := min(ld.commit, ld.state.through(i))
+	there, err := ld.openSealed(s, i, m)
+	if err != nil {
+		return nil, err
+	}
+	// An image's first reads are in flight before its hint is asked for, so that the device does not wait for that.
+	readHint := sync.OnceValue(func() *format.Hint { return ld.readHint(m) })
+	noHint := func() bool { return readHint() == nil }
+	var w *replay.Walk
+	if ld.opts.Residency == Resident || noHint() || ld.sizes[i] < m.Bytes {
+		if w, err = ld.readSegment(ctx, s, i, m, noHint); err != nil {
+			return nil, err
+		}
+	}
+	hint, part := readHint(), new(loaded)
+	damage, err := ld.checkHeader(s, m, there)
+	if err != nil {
+		return nil, err
+	}
+	if damage != nil {
+		part.header = append(part.header, damage)
+	}
+	if w != nil {
+		part.damages, part.ids = w.Explain(ld.opts.Identity.Name, m, m.LastIndex, hint, ld.folder.manifest.MayHaveCuts())
+	}
+	if hint == nil {
+		part.terms, part.blobs, part.lastCommit = w.Terms, w.Rows.Blobs, w.Rows.LastCommit
+		s.terms = w.Terms
+		s.rows, s.incomplete = &w.Rows, lostEntries(part.damages)
+		s.counted(&w.Rows)
+		if err := ld.insertRows(s, &w.Rows, through, part.damages); err != nil {
+			return nil, err
+		}
+		if len(w.Bad) == 0 {
+			// A hint made of what is left would hide the damage from the next load.
+			part.hintGone = true
+		}
+		return part, nil
+	}
+	part.terms, part.blobs, part.lastCommit = hint.Terms, hint.Blobs, hint.LastCommit
+	s.rowCount.Store(int64(len(hint.IDs)))
+	s.requestCount.Store(int64(hint.Requests))
+	ld.progress.BytesDone.Add(hintBytes(hint))
+	return part, ld.insertHint(s, hint, through, w)
+}
+
+// readHint answers nil where a segment has no hint that can be used.
+func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
+	if hint, ok := ld.early[m.Number]; ok {
+		return hint
+	}
+	hint, err := format.ReadHint(ld.folder.fs, ld.folder.dir, m)
+	if err == nil {
+		return hint
+	}
+	if !errors.Is(err, iofs.ErrNotExist) {
+		ld.logger.Info("hint cannot be used: the segment is read instead", "group", ld.opts.Identity.Name,
+			"segment", m.Number, "error", err)
+	}
+	return nil
+}
+
+// readSegment walks all frames of a sealed segment: those of the image in Resident residency, else of the file.
+// rows tells whether its rows are wanted; it is asked when the walk begins.
+func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.ManifestSegment, rows func() bool) (*replay.Walk, error) {
+	w := &replay.Walk{Last: s.first - 1, Zeros: m.Bytes}
+	var err error
+	size := min(ld.sizes[i], m.Bytes)
+	switch {
+	case size <= format.SegmentHeaderBytes: // no frame, or no file
+		size = min(m.Bytes, format.SegmentHeaderBytes)
+	case ld.opts.Residency == Resident:
+		err = ld.images.walk(ctx, s, size, size, func() *replay.Walk {
+			w = replay.New(s.first, rows())
+			return w
+		}, ld.read)
+	default:
+		w, err = s.walkFile(size, rows())
+		ld.progress.BytesDone.Add(size)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.EndAt(size, m.Bytes)
+	return w, nil
+}
+
+// read counts what was read for the progress.
+func (ld *loading) read(bytes int64) { ld.progress.BytesDone.Add(bytes) }
+
+// insertHint fills the index from a hint. Frames in bad ranges of the walk, which may be nil, are left out.
+func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *replay.Walk) error {
+	skip := func(row int) bool {
+		place := index.Loc(h.Places[row])
+		switch {
+		case h.FirstIndex+uint64(h.Indexes[row]) > through:
+			return true
+		case !h.IsUsed(row) && !ld.inTail(h.IDs[row]):
+			ld.places.supersedeKnown(s, place.In(s.ordinal))
+			return true
+		}
+		return w != nil && w.IsBad(place.Offset())
+	}
+	_, err := ld.places.table.Fill(h.IDs, h.Places, s.ordinal, skip, ld.places.lose)
+	return err
+}
+
+func (ld *loading) inTail(id int64) bool {
+	if len(ld.tailIDs) == 0 {
+		return false
+	}
+	_, ok := ld.tailIDs[id]
+	return ok
+}
+
+// insertRows fills the index from rows. What damage may have made void is left out until it is repaired: it must not
+// supersede what it may never have superseded. Reads of these records tell the damage either way.
+func (ld *loading) insertRows(s *segment, r *format.Rows, through uint64, damages []*format.Damage) error {
+	name := format.SegmentName(s.number)
+	for i, place := range r.Places {
+		at := s.first + uint64(r.Indexes[i])
+		if at > through {
+			break
+		}
+		if slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.MayVoid(name, index.Loc(place).Offset(), at) }) {
+			continue
+		}
+		if err := ld.places.insert(r.IDs[i], index.Loc(place).In(s.ordinal)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package group
+
+import (
+	"slices"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/replay"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// recoverLast recovers the active segment and with it the commit. Nil where the manifest has no active segment.
+func (ld *loading) recoverLast() (*replay.Recovered, error) {
+	for slot, e := range ld.active.badMark {
+		if e != nil {
+			ld.logger.Info("a slot of the mark file is not whole: torn by a crash, or damaged", "group", ld.opts.Identity.Name,
+				"slot", slot, "error", e)
+		}
+	}
+	ld.marks.sequence = ld.active.mark.Sequence
+	if ld.active.badMark == [format.MarkSlots]error{} {
+		ld.marks.last = ld.active.mark
+	}
+	hard := &ld.w.hard
+	*hard = ld.manifest.HardState
+	hard.SyncedOffset, hard.SyncedIndex = 0, 0
+	n := len(ld.manifest.Segments)
+	if n == 0 || ld.manifest.Segments[n-1].Sealed() {
+		ld.state.last = ld.manifest.CompactedThrough
+		if n > 0 {
+			ld.state.last = max(ld.state.last, ld.manifest.Segments[n-1].LastIndex)
+		}
+		ld.commit = min(hard.Commit, ld.state.last)
+		return nil, nil
+	}
+	s := ld.state.segments[n-1]
+	there := s.file.Load() != nil
+	r, err := replay.Recover(ld.opts.Identity.Name, ld.folder.manifest, s.manifest(), ld.sizes[n-1], ld.active.mark, ld.walkActive(s, ld.sizes[n-1]))
+	if err != nil {
+		return nil, err
+	}
+	damage, err := ld.checkHeader(s, s.manifest(), there)
+	if err != nil {
+		return nil, err
+	}
+	if damage != nil {
+		ld.found = append(ld.found, damage)
+	}
+	if r.States {
+		hard.MergeHardState(r.State)
+		hard.SyncedOffset, hard.SyncedIndex = 0, 0
+	}
+	s.rows, s.incomplete = &r.Rows, lostEntries(r.Damages)
+	ld.loaded[n-1] = &loaded{terms: r.Terms, blobs: r.Rows.Blobs, lastCommit: r.Rows.LastCommit, damages: r.Damages, ids: r.IDs}
+	ld.state.last, ld.state.end = r.LastIndex(), r.End
+	ld.commit = min(hard.Commit, ld.state.last)
+	return r, nil
+}
+
+// lostEntries tells whether damage has hit entries.
+func lostEntries(damages []*format.Damage) bool {
+	return slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.IndexLast != 0 })
+}
+
+// walkActive walks the active segment from its begin: in Resident residency from the image, which the first walk loads.
+func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*replay.Walk, error) {
+	if ld.opts.Residency != Resident || size <= format.SegmentHeaderBytes {
+		return ld.walkActiveFile(s, size)
+	}
+	return func(through int64) (*replay.Walk, error) {
+		if s.image == nil {
+			w := replay.NewActive(s.first)
+			return w, ld.images.walk(ld.ctx, s, size, max(ld.opts.SegmentBytes, size), func() *replay.Walk { return w }, ld.read)
+		}
+		w := replay.NewActive(s.first)
+		return w, w.GoOn(segio.NewFrameReaderBytes(s.image[:through], s.id, format.SegmentHeaderBytes), s.first, through)
+	}
+}
+
+// walkActiveFile walks the active segment from the end of its hint, or where it has none from its begin.
+func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*replay.Walk, error) {
+	hint := ld.readActiveHint(s, size)
+	return func(through int64) (*replay.Walk, error) {
+		if hint != nil && through > hint.End {
+			w, usable, err := ld.walkBehind(s, hint, through)
+			if err != nil || usable {
+				ld.w.hint.told, ld.report.HintedBytes = hint.HintPart, hint.End
+				ld.read(max(0, through-hint.End) + hint.Bytes)
+				return w, err
+			}
+			ld.logger.Info("the hint of the active segment does not end at a state frame: all of it is read instead", "group", ld.opts.Identity.Name,
+				"segment", s.number)
+		}
+		hint, ld.w.hint.told, ld.report.HintedBytes = nil, format.HintPart{}, 0
+		w := replay.NewActive(s.first)
+		err := s.walkFileOn(w, format.SegmentHeaderBytes, through)
+		if through == size {
+			ld.read(size)
+		}
+		return w, err
+	}
+}
+
+// holdBackConf lowers the commit below a membership change that the manifest does not know yet, so that Raft gives it
+// out again. The manifest's commit is never above what was applied when it was written, so only what follows can hold
+// one; and what the hint of the active segment tells holds none that the manifest does not know.
+func (ld *loading) holdBackConf(active *replay.Recovered) error {
+	known := max(ld.manifest.ConfIndex, ld.manifest.CompactedThrough)
+	hold := func(at uint64) {
+		if at > known && at <= ld.commit {
+			ld.commit = at - 1
+		}
+	}
+	through := ld.state.last
+	if active != nil {
+		for _, at := range active.Confs {
+			hold(at)
+		}
+		through = ld.state.segments[len(ld.state.segments)-1].first - 1
+	}
+	from := max(ld.manifest.HardState.Commit, known) + 1
+	through = min(through, ld.commit)
+	if from > through {
+		return nil
+	}
+	for _, gap := range ld.withoutRows(from, through) {
+		ld.walkReadable(gap.First, gap.Last, func(e *format.Entry) bool {
+			if e.Kind == format.KindConf {
+				hold(e.Index)
+			}
+			return true
+		})
+	}
+	return nil
+}
+
+// walkReadable walks the entries from lo to hi that can be read. The damage that it passes over, files that cannot be
+// opened too, the load finds by its own walks.
+func (ld *loading) walkReadable(lo, hi uint64, fn func(*format.Entry) bool) {
+	_ = ld.reader.walkEntries(lo, hi, func(format.Damage) {}, func(e *format.Entry, _ index.Loc) bool { return fn(e) })
+}
+
+// withoutRows are the indexes of sealed segments between two that are neither a put nor a delete, as far as hints tell.
+func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
+	versions := make([]bool, last-first+1)
+	for i, m := range ld.manifest.Segments {
+		if !m.Sealed() || m.LastIndex < first || m.FirstIndex > last {
+			continue
+		}
+		hint := ld.readHint(m)
+		if ld.early == nil {
+			ld.early = make(map[uint64]*format.Hint)
+		}
+		ld.early[m.Number] = hint
+		if hint == nil {
+			continue
+		}
+		for _, delta := range hint.Indexes {
+			if at := hint.FirstIndex + uint64(delta); at >= first && at <= min(last, ld.state.through(i)) {
+				versions[at-first] = true
+			}
+		}
+	}
+	for i, isVersion := range versions {
+		if at := first + uint64(i); !isVersion {
+			out = append(out, IndexRange{at, at})
+		}
+	}
+	return joinRanges(out)
+}
+
+// findTailIDs looks for the records with an entry above the commit. Where one of these entries is damaged, all up to
+// it count as committed: Raft cannot be given what is lost, and with a single voter what was synced was committed.
+// With several it may have been cut off, or be what made a quorum: ErrTailDamaged.
+func (ld *loading) findTailIDs() error {
+	ld.tailIDs = make(map[int64]struct{})
+	commit := ld.commit
+	next := ld.commit + 1
+	ld.walkReadable(next, ld.state.last, func(e *format.Entry) bool {
+		if e.Index > next {
+			ld.commit = e.Index - 1
+		}
+		next = e.Index + 1
+		if e.Kind.IsVersion() {
+			ld.tailIDs[e.ID] = struct{}{}
+		}
+		return true
+	})
+	if next <= ld.state.last {
+		ld.commit = ld.state.last
+	}
+	if len(format.VotersOf(ld.manifest.Conf)) > 1 && (ld.commit != commit || ld.voteLost) {
+		return ErrTailDamaged
+	}
+	return nil
+}

@@ -1,0 +1,252 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/replay"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// assemble puts the parts together: terms, index of the active segment, the tail. Then the log can be written.
+func (ld *loading) assemble(active *replay.Recovered) error {
+	st := &ld.state
+	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
+	st.last = max(st.last, st.floor)
+	for i, part := range ld.loaded {
+		st.terms = format.CutTerms(st.terms, st.segments[i].first)
+		for _, run := range part.terms {
+			ld.state.addTerm(run.FirstIndex, run.Term)
+		}
+		st.lastCommit = max(st.lastCommit, part.lastCommit)
+		ld.found = append(append(ld.found, part.header...), part.damages...)
+		ld.ids = append(ld.ids, part.ids...)
+	}
+	if err := ld.checkTail(); err != nil {
+		return err
+	}
+	commit := max(ld.commit, st.floor)
+	ld.w.hard.Commit = max(min(ld.w.hard.Commit, st.last), commit)
+	st.conf, st.confIndex = ld.manifest.Conf, ld.manifest.ConfIndex
+	if active != nil {
+		s := st.segments[len(st.segments)-1]
+		if err := ld.insertRows(s, s.rows, commit, active.Damages); err != nil {
+			return err
+		}
+		if err := ld.openActive(s, active); err != nil {
+			return err
+		}
+	} else if err := ld.w.beginActive(); err != nil {
+		return err
+	}
+	st.syncedIndex = st.last
+	return ld.fillTail(commit)
+}
+
+// checkTail is ErrTailDamaged where damage in a group with several voters may hide what made entries above the commit
+// void: they are whole and in order, and must not be given to Raft.
+func (ld *loading) checkTail() error {
+	i := slices.IndexFunc(ld.found, func(d *format.Damage) bool { return d.IDsUnknown && d.IndexLast > ld.commit })
+	if i < 0 || len(format.VotersOf(ld.manifest.Conf)) <= 1 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrTailDamaged, ld.found[i])
+}
+
+// openActive opens the last segment for writing, after the cut of a torn tail.
+func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
+	w, st := &ld.w, &ld.state
+	f, err := s.reader() // opened for writing, unless the file was gone
+	if err != nil {
+		return err
+	}
+	if err := ld.active.awaitSync(); err != nil {
+		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered anew", s.path, format.NoSpace(err))
+	}
+	size := ld.active.size
+	switch {
+	case r.Cut:
+		if err := f.Truncate(r.End); err != nil {
+			return fmt.Errorf("%s: cut the torn tail at offset %d: %w", s.path, r.End, err)
+		}
+		if err := f.Sync(); err != nil {
+			return fmt.Errorf("%s: sync the cut of the torn tail: %w; start again: it will be recovered anew", s.path, format.NoSpace(err))
+		}
+		size, ld.report.CutBytes = r.End, r.CutBytes
+	case r.End < size:
+		w.allocation.inherited = true // what is there reads as zero
+	}
+	last := r.LastIndex()
+	w.active, w.end, w.last = s, r.End, last
+	w.allocation.allocated, w.allocation.opened = size, r.End
+	if r.States {
+		w.hint.frame = format.StateFrame{Offset: r.StateAt, Last: r.StateLast}
+	}
+	st.end, st.syncedEnd, st.syncedLast = r.End, r.End, last
+	s.rows.Synced()
+	return ld.growActiveImage(s, r.End, ld.sizes[len(ld.sizes)-1])
+}
+
+// growActiveImage makes room behind the end of the recovered active segment, in Resident residency. What stood behind
+// the end, up to what was read, is cut off in the file, so it must not be in memory either.
+func (ld *loading) growActiveImage(s *segment, end, read int64) error {
+	if ld.opts.Residency != Resident {
+		return nil
+	}
+	if end <= int64(len(s.image)) {
+		clear(s.image[end:max(end, min(read, int64(len(s.image))))]) // no further: what is behind was never touched
+		return nil
+	}
+	// The segment was not read, or its file ends below the synced mark.
+	loaded, free := s.image, s.free
+	if err := ld.images.begin(s, max(ld.opts.SegmentBytes, end)); err != nil {
+		return err
+	}
+	copy(s.image, loaded)
+	if free != nil {
+		free()
+	}
+	return nil
+}
+
+// beginActive makes the active segment of a manifest that has none. The log is being loaded.
+func (w *writer) beginActive() error {
+	st := w.state
+	w.active = &segment{ordinal: ordinalStep * uint32(len(st.segments))}
+	next, err := w.createSegment(st.last+1, 0)
+	if err != nil {
+		return err
+	}
+	if err := w.folder.writeManifest(func(m *format.Manifest) {
+		m.Segments = append(m.Segments, next.manifest())
+	}); err != nil {
+		w.folder.discardUnlessListed(next)
+		return err
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	w.begin(next, st.last+1)
+	return nil
+}
+
+// fillTail reads the entries above the commit into memory.
+func (ld *loading) fillTail(commit uint64) error {
+	st := &ld.state
+	ld.state.applied.Store(commit)
+	ld.state.ages.note(commit)
+	st.tail.first = commit + 1
+	if st.last <= commit {
+		return nil
+	}
+	var bad error
+	err := ld.reader.readEntries(commit+1, st.last, func(e *format.Entry, loc index.Loc) bool {
+		r := raftEntry(e)
+		kept, err := format.DecodePayload(r) // aliases r, not what was read
+		if err != nil {
+			bad = err
+			return false
+		}
+		kept.Used = true
+		st.tail.push(kept.Index, []tailEntry{{raft: r, entry: kept, loc: loc}})
+		return true
+	})
+	if err := errors.Join(err, bad); err != nil {
+		return err
+	}
+	return ld.placeTail()
+}
+
+// placeTail tells the entries of the tail the place that rows and hints have. An entry that was made void and came
+// again stands twice in a segment, and the first one is void: compaction leaves it out.
+func (ld *loading) placeTail() error {
+	t := &ld.state.tail
+	views := ld.reader.views(t.first, ld.state.last)
+	defer unpinAll(views)
+	for _, v := range views {
+		rows, err := ld.reader.rowsOf(v)
+		if err != nil {
+			return err
+		}
+		for i, place := range rows.Places {
+			at := v.first + uint64(rows.Indexes[i])
+			if e := t.at(at); e != nil && at <= v.through && e.entry.Kind.IsVersion() {
+				e.loc = index.Loc(place).In(v.ordinal)
+			}
+		}
+	}
+	return nil
+}
+
+// conclude makes the report.
+func (ld *loading) conclude() {
+	for _, d := range ld.found {
+		ld.damages.note(*d)
+	}
+	for _, id := range ld.ids {
+		ld.damages.noteID(id)
+	}
+	for i, part := range ld.loaded {
+		if part.hintGone { // not before: hints are made of what loading gathers
+			ld.hints.writeLater(ld.state.segments[i])
+		}
+	}
+	ld.report.Outcome = Loaded
+	if ld.report.CutBytes > 0 {
+		ld.report.Outcome = Truncated
+	}
+	if len(ld.found) > 0 {
+		ld.report.Outcome = Damaged
+	}
+	for _, d := range ld.found {
+		ld.report.Damages = append(ld.report.Damages, *d)
+	}
+}
+
+// abandon gives back what a load that failed has taken.
+func (l *Log) abandon() {
+	if l.closed.CompareAndSwap(false, true) {
+		l.cancel()
+		l.release()
+	}
+}
+
+// collectBlobs learns which blobs are referred to and removes the others, unless an entry that could not be read may
+// refer to them: the device may read it the next time.
+func (ld *loading) collectBlobs() error {
+	for _, part := range ld.loaded {
+		for _, b := range part.blobs {
+			ld.blobs.refer(b.Ref)
+		}
+	}
+	if len(ld.found) > 0 {
+		return nil
+	}
+	var garbage []string
+	for _, name := range ld.names {
+		if id, ok := format.ParseBlobName(name); ok && !ld.blobs.isReferred(id) {
+			garbage = append(garbage, name)
+		}
+	}
+	return ld.folder.clear(garbage)
+}
+
+// SetConf records the membership after an applied membership change, durable when it returns.
+func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if err := l.w.amend(func(m *format.Manifest) { m.Conf, m.ConfIndex = conf, at }); err != nil {
+		return fmt.Errorf("group %s: membership: %w", l.opts.Identity.Name, err)
+	}
+	l.state.mu.Lock()
+	l.state.conf, l.state.confIndex = conf, at
+	l.state.confsAhead = slices.DeleteFunc(l.state.confsAhead, func(seen uint64) bool { return seen <= at })
+	l.state.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,125 @@
+package group
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"sheaf.dev/sheaf/internal/base/longlock"
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/group/transfer"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// Log is the ordered log of a group on disk, with its index in memory. It is the Raft log of the group (storage.go)
+// and its state machine. Append, Sync, Apply and Seal are called by one goroutine at a time (the replica's); all other
+// methods are safe for concurrent use with them and with one another.
+type Log struct {
+	opts   Options
+	logger *slog.Logger
+	now    func() time.Time
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	parts
+	editor editor
+
+	changed    signal         // woken when an entry is applied, and when the log is closed
+	received   atomic.Uint64  // how many blobs other replicas have begun to send: in the name of a file until it is whole
+	compacting longlock.Mutex // one Compact or Repair at a time
+}
+
+// parts are what a log is made of. Each names in its fields what it touches. An operation is handed the parts that it
+// needs; loading fills all of them.
+type parts struct {
+	gate
+	w       writer
+	folder  folder
+	state   state
+	places  places
+	images  images
+	hints   hints
+	reader  reader
+	records records
+	damages damages
+	blobs   blobSet
+	marks   markFile
+	memory  memory
+}
+
+// SegmentBytesDefault is the size at which a segment is sealed where Options say nothing.
+const SegmentBytesDefault = 256 << 20
+
+func (o Options) withDefaults() Options {
+	if o.SegmentBytes <= 0 {
+		o.SegmentBytes = SegmentBytesDefault
+	}
+	o.SegmentBytes = min(o.SegmentBytes, index.OffsetMax)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// ForInstall gives the options of a transfer.Install into the folder of this log.
+func (o Options) ForInstall() transfer.Options {
+	return transfer.Options{FS: o.FS, Dir: o.Dir, Identity: o.Identity, Now: o.Now, Logger: o.Logger}
+}
+
+// newLog makes a log without segments. Its index has space for as many records as need says.
+func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
+	l := &Log{opts: opts, logger: opts.Logger, now: opts.Now}
+	l.memory.state, l.memory.places, l.memory.images, l.memory.budget = &l.state, &l.places, &l.images, opts.Budget
+	l.images = images{resident: opts.Residency == Resident, loader: opts.Loader}
+	if l.images.loader == nil {
+		l.images.loader = segio.NewLoader(segio.LoaderOptions{Reads: 2})
+	}
+	if err := l.memory.ask(need.MemoryBytes); err != nil {
+		return nil, err
+	}
+	table, err := index.New(need.Records, nil)
+	if err != nil {
+		l.memory.giveBack()
+		return nil, err
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.places.table = table
+	l.places.publish(nil)
+	f := &l.folder
+	f.fs, f.dir, f.identity, f.now, f.logger = opts.FS, opts.Dir, opts.Identity, opts.Now, opts.Logger
+	f.manifest, f.sequence, f.nextNumber = m, m.Sequence, m.NextSegment
+	f.changesFloor.Store(max(m.TombstoneFloor, m.AcceptedThrough))
+	l.state.snapshots = make(map[ScanID]*snapshot)
+	l.damages.logger = opts.Logger
+	l.hints.folder, l.hints.state = f, &l.state
+	l.reader = reader{group: opts.Identity.Name, state: &l.state, damages: &l.damages, hints: &l.hints}
+	l.records = records{group: opts.Identity.Name, state: &l.state, places: &l.places, reader: &l.reader, damages: &l.damages}
+	l.blobs.folder = f
+	l.marks.fs, l.marks.dir = opts.FS, opts.Dir
+	l.w = newWriter(&l.parts, &l.opts)
+	l.editor = editor{
+		gate: &l.gate, w: &l.w, folder: f, state: &l.state, places: &l.places, images: &l.images, hints: &l.hints, memory: &l.memory,
+	}
+	return l, nil
+}
+
+// release waits for the last reader of a log that is closed, and frees its memory and its files.
+func (l *Log) release() {
+	l.awaitReaders()
+	l.state.mu.Lock()
+	segments := l.state.segments
+	l.state.segments, l.state.tail = nil, tail{}
+	l.places.publish(nil)
+	l.state.mu.Unlock()
+	for _, s := range segments {
+		s.unpin()
+	}
+	l.marks.close()
+	l.places.table.Close()
+	l.memory.giveBack()
+}

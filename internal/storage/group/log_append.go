@@ -1,0 +1,246 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/index"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+const (
+	// bufferBytesKept is the write buffer that a group keeps for its small batches; greater ones share
+	// segio.FrameBuffers.
+	bufferBytesKept = 32 << 10
+	// writePieceBytes of a batch are written at a time: the device begins with them while the next ones are encoded,
+	// and they stay in the processor's cache from the one to the other. With the greatest frame they fit into one of
+	// segio.FrameBuffers.
+	writePieceBytes = 512 << 10
+)
+
+// batches are used again for what decodeBatch takes apart.
+var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
+
+// Append writes entries (consecutive indexes; one at or below the last index cuts the log there first, never at or
+// below the commit) and, where it is not nil, the hard state. Not durable before Sync. Seals the segment and begins a
+// new one where it is full. On ErrNoSpace nothing was appended and it may be tried again. The log keeps entries' Data
+// until they are applied; the caller must not change it. The content of a put is made by EncodePayload.
+func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if err := l.w.append(hs, entries); err != nil {
+		return fmt.Errorf("group %s: append: %w", l.opts.Identity.Name, err)
+	}
+	return nil
+}
+
+// append is Append. The caller holds mu.
+func (w *writer) append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
+	used := batches.Get().(*[]tailEntry)
+	defer batches.Put(used)
+	batch, bytes, err := w.decodeBatch((*used)[:0], entries)
+	*used = batch[:0]
+	defer clear(batch)
+	if err != nil {
+		return err
+	}
+	if len(batch) == 0 && hs == nil {
+		return nil
+	}
+	if hs != nil {
+		bytes += format.FrameBytes(0, format.StateRecordBytes)
+	}
+	if err := w.makeRoom(batch, bytes); err != nil {
+		return err
+	}
+	return w.writeBatch(hs, batch, bytes)
+}
+
+// decodeBatch checks the order of the entries against the log, takes them apart, and adds them to batch. bytes is what
+// they take on disk.
+func (w *writer) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailEntry, bytes int64, err error) {
+	if len(entries) == 0 {
+		return batch, 0, nil
+	}
+	first, last, commit := entries[0].GetIndex(), w.state.last, w.commitFloor()
+	switch {
+	case first > last+1:
+		return batch, 0, fmt.Errorf("index %d leaves a gap behind %d", first, last)
+	case first <= commit:
+		return batch, 0, fmt.Errorf("index %d would cut the log at or below its commit %d", first, commit)
+	}
+	batch = slices.Grow(batch, len(entries))
+	for i, r := range entries {
+		if r.GetIndex() != first+uint64(i) {
+			return batch, 0, fmt.Errorf("index %d follows %d", r.GetIndex(), first+uint64(i)-1)
+		}
+		e, err := format.DecodePayload(r)
+		if err != nil {
+			return batch, 0, err
+		}
+		if e.Kind == format.KindRequest {
+			return batch, 0, fmt.Errorf("%w: index %d is a remembered request, which no leader sends", format.ErrCorrupt, e.Index)
+		}
+		e.Used = true
+		batch = append(batch, tailEntry{raft: r, entry: e})
+		bytes += format.FrameBytes(len(e.Attributes), len(e.Data))
+	}
+	return batch, bytes, nil
+}
+
+// commitFloor is the index at or below which nothing is ever cut.
+func (w *writer) commitFloor() uint64 {
+	return max(min(w.hard.Commit, w.state.last), w.state.applied.Load(), w.state.floor)
+}
+
+// makeRoom makes the active segment ready for bytes more: continues it elsewhere after a failure, cuts away segments
+// that the batch makes void, seals it where it is full, asks for memory, allocates.
+func (w *writer) makeRoom(batch []tailEntry, bytes int64) error {
+	if err := w.settle(); err != nil {
+		return err
+	}
+	first := w.state.last + 1
+	if len(batch) > 0 {
+		first = batch[0].entry.Index
+	}
+	if err := w.memory.askMore(len(batch), bytes); err != nil {
+		return err
+	}
+	// Again for each new segment: where a sync of the old one failed, the new one holds what was not synced, and begins
+	// with it.
+	for s := (*segment)(nil); s != w.active; {
+		s = w.active
+		var err error
+		switch {
+		case first < s.first:
+			err = w.replaceSegments(first, bytes)
+		case w.end == format.SegmentHeaderBytes && !s.holds(bytes):
+			// An empty segment whose image is too small for this batch makes room for a greater one.
+			err = w.replaceSegments(first, bytes)
+		case w.end > format.SegmentHeaderBytes && (w.end+bytes > w.segmentBytes || first+uint64(len(batch))-s.first >= math.MaxUint32):
+			if err = w.roll(first, bytes); err == nil && w.onSealed != nil {
+				w.onSealed()
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if w.end+bytes > index.OffsetMax {
+		return fmt.Errorf("batch of %d bytes is above the limit of a segment", bytes)
+	}
+	return w.allocation.allocate(w.active.file.Load(), w.end, bytes)
+}
+
+// writeBatch writes the batch, which takes so many bytes, then changes the state in memory.
+func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) error {
+	hard := w.hard
+	if hs != nil {
+		hard.Term, hard.Vote, hard.Commit = hs.GetTerm(), hs.GetVote(), hs.GetCommit()
+	}
+	for {
+		end, err := w.writeFrames(hs != nil, hard, batch, bytes)
+		if err == nil {
+			w.end = end
+			break
+		}
+		if err := w.writeFailed(err); err != nil {
+			return err
+		}
+		// It was continued in a new segment, which begins behind what is synced: too late for a batch that cuts the
+		// log.
+		if err := w.makeRoom(batch, bytes); err != nil {
+			return err
+		}
+	}
+	w.hard, w.dirty = hard, true
+	w.hint.note(batch, w.last, w.end, hs != nil)
+	w.state.push(w.active, batch, w.end)
+	if len(batch) > 0 {
+		w.last = batch[len(batch)-1].entry.Index
+	}
+	return nil
+}
+
+// writeFrames encodes the batch at the end of the active segment, piece by piece, writes it, and tells it its places.
+// end is behind it. In Resident residency frames are made where they stay: in the image.
+func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64, err error) {
+	s, file := w.active, w.active.file.Load()
+	var buffer []byte
+	if s.image == nil {
+		if bytes > bufferBytesKept {
+			shared := segio.FrameBuffers.Get().(*[]byte)
+			defer segio.FrameBuffers.Put(shared)
+			buffer = *shared
+		} else {
+			w.buffer = slices.Grow(w.buffer[:0], int(bytes))
+			buffer = w.buffer
+		}
+	}
+	at := w.end
+	w.share.batch = nil
+	piece := func() []byte {
+		if s.image != nil {
+			return s.image[at:at]
+		}
+		return buffer[:0]
+	}
+	buf := piece()
+	for i := range batch {
+		t := &batch[i]
+		from := len(buf)
+		buf = format.AppendFrame(buf, s.id, at+int64(from), &t.entry)
+		t.loc = s.place(at+int64(from), int64(len(buf)-from), t.entry.Kind == format.KindDelete)
+		if len(buf) < writePieceBytes || i == len(batch)-1 {
+			continue
+		}
+		if _, err := file.WriteAt(buf, at); err != nil {
+			return 0, err
+		}
+		vfs.StartWriting(file, at, int64(len(buf)))
+		at += int64(len(buf))
+		buf = piece()
+	}
+	if withState {
+		hard.SyncedOffset, hard.SyncedIndex = w.state.syncedEnd, w.state.syncedLast
+		buf = format.AppendStateFrame(buf, s.id, at+int64(len(buf)), hard)
+	}
+	_, err = file.WriteAt(buf, at)
+	if at == w.end && bytes <= bufferBytesKept {
+		w.share.batch, w.share.batchAt = buf, at
+	}
+	return at + int64(len(buf)), err
+}
+
+// writeFailed decides what a failed write means. Nil: the log was continued in a new segment, write again.
+func (w *writer) writeFailed(cause error) error {
+	cause = format.NoSpace(cause)
+	// Frames that were written in part must not stay: beside a shorter batch they could pass as its end.
+	file := w.active.file.Load()
+	err := w.allocation.truncate(file, w.end)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err == nil {
+		w.syncedTo(w.end, w.last)
+		return cause
+	}
+	w.suspect = errors.Join(cause, err)
+	if err := w.settle(); err != nil {
+		return err
+	}
+	if errors.Is(cause, format.ErrNoSpace) {
+		return cause
+	}
+	return nil
+}

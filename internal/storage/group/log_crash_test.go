@@ -1,0 +1,489 @@
+package group
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/soaktest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// modelEntry is an entry as it was appended.
+type modelEntry struct {
+	entry format.Entry
+	blob  []byte // the data, where it is in a blob
+}
+
+// model remembers what a log was told, and what it must not forget.
+type model struct {
+	mu      sync.Mutex
+	byIndex map[uint64][]modelEntry // all that were ever appended with an index, the last one counts
+	last    uint64
+	synced  uint64 // entries up to here were synced and not cut since
+	applied uint64 // acknowledged
+	written uint64 // term appended
+	term    uint64 // term synced
+}
+
+func newModel() *model { return &model{byIndex: make(map[uint64][]modelEntry)} }
+
+// needs is what a crash now must leave.
+func (m *model) needs() (synced, applied, term uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.synced, m.applied, m.term
+}
+
+// workload is a random run of a log on a Mem.
+type workload struct {
+	*logDriver
+	mem    *vfstest.Mem
+	model  *model
+	random *rand.Rand
+	ids    int64
+
+	valid []modelEntry // the log as it was appended
+	other []modelEntry // what the last cut made void, from index otherAt on
+	// otherAt is 0 where there is nothing that may come again.
+	otherAt uint64
+}
+
+func newWorkload(t testing.TB, seed uint64, mem *vfstest.Mem, fs vfs.FS, residency Residency) *workload {
+	mem.SetCheapOverwrite(seed%2 == 1) // half of them write zeros ahead
+	w := &workload{mem: mem, model: newModel(), random: rand.New(rand.NewPCG(seed, 1)), ids: 6}
+	w.logDriver = newDriver(t, driverOptions(fs, residency, 4<<10))
+	return w
+}
+
+func (w *workload) randomEntry() modelEntry {
+	id := w.random.Int64N(w.ids)
+	switch w.random.IntN(10) {
+	case 0:
+		return modelEntry{entry: format.Entry{Kind: format.KindDelete, ID: id}}
+	case 1:
+		return modelEntry{entry: format.Entry{Kind: format.KindEmpty}}
+	}
+	data := make([]byte, w.random.IntN(700))
+	for i := range data {
+		data[i] = byte(w.random.Uint32())
+	}
+	attributes, err := format.EncodeAttributes(map[string][]byte{"n": {byte(id)}})
+	ok(w.t, err)
+	return modelEntry{entry: format.Entry{Kind: format.KindPut, ID: id, Data: data, Attributes: attributes, Timestamp: 7}}
+}
+
+// appendBatch appends a batch from an index on: the next one, or below it, where nothing is applied.
+func (w *workload) appendBatch(from uint64, batch []modelEntry) error {
+	for i := range batch {
+		e := &batch[i].entry
+		e.Index, e.Term = from+uint64(i), w.term
+		if e.Kind.IsVersion() {
+			w.time++
+			e.CommitTime = w.time
+		}
+	}
+	return w.appendStamped(from, batch)
+}
+
+func (w *workload) batch() []modelEntry {
+	batch := make([]modelEntry, 1+w.random.IntN(4))
+	for i := range batch {
+		batch[i] = w.randomEntry()
+	}
+	return batch
+}
+
+func (w *workload) sync() error {
+	if err := w.log.Sync(); err != nil {
+		return err
+	}
+	w.model.mu.Lock()
+	defer w.model.mu.Unlock()
+	w.model.synced, w.model.term = w.model.last, w.model.written
+	return nil
+}
+
+func (w *workload) apply() error {
+	m := w.model
+	if err := w.log.Apply(m.synced, nil); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.applied = m.synced
+	return nil
+}
+
+// step does one random thing.
+func (w *workload) step() error {
+	switch w.random.IntN(14) {
+	case 0, 1, 2, 3:
+		return w.appendBatch(w.model.last+1, w.batch())
+	case 4, 5, 6:
+		return w.sync()
+	case 7, 8:
+		return errors.Join(w.sync(), w.apply())
+	case 9:
+		return w.log.Tick()
+	case 10:
+		return w.log.Seal()
+	case 11:
+		return w.putBlob()
+	case 12:
+		if w.model.last > w.model.applied { // a new leader has other entries
+			return w.conflict(w.model.applied + 1 + w.random.Uint64N(w.model.last-w.model.applied))
+		}
+	case 13:
+		return w.reload()
+	}
+	return nil
+}
+
+func (w *workload) putBlob() error {
+	b, err := w.log.CreateBlob()
+	if err != nil {
+		return err
+	}
+	data := bytes.Repeat([]byte{byte(w.random.Uint32())}, 3000)
+	_, err = b.Write(data)
+	var ref format.BlobRef
+	if err == nil {
+		ref, err = b.Commit()
+	}
+	if err = errors.Join(err, b.Close()); err != nil {
+		return err
+	}
+	e := modelEntry{entry: format.Entry{Kind: format.KindPut, Codec: format.CodecBlob, ID: w.random.Int64N(w.ids), Data: ref.Encode()}, blob: data}
+	return w.appendBatch(w.model.last+1, []modelEntry{e})
+}
+
+// reload closes the log and loads it; what was not synced is still there, because the machine did not crash.
+func (w *workload) reload() error {
+	if err := w.log.Close(w.random.IntN(2) == 0); err != nil {
+		return err
+	}
+	l, report, err := Load(context.Background(), w.opts, nil)
+	if err != nil {
+		return err
+	}
+	if report.Outcome != Loaded {
+		return fmt.Errorf("outcome %d: %v", report.Outcome, report.Damages)
+	}
+	w.log = l
+	m := w.model
+	if last := w.last(); last != m.last {
+		return fmt.Errorf("last index is %d after reload, not %d", last, m.last)
+	}
+	m.mu.Lock()
+	m.synced = m.last // loading syncs the tail
+	m.mu.Unlock()
+	if l.AppliedIndex() < m.applied {
+		return l.Apply(m.applied, nil)
+	}
+	return nil
+}
+
+// check compares a loaded log with what must and may be in it. synced, applied and term are what it must not have lost.
+func (m *model) check(l *Log, synced, applied, term uint64) error {
+	last, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
+	if last < synced {
+		return fmt.Errorf("last index is %d, synced was %d", last, synced)
+	}
+	hard, _, err := l.InitialState()
+	if err != nil {
+		return err
+	}
+	if hard.GetTerm() < term {
+		return fmt.Errorf("term is %d, synced was %d", hard.GetTerm(), term)
+	}
+	if last == 0 {
+		return nil
+	}
+	entries, err := l.Entries(1, last+1, 1<<40)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	log := make([]modelEntry, 0, len(entries))
+	for i, r := range entries {
+		at := uint64(i) + 1
+		if r.GetIndex() != at {
+			return fmt.Errorf("entry %d has index %d", at, r.GetIndex())
+		}
+		e, err := m.find(r, at <= synced)
+		if err != nil {
+			return err
+		}
+		log = append(log, e)
+	}
+	if got := l.AppliedIndex(); got > last {
+		return fmt.Errorf("applied index %d is above the last one, %d", got, last)
+	}
+	if err := m.compare(l, log[:l.AppliedIndex()]); err != nil {
+		return fmt.Errorf("as loaded: %w", err)
+	}
+	if err := l.Apply(max(l.AppliedIndex(), applied), nil); err != nil {
+		return err
+	}
+	if err := m.compare(l, log[:l.AppliedIndex()]); err != nil {
+		return fmt.Errorf("acknowledged: %w", err)
+	}
+	if err := l.Apply(last, nil); err != nil {
+		return err
+	}
+	return m.compare(l, log)
+}
+
+// find finds the entry that was appended; the newest one alone counts where it was synced.
+func (m *model) find(r *raftpb.Entry, exact bool) (modelEntry, error) {
+	candidates := m.byIndex[r.GetIndex()]
+	for i := len(candidates) - 1; i >= 0; i-- {
+		want := format.RaftEntry(&candidates[i].entry)
+		if want.GetTerm() == r.GetTerm() && bytes.Equal(want.Data, r.Data) && want.GetType() == r.GetType() {
+			return candidates[i], nil
+		}
+		if exact {
+			break
+		}
+	}
+	return modelEntry{}, fmt.Errorf("entry %d of term %d was not appended like this", r.GetIndex(), r.GetTerm())
+}
+
+// compare compares all reads with the entries that are applied.
+func (m *model) compare(l *Log, applied []modelEntry) error {
+	newest := make(map[int64]modelEntry)
+	versions := make(map[int64][]uint64)
+	for _, e := range applied {
+		if e.entry.Kind.IsVersion() {
+			newest[e.entry.ID] = e
+			versions[e.entry.ID] = append([]uint64{e.entry.Index}, versions[e.entry.ID]...)
+		}
+	}
+	live := 0
+	for id := range int64(8) {
+		want, known := newest[id]
+		if err := compareRecord(l, id, want, known); err != nil {
+			return err
+		}
+		if known && want.entry.Kind == format.KindPut {
+			live++
+		}
+		got, err := l.Versions(id, 0, 1000)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		if len(got) != len(versions[id]) {
+			return fmt.Errorf("record %d has %d versions, want %d", id, len(got), len(versions[id]))
+		}
+		for i, r := range got {
+			if r.Index != versions[id][i] {
+				return fmt.Errorf("record %d: version %d is %d, want %d", id, i, r.Index, versions[id][i])
+			}
+		}
+	}
+	if got := l.Stats().Records; got != int64(live) {
+		return fmt.Errorf("%d records, want %d", got, live)
+	}
+	return compareScan(l, newest, live)
+}
+
+func compareRecord(l *Log, id int64, want modelEntry, known bool) error {
+	r, err := l.Get(id, GetOptions{})
+	at, deleted, headErr := l.Head(id)
+	var damage *format.DamageError
+	switch {
+	case errors.As(errors.Join(err, headErr), &damage):
+		return damage
+	case !known:
+		if !errors.Is(err, ErrNotFound) || !errors.Is(headErr, ErrNotFound) {
+			return fmt.Errorf("record %d: %w, %w, want not found", id, err, headErr)
+		}
+		return nil
+	case headErr != nil || at != want.entry.Index || deleted != (want.entry.Kind == format.KindDelete):
+		return fmt.Errorf("record %d: head %d, %t, %w, want %d", id, at, deleted, headErr, want.entry.Index)
+	case want.entry.Kind == format.KindDelete:
+		if !errors.Is(err, ErrNotFound) {
+			return fmt.Errorf("record %d: %w, want deleted", id, err)
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("record %d: %w", id, err)
+	case r.Index != want.entry.Index || r.CommitTime != want.entry.CommitTime || r.Timestamp != want.entry.Timestamp ||
+		!bytes.Equal(r.Attributes, want.entry.Attributes):
+		return fmt.Errorf("record %d: %+v, want %+v", id, r, want.entry)
+	case r.Blob != nil:
+		return compareBlob(l, r, want.blob)
+	case !bytes.Equal(r.Data, want.entry.Data):
+		return fmt.Errorf("record %d: wrong data", id)
+	}
+	return nil
+}
+
+func compareBlob(l *Log, r Record, want []byte) error {
+	b, err := l.OpenBlob(*r.Blob)
+	if err != nil {
+		return err
+	}
+	got := make([]byte, r.Size)
+	if _, err := b.ReadAt(got, 0); err != nil {
+		return errors.Join(err, b.Close())
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("blob of record %d: wrong data", r.ID)
+	}
+	return b.Close()
+}
+
+func compareScan(l *Log, newest map[int64]modelEntry, live int) error {
+	id, err := l.OpenScan(1 << 40)
+	if err != nil {
+		return err
+	}
+	defer l.CloseScan(id)
+	seen, before := 0, uint64(0)
+	for r, err := range l.Scan(context.Background(), id, 0, ^uint64(0), false) {
+		if err != nil {
+			return err
+		}
+		want := newest[r.ID]
+		if r.Index != want.entry.Index || r.Index <= before || r.Blob == nil && !bytes.Equal(r.Data, want.entry.Data) {
+			return fmt.Errorf("scan gave record %d with index %d behind %d, want %d", r.ID, r.Index, before, want.entry.Index)
+		}
+		before = r.Index
+		seen++
+	}
+	if seen != live {
+		return fmt.Errorf("scan gave %d records, want %d", seen, live)
+	}
+	return nil
+}
+
+// crashCheck loads what a crash left and checks it; then the log must go on: one more put, one more crash.
+func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) error {
+	opts := w.opts
+	opts.FS = disk
+	l, report, err := Load(context.Background(), opts, nil)
+	if errors.Is(err, errNoGroup) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if report.Outcome == Damaged {
+		return fmt.Errorf("a crash looks like damage: %v", report.Damages)
+	}
+	if err := w.model.check(l, synced, applied, term); err != nil {
+		return err
+	}
+	last, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
+	e := format.Entry{Kind: format.KindPut, ID: 99, Index: last + 1, Term: term + 100, CommitTime: 1 << 40, Data: []byte("after the crash")}
+	if err := errors.Join(l.Append(nil, []*raftpb.Entry{format.RaftEntry(&e)}), l.Sync(), l.Apply(last+1, nil)); err != nil {
+		return err
+	}
+	opts.FS = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
+	if err := l.Close(false); err != nil {
+		return err
+	}
+	l, report, err = Load(context.Background(), opts, nil)
+	if err != nil {
+		return err
+	}
+	if report.Outcome != Loaded {
+		return fmt.Errorf("outcome %d after a second crash: %v", report.Outcome, report.Damages)
+	}
+	if err := l.Apply(last+1, nil); err != nil {
+		return err
+	}
+	r, err := l.Get(99, GetOptions{})
+	if err != nil || !bytes.Equal(r.Data, e.Data) {
+		return fmt.Errorf("put after the crash: %w", err)
+	}
+	return l.Close(false)
+}
+
+var errNoGroup = errors.New("no group") // a crash inside Create, which is not part of the workloads
+
+func TestCrashAtEveryOperation(t *testing.T) {
+	seeds, steps := uint64(3), 40
+	switch {
+	case soaktest.Long():
+		seeds = 60
+	case testing.Short():
+		seeds, steps = 1, 18 // make race: each point is slow there, and one goroutine does most of it
+	}
+	var points atomic.Int64
+	t.Run("workloads", func(t *testing.T) {
+		for seed := range seeds {
+			for _, residency := range []Residency{Index, Resident} {
+				t.Run(fmt.Sprintf("seed %d residency %d", seed, residency), func(t *testing.T) {
+					t.Parallel()
+					crashWorkload(t, seed, residency, steps, &points)
+				})
+			}
+		}
+	})
+	t.Logf("%d crash points", points.Load())
+	if points.Load() < int64(seeds)*int64(steps)*int64(len(vfstest.SurvivalKinds)) {
+		t.Errorf("only %d crash points were visited", points.Load())
+	}
+}
+
+func crashWorkload(t *testing.T, seed uint64, residency Residency, steps int, points *atomic.Int64) {
+	mem := vfstest.NewMem()
+	w := newWorkload(t, seed, mem, mem, residency)
+	var mu sync.Mutex // hints are written by another goroutine
+	var failed error
+	var doing string
+	mem.AfterOp(func(op vfstest.Op) {
+		mu.Lock()
+		defer mu.Unlock()
+		if failed != nil {
+			return
+		}
+		synced, applied, term := w.model.needs()
+		kinds := vfstest.SurvivalKinds
+		if op.Kind == vfstest.OpRename { // a commit point: some names survive, some do not
+			kinds = append(slices.Clone(kinds), slices.Repeat([]vfstest.SurvivalKind{vfstest.SurviveRandom}, 8)...)
+		}
+		for i, kind := range kinds {
+			s := vfstest.Survival{Kind: kind, Seed: uint64(op.Number)<<8 + uint64(i)}
+			points.Add(1)
+			if err := crashCheck(w, mem.CrashClone(s), synced, applied, term); err != nil {
+				failed = fmt.Errorf("crash after operation %d (%s) of %s, survival %s: %w", op.Number, op, doing, s, err)
+				return
+			}
+		}
+	})
+	for i := range steps {
+		doing = fmt.Sprintf("step %d", i)
+		if err := w.step(); err != nil {
+			t.Fatalf("%s: %v", doing, err)
+		}
+		w.log.hints.writing.Wait() // so that a run does the same each time
+		mu.Lock()
+		if failed != nil {
+			t.Fatal(failed)
+		}
+		mu.Unlock()
+	}
+	mem.AfterOp(nil)
+	ok(t, w.log.Close(true))
+}

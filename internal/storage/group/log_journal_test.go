@@ -1,0 +1,226 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"testing"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/journal"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// journaled is a log with a journal on a disk.
+type journaled struct {
+	t       *testing.T
+	disk    vfs.FS
+	opts    Options
+	journal *journal.Journal
+	log     *Log
+	next    uint64
+}
+
+func newJournaled(t *testing.T, disk vfs.FS, residency Residency) *journaled {
+	t.Helper()
+	grouptest.Must(t, disk.MkdirAll("/v"))
+	j := &journaled{t: t, disk: disk, next: 1, journal: journal.New(journal.Options{FS: disk, Dir: "/v"})}
+	j.opts = Options{FS: disk, Dir: "/v/g", Identity: format.Identity{Name: "g"}, Residency: residency, Journal: j.journal}
+	grouptest.Must(t, Create(j.opts, &raftpb.ConfState{Voters: []uint64{1}}))
+	j.load()
+	return j
+}
+
+func (j *journaled) load() {
+	j.t.Helper()
+	log, _, err := Load(context.Background(), j.opts, nil)
+	grouptest.Must(j.t, err)
+	j.log = log
+	j.t.Cleanup(func() { _ = log.Close(false) })
+}
+
+// append appends one put; its record is its index.
+func (j *journaled) append() uint64 {
+	j.t.Helper()
+	e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: fmt.Appendf(nil, "record %d", j.next)}
+	grouptest.Must(j.t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
+	j.next++
+	return e.Index
+}
+
+func (j *journaled) shared() {
+	j.t.Helper()
+	if !j.log.SyncShared() {
+		j.t.Fatal("the journal did not take it")
+	}
+}
+
+// after loads what a power cut leaves, and gives its last index.
+func (j *journaled) after(redo bool) uint64 {
+	j.t.Helper()
+	disk := mem(j.disk).CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
+	if redo {
+		found, err := journal.Read(disk, "/v")
+		grouptest.Must(j.t, err)
+		share := found.Share(j.opts.Identity.Group)
+		grouptest.Must(j.t, Redo(disk, "/v/g", share))
+		grouptest.Must(j.t, Redo(disk, "/v/g", share)) // however often
+	}
+	opts := j.opts
+	opts.FS, opts.Journal = disk, nil
+	log, report, err := Load(context.Background(), opts, nil)
+	grouptest.Must(j.t, err)
+	defer log.Close(false)
+	if report.Outcome == Damaged {
+		j.t.Errorf("report %+v", report)
+	}
+	last, err := log.LastIndex()
+	grouptest.Must(j.t, err)
+	return last
+}
+
+func mem(fs vfs.FS) *vfstest.Mem {
+	if faulty, ok := fs.(*vfstest.Faulty); ok {
+		return faulty.Unwrap().(*vfstest.Mem)
+	}
+	return fs.(*vfstest.Mem)
+}
+
+func TestSyncSharedIsDurable(t *testing.T) {
+	for _, residency := range []Residency{Index, Resident} {
+		j := newJournaled(t, vfstest.NewMem(), residency)
+		j.append()
+		grouptest.Must(t, j.log.Sync())
+		for range 3 {
+			j.append()
+			j.shared()
+		}
+		j.shared() // nothing new
+		if with, without := j.after(true), j.after(false); with != 4 || without != 1 {
+			t.Errorf("last index %d with the journal, %d without; want 4 and 1", with, without)
+		}
+		grouptest.Must(t, j.log.Sync())
+		if last := j.after(false); last != 4 {
+			t.Errorf("last index %d after the segment was synced", last)
+		}
+		j.append()
+		j.append() // what two appends wrote is not at hand in one piece
+		if j.log.SyncShared() {
+			t.Error("two appends were taken")
+		}
+	}
+}
+
+// TestWritingBeginsBeforeTheJournalAsks: what the journal made durable is handed to the kernel in pieces of whole
+// blocks, once each.
+func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
+	mem := vfstest.NewMem()
+	mem.SetCheapOverwrite(true)
+	fs := &aheadFS{Mem: mem}
+	j := newJournaled(t, mem, Index)
+	grouptest.Must(t, sealAndClose(j.log))
+	j.opts.FS, j.opts.Journal = fs, journal.New(journal.Options{FS: mem, Dir: "/v", FileBytes: 16 << 20})
+	j.load()
+	w := &j.log.w
+	pieces := 0
+	for range 3 * startBytes / 1000 {
+		e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: grouptest.RandomBytes(j.next, 1000)}
+		j.next++
+		grouptest.Must(t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
+		before := w.share.started
+		j.shared()
+		if w.share.started == before {
+			continue
+		}
+		pieces++
+		if n := w.share.started - max(before, j.log.state.syncedEnd&^(format.BlockBytes-1)); n < startBytes || w.share.started%format.BlockBytes != 0 || w.share.started > w.end {
+			t.Fatalf("a piece of %d bytes ends at %d of %d", n, w.share.started, w.end)
+		}
+	}
+	if pieces != 3 || fs.zeros != 0 {
+		t.Errorf("%d pieces, want 3; %d writes of zeros, want none without a sync", pieces, fs.zeros)
+	}
+	grouptest.Must(t, j.log.Seal())
+	if w.share.started != 0 {
+		t.Errorf("the new segment is begun to be written up to %d", w.share.started)
+	}
+	j.append()
+	grouptest.Must(t, j.log.Sync())
+	if fs.zeros != 1 {
+		t.Errorf("%d writes of zeros, want one with the sync", fs.zeros)
+	}
+}
+
+// TestRedoLeavesOtherSegmentsAlone: the log went on elsewhere after a failed sync, so what the journal has of the
+// abandoned segment is void.
+func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
+	j := newJournaled(t, faulty, Index)
+	j.append()
+	grouptest.Must(t, j.log.Sync())
+	j.append()
+	j.shared()
+	fault := faulty.Add(&vfstest.Fault{
+		Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpSync && path.Base(op.Name) == format.SegmentName(1)
+		},
+		Effect: vfstest.EffectDrop, Count: 1,
+	})
+	grouptest.Must(t, j.log.Sync())
+	if fault.Fired() != 1 {
+		t.Fatal("no sync failed")
+	}
+	j.append()
+	j.shared()
+	if last := j.after(true); last != 3 {
+		t.Errorf("last index %d, want 3", last)
+	}
+	grouptest.Must(t, j.log.Seal())
+	j.append()
+	j.shared()
+	if last := j.after(true); last != 4 {
+		t.Errorf("last index %d, want 4", last)
+	}
+	grouptest.Must(t, Redo(j.disk, "/v/absent", journal.Share{Ranges: []journal.Range{{Offset: 64}}}))
+}
+
+// TestALogIsLoadedWithWhatTheJournalHas: its predecessor in the same process could not sync its segment when it was
+// closed.
+func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
+	j := newJournaled(t, faulty, Index)
+	j.append()
+	j.shared()
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpSync && path.Base(path.Dir(op.Name)) == "g" || op.Kind == vfstest.OpCreate
+	}, Effect: vfstest.EffectDrop})
+	grouptest.Must(t, j.log.Close(false))
+	if fault.Fired() == 0 {
+		t.Fatal("no sync failed")
+	}
+	if _, _, err := Load(context.Background(), j.opts, nil); err == nil {
+		t.Fatal("loaded although the segment cannot be synced")
+	}
+	fault.Remove()
+	j.load()
+	if last, err := j.log.LastIndex(); last != 1 || err != nil {
+		t.Errorf("last index %d, %v", last, err)
+	}
+	if last := j.after(false); last != 1 {
+		t.Errorf("last index %d after a power cut", last)
+	}
+	j.append()
+	j.shared()
+	grouptest.Must(t, j.log.Close(false))
+	if clean, err := j.journal.Close(); !clean || err != nil {
+		t.Errorf("clean %v, %v: the log was synced when it was closed", clean, err)
+	}
+	if err := j.log.Sync(); !errors.Is(err, format.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}

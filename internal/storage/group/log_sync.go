@@ -1,0 +1,172 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// Sync makes everything appended durable (fdatasync). Where a sync fails, the segment is abandoned at its synced mark
+// and the unsynced entries are written and synced in a new segment; an error means that this failed too.
+func (l *Log) Sync() error {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if err := l.w.sync(); err != nil {
+		return fmt.Errorf("group %s: sync: %w", l.opts.Identity.Name, err)
+	}
+	return nil
+}
+
+// sync is Sync. The caller holds mu.
+func (w *writer) sync() error {
+	if err := w.settle(); err != nil {
+		return err
+	}
+	if !w.dirty {
+		return nil
+	}
+	file := w.active.file.Load()
+	w.allocation.ahead.zeros(file, w.state.syncedEnd, w.end, w.allocation.allocated)
+	if err := file.Sync(); err != nil {
+		w.folder.logger.Warn("sync failed: the segment is abandoned at its synced mark", "group", w.folder.identity.Name,
+			"segment", w.active.number, "offset", w.state.syncedEnd, "error", err)
+		w.suspect = err
+		return w.settle()
+	}
+	w.syncedTo(w.end, w.last)
+	w.hintWhileOpen()
+	return nil
+}
+
+// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds mu.
+func (w *writer) syncedTo(end int64, last uint64) {
+	w.clean()
+	w.state.synced(w.active, end, last)
+}
+
+// settle ends what an earlier failure left open: a manifest that was perhaps replaced, an active segment that must not
+// be continued. The caller holds mu. After it, the active segment and the manifest are sound.
+func (w *writer) settle() error {
+	if w.folder.unsure {
+		if err := w.folder.writeManifest(func(*format.Manifest) {}); err != nil {
+			return err
+		}
+	}
+	if w.suspect == nil {
+		return nil
+	}
+	cause := w.suspect
+	if err := w.continueLog(); err != nil {
+		if errors.Is(err, format.ErrNoSpace) {
+			return err
+		}
+		return fmt.Errorf("%w: %w; then: %w", ErrPoisoned, cause, err)
+	}
+	w.suspect = nil
+	return nil
+}
+
+// amend writes a changed manifest, when nothing is left open. The caller holds mu.
+func (w *writer) amend(change func(*format.Manifest)) error {
+	if err := w.settle(); err != nil {
+		return err
+	}
+	return w.folder.writeManifest(change)
+}
+
+// continueLog abandons the active file (rule 5): it is sealed at its synced mark, and what is not synced is written and
+// synced in a new segment, from memory. Nothing is read back to find out what is on disk. The caller holds mu.
+func (w *writer) continueLog() error {
+	old := w.active
+	w.state.mu.RLock()
+	syncedEnd, syncedLast := w.state.syncedEnd, w.state.syncedLast
+	from := w.state.syncedIndex + 1
+	var unsynced []tailEntry
+	if t := &w.state.tail; from <= w.state.last {
+		unsynced = append(unsynced, t.entries[from-t.first:]...)
+	}
+	w.state.mu.RUnlock()
+
+	var bytes int64
+	for i := range unsynced {
+		bytes += format.FrameBytes(len(unsynced[i].entry.Attributes), len(unsynced[i].entry.Data))
+	}
+	next, err := w.createSegment(from, bytes)
+	if err != nil {
+		return err
+	}
+	end, err := rewriteUnsynced(next, unsynced)
+	if err != nil {
+		w.folder.discard(next)
+		return err
+	}
+	sealed := old.manifest()
+	sealed.Bytes, sealed.LastIndex = syncedEnd, max(syncedLast, old.first-1)
+	if err := w.list(next, len(w.folder.manifest.Segments)-1, sealed); err != nil {
+		return err
+	}
+	w.hint.drop()
+	last := next.first - 1
+	if n := len(unsynced); n > 0 {
+		last = unsynced[n-1].entry.Index
+	}
+	w.goOn(next, end, last)
+	w.adoptContinued(old, next, sealed, unsynced)
+	w.hints.writeLater(old)
+	return nil
+}
+
+// rewriteUnsynced writes entries into a new segment, tells them their places, and syncs it. end is behind them.
+// ErrNoSpace.
+func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error) {
+	var buf []byte
+	for i := range unsynced {
+		t := &unsynced[i]
+		at := len(buf)
+		buf = format.AppendFrame(buf, next.id, format.SegmentHeaderBytes+int64(at), &t.entry)
+		t.loc = next.place(format.SegmentHeaderBytes+int64(at), int64(len(buf)-at), t.entry.Kind == format.KindDelete)
+	}
+	if next.image != nil {
+		copy(next.image[format.SegmentHeaderBytes:], buf)
+	}
+	file := next.file.Load()
+	if _, err := file.WriteAt(buf, format.SegmentHeaderBytes); err != nil {
+		return 0, format.NoSpace(err)
+	}
+	if err := file.Sync(); err != nil {
+		return 0, format.NoSpace(err)
+	}
+	return format.SegmentHeaderBytes + int64(len(buf)), nil
+}
+
+// adoptContinued changes the state in memory after the log went on in a new segment.
+func (w *writer) adoptContinued(old, next *segment, sealed format.ManifestSegment, unsynced []tailEntry) {
+	st := w.state
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	old.bytes, old.last = sealed.Bytes, sealed.LastIndex
+	old.rows.CutUnsynced(old.first, sealed.Bytes)
+	old.counted(old.rows)
+	st.segments = append(st.segments[:len(st.segments):len(st.segments)], next)
+	w.places.publish(st.listed())
+	for i := range unsynced {
+		t, e := &unsynced[i], &unsynced[i].entry
+		old := st.tail.at(e.Index)
+		if e.Kind == format.KindPut || e.Kind == format.KindDelete {
+			next.rows.Add(next.first, e, t.loc.Offset(), format.FrameBytes(len(e.Attributes), len(e.Data)))
+			if e.Index <= st.applied.Load() {
+				st.moved(old.loc, t.loc, e.Index)
+				w.places.moved(e.ID, old.loc, t.loc)
+			}
+		}
+		old.loc = t.loc
+	}
+	w.clean()
+	st.end, st.syncedEnd, st.syncedLast, st.syncedIndex = w.end, w.end, w.last, st.last
+	next.rows.Synced()
+	st.trimTail()
+}

@@ -1,0 +1,283 @@
+package group
+
+import (
+	"errors"
+	"path"
+	"slices"
+	"testing"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/fsck"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// overwritten is the log of a follower whose index 3 is written by three leaders: that of term 1, whose entry no
+// majority has; that of term 2, who did not have it; and again the first one, who leads in term 3 and brings its old
+// entry along. What is void has the greater term, and one entry stands twice.
+func overwritten(t *testing.T, d *logDriver) {
+	t.Helper()
+	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
+	ok(t, d.log.Sync())
+	ok(t, d.log.Apply(1, nil))
+	first := []*raftpb.Entry{d.entry(3, format.Entry{ID: 3, Data: payload(3, 20)}), d.entry(4, format.Entry{ID: 4, Data: payload(4, 20)})}
+	d.write(first...)
+	d.term = 2
+	d.write(d.entry(3, format.Entry{ID: 9, Data: payload(9, 20)}))
+	d.term = 3
+	d.write(first[0], d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))
+}
+
+// write appends entries that have index and term, and syncs.
+func (d *logDriver) write(entries ...*raftpb.Entry) {
+	d.t.Helper()
+	commit, vote := d.log.AppliedIndex(), uint64(1)
+	ok(d.t, d.log.Append(&raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &commit}, entries))
+	ok(d.t, d.log.Sync())
+}
+
+// wantsOverwritten checks what is visible of it in the end.
+func (d *logDriver) wantsOverwritten() {
+	d.t.Helper()
+	for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 3: payload(3, 20), 5: payload(5, 20), 4: nil, 9: nil} {
+		d.wants(id, data)
+	}
+	for at, want := range []uint64{1, 1, 1, 3} {
+		if term, err := d.log.Term(uint64(at) + 1); err != nil || term != want {
+			d.t.Errorf("index %d has term %d, %v, not %d", at+1, term, err, want)
+		}
+	}
+}
+
+// An entry of an older term makes one of a newer term void where its leader was elected again: no damage.
+func TestAnOlderTermCutsANewerOne(t *testing.T) {
+	for _, seal := range []string{"never", "before", "between", "behind"} {
+		mem := vfstest.NewMem()
+		opts := driverOptions(mem, Index, 64<<10)
+		ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
+		d := &logDriver{t: t, opts: opts, term: 1}
+		d.load()
+		ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
+		old := d.entry(3, format.Entry{ID: 3, Data: payload(3, 20)})
+		if seal == "before" {
+			ok(t, d.log.Seal())
+		}
+		d.term = 2
+		d.write(d.entry(3, format.Entry{ID: 9, Data: payload(9, 20)}))
+		if seal == "between" {
+			ok(t, d.log.Seal())
+		}
+		d.term = 3
+		d.write(old, d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))
+		if seal == "behind" {
+			ok(t, d.log.Seal())
+		}
+		check := func() {
+			t.Helper()
+			report, err := fsck.VerifyDir(t.Context(), mem, opts.Dir, nil)
+			ok(t, err)
+			if len(report.Damages) > 0 {
+				t.Errorf("sealed %s: %v", seal, report.Damages)
+			}
+			ok(t, d.log.Apply(4, nil))
+			d.wantsOverwritten()
+		}
+		check()
+		ok(t, d.log.Close(false))
+		d.load()
+		check()
+		ok(t, sealAndClose(d.log))
+	}
+}
+
+// The place of an entry that came again is that of its last frame, also where it was not applied before the load:
+// compaction leaves out the first one, which is void.
+func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
+	residencies(t, func(t *testing.T, residency Residency) {
+		for _, seal := range []bool{false, true} { // the tail is read from rows, and from a hint
+			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 64<<10))
+			overwritten(t, d)
+			ok(t, d.log.Close(seal))
+			if report := d.load(); report.Outcome != Loaded || d.log.AppliedIndex() >= 3 {
+				t.Fatalf("%+v, applied %d", report, d.log.AppliedIndex())
+			}
+			ok(t, d.log.Apply(4, nil))
+			d.wantsOverwritten()
+			ok(t, d.log.Seal())
+			_, err := d.log.Compact(t.Context(), CompactOptions{All: true})
+			ok(t, err)
+			d.put(format.Entry{ID: 1, Data: payload(11, 10)}) // something to drop
+			ok(t, d.log.Seal())
+			_, err = d.log.Compact(t.Context(), CompactOptions{All: true})
+			ok(t, err)
+			d.wants(3, payload(3, 20))
+			ok(t, sealAndClose(d.log))
+			d.load()
+			d.wants(3, payload(3, 20))
+			ok(t, d.log.Close(false))
+		}
+	})
+}
+
+// A member gives each entry once, whichever it is asked from.
+func TestAnEntryThatCameAgainIsGivenOnce(t *testing.T) {
+	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
+	overwritten(t, d)
+	ok(t, d.log.Apply(4, nil))
+	a, err := d.log.ReadRange(IndexRange{1, 4}, 1<<20)
+	ok(t, err)
+	if len(a.Entries) != 4 {
+		t.Errorf("%d entries: %v", len(a.Entries), a.Entries)
+	}
+	for i, e := range a.Entries {
+		if e.GetIndex() != uint64(i)+1 {
+			t.Errorf("entry %d has index %d", i+1, e.GetIndex())
+		}
+	}
+	ok(t, d.log.Close(false))
+}
+
+// Where bad bytes hide the entry of an older term, what stands before with a newer one is void, and nobody reads it.
+func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
+	mem := vfstest.NewMem()
+	opts := driverOptions(mem, Index, 64<<10)
+	ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
+	d := &logDriver{t: t, opts: opts, term: 1}
+	d.load()
+	d.put(format.Entry{ID: 1, Data: payload(1, 10)})
+	first := []*raftpb.Entry{d.entry(2, format.Entry{ID: 3, Data: payload(3, 20)}), d.entry(3, format.Entry{ID: 4, Data: payload(4, 20)})}
+	d.term = 2
+	d.write(d.entry(2, format.Entry{ID: 9, Data: payload(9, 20)}))
+	d.term = 3
+	d.write(append(first, d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))...)
+	hit, name := d.log.state.tail.at(2).loc.Offset(), d.log.w.active.path
+	ok(t, d.log.Apply(4, nil))
+	d.write() // the commit
+	ok(t, d.log.Tick())
+	ok(t, d.log.Close(false))
+	f, err := mem.OpenWrite(name)
+	ok(t, err)
+	_, err = f.WriteAt(make([]byte, 64), hit+8)
+	ok(t, errors.Join(err, f.Close()))
+	if report := d.load(); report.Outcome != Damaged || report.Damages[0].IndexFirst > 2 || report.Damages[0].IndexLast < 2 {
+		t.Fatalf("%s: %+v", path.Base(name), report)
+	}
+	var damage *format.DamageError
+	if _, err := d.log.Get(9, GetOptions{}); !errors.As(err, &damage) { // it may be what was hit
+		t.Errorf("a record that was never committed: %v", err)
+	}
+	d.wants(4, payload(4, 20))
+	if term, err := d.log.Term(3); err != nil || term != 1 {
+		t.Errorf("index 3 has term %d, %v", term, err)
+	}
+	ok(t, d.log.Close(false))
+	found, err := fsck.VerifyDir(t.Context(), mem, opts.Dir, nil)
+	ok(t, err)
+	if len(found.Damages) != 1 || found.Damages[0].Offset != hit || found.Damages[0].IndexFirst != 2 || found.Damages[0].IndexLast != 2 {
+		t.Errorf("verify: %v", found.Damages)
+	}
+}
+
+// conflict has a new leader write over what is not applied. By chance it is one with the entries that the last conflict
+// has made void: these come again, over entries of a newer term.
+func (w *workload) conflict(from uint64) error {
+	w.term++
+	n := 0
+	if w.otherAt > w.model.applied && w.random.IntN(2) == 0 {
+		for n < len(w.other) && w.other[n].blob == nil && n < 3 {
+			n++
+		}
+	}
+	if n == 0 {
+		return w.appendBatch(from, w.batch())
+	}
+	again, at := w.other[:n:n], w.otherAt
+	if err := w.appendStamped(at, again); err != nil {
+		return err
+	}
+	return w.appendBatch(at+uint64(n), w.batch())
+}
+
+// appendStamped is appendBatch of entries that have index and term already.
+func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
+	m := w.model
+	raftEntries := make([]*raftpb.Entry, len(batch))
+	for i := range batch {
+		raftEntries[i] = format.RaftEntry(&batch[i].entry)
+	}
+	m.mu.Lock()
+	for _, b := range batch {
+		m.byIndex[b.entry.Index] = append(m.byIndex[b.entry.Index], b)
+	}
+	m.synced = min(m.synced, from-1)
+	m.mu.Unlock()
+	vote, commit := uint64(1), w.log.AppliedIndex()
+	err := w.log.Append(&raftpb.HardState{Term: &w.term, Vote: &vote, Commit: &commit}, raftEntries)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil && len(batch) > 0 {
+		if cut := w.valid[from-1:]; len(cut) > 0 {
+			w.other, w.otherAt = slices.Clone(cut), from
+		}
+		w.valid = append(w.valid[:from-1], batch...)
+		m.last = from + uint64(len(batch)) - 1
+		m.written = w.term
+	}
+	return err
+}
+
+// Before a batch that makes synced entries void, or halfway through it, the file refuses: the log goes on in a new
+// segment, which must begin with the batch, not behind what it makes void.
+func TestABatchThatCutsTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
+	t.Run("halfway", func(t *testing.T) { // nor can the half of it be cut away
+		cutsInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)
+	})
+	t.Run("before", func(t *testing.T) { // there is no room for it in the old segment, which is synced first
+		cutsInNewSegment(t, 64<<10, vfstest.OpSync)
+	})
+}
+
+func cutsInNewSegment(t *testing.T, size int, fail ...vfstest.OpKind) {
+	residencies(t, func(t *testing.T, residency Residency) {
+		mem := vfstest.NewMem()
+		fs := vfstest.NewFaulty(mem)
+		opts := driverOptions(fs, residency, 64<<10)
+		ok(t, Create(opts, &raftpb.ConfState{Voters: []uint64{1, 2, 3}}))
+		d := &logDriver{t: t, opts: opts, term: 1}
+		d.load()
+		ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
+		ok(t, d.log.Sync())
+		ok(t, d.log.Apply(1, nil))
+		d.write(d.entry(3, format.Entry{ID: 3, Data: payload(3, 20)}), d.entry(4, format.Entry{ID: 4, Data: payload(4, 20)}))
+		for _, kind := range fail {
+			fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == kind && isSegmentFile(op.Name) }, Count: 1, Effect: vfstest.EffectPart})
+		}
+		d.term = 2
+		d.write(d.entry(3, format.Entry{ID: 9, Data: payload(9, size)}), d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))
+		if fs.Fired() != int64(len(fail)) {
+			t.Fatalf("%d faults fired", fs.Fired())
+		}
+		d.write(d.entry(5, format.Entry{ID: 6, Data: payload(6, 20)}))
+		for _, again := range []bool{false, true} {
+			if again {
+				ok(t, d.log.Close(false))
+				d.opts.FS = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
+				if report := d.load(); report.Outcome == Damaged {
+					t.Fatalf("%+v", report)
+				}
+			}
+			ok(t, d.log.Apply(5, nil))
+			for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 9: payload(9, size), 5: payload(5, 20), 6: payload(6, 20), 3: nil, 4: nil} {
+				d.wants(id, data)
+			}
+			d.log.hints.writing.Wait()
+			report, err := fsck.VerifyDir(t.Context(), mem, opts.Dir, nil)
+			ok(t, err)
+			if len(report.Damages) > 0 {
+				t.Errorf("again %v: %v", again, report.Damages)
+			}
+		}
+		ok(t, d.log.Close(false))
+	})
+}

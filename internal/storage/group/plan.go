@@ -1,0 +1,202 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"path"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/index"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// PlanLoad computes the Need of the group in opts.Dir.
+func PlanLoad(opts Options) (Need, error) {
+	opts = opts.withDefaults()
+	m, err := format.ReadManifest(opts.FS, opts.Dir)
+	if err == nil {
+		err = format.CheckIdentity(m.Identity, opts.Identity)
+	}
+	if err != nil {
+		return Need{}, fmt.Errorf("plan the load of group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
+	}
+	var need Need
+	names, err := opts.FS.List(opts.Dir)
+	if err == nil {
+		var active *activeFile
+		if active, err = lookAtActiveFile(opts, m); err == nil {
+			need, err = planLoad(opts, m, active, names)
+		}
+	}
+	if err != nil {
+		return Need{}, fmt.Errorf("plan the load of group %s from %s: %w", opts.Identity.Name, opts.Dir, err)
+	}
+	return need, nil
+}
+
+// planLoad looks at the sizes of the files, and of an unsealed segment into what is above the mark. names are those
+// in the folder.
+func planLoad(opts Options, m *format.Manifest, active *activeFile, names []string) (Need, error) {
+	var need Need
+	for _, s := range m.Segments {
+		bytes, err := sizeOf(opts, format.SegmentName(s.Number))
+		if err != nil {
+			return Need{}, err
+		}
+		name := format.HintName(s.Number)
+		if !s.Sealed() {
+			name = format.ActiveHintName
+		}
+		hint, err := sizeOf(opts, name)
+		if err != nil {
+			return Need{}, err
+		}
+		records, end := hint/hintRowBytes, bytes
+		switch {
+		case !s.Sealed():
+			end = active.end
+			head, used := activeHintHead(opts, s, active)
+			if records, err = entriesOfActive(opts, s, active, head); err != nil {
+				return Need{}, err
+			}
+			need.LoadBytes += end
+			if used {
+				need.LoadBytes += hint - head.End
+			}
+			need.MemoryBytes += records * hintRowBytes
+		case hint == 0:
+			records = entriesAtMost(s, bytes)
+			need.LoadBytes += end
+			need.MemoryBytes += records * hintRowBytes
+		case opts.Residency == Resident:
+			need.LoadBytes += bytes + hint
+		default:
+			need.LoadBytes += hint
+		}
+		if opts.Residency == Resident {
+			need.MemoryBytes += end
+		}
+		need.Records += records
+		need.StoredBytes += bytes + hint
+	}
+	need.MemoryBytes += index.BytesFor(need.Records)
+	for _, name := range names {
+		if _, ok := format.ParseBlobName(name); ok {
+			bytes, err := sizeOf(opts, name)
+			if err != nil {
+				return Need{}, err
+			}
+			need.StoredBytes += bytes
+		}
+	}
+	return need, nil
+}
+
+// hintRowBytes is what a row takes in a hint, but for its used flag.
+const hintRowBytes = 8 + 8 + 4
+
+func hintBytesFor(rows int64) int64 { return format.HintBytes(rows, 1, 0) }
+
+// entriesAtMost bounds the entries of a sealed segment without a hint: the manifest knows the indexes.
+func entriesAtMost(s format.ManifestSegment, bytes int64) int64 {
+	return min(entriesThatFit(bytes), int64(s.LastIndex-s.FirstIndex+1))
+}
+
+// entriesThatFit is how many entries a segment can have.
+func entriesThatFit(bytes int64) int64 {
+	return max(0, bytes-format.SegmentHeaderBytes) / (format.FrameHeaderBytes + 8)
+}
+
+// entriesOfActive estimates the entries of the active segment: the mark or its hint tell those in front of them, and
+// what is behind is counted where it is much.
+func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile, hint format.HintPart) (int64, error) {
+	from, known := int64(format.SegmentHeaderBytes), int64(0)
+	if mark := active.mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from && mark.Offset <= active.end {
+		from, known = mark.Offset, int64(mark.Index-s.FirstIndex+1)
+	}
+	if hint.End > from {
+		from, known = hint.End, int64(hint.Last-s.FirstIndex+1)
+	}
+	fit, above := entriesThatFit(active.end), (active.end-from)/(format.FrameHeaderBytes+8)
+	if above >= countedMin {
+		var err error
+		if above, err = countFrames(opts, s, from, active.end); err != nil {
+			return 0, err
+		}
+	}
+	return max(0, min(fit, known+above)), nil
+}
+
+// countedMin is the number of entries that may be above the mark from which they are counted. Fewer cost little memory,
+// and the plan of all groups should not wait for a read in each.
+const countedMin = 8192
+
+const (
+	countPieceBytes = 16 << 10 // read at a time: headers are looked at alone
+	countPieces     = 64       // read of a segment at most
+	countPiecesMin  = 2        // and at least
+	countShare      = 64       // of what is above the mark is read, as the load reads all of it again
+)
+
+// countFrames estimates how many entries there are from an offset to the end of the data, from pieces of it: rather
+// too many.
+func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entries int64, err error) {
+	f, err := opts.FS.OpenDirect(path.Join(opts.Dir, format.SegmentName(s.Number)))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	buffer := vfs.AlignedBytes(countPieceBytes)
+	pieces := min(max((end-from)/(countShare*countPieceBytes), countPiecesMin), countPieces)
+	var seen int64 // bytes looked through
+	for i := range pieces {
+		at := (from + (end-from)/pieces*i) &^ (format.BlockBytes - 1)
+		n, bytes, err := countHeaders(f, s.ID, buffer, max(at, from), min(at+countPieceBytes, end))
+		if err != nil {
+			return 0, err
+		}
+		entries, seen = entries+n, seen+bytes
+	}
+	return int64(float64(entries)*float64(end-from)/float64(max(seen, 1))*countReserve) + countPieces, nil
+}
+
+// countReserve is the factor on an estimate: sizes of records differ from piece to piece.
+const countReserve = 1.25
+
+// countHeaders counts the entries that begin in a part of a segment, and tells how many bytes it looked through: to
+// the end of the part, or to where no frame follows the last one.
+func countHeaders(f vfs.File, id format.SegmentID, buffer []byte, from, end int64) (entries, bytes int64, err error) {
+	w := segio.OpenWindow(f, from, end)
+	w.UseBuffer(buffer)
+	inFrames := false
+	for at := from; at < end && w.Err() == nil; {
+		e, _, _, n, err := format.DecodeHeader(w.Fill(at, format.FrameHeaderBytes), id, at)
+		switch {
+		case err == nil:
+			inFrames = true
+			if e.Kind != format.KindState {
+				entries++
+			}
+			at += n
+		case inFrames:
+			return entries, at - from, nil
+		default:
+			at += 8
+		}
+	}
+	return entries, end - from, w.Err()
+}
+
+// sizeOf is the size of a file in the group's folder; 0 where there is none.
+func sizeOf(opts Options, name string) (int64, error) {
+	info, err := opts.FS.Stat(path.Join(opts.Dir, name))
+	if errors.Is(err, iofs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}

@@ -1,0 +1,165 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"path"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/replay"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/journal"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// redo writes the share that a group has of a journal into its active segment.
+type redo struct {
+	fs     vfs.FS
+	dir    string
+	active format.ManifestSegment
+	// end is where the last range ends, and last the index of the last entry in it; 0: it has none.
+	end  int64
+	last uint64
+	// lostEnd is where what is lost ends, as far as its place is known; 0: nothing is.
+	lostEnd int64
+}
+
+// Redo writes what a journal holds into the active segment of a group that is not open, and syncs it. Ranges of other
+// segments are left out: a sealed one was synced before, and one that is not listed any more is void. All that stood
+// before a range was durable when it was written, so the synced mark is raised to its end: what is missing below is
+// damage for the load, and no end of the log. The mark is raised above what is lost, too, and above as much as may be
+// lost. No folder: nothing is done. It may be repeated.
+func Redo(fs vfs.FS, dir string, share journal.Share) error {
+	m, err := format.ReadManifest(fs, dir)
+	if errors.Is(err, iofs.ErrNotExist) {
+		if _, stat := fs.Stat(dir); errors.Is(stat, iofs.ErrNotExist) {
+			return nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	active, ok := m.ActiveSegment()
+	if !ok {
+		return nil
+	}
+	r := &redo{fs: fs, dir: dir, active: active}
+	if err := r.write(m, share.Ranges); err != nil {
+		return err
+	}
+	for i := range share.Lost {
+		if lost := &share.Lost[i]; r.isOfActive(m, lost) {
+			r.lostEnd = max(r.lostEnd, lost.Offset+lost.Before)
+		}
+	}
+	mark := format.Mark{Segment: active.ID, Offset: r.end, Index: r.last}
+	if r.lostEnd > r.end || share.Doubt > 0 {
+		if mark, err = r.above(share.Doubt); err != nil {
+			return err
+		}
+	}
+	return r.raise(mark)
+}
+
+func (r *redo) isOfActive(m *format.Manifest, at *journal.Range) bool {
+	return at.Group == m.Identity.Group && at.Number == r.active.Number && format.SegmentID(at.Segment) == r.active.ID && at.Offset >= format.SegmentHeaderBytes
+}
+
+// write writes the ranges of the active segment, durably. One that is gone is damage, which the load finds.
+func (r *redo) write(m *format.Manifest, ranges []journal.Range) (err error) {
+	var file vfs.File
+	for i := range ranges {
+		one := &ranges[i]
+		if !r.isOfActive(m, one) {
+			continue
+		}
+		if file == nil {
+			file, err = r.fs.OpenWrite(path.Join(r.dir, format.SegmentName(r.active.Number)))
+			if errors.Is(err, iofs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, file.Close()) }()
+		}
+		if _, err := file.WriteAt(one.Bytes, one.Offset); err != nil {
+			return err
+		}
+		if end := one.Offset + int64(len(one.Bytes)); end > r.end {
+			r.end = end
+			r.last = max(r.last, lastIndexOf(one.Bytes, r.active.ID, one.Offset))
+		}
+	}
+	if file == nil {
+		return nil
+	}
+	return file.Sync()
+}
+
+// lastIndexOf is the index of the last entry of whole frames; 0: there is none.
+func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last uint64) {
+	for len(frames) > 0 {
+		e, n, err := format.DecodeFrame(frames, segment, offset)
+		if err != nil || n > int64(len(frames)) {
+			break
+		}
+		if e.Kind != format.KindState {
+			last = e.Index
+		}
+		frames, offset = frames[n:], offset+n
+	}
+	return last
+}
+
+// above is a mark above all that is lost, and above as many bytes more as may be lost at the end.
+func (r *redo) above(doubt int64) (format.Mark, error) {
+	f, err := r.fs.OpenDirect(path.Join(r.dir, format.SegmentName(r.active.Number)))
+	if errors.Is(err, iofs.ErrNotExist) {
+		return format.Mark{Segment: r.active.ID, Offset: r.end, Index: r.last}, nil
+	}
+	if err != nil {
+		return format.Mark{}, err
+	}
+	_, through, err := dataEnd(f, format.SegmentHeaderBytes)
+	w := replay.NewActive(r.active.FirstIndex)
+	if err == nil {
+		err = w.GoOn(segio.NewFrameReader(f, r.active.ID, format.SegmentHeaderBytes, through), r.active.FirstIndex, through)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return format.Mark{}, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	end := w.Zeros // of what is whole
+	for i := len(w.Bad) - 1; i >= 0 && w.Bad[i].After == 0; i-- {
+		end = w.Bad[i].Offset
+	}
+	mark := format.Mark{Segment: r.active.ID, Offset: max(r.end, end), Index: max(r.last, w.Last)}
+	missing := max(r.lostEnd-mark.Offset, 0)
+	if doubt > 0 {
+		missing += max(doubt&^7, format.FrameHeaderBytes)
+	}
+	mark.Offset += missing
+	mark.Index += uint64(missing / format.FrameHeaderBytes)
+	return mark, nil
+}
+
+// raise makes a mark durable, unless there is one that is as high.
+func (r *redo) raise(mark format.Mark) error {
+	if mark.Offset <= format.SegmentHeaderBytes {
+		return nil
+	}
+	old, _, bad, err := format.ReadMark(r.fs, r.dir)
+	if err != nil {
+		return err
+	}
+	if old.Segment == mark.Segment && old.Offset >= mark.Offset {
+		return nil
+	}
+	if old.Segment == mark.Segment {
+		mark.Index = max(mark.Index, old.Index)
+	}
+	f := markFile{fs: r.fs, dir: r.dir, sequence: old.Sequence, broken: bad != [format.MarkSlots]error{}}
+	defer f.close()
+	return f.write(mark)
+}

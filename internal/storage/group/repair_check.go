@@ -1,0 +1,231 @@
+package group
+
+import (
+	"fmt"
+	"slices"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// take decodes and checks the entries, and leaves out those that are whole here, or void by now.
+func (p *rangeRepair) take(entries []*raftpb.Entry) error {
+	for _, lost := range p.s.lost { // an index that nobody asked for would look as if the peer had compacted it away
+		if !slices.ContainsFunc(p.asked, func(r IndexRange) bool { return r.First <= lost.First && lost.Last <= r.Last }) {
+			return fmt.Errorf("%w: indexes %d to %d were hit since the peer was asked", ErrRepairLater, lost.First, lost.Last)
+		}
+	}
+	in := func(ranges []IndexRange, at uint64) bool {
+		return slices.ContainsFunc(ranges, func(r IndexRange) bool { return at >= r.First && at <= r.Last })
+	}
+	var before uint64
+	p.state.mu.RLock()
+	p.floor = p.state.floor
+	p.state.mu.RUnlock()
+	for _, r := range entries {
+		e, err := format.DecodePayload(r)
+		if err != nil {
+			return err
+		}
+		if e.Index <= before {
+			return fmt.Errorf("%w: index %d follows %d", format.ErrCorrupt, e.Index, before)
+		}
+		before = e.Index
+		if !in(p.asked, e.Index) {
+			return fmt.Errorf("%w: index %d was not asked for", format.ErrCorrupt, e.Index)
+		}
+		if kept := p.s.have[e.Index]; kept != nil && kept.term == e.Term || !in(p.s.lost, e.Index) {
+			p.same[e.Index] = true
+			continue
+		}
+		if p.isOnlyRequest(&e) {
+			if e.RequestID == [16]byte{} {
+				continue // compaction has left nothing of it here
+			}
+			e = format.RequestEntry(&e)
+		}
+		if err := p.checkKnown(&e); err != nil {
+			return err
+		}
+		e.Used = e.Kind.IsVersion()
+		p.given = append(p.given, e)
+	}
+	return nil
+}
+
+// isOnlyRequest tells whether a version that the peer has is none here any more: compaction has left what is remembered
+// of its request, or nothing.
+func (p *rangeRepair) isOnlyRequest(e *format.Entry) bool {
+	k, known := p.s.known[e.Index]
+	return e.Kind.IsVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
+}
+
+// checkKnown compares an entry with what header and hint tell of it.
+func (p *rangeRepair) checkKnown(e *format.Entry) error {
+	k, known := p.s.known[e.Index]
+	what := ""
+	switch {
+	case !known && e.Kind.IsVersion() && p.s.rows:
+		what = "it is a version of a record, and the hint has none"
+	case !known && e.Kind == format.KindRequest:
+		p.s.known[e.Index] = knownEntry{id: e.ID, version: !p.s.rows, tombstone: format.RequestOf(e).Delete, term: e.Term}
+	case !known:
+	case k.term != 0 && k.term != e.Term:
+		what = fmt.Sprintf("term %d was %d", e.Term, k.term)
+	case k.version && e.Kind == format.KindRequest && k.id == e.ID && k.tombstone == format.RequestOf(e).Delete: // the peer has compacted it
+	case k.version != e.Kind.IsVersion() || k.id != e.ID || k.version && k.tombstone != (e.Kind == format.KindDelete):
+		what = fmt.Sprintf("%s of id %d was another entry, of id %d", e.Kind, e.ID, k.id)
+	case k.length != 0 && k.length != index.MakeLoc(0, 0, format.FrameBytes(len(e.Attributes), len(e.Data)), false).LengthBound():
+		what = "it has another length"
+	case k.crc != nil && *k.crc != entryChecksum(e):
+		what = "it has another checksum"
+	}
+	if what != "" {
+		return fmt.Errorf("%w: index %d: %s", format.ErrCorrupt, e.Index, what)
+	}
+	ref, err := e.BlobRef()
+	if err != nil {
+		return fmt.Errorf("index %d: %w", e.Index, err)
+	}
+	if ref == nil {
+		return nil
+	}
+	has, err := p.blobs.has(*ref)
+	if err == nil && !has {
+		err = fmt.Errorf("index %d refers to blob %s, which is not here: fetch it first", e.Index, ref.ID)
+	}
+	return err
+}
+
+// entryChecksum is the entry CRC of the frame of an entry.
+func entryChecksum(e *format.Entry) uint32 {
+	b := format.AppendFrame(nil, format.SegmentID{}, 0, e)
+	return format.Checksum(b[format.AtKind : format.FrameHeaderBytes+len(e.Attributes)+len(e.Data)])
+}
+
+// checkAbsent decides whether what the peer has compacted away may be left out here too. A put that it has not was
+// superseded there, by what is applied here. A tombstone it drops when it holds no older version; if one is stored
+// here, it would come back. A whole entry that may be void, and that the peer does not have, is left out as well: it is
+// not known what took its place.
+func (p *rangeRepair) checkAbsent() error {
+	given := make(map[uint64]bool) // not those of which the peer has but the request: the version is absent
+	for i := range p.given {
+		e := &p.given[i]
+		given[e.Index] = e.Kind != format.KindRequest || !p.s.known[e.Index].version
+	}
+	p.state.mu.RLock()
+	p.floor = p.state.floor
+	ahead := slices.Clone(p.state.confsAhead)
+	p.state.mu.RUnlock()
+	var deleted []row
+	absent := uint64(0)
+	for _, r := range p.s.lost {
+		for at := r.First; at <= r.Last; at++ {
+			if k := p.s.have[at]; given[at] || k != nil && (k.sure || p.same[at]) {
+				continue
+			}
+			k, known := p.s.known[at]
+			if kept := p.s.have[at]; kept != nil {
+				k, known = knownEntry{id: kept.id, version: kept.version, tombstone: kept.tombstone}, true
+				delete(p.s.have, at)
+			}
+			absent = at
+			switch {
+			case !known && !p.s.rows:
+				return fmt.Errorf("%w: the peer has no entry with index %d, and it is not known what it was", ErrRepairByInstall, at)
+			case known && k.tombstone:
+				deleted = append(deleted, row{id: k.id, index: at})
+			}
+			if k.version {
+				p.gone = append(p.gone, k.id)
+			}
+		}
+	}
+	switch {
+	case absent == 0:
+		return nil
+	case p.state.applied.Load() < p.peer, len(ahead) > 0 && ahead[0] <= absent:
+		return ErrRepairLater
+	}
+	if err := p.raiseFloor(absent, given); err != nil {
+		return err
+	}
+	return p.checkDeleted(deleted)
+}
+
+// raiseFloor lifts Raft's floor to an index at or above the last one that is absent, whose term is known for sure.
+func (p *rangeRepair) raiseFloor(absent uint64, given map[uint64]bool) error {
+	if absent <= p.floor {
+		return nil
+	}
+	if p.s.term(absent) != 0 {
+		p.floor = absent
+		return nil
+	}
+	for at := absent + 1; at <= p.v.through; at++ {
+		if given[at] || p.s.have[at] != nil {
+			p.floor = at
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: the term of index %d, which the peer has not any more, is not known", ErrRepairByInstall, absent)
+}
+
+// checkDeleted looks for older versions of records whose tombstone is lost.
+func (p *rangeRepair) checkDeleted(deleted []row) error {
+	for _, d := range deleted {
+		newest := uint64(0)
+		for i := range p.given {
+			if e := &p.given[i]; e.Kind.IsVersion() && e.ID == d.id {
+				newest = max(newest, e.Index)
+			}
+		}
+		err := p.reader.history(d.id, 0, p.state.applied.Load(), func(v view, at uint64, _ index.Loc) (bool, error) {
+			if v.number != p.v.number || p.s.have[at] != nil {
+				newest = max(newest, at)
+			}
+			return true, nil
+		})
+		if err != nil {
+			return err
+		}
+		if newest > 0 && newest < d.index {
+			return fmt.Errorf("%w: record %d was deleted by index %d, which the peer has not any more, and version %d of it is stored here",
+				ErrRepairByInstall, d.id, d.index, newest)
+		}
+	}
+	return nil
+}
+
+// checkOrder drops what a given entry overrides, and checks that what comes out is a log.
+func (p *rangeRepair) checkOrder() error {
+	given := make(map[uint64]bool)
+	for i := range p.given {
+		given[p.given[i].Index] = true
+	}
+	p.s.kept = slices.DeleteFunc(p.s.kept, func(k keptFrame) bool { return given[k.index] || p.s.have[k.index] == nil })
+	next := max(p.v.first, p.floor+1) // of those that must be there
+	term := uint64(0)
+	check := func(at, is uint64) error {
+		if is < term {
+			return fmt.Errorf("%w: index %d has term %d, behind term %d", format.ErrCorrupt, at, is, term)
+		}
+		if is > term {
+			p.terms = append(p.terms, format.TermRun{FirstIndex: at, Term: is})
+		}
+		term = is
+		if at == next {
+			next++
+		}
+		return nil
+	}
+	if err := p.each(func(k keptFrame) error { return check(k.index, k.term) }, func(e *format.Entry) error { return check(e.Index, e.Term) }); err != nil {
+		return err
+	}
+	if next <= p.v.through {
+		return fmt.Errorf("%w: index %d is not among what the peer has", ErrRepairLater, next)
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/google/uuid"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+)
+
+// Errors of RepairRange and Load.
+var (
+	// ErrRepairLater asks to try again when more is applied here.
+	ErrRepairLater = errors.New("the entries around the damage, or those that supersede them, are not applied here yet")
+	// ErrRepairByInstall says that what the peer has compacted away may have deleted records that are still stored
+	// here: install an export instead.
+	ErrRepairByInstall = errors.New("the damage cannot be repaired by entries: install the group from a peer")
+	// ErrTailDamaged is the error of Load where entries above the commit are bad, or a vote, in a group with several
+	// voters: they may be what made a quorum, and cannot be given to Raft. Install an export that reaches behind them,
+	// or join anew.
+	ErrTailDamaged = errors.New("entries above the commit, or the vote, are damaged: install an export, or join anew as another replica")
+)
+
+// IndexRange is the indexes from First to Last.
+type IndexRange struct{ First, Last uint64 }
+
+// Repair is what one damaged file needs.
+type Repair struct {
+	File   string
+	Ranges []IndexRange    // a segment: entries to be fetched by Log.ReadRange of a peer; none: no entry was hit
+	Blob   *format.BlobRef // a blob: to be fetched whole, by Log.BlobWriter
+}
+
+// Repairs reads the damaged files and says what each needs: for a segment RepairRange, for a blob BlobWriter. The
+// active segment is sealed where it is damaged. Nil: there is no damage.
+func (l *Log) Repairs(ctx context.Context) ([]Repair, error) {
+	repairs, err := l.repairs(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("group %s: repair: %w", l.opts.Identity.Name, err)
+	}
+	return repairs, nil
+}
+
+func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
+	l.compacting.Lock()
+	defer l.compacting.Unlock()
+	files := l.damages.files()
+	if len(files) == 0 {
+		return nil, l.usable()
+	}
+	if err := l.editor.sealDamaged(files); err != nil {
+		return nil, err
+	}
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.leave()
+	views := l.reader.views(0, math.MaxUint64)
+	defer unpinAll(views)
+	var out []Repair
+	for _, file := range files {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		r, found, err := l.reader.repairOf(file, views)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", file, err)
+		case found:
+			out = append(out, r)
+		default: // it is none of the log any more
+			l.damages.forget(func(d *format.Damage) bool { return d.File == file })
+		}
+	}
+	return out, nil
+}
+
+// sealDamaged begins a new active segment where the present one is damaged.
+func (e *editor) sealDamaged(files []string) error {
+	e.w.mu.Lock()
+	defer e.w.mu.Unlock()
+	if err := e.gate.usable(); err != nil {
+		return err
+	}
+	active := e.w.active
+	if !slices.Contains(files, format.SegmentName(active.number)) {
+		return nil
+	}
+	if err := e.w.seal(); err != nil || e.w.active != active {
+		return err
+	}
+	return e.w.replaceSegments(e.state.last+1, 0) // nothing but its header is there
+}
+
+// repairOf says what a damaged file needs; false: it is none of the log.
+func (r *reader) repairOf(file string, views []view) (Repair, bool, error) {
+	if id, ok := format.ParseBlobName(file); ok {
+		ref, found, err := r.findBlob(id, views)
+		return Repair{File: file, Blob: &ref}, found, err
+	}
+	for _, v := range views {
+		if format.SegmentName(v.number) == file {
+			s, err := r.survey(v)
+			return Repair{File: file, Ranges: s.ranges()}, true, err
+		}
+	}
+	return Repair{}, false, nil
+}
+
+// findBlob finds the reference to a blob.
+func (r *reader) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, error) {
+	for _, v := range views {
+		rows, err := r.rowsOf(v)
+		if err != nil {
+			return format.BlobRef{}, false, err
+		}
+		for _, b := range rows.Blobs {
+			if b.Ref.ID == id {
+				return b.Ref, true, nil
+			}
+		}
+	}
+	return format.BlobRef{}, false, nil
+}
+
+// RangeAnswer is what a peer has of a range.
+type RangeAnswer struct {
+	Entries []*raftpb.Entry // those with an index from First to Through that it has
+	Through uint64          // indexes up to here that are not in Entries hold nothing that counts
+	Applied uint64          // of the peer, when it answered
+}
+
+// ReadRange is the peer's side of a repair: the applied entries of a range, at most maxBytes of data (one at least).
+// Ask again behind Through. Through is below First where nothing of it is applied. *DamageError where the peer's own
+// bytes are bad.
+func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
+	if err := l.enter(); err != nil {
+		return RangeAnswer{}, err
+	}
+	defer l.leave()
+	a := RangeAnswer{Applied: l.state.applied.Load()}
+	a.Through = min(r.Last, a.Applied)
+	if r.First == 0 || a.Through < r.First {
+		a.Through = r.First - min(r.First, 1)
+		return a, nil
+	}
+	views := l.reader.views(r.First, a.Through)
+	defer unpinAll(views)
+	for _, v := range views {
+		more, err := l.reader.readRange(v, r.First, &a, &maxBytes)
+		if err != nil {
+			l.damages.noteOf(err)
+			return RangeAnswer{}, fmt.Errorf("group %s: entries from index %d: %w", l.opts.Identity.Name, r.First, err)
+		}
+		if !more {
+			break
+		}
+	}
+	return a, nil
+}
+
+// readRange adds the entries of a view; false where there is no room for more.
+func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more bool, err error) {
+	through := min(a.Through, v.through)
+	if err := r.damages.inRange(v, from, through); err != nil {
+		return false, err
+	}
+	more = true
+	next := from
+	var damage error
+	err = v.frames(r.startOf(v, from), func(step *segio.FrameStep) bool {
+		e := &step.Entry
+		switch {
+		case step.Status == segio.FrameZeros && v.active && step.Offset+step.Bytes >= v.end:
+			return true // room; zeros with frames behind them are damage
+		case step.Status != segio.FrameWhole:
+			damage = &format.DamageError{Damage: v.damage(r.group, step)}
+			return false
+		case e.Kind == format.KindState || e.Index < next || e.Index > through || !r.isValid(e):
+			return true
+		}
+		next = e.Index + 1
+		r := raftEntry(e)
+		if more = take(room, r, len(a.Entries) == 0); !more {
+			a.Through = e.Index - 1
+			return false
+		}
+		a.Entries = append(a.Entries, r)
+		return e.Index < through
+	})
+	return more, errors.Join(damage, err)
+}
+
+// SetTombstoneLimit tells, in a group with several members, up to where every member has applied: a tombstone above it
+// stays. Until it is told, all stay. A group with one member has no limit.
+func (l *Log) SetTombstoneLimit(through uint64) { l.state.tombstoneLimit.Store(through) }

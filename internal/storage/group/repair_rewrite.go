@@ -1,0 +1,262 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"math"
+	"slices"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// rangeRepair is one RepairRange under way.
+type rangeRepair struct {
+	sealed
+	ctx     context.Context
+	v       view
+	asked   []IndexRange // of the peer
+	s       *survey
+	given   []format.Entry  // what the peer has of what is lost, in order
+	same    map[uint64]bool // indexes of entries that the peer has too
+	peer    uint64          // applied index of the peer
+	floor   uint64          // Raft's compaction floor as it will be
+	terms   []format.TermRun
+	out     *rewrite
+	returns []move  // versions that the index did not know of, or knew at another place
+	gone    []int64 // records with a version that was left out
+}
+
+// RepairRange replaces a damaged segment (r is of Repairs) by one without damage. entries are those of all its ranges
+// that the peer has, in order; peerApplied is the greatest RangeAnswer.Applied. They are checked against what is known:
+// index, term, checksum, id. The blobs that they refer to are here already (MissingBlobs). The damage is forgotten when
+// the new segment is durable. Errors: ErrRepairLater, ErrRepairByInstall, ErrCorrupt (they are not the entries that
+// were here), ErrNoSpace; then nothing has changed.
+func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) error {
+	if err := l.repairRange(ctx, r, entries, peerApplied); err != nil {
+		return fmt.Errorf("group %s: repair of %s: %w", l.opts.Identity.Name, r.File, err)
+	}
+	return nil
+}
+
+func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) error {
+	l.compacting.Lock() // Close waits for it, and ends l.ctx before
+	defer l.compacting.Unlock()
+	if err := l.enter(); err != nil {
+		return err
+	}
+	defer l.leave()
+	views := l.reader.views(0, math.MaxUint64)
+	defer unpinAll(views)
+	i := slices.IndexFunc(views, func(v view) bool { return format.SegmentName(v.number) == r.File })
+	switch {
+	case i < 0 && !slices.Contains(l.damages.files(), r.File):
+		return nil // repaired already
+	case i < 0 || views[i].active:
+		return ErrRepairLater
+	}
+	p := &rangeRepair{
+		sealed: l.sealed(), ctx: ctx, v: views[i], asked: r.Ranges, peer: peerApplied, same: make(map[uint64]bool),
+	}
+	if p.v.through = min(p.v.through, p.v.m.LastIndex); p.v.through > l.state.applied.Load() {
+		return ErrRepairLater
+	}
+	var err error
+	if p.s, err = p.reader.survey(p.v); err != nil {
+		return err
+	}
+	if err := p.take(entries); err != nil {
+		return err
+	}
+	if err := p.checkAbsent(); err != nil {
+		return err
+	}
+	if err := p.checkOrder(); err != nil {
+		return err
+	}
+	if err := p.rewrite(); err != nil {
+		return err
+	}
+	return p.swapIn()
+}
+
+// each goes through kept and given entries in order of the index.
+func (p *rangeRepair) each(kept func(keptFrame) error, given func(*format.Entry) error) error {
+	g := 0
+	for _, k := range p.s.kept {
+		for ; g < len(p.given) && p.given[g].Index < k.index; g++ {
+			if err := given(&p.given[g]); err != nil {
+				return err
+			}
+		}
+		if err := kept(k); err != nil {
+			return err
+		}
+	}
+	for ; g < len(p.given); g++ {
+		if err := given(&p.given[g]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rewrite writes the new segment, durable when it returns.
+func (p *rangeRepair) rewrite() error {
+	if err := p.checkRoom(); err != nil {
+		return err
+	}
+	var err error
+	if p.out, err = p.editor.begin(p.v); err != nil {
+		return err
+	}
+	p.out.next.terms = p.terms
+	if err = p.copyAll(); err == nil {
+		err = p.editor.finish(p.ctx, p.out, p.v.m.LastIndex)
+	}
+	if err != nil {
+		p.editor.folder.discard(p.out.next)
+	}
+	return err
+}
+
+func (p *rangeRepair) checkRoom() error {
+	need := int64(format.SegmentHeaderBytes)
+	for _, k := range p.s.kept {
+		need += k.bytes
+	}
+	for i := range p.given {
+		need += format.FrameBytes(len(p.given[i].Attributes), len(p.given[i].Data))
+	}
+	if need > index.OffsetMax {
+		return fmt.Errorf("%w: %d bytes are above the limit of a segment", ErrRepairByInstall, need)
+	}
+	return p.editor.checkRoom(need, len(p.s.kept)+len(p.given), need)
+}
+
+// copyAll writes kept and given entries in order of the index.
+func (p *rangeRepair) copyAll() error {
+	g, k := 0, 0
+	var failed error
+	putGiven := func(below uint64) {
+		for ; failed == nil && g < len(p.given) && p.given[g].Index < below; g++ {
+			failed = p.putGiven(&p.given[g])
+		}
+	}
+	err := p.v.frames(format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
+		if k == len(p.s.kept) || step.Offset != p.s.kept[k].offset {
+			return true
+		}
+		if step.Status != segio.FrameWhole { // it was whole a moment ago
+			failed = &format.DamageError{Damage: p.v.damage(p.group, step)}
+			return false
+		}
+		putGiven(step.Entry.Index)
+		k++
+		if failed == nil {
+			failed = p.put(step)
+		}
+		return failed == nil
+	})
+	if errors.Is(err, iofs.ErrNotExist) {
+		err = nil // nothing of it is left
+	}
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	if k < len(p.s.kept) {
+		return fmt.Errorf("%w: the file has changed while it was read", ErrRepairLater)
+	}
+	putGiven(^uint64(0))
+	return failed
+}
+
+// put copies a whole frame.
+func (p *rangeRepair) put(step *segio.FrameStep) error {
+	e := &step.Entry
+	offset, err := p.out.to.Copy(step, e.Used)
+	tombstone := e.Kind == format.KindDelete
+	switch to := p.out.next.place(offset, step.Bytes, tombstone); {
+	case !e.Kind.IsVersion():
+	case p.s.rows:
+		p.out.moves = append(p.out.moves, move{e.ID, e.Index, p.v.place(step.Offset, step.Bytes, tombstone), to})
+	default: // the load may have left it out, as void perhaps
+		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
+	}
+	return errors.Join(err, context.Cause(p.ctx))
+}
+
+// putGiven writes an entry of the peer.
+func (p *rangeRepair) putGiven(e *format.Entry) error {
+	offset, err := p.out.to.Append(e)
+	if e.Kind.IsVersion() {
+		to := p.out.next.place(offset, p.out.to.Bytes-offset, e.Kind == format.KindDelete)
+		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
+	}
+	return errors.Join(err, context.Cause(p.ctx))
+}
+
+// swapIn puts the new segment into the place of the damaged one, brings the index to what is there again, and forgets
+// the damage.
+func (p *rangeRepair) swapIn() error {
+	p.state.mu.Lock()
+	p.state.terms = replaceTerms(p.state.terms, p.terms, p.v.first, p.v.through)
+	term, err := p.state.term(p.floor)
+	if known := p.s.term(p.floor); known != 0 {
+		term, err = known, nil
+	}
+	p.state.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	p.findOld()
+	blobs := p.out.next.rows.Blobs // also of entries that the load could not read, and that are there after all
+	if err := p.editor.swap(p.out, p.floor, term, p.v.through); err != nil {
+		return err
+	}
+	for _, m := range p.returns {
+		if m.from != 0 {
+			continue // was moved
+		}
+		if err := p.places.insert(m.id, m.to); err != nil {
+			return err
+		}
+	}
+	for _, b := range blobs {
+		p.blobs.refer(b.Ref)
+	}
+	p.damages.forget(func(d *format.Damage) bool { return d.File == format.SegmentName(p.v.number) })
+	return nil
+}
+
+// findOld finds the places of returning versions that the index still has, so that they move as the others do, and of
+// those that the peer has not any more. The index has one of each record at most: the newest takes its place, and the
+// others are weighed against it.
+func (p *rangeRepair) findOld() {
+	kept := make(map[index.Loc]bool, len(p.out.moves))
+	for _, m := range p.out.moves {
+		kept[m.from] = true
+	}
+	newer := make(map[int64]bool)
+	for i := range slices.Backward(p.returns) {
+		m := &p.returns[i]
+		if newer[m.id] {
+			continue
+		}
+		newer[m.id] = true
+		if loc, ok := p.places.table.Get(m.id); ok && loc.Ordinal() == p.v.ordinal && !kept[loc] {
+			m.from = loc
+			p.out.moves = append(p.out.moves, *m)
+		}
+	}
+	for _, id := range p.gone {
+		if loc, ok := p.places.table.Get(id); ok && loc.Ordinal() == p.v.ordinal && !kept[loc] && !newer[id] {
+			p.out.moves = append(p.out.moves, move{id: id, from: loc})
+		}
+	}
+}

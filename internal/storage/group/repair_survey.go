@@ -1,0 +1,251 @@
+package group
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	iofs "io/fs"
+	"maps"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/replay"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// survey is what is known of a damaged segment.
+type survey struct {
+	kept  []keptFrame           // whole frames of entries that count, in order
+	known map[uint64]knownEntry // what is known of entries that are not among them, by index
+	told  map[uint64]knownEntry // what only the headers of bad frames tell, as long as nothing may have made them void
+	lost  []IndexRange          // where entries are, or may be, missing; in order, apart
+	rows  bool                  // known has every version of the segment, and terms are right: what is not among them is void
+	// requests: there are entries of KindRequest, of which no row tells.
+	requests bool
+	terms    []format.TermRun      // where rows is true
+	have     map[uint64]*keptFrame // kept, by index
+}
+
+// keptFrame is a whole frame.
+type keptFrame struct {
+	offset, bytes int64
+	index, term   uint64
+	id            int64
+	version       bool
+	tombstone     bool
+	sure          bool // rows or terms say that it counts
+}
+
+// knownEntry is what header or hint tell of an entry whose frame is not whole.
+type knownEntry struct {
+	id        int64
+	version   bool // a put or delete
+	tombstone bool
+	offset    int64   // of the frame, as a place has it; 0: not known
+	length    int64   // of the frame, as a place has it; 0: not known
+	term      uint64  // 0: not known
+	crc       *uint32 // of the entry; nil: not known
+}
+
+// survey reads a sealed segment, and finds out what it lacks.
+func (r *reader) survey(v view) (*survey, error) {
+	s := &survey{known: make(map[uint64]knownEntry), told: make(map[uint64]knownEntry)}
+	v.through = min(v.through, v.m.LastIndex) // the next segment may begin far behind, after an accepted loss
+	r.state.mu.RLock()
+	floor := r.state.floor
+	r.state.mu.RUnlock()
+	r.learnRows(s, v)
+	w := replay.New(v.first, true)
+	w.KeepOthers, w.Zeros = true, v.end
+	headers := make(map[int64]knownEntry) // by offset
+	err := v.frames(format.SegmentHeaderBytes, func(step *segio.FrameStep) bool {
+		switch e := &step.Entry; {
+		case e.Kind == format.KindState:
+		case step.Status == segio.FrameWhole:
+			s.kept = append(s.kept, keptFrame{offset: step.Offset, bytes: step.Bytes, index: e.Index, term: e.Term, id: e.ID,
+				version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete})
+		case step.Status == segio.FrameContent:
+			headers[step.Offset] = v.knownByHeader(step)
+		}
+		w.Take(step, v.first, v.end)
+		return true
+	})
+	if errors.Is(err, iofs.ErrNotExist) {
+		w.Unknown(format.SegmentHeaderBytes, v.end-format.SegmentHeaderBytes, "the file is gone", false)
+	} else if err != nil {
+		return nil, err
+	}
+	w.EndAt(v.end, v.end)
+	w.Cut(v.first, v.through+1)
+	damages, _ := w.Explain(r.group, v.m, v.through, nil, !s.rows)
+	s.finish(v, w, floor, headers, damages)
+	return s, nil
+}
+
+// learnRows takes what rows or hint know.
+func (r *reader) learnRows(s *survey, v view) {
+	add := func(id int64, at uint64, place uint64, term uint64) {
+		if at <= v.through {
+			loc := index.Loc(place)
+			s.known[at] = knownEntry{id: id, version: true, tombstone: loc.Tombstone(), offset: loc.Offset(), length: loc.LengthBound(), term: term}
+		}
+	}
+	if v.rows != nil {
+		if v.incomplete {
+			return
+		}
+		r.state.mu.RLock()
+		s.rows, s.terms = true, r.state.termsOf(v.segment)
+		r.state.mu.RUnlock()
+		s.requests = v.rows.Requests > 0
+		for i, id := range v.rows.IDs {
+			add(id, v.first+uint64(v.rows.Indexes[i]), v.rows.Places[i], 0)
+		}
+		return
+	}
+	h, err := format.ReadHint(r.hints.folder.fs, r.hints.folder.dir, v.m)
+	if err != nil {
+		return // without it less is known
+	}
+	s.rows, s.terms, s.requests = true, h.Terms, h.Requests > 0
+	for i, id := range h.IDs {
+		at := h.FirstIndex + uint64(h.Indexes[i])
+		add(id, at, h.Places[i], format.TermAt(h.Terms, at))
+	}
+}
+
+// knownByHeader is what the whole header of a bad frame tells.
+func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
+	e := &step.Entry
+	k := knownEntry{id: e.ID, version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete, term: e.Term} // the length is under the checksum
+	var crc [4]byte
+	if b, err := v.read(crc[:], step.Offset+format.AtEntryCRC); err == nil && len(b) == len(crc) {
+		n := binary.LittleEndian.Uint32(b)
+		k.crc = &n
+	}
+	return k
+}
+
+// learnHeader takes what the header of a bad frame at an offset tells.
+func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
+	row, ok := s.known[at]
+	switch {
+	case !ok:
+		s.told[at] = k
+	case row.offset == offset:
+		s.known[at] = k
+	} // it is void where the row is at another place
+}
+
+// finish works out what is lost.
+func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]knownEntry, damages []*format.Damage) {
+	for _, h := range w.Headers {
+		mayBeVoid := func(d *format.Damage) bool { return d.MayVoid(format.SegmentName(v.number), h.Offset, h.Index) }
+		if !slices.ContainsFunc(damages, mayBeVoid) {
+			s.learnHeader(h.Index, headers[h.Offset], h.Offset)
+		}
+	}
+	s.kept = slices.DeleteFunc(s.kept, func(k keptFrame) bool { return !w.Counts(k.version, k.offset) })
+	if s.rows {
+		s.dropVoid()
+	}
+	s.have = make(map[uint64]*keptFrame, len(s.kept))
+	for i := range s.kept {
+		s.have[s.kept[i].index] = &s.kept[i]
+	}
+	through := v.through
+	if s.rows {
+		s.findLost(v, floor)
+		through = floor // remembered requests may have stood in bad bytes: no row tells of them
+	}
+	for _, d := range damages {
+		if first, last := max(v.first, d.IndexFirst), min(through, d.IndexLast); first <= last && (!s.rows || s.requests && d.Length >= format.RequestFrameBytes) {
+			s.lost = append(s.lost, IndexRange{first, last})
+		}
+	}
+	maps.Copy(s.known, s.told)
+	for at := range s.known {
+		if s.have[at] == nil {
+			s.lost = append(s.lost, IndexRange{at, at})
+		} else {
+			delete(s.known, at)
+		}
+	}
+	slices.SortFunc(s.lost, func(a, b IndexRange) int { return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(b.Last, a.Last)) })
+	s.lost = joinRanges(s.lost)
+}
+
+// dropVoid leaves out what is void, where what made it so was hit: a version without a row, or with one at another
+// place; another entry, or the header of a bad frame, of another term.
+func (s *survey) dropVoid() {
+	otherTerm := func(at, term uint64) bool {
+		is := format.TermAt(s.terms, at)
+		return is != 0 && is != term
+	}
+	s.kept = slices.DeleteFunc(s.kept, func(k keptFrame) bool {
+		known, isVersion := s.known[k.index]
+		return k.version != isVersion || isVersion && known.offset != k.offset || !isVersion && otherTerm(k.index, k.term)
+	})
+	for i := range s.kept {
+		k := &s.kept[i]
+		k.sure = k.version || format.TermAt(s.terms, k.index) != 0
+	}
+	maps.DeleteFunc(s.told, func(at uint64, k knownEntry) bool { return k.version || otherTerm(at, k.term) })
+}
+
+// findLost works out what is lost where all versions are known: they, and each entry above Raft's floor. Another one
+// below it matters to nobody.
+func (s *survey) findLost(v view, floor uint64) {
+	for at := max(v.first, floor+1); at <= v.through; at++ {
+		if s.have[at] == nil {
+			s.lost = append(s.lost, IndexRange{at, at})
+		}
+	}
+}
+
+// joinRanges joins ranges, in order of First, that touch.
+func joinRanges(ranges []IndexRange) []IndexRange {
+	var out []IndexRange
+	for _, r := range ranges {
+		if n := len(out); n > 0 && r.First <= out[n-1].Last+1 {
+			out[n-1].Last = max(out[n-1].Last, r.Last)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// term is that of an entry that is not among the whole ones; 0: not known.
+func (s *survey) term(at uint64) uint64 {
+	if k := s.known[at]; k.term != 0 {
+		return k.term
+	}
+	return format.TermAt(s.terms, at)
+}
+
+// ranges is what is to be fetched.
+func (s *survey) ranges() []IndexRange {
+	if s == nil {
+		return nil
+	}
+	return s.lost
+}
+
+// replaceTerms puts other runs in the place of those from first to through.
+func replaceTerms(runs, other []format.TermRun, first, through uint64) []format.TermRun {
+	out := slices.Clone(format.CutTerms(runs, first))
+	for _, r := range other {
+		out = format.AddTerm(out, r.FirstIndex, r.Term)
+	}
+	if behind := format.TermAt(runs, through+1); behind != 0 {
+		out = format.AddTerm(out, through+1, behind)
+	}
+	for _, r := range runs {
+		if r.FirstIndex > through {
+			out = format.AddTerm(out, r.FirstIndex, r.Term)
+		}
+	}
+	return out
+}

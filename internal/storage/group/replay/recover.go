@@ -1,0 +1,62 @@
+package replay
+
+import "sheaf.dev/sheaf/internal/storage/group/format"
+
+// Recovered is what recovery of the last segment found.
+type Recovered struct {
+	*Walk
+	End      int64  // the log goes on there
+	VoteLost bool   // see Walk.LostState
+	Cut      bool   // a torn tail begins at end: it must be removed
+	CutBytes int64  // of it, without the zeros at its end
+	reach    uint64 // no entry that counts has a greater index: whole ones behind bad bytes say so
+	Damages  []*format.Damage
+	IDs      []DamagedID
+}
+
+// Recover is step 5 of the recovery in docs/format.md, but for the cut itself. size is where the data of the
+// file ends; walk reads the segment up to an offset.
+func Recover(group string, m *format.Manifest, s format.ManifestSegment, size int64, mark format.Mark,
+	walk func(through int64) (*Walk, error),
+) (*Recovered, error) {
+	w, err := walk(size)
+	if err != nil {
+		return nil, err
+	}
+	synced, syncedIndex := max(w.Synced, format.SegmentHeaderBytes), w.SyncedIndex
+	if mark.Segment == s.ID && mark.Offset >= synced {
+		synced, syncedIndex = mark.Offset, mark.Index
+	}
+	out := &Recovered{Walk: w, VoteLost: w.LostState(synced), End: max(min(w.Zeros, size), format.SegmentHeaderBytes)}
+	if hole, ok := w.firstHole(synced); ok {
+		if out.Walk, err = walk(hole); err != nil {
+			return nil, err
+		}
+		out.End, out.Cut, out.CutBytes = hole, true, min(w.Zeros, size)-hole
+		if out.Zeros < hole {
+			out.End = out.Zeros
+		}
+	}
+	last := max(out.Last, syncedIndex, out.mayReach())
+	if out.End < synced { // zeros, or the end of the file, where there was something
+		out.Unknown(out.End, synced-out.End, "what was synced is gone", true)
+		out.End = synced
+	}
+	if commit := max(m.HardState.Commit, out.State.Commit); commit > last {
+		out.Unknown(out.End, 0, "committed entries are gone", true)
+		last, out.VoteLost = commit, true // a vote may have stood behind them
+	}
+	out.reach = out.mayEnd(last)
+	out.Damages, out.IDs = out.Explain(group, s, last, nil, m.MayHaveCuts())
+	return out, nil
+}
+
+// LastIndex is the greatest index that counts, or counted before it was hit. Damage may name a greater one, of an entry
+// that was made void.
+func (r *Recovered) LastIndex() uint64 {
+	last := r.Last
+	for _, d := range r.Damages {
+		last = max(last, min(d.IndexLast, r.reach)) // what is lost at the end was there
+	}
+	return last
+}

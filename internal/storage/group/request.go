@@ -1,0 +1,59 @@
+package group
+
+import (
+	"sync"
+	"time"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+const (
+	// commitStepMax is how much time one entry lets pass in the log at most, see Log.RecentRequests: the commit times
+	// of a log jump where the clock of a leader is set, or another machine with another clock comes to lead.
+	commitStepMax = 10 * time.Second
+	// clockErrorMax is how wrong the clocks of machines may be for requests to be remembered over a start.
+	clockErrorMax = 24 * time.Hour
+)
+
+// ages knows how long ago entries were applied in this process, by its monotonic clock. Safe for concurrent use.
+type ages struct {
+	mu    sync.Mutex
+	marks []ageMark // growing; the last one is of the last entry, the others are ageStep apart
+}
+
+// ageMark: at a time, the entries up to an index were applied.
+type ageMark struct {
+	index uint64
+	at    time.Time
+}
+
+const ageStep = 5 * time.Second
+
+// note notes that entries up to an index are applied now.
+func (a *ages) note(index uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	if n := len(a.marks); n >= 2 && now.Sub(a.marks[n-2].at) < ageStep {
+		a.marks[n-1] = ageMark{index, now}
+		return
+	}
+	old := 0
+	for old+1 < len(a.marks) && now.Sub(a.marks[old+1].at) >= format.DefaultRequestWindow.Age {
+		old++
+	}
+	a.marks = append(a.marks[:0], a.marks[old:]...)
+	a.marks = append(a.marks, ageMark{index, now})
+}
+
+// through gives the last index up to which every entry was applied at least so long ago; 0: not known of any.
+func (a *ages) through(age time.Duration) uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := len(a.marks) - 1; i >= 0; i-- {
+		if time.Since(a.marks[i].at) >= age {
+			return a.marks[i].index
+		}
+	}
+	return 0
+}

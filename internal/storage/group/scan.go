@@ -1,0 +1,236 @@
+package group
+
+import (
+	"context"
+	"crypto/rand"
+	"iter"
+	"math"
+	"time"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// Snapshots: a scan sees the newest version of every record as of the snapshot. Compaction keeps what open snapshots
+// need; a snapshot that holds back too much, or was not used for its time to live, expires. Where room is short, the
+// shard gives snapshots up before that (Scans, CloseScan).
+
+// snapshotHeldPart of the stored bytes, and at least snapshotHeldMin, is what one snapshot may hold back.
+const (
+	snapshotHeldPart = 2
+	snapshotHeldMin  = 1 << 30
+)
+
+// snapshot is the state of a group at one index. Guarded by state.mu.
+//
+// An entry is in the snapshot if its index is at or below that of the snapshot and it is either still the newest (the
+// index says so) or was superseded while the snapshot was open (held says so). An entry with such an index was applied
+// when the snapshot was taken, because nothing above the applied index was.
+type snapshot struct {
+	index   uint64
+	edge    index.Loc // of the last entry at or below index; places up to it are in the snapshot
+	held    map[index.Loc]struct{}
+	bytes   int64 // of held
+	limit   int64
+	opened  time.Time
+	used    time.Time // last
+	readers int       // that have entered it
+	ttl     time.Duration
+	gone    bool // held too much
+	info    ScanInfo
+}
+
+// supersede remembers a place that is no longer the newest of its record, where the snapshot sees it.
+func (s *snapshot) supersede(old index.Loc) {
+	if s.gone || s.edge.Less(old) {
+		return
+	}
+	if s.bytes += old.LengthBound(); s.bytes > s.limit {
+		s.gone, s.held = true, nil
+		return
+	}
+	if s.held == nil {
+		s.held = make(map[index.Loc]struct{})
+	}
+	s.held[old] = struct{}{}
+}
+
+// moved follows an entry to its new place.
+func (s *snapshot) moved(from, to index.Loc, at uint64) {
+	if _, ok := s.held[from]; ok && to != 0 {
+		delete(s.held, from)
+		s.held[to] = struct{}{}
+	}
+	if at <= s.index && s.edge.Less(to) {
+		s.edge = to
+	}
+}
+
+// OpenScan takes a snapshot now and returns its id.
+func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
+	if err := l.enter(); err != nil {
+		return ScanID{}, err
+	}
+	defer l.leave()
+	var id ScanID
+	_, _ = rand.Read(id[:]) // never fails
+	now := l.now()
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	l.state.expireSnapshots(now)
+	s := &snapshot{index: l.state.applied.Load(), opened: now, used: now, ttl: ttl}
+	stored := l.state.end
+	for _, seg := range l.state.segments {
+		stored += seg.bytes
+		if seg.first <= s.index {
+			s.edge = l.state.edgeOf(seg, s.index)
+		}
+	}
+	s.limit = max(stored/snapshotHeldPart, snapshotHeldMin)
+	s.info = ScanInfo{Index: s.index, Bytes: max(0, stored-l.places.superseded.Load()), Records: l.places.table.Live()}
+	l.state.snapshots[id] = s
+	return id, nil
+}
+
+// isOver tells whether nobody can use the snapshot any more.
+func (s *snapshot) isOver(now time.Time) bool { return s.gone || now.After(s.used.Add(s.ttl)) }
+
+// EnterScan says that a caller reads a snapshot from now on, until LeaveScan; ErrCursorExpired where it is gone.
+func (l *Log) EnterScan(id ScanID) error {
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	s, err := l.state.useSnapshot(id, l.now())
+	if err == nil {
+		s.readers++
+	}
+	return err
+}
+
+// LeaveScan says that the caller of an EnterScan reads no longer.
+func (l *Log) LeaveScan(id ScanID) {
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	if s, err := l.state.useSnapshot(id, l.now()); err == nil {
+		s.readers--
+	}
+}
+
+// Scans gives the open snapshots, in no order.
+func (l *Log) Scans() (open []OpenScan) {
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	now := l.now()
+	l.state.expireSnapshots(now)
+	for id, s := range l.state.snapshots {
+		scan := OpenScan{ID: id, Opened: s.opened, Used: s.used, Read: s.readers > 0, Keeps: len(s.held) > 0}
+		if scan.Read {
+			scan.Used = now
+		}
+		open = append(open, scan)
+	}
+	return open
+}
+
+// ScanInfo describes an open snapshot; ErrCursorExpired where it is gone.
+func (l *Log) ScanInfo(id ScanID) (ScanInfo, error) {
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	s, err := l.state.useSnapshot(id, l.now())
+	if err != nil {
+		return ScanInfo{}, err
+	}
+	return s.info, nil
+}
+
+// CloseScan releases a snapshot.
+func (l *Log) CloseScan(id ScanID) {
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	if _, open := l.state.snapshots[id]; open {
+		delete(l.state.snapshots, id)
+		l.state.closed++
+	}
+}
+
+// ScanSplits cuts a snapshot into index ranges (first, last] of about splitBytes each: the bounds, from 0 to Index.
+func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
+	info, err := l.ScanInfo(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.leave()
+	splitBytes = max(splitBytes, 1)
+	views := l.reader.views(0, info.Index)
+	defer unpinAll(views)
+	bounds := []uint64{0}
+	bytes := int64(0)
+	add := func(at uint64) {
+		if at > bounds[len(bounds)-1] && at < info.Index {
+			bounds = append(bounds, at)
+		}
+		bytes = 0
+	}
+	for _, v := range views {
+		before := int64(format.SegmentHeaderBytes)
+		for _, c := range l.reader.splitPoints(v, splitBytes) {
+			if bytes += c.offset - before; bytes >= splitBytes {
+				add(c.index - 1)
+			}
+			before = c.offset
+		}
+		if bytes += v.end - before; bytes >= splitBytes {
+			add(v.through)
+		}
+	}
+	if info.Index > 0 {
+		bounds = append(bounds, info.Index)
+	}
+	return bounds, nil
+}
+
+// splitPoints gives places of a view in order, about splitBytes or checkpointBytes apart, whichever is more.
+func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
+	if v.rows == nil {
+		return r.checkpointsOf(v)
+	}
+	var out []checkpoint
+	next := int64(format.SegmentHeaderBytes)
+	for i, place := range v.rows.Places {
+		if offset := index.Loc(place).Offset(); offset >= next {
+			out = append(out, checkpoint{index: v.first + uint64(v.rows.Indexes[i]), offset: offset})
+			next = offset + splitBytes
+		}
+	}
+	return out
+}
+
+// Scan gives the records of the snapshot with an index in (after, through], in order of the index, superseded and
+// deleted ones left out. The record is valid until the next step. A damaged entry is given as a *DamageError and the
+// scan goes on; so is, in the place of a record, the damage that may have hit a newer version of that one: what Get
+// refuses, Scan leaves out. It locks nothing for long.
+func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metadataOnly bool) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		c := &scanCursor{
+			group: l.opts.Identity.Name, gate: &l.gate, state: &l.state, places: &l.places, reader: &l.reader, damages: &l.damages,
+			now: l.now, unsafe: l.opts.UnsafeScan,
+			id: id, next: after + 1, through: through, metadataOnly: metadataOnly, yield: yield,
+		}
+		if after == math.MaxUint64 {
+			return
+		}
+		l.state.mu.Lock()
+		s, err := l.state.useSnapshot(id, l.now())
+		if err == nil {
+			c.through = min(through, s.index)
+		}
+		l.state.mu.Unlock()
+		if err != nil {
+			yield(Record{}, err)
+			return
+		}
+		c.run(ctx)
+	}
+}

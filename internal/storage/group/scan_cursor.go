@@ -1,0 +1,255 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// scanCursor is one Scan under way. It reads segments by the places that the snapshot has, and changes nothing but the
+// time when the snapshot was used last. One goroutine uses it; it locks state.mu for a moment at a time.
+type scanCursor struct {
+	group   string
+	gate    *gate
+	state   *state
+	places  *places
+	reader  *reader
+	damages *damages
+	now     func() time.Time
+	unsafe  bool // Options.UnsafeScan
+
+	id           ScanID
+	next         uint64 // the next index to give
+	through      uint64
+	metadataOnly bool
+	yield        func(Record, error) bool
+	stopped      bool
+	again        bool // compaction swapped the segment: look for it anew
+	given        map[damagePlace]bool
+	seen         sight // of the frame at seenAt
+	seenAt       int64 // 0: of none
+}
+
+type damagePlace struct {
+	file   string // name within the group's folder
+	offset int64
+}
+
+// scanUseSteps is after how many frames the snapshot's time to live begins anew.
+const scanUseSteps = 4096
+
+// run goes segment by segment. Each is pinned while it is read, so nothing is held up by a slow reader but its files.
+func (c *scanCursor) run(ctx context.Context) {
+	first := c.next
+	for !c.stopped && c.next <= c.through {
+		if !c.step(ctx) {
+			break
+		}
+	}
+	if !c.stopped {
+		c.rest(first)
+	}
+}
+
+// rest gives the damage that the walk over the frames did not meet, as that of a segment whose end is gone, where it
+// may have hit what the scan was to give.
+func (c *scanCursor) rest(first uint64) {
+	if !c.damages.any() || c.unsafe {
+		return
+	}
+	for _, d := range c.damages.list() {
+		if d.IDsUnknown && d.IndexFirst <= c.through && first <= d.IndexLast && !c.tell(&format.DamageError{Damage: *d}) {
+			return
+		}
+	}
+}
+
+// step reads the segment that holds the next index to its end. False: there is none, or the scan has ended.
+func (c *scanCursor) step(ctx context.Context) bool {
+	if err := c.gate.enter(); err != nil {
+		c.fail(err)
+		return false
+	}
+	views := c.reader.views(c.next, c.through)
+	c.gate.leave()
+	if len(views) == 0 {
+		return false
+	}
+	unpinAll(views[1:])
+	v := views[0]
+	defer v.unpin()
+	v.scan, c.again, c.seenAt = true, false, 0
+	steps := 0
+	var pass func(*segio.FrameStep) bool
+	if v.image != nil && !c.damages.any() {
+		// Every byte in memory was checked when it came there. A superseded version is not gone over a second time.
+		pass = func(step *segio.FrameStep) bool { return c.unwanted(v, step) }
+	}
+	err := v.framesOf(c.reader.startOf(v, max(c.next, v.first)), c.reader.boundOf(v, c.through), pass, func(step *segio.FrameStep) bool {
+		if steps++; steps%scanUseSteps == 0 {
+			if !c.use(ctx) {
+				return false
+			}
+		}
+		return c.frame(v, step)
+	})
+	switch {
+	case err != nil:
+		c.fail(fmt.Errorf("group %s: scan: %w", c.group, err))
+		return false
+	case c.stopped:
+		return false
+	case c.again:
+		c.places.awaitSwap()
+		return true
+	}
+	c.next = max(c.next, v.through+1)
+	return c.next != 0 && c.use(ctx)
+}
+
+// use tells that the snapshot is in use, and whether the scan may go on.
+func (c *scanCursor) use(ctx context.Context) bool {
+	err := ctx.Err()
+	if err == nil {
+		err = c.gate.usable()
+	}
+	if err == nil {
+		c.state.mu.Lock()
+		_, err = c.state.useSnapshot(c.id, c.now())
+		c.state.mu.Unlock()
+	}
+	if err != nil {
+		c.fail(err)
+	}
+	return err == nil
+}
+
+func (c *scanCursor) fail(err error) {
+	if !c.stopped {
+		c.stopped = true
+		c.yield(Record{}, err)
+	}
+}
+
+// unwanted tells by its header that a frame is none that the caller gets, so that its content does not matter.
+func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
+	e := &step.Entry
+	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
+		return true
+	}
+	c.seenAt, c.seen = step.Offset, c.sees(v.segment, e.ID, v.place(step.Offset, step.Bytes, false))
+	return c.seen == sightNo
+}
+
+// frame gives one frame to the caller where the snapshot sees it. False: read no further in this segment.
+func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
+	e := &step.Entry
+	switch step.Status {
+	case segio.FrameWhole:
+	case segio.FramePassed:
+		return true
+	case segio.FrameContent:
+		if e.Index < c.next || e.Index > c.through || !e.Kind.IsVersion() {
+			return true
+		}
+		return c.damaged(v, step)
+	default:
+		return c.damaged(v, step)
+	}
+	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
+		return true
+	}
+	loc := v.place(step.Offset, step.Bytes, false)
+	seen := c.seen
+	if c.seenAt != step.Offset {
+		seen = c.sees(v.segment, e.ID, loc)
+	}
+	switch seen {
+	case sightGone:
+		c.fail(ErrCursorExpired)
+		return false
+	case sightMoved:
+		c.again = true
+		return false
+	case sightNo:
+		return true
+	}
+	if c.damages.any() && !c.unsafe {
+		// What Get refuses is not told here: a newer version may be among the bad bytes.
+		if doubt, ok := errors.AsType[*format.DamageError](c.damages.newer(e.ID, e.Index)); ok {
+			c.next = e.Index + 1
+			return c.tell(doubt)
+		}
+	}
+	r := recordOf(v.segment, loc, e)
+	if err := r.finish(e, c.metadataOnly); err != nil {
+		return c.damaged(v, step)
+	}
+	c.next = e.Index + 1
+	if !c.yield(r, nil) {
+		c.stopped = true
+	}
+	return !c.stopped
+}
+
+// damaged notes bad bytes, gives them to the caller and goes on.
+func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
+	d := v.damage(c.group, step)
+	c.damages.note(d)
+	damage := &format.DamageError{Damage: d}
+	if len(d.IDs) == 1 {
+		damage.ID = d.IDs[0]
+	}
+	return c.tell(damage)
+}
+
+// tell gives damage to the caller, each place once. False: the caller wants no more.
+func (c *scanCursor) tell(damage *format.DamageError) bool {
+	place := damagePlace{damage.Damage.File, damage.Damage.Offset}
+	if c.given[place] {
+		return true
+	}
+	if c.given == nil {
+		c.given = make(map[damagePlace]bool)
+	}
+	c.given[place] = true
+	if !c.yield(Record{}, damage) {
+		c.stopped = true
+	}
+	return !c.stopped
+}
+
+// sight is what a snapshot says about an entry.
+type sight int
+
+const (
+	sightNo    sight = iota // superseded before the snapshot, or void
+	sightYes                // in the snapshot
+	sightMoved              // the segment was swapped: places in it mean nothing any more
+	sightGone               // the snapshot has expired
+)
+
+// sees tells whether the snapshot sees the put at a place of a segment, whose index is not above that of the snapshot.
+func (c *scanCursor) sees(s *segment, record int64, loc index.Loc) sight {
+	c.state.mu.RLock()
+	defer c.state.mu.RUnlock()
+	snap := c.state.snapshots[c.id]
+	if snap == nil || snap.gone {
+		return sightGone
+	}
+	switch newest, moved := c.places.isNewest(s, record, loc); {
+	case moved:
+		return sightMoved
+	case newest:
+		return sightYes
+	}
+	if _, held := snap.held[loc]; held {
+		return sightYes
+	}
+	return sightNo
+}

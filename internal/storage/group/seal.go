@@ -1,0 +1,190 @@
+package group
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// Seal seals the active segment (so that it gets a hint, and can be compacted) and begins a new one.
+func (l *Log) Seal() error {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if err := l.w.seal(); err != nil {
+		return fmt.Errorf("group %s: seal: %w", l.opts.Identity.Name, err)
+	}
+	return nil
+}
+
+// seal is Seal. The caller holds mu.
+func (w *writer) seal() error {
+	if err := w.settle(); err != nil {
+		return err
+	}
+	if w.end == format.SegmentHeaderBytes {
+		return nil
+	}
+	return w.roll(w.state.last+1, 0)
+}
+
+// roll seals the active segment and begins the next one, whose first index is given and which will hold bytes at least;
+// entries from there on are void. The caller holds mu. docs/format.md, write path: (1) sync, (2) exact size, (3)
+// next segment, (4) manifest.
+func (w *writer) roll(first uint64, bytes int64) error {
+	old := w.active
+	if err := w.sync(); err != nil {
+		return err
+	}
+	if w.active != old {
+		return nil // a failed sync has begun a new one already
+	}
+	if w.allocation.allocated != w.end {
+		file := old.file.Load()
+		if err := w.allocation.truncate(file, w.end); err != nil {
+			return format.NoSpace(err)
+		}
+		if err := file.Sync(); err != nil {
+			w.suspect = err
+			return w.settle()
+		}
+	}
+	next, err := w.createSegment(first, bytes)
+	if err != nil {
+		return err
+	}
+	sealed := old.manifest()
+	sealed.Bytes, sealed.LastIndex = w.end, w.last
+	if err := w.list(next, len(w.folder.manifest.Segments)-1, sealed); err != nil {
+		return err
+	}
+	w.hint.drop()
+	w.state.mu.Lock()
+	old.last, old.bytes = sealed.LastIndex, sealed.Bytes
+	old.counted(old.rows)
+	w.begin(next, first)
+	w.state.mu.Unlock()
+	if f := old.file.Load(); f != nil {
+		vfs.ReadAtRandom(f)
+	}
+	w.hints.writeLater(old)
+	return nil
+}
+
+// list is the commit point of a new active segment: the manifest lists it behind the first keep of its segments, and
+// behind the one that is sealed with it, if any. Where that fails, the new segment is discarded. The caller holds mu.
+func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment) error {
+	err := w.folder.writeManifest(func(m *format.Manifest) {
+		m.Segments = append(append(m.Segments[:keep], sealed...), next.manifest())
+		m.HardState = w.hardForManifest()
+	})
+	if err != nil {
+		w.folder.discardUnlessListed(next)
+	}
+	return err
+}
+
+// goOn makes next the segment that is written to, from end on: all before it is durable, and last is its last entry.
+// The caller holds mu.
+func (w *writer) goOn(next *segment, end int64, last uint64) {
+	w.active, w.end, w.last = next, end, last
+	w.allocation.begin(end)
+	w.share.begin()
+}
+
+// begin makes a new, empty segment the active one. The caller holds mu and state.mu.
+func (w *writer) begin(next *segment, first uint64) {
+	st := w.state
+	w.goOn(next, format.SegmentHeaderBytes, first-1)
+	st.end, st.syncedEnd, st.syncedLast = format.SegmentHeaderBytes, format.SegmentHeaderBytes, first-1
+	st.segments = append(slices.Clip(st.segments), next)
+	st.cut(first)
+	w.places.publish(st.listed())
+}
+
+// createSegment makes the file of the next segment, with room in memory for a first batch of bytes: durable, and not in
+// the manifest yet. The caller holds mu.
+func (w *writer) createSegment(first uint64, bytes int64) (*segment, error) {
+	s, err := w.folder.create(first, w.active.ordinal&^1+ordinalStep, false)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.images.begin(s, max(w.segmentBytes, format.SegmentHeaderBytes+bytes)); err != nil {
+		w.folder.discard(s)
+		return nil, err
+	}
+	return s, nil
+}
+
+// replaceSegments cuts the log below the active segment: segments that are void as a whole leave the manifest, a new
+// one begins. The caller holds mu.
+func (w *writer) replaceSegments(first uint64, bytes int64) error {
+	next, err := w.createSegment(first, bytes)
+	if err != nil {
+		return err
+	}
+	w.state.mu.RLock()
+	keep := sort.Search(len(w.state.segments), func(i int) bool { return w.state.segments[i].first >= first })
+	w.state.mu.RUnlock()
+	if err := w.list(next, keep); err != nil {
+		return err
+	}
+	w.hint.drop()
+	w.state.mu.Lock()
+	void := w.state.segments[keep:]
+	w.state.segments = w.state.segments[:keep]
+	w.begin(next, first)
+	w.clean()
+	w.state.mu.Unlock()
+	for _, s := range void {
+		w.folder.retire(s)
+	}
+	return nil
+}
+
+// Close stops using the files. With hints, all is synced, the mark says so, and hints are written first, also that of
+// the active segment, so that the next load reads little of it in Index residency; without, it only closes (fast
+// stop). The active segment goes on with the next load: a start leaves no file behind. What was synced is safe either
+// way.
+func (l *Log) Close(hints bool) error {
+	l.cancel()
+	l.compacting.Lock() // until Compact has noticed: it must not write files any more
+	defer l.compacting.Unlock()
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if l.closed.Load() {
+		return nil
+	}
+	var err error
+	if hints {
+		err = l.tidy()
+		l.hints.refresh(l.w.active)
+	}
+	l.w.leaveJournal()
+	l.closed.Store(true)
+	l.changed.fire()
+	l.hints.writing.Wait()
+	l.release()
+	if err != nil {
+		return fmt.Errorf("group %s: close: %w", l.opts.Identity.Name, err)
+	}
+	return nil
+}
+
+// tidy brings the files to where the next load has least to do. The caller holds writer.mu.
+func (l *Log) tidy() error {
+	if err := l.w.sync(); err != nil {
+		return err
+	}
+	if err := l.marks.follow(&l.state); err != nil {
+		return err
+	}
+	l.w.growHint()
+	l.w.hint.keep()
+	return l.w.allocation.giveBack(l.w.active.file.Load(), l.w.end)
+}

@@ -1,0 +1,73 @@
+package segio
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// CheckBlob reads the file of a blob in windows of a buffer, and gives what is not right with it, in order of the file.
+// want is the blob that it must be; nil: the one that its header names. The error says why it could not be read.
+func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte) (bad []format.Damage, err error) {
+	add := func(offset, length int64, what string) {
+		bad = append(bad, format.Damage{Offset: offset, Length: length, What: what})
+	}
+	w := OpenWindow(src, 0, size)
+	w.UseBuffer(buffer)
+	header := w.Fill(0, min(format.BlobHeaderBytes, size))
+	if w.Err() != nil {
+		return nil, w.Err()
+	}
+	ref, err := format.DecodeBlobHeader(header[:min(format.BlobHeaderBytes, size)])
+	switch {
+	case errors.Is(err, format.ErrFormatVersion):
+		return nil, err
+	case err != nil:
+		add(0, format.BlobHeaderBytes, err.Error())
+		return bad, nil
+	case want != nil && *want != ref:
+		add(0, format.BlobHeaderBytes, "the file is another blob than the entry refers to")
+		return bad, nil
+	}
+	crc := uint32(0)
+	for number := int64(0); number*format.BlobChunkBytes < ref.Size; number++ {
+		at, length := format.BlobChunk(ref.Size, number)
+		if at+length > size {
+			break
+		}
+		b := w.Fill(at, length)[:length]
+		if w.Err() != nil {
+			return nil, w.Err()
+		}
+		switch {
+		case format.IsBlobChunk(b, ref.ID, number):
+		case w.isUnreadable(at, length):
+			add(at, length, fmt.Sprintf("chunk %d: the device cannot read it", number))
+		default:
+			add(at, length, fmt.Sprintf("chunk %d: checksum", number))
+		}
+		crc = crc32.Update(crc, format.Castagnoli, b[:length-format.BlobCRCBytes])
+	}
+	if is := format.BlobFileBytes(ref.Size); size != is {
+		add(min(size, is), max(size, is)-min(size, is), fmt.Sprintf("the file has %d bytes, not %d", size, is))
+	}
+	if len(bad) == 0 && crc != ref.CRC32C {
+		add(0, size, "the chunks are right, but the checksum of the whole data is not")
+	}
+	return bad, nil
+}
+
+// WholeBlob tells how far the file of a blob is whole, of which CheckBlob found what is bad: to the begin of a chunk.
+func WholeBlob(size int64, bad []format.Damage) int64 {
+	if len(bad) == 0 {
+		return size
+	}
+	const chunk = format.BlobChunkBytes + format.BlobCRCBytes
+	if at := bad[0].Offset - format.BlobHeaderBytes; at >= 0 {
+		return format.BlobHeaderBytes + at/chunk*chunk
+	}
+	return 0
+}

@@ -1,0 +1,169 @@
+package segio
+
+import (
+	"encoding/binary"
+	"io"
+	"sync"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+)
+
+// FrameStatus says what a FrameReader found in a range of bytes.
+type FrameStatus int
+
+// What there is in a range.
+const (
+	FrameWhole   FrameStatus = iota + 1 // a frame, both CRCs and padding checked
+	FrameContent                        // a frame with a whole header and bad content: Entry has the header's fields
+	FrameBad                            // bytes that are no frame
+	FrameZeros                          // zeros: room at the end of an active segment, or a hole
+	FramePassed                         // a frame with a whole header that nobody wanted: what is behind the header was not looked at
+)
+
+// String is the status in words, for a Damage.
+func (s FrameStatus) String() string {
+	switch s {
+	case FrameWhole:
+		return "whole frame"
+	case FrameContent:
+		return "entry content is bad"
+	case FrameBad:
+		return "no frame can be read"
+	case FrameZeros:
+		return "zeros where frames should be"
+	case FramePassed:
+		return "not looked at"
+	}
+	return "unknown"
+}
+
+// FrameStep is one range of a walk. The ranges of a walk follow one another without gaps.
+type FrameStep struct {
+	Status     FrameStatus
+	Offset     int64 // in the segment, bytes
+	Bytes      int64
+	Unreadable bool         // the device refused to read a part of it
+	Entry      format.Entry // FrameWhole: everything; FrameContent, FramePassed: without attributes and data
+	Raw        []byte       // FrameWhole: the frame as stored
+}
+
+// FrameReader walks the frames of a segment from an offset to its end. Behind bad bytes it goes on at the next marker
+// with a valid header. It holds at most one window of memory, so no length that it reads makes it allocate. Not safe
+// for concurrent use.
+//
+//	for r.Next() { step := r.Step() ... }
+//	err := r.Err()
+//
+// Next answers false before the end where Err is set: sectors that cannot be read do not end a walk.
+type FrameReader struct {
+	Window
+	segment format.SegmentID
+	offset  int64 // of the next step
+	step    FrameStep
+	// pass, where it is not nil, sees each header and says that the frame's content is not wanted.
+	Pass func(step *FrameStep) bool
+}
+
+// NewFrameReader walks src, the file of the segment, between two offsets; from is a multiple of 8 where a frame begins
+// or began. Reads are large and aligned, so src may be a file opened by OpenDirect. Entries are valid until the next
+// step.
+func NewFrameReader(src io.ReaderAt, segment format.SegmentID, from, to int64) *FrameReader {
+	return &FrameReader{Window: OpenWindow(src, from, to), segment: segment, offset: from}
+}
+
+// NewFrameReaderBytes walks the image of a segment's file, from its first byte on in memory. Entries alias it.
+func NewFrameReaderBytes(image []byte, segment format.SegmentID, from int64) *FrameReader {
+	return &FrameReader{Window: Window{bytes: image, end: int64(len(image))}, segment: segment, offset: from}
+}
+
+// Step is what the last Next found.
+func (r *FrameReader) Step() *FrameStep { return &r.step }
+
+// Next goes on to the next range. False at the end, or where Err is set.
+func (r *FrameReader) Next() bool {
+	if r.offset >= r.end || r.failed != nil {
+		return false
+	}
+	buf := r.Fill(r.offset, format.FrameHeaderBytes)
+	if r.failed != nil {
+		return false
+	}
+	e, attributesBytes, dataBytes, frameBytes, err := format.DecodeHeader(buf, r.segment, r.offset)
+	if err != nil {
+		r.skip()
+		return r.failed == nil
+	}
+	r.step = FrameStep{Status: FramePassed, Offset: r.offset, Bytes: frameBytes, Entry: e}
+	if r.Pass != nil && r.offset+frameBytes <= r.end && r.Pass(&r.step) {
+		r.offset += frameBytes
+		return true
+	}
+	buf = r.Fill(r.offset, frameBytes)
+	if r.failed != nil {
+		return false
+	}
+	r.step.Status = FrameWhole
+	if err := r.step.Entry.DecodeContent(buf, attributesBytes, dataBytes, frameBytes); err != nil {
+		r.step.Status = FrameContent
+		r.step.Bytes = min(frameBytes, r.end-r.offset)
+		r.step.Unreadable = r.isUnreadable(r.offset, r.step.Bytes)
+	} else {
+		r.step.Raw = buf[:frameBytes:frameBytes]
+	}
+	r.offset += r.step.Bytes
+	return true
+}
+
+// skip makes a step of everything up to the next valid header. Where there is none, zeros at the end are a step of
+// their own.
+func (r *FrameReader) skip() {
+	begin, at := r.offset, r.offset
+	dirty := begin // end of the last word that is not zero
+	found := false
+	for !found && at < r.end && r.failed == nil {
+		buf := r.Fill(at, min(WindowBytes/2, r.end-at))
+		n := 0
+		for ; n+format.FrameHeaderBytes <= len(buf); n += 8 {
+			word := binary.LittleEndian.Uint64(buf[n:])
+			if word == 0 {
+				continue
+			}
+			if uint32(word) == format.FrameMarker {
+				if _, _, _, _, err := format.DecodeHeader(buf[n:], r.segment, at+int64(n)); err == nil {
+					found = true
+					break
+				}
+			}
+			dirty = at + int64(n) + 8
+		}
+		at += int64(n)
+		if !found && r.end-at < format.FrameHeaderBytes {
+			for i, c := range buf[n:] {
+				if c != 0 {
+					dirty = min((at+int64(i)+8)&^7, r.end)
+				}
+			}
+			at = r.end
+		}
+	}
+	r.step = FrameStep{Status: FrameBad, Offset: begin, Bytes: at - begin}
+	switch {
+	case dirty == begin:
+		r.step.Status = FrameZeros
+	case !found:
+		r.step.Bytes = dirty - begin
+	}
+	r.step.Unreadable = r.isUnreadable(begin, r.step.Bytes)
+	r.offset += r.step.Bytes
+}
+
+// Unreadable are words for a step behind its status: empty unless the device refused to read it.
+func Unreadable(s *FrameStep) string {
+	if s.Unreadable {
+		return ", and the device cannot read it"
+	}
+	return ""
+}
+
+// FrameBuffers are buffers made by FrameBuffer, as *[]byte, that all readers of the process share.
+var FrameBuffers = sync.Pool{New: func() any { b := FrameBuffer(); return &b }}

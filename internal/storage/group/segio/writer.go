@@ -1,0 +1,71 @@
+package segio
+
+import (
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// writeBytes are written at a time.
+const writeBytes = 1 << 20
+
+// Writer writes the entries of a whole new segment: of compaction, of a repair. The file is there with its header and
+// its name (format.WriteSegmentHeader), and counts when a manifest lists it: what a crash leaves of it is garbage.
+type Writer struct {
+	Rows  *format.Rows // of the entries so far
+	Bytes int64        // of the file, with what is not written yet
+	file  vfs.File
+	id    format.SegmentID
+	first uint64
+	buf   []byte // ends at Bytes
+}
+
+// NewWriter is a writer behind the header of a segment. Rows are gathered in the table that is given.
+func NewWriter(f vfs.File, s format.ManifestSegment, rows *format.Rows) *Writer {
+	return &Writer{Rows: rows, Bytes: format.SegmentHeaderBytes, file: f, id: s.ID, first: s.FirstIndex}
+}
+
+// Copy appends the entry of a whole frame, which keeps its checksum, and tells the offset of its frame.
+func (w *Writer) Copy(step *FrameStep, used bool) (offset int64, err error) {
+	at := len(w.buf)
+	w.buf = append(w.buf, step.Raw...)
+	format.MoveFrame(w.buf[at:], w.id, w.Bytes, used)
+	return w.wrote(&step.Entry, at)
+}
+
+// Append appends an entry, and tells the offset of its frame.
+func (w *Writer) Append(e *format.Entry) (offset int64, err error) {
+	at := len(w.buf)
+	w.buf = format.AppendFrame(w.buf, w.id, w.Bytes, e)
+	return w.wrote(e, at)
+}
+
+// wrote counts the frame that stands in buf from at on.
+func (w *Writer) wrote(e *format.Entry, at int) (offset int64, err error) {
+	offset = w.Bytes
+	bytes := int64(len(w.buf) - at)
+	switch {
+	case e.Kind == format.KindRequest:
+		w.Rows.AddRequest(e)
+	case e.Kind.IsVersion():
+		w.Rows.Add(w.first, e, offset, bytes)
+	}
+	w.Bytes += bytes
+	if len(w.buf) >= writeBytes {
+		err = w.flush()
+	}
+	return offset, err
+}
+
+func (w *Writer) flush() error {
+	_, err := w.file.WriteAt(w.buf, w.Bytes-int64(len(w.buf)))
+	w.buf = w.buf[:0]
+	return format.NoSpace(err)
+}
+
+// Finish makes all that was appended durable.
+func (w *Writer) Finish() error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	return format.NoSpace(w.file.Sync())
+}

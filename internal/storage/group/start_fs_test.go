@@ -1,0 +1,61 @@
+package group
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// On real file systems a start after a kill reads what a group holds, and touches memory for that alone: the room
+// behind the end of the active segment, which each of them allocates in its own way, costs nothing.
+func TestAStartOnRealFileSystems(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: makes file systems")
+	}
+	for fsType, size := range map[string]int64{"ext4": 128 << 20, "xfs": 320 << 20, "btrfs": 256 << 20} {
+		t.Run(fsType, func(t *testing.T) {
+			point := vfstest.LoopMount(t, fsType, "", size)
+			residencies(t, func(t *testing.T, residency Residency) {
+				opts := driverOptions(vfs.OS{}, residency, 64<<20)
+				opts.Dir = filepath.Join(point, residency.String())
+				d := newDriver(t, opts)
+				const records, size = 1200, 10 << 10
+				for id := range int64(records) {
+					d.put(format.Entry{ID: id, Data: grouptest.RandomBytes(uint64(id), size)})
+				}
+				ok(t, d.log.Tick())
+				stored := d.log.Stats().StoredBytes
+				ok(t, d.log.Close(false))
+				name := filepath.Join(opts.Dir, format.SegmentName(1))
+				info, err := os.Stat(name)
+				ok(t, err)
+				if info.Size() < stored*5/4 {
+					t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(), stored)
+				}
+				_, err = os.ReadFile(name) // somebody looks at it: the room is in the page cache now
+				ok(t, err)
+
+				seen := watchReads(t, &d.opts)
+				if report := d.load(); report.Outcome != Loaded {
+					t.Errorf("report %+v", report)
+				}
+				defer func() { ok(t, d.log.Close(false)) }()
+				if read := seen.bytes(""); read > stored*105/100 {
+					t.Errorf("%d bytes were read, %d are stored", read, stored)
+				}
+				for _, s := range d.log.state.segments {
+					if touched := grouptest.TouchedBytes(t, s.image); touched > stored+64<<10 {
+						t.Errorf("%d bytes of memory were touched for an image of %d", touched, stored)
+					}
+				}
+				ok(t, d.log.Apply(d.last(), nil))
+				d.wants(records-1, grouptest.RandomBytes(records-1, size))
+			})
+		})
+	}
+}

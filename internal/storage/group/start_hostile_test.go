@@ -1,0 +1,182 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/fsck"
+	"sheaf.dev/sheaf/internal/test/grouptest"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// hostileDisk is what a power cut leaves of a group with 120 acknowledged records, where the last 100 stand above the
+// synced mark in one batch.
+func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Options, disk *vfstest.Mem, batch int64) {
+	t.Helper()
+	mem := vfstest.NewMem()
+	opts = driverOptions(mem, residency, 0)
+	grouptest.Must(t, Create(opts, &raftpb.ConfState{Voters: voters}))
+	d := &logDriver{t: t, opts: opts, term: 1}
+	d.load()
+	for i := range int64(20) {
+		d.put(format.Entry{ID: i, Data: payload(i, 500)})
+	}
+	grouptest.Must(t, d.log.Tick())
+	batch = d.log.state.syncedEnd
+	var entries []format.Entry
+	for i := int64(20); i < 120; i++ {
+		entries = append(entries, format.Entry{ID: i, Data: payload(i, 500)})
+	}
+	d.put(entries...)
+	disk = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
+	grouptest.Must(t, d.log.Close(false))
+	opts.FS = disk
+	return opts, disk, batch
+}
+
+// cannotRead is a fault of a disk of which one block of a file cannot be read.
+func cannotRead(name string, offset, times int64) *vfstest.Fault {
+	return &vfstest.Fault{Count: times, Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpRead && op.Name == name && op.Offset < offset+format.BlockBytes && offset < op.Offset+op.Length
+	}}
+}
+
+// TestAStartDoesNotCutWhatItCannotRead: a torn write never answers with an error, so a block that cannot be read is no
+// end of the log.
+func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
+	for _, residency := range []Residency{Index, Resident} {
+		for name, c := range map[string]struct {
+			times  int64 // that the block cannot be read
+			atEnd  bool  // it is the last one of the log
+			voters []uint64
+		}{
+			"once":                  {times: 1, voters: []uint64{1}},
+			"twice":                 {times: 2, voters: []uint64{1}},
+			"always":                {voters: []uint64{1}},
+			"always, three voters":  {voters: []uint64{1, 2, 3}},
+			"always, at the end":    {atEnd: true, voters: []uint64{1}},
+			"at the end, of three":  {atEnd: true, voters: []uint64{1, 2, 3}},
+			"once, of three voters": {times: 1, voters: []uint64{1, 2, 3}},
+		} {
+			t.Run(fmt.Sprintf("%v %s", residency, name), func(t *testing.T) {
+				opts, disk, batch := hostileDisk(t, residency, c.voters...)
+				segment := "/v/7/" + format.SegmentName(1)
+				at := (batch + 20*format.BlockBytes) &^ (format.BlockBytes - 1)
+				if c.atEnd {
+					f, err := disk.Open(segment)
+					grouptest.Must(t, err)
+					size, err := f.Size()
+					grouptest.Must(t, err)
+					end, err := f.DataEnd(0)
+					grouptest.Must(t, err)
+					grouptest.Must(t, f.Close())
+					at = (min(size, end) - 1) &^ (format.BlockBytes - 1)
+				}
+				faulty := vfstest.NewFaulty(disk)
+				fault := faulty.Add(cannotRead(segment, at, c.times))
+				opts.FS = faulty
+				checked, err := fsck.VerifyDir(context.Background(), disk, opts.Dir, nil)
+				if err != nil || len(checked.Damages) > 0 {
+					t.Fatalf("verify of the whole disk: %+v, %v", checked, err)
+				}
+				if c.times == 0 {
+					checked, err = fsck.VerifyDir(context.Background(), faulty, opts.Dir, nil)
+					if err != nil || len(checked.Damages) == 0 || checked.TornBytes > 0 {
+						t.Errorf("verify: %+v, %v", checked, err)
+					}
+				}
+				log, report, err := Load(context.Background(), opts, nil)
+				if fault.Fired() == 0 {
+					t.Fatal("the fault did not fire")
+				}
+				if len(c.voters) > 1 && c.times == 0 {
+					if !errors.Is(err, ErrTailDamaged) {
+						t.Fatalf("three voters: %v, report %+v", err, report)
+					}
+					return
+				}
+				grouptest.Must(t, err)
+				defer func() { _ = log.Close(false) }()
+				last, err := log.LastIndex()
+				grouptest.Must(t, err)
+				if c.times > 0 {
+					if last != 120 || report.Outcome == Damaged {
+						t.Fatalf("last index %d, report %+v", last, report)
+					}
+					return
+				}
+				if last < 120 || report.Outcome != Damaged || report.CutBytes > 0 {
+					t.Fatalf("last index %d, report %+v", last, report)
+				}
+				refused := 0
+				for id := range int64(120) {
+					switch r, err := log.Get(id, GetOptions{}); {
+					case err == nil && string(r.Data) == string(payload(id, 500)):
+					case errors.As(err, new(*format.DamageError)):
+						refused++
+					default:
+						t.Errorf("record %d: %v", id, err)
+					}
+				}
+				if refused == 0 {
+					t.Error("nothing is refused")
+				}
+				// What is written from now on has new indexes, and is there after the next start, on a device that can
+				// read all again.
+				d := &logDriver{t: t, opts: opts, log: log, term: 1, time: 1000}
+				d.put(format.Entry{ID: 1000, Data: payload(1000, 500)})
+				d.put(format.Entry{ID: -1}) // says that the one before is committed
+				grouptest.Must(t, log.Close(false))
+				fault.Remove()
+				report = d.load()
+				d.wants(1000, payload(1000, 500))
+				for id := int64(0); id < 120 && !c.atEnd; id++ {
+					d.wants(id, payload(id, 500))
+				}
+				if c.atEnd != (report.Outcome == Damaged) { // indexes were kept free for what could not be counted
+					t.Errorf("at the next start: %+v", report)
+				}
+			})
+		}
+	}
+}
+
+// TestACommitAboveTheLastEntryIsALoss: what says that more was committed than is there proves that something is gone.
+func TestACommitAboveTheLastEntryIsALoss(t *testing.T) {
+	for _, voters := range [][]uint64{{1}, {1, 2, 3}} {
+		opts, disk, batch := hostileDisk(t, Index, voters...)
+		m, err := format.ReadManifest(disk, opts.Dir)
+		grouptest.Must(t, err)
+		m.HardState.Term, m.HardState.Commit, m.Sequence = 1, 120, m.Sequence+1
+		grouptest.Must(t, format.WriteManifest(disk, opts.Dir, m))
+		f, err := disk.OpenWrite("/v/7/" + format.SegmentName(1))
+		grouptest.Must(t, err)
+		grouptest.Must(t, f.Truncate(batch))
+		grouptest.Must(t, f.Sync())
+		grouptest.Must(t, f.Close())
+		checked, err := fsck.VerifyDir(context.Background(), disk, opts.Dir, nil)
+		if err != nil || len(checked.Damages) != 1 || checked.Damages[0].IndexFirst != 21 || checked.Damages[0].IndexLast != 120 {
+			t.Errorf("verify: %+v, %v", checked, err)
+		}
+		log, report, err := Load(context.Background(), opts, nil)
+		if len(voters) > 1 {
+			if !errors.Is(err, ErrTailDamaged) {
+				t.Errorf("three voters: %v, report %+v", err, report)
+			}
+			continue
+		}
+		grouptest.Must(t, err)
+		defer func() { _ = log.Close(false) }()
+		if last, err := log.LastIndex(); err != nil || last != 120 || report.Outcome != Damaged {
+			t.Errorf("last index %d, %v, report %+v", last, err, report)
+		}
+		if _, err := log.Get(100, GetOptions{}); !errors.As(err, new(*format.DamageError)) {
+			t.Errorf("a record that is gone: %v", err)
+		}
+	}
+}

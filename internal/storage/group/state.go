@@ -1,0 +1,269 @@
+package group
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// state is what readers and the writer share: which entries there are, where they stand and what of them is on disk.
+// Its methods say where the caller holds mu; the others take it.
+type state struct {
+	// mu guards all below but what is atomic. Held for memory operations only, never during I/O. Taken behind
+	// writer.mu.
+	mu sync.RWMutex
+
+	segments  []*segment // in order of the log; the last one is active
+	tail      tail
+	terms     []format.TermRun // of all entries above the compaction floor, and of that floor
+	last      uint64           // index of the last entry
+	end       int64            // of the active segment: offset behind the last frame
+	floor     uint64           // Raft's compaction floor: first index - 1
+	floorTerm uint64
+	// synced: everything of the active segment before syncedEnd is on disk. syncedIndex is the greatest index on disk,
+	// over all segments; syncedLast that of the last entry by place before syncedEnd.
+	syncedEnd   int64
+	syncedLast  uint64
+	syncedIndex uint64
+	lastCommit  int64 // the greatest commit time of an entry, for the leader to go on from
+	conf        *raftpb.ConfState
+	confIndex   uint64
+	confsAhead  []uint64 // indexes of applied membership changes that SetConf was not told of yet
+	snapshots   map[ScanID]*snapshot
+	closed      uint64 // snapshots that were closed or have expired, and are not among them any more
+	looked      looked
+	incoming    []*segment // of the swap under way: published, not in the list yet
+
+	// applied is the index of the last entry applied. Written with mu held.
+	applied atomic.Uint64
+	ages    ages // of what is applied
+	// tombstoneLimit is what SetTombstoneLimit told.
+	tombstoneLimit atomic.Uint64
+}
+
+// through is the last index of a segment that is not void: a later segment may have cut the log.
+func (st *state) through(i int) uint64 {
+	if i+1 < len(st.segments) {
+		return st.segments[i+1].first - 1
+	}
+	return math.MaxUint64
+}
+
+// term is Term. The caller holds mu.
+func (st *state) term(at uint64) (uint64, error) {
+	switch {
+	case at < st.floor:
+		return 0, raft.ErrCompacted
+	case at > st.last:
+		return 0, raft.ErrUnavailable
+	case at == st.floor:
+		return st.floorTerm, nil
+	}
+	if term := format.TermAt(st.terms, at); term != 0 {
+		return term, nil
+	}
+	return st.floorTerm, nil
+}
+
+// termsOf gives the term runs of a sealed segment. The caller holds mu.
+func (st *state) termsOf(s *segment) []format.TermRun {
+	if s.terms != nil || s.last < s.first {
+		return s.terms
+	}
+	return st.termsWithin(s.first, s.last)
+}
+
+// termsWithin gives the term runs between two indexes. The caller holds mu.
+func (st *state) termsWithin(first, last uint64) []format.TermRun {
+	var out []format.TermRun
+	if term := format.TermAt(st.terms, first); term != 0 {
+		out = format.AddTerm(out, first, term)
+	}
+	for _, run := range st.terms {
+		if first < run.FirstIndex && run.FirstIndex <= last {
+			out = append(out, run)
+		}
+	}
+	return out
+}
+
+// addTerm notes the term of the next entry. The caller holds mu.
+func (st *state) addTerm(at, term uint64) {
+	if runs := st.terms; len(runs) == 0 || runs[len(runs)-1].Term != term {
+		st.terms = append(st.terms, format.TermRun{FirstIndex: at, Term: term})
+	}
+}
+
+// cut drops the entries from an index on, which are not committed, from memory. The active segment holds them. The
+// caller holds mu.
+func (st *state) cut(from uint64) {
+	st.tail.cut(from)
+	active := st.segments[len(st.segments)-1]
+	active.rows.Cut(active.first, from)
+	st.terms = slices.Clip(format.CutTerms(st.terms, from))
+	st.last = min(st.last, from-1)
+	st.syncedIndex = min(st.syncedIndex, from-1)
+}
+
+// push adds a batch that was written to the active segment, which ends at end now. What it makes void is dropped.
+func (st *state) push(active *segment, batch []tailEntry, end int64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.end = end
+	if len(batch) == 0 {
+		return
+	}
+	first := batch[0].entry.Index
+	if first <= st.last {
+		st.cut(first)
+	}
+	st.tail.push(first, batch)
+	for i := range batch {
+		e := &batch[i].entry
+		st.addTerm(e.Index, e.Term)
+		st.lastCommit = max(st.lastCommit, e.CommitTime)
+		if e.Kind == format.KindPut || e.Kind == format.KindDelete {
+			active.rows.Add(active.first, e, batch[i].loc.Offset(), format.FrameBytes(len(e.Attributes), len(e.Data)))
+		}
+	}
+	st.last = batch[len(batch)-1].entry.Index
+}
+
+// synced notes that the active segment is on disk up to end, where last is its last entry.
+func (st *state) synced(active *segment, end int64, last uint64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.syncedEnd, st.syncedLast = end, last
+	st.syncedIndex = st.last
+	active.rows.Synced()
+	st.trimTail()
+}
+
+// syncedMark is the mark that says what of the active segment is on disk.
+func (st *state) syncedMark() format.Mark {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	mark := format.Mark{Offset: st.syncedEnd, Index: st.syncedLast}
+	if n := len(st.segments); n > 0 {
+		mark.Segment = st.segments[n-1].id
+	}
+	return mark
+}
+
+// trimTail lets go of entries that are both applied and synced. The caller holds mu.
+func (st *state) trimTail() {
+	st.tail.trim(min(st.applied.Load(), st.syncedIndex))
+}
+
+// tailEntries adds entries from memory. The caller holds mu.
+func (st *state) tailEntries(out []*raftpb.Entry, lo, hi uint64, room *uint64) (_ []*raftpb.Entry, more bool) {
+	for at := lo; at < hi; at++ {
+		t := st.tail.at(at)
+		if t == nil {
+			return out, true
+		}
+		if !take(room, t.raft, len(out) == 0) {
+			return out, false
+		}
+		out = append(out, t.raft)
+	}
+	return out, true
+}
+
+// exportIndex is the greatest applied index whose membership is known: SetConf follows Apply. The caller holds mu.
+func (st *state) exportIndex() uint64 {
+	if len(st.confsAhead) > 0 {
+		return st.confsAhead[0] - 1
+	}
+	return st.applied.Load()
+}
+
+// forgotten gives the last index up to which no request id is remembered any more, by any replica that takes it from
+// this log.
+func (st *state) forgotten(w format.RequestWindow) uint64 {
+	applied := st.applied.Load()
+	behind := func(writes int) uint64 { return applied - min(applied, uint64(writes)) }
+	old := max(st.ages.through(w.Age), min(st.ages.through(w.AgeMin), behind(w.Writes)))
+	return max(old, behind(w.WritesMax))
+}
+
+// tombstoneFloorMax is the greatest tombstone floor that the members allow.
+func (st *state) tombstoneFloorMax() uint64 {
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return st.tombstoneMax()
+}
+
+// tombstoneMax is tombstoneFloorMax. The caller holds mu.
+func (st *state) tombstoneMax() uint64 {
+	conf := st.conf
+	members := make(map[uint64]bool)
+	for _, id := range slices.Concat(conf.GetVoters(), conf.GetLearners(), conf.GetVotersOutgoing(), conf.GetLearnersNext()) {
+		members[id] = true
+	}
+	if len(members) <= 1 {
+		return math.MaxUint64
+	}
+	return st.tombstoneLimit.Load()
+}
+
+// edgeOf is the place of the last entry of a segment at or below an index. The caller holds mu.
+func (st *state) edgeOf(s *segment, at uint64) index.Loc {
+	for i := range st.tail.entries { // what is not applied yet is in memory
+		if t := &st.tail.entries[i]; t.entry.Index > at && t.loc.Ordinal() == s.ordinal {
+			return t.loc - 1<<16 // just before the first entry that is not in the snapshot
+		}
+	}
+	if s.bytes == 0 {
+		return index.MakeLoc(s.ordinal, st.end-8, 0, false)
+	}
+	return index.MakeLoc(s.ordinal|1, index.OffsetMax, 0, false) // the odd ordinal too: what compaction makes of it
+}
+
+// expireSnapshots drops the snapshots that were not used for their time to live. The caller holds mu.
+func (st *state) expireSnapshots(now time.Time) {
+	for id, s := range st.snapshots {
+		if s.isOver(now) {
+			delete(st.snapshots, id)
+			st.closed++
+		}
+	}
+}
+
+// closedSnapshots is how many snapshots were closed, or have expired. The caller holds mu.
+func (st *state) closedSnapshots(now time.Time) uint64 {
+	closed := st.closed
+	for _, s := range st.snapshots {
+		if s.isOver(now) {
+			closed++
+		}
+	}
+	return closed
+}
+
+// useSnapshot finds an open snapshot and counts this as its use. The caller holds mu.
+func (st *state) useSnapshot(id ScanID, now time.Time) (*snapshot, error) {
+	st.expireSnapshots(now)
+	s := st.snapshots[id]
+	if s == nil {
+		return nil, ErrCursorExpired
+	}
+	s.used = now
+	return s, nil
+}
+
+// moved follows an applied version to its new place, in the snapshots; to is 0 where it is dropped. The caller holds
+// mu.
+func (st *state) moved(from, to index.Loc, at uint64) {
+	for _, s := range st.snapshots {
+		s.moved(from, to, at)
+	}
+}

@@ -1,0 +1,103 @@
+package group
+
+import (
+	"context"
+	"fmt"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/fsck"
+)
+
+// Stats tells the present figures.
+func (l *Log) Stats() Stats {
+	out := Stats{Records: l.places.table.Live(), SupersededBytes: l.places.superseded.Load()}
+	if l.enter() != nil {
+		return out
+	}
+	defer l.leave()
+	out.MemoryBytes = l.memory.used()
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	out.Segments, out.Mergeable = len(l.state.segments), l.state.mergeable(l.opts.SegmentBytes)
+	now := l.now()
+	out.Reclaim = l.state.reclaim(now, l.opts.SegmentBytes, l.blobs.bytes())
+	if k := &l.state.looked; now.Before(k.until) {
+		out.Mergeable = max(0, out.Mergeable-k.mergeable)
+	}
+	for _, s := range l.state.snapshots {
+		if s.isOver(now) {
+			continue
+		}
+		if out.Scans++; s.readers > 0 {
+			out.ScansRead++
+		}
+	}
+	for _, s := range l.state.segments {
+		out.StoredBytes += s.bytes
+		if s.bytes > 0 {
+			out.StoredBytes += hintBytesFor(s.rowCount.Load())
+		}
+	}
+	out.StoredBytes += l.state.end + l.blobs.bytes()
+	for _, d := range l.damages.list() {
+		out.Damages = append(out.Damages, *d)
+	}
+	return out
+}
+
+// Verify reads every byte of the group's files and checks it, at a byte rate (0: no limit). What is bad in the files
+// that are kept twice, and in hints, is in the report alone, and written anew.
+func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
+	report, err := l.verify(ctx, rateBytesPerSecond)
+	if err == nil {
+		var more []format.Damage
+		r := &renewal{gate: &l.gate, w: &l.w, folder: &l.folder, marks: &l.marks, hints: &l.hints, reader: &l.reader}
+		more, err = r.run(report.Damages)
+		report.Damages = append(report.Damages, more...)
+	}
+	if err != nil {
+		return report, fmt.Errorf("group %s: verify: %w", l.opts.Identity.Name, err)
+	}
+	return report, nil
+}
+
+func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
+	l.w.mu.Lock() // before enter: Close has it while it waits for those that are in
+	if err := l.enter(); err != nil {
+		l.w.mu.Unlock()
+		return fsck.VerifyReport{}, err
+	}
+	defer l.leave()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	views := l.reader.views(0, ^uint64(0)) // pinned: no segment's file is removed meanwhile
+	m := *l.folder.manifest
+	l.state.mu.RLock()
+	end, last := l.state.syncedEnd, l.state.syncedLast
+	l.state.mu.RUnlock()
+	l.w.mu.Unlock()
+	defer unpinAll(views)
+	report, err := fsck.VerifyFiles(ctx, l.folder.fs, l.folder.dir, fsck.VerifyOptions{
+		Manifest: &m, ActiveBytes: end, ActiveIndex: last, RateBytesPerSecond: rateBytesPerSecond, BlobGone: l.blobs.isGone,
+	})
+	for _, d := range report.Damages {
+		if !format.IsHintName(d.File) { // that is in the report alone: nothing is lost by it
+			l.damages.note(d)
+		}
+	}
+	if err == nil {
+		err = ctx.Err() // ended while it waited for its rate, behind the last read
+	}
+	return report, err
+}
+
+// ConfIndex is the index of the membership change that made the present membership; 0: that of Create.
+func (l *Log) ConfIndex() uint64 {
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	return l.state.confIndex
+}
+
+// Damaged tells, at no cost, whether there is damage that is neither repaired nor accepted as lost.
+func (l *Log) Damaged() bool { return l.damages.any() }

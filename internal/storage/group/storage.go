@@ -1,0 +1,227 @@
+package group
+
+import (
+	"bytes"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+var _ raft.Storage = (*Log)(nil)
+
+// InitialState implements raft.Storage, as do FirstIndex, LastIndex, Term, Entries and Snapshot. Entries below the
+// compaction floor answer raft.ErrCompacted. Entries that are not applied yet are served from memory.
+func (l *Log) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	hard := l.w.hard
+	return &raftpb.HardState{Term: &hard.Term, Vote: &hard.Vote, Commit: &hard.Commit}, raftpb.EnsureConfState(l.state.conf), nil
+}
+
+// FirstIndex implements raft.Storage.
+func (l *Log) FirstIndex() (uint64, error) {
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	return l.state.floor + 1, nil
+}
+
+// LastIndex implements raft.Storage.
+func (l *Log) LastIndex() (uint64, error) {
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	return l.state.last, nil
+}
+
+// Term implements raft.Storage.
+func (l *Log) Term(at uint64) (uint64, error) {
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	return l.state.term(at)
+}
+
+// Entries implements raft.Storage.
+func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.leave()
+	l.state.mu.RLock()
+	floor, last := l.state.floor, l.state.last
+	out, more := l.state.tailEntries(nil, lo, hi, &maxBytes)
+	tailFirst := l.state.tail.first
+	inTail := l.state.tail.at(lo) != nil
+	l.state.mu.RUnlock()
+	switch {
+	case lo <= floor:
+		return nil, raft.ErrCompacted
+	case hi > last+1:
+		return nil, raft.ErrUnavailable
+	case inTail || lo >= hi:
+		return out, nil
+	}
+	err := l.reader.readEntries(lo, min(hi, max(tailFirst, lo+1))-1, func(e *format.Entry, _ index.Loc) bool {
+		r := raftEntry(e)
+		more = take(&maxBytes, r, len(out) == 0)
+		if more {
+			out = append(out, r)
+		}
+		return more
+	})
+	if err != nil {
+		l.damages.noteOf(err)
+		return nil, fmt.Errorf("group %s: entries from index %d: %w", l.opts.Identity.Name, lo, err)
+	}
+	if len(out) == 0 {
+		return nil, raft.ErrUnavailable
+	}
+	if next := lo + uint64(len(out)); more && next < hi {
+		l.state.mu.RLock()
+		defer l.state.mu.RUnlock()
+		out, _ = l.state.tailEntries(out, next, hi, &maxBytes)
+	}
+	return out, nil
+}
+
+// raftEntry is the raftpb.Entry of an entry, and shares no memory with it.
+func raftEntry(e *format.Entry) *raftpb.Entry {
+	r := format.RaftEntry(e)
+	if e.Kind == format.KindConf {
+		r.Data = bytes.Clone(r.Data)
+	}
+	return r
+}
+
+// take counts an entry against the room; the first one always fits.
+func take(room *uint64, r *raftpb.Entry, first bool) bool {
+	size := uint64(len(r.Data)) + 24 // type, term and index in protobuf take no more
+	if size > *room && !first {
+		*room = 0
+		return false
+	}
+	*room -= min(size, *room)
+	return true
+}
+
+// Snapshot implements raft.Storage. Its data is empty: it only tells a member that is too far behind that it must be
+// installed anew (Export, Install).
+func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	at := l.state.exportIndex()
+	term, err := l.state.term(at)
+	if err != nil || at == 0 || l.state.conf == nil {
+		return nil, raft.ErrSnapshotTemporarilyUnavailable
+	}
+	return &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: &at, Term: &term, ConfState: l.state.conf}}, nil
+}
+
+// AppliedIndex is the index of the last entry applied.
+func (l *Log) AppliedIndex() uint64 { return l.state.applied.Load() }
+
+// LastCommitTime is the commit time of the last entry appended, for the leader to go on from.
+func (l *Log) LastCommitTime() int64 {
+	l.state.mu.RLock()
+	defer l.state.mu.RUnlock()
+	return l.state.lastCommit
+}
+
+// RecentRequests gives the applied puts and deletes with a request id that a window may remember, oldest first, so that
+// the replica can rebuild it after a restart. What cannot be read is left out. now is Unix ns by the machine's clock.
+//
+// How old they are is told by the commit times of the log: between two entries no more than commitStepMax passes, so
+// that a jump of these, by a clock that was wrong, makes nothing old. Rather too much is given than too little. The
+// machine's clock counts only where it is ahead by clockErrorMax: segments that are older are not read.
+func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request] {
+	return func(yield func(format.Request) bool) {
+		if err := l.enter(); err != nil {
+			return
+		}
+		defer l.leave()
+		since := now - int64(w.Age+clockErrorMax)
+		through := l.state.applied.Load()
+		from := l.reader.firstSince(through-min(through, uint64(w.WritesMax))+1, through, since)
+		var pieces [][]format.Request // the newest first
+		span, next := time.Duration(0), through+1
+		var begin int64 // commit time of the first write in the last piece; 0: none was seen
+		for size := uint64(64); next > from && span < w.Age && (span < w.AgeMin || through-next < uint64(w.Writes)); size *= 2 {
+			hi := next - 1
+			next = max(from, next-min(next, size))
+			piece, err := l.reader.requestsIn(next, hi, since)
+			if err != nil {
+				l.logger.Warn("request ids could not be read: a repeated write may be written again", "group", l.opts.Identity.Name, "error", err)
+			}
+			if begin != 0 && piece.last != 0 {
+				span += commitStep(piece.last, begin)
+			}
+			if piece.first != 0 {
+				begin = piece.first
+			}
+			span += piece.span
+			pieces = append(pieces, piece.requests)
+		}
+		for _, requests := range slices.Backward(pieces) {
+			for _, r := range requests {
+				if !yield(r) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// requestPiece is what requestsIn finds.
+type requestPiece struct {
+	requests    []format.Request
+	first, last int64         // commit times, of all writes; 0: there are none
+	span        time.Duration // that passed between them in the log
+}
+
+// requestsIn reads the requests in a part of the log that were committed since a time.
+func (r *reader) requestsIn(lo, hi uint64, since int64) (p requestPiece, err error) {
+	// Damage that is found is noted: the replica asks again when it is repaired.
+	err = r.walkEntries(lo, hi, r.damages.note, func(e *format.Entry, _ index.Loc) bool {
+		if !e.Kind.IsVersion() && e.Kind != format.KindRequest || e.CommitTime < since {
+			return true
+		}
+		if p.first == 0 {
+			p.first = e.CommitTime
+		} else {
+			p.span += commitStep(p.last, e.CommitTime)
+		}
+		p.last = e.CommitTime
+		if e.RequestID != [16]byte{} {
+			p.requests = append(p.requests, format.RequestOf(e))
+		}
+		return true
+	})
+	return p, err
+}
+
+// commitStep is the time that passed in the log between two writes that follow each other.
+func commitStep(before, after int64) time.Duration {
+	return min(max(0, time.Duration(after-before)), commitStepMax)
+}
+
+// firstSince raises from to the begin of the first segment that holds an entry committed since then: commit times never
+// decrease in a log.
+func (r *reader) firstSince(from, through uint64, since int64) uint64 {
+	views := r.views(from, through)
+	defer unpinAll(views)
+	for i := len(views) - 1; i >= 0; i-- {
+		v := views[i]
+		if v.active || v.rows != nil {
+			continue // young enough to have no hint: it is read
+		}
+		if h, err := r.hints.of(v); err == nil && h.LastCommit != 0 && h.LastCommit < since { // 0: compaction left nothing
+			return max(from, v.through+1)
+		}
+	}
+	return from
+}

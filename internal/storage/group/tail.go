@@ -1,0 +1,63 @@
+package group
+
+import (
+	"go.etcd.io/raft/v3/raftpb"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/index"
+)
+
+// tailEntry is an entry in memory: not applied, or not synced yet.
+type tailEntry struct {
+	raft  *raftpb.Entry
+	entry format.Entry // decoded; aliases raft.Data
+	loc   index.Loc    // its place
+}
+
+// tail is the end of the log in memory: consecutive entries from first on. Entries come at its end and go at its start.
+type tail struct {
+	first   uint64
+	entries []tailEntry
+}
+
+// push adds entries; where there are none yet, from index first on.
+func (t *tail) push(first uint64, batch []tailEntry) {
+	if len(t.entries) == 0 {
+		t.first = first
+	}
+	t.entries = append(t.entries, batch...)
+}
+
+// at gives an entry; nil where it is not in memory.
+func (t *tail) at(at uint64) *tailEntry {
+	if at < t.first || at-t.first >= uint64(len(t.entries)) {
+		return nil
+	}
+	return &t.entries[at-t.first]
+}
+
+// cut drops the entries from an index on.
+func (t *tail) cut(from uint64) {
+	if from >= t.first && from-t.first < uint64(len(t.entries)) {
+		clear(t.entries[from-t.first:])
+		t.keep(t.entries[:from-t.first])
+	}
+}
+
+// trim drops the entries up to an index.
+func (t *tail) trim(through uint64) {
+	if through < t.first {
+		return
+	}
+	n := min(through-t.first+1, uint64(len(t.entries)))
+	clear(t.entries[:n]) // the array lives on; what it points to need not
+	t.keep(t.entries[n:])
+	t.first = through + 1
+}
+
+// keep is what is left of the entries. An idle group keeps no array.
+func (t *tail) keep(entries []tailEntry) {
+	if t.entries = entries; len(entries) == 0 {
+		t.entries = nil
+	}
+}

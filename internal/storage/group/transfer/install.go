@@ -1,0 +1,421 @@
+package transfer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	iofs "io/fs"
+	"log/slog"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// ErrBehind says that the folder holds, or may hold, entries behind the end of the export that must not be lost. Take a
+// newer export; where there is none, the replica is to be removed and joins anew with another Raft id.
+var ErrBehind = errors.New("the log holds more than what is to be installed")
+
+// Install makes the folder of a replica out of the files of an Export. They are gathered in the folder IncomingName,
+// beside a log that may be open until Finish, and may be gathered in several tries, over restarts, from several
+// Exports. Not safe for concurrent use, but files may be written by several goroutines.
+//
+// In that folder a segment is named by its id, so that one of another Export never passes for it, and its hint says
+// that every byte of it was checked and synced. A blob has its name once that is so.
+type Install struct {
+	opts     Options
+	replica  format.ReplicaFile
+	manifest *format.Manifest // of the export
+	incoming string
+	done     bool // the folder has what is to be installed; Finish need only clean up
+
+	mu       sync.Mutex
+	segments []*incomingFile             // as in the manifest. Guarded by mu
+	blobs    map[uuid.UUID]*incomingFile // known when all segments are whole; nil before. Guarded by mu
+}
+
+// incomingFile is one that is gathered.
+type incomingFile struct {
+	File
+	segment format.ManifestSegment // with the number that names it in the incoming folder
+	ref     format.BlobRef
+	whole   bool
+	inPlace bool // a blob that the group's folder has already
+	busy    bool // is being received
+}
+
+// name is that in the incoming folder.
+func (f *incomingFile) name() string {
+	if f.Kind == SegmentFile {
+		return format.SegmentName(f.segment.Number)
+	}
+	return format.BlobName(f.ref.ID)
+}
+
+// incomingNumber names a segment by its id.
+func incomingNumber(id format.SegmentID) uint64 { return binary.LittleEndian.Uint64(id[:]) }
+
+// NewInstall begins or resumes. manifest is Export.Manifest; replica is what the file will say once it is whole
+// (Joining is ignored). It looks at what earlier tries left. An Identity without a name takes that of the manifest.
+// Errors: ErrForeign, ErrCorrupt, ErrFormatVersion, ErrBehind, ErrNoSpace (asked for all segments that are missing).
+func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, manifest []byte) (*Install, error) {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	fail := func(err error) (*Install, error) {
+		return nil, fmt.Errorf("install group %s in %s: %w", opts.Identity.Name, opts.Dir, format.NoSpace(err))
+	}
+	m, _, err := format.DecodeManifest(manifest)
+	if err != nil {
+		return fail(err)
+	}
+	if err := checkExported(m, opts.Identity); err != nil {
+		return fail(err)
+	}
+	opts.Identity, replica.Joining = m.Identity, false
+	replica.Store, replica.Group = m.Identity.Store, m.Identity.Group
+	i := &Install{opts: opts, replica: replica, manifest: m, incoming: path.Join(opts.Dir, format.IncomingName)}
+	own, err := readOwn(opts.FS, opts.Dir, m.Identity, replica)
+	if err != nil {
+		return fail(err)
+	}
+	if i.done = own.holds(m); !i.done {
+		if err := own.checkCommit(m); err != nil {
+			return fail(err)
+		}
+		if err := i.gather(ctx, own); err != nil {
+			return fail(err)
+		}
+	}
+	return i, nil
+}
+
+// checkExported checks that a manifest is one of an Export of the group.
+func checkExported(m *format.Manifest, identity format.Identity) error {
+	if err := format.CheckIdentity(m.Identity, identity); err != nil {
+		return err
+	}
+	at := m.HardState.Commit
+	for _, s := range m.Segments {
+		if !s.Sealed() || s.FirstIndex > at {
+			return fmt.Errorf("%w: the manifest is none of an export: segment %d is active, or behind the commit", format.ErrCorrupt, s.Number)
+		}
+	}
+	if m.CompactedThrough > at || m.Conf == nil || m.ConfIndex > at {
+		return fmt.Errorf("%w: the manifest is none of an export: floor or membership are not those of index %d", format.ErrCorrupt, at)
+	}
+	return nil
+}
+
+// gather looks at what is there of the files.
+func (i *Install) gather(ctx context.Context, own *ownLog) error {
+	fs := i.opts.FS
+	if err := fs.MkdirAll(i.incoming); err != nil {
+		return err
+	}
+	for _, s := range i.manifest.Segments {
+		f := &incomingFile{File: File{Kind: SegmentFile, Name: format.SegmentName(s.Number), Bytes: s.Bytes}, segment: s}
+		f.segment.Number = incomingNumber(s.ID)
+		i.segments = append(i.segments, f)
+	}
+	if err := i.takeBack(own); err != nil {
+		return err
+	}
+	if err := i.removeOthers(); err != nil {
+		return err
+	}
+	// The manifest tells a load whether what was gathered may still be of use.
+	if err := format.WriteManifest(fs, i.incoming, i.manifest); err != nil {
+		return err
+	}
+	var missing int64
+	for _, f := range i.segments {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := i.lookAtSegment(f); err != nil {
+			return err
+		}
+		if !f.whole {
+			missing += f.Bytes - f.Have
+		}
+	}
+	if err := i.room(missing); err != nil {
+		return err
+	}
+	return i.learnBlobs()
+}
+
+// room tells ErrNoSpace where the volume has less free.
+func (i *Install) room(bytes int64) error {
+	space, err := i.opts.FS.Space(i.opts.Dir)
+	if err == nil && space.FreeBytes < bytes {
+		err = &RoomError{NeedBytes: bytes, FreeBytes: space.FreeBytes}
+	}
+	return err
+}
+
+// RoomError says how much room an install needs. It is an ErrNoSpace.
+type RoomError struct{ NeedBytes, FreeBytes int64 }
+
+// Error says bytes, room and what to do.
+func (e *RoomError) Error() string {
+	return fmt.Sprintf("%v: %d bytes are missing, the volume has %d free; delete other files or grow the volume", format.ErrNoSpace, e.NeedBytes, e.FreeBytes)
+}
+
+// Is makes errors.Is(err, ErrNoSpace) true.
+func (e *RoomError) Is(target error) bool { return target == format.ErrNoSpace }
+
+// takeBack moves files back that a Finish which did not come to its end has put into the group's folder.
+func (i *Install) takeBack(own *ownLog) error {
+	names, err := i.opts.FS.List(i.opts.Dir)
+	if err != nil {
+		return err
+	}
+	moved := false
+	for _, name := range names {
+		number, isSegment := format.ParseSegmentName(name)
+		if !isSegment || own.lists(number) {
+			continue
+		}
+		k, err := i.segmentOf(path.Join(i.opts.Dir, name))
+		if err != nil {
+			return err
+		}
+		if k < 0 {
+			continue // garbage, which Finish or the next load removes
+		}
+		moved = true
+		to := i.segments[k].segment.Number
+		if err := i.opts.FS.Rename(path.Join(i.opts.Dir, name), path.Join(i.incoming, format.SegmentName(to))); err != nil {
+			return err
+		}
+		err = i.opts.FS.Rename(path.Join(i.opts.Dir, format.HintName(number)), path.Join(i.incoming, format.HintName(to)))
+		if err != nil && !errors.Is(err, iofs.ErrNotExist) {
+			return err
+		}
+	}
+	if !moved {
+		return nil
+	}
+	return errors.Join(i.opts.FS.SyncDir(i.incoming), i.opts.FS.SyncDir(i.opts.Dir))
+}
+
+// segmentOf tells which of the segments a file is; -1: none.
+func (i *Install) segmentOf(name string) (int, error) {
+	f, err := i.opts.FS.Open(name)
+	if err != nil {
+		return -1, err
+	}
+	b := make([]byte, format.SegmentHeaderBytes)
+	readErr := format.ReadFull(f, b, 0)
+	if err := f.Close(); err != nil {
+		return -1, err
+	}
+	if readErr != nil {
+		return -1, nil //nolint:nilerr // it is none of ours
+	}
+	return slices.IndexFunc(i.segments, func(s *incomingFile) bool {
+		return format.CheckSegmentHeader(b, i.opts.Identity, s.segment) == nil
+	}), nil
+}
+
+// removeOthers removes what is of no use in the incoming folder.
+func (i *Install) removeOthers() error {
+	wanted := make(map[string]bool)
+	for _, f := range i.segments {
+		wanted[format.SegmentName(f.segment.Number)], wanted[format.HintName(f.segment.Number)] = true, true
+	}
+	names, err := i.opts.FS.List(i.incoming)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, ok := format.ParseBlobName(trimTmp(name)); ok || wanted[name] {
+			continue
+		}
+		if err := i.opts.FS.Remove(path.Join(i.incoming, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func trimTmp(name string) string {
+	if n := len(name) - len(format.TmpSuffix); n > 0 && name[n:] == format.TmpSuffix {
+		return name[:n]
+	}
+	return name
+}
+
+// lookAtSegment finds how much of a segment is there: all of it where its hint says so, else whole frames from the
+// begin on.
+func (i *Install) lookAtSegment(f *incomingFile) error {
+	fs, name := i.opts.FS, path.Join(i.incoming, f.name())
+	info, err := fs.Stat(name)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := format.ReadHint(fs, i.incoming, f.segment); err == nil && info.Size() == f.Bytes {
+		f.whole, f.Have = true, f.Bytes
+		return nil
+	}
+	if err := fs.Remove(path.Join(i.incoming, format.HintName(f.segment.Number))); err != nil && !errors.Is(err, iofs.ErrNotExist) {
+		return err
+	}
+	f.Have, err = wholeFrames(fs, name, i.opts.Identity, f.segment, min(info.Size(), f.Bytes))
+	return err
+}
+
+// wholeFrames tells how far a segment can be used from its begin on.
+func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.ManifestSegment, size int64) (end int64, err error) {
+	f, err := fs.Open(name)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	header := make([]byte, format.SegmentHeaderBytes)
+	if size < format.SegmentHeaderBytes {
+		return 0, nil
+	}
+	if err := format.ReadFull(f, header, 0); err != nil || format.CheckSegmentHeader(header, identity, m) != nil {
+		return 0, err
+	}
+	r := segio.NewFrameReader(f, m.ID, format.SegmentHeaderBytes, size)
+	end = format.SegmentHeaderBytes
+	for r.Next() && r.Step().Status == segio.FrameWhole {
+		end = r.Step().Offset + r.Step().Bytes
+	}
+	return end, r.Err()
+}
+
+// learnBlobs finds out which blobs are wanted, once all segments are whole. The caller holds mu, or is NewInstall.
+func (i *Install) learnBlobs() error {
+	if i.blobs != nil || slices.ContainsFunc(i.segments, func(f *incomingFile) bool { return !f.whole }) {
+		return nil
+	}
+	blobs := make(map[uuid.UUID]*incomingFile)
+	for k, f := range i.segments {
+		h, err := format.ReadHint(i.opts.FS, i.incoming, f.segment)
+		if err != nil {
+			return err
+		}
+		through := i.manifest.HardState.Commit
+		if k+1 < len(i.segments) {
+			through = i.segments[k+1].segment.FirstIndex - 1
+		}
+		for _, b := range h.Blobs {
+			if b.Index > through || blobs[b.Ref.ID] != nil {
+				continue
+			}
+			f := &incomingFile{File: File{Kind: BlobFile, Name: format.BlobName(b.Ref.ID), Bytes: format.BlobFileBytes(b.Ref.Size)}, ref: b.Ref}
+			if err := i.lookAtBlob(f); err != nil {
+				return err
+			}
+			blobs[b.Ref.ID] = f
+		}
+	}
+	i.blobs = blobs
+	return nil
+}
+
+// lookAtBlob finds how much of a blob is there: one that was gathered, or that the group has, else whole chunks.
+func (i *Install) lookAtBlob(f *incomingFile) error {
+	fs, name := i.opts.FS, format.BlobName(f.ref.ID)
+	if _, err := fs.Stat(path.Join(i.incoming, name)); err == nil {
+		f.whole = true
+	} else if have, err := wholeChunks(fs, path.Join(i.opts.Dir, name), f.ref); err != nil {
+		return err
+	} else if have == f.Bytes {
+		f.whole, f.inPlace = true, true
+	}
+	if f.whole {
+		f.Have = f.Bytes
+		return nil
+	}
+	have, err := wholeChunks(fs, path.Join(i.incoming, name+format.TmpSuffix), f.ref)
+	f.Have = have
+	return err
+}
+
+// wholeChunks tells how far the file of a blob can be used from its begin on.
+func wholeChunks(fs vfs.FS, name string, ref format.BlobRef) (have int64, err error) {
+	f, err := fs.Open(name)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	if err != nil {
+		return 0, err
+	}
+	bad, err := checkBlob(f, size, ref)
+	if err != nil {
+		return 0, nil // what cannot be read comes anew
+	}
+	return segio.WholeBlob(size, bad), nil
+}
+
+func checkBlob(f io.ReaderAt, size int64, ref format.BlobRef) ([]format.Damage, error) {
+	space := segio.FrameBuffers.Get().(*[]byte)
+	defer segio.FrameBuffers.Put(space)
+	return segio.CheckBlob(f, size, &ref, *space)
+}
+
+// Missing lists what is still wanted: first segments; when they are there, the blobs that they refer to; nil: Finish.
+// Have says from where on. Asked again after each file. What is being received is not listed.
+func (i *Install) Missing() []File {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var out []File
+	for _, f := range i.segments {
+		if !f.whole && !f.busy {
+			out = append(out, f.File)
+		}
+	}
+	for _, f := range i.blobs {
+		if !f.whole && !f.busy {
+			out = append(out, f.File)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b File) int { return int(a.Kind - b.Kind) })
+	return out
+}
+
+// RemoveIncoming removes the incoming folder of a group's.
+func RemoveIncoming(fs vfs.FS, dir string) error {
+	incoming := path.Join(dir, format.IncomingName)
+	names, err := fs.List(incoming)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := fs.Remove(path.Join(incoming, name)); err != nil {
+			return err
+		}
+	}
+	if err := fs.Remove(incoming); err != nil {
+		return err
+	}
+	return fs.SyncDir(dir)
+}

@@ -1,0 +1,188 @@
+package transfer
+
+import (
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"path"
+	"slices"
+
+	"sheaf.dev/sheaf/internal/storage/group/format"
+	"sheaf.dev/sheaf/internal/storage/group/replay"
+	"sheaf.dev/sheaf/internal/storage/group/segio"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// ownLog is what the folder holds into which a group is to be installed.
+type ownLog struct {
+	fs       vfs.FS
+	dir      string
+	manifest *format.Manifest // nil: nothing that counts
+
+	// Known after readTail. An entry that may be there counts as one that is.
+	hard  format.StateRecord
+	last  uint64
+	walk  *replay.Walk // of the active segment; nil: there is none
+	whole bool         // nothing in the active segment is bad
+}
+
+// readOwn looks at the folder, and at whether it is that of the replica.
+func readOwn(fs vfs.FS, dir string, identity format.Identity, replica format.ReplicaFile) (*ownLog, error) {
+	own := &ownLog{fs: fs, dir: dir}
+	was, found, err := format.ReadReplicaFile(fs, dir)
+	if err != nil {
+		return nil, err
+	}
+	if found && (was.RaftID != replica.RaftID || was.Volume != replica.Volume || was.Store != replica.Store || was.Group != replica.Group) {
+		return nil, fmt.Errorf("%w: the folder is that of replica %016x on volume %s, not of %016x on %s", format.ErrForeign,
+			was.RaftID, was.Volume, replica.RaftID, replica.Volume)
+	}
+	m, err := format.ReadManifest(fs, dir)
+	switch {
+	case errors.Is(err, iofs.ErrNotExist) && (!found || was.Joining):
+		return own, nil
+	case errors.Is(err, iofs.ErrNotExist), errors.Is(err, format.ErrCorrupt):
+		return nil, fmt.Errorf("%w: what was voted for and acknowledged is not known any more, because the manifest is lost: %w", ErrBehind, err)
+	case err != nil:
+		return nil, err
+	}
+	own.manifest = m
+	if err := format.CheckIdentity(m.Identity, identity); err != nil {
+		return nil, err
+	}
+	if !found && !slices.Contains(m.Conf.GetVoters(), replica.RaftID) {
+		return nil, fmt.Errorf("%w: the folder without a replica file is that of voters %v, not of %016x", format.ErrForeign, m.Conf.GetVoters(), replica.RaftID)
+	}
+	return own, nil
+}
+
+// lists tells whether the manifest lists a segment.
+func (o *ownLog) lists(number uint64) bool {
+	return o.manifest != nil && slices.ContainsFunc(o.manifest.Segments, func(s format.ManifestSegment) bool { return s.Number == number })
+}
+
+// holds tells whether an export is installed: its commit point was passed.
+func (o *ownLog) holds(m *format.Manifest) bool {
+	if o.manifest == nil || len(o.manifest.Segments) != len(m.Segments)+1 || o.manifest.HardState.Commit < m.HardState.Commit {
+		return false
+	}
+	return slices.EqualFunc(o.manifest.Segments[:len(m.Segments)], m.Segments, func(a, b format.ManifestSegment) bool {
+		return a.ID == b.ID && a.Bytes == b.Bytes
+	})
+}
+
+// checkCommit tells ErrBehind where the manifest says that more is committed.
+func (o *ownLog) checkCommit(m *format.Manifest) error {
+	if o.manifest == nil {
+		return nil
+	}
+	if has := max(o.manifest.HardState.Commit, o.manifest.CompactedThrough); has > m.HardState.Commit {
+		return fmt.Errorf("%w: index %d is committed here, the export ends at %d", ErrBehind, has, m.HardState.Commit)
+	}
+	return nil
+}
+
+// readTail learns the hard state and the last entry.
+func (o *ownLog) readTail() error {
+	m := o.manifest
+	if m == nil {
+		return nil
+	}
+	o.hard, o.last, o.whole = m.HardState, m.CompactedThrough, true
+	for _, s := range m.Segments {
+		o.last = max(min(o.last, s.FirstIndex-1), s.LastIndex, m.CompactedThrough) // what it cuts off is void
+	}
+	n := len(m.Segments)
+	if n == 0 || m.Segments[n-1].Sealed() {
+		return nil
+	}
+	active := m.Segments[n-1]
+	mark, found, _, err := format.ReadMark(o.fs, o.dir)
+	if err != nil {
+		return err
+	}
+	if found && mark.Segment == active.ID {
+		o.last = max(o.last, mark.Index)
+	}
+	f, err := o.fs.OpenDirect(path.Join(o.dir, format.SegmentName(active.Number)))
+	if errors.Is(err, iofs.ErrNotExist) {
+		return fmt.Errorf("%w: what was voted for and acknowledged is not known any more, because the active segment is gone", ErrBehind)
+	}
+	if err != nil {
+		return err
+	}
+	size, err := f.Size()
+	if err == nil {
+		r := segio.NewFrameReader(f, active.ID, format.SegmentHeaderBytes, max(size, format.SegmentHeaderBytes))
+		o.walk, err = replay.Segment(r, active.FirstIndex, size, false)
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	o.whole = len(o.walk.Bad) == 0
+	synced := o.walk.Synced
+	if found && mark.Segment == active.ID {
+		synced = max(synced, mark.Offset)
+	}
+	if o.walk.LostState(synced) {
+		return fmt.Errorf("%w: what was voted for is not known any more, because the end of the active segment is damaged", ErrBehind)
+	}
+	o.last = max(o.last, o.walk.Last, o.walk.SyncedIndex)
+	if o.walk.States {
+		o.hard.MergeHardState(o.walk.State)
+	}
+	return nil
+}
+
+// checkTail tells ErrBehind where entries may be lost that this replica has acknowledged to a leader: those behind the
+// export's end, in a log that holds the export's last entry. In another log they are void: what is committed has that
+// entry.
+func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
+	if o.manifest == nil {
+		return nil
+	}
+	at := m.HardState.Commit
+	if o.hard.Commit > at {
+		return fmt.Errorf("%w: index %d is committed here, the export ends at %d", ErrBehind, o.hard.Commit, at)
+	}
+	if o.last <= at {
+		return nil
+	}
+	own, known := o.termAt(at)
+	if known && own != term {
+		return nil
+	}
+	return fmt.Errorf("%w: entries up to index %d may have been acknowledged, the export ends at %d", ErrBehind, o.last, at)
+}
+
+// termAt is the term of an entry; false: not known.
+func (o *ownLog) termAt(at uint64) (term uint64, known bool) {
+	m := o.manifest
+	if at == m.CompactedThrough {
+		return m.CompactedTerm, true
+	}
+	var runs []format.TermRun
+	n := len(m.Segments)
+	if at < m.CompactedThrough || n == 0 {
+		return 0, false
+	}
+	switch last := m.Segments[n-1]; {
+	case at >= last.FirstIndex && o.walk != nil:
+		if !o.whole {
+			return 0, false
+		}
+		runs = o.walk.Terms
+	default:
+		k := n - 1
+		for k > 0 && m.Segments[k].FirstIndex > at {
+			k--
+		}
+		h, err := format.ReadHint(o.fs, o.dir, m.Segments[k])
+		if err != nil {
+			return 0, false
+		}
+		runs = h.Terms
+	}
+	term = format.TermAt(runs, at)
+	return term, term != 0
+}

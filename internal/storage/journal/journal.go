@@ -1,0 +1,460 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"path"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/base/longlock"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// ErrUnused says that the journal did not take a write, which is durable only once the group's own file is synced.
+var ErrUnused = errors.New("the journal does not take it")
+
+const (
+	fileBytesFirst = 1 << 20
+	fileBytesMax   = 16 << 20
+	// A file that is full sooner than that is followed by a larger one.
+	fullSoon = 4 * time.Second
+	// spareShare of what the volume has to spare is what a file may take.
+	spareShare = 16
+	// yields is how often one who is to write lets others run first: those who wrote before go on, answer their
+	// callers, and write again. Written at once, a batch held hardly half of the groups that had something to write.
+	// See docs/adr/0015-cheaper-rounds.md.
+	yields = 4
+	// After a failure to make a file, the next try comes that much later.
+	tryAgain = time.Minute
+)
+
+// Options of New.
+type Options struct {
+	FS  vfs.FS
+	Dir string // of the volume. What Read finds there must have been replayed and removed
+	// Begin is called before the first file is made: what may not be opened by a program that knows no journal is
+	// marked so, durably. nil: nothing.
+	Begin func() error
+	// FileBytes is the size of a file, a multiple of 4 KiB; 0: 1 MiB, growing to 16 MiB while it is filled quickly.
+	FileBytes int64
+	// Spare is the bytes that the volume has above its reserve, of which a file takes a small part at most; nil:
+	// enough.
+	Spare  func() int64
+	Logger *slog.Logger // nil: discards
+	// Unsafe uses room again while groups still need what is in it, for simulations that prove that they notice.
+	Unsafe bool
+}
+
+// Stats are counted since New.
+type Stats struct {
+	Writes  int64 // made durable
+	Syncs   int64 // that this took
+	Bytes   int64 // written, with padding
+	Refused int64 // writes: no room yet, or the journal is broken
+}
+
+// Journal writes. Two files are used in turn: when one is full, the other is begun anew, as soon as no group needs
+// anything of it any more. So each Member is told to sync its own file (MustSync) when the files change. Safe for
+// concurrent use.
+type Journal struct {
+	opts   Options
+	logger *slog.Logger
+
+	mu       longlock.Mutex // guards what follows
+	halves   [2]half
+	current  int // of halves
+	pending  *batch
+	flushing bool // somebody writes: only they use halves, but for live, and what is below made
+	broken   error
+	closed   bool
+	stats    Stats
+
+	before []Range // tell of the last record
+	made   bool    // Begin was called
+	uses   uint64  // of files, so far
+	buffer []byte
+	failed time.Time // when no file could be made
+}
+
+// half is one of the files.
+type half struct {
+	file  vfs.File // nil: none
+	size  int64
+	epoch uint64
+	end   int64
+	next  uint64 // sequence of the next record
+	began time.Time
+	live  map[*Member]struct{} // those whose own file is not synced since they wrote here. Guarded by Journal.mu
+}
+
+// batch is what one sync makes durable.
+type batch struct {
+	ranges  []Range
+	members []*Member
+	lead    chan struct{} // tells one who waits to write the batch
+	done    chan struct{}
+	err     error // set before done is closed
+}
+
+// Member is an open log of a group. Its methods are called by one goroutine at a time.
+type Member struct {
+	journal  *Journal
+	group    uuid.UUID
+	live     atomic.Bool
+	mustSync atomic.Bool
+}
+
+// New begins a journal. It makes no file before the first write.
+func New(opts Options) *Journal {
+	j := &Journal{opts: opts, logger: opts.Logger}
+	if j.logger == nil {
+		j.logger = slog.New(slog.DiscardHandler)
+	}
+	for i := range j.halves {
+		j.halves[i].live = make(map[*Member]struct{})
+	}
+	return j
+}
+
+// Join takes a log in that is being opened. Where an earlier log of the group was closed before its own file could be
+// synced, or its files could not be written when the journal was replayed, what the journal holds for it is given to
+// apply first.
+func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error) {
+	if err := applyKept(j.opts.FS, j.opts.Dir, group, apply); err != nil {
+		return nil, err
+	}
+	j.mu.Lock()
+	var left []*Member
+	for i := range j.halves {
+		for m := range j.halves[i].live {
+			if m.group == group && !slices.Contains(left, m) {
+				left = append(left, m)
+			}
+		}
+	}
+	j.mu.Unlock()
+	if len(left) > 0 {
+		found, err := Read(j.opts.FS, j.opts.Dir)
+		if err != nil {
+			return nil, err
+		}
+		if err := apply(found.Share(group)); err != nil {
+			return nil, fmt.Errorf("journal: what it holds of group %s cannot be written to the group's segment: %w", group, err)
+		}
+		for _, m := range left {
+			m.Settled()
+		}
+	}
+	return &Member{journal: j, group: group}, nil
+}
+
+// MustSync tells that the log is to sync its own file now, and not to write here: the journal needs the room.
+func (m *Member) MustSync() bool { return m.mustSync.Load() }
+
+// Ended tells that the journal was closed: what it held at that time stays in its files.
+func (m *Member) Ended() bool {
+	m.journal.mu.Lock()
+	defer m.journal.mu.Unlock()
+	return m.journal.closed
+}
+
+// Settled tells that everything that was written here stands, durably, in the log's own files, or is void.
+func (m *Member) Settled() {
+	if !m.live.Load() {
+		return
+	}
+	j := m.journal
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i := range j.halves {
+		delete(j.halves[i].live, m)
+	}
+	m.live.Store(false)
+	m.mustSync.Store(false)
+}
+
+// Write makes bytes of a segment durable. They must stand in the segment's file already, perhaps not synced, and must
+// not change before it returns. ErrUnused: they are not durable, and the file is to be synced.
+func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) error {
+	j := m.journal
+	j.mu.Lock()
+	if j.broken != nil || j.closed || m.mustSync.Load() {
+		j.stats.Refused++
+		j.mu.Unlock()
+		return ErrUnused
+	}
+	p := j.pending
+	if p == nil {
+		p = &batch{lead: make(chan struct{}, 1), done: make(chan struct{})}
+		j.pending = p
+	}
+	p.ranges = append(p.ranges, Range{Group: m.group, Number: number, Segment: segment, Offset: offset, Bytes: b})
+	p.members = append(p.members, m)
+	lead := !j.flushing
+	j.flushing = true
+	j.mu.Unlock()
+	if !lead {
+		select {
+		case <-p.done:
+			return p.err
+		case <-p.lead:
+		}
+	}
+	for range yields {
+		runtime.Gosched()
+	}
+	j.flush()
+	return p.err
+}
+
+// flush writes what is pending, for all who wait for it. The caller has set flushing, or was told to lead.
+func (j *Journal) flush() {
+	j.mu.Lock()
+	p := j.pending
+	j.pending = nil
+	j.mu.Unlock()
+	err := j.write(p)
+	j.mu.Lock()
+	if err != nil {
+		j.stats.Refused += int64(len(p.ranges))
+	} else {
+		j.stats.Writes += int64(len(p.ranges))
+		j.stats.Syncs++
+	}
+	if next := j.pending; next != nil {
+		next.lead <- struct{}{}
+	} else {
+		j.flushing = false
+	}
+	j.mu.Unlock()
+	p.err = err
+	close(p.done)
+}
+
+// write makes a batch durable; ErrUnused where it cannot.
+func (j *Journal) write(p *batch) error {
+	n := int64(bytesOf(j.before, p.ranges))
+	h := j.room(n)
+	if h == nil {
+		return ErrUnused
+	}
+	j.mu.Lock()
+	for _, m := range p.members {
+		h.live[m] = struct{}{}
+		m.live.Store(true)
+	}
+	j.stats.Bytes += n
+	j.mu.Unlock()
+	j.buffer = encode(j.buffer, h.epoch, h.next, j.before, p.ranges)
+	_, err := h.file.WriteAt(j.buffer, h.end)
+	if err == nil {
+		err = h.file.Sync()
+	}
+	if err != nil {
+		// Whether it is on the disk is not known, so it is not used any more (rule 5). What was written here before
+		// stays until the groups have synced their own files.
+		j.logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(), "error", err)
+		j.giveUp(err)
+		return ErrUnused
+	}
+	h.end += n
+	h.next++
+	j.before = j.before[:0]
+	for i := range p.ranges {
+		j.before = append(j.before, named(&p.ranges[i]))
+	}
+	return nil
+}
+
+// giveUp has no more written.
+func (j *Journal) giveUp(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.broken = err
+	for i := range j.halves {
+		j.release(&j.halves[i])
+	}
+}
+
+// release asks those who need a half to sync their own files. Called with mu held.
+func (j *Journal) release(h *half) {
+	for m := range h.live {
+		m.mustSync.Store(!j.opts.Unsafe)
+	}
+}
+
+// room gives the half with room for n bytes; nil: there is none now.
+func (j *Journal) room(n int64) *half {
+	h := &j.halves[j.current]
+	if h.file != nil && h.end+n <= h.size {
+		return h
+	}
+	now := time.Now()
+	if now.Sub(j.failed) < tryAgain {
+		return nil
+	}
+	j.mu.Lock()
+	other := &j.halves[1-j.current]
+	waits := len(other.live) > 0 && !j.opts.Unsafe
+	if waits {
+		j.release(other)
+	}
+	j.mu.Unlock()
+	if waits {
+		return nil
+	}
+	size := j.sizeAfter(h, other, now)
+	if size == 0 {
+		j.failed = now
+	}
+	if n+blockBytes > size { // behind the record with which it begins
+		return nil
+	}
+	if err := j.begin(1-j.current, size); err != nil {
+		j.logger.Warn("no file for the journal: each group syncs its own file", "error", err)
+		j.failed = now
+		return nil
+	}
+	other.began = now
+	j.mu.Lock()
+	j.release(h)
+	j.current = 1 - j.current
+	j.mu.Unlock()
+	return other
+}
+
+// sizeAfter is how large the half has to be that follows h; 0: the volume has no room for one.
+func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
+	size := j.opts.FileBytes
+	switch {
+	case size > 0:
+	case h.file == nil:
+		size = fileBytesFirst
+	case now.Sub(h.began) < fullSoon:
+		size = min(4*h.size, fileBytesMax)
+	default:
+		size = h.size
+	}
+	if other.file != nil && other.size >= size || j.opts.Spare == nil {
+		return max(size, other.size)
+	}
+	for room := j.opts.Spare() / spareShare; size > room; size /= 4 {
+		if size <= max(other.size, fileBytesFirst) {
+			return other.size // what is there; else there is none
+		}
+	}
+	return size
+}
+
+// begin begins a half anew, in which nothing is live.
+func (j *Journal) begin(i int, size int64) error {
+	h := &j.halves[i]
+	if h.file == nil || h.size < size {
+		if h.file != nil {
+			_ = h.file.Close() // what was in it is needed no more
+		}
+		h.file, h.size = nil, 0 // it is removed, even where no other one can be made
+		file, err := j.make(names[i], size)
+		if err != nil {
+			return err
+		}
+		h.file, h.size = file, size
+	}
+	j.uses++
+	h.epoch, h.end, h.next = j.uses<<32|uint64(rand.Uint32()), blockBytes, 1
+	_, err := h.file.WriteAt(encode(nil, h.epoch, 0, nil, nil), 0)
+	if err == nil {
+		err = h.file.Sync()
+	}
+	if err != nil { // what is on the disk is not known: another file takes its place
+		err = errors.Join(err, h.file.Close())
+		h.file, h.size = nil, 0
+	}
+	return err
+}
+
+// make makes a file of zeros, in the place of one that is there.
+func (j *Journal) make(name string, size int64) (vfs.File, error) {
+	if !j.made && j.opts.Begin != nil {
+		if err := j.opts.Begin(); err != nil {
+			return nil, err
+		}
+	}
+	j.made = true
+	name = path.Join(j.opts.Dir, name)
+	if err := j.opts.FS.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	file, err := j.opts.FS.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	err = zero(file, size)
+	if err == nil {
+		err = j.opts.FS.SyncDir(j.opts.Dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// zero makes a new file so long, durably. Where that makes later syncs cheaper, because they have no metadata to write,
+// it is filled with zeros.
+func zero(file vfs.File, size int64) error {
+	if err := file.Allocate(0, size); err != nil {
+		return err
+	}
+	if file.CheapOverwrite() {
+		zeros := make([]byte, min(size, fileBytesFirst))
+		for at := int64(0); at < size; at += int64(len(zeros)) {
+			if _, err := file.WriteAt(zeros[:min(int64(len(zeros)), size-at)], at); err != nil {
+				return err
+			}
+		}
+	}
+	return file.Sync()
+}
+
+// Stats since New.
+func (j *Journal) Stats() Stats {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.stats
+}
+
+// Close ends it; no Write may be under way. Where no log needs anything of it any more, its files are removed, and
+// clean is true.
+func (j *Journal) Close() (clean bool, err error) {
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return false, nil
+	}
+	j.closed = true
+	clean = true
+	var errs []error
+	for i := range j.halves {
+		h := &j.halves[i]
+		clean = clean && len(h.live) == 0
+		if h.file != nil {
+			errs = append(errs, h.file.Close())
+		}
+	}
+	j.mu.Unlock()
+	if !clean {
+		return false, errors.Join(errs...)
+	}
+	if err := Remove(j.opts.FS, j.opts.Dir); err != nil {
+		return false, errors.Join(append(errs, err)...)
+	}
+	return true, errors.Join(errs...)
+}

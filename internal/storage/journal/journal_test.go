@@ -1,0 +1,599 @@
+package journal
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+const dir = "/v"
+
+func groupID(n int) uuid.UUID { return uuid.UUID{9, byte(n)} }
+
+func newDisk(t *testing.T) *vfstest.Mem {
+	t.Helper()
+	m := vfstest.NewMem()
+	if err := m.MkdirAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// member is a log as the journal knows it: bytes are appended to it, and synced now and then.
+type member struct {
+	*Member
+	group        uuid.UUID
+	bytes        []byte // appended
+	durable, own int    // of these, by whomever, and in the log's own file
+}
+
+func join(t testing.TB, j *Journal, n int) *member {
+	t.Helper()
+	m, err := j.Join(groupID(n), func(Share) error { return errors.New("nothing is left of an earlier log") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &member{Member: m, group: groupID(n)}
+}
+
+// write appends bytes and makes them durable, by the journal or by itself. It tells whether the journal took them.
+func (m *member) write(b []byte) bool {
+	m.bytes = append(m.bytes, b...)
+	if !m.MustSync() && m.Write(7, [8]byte{1}, int64(m.durable), m.bytes[m.durable:]) == nil {
+		m.durable = len(m.bytes)
+		return true
+	}
+	m.durable, m.own = len(m.bytes), len(m.bytes)
+	m.Settled()
+	return false
+}
+
+// check compares what a disk has of a group with what was made durable.
+func (m *member) check(t testing.TB, found Found) {
+	t.Helper()
+	got := bytes.Clone(m.bytes[:m.own])
+	for _, r := range found.Ranges {
+		if r.Group != m.group {
+			continue
+		}
+		if r.Number != 7 || r.Segment != [8]byte{1} || r.Offset > int64(len(got)) {
+			t.Errorf("group %s: a range of segment %d at offset %d, where %d bytes are", m.group, r.Number, r.Offset, len(got))
+			return
+		}
+		got = append(got[:r.Offset], append(bytes.Clone(r.Bytes), got[min(len(got), int(r.Offset)+len(r.Bytes)):]...)...)
+	}
+	if len(got) < m.durable || !bytes.Equal(got[:m.durable], m.bytes[:m.durable]) {
+		t.Errorf("group %s: %d bytes are there, %d were made durable", m.group, len(got), m.durable)
+	}
+}
+
+func syncs(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }
+
+func read(t testing.TB, fs vfs.FS) Found {
+	t.Helper()
+	found, err := Read(fs, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestWhatWasTakenSurvivesAPowerCut writes for many groups at once, cuts the power at any time, and finds every byte
+// that was said to be durable, whatever the disk kept of the rest.
+func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			disk := newDisk(t)
+			j := New(Options{FS: disk, Dir: dir, FileBytes: []int64{8 << 10, 32 << 10, 1 << 20}[seed%3]})
+			members := make([]*member, 5)
+			for i := range members {
+				members[i] = join(t, j, i)
+			}
+			var taken atomic.Int64
+			for range 1 + r.IntN(20) {
+				var wait sync.WaitGroup
+				for _, m := range members {
+					sizes := make([]int, r.IntN(4))
+					for k := range sizes {
+						sizes[k] = 1 + r.IntN(3000)
+					}
+					b := make([]byte, 3000)
+					for k := range b {
+						b[k] = byte(r.Uint32())
+					}
+					wait.Go(func() {
+						for _, n := range sizes {
+							if m.write(b[:n]) {
+								taken.Add(1)
+							}
+						}
+					})
+				}
+				wait.Wait()
+			}
+			kind := vfstest.SurvivalKinds[seed%uint64(len(vfstest.SurvivalKinds))]
+			found := read(t, disk.CrashClone(vfstest.Survival{Kind: kind, Seed: seed}))
+			if len(found.Bad) > 0 {
+				t.Errorf("bad records: %v", found.Bad)
+			}
+			for _, m := range members {
+				m.check(t, found)
+			}
+			if s := j.Stats(); s.Writes != taken.Load() || s.Writes > 0 && s.Syncs == 0 {
+				t.Errorf("%+v, and %d writes were taken", s, taken.Load())
+			}
+		})
+	}
+}
+
+// TestOneSyncServesAllThatWait counts the syncs of writes that come while one is under way.
+func TestOneSyncServesAllThatWait(t *testing.T) {
+	disk := newDisk(t)
+	slow, entered, release := vfstest.NewFaulty(disk), make(chan struct{}), make(chan struct{})
+	j := New(Options{FS: slow, Dir: dir})
+	first := join(t, j, 0)
+	first.write([]byte("makes the file"))
+	slow.Add(&vfstest.Fault{Match: syncs, Count: 1, Effect: vfstest.EffectPass, Before: func(vfstest.Op) {
+		close(entered)
+		<-release
+	}})
+	var wait sync.WaitGroup
+	wait.Go(func() { first.write([]byte("is under way")) })
+	<-entered
+	before := j.Stats()
+	const many = 20
+	for i := range many {
+		m := join(t, j, i+1)
+		wait.Go(func() { m.write([]byte("waits")) })
+	}
+	for waits := 0; waits < many; {
+		j.mu.Lock()
+		if j.pending != nil {
+			waits = len(j.pending.ranges)
+		}
+		j.mu.Unlock()
+	}
+	close(release)
+	wait.Wait()
+	after := j.Stats()
+	if writes, syncs := after.Writes-before.Writes, after.Syncs-before.Syncs; writes != many+1 || syncs != 2 {
+		t.Errorf("%d writes took %d syncs, want %d and 2", writes, syncs, many+1)
+	}
+}
+
+// TestRoomIsUsedAgainWhenNobodyNeedsIt: a group that does not sync its own file keeps the room, and the others go on
+// without.
+func TestRoomIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir, FileBytes: 8 << 10})
+	idle, busy := join(t, j, 0), join(t, j, 1)
+	if !idle.write([]byte("stays in the journal alone")) {
+		t.Fatal("the first write was not taken")
+	}
+	refused := 0
+	for range 20 {
+		if !busy.write(make([]byte, 2000)) {
+			refused++
+		}
+	}
+	if !idle.MustSync() || refused < 15 {
+		t.Errorf("asked to sync %v, %d of 20 writes were refused", idle.MustSync(), refused)
+	}
+	idle.check(t, read(t, disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})))
+	idle.own = len(idle.bytes)
+	idle.Settled()
+	taken := 0
+	for range 20 {
+		if busy.write(make([]byte, 2000)) {
+			taken++
+		}
+	}
+	if taken < 10 {
+		t.Errorf("%d of 20 writes were taken after there was room again", taken)
+	}
+	if clean, err := j.Close(); clean || err != nil {
+		t.Errorf("clean %v although a group needs what is in it, %v", clean, err)
+	}
+	if found := read(t, disk); found.Files != 2 {
+		t.Errorf("%d files are left", found.Files)
+	}
+}
+
+// TestALogThatCouldNotSyncGetsItsBytesBack: its successor in the same process must have them before it is loaded.
+func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir})
+	m, other := join(t, j, 0), join(t, j, 1)
+	m.write([]byte("one, "))
+	other.write([]byte("of another group"))
+	m.write([]byte("two"))
+	var got []byte
+	fail := errors.New("the disk says no")
+	if _, err := j.Join(m.group, func(Share) error { return fail }); !errors.Is(err, fail) {
+		t.Errorf("joined although it cannot be written: %v", err)
+	}
+	if _, err := j.Join(m.group, func(share Share) error {
+		for _, r := range share.Ranges {
+			got = append(got[:r.Offset], r.Bytes...)
+		}
+		return nil
+	}); err != nil || string(got) != "one, two" {
+		t.Errorf("%q, %v", got, err)
+	}
+	join(t, j, 0) // nothing is left now
+	other.Settled()
+	if clean, err := j.Close(); !clean || err != nil {
+		t.Errorf("clean %v, %v", clean, err)
+	}
+	if found := read(t, disk); found.Files != 0 {
+		t.Errorf("%d files are left", found.Files)
+	}
+}
+
+// TestAFailedSyncEndsIt: nothing is said to be durable after it, and what was before stays readable.
+func TestAFailedSyncEndsIt(t *testing.T) {
+	disk := newDisk(t)
+	faulty := vfstest.NewFaulty(disk)
+	j := New(Options{FS: faulty, Dir: dir})
+	m, other := join(t, j, 0), join(t, j, 1)
+	m.write([]byte("before"))
+	fault := faulty.Add(&vfstest.Fault{Match: syncs, Err: syscall.EIO, Effect: vfstest.EffectDrop})
+	if other.write([]byte("during")) {
+		t.Error("a write was taken whose sync failed")
+	}
+	fault.Remove()
+	if !m.MustSync() {
+		t.Error("who has something in it is not asked to sync")
+	}
+	m.check(t, read(t, disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})))
+	m.write(nil)
+	if m.write([]byte("after")) || fault.Fired() != 1 {
+		t.Errorf("a write was taken after a sync failed; %d faults", fault.Fired())
+	}
+}
+
+// TestNoRoomForAFile: the groups sync their own files, and nobody tries again and again.
+func TestNoRoomForAFile(t *testing.T) {
+	disk := newDisk(t)
+	faulty := vfstest.NewFaulty(disk)
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpAllocate }, Err: syscall.ENOSPC})
+	j := New(Options{FS: faulty, Dir: dir})
+	m := join(t, j, 0)
+	for range 5 {
+		if m.write([]byte("x")) {
+			t.Fatal("taken without a file")
+		}
+	}
+	if fault.Fired() != 1 {
+		t.Errorf("tried %d times", fault.Fired())
+	}
+}
+
+// TestTheReserveIsLeftAlone: a file takes a small part of what the volume has to spare, and none where that is too
+// little.
+func TestTheReserveIsLeftAlone(t *testing.T) {
+	disk := newDisk(t)
+	spare := int64(spareShare*fileBytesFirst - 1)
+	j := New(Options{FS: disk, Dir: dir, Spare: func() int64 { return spare }})
+	m := join(t, j, 0)
+	if m.write([]byte("x")) || read(t, disk).Files > 0 {
+		t.Error("a file was made without room")
+	}
+	spare, j.failed = spare+1, j.failed.Add(-2*tryAgain)
+	for range 5 * fileBytesFirst / blockBytes { // as fast as to have larger files where there is room
+		m.write(make([]byte, 100))
+		m.Settled()
+	}
+	if s := j.Stats(); s.Refused != 1 {
+		t.Errorf("%+v", s)
+	}
+	for _, h := range j.halves {
+		if h.size != fileBytesFirst {
+			t.Errorf("a file has %d bytes", h.size)
+		}
+	}
+	spare *= 4
+	for range 5 * fileBytesFirst / blockBytes {
+		m.write(make([]byte, 100))
+		m.Settled()
+	}
+	if got := max(j.halves[0].size, j.halves[1].size); got != 4*fileBytesFirst {
+		t.Errorf("the larger file has %d bytes, with room for more", got)
+	}
+}
+
+// TestBegin is called before the first file is there, and its failure lets none be made.
+func TestBegin(t *testing.T) {
+	disk := newDisk(t)
+	fail := errors.New("the superblock cannot be written")
+	calls := 0
+	var answer error
+	j := New(Options{FS: disk, Dir: dir, Begin: func() error {
+		calls++
+		if read(t, disk).Files > 0 {
+			t.Error("there is a file before Begin")
+		}
+		return answer
+	}})
+	m := join(t, j, 0)
+	answer = fail
+	if m.write([]byte("x")) {
+		t.Error("taken although Begin failed")
+	}
+	answer, j.failed = nil, j.failed.Add(-2*tryAgain)
+	if !m.write([]byte("x")) || calls != 2 {
+		t.Errorf("not taken, or Begin called %d times", calls)
+	}
+}
+
+// TestBadBytes: a bad record between others is told, costs only itself, and is known by the next one; one at the end is
+// torn.
+func TestBadBytes(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir})
+	m, idle := join(t, j, 0), join(t, j, 1)
+	idle.write([]byte("x")) // record 1
+	for i := range 5 {
+		m.write([]byte{byte(i)})
+	}
+	name := path.Join(dir, names[1])
+	if whole := read(t, disk); len(whole.Ranges) != 6 || len(whole.Bad) != 0 || whole.Doubtful() {
+		t.Fatalf("%d ranges, %v", len(whole.Ranges), whole.Bad)
+	}
+	for _, c := range []struct {
+		first, last int // records that are bad
+		said        string
+		lost        int  // ranges that are known to be
+		mine, other bool // groups that may have lost more
+	}{
+		{0, 0, "records 0 to 0", 0, false, false},
+		{1, 1, "records 1 to 1", 1, false, false},
+		{3, 3, "records 3 to 3", 1, false, false},
+		{5, 5, "records 5 to 5", 1, false, false},
+		{6, 6, "", 0, false, false},
+		{0, 1, "records 0 to 1", 1, false, false},
+		{2, 4, "records 2 to 4", 1, false, true},
+		{0, 2, "records 0 to 2", 1, false, true},
+		{0, 6, "no record", 0, true, true},
+	} {
+		bad := disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
+		for r := c.first; r <= c.last; r++ {
+			if !bad.Rot(name, int64(r)*blockBytes+lengthAt, 1, func(b []byte) { b[0] ^= 4 }) {
+				t.Fatal("nothing to damage")
+			}
+		}
+		found := read(t, bad)
+		whole := 6 - (c.last - max(c.first, 1) + 1)
+		if len(found.Ranges) != whole || len(found.Lost) != c.lost || !strings.Contains(fmt.Sprint(found.Bad), c.said) || len(found.Bad) != min(1, len(c.said)) {
+			t.Errorf("%+v: %d ranges, %d lost, %v", c, len(found.Ranges), len(found.Lost), found.Bad)
+		}
+		if mine, other := found.Share(m.group).Doubt > 0, found.Share(groupID(1)).Doubt > 0; mine != c.mine || other != c.other || found.Doubtful() != (mine || other) {
+			t.Errorf("%+v: doubt %v of who writes, %v of who is idle", c, mine, other)
+		}
+		if c.lost == 1 && c.last < 6 {
+			if l := found.Lost[0]; l.Before != 1 || l.Group != m.group && c.last > 1 || l.Number != 7 || l.Segment != [8]byte{1} || c.last > 1 && l.Offset != int64(c.last-2) {
+				t.Errorf("%+v: lost is %+v", c, l)
+			}
+		}
+	}
+}
+
+// TestTheLastRecordOfAFileIsKnownByTheOther: it is no torn one, where the next use of the other file tells of it.
+func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
+	m := join(t, j, 0)
+	for range 4 { // the last one is in the second file
+		m.write([]byte("abc"))
+	}
+	if whole := read(t, disk); whole.Files != 2 || len(whole.Ranges) != 4 || len(whole.Bad) > 0 {
+		t.Fatalf("%d files, %d ranges, %v", whole.Files, len(whole.Ranges), whole.Bad)
+	}
+	if !disk.Rot(path.Join(dir, names[1]), 3*blockBytes+lengthAt, 1, func(b []byte) { b[0] ^= 4 }) {
+		t.Fatal("nothing to damage")
+	}
+	found := read(t, disk)
+	if len(found.Bad) != 1 || len(found.Lost) != 1 || found.Lost[0].Offset != 6 || found.Lost[0].Before != 3 || found.Doubtful() {
+		t.Errorf("%v, lost %+v", found.Bad, found.Lost)
+	}
+}
+
+// TestBlocksThatCannotBeRead: what may have stood there is told; behind the end, where the record that follows is known
+// not to be there, nothing was.
+func TestBlocksThatCannotBeRead(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir})
+	m := join(t, j, 0)
+	for i := range 3 {
+		m.write([]byte{byte(i)})
+	}
+	for _, c := range []struct {
+		from, to, times int64
+		lost            int
+		bad, doubt      bool
+		err             error
+	}{
+		{0, 1 << 40, 0, 0, false, false, syscall.EIO},
+		{0, 1 << 40, 1, 0, false, false, nil},
+		{2, 3, 0, 1, true, false, nil},
+		{2, 3, 2, 0, false, false, nil},
+		{3, 4, 0, 0, true, true, nil}, // the last one: a torn one can be read
+		{4, 5, 0, 0, true, true, nil},
+		{5, 6, 0, 0, false, false, nil},
+	} {
+		faulty := vfstest.NewFaulty(disk)
+		faulty.Add(&vfstest.Fault{Count: c.times, Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpRead && op.Offset < c.to*blockBytes && c.from*blockBytes < op.Offset+op.Length
+		}})
+		found, err := Read(faulty, dir)
+		if !errors.Is(err, c.err) || len(found.Bad) > 0 != c.bad || len(found.Lost) != c.lost || found.Share(m.group).Doubt > 0 != c.doubt {
+			t.Errorf("%+v: %v, %v, lost %v, doubt %d", c, err, found.Bad, found.Lost, found.Share(m.group).Doubt)
+		}
+	}
+}
+
+// TestReplayKeepsWhatItCannotGive: a group whose files cannot be written keeps nobody else from starting, and loses
+// nothing.
+func TestReplayKeepsWhatItCannotGive(t *testing.T) {
+	disk := newDisk(t)
+	begin := func(texts ...string) {
+		j := New(Options{FS: disk, Dir: dir})
+		for i := range 2 {
+			m := join(t, j, i)
+			for _, text := range texts {
+				m.write([]byte(text))
+			}
+		}
+	}
+	var mu sync.Mutex // guards got: groups are applied side by side
+	got := map[uuid.UUID]string{}
+	fail := errors.New("the disk says no")
+	var refused uuid.UUID
+	target := Target{Groups: func() ([]uuid.UUID, error) { return []uuid.UUID{groupID(0), groupID(1)}, nil }, Apply: func(g uuid.UUID, s Share) error {
+		if g == refused {
+			return fail
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, r := range s.Ranges {
+			got[g] += string(r.Bytes)
+		}
+		got[g] += strings.Repeat("?", int(s.Doubt/blockBytes))
+		for _, l := range s.Lost {
+			got[g] += fmt.Sprintf("-%d", l.Before)
+		}
+		return nil
+	}}
+	replay := func(want0, want1 string, damaged, kept int) {
+		t.Helper()
+		clear(got)
+		_, err := Replay(disk, dir, target)
+		d, k, lerr := Left(disk, dir)
+		if err != nil || lerr != nil || got[groupID(0)] != want0 || got[groupID(1)] != want1 || len(d) != damaged || len(k) != kept {
+			t.Fatalf("%v, %v: %q, %d damaged, %d kept", err, lerr, got, len(d), len(k))
+		}
+		if left := read(t, disk); left.Files != 0 {
+			t.Fatalf("%d files are left", left.Files)
+		}
+	}
+	refused = groupID(1)
+	begin("a", "bc")
+	replay("abc", "", 0, 1)
+	begin2 := func() { // by group 0 alone: a log of the other cannot be opened
+		j := New(Options{FS: disk, Dir: dir})
+		m := join(t, j, 0)
+		for range 4 {
+			m.write([]byte("d"))
+		}
+		if _, err := j.Join(refused, func(Share) error { return fail }); !errors.Is(err, fail) {
+			t.Fatalf("joined: %v", err)
+		}
+	}
+	begin2()
+	for _, record := range []int64{2, 3} {
+		if !disk.Rot(path.Join(dir, names[1]), record*blockBytes+lengthAt, 1, func(b []byte) { b[0] ^= 4 }) {
+			t.Fatal("nothing to damage")
+		}
+	}
+	replay("dd-1", "", 1, 1)
+	refused = uuid.UUID{}
+	replay("", "abc??", 1, 0)
+	begin("e")
+	replay("e", "e", 1, 0)
+	refused = groupID(0)
+	begin("f")
+	replay("", "f", 1, 1)
+	j := New(Options{FS: disk, Dir: dir})
+	if _, err := j.Join(refused, func(s Share) error {
+		got[refused] = string(s.Ranges[0].Bytes)
+		return nil
+	}); err != nil || got[refused] != "f" {
+		t.Errorf("%v, %q", err, got[refused])
+	}
+	replay("", "", 1, 0)
+}
+
+// TestAnEarlierUseOfAFileDoesNotCount: what is left of it behind the new records is not read.
+func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
+	disk := newDisk(t)
+	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
+	m := join(t, j, 0)
+	for range 3 {
+		m.write([]byte("old"))
+	}
+	m.own = len(m.bytes)
+	m.Settled()
+	for range 3 {
+		m.write([]byte("mid"))
+	}
+	m.own = len(m.bytes)
+	m.Settled()
+	m.write([]byte("new"))
+	var got []string
+	for _, r := range read(t, disk).Ranges {
+		got = append(got, string(r.Bytes))
+	}
+	if !slices.Equal(got, []string{"mid", "mid", "mid", "new"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestAFileThatWasRemovedIsNotUsedAgain: no larger one could be made in its place.
+func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
+	disk := newDisk(t)
+	faulty := vfstest.NewFaulty(disk)
+	spare := int64(1) << 40
+	j := New(Options{FS: faulty, Dir: dir, Spare: func() int64 { return spare }})
+	m := join(t, j, 0)
+	fill := func(files int) {
+		for range files * (fileBytesFirst/blockBytes - 1) {
+			m.write([]byte("x"))
+			m.own = len(m.bytes)
+			m.Settled()
+		}
+	}
+	fill(1)
+	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // no larger one follows
+	fill(1)
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate }, Err: syscall.ENOSPC})
+	m.write([]byte("x"))
+	if fault.Fired() != 1 || m.live.Load() {
+		t.Fatalf("%d faults; the test does not test", fault.Fired())
+	}
+	fault.Remove()
+	spare, j.failed = spareShare*fileBytesFirst, j.failed.Add(-2*tryAgain) // as large as the one that was removed
+	m.own = len(m.bytes)
+	if !m.write([]byte("new")) {
+		t.Fatal("not taken")
+	}
+	m.check(t, read(t, disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})))
+}
+
+// FuzzDecode: no panic on any input, and what is taken is what is made of it.
+func FuzzDecode(f *testing.F) {
+	f.Add(encode(nil, 3, 4, nil, []Range{{Group: groupID(1), Number: 2, Segment: [8]byte{3}, Offset: 64, Bytes: []byte("abc")}}))
+	f.Add(encode(nil, 1, 0, []Range{{Group: groupID(1), Number: 2, Offset: 64, Before: 80}}, nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := decode(b)
+		if err != nil {
+			return
+		}
+		if again := encode(nil, r.epoch, r.sequence, r.before, r.ranges); !bytes.HasPrefix(again, b[:min(len(b), 8)]) || len(again) != r.bytes {
+			t.Errorf("%d bytes became %d", r.bytes, len(again))
+		}
+	})
+}

@@ -1,0 +1,60 @@
+package vfs_test
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+// TestTimedTellsEachSyncOfAFile: with its name, its time and its error.
+func TestTimedTellsEachSyncOfAFile(t *testing.T) {
+	faulty := vfstest.NewFaulty(vfstest.NewMem())
+	const late = 20 * time.Millisecond
+	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && op.Name == "/slow" }, Effect: vfstest.EffectPass,
+		Before: func(vfstest.Op) { time.Sleep(late) }})
+	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && op.Name == "/bad" }, Err: syscall.EIO})
+	var names []string
+	timed := vfs.NewTimed(faulty, func(name string, took time.Duration, err error) {
+		names = append(names, name)
+		if took < 0 || name == "/slow" && took < late {
+			t.Errorf("the sync of %s took %v", name, took)
+		}
+		if (name == "/bad") != errors.Is(err, syscall.EIO) {
+			t.Errorf("the sync of %s: %v", name, err)
+		}
+	})
+	for _, name := range []string{"/slow", "/bad"} {
+		f, err := timed.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Sync(); (err != nil) != (name == "/bad") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := timed.OpenWrite("/slow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(names, []string{"/slow", "/bad", "/slow"}) {
+		t.Errorf("told of %v", names)
+	}
+	if _, err := timed.OpenWrite("/none"); err == nil {
+		t.Error("opened a file that is not there")
+	}
+	if timed.Unwrap() != vfs.FS(faulty) {
+		t.Error("Unwrap is not the file system inside")
+	}
+}

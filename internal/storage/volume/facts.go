@@ -1,0 +1,116 @@
+package volume
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"path"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+const (
+	factsName     = "store.json"
+	factsTempName = "store.json.tmp"
+	factsBytesMax = 64 << 10
+	// FactsVersion of the file that this program writes.
+	FactsVersion = 1
+)
+
+// Facts is what a volume remembers of its store, so that placement can be rebuilt without etcd. The file is one line of
+// JSON and a line with its CRC32C; docs/format-volume.md says the same.
+type Facts struct {
+	Format    int       `json:"format"`
+	Store     uuid.UUID `json:"store"`
+	Routing   string    `json:"routing"` // Hash or Named
+	Groups    int       `json:"groups"`
+	Copies    int       `json:"copies"`
+	GroupsMax int       `json:"groupsMax"`
+	Created   string    `json:"created"`
+	Epoch     uint64    `json:"epoch"` // highest routing epoch seen when this was written
+	// How far etcd was seen: placement.Mark. An etcd that is behind it was set back.
+	EtcdBase       uint64 `json:"etcdBase,omitempty"`
+	EtcdRevision   int64  `json:"etcdRevision,omitempty"`
+	EtcdContent    int64  `json:"etcdContent,omitempty"`
+	EtcdContentKey string `json:"etcdContentKey,omitempty"`
+	EtcdCluster    uint64 `json:"etcdCluster,omitempty,string"`
+}
+
+// ErrNoFacts says that the volume was never opened by a program that writes them.
+var ErrNoFacts = errors.New("the volume does not say what its store is like")
+
+// ReadFacts reads what the volume in a folder remembers. Errors: ErrNoFacts, ErrDamaged, ErrFormatVersion.
+func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
+	name := path.Join(dir, factsName)
+	content, err := readSmall(fsys, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Facts{}, fmt.Errorf("%w: there is no file %s", ErrNoFacts, name)
+	}
+	if err != nil {
+		return Facts{}, fmt.Errorf("read %s: %w", name, err)
+	}
+	line, crc, ok := bytes.Cut(content, []byte("\n"))
+	if stored, err := strconv.ParseUint(string(bytes.TrimSpace(crc)), 16, 32); !ok || err != nil || uint32(stored) != crc32.Checksum(line, castagnoli) {
+		return Facts{}, fmt.Errorf("%w: %s does not have the CRC32C that it says", ErrDamaged, name)
+	}
+	var facts Facts
+	if err := json.Unmarshal(line, &facts); err != nil {
+		return Facts{}, fmt.Errorf("%w: %s: %w", ErrDamaged, name, err)
+	}
+	if facts.Format > FactsVersion {
+		return Facts{}, fmt.Errorf("%w: %s has format version %d, known is %d", ErrFormatVersion, name, facts.Format, FactsVersion)
+	}
+	return facts, nil
+}
+
+// readSmall reads a whole small file.
+func readSmall(fsys vfs.FS, name string) ([]byte, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	size, err := f.Size()
+	if err == nil && size > factsBytesMax {
+		err = fmt.Errorf("%w: it has %d bytes", ErrDamaged, size)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	content := make([]byte, size)
+	_, err = f.ReadAt(content, 0)
+	if size == 0 {
+		err = nil
+	}
+	return content, errors.Join(err, f.Close())
+}
+
+// WriteFacts makes the volume remember, durably. Format and Store are filled in.
+func (v *Volume) WriteFacts(facts Facts) error {
+	facts.Format, facts.Store = FactsVersion, v.superblock.Store
+	line, err := json.Marshal(facts)
+	if err != nil {
+		return fmt.Errorf("encode what volume %s remembers: %w", v.dir, err)
+	}
+	content := fmt.Appendf(line, "\n%08x\n", crc32.Checksum(line, castagnoli))
+	temp := path.Join(v.dir, factsTempName)
+	if err := v.fs.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("write %s: %w", temp, err)
+	}
+	err = v.writeAside(temp, content)
+	if err == nil {
+		err = v.fs.Rename(temp, path.Join(v.dir, factsName))
+	}
+	if err == nil {
+		err = v.fs.SyncDir(v.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path.Join(v.dir, factsName), err)
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// What follows looks at a volume without writing to it, before it is opened and while it is in use.
+
+// ErrMount says that the file system below a folder is not the one that was asked for.
+var ErrMount = errors.New("wrong file system")
+
+// Blank says whether a folder is absent, or holds nothing that a new volume may not be made beside. An error says that
+// it holds something else (ErrNotEmpty), or cannot be listed.
+func Blank(fsys vfs.FS, dir string) (bool, error) {
+	v := Volume{fs: fsys, dir: dir}
+	names, err := fsys.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("volume %s: list its folder: %w", dir, err)
+	}
+	if slices.Contains(names, superblockName) {
+		return false, nil
+	}
+	return true, v.refuseForeign(names)
+}
+
+// FreshSuperblock reads the superblock past the page cache, where the file system can: what the device holds now, not
+// what was once read from it. Errors as VerifySuperblock.
+func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
+	state, err := copiesFrom(dir, fsys.OpenDirect)
+	if err != nil {
+		return Superblock{}, fmt.Errorf("read volume %s: %w", dir, err)
+	}
+	return state.superblock, nil
+}
+
+// MountOf is Volume.Mount of a folder that need not hold a volume, or exist: then of the nearest folder above it.
+// Nothing is written. A disk that the ext4 driver has mounted is told apart by a file of its own, or else by the
+// folder: those that mkfs.ext4 and the driver make have extents.
+func MountOf(fsys vfs.FS, dir string) (Mount, error) {
+	if inMemory(fsys) {
+		return Mount{FileSystem: "mem", Source: "none"}, nil
+	}
+	m, err := mountOf(dir)
+	if err != nil {
+		return Mount{}, fmt.Errorf("mount of volume %s: %w", dir, err)
+	}
+	return m, nil
+}
+
+// inMemory tells whether a file system says of itself that it is on no disk, as that of the tests does.
+func inMemory(fsys vfs.FS) bool {
+	for {
+		if on, ok := fsys.(interface{ InMemory() bool }); ok {
+			return on.InMemory()
+		}
+		wrapper, ok := fsys.(interface{ Unwrap() vfs.FS })
+		if !ok {
+			return false
+		}
+		fsys = wrapper.Unwrap()
+	}
+}
+
+func mountOf(dir string) (Mount, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return Mount{}, err
+	}
+	for dir != "/" {
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		dir = path.Dir(dir)
+	}
+	info, err := findMount(dir)
+	if err != nil {
+		return Mount{}, err
+	}
+	m := Mount{FileSystem: info.fsType, Options: info.options, Source: info.source, Rotational: rotational(info)}
+	if info.fsType != "ext4" {
+		return m, nil
+	}
+	sample := path.Join(dir, superblockName)
+	if _, err := os.Stat(sample); errors.Is(err, fs.ErrNotExist) {
+		sample = dir
+	}
+	m.FileSystem, err = extFamily(info, sample)
+	return m, err
+}
+
+// unchecked are options that are for mount(8) and not for the kernel, or that say nothing.
+func unchecked(option string) bool {
+	switch option {
+	case "", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group":
+		return true
+	}
+	return strings.HasPrefix(option, "x-")
+}
+
+// opposites: the kernel shows nothing for these defaults, and the other word where they are not in force.
+var opposites = map[string]string{
+	"atime": "noatime", "exec": "noexec", "suid": "nosuid", "dev": "nodev", "async": "sync", "diratime": "nodiratime",
+	"rw": "ro",
+}
+
+// Check says what of a wanted type and options is not in force; nil: all is. An empty type is any.
+func (m Mount) Check(fileSystem string, options []string) error {
+	if fileSystem != "" && !strings.EqualFold(fileSystem, m.FileSystem) {
+		return fmt.Errorf("%w: the volume is on %s (%s), wanted is %s: give the shard a disk with %s, or change what is wanted",
+			ErrMount, m.FileSystem, m.Source, fileSystem, fileSystem)
+	}
+	var missing []string
+	for _, option := range options {
+		if unchecked(option) || slices.Contains(m.Options, option) {
+			continue
+		}
+		if other, ok := opposites[option]; ok && !slices.Contains(m.Options, other) {
+			continue
+		}
+		missing = append(missing, option)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: %s (%s) is mounted with %s, wanted is also %s: mount it so, or change what is wanted",
+			ErrMount, m.FileSystem, m.Source, strings.Join(m.Options, ","), strings.Join(missing, ","))
+	}
+	return nil
+}
+
+// ReadOnly tells whether the file system refuses writes, as the kernel makes it after an error of the disk.
+func ReadOnly(fsys vfs.FS, dir string) (bool, error) {
+	if inMemory(fsys) {
+		return false, nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return false, fmt.Errorf("volume %s: %w", dir, err)
+	}
+	return st.Flags&unix.ST_RDONLY != 0, nil
+}

@@ -1,0 +1,142 @@
+package volume
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/test/vfstest"
+)
+
+func TestMountCheck(t *testing.T) {
+	m := Mount{FileSystem: "ext4", Source: "/dev/sda1", Options: []string{"rw", "noatime", "data=ordered"}}
+	for _, c := range []struct {
+		fsType  string
+		options string
+		missing string // empty: all is well
+	}{
+		{"", "", ""}, {"ext4", "noatime", ""}, {"EXT4", "", ""}, {"ext3", "", "ext3"}, {"xfs", "noatime", "xfs"},
+		{"", "noatime,nodiratime", "nodiratime"}, {"", "defaults,nofail,x-systemd.automount,_netdev", ""},
+		{"", "exec,suid,dev,async,rw", ""}, {"", "atime", "atime"}, {"", "data=ordered", ""}, {"", "data=journal", "data=journal"},
+		{"", "ro", "ro"},
+	} {
+		err := m.Check(c.fsType, strings.Split(c.options, ","))
+		if (err != nil) != (c.missing != "") || err != nil && (!errors.Is(err, ErrMount) || !strings.Contains(err.Error(), c.missing)) {
+			t.Errorf("%s %s: %v", c.fsType, c.options, err)
+		}
+	}
+}
+
+// The type is known before anything was written, also of a folder that is still to be made.
+func TestMountOfAnEmptyFileSystem(t *testing.T) {
+	for _, fsType := range []string{"ext2", "ext3", "ext4"} {
+		t.Run(fsType, func(t *testing.T) {
+			point := vfstest.LoopMount(t, fsType, "ext4", 16<<20)
+			for _, dir := range []string{point, filepath.Join(point, "to", "be", "made")} {
+				m, err := MountOf(vfs.OS{}, dir)
+				if err != nil || m.FileSystem != fsType {
+					t.Errorf("%s: %+v, %v", dir, m, err)
+				}
+			}
+		})
+	}
+}
+
+func TestBlankAndFresh(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		dir   string
+		blank bool
+		is    error
+	}{{filepath.Join(dir, "absent"), true, nil}, {dir, true, nil}} {
+		if blank, err := Blank(vfs.OS{}, c.dir); blank != c.blank || !errors.Is(err, c.is) {
+			t.Errorf("%s: %v, %v", c.dir, blank, err)
+		}
+	}
+	if _, err := FreshSuperblock(vfs.OS{}, dir); !errors.Is(err, ErrNoVolume) {
+		t.Errorf("no volume: error %v", err)
+	}
+	v := mustOpen(t, Options{FS: vfs.OS{}, Dir: dir, Store: storeA, Shard: "s0", Create: true})
+	defer func() { check(t, v.Close()) }()
+	if blank, err := Blank(vfs.OS{}, dir); blank || err != nil {
+		t.Errorf("a volume: %v, %v", blank, err)
+	}
+	if sb, err := FreshSuperblock(vfs.OS{}, dir); err != nil || sb != v.Superblock() {
+		t.Errorf("%+v, %v", sb, err)
+	}
+	name := filepath.Join(dir, superblockName)
+	check(t, os.WriteFile(name, make([]byte, fileBytes), 0o600))
+	if _, err := FreshSuperblock(vfs.OS{}, dir); !errors.Is(err, ErrDamaged) {
+		t.Errorf("zeroed: error %v", err)
+	}
+	other := t.TempDir()
+	check(t, os.WriteFile(filepath.Join(other, "x"), nil, 0o600))
+	if _, err := Blank(vfs.OS{}, other); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("somebody else's folder: error %v", err)
+	}
+}
+
+func TestFactsAreKeptOrDamaged(t *testing.T) {
+	dir := t.TempDir()
+	v := mustOpen(t, Options{FS: vfs.OS{}, Dir: dir, Store: storeA, Shard: "s0", Create: true})
+	defer func() { check(t, v.Close()) }()
+	if _, err := ReadFacts(vfs.OS{}, dir); !errors.Is(err, ErrNoFacts) {
+		t.Errorf("a volume without: error %v", err)
+	}
+	want := Facts{Routing: "Hash", Groups: 256, Copies: 3, GroupsMax: 7, Created: "2026-01-02T03:04:05Z", Epoch: 1 << 40}
+	check(t, v.WriteFacts(Facts{Routing: "Named"}))
+	check(t, v.WriteFacts(want))
+	want.Format, want.Store = FactsVersion, storeA
+	if got, err := ReadFacts(vfs.OS{}, dir); err != nil || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+	name := filepath.Join(dir, factsName)
+	content, err := os.ReadFile(name)
+	check(t, err)
+	for bit := range 8 * len(content) {
+		bad := append([]byte(nil), content...)
+		bad[bit/8] ^= 1 << (bit % 8)
+		check(t, os.WriteFile(name, bad, 0o600))
+		// A letter of the checksum in the other case, or a space for its end, says the same.
+		if got, err := ReadFacts(vfs.OS{}, dir); err == nil && got != want {
+			t.Fatalf("bit %d: %+v", bit, got)
+		}
+	}
+	for n := range len(content) - 1 {
+		check(t, os.WriteFile(name, content[:n], 0o600))
+		if _, err := ReadFacts(vfs.OS{}, dir); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("cut to %d bytes: error %v", n, err)
+		}
+	}
+}
+
+func TestAdoptTakesOverOnlyWithinTheStore(t *testing.T) {
+	dir := t.TempDir()
+	open := func(store uuid.UUID, shard string, adopt bool) (*Volume, error) {
+		return Open(Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: shard, Create: true, Adopt: adopt})
+	}
+	v, err := open(storeA, "s0", false)
+	check(t, err)
+	id := v.Superblock().Volume
+	check(t, v.Close())
+	if _, err := open(storeA, "s1", false); !errors.Is(err, ErrOtherShard) {
+		t.Errorf("not asked for: error %v", err)
+	}
+	if _, err := open(uuid.New(), "s1", true); !errors.Is(err, ErrForeign) {
+		t.Errorf("another store: error %v", err)
+	}
+	v, err = open(storeA, "s1", true)
+	check(t, err)
+	check(t, v.Close())
+	if sb, _, err := VerifySuperblock(vfs.OS{}, dir); err != nil || sb.Shard != "s1" || sb.Volume != id || sb.Generation != 2 {
+		t.Errorf("%+v, %v", sb, err)
+	}
+	if _, err := open(storeA, "s0", false); !errors.Is(err, ErrOtherShard) {
+		t.Errorf("the former shard: error %v", err)
+	}
+}

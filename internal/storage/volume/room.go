@@ -1,0 +1,124 @@
+package volume
+
+import (
+	"fmt"
+	"time"
+
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+const (
+	reservePercent  = 5
+	reserveBytesMax = 1 << 30
+	reserveBytesMin = 16 << 20
+	lookInterval    = 50 * time.Millisecond
+)
+
+// room is what was seen of the disk when it was looked at last.
+type room struct {
+	looked   time.Time // zero: never
+	space    vfs.Space
+	admitted int64 // bytes since then
+}
+
+// FullError says that a write would eat into the reserve. It is an ErrFull.
+type FullError struct {
+	Dir          string
+	Bytes        int64 // asked for
+	FreeBytes    int64 // on the file system, less what was admitted since it was looked at
+	ReserveBytes int64 // that must stay free
+	Delete       bool  // it was to be a delete
+}
+
+// Error says bytes, room, reserve and what to do.
+func (e *FullError) Error() string {
+	what, whose := "write", ""
+	if e.Delete {
+		what, whose = "delete", " by deletes"
+	}
+	return fmt.Sprintf("%s %s: a %s of %d bytes is refused: %d bytes are free, and %d bytes must stay free%s: delete records and "+
+		"compact, make the disk larger, or move groups to other shards",
+		ErrFull, e.Dir, what, e.Bytes, e.FreeBytes, e.ReserveBytes, whose)
+}
+
+// Is makes errors.Is(err, ErrFull) true.
+func (e *FullError) Is(target error) bool { return target == ErrFull }
+
+// reserve is the bytes to keep free on a file system of that size.
+func (v *Volume) reserve(totalBytes int64) int64 {
+	if v.reserveBytes > 0 {
+		return v.reserveBytes
+	}
+	return max(min(totalBytes/100*reservePercent, reserveBytesMax), reserveBytesMin)
+}
+
+// look asks the file system for its room. Called with the lock.
+func (v *Volume) look() error {
+	space, err := v.fs.Space(v.dir)
+	if err != nil {
+		return fmt.Errorf("volume %s: %w: %w", v.dir, ErrRoom, err)
+	}
+	v.room = room{looked: v.now(), space: space}
+	return nil
+}
+
+// Admit says whether bytes may be written now: a *FullError, which is an ErrFull, where they would eat into the
+// reserve, and an ErrRoom where the file system is broken. Deletes may use half of the reserve. It looks at the disk at
+// most every 50 ms and counts what was admitted since, so room made is noticed without a restart. What was admitted
+// before the last look and is not on the disk yet goes uncounted: the reserve bears that.
+func (v *Volume) Admit(bytes int64, forDelete bool) error {
+	if bytes < 0 {
+		return fmt.Errorf("volume %s: a write of %d bytes cannot be", v.dir, bytes)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.lock == nil {
+		return fmt.Errorf("volume %s: %w", v.dir, ErrClosed)
+	}
+	if v.room.looked.IsZero() || v.now().Sub(v.room.looked) >= lookInterval {
+		if err := v.look(); err != nil {
+			return err
+		}
+	}
+	reserve := v.reserve(v.room.space.TotalBytes)
+	if forDelete {
+		reserve /= 2
+	}
+	free := v.room.space.FreeBytes - v.room.admitted
+	if bytes > free-reserve { // not bytes+reserve > free, which can overflow
+		return &FullError{Dir: v.dir, Bytes: bytes, FreeBytes: max(0, free), ReserveBytes: reserve, Delete: forDelete}
+	}
+	v.room.admitted += bytes
+	return nil
+}
+
+// Space of the volume, looked at now, and its reserve in bytes.
+func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := v.look(); err != nil {
+		return vfs.Space{}, 0, err
+	}
+	return v.room.space, v.reserve(v.room.space.TotalBytes), nil
+}
+
+// TotalBytes is the size of the file system as it was seen last; 0 where it cannot be told.
+func (v *Volume) TotalBytes() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.room.looked.IsZero() {
+		if err := v.look(); err != nil {
+			return 0
+		}
+	}
+	return v.room.space.TotalBytes
+}
+
+// Spare is what is free above the reserve; 0 where that cannot be told.
+func (v *Volume) Spare() int64 {
+	space, err := v.fs.Space(v.dir)
+	if err != nil {
+		return 0
+	}
+	return max(0, space.FreeBytes-v.reserve(space.TotalBytes))
+}

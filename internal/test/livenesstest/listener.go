@@ -1,0 +1,75 @@
+// Package livenesstest makes a server hang.
+package livenesstest
+
+import (
+	"net"
+	"sync"
+)
+
+// Listener is one whose connections stand still while it hangs: they are taken, and what comes is not read, as of a
+// process that was stopped.
+type Listener struct {
+	net.Listener
+
+	mu    sync.Mutex
+	moves chan struct{} // closed while it does not hang
+}
+
+// Listen makes a Listener of another one.
+func Listen(l net.Listener) *Listener {
+	moves := make(chan struct{})
+	close(moves)
+	return &Listener{Listener: l, moves: moves}
+}
+
+// Hang lets everything stand still.
+func (l *Listener) Hang() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.moves = make(chan struct{})
+}
+
+// GoOn ends that.
+func (l *Listener) GoOn() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.moves:
+	default:
+		close(l.moves)
+	}
+}
+
+func (l *Listener) wait() {
+	l.mu.Lock()
+	moves := l.moves
+	l.mu.Unlock()
+	<-moves
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c, all: l}, nil
+}
+
+type conn struct {
+	net.Conn
+	all *Listener
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.all.wait()
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (int, error) {
+	c.all.wait()
+	return c.Conn.Write(b)
+}
