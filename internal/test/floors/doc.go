@@ -1,3 +1,3 @@
-// Package floors says on which floor of the house each package stands, as docs/architecture.md draws it, and its test
-// keeps that so: an import goes down or stays on its floor, and a package that is on no floor fails the build.
+// Package floors holds tests of the tree itself: what each folder may import, which tests run in virtual time, and
+// whether the names, links and anchors in pages exist.
 package floors

@@ -5,58 +5,116 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 )
 
 const module = "sheaf.dev/sheaf/"
 
-// floors from the top to the bottom. A name that ends in /... stands for all packages below it that are not named
-// themselves.
-var floors = []struct {
-	name     string
-	packages []string
-}{
-	{"programs", []string{"cmd/...", "examples/..."}},
-	{"measured and explored", []string{"bench", "bench/layouts", "bench/demo", "internal/test/chaos", "internal/test/sim", "internal/test/scaletest", "internal/test/powercut"}},
-	{"whole stores", []string{"internal/local/dev", "internal/local/cli", "internal/local/doctor", "internal/operator"}},
-	{"services", []string{"client", "internal/gateway", "internal/shard/...", "controllers/...", "internal/kube/finding"}},
-	{"consensus and moves", []string{"internal/consensus/replica/...", "internal/consensus/move", "internal/consensus/peer", "internal/kube/workload"}},
-	{"the log", []string{"internal/storage/group/...", "internal/storage/journal"}},
-	{"placement and volumes", []string{"internal/placement/...", "internal/storage/volume", "internal/placement/etcd", "internal/call/routing", "internal/base/telemetry", "internal/status/finding", "internal/security/authority", "internal/security/certs", "internal/security/access/...", "internal/shard/quota"}},
-	{"base", []string{
-		"api/...", "internal/storage/vfs", "internal/storage/index", "internal/call/message", "internal/base/backoff", "internal/base/parallel", "internal/base/longlock", "internal/call/liveness", "internal/security/ratelimit", "internal/security/reload", "internal/call/reason", "internal/security/identity", "internal/base/units", "internal/base/cgroup", "internal/test/loop",
-		"internal/test/loopback", "internal/status/page", "internal/storage/wipe", "internal/call/cursor", "bench/result", "internal/test/floors",
-	}},
+// floor is one folder of packages, and the folders from which it may import.
+type floor struct {
+	name, folder string
+	allow        []string // folders, without the module's name
 }
 
-// floorOf a package, without the module's name; -1: none. The longest name that fits counts.
-func floorOf(pkg string) int {
-	at, length := -1, -1
-	for i, floor := range floors {
-		for _, name := range floor.packages {
-			base, below := strings.CutSuffix(name, "/...")
-			if (pkg == base || below && strings.HasPrefix(pkg, base+"/")) && len(base) > length {
-				at, length = i, len(base)
+// above are the folders that stand on all floors: no floor may import them.
+var above = []string{"bench", "client/sheaftest", "cmd", "e2e", "examples", "hack", "internal/test"}
+
+var floorRow = regexp.MustCompile(`(?m)^ {8}floor-([a-z]+):`)
+
+// readFloors reads the floors from the linter's configuration, in its order: from the bottom to the top.
+func readFloors(t *testing.T) []floor {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, ".golangci.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Linters struct {
+			Settings struct {
+				Depguard struct {
+					Rules map[string]struct {
+						Files, Allow []string
+						Deny         []struct{ Pkg string }
+					}
+				}
 			}
 		}
 	}
-	return at
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	var floors []floor
+	for _, m := range floorRow.FindAllStringSubmatch(string(text), -1) {
+		rule := config.Linters.Settings.Depguard.Rules["floor-"+m[1]]
+		f := floor{name: m[1]}
+		for _, allowed := range rule.Allow {
+			f.allow = append(f.allow, strings.TrimPrefix(allowed, module))
+		}
+		if len(rule.Files) != 2 || rule.Files[1] != "!$test" {
+			t.Fatalf("floor-%s is for the files %q: name one folder, and \"!$test\"", f.name, rule.Files)
+		}
+		f.folder = strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(rule.Files[0], "**/"), "/**"), "/*.go")
+		if len(rule.Deny) == 0 || rule.Deny[0].Pkg+"/" != module {
+			t.Fatalf("floor-%s does not deny %s: what it does not allow would not be refused", f.name, strings.TrimSuffix(module, "/"))
+		}
+		floors = append(floors, f)
+	}
+	return floors
 }
 
-// forTests says that a package is for tests alone: depguard keeps it out of the programs.
-func forTests(pkg string) bool {
-	return strings.HasSuffix(pkg, "test") || slices.Contains([]string{"internal/test/faultdisk", "e2e"}, pkg) || strings.HasPrefix(pkg, "hack/")
+// within says that a package is in the folder, or is the folder.
+func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
+
+// judge tells what is wrong with the floors and with the imports of packages, by package.
+func judge(floors []floor, imports map[string][]string) (wrong []string) {
+	used := map[string]bool{}
+	for pkg, imported := range imports {
+		if slices.ContainsFunc(above, func(folder string) bool { return within(pkg, folder) }) {
+			continue
+		}
+		i := slices.IndexFunc(floors, func(f floor) bool { return within(pkg, f.folder) })
+		if i < 0 {
+			wrong = append(wrong, pkg+" stands on no floor: put it into a folder that is one, or add a floor to .golangci.yml and docs/architecture.md")
+			continue
+		}
+		for _, to := range imported {
+			allowed := slices.IndexFunc(floors[i].allow, func(folder string) bool { return within(to, folder) })
+			if allowed < 0 {
+				wrong = append(wrong, pkg+" imports "+to+", which floor-"+floors[i].name+" does not allow")
+				continue
+			}
+			used[floors[i].name+" "+floors[i].allow[allowed]] = true
+		}
+	}
+	for i, f := range floors {
+		for _, folder := range f.allow {
+			switch j := slices.IndexFunc(floors, func(f floor) bool { return f.folder == folder }); {
+			case j < 0 || j > i:
+				wrong = append(wrong, "floor-"+f.name+" allows "+folder+", which does not stand below it")
+			case j < i && !used[f.name+" "+folder]:
+				wrong = append(wrong, "floor-"+f.name+" allows "+folder+", which nothing there imports")
+			}
+		}
+	}
+	return wrong
 }
 
+// TestImportsGoDown: each package stands on a floor, and imports only what its floor allows. The linter holds the same
+// list; this test also finds a package that has no floor and a permission that nobody needs any more.
 func TestImportsGoDown(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", module+"...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	seen := map[int]int{}
+	imports := map[string][]string{}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p struct {
 			ImportPath string
@@ -68,28 +126,68 @@ func TestImportsGoDown(t *testing.T) {
 			t.Fatal(err)
 		}
 		pkg := strings.TrimPrefix(p.ImportPath, module)
-		if forTests(pkg) {
-			continue
-		}
-		floor := floorOf(pkg)
-		if floor < 0 {
-			t.Errorf("%s stands on no floor: name it in internal/test/floors, and in docs/architecture.md", pkg)
-			continue
-		}
-		seen[floor]++
+		imports[pkg] = nil
 		for _, i := range p.Imports {
-			to, ours := strings.CutPrefix(i, module)
-			if !ours {
-				continue
-			}
-			if f := floorOf(to); f < floor {
-				t.Errorf("%s (%s) imports %s, which stands above it", pkg, floors[floor].name, to)
+			if to, ours := strings.CutPrefix(i, module); ours {
+				imports[pkg] = append(imports[pkg], to)
 			}
 		}
 	}
-	for i, floor := range floors {
-		if seen[i] == 0 {
-			t.Errorf("nothing stands on the floor %q", floor.name)
+	floors := readFloors(t)
+	if len(floors) < 10 || len(imports) < 80 {
+		t.Fatalf("only %d floors and %d packages were found", len(floors), len(imports))
+	}
+	for _, w := range judge(floors, imports) {
+		t.Error(w)
+	}
+	folders := map[string]bool{}
+	for pkg := range imports {
+		if parts := strings.Split(pkg, "/"); parts[0] == "internal" && len(parts) > 1 {
+			folders[parts[1]] = true
 		}
+	}
+	if len(folders) > 14 {
+		t.Errorf("%d folders stand directly below internal; a reader finds a package by its folder only while there are at most 14", len(folders))
+	}
+}
+
+func TestJudge(t *testing.T) {
+	floors := []floor{
+		{name: "base", folder: "internal/base", allow: []string{"internal/base"}},
+		{name: "shard", folder: "internal/shard", allow: []string{"internal/shard", "internal/base"}},
+	}
+	good := map[string][]string{"internal/base/units": {"internal/base/longlock"}, "internal/shard": {"internal/base/units", "internal/shard/serve"}, "bench": {"internal/shard"}}
+	for name, test := range map[string]struct {
+		pkg, imports string
+		allow        string // also for the floor below
+		want         string
+	}{
+		"all is well":              {},
+		"an import goes up":        {pkg: "internal/base/units", imports: "internal/shard", want: "does not allow"},
+		"a helper of tests":        {pkg: "internal/shard/serve", imports: "internal/test/loop", want: "does not allow"},
+		"a package on no floor":    {pkg: "internal/util", want: "stands on no floor"},
+		"a name that begins alike": {pkg: "internal/shards", want: "stands on no floor"},
+		"a permission to go up":    {allow: "internal/shard", want: "does not stand below it"},
+		"a permission of nobody":   {pkg: "internal/shard", want: "which nothing there imports"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			imports := map[string][]string{}
+			for pkg, to := range good {
+				imports[pkg] = to
+			}
+			if test.pkg != "" {
+				imports[test.pkg] = slices.DeleteFunc([]string{test.imports}, func(s string) bool { return s == "" })
+			}
+			floors := slices.Clone(floors)
+			if test.allow != "" {
+				floors[0].allow = append(slices.Clone(floors[0].allow), test.allow)
+			}
+			switch wrong := judge(floors, imports); {
+			case test.want == "" && len(wrong) > 0:
+				t.Error(wrong)
+			case test.want != "" && (len(wrong) != 1 || !strings.Contains(wrong[0], test.want)):
+				t.Errorf("found %q, want %q once", wrong, test.want)
+			}
+		})
 	}
 }
