@@ -94,7 +94,8 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 
 // rounds sends what is pending, split by target, until all is answered: run leaves err in those that are not; failed
 // takes those that failed for good.
-func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]*pendingItem), failed func(*pendingItem, error)) {
+func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]*pendingItem),
+	failed func(*pendingItem, error)) {
 	for len(pending) > 0 {
 		parts := map[any][]*pendingItem{}
 		for _, p := range pending {
@@ -116,7 +117,8 @@ func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]
 }
 
 // remaining lists what is to be repeated. One pause serves all of them.
-func (c *Client) remaining(ctx context.Context, pending []*pendingItem, failed func(*pendingItem, error)) []*pendingItem {
+func (c *Client) remaining(ctx context.Context, pending []*pendingItem,
+	failed func(*pendingItem, error)) []*pendingItem {
 	var again []*pendingItem
 	paused, proceed := false, true
 	for _, p := range pending {
@@ -289,7 +291,8 @@ func (c *Client) getPart(ctx context.Context, part []*pendingItem, outcomes []Ge
 	}
 }
 
-func (c *Client) getMessage(ctx context.Context, items []*pendingItem, message *recordv1.BatchGetRequest, outcomes []GetOutcome) {
+func (c *Client) getMessage(ctx context.Context, items []*pendingItem, message *recordv1.BatchGetRequest,
+	outcomes []GetOutcome) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answered := make([]bool, len(items))

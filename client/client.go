@@ -180,7 +180,8 @@ func unanswered(ctx context.Context, addresses []string, err error) error {
 	if e.Code == codes.Unavailable {
 		message += ": " + e.Message
 	}
-	return &Error{Op: e.Op, Code: codes.Unavailable, Reason: said, Message: message, RetryAfter: e.RetryAfter, Metadata: e.Metadata, err: why}
+	return &Error{Op: e.Op, Code: codes.Unavailable, Reason: said, Message: message, RetryAfter: e.RetryAfter,
+		Metadata: e.Metadata, err: why}
 }
 
 // Close ends all connections. Calls under way fail.
@@ -264,7 +265,8 @@ func (c *Client) conn(address string) (*server, error) {
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageBytes)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 2 * time.Second,
 		}),
 		grpc.WithDisableServiceConfig(), grpc.WithUserAgent("sheaf-go"),
@@ -367,7 +369,8 @@ func (c *Client) nobody(err error) bool {
 	said := status.Convert(err).Message()
 	late := func(words string) bool { return strings.Contains(said, words) }
 	return strings.Contains(said, "connection error") &&
-		!slices.ContainsFunc([]string{"timeout", "timed out", "deadline exceeded", "canceled", "closed network connection", "no route to host"}, late)
+		!slices.ContainsFunc([]string{"timeout", "timed out", "deadline exceeded", "canceled", "closed network connection",
+			"no route to host"}, late)
 }
 
 // failed takes in that an attempt failed and waits until another makes sense. Otherwise it returns the call's error.
@@ -402,7 +405,8 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 }
 
 // do does a unary call until it is answered or the deadline is near.
-func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context, to target, options ...grpc.CallOption) error) error {
+func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context, to target,
+	options ...grpc.CallOption) error) error {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	a := c.attempts(what)

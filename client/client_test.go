@@ -62,11 +62,14 @@ func TestPutGetDelete(t *testing.T) {
 			if put.Size != 4 || put.CRC32C != crc32.Checksum([]byte("data"), crc32.MakeTable(crc32.Castagnoli)) {
 				t.Fatalf("%+v", put)
 			}
-			if string(got.Data) != "data" || !got.HasData || got.Size != 4 || got.Version != put.Version || !got.Timestamp.Equal(stamp) ||
-				!got.CommitTime.Equal(put.CommitTime) || !maps.EqualFunc(got.Attributes, attributes, bytes.Equal) || got.Key.ID != id {
+			if string(got.Data) != "data" || !got.HasData || got.Size != 4 || got.Version != put.Version ||
+				!got.Timestamp.Equal(stamp) ||
+				!got.CommitTime.Equal(put.CommitTime) || !maps.EqualFunc(got.Attributes, attributes, bytes.Equal) ||
+				got.Key.ID != id {
 				t.Fatalf("put %+v, got %+v", put, got)
 			}
-			if meta, err := c.Get(ctx, key, &client.GetOptions{MetadataOnly: true}); err != nil || meta.HasData || meta.Size != 4 {
+			if meta, err := c.Get(ctx, key, &client.GetOptions{MetadataOnly: true}); err != nil || meta.HasData ||
+				meta.Size != 4 {
 				t.Fatalf("metadata: %+v, %v", meta, err)
 			}
 			deleted, err := c.Delete(ctx, key, nil)
@@ -108,7 +111,8 @@ func TestConditionsTellTheCurrentVersion(t *testing.T) {
 		}
 		var e *client.Error
 		_, err = c.Put(ctx, key, []byte("2"), &client.PutOptions{IfAbsent: true})
-		if !errors.Is(err, client.ErrExists) || !errors.As(err, &e) || e.Version != first.Version || e.Code != codes.AlreadyExists {
+		if !errors.Is(err, client.ErrExists) || !errors.As(err, &e) || e.Version != first.Version ||
+			e.Code != codes.AlreadyExists {
 			t.Fatalf("if absent: %v", err)
 		}
 		second, err := c.Put(ctx, key, []byte("2"), &client.PutOptions{IfVersion: first.Version})
@@ -148,7 +152,8 @@ func TestARequestIDMakesAWriteRepeatable(t *testing.T) {
 			t.Fatalf("%+v, then %+v, %v", first, again, err)
 		}
 		_, err = c.Put(ctx, client.Key{ID: 6}, []byte("y"), &client.PutOptions{RequestID: id})
-		if !errors.Is(err, client.ErrRequestIDReused) || !errors.Is(err, client.ErrInvalid) || errors.Is(err, client.ErrOutcomeUnknown) {
+		if !errors.Is(err, client.ErrRequestIDReused) || !errors.Is(err, client.ErrInvalid) ||
+			errors.Is(err, client.ErrOutcomeUnknown) {
 			t.Fatalf("other data under the same request id: %v", err)
 		}
 	})
@@ -214,7 +219,8 @@ func TestRecordsOfAnySize(t *testing.T) {
 			if err != nil || !bytes.Equal(out.Bytes(), data[100:1100]) || r.Size != int64(size) {
 				t.Fatalf("slice of %d bytes: %d bytes, %v", size, out.Len(), err)
 			}
-			if _, err := c.Open(ctx, key, &client.DownloadOptions{Offset: int64(size) + 1}); !errors.Is(err, client.ErrBadRange) {
+			if _, err := c.Open(ctx, key, &client.DownloadOptions{Offset: int64(size) + 1}); !errors.Is(err,
+				client.ErrBadRange) {
 				t.Fatalf("offset behind the end: %v", err)
 			}
 			if size > 1<<20 {
@@ -231,7 +237,8 @@ func TestUploadFromAReader(t *testing.T) {
 		ctx := testContext(t)
 		data := pattern(3<<20 + 1)
 		// With and without Seek.
-		for name, from := range map[string]io.Reader{"seeker": bytes.NewReader(data), "stream": iotest.OneByteReader(bytes.NewReader(data[:100_000]))} {
+		for name, from := range map[string]io.Reader{"seeker": bytes.NewReader(data),
+			"stream": iotest.OneByteReader(bytes.NewReader(data[:100_000]))} {
 			key := client.Key{ID: int64(len(name))}
 			if _, err := c.Upload(ctx, key, from, nil); err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -395,7 +402,8 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if seen[r.Key.ID] || r.HasData == options.MetadataOnly || !options.MetadataOnly && !bytes.Equal(r.Data, items[0].Data) {
+				if seen[r.Key.ID] || r.HasData == options.MetadataOnly || !options.MetadataOnly &&
+					!bytes.Equal(r.Data, items[0].Data) {
 					t.Fatalf("%+v: record %d: seen %v, has data %v", options, r.Key.ID, seen[r.Key.ID], r.HasData)
 				}
 				seen[r.Key.ID] = true

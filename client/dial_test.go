@@ -46,12 +46,14 @@ func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
 				wait time.Duration
 				why  error
 			}{
-				"soon": {short, 0, context.DeadlineExceeded}, "over": {over, 0, context.DeadlineExceeded}, "cancelled": {cancelled, 0, context.Canceled},
+				"soon": {short, 0, context.DeadlineExceeded}, "over": {over, 0, context.DeadlineExceeded},
+				"cancelled":          {cancelled, 0, context.Canceled},
 				"without a deadline": {context.Background(), 100 * time.Millisecond, context.DeadlineExceeded},
 			} {
 				_, err := client.Dial(c.ctx, client.Config{Addresses: []string{address}, CallTimeout: c.wait, Dial: network.Dial})
 				var e *client.Error
-				if !errors.Is(err, client.ErrUnavailable) || !errors.Is(err, c.why) || !errors.As(err, &e) || e.Code != codes.Unavailable || e.Reason != "" ||
+				if !errors.Is(err, client.ErrUnavailable) || !errors.Is(err, c.why) || !errors.As(err, &e) ||
+					e.Code != codes.Unavailable || e.Reason != "" ||
 					status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), address) {
 					t.Errorf("%s, %s: %v", name, when, err)
 				}

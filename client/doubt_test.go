@@ -33,14 +33,16 @@ func lossy(answer error, lost *atomic.Int64, limit time.Duration) client.Config 
 		return true, answer
 	}
 	return client.Config{CallTimeout: limit, DialOptions: []grpc.DialOption{
-		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 			err := invoke(ctx, method, in, out, cc, options...)
 			if fails, with := fail(method); fails {
 				return with
 			}
 			return err
 		}),
-		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 			stream, err := open(ctx, desc, cc, method, options...)
 			return &lossyStream{ClientStream: stream, fail: func() (bool, error) { return fail(method) }}, err
 		}),
@@ -98,7 +100,8 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 				var lost atomic.Int64
 				err := write(t.Context(), s.Client(t, lossy(st.Err(), &lost, time.Second)))
 				if err == nil || errors.Is(err, client.ErrOutcomeUnknown) == answer.known || status.Code(err) != answer.code {
-					t.Errorf("%v %s %s: got %v, outcome unknown: %v", answer.code, answer.reason, name, err, errors.Is(err, client.ErrOutcomeUnknown))
+					t.Errorf("%v %s %s: got %v, outcome unknown: %v", answer.code, answer.reason, name, err,
+						errors.Is(err, client.ErrOutcomeUnknown))
 				}
 				if lost.Load() < 2 {
 					t.Errorf("%v %s %s: %d answers", answer.code, answer.reason, name, lost.Load())
@@ -113,7 +116,8 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
-		st, err := status.New(codes.Unavailable, "stopping").WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: "STOPPING"})
+		st, err := status.New(codes.Unavailable, "stopping").WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev",
+			Reason: "STOPPING"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -43,11 +43,13 @@ func (c *called) take() map[string]int {
 
 func (c *called) options() []grpc.DialOption {
 	return []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			c.add(method)
 			return invoke(ctx, method, in, out, cc, o...)
 		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
 			c.add(method)
 			return open(ctx, d, cc, method, o...)
 		}),
@@ -57,7 +59,8 @@ func (c *called) options() []grpc.DialOption {
 // failGroup loses the manifest of a group of the one shard, which then runs again.
 func failGroup(t *testing.T, s *storetest.Server, name string) {
 	t.Helper()
-	cc, err := grpc.NewClient(bubbletest.Target(s.Addr()), s.Network.Dialer(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	cc, err := grpc.NewClient(bubbletest.Target(s.Addr()), s.Network.Dialer(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +70,8 @@ func failGroup(t *testing.T, s *storetest.Server, name string) {
 		t.Fatalf("%v, %v", listed, err)
 	}
 	s.KillShard(0)
-	if err := s.Disk(0).Remove(filepath.Join(s.Folder(0), "groups", listed.GetGroups()[0].GetUuid(), "manifest")); err != nil {
+	if err := s.Disk(0).Remove(filepath.Join(s.Folder(0), "groups", listed.GetGroups()[0].GetUuid(),
+		"manifest")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.RestartShard(0); err != nil {
@@ -123,7 +127,8 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 					count.take()
 					err := do()
 					var e *client.Error
-					if !errors.Is(err, client.ErrGroupFailed) || !errors.As(err, &e) || e.Code != codes.FailedPrecondition || e.Reason != "GROUP_FAILED" ||
+					if !errors.Is(err, client.ErrGroupFailed) || !errors.As(err, &e) || e.Code != codes.FailedPrecondition ||
+						e.Reason != "GROUP_FAILED" ||
 						e.Metadata["group"] != name || errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrOutcomeUnknown) {
 						t.Fatalf("%s: %v", op, err)
 					}

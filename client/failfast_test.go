@@ -41,7 +41,8 @@ func TestFailFastTellsAtOnceThatNobodyIsThere(t *testing.T) {
 			"download": func() error { _, err := c.Open(ctx, key, nil); return err },
 			"named":    func() error { _, err := c.Named(ctx); return err },
 		} {
-			if err := do(); !errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrOutcomeUnknown) || ctx.Err() != nil {
+			if err := do(); !errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrOutcomeUnknown) ||
+				ctx.Err() != nil {
 				t.Errorf("%s at %s: %v", name, address, err)
 			}
 		}
@@ -54,7 +55,8 @@ func TestFailFastTellsAtOnceThatNobodyIsThere(t *testing.T) {
 func TestFailFastTakesAnotherAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
-		c, err := client.New(client.Config{Addresses: []string{"nobody:1", s.Addr()}, FailFast: true, CallTimeout: whole, Dial: s.Network.Dial})
+		c, err := client.New(client.Config{Addresses: []string{"nobody:1", s.Addr()}, FailFast: true, CallTimeout: whole,
+			Dial: s.Network.Dial})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +91,8 @@ func TestFailFastWaitsForAServerThatHasAnswered(t *testing.T) {
 		c, err := client.New(client.Config{
 			Addresses: []string{listener.Addr().String()}, FailFast: true, CallTimeout: whole, Dial: network.Dial,
 			DialOptions: []grpc.DialOption{grpc.WithUnaryInterceptor(
-				func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+				func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+					options ...grpc.CallOption) error {
 					calls.Add(1)
 					return invoke(ctx, method, in, out, cc, options...)
 				})},
@@ -199,7 +202,8 @@ func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 				s := storetest.Start(t)
 				var taken atomic.Int64
 				c, err := client.New(client.Config{
-					Addresses: []string{hangsOnce(t, s.Network, words, s.Addr(), &taken)}, FailFast: true, CallTimeout: whole, Dial: s.Network.Dial,
+					Addresses: []string{hangsOnce(t, s.Network, words, s.Addr(), &taken)}, FailFast: true, CallTimeout: whole,
+					Dial: s.Network.Dial,
 				})
 				if err != nil {
 					t.Fatal(err)

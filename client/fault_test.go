@@ -31,14 +31,16 @@ type faults struct {
 
 func (f *faults) config() client.Config {
 	return client.Config{DialOptions: []grpc.DialOption{
-		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 			err := invoke(ctx, method, in, out, cc, options...)
 			if f.unary == nil {
 				return err
 			}
 			return f.unary(method, strings.TrimPrefix(cc.Target(), "passthrough:///"), out, err)
 		}),
-		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 			stream, err := open(ctx, desc, cc, method, options...)
 			return &faultyStream{ClientStream: stream, f: f, method: method}, err
 		}),
@@ -125,7 +127,8 @@ func TestChangedBytesAreFound(t *testing.T) {
 			},
 		} {
 			before := f.fired.Load()
-			if err := do(); !errors.Is(err, client.ErrDataLoss) || status.Code(err) != codes.DataLoss || f.fired.Load() == before {
+			if err := do(); !errors.Is(err, client.ErrDataLoss) || status.Code(err) != codes.DataLoss ||
+				f.fired.Load() == before {
 				t.Errorf("%s: %v; the fault fired %d times", name, err, f.fired.Load()-before)
 			}
 		}
@@ -239,7 +242,8 @@ func TestALostAnswerIsRepeatedByItsRequestID(t *testing.T) {
 			}
 			return nil
 		}
-		if out := c.BatchPut(ctx, []client.PutItem{{Key: client.Key{ID: 3}}}); out[0].Err != nil || !out[0].Repeated || broken != 2 {
+		if out := c.BatchPut(ctx, []client.PutItem{{Key: client.Key{ID: 3}}}); out[0].Err != nil || !out[0].Repeated ||
+			broken != 2 {
 			t.Fatalf("%+v; the fault fired %d times", out[0], broken)
 		}
 	})
@@ -253,7 +257,8 @@ func TestAWrongShardSendsTheCallToTheGateway(t *testing.T) {
 		cfg.Direct = true
 		c := s.Client(t, cfg)
 		ctx := testContext(t)
-		wrong, err := status.New(codes.FailedPrecondition, "wrong").WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: "WRONG_SHARD"})
+		wrong, err := status.New(codes.FailedPrecondition, "wrong").
+			WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: "WRONG_SHARD"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +287,8 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 		c := s.Client(t, f.config())
 		ctx := testContext(t)
 		for _, reason := range []string{"NOT_LEADER", "WRONG_SHARD"} {
-			st, err := status.New(codes.FailedPrecondition, "not here").WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason})
+			st, err := status.New(codes.FailedPrecondition, "not here").
+				WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -316,7 +322,8 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 			f.fired.Store(0)
 			lost = 1
 			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-			if _, err := c.Put(short, client.Key{ID: 1}, nil, nil); !errors.Is(err, client.ErrOutcomeUnknown) || errors.Is(err, client.ErrUnavailable) {
+			if _, err := c.Put(short, client.Key{ID: 1}, nil, nil); !errors.Is(err, client.ErrOutcomeUnknown) ||
+				errors.Is(err, client.ErrUnavailable) {
 				t.Errorf("%s after a lost answer: %v", reason, err)
 			}
 			cancel()

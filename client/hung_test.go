@@ -25,9 +25,10 @@ func (s *told) WatchRouting(_ *recordv1.WatchRoutingRequest, stream recordv1.Rou
 	for epoch := uint64(1); ; epoch++ {
 		select {
 		case leader := <-s.leaders:
-			err := stream.Send(&recordv1.WatchRoutingResponse{Epoch: epoch, Mode: recordv1.RoutingMode_ROUTING_MODE_HASH, Groups: []*recordv1.GroupRoute{{
-				Group: "0000", KeyLast: 1<<64 - 1, LeaderAddress: leader,
-			}}})
+			err := stream.Send(&recordv1.WatchRoutingResponse{Epoch: epoch, Mode: recordv1.RoutingMode_ROUTING_MODE_HASH,
+				Groups: []*recordv1.GroupRoute{{
+					Group: "0000", KeyLast: 1<<64 - 1, LeaderAddress: leader,
+				}}})
 			if err != nil {
 				return err
 			}
@@ -75,10 +76,11 @@ func TestADirectReadLeavesAShardWhoseDiskHangs(t *testing.T) {
 			return serve(func(server *grpc.Server) { recordv1.RegisterRecordServiceServer(server, s) })
 		}
 		first, second := at(hung), at(&reading{})
-		c, err := client.New(client.Config{Direct: true, Dial: network.Dial, Addresses: []string{serve(func(server *grpc.Server) {
-			recordv1.RegisterRoutingServiceServer(server, gateway)
-			recordv1.RegisterRecordServiceServer(server, &reading{})
-		})}})
+		c, err := client.New(client.Config{Direct: true, Dial: network.Dial,
+			Addresses: []string{serve(func(server *grpc.Server) {
+				recordv1.RegisterRoutingServiceServer(server, gateway)
+				recordv1.RegisterRecordServiceServer(server, &reading{})
+			})}})
 		if err != nil {
 			t.Fatal(err)
 		}

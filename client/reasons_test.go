@@ -18,9 +18,12 @@ import (
 // Every reason that record.proto lists is one of the errors of this package, so that nobody needs to compare texts.
 func TestEveryReasonHasAnError(t *testing.T) {
 	known := []error{
-		client.ErrNotFound, client.ErrGroupNotFound, client.ErrVersionNotFound, client.ErrVersionMismatch, client.ErrExists, client.ErrInvalid,
-		client.ErrTooLarge, client.ErrDiskFull, client.ErrOverloaded, client.ErrMemoryFull, client.ErrGroupLimit, client.ErrHashRouting,
-		client.ErrUnavailable, client.ErrGroupFailed, client.ErrOutcomeUnknown, client.ErrRequestIDReused, client.ErrDataLoss, client.ErrCursorExpired,
+		client.ErrNotFound, client.ErrGroupNotFound, client.ErrVersionNotFound, client.ErrVersionMismatch, client.ErrExists,
+		client.ErrInvalid,
+		client.ErrTooLarge, client.ErrDiskFull, client.ErrOverloaded, client.ErrMemoryFull, client.ErrGroupLimit,
+		client.ErrHashRouting,
+		client.ErrUnavailable, client.ErrGroupFailed, client.ErrOutcomeUnknown, client.ErrRequestIDReused, client.ErrDataLoss,
+		client.ErrCursorExpired,
 		client.ErrBadRange, client.ErrQuotaExceeded,
 	}
 	content, err := os.ReadFile("../api/sheaf/record/v1/record.proto")
@@ -115,10 +118,12 @@ func TestSplitsOfAPlanAreScannedByOthers(t *testing.T) {
 				t.Errorf("record %d came %d times", id, seen[id])
 			}
 		}
-		if one, err := c.PlanScan(ctx, &client.PlanScanOptions{Groups: []string{"1"}}); err != nil || len(one) != 1 || one[0].Group != "1" {
+		if one, err := c.PlanScan(ctx, &client.PlanScanOptions{Groups: []string{"1"}}); err != nil || len(one) != 1 ||
+			one[0].Group != "1" {
 			t.Errorf("one group: %+v, %v", one, err)
 		}
-		for _, wrong := range []client.ScanOptions{{Split: &came[0], Group: "1"}, {Split: &came[0], Parallel: 2}, {Split: &client.Split{}}, {Split: &came[0], Cursor: []byte("x")}} {
+		for _, wrong := range []client.ScanOptions{{Split: &came[0], Group: "1"}, {Split: &came[0], Parallel: 2},
+			{Split: &client.Split{}}, {Split: &came[0], Cursor: []byte("x")}} {
 			if err := last(c.Scan(ctx, &wrong)); !errors.Is(err, client.ErrInvalid) {
 				t.Errorf("%+v: %v", wrong, err)
 			}

@@ -51,7 +51,8 @@ type Record struct {
 func toRecord(r *recordv1.Record) Record {
 	return Record{
 		Key:     Key{ID: r.GetKey().GetId(), Group: r.GetKey().GetGroup()},
-		Version: r.GetVersion(), Timestamp: time.Unix(0, r.GetTimestampUnixNs()), CommitTime: time.Unix(0, r.GetCommitTimeUnixNs()),
+		Version: r.GetVersion(), Timestamp: time.Unix(0, r.GetTimestampUnixNs()),
+		CommitTime: time.Unix(0, r.GetCommitTimeUnixNs()),
 		Attributes: r.GetAttributes(), Size: r.GetSizeBytes(), Deleted: r.GetDeleted(), Data: r.GetData(),
 		HasData: r.DataCrc32C != nil && int64(len(r.GetData())) == r.GetSizeBytes(),
 	}
@@ -143,7 +144,8 @@ func (o *PutOptions) request(key Key, data []byte) *recordv1.PutRequest {
 
 func toPutResult(op string, r *recordv1.PutResponse, sum uint32, size int64) (PutResult, error) {
 	result := PutResult{
-		Version: r.GetVersion(), CommitTime: time.Unix(0, r.GetCommitTimeUnixNs()), Size: size, CRC32C: sum, Repeated: r.GetRepeated(),
+		Version: r.GetVersion(), CommitTime: time.Unix(0, r.GetCommitTimeUnixNs()), Size: size, CRC32C: sum,
+		Repeated: r.GetRepeated(),
 	}
 	if r.GetDataCrc32C() != sum {
 		return result, checksumError(op, r.GetDataCrc32C(), sum)
@@ -178,7 +180,8 @@ func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOpti
 	}
 	request := o.request(key, data)
 	var answer *recordv1.PutResponse
-	err := c.do(ctx, call{op: op, key: &key, write: true}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+	err := c.do(ctx, call{op: op, key: &key, write: true}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) (err error) {
 		request.RoutingEpoch = to.epoch
 		answer, err = recordv1.NewRecordServiceClient(to.conn).Put(ctx, request, options...)
 		return err
@@ -209,7 +212,8 @@ func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record,
 	}
 	request := &recordv1.GetRequest{Key: key.proto(), Version: o.Version, MetadataOnly: o.MetadataOnly}
 	var answer *recordv1.GetResponse
-	err := c.do(ctx, call{op: op, key: &key}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+	err := c.do(ctx, call{op: op, key: &key}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) (err error) {
 		request.RoutingEpoch = to.epoch
 		answer, err = recordv1.NewRecordServiceClient(to.conn).Get(ctx, request, options...)
 		return err
@@ -253,7 +257,8 @@ func (c *Client) Delete(ctx context.Context, key Key, options *DeleteOptions) (D
 		Key: key.proto(), RequestId: o.requestID(), Condition: o.condition(), TimestampUnixNs: timestamp(o.Timestamp),
 	}
 	var answer *recordv1.DeleteResponse
-	err := c.do(ctx, call{op: op, key: &key, write: true}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+	err := c.do(ctx, call{op: op, key: &key, write: true}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) (err error) {
 		request.RoutingEpoch = to.epoch
 		answer, err = recordv1.NewRecordServiceClient(to.conn).Delete(ctx, request, options...)
 		return err
@@ -276,7 +281,8 @@ func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error]
 		request := &recordv1.ListVersionsRequest{Key: key.proto()}
 		for {
 			var answer *recordv1.ListVersionsResponse
-			err := c.do(ctx, call{op: op, key: &key}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+			err := c.do(ctx, call{op: op, key: &key}, func(ctx context.Context, to target,
+				options ...grpc.CallOption) (err error) {
 				request.RoutingEpoch = to.epoch
 				answer, err = recordv1.NewRecordServiceClient(to.conn).ListVersions(ctx, request, options...)
 				return err
@@ -301,10 +307,11 @@ func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error]
 // ErrUnavailable while any group that could hold it is silent.
 func (c *Client) Find(ctx context.Context, id int64) ([]Record, error) {
 	var answer *recordv1.FindResponse
-	err := c.do(ctx, call{op: "find " + strconv.FormatInt(id, 10)}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
-		answer, err = recordv1.NewRecordServiceClient(to.conn).Find(ctx, &recordv1.FindRequest{Id: id}, options...)
-		return err
-	})
+	err := c.do(ctx, call{op: "find " + strconv.FormatInt(id, 10)},
+		func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
+			answer, err = recordv1.NewRecordServiceClient(to.conn).Find(ctx, &recordv1.FindRequest{Id: id}, options...)
+			return err
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -317,7 +324,8 @@ func (c *Client) Find(ctx context.Context, id int64) ([]Record, error) {
 
 // Named tells whether the store has Named routing, where each key names its group; in Hash routing its id decides.
 func (c *Client) Named(ctx context.Context) (named bool, err error) {
-	err = c.do(ctx, call{op: "ask for the routing"}, func(ctx context.Context, to target, options ...grpc.CallOption) error {
+	err = c.do(ctx, call{op: "ask for the routing"}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) error {
 		message, err := askRouting(ctx, to, options)
 		named = message.GetMode() == recordv1.RoutingMode_ROUTING_MODE_NAMED
 		return err
@@ -327,8 +335,10 @@ func (c *Client) Named(ctx context.Context) (named bool, err error) {
 
 // CreateGroup makes a group of Named routing. A group that exists is ErrExists.
 func (c *Client) CreateGroup(ctx context.Context, group string) error {
-	return c.do(ctx, call{op: "create group " + group}, func(ctx context.Context, to target, options ...grpc.CallOption) error {
-		_, err := recordv1.NewAdminServiceClient(to.conn).CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: group}, options...)
+	return c.do(ctx, call{op: "create group " + group}, func(ctx context.Context, to target,
+		options ...grpc.CallOption) error {
+		_, err := recordv1.NewAdminServiceClient(to.conn).CreateGroup(ctx, &recordv1.CreateGroupRequest{Group: group},
+			options...)
 		return err
 	})
 }

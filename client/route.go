@@ -149,7 +149,8 @@ func (c *Client) followRouting(ctx context.Context, to target, received func()) 
 	if t := c.table.Load(); t != nil {
 		request.KnownEpoch = t.epoch
 	}
-	stream, err := recordv1.NewRoutingServiceClient(to.conn).WatchRouting(ctx, request, grpc.MaxCallRecvMsgSize(routingBytes))
+	stream, err := recordv1.NewRoutingServiceClient(to.conn).WatchRouting(ctx, request,
+		grpc.MaxCallRecvMsgSize(routingBytes))
 	if err != nil {
 		return err
 	}

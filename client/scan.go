@@ -68,7 +68,8 @@ func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Spli
 	}
 	splits := make([]Split, 0, len(plan.GetSplits()))
 	for _, s := range plan.GetSplits() {
-		splits = append(splits, Split{Group: s.GetGroup(), Token: s.GetSplit(), Addresses: s.GetAddresses(), Bytes: s.GetBytes(), Records: s.GetRecords()})
+		splits = append(splits, Split{Group: s.GetGroup(), Token: s.GetSplit(), Addresses: s.GetAddresses(),
+			Bytes: s.GetBytes(), Records: s.GetRecords()})
 	}
 	return splits, nil
 }
@@ -99,7 +100,8 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 			c.scanSplits(ctx, o, yield)
 			return
 		}
-		s := &scanning{client: c, request: recordv1.ScanRequest{Group: o.Group, Cursor: o.Cursor, MetadataOnly: o.MetadataOnly}}
+		s := &scanning{client: c, request: recordv1.ScanRequest{Group: o.Group, Cursor: o.Cursor,
+			MetadataOnly: o.MetadataOnly}}
 		s.attempts = c.attempts(call{op: "scan", group: o.Group})
 		if o.Split != nil {
 			s.request.Split, s.addresses = o.Split.Token, o.Split.Addresses
@@ -192,9 +194,11 @@ func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool
 }
 
 // planScan takes the snapshots of a scan and cuts them into splits.
-func (c *Client) planScan(ctx context.Context, request *recordv1.PlanScanRequest) (plan *recordv1.PlanScanResponse, err error) {
+func (c *Client) planScan(ctx context.Context, request *recordv1.PlanScanRequest) (plan *recordv1.PlanScanResponse,
+	err error) {
 	err = c.do(ctx, call{op: "plan a scan"}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
-		plan, err = recordv1.NewRecordServiceClient(to.conn).PlanScan(ctx, request, append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
+		plan, err = recordv1.NewRecordServiceClient(to.conn).PlanScan(ctx, request,
+			append(options, grpc.MaxCallRecvMsgSize(routingBytes))...)
 		return err
 	})
 	return plan, err

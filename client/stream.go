@@ -156,7 +156,8 @@ func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResu
 }
 
 // send sends the header and all data. io.EOF: the server has answered already.
-func (u *uploading) send(stream recordv1.RecordService_UploadClient, header *recordv1.UploadHeader) (sum uint32, size int64, err error) {
+func (u *uploading) send(stream recordv1.RecordService_UploadClient, header *recordv1.UploadHeader) (sum uint32,
+	size int64, err error) {
 	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}}); err != nil {
 		return 0, 0, err
 	}

@@ -20,7 +20,8 @@ func tlsFiles(t *testing.T) TLSFiles {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := identity.Identity{Store: identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}, Role: identity.Client, Name: "c"}
+	id := identity.Identity{Store: identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}, Role: identity.Client,
+		Name: "c"}
 	cert, key, err := a.Issue(authority.Leaf{Identity: id, Client: true, Now: time.Now(), Lifetime: time.Hour})
 	if err != nil {
 		t.Fatal(err)

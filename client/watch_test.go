@@ -18,7 +18,8 @@ import (
 // opened counts the streams of Watch that a client opens.
 func opened(n *atomic.Int64) []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainStreamInterceptor(
-		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+			options ...grpc.CallOption) (grpc.ClientStream, error) {
 			if strings.HasSuffix(method, "/Watch") {
 				n.Add(1)
 			}

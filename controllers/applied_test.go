@@ -17,7 +17,8 @@ var _ = Describe("What was found to be as wanted", func() {
 		service := func(port int32) *corev1.Service {
 			return &corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Name: "settled", Namespace: "default"},
-				Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "grpc", Port: port, TargetPort: intstr.FromInt32(port), Protocol: corev1.ProtocolTCP}}},
+				Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "grpc", Port: port,
+					TargetPort: intstr.FromInt32(port), Protocol: corev1.ProtocolTCP}}},
 			}
 		}
 		DeferCleanup(func(ctx context.Context) { _ = api.Delete(ctx, service(7600)) })

@@ -54,13 +54,16 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		GinkgoHelper()
 		until(ctx, func(g Gomega) {
 			store := p.get(ctx)
-			g.Expect(meta.IsStatusConditionTrue(store.Status.Conditions, v1alpha1.ConditionRedundant)).To(BeTrue(), "%v", p.words(ctx))
-			g.Expect(meta.IsStatusConditionTrue(store.Status.Conditions, v1alpha1.ConditionReady)).To(BeTrue(), "%v", p.words(ctx))
+			g.Expect(meta.IsStatusConditionTrue(store.Status.Conditions, v1alpha1.ConditionRedundant)).
+				To(BeTrue(), "%v", p.words(ctx))
+			g.Expect(meta.IsStatusConditionTrue(store.Status.Conditions, v1alpha1.ConditionReady)).
+				To(BeTrue(), "%v", p.words(ctx))
 		})
 	}
 	sheaf := func(stdin string, args ...string) string {
 		GinkgoHelper()
-		args = append(args, "--server="+server, "--ca="+admin+"/ca.crt", "--cert="+admin+"/tls.crt", "--key="+admin+"/tls.key")
+		args = append(args, "--server="+server, "--ca="+admin+"/ca.crt", "--cert="+admin+"/tls.crt",
+			"--key="+admin+"/tls.key")
 		cmd := exec.Command(r.binary, args...)
 		cmd.Stdin = strings.NewReader(stdin)
 		var words strings.Builder
@@ -73,10 +76,12 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		GinkgoHelper()
 		admin = r.secret(p.secret(ctx, workload.AdminTLS("quotes")).Data)
 		var deployment appsv1.Deployment
-		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: workload.Gateway("quotes")}, &deployment)).To(Succeed())
+		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: workload.Gateway("quotes")}, &deployment)).
+			To(Succeed())
 		files, err := p.certs.deliver(ctx, &corev1.Pod{Spec: deployment.Spec.Template.Spec})
 		Expect(err).NotTo(HaveOccurred())
-		cmd := exec.Command(r.binary, "gateway", "--tls-dir="+r.secret(files), "--etcd-insecure", "--etcd="+r.etcd, "--store="+workload.Placement(p.Namespace, "quotes"), "--listen="+server, "--http="+freeAddress())
+		cmd := exec.Command(r.binary, "gateway", "--tls-dir="+r.secret(files), "--etcd-insecure", "--etcd="+r.etcd,
+			"--store="+workload.Placement(p.Namespace, "quotes"), "--listen="+server, "--http="+freeAddress())
 		cmd.Stderr = ginkgo.GinkgoWriter
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		Expect(cmd.Start()).To(Succeed())
@@ -119,78 +124,80 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		Expect(has).To(Equal(want))
 	}
 
-	It("move off a shard that goes, follow an update one by one, and come back after a disk is lost", func(ctx context.Context) {
-		p.create(ctx, threeCopies)
-		p.pool(ctx, 4)
-		redundant(ctx)
-		gateway(ctx)
-		putAll()
+	It("move off a shard that goes, follow an update one by one, and come back after a disk is lost",
+		func(ctx context.Context) {
+			p.create(ctx, threeCopies)
+			p.pool(ctx, 4)
+			redundant(ctx)
+			gateway(ctx)
+			putAll()
 
-		By("one shard too many")
-		Expect(p.holding(ctx)).To(HaveLen(4))
-		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards, s.Remove = 3, []int32{1} })
-		until(ctx, func(g Gomega) {
-			g.Expect(p.runs(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3"}), "%v", p.words(ctx))
-		})
-		redundant(ctx)
-		Expect(p.holding(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3"}))
-		allThere()
+			By("one shard too many")
+			Expect(p.holding(ctx)).To(HaveLen(4))
+			p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards, s.Remove = 3, []int32{1} })
+			until(ctx, func(g Gomega) {
+				g.Expect(p.runs(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3"}), "%v", p.words(ctx))
+			})
+			redundant(ctx)
+			Expect(p.holding(ctx)).To(Equal([]string{"ssd-0", "ssd-2", "ssd-3"}))
+			allThere()
 
-		By("an update")
-		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Image = "sheaf:2" })
-		until(ctx, func(g Gomega) {
+			By("an update")
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Image = "sheaf:2" })
+			until(ctx, func(g Gomega) {
+				for _, shard := range p.runs(ctx) {
+					g.Expect(p.pod(ctx, shard).Spec.Containers[0].Image).To(Equal("sheaf:2"))
+				}
+				g.Expect(p.runs(ctx)).To(HaveLen(3))
+			})
+			redundant(ctx)
 			for _, shard := range p.runs(ctx) {
-				g.Expect(p.pod(ctx, shard).Spec.Containers[0].Image).To(Equal("sheaf:2"))
+				Expect(p.started[shard]).To(Equal(2), shard)
 			}
-			g.Expect(p.runs(ctx)).To(HaveLen(3))
-		})
-		redundant(ctx)
-		for _, shard := range p.runs(ctx) {
-			Expect(p.started[shard]).To(Equal(2), shard)
-		}
-		allThere()
+			allThere()
 
-		By("a disk that is blank when its shard starts")
-		was := ""
-		for _, s := range p.getPool(ctx).Status.ShardStatuses {
-			if s.Name == "ssd-2" {
-				was = s.Volume.UUID
-			}
-		}
-		r.end(string(p.pod(ctx, "ssd-2").UID))
-		Expect(os.RemoveAll(r.dir("ssd-2"))).To(Succeed())
-		Expect(api.Delete(ctx, p.pod(ctx, "ssd-2"))).To(Succeed())
-		until(ctx, func(g Gomega) {
-			pool := p.getPool(ctx)
-			g.Expect(pool.Annotations[v1alpha1.AnnotationForgetVolumes]).To(Equal(was))
-			for _, s := range pool.Status.ShardStatuses {
+			By("a disk that is blank when its shard starts")
+			was := ""
+			for _, s := range p.getPool(ctx).Status.ShardStatuses {
 				if s.Name == "ssd-2" {
-					g.Expect(s.Volume.UUID).NotTo(Or(Equal(was), BeEmpty()), s.Message)
+					was = s.Volume.UUID
 				}
 			}
-		})
-		redundant(ctx)
-		allThere()
+			r.end(string(p.pod(ctx, "ssd-2").UID))
+			Expect(os.RemoveAll(r.dir("ssd-2"))).To(Succeed())
+			Expect(api.Delete(ctx, p.pod(ctx, "ssd-2"))).To(Succeed())
+			until(ctx, func(g Gomega) {
+				pool := p.getPool(ctx)
+				g.Expect(pool.Annotations[v1alpha1.AnnotationForgetVolumes]).To(Equal(was))
+				for _, s := range pool.Status.ShardStatuses {
+					if s.Name == "ssd-2" {
+						g.Expect(s.Volume.UUID).NotTo(Or(Equal(was), BeEmpty()), s.Message)
+					}
+				}
+			})
+			redundant(ctx)
+			allThere()
 
-		By("an etcd that is wiped: nothing is rebuilt while a shard is silent, then all of it is, without a person")
-		p.r.Placements = reaching{p}
-		silent := r.running[string(p.pod(ctx, "ssd-2").UID)]
-		Expect(silent.Process.Signal(syscall.SIGSTOP)).To(Succeed())
-		DeferCleanup(func() { _ = silent.Process.Signal(syscall.SIGCONT) }) // it may have ended
-		Expect(p.etcd.Wipe(ctx)).To(Succeed())
-		until(ctx, func(g Gomega) {
-			c := meta.FindStatusCondition(p.get(ctx).Status.Conditions, v1alpha1.ConditionPlacementReady)
-			g.Expect(c.Reason).To(Equal("PlacementLost"), c.Message)
-			g.Expect(c.Message).To(And(ContainSubstring("when every shard answers"), ContainSubstring("ssd-2"), ContainSubstring("sheaf recover placement")))
+			By("an etcd that is wiped: nothing is rebuilt while a shard is silent, then all of it is, without a person")
+			p.r.Placements = reaching{p}
+			silent := r.running[string(p.pod(ctx, "ssd-2").UID)]
+			Expect(silent.Process.Signal(syscall.SIGSTOP)).To(Succeed())
+			DeferCleanup(func() { _ = silent.Process.Signal(syscall.SIGCONT) }) // it may have ended
+			Expect(p.etcd.Wipe(ctx)).To(Succeed())
+			until(ctx, func(g Gomega) {
+				c := meta.FindStatusCondition(p.get(ctx).Status.Conditions, v1alpha1.ConditionPlacementReady)
+				g.Expect(c.Reason).To(Equal("PlacementLost"), c.Message)
+				g.Expect(c.Message).To(And(ContainSubstring("when every shard answers"), ContainSubstring("ssd-2"),
+					ContainSubstring("sheaf recover placement")))
+			})
+			held, _ := p.holds(ctx)
+			Expect(held).To(BeEmpty())
+			Expect(silent.Process.Signal(syscall.SIGCONT)).To(Succeed())
+			redundant(ctx)
+			Expect(p.said()).To(ContainElement(ContainSubstring("PlacementRebuilt")))
+			allThere()
+			sheaf("record 0", "put", "0", "-")
 		})
-		held, _ := p.holds(ctx)
-		Expect(held).To(BeEmpty())
-		Expect(silent.Process.Signal(syscall.SIGCONT)).To(Succeed())
-		redundant(ctx)
-		Expect(p.said()).To(ContainElement(ContainSubstring("PlacementRebuilt")))
-		allThere()
-		sheaf("record 0", "put", "0", "-")
-	})
 })
 
 // reaching lets the operator find shards by their pods' addresses: there is no DNS here.
@@ -198,7 +205,8 @@ type reaching struct{ p *storePlay }
 
 func (r reaching) Close(key string) { r.p.etcd.Close(key) }
 
-func (r reaching) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement, error) {
+func (r reaching) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement,
+	error) {
 	placement, err := r.p.etcd.Open(key, access, credentials)
 	return reachingPlacement{placement, r.p}, err
 }

@@ -44,7 +44,8 @@ func newDiskPlay(ctx context.Context) *diskPlay {
 }
 
 func (p *diskPlay) disk(name string) v1alpha1.Disk {
-	return v1alpha1.Disk{Node: p.Node, Device: "/dev/disk/by-id/" + p.Namespace + "-" + name, Size: resource.MustParse("1Gi")}
+	return v1alpha1.Disk{Node: p.Node, Device: "/dev/disk/by-id/" + p.Namespace + "-" + name,
+		Size: resource.MustParse("1Gi")}
 }
 
 func (p *diskPlay) create(ctx context.Context, disks ...v1alpha1.Disk) {
@@ -115,7 +116,8 @@ func (p *diskPlay) claim(ctx context.Context, namespace, name string) *corev1.Pe
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelStore: "quotes"},
 	}}
-	claim.Spec.AccessModes, claim.Spec.StorageClassName = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, &p.name
+	claim.Spec.AccessModes, claim.Spec.StorageClassName = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		&p.name
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	Expect(api.Create(ctx, claim)).To(Succeed())
 	return claim
@@ -151,32 +153,34 @@ var _ = Describe("A DiskSet", func() {
 	var p *diskPlay
 	BeforeEach(func(ctx context.Context) { p = newDiskPlay(ctx) })
 
-	It("makes a class and a volume for each disk, and then writes nothing", both("what is made of a DiskSet is accepted"), func(ctx context.Context) {
-		p.create(ctx, p.disk("a"), p.disk("b"))
-		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready", "2 disks, 2 free")
-		var class storagev1.StorageClass
-		Expect(api.Get(ctx, types.NamespacedName{Name: p.name}, &class)).To(Succeed())
-		volumes := p.volumes(ctx)
-		Expect(volumes).To(HaveLen(2))
-		set := p.get(ctx)
-		for range 3 {
-			_, err := p.reconcile(ctx)
-			Expect(err).NotTo(HaveOccurred())
-		}
-		Expect(p.volumes(ctx)).To(Equal(volumes))
-		Expect(p.get(ctx).ResourceVersion).To(Equal(set.ResourceVersion))
-		var again storagev1.StorageClass
-		Expect(api.Get(ctx, types.NamespacedName{Name: p.name}, &again)).To(Succeed())
-		Expect(again.ResourceVersion).To(Equal(class.ResourceVersion))
-	})
+	It("makes a class and a volume for each disk, and then writes nothing", both("what is made of a DiskSet is accepted"),
+		func(ctx context.Context) {
+			p.create(ctx, p.disk("a"), p.disk("b"))
+			p.settle(ctx)
+			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready", "2 disks, 2 free")
+			var class storagev1.StorageClass
+			Expect(api.Get(ctx, types.NamespacedName{Name: p.name}, &class)).To(Succeed())
+			volumes := p.volumes(ctx)
+			Expect(volumes).To(HaveLen(2))
+			set := p.get(ctx)
+			for range 3 {
+				_, err := p.reconcile(ctx)
+				Expect(err).NotTo(HaveOccurred())
+			}
+			Expect(p.volumes(ctx)).To(Equal(volumes))
+			Expect(p.get(ctx).ResourceVersion).To(Equal(set.ResourceVersion))
+			var again storagev1.StorageClass
+			Expect(api.Get(ctx, types.NamespacedName{Name: p.name}, &again)).To(Succeed())
+			Expect(again.ResourceVersion).To(Equal(class.ResourceVersion))
+		})
 
 	It("leaves a StorageClass alone that it did not make", func(ctx context.Context) {
 		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: p.name}, Provisioner: "example.org/theirs"}
 		Expect(api.Create(ctx, class)).To(Succeed())
 		p.create(ctx, p.disk("a"))
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "StorageClassTaken", "delete it, or give the DiskSet another name")
+		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "StorageClassTaken",
+			"delete it, or give the DiskSet another name")
 		result, err := p.reconcile(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(result.RequeueAfter).To(BeNumerically(">=", 10*time.Second))
@@ -213,29 +217,33 @@ var _ = Describe("A DiskSet", func() {
 			Expect(api.Update(ctx, claim)).To(Succeed())
 		}
 		p.settle(ctx)
-		Expect(p.get(ctx).Status.Disks[0]).To(And(HaveField("State", v1alpha1.DiskReserved), HaveField("Claim", p.Namespace+"/sheaf-bench")))
+		Expect(p.get(ctx).Status.Disks[0]).To(And(HaveField("State", v1alpha1.DiskReserved),
+			HaveField("Claim", p.Namespace+"/sheaf-bench")))
 	})
 
-	It("keeps volumes with data when it is deleted, and takes them up again", both("rights on volumes"), func(ctx context.Context) {
-		p.create(ctx, p.disk("a"), p.disk("b"))
-		p.settle(ctx)
-		claim := p.claim(ctx, p.Namespace, "data-ssd-0-0")
-		p.settle(ctx)
-		pv := p.bindTo(ctx, claim)
-		p.settle(ctx)
-		Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
-		_, err := p.reconcile(ctx)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Name: p.name}, &v1alpha1.DiskSet{}))).To(BeTrue(), "gone after one reconcile")
-		Expect(apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Name: p.name}, &storagev1.StorageClass{}))).To(BeTrue())
-		left := p.volumes(ctx)
-		Expect(left).To(HaveLen(1))
-		Expect(left).To(HaveKey(pv.Spec.Local.Path))
-		p.create(ctx, p.disk("a"), p.disk("b"))
-		p.settle(ctx)
-		Expect(p.get(ctx).Status).To(HaveField("Bound", int32(1)))
-		Expect(p.get(ctx).Status).To(HaveField("Free", int32(1)))
-	})
+	It("keeps volumes with data when it is deleted, and takes them up again", both("rights on volumes"),
+		func(ctx context.Context) {
+			p.create(ctx, p.disk("a"), p.disk("b"))
+			p.settle(ctx)
+			claim := p.claim(ctx, p.Namespace, "data-ssd-0-0")
+			p.settle(ctx)
+			pv := p.bindTo(ctx, claim)
+			p.settle(ctx)
+			Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
+			_, err := p.reconcile(ctx)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Name: p.name}, &v1alpha1.DiskSet{}))).
+				To(BeTrue(), "gone after one reconcile")
+			Expect(apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Name: p.name}, &storagev1.StorageClass{}))).
+				To(BeTrue())
+			left := p.volumes(ctx)
+			Expect(left).To(HaveLen(1))
+			Expect(left).To(HaveKey(pv.Spec.Local.Path))
+			p.create(ctx, p.disk("a"), p.disk("b"))
+			p.settle(ctx)
+			Expect(p.get(ctx).Status).To(HaveField("Bound", int32(1)))
+			Expect(p.get(ctx).Status).To(HaveField("Free", int32(1)))
+		})
 
 	It("says which volume of somebody else has its disk", func(ctx context.Context) {
 		set := &v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: p.name}}

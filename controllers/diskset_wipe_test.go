@@ -123,7 +123,8 @@ func (p *wipePlay) heard(words ...string) {
 }
 
 // wiped is the Job that wipes, and the claim and the volume that stands in for the disk's own; nil: not there.
-func (p *wipePlay) wiped(ctx context.Context) (job *batchv1.Job, claim *corev1.PersistentVolumeClaim, standIn *corev1.PersistentVolume) {
+func (p *wipePlay) wiped(ctx context.Context) (job *batchv1.Job, claim *corev1.PersistentVolumeClaim,
+	standIn *corev1.PersistentVolume) {
 	GinkgoHelper()
 	find := func(o client.Object, namespace, name string) bool {
 		err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, o)
@@ -168,7 +169,8 @@ func (p *wipePlay) ends(ctx context.Context, kind batchv1.JobConditionType) {
 		job.Status.Succeeded = 1
 	}
 	for _, c := range []batchv1.JobConditionType{before, kind} {
-		job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: c, Status: corev1.ConditionTrue, LastTransitionTime: now})
+		job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: c, Status: corev1.ConditionTrue,
+			LastTransitionTime: now})
 	}
 	Expect(api.Status().Update(ctx, job)).To(Succeed())
 	p.settleAll(ctx)
@@ -196,7 +198,8 @@ var _ = Describe("A released disk", func() {
 	BeforeEach(func(ctx context.Context) { p = newWipePlay(ctx) })
 
 	It("is wiped by a Job after two acts, and is free then", both("the Job is accepted"), func(ctx context.Context) {
-		Expect(p.isIn(ctx, v1alpha1.DiskReleased).Message).To(ContainSubstring("kubectl annotate pv " + p.volume + " sheaf.dev/wipe=true"))
+		Expect(p.isIn(ctx, v1alpha1.DiskReleased).Message).To(ContainSubstring("kubectl annotate pv " + p.volume +
+			" sheaf.dev/wipe=true"))
 		token := p.ask(ctx)
 		p.heard("WipeAsked", "all data of claim "+p.Namespace+"/data-ssd-0-0")
 		p.nothingIsWiped(ctx)
@@ -205,8 +208,9 @@ var _ = Describe("A released disk", func() {
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: token})
 		p.settle(ctx)
 		p.heard("WipeBegun")
-		Expect(apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Name: p.volume}, &corev1.PersistentVolume{}))).To(BeTrue(),
-			"a claim could get it while it is wiped")
+		Expect(apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Name: p.volume}, &corev1.PersistentVolume{}))).
+			To(BeTrue(),
+				"a claim could get it while it is wiped")
 		job, claim, standIn := p.wiped(ctx)
 		Expect(standIn.Spec.Local.Path).To(Equal(p.device))
 		Expect(*standIn.Spec.VolumeMode).To(Equal(corev1.PersistentVolumeBlock))
@@ -313,33 +317,35 @@ var _ = Describe("A released disk", func() {
 		p.heard("the disk is Free")
 		p.claim(ctx, p.Namespace, "data-ssd-1-0")
 		p.settle(ctx)
-		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true", workload.AnnotationWipeConfirm: workload.WipeToken(p.pv(ctx))})
+		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true",
+			workload.AnnotationWipeConfirm: workload.WipeToken(p.pv(ctx))})
 		p.settle(ctx)
 		p.heard("the disk is Reserved")
 		p.isIn(ctx, v1alpha1.DiskReserved)
 		p.nothingIsWiped(ctx)
 	})
 
-	It("is left alone by an operator that does not know where to run the Job, and beside a volume of somebody else", func(ctx context.Context) {
-		p.r.Namespace = ""
-		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
-		p.settle(ctx)
-		p.heard("does not know its own namespace")
-		p.r.Namespace = p.Namespace
-		theirs := workload.WipeVolume(p.pv(ctx), p.name, p.Namespace)
-		theirs.Labels, theirs.Annotations = nil, nil
-		theirs.Spec.Local.Path += "-other"
-		Expect(api.Create(ctx, theirs)).To(Succeed())
-		DeferCleanup(func(ctx context.Context) {
-			theirs.Finalizers = nil
-			Expect(api.Update(ctx, theirs)).To(Succeed())
-			Expect(api.Delete(ctx, theirs)).To(Succeed())
+	It("is left alone by an operator that does not know where to run the Job, and beside a volume of somebody else",
+		func(ctx context.Context) {
+			p.r.Namespace = ""
+			p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
+			p.settle(ctx)
+			p.heard("does not know its own namespace")
+			p.r.Namespace = p.Namespace
+			theirs := workload.WipeVolume(p.pv(ctx), p.name, p.Namespace)
+			theirs.Labels, theirs.Annotations = nil, nil
+			theirs.Spec.Local.Path += "-other"
+			Expect(api.Create(ctx, theirs)).To(Succeed())
+			DeferCleanup(func(ctx context.Context) {
+				theirs.Finalizers = nil
+				Expect(api.Update(ctx, theirs)).To(Succeed())
+				Expect(api.Delete(ctx, theirs)).To(Succeed())
+			})
+			p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
+			p.settle(ctx)
+			p.heard("did not make: delete it")
+			Expect(p.pv(ctx).DeletionTimestamp).To(BeNil())
 		})
-		p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
-		p.settle(ctx)
-		p.heard("did not make: delete it")
-		Expect(p.pv(ctx).DeletionTimestamp).To(BeNil())
-	})
 
 	It("says so where it could not be wiped, and tries again when the Job is deleted", func(ctx context.Context) {
 		p.annotate(ctx, map[string]string{workload.AnnotationWipeConfirm: p.ask(ctx)})

@@ -66,7 +66,8 @@ func (e *edits) walk(path string, value any) {
 			e.add("remove "+at, []jsonOp{{Op: "remove", Path: at}})
 			e.walk(at, value[key])
 		}
-		if of := path[strings.LastIndex(path, "/")+1:]; of == "labels" && path != "/metadata/labels" || of == "nodeSelector" || of == "limits" {
+		if of := path[strings.LastIndex(path, "/")+1:]; of == "labels" && path != "/metadata/labels" ||
+			of == "nodeSelector" || of == "limits" {
 			e.add("add to "+path, []jsonOp{{Op: "add", Path: path + "/foreign", Value: "1"}})
 		}
 	case []any:
@@ -107,10 +108,13 @@ func another(item any) any {
 
 // words are families of values: a field that has one of a family may know the others.
 var words = [][]string{
-	{"ClusterIP", "NodePort", "None", "ClientIP"}, {"TCP", "UDP"}, {"HTTP", "HTTPS"}, {"Cluster", "Local"}, {"ClusterFirst", "Default"},
-	{"Always", "Never", "IfNotPresent", "OnRootMismatch"}, {"RollingUpdate", "Recreate", "OnDelete"}, {"OrderedReady", "Parallel"},
+	{"ClusterIP", "NodePort", "None", "ClientIP"}, {"TCP", "UDP"}, {"HTTP", "HTTPS"}, {"Cluster", "Local"},
+	{"ClusterFirst", "Default"},
+	{"Always", "Never", "IfNotPresent", "OnRootMismatch"}, {"RollingUpdate", "Recreate", "OnDelete"},
+	{"OrderedReady", "Parallel"},
 	{"Retain", "Delete"}, {"DoNotSchedule", "ScheduleAnyway"}, {"Honor", "Ignore"}, {"RuntimeDefault", "Unconfined"},
-	{"IfHealthyBudget", "AlwaysAllow"}, {"File", "FallbackToLogsOnError"}, {"Exists", "Equal"}, {"NoSchedule", "NoExecute", "PreferNoSchedule"},
+	{"IfHealthyBudget", "AlwaysAllow"}, {"File", "FallbackToLogsOnError"}, {"Exists", "Equal"},
+	{"NoSchedule", "NoExecute", "PreferNoSchedule"},
 	{"metadata.name", "metadata.namespace", "status.podIP"},
 }
 
@@ -179,7 +183,8 @@ func (e *edits) extras(o client.Object) {
 		// object: the operator may delete StatefulSets, and nothing else of these.
 		e.add("take the owner away", []jsonOp{{Op: "remove", Path: "/metadata/ownerReferences"}})
 	}
-	e.add("forget who wrote what", []jsonOp{{Op: "replace", Path: "/metadata/managedFields", Value: []any{map[string]any{}}},
+	e.add("forget who wrote what", []jsonOp{{Op: "replace", Path: "/metadata/managedFields",
+		Value: []any{map[string]any{}}},
 		{Op: "replace", Path: "/metadata/annotations/sheaf.dev~1applied", Value: "x"}})
 }
 

@@ -80,16 +80,17 @@ var _ = Describe("What an API server answers", both("the fake is held to it"), f
 		Expect(o.UID).NotTo(Equal(uid))
 	})
 
-	It("to kinds of ours: defaults of the CRD, also of the status, and none of the status that a create has", func(ctx context.Context) {
-		p := pool()
-		p.Status.Shards = 7
-		Expect(api.Create(ctx, p)).To(Succeed())
-		again(ctx, p)
-		Expect(p.Spec.State).To(Equal(v1alpha1.PoolActive))
-		Expect(p.Spec.Update.Mode).To(Equal(v1alpha1.UpdateOneByOne))
-		Expect(p.Status.Shards).To(BeZero())
-		Expect(conditionStatus(p.Status.Conditions, v1alpha1.ConditionReady)).To(Equal(metav1.ConditionUnknown))
-	})
+	It("to kinds of ours: defaults of the CRD, also of the status, and none of the status that a create has",
+		func(ctx context.Context) {
+			p := pool()
+			p.Status.Shards = 7
+			Expect(api.Create(ctx, p)).To(Succeed())
+			again(ctx, p)
+			Expect(p.Spec.State).To(Equal(v1alpha1.PoolActive))
+			Expect(p.Spec.Update.Mode).To(Equal(v1alpha1.UpdateOneByOne))
+			Expect(p.Status.Shards).To(BeZero())
+			Expect(conditionStatus(p.Status.Conditions, v1alpha1.ConditionReady)).To(Equal(metav1.ConditionUnknown))
+		})
 
 	It("to an old version: a conflict, for updates, patches that name it, and preconditions", func(ctx context.Context) {
 		o := config("a", "k", "1")
@@ -103,14 +104,17 @@ var _ = Describe("What an API server answers", both("the fake is held to it"), f
 		stale.Data["k"] = "3"
 		Expect(apierrors.IsConflict(api.Update(ctx, stale))).To(BeTrue())
 		patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"data":{"k":"4"}}`, old.ResourceVersion)
-		Expect(apierrors.IsConflict(api.Patch(ctx, old.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))).To(BeTrue())
-		Expect(apierrors.IsConflict(api.Delete(ctx, o, client.Preconditions{ResourceVersion: &old.ResourceVersion}))).To(BeTrue())
+		Expect(apierrors.IsConflict(api.Patch(ctx, old.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))).
+			To(BeTrue())
+		Expect(apierrors.IsConflict(api.Delete(ctx, o, client.Preconditions{ResourceVersion: &old.ResourceVersion}))).
+			To(BeTrue())
 		Expect(apierrors.IsConflict(api.Delete(ctx, o, client.Preconditions{UID: new(types.UID("another"))}))).To(BeTrue())
 		again(ctx, o)
 		Expect(o.Data).To(HaveKeyWithValue("k", "2"))
 		Expect(api.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})).To(Succeed())
 		Expect(apierrors.IsNotFound(api.Update(ctx, o))).To(BeTrue())
-		Expect(apierrors.IsNotFound(api.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"data":{"k":"5"}}`))))).To(BeTrue())
+		Expect(apierrors.IsNotFound(api.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"data":{"k":"5"}}`))))).
+			To(BeTrue())
 	})
 
 	It("to a write that changes nothing: the version as before", func(ctx context.Context) {
@@ -119,7 +123,8 @@ var _ = Describe("What an API server answers", both("the fake is held to it"), f
 		version := o.ResourceVersion
 		Expect(api.Update(ctx, o, client.FieldOwner("me"))).To(Succeed())
 		Expect(o.ResourceVersion).To(Equal(version))
-		Expect(api.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"data":{"k":"1"}}`)), client.FieldOwner("me"))).To(Succeed())
+		Expect(api.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"data":{"k":"1"}}`)),
+			client.FieldOwner("me"))).To(Succeed())
 		Expect(o.ResourceVersion).To(Equal(version))
 		Expect(apply(ctx, "one", false, map[string]any{"k": "1"})).To(Succeed())
 		applied := config("applied")
@@ -130,108 +135,116 @@ var _ = Describe("What an API server answers", both("the fake is held to it"), f
 		Expect(applied.ResourceVersion).To(Equal(version))
 	})
 
-	It("to an apply: fields that nobody wants any more go, those of others stay or are a conflict", func(ctx context.Context) {
-		Expect(apply(ctx, "one", false, map[string]any{"a": "1", "b": "1"})).To(Succeed())
-		Expect(apply(ctx, "two", false, map[string]any{"c": "2"})).To(Succeed())
-		Expect(apply(ctx, "one", false, map[string]any{"a": "1"})).To(Succeed())
-		o := config("applied")
-		again(ctx, o)
-		Expect(o.Data).To(Equal(map[string]string{"a": "1", "c": "2"}))
-		Expect(apierrors.IsConflict(apply(ctx, "two", false, map[string]any{"a": "2"}))).To(BeTrue())
-		Expect(apply(ctx, "two", true, map[string]any{"a": "2"})).To(Succeed())
-		again(ctx, o)
-		Expect(o.Data).To(Equal(map[string]string{"a": "2"}))
-		o.Data["hand"] = "3"
-		Expect(api.Update(ctx, o, person)).To(Succeed())
-		Expect(apply(ctx, "two", true, map[string]any{"a": "4"})).To(Succeed())
-		again(ctx, o)
-		Expect(o.Data).To(Equal(map[string]string{"a": "4", "hand": "3"}))
-		writers := map[string]metav1.ManagedFieldsOperationType{}
-		for _, entry := range o.ManagedFields {
-			writers[entry.Manager] = entry.Operation
-		}
-		Expect(writers).To(HaveKeyWithValue("two", metav1.ManagedFieldsOperationApply))
-		Expect(writers).To(HaveKeyWithValue(string(person), metav1.ManagedFieldsOperationUpdate))
-	})
+	It("to an apply: fields that nobody wants any more go, those of others stay or are a conflict",
+		func(ctx context.Context) {
+			Expect(apply(ctx, "one", false, map[string]any{"a": "1", "b": "1"})).To(Succeed())
+			Expect(apply(ctx, "two", false, map[string]any{"c": "2"})).To(Succeed())
+			Expect(apply(ctx, "one", false, map[string]any{"a": "1"})).To(Succeed())
+			o := config("applied")
+			again(ctx, o)
+			Expect(o.Data).To(Equal(map[string]string{"a": "1", "c": "2"}))
+			Expect(apierrors.IsConflict(apply(ctx, "two", false, map[string]any{"a": "2"}))).To(BeTrue())
+			Expect(apply(ctx, "two", true, map[string]any{"a": "2"})).To(Succeed())
+			again(ctx, o)
+			Expect(o.Data).To(Equal(map[string]string{"a": "2"}))
+			o.Data["hand"] = "3"
+			Expect(api.Update(ctx, o, person)).To(Succeed())
+			Expect(apply(ctx, "two", true, map[string]any{"a": "4"})).To(Succeed())
+			again(ctx, o)
+			Expect(o.Data).To(Equal(map[string]string{"a": "4", "hand": "3"}))
+			writers := map[string]metav1.ManagedFieldsOperationType{}
+			for _, entry := range o.ManagedFields {
+				writers[entry.Manager] = entry.Operation
+			}
+			Expect(writers).To(HaveKeyWithValue("two", metav1.ManagedFieldsOperationApply))
+			Expect(writers).To(HaveKeyWithValue(string(person), metav1.ManagedFieldsOperationUpdate))
+		})
 
-	It("to a status: it alone is written by its subresource, and never without; a spec alone raises the generation", func(ctx context.Context) {
-		p := pool()
-		Expect(api.Create(ctx, p)).To(Succeed())
-		p.Status.Shards, p.Spec.Shards = 3, new(int32(5))
-		Expect(api.Status().Update(ctx, p)).To(Succeed())
-		again(ctx, p)
-		Expect(p.Status.Shards).To(Equal(int32(3)))
-		Expect(*p.Spec.Shards).To(Equal(int32(2)))
-		Expect(p.Generation).To(Equal(int64(1)))
-		p.Status.Shards, p.Spec.Shards = 4, new(int32(5))
-		Expect(api.Update(ctx, p)).To(Succeed())
-		again(ctx, p)
-		Expect(p.Status.Shards).To(Equal(int32(3)))
-		Expect(*p.Spec.Shards).To(Equal(int32(5)))
-		Expect(p.Generation).To(Equal(int64(2)))
-		base := p.DeepCopy()
-		p.Labels, p.Annotations = map[string]string{"a": "b"}, map[string]string{"a": "b"}
-		Expect(api.Patch(ctx, p, client.MergeFrom(base))).To(Succeed())
-		Expect(p.Generation).To(Equal(int64(2)))
-		base = p.DeepCopy()
-		p.Status.Shards = 6
-		Expect(api.Status().Patch(ctx, p, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))).To(Succeed())
-		p.Status.Shards = 7
-		err := api.Status().Patch(ctx, p, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-		Expect(apierrors.IsConflict(err)).To(BeTrue())
-		again(ctx, p)
-		Expect(p.Status.Shards).To(Equal(int32(6)))
-	})
+	It("to a status: it alone is written by its subresource, and never without; a spec alone raises the generation",
+		func(ctx context.Context) {
+			p := pool()
+			Expect(api.Create(ctx, p)).To(Succeed())
+			p.Status.Shards, p.Spec.Shards = 3, new(int32(5))
+			Expect(api.Status().Update(ctx, p)).To(Succeed())
+			again(ctx, p)
+			Expect(p.Status.Shards).To(Equal(int32(3)))
+			Expect(*p.Spec.Shards).To(Equal(int32(2)))
+			Expect(p.Generation).To(Equal(int64(1)))
+			p.Status.Shards, p.Spec.Shards = 4, new(int32(5))
+			Expect(api.Update(ctx, p)).To(Succeed())
+			again(ctx, p)
+			Expect(p.Status.Shards).To(Equal(int32(3)))
+			Expect(*p.Spec.Shards).To(Equal(int32(5)))
+			Expect(p.Generation).To(Equal(int64(2)))
+			base := p.DeepCopy()
+			p.Labels, p.Annotations = map[string]string{"a": "b"}, map[string]string{"a": "b"}
+			Expect(api.Patch(ctx, p, client.MergeFrom(base))).To(Succeed())
+			Expect(p.Generation).To(Equal(int64(2)))
+			base = p.DeepCopy()
+			p.Status.Shards = 6
+			Expect(api.Status().Patch(ctx, p, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))).
+				To(Succeed())
+			p.Status.Shards = 7
+			err := api.Status().Patch(ctx, p, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+			Expect(apierrors.IsConflict(err)).To(BeTrue())
+			again(ctx, p)
+			Expect(p.Status.Shards).To(Equal(int32(6)))
+		})
 
-	It("to a deletion: it is kept by finalizers, by a kubelet for a pod that has a node, by who protects claims", func(ctx context.Context) {
-		o := config("a")
-		o.Finalizers = []string{"sheaf.dev/test"}
-		Expect(api.Create(ctx, o)).To(Succeed())
-		Expect(api.Delete(ctx, o)).To(Succeed())
-		again(ctx, o)
-		Expect(o.DeletionTimestamp).NotTo(BeNil())
-		Expect(api.Delete(ctx, o)).To(Succeed())
-		o.Finalizers = nil
-		again(ctx, o)
-		o.Finalizers = nil
-		Expect(api.Update(ctx, o)).To(Succeed())
-		Expect(apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(o), o))).To(BeTrue())
-		Expect(apierrors.IsNotFound(api.Delete(ctx, o))).To(BeTrue())
+	It("to a deletion: it is kept by finalizers, by a kubelet for a pod that has a node, by who protects claims",
+		func(ctx context.Context) {
+			o := config("a")
+			o.Finalizers = []string{"sheaf.dev/test"}
+			Expect(api.Create(ctx, o)).To(Succeed())
+			Expect(api.Delete(ctx, o)).To(Succeed())
+			again(ctx, o)
+			Expect(o.DeletionTimestamp).NotTo(BeNil())
+			Expect(api.Delete(ctx, o)).To(Succeed())
+			o.Finalizers = nil
+			again(ctx, o)
+			o.Finalizers = nil
+			Expect(api.Update(ctx, o)).To(Succeed())
+			Expect(apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(o), o))).To(BeTrue())
+			Expect(apierrors.IsNotFound(api.Delete(ctx, o))).To(BeTrue())
 
-		running := pod("node")
-		Expect(api.Create(ctx, running)).To(Succeed())
-		Expect(running.Status.Phase).To(Equal(corev1.PodPending))
-		Expect(api.Delete(ctx, running)).To(Succeed())
-		again(ctx, running)
-		Expect(running.DeletionTimestamp).NotTo(BeNil())
-		Expect(api.Delete(ctx, running, client.GracePeriodSeconds(0))).To(Succeed())
-		Expect(apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(running), running))).To(BeTrue())
-		waiting := pod("")
-		Expect(api.Create(ctx, waiting)).To(Succeed())
-		Expect(api.Delete(ctx, waiting)).To(Succeed())
-		Expect(apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(waiting), waiting))).To(BeTrue())
+			running := pod("node")
+			Expect(api.Create(ctx, running)).To(Succeed())
+			Expect(running.Status.Phase).To(Equal(corev1.PodPending))
+			Expect(api.Delete(ctx, running)).To(Succeed())
+			again(ctx, running)
+			Expect(running.DeletionTimestamp).NotTo(BeNil())
+			Expect(api.Delete(ctx, running, client.GracePeriodSeconds(0))).To(Succeed())
+			Expect(apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(running), running))).To(BeTrue())
+			waiting := pod("")
+			Expect(api.Create(ctx, waiting)).To(Succeed())
+			Expect(api.Delete(ctx, waiting)).To(Succeed())
+			Expect(apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(waiting), waiting))).To(BeTrue())
 
-		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "claim"}, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new("none"),
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-		}}
-		Expect(api.Create(ctx, claim)).To(Succeed())
-		Expect(claim.Status.Phase).To(Equal(corev1.ClaimPending))
-		Expect(api.Delete(ctx, claim)).To(Succeed())
-		again(ctx, claim)
-		Expect(claim.DeletionTimestamp).NotTo(BeNil())
-		claim.Finalizers = nil
-		Expect(api.Update(ctx, claim)).To(Succeed())
-		Expect(apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(claim), claim))).To(BeTrue())
-	})
+			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "claim"},
+				Spec: corev1.PersistentVolumeClaimSpec{
+					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new("none"),
+					Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
+						corev1.ResourceStorage: resource.MustParse("1Gi")}},
+				}}
+			Expect(api.Create(ctx, claim)).To(Succeed())
+			Expect(claim.Status.Phase).To(Equal(corev1.ClaimPending))
+			Expect(api.Delete(ctx, claim)).To(Succeed())
+			again(ctx, claim)
+			Expect(claim.DeletionTimestamp).NotTo(BeNil())
+			claim.Finalizers = nil
+			Expect(api.Update(ctx, claim)).To(Succeed())
+			Expect(apierrors.IsNotFound(api.Get(ctx, client.ObjectKeyFromObject(claim), claim))).To(BeTrue())
+		})
 
 	It("to a deletion that orphans: the owner stays until somebody has seen to what it owns", func(ctx context.Context) {
 		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "set"}}
 		set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
-		set.Spec.Template = corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: pod("").Spec}
+		set.Spec.Template = corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}},
+			Spec: pod("").Spec}
 		Expect(api.Create(ctx, set)).To(Succeed())
 		owned := config("owned")
-		owned.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
+		owned.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
+			appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
 		Expect(api.Create(ctx, owned)).To(Succeed())
 		Expect(api.Delete(ctx, set, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
 		again(ctx, set)

@@ -57,8 +57,10 @@ func newFake(crds string) (client.WithWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	base := fake.NewClientBuilder().WithScheme(envScheme).WithObjectTracker(objects).WithReturnManagedFields().WithGlobalResourceVersionCounter().
-		WithStatusSubresource(&v1alpha1.RecordStore{}, &v1alpha1.ShardPool{}, &v1alpha1.Shard{}, &v1alpha1.DiskSet{}, &v1alpha1.RecordGrant{}, &v1alpha1.RecordTenant{}).
+	base := fake.NewClientBuilder().WithScheme(envScheme).WithObjectTracker(objects).WithReturnManagedFields().
+		WithGlobalResourceVersionCounter().
+		WithStatusSubresource(&v1alpha1.RecordStore{}, &v1alpha1.ShardPool{}, &v1alpha1.Shard{}, &v1alpha1.DiskSet{},
+			&v1alpha1.RecordGrant{}, &v1alpha1.RecordTenant{}).
 		Build()
 	return interceptor.NewClient(base, interceptor.Funcs{
 		Get:  objects.read,
@@ -69,7 +71,8 @@ func newFake(crds string) (client.WithWatch, error) {
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 			return counted(c.Update(ctx, o, opts...))
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			return counted(objects.patch(ctx, c, o, patch, opts...))
 		},
 		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
@@ -78,10 +81,12 @@ func newFake(crds string) (client.WithWatch, error) {
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			return counted(deleteAsServer(ctx, c, o, opts...))
 		},
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+			opts ...client.SubResourceUpdateOption) error {
 			return counted(c.SubResource(sub).Update(ctx, o, opts...))
 		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch,
+			opts ...client.SubResourcePatchOption) error {
 			return counted(objects.patchStatus(ctx, c, o, patch, opts...))
 		},
 	}), nil
@@ -107,9 +112,11 @@ func deleteAsServer(ctx context.Context, c client.WithWatch, o client.Object, op
 	if err != nil {
 		return err
 	}
-	if p := options.Preconditions; p != nil && (p.UID != nil && *p.UID != live.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != live.GetResourceVersion()) {
+	if p := options.Preconditions; p != nil && (p.UID != nil && *p.UID != live.GetUID() || p.ResourceVersion != nil &&
+		*p.ResourceVersion != live.GetResourceVersion()) {
 		resource, _ := meta.UnsafeGuessKindToResource(gvk)
-		return apierrors.NewConflict(resource.GroupResource(), live.GetName(), errors.New("the precondition of the deletion does not hold"))
+		return apierrors.NewConflict(resource.GroupResource(), live.GetName(),
+			errors.New("the precondition of the deletion does not hold"))
 	}
 	finalizers := slices.Clone(live.GetFinalizers())
 	if policy := options.PropagationPolicy; live.GetDeletionTimestamp() == nil && policy != nil {
@@ -152,7 +159,8 @@ type fakeObjects struct {
 func newFakeObjects(crds string) (*fakeObjects, error) {
 	t := &fakeObjects{
 		ObjectTracker: testing.NewObjectTracker(envScheme, serializer.NewCodecFactory(envScheme).UniversalDecoder()),
-		defaults:      map[schema.GroupVersionKind]crdSchema{}, managers: map[schema.GroupVersionKind]*managedfields.FieldManager{},
+		defaults:      map[schema.GroupVersionKind]crdSchema{},
+		managers:      map[schema.GroupVersionKind]*managedfields.FieldManager{},
 	}
 	files, err := filepath.Glob(filepath.Join(crds, "*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -177,14 +185,16 @@ func newFakeObjects(crds string) (*fakeObjects, error) {
 			return nil, err
 		}
 		version := crd.Spec.Versions[0]
-		t.defaults[schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind}] = version.Schema.OpenAPIV3Schema
+		t.defaults[schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name,
+			Kind: crd.Spec.Names.Kind}] = version.Schema.OpenAPIV3Schema
 	}
 	return t, nil
 }
 
 // read copies an object as it is; controller-runtime's fake makes JSON of it and reads that, which takes most of a
 // spec.
-func (t *fakeObjects) read(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+func (t *fakeObjects) read(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+	opts ...client.GetOption) error {
 	if _, ok := o.(runtime.Unstructured); ok {
 		return c.Get(ctx, key, o, opts...)
 	}
@@ -202,7 +212,8 @@ func (t *fakeObjects) read(ctx context.Context, c client.WithWatch, key client.O
 }
 
 // list is read for many.
-func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.ObjectList,
+	opts ...client.ListOption) error {
 	var options client.ListOptions
 	options.ApplyOptions(opts)
 	gvk, err := kindOf(list)
@@ -229,7 +240,8 @@ func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.
 }
 
 // patch reads, patches and updates an object. controller-runtime's fake does that twice, and asks the stack who calls.
-func (t *fakeObjects) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+func (t *fakeObjects) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
+	opts ...client.PatchOption) error {
 	var options client.PatchOptions
 	options.ApplyOptions(opts)
 	return t.patched(o, patch, func(fresh client.Object) error {
@@ -238,7 +250,8 @@ func (t *fakeObjects) patch(ctx context.Context, c client.WithWatch, o client.Ob
 }
 
 // patchStatus is patch for the status, the only subresource here that is patched.
-func (t *fakeObjects) patchStatus(ctx context.Context, c client.Client, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+func (t *fakeObjects) patchStatus(ctx context.Context, c client.Client, o client.Object, patch client.Patch,
+	opts ...client.SubResourcePatchOption) error {
 	var options client.SubResourcePatchOptions
 	options.ApplyOptions(opts)
 	return t.patched(o, patch, func(fresh client.Object) error {
@@ -280,7 +293,8 @@ func (t *fakeObjects) patched(o client.Object, patch client.Patch, update func(c
 			fresh.SetResourceVersion(version)
 		}
 		switch err := update(fresh); {
-		case apierrors.IsConflict(err) && (asked == "" || asked == version): // somebody wrote meanwhile, and no version is named
+		// somebody wrote meanwhile, and no version is named
+		case apierrors.IsConflict(err) && (asked == "" || asked == version):
 			continue
 		case err != nil:
 			return err
@@ -391,7 +405,8 @@ func (t *fakeObjects) manager(gvk schema.GroupVersionKind) (*managedfields.Field
 	if t.defaults[gvk].Properties != nil { // of ours: what its fields are is deduced
 		types = managedfields.NewDeducedTypeConverter()
 	}
-	m, err := managedfields.NewDefaultFieldManager(types, envScheme, noDefaults{}, envScheme, gvk, gvk.GroupVersion(), "", nil)
+	m, err := managedfields.NewDefaultFieldManager(types, envScheme, noDefaults{}, envScheme, gvk, gvk.GroupVersion(), "",
+		nil)
 	if err == nil {
 		t.managers[gvk] = m
 	}
@@ -411,7 +426,8 @@ func blank(o runtime.Object) (runtime.Object, schema.GroupVersionKind, error) {
 	return empty, gvk, err
 }
 
-func (t *fakeObjects) Create(gvr schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.CreateOptions) error {
+func (t *fakeObjects) Create(gvr schema.GroupVersionResource, o runtime.Object, ns string,
+	opts ...metav1.CreateOptions) error {
 	empty, gvk, err := blank(o)
 	if err != nil {
 		return err
@@ -494,11 +510,13 @@ func copyInto(from, to runtime.Object) error {
 	return nil
 }
 
-func (t *fakeObjects) Update(gvr schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.UpdateOptions) error {
+func (t *fakeObjects) Update(gvr schema.GroupVersionResource, o runtime.Object, ns string,
+	opts ...metav1.UpdateOptions) error {
 	return t.change(gvr, o, ns, opts[0].FieldManager)
 }
 
-func (t *fakeObjects) Patch(gvr schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.PatchOptions) error {
+func (t *fakeObjects) Patch(gvr schema.GroupVersionResource, o runtime.Object, ns string,
+	opts ...metav1.PatchOptions) error {
 	return t.change(gvr, o, ns, opts[0].FieldManager)
 }
 
@@ -585,7 +603,8 @@ func asBefore(old, changed runtime.Object) bool {
 	return equality.Semantic.DeepEqual(plain(old), plain(changed))
 }
 
-func (t *fakeObjects) Apply(gvr schema.GroupVersionResource, wanted runtime.Object, ns string, opts ...metav1.PatchOptions) error {
+func (t *fakeObjects) Apply(gvr schema.GroupVersionResource, wanted runtime.Object, ns string,
+	opts ...metav1.PatchOptions) error {
 	at, err := meta.Accessor(wanted)
 	if err != nil {
 		return err

@@ -35,7 +35,8 @@ var answered = &memo{version: map[string]int64{}, answers: map[string]map[string
 func (m *memo) countWrites(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
-		refused := err == nil && answer.StatusCode >= http.StatusBadRequest && answer.StatusCode < http.StatusInternalServerError
+		refused := err == nil && answer.StatusCode >= http.StatusBadRequest &&
+			answer.StatusCode < http.StatusInternalServerError
 		if r.Method == http.MethodGet || refused {
 			return answer, err
 		}

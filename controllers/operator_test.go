@@ -35,10 +35,13 @@ import (
 func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
 	GinkgoHelper()
 	mgr, err := ctrl.NewManager(operatorConfig, ctrl.Options{
-		Scheme: envScheme, Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
-		Cache:          cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}},
-		Client:         client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Event{}}}},
-		LeaderElection: elect, LeaderElectionID: "operator", LeaderElectionNamespace: namespace, LeaderElectionReleaseOnCancel: true,
+		Scheme: envScheme, Metrics: metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true)},
+		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}},
+		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{},
+			&corev1.Event{}}}},
+		LeaderElection: elect, LeaderElectionID: "operator", LeaderElectionNamespace: namespace,
+		LeaderElectionReleaseOnCancel: true,
 		// A lead outlasts a machine that stands still; who follows does not wait for its end, as it is given back.
 		LeaseDuration: new(4 * time.Minute), RenewDeadline: new(3 * time.Minute), RetryPeriod: new(2 * time.Second),
 	})
@@ -57,7 +60,8 @@ func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
 func awaitAllowed(ctx context.Context, what authorizationv1.ResourceAttributes) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: operatorUser, ResourceAttributes: &what}}
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: operatorUser,
+			ResourceAttributes: &what}}
 		g.Expect(api.Create(ctx, review)).To(Succeed())
 		g.Expect(review.Status.Allowed).To(BeTrue(), "%+v: %s", what, review.Status.Reason)
 	}).Should(Succeed())
@@ -67,7 +71,8 @@ func awaitAllowed(ctx context.Context, what authorizationv1.ResourceAttributes) 
 func letElect(ctx context.Context, namespace string) {
 	GinkgoHelper()
 	at := metav1.ObjectMeta{Namespace: namespace, Name: "leader-election"}
-	role := &rbacv1.Role{ObjectMeta: at, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}}
+	role := &rbacv1.Role{ObjectMeta: at, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""},
+		Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}}
 	binding := &rbacv1.RoleBinding{
 		ObjectMeta: at, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: at.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: operatorUser}},
@@ -82,10 +87,13 @@ func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
 	GinkgoHelper()
 	recorder := mgr.GetEventRecorder("sheaf-operator")
 	groups := &fleet.GroupBook{}
-	p.r = &recordstore.Reconciler{Client: c, Live: mgr.GetAPIReader(), Events: recorder, Placements: p.etcd, Groups: groups, Image: "sheaf:1"}
-	p.pools = &shardpool.Reconciler{Client: c, Live: mgr.GetAPIReader(), Recorder: recorder, Shards: p.play, Groups: groups, Image: "sheaf:1"}
+	p.r = &recordstore.Reconciler{Client: c, Live: mgr.GetAPIReader(), Events: recorder, Placements: p.etcd,
+		Groups: groups, Image: "sheaf:1"}
+	p.pools = &shardpool.Reconciler{Client: c, Live: mgr.GetAPIReader(), Recorder: recorder, Shards: p.play,
+		Groups: groups, Image: "sheaf:1"}
 	disks := &diskset.Reconciler{Client: c, Events: recorder}
-	Expect(errors.Join(p.r.SetupWithManager(mgr), p.pools.SetupWithManager(mgr), disks.SetupWithManager(mgr))).To(Succeed())
+	Expect(errors.Join(p.r.SetupWithManager(mgr), p.pools.SetupWithManager(mgr), disks.SetupWithManager(mgr))).
+		To(Succeed())
 }
 
 // diskSet makes one of a single disk.
@@ -93,7 +101,8 @@ func (p *storePlay) diskSet(ctx context.Context) *v1alpha1.DiskSet {
 	GinkgoHelper()
 	set := &v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: "disks-" + p.Namespace}}
 	set.Spec.FileSystem.Type, set.Spec.Namespaces = v1alpha1.XFS, []string{p.Namespace}
-	set.Spec.Disks = []v1alpha1.Disk{{Node: p.Node, Device: "/dev/disk/by-id/" + p.Namespace, Size: resource.MustParse("1Gi")}}
+	set.Spec.Disks = []v1alpha1.Disk{{Node: p.Node, Device: "/dev/disk/by-id/" + p.Namespace,
+		Size: resource.MustParse("1Gi")}}
 	Expect(api.Create(ctx, set)).To(Succeed())
 	DeferCleanup(func(ctx context.Context) { // the controllers are gone by then
 		Expect(client.IgnoreNotFound(api.Delete(ctx, set))).To(Succeed())
@@ -129,12 +138,15 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 			// What nobody watches, such as etcd and shards, is looked at every ten seconds or more: a change is
 			// quicker.
 			turn++
-			nudge := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"example.org/nudge":"%d"}}}`, turn))
+			nudge := client.RawPatch(types.MergePatchType, fmt.Appendf(nil,
+				`{"metadata":{"annotations":{"example.org/nudge":"%d"}}}`, turn))
 			for _, o := range []client.Object{p.get(ctx), pool.DeepCopy()} {
 				Expect(api.Patch(ctx, o, nudge)).To(Succeed())
 			}
 			return conditionStatus(p.get(ctx).Status.Conditions, v1alpha1.ConditionReady)
-		}).WithTimeout(3*time.Minute).WithPolling(500*time.Millisecond).Should(Equal(metav1.ConditionTrue), func() string { return strings.Join(p.words(ctx), "\n") })
+		}).WithTimeout(3*time.Minute).WithPolling(500*time.Millisecond).Should(Equal(metav1.ConditionTrue), func() string {
+			return strings.Join(p.words(ctx), "\n")
+		})
 		Eventually(func() metav1.ConditionStatus {
 			Expect(api.Get(ctx, client.ObjectKeyFromObject(set), set)).To(Succeed())
 			return conditionStatus(set.Status.Conditions, v1alpha1.ConditionReady)
@@ -179,7 +191,8 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 			Expect(err).NotTo(HaveOccurred())
 			cached := mgr.GetClient()
 			p.setupAll(mgr, interceptor.NewClient(direct, interceptor.Funcs{
-				Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object,
+					opts ...client.GetOption) error {
 					return cached.Get(ctx, key, o, opts...)
 				},
 				List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {

@@ -55,13 +55,15 @@ func newPlay(ctx context.Context) *play {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "play-"}}
 	Expect(api.Create(ctx, namespace)).To(Succeed())
 	p := &play{
-		Namespace: namespace.Name, Node: "node-" + namespace.Name, byIP: map[string]string{}, reports: map[string]func(*fleet.ShardReport){},
-		silent: map[string]bool{}, hangs: map[string]bool{}, started: map[string]int{}, volumes: map[string]string{},
+		Namespace: namespace.Name, Node: "node-" + namespace.Name, byIP: map[string]string{},
+		reports: map[string]func(*fleet.ShardReport){},
+		silent:  map[string]bool{}, hangs: map[string]bool{}, started: map[string]int{}, volumes: map[string]string{},
 		uuidOf: func(shard string) string { return "uuid-of-" + shard },
 	}
 	p.makeNode(ctx, p.Node)
 	DeferCleanup(func(ctx context.Context) {
-		Expect(client.IgnoreNotFound(api.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}}))).To(Succeed())
+		Expect(client.IgnoreNotFound(api.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}}))).
+			To(Succeed())
 	})
 	return p
 }
@@ -137,7 +139,8 @@ func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet, pod *corev1
 	case pod == nil:
 		p.makePod(ctx, set, 0)
 	case len(pod.OwnerReferences) == 0: // adopted
-		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
+			appsv1.SchemeGroupVersion.WithKind("StatefulSet"))}
 		Expect(api.Update(ctx, pod)).To(Succeed())
 	}
 	if set.Status.ObservedGeneration != set.Generation {
@@ -149,18 +152,21 @@ func (p *play) playSet(ctx context.Context, set *appsv1.StatefulSet, pod *corev1
 func (p *play) makePod(ctx context.Context, set *appsv1.StatefulSet, n int32) {
 	name := fmt.Sprintf("%s-%d", set.Name, n)
 	claim := set.Spec.VolumeClaimTemplates[0].DeepCopy()
-	claim.Name, claim.Namespace, claim.Status = workload.ClaimTemplate+"-"+name, p.Namespace, corev1.PersistentVolumeClaimStatus{}
+	claim.Name, claim.Namespace, claim.Status = workload.ClaimTemplate+"-"+name, p.Namespace,
+		corev1.PersistentVolumeClaimStatus{}
 	Expect(client.IgnoreAlreadyExists(api.Create(ctx, claim))).To(Succeed())
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Namespace: p.Namespace, Labels: set.Spec.Template.Labels, Annotations: set.Spec.Template.Annotations,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set,
+				appsv1.SchemeGroupVersion.WithKind("StatefulSet"))},
 		},
 		Spec: *set.Spec.Template.Spec.DeepCopy(),
 	}
-	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: workload.ClaimTemplate, VolumeSource: corev1.VolumeSource{
-		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
-	}})
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: workload.ClaimTemplate,
+		VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+		}})
 	if !p.NoKubelet {
 		pod.Spec.NodeName = p.Node
 	}
@@ -197,18 +203,23 @@ func (p *play) playClaims(ctx context.Context) {
 func (p *play) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace + "-" + claim.Name}}
 	volume.Spec = corev1.PersistentVolumeSpec{
-		Capacity: claim.Spec.Resources.Requests, AccessModes: claim.Spec.AccessModes, StorageClassName: *claim.Spec.StorageClassName,
+		Capacity: claim.Spec.Resources.Requests, AccessModes: claim.Spec.AccessModes,
+		StorageClassName:              *claim.Spec.StorageClassName,
 		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-		PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/dev/disk/by-id/played"}},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{
+			Path: "/dev/disk/by-id/played"}},
 		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{p.Node}}},
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+				Values: []string{p.Node}}},
 		}}}},
-		ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+		ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name,
+			UID: claim.UID},
 	}
 	Expect(client.IgnoreAlreadyExists(api.Create(ctx, volume))).To(Succeed())
 	claim.Spec.VolumeName = volume.Name
 	Expect(api.Update(ctx, claim)).To(Succeed())
-	claim.Status.Phase, claim.Status.Capacity = corev1.ClaimBound, corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]}
+	claim.Status.Phase, claim.Status.Capacity = corev1.ClaimBound,
+		corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]}
 	Expect(api.Status().Update(ctx, claim)).To(Succeed())
 }
 
@@ -246,7 +257,8 @@ func (p *play) run(ctx context.Context, pod *corev1.Pod) {
 	pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, ip, []corev1.PodIP{{IP: ip}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		Name: workload.ContainerShard, Image: pod.Spec.Containers[0].Image, Ready: true,
-		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-time.Minute))}},
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().
+			Add(-time.Minute))}},
 	}}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	Expect(api.Status().Update(ctx, pod)).To(Succeed())
@@ -281,7 +293,8 @@ func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*fleet.ShardReport
 	report := &fleet.ShardReport{
 		Name: shard, Version: "played", State: v1alpha1.ShardServing,
 		Volume: fleet.VolumeReport{
-			UUID: p.uuidOf(shard), StoreUUID: p.storeID, FileSystem: "xfs", MountOptions: []string{"noatime"}, Source: "/dev/played",
+			UUID: p.uuidOf(shard), StoreUUID: p.storeID, FileSystem: "xfs", MountOptions: []string{"noatime"},
+			Source:        "/dev/played",
 			CapacityBytes: 1000 << 20, FreeBytes: 900 << 20, ReserveBytes: 50 << 20,
 		},
 	}
@@ -310,8 +323,10 @@ func (p *play) versions(ctx context.Context) map[string]string {
 // objects of the namespace that somebody here could write.
 func (p *play) objects(ctx context.Context) []client.Object {
 	lists := []client.ObjectList{
-		&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{}, &corev1.ServiceList{},
-		&policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}, &v1alpha1.ShardPoolList{}, &v1alpha1.ShardList{}, &v1alpha1.RecordStoreList{},
+		&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
+		&corev1.ServiceList{},
+		&policyv1.PodDisruptionBudgetList{}, &networkingv1.NetworkPolicyList{}, &v1alpha1.ShardPoolList{},
+		&v1alpha1.ShardList{}, &v1alpha1.RecordStoreList{},
 	}
 	var objects []client.Object
 	for _, list := range lists {

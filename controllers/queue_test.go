@@ -57,7 +57,9 @@ func reconcilesPerMinute(ctx context.Context, r reconcile.Reconciler, req ctrl.R
 
 func TestFailuresAndChangesAreTriedSixTimesAMinute(t *testing.T) {
 	for name, r := range map[string]reconcile.Reconciler{
-		"failures": reconcile.Func(func(context.Context, ctrl.Request) (ctrl.Result, error) { return ctrl.Result{}, errors.New("away") }),
+		"failures": reconcile.Func(func(context.Context, ctrl.Request) (ctrl.Result, error) {
+			return ctrl.Result{}, errors.New("away")
+		}),
 		"changes": func() reconcile.Reconciler {
 			var p step.Pacer
 			return reconcile.Func(func(_ context.Context, req ctrl.Request) (ctrl.Result, error) { return p.Again(req), nil })
@@ -93,7 +95,8 @@ func failing(err error) client.Client {
 			return err
 		},
 		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return err },
-		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch,
+			...client.SubResourcePatchOption) error {
 			return err
 		},
 	})
@@ -110,7 +113,8 @@ func blind() client.Client {
 
 var (
 	errRefused  = errors.New("the API server refuses")
-	errConflict = apierrors.NewConflict(schema.GroupResource{Resource: "objects"}, "object", errors.New("somebody else wrote"))
+	errConflict = apierrors.NewConflict(schema.GroupResource{Resource: "objects"}, "object",
+		errors.New("somebody else wrote"))
 )
 
 // The object of a failing state is looked at six times in a minute, at most, in each kind.
@@ -162,10 +166,16 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 			p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, reason)
 		}
 	},
-		Entry("whose writes are refused", "", func(_ context.Context, p *poolPlay) { p.r = p.reconciler(failing(errRefused)) }),
+		Entry("whose writes are refused", "", func(_ context.Context, p *poolPlay) {
+			p.r = p.reconciler(failing(errRefused))
+		}),
 		Entry("whose writes conflict", "", func(_ context.Context, p *poolPlay) { p.r = p.reconciler(failing(errConflict)) }),
-		Entry("whose objects cannot be read", "APIError", func(_ context.Context, p *poolPlay) { p.r = p.reconciler(blind()) }),
-		Entry("without a store", "StoreNotFound", func(ctx context.Context, p *poolPlay) { Expect(api.Delete(ctx, p.store)).To(Succeed()) }),
+		Entry("whose objects cannot be read", "APIError", func(_ context.Context, p *poolPlay) {
+			p.r = p.reconciler(blind())
+		}),
+		Entry("without a store", "StoreNotFound", func(ctx context.Context, p *poolPlay) {
+			Expect(api.Delete(ctx, p.store)).To(Succeed())
+		}),
 		Entry("whose pods are not made", "Pending", func(context.Context, *poolPlay) {}),
 		Entry("with the disk of another store", "Foreign", func(ctx context.Context, p *poolPlay) {
 			p.says("ssd-0", func(r *fleet.ShardReport) { r.State = v1alpha1.ShardForeign })
@@ -195,7 +205,8 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 		Entry("whose writes conflict", "", func(_ context.Context, p *diskPlay) { p.r.Client = failing(errConflict) }),
 		Entry("whose objects cannot be read", "APIError", func(_ context.Context, p *diskPlay) { p.r.Client = blind() }),
 		Entry("whose class is somebody else's", "StorageClassTaken", func(ctx context.Context, p *diskPlay) {
-			Expect(api.Create(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: p.name}, Provisioner: "example.org/theirs"})).To(Succeed())
+			Expect(api.Create(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: p.name},
+				Provisioner: "example.org/theirs"})).To(Succeed())
 		}),
 		Entry("with a claim that no disk is for", "ClaimsWaiting", func(ctx context.Context, p *diskPlay) {
 			p.claim(ctx, p.Namespace, "data-ssd-0-0")

@@ -59,37 +59,40 @@ var _ = Describe("A store with several copies", func() {
 		return s.Status
 	}
 
-	It("is redundant when every group has all of them, says when one is missing, and then lets no shard be evicted", func(ctx context.Context) {
-		p.create(ctx, threeCopies)
-		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "TooFewDomains", "copies is 3", "0 failure domains")
-		p.pool(ctx, 3)
-		p.settle(ctx)
-		p.ready(ctx)
-		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant", "all 8 groups have 3 copies")
-		Expect(p.get(ctx).Status.Groups).To(Equal(v1alpha1.GroupCounts{Total: 8, Serving: 8}))
-		Expect(budget(ctx)).To(Equal(2))
+	It("is redundant when every group has all of them, says when one is missing, and then lets no shard be evicted",
+		func(ctx context.Context) {
+			p.create(ctx, threeCopies)
+			p.settle(ctx)
+			p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "TooFewDomains", "copies is 3",
+				"0 failure domains")
+			p.pool(ctx, 3)
+			p.settle(ctx)
+			p.ready(ctx)
+			p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant", "all 8 groups have 3 copies")
+			Expect(p.get(ctx).Status.Groups).To(Equal(v1alpha1.GroupCounts{Total: 8, Serving: 8}))
+			Expect(budget(ctx)).To(Equal(2))
 
-		away(ctx, "ssd-1")
-		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", "8 of 8 groups", "ssd-1")
-		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Pending")
-		status := p.get(ctx).Status.Groups
-		Expect(status.Serving).To(Equal(int32(8)), "a majority is there")
-		Expect(status.Degraded).To(Equal(int32(8)))
-		Expect(status.NotWell).To(HaveLen(8))
-		Expect(status.NotWell[0].Message).To(ContainSubstring("2 of 3 copies are there; shard ssd-1"))
-		Expect(budget(ctx)).To(Equal(3))
+			away(ctx, "ssd-1")
+			p.settle(ctx)
+			p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", "8 of 8 groups", "ssd-1")
+			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Pending")
+			status := p.get(ctx).Status.Groups
+			Expect(status.Serving).To(Equal(int32(8)), "a majority is there")
+			Expect(status.Degraded).To(Equal(int32(8)))
+			Expect(status.NotWell).To(HaveLen(8))
+			Expect(status.NotWell[0].Message).To(ContainSubstring("2 of 3 copies are there; shard ssd-1"))
+			Expect(budget(ctx)).To(Equal(3))
 
-		By("it comes back")
-		p.NoSets = false
-		p.settle(ctx)
-		p.ready(ctx)
-		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant")
-		Expect(budget(ctx)).To(Equal(2))
-	})
+			By("it comes back")
+			p.NoSets = false
+			p.settle(ctx)
+			p.ready(ctx)
+			p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant")
+			Expect(budget(ctx)).To(Equal(2))
+		})
 
-	It("misses the copies on a disk that does not answer, though their shard is registered, and lets no shard be evicted then", func(ctx context.Context) {
+	It("misses the copies on a disk that does not answer, though their shard is registered, and lets no shard be "+
+		"evicted then", func(ctx context.Context) {
 		p.create(ctx, threeCopies)
 		p.pool(ctx, 4)
 		p.settle(ctx)
@@ -102,12 +105,15 @@ var _ = Describe("A store with several copies", func() {
 		Expect(shard.State).To(Equal(v1alpha1.ShardUnreachable))
 		has := int(shard.Groups)
 		Expect(has).To(BeNumerically(">", 0))
-		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", fmt.Sprintf("%d of 8 groups", has), "does not answer: ssd-1")
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", fmt.Sprintf("%d of 8 groups", has),
+			"does not answer: ssd-1")
 		Expect(shard.Volume.Silent).To(BeTrue())
-		p.expect(ctx, v1alpha1.ConditionVolumesReady, metav1.ConditionFalse, "VolumeSilent", "shard ssd-1 is Unreachable", "does not answer")
+		p.expect(ctx, v1alpha1.ConditionVolumesReady, metav1.ConditionFalse, "VolumeSilent", "shard ssd-1 is Unreachable",
+			"does not answer")
 		status := p.get(ctx).Status.Groups
 		Expect(status.Degraded).To(Equal(int32(has)))
-		Expect(status.NotWell[0].Message).To(ContainSubstring("2 of 3 copies are there; the disk of shard ssd-1 does not answer"))
+		Expect(status.NotWell[0].Message).To(ContainSubstring(
+			"2 of 3 copies are there; the disk of shard ssd-1 does not answer"))
 		Expect(budget(ctx)).To(Equal(4))
 
 		By("a node is lost beside it: groups that had no majority without both stay where they are")
@@ -138,29 +144,34 @@ var _ = Describe("A store with several copies", func() {
 		Expect(budget(ctx)).To(Equal(3))
 	})
 
-	It("says that there are too few failure domains, loses nothing, and goes on when there are enough", func(ctx context.Context) {
-		p.create(ctx, threeCopies)
-		p.poolNamed(ctx, "near", 3)
-		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "TooFewDomains", "3 shards are in 1 failure domains", "near", "2 more")
-		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "TooFewDomains")
-		p.poolNamed(ctx, "far", 2)
-		p.settle(ctx)
-		p.ready(ctx)
-		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant")
-		By("a domain goes: groups stay as they are")
-		Expect(p.etcd.Leave(ctx, p.Namespace, "quotes", "far-0")).To(Succeed())
-		p.away = true
-		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", "far-0")
-		Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(8)))
-	})
+	It("says that there are too few failure domains, loses nothing, and goes on when there are enough",
+		func(ctx context.Context) {
+			p.create(ctx, threeCopies)
+			p.poolNamed(ctx, "near", 3)
+			p.settle(ctx)
+			p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "TooFewDomains",
+				"3 shards are in 1 failure domains", "near", "2 more")
+			p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "TooFewDomains")
+			p.poolNamed(ctx, "far", 2)
+			p.settle(ctx)
+			p.ready(ctx)
+			p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionTrue, "Redundant")
+			By("a domain goes: groups stay as they are")
+			Expect(p.etcd.Leave(ctx, p.Namespace, "quotes", "far-0")).To(Succeed())
+			p.away = true
+			p.settle(ctx)
+			p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", "far-0")
+			Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(8)))
+		})
 
 	It("asks for a label where nodes have none", func(ctx context.Context) {
-		p.create(ctx, threeCopies, func(s *v1alpha1.RecordStore) { s.Spec.Replication.TopologyKey = corev1.LabelTopologyZone })
+		p.create(ctx, threeCopies, func(s *v1alpha1.RecordStore) {
+			s.Spec.Replication.TopologyKey = corev1.LabelTopologyZone
+		})
 		p.poolNamed(ctx, "node-bare", 3) // their domains are their nodes
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "DomainUnknown", corev1.LabelTopologyZone, "node-bare-0")
+		p.expect(ctx, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "DomainUnknown", corev1.LabelTopologyZone,
+			"node-bare-0")
 	})
 
 	It("does not know whether it is while etcd is away, and forgets nothing", func(ctx context.Context) {
@@ -191,7 +202,8 @@ var _ = Describe("A store with several copies", func() {
 		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "CopiesDiffer", "made with 1 copies", "export")
 	})
 
-	It("gives groups of a lost node, or of a device that nobody mounts, to other shards, and takes that back when it is back", func(ctx context.Context) {
+	It("gives groups of a lost node, or of a device that nobody mounts, to other shards, and takes that back when it is "+
+		"back", func(ctx context.Context) {
 		p.create(ctx, threeCopies)
 		p.pool(ctx, 4)
 		p.settle(ctx)

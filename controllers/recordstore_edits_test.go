@@ -31,7 +31,8 @@ const person = client.FieldOwner("kubectl-edit")
 func (p *storePlay) owned(ctx context.Context) (owned []client.Object) {
 	for _, o := range p.objects(ctx) {
 		switch o.(type) {
-		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget, *networkingv1.NetworkPolicy:
+		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget,
+			*networkingv1.NetworkPolicy:
 			owned = append(owned, o)
 		}
 	}
@@ -58,7 +59,8 @@ func wantedOf(o, made client.Object) string {
 		delete(spec, "ipFamilies")
 		delete(spec, "ipFamilyPolicy")
 	}
-	text, err := json.MarshalIndent(map[string]any{"labels": labels, "annotations": annotations, "owners": o.GetOwnerReferences(), "spec": spec}, "", " ")
+	text, err := json.MarshalIndent(map[string]any{"labels": labels, "annotations": annotations,
+		"owners": o.GetOwnerReferences(), "spec": spec}, "", " ")
 	Expect(err).NotTo(HaveOccurred())
 	return string(text)
 }
@@ -88,7 +90,8 @@ func (p *storePlay) heal(ctx context.Context) {
 		before := wrote.Load()
 		result, err := p.reconcile(ctx)
 		ginkgo.GinkgoWriter.Printf("reconcile %d: %+v, %v, %d writes\n", n, result, err, wrote.Load()-before)
-		_, err2 := p.pools.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}})
+		_, err2 := p.pools.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace,
+			Name: "ssd"}})
 		if wrote.Load() == before && err == nil && err2 == nil {
 			return
 		}
@@ -116,7 +119,8 @@ func (p *storePlay) edited(ctx context.Context, made []client.Object, choose fun
 	for n, o := range made {
 		live := o.DeepCopyObject().(client.Object)
 		Expect(api.Get(ctx, client.ObjectKeyFromObject(o), live)).To(Succeed())
-		Expect(wantedOf(live, o)).To(Equal(wantedOf(o, o)), "%T %s after: %s\n%v\n%v", o, o.GetName(), strings.Join(names[n], "; "), p.words(ctx), live.GetManagedFields())
+		Expect(wantedOf(live, o)).To(Equal(wantedOf(o, o)), "%T %s after: %s\n%v\n%v", o, o.GetName(),
+			strings.Join(names[n], "; "), p.words(ctx), live.GetManagedFields())
 	}
 	return done
 }
@@ -130,7 +134,8 @@ func refusing(service string) client.Client {
 		return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind(kind).GroupKind(), name, nil)
 	}
 	return interceptor.NewClient(acting, interceptor.Funcs{
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			if _, ok := o.(*corev1.Service); ok {
 				if err := refuse("Service", o.GetName()); err != nil {
 					return err
@@ -162,38 +167,41 @@ var _ = Describe("What is edited by hand", func() {
 		p.ready(ctx)
 	})
 
-	It("comes back, field by field and in a soak in pairs, in every object that a store owns", needs("dry runs and fields that may not change"), func(ctx context.Context) {
-		made := p.owned(ctx)
-		Expect(made).To(HaveLen(10), "a gateway, an etcd and a pool: Service, workload and budget each; the policy of etcd")
-		seed := soaktest.Seed(ginkgo.GinkgoTB(), 1)
-		random := rand.New(rand.NewPCG(seed, 0))
-		all, most := make([][]edit, len(made)), 0
-		for n, o := range made {
-			all[n] = editsOf(o)
-			random.Shuffle(len(all[n]), func(i, j int) { all[n][i], all[n][j] = all[n][j], all[n][i] })
-			most = max(most, len(all[n]))
-		}
-		// Eight edits of an object at once, and in a soak one: each round costs some hundred calls.
-		singles, packed := 0, 8
-		if soaktest.Long() {
-			packed = 1
-		}
-		for at := 0; at < most; at += packed {
-			singles += p.edited(ctx, made, func(n int) []edit { return all[n][min(at, len(all[n])):min(at+packed, len(all[n]))] })
-		}
-		Expect(singles).To(BeNumerically(">", 300), "edits that the API server takes")
-		if !soaktest.Long() {
-			return // 40 pairs of each object
-		}
-		pairs := 0
-		for range 40 {
-			pairs += p.edited(ctx, made, func(n int) []edit {
-				return []edit{all[n][random.IntN(len(all[n]))], all[n][random.IntN(len(all[n]))]}
-			})
-		}
-		Expect(pairs).To(BeNumerically(">", 100))
-		soaktest.Report(ginkgo.GinkgoTB(), "pairs of edits", pairs)
-	})
+	It("comes back, field by field and in a soak in pairs, in every object that a store owns",
+		needs("dry runs and fields that may not change"), func(ctx context.Context) {
+			made := p.owned(ctx)
+			Expect(made).To(HaveLen(10), "a gateway, an etcd and a pool: Service, workload and budget each; the policy of etcd")
+			seed := soaktest.Seed(ginkgo.GinkgoTB(), 1)
+			random := rand.New(rand.NewPCG(seed, 0))
+			all, most := make([][]edit, len(made)), 0
+			for n, o := range made {
+				all[n] = editsOf(o)
+				random.Shuffle(len(all[n]), func(i, j int) { all[n][i], all[n][j] = all[n][j], all[n][i] })
+				most = max(most, len(all[n]))
+			}
+			// Eight edits of an object at once, and in a soak one: each round costs some hundred calls.
+			singles, packed := 0, 8
+			if soaktest.Long() {
+				packed = 1
+			}
+			for at := 0; at < most; at += packed {
+				singles += p.edited(ctx, made, func(n int) []edit {
+					return all[n][min(at, len(all[n])):min(at+packed, len(all[n]))]
+				})
+			}
+			Expect(singles).To(BeNumerically(">", 300), "edits that the API server takes")
+			if !soaktest.Long() {
+				return // 40 pairs of each object
+			}
+			pairs := 0
+			for range 40 {
+				pairs += p.edited(ctx, made, func(n int) []edit {
+					return []edit{all[n][random.IntN(len(all[n]))], all[n][random.IntN(len(all[n]))]}
+				})
+			}
+			Expect(pairs).To(BeNumerically(">", 100))
+			soaktest.Report(ginkgo.GinkgoTB(), "pairs of edits", pairs)
+		})
 
 	It("comes back where who wrote what was taken away, too", needs("dry runs"), func(ctx context.Context) {
 		key := types.NamespacedName{Namespace: p.Namespace, Name: "quotes-gateway"}
@@ -257,39 +265,41 @@ var _ = Describe("What is edited by hand", func() {
 		Expect(service.Spec.Ports[0].Port).NotTo(Equal(int32(9999)))
 	})
 
-	It("is kept where others may choose it: rollout restart, what a cloud needs, labels of tools", both("it gives a Service what a cloud needs"), func(ctx context.Context) {
-		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Gateway.ServiceType = corev1.ServiceTypeLoadBalancer })
-		p.settle(ctx)
-		key := types.NamespacedName{Namespace: p.Namespace, Name: "quotes-gateway"}
-		edits := map[client.Object]string{
-			&corev1.Service{}: `{"metadata":{"labels":{"tool":"x"},"annotations":{"tool":"x"}},
+	It("is kept where others may choose it: rollout restart, what a cloud needs, labels of tools",
+		both("it gives a Service what a cloud needs"), func(ctx context.Context) {
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Gateway.ServiceType = corev1.ServiceTypeLoadBalancer })
+			p.settle(ctx)
+			key := types.NamespacedName{Namespace: p.Namespace, Name: "quotes-gateway"}
+			edits := map[client.Object]string{
+				&corev1.Service{}: `{"metadata":{"labels":{"tool":"x"},"annotations":{"tool":"x"}},
 				"spec":{"externalTrafficPolicy":"Local","loadBalancerSourceRanges":["192.0.2.0/24"]}}`,
-			&appsv1.Deployment{}: `{"metadata":{"labels":{"tool":"x"}},"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"now"}}}}}`,
-		}
-		for o, patch := range edits {
-			Expect(api.Get(ctx, key, o)).To(Succeed())
-			Expect(api.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(patch)), person)).To(Succeed())
-		}
-		p.heal(ctx)
-		p.settle(ctx)
-		service, gateway := &corev1.Service{}, &appsv1.Deployment{}
-		Expect(api.Get(ctx, key, service)).To(Succeed())
-		Expect(api.Get(ctx, key, gateway)).To(Succeed())
-		Expect(service.Labels).To(HaveKeyWithValue("tool", "x"))
-		Expect(service.Annotations).To(HaveKeyWithValue("tool", "x"))
-		Expect(service.Spec.ExternalTrafficPolicy).To(Equal(corev1.ServiceExternalTrafficPolicyLocal))
-		Expect(service.Spec.LoadBalancerSourceRanges).To(Equal([]string{"192.0.2.0/24"}))
-		Expect(gateway.Labels).To(HaveKeyWithValue("tool", "x"))
-		Expect(gateway.Spec.Template.Annotations).To(HaveKeyWithValue("kubectl.kubernetes.io/restartedAt", "now"))
+				&appsv1.Deployment{}: `{"metadata":{"labels":{"tool":"x"}},"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"now"}}}}}`,
+			}
+			for o, patch := range edits {
+				Expect(api.Get(ctx, key, o)).To(Succeed())
+				Expect(api.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(patch)), person)).To(Succeed())
+			}
+			p.heal(ctx)
+			p.settle(ctx)
+			service, gateway := &corev1.Service{}, &appsv1.Deployment{}
+			Expect(api.Get(ctx, key, service)).To(Succeed())
+			Expect(api.Get(ctx, key, gateway)).To(Succeed())
+			Expect(service.Labels).To(HaveKeyWithValue("tool", "x"))
+			Expect(service.Annotations).To(HaveKeyWithValue("tool", "x"))
+			Expect(service.Spec.ExternalTrafficPolicy).To(Equal(corev1.ServiceExternalTrafficPolicyLocal))
+			Expect(service.Spec.LoadBalancerSourceRanges).To(Equal([]string{"192.0.2.0/24"}))
+			Expect(gateway.Labels).To(HaveKeyWithValue("tool", "x"))
+			Expect(gateway.Spec.Template.Annotations).To(HaveKeyWithValue("kubectl.kubernetes.io/restartedAt", "now"))
 
-		By("what a balancer needs goes with the balancer")
-		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Gateway.ServiceType = corev1.ServiceTypeClusterIP })
-		p.settle(ctx)
-		p.ready(ctx)
-		Expect(api.Get(ctx, key, service)).To(Succeed())
-		Expect(service.Spec.Type).To(Equal(corev1.ServiceTypeClusterIP))
-		Expect(slices.Concat(service.Spec.LoadBalancerSourceRanges, []string{string(service.Spec.ExternalTrafficPolicy)})).To(Equal([]string{""}))
-	})
+			By("what a balancer needs goes with the balancer")
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Gateway.ServiceType = corev1.ServiceTypeClusterIP })
+			p.settle(ctx)
+			p.ready(ctx)
+			Expect(api.Get(ctx, key, service)).To(Succeed())
+			Expect(service.Spec.Type).To(Equal(corev1.ServiceTypeClusterIP))
+			Expect(slices.Concat(service.Spec.LoadBalancerSourceRanges, []string{string(service.Spec.ExternalTrafficPolicy)})).
+				To(Equal([]string{""}))
+		})
 
 	It("costs one patch and one apply, and a crash between the two loses nothing", func(ctx context.Context) {
 		key := types.NamespacedName{Namespace: p.Namespace, Name: "quotes-gateway"}

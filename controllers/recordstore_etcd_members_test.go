@@ -28,16 +28,19 @@ var _ = Describe("The members of a managed etcd", func() {
 	}
 	unready := func(message string) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
-			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()}}
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse,
+				LastTransitionTime: metav1.Now()}}
 			pod.Status.ContainerStatuses[0].Ready = false
 			pod.Status.ContainerStatuses[0].LastTerminationState = corev1.ContainerState{}
 			if message != "" {
-				pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1, Message: message}
+				pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1,
+					Message: message}
 			}
 		}
 	}
 	ready := func(pod *corev1.Pod) {
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.Now()}}
 		pod.Status.ContainerStatuses[0].Ready = true
 	}
 
@@ -50,12 +53,15 @@ var _ = Describe("The members of a managed etcd", func() {
 		p.said()
 
 		By("one that waits on a disk that was replaced")
-		member(ctx, "quotes-etcd-1", unready("{\"a\":1}\nsheaf: its disk was replaced; it waits until all other members are well: quotes-etcd-2 does not answer"))
+		member(ctx, "quotes-etcd-1", unready(
+			"{\"a\":1}\nsheaf: its disk was replaced; it waits until all other members are well: quotes-etcd-2 does not answer"))
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing", "2 of 3; quotes-etcd-1: sheaf: its disk was replaced")
+		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing",
+			"2 of 3; quotes-etcd-1: sheaf: its disk was replaced")
 		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionTrue, "Ready")
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdMembersMissing", "2 of 3")
-		Expect(p.said()).To(ContainElement(ContainSubstring("Warning MembersMissing EtcdRedundant is False: 2 of 3; quotes-etcd-1: ")))
+		Expect(p.said()).To(ContainElement(ContainSubstring(
+			"Warning MembersMissing EtcdRedundant is False: 2 of 3; quotes-etcd-1: ")))
 
 		By("then joining the others")
 		member(ctx, "quotes-etcd-1", unready(""))
@@ -63,10 +69,13 @@ var _ = Describe("The members of a managed etcd", func() {
 		known := []fleet.EtcdMember{{PeerAddress: address("0")}, {PeerAddress: address("2")}}
 		p.etcd.SayMembers(p.Namespace+"/quotes", known)
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing", "2 of 3; quotes-etcd-1: the other members do not have it")
-		p.etcd.SayMembers(p.Namespace+"/quotes", append(known, fleet.EtcdMember{PeerAddress: address("1"), Trouble: "is a learner: it copies the log"}))
+		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing",
+			"2 of 3; quotes-etcd-1: the other members do not have it")
+		p.etcd.SayMembers(p.Namespace+"/quotes", append(known, fleet.EtcdMember{PeerAddress: address("1"),
+			Trouble: "is a learner: it copies the log"}))
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing", "2 of 3; quotes-etcd-1: it is a learner")
+		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing",
+			"2 of 3; quotes-etcd-1: it is a learner")
 		Expect(p.said()).To(BeEmpty(), "one event for one trouble")
 
 		By("and being well again")
@@ -90,22 +99,27 @@ var _ = Describe("The members of a managed etcd", func() {
 				Message: "create Pod quotes-etcd-" + n + " in StatefulSet quotes-etcd failed error: exceeded quota: small",
 			}
 			Expect(api.Create(ctx, event)).To(Succeed())
-			Expect(api.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-etcd-" + n}})).To(Succeed())
+			Expect(api.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace,
+				Name: "quotes-etcd-" + n}})).To(Succeed())
 		}
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing", "1 of 3; quotes-etcd-1: it has no pod: FailedCreate: create Pod quotes-etcd-1 ",
+		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing",
+			"1 of 3; quotes-etcd-1: it has no pod: FailedCreate: create Pod quotes-etcd-1 ",
 			"quotes-etcd-2: it has no pod: FailedCreate: create Pod quotes-etcd-2 ", "exceeded quota: small")
-		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdNotReady", "1 of 3 members", "exceeded quota: small", "Settled groups")
+		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdNotReady", "1 of 3 members",
+			"exceeded quota: small", "Settled groups")
 	})
 
 	DescribeTable("say which StorageClass is missing", func(ctx context.Context, class *string, words string) {
 		p.NoBinding, p.NoKubelet = true, true
 		p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Etcd.Managed.Storage.StorageClassName = class })
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing", "0 of 1; quotes-etcd-0: ", words)
+		p.expect(ctx, v1alpha1.ConditionEtcdRedundant, metav1.ConditionFalse, "MembersMissing", "0 of 1; quotes-etcd-0: ",
+			words)
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdNotReady", words)
 	},
 		Entry("no default class", nil, "the cluster has no default one"),
-		Entry("one that does not exist", new("absent"), `StorageClass "absent" of spec.etcd.managed.storage.storageClassName does not exist`),
+		Entry("one that does not exist", new("absent"),
+			`StorageClass "absent" of spec.etcd.managed.storage.storageClassName does not exist`),
 	)
 })

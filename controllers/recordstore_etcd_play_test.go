@@ -40,7 +40,8 @@ func init() {
 		}
 		keys := operator.NewKeys()
 		return &etcdPlay{
-			server: server, placements: operator.NewPlacements(keys), shards: operator.NewShards(keys), keys: keys, close: client.Close, members: map[string][]fleet.EtcdMember{},
+			server: server, placements: operator.NewPlacements(keys), shards: operator.NewShards(keys), keys: keys,
+			close: client.Close, members: map[string][]fleet.EtcdMember{},
 			wipe:  func(ctx context.Context) error { return etcdtest.Wipe(ctx, client) },
 			store: func(name string) (*placement.Store, error) { return placement.NewStore(client, name) },
 			put: func(ctx context.Context, key, value string) error {
@@ -77,7 +78,8 @@ type etcdPlay struct {
 }
 
 // Open is the operator's, but for the address: names of Services are not known here.
-func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement, error) {
+func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement,
+	error) {
 	access.Endpoints, access.Own = e.server.Endpoints(), false // it has no certificates
 	opened, err := e.placements.Open(key, access, credentials)
 	return playedPlacement{opened, e.members[key]}, err
@@ -115,7 +117,8 @@ func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, spec fle
 	}
 	return placementtest.Again(ctx, func() error {
 		_, err := store.InitMeta(ctx, placement.Meta{
-			StoreUUID: uuid.MustParse(spec.StoreUID), Routing: placement.Routing{Mode: placement.Hash, Groups: int(spec.Groups)}, Copies: int(spec.Copies),
+			StoreUUID: uuid.MustParse(spec.StoreUID), Routing: placement.Routing{Mode: placement.Hash, Groups: int(spec.Groups)},
+			Copies:     int(spec.Copies),
 			CreatedUTC: "2026-01-02T03:04:05Z", EpochBase: 1 << 40,
 		})
 		return err
@@ -143,12 +146,14 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 		if _, there := view.Shards[shard]; there {
 			continue
 		}
-		value, err := json.Marshal(placement.Shard{Name: shard, Address: "127.0.0.1:1", VolumeUUID: volumeOf(shard), Domain: domainOf(shard), Node: "node-" + shard})
+		value, err := json.Marshal(placement.Shard{Name: shard, Address: "127.0.0.1:1", VolumeUUID: volumeOf(shard),
+			Domain: domainOf(shard), Node: "node-" + shard})
 		if err != nil {
 			return nil, err
 		}
 		// Without a lease: a slow machine must not end it.
-		if err := e.put(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name), shard), string(value)); err != nil {
+		if err := e.put(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name),
+			shard), string(value)); err != nil {
 			return nil, err
 		}
 	}
@@ -188,7 +193,9 @@ func moves(g placement.Group, target placement.Target, alive []string) bool {
 			up++
 		}
 	}
-	return up > len(g.Members)/2 && !slices.ContainsFunc(target.Shards, func(s string) bool { return !slices.Contains(alive, s) })
+	return up > len(g.Members)/2 && !slices.ContainsFunc(target.Shards, func(s string) bool {
+		return !slices.Contains(alive, s)
+	})
 }
 
 // volumeOf a played shard.

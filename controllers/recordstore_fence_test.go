@@ -33,7 +33,8 @@ var _ = Describe("NetworkPolicies of a store", func() {
 	})
 
 	It("are made, healed, and taken away when the spec says so", both("rights on policies"), func(ctx context.Context) {
-		Expect(p.get(ctx).Spec.NetworkPolicy).To(Equal(v1alpha1.NetworkPolicy{Mode: v1alpha1.NetworkPolicyManaged, DirectClients: v1alpha1.DirectClientsAny}))
+		Expect(p.get(ctx).Spec.NetworkPolicy).To(Equal(v1alpha1.NetworkPolicy{Mode: v1alpha1.NetworkPolicyManaged,
+			DirectClients: v1alpha1.DirectClientsAny}))
 		Expect(names(ctx)).To(Equal([]string{"quotes-etcd"}))
 		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.NetworkPolicy.DirectClients = v1alpha1.DirectClientsLabelled })
 		p.settle(ctx)
@@ -56,7 +57,8 @@ var _ = Describe("NetworkPolicies of a store", func() {
 
 		By("off: but not what somebody else has made under that name")
 		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.NetworkPolicy.Mode = v1alpha1.NetworkPolicyNone })
-		Expect(api.Create(ctx, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-shards"}})).To(Succeed())
+		Expect(api.Create(ctx, &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace,
+			Name: "quotes-shards"}})).To(Succeed())
 		p.settle(ctx)
 		Expect(names(ctx)).To(Equal([]string{"quotes-shards"}))
 		p.ready(ctx)

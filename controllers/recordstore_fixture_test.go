@@ -95,7 +95,9 @@ func newStorePlay(ctx context.Context) *storePlay {
 	etcd, err := sharedEtcd()
 	Expect(err).NotTo(HaveOccurred())
 	p := &storePlay{play: newPlay(ctx), etcd: etcd, events: events.NewFakeRecorder(10000), clock: time.Now}
-	p.certs = &playedTransports{play: p.play, now: func() time.Time { return p.clock() }, has: map[types.UID]deliveredFiles{}, held: map[string]bool{}}
+	p.certs = &playedTransports{play: p.play, now: func() time.Time {
+		return p.clock()
+	}, has: map[types.UID]deliveredFiles{}, held: map[string]bool{}}
 	p.uuidOf = etcd.Volume
 	DeferCleanup(func() { etcd.Close(p.Namespace + "/quotes") })
 	p.operator(acting)
@@ -108,17 +110,20 @@ func (p *storePlay) operator(c client.Client) {
 	now := func() time.Time { return p.clock() }
 	keeper := &trust.Keeper{Client: c, Live: operatorClient, Now: now}
 	p.r = &recordstore.Reconciler{
-		Client: c, Live: operatorClient, Events: p.events, Placements: p.etcd, Groups: groups, Image: "sheaf:1", Namespace: "sheaf-system",
-		Trust: keeper, Transports: p.certs, Now: now,
+		Client: c, Live: operatorClient, Events: p.events, Placements: p.etcd, Groups: groups, Image: "sheaf:1",
+		Namespace: "sheaf-system",
+		Trust:     keeper, Transports: p.certs, Now: now,
 	}
-	p.pools = &shardpool.Reconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1", Register: p.etcd.Register(), Groups: groups, Trust: keeper}
+	p.pools = &shardpool.Reconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1",
+		Register: p.etcd.Register(), Groups: groups, Trust: keeper}
 }
 
 // create makes a store with a managed etcd of one member.
 func (p *storePlay) create(ctx context.Context, changes ...func(*v1alpha1.RecordStore)) *v1alpha1.RecordStore {
 	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Name: "quotes", Namespace: p.Namespace}}
 	store.Spec.Groups = v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(8))}
-	store.Spec.Etcd.Managed = &v1alpha1.ManagedEtcd{Members: 1, Storage: v1alpha1.EtcdStorage{StorageClassName: new(classGrows), Size: resource.MustParse("1Gi")}}
+	store.Spec.Etcd.Managed = &v1alpha1.ManagedEtcd{Members: 1,
+		Storage: v1alpha1.EtcdStorage{StorageClassName: new(classGrows), Size: resource.MustParse("1Gi")}}
 	for _, change := range changes {
 		change(store)
 	}
@@ -185,8 +190,9 @@ func (p *storePlay) playGateway(ctx context.Context) {
 	Expect(api.List(ctx, &all, client.InNamespace(p.Namespace))).To(Succeed())
 	for n := range all.Items {
 		d := &all.Items[n]
-		want := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas, UpdatedReplicas: *d.Spec.Replicas,
-			ReadyReplicas: *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas}
+		want := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas,
+			UpdatedReplicas: *d.Spec.Replicas,
+			ReadyReplicas:   *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas}
 		if fleet.ImageOf(&d.Spec.Template.Spec) == p.bad { // the old pods stay
 			want.Replicas, want.UpdatedReplicas, want.UnavailableReplicas = want.Replicas+1, 1, 1
 		}
@@ -203,10 +209,13 @@ func (p *storePlay) playShards(ctx context.Context) {
 		return
 	}
 	var pods corev1.PodList
-	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.LabelComponent: workload.ContainerShard})).To(Succeed())
+	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace),
+		client.MatchingLabels{v1alpha1.LabelComponent: workload.ContainerShard})).To(Succeed())
 	var shards []string
 	for n := range pods.Items {
-		if slices.ContainsFunc(pods.Items[n].Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
+		if slices.ContainsFunc(pods.Items[n].Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		}) {
 			shards = append(shards, strings.TrimSuffix(pods.Items[n].Name, "-0"))
 		}
 	}
@@ -245,11 +254,13 @@ func (p *storePlay) words(ctx context.Context) (words []string) {
 }
 
 // expect checks a condition of the store.
-func (p *storePlay) expect(ctx context.Context, kind string, status metav1.ConditionStatus, reason string, words ...string) {
+func (p *storePlay) expect(ctx context.Context, kind string, status metav1.ConditionStatus, reason string,
+	words ...string) {
 	GinkgoHelper()
 	c := meta.FindStatusCondition(p.get(ctx).Status.Conditions, kind)
 	Expect(c).NotTo(BeNil(), "%s: %v", kind, p.words(ctx))
-	Expect(fmt.Sprintf("%s %s", c.Status, c.Reason)).To(Equal(fmt.Sprintf("%s %s", status, reason)), "%s: %s\n%v", kind, c.Message, p.words(ctx))
+	Expect(fmt.Sprintf("%s %s", c.Status, c.Reason)).To(Equal(fmt.Sprintf("%s %s", status, reason)), "%s: %s\n%v", kind,
+		c.Message, p.words(ctx))
 	for _, w := range words {
 		Expect(c.Message).To(ContainSubstring(w), kind)
 	}
@@ -331,7 +342,8 @@ func (p *storePlay) said() (lines []string) {
 // altered is a client that reads each object as change makes it.
 func altered(base client.WithWatch, change func(client.Object)) client.Client {
 	return interceptor.NewClient(base, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
 			if err := c.Get(ctx, key, o, opts...); err != nil {
 				return err
 			}

@@ -41,8 +41,10 @@ var _ = Describe("A new image", func() {
 		p.bad = "sheaf:bad"
 		use(ctx, p.bad)
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionUpdated, metav1.ConditionFalse, "Updating", "sheaf:bad", "etcd and shards keep theirs", "spec.image")
-		p.expect(ctx, v1alpha1.ConditionGatewayReady, metav1.ConditionTrue, "Ready", "0 of 2 gateways are ready, and 2 older ones serve")
+		p.expect(ctx, v1alpha1.ConditionUpdated, metav1.ConditionFalse, "Updating", "sheaf:bad",
+			"etcd and shards keep theirs", "spec.image")
+		p.expect(ctx, v1alpha1.ConditionGatewayReady, metav1.ConditionTrue, "Ready",
+			"0 of 2 gateways are ready, and 2 older ones serve")
 		p.expect(ctx, v1alpha1.ConditionEtcdReady, metav1.ConditionTrue, "Ready")
 		updated := meta.FindStatusCondition(p.getPool(ctx).Status.Conditions, v1alpha1.ConditionUpdated)
 		Expect(updated.Reason).To(Equal("UpdateHeldUp"))
@@ -77,7 +79,8 @@ var _ = Describe("A new image", func() {
 		Expect(image(ctx, "ssd-1-0")).To(Equal("sheaf:2"))
 
 		By("a bad one taken back, which restarts nothing")
-		started := map[string]int{"quotes-etcd": p.started["quotes-etcd"], "ssd-0": p.started["ssd-0"], "ssd-1": p.started["ssd-1"]}
+		started := map[string]int{"quotes-etcd": p.started["quotes-etcd"], "ssd-0": p.started["ssd-0"],
+			"ssd-1": p.started["ssd-1"]}
 		use(ctx, p.bad)
 		p.settle(ctx)
 		use(ctx, "sheaf:2")

@@ -119,7 +119,8 @@ func (i *issuers) say(ctx context.Context, c *unstructured.Unstructured, status,
 	GinkgoHelper()
 	condition := map[string]any{"type": "Ready", "status": status, "message": why, "observedGeneration": c.GetGeneration()}
 	before := c.DeepCopy()
-	if had, _, _ := unstructured.NestedSlice(c.Object, "status", "conditions"); equality.Semantic.DeepEqual(had, []any{condition}) {
+	if had, _, _ := unstructured.NestedSlice(c.Object, "status", "conditions"); equality.Semantic.DeepEqual(had,
+		[]any{condition}) {
 		return
 	}
 	Expect(unstructured.SetNestedSlice(c.Object, []any{condition}, "status", "conditions")).To(Succeed())
@@ -145,7 +146,8 @@ func byCertManager(issuer string) func(*v1alpha1.RecordStore) {
 
 // byProvided takes the certificates of a store from Secrets given-...
 func byProvided(s *v1alpha1.RecordStore) {
-	s.Spec.TLS = &v1alpha1.TLS{Source: v1alpha1.TLSProvided, Provided: &v1alpha1.TLSProvidedSecrets{SecretPrefix: "given-"}}
+	s.Spec.TLS = &v1alpha1.TLS{Source: v1alpha1.TLSProvided, Provided: &v1alpha1.TLSProvidedSecrets{
+		SecretPrefix: "given-"}}
 }
 
 // opened tells whether anything of the store runs, or could.
@@ -163,7 +165,8 @@ func forbidding(of *rest.Config, path string) *rest.Config {
 	out := rest.CopyConfig(of)
 	out.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
-			if !strings.Contains(request.URL.Path, path) || !strings.Contains(request.URL.Path, "/namespaces/") { // discovery is for everybody
+			// discovery is for everybody
+			if !strings.Contains(request.URL.Path, path) || !strings.Contains(request.URL.Path, "/namespaces/") {
 				return next.RoundTrip(request)
 			}
 			body := `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "cannot get resource certificates"}`
@@ -196,266 +199,296 @@ func (p *storePlay) secretNames(ctx context.Context) (names []string) {
 
 // The first spec needs a cluster without cert-manager, and leaves one with it.
 var _ = Describe("Certificates of other sources than the operator", ginkgo.Ordered, ginkgo.ContinueOnFailure, func() {
-	It("are asked of cert-manager: nothing is opened before its issuer has signed all", needs("kinds that are made here"), func(ctx context.Context) {
-		p := newStorePlay(ctx)
-		now := time.Now()
-		p.clock = func() time.Time { return now }
-		_, err := p.listCertificates(ctx)
-		Expect(err).To(HaveOccurred(), "the kind is there already")
-		p.create(ctx, byCertManager("ca"))
-		p.pool(ctx, 2)
-		p.rounds(ctx, 3)
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertManagerMissing", "install cert-manager")
-		Expect(p.opened(ctx)).To(BeFalse())
+	It("are asked of cert-manager: nothing is opened before its issuer has signed all", needs("kinds that are made here"),
+		func(ctx context.Context) {
+			p := newStorePlay(ctx)
+			now := time.Now()
+			p.clock = func() time.Time { return now }
+			_, err := p.listCertificates(ctx)
+			Expect(err).To(HaveOccurred(), "the kind is there already")
+			p.create(ctx, byCertManager("ca"))
+			p.pool(ctx, 2)
+			p.rounds(ctx, 3)
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertManagerMissing", "install cert-manager")
+			Expect(p.opened(ctx)).To(BeFalse())
 
-		p.installCertManager(ctx)
-		cert := &issuers{play: p, by: map[string]*authority.Authority{}}
-		p.issuers = cert
-		p.rounds(ctx, 3)
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertificateNotReady", "Certificate quotes-gateway-tls-server is not ready",
-			"its issuer has not answered since")
-		cert.condition = func(name string) (string, string) { return "False", "issuer ca not found by " + name }
-		p.rounds(ctx, 3)
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertificateNotReady", "issuer ca not found by quotes-gateway-tls-server")
-		Expect(p.opened(ctx)).To(BeFalse())
-		Expect(p.get(ctx).Status.TLS.Bundle).To(BeEmpty())
+			p.installCertManager(ctx)
+			cert := &issuers{play: p, by: map[string]*authority.Authority{}}
+			p.issuers = cert
+			p.rounds(ctx, 3)
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertificateNotReady",
+				"Certificate quotes-gateway-tls-server is not ready",
+				"its issuer has not answered since")
+			cert.condition = func(name string) (string, string) { return "False", "issuer ca not found by " + name }
+			p.rounds(ctx, 3)
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertificateNotReady",
+				"issuer ca not found by quotes-gateway-tls-server")
+			Expect(p.opened(ctx)).To(BeFalse())
+			Expect(p.get(ctx).Status.TLS.Bundle).To(BeEmpty())
 
-		By("an issuer that tells no authority")
-		cert.by["ca"], cert.change = newAuthority("ca"), func(data map[string][]byte) { delete(data, "ca.crt") }
-		p.rounds(ctx, 3)
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "IssuerWithoutAuthority", "quotes-gateway-tls-server has no ca.crt", "ACME")
-		Expect(p.opened(ctx)).To(BeFalse())
+			By("an issuer that tells no authority")
+			cert.by["ca"], cert.change = newAuthority("ca"), func(data map[string][]byte) { delete(data, "ca.crt") }
+			p.rounds(ctx, 3)
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "IssuerWithoutAuthority",
+				"quotes-gateway-tls-server has no ca.crt", "ACME")
+			Expect(p.opened(ctx)).To(BeFalse())
 
-		By("one that does")
-		cert.by["ca"], cert.change = newAuthority("ca"), nil
-		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, rests(v1alpha1.TransportRequired))
-		p.settle(ctx)
-		p.ready(ctx)
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready", "3 of 3 processes use transport required")
-		for _, name := range []string{"quotes-gateway-tls", "quotes-etcd-tls", "ssd-0-tls", "ssd-1-tls"} {
-			data := p.secret(ctx, name).Data
-			Expect(data).To(HaveKey("client.crt"), name)
-			Expect(data["client.crt"]).NotTo(Equal(data["tls.crt"]), name)
-			Expect(p.secret(ctx, name+"-server").OwnerReferences).To(ContainElement(HaveField("Kind", "Certificate")), name)
-		}
-		admin := p.secret(ctx, "quotes-admin-tls").Data
-		Expect(admin).NotTo(HaveKey("client.crt"))
-		Expect(admin["ca.crt"]).To(BeEquivalentTo(cert.by["ca"].CertificatePEM()))
-		Expect(p.secret(ctx, "quotes-authority").Data).NotTo(HaveKey("ca.key"))
-		Expect(p.secretNames(ctx)).To(ContainElements("quotes-client-reader-tls", "quotes-client-reader-tls-client", "quotes-operator-tls"))
-
-		By("a caller and a shard that there are no more: what was made for them goes")
-		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Clients = nil })
-		pool := p.getPool(ctx)
-		pool.Spec.Shards = new(int32(1))
-		Expect(api.Update(ctx, pool)).To(Succeed())
-		p.settle(ctx)
-		Expect(p.secretNames(ctx)).NotTo(ContainElement(Or(HavePrefix("quotes-client-"), HavePrefix("ssd-1"))))
-		Expect(p.secretNames(ctx)).To(ContainElements("ssd-0-tls", "ssd-0-tls-server", "ssd-0-tls-client"))
-		left, err := p.listCertificates(ctx)
-		Expect(err).NotTo(HaveOccurred())
-		for i := range left {
-			Expect(left[i].GetName()).NotTo(Or(HavePrefix("quotes-client-"), HavePrefix("ssd-1")))
-		}
-	})
-
-	It("are not asked of a kind that the operator has no right to", needs("kinds that are made here and rights"), func(ctx context.Context) {
-		p := newStorePlay(ctx)
-		p.installCertManager(ctx)
-		barred, err := client.NewWithWatch(forbidding(operatorConfig, "/apis/cert-manager.io/"), client.Options{Scheme: envScheme})
-		Expect(err).NotTo(HaveOccurred())
-		p.operator(acting)
-		p.r.Trust.Live, p.r.Trust.Client = barred, barred
-		p.create(ctx, byCertManager("ca"))
-		p.rounds(ctx, 2)
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertManagerForbidden", "certManager.enabled")
-		Expect(p.opened(ctx)).To(BeFalse())
-	})
-
-	It("take the place of the operator's, of another issuer's, and give it back: step by step, and nothing restarts", needs("kinds that are made here"), func(ctx context.Context) {
-		p := newStorePlay(ctx)
-		now := time.Now()
-		p.clock = func() time.Time { return now }
-		p.installCertManager(ctx)
-		cert := &issuers{play: p, by: map[string]*authority.Authority{"a": newAuthority("a"), "b": newAuthority("b")}}
-		p.issuers = cert
-		p.create(ctx, withTLS(v1alpha1.TLSRequired))
-		p.pool(ctx, 2)
-		p.settle(ctx)
-		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
-		shards := p.uids(ctx, workload.ContainerShard)
-		over := func(change func(*v1alpha1.RecordStore)) (phases []v1alpha1.TLSPhase) {
-			GinkgoHelper()
-			before := p.get(ctx).Status.TLS.Bundle
-			p.change(ctx, change)
-			p.until(ctx, func(s *v1alpha1.RecordStore) {
-				now = now.Add(time.Minute)
-				if phase := s.Status.TLS.Phase; !slices.Contains(phases, phase) {
-					phases = append(phases, phase)
-				}
-			}, func(s *v1alpha1.TLSStatus) bool { return s.Bundle != before && rests(v1alpha1.TransportRequired)(s) })
+			By("one that does")
+			cert.by["ca"], cert.change = newAuthority("ca"), nil
+			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, rests(v1alpha1.TransportRequired))
 			p.settle(ctx)
-			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready")
-			Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
-			return phases
-		}
-		steps := []v1alpha1.TLSPhase{v1alpha1.TLSTrusting, v1alpha1.TLSIssuing, v1alpha1.TLSDropping}
-		Expect(over(byCertManager("a"))).To(ContainElements(steps))
-		Expect(p.secret(ctx, "ssd-0-tls").Data["client.crt"]).To(Equal(p.secret(ctx, "ssd-0-tls-client").Data["tls.crt"]))
-		Expect(over(byCertManager("b"))).To(ContainElements(steps))
-		told := &corev1.ConfigMap{}
-		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-tls"}, told)).To(Succeed())
-		Expect(told.Data["ca.crt"]).To(BeEquivalentTo(cert.by["b"].CertificatePEM()))
-
-		By("the record of the authorities that is lost: it holds no keys, and is made again")
-		Expect(api.Delete(ctx, p.secret(ctx, "quotes-authority"))).To(Succeed())
-		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, rests(v1alpha1.TransportRequired))
-		p.secret(ctx, "quotes-authority")
-
-		By("another issuer while the store goes over to one: all that was told stays trusted meanwhile")
-		p.change(ctx, byCertManager("a"))
-		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool { return s.Phase == v1alpha1.TLSIssuing })
-		Expect(over(byCertManager("b"))).To(ContainElements(v1alpha1.TLSTrusting))
-
-		Expect(over(withTLS(v1alpha1.TLSRequired))).To(ContainElements(steps))
-		left, err := p.listCertificates(ctx)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(left).To(BeEmpty())
-		Expect(p.secret(ctx, "ssd-0-tls").Data).NotTo(HaveKey("client.crt"))
-		Expect(p.secretNames(ctx)).NotTo(ContainElement(Or(Equal("quotes-operator-tls"), HaveSuffix("-server"), HaveSuffix("-client"))))
-	})
-
-	It("are read from Secrets of somebody else: what is bad is named, and what was good stays in use", func(ctx context.Context) {
-		p := newStorePlay(ctx)
-		now := time.Now()
-		p.clock = func() time.Time { return now }
-		p.create(ctx, byProvided)
-		p.pool(ctx, 1)
-		p.rounds(ctx, 3)
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretMissing", "Secret given-gateway does not exist", "/gateway")
-		Expect(p.opened(ctx)).To(BeFalse())
-		own, other := newAuthority("own"), newAuthority("other")
-		uid, err := uuid.Parse(p.get(ctx).Status.StoreUID)
-		Expect(err).NotTo(HaveOccurred())
-		store := identity.Store{Domain: "cluster.local", Namespace: p.Namespace, UID: uid}
-		give := func(a *authority.Authority, name string, id identity.Identity, hosts []string, change func(*authority.Leaf, map[string][]byte)) {
-			GinkgoHelper()
-			id.Store = store
-			leaf := authority.Leaf{Identity: id, DNSNames: hosts, Server: true, Client: true, Now: now, Lifetime: 90 * 24 * time.Hour}
-			data := map[string][]byte{}
-			if change != nil {
-				change(&leaf, data)
+			p.ready(ctx)
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready",
+				"3 of 3 processes use transport required")
+			for _, name := range []string{"quotes-gateway-tls", "quotes-etcd-tls", "ssd-0-tls", "ssd-1-tls"} {
+				data := p.secret(ctx, name).Data
+				Expect(data).To(HaveKey("client.crt"), name)
+				Expect(data["client.crt"]).NotTo(Equal(data["tls.crt"]), name)
+				Expect(p.secret(ctx, name+"-server").OwnerReferences).To(ContainElement(HaveField("Kind", "Certificate")), name)
 			}
-			cert, key, err := a.Issue(leaf)
+			admin := p.secret(ctx, "quotes-admin-tls").Data
+			Expect(admin).NotTo(HaveKey("client.crt"))
+			Expect(admin["ca.crt"]).To(BeEquivalentTo(cert.by["ca"].CertificatePEM()))
+			Expect(p.secret(ctx, "quotes-authority").Data).NotTo(HaveKey("ca.key"))
+			Expect(p.secretNames(ctx)).To(ContainElements("quotes-client-reader-tls", "quotes-client-reader-tls-client",
+				"quotes-operator-tls"))
+
+			By("a caller and a shard that there are no more: what was made for them goes")
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Clients = nil })
+			pool := p.getPool(ctx)
+			pool.Spec.Shards = new(int32(1))
+			Expect(api.Update(ctx, pool)).To(Succeed())
+			p.settle(ctx)
+			Expect(p.secretNames(ctx)).NotTo(ContainElement(Or(HavePrefix("quotes-client-"), HavePrefix("ssd-1"))))
+			Expect(p.secretNames(ctx)).To(ContainElements("ssd-0-tls", "ssd-0-tls-server", "ssd-0-tls-client"))
+			left, err := p.listCertificates(ctx)
 			Expect(err).NotTo(HaveOccurred())
-			made := map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": a.CertificatePEM()}
-			maps.Copy(made, data)
-			maps.DeleteFunc(made, func(_ string, content []byte) bool { return content == nil })
-			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name}, Data: made}
-			if err := api.Create(ctx, secret); apierrors.IsAlreadyExists(err) {
-				Expect(api.Update(ctx, secret)).To(Succeed())
-			} else {
-				Expect(err).NotTo(HaveOccurred())
+			for i := range left {
+				Expect(left[i].GetName()).NotTo(Or(HavePrefix("quotes-client-"), HavePrefix("ssd-1")))
 			}
-		}
-		gateway := []string{"quotes-gateway." + p.Namespace + ".svc"}
-		shard := []string{"ssd-0-0.ssd." + p.Namespace + ".svc"}
-		giveAll := func(a *authority.Authority) {
-			GinkgoHelper()
-			give(a, "given-gateway", identity.Identity{Role: identity.Gateway}, gateway, nil)
-			give(a, "given-operator", identity.Identity{Role: identity.Operator}, nil, nil)
-			give(a, "given-etcd", identity.Identity{Role: identity.Etcd}, []string{"*.quotes-etcd." + p.Namespace + ".svc"}, nil)
-			give(a, "given-shard-ssd-0", identity.Identity{Role: identity.Shard, Name: "ssd-0"}, shard, nil)
-		}
-		giveAll(own)
-		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
-		p.settle(ctx)
-		p.ready(ctx)
-		shards := p.uids(ctx, workload.ContainerShard)
-		mounted := p.secret(ctx, "ssd-0-tls").Data
-		Expect(mounted["tls.crt"]).To(Equal(p.secret(ctx, "given-shard-ssd-0").Data["tls.crt"]))
-		Expect(p.secretNames(ctx)).NotTo(ContainElement("quotes-admin-tls"), "there is no given-admin")
-		given := p.secret(ctx, "given-shard-ssd-0")
-		Expect(given.OwnerReferences).To(BeEmpty())
-		Expect(given.Labels).To(BeEmpty())
+		})
 
-		id := identity.Identity{Role: identity.Shard, Name: "ssd-0"}
-		_, foreignKey, err := other.PEM()
-		Expect(err).NotTo(HaveOccurred())
-		for words, bad := range map[string]func(*authority.Leaf, map[string][]byte){
-			"tls.crt: as a certificate of servers, by ca.crt: x509: certificate has expired or is not yet valid: current time": func(l *authority.Leaf, _ map[string][]byte) {
-				l.Now, l.Lifetime = now.Add(-100*24*time.Hour), 99*24*time.Hour
-			},
-			"is before": func(l *authority.Leaf, _ map[string][]byte) { l.Now = now.Add(3 * time.Hour) }, // it is made valid 2 h before its time
-			"tls.crt and tls.key: tls: private key does not match public key":            func(_ *authority.Leaf, d map[string][]byte) { d["tls.key"] = foreignKey },
-			"by ca.crt: x509: certificate signed by unknown authority":                   func(_ *authority.Leaf, d map[string][]byte) { d["ca.crt"] = other.CertificatePEM() },
-			"tls.crt and tls.key: tls: failed to find any PEM data in certificate input": func(_ *authority.Leaf, d map[string][]byte) { d["tls.crt"] = []byte("garbage") },
-			"tls.key is missing":                 func(_ *authority.Leaf, d map[string][]byte) { d["tls.key"] = nil },
-			"ca.crt is missing":                  func(_ *authority.Leaf, d map[string][]byte) { d["ca.crt"] = nil },
-			"ca.crt holds no certificate in PEM": func(_ *authority.Leaf, d map[string][]byte) { d["ca.crt"] = []byte{} },
-			"/shard/ssd-1, and has to name":      func(l *authority.Leaf, _ map[string][]byte) { l.Identity.Name = "ssd-1" },
-			"incompatible key usage":             func(l *authority.Leaf, _ map[string][]byte) { l.Client = false },
-			"tls.crt lacks the DNS names by which others dial it: ssd-0-0.ssd.": func(l *authority.Leaf, _ map[string][]byte) { l.DNSNames = []string{"localhost"} },
-			"client.key is missing": func(_ *authority.Leaf, d map[string][]byte) { d["client.crt"] = own.CertificatePEM() },
-		} {
-			By(words)
-			give(own, "given-shard-ssd-0", id, shard, bad)
+	It("are not asked of a kind that the operator has no right to", needs("kinds that are made here and rights"),
+		func(ctx context.Context) {
+			p := newStorePlay(ctx)
+			p.installCertManager(ctx)
+			barred, err := client.NewWithWatch(forbidding(operatorConfig, "/apis/cert-manager.io/"),
+				client.Options{Scheme: envScheme})
+			Expect(err).NotTo(HaveOccurred())
+			p.operator(acting)
+			p.r.Trust.Live, p.r.Trust.Client = barred, barred
+			p.create(ctx, byCertManager("ca"))
+			p.rounds(ctx, 2)
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "CertManagerForbidden", "certManager.enabled")
+			Expect(p.opened(ctx)).To(BeFalse())
+		})
+
+	It("take the place of the operator's, of another issuer's, and give it back: step by step, and nothing restarts",
+		needs("kinds that are made here"), func(ctx context.Context) {
+			p := newStorePlay(ctx)
+			now := time.Now()
+			p.clock = func() time.Time { return now }
+			p.installCertManager(ctx)
+			cert := &issuers{play: p, by: map[string]*authority.Authority{"a": newAuthority("a"), "b": newAuthority("b")}}
+			p.issuers = cert
+			p.create(ctx, withTLS(v1alpha1.TLSRequired))
+			p.pool(ctx, 2)
+			p.settle(ctx)
+			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			shards := p.uids(ctx, workload.ContainerShard)
+			over := func(change func(*v1alpha1.RecordStore)) (phases []v1alpha1.TLSPhase) {
+				GinkgoHelper()
+				before := p.get(ctx).Status.TLS.Bundle
+				p.change(ctx, change)
+				p.until(ctx, func(s *v1alpha1.RecordStore) {
+					now = now.Add(time.Minute)
+					if phase := s.Status.TLS.Phase; !slices.Contains(phases, phase) {
+						phases = append(phases, phase)
+					}
+				}, func(s *v1alpha1.TLSStatus) bool { return s.Bundle != before && rests(v1alpha1.TransportRequired)(s) })
+				p.settle(ctx)
+				p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready")
+				Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
+				return phases
+			}
+			steps := []v1alpha1.TLSPhase{v1alpha1.TLSTrusting, v1alpha1.TLSIssuing, v1alpha1.TLSDropping}
+			Expect(over(byCertManager("a"))).To(ContainElements(steps))
+			Expect(p.secret(ctx, "ssd-0-tls").Data["client.crt"]).To(Equal(p.secret(ctx, "ssd-0-tls-client").Data["tls.crt"]))
+			Expect(over(byCertManager("b"))).To(ContainElements(steps))
+			told := &corev1.ConfigMap{}
+			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-tls"}, told)).To(Succeed())
+			Expect(told.Data["ca.crt"]).To(BeEquivalentTo(cert.by["b"].CertificatePEM()))
+
+			By("the record of the authorities that is lost: it holds no keys, and is made again")
+			Expect(api.Delete(ctx, p.secret(ctx, "quotes-authority"))).To(Succeed())
+			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, rests(v1alpha1.TransportRequired))
+			p.secret(ctx, "quotes-authority")
+
+			By("another issuer while the store goes over to one: all that was told stays trusted meanwhile")
+			p.change(ctx, byCertManager("a"))
+			p.until(ctx, func(*v1alpha1.RecordStore) {
+				now = now.Add(time.Minute)
+			}, func(s *v1alpha1.TLSStatus) bool { return s.Phase == v1alpha1.TLSIssuing })
+			Expect(over(byCertManager("b"))).To(ContainElements(v1alpha1.TLSTrusting))
+
+			Expect(over(withTLS(v1alpha1.TLSRequired))).To(ContainElements(steps))
+			left, err := p.listCertificates(ctx)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(left).To(BeEmpty())
+			Expect(p.secret(ctx, "ssd-0-tls").Data).NotTo(HaveKey("client.crt"))
+			Expect(p.secretNames(ctx)).NotTo(ContainElement(Or(Equal("quotes-operator-tls"), HaveSuffix("-server"),
+				HaveSuffix("-client"))))
+		})
+
+	It("are read from Secrets of somebody else: what is bad is named, and what was good stays in use",
+		func(ctx context.Context) {
+			p := newStorePlay(ctx)
+			now := time.Now()
+			p.clock = func() time.Time { return now }
+			p.create(ctx, byProvided)
+			p.pool(ctx, 1)
+			p.rounds(ctx, 3)
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretMissing",
+				"Secret given-gateway does not exist", "/gateway")
+			Expect(p.opened(ctx)).To(BeFalse())
+			own, other := newAuthority("own"), newAuthority("other")
+			uid, err := uuid.Parse(p.get(ctx).Status.StoreUID)
+			Expect(err).NotTo(HaveOccurred())
+			store := identity.Store{Domain: "cluster.local", Namespace: p.Namespace, UID: uid}
+			give := func(a *authority.Authority, name string, id identity.Identity, hosts []string,
+				change func(*authority.Leaf, map[string][]byte)) {
+				GinkgoHelper()
+				id.Store = store
+				leaf := authority.Leaf{Identity: id, DNSNames: hosts, Server: true, Client: true, Now: now,
+					Lifetime: 90 * 24 * time.Hour}
+				data := map[string][]byte{}
+				if change != nil {
+					change(&leaf, data)
+				}
+				cert, key, err := a.Issue(leaf)
+				Expect(err).NotTo(HaveOccurred())
+				made := map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": a.CertificatePEM()}
+				maps.Copy(made, data)
+				maps.DeleteFunc(made, func(_ string, content []byte) bool { return content == nil })
+				secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name}, Data: made}
+				if err := api.Create(ctx, secret); apierrors.IsAlreadyExists(err) {
+					Expect(api.Update(ctx, secret)).To(Succeed())
+				} else {
+					Expect(err).NotTo(HaveOccurred())
+				}
+			}
+			gateway := []string{"quotes-gateway." + p.Namespace + ".svc"}
+			shard := []string{"ssd-0-0.ssd." + p.Namespace + ".svc"}
+			giveAll := func(a *authority.Authority) {
+				GinkgoHelper()
+				give(a, "given-gateway", identity.Identity{Role: identity.Gateway}, gateway, nil)
+				give(a, "given-operator", identity.Identity{Role: identity.Operator}, nil, nil)
+				give(a, "given-etcd", identity.Identity{Role: identity.Etcd}, []string{"*.quotes-etcd." + p.Namespace + ".svc"},
+					nil)
+				give(a, "given-shard-ssd-0", identity.Identity{Role: identity.Shard, Name: "ssd-0"}, shard, nil)
+			}
+			giveAll(own)
+			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			p.settle(ctx)
+			p.ready(ctx)
+			shards := p.uids(ctx, workload.ContainerShard)
+			mounted := p.secret(ctx, "ssd-0-tls").Data
+			Expect(mounted["tls.crt"]).To(Equal(p.secret(ctx, "given-shard-ssd-0").Data["tls.crt"]))
+			Expect(p.secretNames(ctx)).NotTo(ContainElement("quotes-admin-tls"), "there is no given-admin")
+			given := p.secret(ctx, "given-shard-ssd-0")
+			Expect(given.OwnerReferences).To(BeEmpty())
+			Expect(given.Labels).To(BeEmpty())
+
+			id := identity.Identity{Role: identity.Shard, Name: "ssd-0"}
+			_, foreignKey, err := other.PEM()
+			Expect(err).NotTo(HaveOccurred())
+			for words, bad := range map[string]func(*authority.Leaf, map[string][]byte){
+				"tls.crt: as a certificate of servers, by ca.crt: x509: certificate has expired or is not yet valid: current time": func(l *authority.Leaf, _ map[string][]byte) {
+					l.Now, l.Lifetime = now.Add(-100*24*time.Hour), 99*24*time.Hour
+				},
+				// it is made valid 2 h before its time
+				"is before": func(l *authority.Leaf, _ map[string][]byte) { l.Now = now.Add(3 * time.Hour) },
+				"tls.crt and tls.key: tls: private key does not match public key": func(_ *authority.Leaf, d map[string][]byte) {
+					d["tls.key"] = foreignKey
+				},
+				"by ca.crt: x509: certificate signed by unknown authority": func(_ *authority.Leaf, d map[string][]byte) {
+					d["ca.crt"] = other.CertificatePEM()
+				},
+				"tls.crt and tls.key: tls: failed to find any PEM data in certificate input": func(_ *authority.Leaf,
+					d map[string][]byte) {
+					d["tls.crt"] = []byte("garbage")
+				},
+				"tls.key is missing":                 func(_ *authority.Leaf, d map[string][]byte) { d["tls.key"] = nil },
+				"ca.crt is missing":                  func(_ *authority.Leaf, d map[string][]byte) { d["ca.crt"] = nil },
+				"ca.crt holds no certificate in PEM": func(_ *authority.Leaf, d map[string][]byte) { d["ca.crt"] = []byte{} },
+				"/shard/ssd-1, and has to name":      func(l *authority.Leaf, _ map[string][]byte) { l.Identity.Name = "ssd-1" },
+				"incompatible key usage":             func(l *authority.Leaf, _ map[string][]byte) { l.Client = false },
+				"tls.crt lacks the DNS names by which others dial it: ssd-0-0.ssd.": func(l *authority.Leaf, _ map[string][]byte) {
+					l.DNSNames = []string{"localhost"}
+				},
+				"client.key is missing": func(_ *authority.Leaf, d map[string][]byte) { d["client.crt"] = own.CertificatePEM() },
+			} {
+				By(words)
+				give(own, "given-shard-ssd-0", id, shard, bad)
+				now = now.Add(3 * time.Minute)
+				p.rounds(ctx, 2)
+				p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretRefused",
+					"Secret given-shard-ssd-0 cannot be used", words)
+				Expect(p.secret(ctx, "ssd-0-tls").Data).To(Equal(mounted), words)
+				p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available")
+				give(own, "given-shard-ssd-0", id, shard, nil)
+				p.rounds(ctx, 2)
+				p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready")
+				Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).To(Equal(p.secret(ctx, "given-shard-ssd-0").Data["tls.crt"]))
+				mounted = p.secret(ctx, "ssd-0-tls").Data
+			}
+			By("a Secret that is deleted")
+			Expect(api.Delete(ctx, p.secret(ctx, "given-shard-ssd-0"))).To(Succeed())
 			now = now.Add(3 * time.Minute)
 			p.rounds(ctx, 2)
-			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretRefused", "Secret given-shard-ssd-0 cannot be used", words)
-			Expect(p.secret(ctx, "ssd-0-tls").Data).To(Equal(mounted), words)
-			p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available")
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretMissing", "given-shard-ssd-0")
+			Expect(p.secret(ctx, "ssd-0-tls").Data).To(Equal(mounted))
+
+			By("authorities of callers, and an administrator")
+			callers := newAuthority("callers")
 			give(own, "given-shard-ssd-0", id, shard, nil)
-			p.rounds(ctx, 2)
-			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready")
+			give(callers, "given-admin", identity.Identity{Role: identity.Admin, Name: "admin"}, nil,
+				func(l *authority.Leaf, d map[string][]byte) {
+					l.Server = false
+					d["ca.crt"], d["client-ca.crt"] = own.CertificatePEM(), callers.CertificatePEM()
+				})
+			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
+				return s.ClientBundle != s.Bundle && rests(v1alpha1.TransportRequired)(s)
+			})
+			Expect(p.secret(ctx, "quotes-admin-tls").Data).To(And(
+				HaveKeyWithValue("client-ca.crt", BeEquivalentTo(callers.CertificatePEM())),
+				HaveKeyWithValue("ca.crt", BeEquivalentTo(own.CertificatePEM()))))
+			Expect(api.Delete(ctx, p.secret(ctx, "given-admin"))).To(Succeed())
+			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
+				return s.ClientBundle == s.Bundle && rests(v1alpha1.TransportRequired)(s)
+			})
+			Expect(p.secretNames(ctx)).NotTo(ContainElement("quotes-admin-tls"))
+
+			By("another authority in one Secret: both are trusted, for as long as both are there")
+			was := p.get(ctx).Status.TLS.Bundle
+			give(other, "given-gateway", identity.Identity{Role: identity.Gateway}, gateway, nil)
+			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
+				return s.Bundle != was && rests(v1alpha1.TransportRequired)(s)
+			})
+			Expect(p.secret(ctx, "quotes-gateway-tls").Data["tls.crt"]).To(Equal(p.secret(ctx, "given-gateway").Data["tls.crt"]))
 			Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).To(Equal(p.secret(ctx, "given-shard-ssd-0").Data["tls.crt"]))
-			mounted = p.secret(ctx, "ssd-0-tls").Data
-		}
-		By("a Secret that is deleted")
-		Expect(api.Delete(ctx, p.secret(ctx, "given-shard-ssd-0"))).To(Succeed())
-		now = now.Add(3 * time.Minute)
-		p.rounds(ctx, 2)
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "SecretMissing", "given-shard-ssd-0")
-		Expect(p.secret(ctx, "ssd-0-tls").Data).To(Equal(mounted))
 
-		By("authorities of callers, and an administrator")
-		callers := newAuthority("callers")
-		give(own, "given-shard-ssd-0", id, shard, nil)
-		give(callers, "given-admin", identity.Identity{Role: identity.Admin, Name: "admin"}, nil, func(l *authority.Leaf, d map[string][]byte) {
-			l.Server = false
-			d["ca.crt"], d["client-ca.crt"] = own.CertificatePEM(), callers.CertificatePEM()
+			By("the same in all Secrets")
+			giveAll(other)
+			seen := map[v1alpha1.TLSPhase]bool{}
+			first := p.get(ctx).Status.TLS.Bundle
+			p.until(ctx, func(s *v1alpha1.RecordStore) {
+				now, seen[s.Status.TLS.Phase] = now.Add(time.Minute), true
+			}, func(s *v1alpha1.TLSStatus) bool { return s.Bundle != first && rests(v1alpha1.TransportRequired)(s) })
+			Expect(seen).To(HaveLen(4))
+			Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
+			told := &corev1.ConfigMap{}
+			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-tls"}, told)).To(Succeed())
+			Expect(told.Data["ca.crt"]).To(BeEquivalentTo(other.CertificatePEM()))
 		})
-		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
-			return s.ClientBundle != s.Bundle && rests(v1alpha1.TransportRequired)(s)
-		})
-		Expect(p.secret(ctx, "quotes-admin-tls").Data).To(And(
-			HaveKeyWithValue("client-ca.crt", BeEquivalentTo(callers.CertificatePEM())), HaveKeyWithValue("ca.crt", BeEquivalentTo(own.CertificatePEM()))))
-		Expect(api.Delete(ctx, p.secret(ctx, "given-admin"))).To(Succeed())
-		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
-			return s.ClientBundle == s.Bundle && rests(v1alpha1.TransportRequired)(s)
-		})
-		Expect(p.secretNames(ctx)).NotTo(ContainElement("quotes-admin-tls"))
-
-		By("another authority in one Secret: both are trusted, for as long as both are there")
-		was := p.get(ctx).Status.TLS.Bundle
-		give(other, "given-gateway", identity.Identity{Role: identity.Gateway}, gateway, nil)
-		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
-			return s.Bundle != was && rests(v1alpha1.TransportRequired)(s)
-		})
-		Expect(p.secret(ctx, "quotes-gateway-tls").Data["tls.crt"]).To(Equal(p.secret(ctx, "given-gateway").Data["tls.crt"]))
-		Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).To(Equal(p.secret(ctx, "given-shard-ssd-0").Data["tls.crt"]))
-
-		By("the same in all Secrets")
-		giveAll(other)
-		seen := map[v1alpha1.TLSPhase]bool{}
-		first := p.get(ctx).Status.TLS.Bundle
-		p.until(ctx, func(s *v1alpha1.RecordStore) {
-			now, seen[s.Status.TLS.Phase] = now.Add(time.Minute), true
-		}, func(s *v1alpha1.TLSStatus) bool { return s.Bundle != first && rests(v1alpha1.TransportRequired)(s) })
-		Expect(seen).To(HaveLen(4))
-		Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
-		told := &corev1.ConfigMap{}
-		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-tls"}, told)).To(Succeed())
-		Expect(told.Data["ca.crt"]).To(BeEquivalentTo(other.CertificatePEM()))
-	})
 })

@@ -102,7 +102,8 @@ var _ = Describe("A store", func() {
 		p.settle(ctx)
 		uid := p.get(ctx).Status.StoreUID
 		p.expect(ctx, v1alpha1.ConditionPlacementReady, metav1.ConditionFalse, "PlacementLost", "nothing is made afresh",
-			"exec deploy/quotes-gateway -c gateway -- /sheaf recover placement", "--store-uid="+uid, "--store="+p.Namespace+".quotes",
+			"exec deploy/quotes-gateway -c gateway -- /sheaf recover placement", "--store-uid="+uid,
+			"--store="+p.Namespace+".quotes",
 			"--shards=ssd-0-0.ssd."+p.Namespace+".svc:7610", "--yes")
 		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "PlacementLost")
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "PlacementLost")
@@ -158,7 +159,9 @@ var _ = Describe("A store", func() {
 			store.Status.Conditions[n].Message = "seen just now"
 		}
 		seen := store.Status.DeepCopy()
-		Expect(step.WriteMetadata(ctx, api, store, func(s *v1alpha1.RecordStore) { s.Annotations = map[string]string{"a": "b"} })).To(Succeed())
+		Expect(step.WriteMetadata(ctx, api, store, func(s *v1alpha1.RecordStore) {
+			s.Annotations = map[string]string{"a": "b"}
+		})).To(Succeed())
 		Expect(store.Status).To(Equal(*seen))
 		Expect(store.ResourceVersion).To(Equal(p.get(ctx).ResourceVersion))
 	})
@@ -171,28 +174,30 @@ var _ = Describe("A store", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(placement.Init(ctx, fleet.PlacementSpecOf(other, 0))).To(Succeed())
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionPlacementReady, metav1.ConditionFalse, "OtherStore", "6a204bd8", p.get(ctx).Status.StoreUID, "adoptStoreUID")
+		p.expect(ctx, v1alpha1.ConditionPlacementReady, metav1.ConditionFalse, "OtherStore", "6a204bd8", p.get(ctx).
+			Status.StoreUID, "adoptStoreUID")
 		p.expect(ctx, v1alpha1.ConditionStalled, metav1.ConditionTrue, "OtherStore")
 		Expect(p.get(ctx).Status.PlacementInitialized).To(BeFalse())
 		held, _ := p.holds(ctx)
 		Expect(held).To(HavePrefix("6a204bd8"))
 	})
 
-	It("adopts the placement of the store it follows, and waits for volumes where there is none", func(ctx context.Context) {
-		const old = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
-		p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.AdoptStoreUID = old })
-		p.settle(ctx)
-		Expect(p.get(ctx).Status.StoreUID).To(Equal(old))
-		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Adopting", "there is no ShardPool yet")
-		held, _ := p.holds(ctx)
-		Expect(held).To(BeEmpty(), "nothing is made for an adopted store")
-		placement, err := p.etcd.Open("old", workload.EtcdAccessOf(p.get(ctx), nil), fleet.EtcdCredentials{})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(placement.Init(ctx, fleet.PlacementSpecOf(p.get(ctx), 0))).To(Succeed())
-		p.pool(ctx, 1)
-		p.settle(ctx)
-		p.ready(ctx)
-	})
+	It("adopts the placement of the store it follows, and waits for volumes where there is none",
+		func(ctx context.Context) {
+			const old = "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"
+			p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.AdoptStoreUID = old })
+			p.settle(ctx)
+			Expect(p.get(ctx).Status.StoreUID).To(Equal(old))
+			p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Adopting", "there is no ShardPool yet")
+			held, _ := p.holds(ctx)
+			Expect(held).To(BeEmpty(), "nothing is made for an adopted store")
+			placement, err := p.etcd.Open("old", workload.EtcdAccessOf(p.get(ctx), nil), fleet.EtcdCredentials{})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(placement.Init(ctx, fleet.PlacementSpecOf(p.get(ctx), 0))).To(Succeed())
+			p.pool(ctx, 1)
+			p.settle(ctx)
+			p.ready(ctx)
+		})
 
 	It("waits for the Secret of an external etcd", func(ctx context.Context) {
 		p.create(ctx, func(s *v1alpha1.RecordStore) {
@@ -210,7 +215,8 @@ var _ = Describe("A store", func() {
 		secret.Data = map[string][]byte{"ca.crt": []byte("no certificate")}
 		Expect(api.Update(ctx, secret)).To(Succeed())
 		p.settle(ctx)
-		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdUnreachable", "secret etcd-tls", "ca.crt holds no certificate")
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdUnreachable", "secret etcd-tls",
+			"ca.crt holds no certificate")
 		var sets appsv1.StatefulSetList
 		Expect(api.List(ctx, &sets, client.InNamespace(p.Namespace))).To(Succeed())
 		Expect(sets.Items).To(BeEmpty(), "no etcd of ours")
@@ -219,9 +225,10 @@ var _ = Describe("A store", func() {
 	It("stalls where the API server refuses what it makes", needs("what Kubernetes refuses"), func(ctx context.Context) {
 		other := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "owner"}}
 		Expect(api.Create(ctx, other)).To(Succeed())
-		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-gateway", OwnerReferences: []metav1.OwnerReference{
-			*metav1.NewControllerRef(other, corev1.SchemeGroupVersion.WithKind("ConfigMap")),
-		}}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-gateway",
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(other, corev1.SchemeGroupVersion.WithKind("ConfigMap")),
+			}}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 		Expect(api.Create(ctx, service)).To(Succeed())
 		p.create(ctx)
 		p.settle(ctx)
@@ -231,21 +238,22 @@ var _ = Describe("A store", func() {
 		Expect(result.RequeueAfter).To(Equal(step.PauseLong))
 	})
 
-	DescribeTable("keeps or deletes the claims of etcd when it is deleted", func(ctx context.Context, policy v1alpha1.DeletionPolicy, left int) {
-		p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.DeletionPolicy = policy })
-		p.settle(ctx)
-		Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
-		_, err := p.reconcile(ctx)
-		Expect(err).NotTo(HaveOccurred())
-		err = api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &v1alpha1.RecordStore{})
-		Expect(client.IgnoreNotFound(err)).To(Succeed())
-		Expect(err).To(HaveOccurred(), "the store is gone after one reconcile")
-		p.NoSets = true // the garbage collector takes the set
-		p.step(ctx)
-		var claims corev1.PersistentVolumeClaimList
-		Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
-		Expect(claims.Items).To(HaveLen(left))
-	},
+	DescribeTable("keeps or deletes the claims of etcd when it is deleted",
+		func(ctx context.Context, policy v1alpha1.DeletionPolicy, left int) {
+			p.create(ctx, func(s *v1alpha1.RecordStore) { s.Spec.DeletionPolicy = policy })
+			p.settle(ctx)
+			Expect(api.Delete(ctx, p.get(ctx))).To(Succeed())
+			_, err := p.reconcile(ctx)
+			Expect(err).NotTo(HaveOccurred())
+			err = api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &v1alpha1.RecordStore{})
+			Expect(client.IgnoreNotFound(err)).To(Succeed())
+			Expect(err).To(HaveOccurred(), "the store is gone after one reconcile")
+			p.NoSets = true // the garbage collector takes the set
+			p.step(ctx)
+			var claims corev1.PersistentVolumeClaimList
+			Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
+			Expect(claims.Items).To(HaveLen(left))
+		},
 		Entry("Retain", v1alpha1.DeletionRetain, 1),
 		Entry("Delete", v1alpha1.DeletionDelete, 0),
 	)
@@ -278,7 +286,8 @@ var _ = Describe("A store", func() {
 		p.r.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
 		p.settle(ctx)
 		Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(8)))
-		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, string(v1alpha1.ShardPending), "8 of 8 groups and 2 of 3 shards serve", "ssd-2")
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, string(v1alpha1.ShardPending),
+			"8 of 8 groups and 2 of 3 shards serve", "ssd-2")
 	})
 
 	It("waits with the first placement while shards keep coming", func(ctx context.Context) {
@@ -294,42 +303,44 @@ var _ = Describe("A store", func() {
 			p.settle(ctx)
 			Expect(p.get(ctx).Status.Groups.Serving).To(BeZero(), "placed before %q: %v", p.NoPods, p.words(ctx))
 		}
-		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, string(v1alpha1.ShardPending), "waits until all 5 shards are registered", "4 are",
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, string(v1alpha1.ShardPending),
+			"waits until all 5 shards are registered", "4 are",
 			"2m0s after the last of them came", "at the latest")
 		now = now.Add(20 * time.Minute)
 		p.settle(ctx)
 		Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(8)))
 	})
 
-	It("makes the same objects when a field is changed and changed back", both("what each field makes is accepted"), func(ctx context.Context) {
-		p.create(ctx)
-		p.pool(ctx, 1)
-		p.settle(ctx)
-		before := p.picture(ctx)
-		spec := p.get(ctx).Spec
-		changes := storeChanges()
-		every := 1 // on a real API server, where each costs three times as much, every third; all of them in a soak
-		if kubetest.Wanted() && !soaktest.Long() {
-			every = 3
-		}
-		for n, name := range slices.Sorted(maps.Keys(changes)) {
-			if n%every != 0 {
-				continue
-			}
-			change := changes[name]
-			By(name)
-			p.change(ctx, func(s *v1alpha1.RecordStore) { change.do(&s.Spec) })
+	It("makes the same objects when a field is changed and changed back", both("what each field makes is accepted"),
+		func(ctx context.Context) {
+			p.create(ctx)
+			p.pool(ctx, 1)
 			p.settle(ctx)
-			p.ready(ctx)
-			if change.objects {
-				Expect(p.picture(ctx)).NotTo(Equal(before), name)
+			before := p.picture(ctx)
+			spec := p.get(ctx).Spec
+			changes := storeChanges()
+			every := 1 // on a real API server, where each costs three times as much, every third; all of them in a soak
+			if kubetest.Wanted() && !soaktest.Long() {
+				every = 3
 			}
-			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec = *spec.DeepCopy() })
-			p.settle(ctx)
-			p.ready(ctx)
-			Expect(p.picture(ctx)).To(Equal(before), name)
-		}
-	})
+			for n, name := range slices.Sorted(maps.Keys(changes)) {
+				if n%every != 0 {
+					continue
+				}
+				change := changes[name]
+				By(name)
+				p.change(ctx, func(s *v1alpha1.RecordStore) { change.do(&s.Spec) })
+				p.settle(ctx)
+				p.ready(ctx)
+				if change.objects {
+					Expect(p.picture(ctx)).NotTo(Equal(before), name)
+				}
+				p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec = *spec.DeepCopy() })
+				p.settle(ctx)
+				p.ready(ctx)
+				Expect(p.picture(ctx)).To(Equal(before), name)
+			}
+		})
 
 	It("grows the claims of etcd, or says why not", both("rights on claims"), func(ctx context.Context) {
 		p.create(ctx)
@@ -354,9 +365,11 @@ type storeChange struct {
 func storeChanges() map[string]storeChange {
 	small := &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")}}
 	return map[string]storeChange{
-		"image":            {func(s *v1alpha1.RecordStoreSpec) { s.Image = "sheaf:2" }, true},
-		"imagePullPolicy":  {func(s *v1alpha1.RecordStoreSpec) { s.ImagePullPolicy = corev1.PullAlways }, true},
-		"imagePullSecrets": {func(s *v1alpha1.RecordStoreSpec) { s.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}} }, true},
+		"image":           {func(s *v1alpha1.RecordStoreSpec) { s.Image = "sheaf:2" }, true},
+		"imagePullPolicy": {func(s *v1alpha1.RecordStoreSpec) { s.ImagePullPolicy = corev1.PullAlways }, true},
+		"imagePullSecrets": {func(s *v1alpha1.RecordStoreSpec) {
+			s.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
+		}, true},
 		"retention": {func(s *v1alpha1.RecordStoreSpec) {
 			s.Retention = v1alpha1.Retention{Versions: 3, MinAge: &metav1.Duration{Duration: time.Hour}}
 		}, true},
@@ -396,6 +409,8 @@ func storeChanges() map[string]storeChange {
 			s.Gateway.PodLabels, s.Gateway.PodAnnotations = labels, annotations
 			s.Etcd.Managed.PodLabels, s.Etcd.Managed.PodAnnotations = labels, annotations
 		}, true},
-		"tracing": {func(s *v1alpha1.RecordStoreSpec) { s.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317"} }, true},
+		"tracing": {func(s *v1alpha1.RecordStoreSpec) {
+			s.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317"}
+		}, true},
 	}
 }

@@ -65,7 +65,8 @@ func (p *playedTransports) Transport(ctx context.Context, address string) (out f
 	}
 	defer source.Close()
 	r := source.Report()
-	out = fleet.TransportReport{Identity: r.Identity, Mode: string(r.Mode), Bundle: r.Bundle, ClientBundle: r.ClientBundle, NotAfter: r.NotAfter}
+	out = fleet.TransportReport{Identity: r.Identity, Mode: string(r.Mode), Bundle: r.Bundle, ClientBundle: r.ClientBundle,
+		NotAfter: r.NotAfter}
 	if p.grants != nil {
 		out.Grants = p.grants(pod.Name)
 	}
@@ -123,7 +124,8 @@ func (p *playedTransports) project(ctx context.Context, from corev1.VolumeProjec
 		return nil
 	}
 	var secret corev1.Secret
-	if err := api.Get(ctx, types.NamespacedName{Namespace: p.play.Namespace, Name: from.Secret.Name}, &secret); err != nil {
+	if err := api.Get(ctx, types.NamespacedName{Namespace: p.play.Namespace, Name: from.Secret.Name},
+		&secret); err != nil {
 		return err
 	}
 	for _, item := range from.Secret.Items {
@@ -150,7 +152,8 @@ func (p *storePlay) secret(ctx context.Context, name string) *corev1.Secret {
 func (p *storePlay) uids(ctx context.Context, component string) map[string]types.UID {
 	GinkgoHelper()
 	var pods corev1.PodList
-	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.LabelComponent: component})).To(Succeed())
+	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace),
+		client.MatchingLabels{v1alpha1.LabelComponent: component})).To(Succeed())
 	out := map[string]types.UID{}
 	for i := range pods.Items {
 		out[pods.Items[i].Name] = pods.Items[i].UID
@@ -159,7 +162,8 @@ func (p *storePlay) uids(ctx context.Context, component string) map[string]types
 }
 
 // until goes on, round after round, until the store is as wanted; what must hold at any time is checked after each.
-func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore), wanted func(*v1alpha1.TLSStatus) bool) {
+func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore),
+	wanted func(*v1alpha1.TLSStatus) bool) {
 	GinkgoHelper()
 	for range 60 {
 		_ = p.round(ctx) // conflicts pass
@@ -240,7 +244,8 @@ var _ = Describe("The certificates of a store", func() {
 		p.pool(ctx, 2)
 		p.settle(ctx)
 		p.ready(ctx)
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready", "3 of 3 processes use transport required")
+		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready",
+			"3 of 3 processes use transport required")
 		status := p.get(ctx).Status
 		Expect(status.TLS.Mode).To(Equal(v1alpha1.TLSRequired))
 		told := &corev1.ConfigMap{}
@@ -252,7 +257,8 @@ var _ = Describe("The certificates of a store", func() {
 		} {
 			secret := p.secret(ctx, name)
 			files := map[string][]byte{
-				certs.CertificateFile: secret.Data["tls.crt"], certs.KeyFile: secret.Data["tls.key"], certs.ModeFile: []byte(told.Data["mode"]),
+				certs.CertificateFile: secret.Data["tls.crt"], certs.KeyFile: secret.Data["tls.key"],
+				certs.ModeFile:   []byte(told.Data["mode"]),
 				certs.BundleFile: []byte(told.Data["ca.crt"]), certs.ClientBundleFile: []byte(told.Data["client-ca.crt"]),
 			}
 			source, err := certs.InMemory(certs.Config{}, files)
@@ -268,7 +274,8 @@ var _ = Describe("The certificates of a store", func() {
 		Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
 		for i := range pods.Items {
 			Expect(fmt.Sprint(pods.Items[i].Spec)).NotTo(ContainSubstring("quotes-authority"))
-			Expect(strings.Count(fmt.Sprint(pods.Items[i].Spec.Containers[0].Args), "--tls-dir=/etc/sheaf/tls")).To(Equal(1), pods.Items[i].Name)
+			Expect(strings.Count(fmt.Sprint(pods.Items[i].Spec.Containers[0].Args), "--tls-dir=/etc/sheaf/tls")).
+				To(Equal(1), pods.Items[i].Name)
 		}
 	})
 
@@ -285,13 +292,16 @@ var _ = Describe("The certificates of a store", func() {
 		By("waiting for a process that has not got its files")
 		p.certs.held["ssd-1-0"] = true
 		p.change(ctx, withTLS(v1alpha1.TLSRequired))
-		p.until(ctx, nil, func(s *v1alpha1.TLSStatus) bool { return s.Transport == v1alpha1.TransportBoth && s.Reported == 4 })
+		p.until(ctx, nil, func(s *v1alpha1.TLSStatus) bool {
+			return s.Transport == v1alpha1.TransportBoth && s.Reported == 4
+		})
 		for range 5 {
 			Expect(p.round(ctx)).To(Succeed())
 			Expect(p.get(ctx).Status.TLS.Transport).To(Equal(v1alpha1.TransportBoth))
 		}
 		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Switching", "4 of 5 processes", "ssd-1-0")
-		Expect(p.uids(ctx, workload.ContainerEtcd)).NotTo(ContainElements(values(members)), "its members read it at their start")
+		Expect(p.uids(ctx, workload.ContainerEtcd)).NotTo(ContainElements(values(members)),
+			"its members read it at their start")
 
 		By("going on when it has")
 		members = p.uids(ctx, workload.ContainerEtcd)
@@ -304,77 +314,86 @@ var _ = Describe("The certificates of a store", func() {
 		By("going back")
 		p.change(ctx, withTLS(v1alpha1.TLSDisabled))
 		seen := map[v1alpha1.TLSTransport]bool{}
-		p.until(ctx, func(s *v1alpha1.RecordStore) { seen[s.Status.TLS.Transport] = true }, rests(v1alpha1.TransportPlaintext))
+		p.until(ctx, func(s *v1alpha1.RecordStore) {
+			seen[s.Status.TLS.Transport] = true
+		}, rests(v1alpha1.TransportPlaintext))
 		Expect(seen).To(HaveKey(v1alpha1.TransportBoth))
-		Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards), "a shard restarts neither for the one nor for the other")
+		Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards),
+			"a shard restarts neither for the one nor for the other")
 	})
 
-	It("change their authorities in three steps, each when every process says that it is ready", func(ctx context.Context) {
-		p := newStorePlay(ctx)
-		now := time.Now()
-		p.clock = func() time.Time { return now }
-		p.create(ctx, withTLS(v1alpha1.TLSRequired))
-		p.pool(ctx, 2)
-		p.settle(ctx)
-		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
-		shards, first := p.uids(ctx, workload.ContainerShard), p.get(ctx).Status.TLS
-		leaf := p.secret(ctx, "ssd-0-tls").Data["tls.crt"]
-		phase := func(want v1alpha1.TLSPhase) func(*v1alpha1.TLSStatus) bool {
-			return func(s *v1alpha1.TLSStatus) bool { return s.Phase == want }
-		}
-		p.certs.held["ssd-1-0"] = true
-		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Rotate = "1" })
-		p.until(ctx, nil, phase(v1alpha1.TLSTrusting))
-		By("a new operator going on where the one before was")
-		p.operator(acting)
-		now = now.Add(time.Hour)
-		for range 4 {
-			_ = p.round(ctx)
-		}
-		Expect(p.get(ctx).Status.TLS.Phase).To(Equal(v1alpha1.TLSTrusting), "a shard does not trust the next authorities yet")
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Trusting", "2 of 3", "ssd-1-0")
-		Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).To(Equal(leaf))
-		p.certs.held["ssd-1-0"] = false
-		p.until(ctx, nil, phase(v1alpha1.TLSIssuing))
-		now = now.Add(time.Hour)
-		p.until(ctx, nil, phase(v1alpha1.TLSDropping))
-		Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).NotTo(Equal(leaf))
-		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
-		last := p.get(ctx).Status.TLS
-		Expect(last.Rotated).To(Equal("1"))
-		Expect(last.Bundle).NotTo(Equal(first.Bundle))
-		Expect(last.ClientBundle).NotTo(Equal(first.ClientBundle))
-		Expect(p.secret(ctx, "quotes-authority").Data).To(HaveLen(4), "the next ones are the current ones now")
-		Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
-	})
-
-	It("are never made by other authorities than processes trust, but where somebody asks for new ones", func(ctx context.Context) {
-		p := newStorePlay(ctx)
-		now := time.Now()
-		p.clock = func() time.Time { return now }
-		p.create(ctx, withTLS(v1alpha1.TLSRequired))
-		p.pool(ctx, 1)
-		p.settle(ctx)
-		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
-		shards, bundle := p.uids(ctx, workload.ContainerShard), p.get(ctx).Status.TLS.Bundle
-		Expect(api.Delete(ctx, p.secret(ctx, "quotes-authority"))).To(Succeed())
-		for range 4 {
-			_ = p.round(ctx)
-		}
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "AuthorityMissing", "quotes-authority", "spec.tls.rotate")
-		err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-authority"}, &corev1.Secret{})
-		Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
-		By("what was trusted being known from a caller's Secret alone")
-		Expect(api.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-tls"}})).To(Succeed())
-
-		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Rotate = "lost" })
-		p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
-			return s.Rotated == "lost" && rests(v1alpha1.TransportRequired)(s)
+	It("change their authorities in three steps, each when every process says that it is ready",
+		func(ctx context.Context) {
+			p := newStorePlay(ctx)
+			now := time.Now()
+			p.clock = func() time.Time { return now }
+			p.create(ctx, withTLS(v1alpha1.TLSRequired))
+			p.pool(ctx, 2)
+			p.settle(ctx)
+			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			shards, first := p.uids(ctx, workload.ContainerShard), p.get(ctx).Status.TLS
+			leaf := p.secret(ctx, "ssd-0-tls").Data["tls.crt"]
+			phase := func(want v1alpha1.TLSPhase) func(*v1alpha1.TLSStatus) bool {
+				return func(s *v1alpha1.TLSStatus) bool { return s.Phase == want }
+			}
+			p.certs.held["ssd-1-0"] = true
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Rotate = "1" })
+			p.until(ctx, nil, phase(v1alpha1.TLSTrusting))
+			By("a new operator going on where the one before was")
+			p.operator(acting)
+			now = now.Add(time.Hour)
+			for range 4 {
+				_ = p.round(ctx)
+			}
+			Expect(p.get(ctx).Status.TLS.Phase).To(Equal(v1alpha1.TLSTrusting),
+				"a shard does not trust the next authorities yet")
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Trusting", "2 of 3", "ssd-1-0")
+			Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).To(Equal(leaf))
+			p.certs.held["ssd-1-0"] = false
+			p.until(ctx, nil, phase(v1alpha1.TLSIssuing))
+			now = now.Add(time.Hour)
+			p.until(ctx, nil, phase(v1alpha1.TLSDropping))
+			Expect(p.secret(ctx, "ssd-0-tls").Data["tls.crt"]).NotTo(Equal(leaf))
+			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			last := p.get(ctx).Status.TLS
+			Expect(last.Rotated).To(Equal("1"))
+			Expect(last.Bundle).NotTo(Equal(first.Bundle))
+			Expect(last.ClientBundle).NotTo(Equal(first.ClientBundle))
+			Expect(p.secret(ctx, "quotes-authority").Data).To(HaveLen(4), "the next ones are the current ones now")
+			Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
 		})
-		Expect(p.get(ctx).Status.TLS.Bundle).NotTo(Equal(bundle))
-		Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready")
-	})
+
+	It("are never made by other authorities than processes trust, but where somebody asks for new ones",
+		func(ctx context.Context) {
+			p := newStorePlay(ctx)
+			now := time.Now()
+			p.clock = func() time.Time { return now }
+			p.create(ctx, withTLS(v1alpha1.TLSRequired))
+			p.pool(ctx, 1)
+			p.settle(ctx)
+			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			shards, bundle := p.uids(ctx, workload.ContainerShard), p.get(ctx).Status.TLS.Bundle
+			Expect(api.Delete(ctx, p.secret(ctx, "quotes-authority"))).To(Succeed())
+			for range 4 {
+				_ = p.round(ctx)
+			}
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "AuthorityMissing", "quotes-authority",
+				"spec.tls.rotate")
+			err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes-authority"}, &corev1.Secret{})
+			Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
+			By("what was trusted being known from a caller's Secret alone")
+			Expect(api.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace,
+				Name: "quotes-tls"}})).
+				To(Succeed())
+
+			p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Rotate = "lost" })
+			p.until(ctx, func(*v1alpha1.RecordStore) { now = now.Add(time.Minute) }, func(s *v1alpha1.TLSStatus) bool {
+				return s.Rotated == "lost" && rests(v1alpha1.TransportRequired)(s)
+			})
+			Expect(p.get(ctx).Status.TLS.Bundle).NotTo(Equal(bundle))
+			Expect(p.uids(ctx, workload.ContainerShard)).To(Equal(shards))
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionTrue, "Ready")
+		})
 
 	It("are renewed when two thirds of their time are over, by the authority that there is", func(ctx context.Context) {
 		p := newStorePlay(ctx)
@@ -384,7 +403,8 @@ var _ = Describe("The certificates of a store", func() {
 		p.pool(ctx, 1)
 		p.settle(ctx)
 		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
-		names := []string{"quotes-gateway-tls", "quotes-etcd-tls", "ssd-0-tls", "quotes-admin-tls", "quotes-client-reader-tls"}
+		names := []string{"quotes-gateway-tls", "quotes-etcd-tls", "ssd-0-tls", "quotes-admin-tls",
+			"quotes-client-reader-tls"}
 		leaves := func() (all []string) {
 			for _, name := range names {
 				all = append(all, string(p.secret(ctx, name).Data["tls.crt"]))
@@ -433,7 +453,8 @@ var _ = Describe("The certificates of a store", func() {
 
 	It("leave a Secret alone that somebody else has made", func(ctx context.Context) {
 		p := newStorePlay(ctx)
-		theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-client-reader-tls"}, Data: map[string][]byte{"password": []byte("x")}}
+		theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-client-reader-tls"},
+			Data: map[string][]byte{"password": []byte("x")}}
 		Expect(api.Create(ctx, theirs)).To(Succeed())
 		p.create(ctx, withTLS(v1alpha1.TLSRequired))
 		p.pool(ctx, 1)
@@ -447,12 +468,16 @@ var _ = Describe("The certificates of a store", func() {
 
 	It("go with the caller or the shard that they were made for", both("rights on Secrets"), func(ctx context.Context) {
 		p := newStorePlay(ctx)
-		theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-client-writer-tls"}, Data: map[string][]byte{"password": []byte("x")}}
-		p.create(ctx, withTLS(v1alpha1.TLSRequired), func(s *v1alpha1.RecordStore) { s.Spec.TLS.Clients = []string{"reader", "loader"} })
+		theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "quotes-client-writer-tls"},
+			Data: map[string][]byte{"password": []byte("x")}}
+		p.create(ctx, withTLS(v1alpha1.TLSRequired), func(s *v1alpha1.RecordStore) {
+			s.Spec.TLS.Clients = []string{"reader", "loader"}
+		})
 		p.pool(ctx, 2)
 		p.settle(ctx)
 		Expect(p.get(ctx).Status.TLS.Clients).To(ConsistOf("loader", "reader"))
-		Expect(p.secretNames(ctx)).To(ContainElements("quotes-client-loader-tls", "quotes-client-reader-tls", "ssd-0-tls", "ssd-1-tls"))
+		Expect(p.secretNames(ctx)).To(ContainElements("quotes-client-loader-tls", "quotes-client-reader-tls", "ssd-0-tls",
+			"ssd-1-tls"))
 
 		Expect(api.Create(ctx, theirs)).To(Succeed())
 		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.TLS.Clients = []string{"loader", "writer"} })
@@ -469,39 +494,41 @@ var _ = Describe("The certificates of a store", func() {
 		Expect(p.secret(ctx, "quotes-client-writer-tls").Data).To(Equal(theirs.Data), "somebody else has made it")
 	})
 
-	It("are not known to a kind of an earlier version: then nothing begins, and nothing is changed", needs("a CRD that is changed"), func(ctx context.Context) {
-		p := newStorePlay(ctx)
-		p.create(ctx, withTLS(v1alpha1.TLSRequired))
-		p.pool(ctx, 1)
-		p.settle(ctx)
-		p.until(ctx, nil, rests(v1alpha1.TransportRequired))
-		before := p.picture(ctx)
-		restore := p.withoutField(ctx, "status", "tls")
-		p.rounds(ctx, 4)
-		p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "KindTooOld", "recordstores.sheaf.dev has no status.tls", "helm upgrade")
-		Expect(p.get(ctx).Status.TLS).To(BeNil())
-		Expect(p.picture(ctx)).To(Equal(before), "its pods go on with TLS")
+	It("are not known to a kind of an earlier version: then nothing begins, and nothing is changed",
+		needs("a CRD that is changed"), func(ctx context.Context) {
+			p := newStorePlay(ctx)
+			p.create(ctx, withTLS(v1alpha1.TLSRequired))
+			p.pool(ctx, 1)
+			p.settle(ctx)
+			p.until(ctx, nil, rests(v1alpha1.TransportRequired))
+			before := p.picture(ctx)
+			restore := p.withoutField(ctx, "status", "tls")
+			p.rounds(ctx, 4)
+			p.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "KindTooOld",
+				"recordstores.sheaf.dev has no status.tls", "helm upgrade")
+			Expect(p.get(ctx).Status.TLS).To(BeNil())
+			Expect(p.picture(ctx)).To(Equal(before), "its pods go on with TLS")
 
-		By("a new store, which speaks nothing rather than plaintext")
-		second := newStorePlay(ctx)
-		second.create(ctx, withTLS(v1alpha1.TLSRequired))
-		second.pool(ctx, 1)
-		second.rounds(ctx, 4)
-		second.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "KindTooOld")
-		Expect(second.opened(ctx)).To(BeFalse())
+			By("a new store, which speaks nothing rather than plaintext")
+			second := newStorePlay(ctx)
+			second.create(ctx, withTLS(v1alpha1.TLSRequired))
+			second.pool(ctx, 1)
+			second.rounds(ctx, 4)
+			second.expect(ctx, v1alpha1.ConditionCertificates, metav1.ConditionFalse, "KindTooOld")
+			Expect(second.opened(ctx)).To(BeFalse())
 
-		By("the kind of this version")
-		restore()
-		p.until(ctx, func(s *v1alpha1.RecordStore) {
-			if s.Status.TLS != nil {
-				Expect(s.Status.TLS.Transport).To(Equal(v1alpha1.TransportRequired), "it goes on from where it was")
-			}
-		}, rests(v1alpha1.TransportRequired))
-		p.settle(ctx)
-		Expect(p.picture(ctx)).To(Equal(before))
-		second.settle(ctx)
-		second.until(ctx, nil, rests(v1alpha1.TransportRequired))
-	})
+			By("the kind of this version")
+			restore()
+			p.until(ctx, func(s *v1alpha1.RecordStore) {
+				if s.Status.TLS != nil {
+					Expect(s.Status.TLS.Transport).To(Equal(v1alpha1.TransportRequired), "it goes on from where it was")
+				}
+			}, rests(v1alpha1.TransportRequired))
+			p.settle(ctx)
+			Expect(p.picture(ctx)).To(Equal(before))
+			second.settle(ctx)
+			second.until(ctx, nil, rests(v1alpha1.TransportRequired))
+		})
 
 	It("come to a store that served before only with its next image, or when it is asked for", func(ctx context.Context) {
 		p := newStorePlay(ctx)

@@ -173,7 +173,8 @@ func actOnFake() {
 // readingFreely is a client whose reads are of nobody.
 func readingFreely(writing client.WithWatch) client.WithWatch {
 	return interceptor.NewClient(writing, interceptor.Funcs{
-		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
 			return api.Get(ctx, key, o, opts...)
 		},
 		List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
@@ -185,7 +186,8 @@ func readingFreely(writing client.WithWatch) client.WithWatch {
 // watchFake notes what goes through a client of the fake.
 func (r *rights) watchFake(base client.WithWatch) client.WithWatch {
 	return interceptor.NewClient(base, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
 			r.noteKind(o, "", "get")
 			return c.Get(ctx, key, o, opts...)
 		},
@@ -193,7 +195,8 @@ func (r *rights) watchFake(base client.WithWatch) client.WithWatch {
 			r.noteKind(list, "", "list")
 			return c.List(ctx, list, opts...)
 		},
-		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList,
+			opts ...client.ListOption) (watch.Interface, error) {
 			r.noteKind(list, "", "list", "watch")
 			return c.Watch(ctx, list, opts...)
 		},
@@ -205,7 +208,8 @@ func (r *rights) watchFake(base client.WithWatch) client.WithWatch {
 			r.noteKind(o, "", "update")
 			return c.Update(ctx, o, opts...)
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			r.noteKind(o, "", "patch")
 			return c.Patch(ctx, o, patch, opts...)
 		},
@@ -228,15 +232,18 @@ func (r *rights) watchFake(base client.WithWatch) client.WithWatch {
 			r.noteKind(o, "", "deletecollection")
 			return c.DeleteAllOf(ctx, o, opts...)
 		},
-		SubResourceCreate: func(ctx context.Context, c client.Client, sub string, o, of client.Object, opts ...client.SubResourceCreateOption) error {
+		SubResourceCreate: func(ctx context.Context, c client.Client, sub string, o, of client.Object,
+			opts ...client.SubResourceCreateOption) error {
 			r.noteKind(o, sub, "create")
 			return c.SubResource(sub).Create(ctx, o, of, opts...)
 		},
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+			opts ...client.SubResourceUpdateOption) error {
 			r.noteKind(o, sub, "update")
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch,
+			opts ...client.SubResourcePatchOption) error {
 			r.noteKind(o, sub, "patch")
 			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
 		},
@@ -263,13 +270,15 @@ func (r *rights) noteKind(o runtime.Object, sub string, verbs ...string) {
 func actAsOperator(ctx context.Context) {
 	role := operatorRole()
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName,
+			Kind: "ClusterRole", Name: role.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: operatorUser}},
 	}
 	Expect(api.Create(ctx, role)).To(Succeed())
 	Expect(api.Create(ctx, binding)).To(Succeed())
 	// The API server learns of a role some time after it was made.
-	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Group: v1alpha1.GroupVersion.Group, Resource: "shardpools", Verb: "patch"})
+	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Group: v1alpha1.GroupVersion.Group, Resource: "shardpools",
+		Verb: "patch"})
 	operatorConfig = rest.CopyConfig(envConfig)
 	operatorConfig.Impersonate = rest.ImpersonationConfig{UserName: operatorUser}
 	operatorConfig.Wrap(asked.watch)
@@ -290,8 +299,9 @@ func operatorRole() *rbacv1.ClusterRole {
 
 // unseen are rights that no request shows, and why the role has them all the same.
 var unseen = map[right]string{
-	{"sheaf.dev", "recordstores/finalizers", "update"}: "the admission plugin OwnerReferencesPermissionEnforcement asks for it where a store becomes an owner",
-	{"sheaf.dev", "shardpools/finalizers", "update"}:   "so does it for pools",
+	{"sheaf.dev", "recordstores/finalizers",
+		"update"}: "the admission plugin OwnerReferencesPermissionEnforcement asks for it where a store becomes an owner",
+	{"sheaf.dev", "shardpools/finalizers", "update"}: "so does it for pools",
 }
 
 // notUsed is how compareRights begins what it says of a right that was not used.
@@ -332,7 +342,8 @@ func TestRightsAreComparedBothWays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer := &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("User \"" + operatorUser + "\" cannot patch"))}
+		answer := &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader("User \"" + operatorUser +
+			"\" cannot patch"))}
 		next := roundTripper(func(*http.Request) (*http.Response, error) { return answer, nil })
 		got, err := seen.watch(next).RoundTrip(request)
 		if err != nil {
@@ -356,7 +367,8 @@ func TestRightsAreComparedBothWays(t *testing.T) {
 		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/finalizers"}, Verbs: []string{"update"}},
 	}, seen.used)
 	slices.Sort(got)
-	want := []string{"granted and not used: pods: delete", "used and not granted: namespaces: delete", "used and not granted: secrets: get"}
+	want := []string{"granted and not used: pods: delete", "used and not granted: namespaces: delete",
+		"used and not granted: secrets: get"}
 	if !slices.Equal(got, want) || len(seen.refused) != 1 {
 		t.Errorf("%q, refused %v; want %q and one refusal", got, seen.refused, want)
 	}
@@ -381,5 +393,6 @@ var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(repo
 		wrong = append(wrong, "refused: "+words)
 	}
 	slices.Sort(wrong)
-	Expect(wrong).To(BeEmpty(), "correct the markers +kubebuilder:rbac and run make generate charts, or use what they grant")
+	Expect(wrong).To(BeEmpty(),
+		"correct the markers +kubebuilder:rbac and run make generate charts, or use what they grant")
 })

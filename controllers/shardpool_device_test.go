@@ -33,7 +33,8 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 	It("shows the rate and what loads reach of it, and keeps it when the Job is gone", func(ctx context.Context) {
 		ended := time.Now().Truncate(time.Second)
 		p.says("ssd-0", func(r *fleet.ShardReport) {
-			r.State, r.Load = v1alpha1.ShardLoading, fleet.LoadReport{BytesTotal: 4 << 30, BytesDone: 1 << 30, BytesPerSecond: 1 << 30, ETA: 3 * time.Second}
+			r.State, r.Load = v1alpha1.ShardLoading, fleet.LoadReport{BytesTotal: 4 << 30, BytesDone: 1 << 30,
+				BytesPerSecond: 1 << 30, ETA: 3 * time.Second}
 		})
 		p.pool(ctx, "ssd", 2)
 		p.settle(ctx, 0)
@@ -51,9 +52,11 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 		pool := p.get(ctx, "ssd")
 		Expect(pool.Status.Device).NotTo(BeNil())
 		Expect(pool.Status.Device.ReadBytesPerSecond).To(Equal(int64(2 << 30)))
-		Expect(pool.Status.Device).To(And(HaveField("FileSystem", "xfs"), HaveField("Pod", "bench"), HaveField("PersistentVolume", p.Namespace+"-bench")))
+		Expect(pool.Status.Device).To(And(HaveField("FileSystem", "xfs"), HaveField("Pod", "bench"),
+			HaveField("PersistentVolume", p.Namespace+"-bench")))
 		Expect(pool.Status.Device.MeasuredAt.Time).To(BeTemporally("==", ended))
-		Expect(p.state(ctx, "ssd", 0)).To(And(HaveField("LoadDevicePercent", int32(50)), HaveField("LoadBytesPerSecond", int64(1<<30)),
+		Expect(p.state(ctx, "ssd", 0)).To(And(HaveField("LoadDevicePercent", int32(50)),
+			HaveField("LoadBytesPerSecond", int64(1<<30)),
 			HaveField("Load", "25% 1.0GiB/s (50% of the device) ETA 3s")))
 		Expect(pool.Status.Load).To(Equal("25% 1.0GiB/s (50% of the device) ETA 3s"))
 

@@ -32,8 +32,10 @@ var _ = Describe("A pool whose etcd is away", func() {
 		p.NoKubelet, p.away = true, true
 		Expect(api.Delete(ctx, p.pod(ctx, "quotes-etcd"))).To(Succeed())
 		p.settle(ctx)
-		Expect(condition(v1alpha1.ConditionEtcdReady)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", "EtcdNotReady"),
-			HaveField("Message", And(ContainSubstring("0 of 1 members"), ContainSubstring("Settled groups are read and written meanwhile")))))
+		Expect(condition(v1alpha1.ConditionEtcdReady)).To(And(HaveField("Status", metav1.ConditionFalse),
+			HaveField("Reason", "EtcdNotReady"),
+			HaveField("Message", And(ContainSubstring("0 of 1 members"),
+				ContainSubstring("Settled groups are read and written meanwhile")))))
 		Expect(condition(v1alpha1.ConditionReady).Status).To(Equal(metav1.ConditionTrue), "the shards serve")
 
 		By("a shard that starts then")
@@ -41,8 +43,10 @@ var _ = Describe("A pool whose etcd is away", func() {
 			r.State, r.Message = v1alpha1.ShardPending, "etcd does not answer: deadline exceeded"
 		})
 		p.settle(ctx)
-		Expect(condition(v1alpha1.ConditionReady)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", "EtcdNotReady"),
-			HaveField("Message", And(ContainSubstring("shard ssd-1 is Pending: etcd does not answer"), ContainSubstring("0 of 1 members"),
+		Expect(condition(v1alpha1.ConditionReady)).To(And(HaveField("Status", metav1.ConditionFalse),
+			HaveField("Reason", "EtcdNotReady"),
+			HaveField("Message", And(ContainSubstring("shard ssd-1 is Pending: etcd does not answer"),
+				ContainSubstring("0 of 1 members"),
 				ContainSubstring("shards that start now wait for etcd")))))
 
 		By("etcd coming back")

@@ -50,7 +50,8 @@ var _ = Describe("Every field of a pool's spec", func() {
 		p = newPoolPlay(ctx)
 		p.pool(ctx, "ssd", 2, func(pool *v1alpha1.ShardPool) {
 			pool.Spec.FileSystem = &v1alpha1.FileSystem{Type: v1alpha1.XFS, MountOptions: []string{"noatime"}}
-			pool.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}
+			pool.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{
+				corev1.ResourceMemory: resource.MustParse("1Gi")}}
 		})
 		p.settle(ctx, 0)
 	})
@@ -69,7 +70,9 @@ var _ = Describe("Every field of a pool's spec", func() {
 		{"state drained", false, func(pool *v1alpha1.ShardPool) { pool.Spec.State = v1alpha1.PoolDrained }},
 		{"medium", true, func(pool *v1alpha1.ShardPool) { pool.Spec.Medium = v1alpha1.HDD }},
 		{"residency", true, func(pool *v1alpha1.ShardPool) { pool.Spec.Residency = v1alpha1.ResidencyResident }},
-		{"mount options", true, func(pool *v1alpha1.ShardPool) { pool.Spec.FileSystem.MountOptions = []string{"noatime", "nodiratime"} }},
+		{"mount options", true, func(pool *v1alpha1.ShardPool) {
+			pool.Spec.FileSystem.MountOptions = []string{"noatime", "nodiratime"}
+		}},
 		{"no mount options", true, func(pool *v1alpha1.ShardPool) { pool.Spec.FileSystem.MountOptions = nil }},
 		{"memory", true, func(pool *v1alpha1.ShardPool) {
 			pool.Spec.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("2Gi")
@@ -82,7 +85,8 @@ var _ = Describe("Every field of a pool's spec", func() {
 			pool.Spec.Scheduling = &v1alpha1.Scheduling{NodeSelector: map[string]string{"disk": "fast"}}
 		}},
 		{"tolerations", true, func(pool *v1alpha1.ShardPool) {
-			pool.Spec.Scheduling = &v1alpha1.Scheduling{Tolerations: []corev1.Toleration{{Key: "disk", Operator: corev1.TolerationOpExists}}}
+			pool.Spec.Scheduling = &v1alpha1.Scheduling{Tolerations: []corev1.Toleration{{Key: "disk",
+				Operator: corev1.TolerationOpExists}}}
 		}},
 		{"priority class", true, func(pool *v1alpha1.ShardPool) {
 			pool.Spec.Scheduling = &v1alpha1.Scheduling{PriorityClassName: "system-node-critical"}
@@ -102,7 +106,9 @@ var _ = Describe("Every field of a pool's spec", func() {
 		{"labels of pods", true, func(pool *v1alpha1.ShardPool) {
 			pool.Spec.PodLabels = map[string]v1alpha1.LabelValue{"team": "storage"}
 		}},
-		{"annotations of pods", true, func(pool *v1alpha1.ShardPool) { pool.Spec.PodAnnotations = map[string]string{"note": "x"} }},
+		{"annotations of pods", true, func(pool *v1alpha1.ShardPool) {
+			pool.Spec.PodAnnotations = map[string]string{"note": "x"}
+		}},
 		{"update mode", false, func(pool *v1alpha1.ShardPool) { pool.Spec.Update.Mode = v1alpha1.UpdatePaused }},
 	}
 
@@ -123,7 +129,9 @@ var _ = Describe("Every field of a pool's spec", func() {
 			store.Spec.Retention.MinAge = &metav1.Duration{Duration: time.Hour}
 		}},
 		{"compaction", true, func(store *v1alpha1.RecordStore) { store.Spec.Compaction.SupersededPercent = new(int32(30)) }},
-		{"topology key", true, func(store *v1alpha1.RecordStore) { store.Spec.Replication.TopologyKey = corev1.LabelTopologyZone }},
+		{"topology key", true, func(store *v1alpha1.RecordStore) {
+			store.Spec.Replication.TopologyKey = corev1.LabelTopologyZone
+		}},
 		{"deletion policy", true, func(store *v1alpha1.RecordStore) { store.Spec.DeletionPolicy = v1alpha1.DeletionDelete }},
 		{"tracing", true, func(store *v1alpha1.RecordStore) {
 			store.Spec.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317"}
@@ -136,33 +144,34 @@ var _ = Describe("Every field of a pool's spec", func() {
 	if kubetest.Wanted() && !soaktest.Long() {
 		every = 3
 	}
-	It("changed and changed back, leaves the same objects, and so does what it takes from the store", both("what each field makes is accepted"), func(ctx context.Context) {
-		for n, field := range fieldsOfPool {
-			if n%every != 0 {
-				continue
+	It("changed and changed back, leaves the same objects, and so does what it takes from the store",
+		both("what each field makes is accepted"), func(ctx context.Context) {
+			for n, field := range fieldsOfPool {
+				if n%every != 0 {
+					continue
+				}
+				By(field.name)
+				p.back(ctx, field.name, field.changes, func() {
+					pool := p.get(ctx, "ssd")
+					before := pool.Spec.DeepCopy()
+					field.change(pool)
+					Expect(api.Update(ctx, pool)).To(Succeed())
+					p.undo = func() { p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec = *before }) }
+				})
 			}
-			By(field.name)
-			p.back(ctx, field.name, field.changes, func() {
-				pool := p.get(ctx, "ssd")
-				before := pool.Spec.DeepCopy()
-				field.change(pool)
-				Expect(api.Update(ctx, pool)).To(Succeed())
-				p.undo = func() { p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec = *before }) }
-			})
-		}
-		for n, field := range fieldsOfStore {
-			if n%every != 0 {
-				continue
+			for n, field := range fieldsOfStore {
+				if n%every != 0 {
+					continue
+				}
+				By("store: " + field.name)
+				p.back(ctx, field.name, field.changes, func() {
+					p.changeStore(ctx, func(*v1alpha1.RecordStore) {})
+					before := p.store.Spec.DeepCopy()
+					p.changeStore(ctx, field.change)
+					p.undo = func() { p.changeStore(ctx, func(store *v1alpha1.RecordStore) { store.Spec = *before }) }
+				})
 			}
-			By("store: " + field.name)
-			p.back(ctx, field.name, field.changes, func() {
-				p.changeStore(ctx, func(*v1alpha1.RecordStore) {})
-				before := p.store.Spec.DeepCopy()
-				p.changeStore(ctx, field.change)
-				p.undo = func() { p.changeStore(ctx, func(store *v1alpha1.RecordStore) { store.Spec = *before }) }
-			})
-		}
-	})
+		})
 })
 
 // back makes a change, sees that objects follow (or do not), takes it back, and sees that they are as before.

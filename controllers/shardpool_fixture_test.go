@@ -29,7 +29,8 @@ const (
 
 func makeClasses(ctx context.Context) {
 	for name, grows := range map[string]bool{classGrows: true, classFixed: false} {
-		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "kubernetes.io/no-provisioner", AllowVolumeExpansion: &grows}
+		class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Provisioner: "kubernetes.io/no-provisioner", AllowVolumeExpansion: &grows}
 		Expect(client.IgnoreAlreadyExists(api.Create(ctx, class))).To(Succeed())
 	}
 }
@@ -64,7 +65,8 @@ func (p *poolPlay) reconciler(c client.Client) *shardpool.Reconciler {
 }
 
 // pool makes a pool.
-func (p *poolPlay) pool(ctx context.Context, name string, shards int32, changes ...func(*v1alpha1.ShardPool)) *v1alpha1.ShardPool {
+func (p *poolPlay) pool(ctx context.Context, name string, shards int32,
+	changes ...func(*v1alpha1.ShardPool)) *v1alpha1.ShardPool {
 	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.Namespace}}
 	pool.Spec.StoreRef.Name, pool.Spec.Shards = p.store.Name, &shards
 	pool.Spec.Storage = v1alpha1.Storage{StorageClassName: classGrows, Size: resource.MustParse("1Gi")}
@@ -96,7 +98,8 @@ func (p *poolPlay) changeStore(ctx context.Context, change func(*v1alpha1.Record
 
 // reconcile once.
 func (p *poolPlay) reconcile(ctx context.Context, name string) (ctrl.Result, error) {
-	result, err := p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: name}})
+	result, err := p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace,
+		Name: name}})
 	if p.after != nil {
 		p.after(ctx)
 	}
@@ -148,11 +151,13 @@ func (p *poolPlay) words(ctx context.Context) (words []string) {
 }
 
 // expect checks a condition of a pool.
-func (p *poolPlay) expect(ctx context.Context, pool, kind string, status metav1.ConditionStatus, reason string, words ...string) {
+func (p *poolPlay) expect(ctx context.Context, pool, kind string, status metav1.ConditionStatus, reason string,
+	words ...string) {
 	GinkgoHelper()
 	c := meta.FindStatusCondition(p.get(ctx, pool).Status.Conditions, kind)
 	Expect(c).NotTo(BeNil(), "%s of %s: %v", kind, pool, p.words(ctx))
-	Expect(fmt.Sprintf("%s %s", c.Status, c.Reason)).To(Equal(fmt.Sprintf("%s %s", status, reason)), "%s: %s\n%v", kind, c.Message, p.words(ctx))
+	Expect(fmt.Sprintf("%s %s", c.Status, c.Reason)).To(Equal(fmt.Sprintf("%s %s", status, reason)), "%s: %s\n%v", kind,
+		c.Message, p.words(ctx))
 	for _, w := range words {
 		Expect(c.Message).To(ContainSubstring(w), kind)
 	}
@@ -201,7 +206,8 @@ func (r *playedRegister) Look(context.Context, *v1alpha1.RecordStore) (fleet.Pla
 	v := fleet.PlacementView{Copies: 1, Groups: map[string]fleet.GroupPlace{}}
 	for shard, needs := range r.needs {
 		if needs {
-			v.Groups["7"] = fleet.GroupPlace{Voters: []fleet.CopyPlace{{Shard: shard, Here: true}}, Target: []string{"elsewhere"}}
+			v.Groups["7"] = fleet.GroupPlace{Voters: []fleet.CopyPlace{{Shard: shard, Here: true}},
+				Target: []string{"elsewhere"}}
 		}
 	}
 	return v, nil

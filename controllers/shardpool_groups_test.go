@@ -23,7 +23,8 @@ var _ = Describe("Groups that are not well", func() {
 		groups := func(shard int, change func(*fleet.ShardReport)) {
 			p.says(fmt.Sprintf("ssd-%d", shard), func(r *fleet.ShardReport) {
 				for n := range 4 {
-					r.Groups = append(r.Groups, fleet.GroupReport{Group: fmt.Sprint(4*shard + n), State: "Serving", Leader: true, Records: 10, StoredBytes: 100})
+					r.Groups = append(r.Groups, fleet.GroupReport{Group: fmt.Sprint(4*shard + n), State: "Serving", Leader: true,
+						Records: 10, StoredBytes: 100})
 				}
 				if change != nil {
 					change(r)
@@ -33,25 +34,31 @@ var _ = Describe("Groups that are not well", func() {
 		groups(0, nil)
 		groups(1, func(r *fleet.ShardReport) {
 			r.Groups[1].State, r.Groups[1].Message = "Damaged", "some stored bytes are bad"
-			r.Groups[2] = fleet.GroupReport{Group: "6", State: "Failed", Lost: true, Message: "bring the old volume back " + strings.Repeat("x", 1000)}
+			r.Groups[2] = fleet.GroupReport{Group: "6", State: "Failed", Lost: true,
+				Message: "bring the old volume back " + strings.Repeat("x", 1000)}
 		})
 		p.settle(ctx)
 		status := p.get(ctx).Status
 		Expect(status.Records).To(Equal(int64(70)))
 		Expect(status.StoredBytes).To(Equal(int64(700)))
-		Expect(status.Groups).To(And(HaveField("Total", int32(8)), HaveField("Serving", int32(7)), HaveField("Damaged", int32(1)),
+		Expect(status.Groups).To(And(HaveField("Total", int32(8)), HaveField("Serving", int32(7)),
+			HaveField("Damaged", int32(1)),
 			HaveField("DataLost", int32(1)), HaveField("Degraded", int32(0)), HaveField("Moving", int32(0))))
 		Expect(status.Groups.NotWell).To(HaveLen(2))
-		Expect(status.Groups.NotWell[0]).To(And(HaveField("Group", "6"), HaveField("State", "DataLost"), HaveField("Shard", "ssd-1")))
+		Expect(status.Groups.NotWell[0]).To(And(HaveField("Group", "6"), HaveField("State", "DataLost"),
+			HaveField("Shard", "ssd-1")))
 		Expect(len(status.Groups.NotWell[0].Message)).To(Equal(fleet.TroubleBytesMax))
-		Expect(status.Groups.NotWell[1]).To(And(HaveField("Group", "5"), HaveField("State", "Damaged"), HaveField("Message", "some stored bytes are bad")))
-		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "DataLost", "7 of 8 groups", "group 6 of shard ssd-1: bring the old volume back")
+		Expect(status.Groups.NotWell[1]).To(And(HaveField("Group", "5"), HaveField("State", "Damaged"),
+			HaveField("Message", "some stored bytes are bad")))
+		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "DataLost", "7 of 8 groups",
+			"group 6 of shard ssd-1: bring the old volume back")
 
 		By("a disk that is lost: so are all its groups")
 		p.says("ssd-1", func(r *fleet.ShardReport) { r.State, r.Message = v1alpha1.ShardDiskLost, "the volume is blank" })
 		p.settle(ctx)
 		status = p.get(ctx).Status
-		Expect(status.Groups).To(And(HaveField("Serving", int32(4)), HaveField("DataLost", int32(4)), HaveField("Damaged", int32(0))))
+		Expect(status.Groups).To(And(HaveField("Serving", int32(4)), HaveField("DataLost", int32(4)),
+			HaveField("Damaged", int32(0))))
 		Expect(status.Records).To(Equal(int64(40)))
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "DiskLost", "the volume is blank")
 

@@ -22,7 +22,8 @@ func (p *storePlay) changePool(ctx context.Context, change func(*v1alpha1.ShardP
 }
 
 // expectPool checks a condition of a pool.
-func (p *storePlay) expectPool(ctx context.Context, name, kind string, status metav1.ConditionStatus, reason string, words ...string) {
+func (p *storePlay) expectPool(ctx context.Context, name, kind string, status metav1.ConditionStatus, reason string,
+	words ...string) {
 	GinkgoHelper()
 	pool := &v1alpha1.ShardPool{}
 	Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, pool)).To(Succeed())
@@ -114,7 +115,8 @@ var _ = Describe("Shards whose groups can move", func() {
 			}
 			p.changePool(ctx, change)
 			p.settle(ctx)
-			p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo", "nowhere to go", "needs 3 shards in different failure domains")
+			p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo", "nowhere to go",
+				"needs 3 shards in different failure domains")
 			Expect(p.runs(ctx)).To(HaveLen(3))
 			Expect(p.holding(ctx)).To(Equal(before))
 			p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards, s.State = 3, v1alpha1.PoolActive })
@@ -123,12 +125,14 @@ var _ = Describe("Shards whose groups can move", func() {
 		}
 		Expect(api.Delete(ctx, p.getPool(ctx))).To(Succeed())
 		p.settle(ctx)
-		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo", v1alpha1.AnnotationDeleteWithGroups)
+		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo",
+			v1alpha1.AnnotationDeleteWithGroups)
 		Expect(p.runs(ctx)).To(HaveLen(3))
 		By("until others can take them")
 		p.poolNamed(ctx, "xfs", 3)
 		p.settle(ctx)
-		Expect(client.IgnoreNotFound(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}, &v1alpha1.ShardPool{}))).To(Succeed())
+		Expect(client.IgnoreNotFound(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"},
+			&v1alpha1.ShardPool{}))).To(Succeed())
 		p.ready(ctx)
 		Expect(p.holding(ctx)).To(Equal([]string{"xfs-0", "xfs-1", "xfs-2"}))
 	})
@@ -171,7 +175,8 @@ var _ = Describe("Shards whose groups can move", func() {
 		Expect(p.etcd.Leave(ctx, p.Namespace, "quotes", "ssd-1")).To(Succeed())
 		p.changePool(ctx, func(s *v1alpha1.ShardPoolSpec) { *s.Shards = 1 })
 		p.settle(ctx)
-		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "ShardHoldsGroups", "ssd-1", "cannot do without", "bring it back")
+		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "ShardHoldsGroups", "ssd-1",
+			"cannot do without", "bring it back")
 		p.NoSets = false
 		p.settle(ctx)
 		p.ready(ctx)

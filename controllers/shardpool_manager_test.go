@@ -28,7 +28,10 @@ var _ = Describe("ShardPools under a manager", needs("managers reach it by its a
 	// until lets the cluster go on until a state is reached.
 	until := func(ctx context.Context, holds func() bool) {
 		GinkgoHelper()
-		Eventually(func() bool { p.step(ctx); return holds() }).WithTimeout(3*time.Minute).Should(BeTrue(), "%v", p.words(ctx))
+		Eventually(func() bool {
+			p.step(ctx)
+			return holds()
+		}).WithTimeout(3*time.Minute).Should(BeTrue(), "%v", p.words(ctx))
 	}
 	state := func(ctx context.Context, want v1alpha1.ShardState) func() bool {
 		return func() bool {
@@ -46,7 +49,8 @@ var _ = Describe("ShardPools under a manager", needs("managers reach it by its a
 		By("a pod that the scheduler cannot place")
 		until(ctx, func() bool { return p.pod(ctx, "ssd-0") != nil })
 		pod := p.pod(ctx, "ssd-0")
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient memory."}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+			Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient memory."}}
 		Expect(api.Status().Update(ctx, pod)).To(Succeed())
 		until(ctx, state(ctx, v1alpha1.ShardUnschedulable))
 
@@ -77,7 +81,8 @@ var _ = Describe("ShardPools under a manager", needs("managers reach it by its a
 		p.changeStore(ctx, func(store *v1alpha1.RecordStore) { store.Spec.Image = "sheaf:2" })
 		until(ctx, func() bool {
 			pod := p.pod(ctx, "ssd-0")
-			return pod != nil && pod.Spec.Containers[0].Image == "sheaf:2" && findCondition(p.get(ctx, "ssd"), v1alpha1.ConditionReady).Status == metav1.ConditionTrue
+			return pod != nil && pod.Spec.Containers[0].Image == "sheaf:2" &&
+				findCondition(p.get(ctx, "ssd"), v1alpha1.ConditionReady).Status == metav1.ConditionTrue
 		})
 		Expect(p.started["ssd-0"]).To(Equal(2))
 
@@ -88,7 +93,8 @@ var _ = Describe("ShardPools under a manager", needs("managers reach it by its a
 		By("deleting the pool")
 		Expect(api.Delete(ctx, p.get(ctx, "ssd"))).To(Succeed())
 		Eventually(func() bool {
-			return apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}, &v1alpha1.ShardPool{}))
+			return apierrors.IsNotFound(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"},
+				&v1alpha1.ShardPool{}))
 		}).Should(BeTrue())
 	})
 })

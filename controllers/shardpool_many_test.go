@@ -34,7 +34,8 @@ func count(n *int) {
 
 func (c *calls) client() client.Client {
 	return interceptor.NewClient(acting, interceptor.Funcs{
-		Get: func(ctx context.Context, k client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, k client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
 			count(&c.reads)
 			return k.Get(ctx, key, o, opts...)
 		},
@@ -46,7 +47,8 @@ func (c *calls) client() client.Client {
 			count(&c.writes)
 			return k.Apply(ctx, o, opts...)
 		},
-		Patch: func(ctx context.Context, k client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, k client.WithWatch, o client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			count(&c.writes)
 			return k.Patch(ctx, o, patch, opts...)
 		},
@@ -54,7 +56,8 @@ func (c *calls) client() client.Client {
 			count(&c.writes)
 			return k.Delete(ctx, o, opts...)
 		},
-		SubResourcePatch: func(ctx context.Context, k client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(ctx context.Context, k client.Client, sub string, o client.Object, patch client.Patch,
+			opts ...client.SubResourcePatchOption) error {
 			count(&c.writes)
 			return k.SubResource(sub).Patch(ctx, o, patch, opts...)
 		},
@@ -88,10 +91,12 @@ var _ = Describe("Forty shards in one pool", func() {
 			p.says(fmt.Sprintf("ssd-%d", n), func(r *fleet.ShardReport) {
 				r.Groups = make([]fleet.GroupReport, 256)
 				for g := range r.Groups {
-					r.Groups[g] = fleet.GroupReport{Group: fmt.Sprint(256*int(n) + g), State: "Damaged", Leader: true, Records: 1e9, StoredBytes: 1e12, Message: strings.Repeat("x", 1000)}
+					r.Groups[g] = fleet.GroupReport{Group: fmt.Sprint(256*int(n) + g), State: "Damaged", Leader: true, Records: 1e9,
+						StoredBytes: 1e12, Message: strings.Repeat("x", 1000)}
 				}
 				if trouble {
-					r.State, r.Message = v1alpha1.ShardFileSystemMismatch, strings.Repeat("the file system is not what was asked for. ", 200)
+					r.State, r.Message = v1alpha1.ShardFileSystemMismatch, strings.Repeat(
+						"the file system is not what was asked for. ", 200)
 				}
 			})
 		}
@@ -114,7 +119,8 @@ var _ = Describe("Forty shards in one pool", func() {
 		Expect(peace40.reads-peace10.reads).To(BeNumerically("<=", 30*2), "set and volume of each shard")
 		// Per shard: the set, the set again with the volume's UUID, the pod with it, the Shard and its status.
 		Expect(rise40.writes-rise10.writes).To(BeNumerically("<=", 30*5), "%+v, %+v", rise10, rise40)
-		Expect(rise40.live-rise10.live).To(BeNumerically("<=", 4), "events of many shards are read at once: %+v, %+v", rise10, rise40)
+		Expect(rise40.live-rise10.live).To(BeNumerically("<=", 4), "events of many shards are read at once: %+v, %+v", rise10,
+			rise40)
 		Expect(len(status)).To(BeNumerically("<", 100<<10))
 	})
 
@@ -133,7 +139,8 @@ var _ = Describe("Forty shards in one pool", func() {
 			Expect(api.Create(ctx, &corev1.Event{
 				ObjectMeta:     metav1.ObjectMeta{Namespace: p.Namespace, GenerateName: "event-"},
 				InvolvedObject: corev1.ObjectReference{Kind: "StatefulSet", Name: set.Name, Namespace: p.Namespace, UID: set.UID},
-				Type:           corev1.EventTypeWarning, Reason: "FailedCreate", LastTimestamp: metav1.Now(), Message: "no quota for " + set.Name + ".",
+				Type:           corev1.EventTypeWarning, Reason: "FailedCreate", LastTimestamp: metav1.Now(),
+				Message: "no quota for " + set.Name + ".",
 			})).To(Succeed())
 		}
 		_, err := p.reconcile(ctx, "ssd")
@@ -146,6 +153,7 @@ var _ = Describe("Forty shards in one pool", func() {
 	It("stay small when all are in trouble", func(ctx context.Context) {
 		_, _, status := measure(ctx, 40, true)
 		Expect(len(status)).To(BeNumerically("<", 100<<10))
-		Expect(string(status)).To(And(ContainSubstring(`{"state":"FileSystemMismatch","shards":40}`), ContainSubstring(`"ssd-19"`)))
+		Expect(string(status)).To(And(ContainSubstring(`{"state":"FileSystemMismatch","shards":40}`),
+			ContainSubstring(`"ssd-19"`)))
 	})
 })

@@ -54,7 +54,8 @@ func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.Sh
 	s := shards.GetShards()[0]
 	report := &fleet.ShardReport{
 		Name: s.GetName(), Version: s.GetVersion(), State: v1alpha1.ShardState(s.GetState().Word()), Message: s.GetMessage(),
-		Volume: fleet.VolumeReport{UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(), FileSystem: s.GetFileSystem(), Source: s.GetSource(),
+		Volume: fleet.VolumeReport{UUID: s.GetVolumeUuid(), StoreUUID: s.GetStoreUuid(), FileSystem: s.GetFileSystem(),
+			Source:        s.GetSource(),
 			CapacityBytes: s.GetCapacityBytes(), FreeBytes: s.GetFreeBytes()},
 	}
 	for _, g := range groups.GetGroups() {
@@ -98,7 +99,8 @@ func (r *processes) start(pod *corev1.Pod) (ip string) {
 	if r.apart {
 		domain = "domain-of-" + shard
 	}
-	env := strings.NewReplacer("$(EXPECT_VOLUME)", pod.Annotations[workload.AnnotationVolume], "$(NODE_NAME)", pod.Spec.NodeName, "$(DOMAIN)", domain)
+	env := strings.NewReplacer("$(EXPECT_VOLUME)", pod.Annotations[workload.AnnotationVolume], "$(NODE_NAME)",
+		pod.Spec.NodeName, "$(DOMAIN)", domain)
 	args := []string{}
 	for _, arg := range pod.Spec.Containers[0].Args {
 		switch name, _, _ := strings.Cut(arg, "="); name {
@@ -237,12 +239,14 @@ var _ = Describe("A pool of real shards", needs("real processes"), func() {
 		By("restarting it while etcd is away: it says what it waits for, and the pool what to do")
 		stopServer()
 		Expect(api.Get(ctx, client.ObjectKeyFromObject(p.store), p.store)).To(Succeed())
-		step.SetFalse(&p.store.Status.Conditions, 1, v1alpha1.ConditionEtcdReady, "EtcdNotReady", "0 of 1 members of etcd are ready: look at its pod")
+		step.SetFalse(&p.store.Status.Conditions, 1, v1alpha1.ConditionEtcdReady, "EtcdNotReady",
+			"0 of 1 members of etcd are ready: look at its pod")
 		Expect(api.Status().Update(ctx, p.store)).To(Succeed())
 		Expect(api.Delete(ctx, p.pod(ctx, "ssd-0"))).To(Succeed())
 		until(ctx, v1alpha1.ShardPending, "etcd does not answer", "0 of 1 members of etcd are ready: look at its pod")
 		p.expect(ctx, "ssd", v1alpha1.ConditionEtcdReady, metav1.ConditionFalse, "EtcdNotReady", "look at its pod")
-		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdNotReady", "etcd does not answer", "look at its pod")
+		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "EtcdNotReady", "etcd does not answer",
+			"look at its pod")
 	})
 })
 

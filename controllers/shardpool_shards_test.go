@@ -55,7 +55,9 @@ var _ = Describe("Shards", func() {
 			HaveField("Node", p.Node)))
 
 		By("a shard that was given away")
-		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Shards, pool.Spec.Remove = new(int32(2)), []int32{1} })
+		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
+			pool.Spec.Shards, pool.Spec.Remove = new(int32(2)), []int32{1}
+		})
 		p.settle(ctx, 0)
 		Expect(shards(ctx)).To(And(HaveLen(3), HaveKey("ssd-0"), HaveKey("ssd-2"), HaveKey("hdd-0")))
 
@@ -64,14 +66,17 @@ var _ = Describe("Shards", func() {
 			r.Groups = []fleet.GroupReport{{Group: "1", State: "Serving", Leader: true}}
 		})
 		p.settle(ctx, 0)
-		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Shards, pool.Spec.Remove = new(int32(1)), []int32{2} })
+		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
+			pool.Spec.Shards, pool.Spec.Remove = new(int32(1)), []int32{2}
+		})
 		p.settle(ctx, 0)
 		Expect(shard(ctx, "ssd-2").Status.State).To(Equal(v1alpha1.ShardDraining))
 
 		By("a state")
 		p.says("ssd-0", func(r *fleet.ShardReport) { r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "it needs more" })
 		p.settle(ctx, 0)
-		Expect(shard(ctx, "ssd-0").Status).To(And(HaveField("State", v1alpha1.ShardMemoryTooSmall), HaveField("Message", "it needs more")))
+		Expect(shard(ctx, "ssd-0").Status).To(And(HaveField("State", v1alpha1.ShardMemoryTooSmall),
+			HaveField("Message", "it needs more")))
 		Expect(p.get(ctx, "ssd").Status.States).To(Equal([]v1alpha1.ShardStateCount{
 			{State: v1alpha1.ShardMemoryTooSmall, Shards: 1}, {State: v1alpha1.ShardDraining, Shards: 1}}))
 	})
@@ -80,7 +85,8 @@ var _ = Describe("Shards", func() {
 		p.pool(ctx, "ssd", 2)
 		p.settle(ctx, 0)
 		before, versions := shards(ctx), p.versions(ctx)
-		p.uuidOf = func(name string) string { return "another-of-" + name } // a shard whose UUID was forgotten would take this one
+		// a shard whose UUID was forgotten would take this one
+		p.uuidOf = func(name string) string { return "another-of-" + name }
 		Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
 		_, err := p.reconcile(ctx, "ssd")
 		Expect(err).NotTo(HaveOccurred())
@@ -177,59 +183,60 @@ var _ = Describe("Shards", func() {
 			HaveField("Volume.UUID", "uuid-of-ssd-0")))
 	})
 
-	It("are filled from what an operator from before their kind wrote, and nothing of that is lost", func(ctx context.Context) {
-		p.pool(ctx, "ssd", 25)
-		p.settle(ctx, 0)
-		// As that operator left it: a list of all shards in the pool's status, and no Shards.
-		pool, listed := p.get(ctx, "ssd"), []v1alpha1.ShardStatus{}
-		for n := range int32(25) {
-			s := shard(ctx, workload.Shard("ssd", n)).Status
-			s.Records, s.Volume.UUID = 7, "recorded-of-"+s.Name
-			listed = append(listed, s)
-		}
-		pool.Status.ShardStatuses, pool.Status.States = listed, nil
-		Expect(api.Status().Update(ctx, pool)).To(Succeed())
-		Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
-		for n := range int32(25) { // and so in sets and pods
-			p.silent[workload.Shard("ssd", n)] = true
-			Expect(p.forgetVolume(ctx, workload.Shard("ssd", n))).To(Succeed())
-		}
-		p.r = p.reconciler(interceptor.NewClient(acting, interceptor.Funcs{
-			Create: func(ctx context.Context, k client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-				if o.GetName() == "ssd-13" {
-					return errors.New("a quota refuses it")
-				}
-				return k.Create(ctx, o, opts...)
-			},
-		}))
-		_, err := p.reconcile(ctx, "ssd")
-		Expect(err).To(MatchError(ContainSubstring("a quota refuses it")))
-		Expect(shards(ctx)).To(HaveLen(24), "what is refused of one does not stop the others")
-		Expect(p.get(ctx, "ssd").Status.ShardStatuses).To(HaveLen(25), "the list is not cut yet")
+	It("are filled from what an operator from before their kind wrote, and nothing of that is lost",
+		func(ctx context.Context) {
+			p.pool(ctx, "ssd", 25)
+			p.settle(ctx, 0)
+			// As that operator left it: a list of all shards in the pool's status, and no Shards.
+			pool, listed := p.get(ctx, "ssd"), []v1alpha1.ShardStatus{}
+			for n := range int32(25) {
+				s := shard(ctx, workload.Shard("ssd", n)).Status
+				s.Records, s.Volume.UUID = 7, "recorded-of-"+s.Name
+				listed = append(listed, s)
+			}
+			pool.Status.ShardStatuses, pool.Status.States = listed, nil
+			Expect(api.Status().Update(ctx, pool)).To(Succeed())
+			Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
+			for n := range int32(25) { // and so in sets and pods
+				p.silent[workload.Shard("ssd", n)] = true
+				Expect(p.forgetVolume(ctx, workload.Shard("ssd", n))).To(Succeed())
+			}
+			p.r = p.reconciler(interceptor.NewClient(acting, interceptor.Funcs{
+				Create: func(ctx context.Context, k client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+					if o.GetName() == "ssd-13" {
+						return errors.New("a quota refuses it")
+					}
+					return k.Create(ctx, o, opts...)
+				},
+			}))
+			_, err := p.reconcile(ctx, "ssd")
+			Expect(err).To(MatchError(ContainSubstring("a quota refuses it")))
+			Expect(shards(ctx)).To(HaveLen(24), "what is refused of one does not stop the others")
+			Expect(p.get(ctx, "ssd").Status.ShardStatuses).To(HaveLen(25), "the list is not cut yet")
 
-		p.r = p.reconciler(acting)
-		_, err = p.reconcile(ctx, "ssd")
-		Expect(err).NotTo(HaveOccurred())
-		all := shards(ctx)
-		Expect(all).To(HaveLen(25))
-		for name, s := range all {
-			Expect(s.Status).To(And(HaveField("State", v1alpha1.ShardUnreachable), HaveField("Records", int64(7)),
-				HaveField("Volume.UUID", "recorded-of-"+name)))
-		}
-		Expect(p.get(ctx, "ssd").Status.ShardStatuses).To(HaveLen(20))
+			p.r = p.reconciler(acting)
+			_, err = p.reconcile(ctx, "ssd")
+			Expect(err).NotTo(HaveOccurred())
+			all := shards(ctx)
+			Expect(all).To(HaveLen(25))
+			for name, s := range all {
+				Expect(s.Status).To(And(HaveField("State", v1alpha1.ShardUnreachable), HaveField("Records", int64(7)),
+					HaveField("Volume.UUID", "recorded-of-"+name)))
+			}
+			Expect(p.get(ctx, "ssd").Status.ShardStatuses).To(HaveLen(20))
 
-		By("deleted, while their pool lists 20 of them: the sets have the UUIDs of their volumes by now")
-		_, err = p.reconcile(ctx, "ssd")
-		Expect(err).NotTo(HaveOccurred())
-		Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
-		_, err = p.reconcile(ctx, "ssd")
-		Expect(err).NotTo(HaveOccurred())
-		all = shards(ctx)
-		Expect(all).To(HaveLen(25))
-		for name, s := range all {
-			Expect(s.Status.Volume.UUID).To(Equal("recorded-of-" + name))
-		}
-	})
+			By("deleted, while their pool lists 20 of them: the sets have the UUIDs of their volumes by now")
+			_, err = p.reconcile(ctx, "ssd")
+			Expect(err).NotTo(HaveOccurred())
+			Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
+			_, err = p.reconcile(ctx, "ssd")
+			Expect(err).NotTo(HaveOccurred())
+			all = shards(ctx)
+			Expect(all).To(HaveLen(25))
+			for name, s := range all {
+				Expect(s.Status.Volume.UUID).To(Equal("recorded-of-" + name))
+			}
+		})
 
 	It("are written on a transition at once, and for numbers at most each 30 s", func(ctx context.Context) {
 		now := time.Now()
@@ -239,7 +246,8 @@ var _ = Describe("Shards", func() {
 		records := int64(10)
 		for _, name := range []string{"ssd-0", "ssd-1"} {
 			p.says(name, func(r *fleet.ShardReport) {
-				r.Groups = []fleet.GroupReport{{Group: name, State: "Serving", Leader: true, Records: records, StoredBytes: 100 * records}}
+				r.Groups = []fleet.GroupReport{{Group: name, State: "Serving", Leader: true, Records: records,
+					StoredBytes: 100 * records}}
 			})
 		}
 		p.pool(ctx, "ssd", 2)
@@ -257,7 +265,8 @@ var _ = Describe("Shards", func() {
 
 		records = 20
 		writes, seen := look(0)
-		Expect([]int64{int64(writes), seen}).To(Equal([]int64{3, 20}), "both Shards and the pool, as the last writes are long ago")
+		Expect([]int64{int64(writes), seen}).To(Equal([]int64{3, 20}),
+			"both Shards and the pool, as the last writes are long ago")
 		for n := range int64(5) {
 			records = 30 + n
 			writes, seen = look(5 * time.Second)

@@ -40,7 +40,8 @@ var _ = Describe("Restarts of a store with several copies", func() {
 		p.change(ctx, func(s *v1alpha1.RecordStore) { s.Spec.Image = "sheaf:2" })
 		p.settle(ctx)
 		Expect(images(ctx)).To(Equal([]string{"sheaf:1", "sheaf:1", "sheaf:1"}))
-		p.expectPool(ctx, "ssd", v1alpha1.ConditionUpdated, metav1.ConditionFalse, "UpdateHeldUp", "is not restarted", "up to date")
+		p.expectPool(ctx, "ssd", v1alpha1.ConditionUpdated, metav1.ConditionFalse, "UpdateHeldUp", "is not restarted",
+			"up to date")
 		p.reported = nil
 		p.settle(ctx)
 		p.ready(ctx)
@@ -108,6 +109,7 @@ var _ = Describe("A disk that is lost", func() {
 		blank("ssd-1")
 		p.settle(ctx)
 		Expect(p.getPool(ctx).Annotations).NotTo(HaveKey(v1alpha1.AnnotationForgetVolumes))
-		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "DiskLost", "8 groups have too few other copies", "groups 0, 1", "blank")
+		p.expectPool(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "DiskLost",
+			"8 groups have too few other copies", "groups 0, 1", "blank")
 	})
 })

@@ -33,37 +33,39 @@ var _ = Describe("ShardPool", func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) { p = newPoolPlay(ctx) })
 
-	It("makes one set per shard and a service, and then writes nothing", both("what is made of a pool is accepted"), func(ctx context.Context) {
-		p.pool(ctx, "ssd", 3)
-		p.settle(ctx, 0)
-		p.ready(ctx, "ssd")
-		pool := p.get(ctx, "ssd")
-		Expect(pool.Status.Shards).To(Equal(int32(3)))
-		Expect(pool.Status.Serving).To(Equal(int32(3)))
-		Expect(pool.Status.Updated).To(Equal(int32(3)))
-		for _, kind := range []string{v1alpha1.ConditionLoaded, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits, v1alpha1.ConditionVolumesReady,
-			v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionUpdated, v1alpha1.ConditionVolumesGrown} {
-			Expect(findCondition(pool, kind).Status).To(Equal(metav1.ConditionTrue), kind)
-		}
-		service := &corev1.Service{}
-		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}, service)).To(Succeed())
-		Expect(service.Spec.PublishNotReadyAddresses).To(BeTrue())
+	It("makes one set per shard and a service, and then writes nothing", both("what is made of a pool is accepted"),
+		func(ctx context.Context) {
+			p.pool(ctx, "ssd", 3)
+			p.settle(ctx, 0)
+			p.ready(ctx, "ssd")
+			pool := p.get(ctx, "ssd")
+			Expect(pool.Status.Shards).To(Equal(int32(3)))
+			Expect(pool.Status.Serving).To(Equal(int32(3)))
+			Expect(pool.Status.Updated).To(Equal(int32(3)))
+			for _, kind := range []string{v1alpha1.ConditionLoaded, v1alpha1.ConditionFileSystemMatches,
+				v1alpha1.ConditionMemoryFits, v1alpha1.ConditionVolumesReady,
+				v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionUpdated, v1alpha1.ConditionVolumesGrown} {
+				Expect(findCondition(pool, kind).Status).To(Equal(metav1.ConditionTrue), kind)
+			}
+			service := &corev1.Service{}
+			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}, service)).To(Succeed())
+			Expect(service.Spec.PublishNotReadyAddresses).To(BeTrue())
 
-		// The volume is known to set and pod by now, and no pod was made twice for it.
-		set := &appsv1.StatefulSet{}
-		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-1"}, set)).To(Succeed())
-		Expect(set.Spec.Template.Annotations).To(HaveKeyWithValue(workload.AnnotationVolume, "uuid-of-ssd-1"))
-		Expect(p.pod(ctx, "ssd-1").Annotations).To(HaveKeyWithValue(workload.AnnotationVolume, "uuid-of-ssd-1"))
-		Expect(p.started).To(Equal(map[string]int{"ssd-0": 1, "ssd-1": 1, "ssd-2": 1}))
+			// The volume is known to set and pod by now, and no pod was made twice for it.
+			set := &appsv1.StatefulSet{}
+			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-1"}, set)).To(Succeed())
+			Expect(set.Spec.Template.Annotations).To(HaveKeyWithValue(workload.AnnotationVolume, "uuid-of-ssd-1"))
+			Expect(p.pod(ctx, "ssd-1").Annotations).To(HaveKeyWithValue(workload.AnnotationVolume, "uuid-of-ssd-1"))
+			Expect(p.started).To(Equal(map[string]int{"ssd-0": 1, "ssd-1": 1, "ssd-2": 1}))
 
-		before := p.versions(ctx)
-		p.r = p.reconciler(acting) // another operator
-		for range 4 {
-			_, err := p.reconcile(ctx, "ssd")
-			Expect(err).NotTo(HaveOccurred())
-		}
-		Expect(p.versions(ctx)).To(Equal(before))
-	})
+			before := p.versions(ctx)
+			p.r = p.reconciler(acting) // another operator
+			for range 4 {
+				_, err := p.reconcile(ctx, "ssd")
+				Expect(err).NotTo(HaveOccurred())
+			}
+			Expect(p.versions(ctx)).To(Equal(before))
+		})
 
 	It("waits for its store", func(ctx context.Context) {
 		p.pool(ctx, "lost", 1, func(pool *v1alpha1.ShardPool) { pool.Spec.StoreRef.Name = "nobody" })
@@ -89,11 +91,14 @@ var _ = Describe("ShardPool", func() {
 		p.says("ssd-0", func(r *fleet.ShardReport) {
 			r.State, r.Message = v1alpha1.ShardFileSystemMismatch, "is ext3, asked for is ext4"
 		})
-		p.says("ssd-1", func(r *fleet.ShardReport) { r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "needs 3GiB, has 1GiB" })
+		p.says("ssd-1", func(r *fleet.ShardReport) {
+			r.State, r.Message = v1alpha1.ShardMemoryTooSmall, "needs 3GiB, has 1GiB"
+		})
 		p.says("ssd-2", func(r *fleet.ShardReport) { r.Volume.FreeBytes = 40 << 20 })
 		p.pool(ctx, "ssd", 3)
 		p.settle(ctx, 0)
-		p.expect(ctx, "ssd", v1alpha1.ConditionFileSystemMatches, metav1.ConditionFalse, "FileSystemMismatch", "ssd-0", "ext3", "ext4")
+		p.expect(ctx, "ssd", v1alpha1.ConditionFileSystemMatches, metav1.ConditionFalse, "FileSystemMismatch", "ssd-0",
+			"ext3", "ext4")
 		p.expect(ctx, "ssd", v1alpha1.ConditionMemoryFits, metav1.ConditionFalse, "MemoryTooSmall", "ssd-1", "3GiB", "1GiB")
 		p.expect(ctx, "ssd", v1alpha1.ConditionSpaceAvailable, metav1.ConditionFalse, "VolumeFull", "ssd-2", "40.0MiB")
 		p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "FileSystemMismatch")
@@ -142,7 +147,8 @@ var _ = Describe("ShardPool", func() {
 			r.State, r.Message, r.Volume.UUID, r.Volume.StoreUUID = v1alpha1.ShardDiskLost, "the volume is blank", "", ""
 		})
 		p.settle(ctx, 0)
-		p.expect(ctx, "ssd", v1alpha1.ConditionVolumesReady, metav1.ConditionFalse, "DiskLost", v1alpha1.AnnotationForgetVolumes+"=uuid-of-ssd-0")
+		p.expect(ctx, "ssd", v1alpha1.ConditionVolumesReady, metav1.ConditionFalse, "DiskLost",
+			v1alpha1.AnnotationForgetVolumes+"=uuid-of-ssd-0")
 		Expect(p.uids(ctx)).To(Equal(first))
 		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) {
 			pool.Annotations = map[string]string{v1alpha1.AnnotationForgetVolumes: "uuid-of-ssd-0"}
@@ -157,31 +163,33 @@ var _ = Describe("ShardPool", func() {
 		Expect(p.pod(ctx, "ssd-0").Annotations).To(HaveKeyWithValue(workload.AnnotationVolume, "uuid-new"))
 	})
 
-	It("scales up with the lowest numbers, and down to those that hold groups", both("a life of a pool"), func(ctx context.Context) {
-		p.pool(ctx, "ssd", 1)
-		p.settle(ctx, 0)
-		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 3 })
-		p.settle(ctx, 0)
-		p.says("ssd-2", holding(5))
-		p.settle(ctx, 0)
-		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })
-		p.settle(ctx, 0)
-		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "ShardHoldsGroups", "ssd-2", "5 groups")
-		Expect(p.uids(ctx)).To(And(HaveLen(2), HaveKey("ssd-0-0"), HaveKey("ssd-2-0")))
-		p.says("ssd-2", nil)
-		p.settle(ctx, 0)
-		p.ready(ctx, "ssd")
-		Expect(p.uids(ctx)).To(And(HaveLen(1), HaveKey("ssd-0-0")))
-		Expect(p.get(ctx, "ssd").Status.Shards).To(Equal(int32(1)))
-		claim := &corev1.PersistentVolumeClaim{}
-		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "data-ssd-2-0"}, claim)).To(Succeed(), "claims stay")
+	It("scales up with the lowest numbers, and down to those that hold groups", both("a life of a pool"),
+		func(ctx context.Context) {
+			p.pool(ctx, "ssd", 1)
+			p.settle(ctx, 0)
+			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 3 })
+			p.settle(ctx, 0)
+			p.says("ssd-2", holding(5))
+			p.settle(ctx, 0)
+			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 1 })
+			p.settle(ctx, 0)
+			p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "ShardHoldsGroups", "ssd-2", "5 groups")
+			Expect(p.uids(ctx)).To(And(HaveLen(2), HaveKey("ssd-0-0"), HaveKey("ssd-2-0")))
+			p.says("ssd-2", nil)
+			p.settle(ctx, 0)
+			p.ready(ctx, "ssd")
+			Expect(p.uids(ctx)).To(And(HaveLen(1), HaveKey("ssd-0-0")))
+			Expect(p.get(ctx, "ssd").Status.Shards).To(Equal(int32(1)))
+			claim := &corev1.PersistentVolumeClaim{}
+			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "data-ssd-2-0"}, claim)).
+				To(Succeed(), "claims stay")
 
-		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 2 })
-		p.settle(ctx, 0)
-		p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards, pool.Spec.Remove = 1, []int32{0} })
-		p.settle(ctx, 0)
-		Expect(p.uids(ctx)).To(And(HaveLen(1), HaveKey("ssd-1-0")))
-	})
+			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards = 2 })
+			p.settle(ctx, 0)
+			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { *pool.Spec.Shards, pool.Spec.Remove = 1, []int32{0} })
+			p.settle(ctx, 0)
+			Expect(p.uids(ctx)).To(And(HaveLen(1), HaveKey("ssd-1-0")))
+		})
 
 	It("does not remove a shard that got a group since", func(ctx context.Context) {
 		p.pool(ctx, "ssd", 2)
@@ -206,7 +214,8 @@ var _ = Describe("ShardPool", func() {
 
 	It("does not take over a service of somebody else", func(ctx context.Context) {
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "ssd", Namespace: p.Namespace}}
-		service.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(p.store, v1alpha1.GroupVersion.WithKind("RecordStore"))}
+		service.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(p.store,
+			v1alpha1.GroupVersion.WithKind("RecordStore"))}
 		service.Spec.Ports = []corev1.ServicePort{{Port: 1}}
 		Expect(api.Create(ctx, service)).To(Succeed())
 		p.pool(ctx, "ssd", 1)
@@ -234,28 +243,31 @@ var _ = Describe("ShardPool", func() {
 		register.needs = map[string]bool{"ssd-0": true}
 		Expect(api.Delete(ctx, p.get(ctx, "ssd"))).To(Succeed())
 		p.settle(ctx, 0)
-		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-0", "1 are left", v1alpha1.AnnotationDeleteWithGroups)
+		p.expect(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, "Draining", "ssd-0", "1 are left",
+			v1alpha1.AnnotationDeleteWithGroups)
 	})
 
 	Describe("volumes", func() {
-		It("grow in a class that allows it, around their pods", both("sets are made anew around their pods"), func(ctx context.Context) {
-			p.pool(ctx, "ssd", 2)
-			p.settle(ctx, 0)
-			uids := p.uids(ctx)
-			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("2Gi") })
-			p.settle(ctx, 0)
-			p.ready(ctx, "ssd")
-			Expect(p.uids(ctx)).To(Equal(uids))
-			for _, shard := range []string{"ssd-0", "ssd-1"} {
-				set, claim := &appsv1.StatefulSet{}, &corev1.PersistentVolumeClaim{}
-				Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: shard}, set)).To(Succeed())
-				Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: workload.ShardClaim(shard)}, claim)).To(Succeed())
-				size, request := claimSize(set), claim.Spec.Resources.Requests[corev1.ResourceStorage]
-				Expect(size.String()).To(Equal("2Gi"))
-				Expect(request.String()).To(Equal("2Gi"))
-				Expect(metav1.IsControlledBy(p.pod(ctx, shard), set)).To(BeTrue(), "the new set has taken the pod")
-			}
-		})
+		It("grow in a class that allows it, around their pods", both("sets are made anew around their pods"),
+			func(ctx context.Context) {
+				p.pool(ctx, "ssd", 2)
+				p.settle(ctx, 0)
+				uids := p.uids(ctx)
+				p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("2Gi") })
+				p.settle(ctx, 0)
+				p.ready(ctx, "ssd")
+				Expect(p.uids(ctx)).To(Equal(uids))
+				for _, shard := range []string{"ssd-0", "ssd-1"} {
+					set, claim := &appsv1.StatefulSet{}, &corev1.PersistentVolumeClaim{}
+					Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: shard}, set)).To(Succeed())
+					Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: workload.ShardClaim(shard)}, claim)).
+						To(Succeed())
+					size, request := claimSize(set), claim.Spec.Resources.Requests[corev1.ResourceStorage]
+					Expect(size.String()).To(Equal("2Gi"))
+					Expect(request.String()).To(Equal("2Gi"))
+					Expect(metav1.IsControlledBy(p.pod(ctx, shard), set)).To(BeTrue(), "the new set has taken the pod")
+				}
+			})
 
 		// takenBack sets the size back, and only that heals.
 		takenBack := func(ctx context.Context) {
@@ -275,7 +287,8 @@ var _ = Describe("ShardPool", func() {
 			p.settle(ctx, 0)
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("2Gi") })
 			p.settle(ctx, 0)
-			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, "ResizeInfeasible", "1Gi", "2Gi", classFixed, "set spec.storage.size back")
+			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, "ResizeInfeasible", "1Gi", "2Gi",
+				classFixed, "set spec.storage.size back")
 			p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "ResizeInfeasible")
 			Expect(p.started).To(Equal(map[string]int{"ssd-0": 1}))
 			takenBack(ctx)
@@ -290,10 +303,12 @@ var _ = Describe("ShardPool", func() {
 			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, "Resizing", "1Gi", "2Gi")
 			claim := &corev1.PersistentVolumeClaim{}
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "data-ssd-0-0"}, claim)).To(Succeed())
-			claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInfeasible}
+			claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{
+				corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInfeasible}
 			Expect(api.Status().Update(ctx, claim)).To(Succeed())
 			p.settle(ctx, 0)
-			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, "ResizeInfeasible", "data-ssd-0-0", "set spec.storage.size back")
+			p.expect(ctx, "ssd", v1alpha1.ConditionVolumesGrown, metav1.ConditionFalse, "ResizeInfeasible", "data-ssd-0-0",
+				"set spec.storage.size back")
 			takenBack(ctx)
 		})
 
@@ -325,8 +340,10 @@ var _ = Describe("ShardPool", func() {
 		p.pool(ctx, "xfs", 1, of(v1alpha1.XFS))
 		p.settle(ctx, 0)
 		p.ready(ctx, "xfs")
-		p.expect(ctx, "ext4", v1alpha1.ConditionStalled, metav1.ConditionTrue, "FileSystemMismatch", "fileSystem.type: xfs", class.Name)
-		p.expect(ctx, "ext4", v1alpha1.ConditionFileSystemMatches, metav1.ConditionFalse, "FileSystemMismatch", "are made as xfs")
+		p.expect(ctx, "ext4", v1alpha1.ConditionStalled, metav1.ConditionTrue, "FileSystemMismatch", "fileSystem.type: xfs",
+			class.Name)
+		p.expect(ctx, "ext4", v1alpha1.ConditionFileSystemMatches, metav1.ConditionFalse, "FileSystemMismatch",
+			"are made as xfs")
 		var claims corev1.PersistentVolumeClaimList
 		Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
 		Expect(claims.Items).To(HaveLen(1))
@@ -349,19 +366,21 @@ var _ = Describe("ShardPool", func() {
 		}
 		remove := func(ctx context.Context, o client.Object) { Expect(api.Delete(ctx, o)).To(Succeed()) }
 
-		It("is refused while the store lives and needs its groups", both("what a finalizer keeps"), func(ctx context.Context) {
-			p.says("ssd-0", holding(3))
-			p.pool(ctx, "ssd", 1)
-			p.settle(ctx, 0)
-			remove(ctx, p.get(ctx, "ssd"))
-			p.settle(ctx, 0)
-			p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "PoolHoldsGroups", "3 of its groups", v1alpha1.AnnotationDeleteWithGroups)
-			Expect(p.uids(ctx)).To(HaveKey("ssd-0-0"))
-			By("deleting the store too")
-			remove(ctx, p.store)
-			finish(ctx)
-			Expect(claims(ctx)).To(Equal(1), "the claims stay")
-		})
+		It("is refused while the store lives and needs its groups", both("what a finalizer keeps"),
+			func(ctx context.Context) {
+				p.says("ssd-0", holding(3))
+				p.pool(ctx, "ssd", 1)
+				p.settle(ctx, 0)
+				remove(ctx, p.get(ctx, "ssd"))
+				p.settle(ctx, 0)
+				p.expect(ctx, "ssd", v1alpha1.ConditionStalled, metav1.ConditionTrue, "PoolHoldsGroups", "3 of its groups",
+					v1alpha1.AnnotationDeleteWithGroups)
+				Expect(p.uids(ctx)).To(HaveKey("ssd-0-0"))
+				By("deleting the store too")
+				remove(ctx, p.store)
+				finish(ctx)
+				Expect(claims(ctx)).To(Equal(1), "the claims stay")
+			})
 
 		It("is forced by an annotation", func(ctx context.Context) {
 			p.says("ssd-0", holding(3))
@@ -400,18 +419,19 @@ var _ = Describe("ShardPool", func() {
 			Expect(left.Items[0].Name).To(Equal("data-ssd-0-0"))
 		})
 
-		It("deletes claims where the store says so, even when the store is gone first", both("rights on claims"), func(ctx context.Context) {
-			p.changeStore(ctx, func(store *v1alpha1.RecordStore) { store.Spec.DeletionPolicy = v1alpha1.DeletionDelete })
-			p.says("ssd-0", holding(3))
-			p.pool(ctx, "ssd", 2)
-			p.settle(ctx, 0)
-			remove(ctx, p.store)
-			remove(ctx, p.get(ctx, "ssd"))
-			finish(ctx)
-			p.step(ctx)
-			Expect(claims(ctx)).To(BeZero())
-			Expect(p.uids(ctx)).To(BeEmpty())
-		})
+		It("deletes claims where the store says so, even when the store is gone first", both("rights on claims"),
+			func(ctx context.Context) {
+				p.changeStore(ctx, func(store *v1alpha1.RecordStore) { store.Spec.DeletionPolicy = v1alpha1.DeletionDelete })
+				p.says("ssd-0", holding(3))
+				p.pool(ctx, "ssd", 2)
+				p.settle(ctx, 0)
+				remove(ctx, p.store)
+				remove(ctx, p.get(ctx, "ssd"))
+				finish(ctx)
+				p.step(ctx)
+				Expect(claims(ctx)).To(BeZero())
+				Expect(p.uids(ctx)).To(BeEmpty())
+			})
 
 		It("of the namespace waits for nothing", needs("namespaces that end"), func(ctx context.Context) {
 			p.says("ssd-0", holding(3))

@@ -28,7 +28,8 @@ import (
 // snapshot is everything that a cache would hold, as it is now.
 func (p *play) snapshot(ctx context.Context) client.Client {
 	objects := p.objects(ctx)
-	for _, list := range []client.ObjectList{&corev1.NodeList{}, &corev1.PersistentVolumeList{}, &storagev1.StorageClassList{}, &corev1.NamespaceList{}} {
+	for _, list := range []client.ObjectList{&corev1.NodeList{}, &corev1.PersistentVolumeList{},
+		&storagev1.StorageClassList{}, &corev1.NamespaceList{}} {
 		Expect(api.List(ctx, list)).To(Succeed())
 		Expect(meta.EachListItem(list, func(o runtime.Object) error {
 			objects = append(objects, o.(client.Object))
@@ -40,13 +41,15 @@ func (p *play) snapshot(ctx context.Context) client.Client {
 			o.SetFinalizers([]string{"sheaf.dev/played"}) // the fake takes no other
 		}
 	}
-	return fake.NewClientBuilder().WithScheme(envScheme).WithObjects(objects...).WithReturnManagedFields().Build() // as the operator's cache, which Apply reads
+	// as the operator's cache, which Apply reads
+	return fake.NewClientBuilder().WithScheme(envScheme).WithObjects(objects...).WithReturnManagedFields().Build()
 }
 
 // reading makes a client that reads from a cache and writes to the API server. Secrets and ConfigMaps are not cached.
 func reading(cache func() client.Client) client.Client {
 	return interceptor.NewClient(acting, interceptor.Funcs{
-		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
 			switch o.(type) {
 			case *corev1.Secret, *corev1.ConfigMap:
 				return operatorClient.Get(ctx, key, o, opts...)
@@ -142,7 +145,8 @@ func (k *killer) client() client.Client {
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
 			return k.write(func() error { return c.Update(ctx, o, opts...) })
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			return k.write(func() error { return c.Patch(ctx, o, patch, opts...) })
 		},
 		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
@@ -151,7 +155,8 @@ func (k *killer) client() client.Client {
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			return k.write(func() error { return c.Delete(ctx, o, opts...) })
 		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch,
+			opts ...client.SubResourcePatchOption) error {
 			return k.write(func() error { return c.SubResource(sub).Patch(ctx, o, patch, opts...) })
 		},
 	})
@@ -179,10 +184,12 @@ func (p *poolPlay) picture(ctx context.Context) (lines []string) {
 		switch o := o.(type) {
 		case *appsv1.StatefulSet:
 			size := claimSize(o)
-			lines = append(lines, fmt.Sprintf("set %s replicas %d size %s template %s volume %s", o.Name, *o.Spec.Replicas, size.String(), o.Spec.Template.Annotations[workload.AnnotationTemplate],
+			lines = append(lines, fmt.Sprintf("set %s replicas %d size %s template %s volume %s", o.Name, *o.Spec.Replicas,
+				size.String(), o.Spec.Template.Annotations[workload.AnnotationTemplate],
 				o.Spec.Template.Annotations["sheaf.dev/volume"]))
 		case *corev1.Pod:
-			lines = append(lines, fmt.Sprintf("pod %s image %s volume %s owned %t", o.Name, o.Spec.Containers[0].Image, o.Annotations["sheaf.dev/volume"], metav1.GetControllerOf(o) != nil))
+			lines = append(lines, fmt.Sprintf("pod %s image %s volume %s owned %t", o.Name, o.Spec.Containers[0].Image,
+				o.Annotations["sheaf.dev/volume"], metav1.GetControllerOf(o) != nil))
 		case *corev1.PersistentVolumeClaim:
 			size := o.Spec.Resources.Requests[corev1.ResourceStorage]
 			lines = append(lines, fmt.Sprintf("claim %s size %s", o.Name, size.String()))
@@ -207,7 +214,8 @@ func withoutHashes(lines []string) []string {
 	for _, line := range lines {
 		var name, size, hash, volume string
 		var replicas int
-		if n, _ := fmt.Sscanf(line, "set %s replicas %d size %s template %s volume %s", &name, &replicas, &size, &hash, &volume); n == 5 {
+		if n, _ := fmt.Sscanf(line, "set %s replicas %d size %s template %s volume %s", &name, &replicas, &size, &hash,
+			&volume); n == 5 {
 			line = fmt.Sprintf("set %s replicas %d size %s volume %s", name, replicas, size, volume)
 		}
 		out = append(out, line)

@@ -44,68 +44,70 @@ var _ = Describe("An update", func() {
 		}
 	})
 
-	It("restarts one shard of the store at a time, and waits until it has loaded", both("a life of an update"), func(ctx context.Context) {
-		for _, shard := range []string{"a-0", "a-1", "b-0"} {
-			p.says(shard, func(r *fleet.ShardReport) {
-				if p.started[shard] > 1 {
-					loading(50)(r)
+	It("restarts one shard of the store at a time, and waits until it has loaded", both("a life of an update"),
+		func(ctx context.Context) {
+			for _, shard := range []string{"a-0", "a-1", "b-0"} {
+				p.says(shard, func(r *fleet.ShardReport) {
+					if p.started[shard] > 1 {
+						loading(50)(r)
+					}
+				})
+			}
+			image(ctx, "sheaf:2")
+			p.settle(ctx, 0)
+			Expect(updated(images(ctx), "sheaf:2")).To(Equal(1), "%v", images(ctx))
+			p.expect(ctx, "a", v1alpha1.ConditionUpdated, metav1.ConditionFalse, "Updating", "Loading")
+			for n := range 2 {
+				By("the next one, when that has loaded")
+				for shard, name := range images(ctx) {
+					if name == "sheaf:2" {
+						p.says(shard, nil)
+					}
 				}
-			})
-		}
-		image(ctx, "sheaf:2")
-		p.settle(ctx, 0)
-		Expect(updated(images(ctx), "sheaf:2")).To(Equal(1), "%v", images(ctx))
-		p.expect(ctx, "a", v1alpha1.ConditionUpdated, metav1.ConditionFalse, "Updating", "Loading")
-		for n := range 2 {
-			By("the next one, when that has loaded")
-			for shard, name := range images(ctx) {
-				if name == "sheaf:2" {
-					p.says(shard, nil)
-				}
+				p.settle(ctx, 0)
+				Expect(updated(images(ctx), "sheaf:2")).To(Equal(2+n), "%v", images(ctx))
+			}
+			for _, shard := range []string{"a-0", "a-1", "b-0"} {
+				p.says(shard, nil)
 			}
 			p.settle(ctx, 0)
-			Expect(updated(images(ctx), "sheaf:2")).To(Equal(2+n), "%v", images(ctx))
-		}
-		for _, shard := range []string{"a-0", "a-1", "b-0"} {
-			p.says(shard, nil)
-		}
-		p.settle(ctx, 0)
-		p.ready(ctx, "a")
-		p.ready(ctx, "b")
-		p.expect(ctx, "a", v1alpha1.ConditionUpdated, metav1.ConditionTrue, "Updated")
-		Expect(p.started).To(Equal(map[string]int{"a-0": 2, "a-1": 2, "b-0": 2}))
-	})
+			p.ready(ctx, "a")
+			p.ready(ctx, "b")
+			p.expect(ctx, "a", v1alpha1.ConditionUpdated, metav1.ConditionTrue, "Updated")
+			Expect(p.started).To(Equal(map[string]int{"a-0": 2, "a-1": 2, "b-0": 2}))
+		})
 
-	It("stops at a shard that does not come up, keeps the template from the others, and rolls back", func(ctx context.Context) {
-		for _, shard := range []string{"a-0", "a-1", "b-0"} {
-			p.says(shard, func(r *fleet.ShardReport) {
-				if images(ctx)[shard] == "sheaf:bad" {
-					r.State, r.Message = v1alpha1.ShardPending, "never comes up"
-				}
-			})
-		}
-		image(ctx, "sheaf:bad")
-		p.settle(ctx, 0)
-		Expect(updated(images(ctx), "sheaf:bad")).To(Equal(1))
-		By("a pod that goes for another reason comes back as it was")
-		for shard, name := range images(ctx) {
-			if name == "sheaf:1" {
-				set := &appsv1.StatefulSet{}
-				Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: shard}, set)).To(Succeed())
-				Expect(set.Spec.Template.Spec.Containers[0].Image).To(Equal("sheaf:1"))
+	It("stops at a shard that does not come up, keeps the template from the others, and rolls back",
+		func(ctx context.Context) {
+			for _, shard := range []string{"a-0", "a-1", "b-0"} {
+				p.says(shard, func(r *fleet.ShardReport) {
+					if images(ctx)[shard] == "sheaf:bad" {
+						r.State, r.Message = v1alpha1.ShardPending, "never comes up"
+					}
+				})
 			}
-		}
-		image(ctx, "sheaf:1")
-		p.settle(ctx, 0)
-		p.ready(ctx, "a")
-		p.ready(ctx, "b")
-		Expect(updated(images(ctx), "sheaf:1")).To(Equal(3))
-		total := 0
-		for _, n := range p.started {
-			total += n
-		}
-		Expect(total).To(Equal(3+2), "only the bad one was restarted, twice")
-	})
+			image(ctx, "sheaf:bad")
+			p.settle(ctx, 0)
+			Expect(updated(images(ctx), "sheaf:bad")).To(Equal(1))
+			By("a pod that goes for another reason comes back as it was")
+			for shard, name := range images(ctx) {
+				if name == "sheaf:1" {
+					set := &appsv1.StatefulSet{}
+					Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: shard}, set)).To(Succeed())
+					Expect(set.Spec.Template.Spec.Containers[0].Image).To(Equal("sheaf:1"))
+				}
+			}
+			image(ctx, "sheaf:1")
+			p.settle(ctx, 0)
+			p.ready(ctx, "a")
+			p.ready(ctx, "b")
+			Expect(updated(images(ctx), "sheaf:1")).To(Equal(3))
+			total := 0
+			for _, n := range p.started {
+				total += n
+			}
+			Expect(total).To(Equal(3+2), "only the bad one was restarted, twice")
+		})
 
 	It("holds while it is paused", func(ctx context.Context) {
 		before := p.uids(ctx)

@@ -21,7 +21,8 @@ import (
 // reconcilePool reconciles one pool once.
 func (p *storePlay) reconcilePool(ctx context.Context, name string) ctrl.Result {
 	GinkgoHelper()
-	result, err := p.pools.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: name}})
+	result, err := p.pools.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace,
+		Name: name}})
 	Expect(err).NotTo(HaveOccurred())
 	return result
 }
@@ -95,14 +96,16 @@ var _ = Describe("The status of a store with several copies", func() {
 		led["3"] = "nobody"
 		later(ctx)
 		Expect(p.get(ctx).Status.Groups.Serving).To(Equal(int32(7)))
-		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionFalse, "GroupsNotServing", "7 of 8 groups serve, and 1 do not, such as group 3: no shard leads it")
+		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionFalse, "GroupsNotServing",
+			"7 of 8 groups serve, and 1 do not, such as group 3: no shard leads it")
 		p.expect(ctx, v1alpha1.ConditionReady, metav1.ConditionFalse, "Loading", "7 of 8 groups")
 
 		By("etcd goes, and another one loses its leader")
 		p.r.Placements = awayPlacements{}
 		led["5"] = "nobody"
 		later(ctx)
-		Expect(p.get(ctx).Status.Groups).To(And(HaveField("Total", int32(8)), HaveField("Serving", int32(6)), HaveField("Degraded", int32(2))))
+		Expect(p.get(ctx).Status.Groups).To(And(HaveField("Total", int32(8)), HaveField("Serving", int32(6)),
+			HaveField("Degraded", int32(2))))
 		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionFalse, "GroupsNotServing", "6 of 8")
 
 		By("both have one again")
@@ -127,7 +130,8 @@ var _ = Describe("The status of a store with several copies", func() {
 		pool := p.getPool(ctx)
 		Expect(pool.Status.Nodes).To(Equal(p.Node))
 		Expect(pool.Status.Version + " " + p.get(ctx).Status.Version).To(Equal("played played"))
-		Expect([]int32{pool.Status.ShardStatuses[0].LeadingGroups, pool.Status.ShardStatuses[1].LeadingGroups}).To(Equal([]int32{4, 4}))
+		Expect([]int32{pool.Status.ShardStatuses[0].LeadingGroups, pool.Status.ShardStatuses[1].LeadingGroups}).
+			To(Equal([]int32{4, 4}))
 	})
 })
 
@@ -145,11 +149,14 @@ var _ = Describe("What a store says as it comes up, and of plans", func() {
 		p.settle(ctx)
 		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionFalse, "Starting")
 		var pods corev1.PodList
-		Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.LabelPool: "ssd"})).To(Succeed())
+		Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.LabelPool: "ssd"})).
+			To(Succeed())
 		Expect(pods.Items).To(HaveLen(3))
 		for n := range pods.Items {
-			pods.Items[n].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
-				Message: "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.", LastTransitionTime: metav1.Now()}}
+			pods.Items[n].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Reason:             "Unschedulable",
+				Message:            "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.",
+				LastTransitionTime: metav1.Now()}}
 			Expect(api.Status().Update(ctx, &pods.Items[n])).To(Succeed())
 		}
 		p.settle(ctx)
@@ -163,7 +170,9 @@ var _ = Describe("What a store says as it comes up, and of plans", func() {
 		p.ready(ctx)
 		lines := p.said()
 		Expect(lines).NotTo(BeEmpty())
-		Expect(slices.DeleteFunc(lines, func(l string) bool { return !strings.HasPrefix(l, corev1.EventTypeWarning) })).To(BeEmpty())
+		Expect(slices.DeleteFunc(lines, func(l string) bool {
+			return !strings.HasPrefix(l, corev1.EventTypeWarning)
+		})).To(BeEmpty())
 
 		By("and is one where something was lost")
 		Expect(p.etcd.Leave(ctx, p.Namespace, "quotes", "ssd-1")).To(Succeed())

@@ -79,11 +79,13 @@ func TestControllers(t *testing.T) {
 	case !kubetest.Wanted():
 		suite.LabelFilter = "!" + onServer
 		stats := ginkgo.PreviewSpecs("controllers", suite).PreRunStats
-		t.Logf("%d of %d specs run, on a fake; the others are of make test-api: they need a real API server", stats.SpecsThatWillRun, stats.TotalSpecs)
+		t.Logf("%d of %d specs run, on a fake; the others are of make test-api: they need a real API server",
+			stats.SpecsThatWillRun, stats.TotalSpecs)
 	case !chosen && !kubetest.All() && !soaktest.Long():
 		suite.LabelFilter = onServer + " || " + onBoth
 		stats := ginkgo.PreviewSpecs("controllers", suite).PreRunStats
-		t.Logf("%d of %d specs run, on a real API server; the others run on a fake in make test, and here in make test-api-all", stats.SpecsThatWillRun, stats.TotalSpecs)
+		t.Logf("%d of %d specs run, on a real API server; the others run on a fake in make test, and here in make "+
+			"test-api-all", stats.SpecsThatWillRun, stats.TotalSpecs)
 	}
 	suite.RandomSeed = int64(soaktest.Seed(t, 1)) // of the order of specs
 	if !soaktest.Long() {

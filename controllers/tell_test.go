@@ -65,6 +65,7 @@ var _ = Describe("What the operator does", func() {
 		of := func(kind, name string) string { return kind + " " + p.Namespace + "/" + name }
 		Expect(logged).To(ContainElements(
 			"shardpool ShardCreated "+of("StatefulSet", "ssd-0"), "shardpool ShardRestarts "+of("Pod", "ssd-1-0"),
-			"shardpool SetDeleted "+of("StatefulSet", "ssd-1"), "shardpool Serving "+of("StatefulSet", "ssd-0"), "shardpool Applied <nil>"))
+			"shardpool SetDeleted "+of("StatefulSet", "ssd-1"), "shardpool Serving "+of("StatefulSet", "ssd-0"),
+			"shardpool Applied <nil>"))
 	})
 })

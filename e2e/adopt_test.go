@@ -43,10 +43,13 @@ var _ = Describe("deleting", func() {
 		By("deletionPolicy Delete removes the claims and nothing else")
 		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"deletionPolicy":"Delete"}}`)
 		Eventually(func() string {
-			return kubectl("get", "statefulset", "main-0", "-n", s.name, "-o", `jsonpath={.metadata.annotations.sheaf\.dev/deletion-policy}`)
+			return kubectl("get", "statefulset", "main-0", "-n", s.name, "-o",
+				`jsonpath={.metadata.annotations.sheaf\.dev/deletion-policy}`)
 		}).WithTimeout(time.Minute).Should(Equal("Delete"))
 		kubectl("delete", "-n", s.name, "shardpool/main", "recordstore/q", "--wait=true", "--timeout=2m")
-		Eventually(func() string { return kubectl("get", "pvc", "-n", s.name, "-o", "name") }).WithTimeout(time.Minute).Should(BeEmpty())
+		Eventually(func() string {
+			return kubectl("get", "pvc", "-n", s.name, "-o", "name")
+		}).WithTimeout(time.Minute).Should(BeEmpty())
 		Expect(kubectl("get", "pv", "-l", "sheaf.dev/diskset="+class, "-o", "name")).NotTo(BeEmpty())
 	})
 })

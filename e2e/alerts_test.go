@@ -55,10 +55,11 @@ type alertWatch struct {
 	failure error             // guarded by mutex
 }
 
-// scrapeCaller gives up a connection after a `minute`. The kernel accepts it at once, however busy its process is, unless
-// the node is away, which would hold up each scrape.
+// scrapeCaller gives up a connection after a `minute`. The kernel accepts it at once, however busy its process is,
+// unless the node is away, which would hold up each scrape.
 func scrapeCaller() http.Client {
-	return http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: minute}).DialContext}}
+	return http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: minute}).
+		DialContext}}
 }
 
 // watchAlerts follows the alerts for the store q until the scenario ends. This machine has to reach pods by their
@@ -127,8 +128,10 @@ func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader
 // scrape then finds nothing either.
 func operatorAddresses() map[string]string {
 	addresses := map[string]string{}
-	o := try(10*time.Second, "", "kubectl", "get", "pods", "-n", operatorNamespace, "-l", "app.kubernetes.io/name=sheaf-operator",
-		"--field-selector=status.phase=Running", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.podIP}{"\n"}{end}`)
+	o := try(10*time.Second, "", "kubectl", "get", "pods", "-n", operatorNamespace, "-l",
+		"app.kubernetes.io/name=sheaf-operator",
+		"--field-selector=status.phase=Running", "-o",
+		`jsonpath={range .items[*]}{.metadata.name} {.status.podIP}{"\n"}{end}`)
 	for line := range strings.Lines(o.out) {
 		if words := strings.Fields(line); len(words) == 2 {
 			addresses[words[0]] = words[1] + ":8080"
@@ -195,7 +198,8 @@ func (a *alertWatch) take(text []byte) error {
 	defer a.mutex.Unlock()
 	a.scrapes++
 	for _, name := range []string{
-		alertUnavailable, alertNotRedundant, alertEtcdMember, alertVolumeFull, alertStandStill, alertCertificates, alertStalled, alertPoolStalled, alertOperatorGone,
+		alertUnavailable, alertNotRedundant, alertEtcdMember, alertVolumeFull, alertStandStill, alertCertificates,
+		alertStalled, alertPoolStalled, alertOperatorGone,
 	} {
 		if before, now := a.states[name], states[name]; before != now {
 			a.log = append(a.log, fmt.Sprintf("%d: %s %s", a.scrapes, name, map[string]string{gone: "is gone"}[now]+now))

@@ -23,9 +23,11 @@ import (
 
 // groupOf are the API groups of what get reads, by the plural.
 var groupOf = map[string]string{
-	"namespaces": "api/v1", "pods": "api/v1", "secrets": "api/v1", "persistentvolumeclaims": "api/v1", "statefulsets": "apis/apps/v1", "deployments": "apis/apps/v1",
-	"leases": "apis/coordination.k8s.io/v1", "certificates": "apis/cert-manager.io/v1", "recordstores": "apis/sheaf.dev/v1alpha1",
-	"shardpools": "apis/sheaf.dev/v1alpha1", "shards": "apis/sheaf.dev/v1alpha1", "disksets": "apis/sheaf.dev/v1alpha1",
+	"namespaces": "api/v1", "pods": "api/v1", "secrets": "api/v1", "persistentvolumeclaims": "api/v1",
+	"statefulsets": "apis/apps/v1", "deployments": "apis/apps/v1",
+	"leases": "apis/coordination.k8s.io/v1", "certificates": "apis/cert-manager.io/v1",
+	"recordstores": "apis/sheaf.dev/v1alpha1",
+	"shardpools":   "apis/sheaf.dev/v1alpha1", "shards": "apis/sheaf.dev/v1alpha1", "disksets": "apis/sheaf.dev/v1alpha1",
 }
 
 // apiServer is a client of the cluster's API server, and its address.
@@ -90,7 +92,8 @@ func pathOf(args []string) (string, error) {
 	return path, nil
 }
 
-// read gives what the API server answers at a path. A server that is too busy, or one behind it that is, has not answered.
+// read gives what the API server answers at a path. A server that is too busy, or one behind it that is, has not
+// answered.
 func read(path string) (text []byte, answered bool, err error) {
 	caller, host := apiServer()
 	answer, err := caller.Get(host + path) //nolint:noctx // the client bounds it

@@ -27,7 +27,8 @@ const statusMax = 45 * time.Second
 
 // drainOf are the arguments by which kubectl drains a node of shards, by the eviction API.
 func drainOf(node, timeout string) []string {
-	return []string{"drain", node, "--pod-selector=app.kubernetes.io/component=shard", "--delete-emptydir-data", "--ignore-daemonsets", "--timeout=" + timeout}
+	return []string{"drain", node, "--pod-selector=app.kubernetes.io/component=shard", "--delete-emptydir-data",
+		"--ignore-daemonsets", "--timeout=" + timeout}
 }
 
 // drain of a node that goes on until it has succeeded or is ended.
@@ -150,7 +151,8 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		l.check()
 	})
 
-	It("goes on when a node is away with a shard, a gateway and the leading operator, and is redundant again when it is back", smoke, func() {
+	It("goes on when a node is away with a shard, a gateway and the leading operator, and is redundant again when it is "+
+		"back", smoke, func() {
 		leader := awaitLeader(operatorImage)
 		if leader.Spec.NodeName == "n1" {
 			By("the operator on another node than etcd leads")
@@ -170,7 +172,8 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"gateway":{"replicas":2}}}`)
 			kubectl("wait", "-n", s.name, "deployment/q-gateway", "--for=jsonpath={.status.availableReplicas}=2", "--timeout=2m")
 		})
-		Expect(strings.Fields(kubectl("get", "pods", "-n", s.name, "-l", v1alpha1.LabelStore+"=q,app.kubernetes.io/component=gateway",
+		Expect(strings.Fields(kubectl("get", "pods", "-n", s.name, "-l",
+			v1alpha1.LabelStore+"=q,app.kubernetes.io/component=gateway",
 			"-o", "jsonpath={.items[*].spec.nodeName}"))).To(ConsistOf("n1", away.Node))
 
 		alerts := s.watchAlerts()
@@ -192,7 +195,8 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			oneByOne <- all
 		}()
 		s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", statusMax, away.Name)
-		AddReportEntry(fmt.Sprintf("the status said so %v after the node was stopped", time.Since(stopped).Round(time.Second)))
+		AddReportEntry(fmt.Sprintf("the status said so %v after the node was stopped", time.Since(stopped).
+			Round(time.Second)))
 		l.awaitCalls(500)
 		Expect(l.end()).To(BeEmpty())
 		longest, until := l.longest(stopped)
@@ -200,7 +204,8 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			Expect(o.err).NotTo(HaveOccurred(), "%v", o)
 			Expect(o.out).To(Equal(fmt.Sprint("record ", id+1)))
 		}
-		words := fmt.Sprintf("failover: no call waited longer than %v; the last one above %v was answered %v after the node was stopped",
+		words := fmt.Sprintf(
+			"failover: no call waited longer than %v; the last one above %v was answered %v after the node was stopped",
 			longest.Round(time.Millisecond), slowCall, until.Round(time.Millisecond))
 		AddReportEntry(words)
 		GinkgoWriter.Println(words)
@@ -224,7 +229,8 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		By("every group serves, so that the store is available, which Prometheus sees too")
 		s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute, "groups serve")
 		for kind, value := range map[string]float64{v1alpha1.ConditionAvailable: 1, v1alpha1.ConditionRedundant: 0} {
-			Expect(operatorMetric("sheaf_store_condition")).To(HaveKeyWithValue(fmt.Sprintf(`condition=%q,namespace=%q,store="q"`, kind, s.name), value))
+			Expect(operatorMetric("sheaf_store_condition")).To(HaveKeyWithValue(fmt.Sprintf(
+				`condition=%q,namespace=%q,store="q"`, kind, s.name), value))
 		}
 		alerts.await(alertNotRedundant, firing)
 		alerts.await(alertUnavailable, gone)

@@ -260,13 +260,16 @@ spec:
 		uid, size := s.setOf("main-0")
 		Expect(size).To(Equal("256Mi"))
 		s.storageSize("main", "480Mi")
-		s.awaitGrown("main", "False", "Resizing", "310Mi", "480Mi", "/dev/disk/by-id/virtio-diskfull-small", "n1", "DiskSet "+class)
-		Expect(kubectl("get", "pvc", "data-main-0-0", "-n", s.name, "-o", "jsonpath={.spec.resources.requests.storage}")).To(Equal("480Mi"))
+		s.awaitGrown("main", "False", "Resizing", "310Mi", "480Mi", "/dev/disk/by-id/virtio-diskfull-small", "n1",
+			"DiskSet "+class)
+		Expect(kubectl("get", "pvc", "data-main-0-0", "-n", s.name, "-o", "jsonpath={.spec.resources.requests.storage}")).
+			To(Equal("480Mi"))
 		Eventually(func(g Gomega) {
 			now, size := s.setOf("main-0")
 			g.Expect(size).To(Equal("480Mi"))
 			g.Expect(now).NotTo(Equal(uid))
-			g.Expect(kubectl("get", "pod", "main-0-0", "-n", s.name, "-o", "jsonpath={.metadata.ownerReferences[0].uid}")).To(Equal(now))
+			g.Expect(kubectl("get", "pod", "main-0-0", "-n", s.name, "-o", "jsonpath={.metadata.ownerReferences[0].uid}")).
+				To(Equal(now))
 		}).WithTimeout(time.Minute).Should(Succeed())
 		s.untouched("main-0-0", before)
 
@@ -281,7 +284,8 @@ spec:
 
 		By("the disk grows: there is room, with the same pod")
 		cluster("disk", "grow", "n1", "diskfull-small", "512M")
-		kubectl("patch", "diskset", class, "--type=json", "-p", `[{"op":"replace","path":"/spec/disks/0/size","value":"500Mi"}]`)
+		kubectl("patch", "diskset", class, "--type=json", "-p",
+			`[{"op":"replace","path":"/spec/disks/0/size","value":"500Mi"}]`)
 		s.awaitGrown("main", "True", "Grown", "480Mi")
 		Eventually(func() error { return r.put(refused) }).WithTimeout(2 * time.Minute).Should(Succeed())
 		s.awaitCondition("main", v1alpha1.ConditionSpaceAvailable, "True", 2*time.Minute)
@@ -315,10 +319,12 @@ spec:
 
 		By("above it")
 		s.storageSize("main", "160Mi")
-		s.awaitGrown("main", "False", "ResizeInfeasible", "90Mi", "160Mi", `"`+class+`"`, "allowVolumeExpansion", "second pool", "Drained")
+		s.awaitGrown("main", "False", "ResizeInfeasible", "90Mi", "160Mi", `"`+class+`"`, "allowVolumeExpansion",
+			"second pool", "Drained")
 		s.awaitCondition("main", v1alpha1.ConditionStalled, "True", time.Minute, "allowVolumeExpansion")
 		alerts.await(alertPoolStalled, firing)
-		Expect(kubectl("get", "pvc", "data-main-0-0", "-n", s.name, "-o", "jsonpath={.spec.resources.requests.storage}")).To(Equal("64Mi"))
+		Expect(kubectl("get", "pvc", "data-main-0-0", "-n", s.name, "-o", "jsonpath={.spec.resources.requests.storage}")).
+			To(Equal("64Mi"))
 		s.untouched("main-0-0", before)
 
 		By("set back to what there is")

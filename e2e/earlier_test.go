@@ -63,59 +63,66 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 		s.putAll(records)
 
 		Expect(operatorMay("create", "statefulsets", s.name)).To(BeTrue())
-		Expect(operatorMay("create", "statefulsets", other.name)).To(BeFalse(), "the operator has rights in a namespace that it does not watch")
+		Expect(operatorMay("create", "statefulsets", other.name)).
+			To(BeFalse(), "the operator has rights in a namespace that it does not watch")
 		store, err := other.store("q")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(store.Finalizers).To(BeEmpty())
 		Expect(store.Status.ObservedGeneration).To(BeZero())
-		Expect(condition(store.Status.Conditions, v1alpha1.ConditionReconciling)).To(HaveField("Reason", "Pending"), "what nobody looks at says so")
-		Expect(kubectl("get", "statefulsets,deployments,services,pods,persistentvolumeclaims,poddisruptionbudgets,networkpolicies", "-n", other.name,
+		Expect(condition(store.Status.Conditions, v1alpha1.ConditionReconciling)).
+			To(HaveField("Reason", "Pending"), "what nobody looks at says so")
+		Expect(kubectl("get",
+			"statefulsets,deployments,services,pods,persistentvolumeclaims,poddisruptionbudgets,networkpolicies", "-n",
+			other.name,
 			"-o", "name")).To(BeEmpty())
 	})
 
-	It("is upgraded with its kinds: the new field works, nothing restarts, and the other namespace is looked at too", func() {
-		use := fmt.Sprintf(`{"spec":{"gateway":{%q:{"example.org/new":"field"}}}}`, newField)
-		before, old := s.pods(storePods), awaitLeader(operatorImage)
-		Expect(before).To(HaveLen(3), "etcd, a gateway and a shard")
-		o := try(time.Minute, "", "kubectl", "patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", use)
-		Expect(o.words).To(ContainSubstring("unknown field"), "the field is there before the upgrade: %v", o)
-		t := s.startTraffic()
-		t.awaitCalls(4)
+	It("is upgraded with its kinds: the new field works, nothing restarts, and the other namespace is looked at too",
+		func() {
+			use := fmt.Sprintf(`{"spec":{"gateway":{%q:{"example.org/new":"field"}}}}`, newField)
+			before, old := s.pods(storePods), awaitLeader(operatorImage)
+			Expect(before).To(HaveLen(3), "etcd, a gateway and a shard")
+			o := try(time.Minute, "", "kubectl", "patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", use)
+			Expect(o.words).To(ContainSubstring("unknown field"), "the field is there before the upgrade: %v", o)
+			t := s.startTraffic()
+			t.awaitCalls(4)
 
-		installOperator("image.repository="+repository(nextOperatorImage), "image.tag="+tag(nextOperatorImage))
-		leader := awaitLeader(nextOperatorImage)
-		Expect(leader.Status.ContainerStatuses[0].ImageID).NotTo(Equal(old.Status.ContainerStatuses[0].ImageID), "it is the same image")
-		// They are valid as they were. The new operator writes their status meanwhile, which is a conflict now and
-		// then.
-		Eventually(func() error {
-			objects := kubectl("get", "recordstores,shardpools", "-n", s.name, "-o", "json")
-			if o := try(time.Minute, objects, "kubectl", "replace", "--dry-run=server", "-f", "-"); o.err != nil {
-				return fmt.Errorf("%v", o)
-			}
-			return nil
-		}).WithTimeout(time.Minute).Should(Succeed())
-		o = try(time.Minute, "", "kubectl", "patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", use)
-		Expect(o.err).NotTo(HaveOccurred(), "%v", o)
-		Expect(o.words).NotTo(ContainSubstring("unknown field"))
-		Eventually(func() string {
-			return kubectl("get", "service", "q-gateway", "-n", s.name, "-o", `jsonpath={.metadata.annotations.example\.org/new}`)
-		}).WithTimeout(time.Minute).Should(Equal("field"))
-		s.updateMode(v1alpha1.UpdatePaused)
-		s.awaitObserved()
-		s.awaitCondition("main", v1alpha1.ConditionUpdated, "True", time.Minute)
-		s.awaitStore("q", 2*time.Minute)
-		t.awaitCalls(4)
-		Expect(t.end()).To(BeEmpty())
-		s.getAll(records)
-		Expect(changed(before, s.pods(storePods))).To(BeEmpty())
-		Expect(s.pods(storePods)).To(HaveLen(len(before)))
+			installOperator("image.repository="+repository(nextOperatorImage), "image.tag="+tag(nextOperatorImage))
+			leader := awaitLeader(nextOperatorImage)
+			Expect(leader.Status.ContainerStatuses[0].ImageID).NotTo(Equal(old.Status.ContainerStatuses[0].ImageID),
+				"it is the same image")
+			// They are valid as they were. The new operator writes their status meanwhile, which is a conflict now and
+			// then.
+			Eventually(func() error {
+				objects := kubectl("get", "recordstores,shardpools", "-n", s.name, "-o", "json")
+				if o := try(time.Minute, objects, "kubectl", "replace", "--dry-run=server", "-f", "-"); o.err != nil {
+					return fmt.Errorf("%v", o)
+				}
+				return nil
+			}).WithTimeout(time.Minute).Should(Succeed())
+			o = try(time.Minute, "", "kubectl", "patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", use)
+			Expect(o.err).NotTo(HaveOccurred(), "%v", o)
+			Expect(o.words).NotTo(ContainSubstring("unknown field"))
+			Eventually(func() string {
+				return kubectl("get", "service", "q-gateway", "-n", s.name, "-o",
+					`jsonpath={.metadata.annotations.example\.org/new}`)
+			}).WithTimeout(time.Minute).Should(Equal("field"))
+			s.updateMode(v1alpha1.UpdatePaused)
+			s.awaitObserved()
+			s.awaitCondition("main", v1alpha1.ConditionUpdated, "True", time.Minute)
+			s.awaitStore("q", 2*time.Minute)
+			t.awaitCalls(4)
+			Expect(t.end()).To(BeEmpty())
+			s.getAll(records)
+			Expect(changed(before, s.pods(storePods))).To(BeEmpty())
+			Expect(s.pods(storePods)).To(HaveLen(len(before)))
 
-		Eventually(func(g Gomega) {
-			store, err := other.store("q")
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(store.Status.ObservedGeneration).To(Equal(store.Generation))
-		}).WithTimeout(time.Minute).Should(Succeed())
-	})
+			Eventually(func(g Gomega) {
+				store, err := other.store("q")
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(store.Status.ObservedGeneration).To(Equal(store.Generation))
+			}).WithTimeout(time.Minute).Should(Succeed())
+		})
 
 	It("is away: a deleted shard comes back, and puts and gets never stop", func() {
 		alerts := s.watchAlerts()

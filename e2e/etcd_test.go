@@ -55,7 +55,8 @@ func (s *space) diskOf(set, claim string) v1alpha1.DiskStatus {
 func awaitUnmounted(node, device string) {
 	GinkgoHelper()
 	Eventually(func() error {
-		return try(30*time.Second, "", "cluster", "exec", node, "findmnt", "-S", cluster("exec", node, "readlink", "-f", device)).err
+		return try(30*time.Second, "", "cluster", "exec", node, "findmnt", "-S",
+			cluster("exec", node, "readlink", "-f", device)).err
 	}).WithTimeout(2*time.Minute).Should(HaveOccurred(), "%s of %s is still mounted", device, node)
 }
 
@@ -80,13 +81,16 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		t := s.startTraffic()
 		kubectl("delete", "pod", "-n", s.name, "q-etcd-0", "--wait=true", "--timeout=60s")
 		down := time.Now()
-		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 members", "Settled groups are read and written")
+		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 members",
+			"Settled groups are read and written")
 		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "0 of 1 members")
 		calm := s.calm("recordstore/q", "shardpool/main")
 		s.getAll(8)
 		t.awaitCalls(40)
 		calm()
-		Eventually(func() time.Duration { return time.Since(down) }).WithTimeout(outage + time.Minute).Should(BeNumerically(">=", outage))
+		Eventually(func() time.Duration {
+			return time.Since(down)
+		}).WithTimeout(outage + time.Minute).Should(BeNumerically(">=", outage))
 		s.awaitStoreCondition(v1alpha1.ConditionEtcdReady, "False", time.Minute, "0 of 1 members")
 		t.awaitCalls(4) // also at the end
 		Expect(t.end()).To(BeEmpty())
@@ -106,7 +110,8 @@ var _ = Describe("etcd", SpecPriority(1), func() {
 		store, err := s.store("q")
 		Expect(err).NotTo(HaveOccurred())
 		kubectl("annotate", "-n", s.name, "recordstore", "q", "sheaf.dev/allow-new-etcd="+store.Status.StoreUID)
-		message := s.awaitStoreCondition(v1alpha1.ConditionPlacementReady, "False", 3*time.Minute, "etcd is empty", "recover placement")
+		message := s.awaitStoreCondition(v1alpha1.ConditionPlacementReady, "False", 3*time.Minute, "etcd is empty",
+			"recover placement")
 		alerts.await(alertStalled, firing)
 		s.getAll(8)
 

@@ -34,9 +34,11 @@ var _ = Describe("what cannot be", func() {
 
 		more := s.name + "-more"
 		s.diskSet(more, "ext4", diskSpec{"n1", s.disk("n1", "failing-1", "160M"), "128Mi"},
-			diskSpec{"n2", s.disk("n2", "failing-2", "160M"), "128Mi"}, diskSpec{"n3", s.disk("n3", "failing-3", "160M"), "128Mi"})
+			diskSpec{"n2", s.disk("n2", "failing-2", "160M"), "128Mi"},
+			diskSpec{"n3", s.disk("n3", "failing-3", "160M"), "128Mi"})
 
-		By("a class, a volume, a store, a node and an image that are not there; an image that ends; a file system that is another one")
+		By("a class, a volume, a store, a node and an image that are not there; an image that ends; a file system that is " +
+			"another one")
 		ext3 := s.disk("n1", "failing-ext3", "160M")
 		cluster("exec", "n1", "mkfs.ext3", "-q", ext3)
 		s.diskSet(s.name+"-ext3", "ext4", diskSpec{"n1", ext3, "128Mi"})
@@ -85,7 +87,8 @@ spec:
 `, s.name, class, s.name, class, s.name, operatorImage, s.name, more, s.name, more))
 
 		for pool, reason := range map[string]v1alpha1.ShardState{
-			"noclass": v1alpha1.ShardNoStorageClass, "ext3": v1alpha1.ShardFileSystemMismatch, "nonode": v1alpha1.ShardUnschedulable,
+			"noclass": v1alpha1.ShardNoStorageClass, "ext3": v1alpha1.ShardFileSystemMismatch,
+			"nonode": v1alpha1.ShardUnschedulable,
 			"noroom": v1alpha1.ShardNoVolume, "nostore": "StoreNotFound",
 			"noimage": v1alpha1.ShardImagePull, "crash": v1alpha1.ShardCrashLooping,
 		} {
@@ -103,6 +106,7 @@ spec:
 			}).WithTimeout(2 * time.Minute).Should(Succeed())
 		}
 		s.calm("shardpool/noclass", "shardpool/ext3", "shardpool/nonode", "shardpool/noroom", "shardpool/nostore",
-			"shardpool/noimage", "shardpool/crash", "recordstore/q", "recordstore/noimage", "recordstore/noetcd", "diskset/"+s.name+"-nonode")()
+			"shardpool/noimage", "shardpool/crash", "recordstore/q", "recordstore/noimage", "recordstore/noetcd",
+			"diskset/"+s.name+"-nonode")()
 	})
 })

@@ -17,7 +17,8 @@ var _ = Describe("file systems", func() {
 	It("are made as asked, and status names type, options and source as they are", smoke, func() {
 		s := newSpace("filesystems")
 		s.makeStore(s.threeDisks())
-		kinds := []struct{ node, fileSystem, size string }{{"n1", "xfs", "320M"}, {"n2", "btrfs", "160M"}, {"n3", "ext4", "160M"}}
+		kinds := []struct{ node, fileSystem, size string }{{"n1", "xfs", "320M"}, {"n2", "btrfs", "160M"},
+			{"n3", "ext4", "160M"}}
 		for _, k := range kinds {
 			class := s.name + "-" + k.fileSystem
 			device := s.disk(k.node, "fs-"+k.fileSystem, k.size)
@@ -34,7 +35,8 @@ var _ = Describe("file systems", func() {
 			Expect(shard.Volume.Source).To(HavePrefix("/dev/"))
 			Expect(shard.Volume.UUID).NotTo(BeEmpty())
 			s.awaitCondition(k.fileSystem, v1alpha1.ConditionFileSystemMatches, "True", time.Minute)
-			owner := cluster("exec", k.node, "sh", "-c", "stat -c %u $(findmnt -rn -S "+shard.Volume.Source+" -o TARGET | head -1)/superblock")
+			owner := cluster("exec", k.node, "sh", "-c", "stat -c %u $(findmnt -rn -S "+shard.Volume.Source+
+				" -o TARGET | head -1)/superblock")
 			Expect(owner).To(Equal("65532"), "the superblock's owner")
 		}
 		s.client()

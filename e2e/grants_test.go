@@ -51,7 +51,8 @@ spec:
 	kubectl("wait", "-n", other.name, "--for=condition=Ready", "pod/stranger", "--timeout=3m")
 	return other.name, func(args ...string) output {
 		args = append(args, "--server", fmt.Sprintf("q-gateway.%s.svc:7600", s.name), "--timeout", "10s")
-		return try(time.Minute, "", "kubectl", append([]string{"exec", "-n", other.name, "stranger", "--", "/sheaf"}, args...)...)
+		return try(time.Minute, "", "kubectl", append([]string{"exec", "-n", other.name, "stranger", "--", "/sheaf"},
+			args...)...)
 	}
 }
 
@@ -71,7 +72,9 @@ func (s *space) letsInWhomAGrantNames() {
 	}
 	By("it is known, and may do nothing")
 	refused()
-	Eventually(func() string { return stranger("auth", "whoami").out }).WithTimeout(time.Minute).Should(ContainSubstring("serviceaccount/" + namespace + "/default"))
+	Eventually(func() string {
+		return stranger("auth", "whoami").out
+	}).WithTimeout(time.Minute).Should(ContainSubstring("serviceaccount/" + namespace + "/default"))
 	By("a grant")
 	apply(fmt.Sprintf(`
 apiVersion: sheaf.dev/v1alpha1

@@ -30,7 +30,8 @@ func (s *space) hang(l *load) {
 	l.awaitCalls(500)
 	l.waited("the disk of "+shard.Name+" hangs", hung)
 	s.awaitShard("next", shard.Number, v1alpha1.ShardUnreachable, time.Minute)
-	s.awaitCondition("next", v1alpha1.ConditionReady, "False", time.Minute, shard.Name, shard.Node, "its disk does not answer")
+	s.awaitCondition("next", v1alpha1.ConditionReady, "False", time.Minute, shard.Name, shard.Node,
+		"its disk does not answer")
 	s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, shard.Name, "its disk does not answer")
 	s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute)
 	s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute, shard.Name, "does not answer")

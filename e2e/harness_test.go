@@ -134,7 +134,9 @@ func newSpace(name string) *space {
 func (s *space) makeNamespace() {
 	GinkgoHelper()
 	// One of an earlier attempt may still be going.
-	Eventually(func() error { return get(&struct{}{}, "namespace", s.name) }).WithTimeout(4*time.Minute).Should(MatchError(ContainSubstring("404")), "namespace %s is still there", s.name)
+	Eventually(func() error {
+		return get(&struct{}{}, "namespace", s.name)
+	}).WithTimeout(4*time.Minute).Should(MatchError(ContainSubstring("404")), "namespace %s is still there", s.name)
 	apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Namespace
@@ -167,7 +169,9 @@ const noMorePods = "no-more-pods"
 
 // holdPods sets it.
 func (s *space) holdPods() output {
-	yaml := fmt.Sprintf("apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: %s, namespace: %s}\nspec: {hard: {pods: '0'}}\n", noMorePods, s.name)
+	yaml := fmt.Sprintf(
+		"apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: %s, namespace: %s}\nspec: {hard: {pods: '0'}}\n", noMorePods,
+		s.name)
 	return try(time.Minute, yaml, "kubectl", "apply", "--server-side", "-f", "-")
 }
 
@@ -190,7 +194,8 @@ func (s *space) empty() bool {
 		{"pods", "--grace-period=1", "--timeout=90s"},
 		{"recordstores,shardpools,persistentvolumeclaims", "--timeout=60s"},
 	} {
-		if o := try(2*time.Minute, "", "kubectl", append([]string{"delete", "--all", "-n", s.name, "--ignore-not-found"}, args...)...); o.err != nil {
+		if o := try(2*time.Minute, "", "kubectl", append([]string{"delete", "--all", "-n", s.name, "--ignore-not-found"},
+			args...)...); o.err != nil {
 			GinkgoWriter.Println(o) // the namespace takes the rest along, or says why not
 			gone = false
 		}
@@ -227,7 +232,9 @@ type diskSpec struct{ node, device, size string }
 // diskSet makes a DiskSet, and takes it and its volumes away after the namespace.
 func (s *space) diskSet(name, fileSystem string, disks ...diskSpec) {
 	GinkgoHelper()
-	yaml := fmt.Sprintf("apiVersion: sheaf.dev/v1alpha1\nkind: DiskSet\nmetadata: {name: %s}\nspec:\n  fileSystem: {type: %s}\n  namespaces: [%s]\n  disks:\n",
+	yaml := fmt.Sprintf(
+		"apiVersion: sheaf.dev/v1alpha1\nkind: DiskSet\nmetadata: {name: %s}\nspec:\n  fileSystem: {type: %s}\n  "+
+			"namespaces: [%s]\n  disks:\n",
 		name, fileSystem, s.name)
 	for _, d := range disks {
 		yaml += fmt.Sprintf("  - {node: %s, device: %s, size: %s}\n", d.node, d.device, d.size)
@@ -276,7 +283,8 @@ func (s *space) awaitStore(name string, timeout time.Duration) {
 	Eventually(func(g Gomega) {
 		store, err := s.store(name)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(condition(store.Status.Conditions, v1alpha1.ConditionReady)).To(HaveField("Status", metav1.ConditionTrue), "%+v", store.Status)
+		g.Expect(condition(store.Status.Conditions, v1alpha1.ConditionReady)).
+			To(HaveField("Status", metav1.ConditionTrue), "%+v", store.Status)
 	}).WithTimeout(timeout).Should(Succeed())
 }
 
@@ -296,7 +304,8 @@ func (s *space) awaitCondition(pool, kind, status string, timeout time.Duration,
 }
 
 // awaitShard waits until a shard has a state.
-func (s *space) awaitShard(pool string, number int32, state v1alpha1.ShardState, timeout time.Duration) v1alpha1.ShardStatus {
+func (s *space) awaitShard(pool string, number int32, state v1alpha1.ShardState,
+	timeout time.Duration) v1alpha1.ShardStatus {
 	GinkgoHelper()
 	var found v1alpha1.ShardStatus
 	Eventually(func(g Gomega) {

@@ -46,7 +46,8 @@ pools:
 	It("returns from helm --wait when the store serves, and not before", func() {
 		file := filepath.Join(GinkgoT().TempDir(), "values.yaml")
 		Expect(os.WriteFile(file, []byte(values), 0o600)).To(Succeed())
-		o := try(4*time.Minute, "", "helm", "upgrade", "--install", "quotes", "charts/sheaf-store", "--namespace", s.name, "--wait",
+		o := try(4*time.Minute, "", "helm", "upgrade", "--install", "quotes", "charts/sheaf-store", "--namespace", s.name,
+			"--wait",
 			"--timeout", "3m", "-f", file,
 			"--set", "test.image.repository="+repository(image), "--set", "test.image.tag="+tag(image))
 		Expect(o.err).NotTo(HaveOccurred(), "%v", o)
@@ -72,7 +73,8 @@ pools:
 	})
 
 	It("shows what is there", func() {
-		Expect(kubectl("get", "sheaf", "-n", s.name)).To(And(ContainSubstring("recordstore"), ContainSubstring("shardpool"), ContainSubstring("True")))
+		Expect(kubectl("get", "sheaf", "-n", s.name)).To(And(ContainSubstring("recordstore"), ContainSubstring("shardpool"),
+			ContainSubstring("True")))
 		Expect(kubectl("get", "shards", "-n", s.name)).To(And(ContainSubstring("STATE"), ContainSubstring("Serving")))
 	})
 
@@ -81,7 +83,8 @@ pools:
 			screen := try(time.Minute, "", "kubectl", "sheaf", "status", "quotes", "-n", s.name, "--width=80")
 			g.Expect(screen.err).NotTo(HaveOccurred(), "%v", screen) // exit code 0: there is no problem
 			for _, words := range []string{
-				"RecordStore " + s.name + "/quotes: Ready", "16 of 16 serve", "SHARDS  2 of 2 serve", "quotes-main-1", "MOVES  nothing moves",
+				"RecordStore " + s.name + "/quotes: Ready", "16 of 16 serve", "SHARDS  2 of 2 serve", "quotes-main-1",
+				"MOVES  nothing moves",
 				"ETCD  1 of 1 members are ready", "GATEWAYS  2 of 2 are ready", "install-ext4",
 			} {
 				g.Expect(screen.out).To(ContainSubstring(words), screen.out)
@@ -93,7 +96,8 @@ pools:
 
 	It("brings a gateway to this machine, and another one when that goes", func() {
 		ctx, cancel := context.WithCancel(context.Background())
-		forward := exec.CommandContext(ctx, tool("kubectl"), "sheaf", "port-forward", "quotes", "-n", s.name, "--port=17600", "--http-port=17601")
+		forward := exec.CommandContext(ctx, tool("kubectl"), "sheaf", "port-forward", "quotes", "-n", s.name, "--port=17600",
+			"--http-port=17601")
 		forward.Stdout, forward.Stderr = GinkgoWriter, GinkgoWriter
 		Expect(forward.Start()).To(Succeed())
 		DeferCleanup(func() {
@@ -113,7 +117,8 @@ pools:
 			return nil
 		}
 		Eventually(ready).WithTimeout(time.Minute).Should(Succeed())
-		kubectl("delete", "pods", "-n", s.name, "-l", "app.kubernetes.io/component=gateway", "--grace-period=1", "--wait=true", "--timeout=60s")
+		kubectl("delete", "pods", "-n", s.name, "-l", "app.kubernetes.io/component=gateway", "--grace-period=1",
+			"--wait=true", "--timeout=60s")
 		Eventually(ready).WithTimeout(time.Minute).Should(Succeed())
 		kubectl("rollout", "status", "-n", s.name, "deployment/quotes-gateway", "--timeout=2m")
 	})
@@ -129,13 +134,16 @@ pools:
 			files.WriteString(name + "\n")
 		}
 		for _, name := range []string{
-			"status.txt", "findings.json", "live/groups.json", "objects/recordstore/quotes.yaml", "objects/networkpolicy/quotes-etcd.yaml",
-			"logs/quotes-main-0-0/shard.log", "pages/quotes-main-0-0/status.json", "pages/quotes-etcd-0/metrics.txt", "logs/" + operatorName,
+			"status.txt", "findings.json", "live/groups.json", "objects/recordstore/quotes.yaml",
+			"objects/networkpolicy/quotes-etcd.yaml",
+			"logs/quotes-main-0-0/shard.log", "pages/quotes-main-0-0/status.json", "pages/quotes-etcd-0/metrics.txt",
+			"logs/" + operatorName,
 		} {
 			Expect(files.String()).To(ContainSubstring("sheaf-report-quotes/" + name))
 		}
 		Expect(files.String()).NotTo(ContainSubstring("quotes-secret"))
-		Expect(files.String()).NotTo(ContainSubstring("errors.txt"), must(time.Minute, "", "tar", "xzOf", file, "sheaf-report-quotes/status.txt"))
+		Expect(files.String()).NotTo(ContainSubstring("errors.txt"),
+			must(time.Minute, "", "tar", "xzOf", file, "sheaf-report-quotes/status.txt"))
 		Expect(must(time.Minute, "", "tar", "xzOf", file)).NotTo(ContainSubstring(secret))
 	})
 })

@@ -57,13 +57,15 @@ type caller struct {
 // goClient connects to the store q at its gateway's Service from this machine, until the scenario ends.
 func (s *space) goClient() *client.Client {
 	GinkgoHelper()
-	host := strings.TrimSpace(kubectl("get", "service", "q-gateway", "-n", s.name, "-o", "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"))
+	host := strings.TrimSpace(kubectl("get", "service", "q-gateway", "-n", s.name, "-o",
+		"jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	speaks, err := client.TLS(s.adminFiles("q"))
 	Expect(err).NotTo(HaveOccurred())
 	store, err := client.Dial(ctx, client.Config{
-		Addresses: []string{host}, Credentials: speaks, DialOptions: []grpc.DialOption{grpc.WithAuthority("q-gateway." + s.name + ".svc")},
+		Addresses: []string{host}, Credentials: speaks, DialOptions: []grpc.DialOption{grpc.WithAuthority("q-gateway." +
+			s.name + ".svc")},
 	})
 	Expect(err).NotTo(HaveOccurred(), "this machine has to reach Services, such as %s, by their addresses", host)
 	DeferCleanup(func() { _ = store.Close() }) // it answers only that calls are cut
@@ -142,7 +144,8 @@ func (l *load) timed(what string, do func(ctx context.Context) error) error {
 	defer l.mutex.Unlock()
 	l.calls++
 	if err != nil {
-		l.failed = append(l.failed, fmt.Sprintf("%s, after %v: %v", what, call.ends.Sub(call.began).Round(time.Millisecond), err))
+		l.failed = append(l.failed, fmt.Sprintf("%s, after %v: %v", what, call.ends.Sub(call.began).Round(time.Millisecond),
+			err))
 	}
 	if call.ends.Sub(call.began) > slowCall {
 		l.slow = append(l.slow, call)
@@ -160,7 +163,9 @@ func (l *load) end() []string {
 	l.stop = nil
 	slowest := timedCall{what: "none above " + slowCall.String()}
 	if len(l.slow) > 0 {
-		slowest = slices.MaxFunc(l.slow, func(a, b timedCall) int { return cmp.Compare(a.ends.Sub(a.began), b.ends.Sub(b.began)) })
+		slowest = slices.MaxFunc(l.slow, func(a, b timedCall) int {
+			return cmp.Compare(a.ends.Sub(a.began), b.ends.Sub(b.began))
+		})
 	}
 	AddReportEntry("load", fmt.Sprintf("%d calls, %d failed, slowest: %s, %v", l.calls, len(l.failed), slowest.what,
 		slowest.ends.Sub(slowest.began).Round(time.Millisecond)))

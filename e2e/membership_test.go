@@ -37,7 +37,8 @@ type membershipStep struct{ before, after placement.Group }
 // watchMemberships begins to follow them. This machine has to reach the pod of the first member of etcd by its address.
 func (s *space) watchMemberships() *memberships {
 	GinkgoHelper()
-	address := strings.TrimSpace(kubectl("get", "pod", "q-etcd-0", "-n", s.name, "-o", "jsonpath={.status.podIP}")) + ":2379"
+	address := strings.TrimSpace(kubectl("get", "pod", "q-etcd-0", "-n", s.name, "-o", "jsonpath={.status.podIP}")) +
+		":2379"
 	content, err := s.secret("q-etcd-tls") // with ca.crt, for people
 	Expect(err).NotTo(HaveOccurred())
 	own, err := certs.InMemory(certs.Config{}, content)
@@ -109,7 +110,8 @@ func (m *memberships) see(key string, value []byte) {
 	for _, shard := range shardsOf(group, placement.Voter) {
 		node := m.domains[shard]
 		if other, taken := nodes[node]; taken && node != "" {
-			m.shared = append(m.shared, fmt.Sprintf("group %s has voters on %s and %s, both of node %s", group.Name, other, shard, node))
+			m.shared = append(m.shared, fmt.Sprintf("group %s has voters on %s and %s, both of node %s", group.Name, other,
+				shard, node))
 		}
 		nodes[node] = shard
 	}
@@ -141,7 +143,8 @@ func (m *memberships) now() int {
 
 // await waits for a step behind the first looked ones, for which is gives a shard of one of the nodes; it gives that
 // step and the node.
-func (m *memberships) await(looked int, timeout time.Duration, nodes []string, is func(membershipStep) []string) (step membershipStep, node string) {
+func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
+	is func(membershipStep) []string) (step membershipStep, node string) {
 	GinkgoHelper()
 	find := func() error {
 		m.mutex.Lock()
@@ -192,7 +195,8 @@ func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
 		voters, behind := map[string]int{}, map[string]any{}
 		for _, row := range status.Groups {
 			behind[row.Group] = row
-			if row.State != "Serving" || row.Role != "voter" && row.Role != "leader" || row.LagEntries == nil || *row.LagEntries > lagMax {
+			if row.State != "Serving" || row.Role != "voter" && row.Role != "leader" || row.LagEntries == nil ||
+				*row.LagEntries > lagMax {
 				continue
 			}
 			if voters[row.Group]++; voters[row.Group] >= copies {

@@ -48,7 +48,8 @@ func (s *space) putBulk(records int) {
 // limitMemory of the pool main.
 func (s *space) limitMemory(limit string) {
 	GinkgoHelper()
-	kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"resources":{"limits":{"memory":"`+limit+`"}}}}`)
+	kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p",
+		`{"spec":{"resources":{"limits":{"memory":"`+limit+`"}}}}`)
 }
 
 // Scenario 5: the need of memory is known before anything is loaded.
@@ -57,7 +58,8 @@ var _ = Describe("a memory limit below the need", func() {
 		s := newSpace("memory")
 		class := s.threeDisks()
 		s.makeStore(class)
-		s.makePool("main", class, 1, "fileSystem: {type: ext4}", "residency: Resident", "resources: {limits: {memory: 768Mi}}")
+		s.makePool("main", class, 1, "fileSystem: {type: ext4}", "residency: Resident",
+			"resources: {limits: {memory: 768Mi}}")
 		s.awaitStore("q", 2*time.Minute)
 		s.client()
 		s.putAll(8)

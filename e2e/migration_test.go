@@ -57,7 +57,9 @@ func (s *space) migrate(l *load) {
 		is   func(membershipStep) []string // shards of which one is cut off
 	}{
 		{"a learner was added", func(step membershipStep) []string { return step.added(placement.Learner) }},
-		{"a learner was promoted and the voter in its domain removed", func(step membershipStep) []string { return step.added(placement.Voter) }},
+		{"a learner was promoted and the voter in its domain removed", func(step membershipStep) []string {
+			return step.added(placement.Voter)
+		}},
 		{"the lead went to the new pool", func(step membershipStep) []string {
 			if step.before.Leader != step.after.Leader && strings.HasPrefix(step.after.Leader, to) {
 				return []string{step.after.Leader}
@@ -89,7 +91,8 @@ func (s *space) migrate(l *load) {
 		cut := time.Now()
 		cluster("node-cut", node)
 		DeferCleanup(func() { cluster("node-join", node) })
-		GinkgoWriter.Printf("%s of group %s: %s was cut off %v later\n", step.name, at.after.Name, node, time.Since(cut).Round(time.Millisecond))
+		GinkgoWriter.Printf("%s of group %s: %s was cut off %v later\n", step.name, at.after.Name, node, time.Since(cut).
+			Round(time.Millisecond))
 		l.awaitCalls(300)
 		l.waited(fmt.Sprintf("%s cut off when %s", node, step.name), cut)
 

@@ -34,11 +34,14 @@ subjects: [{kind: User, name: e2e-editor, apiGroup: rbac.authorization.k8s.io}]
 		}
 
 		for _, field := range []string{
-			"hostPath: /dev/sda", "device: /dev/sda", "volumes: [{name: x, hostPath: {path: /}}]", "podTemplate: {spec: {hostNetwork: true}}",
+			"hostPath: /dev/sda", "device: /dev/sda", "volumes: [{name: x, hostPath: {path: /}}]",
+			"podTemplate: {spec: {hostNetwork: true}}",
 			"securityContext: {privileged: true}", "scheduling: {volumes: [{name: x, hostPath: {path: /}}]}",
 		} {
-			pool := fmt.Sprintf("apiVersion: sheaf.dev/v1alpha1\nkind: ShardPool\nmetadata: {name: main, namespace: %s}\nspec:\n  storeRef: {name: q}\n"+
-				"  storage: {storageClassName: none, size: 100Mi}\n  %s\n", s.name, field)
+			pool := fmt.Sprintf(
+				"apiVersion: sheaf.dev/v1alpha1\nkind: ShardPool\nmetadata: {name: main, namespace: %s}\nspec:\n  storeRef: "+
+					"{name: q}\n"+
+					"  storage: {storageClassName: none, size: 100Mi}\n  %s\n", s.name, field)
 			o := try(time.Minute, pool, "kubectl", "create", "--validate=strict", "--as=e2e-editor", "-f", "-")
 			Expect(o.err).To(HaveOccurred(), field)
 			Expect(o.words).To(ContainSubstring("unknown field"), field)

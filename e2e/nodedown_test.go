@@ -140,12 +140,15 @@ var _ = Describe("a node that is away for longer than pods are left there", Seri
 			kubectl("wait", "--for=condition=Ready", "node/"+before.Node, "--timeout=180s")
 		})
 		s.awaitShard("main", number, v1alpha1.ShardNodeDown, 3*time.Minute)
-		s.awaitCondition("main", v1alpha1.ConditionReady, "False", time.Minute, shard, "NodeDown", before.Node, "Repair the node")
+		s.awaitCondition("main", v1alpha1.ConditionReady, "False", time.Minute, shard, "NodeDown", before.Node,
+			"Repair the node")
 		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "NodeDown", before.Node)
 		alerts.await(alertUnavailable, firing)
 
 		By("other pods of the node are evicted: the shard is not, and its data stays")
-		Eventually(func() string { return s.pod("ordinary").Metadata.DeletionTimestamp }).WithTimeout(3 * time.Minute).ShouldNot(BeEmpty())
+		Eventually(func() string {
+			return s.pod("ordinary").Metadata.DeletionTimestamp
+		}).WithTimeout(3 * time.Minute).ShouldNot(BeEmpty())
 		s.othersGoOn(shard, ids)
 		p := s.pod(shard + "-0")
 		Expect(p.Metadata.UID).To(Equal(old.Metadata.UID))
@@ -165,7 +168,8 @@ var _ = Describe("a node that is away for longer than pods are left there", Seri
 		alerts.await(alertUnavailable, gone)
 		p = s.pod(shard + "-0")
 		Expect(p.Metadata.UID).To(Equal(old.Metadata.UID))
-		Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(old.Status.ContainerStatuses[0].RestartCount+1), "started once again")
+		Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(old.Status.ContainerStatuses[0].RestartCount+1),
+			"started once again")
 		Expect(s.idsByShard()).To(Equal(ids), "a record changed its shard")
 		s.getAll(8)
 	})

@@ -75,24 +75,28 @@ func (s *space) loseNode(l *load) {
 	// Where both operators were on the node, as after a drain of the two others, nobody looks until Kubernetes has
 	// deleted the pods of a node that is gone, 40 to 60 s later, and made them anew.
 	shard := s.awaitShard("next", lost.Number, v1alpha1.ShardNodeLost, 3*time.Minute)
-	Expect(shard.Message).To(And(ContainSubstring("node "+lost.Node+" was deleted"), ContainSubstring("spec.remove"), ContainSubstring("spec.shards")))
+	Expect(shard.Message).To(And(ContainSubstring("node "+lost.Node+" was deleted"), ContainSubstring("spec.remove"),
+		ContainSubstring("spec.shards")))
 	s.awaitStoreCondition(v1alpha1.ConditionRedundant, "False", time.Minute)
 	s.awaitStoreCondition(v1alpha1.ConditionAvailable, "True", time.Minute)
 
 	By("the other machine gets a disk, and the commands of docs/operations/troubleshooting.md make the store redundant")
 	l.start()
-	s.diskSet(s.name+"-slow", "ext4", append(disks, diskSpec{node, s.disk(node, s.name+"-slow", "256M", "slow"), "240Mi"})...)
+	s.diskSet(s.name+"-slow", "ext4", append(disks, diskSpec{node, s.disk(node, s.name+"-slow", "256M", "slow"),
+		"240Mi"})...)
 	const patch = "kubectl -n prod patch shardpool quotes-ssd --type=merge -p "
 	remove := fmt.Sprintf(`"remove":[%d]`, lost.Number)
 	kubectl(s.documented(patch+`'{"spec":{"shards":4,"remove"`, "quotes-ssd", "next", `"remove":[2]`, remove)...)
-	must(5*time.Minute, "", "kubectl", s.documented("kubectl -n prod wait --for=condition=Redundant", "--timeout=1h", "--timeout=4m")...)
+	must(5*time.Minute, "", "kubectl", s.documented("kubectl -n prod wait --for=condition=Redundant", "--timeout=1h",
+		"--timeout=4m")...)
 	AddReportEntry(fmt.Sprintf("redundant again %v after %s was lost", time.Since(began).Round(time.Second), lost.Node))
 	kubectl(s.documented(patch+`'{"spec":{"shards":3}}`, "quotes-ssd", "next")...)
 	Eventually(func() map[string]v1alpha1.ShardStatus { return s.shards("next") }).WithTimeout(2 * time.Minute).Should(
 		And(HaveLen(3), Not(HaveKey(lost.Name)), HaveKeyWithValue("next-3", HaveField("Node", node))))
 	s.awaitSettled()
 	s.awaitStore("q", 2*time.Minute)
-	Expect(try(time.Minute, "", "kubectl", "get", "node", lost.Node).err).To(HaveOccurred(), "the lost node is there again")
+	Expect(try(time.Minute, "", "kubectl", "get", "node", lost.Node).err).
+		To(HaveOccurred(), "the lost node is there again")
 	l.awaitCalls(100)
 	Expect(l.end()).To(BeEmpty())
 	l.check()

@@ -115,7 +115,8 @@ func metricOf(text, name string) map[string]float64 {
 	GinkgoHelper()
 	values := map[string]float64{}
 	for _, line := range strings.Split(text, "\n") {
-		if labels, value, ok := strings.Cut(strings.TrimPrefix(line, name+"{"), "} "); ok && strings.HasPrefix(line, name+"{") {
+		if labels, value, ok := strings.Cut(strings.TrimPrefix(line, name+"{"), "} "); ok &&
+			strings.HasPrefix(line, name+"{") {
 			n, err := strconv.ParseFloat(value, 64)
 			Expect(err).NotTo(HaveOccurred(), line)
 			values[labels] = n

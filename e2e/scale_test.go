@@ -128,7 +128,8 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	disks := map[string][]diskSpec{}
 	addDisk := func(set, node string, size int) {
 		name := fmt.Sprintf("%s-%d", set, len(disks[set]))
-		disks[set] = append(disks[set], diskSpec{node, s.disk(node, strings.TrimPrefix(name, "e2e-"), fmt.Sprintf("%dM", size)), fmt.Sprintf("%dMi", size-10)})
+		disks[set] = append(disks[set], diskSpec{node, s.disk(node, strings.TrimPrefix(name, "e2e-"),
+			fmt.Sprintf("%dM", size)), fmt.Sprintf("%dMi", size-10)})
 	}
 	BeforeAll(func() {
 		s = newSpace("scale")
@@ -170,7 +171,9 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		kubectl("scale", "shardpool", "main", "-n", s.name, "--replicas=5")
 		for _, number := range []int32{3, 4} {
 			shard := s.awaitShard("main", number, v1alpha1.ShardServing, 3*time.Minute)
-			Eventually(func() int { return s.copiesOn(shard.Name) }).WithTimeout(3*time.Minute).Should(BeNumerically(">", 0), "%s stays empty", shard.Name)
+			Eventually(func() int {
+				return s.copiesOn(shard.Name)
+			}).WithTimeout(3*time.Minute).Should(BeNumerically(">", 0), "%s stays empty", shard.Name)
 		}
 		s.awaitSettled()
 		well()
@@ -214,7 +217,8 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		some := MatchRegexp(`"groups":[1-9]`)
 		for _, shard := range order {
 			// One that had just lost its leads has none to hand over.
-			Expect(words).To(HaveKeyWithValue(shard, Or(some, MatchRegexp(`"groups":0,"kept":0\b`))), "it handed no lead over: %v", words)
+			Expect(words).To(HaveKeyWithValue(shard, Or(some, MatchRegexp(`"groups":0,"kept":0\b`))),
+				"it handed no lead over: %v", words)
 			AddReportEntry(shard, words[shard])
 		}
 		Expect(words).To(ContainElement(some), "no shard had a lead")
@@ -297,13 +301,15 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 			}
 		}).WithTimeout(2 * time.Minute).Should(Succeed())
 		s.awaitSettled()
-		AddReportEntry(fmt.Sprintf("copies on the first pool: %d, half-way %d, taken back %d", all, left, s.copiesOn("main-")))
+		AddReportEntry(fmt.Sprintf("copies on the first pool: %d, half-way %d, taken back %d", all, left,
+			s.copiesOn("main-")))
 
 		By("for good")
 		s.poolState("main", v1alpha1.PoolDrained)
 		Eventually(func() int { return s.copiesOn("main-") }).WithTimeout(4 * time.Minute).Should(BeZero())
 		kubectl("delete", "shardpool", "main", "-n", s.name, "--wait=true", "--timeout=110s")
-		Expect(kubectl("get", "pvc", "-n", s.name, "-l", shardPods, "-o", "name")).NotTo(BeEmpty(), "the claims went, with deletionPolicy Retain")
+		Expect(kubectl("get", "pvc", "-n", s.name, "-l", shardPods, "-o", "name")).
+			NotTo(BeEmpty(), "the claims went, with deletionPolicy Retain")
 		s.awaitSettled()
 		s.awaitStore("q", 2*time.Minute)
 		shards := s.shards("xfs")

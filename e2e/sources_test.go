@@ -107,18 +107,21 @@ func (i *standIn) sign(c *issuertest.Certificate, issuer *authority.Authority) e
 	if err != nil {
 		return err
 	}
-	o := try(time.Minute, string(secret), "kubectl", "apply", "--server-side", "--field-manager=stand-in", "--force-conflicts", "-f", "-")
+	o := try(time.Minute, string(secret), "kubectl", "apply", "--server-side", "--field-manager=stand-in",
+		"--force-conflicts", "-f", "-")
 	if o.err != nil {
 		return fmt.Errorf("write Secret %s: %w: %s", c.Spec.SecretName, o.err, o.words)
 	}
 	ready, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []map[string]any{{
-		"type": "Ready", "status": "True", "reason": "Ready", "message": "signed", "observedGeneration": c.Metadata.Generation,
+		"type": "Ready", "status": "True", "reason": "Ready", "message": "signed",
+		"observedGeneration": c.Metadata.Generation,
 		"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
 	}}}})
 	if err != nil {
 		return err
 	}
-	o = try(time.Minute, "", "kubectl", "patch", "certificates.cert-manager.io", c.Metadata.Name, "-n", i.s.name, "--subresource=status", "--type=merge", "-p", string(ready))
+	o = try(time.Minute, "", "kubectl", "patch", "certificates.cert-manager.io", c.Metadata.Name, "-n", i.s.name,
+		"--subresource=status", "--type=merge", "-p", string(ready))
 	if o.err != nil {
 		return fmt.Errorf("say that Certificate %s is ready: %w: %s", c.Metadata.Name, o.err, o.words)
 	}
@@ -133,13 +136,15 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 		kind, err := os.ReadFile(filepath.Join(root, "e2e/testdata/certificates.yaml"))
 		Expect(err).NotTo(HaveOccurred())
 		apply(string(kind))
-		DeferCleanup(func() { kubectl("delete", "crd", "certificates.cert-manager.io", "--ignore-not-found") }) // behind the store
+		// behind the store
+		DeferCleanup(func() { kubectl("delete", "crd", "certificates.cert-manager.io", "--ignore-not-found") })
 		kubectl("wait", "--for=condition=Established", "crd/certificates.cert-manager.io", "--timeout=60s")
 		s := newSpace("certmanager")
 		issuers := s.newStandIn("first", "second")
 		s.makeStore(s.threeDisks(), "tls: {source: CertManager, certManager: {issuerRef: {name: first}}, clients: [reader]}")
 		class := s.name + "-shards"
-		s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", "cm-a", "256M"), "240Mi"}, diskSpec{"n2", s.disk("n2", "cm-b", "256M"), "240Mi"})
+		s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", "cm-a", "256M"), "240Mi"},
+			diskSpec{"n2", s.disk("n2", "cm-b", "256M"), "240Mi"})
 		s.makePool("main", class, 2)
 
 		By("waited for: nothing is opened before")
@@ -161,7 +166,8 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 		content, err := s.secret("main-0-tls")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(slices.Sorted(maps.Keys(content))).To(ContainElements("client.crt", "client.key", "tls.crt", "tls.key"))
-		o := try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--timeout=5s", "--server",
+		o := try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--timeout=5s",
+			"--server",
 			fmt.Sprintf("q-gateway.%s.svc:7600", s.name))
 		Expect(o.err).To(HaveOccurred(), "in plaintext: %v", o)
 		l := s.newLoad()
@@ -180,14 +186,16 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 				store, err := s.store("q")
 				g.Expect(err).NotTo(HaveOccurred())
 				now, words := store.Status.TLS, condition(store.Status.Conditions, v1alpha1.ConditionCertificates)
-				g.Expect(now.Bundle != before.Status.TLS.Bundle && now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes).To(BeTrue(), "%+v: %v", now, words)
+				g.Expect(now.Bundle != before.Status.TLS.Bundle && now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes).
+					To(BeTrue(), "%+v: %v", now, words)
 			}).WithTimeout(8 * time.Minute).Should(Succeed())
 			l.awaitCalls(100)
 			Expect(l.end()).To(BeEmpty())
 			l.check()
 			for name, p := range s.pods("sheaf.dev/pool=main") {
 				Expect(p.Metadata.UID).To(Equal(shards[name].Metadata.UID), "%s was made anew", name)
-				Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount), "%s has restarted", name)
+				Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount),
+					"%s has restarted", name)
 			}
 		}
 

@@ -36,7 +36,8 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 		s.makeStore(s.threeDisks(), "tls: {mode: Disabled, clients: [reader]}")
 		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec": {"gateway": {"replicas": 2}}}`)
 		class := s.name + "-shards"
-		s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", "tls-a", "256M"), "240Mi"}, diskSpec{"n2", s.disk("n2", "tls-b", "256M"), "240Mi"})
+		s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", "tls-a", "256M"), "240Mi"},
+			diskSpec{"n2", s.disk("n2", "tls-b", "256M"), "240Mi"})
 		s.makePool("main", class, 2)
 		s.awaitStore("q", 3*time.Minute)
 		s.client()
@@ -57,7 +58,8 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 			g.Expect(err).NotTo(HaveOccurred())
 			now := *store.Status.TLS
 			if now.Phase != last.Phase || now.Transport != last.Transport {
-				GinkgoWriter.Printf("%s %s %s: %v\n", time.Now().Format(time.TimeOnly), now.Phase, now.Transport, condition(store.Status.Conditions, v1alpha1.ConditionCertificates))
+				GinkgoWriter.Printf("%s %s %s: %v\n", time.Now().Format(time.TimeOnly), now.Phase, now.Transport,
+					condition(store.Status.Conditions, v1alpha1.ConditionCertificates))
 			}
 			last = now
 			g.Expect(now.Phase == v1alpha1.TLSReady && now.Reported == now.Processes && there(&now)).To(BeTrue(), "%+v: %v", now,
@@ -68,7 +70,8 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 		l.check()
 		for name, p := range s.pods("sheaf.dev/pool=main") {
 			Expect(p.Metadata.UID).To(Equal(shards[name].Metadata.UID), "%s was made anew", name)
-			Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount), "%s has restarted", name)
+			Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount),
+				"%s has restarted", name)
 		}
 	}
 	speaks := func(transport v1alpha1.TLSTransport) func(*v1alpha1.TLSStatus) bool {
@@ -82,9 +85,11 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 
 	It("refuses whoever has no certificate of the store", smoke, func() {
 		server := fmt.Sprintf("q-gateway.%s.svc:7600", s.name)
-		o := try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--timeout=5s", "--server", server)
+		o := try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--timeout=5s",
+			"--server", server)
 		Expect(o.err).To(HaveOccurred(), "in plaintext: %v", o)
-		o = try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--timeout=5s", "--server", server, "--ca", "/tls/q/ca.crt")
+		o = try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--timeout=5s",
+			"--server", server, "--ca", "/tls/q/ca.crt")
 		Expect(o.err).To(HaveOccurred(), "without a certificate: %v", o)
 		Expect(s.get("q", 1)).To(Equal("by TLS"))
 		kubectl("sheaf", "status", "q", "-n", s.name)
@@ -122,7 +127,8 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 		kubectl("delete", "secret", "q-authority", "-n", s.name)
 		alerts.await(alertCertificates, firing)
 		Expect(s.get("q", 1)).To(Equal("by TLS"), "what there is serves on")
-		object := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "q-authority", "namespace": s.name}, "data": content}
+		object := map[string]any{"apiVersion": "v1", "kind": "Secret",
+			"metadata": map[string]any{"name": "q-authority", "namespace": s.name}, "data": content}
 		yaml, err := json.Marshal(object)
 		Expect(err).NotTo(HaveOccurred())
 		apply(string(yaml))
@@ -132,7 +138,9 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 	It("changes its authorities under load", func() {
 		before, err := s.store("q")
 		Expect(err).NotTo(HaveOccurred())
-		change(`{"spec": {"tls": {"rotate": "e2e"}}}`, 20*time.Minute, func(s *v1alpha1.TLSStatus) bool { return s.Rotated == "e2e" })
+		change(`{"spec": {"tls": {"rotate": "e2e"}}}`, 20*time.Minute, func(s *v1alpha1.TLSStatus) bool {
+			return s.Rotated == "e2e"
+		})
 		after, err := s.store("q")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(after.Status.TLS.Bundle).NotTo(Equal(before.Status.TLS.Bundle))
@@ -141,7 +149,8 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 
 	It("is turned off under load", func() {
 		change(`{"spec": {"tls": {"mode": "Disabled"}}}`, 8*time.Minute, speaks(v1alpha1.TransportPlaintext))
-		o := try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--server", fmt.Sprintf("q-gateway.%s.svc:7600", s.name))
+		o := try(time.Minute, "", "kubectl", "exec", "-n", s.name, "client", "--", "/sheaf", "get", "1", "--server",
+			fmt.Sprintf("q-gateway.%s.svc:7600", s.name))
 		Expect(o.err).NotTo(HaveOccurred(), "in plaintext: %v", o)
 	})
 })
@@ -190,10 +199,12 @@ func refusesStrangers(pod, address string, takesTokens bool) {
 	answer := make([]byte, 512)
 	n, _ := plain.Read(answer)
 	const alert = 21 // RFC 8446, 5.1
-	Expect(n == 0 || answer[0] == alert || strings.HasPrefix(string(answer[:n]), "HTTP/1.0 400")).To(BeTrue(), "%s at %s answers plaintext: %q", pod, address, answer[:n])
+	Expect(n == 0 || answer[0] == alert || strings.HasPrefix(string(answer[:n]), "HTTP/1.0 400")).
+		To(BeTrue(), "%s at %s answers plaintext: %q", pod, address, answer[:n])
 
 	if takesTokens { // whoever has no certificate may connect, and is nobody until a token says who
-		stranger := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}) //nolint:gosec // a stranger
+		stranger := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
+			MinVersion: tls.VersionTLS13}) //nolint:gosec // a stranger
 		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(stranger))
 		Expect(err).NotTo(HaveOccurred())
 		defer conn.Close()
@@ -206,7 +217,8 @@ func refusesStrangers(pod, address string, takesTokens bool) {
 	secure, err := dialer.DialContext(context.Background(), "tcp", address)
 	Expect(err).NotTo(HaveOccurred())
 	defer secure.Close()
-	conn := tls.Client(secure, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12}) //nolint:gosec // a stranger
+	conn := tls.Client(secure, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"},
+		MinVersion: tls.VersionTLS12}) //nolint:gosec // a stranger
 	Expect(conn.SetDeadline(time.Now().Add(30 * time.Second))).To(Succeed())
 	if err = conn.Handshake(); err == nil { // of TLS 1.3, a server refuses after the client's part of it
 		_, err = conn.Read(answer)

@@ -50,7 +50,8 @@ var _ = Describe("TLS, again and again", Serial, func() {
 		kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec": {"gateway": {"replicas": 2}}}`)
 		for _, pool := range []string{"main", "next"} {
 			class := s.name + "-" + pool
-			s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", class+"-a", "256M"), "240Mi"}, diskSpec{"n2", s.disk("n2", class+"-b", "256M"), "240Mi"})
+			s.diskSet(class, "ext4", diskSpec{"n1", s.disk("n1", class+"-a", "256M"), "240Mi"},
+				diskSpec{"n2", s.disk("n2", class+"-b", "256M"), "240Mi"})
 			s.makePool(pool, class, 2)
 		}
 		s.awaitStore("q", 3*time.Minute)
@@ -68,7 +69,8 @@ var _ = Describe("TLS, again and again", Serial, func() {
 		tokens := 0
 		for n := range rotations {
 			word := fmt.Sprintf("long-%d", n)
-			kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", fmt.Sprintf(`{"spec": {"tls": {"rotate": %q}}}`, word))
+			kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p",
+				fmt.Sprintf(`{"spec": {"tls": {"rotate": %q}}}`, word))
 			for tokens < (n+1)*longTokens {
 				w.newToken()
 				tokens++
@@ -76,7 +78,8 @@ var _ = Describe("TLS, again and again", Serial, func() {
 			s.awaitTLS(20*time.Minute, func(now *v1alpha1.TLSStatus) bool { return now.Rotated == word })
 			s.noteSerials(seen)
 			w.awaitTurns()
-			GinkgoWriter.Printf("%s authorities %d: %d certificates so far, %d moves\n", time.Now().Format(time.TimeOnly), n+1, len(seen), mover.turns.Load())
+			GinkgoWriter.Printf("%s authorities %d: %d certificates so far, %d moves\n", time.Now().Format(time.TimeOnly), n+1,
+				len(seen), mover.turns.Load())
 		}
 		By("an old client is refused")
 		s.refusesAdmin(before)
@@ -89,14 +92,16 @@ var _ = Describe("TLS, again and again", Serial, func() {
 		}
 		mover.stop()
 		stop()
-		AddReportEntry(fmt.Sprintf("%d certificates, %d authorities, %d tokens, %d turns of all groups from pool to pool; %s", len(seen), rotations, tokens,
+		AddReportEntry(fmt.Sprintf("%d certificates, %d authorities, %d tokens, %d turns of all groups from pool to pool; %s",
+			len(seen), rotations, tokens,
 			mover.turns.Load(), w.counts()))
 		Expect(w.failed).To(BeEmpty())
 		Expect(len(seen)).To(BeNumerically(">=", 6*(rotations+longRenewals)))
 		Expect(mover.turns.Load()).To(BeNumerically(">=", 2))
 		for name, p := range s.pods("sheaf.dev/pool") {
 			Expect(p.Metadata.UID).To(Equal(shards[name].Metadata.UID), "%s was made anew", name)
-			Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount), "%s has restarted", name)
+			Expect(p.Status.ContainerStatuses[0].RestartCount).To(Equal(shards[name].Status.ContainerStatuses[0].RestartCount),
+				"%s has restarted", name)
 		}
 	})
 })
@@ -144,15 +149,16 @@ func (s *space) noteSerials(seen map[string]bool) {
 	}
 }
 
-// renewAll has all certificates made anew: their Secrets are deleted, and operators that have just started look at once.
-// It waits until each shard and gateway says that it uses its new one.
+// renewAll has all certificates made anew: their Secrets are deleted, and operators that have just started look at
+// once. It waits until each shard and gateway says that it uses its new one.
 func (s *space) renewAll(seen map[string]bool) {
 	GinkgoHelper()
 	old := s.leafSecrets()
 	for name := range old {
 		kubectl("delete", "secret", name, "-n", s.name)
 	}
-	kubectl("delete", "pods", "-n", operatorNamespace, "-l", "app.kubernetes.io/name=sheaf-operator", "--wait=true", "--timeout=60s")
+	kubectl("delete", "pods", "-n", operatorNamespace, "-l", "app.kubernetes.io/name=sheaf-operator", "--wait=true",
+		"--timeout=60s")
 	Eventually(func(g Gomega) {
 		now := map[string]*x509.Certificate{}
 		for name := range old {
@@ -165,7 +171,8 @@ func (s *space) renewAll(seen map[string]bool) {
 			g.Expect(leaf.SerialNumber).NotTo(Equal(old[name].SerialNumber), name)
 			now[name] = leaf
 		}
-		for port, selector := range map[int]string{7611: "sheaf.dev/pool", 7601: "app.kubernetes.io/component=gateway,sheaf.dev/store=q"} {
+		for port, selector := range map[int]string{7611: "sheaf.dev/pool",
+			7601: "app.kubernetes.io/component=gateway,sheaf.dev/store=q"} {
 			var list struct {
 				Items []struct{ Status struct{ PodIP string } }
 			}
@@ -176,7 +183,8 @@ func (s *space) renewAll(seen map[string]bool) {
 				g.Expect(err).NotTo(HaveOccurred())
 				uses := false
 				for _, leaf := range now {
-					uses = uses || len(leaf.URIs) == 1 && leaf.URIs[0].String() == report.Identity && leaf.NotAfter.Equal(report.NotAfter)
+					uses = uses || len(leaf.URIs) == 1 && leaf.URIs[0].String() == report.Identity &&
+						leaf.NotAfter.Equal(report.NotAfter)
 				}
 				g.Expect(uses).To(BeTrue(), "%+v", report)
 			}
@@ -189,7 +197,8 @@ func (s *space) renewAll(seen map[string]bool) {
 func tlsReport(ip string, port int) (report certs.Report, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d%s", ip, port, certs.ReportPath), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		fmt.Sprintf("http://%s:%d%s", ip, port, certs.ReportPath), nil)
 	if err != nil {
 		return report, err
 	}
@@ -236,7 +245,8 @@ func (s *space) dial(files client.TLSFiles, options ...grpc.DialOption) *client.
 	Expect(err).NotTo(HaveOccurred())
 	host := kubectl("get", "service", "q-gateway", "-n", s.name, "-o", "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}")
 	store, err := client.New(client.Config{
-		Addresses: []string{host}, Credentials: speaks, DialOptions: append(options, grpc.WithAuthority("q-gateway."+s.name+".svc")),
+		Addresses: []string{host}, Credentials: speaks, DialOptions: append(options,
+			grpc.WithAuthority("q-gateway."+s.name+".svc")),
 	})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { _ = store.Close() })
@@ -315,7 +325,8 @@ spec:
 // newToken puts another token into the file.
 func (w *streams) newToken() {
 	GinkgoHelper()
-	token := kubectl("create", "token", "reader", "-n", w.space.name, "--audience=sheaf/"+w.space.name+"/q", "--duration=10m")
+	token := kubectl("create", "token", "reader", "-n", w.space.name, "--audience=sheaf/"+w.space.name+"/q",
+		"--duration=10m")
 	next := w.token + ".next"
 	Expect(os.WriteFile(next, []byte(token), 0o600)).To(Succeed())
 	Expect(os.Rename(next, w.token)).To(Succeed())
@@ -354,10 +365,12 @@ func (w *streams) start() (stop func()) {
 		}
 		return err
 	})
-	again("slow upload", time.Second, func(ctx context.Context, turn int) error { // open for 20 s, when certificates change, too
+	// open for 20 s, when certificates change, too
+	again("slow upload", time.Second, func(ctx context.Context, turn int) error {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // it may have to begin again
 		defer cancel()
-		_, err := w.known.Upload(ctx, client.Key{ID: int64(3_100_000 + turn%2)}, &slowly{Reader: *bytes.NewReader(large[:1<<20])}, nil)
+		_, err := w.known.Upload(ctx, client.Key{ID: int64(3_100_000 + turn%2)},
+			&slowly{Reader: *bytes.NewReader(large[:1<<20])}, nil)
 		return err
 	})
 	again("scan", time.Second, func(ctx context.Context, _ int) error {

@@ -60,7 +60,8 @@ func (s *space) useImage(image string) {
 // updateMode of the pool main.
 func (s *space) updateMode(mode v1alpha1.UpdateMode) {
 	GinkgoHelper()
-	kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p", `{"spec":{"update":{"mode":"`+string(mode)+`"}}}`)
+	kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p",
+		`{"spec":{"update":{"mode":"`+string(mode)+`"}}}`)
 }
 
 // awaitObserved waits until the operator has worked on the specs as they are now.
@@ -121,14 +122,16 @@ func (s *space) awaitHeld(before map[string]pod, but []string) string {
 		for name, p := range s.pods(shardPods) {
 			shard := strings.TrimSuffix(name, "-0")
 			status := p.Status.ContainerStatuses
-			if p.Metadata.UID != before[name].Metadata.UID && !slices.Contains(but, shard) && len(status) == 1 && status[0].State.Running != nil {
+			if p.Metadata.UID != before[name].Metadata.UID && !slices.Contains(but, shard) && len(status) == 1 &&
+				status[0].State.Running != nil {
 				held = shard
 				s.throttle(p.Spec.NodeName, loadRate)
 			}
 		}
 		g.Expect(held).NotTo(BeEmpty(), "no shard restarts")
 	}).WithTimeout(3 * time.Minute).WithPolling(200 * time.Millisecond).Should(Succeed())
-	s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", 2*time.Minute, "none is restarted while shard "+held+" is Loading")
+	s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", 2*time.Minute,
+		"none is restarted while shard "+held+" is Loading")
 	return held
 }
 
@@ -146,7 +149,8 @@ func (s *space) watchShards() *restarts {
 	GinkgoHelper()
 	r := &restarts{}
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, tool("kubectl"), "get", "pods", "-n", s.name, "-l", shardPods, "--watch", "--output-watch-events", "-o", "json")
+	cmd := exec.CommandContext(ctx, tool("kubectl"), "get", "pods", "-n", s.name, "-l", shardPods, "--watch",
+		"--output-watch-events", "-o", "json")
 	out, err := cmd.StdoutPipe()
 	Expect(err).NotTo(HaveOccurred())
 	Expect(cmd.Start()).To(Succeed())
@@ -189,7 +193,8 @@ func (r *restarts) follow(events *json.Decoder, shards int, started chan<- struc
 				delete(well, shard)
 				r.order = append(r.order, shard)
 				if len(well) < shards-1 {
-					r.down = append(r.down, fmt.Sprintf("%s was told to end while only %v were there", shard, slices.Sorted(maps.Keys(well))))
+					r.down = append(r.down, fmt.Sprintf("%s was told to end while only %v were there", shard,
+						slices.Sorted(maps.Keys(well))))
 				}
 			}
 		default:
@@ -247,7 +252,8 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 	var s *space
 	var ids map[string][]int
 	BeforeAll(func() {
-		Expect(nextImage).NotTo(BeEmpty(), "E2E_NEXT_IMAGE and E2E_NEXT_OPERATOR_IMAGE name what is upgraded to: run this by `make e2e`")
+		Expect(nextImage).NotTo(BeEmpty(),
+			"E2E_NEXT_IMAGE and E2E_NEXT_OPERATOR_IMAGE name what is upgraded to: run this by `make e2e`")
 		s = newSpace("upgrade")
 		s.groups = 24
 		s.diskSet(s.name, "ext4", diskSpec{"n1", s.disk("n1", s.name, "256M"), "240Mi"})
@@ -258,7 +264,8 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		s.diskSet(s.name+"-slow", "ext4", slow...)
 		DeferCleanup(func() { s.throttleAll("off") }) // what is taken away from a slow disk takes long
 		s.makeStore(s.name)
-		s.makePool("main", s.name+"-slow", 3, "fileSystem: {type: ext4}", "residency: Resident", "resources: {limits: {memory: 256Mi}}")
+		s.makePool("main", s.name+"-slow", 3, "fileSystem: {type: ext4}", "residency: Resident",
+			"resources: {limits: {memory: 256Mi}}")
 		s.awaitStore("q", 2*time.Minute)
 		s.client()
 		s.putAll(records)
@@ -271,7 +278,8 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		before := s.pods(shardPods)
 		s.updateMode(v1alpha1.UpdatePaused)
 		s.useImage(nextImage)
-		s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", time.Minute, "3 of 3 shards", "update.mode is Paused", "OneByOne")
+		s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", time.Minute, "3 of 3 shards", "update.mode is Paused",
+			"OneByOne")
 		s.awaitStoreCondition(v1alpha1.ConditionUpdated, "False", time.Minute, "Paused")
 		By("gateway and etcd have no pause")
 		kubectl("rollout", "status", "-n", s.name, "deployment/q-gateway", "--timeout=2m")
@@ -334,9 +342,11 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 		before, etcd := s.pods(shardPods), s.pod("q-etcd-0").Metadata.UID
 		missing := repository(nextImage) + ":no-such-tag"
 		s.useImage(missing)
-		s.awaitStoreCondition(v1alpha1.ConditionUpdated, "False", 2*time.Minute, missing, "etcd and shards keep theirs", "Image", "spec.image")
+		s.awaitStoreCondition(v1alpha1.ConditionUpdated, "False", 2*time.Minute, missing, "etcd and shards keep theirs",
+			"Image", "spec.image")
 		s.awaitStoreCondition(v1alpha1.ConditionReady, "False", time.Minute, "0 of 1 gateways")
-		s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", time.Minute, "3 of 3 shards", "do not run image "+missing)
+		s.awaitCondition("main", v1alpha1.ConditionUpdated, "False", time.Minute, "3 of 3 shards",
+			"do not run image "+missing)
 		s.awaitStoreCondition(v1alpha1.ConditionGatewayReady, "True", time.Minute)
 		s.put("q", records+1, "put meanwhile")
 		s.getAll(records)

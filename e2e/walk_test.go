@@ -66,13 +66,15 @@ func (w *walk) step(name, expected string, do func()) {
 	failures = append(failures, InterceptGomegaFailures(w.load.check)...)
 	calls := fmt.Sprintf("%d of %d failed, none above %v", len(w.load.failed), w.load.calls, slowCall)
 	if longest > 0 {
-		calls = fmt.Sprintf("%d of %d failed, longest %.1f s, %d above 1 s", len(w.load.failed), w.load.calls, longest.Seconds(), slow)
+		calls = fmt.Sprintf("%d of %d failed, longest %.1f s, %d above 1 s", len(w.load.failed), w.load.calls,
+			longest.Seconds(), slow)
 	}
 	verdict := "good"
 	if len(failures) > 0 || len(w.load.failed) > 0 {
 		verdict = "**bad**"
 	}
-	w.rows = append(w.rows, fmt.Sprintf("| %s | %s | %s | %s | %.0f s | %s |", name, expected, strings.Join(w.said, "; "), calls,
+	w.rows = append(w.rows, fmt.Sprintf("| %s | %s | %s | %s | %.0f s | %s |", name, expected, strings.Join(w.said, "; "),
+		calls,
 		time.Since(began).Seconds(), verdict))
 	fmt.Fprintln(os.Stderr, w.rows[len(w.rows)-1])
 	for _, f := range append(failures, w.load.failed...) {
@@ -85,7 +87,8 @@ func (w *walk) step(name, expected string, do func()) {
 
 // helm changes the release of the store.
 func (w *walk) helm(values map[string]string, files ...string) output {
-	args := []string{"upgrade", "--install", "q", "charts/sheaf-store", "--namespace", w.name, "--wait", "--timeout", "4m", "--reset-values"}
+	args := []string{"upgrade", "--install", "q", "charts/sheaf-store", "--namespace", w.name, "--wait", "--timeout", "4m",
+		"--reset-values"}
 	for _, file := range files {
 		args = append(args, "-f", file)
 	}
@@ -143,7 +146,8 @@ func (w *walk) shardsAre(pool string, n int) {
 func writes() (total float64) {
 	GinkgoHelper()
 	for line := range strings.Lines(kubectl("get", "--raw", "/metrics")) {
-		if !strings.HasPrefix(line, "apiserver_request_total{") || strings.Contains(line, `resource="leases"`) || strings.Contains(line, `resource="nodes"`) {
+		if !strings.HasPrefix(line, "apiserver_request_total{") || strings.Contains(line, `resource="leases"`) ||
+			strings.Contains(line, `resource="nodes"`) {
 			continue
 		}
 		for _, verb := range []string{"PUT", "POST", "PATCH", "DELETE"} {
@@ -198,7 +202,8 @@ var _ = Describe("a walk through day two", Serial, func() {
 		sets := map[string][]diskSpec{}
 		for _, node := range nodes {
 			for _, d := range []struct{ set, name, size, spec string }{
-				{"walk-etcd", "walk-e", "256M", "240Mi"}, {"walk-a", "walk-a1", "256M", "240Mi"}, {"walk-a", "walk-a2", "256M", "240Mi"},
+				{"walk-etcd", "walk-e", "256M", "240Mi"}, {"walk-a", "walk-a1", "256M", "240Mi"},
+				{"walk-a", "walk-a2", "256M", "240Mi"},
 				{"walk-b", "walk-b", "256M", "240Mi"}, {"walk-x", "walk-x", "320M", "310Mi"},
 			} {
 				sets[d.set] = append(sets[d.set], diskSpec{node, w.disk(node, d.name, d.size), d.spec})
@@ -214,7 +219,8 @@ var _ = Describe("a walk through day two", Serial, func() {
 		Expect(o.err).NotTo(HaveOccurred(), "%v", o)
 		w.client()
 		w.put("q", 42, "hello")
-		w.rows = append(w.rows, fmt.Sprintf("| second Helm command, first record | < 90 s | Ready and a record after %.0f s; warnings: %q | | %.0f s | good |",
+		w.rows = append(w.rows, fmt.Sprintf(
+			"| second Helm command, first record | < 90 s | Ready and a record after %.0f s; warnings: %q | | %.0f s | good |",
 			time.Since(began).Seconds(), kubectl("get", "events", "-n", w.name, "--field-selector=type=Warning", "-o",
 				"jsonpath={range .items[*]}{.reason} {end}"), time.Since(began).Seconds()))
 		w.awaitSettled()
@@ -247,7 +253,8 @@ func (w *walk) whileOperatorsDie(do func()) {
 	kills := 0
 	done.Go(func() {
 		for ctx.Err() == nil {
-			try(30*time.Second, "", "kubectl", "delete", "pods", "-n", operatorNamespace, "-l", "app.kubernetes.io/name=sheaf-operator", "--wait=false")
+			try(30*time.Second, "", "kubectl", "delete", "pods", "-n", operatorNamespace, "-l",
+				"app.kubernetes.io/name=sheaf-operator", "--wait=false")
 			kills++
 			select {
 			case <-ctx.Done():

@@ -140,7 +140,8 @@ func (w *walk) walkKill() {
 func (w *walk) walkNodes() {
 	w.step("`kubectl drain` of one node", "evicts, no failed call", func() {
 		began := time.Now()
-		o := try(3*time.Minute, "", "kubectl", "drain", "n2", "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s",
+		o := try(3*time.Minute, "", "kubectl", "drain", "n2", "--ignore-daemonsets", "--delete-emptydir-data", "--force",
+			"--timeout=120s",
 			"--pod-selector=sheaf.dev/store=q")
 		w.since(began, "drained")
 		kubectl("uncordon", "n2")
@@ -173,7 +174,8 @@ func (w *walk) walkNodes() {
 			"gateways":  {"-n", w.name, "-l", v1alpha1.LabelStore + "=q,app.kubernetes.io/component=gateway"},
 			"operators": {"-n", operatorNamespace, "-l", "app.kubernetes.io/name=sheaf-operator"},
 		} {
-			on := strings.Fields(kubectl(append([]string{"get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"}, args...)...))
+			on := strings.Fields(kubectl(append([]string{"get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"},
+				args...)...))
 			w.note("%s on %v", what, on)
 			Expect(on).To(HaveLen(2))
 			Expect(on[0]).NotTo(Equal(on[1]))
@@ -219,7 +221,8 @@ func (w *walk) walkImage() {
 	})
 	w.step("image that does not exist, set back", "the error names it, nothing lost", func() {
 		before := w.pods(shardPods)
-		o := try(2*time.Minute, "", "helm", "upgrade", "q", "charts/sheaf-store", "-n", w.name, "--wait", "--timeout", "40s", "--reuse-values",
+		o := try(2*time.Minute, "", "helm", "upgrade", "q", "charts/sheaf-store", "-n", w.name, "--wait", "--timeout", "40s",
+			"--reuse-values",
 			"--set", "store.image=localhost/there-is-none:1")
 		Expect(o.err).To(HaveOccurred())
 		w.note("helm: %s", strings.ReplaceAll(strings.TrimSpace(o.words), "\n", " "))
@@ -285,7 +288,9 @@ func (w *walk) walkDrift() {
 		w.patch("service/q-gateway", `{"spec":{"publishNotReadyAddresses":true}}`)
 		kubectl("set", "env", "deployment/q-gateway", "-n", w.name, "FOO=bar")
 		kubectl("set", "image", "statefulset/q-a-1", "-n", w.name, "shard="+nextImage)
-		Eventually(func() string { return w.jsonpath("pdb/q-shards", ".spec.minAvailable") }).WithTimeout(time.Minute).ShouldNot(Equal("0"))
+		Eventually(func() string {
+			return w.jsonpath("pdb/q-shards", ".spec.minAvailable")
+		}).WithTimeout(time.Minute).ShouldNot(Equal("0"))
 		w.awaitField("statefulset/q-a-0", ".spec.replicas", "1")
 		w.awaitField("service/q-gateway", ".spec.publishNotReadyAddresses", "")
 		w.awaitField("deployment/q-gateway", `.spec.template.spec.containers[0].env[?(@.name=="FOO")].value`, "")
@@ -298,7 +303,9 @@ func (w *walk) walkDrift() {
 		_ = ip
 		kubectl("delete", "storageclass", "walk-a")
 		kubectl("delete", "service", "q-a", "-n", w.name, "--ignore-not-found")
-		Eventually(func() error { return try(time.Minute, "", "kubectl", "get", "storageclass", "walk-a").err }).WithTimeout(time.Minute).Should(Succeed())
+		Eventually(func() error {
+			return try(time.Minute, "", "kubectl", "get", "storageclass", "walk-a").err
+		}).WithTimeout(time.Minute).Should(Succeed())
 		w.since(began, "healed")
 	})
 	w.step("Service port by hand, etcd to 1, PDB 0, at once (D3)", "healed", func() {
@@ -403,7 +410,8 @@ func (w *walk) walkRefused() {
 			}
 			fmt.Fprintf(os.Stderr, "walk: %s: %s\n", what, strings.TrimSpace(o.words))
 		}
-		o := try(time.Minute, "", "helm", "upgrade", "q", "charts/sheaf-store", "-n", w.name, "--dry-run=server", "--reuse-values", "--set",
+		o := try(time.Minute, "", "helm", "upgrade", "q", "charts/sheaf-store", "-n", w.name, "--dry-run=server",
+			"--reuse-values", "--set",
 			"store.replication.copies=2")
 		w.note("helm with copies 2: refused %v", o.err != nil)
 		w.helmMust(nil, values(walkValues, 3, ""))
@@ -418,7 +426,9 @@ func (w *walk) walkRefused() {
 		kubectl("delete", "shardpool", "wrong", "-n", w.name, "--timeout=60s")
 	})
 	w.step("quota on claims, LimitRange", "explained in words", func() {
-		apply(fmt.Sprintf("apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: claims, namespace: %s}\nspec: {hard: {persistentvolumeclaims: '1'}}\n", w.name))
+		apply(fmt.Sprintf(
+			"apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: claims, namespace: %s}\nspec: {hard: "+
+				"{persistentvolumeclaims: '1'}}\n", w.name))
 		w.patch("shardpool/q-a", `{"spec":{"shards":4}}`)
 		Eventually(func(g Gomega) {
 			p, err := w.pool("q-a")
@@ -451,7 +461,8 @@ func (w *walk) walkIdle() {
 	}).WithTimeout(3 * time.Minute).Should(BeNumerically("<=", 10))
 	before := writes()
 	time.Sleep(45 * time.Second)
-	w.rows = append(w.rows, fmt.Sprintf("| idle | quiet | %.0f writes to the API in 45 s, leases and heartbeats aside | | 45 s | |", writes()-before))
+	w.rows = append(w.rows, fmt.Sprintf(
+		"| idle | quiet | %.0f writes to the API in 45 s, leases and heartbeats aside | | 45 s | |", writes()-before))
 	fmt.Fprintln(os.Stderr, w.rows[len(w.rows)-1])
 }
 
@@ -463,7 +474,9 @@ func (w *walk) walkEnd() {
 		uid = store.Status.StoreUID
 		w.load.end()
 		must(3*time.Minute, "", "helm", "uninstall", "q", "-n", w.name, "--wait", "--timeout", "2m")
-		Eventually(func() string { return kubectl("get", "pods", "-n", w.name, "-l", storePods, "-o", "name") }).WithTimeout(2 * time.Minute).Should(BeEmpty())
+		Eventually(func() string {
+			return kubectl("get", "pods", "-n", w.name, "-l", storePods, "-o", "name")
+		}).WithTimeout(2 * time.Minute).Should(BeEmpty())
 		o := w.helm(map[string]string{"store.etcd.managed.storage.size": "128Mi"}, values(walkValues, 3, ""))
 		w.note("without the UID: %s", strings.ReplaceAll(strings.TrimSpace(o.words), "\n", " "))
 		Expect(o.err).To(HaveOccurred())
@@ -474,12 +487,15 @@ func (w *walk) walkEnd() {
 		w.load.start()
 	})
 	w.step("kinds and names by `kubectl explain` and `get -o wide`", "good text", func() {
-		w.note("%s", strings.ReplaceAll(strings.TrimSpace(kubectl("get", "recordstores", "-n", w.name, "-o", "wide")), "\n", " / "))
+		w.note("%s", strings.ReplaceAll(strings.TrimSpace(kubectl("get", "recordstores", "-n", w.name, "-o", "wide")), "\n",
+			" / "))
 		Expect(kubectl("explain", "recordstore.spec.replication.copies")).To(ContainSubstring("copies"))
 	})
 	w.load.end()
 	began := time.Now()
 	kubectl("delete", "namespace", w.name, "--wait=true", "--timeout=110s")
-	w.rows = append(w.rows, fmt.Sprintf("| namespace deleted with store and pools | finishes | gone after %.0f s; volumes %s | | | |", time.Since(began).Seconds(),
+	w.rows = append(w.rows, fmt.Sprintf(
+		"| namespace deleted with store and pools | finishes | gone after %.0f s; volumes %s | | | |", time.Since(began).
+			Seconds(),
 		kubectl("get", "pv", "-l", "sheaf.dev/diskset=walk-a", "-o", "jsonpath={.items[*].status.phase}")))
 }

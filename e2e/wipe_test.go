@@ -46,19 +46,23 @@ func (s *space) wipe(set string, released, bound v1alpha1.ShardStatus) {
 	kubectl(strings.Fields(first)...)
 	second := ""
 	Eventually(func() string {
-		second = regexp.MustCompile(`annotate pv \S+ sheaf\.dev/wipe-confirm=[^ ;]+`).FindString(diskWith(set, volume).Message)
+		second = regexp.MustCompile(`annotate pv \S+ sheaf\.dev/wipe-confirm=[^ ;]+`).
+			FindString(diskWith(set, volume).Message)
 		return second
 	}).WithTimeout(time.Minute).ShouldNot(BeEmpty())
 	Expect(second).To(ContainSubstring("wipe-confirm="+s.name+"/data-"+released.Name+"-0-"), "it names what is lost")
 	blank := func() bool {
-		return strings.TrimSpace(try(30*time.Second, "", "cluster", "exec", disk.Node, "blkid", "-p", "-o", "export", disk.Device).out) == ""
+		return strings.TrimSpace(try(30*time.Second, "", "cluster", "exec", disk.Node, "blkid", "-p", "-o", "export",
+			disk.Device).out) == ""
 	}
 	Expect(blank()).To(BeFalse(), "it was wiped by one act, or is no disk that was used")
 
 	By("and then wipes")
 	kubectl(strings.Fields(second)...)
 	began := time.Now()
-	Eventually(func() v1alpha1.DiskState { return diskWith(set, volume).State }).WithTimeout(3 * time.Minute).Should(Equal(v1alpha1.DiskFree))
+	Eventually(func() v1alpha1.DiskState {
+		return diskWith(set, volume).State
+	}).WithTimeout(3 * time.Minute).Should(Equal(v1alpha1.DiskFree))
 	AddReportEntry("the disk was free " + time.Since(began).Round(time.Second).String() + " after the answer")
 	Expect(blank()).To(BeTrue())
 	Expect(kubectl("get", "pv", volume, "-o", "jsonpath={.metadata.uid}")).NotTo(Equal(uid))

@@ -25,19 +25,22 @@ var _ = Describe("wrong volumes", func() {
 		s.makePool("old", s.name+"-ext3", 1, "fileSystem: {type: ext4}")
 		table := s.disk("n2", "wrong-table", "160M")
 		// One partition of type Linux that begins at sector 2048.
-		cluster("exec", "n2", "sh", "-c", `{ head -c 446 /dev/zero; printf '\200\0\1\1\203\0\1\1\0\10\0\0\0\10\0\0'; head -c 48 /dev/zero; printf '\125\252'; } | `+
-			"dd of="+table+" conv=fsync status=none")
+		cluster("exec", "n2", "sh", "-c",
+			`{ head -c 446 /dev/zero; printf '\200\0\1\1\203\0\1\1\0\10\0\0\0\10\0\0'; head -c 48 /dev/zero; printf '\125\252'; } | `+
+				"dd of="+table+" conv=fsync status=none")
 		before := cluster("exec", "n2", "sha256sum", table)
 		s.diskSet(s.name+"-table", "ext4", diskSpec{"n2", table, "128Mi"})
 		s.makePool("table", s.name+"-table", 1, "fileSystem: {type: ext4}")
 
 		s.awaitShard("old", 0, v1alpha1.ShardFileSystemMismatch, 2*time.Minute)
 		s.awaitCondition("old", v1alpha1.ConditionFileSystemMatches, "False", time.Minute, "ext3", "ext4")
-		Expect(cluster("exec", "n1", "debugfs", "-R", "ls -p /", ext3)).NotTo(ContainSubstring("superblock"), "the volume was made")
+		Expect(cluster("exec", "n1", "debugfs", "-R", "ls -p /", ext3)).
+			NotTo(ContainSubstring("superblock"), "the volume was made")
 		blocked := s.awaitShard("table", 0, v1alpha1.ShardFormatBlocked, 2*time.Minute)
 		Expect(blocked.Message).To(And(ContainSubstring(table), ContainSubstring("n2")))
 		s.awaitCondition("table", v1alpha1.ConditionReady, "False", time.Minute, table)
-		Expect(cluster("exec", "n2", "sha256sum", table)).To(Equal(before), "something was written to the disk with a partition table")
+		Expect(cluster("exec", "n2", "sha256sum", table)).To(Equal(before),
+			"something was written to the disk with a partition table")
 
 		By("the volume of another store")
 		disk := s.disk("n3", "wrong-store", "160M")

@@ -78,7 +78,8 @@ var _ = Describe("a zeroed device", func() {
 		lost := s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 4*noticed) // a machine may be that slow
 		AddReportEntry(fmt.Sprintf("named after %v", time.Since(zeroed)))
 		// What was there, and what to do.
-		words := []string{volumes[0], "park the shard (spec.parked)", "replace the disk", "sheaf.dev/forget-volumes=" + volumes[0]}
+		words := []string{volumes[0], "park the shard (spec.parked)", "replace the disk",
+			"sheaf.dev/forget-volumes=" + volumes[0]}
 		for _, w := range words {
 			Expect(lost.Message).To(ContainSubstring(w))
 		}

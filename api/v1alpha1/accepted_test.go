@@ -27,44 +27,58 @@ var goodCases = []goodCase{
 	{kind: "RecordStore", set: named},
 	{kind: "RecordStore", set: fields{"spec/groups": fields{"routing": "Named", "max": 65536}}},
 	{kind: "RecordStore", set: fields{"spec/groups/max": 500}, with: named, update: true},
-	{kind: "RecordStore", set: fields{"spec/replication": fields{"copies": 5, "topologyKey": "topology.kubernetes.io/zone"}}},
+	{kind: "RecordStore", set: fields{"spec/replication": fields{"copies": 5,
+		"topologyKey": "topology.kubernetes.io/zone"}}},
 	{kind: "RecordStore", set: fields{"spec/replication/topologyKey": "topology.kubernetes.io/zone"}, update: true},
 	{kind: "RecordStore", set: fields{"spec/retention": fields{"versions": 1000, "minAge": "87600h"}}},
 	{kind: "RecordStore", set: fields{"spec/retention/minAge": "0s"}},
 	{kind: "RecordStore", set: fields{"spec/retention/minAge": "1h30m"}, update: true},
-	{kind: "RecordStore", set: fields{"spec/compaction": fields{"supersededPercent": 100, "minSuperseded": "1Ti", "bytesPerSecond": "1Mi"}}},
+	{kind: "RecordStore", set: fields{"spec/compaction": fields{"supersededPercent": 100, "minSuperseded": "1Ti",
+		"bytesPerSecond": "1Mi"}}},
 	{kind: "RecordStore", set: fields{"spec/compaction": fields{"minSuperseded": "16Mi"}}, update: true},
-	{kind: "RecordStore", set: fields{"spec/etcd/managed": fields{"members": 1, "snapshotEvery": "1m", "storage": fields{"size": "64Mi", "storageClassName": "fast"}}}},
+	{kind: "RecordStore", set: fields{"spec/etcd/managed": fields{"members": 1, "snapshotEvery": "1m",
+		"storage": fields{"size": "64Mi", "storageClassName": "fast"}}}},
 	{kind: "RecordStore", set: fields{"spec/etcd/managed/storage/size": "4Gi"}, update: true},
 	{kind: "RecordStore", set: external},
-	{kind: "RecordStore", set: fields{"spec/etcd/external": fields{"endpoints": numbered("https://etcd-%d.example:2379", 9), "tlsSecretRef": fields{"name": "etcd.client"}, "prefix": "/teams/a"}}},
+	{kind: "RecordStore", set: fields{"spec/etcd/external": fields{"endpoints": numbered("https://etcd-%d.example:2379",
+		9), "tlsSecretRef": fields{"name": "etcd.client"}, "prefix": "/teams/a"}}},
 	{kind: "RecordStore", set: fields{"spec/etcd/external/endpoints": []string{"http://[::1]:2379", "http://10.0.0.1:1"}}},
-	{kind: "RecordStore", set: fields{"spec/etcd/external/endpoints/0": "https://other:2379"}, with: external, update: true},
-	{kind: "RecordStore", set: fields{"spec/gateway": fields{"replicas": 0, "serviceType": "LoadBalancer", "serviceAnnotations": fields{"example.org/lb": "内部 text"}}}},
-	{kind: "RecordStore", set: fields{"spec/image": "registry.example:5000/team/sheaf@sha256:" + letters(64), "spec/imagePullPolicy": "Never", "spec/imagePullSecrets": []fields{{"name": "a"}, {"name": "b.c"}}}},
+	{kind: "RecordStore", set: fields{"spec/etcd/external/endpoints/0": "https://other:2379"}, with: external,
+		update: true},
+	{kind: "RecordStore", set: fields{"spec/gateway": fields{"replicas": 0, "serviceType": "LoadBalancer",
+		"serviceAnnotations": fields{"example.org/lb": "内部 text"}}}},
+	{kind: "RecordStore", set: fields{"spec/image": "registry.example:5000/team/sheaf@sha256:" + letters(64),
+		"spec/imagePullPolicy": "Never", "spec/imagePullSecrets": []fields{{"name": "a"}, {"name": "b.c"}}}},
 	{kind: "RecordStore", set: fields{"spec/deletionPolicy": "Delete"}, update: true},
 	{kind: "RecordStore", set: fields{"spec/adoptStoreUID": uid}},
-	{kind: "RecordStore", set: fields{"spec/tracing": fields{"endpoint": "http://[::1]:4317", "sampleRatio": "1.0"}}, update: true},
+	{kind: "RecordStore", set: fields{"spec/tracing": fields{"endpoint": "http://[::1]:4317", "sampleRatio": "1.0"}},
+		update: true},
 	{kind: "RecordStore", set: fields{"spec/tls": fields{}}, update: true},
 	{kind: "RecordStore", set: certManager, update: true},
 	{kind: "RecordStore", set: fields{"spec/tls": fields{
-		"source": "CertManager", "certManager": fields{"issuerRef": fields{"name": "ca", "kind": "ClusterIssuer", "group": "example.org"}}, "clients": []string{"a"}, "rotate": "",
+		"source": "CertManager", "certManager": fields{"issuerRef": fields{"name": "ca", "kind": "ClusterIssuer",
+			"group": "example.org"}}, "clients": []string{"a"}, "rotate": "",
 	}}, update: true},
 	{kind: "RecordStore", set: provided, update: true},
-	{kind: "RecordStore", set: fields{"spec/tls": fields{"mode": "Optional", "clients": []string{"a", "b-1"}, "gatewayNames": []string{"*.example.org", "q"}, "rotate": "2026-11"}}, update: true},
-	{kind: "RecordStore", set: fields{"spec/gateway/podAnnotations": fields{"Example.org/A": "内部"}, "spec/gateway/podLabels": fields{"app.kubernetes.io/part-of": "x"}}, update: true},
+	{kind: "RecordStore", set: fields{"spec/tls": fields{"mode": "Optional", "clients": []string{"a", "b-1"},
+		"gatewayNames": []string{"*.example.org", "q"}, "rotate": "2026-11"}}, update: true},
+	{kind: "RecordStore", set: fields{"spec/gateway/podAnnotations": fields{"Example.org/A": "内部"},
+		"spec/gateway/podLabels": fields{"app.kubernetes.io/part-of": "x"}}, update: true},
 
 	{kind: "ShardPool", set: fields{"metadata/name": letters(45)}},
 	{kind: "ShardPool", set: fields{"spec/shards": 0}},
 	{kind: "ShardPool", set: fields{"spec/shards": 1000}, update: true},
 	{kind: "ShardPool", set: fields{"spec/remove": upTo(1000), "spec/parked": []int{1000}}},
-	{kind: "ShardPool", set: fields{"spec/state": "Drained", "spec/medium": "HDD", "spec/update/mode": "Paused"}, update: true},
+	{kind: "ShardPool", set: fields{"spec/state": "Drained", "spec/medium": "HDD", "spec/update/mode": "Paused"},
+		update: true},
 	{kind: "ShardPool", set: fields{"spec/residency": "Resident", "spec/resources/limits/memory": "8Gi"}, update: true},
 	{kind: "ShardPool", set: fields{"spec/storage/size": "64Mi"}},
 	{kind: "ShardPool", set: fields{"spec/storage/size": "4Pi"}, update: true},
 	{kind: "ShardPool", set: xfs, update: true},
-	{kind: "ShardPool", set: fields{"spec/fileSystem/mountOptions": []string{"noatime", "logbufs=8", "compress=zstd:3"}}, with: xfs, update: true},
-	{kind: "ShardPool", set: fields{"spec/resources": fields{"requests": fields{"cpu": 0, "memory": "1Gi"}, "limits": fields{"cpu": 2, "memory": "1Gi", "ephemeral-storage": "1G"}}}},
+	{kind: "ShardPool", set: fields{"spec/fileSystem/mountOptions": []string{"noatime", "logbufs=8", "compress=zstd:3"}},
+		with: xfs, update: true},
+	{kind: "ShardPool", set: fields{"spec/resources": fields{"requests": fields{"cpu": 0, "memory": "1Gi"},
+		"limits": fields{"cpu": 2, "memory": "1Gi", "ephemeral-storage": "1G"}}}},
 	{kind: "ShardPool", set: fields{"spec/resources/requests/cpu": "500m"}},
 	{kind: "ShardPool", set: fields{"spec/scheduling": fields{
 		"nodeSelector":      fields{"kubernetes.io/arch": "amd64", "disk": ""},
@@ -75,12 +89,17 @@ var goodCases = []goodCase{
 		},
 	}}},
 
-	{kind: "RecordGrant", set: fields{"spec/subjects": subjects(64), "spec/verbs": []string{"get", "put", "delete", "scan", "watch", "admin-read", "admin-write"}}},
-	{kind: "RecordGrant", set: fields{"spec/subjects": []fields{{"kind": "Anybody"}, {"kind": "ServiceAccount", "namespace": "prod", "name": "a.b-c"}}}, update: true},
+	{kind: "RecordGrant", set: fields{"spec/subjects": subjects(64),
+		"spec/verbs": []string{"get", "put", "delete", "scan", "watch", "admin-read", "admin-write"}}},
+	{kind: "RecordGrant", set: fields{"spec/subjects": []fields{{"kind": "Anybody"},
+		{"kind": "ServiceAccount", "namespace": "prod", "name": "a.b-c"}}}, update: true},
 	{kind: "RecordGrant", set: fields{"spec/groups": fields{"all": true}}, update: true},
-	{kind: "RecordGrant", set: fields{"spec/groups": fields{"names": numbered("g%d", 256), "prefixes": []string{letters(253), "_a."}}}},
+	{kind: "RecordGrant", set: fields{"spec/groups": fields{"names": numbered("g%d", 256),
+		"prefixes": []string{letters(253), "_a."}}}},
 
-	{kind: "RecordTenant", set: fields{"spec/prefix": letters(253), "spec/quotas": fields{"storedBytes": "1Ei", "records": 1, "callsPerSecond": 1, "bytesPerSecond": "1.5Gi", "callsAtOnce": 1}}},
+	{kind: "RecordTenant", set: fields{"spec/prefix": letters(253),
+		"spec/quotas": fields{"storedBytes": "1Ei", "records": 1, "callsPerSecond": 1, "bytesPerSecond": "1.5Gi",
+			"callsAtOnce": 1}}},
 	{kind: "RecordTenant", set: fields{"spec/quotas": fields{"records": 1000000000}}, update: true},
 
 	{kind: "DiskSet", set: fields{"metadata/name": letters(63)}},
@@ -89,9 +108,12 @@ var goodCases = []goodCase{
 	{kind: "DiskSet", set: fields{"spec/disks/0/size": "600Gi", "spec/disks/0/medium": "SSD"}, update: true},
 	{kind: "DiskSet", set: fields{"spec/disks/0/device": "/dev/loop0", "spec/allowUnstablePaths": true}},
 	{kind: "DiskSet", set: fields{"spec/disks/0/device": "/dev/disk/by-id/scsi-0QEMU_HARDDISK:a#b=c+d\\x20e"}},
-	{kind: "RecordStore", set: fields{"spec/access/issuers": issuer("url", "https://id.example.org:8443/realms/a~b/", "audiences", []string{"sheaf/prod/quotes"}, "groupsClaim", "https://example.org/roles")}},
-	{kind: "RecordStore", set: fields{"spec/access/issuers": []fields{{"url": "https://id.example.org", "keysFrom": fields{"configMapName": "keys"}}}}, update: true},
-	{kind: "RecordGrant", set: fields{"spec/subjects/0": fields{"kind": "OIDC", "issuer": "https://id.example.org", "name": "auth0|7 of repo:a/b@株価"}}},
+	{kind: "RecordStore", set: fields{"spec/access/issuers": issuer("url", "https://id.example.org:8443/realms/a~b/",
+		"audiences", []string{"sheaf/prod/quotes"}, "groupsClaim", "https://example.org/roles")}},
+	{kind: "RecordStore", set: fields{"spec/access/issuers": []fields{{"url": "https://id.example.org",
+		"keysFrom": fields{"configMapName": "keys"}}}}, update: true},
+	{kind: "RecordGrant", set: fields{"spec/subjects/0": fields{"kind": "OIDC", "issuer": "https://id.example.org",
+		"name": "auth0|7 of repo:a/b@株価"}}},
 	{kind: "DiskSet", set: fields{"spec/namespaces": numbered("n%d", 64)}, update: true},
 	{kind: "DiskSet", set: fields{"spec/fileSystem/mountOptions": []string{"noatime"}}, update: true},
 }
@@ -121,7 +143,8 @@ func TestGoodInput(t *testing.T) {
 func TestNumbersOfShards(t *testing.T) {
 	kubetest.Only(t)
 	pool := create(t, build(t, "ShardPool", fields{"spec/shards": 5, "spec/remove": []int{4}}))
-	apply(t, pool, fields{"status": fields{"observedGeneration": 1, "shards": 3, "serving": 3, "updated": 3, "highestNumber": 12}})
+	apply(t, pool, fields{"status": fields{"observedGeneration": 1, "shards": 3, "serving": 3, "updated": 3,
+		"highestNumber": 12}})
 	pool, err := client("ShardPool").UpdateStatus(t.Context(), pool, metav1.UpdateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +201,8 @@ func TestChangeBack(t *testing.T) {
 			continue
 		}
 		for path := range c.set {
-			if grows := map[string]bool{"spec/etcd/managed/storage/size": true, "spec/storage/size": true, "spec/disks/0/size": true, "spec/fileSystem/type": true}; grows[path] {
+			if grows := map[string]bool{"spec/etcd/managed/storage/size": true, "spec/storage/size": true,
+				"spec/disks/0/size": true, "spec/fileSystem/type": true}; grows[path] {
 				continue
 			}
 			t.Run(c.kind+" "+path, func(t *testing.T) {

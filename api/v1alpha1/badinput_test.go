@@ -211,7 +211,8 @@ func TestWrongType(t *testing.T) {
 
 // freeText are the fields of spec that may hold any text.
 var freeText = map[string]bool{
-	"spec/gateway/serviceAnnotations/*": true, "spec/gateway/podAnnotations/*": true, "spec/etcd/managed/podAnnotations/*": true, "spec/podAnnotations/*": true,
+	"spec/gateway/serviceAnnotations/*": true, "spec/gateway/podAnnotations/*": true,
+	"spec/etcd/managed/podAnnotations/*": true, "spec/podAnnotations/*": true,
 }
 
 // TestStrangeText sets every text of spec to letters of other scripts, control characters, and far too many characters.
@@ -251,8 +252,10 @@ func TestStrangeText(t *testing.T) {
 func TestAcceptedDecodes(t *testing.T) {
 	kubetest.Only(t)
 	texts := []any{
-		"1e1.5", "1E", "", "0x10", "1Gi ", "+1Gi", "1_000", "1e400", "1e-400", "-1Gi", ".5Gi", "1.Gi", "9999999999999Ei", "1n", "100e9",
-		"1h30m", "+1h", ".5h", "1.5h", "1d", "1e3s", "9999999999h", "999999h999999h999999h", "1µs", "-0s", "0", 1 << 40, -1, 0,
+		"1e1.5", "1E", "", "0x10", "1Gi ", "+1Gi", "1_000", "1e400", "1e-400", "-1Gi", ".5Gi", "1.Gi", "9999999999999Ei",
+		"1n", "100e9",
+		"1h30m", "+1h", ".5h", "1.5h", "1d", "1e3s", "9999999999h", "999999h999999h999999h", "1µs", "-0s", "0", 1 << 40, -1,
+		0,
 	}
 	accepted := 0
 	for kind := range kinds {

@@ -24,7 +24,8 @@ var (
 
 func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
-		&RecordStore{}, &RecordStoreList{}, &ShardPool{}, &ShardPoolList{}, &Shard{}, &ShardList{}, &DiskSet{}, &DiskSetList{},
+		&RecordStore{}, &RecordStoreList{}, &ShardPool{}, &ShardPoolList{}, &Shard{}, &ShardList{}, &DiskSet{},
+		&DiskSetList{},
 		&RecordGrant{}, &RecordGrantList{}, &RecordTenant{}, &RecordTenantList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

@@ -14,7 +14,8 @@ import (
 
 func update(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
-	got, err := client(object.GetKind()).Update(context.Background(), object, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+	got, err := client(object.GetKind()).Update(context.Background(), object,
+		metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,8 @@ func TestStatusSubresource(t *testing.T) {
 			}[kind]
 			apply(t, object, counts)
 			apply(t, object, fields{"metadata/labels": fields{"a": "b"}})
-			got, err := client(kind).UpdateStatus(context.Background(), object, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+			got, err := client(kind).UpdateStatus(context.Background(), object,
+				metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,7 +87,8 @@ func TestScaleSubresource(t *testing.T) {
 	if shards := field(got, "spec", "shards"); shards != int64(4) {
 		t.Errorf("spec.shards is %v, want 4", shards)
 	}
-	apply(t, got, fields{"status": fields{"shards": 3, "serving": 2, "updated": 3, "selector": "sheaf.dev/pool=" + pool.GetName()}})
+	apply(t, got, fields{"status": fields{"shards": 3, "serving": 2, "updated": 3,
+		"selector": "sheaf.dev/pool=" + pool.GetName()}})
 	if _, err := client("ShardPool").UpdateStatus(context.Background(), got, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -93,10 +96,12 @@ func TestScaleSubresource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if field(scale, "spec", "replicas") != int64(4) || field(scale, "status", "replicas") != int64(3) || field(scale, "status", "selector") != "sheaf.dev/pool="+pool.GetName() {
+	if field(scale, "spec", "replicas") != int64(4) || field(scale, "status", "replicas") != int64(3) ||
+		field(scale, "status", "selector") != "sheaf.dev/pool="+pool.GetName() {
 		t.Errorf("scale is %v", scale.Object)
 	}
-	if out, err := server.Kubectl(context.Background(), "scale", "shardpool", pool.GetName(), "--replicas=2000"); err == nil || !strings.Contains(out, "less than or equal to 1000") {
+	if out, err := server.Kubectl(context.Background(), "scale", "shardpool", pool.GetName(),
+		"--replicas=2000"); err == nil || !strings.Contains(out, "less than or equal to 1000") {
 		t.Errorf("scale to 2000: %v %s", err, out)
 	}
 }
@@ -111,9 +116,10 @@ func TestPrinted(t *testing.T) {
 			"NAME STORE READY STATUS SHARDS SERVING FS RESIDENCY LOAD RECORDS NODES VERSION AGE"},
 		"Shard": {"shd", "NAME POOL STATE NODE GROUPS SERVING LOAD AGE",
 			"NAME POOL STATE NODE GROUPS SERVING LOAD RECORDS STORED VERSION MESSAGE AGE"},
-		"DiskSet":      {"dset", "NAME READY FS DISKS FREE BOUND TROUBLE AGE", "NAME READY FS DISKS FREE BOUND TROUBLE AGE"},
-		"RecordGrant":  {"rgrant", "NAME STORE READY VERBS TROUBLE AGE", "NAME STORE READY VERBS TABLE TROUBLE AGE"},
-		"RecordTenant": {"rtenant", "NAME STORE PREFIX READY STORED TROUBLE AGE", "NAME STORE PREFIX READY STORED RECORDS CALLS/S BYTES/S TABLE TROUBLE AGE"},
+		"DiskSet":     {"dset", "NAME READY FS DISKS FREE BOUND TROUBLE AGE", "NAME READY FS DISKS FREE BOUND TROUBLE AGE"},
+		"RecordGrant": {"rgrant", "NAME STORE READY VERBS TROUBLE AGE", "NAME STORE READY VERBS TABLE TROUBLE AGE"},
+		"RecordTenant": {"rtenant", "NAME STORE PREFIX READY STORED TROUBLE AGE",
+			"NAME STORE PREFIX READY STORED RECORDS CALLS/S BYTES/S TABLE TROUBLE AGE"},
 	}
 	names := map[string]string{}
 	for kind, w := range want {
@@ -137,19 +143,23 @@ func TestPrinted(t *testing.T) {
 func TestExplain(t *testing.T) {
 	kubetest.Only(t)
 	want := map[string][]string{
-		"recordstore":                                 {"says what is stored", "Spec is what is asked of the store."},
-		"recordstore.spec":                            {"Cannot be changed", "AdoptStoreUID takes up the data of a deleted store"},
-		"recordstore.spec.groups":                     {"Hash (ids are spread over count groups)", "-required-", "enum: Hash, Named"},
-		"recordstore.spec.etcd.managed.storage":       {"from 64Mi to 4Pi"},
-		"recordstore.status.groups":                   {"the first 20 groups that are not well"},
-		"shardpool":                                   {"alike in storage class, file system, medium, residency and resources"},
-		"shardpool.spec.storage":                      {"such as 500Gi", "the name of a DiskSet"},
-		"shardpool.spec.update":                       {"enum: OneByOne, Paused"},
-		"shardpool.status.shardStatuses":              {"the worst 20 shards", "kubectl get shards"},
-		"shard":                                       {"the operator alone makes, changes and deletes Shards"},
-		"shard.spec":                                  {"written by the operator alone, and cannot be changed"},
-		"shardpool.status.shardStatuses.volume":       {"UUID from the volume's superblock"},
-		"diskset":                                     {"which raw disks of which nodes become volumes", "for administrators"},
+		"recordstore": {"says what is stored", "Spec is what is asked of the store."},
+		"recordstore.spec": {"Cannot be changed",
+			"AdoptStoreUID takes up the data of a deleted store"},
+		"recordstore.spec.groups": {"Hash (ids are spread over count groups)", "-required-",
+			"enum: Hash, Named"},
+		"recordstore.spec.etcd.managed.storage": {"from 64Mi to 4Pi"},
+		"recordstore.status.groups":             {"the first 20 groups that are not well"},
+		"shardpool": {
+			"alike in storage class, file system, medium, residency and resources"},
+		"shardpool.spec.storage":                {"such as 500Gi", "the name of a DiskSet"},
+		"shardpool.spec.update":                 {"enum: OneByOne, Paused"},
+		"shardpool.status.shardStatuses":        {"the worst 20 shards", "kubectl get shards"},
+		"shard":                                 {"the operator alone makes, changes and deletes Shards"},
+		"shard.spec":                            {"written by the operator alone, and cannot be changed"},
+		"shardpool.status.shardStatuses.volume": {"UUID from the volume's superblock"},
+		"diskset": {"which raw disks of which nodes become volumes",
+			"for administrators"},
 		"diskset.spec.disks":                          {"a raw block device on that node", "kubernetes.io/hostname"},
 		"diskset.spec.fileSystem":                     {"ext4, xfs or btrfs", "Each is one option, without commas"},
 		"diskset.status.disks":                        {"Message says what is wrong and what to do"},
@@ -166,7 +176,8 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	for kind, resource := range kinds {
-		if out := kubectl(t, "explain", resource.Resource, "--recursive"); strings.Contains(out, "<no description>") || !strings.Contains(out, kind) {
+		if out := kubectl(t, "explain", resource.Resource, "--recursive"); strings.Contains(out, "<no description>") ||
+			!strings.Contains(out, kind) {
 			t.Errorf("kubectl explain %s:\n%s", resource.Resource, out)
 		}
 	}

@@ -198,12 +198,14 @@ var stored atomic.Int32
 func create(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	object.SetName(fmt.Sprintf("stored-%d", stored.Add(1)))
-	got, err := client(object.GetKind()).Create(context.Background(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	got, err := client(object.GetKind()).Create(context.Background(), object,
+		metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := client(object.GetKind()).Delete(context.Background(), object.GetName(), metav1.DeleteOptions{}); err != nil {
+		if err := client(object.GetKind()).Delete(context.Background(), object.GetName(),
+			metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -217,7 +219,8 @@ type complaint struct{ field, message string }
 func complaints(t *testing.T, err error) []complaint {
 	t.Helper()
 	var status *apierrors.StatusError
-	if !errors.As(err, &status) || status.ErrStatus.Reason != metav1.StatusReasonInvalid || status.ErrStatus.Details == nil {
+	if !errors.As(err, &status) || status.ErrStatus.Reason != metav1.StatusReasonInvalid ||
+		status.ErrStatus.Details == nil {
 		t.Fatalf("want an error that says which field is invalid, got %v", err)
 	}
 	var all []complaint
@@ -232,10 +235,12 @@ func complaints(t *testing.T, err error) []complaint {
 func decode(t *testing.T, object *unstructured.Unstructured) {
 	t.Helper()
 	types := map[string]any{
-		"RecordStore": &v1alpha1.RecordStore{}, "ShardPool": &v1alpha1.ShardPool{}, "Shard": &v1alpha1.Shard{}, "DiskSet": &v1alpha1.DiskSet{},
+		"RecordStore": &v1alpha1.RecordStore{}, "ShardPool": &v1alpha1.ShardPool{}, "Shard": &v1alpha1.Shard{},
+		"DiskSet":     &v1alpha1.DiskSet{},
 		"RecordGrant": &v1alpha1.RecordGrant{}, "RecordTenant": &v1alpha1.RecordTenant{},
 	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, types[object.GetKind()], true); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, types[object.GetKind()],
+		true); err != nil {
 		t.Errorf("accepted, but does not decode: %v", err)
 	}
 }

@@ -52,11 +52,13 @@ func TestANewObjectIsPending(t *testing.T) {
 			}}}}))
 			got := read(t, object)
 			all := conditionsOf(t, got)
-			if len(all) != 2 || all[v1alpha1.ConditionReady] != "Unknown "+v1alpha1.ReasonPending || all[v1alpha1.ConditionReconciling] != "True "+v1alpha1.ReasonPending {
+			if len(all) != 2 || all[v1alpha1.ConditionReady] != "Unknown "+v1alpha1.ReasonPending ||
+				all[v1alpha1.ConditionReconciling] != "True "+v1alpha1.ReasonPending {
 				t.Fatalf("a new object has the conditions %v", all)
 			}
 			decode(t, got)
-			if row := kubectl(t, "get", kind, object.GetName(), "--no-headers"); !strings.Contains(row, "Unknown") || strings.Contains(row, "<invalid>") {
+			if row := kubectl(t, "get", kind, object.GetName(), "--no-headers"); !strings.Contains(row, "Unknown") ||
+				strings.Contains(row, "<invalid>") {
 				t.Errorf("kubectl get shows %s", row)
 			}
 
@@ -64,7 +66,8 @@ func TestANewObjectIsPending(t *testing.T) {
 			// is gone.
 			patch := func(body string) {
 				t.Helper()
-				if _, err := client(kind).Patch(context.Background(), object.GetName(), types.MergePatchType, []byte(body), metav1.PatchOptions{}, "status"); err != nil {
+				if _, err := client(kind).Patch(context.Background(), object.GetName(), types.MergePatchType, []byte(body),
+					metav1.PatchOptions{}, "status"); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -4,7 +4,8 @@ var recordTenantCases = []badCase{
 	{field: "spec", value: nil, says: "Required value"},
 	{field: "spec/storeRef", value: nil, says: "Required value"},
 	{field: "spec/storeRef/name", value: "Quotes", says: "must be that of a RecordStore of this namespace"},
-	{field: "spec/storeRef/name", value: "other", update: true, says: "storeRef cannot be changed: make a new RecordTenant"},
+	{field: "spec/storeRef/name", value: "other", update: true,
+		says: "storeRef cannot be changed: make a new RecordTenant"},
 
 	{field: "spec/prefix", value: nil, says: "Required value"},
 	{field: "spec/prefix", value: "", says: "at least 1 chars long"},
@@ -21,7 +22,9 @@ var recordTenantCases = []badCase{
 	{field: "spec/quotas/records", value: 0, says: "should be greater than or equal to 1"},
 	{field: "spec/quotas/records", value: -1, says: "should be greater than or equal to 1"},
 	{field: "spec/quotas/callsPerSecond", value: -1, says: "should be greater than or equal to 1"},
-	{field: "spec/quotas/bytesPerSecond", value: "10", says: "bytesPerSecond must be a number with a unit, from 1Ki to 1Ti"},
-	{field: "spec/quotas/bytesPerSecond", value: "2Ti", says: "bytesPerSecond must be a number with a unit, from 1Ki to 1Ti"},
+	{field: "spec/quotas/bytesPerSecond", value: "10",
+		says: "bytesPerSecond must be a number with a unit, from 1Ki to 1Ti"},
+	{field: "spec/quotas/bytesPerSecond", value: "2Ti",
+		says: "bytesPerSecond must be a number with a unit, from 1Ki to 1Ti"},
 	{field: "spec/quotas/callsAtOnce", value: 0, says: "should be greater than or equal to 1"},
 }

@@ -63,7 +63,8 @@ func walk(nodes []node, path string, part map[string]any) []node {
 		n.typ = "int-or-string"
 	}
 	_, n.enum = part["enum"]
-	if strings.HasSuffix(path, "/scheduling/affinity") || strings.HasSuffix(path, "/scheduling/topologySpreadConstraints") {
+	if strings.HasSuffix(path, "/scheduling/affinity") || strings.HasSuffix(path,
+		"/scheduling/topologySpreadConstraints") {
 		return append(nodes, n) // what is below is Kubernetes' own
 	}
 	if properties, ok := part["properties"].(map[string]any); ok {

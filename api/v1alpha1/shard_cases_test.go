@@ -62,9 +62,11 @@ func TestShardsOf(t *testing.T) {
 		shards []v1alpha1.Shard
 		want   string
 	}{
-		"nothing":                               {newPool(0), nil, "[]"},
-		"Shards come before the list":           {newPool(2, 0, 1), []v1alpha1.Shard{shardOf(newPool(2), 1)}, "[ssd-0 Pending ssd-1 Serving]"},
-		"by number":                             {newPool(0), []v1alpha1.Shard{shardOf(newPool(2), 10), shardOf(newPool(2), 9)}, "[ssd-9 Serving ssd-10 Serving]"},
+		"nothing": {newPool(0), nil, "[]"},
+		"Shards come before the list": {newPool(2, 0, 1), []v1alpha1.Shard{shardOf(newPool(2), 1)},
+			"[ssd-0 Pending ssd-1 Serving]"},
+		"by number": {newPool(0), []v1alpha1.Shard{shardOf(newPool(2), 10),
+			shardOf(newPool(2), 9)}, "[ssd-9 Serving ssd-10 Serving]"},
 		"of an earlier pool":                    {newPool(0), []v1alpha1.Shard{shardOf(earlier, 1)}, "[]"},
 		"of another namespace":                  {newPool(0), []v1alpha1.Shard{shardOf(elsewhere, 1)}, "[]"},
 		"with another name":                     {newPool(0), []v1alpha1.Shard{misnamed}, "[]"},

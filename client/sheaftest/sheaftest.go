@@ -142,7 +142,8 @@ func (s *Server) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if s.gateway, err = gateway.Start(ctx, gateway.Config{Listen: "127.0.0.1:0", Store: s.store, Logger: s.cfg.Logger}); err != nil {
+	if s.gateway, err = gateway.Start(ctx, gateway.Config{Listen: "127.0.0.1:0", Store: s.store,
+		Logger: s.cfg.Logger}); err != nil {
 		return err
 	}
 	return s.ready(ctx, there)

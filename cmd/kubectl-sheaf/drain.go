@@ -31,24 +31,29 @@ func (a *app) drainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain POOL",
 		Short: "Move all groups off a pool, or off one shard of it",
-		Long: `Sets spec.state of a ShardPool to Drained, so that its groups move to other pools while they are served, and waits until no shard of it holds one.
-The pool can be deleted then. With --shard N the shard N of the pool is emptied and removed: N is added to spec.remove, and spec.shards falls by one.
-Groups that have nowhere to go stay and are served; the command then says why and ends with exit code 1, and --undo takes it back. To drain a node, use
-kubectl drain: what must not go at once, PodDisruptionBudgets hold back.`,
+		Long: `Sets spec.state of a ShardPool to Drained, so that its groups move to other pools while they are
+served, and waits until no shard of it holds one. The pool can be deleted then. With --shard N the
+shard N of the pool is emptied and removed: N is added to spec.remove, and spec.shards falls by one.
+Groups that have nowhere to go stay and are served; the command then says why and ends with exit
+code 1, and --undo takes it back. To drain a node, use kubectl drain: what must not go at once,
+PodDisruptionBudgets hold back.`,
 		Example: `  kubectl sheaf drain quotes-old --dry-run
   kubectl sheaf drain quotes-old
   kubectl sheaf drain quotes-ssd --shard 1`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.undo && f.shard >= 0 {
-				return fmt.Errorf("--undo takes back the draining of a pool; to keep shard %d, raise spec.shards and take it out of spec.remove", f.shard)
+				return fmt.Errorf(
+					"--undo takes back the draining of a pool; to keep shard %d, raise spec.shards and take it out of spec.remove",
+					f.shard)
 			}
 			return a.drain(cmd.Context(), args[0], f)
 		},
 	}
 	cmd.Flags().Int32Var(&f.shard, "shard", -1, "empty and remove this shard only")
 	cmd.Flags().BoolVar(&f.undo, "undo", false, "let the pool take groups again (state Active)")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be done; the API server checks the change and does not make it")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false,
+		"say what would be done; the API server checks the change and does not make it")
 	cmd.Flags().BoolVar(&f.wait, "wait", true, "wait until it is done, and show how far it is")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "wait at most so long; 0: as long as it takes")
 	return cmd
@@ -111,7 +116,8 @@ func drainChange(
 		return map[string]any{"state": v1alpha1.PoolDrained}, "spec.state is Drained, and its groups move to other pools", nil
 	}
 	if !slices.ContainsFunc(shards, func(s v1alpha1.ShardStatus) bool { return s.Number == f.shard }) {
-		return nil, "", fmt.Errorf("ShardPool %s has no shard %d: kubectl sheaf status shows those there are", pool.Name, f.shard)
+		return nil, "", fmt.Errorf("ShardPool %s has no shard %d: kubectl sheaf status shows those there are", pool.Name,
+			f.shard)
 	}
 	if slices.Contains(pool.Spec.Remove, f.shard) {
 		return map[string]any{}, fmt.Sprintf("nothing, as spec.remove names shard %d already", f.shard), nil
@@ -124,7 +130,8 @@ func drainChange(
 
 // patchPool changes fields of the spec where the pool is still as it was read.
 func (a *app) patchPool(ctx context.Context, pool *v1alpha1.ShardPool, spec map[string]any, dryRun bool) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": pool.ResourceVersion}, "spec": spec})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": pool.ResourceVersion},
+		"spec": spec})
 	if err != nil {
 		return err
 	}
@@ -159,7 +166,8 @@ func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation
 	told := ""
 	for {
 		var pool v1alpha1.ShardPool
-		if err := a.objects.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: name}, &pool); err != nil && ctx.Err() == nil {
+		if err := a.objects.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: name}, &pool); err != nil &&
+			ctx.Err() == nil {
 			return failf("read ShardPool %s: %w", name, err)
 		}
 		shards, err := a.shardsOf(ctx, &pool)
@@ -190,8 +198,10 @@ func drainProgress(
 	if f.shard >= 0 && len(left) == 0 {
 		return fmt.Sprintf("shard %s is removed", workload.Shard(pool.Name, f.shard)), true, nil
 	}
-	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDrained); f.shard < 0 && c != nil && c.Status == "True" && c.ObservedGeneration >= pool.Generation {
-		return fmt.Sprintf("ShardPool %s is drained; kubectl -n %s delete shardpool %s removes it", pool.Name, pool.Namespace, pool.Name), true, nil
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDrained); f.shard < 0 && c != nil &&
+		c.Status == "True" && c.ObservedGeneration >= pool.Generation {
+		return fmt.Sprintf("ShardPool %s is drained; kubectl -n %s delete shardpool %s removes it", pool.Name, pool.Namespace,
+			pool.Name), true, nil
 	}
 	groups := int32(0)
 	var parts []string
@@ -205,7 +215,8 @@ func drainProgress(
 	if groups == 0 {
 		words = "no groups are left; the operator looks whether all is gone"
 	}
-	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil && c.Status == "True" && c.ObservedGeneration >= pool.Generation {
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil && c.Status == "True" &&
+		c.ObservedGeneration >= pool.Generation {
 		return words, false, failf("%s: %s", c.Reason, c.Message)
 	}
 	return words, false, nil

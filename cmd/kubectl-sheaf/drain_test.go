@@ -15,7 +15,8 @@ import (
 )
 
 // operate plays the operator: each time that a pool's spec has changed, and then by steps, it writes the next status.
-func operate(ctx context.Context, t *testing.T, c client.Client, namespace, name string, steps ...func(*v1alpha1.ShardPool)) {
+func operate(ctx context.Context, t *testing.T, c client.Client, namespace, name string,
+	steps ...func(*v1alpha1.ShardPool)) {
 	t.Helper()
 	go func() {
 		seen := false
@@ -68,7 +69,8 @@ func TestDrainAPool(t *testing.T) {
 	if err := a.call(t.Context(), "drain", pool.Name, "--dry-run"); err != nil {
 		t.Fatal(err)
 	}
-	if text := said(); !strings.Contains(text, "would change ShardPool quotes-ssd: spec.state is Drained") || !strings.Contains(text, "shard quotes-ssd-1 on node n2: 64 groups") {
+	if text := said(); !strings.Contains(text, "would change ShardPool quotes-ssd: spec.state is Drained") ||
+		!strings.Contains(text, "shard quotes-ssd-1 on node n2: 64 groups") {
 		t.Errorf("--dry-run says\n%s", text)
 	}
 	if state := read(t, a, pool.Name).Spec.State; state != v1alpha1.PoolActive {
@@ -93,14 +95,16 @@ func TestDrainAPool(t *testing.T) {
 	if state := read(t, a, pool.Name).Spec.State; state != v1alpha1.PoolDrained {
 		t.Errorf("state %s", state)
 	}
-	if err := a.call(ctx, "drain", pool.Name, "--undo"); err != nil || read(t, a, pool.Name).Spec.State != v1alpha1.PoolActive {
+	if err := a.call(ctx, "drain", pool.Name, "--undo"); err != nil || read(t, a, pool.Name).
+		Spec.State != v1alpha1.PoolActive {
 		t.Errorf("--undo: %v", err)
 	}
 }
 
 func isTrue(kind, reason string, generation int64) metav1.Condition {
 	return metav1.Condition{
-		Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: "words of " + reason, ObservedGeneration: generation, LastTransitionTime: metav1.Now(),
+		Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: "words of " + reason,
+		ObservedGeneration: generation, LastTransitionTime: metav1.Now(),
 	}
 }
 
@@ -114,7 +118,8 @@ func TestDrainAShard(t *testing.T) {
 	if err := a.call(ctx, "drain", pool.Name, "--shard=1"); err != nil {
 		t.Fatal(err)
 	}
-	if text := said(); !strings.Contains(text, "spec.shards is 2, and spec.remove names shard 1") || !strings.Contains(text, "shard quotes-ssd-1 is removed") {
+	if text := said(); !strings.Contains(text, "spec.shards is 2, and spec.remove names shard 1") ||
+		!strings.Contains(text, "shard quotes-ssd-1 is removed") {
 		t.Errorf("it says\n%s", text)
 	}
 	if spec := read(t, a, pool.Name).Spec; *spec.Shards != 2 || !slices.Equal(spec.Remove, []int32{1}) {
@@ -173,7 +178,8 @@ func TestDrainAShardThatThePoolDoesNotList(t *testing.T) {
 	if text := out.String(); !strings.Contains(text, "shard quotes-ssd-33 on node n7: 5 groups") {
 		t.Errorf("it says\n%s", text)
 	}
-	if err := a.call(t.Context(), "drain", pool.Name, "--shard=5", "--dry-run"); err == nil || !strings.Contains(err.Error(), "has no shard 5") {
+	if err := a.call(t.Context(), "drain", pool.Name, "--shard=5", "--dry-run"); err == nil ||
+		!strings.Contains(err.Error(), "has no shard 5") {
 		t.Errorf("a shard that only a list that is cut names: %v", err)
 	}
 }

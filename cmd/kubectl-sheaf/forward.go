@@ -29,8 +29,9 @@ func (a *app) forwardCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "port-forward [STORE]",
 		Short: "Bring a gateway of a store to this machine",
-		Long: `Forwards a port of this machine to a gateway that is ready, and to another one when that goes, until it is interrupted. The commands of sheaf, and
-programs, then reach the store at 127.0.0.1:7600, and its page at http://127.0.0.1:7601.`,
+		Long: `Forwards a port of this machine to a gateway that is ready, and to another one when that goes, until
+it is interrupted. The commands of sheaf, and programs, then reach the store at 127.0.0.1:7600, and
+its page at http://127.0.0.1:7601.`,
 		Example: `  kubectl sheaf port-forward quotes &
   sheaf status`,
 		Args: cobra.MaximumNArgs(1),
@@ -48,7 +49,8 @@ programs, then reach the store at 127.0.0.1:7600, and its page at http://127.0.0
 	}
 	cmd.Flags().StringVar(&address, "address", "127.0.0.1", "address of this machine to listen on")
 	cmd.Flags().Uint16Var(&port, "port", workload.PortGateway, "port of this machine for gRPC; 0: any")
-	cmd.Flags().Uint16Var(&httpPort, "http-port", workload.PortGatewayHTTP, "port of this machine for the page, /status and /metrics; 0: none")
+	cmd.Flags().Uint16Var(&httpPort, "http-port", workload.PortGatewayHTTP,
+		"port of this machine for the page, /status and /metrics; 0: none")
 	return cmd
 }
 
@@ -90,7 +92,8 @@ const readyLook = time.Second
 
 // forwardWhileReady forwards to a pod until it is ready no more: of a pod that went, the API server does not tell, and
 // calls would hang.
-func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address string, ports []string, ready func([]portforward.ForwardedPort)) error {
+func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address string, ports []string,
+	ready func([]portforward.ForwardedPort)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	go func() {
@@ -113,13 +116,16 @@ func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address st
 // gatewayPod is a gateway that is ready, the oldest: it is not one that is just replacing another.
 func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*corev1.Pod, error) {
 	var pods corev1.PodList
-	err := a.objects.List(ctx, &pods, client.InNamespace(store.Namespace), client.MatchingLabels(workload.Selector(store.Name, workload.ContainerGateway)))
+	err := a.objects.List(ctx, &pods, client.InNamespace(store.Namespace),
+		client.MatchingLabels(workload.Selector(store.Name, workload.ContainerGateway)))
 	if err != nil {
 		return nil, fmt.Errorf("list the gateways of store %s: %w", store.Name, err)
 	}
 	ready := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return !finding.PodReady(&p) })
 	if len(ready) == 0 {
-		return nil, fmt.Errorf("none of the %d gateways of store %s is ready: kubectl -n %s get pods -l app.kubernetes.io/component=gateway shows them",
+		return nil, fmt.Errorf(
+			"none of the %d gateways of store %s is ready: kubectl -n %s get pods -l app.kubernetes.io/component=gateway "+
+				"shows them",
 			len(pods.Items), store.Name, store.Namespace)
 	}
 	slices.SortFunc(ready, func(a, b corev1.Pod) int {
@@ -131,8 +137,10 @@ func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*cor
 var errForwardLost = errors.New("the pod or the API server ended the connection")
 
 // forward forwards ports to a pod until the context ends or the connection breaks off. ready is called once it stands.
-func (a *app) forward(ctx context.Context, pod *corev1.Pod, address string, ports []string, ready func([]portforward.ForwardedPort)) error {
-	target := a.core.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("portforward").URL()
+func (a *app) forward(ctx context.Context, pod *corev1.Pod, address string, ports []string,
+	ready func([]portforward.ForwardedPort)) error {
+	target := a.core.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).
+		SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(a.config)
 	if err != nil {
 		return err
@@ -146,7 +154,8 @@ func (a *app) forward(ctx context.Context, pod *corev1.Pod, address string, port
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
 	stands := make(chan struct{})
-	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{address}, ports, stands, io.Discard, io.Discard)
+	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{address}, ports, stands,
+		io.Discard, io.Discard)
 	if err != nil {
 		return err
 	}

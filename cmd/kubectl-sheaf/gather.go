@@ -30,7 +30,8 @@ func (a *app) gather(ctx context.Context, store *v1alpha1.RecordStore) (*snapsho
 	if err := a.gatherPools(ctx, s); err != nil {
 		return nil, err
 	}
-	ofStore := []client.ListOption{client.InNamespace(store.Namespace), client.MatchingLabels{v1alpha1.LabelStore: store.Name}}
+	ofStore := []client.ListOption{client.InNamespace(store.Namespace),
+		client.MatchingLabels{v1alpha1.LabelStore: store.Name}}
 	var pods corev1.PodList
 	if err := a.objects.List(ctx, &pods, ofStore...); err != nil {
 		return nil, failf("list the pods of store %s: %w", store.Name, err)
@@ -132,7 +133,8 @@ func (a *app) gatherEvents(ctx context.Context, s *snapshot) {
 	for _, e := range list.Items {
 		name := e.InvolvedObject.Name
 		set := strings.TrimSuffix(name, "-0")
-		if names.Has(name) || names.Has(name+"-0") || names.Has(set) || strings.HasPrefix(name, s.Store.Name+"-gateway") || name == s.Store.Name+"-etcd" {
+		if names.Has(name) || names.Has(name+"-0") || names.Has(set) || strings.HasPrefix(name, s.Store.Name+"-gateway") ||
+			name == s.Store.Name+"-etcd" {
 			s.Events = append(s.Events, e)
 		}
 	}

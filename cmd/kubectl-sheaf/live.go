@@ -50,7 +50,8 @@ func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patie
 }
 
 // onGateway calls do with a connection to a gateway that is ready.
-func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore, do func(recordv1.AdminServiceClient) error) error {
+func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore,
+	do func(recordv1.AdminServiceClient) error) error {
 	pod, err := a.gatewayPod(ctx, store)
 	if err != nil {
 		return err
@@ -59,9 +60,10 @@ func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore, do fun
 	defer cancel()
 	local, ended := make(chan uint16, 1), make(chan error, 1)
 	go func() {
-		ended <- a.forward(ctx, pod, "127.0.0.1", []string{fmt.Sprintf("0:%d", workload.PortGateway)}, func(ports []portforward.ForwardedPort) {
-			local <- ports[0].Local
-		})
+		ended <- a.forward(ctx, pod, "127.0.0.1", []string{fmt.Sprintf("0:%d", workload.PortGateway)},
+			func(ports []portforward.ForwardedPort) {
+				local <- ports[0].Local
+			})
 	}()
 	var port uint16
 	select { // where the context ends first, the dialer may still hang: nobody waits for it

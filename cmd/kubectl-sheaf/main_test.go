@@ -153,7 +153,8 @@ func TestNamingAStore(t *testing.T) {
 	for _, name := range []string{"b", "a"} {
 		create(t, a.objects, "naming", &v1alpha1.RecordStore{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "naming", Name: name},
-			Spec:       v1alpha1.RecordStoreSpec{Groups: v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(4))}, Etcd: v1alpha1.Etcd{Managed: &v1alpha1.ManagedEtcd{}}},
+			Spec: v1alpha1.RecordStoreSpec{Groups: v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(4))},
+				Etcd: v1alpha1.Etcd{Managed: &v1alpha1.ManagedEtcd{}}},
 		})
 	}
 	if _, err := a.oneStore(ctx, nil); err == nil || !strings.Contains(err.Error(), "name one of a, b") {
@@ -162,7 +163,8 @@ func TestNamingAStore(t *testing.T) {
 	if store, err := a.oneStore(ctx, []string{"b"}); err != nil || store.Name != "b" {
 		t.Errorf("by name: %v, %v", store, err)
 	}
-	if _, err := a.oneStore(ctx, []string{"c"}); err == nil || !strings.Contains(err.Error(), "read RecordStore c of namespace naming") {
+	if _, err := a.oneStore(ctx, []string{"c"}); err == nil || !strings.Contains(err.Error(),
+		"read RecordStore c of namespace naming") {
 		t.Errorf("by a wrong name: %v", err)
 	}
 }

@@ -21,8 +21,9 @@ func (a *app) movesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "moves [STORE]",
 		Short: "Show which groups move and how far they are, and which will",
-		Long: `Shows the groups that are being moved to other shards, with the bytes that are there and the time that the rest takes, and those that follow. A
-gateway is asked over a forwarded port. With --watch it shows that again and again, until nothing moves or it is interrupted.`,
+		Long: `Shows the groups that are being moved to other shards, with the bytes that are there and the time
+that the rest takes, and those that follow. A gateway is asked over a forwarded port. With --watch
+it shows that again and again, until nothing moves or it is interrupted.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if every <= 0 {

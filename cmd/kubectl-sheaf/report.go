@@ -39,10 +39,12 @@ func (a *app) reportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report [STORE]",
 		Short: "Gather all that a maintainer needs into one archive",
-		Long: `Writes a tar.gz with the status screen and its findings, the objects of the store and of the operator, their events, the logs of their pods (also of
-containers that ended), and what shards, gateways and etcd say of themselves at /status and /metrics, through the API server. Secrets are not read.
-Values of environment variables, and what looks like a password, token or key in any text, are left out; names, addresses and ids of damaged
-records are not: read it before you give it away. What could not be had is in errors.txt.`,
+		Long: `Writes a tar.gz with the status screen and its findings, the objects of the store and of the
+operator, their events, the logs of their pods (also of containers that ended), and what shards,
+gateways and etcd say of themselves at /status and /metrics, through the API server. Secrets are not
+read. Values of environment variables, and what looks like a password, token or key in any text, are
+left out; names, addresses and ids of damaged records are not: read it before you give it away. What
+could not be had is in errors.txt.`,
 		Example: `  kubectl sheaf report quotes -n prod
   kubectl sheaf report quotes -n prod --since 2h --output - | tar tz`,
 		Args: cobra.MaximumNArgs(1),
@@ -54,7 +56,8 @@ records are not: read it before you give it away. What could not be had is in er
 			return a.report(cmd.Context(), store, f)
 		},
 	}
-	cmd.Flags().StringVarP(&f.output, "output", "o", "", "file to write, - for standard output (default: sheaf-report-STORE-TIME.tar.gz)")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "",
+		"file to write, - for standard output (default: sheaf-report-STORE-TIME.tar.gz)")
 	cmd.Flags().DurationVar(&f.since, "since", 24*time.Hour, "take logs of so long")
 	cmd.Flags().DurationVar(&f.patience, "live-timeout", livePatience, "how long a gateway may take to answer")
 	return cmd
@@ -96,7 +99,8 @@ type archive struct {
 // add a file. Everything goes through redactText, whatever it is.
 func (r *archive) add(name, text string) error {
 	text = redactText(text)
-	header := &tar.Header{Name: r.folder + "/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: r.at, Format: tar.FormatPAX}
+	header := &tar.Header{Name: r.folder + "/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: r.at,
+		Format: tar.FormatPAX}
 	if err := r.tar.WriteHeader(header); err != nil {
 		return fmt.Errorf("write %s into the archive: %w", name, err)
 	}
@@ -118,7 +122,8 @@ func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io
 	r := &archive{tar: tar.NewWriter(packed), folder: "sheaf-report-" + s.Store.Name, at: s.Now}
 	r.failed = append(r.failed, s.Missing...)
 	r.miss("ask a gateway", s.Live.Err)
-	for _, step := range []func(context.Context, *snapshot, *archive) error{a.reportSummary, a.reportObjects, a.reportOperator} {
+	for _, step := range []func(context.Context, *snapshot, *archive) error{a.reportSummary, a.reportObjects,
+		a.reportOperator} {
 		if err := step(ctx, s, r); err != nil {
 			return err
 		}
@@ -141,8 +146,10 @@ func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io
 // reportSummary adds what status shows, and what a gateway said.
 func (a *app) reportSummary(_ context.Context, s *snapshot, r *archive) error {
 	found := finding.Find(s.Objects)
-	files := map[string]any{"findings.json": found, "live/shards.json": s.Live.Shards, "live/groups.json": s.Live.Groups, "live/moves.json": s.Live.Moves}
-	if err := r.add("status.txt", fmt.Sprintf("kubectl sheaf %s, %s\n\n%s", version, s.Now.UTC().Format(time.RFC3339), s.show(widthPlain, found))); err != nil {
+	files := map[string]any{"findings.json": found, "live/shards.json": s.Live.Shards, "live/groups.json": s.Live.Groups,
+		"live/moves.json": s.Live.Moves}
+	if err := r.add("status.txt", fmt.Sprintf("kubectl sheaf %s, %s\n\n%s", version, s.Now.UTC().Format(time.RFC3339),
+		s.show(widthPlain, found))); err != nil {
 		return err
 	}
 	for _, name := range cli.SortedKeys(files) {
@@ -195,21 +202,25 @@ func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error 
 		return err
 	}
 	for _, gvk := range reportKinds {
-		if err := a.addKind(ctx, r, gvk, client.InNamespace(s.Store.Namespace), client.MatchingLabels{v1alpha1.LabelStore: s.Store.Name}); err != nil {
+		if err := a.addKind(ctx, r, gvk, client.InNamespace(s.Store.Namespace),
+			client.MatchingLabels{v1alpha1.LabelStore: s.Store.Name}); err != nil {
 			return err
 		}
 	}
-	if err := a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind("RecordTenantList"), client.InNamespace(s.Store.Namespace)); err != nil {
+	if err := a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind("RecordTenantList"),
+		client.InNamespace(s.Store.Namespace)); err != nil {
 		return err
 	}
-	if err := a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind("RecordGrantList"), client.InNamespace(s.Store.Namespace)); err != nil {
+	if err := a.addKind(ctx, r, v1alpha1.GroupVersion.WithKind("RecordGrantList"),
+		client.InNamespace(s.Store.Namespace)); err != nil {
 		return err
 	}
 	return a.addKind(ctx, r, schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClassList"})
 }
 
 // addKind adds the objects of one kind; what may not be read is noted.
-func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKind, options ...client.ListOption) error {
+func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKind,
+	options ...client.ListOption) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk)
 	if err := a.objects.List(ctx, list, options...); err != nil {
@@ -229,7 +240,8 @@ func (a *app) addObjects(r *archive, objects []client.Object) error {
 	var events bytes.Buffer
 	for _, o := range objects {
 		if e, ok := o.(*corev1.Event); ok {
-			fmt.Fprintf(&events, "%s %s %s/%s %s: %s\n", e.LastTimestamp.UTC().Format(time.RFC3339), e.Type, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
+			fmt.Fprintf(&events, "%s %s %s/%s %s: %s\n", e.LastTimestamp.UTC().Format(time.RFC3339), e.Type,
+				e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
 			continue
 		}
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
@@ -265,7 +277,8 @@ func (a *app) reportOperator(ctx context.Context, _ *snapshot, r *archive) error
 }
 
 // operatorLabels are on what the chart sheaf-operator makes, in whatever namespace that is.
-var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.ComponentOperator, "app.kubernetes.io/part-of": v1alpha1.NameSheaf}
+var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.ComponentOperator,
+	"app.kubernetes.io/part-of": v1alpha1.NameSheaf}
 
 func (a *app) operatorPods(ctx context.Context, r *archive) []corev1.Pod {
 	var pods corev1.PodList
@@ -297,9 +310,11 @@ func (a *app) reportPods(ctx context.Context, pods []corev1.Pod, since time.Dura
 	return nil
 }
 
-func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container string, previous bool, since time.Duration) error {
+func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container string, previous bool,
+	since time.Duration) error {
 	seconds := int64(max(since.Seconds(), 1))
-	options := &corev1.PodLogOptions{Container: container, Previous: previous, SinceSeconds: &seconds, Timestamps: true, LimitBytes: new(int64(logBytesMax))}
+	options := &corev1.PodLogOptions{Container: container, Previous: previous, SinceSeconds: &seconds, Timestamps: true,
+		LimitBytes: new(int64(logBytesMax))}
 	name := fmt.Sprintf("logs/%s/%s.log", pod.Name, container)
 	if previous {
 		options.SinceSeconds = nil // it may have ended long ago

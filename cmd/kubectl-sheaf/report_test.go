@@ -52,9 +52,11 @@ func TestReport(t *testing.T) {
 	want := well()
 	store := want.Store.DeepCopy()
 	store.Annotations = map[string]string{
-		"kubectl.kubernetes.io/last-applied-configuration": `{"password":"` + secret + `"}`, "example.org/api-token": secret, "example.org/owner": "team-a",
+		"kubectl.kubernetes.io/last-applied-configuration": `{"password":"` + secret + `"}`, "example.org/api-token": secret,
+		"example.org/owner": "team-a",
 	}
-	set(&store.Status.Conditions, "EtcdReady", metav1.ConditionFalse, "Refused", "dial https://sheaf:"+secret+"@etcd.example:2379: refused")
+	set(&store.Status.Conditions, "EtcdReady", metav1.ConditionFalse, "Refused",
+		"dial https://sheaf:"+secret+"@etcd.example:2379: refused")
 	create(t, a.objects, "report", store)
 	create(t, a.objects, "report", want.Pools[0].DeepCopy())
 	for i := range want.Pods {
@@ -64,7 +66,8 @@ func TestReport(t *testing.T) {
 		create(t, a.objects, "report", pod)
 	}
 	create(t, a.objects, "report", &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "report", Name: "etcd-tls", Labels: want.Pods[0].Labels}, Data: map[string][]byte{"tls.key": []byte(secret)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "report", Name: "etcd-tls", Labels: want.Pods[0].Labels},
+		Data:       map[string][]byte{"tls.key": []byte(secret)},
 	})
 	operator := kubefindingtest.Pod("sheaf-operator-0", "n1", operatorLabels, "operator")
 	create(t, a.objects, "report", &operator)
@@ -91,21 +94,24 @@ func TestReport(t *testing.T) {
 	}
 	for name, words := range map[string]string{
 		"status.txt": "RecordStore report/quotes", "findings.json": "[", "objects/recordstore/quotes.yaml": "owner: team-a",
-		"objects/shardpool/quotes-ssd.yaml": "storageClassName: local-xfs", "objects/pod/quotes-etcd-1.yaml": "--verbose", "events.txt": "",
+		"objects/shardpool/quotes-ssd.yaml": "storageClassName: local-xfs", "objects/pod/quotes-etcd-1.yaml": "--verbose",
+		"events.txt": "",
 		"errors.txt": "logs/sheaf-operator-0/operator.log", // there is no kubelet that would have them
 	} {
 		if text, ok := files[name]; !ok || !strings.Contains(text, words) {
 			t.Errorf("%s: there is %v, with\n%s", name, ok, text)
 		}
 	}
-	for _, words := range []string{"ask a gateway", "read /status of pod quotes-ssd-0-0", "read /metrics of pod quotes-etcd-1"} {
+	for _, words := range []string{"ask a gateway", "read /status of pod quotes-ssd-0-0",
+		"read /metrics of pod quotes-etcd-1"} {
 		if !strings.Contains(files["errors.txt"], words) {
 			t.Errorf("errors.txt does not say %q:\n%s", words, files["errors.txt"])
 		}
 	}
 
 	t.Run("a file that is there is not written over", func(t *testing.T) {
-		if err := a.call(t.Context(), "report", "--live-timeout=1s", "--output", file); err == nil || !strings.Contains(err.Error(), "exists") {
+		if err := a.call(t.Context(), "report", "--live-timeout=1s", "--output", file); err == nil ||
+			!strings.Contains(err.Error(), "exists") {
 			t.Errorf("%v", err)
 		}
 		if again, err := os.ReadFile(file); err != nil || !bytes.Equal(again, packed) {
@@ -132,9 +138,11 @@ func TestSecretsInTexts(t *testing.T) {
 		{"-----BEGIN EC PRIVATE KEY-----\nMHc\n-----END EC PRIVATE KEY-----\n", "-----BEGIN EC PRIVATE KEY-----[left out]\n"},
 		{"a eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.c2lnbmF0dXJl b", "a [left out] b"},
 		{"tlsSecretRef:\n  name: etcd-tls", "tlsSecretRef:\n  name: etcd-tls"},
-		{"sheaf_shard_records 12\nimage: registry.example:5000/team/sheaf:v1", "sheaf_shard_records 12\nimage: registry.example:5000/team/sheaf:v1"},
+		{"sheaf_shard_records 12\nimage: registry.example:5000/team/sheaf:v1",
+			"sheaf_shard_records 12\nimage: registry.example:5000/team/sheaf:v1"},
 	} {
-		if got := redactText(c.in); !strings.Contains(c.out, "Bearer") && strings.Contains(got, "abcdefgh12345678") || got != c.out && !strings.HasPrefix(c.in, "Authorization") {
+		if got := redactText(c.in); !strings.Contains(c.out, "Bearer") && strings.Contains(got, "abcdefgh12345678") ||
+			got != c.out && !strings.HasPrefix(c.in, "Authorization") {
 			t.Errorf("%q becomes %q, not %q", c.in, got, c.out)
 		}
 	}
@@ -147,7 +155,8 @@ func TestAnObjectKeepsWhatIsNoSecret(t *testing.T) {
 			"name": "shard", "args": []any{"--listen=:7610"},
 			"env": []any{
 				map[string]any{"name": "A", "value": "b"},
-				map[string]any{"name": "NODE_NAME", "valueFrom": map[string]any{"fieldRef": map[string]any{"fieldPath": "spec.nodeName"}}},
+				map[string]any{"name": "NODE_NAME", "valueFrom": map[string]any{"fieldRef": map[string]any{
+					"fieldPath": "spec.nodeName"}}},
 			},
 		}}},
 	}}
@@ -155,7 +164,8 @@ func TestAnObjectKeepsWhatIsNoSecret(t *testing.T) {
 	containers, _, _ := unstructured.NestedSlice(u.Object, "spec", "containers")
 	container := containers[0].(map[string]any)
 	env := container["env"].([]any)
-	if env[0].(map[string]any)["value"] != redacted || env[1].(map[string]any)["valueFrom"] == nil || container["args"].([]any)[0] != "--listen=:7610" {
+	if env[0].(map[string]any)["value"] != redacted || env[1].(map[string]any)["valueFrom"] == nil ||
+		container["args"].([]any)[0] != "--listen=:7610" {
 		t.Errorf("%v", container)
 	}
 }

@@ -43,13 +43,15 @@ func (a *app) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubectl-sheaf",
 		Short: "Look at stores of Sheaf on Kubernetes, and look after them",
-		Long: `Shows a RecordStore on one screen with what is wrong and what to type next, gathers all that a maintainer needs, shows moves, drains pools and
-shards, and forwards a port to a gateway. It reads what the kubeconfig's user may read; only drain changes anything.`,
+		Long: `Shows a RecordStore on one screen with what is wrong and what to type next, gathers all that a
+maintainer needs, shows moves, drains pools and shards, and forwards a port to a gateway. It reads
+what the kubeconfig's user may read; only drain changes anything.`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl sheaf"},
 		Version:       version,
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Name() == "help" || strings.HasPrefix(cmd.Name(), "__") || cmd.Parent() != nil && cmd.Parent().Name() == "completion" {
+			if cmd.Name() == "help" || strings.HasPrefix(cmd.Name(), "__") || cmd.Parent() != nil && cmd.Parent().
+				Name() == "completion" {
 				return nil
 			}
 			return a.connect()
@@ -109,7 +111,8 @@ func (a *app) stores(ctx context.Context, args []string) ([]v1alpha1.RecordStore
 		return nil, failf("list RecordStores of namespace %s: %w", a.namespace, err)
 	}
 	if len(list.Items) == 0 {
-		return nil, failf("namespace %s has no RecordStore: give -n NAMESPACE; kubectl get recordstores -A shows all", a.namespace)
+		return nil, failf("namespace %s has no RecordStore: give -n NAMESPACE; kubectl get recordstores -A shows all",
+			a.namespace)
 	}
 	return list.Items, nil
 }

@@ -75,7 +75,8 @@ func (c *screen) head() {
 	}
 	c.say("RecordStore ", "%s/%s: %s", c.Store.Namespace, c.Store.Name, ready)
 	g := status.Groups
-	c.say("groups    ", "%d of %d serve%s; %s routing, %s", g.Serving, g.Total, groupWords(g), spec.Groups.Routing, copiesWords(spec.Replication))
+	c.say("groups    ", "%d of %d serve%s; %s routing, %s", g.Serving, g.Total, groupWords(g), spec.Groups.Routing,
+		copiesWords(spec.Replication))
 	c.say("records   ", "%s, %s stored", cli.FormatCount(status.Records), cli.FormatBytes(status.StoredBytes))
 	c.say("gateway   ", "%s", cmp.Or(status.Address, "none yet"))
 	c.say("image     ", "%s", cmp.Or(status.Image, spec.Image, "the operator's"))
@@ -97,7 +98,8 @@ func groupWords(g v1alpha1.GroupCounts) string {
 	for _, n := range []struct {
 		count int32
 		name  string
-	}{{g.Loading, "loading"}, {g.Degraded, "degraded"}, {g.Damaged, "damaged"}, {g.DataLost, "lost"}, {g.Moving, "moving"}} {
+	}{{g.Loading, "loading"}, {g.Degraded, "degraded"}, {g.Damaged, "damaged"}, {g.DataLost, "lost"},
+		{g.Moving, "moving"}} {
 		if n.count > 0 {
 			words += fmt.Sprintf(", %d %s", n.count, n.name)
 		}
@@ -117,9 +119,11 @@ func (c *screen) shards() {
 			states = append(states, fmt.Sprintf("pool %s is %s", c.Pools[i].Name, state))
 		}
 	}
-	c.section("SHARDS", "%s", strings.Join(append([]string{fmt.Sprintf("%d of %d serve", c.Store.Status.Shards.Serving, asked)}, states...), ", "))
+	c.section("SHARDS", "%s", strings.Join(append([]string{fmt.Sprintf("%d of %d serve", c.Store.Status.Shards.Serving,
+		asked)}, states...), ", "))
 	t := table{columns: []column{
-		{name: "DOMAIN"}, {name: "SHARD"}, {name: "STATE"}, {name: "GROUPS", right: true}, {name: "LEADS", drop: 2, right: true},
+		{name: "DOMAIN"}, {name: "SHARD"}, {name: "STATE"}, {name: "GROUPS", right: true},
+		{name: "LEADS", drop: 2, right: true},
 		{name: "RECORDS", drop: 5, right: true}, {name: "STORED", drop: 3, right: true}, {name: "FREE", drop: 1, right: true},
 		{name: "LOAD", drop: 4}, {name: "MEMORY", drop: 6, right: true}, {name: "NODE", drop: 7}, {name: "VERSION", drop: 8},
 	}}
@@ -140,7 +144,8 @@ func (c *screen) shards() {
 		if r.State == v1alpha1.ShardLoading {
 			load = r.Load
 		}
-		t.add(r.domain, r.Name, string(r.State), strconv.Itoa(int(r.Groups)), leads, cli.FormatCount(r.Records), cli.FormatBytes(r.StoredBytes),
+		t.add(r.domain, r.Name, string(r.State), strconv.Itoa(int(r.Groups)), leads, cli.FormatCount(r.Records),
+			cli.FormatBytes(r.StoredBytes),
 			free, load, memory, r.Node, r.Version)
 	}
 	c.table(t)
@@ -224,7 +229,8 @@ func (c *screen) domains() {
 		return
 	}
 	c.section("COPIES BY DOMAIN", "%s", redundantWords(c.Store))
-	t := table{columns: []column{{name: "DOMAIN"}, {name: "SHARDS", right: true}, {name: "COPIES", right: true}, {name: "LEADS", right: true}, {name: "STORED", right: true}}}
+	t := table{columns: []column{{name: "DOMAIN"}, {name: "SHARDS", right: true}, {name: "COPIES", right: true},
+		{name: "LEADS", right: true}, {name: "STORED", right: true}}}
 	for _, name := range cli.SortedKeys(by) {
 		d := by[name]
 		leads := "?"
@@ -266,12 +272,14 @@ func (c *screen) moves() {
 // movesTable lists the first moves.
 func movesTable(moves []*recordv1.Move, most int) table {
 	t := table{columns: []column{
-		{name: "GROUP"}, {name: "STATE"}, {name: "FROM", drop: 2}, {name: "TO", drop: 1}, {name: "DONE", right: true}, {name: "BYTES", drop: 3, right: true},
+		{name: "GROUP"}, {name: "STATE"}, {name: "FROM", drop: 2}, {name: "TO", drop: 1}, {name: "DONE", right: true},
+		{name: "BYTES", drop: 3, right: true},
 		{name: "RATE", drop: 4, right: true}, {name: "ETA", right: true}, {name: "REASON", drop: 5},
 	}}
 	for _, m := range moves[:min(most, len(moves))] {
 		done, rate, eta := cli.MoveFigures(m)
-		t.add(m.GetGroup(), cli.MoveState(m), strings.Join(m.GetFrom(), ","), strings.Join(m.GetTo(), ","), done, cli.FormatBytes(m.GetBytes()), rate, eta, m.GetReason())
+		t.add(m.GetGroup(), cli.MoveState(m), strings.Join(m.GetFrom(), ","), strings.Join(m.GetTo(), ","), done,
+			cli.FormatBytes(m.GetBytes()), rate, eta, m.GetReason())
 	}
 	return t
 }

@@ -34,7 +34,8 @@ func wantedShards(pool *v1alpha1.ShardPool) int32 {
 
 // podTable lists pods with their node and what is wrong.
 func (c *screen) podTable(name string, pods []corev1.Pod) table {
-	t := table{columns: []column{{name: name}, {name: "NODE"}, {name: "READY"}, {name: "RESTARTS", drop: 1, right: true}, {name: "AGE", drop: 2, right: true}, {name: "WHY", words: true}}}
+	t := table{columns: []column{{name: name}, {name: "NODE"}, {name: "READY"}, {name: "RESTARTS", drop: 1, right: true},
+		{name: "AGE", drop: 2, right: true}, {name: "WHY", words: true}}}
 	for i := range pods {
 		pod := &pods[i]
 		state, why := "True", ""
@@ -45,7 +46,8 @@ func (c *screen) podTable(name string, pods []corev1.Pod) table {
 		for _, s := range pod.Status.ContainerStatuses {
 			restarts += s.RestartCount
 		}
-		t.add(pod.Name, cmp.Or(pod.Spec.NodeName, "-"), state, strconv.Itoa(int(restarts)), duration.HumanDuration(c.Now.Sub(pod.CreationTimestamp.Time)), why)
+		t.add(pod.Name, cmp.Or(pod.Spec.NodeName, "-"), state, strconv.Itoa(int(restarts)),
+			duration.HumanDuration(c.Now.Sub(pod.CreationTimestamp.Time)), why)
 	}
 	if !slices.ContainsFunc(t.rows, func(row []string) bool { return row[len(row)-1] != "" }) {
 		t.columns = t.columns[:len(t.columns)-1]
@@ -93,7 +95,8 @@ func (c *screen) disks() {
 		}
 	}
 	t := table{columns: []column{
-		{name: "CLAIM"}, {name: "PHASE"}, {name: "SIZE", drop: 2, right: true}, {name: "CLASS", drop: 3}, {name: "NODE", drop: 1}, {name: "FS"}, {name: "DEVICE", drop: 5},
+		{name: "CLAIM"}, {name: "PHASE"}, {name: "SIZE", drop: 2, right: true}, {name: "CLASS", drop: 3},
+		{name: "NODE", drop: 1}, {name: "FS"}, {name: "DEVICE", drop: 5},
 		{name: "VOLUME", drop: 6},
 	}}
 	claims := slices.Clone(c.Claims)

@@ -18,7 +18,8 @@ import (
 
 // credentials are those of an administrator of the store, which take a gateway of that store alone: a forwarded port
 // has no name that could be compared. done lets go of them, after the connection.
-func (a *app) credentials(ctx context.Context, store *v1alpha1.RecordStore) (speaks credentials.TransportCredentials, done func(), err error) {
+func (a *app) credentials(ctx context.Context, store *v1alpha1.RecordStore) (speaks credentials.TransportCredentials,
+	done func(), err error) {
 	if !workload.HasTLS(store) || store.Status.TLS.Transport == v1alpha1.TransportPlaintext {
 		return insecure.NewCredentials(), func() {}, nil
 	}
@@ -27,10 +28,13 @@ func (a *app) credentials(ctx context.Context, store *v1alpha1.RecordStore) (spe
 	err = a.objects.Get(ctx, client.ObjectKey{Namespace: store.Namespace, Name: name}, &secret)
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, nil, fmt.Errorf("store %s speaks TLS, and asks administrators for the certificate in Secret %s, which you may not read: have a Role give you "+
-			"get on that Secret: %w", store.Name, name, err)
+		return nil, nil, fmt.Errorf(
+			"store %s speaks TLS, and asks administrators for the certificate in Secret %s, which you may not read: have a "+
+				"Role give you "+
+				"get on that Secret: %w", store.Name, name, err)
 	case err != nil:
-		return nil, nil, fmt.Errorf("read Secret %s, with the certificate of administrators of store %s: %w", name, store.Name, err)
+		return nil, nil, fmt.Errorf("read Secret %s, with the certificate of administrators of store %s: %w", name,
+			store.Name, err)
 	}
 	files := map[string][]byte{certs.ModeFile: []byte(store.Status.TLS.Transport)}
 	for _, key := range []string{certs.CertificateFile, certs.KeyFile, certs.BundleFile, certs.ClientBundleFile} {

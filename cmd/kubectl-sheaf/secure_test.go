@@ -29,13 +29,15 @@ func TestThePluginSpeaksToGatewaysOfTheStoreAlone(t *testing.T) {
 	own, callers := newAuthority(t), newAuthority(t)
 	files := func(from *authority.Authority, role identity.Role, name string) map[string][]byte {
 		cert, key, err := from.Issue(authority.Leaf{
-			Identity: identity.Identity{Store: of, Role: role, Name: name}, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour,
+			Identity: identity.Identity{Store: of, Role: role, Name: name}, Server: true, Client: true, Now: time.Now(),
+			Lifetime: time.Hour,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return map[string][]byte{
-			certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: own.CertificatePEM(), certs.ClientBundleFile: callers.CertificatePEM(),
+			certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: own.CertificatePEM(),
+			certs.ClientBundleFile: callers.CertificatePEM(),
 		}
 	}
 	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Namespace: "secure", Name: "quotes"}}
@@ -43,7 +45,8 @@ func TestThePluginSpeaksToGatewaysOfTheStoreAlone(t *testing.T) {
 	if _, _, err := a.credentials(t.Context(), store); err == nil || !strings.Contains(err.Error(), "quotes-admin-tls") {
 		t.Errorf("without a Secret: %v", err)
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "secure", Name: "quotes-admin-tls"}, Data: files(callers, identity.Admin, "admin")}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "secure", Name: "quotes-admin-tls"},
+		Data: files(callers, identity.Admin, "admin")}
 	if err := a.objects.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +57,8 @@ func TestThePluginSpeaksToGatewaysOfTheStoreAlone(t *testing.T) {
 	defer done()
 	for name, want := range map[string]codes.Code{"gateway": codes.OK, "shard/main-0": codes.Unavailable} {
 		role, shard, _ := strings.Cut(name, "/")
-		conn, err := grpc.NewClient("passthrough:///"+serveHealth(t, files(own, identity.Role(role), shard)), grpc.WithTransportCredentials(speaks))
+		conn, err := grpc.NewClient("passthrough:///"+serveHealth(t, files(own, identity.Role(role), shard)),
+			grpc.WithTransportCredentials(speaks))
 		if err != nil {
 			t.Fatal(err)
 		}

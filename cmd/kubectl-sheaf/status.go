@@ -24,9 +24,11 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [STORE]",
 		Short: "Show a store on one screen: topology, copies, moves, etcd, disks, and what is wrong",
-		Long: `Shows shards by failure domain, copies by domain, moves with the time left, etcd, gateways and disks, and then what is wrong, the worst first, with what
-was seen and the command to type next. Without STORE it shows all stores of the namespace. Who leads and what moves is asked of a gateway, over a forwarded
-port; where that cannot be had, the rest is shown. Exit code 1 where there is a problem; warnings and notes leave it at 0.`,
+		Long: `Shows shards by failure domain, copies by domain, moves with the time left, etcd, gateways and
+disks, and then what is wrong, the worst first, with what was seen and the command to type next.
+Without STORE it shows all stores of the namespace. Who leads and what moves is asked of a gateway,
+over a forwarded port; where that cannot be had, the rest is shown. Exit code 1 where there is a
+problem; warnings and notes leave it at 0.`,
 		Example: `  kubectl sheaf status -n prod
   kubectl sheaf status quotes -n prod -o json | jq .findings`,
 		Args: cobra.MaximumNArgs(1),
@@ -64,7 +66,8 @@ port; where that cannot be had, the rest is shown. Exit code 1 where there is a 
 	}
 	cmd.Flags().IntVar(&width, "width", 0, "columns of the screen; 0: those of the terminal, else 140")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json; absent: for people")
-	cmd.Flags().BoolVar(&ask, "live", true, "ask a gateway who leads and what moves, which takes the right to create pods/portforward")
+	cmd.Flags().BoolVar(&ask, "live", true,
+		"ask a gateway who leads and what moves, which takes the right to create pods/portforward")
 	cmd.Flags().DurationVar(&patience, "live-timeout", livePatience, "how long that may take")
 	return cmd
 }
@@ -88,7 +91,8 @@ func (a *app) printStatus(s *snapshot, found []finding.Finding, output string, w
 		fmt.Fprint(a.out, s.show(width, found))
 		return nil
 	}
-	document := statusDocument{Namespace: s.Store.Namespace, Name: s.Store.Name, Status: s.Store.Status, Findings: found, NotRead: s.Missing}
+	document := statusDocument{Namespace: s.Store.Namespace, Name: s.Store.Name, Status: s.Store.Status, Findings: found,
+		NotRead: s.Missing}
 	if s.Live.Err != nil {
 		document.Live = s.Live.Err.Error()
 	}

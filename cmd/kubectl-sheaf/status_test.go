@@ -23,7 +23,8 @@ func well() *snapshot {
 	objects, volumes := kubefindingtest.Well()
 	s := &snapshot{Objects: objects, Volumes: volumes}
 	for n, shard := range s.Pools[0].Status.ShardStatuses {
-		s.Live.Shards = append(s.Live.Shards, &recordv1.Shard{Name: shard.Name, Domain: shard.Node, Leaders: int32(21 + n/2), Alive: true})
+		s.Live.Shards = append(s.Live.Shards, &recordv1.Shard{Name: shard.Name, Domain: shard.Node, Leaders: int32(21 + n/2),
+			Alive: true})
 		for range 64 {
 			s.Live.Groups = append(s.Live.Groups, &recordv1.Group{Shard: shard.Name, Leader: len(s.Live.Groups)%3 == n})
 		}
@@ -36,14 +37,16 @@ func trouble() *snapshot {
 	s := well()
 	o := &s.Objects
 	down := &o.Pools[0].Status.ShardStatuses[1]
-	down.State, down.Message = v1alpha1.ShardNodeDown, "node n2 is not ready (NodeStatusUnknown). The shard waits for it and its data stays there. Repair the "+
-		"node; or delete it, or taint it node.kubernetes.io/out-of-service, if it will not come back"
+	down.State, down.Message = v1alpha1.ShardNodeDown,
+		"node n2 is not ready (NodeStatusUnknown). The shard waits for it and its data stays there. Repair the "+
+			"node; or delete it, or taint it node.kubernetes.io/out-of-service, if it will not come back"
 	loads := &o.Pools[0].Status.ShardStatuses[2]
 	loads.State, loads.Load, loads.LoadPercent = v1alpha1.ShardLoading, "62% 1.9GiB/s ETA 2m", 62
 	for i := range o.Pods {
 		switch o.Pods[i].Name {
 		case "quotes-etcd-1":
-			kubefindingtest.Crash(&o.Pods[i], `{"level":"panic","msg":"tocommit(1021) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"}`)
+			kubefindingtest.Crash(&o.Pods[i],
+				`{"level":"panic","msg":"tocommit(1021) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"}`)
 		case "quotes-ssd-1-0":
 			o.Pods[i].Status.Conditions[0].Status = corev1.ConditionFalse
 		case "quotes-gateway-6d4c9b-1":
@@ -53,20 +56,27 @@ func trouble() *snapshot {
 	old := o.Pools[0].DeepCopy()
 	old.Name, old.Spec.State, old.Spec.Shards, old.Status.Serving = "quotes-hdd", v1alpha1.PoolDrained, new(int32(1)), 1
 	old.Status.ShardStatuses = old.Status.ShardStatuses[:1]
-	old.Status.ShardStatuses[0].Name, old.Status.ShardStatuses[0].State, old.Status.ShardStatuses[0].Groups = "quotes-hdd-0", v1alpha1.ShardDraining, 5
+	old.Status.ShardStatuses[0].Name, old.Status.ShardStatuses[0].State,
+		old.Status.ShardStatuses[0].Groups = "quotes-hdd-0", v1alpha1.ShardDraining, 5
 	o.Pools = append(o.Pools, *old)
-	set(&o.Store.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionFalse, "NodeDown", "64 of 64 groups and 2 of 4 shards serve; pool quotes-ssd: shard quotes-ssd-1 is NodeDown")
-	set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing", "64 of 64 groups have fewer than 3 copies: groups 0, 1, 2, 3, 4 and 59 more; not registered in etcd: quotes-ssd-1")
+	set(&o.Store.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionFalse, "NodeDown",
+		"64 of 64 groups and 2 of 4 shards serve; pool quotes-ssd: shard quotes-ssd-1 is NodeDown")
+	set(&o.Store.Status.Conditions, v1alpha1.ConditionRedundant, metav1.ConditionFalse, "CopiesMissing",
+		"64 of 64 groups have fewer than 3 copies: groups 0, 1, 2, 3, 4 and 59 more; not registered in etcd: quotes-ssd-1")
 	o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 64, Degraded: 64, Moving: 7}
 	o.Store.Status.Shards = v1alpha1.ShardCounts{Total: 4, Serving: 2, Loading: 1}
-	o.DiskSets[0].Status.Disks[6].State, o.DiskSets[0].Status.Disks[6].Message = v1alpha1.DiskFormatBlocked, "the disk holds an ext4 file system already: wipe it (wipefs -a) on node n1"
+	o.DiskSets[0].Status.Disks[6].State, o.DiskSets[0].Status.Disks[6].Message = v1alpha1.DiskFormatBlocked,
+		"the disk holds an ext4 file system already: wipe it (wipefs -a) on node n1"
 	s.Live.Moves = []*recordv1.Move{
-		{Group: "3", From: []string{"quotes-hdd-0"}, To: []string{"quotes-ssd-2"}, Bytes: 3 << 30, BytesDone: 2 << 30, BytesPerSecond: 100 << 20,
-			EtaSeconds: new(10.5), Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_COPYING, Reason: "Drain"},
-		{Group: "12", From: []string{"quotes-hdd-0"}, To: []string{"quotes-ssd-0"}, Bytes: 1 << 30, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_WAITING, Reason: "Drain"},
+		{Group: "3", From: []string{"quotes-hdd-0"}, To: []string{"quotes-ssd-2"}, Bytes: 3 << 30, BytesDone: 2 << 30,
+			BytesPerSecond: 100 << 20,
+			EtaSeconds:     new(10.5), Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_COPYING, Reason: "Drain"},
+		{Group: "12", From: []string{"quotes-hdd-0"}, To: []string{"quotes-ssd-0"}, Bytes: 1 << 30, Running: true,
+			Phase: recordv1.MovePhase_MOVE_PHASE_WAITING, Reason: "Drain"},
 		{Group: "17", From: []string{"quotes-hdd-0"}, To: []string{"quotes-ssd-0"}, Bytes: 1 << 30, Reason: "Drain"},
 	}
-	s.Missing = []string{`nodes: nodes is forbidden: User "jane" cannot list resource "nodes" in API group "" at the cluster scope`}
+	s.Missing = []string{
+		`nodes: nodes is forbidden: User "jane" cannot list resource "nodes" in API group "" at the cluster scope`}
 	return s
 }
 
@@ -136,14 +146,16 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 		got.Pods[i].CreationTimestamp = metav1.NewTime(kubefindingtest.Now.Add(-24 * time.Hour))
 	}
 	got.Live = want.Live
-	text := strings.ReplaceAll(got.show(140, finding.Find(got.Objects)), "RecordStore status/quotes", "RecordStore prod/quotes")
+	text := strings.ReplaceAll(got.show(140, finding.Find(got.Objects)), "RecordStore status/quotes",
+		"RecordStore prod/quotes")
 	golden(t, "well-140.txt", text)
 
 	t.Run("the command", func(t *testing.T) {
 		if err := a.call(t.Context(), "status", "--live=false", "--width=80"); err != nil {
 			t.Errorf("all is well: %v", err)
 		}
-		for _, words := range []string{"RecordStore status/quotes: Ready", "3 of 3 serve", "--live is off", "3 of 3 members are ready", "FINDINGS  none"} {
+		for _, words := range []string{"RecordStore status/quotes: Ready", "3 of 3 serve", "--live is off",
+			"3 of 3 members are ready", "FINDINGS  none"} {
 			if !strings.Contains(out.String(), words) {
 				t.Errorf("no %q in\n%s", words, out.String())
 			}
@@ -154,7 +166,8 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 	})
 	t.Run("a problem is an exit code and a finding", func(t *testing.T) {
 		store := stores[0].DeepCopy()
-		set(&store.Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "OtherStore", "etcd holds another store")
+		set(&store.Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "OtherStore",
+			"etcd holds another store")
 		if err := a.objects.Status().Update(t.Context(), store); err != nil {
 			t.Fatal(err)
 		}
@@ -167,12 +180,14 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 		if err := json.Unmarshal(out.Bytes(), &document); err != nil {
 			t.Fatal(err)
 		}
-		if len(document.Findings) != 1 || !strings.Contains(document.Findings[0].Evidence, "etcd holds another store") || document.Live == "" {
+		if len(document.Findings) != 1 || !strings.Contains(document.Findings[0].Evidence, "etcd holds another store") ||
+			document.Live == "" {
 			t.Errorf("%+v", document)
 		}
 	})
 	t.Run("no gateway can be reached", func(t *testing.T) { // there is no kubelet here
-		if l := a.askGateway(t.Context(), &stores[0], 5*time.Second); l.Err == nil || !strings.Contains(l.Err.Error(), "quotes-gateway-6d4c9b-0") {
+		if l := a.askGateway(t.Context(), &stores[0], 5*time.Second); l.Err == nil ||
+			!strings.Contains(l.Err.Error(), "quotes-gateway-6d4c9b-0") {
 			t.Errorf("%v", l.Err)
 		}
 	})

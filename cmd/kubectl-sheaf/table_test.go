@@ -7,11 +7,13 @@ import (
 )
 
 func TestTables(t *testing.T) {
-	tab := table{columns: []column{{name: "NAME"}, {name: "SIZE", drop: 1, right: true}, {name: "EMPTY", drop: 3}, {name: "WHERE", drop: 2}}}
+	tab := table{columns: []column{{name: "NAME"}, {name: "SIZE", drop: 1, right: true}, {name: "EMPTY", drop: 3},
+		{name: "WHERE", drop: 2}}}
 	tab.add("quotes-a-long-name-0", "1 GiB", "", "here")
 	tab.add("größe", "12 GiB", "", "there and elsewhere")
 	for width, want := range map[int][]string{
-		80: {"NAME                    SIZE  WHERE", "quotes-a-long-name-0   1 GiB  here", "größe                 12 GiB  there and elsewhere"},
+		80: {"NAME                    SIZE  WHERE", "quotes-a-long-name-0   1 GiB  here",
+			"größe                 12 GiB  there and elsewhere"},
 		30: {"NAME                    SIZE", "quotes-a-long-name-0   1 GiB", "größe                 12 GiB"},
 		20: {"NAME", "quotes-a-long-name-0", "größe"},
 		15: {"NAME", "quotes-..name-0", "größe"},

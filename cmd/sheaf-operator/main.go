@@ -32,7 +32,8 @@ import (
 var version = "unknown"
 
 // leads tells the operator that works from those that wait. It ends when it loses its lease.
-var leads = prometheus.NewGauge(prometheus.GaugeOpts{Name: "sheaf_operator_leads", Help: "1 in the operator that works, 0 in those that wait to."})
+var leads = prometheus.NewGauge(prometheus.GaugeOpts{Name: "sheaf_operator_leads",
+	Help: "1 in the operator that works, 0 in those that wait to."})
 
 func init() { metrics.Registry.MustRegister(leads) }
 
@@ -97,7 +98,8 @@ func run(ctx context.Context, o options) error {
 	if err := o.setup(mgr, placements, shards, keys); err != nil {
 		return failure{err}
 	}
-	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return failure{err}
 	}
 	go func() {
@@ -107,7 +109,8 @@ func run(ctx context.Context, o options) error {
 		case <-ctx.Done():
 		}
 	}()
-	slog.New(handler).Info("starting", "version", version, "shardImage", o.shardImage, "namespaces", o.namespaces, "disksets", o.diskSets)
+	slog.New(handler).Info("starting", "version", version, "shardImage", o.shardImage, "namespaces", o.namespaces,
+		"disksets", o.diskSets)
 	if err := mgr.Start(ctx); err != nil {
 		return failure{err}
 	}
@@ -115,7 +118,8 @@ func run(ctx context.Context, o options) error {
 }
 
 // setup adds the controllers.
-func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shards *operator.Shards, keys *operator.Keys) error {
+func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shards *operator.Shards,
+	keys *operator.Keys) error {
 	groups, inForce := &fleet.GroupBook{}, &fleet.GrantBook{}
 	transports := operator.NewTransports()
 	keeper := &trust.Keeper{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Now: time.Now}
@@ -128,7 +132,8 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 		return fmt.Errorf("set up the controller of RecordStores: %w", err)
 	}
 	pool := &shardpool.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Shards: shards, Register: operator.Register{Placements: placements},
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Shards: shards,
+		Register: operator.Register{Placements: placements},
 		Recorder: mgr.GetEventRecorder("sheaf-operator"), Groups: groups, Image: o.shardImage,
 		Trust: keeper,
 	}
@@ -140,7 +145,8 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 		return err
 	}
 	grants := &recordgrant.Reconciler{
-		Client: mgr.GetClient(), Tables: operator.Tables{Placements: placements}, Keys: issuer, Transports: transports, Book: inForce,
+		Client: mgr.GetClient(), Tables: operator.Tables{Placements: placements}, Keys: issuer, Transports: transports,
+		Book:       inForce,
 		IssuerKeys: operator.IssuerKeys, Live: mgr.GetAPIReader(),
 	}
 	if err := grants.SetupWithManager(mgr); err != nil {
@@ -150,7 +156,8 @@ func (o *options) setup(mgr ctrl.Manager, placements *operator.Placements, shard
 		return nil
 	}
 	disks := &diskset.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"), Image: o.shardImage, Namespace: o.namespace,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("sheaf-operator"),
+		Image: o.shardImage, Namespace: o.namespace,
 	}
 	if err := disks.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of DiskSets: %w", err)

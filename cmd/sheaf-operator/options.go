@@ -47,8 +47,8 @@ func command(run func(context.Context, options) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sheaf-operator",
 		Short: "Run the operator of Sheaf",
-		Long: `Reconciles RecordStores, ShardPools and DiskSets of the cluster that the kubeconfig, or the pod's service account, names.
-The Helm chart sheaf-operator installs it with the rights that it needs.`,
+		Long: `Reconciles RecordStores, ShardPools and DiskSets of the cluster that the kubeconfig, or the pod's
+service account, names. The Helm chart sheaf-operator installs it with the rights that it needs.`,
 		Version: version, Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
@@ -59,14 +59,19 @@ The Helm chart sheaf-operator installs it with the rights that it needs.`,
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&o.namespaces, "namespaces", nil, "namespaces to look after; empty: all")
-	flags.StringVar(&o.shardImage, "shard-image", "", "image of shards, gateways and etcd, where a RecordStore names none (required)")
-	flags.StringVar(&o.namespace, "operator-namespace", "", "namespace of the operator's pods, which NetworkPolicies of stores let in; "+
-		"empty: $POD_NAMESPACE; where that is empty too, none are made")
-	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while holding a lease, so that several replicas may run")
-	flags.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "namespace of that lease; empty: $POD_NAMESPACE, else that of the pod")
+	flags.StringVar(&o.shardImage, "shard-image", "",
+		"image of shards, gateways and etcd, where a RecordStore names none (required)")
+	flags.StringVar(&o.namespace, "operator-namespace", "",
+		"namespace of the operator's pods, which NetworkPolicies of stores let in; "+
+			"empty: $POD_NAMESPACE; where that is empty too, none are made")
+	flags.BoolVar(&o.leaderElect, "leader-elect", true,
+		"work only while holding a lease, so that several replicas may run")
+	flags.StringVar(&o.leaderNamespace, "leader-election-namespace", "",
+		"namespace of that lease; empty: $POD_NAMESPACE, else that of the pod")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0: none")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
-	flags.BoolVar(&o.diskSets, "disksets", true, "look after DiskSets, which needs rights on nodes and volumes of the cluster")
+	flags.BoolVar(&o.diskSets, "disksets", true,
+		"look after DiskSets, which needs rights on nodes and volumes of the cluster")
 	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
@@ -109,7 +114,8 @@ func scheme() *runtime.Scheme {
 func (o *options) manager() ctrl.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sheaf-operator"})}
 	byObject := map[client.Object]cache.ByObject{}
-	for _, kind := range []client.Object{&corev1.Service{}, &appsv1.StatefulSet{}, &appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}} {
+	for _, kind := range []client.Object{&corev1.Service{}, &appsv1.StatefulSet{}, &appsv1.Deployment{},
+		&policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}} {
 		byObject[kind] = ours
 	}
 	named := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelName: v1alpha1.NameSheaf})}
@@ -138,6 +144,7 @@ func (o *options) manager() ctrl.Options {
 		LeaseDuration:                 &lease,
 		RenewDeadline:                 &renew,
 		RetryPeriod:                   &retry,
-		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Event{}}}},
+		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{
+			&corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Event{}}}},
 	}
 }

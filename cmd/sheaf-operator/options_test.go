@@ -37,14 +37,16 @@ func TestWrongCommandLines(t *testing.T) {
 		args []string
 		says string
 	}{
-		"no image":          {nil, "--shard-image is required"},
-		"an unknown flag":   {[]string{"--shard-images=a"}, "unknown flag: --shard-images"},
-		"no value":          {[]string{"--shard-image"}, "flag needs an argument"},
-		"an argument":       {[]string{"--shard-image=a", "run"}, `unknown command "run"`},
-		"no truth":          {[]string{"--shard-image=a", "--disksets=maybe"}, "maybe"},
-		"no level":          {[]string{"--shard-image=a", "--log-level=loud"}, `--log-level "loud": give debug, info, warn or error`},
-		"an empty level":    {[]string{"--shard-image=a", "--log-level="}, "give debug, info, warn or error"},
-		"no namespace":      {[]string{"--shard-image=a", "--namespaces=ok,Not_One"}, `--namespaces: "Not_One" is no name of a namespace`},
+		"no image":        {nil, "--shard-image is required"},
+		"an unknown flag": {[]string{"--shard-images=a"}, "unknown flag: --shard-images"},
+		"no value":        {[]string{"--shard-image"}, "flag needs an argument"},
+		"an argument":     {[]string{"--shard-image=a", "run"}, `unknown command "run"`},
+		"no truth":        {[]string{"--shard-image=a", "--disksets=maybe"}, "maybe"},
+		"no level": {[]string{"--shard-image=a", "--log-level=loud"},
+			`--log-level "loud": give debug, info, warn or error`},
+		"an empty level": {[]string{"--shard-image=a", "--log-level="}, "give debug, info, warn or error"},
+		"no namespace": {[]string{"--shard-image=a", "--namespaces=ok,Not_One"},
+			`--namespaces: "Not_One" is no name of a namespace`},
 		"an empty one":      {[]string{"--shard-image=a", "--namespaces=a,,b"}, `--namespaces: ""`},
 		"unicode":           {[]string{"--shard-image=a", "--namespaces=größe"}, "is no name of a namespace"},
 		"a very long name":  {[]string{"--shard-image=a", "--namespaces=" + strings.Repeat("a", 253)}, "no more than 63"},
@@ -83,7 +85,8 @@ func TestVersionAndHelp(t *testing.T) {
 
 func TestOptionsReachTheManager(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "sheaf-system")
-	got, _, err := call("--shard-image=sheaf:1", "--namespaces=a,b", "--metrics-bind-address=0", "--log-level=debug", "--disksets=false")
+	got, _, err := call("--shard-image=sheaf:1", "--namespaces=a,b", "--metrics-bind-address=0", "--log-level=debug",
+		"--disksets=false")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +96,8 @@ func TestOptionsReachTheManager(t *testing.T) {
 		namespaces = append(namespaces, n)
 	}
 	slices.Sort(namespaces)
-	if !slices.Equal(namespaces, []string{"a", "b"}) || m.Metrics.BindAddress != "0" || got.diskSets || !m.LeaderElection || m.LeaderElectionNamespace != "sheaf-system" ||
+	if !slices.Equal(namespaces, []string{"a", "b"}) || m.Metrics.BindAddress != "0" || got.diskSets ||
+		!m.LeaderElection || m.LeaderElectionNamespace != "sheaf-system" ||
 		got.namespace != "sheaf-system" {
 		t.Errorf("%+v", m)
 	}
@@ -103,7 +107,8 @@ func TestOptionsReachTheManager(t *testing.T) {
 		}
 	}
 	// Who wrote what is read of what the operator applies, and of nothing else.
-	for o, kept := range map[client.Object]bool{&corev1.Service{}: true, &appsv1.StatefulSet{}: true, &corev1.Pod{}: false, &v1alpha1.ShardPool{}: false} {
+	for o, kept := range map[client.Object]bool{&corev1.Service{}: true, &appsv1.StatefulSet{}: true, &corev1.Pod{}: false,
+		&v1alpha1.ShardPool{}: false} {
 		o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "somebody"}})
 		if _, err := m.Cache.DefaultTransform(o); err != nil || (len(o.GetManagedFields()) == 1) != kept {
 			t.Errorf("%T: managed fields %v, %v", o, o.GetManagedFields(), err)
@@ -113,7 +118,8 @@ func TestOptionsReachTheManager(t *testing.T) {
 	for kind, by := range m.Cache.ByObject {
 		_, pod := kind.(*corev1.Pod)
 		_, claim := kind.(*corev1.PersistentVolumeClaim)
-		if !by.Label.Matches(labels.Set(workload.ShardLabels("quotes", "ssd", 1))) || !by.Label.Matches(labels.Set(workload.Labels("quotes", "etcd"))) {
+		if !by.Label.Matches(labels.Set(workload.ShardLabels("quotes", "ssd", 1))) ||
+			!by.Label.Matches(labels.Set(workload.Labels("quotes", "etcd"))) {
 			t.Errorf("%T: what we make is not cached", kind)
 		}
 		if by.Label.Matches(bench) != (pod || claim) || by.Label.Matches(labels.Set{"app": "a"}) {

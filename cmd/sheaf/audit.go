@@ -15,9 +15,12 @@ type auditFlags struct {
 }
 
 func (f *auditFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.path, "audit-log", "", "with --tls-dir: file (or FIFO) to which refusals, administrative calls and first uses of grants go as lines of JSON; "+
-		"-: standard output; a slow reader holds up nothing, lines are lost then and counted (default: none)")
-	cmd.Flags().BoolVar(&f.writes, "audit-writes", false, "with --audit-log: every put and delete that is allowed, too, with ids and outcome")
+	cmd.Flags().StringVar(&f.path, "audit-log", "",
+		"with --tls-dir: file (or FIFO) to which refusals, administrative calls and first uses of grants go as lines of "+
+			"JSON; "+
+			"-: standard output; a slow reader holds up nothing, lines are lost then and counted (default: none)")
+	cmd.Flags().BoolVar(&f.writes, "audit-writes", false,
+		"with --audit-log: every put and delete that is allowed, too, with ids and outcome")
 }
 
 // open opens the audit log; nil where none is asked for. The caller closes it.

@@ -18,7 +18,8 @@ import (
 
 func (a *app) authCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "auth", Short: "Show who calls and what that one may do; read and set the grants of a store; show its tenants", GroupID: groupCare, Args: cobra.NoArgs,
+		Use: "auth", Short: "Show who calls and what that one may do; read and set the grants of a store; show its tenants",
+		GroupID: groupCare, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.whoAmICommand(), a.canICommand(), a.authTableCommand(), a.authTenantsCommand())
@@ -28,8 +29,10 @@ func (a *app) authCommand() *cobra.Command {
 func (a *app) whoAmICommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "whoami", Short: "Show who the server takes the caller for", Args: cobra.NoArgs,
-		Long:    "Prints client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME or oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in a URL.",
-		Example: "  sheaf auth whoami --ca ca.crt --cert reader.crt --key reader.key\n  sheaf auth whoami --ca ca.crt --token-file /var/run/secrets/sheaf/token",
+		Long: "Prints client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME or oidc/ISSUER/SUBJECT/GROUP..., each part " +
+			"escaped as in a URL.",
+		Example: "  sheaf auth whoami --ca ca.crt --cert reader.crt --key reader.key\n  sheaf auth whoami --ca ca.crt " +
+			"--token-file /var/run/secrets/sheaf/token",
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
 			who, err := conn.Access.WhoAmI(ctx, &recordv1.WhoAmIRequest{})
 			if err != nil {
@@ -64,7 +67,8 @@ func (a *app) canICommand() *cobra.Command {
 	var group string
 	cmd := &cobra.Command{
 		Use: "can-i VERB", Short: "Tell whether the caller may do something", Args: cobra.ExactArgs(1),
-		Long: "VERB is get, put, delete, scan, watch, admin-read (status, lists, all of the routing) or admin-write. Without --group: in all groups.\n" +
+		Long: "VERB is get, put, delete, scan, watch, admin-read (status, lists, all of the routing) or admin-write. " +
+			"Without --group: in all groups.\n" +
 			"Prints yes, or no and why; no is exit code 1. Whether the group exists is not told.",
 		Example: "  sheaf auth can-i put --group team-a-7",
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
@@ -95,27 +99,31 @@ func (a *app) canICommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&group, "group", "", "the group; empty: all groups")
-	cmd.ValidArgsFunction = cobra.FixedCompletions([]string{"get", "put", "delete", "scan", "watch", "admin-read", "admin-write"}, cobra.ShellCompDirectiveNoFileComp)
+	cmd.ValidArgsFunction = cobra.FixedCompletions([]string{"get", "put", "delete", "scan", "watch", "admin-read",
+		"admin-write"}, cobra.ShellCompDirectiveNoFileComp)
 	return cmd
 }
 
 func (a *app) authTableCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "table", Short: "Read and set the table of grants in etcd", Args: cobra.NoArgs,
-		Long: `For stores without an operator: on Kubernetes the operator writes the table. It is JSON, as docs/security.md has it. Gateways and shards take
-a new table within a few seconds, and end the open streams that it does not allow any more.`,
+		Long: `For stores without an operator: on Kubernetes the operator writes the table. It is JSON, as
+docs/security.md has it. Gateways and shards take a new table within a few seconds, and end the open
+streams that it does not allow any more.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var place placementFlags
 	get := &cobra.Command{
-		Use: "get", Short: "Print the table of grants", Args: cobra.NoArgs, Example: "  sheaf auth table get --etcd etcd:2379 --store quotes >table.json",
+		Use: "get", Short: "Print the table of grants", Args: cobra.NoArgs,
+		Example: "  sheaf auth table get --etcd etcd:2379 --store quotes >table.json",
 		RunE: a.inEtcd(&place, func(ctx context.Context, store *placement.Store, _ []string) error {
 			found, err := store.Access(ctx)
 			switch {
 			case err != nil:
 				return err
 			case found.Table == nil:
-				return cli.NotFoundf("the store %s has no table of grants: every caller with a certificate may use all records", store.Name())
+				return cli.NotFoundf("the store %s has no table of grants: every caller with a certificate may use all records",
+					store.Name())
 			}
 			_, err = fmt.Fprintf(a.Out.Out, "%s\n", found.Table)
 			return err
@@ -124,9 +132,11 @@ a new table within a few seconds, and end the open streams that it does not allo
 	place.add(get)
 	var to placementFlags
 	set := &cobra.Command{
-		Use: "set FILE", Short: "Check a table of grants, and put it in the place of the present one", Args: cobra.ExactArgs(1),
-		Long: `FILE is a table, or - for standard input. Its version is that of the table which it replaces, as "sheaf auth table get" prints it, or 0 where
-there is none; it is stored with the next one. Where the store has another version by then, nothing is changed.`,
+		Use: "set FILE", Short: "Check a table of grants, and put it in the place of the present one",
+		Args: cobra.ExactArgs(1),
+		Long: `FILE is a table, or - for standard input. Its version is that of the table which it replaces, as
+"sheaf auth table get" prints it, or 0 where there is none; it is stored with the next one. Where
+the store has another version by then, nothing is changed.`,
 		Example: "  sheaf auth table set table.json --etcd etcd:2379 --store quotes",
 		RunE:    a.inEtcd(&to, a.setTable),
 	}
@@ -136,7 +146,8 @@ there is none; it is stored with the next one. Where the store has another versi
 }
 
 // inEtcd makes the RunE of a command that speaks with etcd itself.
-func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store *placement.Store, args []string) error) func(*cobra.Command, []string) error {
+func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store *placement.Store,
+	args []string) error) func(*cobra.Command, []string) error {
 	return a.Body(func(ctx context.Context, args []string) (err error) {
 		if a.timeout > 0 {
 			var cancel context.CancelFunc

@@ -26,8 +26,9 @@ func (a *app) authTenantsCommand() *cobra.Command {
 	var place placementFlags
 	cmd := &cobra.Command{
 		Use: "tenants", Short: "Show the quotas of tenants, and what is used of them", Args: cobra.NoArgs,
-		Long: `Reads the table of grants and what shards tell of what is stored: up to half a minute old, and within a 128th of the limit for each shard.
-What is used of the rates only the metrics of shards tell (sheaf_tenant_calls_total, sheaf_tenant_bytes_total).`,
+		Long: `Reads the table of grants and what shards tell of what is stored: up to half a minute old, and
+within a 128th of the limit for each shard. What is used of the rates only the metrics of shards
+tell (sheaf_tenant_calls_total, sheaf_tenant_bytes_total).`,
 		Example: "  sheaf auth tenants --etcd etcd:2379 --store quotes",
 		RunE: a.inEtcd(&place, func(ctx context.Context, store *placement.Store, _ []string) error {
 			found, err := store.Access(ctx)
@@ -107,7 +108,8 @@ func tenantTable(rows []tenantRow) cli.Table {
 			}
 		}
 		t.Rows = append(t.Rows, []cli.Cell{
-			cli.Text(r.Tenant), cli.Text(r.Prefix), cli.Number(cli.FormatCount(r.Groups)), cli.Text(string(r.Quota)), cli.Number(words(r.Limit)), used,
+			cli.Text(r.Tenant), cli.Text(r.Prefix), cli.Number(cli.FormatCount(r.Groups)), cli.Text(string(r.Quota)),
+			cli.Number(words(r.Limit)), used,
 		})
 	}
 	return t

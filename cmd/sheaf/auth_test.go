@@ -27,7 +27,8 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 	if o := sheaf(t, nil, with("auth", "can-i", "admin-write")...).Want(t, 0); o.Stdout != "yes\n" {
 		t.Errorf("%q", o.Stdout)
 	}
-	if o := sheaf(t, nil, with("auth", "can-i", "put", "--group", "a", "-o", "json")...).Want(t, 0); !strings.Contains(o.Stdout, `"allowed": true`) {
+	if o := sheaf(t, nil, with("auth", "can-i", "put", "--group", "a", "-o", "json")...).
+		Want(t, 0); !strings.Contains(o.Stdout, `"allowed": true`) {
 		t.Errorf("%q", o.Stdout)
 	}
 	sheaf(t, nil, with("auth", "can-i", "read")...).Want(t, 2).Has(t, `"read" is no verb`)
@@ -39,7 +40,8 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 	sheaf(t, nil, "auth", "whoami", "--server", d.server, "--token-file", token).Want(t, 2).Has(t, "needs --ca")
 	plain := startDev(t, t.TempDir())
 	sheaf(t, nil, "auth", "whoami", "--server", plain.server).Want(t, 0).Has(t, "plaintext")
-	sheaf(t, nil, "shard", "--name", "s", "--dir", t.TempDir(), "--audit-log", "-", "--listen", "127.0.0.1:0", "--http", "").Want(t, 2).Has(t, "needs --tls-dir")
+	sheaf(t, nil, "shard", "--name", "s", "--dir", t.TempDir(), "--audit-log", "-", "--listen", "127.0.0.1:0", "--http",
+		"").Want(t, 2).Has(t, "needs --tls-dir")
 }
 
 // A table of grants is read, changed and set by hand; what cannot be, and what another has changed meanwhile, is not
@@ -90,10 +92,12 @@ func TestATableOfGrantsIsSetByHand(t *testing.T) {
 	tenants := append([]string{"auth", "tenants"}, at...)
 	sheaf(t, nil, tenants...).Want(t, 0).Has(t, "has no tenants")
 	with := `{"version":2,"grants":[],"tenants":[{"name":"team-a","prefix":"a-","quotas":{"storedBytes":1048576,"callsPerSecond":5}}]}`
-	sheaf(t, strings.NewReader(strings.Replace(with, `"callsPerSecond":5`, `"callsPerSecond":-5`, 1)), table("set", "-")...).Want(t, 2).
+	sheaf(t, strings.NewReader(strings.Replace(with, `"callsPerSecond":5`, `"callsPerSecond":-5`, 1)),
+		table("set", "-")...).Want(t, 2).
 		Has(t, "tenants[0] (team-a).quotas.callsPerSecond: is -5")
 	sheaf(t, strings.NewReader(with), table("set", "-")...).Want(t, 0)
-	if done, err := store.PutLedger(t.Context(), "team-a", []byte(`{"shards":{"s":{"groups":1,"used":{"bytes":2048}}}}`), 0); err != nil || !done {
+	if done, err := store.PutLedger(t.Context(), "team-a", []byte(`{"shards":{"s":{"groups":1,"used":{"bytes":2048}}}}`),
+		0); err != nil || !done {
 		t.Fatal(done, err)
 	}
 	shown := sheaf(t, nil, tenants...).Want(t, 0).Stdout

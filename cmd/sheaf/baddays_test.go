@@ -36,7 +36,8 @@ func TestAttributesUpToTheirLimit(t *testing.T) {
 			t.Errorf("record %s: %v, attribute of %d bytes", id, err, len(got.Attributes["k"]))
 		}
 	}
-	p.do(t, "", "get", "-9223372036854775808", "--offset", "9223372036854775807", "--length", "9223372036854775807").Want(t, 1)
+	p.do(t, "", "get", "-9223372036854775808", "--offset", "9223372036854775807", "--length", "9223372036854775807").
+		Want(t, 1)
 }
 
 // dir is the folder of a sheaf dev.
@@ -59,7 +60,8 @@ func TestAFullRealDisk(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(root, fmt.Sprint(i)), pattern(uint64(i), fileBytes), 0o644))
 	}
 	dir := filepath.Join(point, "store")
-	p := startDev(t, dir, "--shards", "1", "--groups", "2", "--reserve", "16MiB", "--segment-bytes", "2MiB", "--compaction-off")
+	p := startDev(t, dir, "--shards", "1", "--groups", "2", "--reserve", "16MiB", "--segment-bytes", "2MiB",
+		"--compaction-off")
 	defer p.kill() // before the disk is unmounted
 	// Another program leaves room for about a third of the files above the reserve.
 	var space syscall.Statfs_t

@@ -36,7 +36,8 @@ func fitCgroup(cfg *shard.Config, limit int64) {
 		l.ScansReadingMax = 1
 	}
 	// A quarter, or less where the headroom is small: an eighth is for all else.
-	rest := headroom - headroom/8 - l.BytesInFlightMax - l.ReplicaBytesInFlightMax - int64(l.ScansReadingMax)*segio.ScanBufferBytes
+	rest := headroom - headroom/8 - l.BytesInFlightMax - l.ReplicaBytesInFlightMax - int64(
+		l.ScansReadingMax)*segio.ScanBufferBytes
 	l.AnswerBytesMax = max(min(256<<20, headroom/4, rest), headroom/16)
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(headroom)

@@ -17,7 +17,8 @@ func TestAllowancesFitTheCgroup(t *testing.T) {
 		var cfg shard.Config
 		fitCgroup(&cfg, limit)
 		l, headroom := &cfg.Limits, headroomOf(limit)
-		if sum := l.BytesInFlightMax + l.ReplicaBytesInFlightMax + l.AnswerBytesMax + int64(l.ScansReadingMax)*segio.ScanBufferBytes; sum > headroom {
+		if sum := l.BytesInFlightMax + l.ReplicaBytesInFlightMax + l.AnswerBytesMax +
+			int64(l.ScansReadingMax)*segio.ScanBufferBytes; sum > headroom {
 			t.Errorf("a shard of %d MiB: %d MiB of allowances, headroom %d MiB: %+v", limit>>20, sum>>20, headroom>>20, l)
 		}
 		if l.ScansReadingMax < 1 || limit >= 128<<20 && l.ScansReadingMax < 2 || l.AnswerBytesMax < headroom/16 {
@@ -35,7 +36,8 @@ func TestAllowancesFitTheCgroup(t *testing.T) {
 }
 
 func TestHeadroom(t *testing.T) {
-	for limit, want := range map[int64]int64{64 << 20: 32 << 20, 256 << 20: 128 << 20, 2 << 30: 512 << 20, 64 << 30: 1 << 30} {
+	for limit, want := range map[int64]int64{64 << 20: 32 << 20, 256 << 20: 128 << 20, 2 << 30: 512 << 20,
+		64 << 30: 1 << 30} {
 		if got := headroomOf(limit); got != want {
 			t.Errorf("headroom of %d: %d, want %d", limit, got, want)
 		}

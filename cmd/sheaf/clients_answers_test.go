@@ -63,7 +63,8 @@ var putAnswers = map[int64][]oneAnswer{
 // may have been done.
 var (
 	clientLines = []string{
-		"put 1: stored", "put 2: VERSION_MISMATCH", "put 3: GROUP_FAILED, maybe done", "put 4: RECORD_EXISTS", "put 5: GROUP_FAILED",
+		"put 1: stored", "put 2: VERSION_MISMATCH", "put 3: GROUP_FAILED, maybe done", "put 4: RECORD_EXISTS",
+		"put 5: GROUP_FAILED",
 		"put 8: stored", "put 9: QUOTA_EXCEEDED",
 		"get 6: harmed", "get 7: hello",
 	}
@@ -173,14 +174,16 @@ func scriptedRecord(id int64) *recordv1.Record {
 
 // BatchPut answers the puts of a message one by one, but the second and the fourth stream break with what they were
 // sent.
-func (s *scriptedStore) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest, recordv1.BatchPutResponse]) error {
+func (s *scriptedStore) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest,
+	recordv1.BatchPutResponse]) error {
 	n := s.next("BatchPut")
 	for {
 		in, err := stream.Recv()
 		if err != nil {
 			return nil //nolint:nilerr // the client has no more
 		}
-		if want, ok := map[int][]int64{0: {10, 11, 12}, 1: {11}, 2: {11}, 3: {13}, 4: {13}}[n]; !ok || !slices.Equal(want, putIDs(in)) {
+		if want, ok := map[int][]int64{0: {10, 11, 12}, 1: {11}, 2: {11}, 3: {13}, 4: {13}}[n]; !ok ||
+			!slices.Equal(want, putIDs(in)) {
 			s.mu.Lock()
 			s.breach("batch %d puts %v, not %v", n+1, putIDs(in), want)
 			s.mu.Unlock()
@@ -214,19 +217,23 @@ func putIDs(in *recordv1.BatchPutRequest) (ids []int64) {
 }
 
 // Watch breaks after its first record, and has the next one only behind the cursor of that.
-func (s *scriptedStore) Watch(in *recordv1.WatchRequest, stream grpc.ServerStreamingServer[recordv1.WatchResponse]) error {
+func (s *scriptedStore) Watch(in *recordv1.WatchRequest,
+	stream grpc.ServerStreamingServer[recordv1.WatchResponse]) error {
 	id, breaks := int64(20), s.next("Watch") == 0
 	if !breaks {
 		id = 21
 	}
-	if want := map[bool]string{true: "", false: "cursor 20"}[breaks]; string(in.GetCursor()) != want || in.GetGroup() != "g" {
-		return status.Errorf(codes.InvalidArgument, "the watch of %q begins at %q, not at %q", in.GetGroup(), in.GetCursor(), want)
+	if want := map[bool]string{true: "", false: "cursor 20"}[breaks]; string(in.GetCursor()) != want ||
+		in.GetGroup() != "g" {
+		return status.Errorf(codes.InvalidArgument, "the watch of %q begins at %q, not at %q", in.GetGroup(), in.GetCursor(),
+			want)
 	}
 	if err := stream.Send(&recordv1.WatchResponse{Cursor: in.GetCursor()}); err != nil {
 		return err
 	}
 	cursor := []byte(fmt.Sprintf("cursor %d", id))
-	if err := stream.Send(&recordv1.WatchResponse{Records: []*recordv1.Record{scriptedRecord(id)}, Cursor: cursor}); err != nil {
+	if err := stream.Send(&recordv1.WatchResponse{Records: []*recordv1.Record{scriptedRecord(id)},
+		Cursor: cursor}); err != nil {
 		return err
 	}
 	if breaks {
@@ -246,7 +253,8 @@ func (s *scriptedStore) Scan(in *recordv1.ScanRequest, stream grpc.ServerStreami
 		return status.Errorf(codes.InvalidArgument, "the scan of %q begins at %q", in.GetGroup(), in.GetCursor())
 	}
 	cursor := []byte(fmt.Sprintf("cursor %d", id))
-	if err := stream.Send(&recordv1.ScanResponse{Records: []*recordv1.Record{scriptedRecord(id)}, Cursor: cursor}); err != nil {
+	if err := stream.Send(&recordv1.ScanResponse{Records: []*recordv1.Record{scriptedRecord(id)},
+		Cursor: cursor}); err != nil {
 		return err
 	}
 	if breaks {
@@ -262,7 +270,8 @@ func TestClientsHeedAnswers(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {
 			command := program.prepared(t)
-			store := &scriptedStore{puts: map[int64]int{}, ids: map[int64][]byte{}, late: map[int64]time.Time{}, calls: map[string]int{}}
+			store := &scriptedStore{puts: map[int64]int{}, ids: map[int64][]byte{}, late: map[int64]time.Time{},
+				calls: map[string]int{}}
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
 			must(t, err)
 			server := grpc.NewServer()

@@ -10,6 +10,7 @@ import (
 var grpcurlClient = clientProgram{
 	language: "grpcurl", variable: "SHEAF_GRPCURL", file: "grpcurl/sheaf_client.sh", driver: "driver.sh",
 	command: func(_ *testing.T, grpcurl, dir string) []string {
-		return []string{"env", "PATH=" + filepath.Dir(grpcurl) + ":" + os.Getenv("PATH"), "bash", filepath.Join(dir, "driver.sh")}
+		return []string{"env", "PATH=" + filepath.Dir(grpcurl) + ":" + os.Getenv("PATH"), "bash",
+			filepath.Join(dir, "driver.sh")}
 	},
 }

@@ -7,7 +7,8 @@ import (
 
 // SHEAF_JAVA is the folder target that Maven makes of examples/java/pom.xml, for the javac and java in the PATH.
 var javaClient = clientProgram{
-	language: "java", variable: "SHEAF_JAVA", file: "java/src/main/java/SheafClient.java", driver: "Driver.java", calls: "all",
+	language: "java", variable: "SHEAF_JAVA", file: "java/src/main/java/SheafClient.java", driver: "Driver.java",
+	calls: "all",
 	command: func(t *testing.T, target, dir string) []string {
 		classes := filepath.Join(target, "classes") + ":" + filepath.Join(target, "lib", "*")
 		sources := []string{filepath.Join(dir, "SheafClient.java"), filepath.Join(dir, "Driver.java")}

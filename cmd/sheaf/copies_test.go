@@ -45,7 +45,8 @@ func newCopiesStoreOf(t *testing.T, program string) *copiesStore {
 	must(t, err)
 	t.Cleanup(server.Close)
 	s := &copiesStore{
-		t: t, program: program, address: freeAddress(t), common: []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes"},
+		t: t, program: program, address: freeAddress(t), common: []string{"--etcd", strings.Join(server.Endpoints(), ","),
+			"--store", "quotes"},
 		shards: map[string]*process{}, dirs: map[string]string{},
 	}
 	s.startGateway()
@@ -60,7 +61,8 @@ func newCopiesStoreOf(t *testing.T, program string) *copiesStore {
 func (s *copiesStore) startGateway() {
 	http := freeAddress(s.t)
 	s.gateway = serveProgram(s.t, nil, s.program, append([]string{
-		"gateway", "--listen", s.address, "--http", http, "--create", "--groups", strconv.Itoa(copiesGroups), "--copies", "3", "--shards-min", "3",
+		"gateway", "--listen", s.address, "--http", http, "--create", "--groups", strconv.Itoa(copiesGroups), "--copies", "3",
+		"--shards-min", "3",
 	}, s.common...)...)
 	s.gateway.server, s.gateway.http = s.address, http
 	s.gateway.waitReady(s.t)
@@ -70,7 +72,8 @@ func (s *copiesStore) startGateway() {
 func (s *copiesStore) start(name string) {
 	http := freeAddress(s.t)
 	s.shards[name] = serveProgram(s.t, nil, s.program, append([]string{
-		"shard", "--name", name, "--dir", s.dirs[name], "--listen", freeAddress(s.t), "--http", http, "--segment-bytes", "1MiB",
+		"shard", "--name", name, "--dir", s.dirs[name], "--listen", freeAddress(s.t), "--http", http, "--segment-bytes",
+		"1MiB",
 	}, s.common...)...)
 	s.shards[name].http = http
 }
@@ -93,7 +96,8 @@ func (s *copiesStore) describe() {
 }
 
 func (s *copiesStore) client(direct bool) *client.Client {
-	c, err := client.New(client.Config{Addresses: []string{s.gateway.server}, Direct: direct, CallTimeout: 2 * time.Minute})
+	c, err := client.New(client.Config{Addresses: []string{s.gateway.server}, Direct: direct,
+		CallTimeout: 2 * time.Minute})
 	must(s.t, err)
 	s.t.Cleanup(func() { c.Close() })
 	return c
@@ -147,7 +151,8 @@ func (w *copiesWriter) put(id int64, seed uint64) error {
 func (w *copiesWriter) check(id int64, seed uint64) error {
 	got, err := w.c.Get(context.Background(), client.Key{ID: id}, &client.GetOptions{BytesMax: 8 << 20})
 	if err == nil && !bytes.Equal(got.Data, w.data(seed)) {
-		return fmt.Errorf("record %d holds %d bytes that are not those that were acknowledged last (%d)", id, len(got.Data), len(w.data(seed)))
+		return fmt.Errorf("record %d holds %d bytes that are not those that were acknowledged last (%d)", id, len(got.Data),
+			len(w.data(seed)))
 	}
 	return err
 }
@@ -169,7 +174,8 @@ func (s *copiesStore) load(direct ...bool) *copiesLoad {
 	l := &copiesLoad{t: s.t, store: s, stop: stop}
 	for i, d := range direct {
 		w := &copiesWriter{
-			c: s.client(d), random: rand.New(rand.NewPCG(uint64(i), 4)), first: int64(1000 * i), known: map[int64]uint64{}, calls: &l.calls,
+			c: s.client(d), random: rand.New(rand.NewPCG(uint64(i), 4)), first: int64(1000 * i), known: map[int64]uint64{},
+			calls: &l.calls,
 		}
 		l.writers = append(l.writers, w)
 		l.wait.Go(func() {

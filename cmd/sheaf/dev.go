@@ -39,9 +39,9 @@ func (a *app) devCommand() *cobra.Command {
 		Use:     "dev",
 		Short:   "Run a whole store in one process",
 		GroupID: groupRun,
-		Long: `Runs etcd, shards, planner and gateway in one process: the same code as the real processes. Without --dir it works on a
-new temporary folder, which it removes when it ends. Another run on the folder of an earlier one serves what was
-acknowledged, also after a crash.`,
+		Long: `Runs etcd, shards, planner and gateway in one process: the same code as the real processes. Without
+--dir it works on a new temporary folder, which it removes when it ends. Another run on the folder
+of an earlier one serves what was acknowledged, also after a crash.`,
 		Example: `  sheaf dev
   sheaf dev --dir ./store --residency resident
   sheaf dev --copies 3
@@ -51,11 +51,14 @@ acknowledged, also after a crash.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.dir, "dir", "", "folder of the store (default: a new temporary one, removed at the end)")
 	flags.IntVar(&f.shards, "shards", 3, "shards to run (default in a folder used before: as many as then)")
-	flags.IntVar(&f.copies, "copies", 1, "copies of each group, on as many shards: 1, 3 or 5; fixed when the folder is made")
+	flags.IntVar(&f.copies, "copies", 1,
+		"copies of each group, on as many shards: 1, 3 or 5; fixed when the folder is made")
 	flags.IntVar(&f.groups, "groups", 16, "groups, with --routing hash; fixed when the folder is made")
-	flags.StringVar(&f.routing, "routing", "hash", "how ids find their group: hash or named; fixed when the folder is made")
+	flags.StringVar(&f.routing, "routing", "hash",
+		"how ids find their group: hash or named; fixed when the folder is made")
 	cli.AddressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address of the gateway (gRPC)")
-	cli.HTTPVar(flags, &f.http, "127.0.0.1:7601", "address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
+	cli.HTTPVar(flags, &f.http, "127.0.0.1:7601",
+		"address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
 	cli.PprofVar(flags, &f.pprof)
 	flags.BoolVar(&f.tls, "tls", false, "speak mutual TLS alone; what callers need is in the folder's tls/admin")
 	f.storage.add(cmd)
@@ -117,7 +120,8 @@ func (f *devFlags) config(cmd *cobra.Command) (dev.Config, error) {
 	if err := f.storage.fill(&s); err != nil {
 		return cfg, err
 	}
-	cfg.Residency, cfg.Medium, cfg.MemoryLimitBytes, cfg.ReserveBytes = s.Residency, s.Medium, s.MemoryLimitBytes, s.ReserveBytes
+	cfg.Residency, cfg.Medium, cfg.MemoryLimitBytes, cfg.ReserveBytes = s.Residency, s.Medium, s.MemoryLimitBytes,
+		s.ReserveBytes
 	cfg.SegmentBytes, cfg.Retention, cfg.Compaction = s.SegmentBytes, s.Retention, s.Compaction
 	if err := cfg.Validate(); err != nil {
 		return cfg, cli.Usagef("%w", err)
@@ -173,7 +177,8 @@ func devWaitWords(s dev.Status) string {
 }
 
 func devLoadWords(l status.Load) string {
-	words := fmt.Sprintf("%s of %s, %s/s", cli.FormatBytes(l.BytesDone), cli.FormatBytes(l.BytesTotal), cli.FormatBytes(int64(l.BytesPerSecond)))
+	words := fmt.Sprintf("%s of %s, %s/s", cli.FormatBytes(l.BytesDone), cli.FormatBytes(l.BytesTotal),
+		cli.FormatBytes(int64(l.BytesPerSecond)))
 	if l.DevicePercent > 0 {
 		words += fmt.Sprintf(" (%.0f%% of the device)", l.DevicePercent)
 	}
@@ -192,9 +197,11 @@ func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
 		server = " --server " + d.Addr()
 	}
 	s := d.Status()
-	a.Out.Sayf("sheaf dev: serving on %s after %.1f s: %d shards, %s, folder %s", d.Addr(), took.Seconds(), shards, routed, cfg.Dir)
+	a.Out.Sayf("sheaf dev: serving on %s after %.1f s: %d shards, %s, folder %s", d.Addr(), took.Seconds(), shards, routed,
+		cfg.Dir)
 	if s.Load.GroupsTotal > 0 {
-		a.Out.Sayf("sheaf dev: loaded %d groups in %.2f s: %s", s.Load.GroupsTotal, s.Load.ElapsedSeconds, devLoadWords(s.Load))
+		a.Out.Sayf("sheaf dev: loaded %d groups in %.2f s: %s", s.Load.GroupsTotal, s.Load.ElapsedSeconds,
+			devLoadWords(s.Load))
 	}
 	a.sayProblems(s)
 	a.Out.Sayf("\nTry, in another terminal:")

@@ -47,8 +47,10 @@ func TestASecondDevIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir)
 	p.do(t, "x", "put", "1").Want(t, 0)
-	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)).Want(t, 1).Has(t, "another sheaf dev runs on")
-	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", p.server, "--http", freeAddress(t)).Want(t, 1).Has(t, "--listen")
+	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)).Want(t, 1).
+		Has(t, "another sheaf dev runs on")
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", p.server, "--http", freeAddress(t)).Want(t, 1).
+		Has(t, "--listen")
 	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", freeAddress(t), "--http", p.http).Want(t, 1).Has(t, "--http")
 	if o := p.do(t, "", "get", "1").Want(t, 0); o.Stdout != "x" {
 		t.Errorf("the first one was disturbed: %q", o.Stdout)
@@ -64,7 +66,8 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	}
 	p.stop(t)
 	again := func(flags ...string) outcome {
-		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)}, flags...)...)
+		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)},
+			flags...)...)
 	}
 	again("--groups", "9").Want(t, 1).Has(t, "--groups 8").Has(t, "--dir")
 	again("--routing", "named").Want(t, 1).Has(t, "--routing hash").Has(t, "--dir")
@@ -83,11 +86,13 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 
 	foreign := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(foreign, "thesis.tex"), []byte("mine"), 0o644))
-	sheaf(t, nil, "dev", "--dir", foreign, "--listen", freeAddress(t), "--http", freeAddress(t)).Want(t, 1).Has(t, "thesis.tex").Has(t, "empty folder")
+	sheaf(t, nil, "dev", "--dir", foreign, "--listen", freeAddress(t), "--http", freeAddress(t)).Want(t, 1).
+		Has(t, "thesis.tex").Has(t, "empty folder")
 	if names, err := os.ReadDir(foreign); err != nil || len(names) != 1 {
 		t.Errorf("something was written into a foreign folder: %v", names)
 	}
-	sheaf(t, nil, "dev", "--dir", filepath.Join(dir, "shards", "shard-0"), "--listen", freeAddress(t), "--http", freeAddress(t)).
+	sheaf(t, nil, "dev", "--dir", filepath.Join(dir, "shards", "shard-0"), "--listen", freeAddress(t), "--http",
+		freeAddress(t)).
 		Want(t, 1).Has(t, "sheaf shard")
 
 	must(t, os.RemoveAll(filepath.Join(dir, "etcd")))
@@ -122,7 +127,8 @@ func TestDevHTTP(t *testing.T) {
 		must(t, err)
 		return response.StatusCode, string(body)
 	}
-	for path, want := range map[string]string{"/": "<!doctype html>", "/healthz": "ok", "/readyz": "ok", "/metrics": "process=\"shard-1\""} {
+	for path, want := range map[string]string{"/": "<!doctype html>", "/healthz": "ok", "/readyz": "ok",
+		"/metrics": "process=\"shard-1\""} {
 		if code, body := get(path); code != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, code, clitest.Shortened(body))
 		}
@@ -134,7 +140,8 @@ func TestDevHTTP(t *testing.T) {
 		Shards  []struct{ Name string }
 	}
 	must(t, json.Unmarshal([]byte(body), &status))
-	if !status.Ready || len(status.Shards) != 2 || status.Summary.State != "Ready" || status.Summary.Text != "Ready: 16 groups on 2 shards serve" {
+	if !status.Ready || len(status.Shards) != 2 || status.Summary.State != "Ready" ||
+		status.Summary.Text != "Ready: 16 groups on 2 shards serve" {
 		t.Errorf("/status: %s", body)
 	}
 	if code, _ := get("/nonsense"); code != http.StatusNotFound {
@@ -285,14 +292,16 @@ func TestPortTakenBySomethingElse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer l.Close()
-	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", l.Addr().String(), "--http", freeAddress(t)).Want(t, 1).Has(t, "in use")
+	sheaf(t, nil, "dev", "--dir", t.TempDir(), "--listen", l.Addr().String(), "--http", freeAddress(t)).Want(t, 1).
+		Has(t, "in use")
 }
 
 func TestDevWithCopies(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	dev := func(flags ...string) outcome {
-		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)}, flags...)...)
+		return sheaf(t, nil, append([]string{"dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t)},
+			flags...)...)
 	}
 	dev("--copies", "2").Want(t, 2).Has(t, "--copies 2")
 	dev("--copies", "0").Want(t, 2).Has(t, "--copies 0")
@@ -354,5 +363,6 @@ func TestDevWithAnotherShard(t *testing.T) {
 		}
 	}
 	p.stop(t)
-	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t), "--shards", "3").Want(t, 1).Has(t, "--shards 4")
+	sheaf(t, nil, "dev", "--dir", dir, "--listen", freeAddress(t), "--http", freeAddress(t), "--shards", "3").Want(t, 1).
+		Has(t, "--shards 4")
 }

@@ -19,10 +19,12 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:     "doctor [DIR|HOST:PORT]",
 		Short:   "Say what is wrong, and what to do next",
 		GroupID: groupCare,
-		Long: `Looks at a store that runs (HOST:PORT of a gateway or shard; without an argument: --server), or reads every byte of volumes that
-nobody serves (DIR, as sheaf verify does). Says what is wrong, the worst first, and the next step for each. It changes nothing.
+		Long: `Looks at a store that runs (HOST:PORT of a gateway or shard; without an argument: --server), or
+reads every byte of volumes that nobody serves (DIR, as sheaf verify does). Says what is wrong, the
+worst first, and the next step for each. It changes nothing.
 
-Exit code 1 where there is a problem: calls fail, or data are at risk. Warnings and notes leave it at 0.`,
+Exit code 1 where there is a problem: calls fail, or data are at risk. Warnings and notes leave it
+at 0.`,
 		Example: `  sheaf doctor
   sheaf doctor gateway:7600
   sheaf doctor /data`,
@@ -65,7 +67,8 @@ func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return a.tellFindings(doctor.Tree(&report), fmt.Sprintf("%d volumes, %d groups, %s in %s entries", report.Volumes, len(report.Groups),
+	return a.tellFindings(doctor.Tree(&report), fmt.Sprintf("%d volumes, %d groups, %s in %s entries", report.Volumes,
+		len(report.Groups),
 		cli.FormatBytes(report.Bytes), cli.FormatCount(report.Entries)))
 }
 
@@ -95,7 +98,8 @@ func (a *app) tellFindings(findings []finding.Finding, lookedAt string) error {
 	}
 	words := "nothing is wrong"
 	if len(findings) > 0 {
-		words = fmt.Sprintf("no problem, %d warnings, %d notes", finding.Count(findings, finding.Warning), finding.Count(findings, finding.Note))
+		words = fmt.Sprintf("no problem, %d warnings, %d notes", finding.Count(findings, finding.Warning),
+			finding.Count(findings, finding.Note))
 	}
 	a.Out.Sayf("%s: %s", words, lookedAt)
 	return nil

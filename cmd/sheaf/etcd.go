@@ -38,17 +38,21 @@ func (a *app) etcdCommand() *cobra.Command {
 		Use:     "etcd",
 		Short:   "Run a member of the etcd that holds placement",
 		GroupID: groupRun,
-		Long: `Runs one member of etcd: alone, or one of three. Started again on its folder it joins again. A folder of another cluster
-(token) or member is refused. With --initial-cluster-state existing an empty folder never forms a new cluster.
+		Long: `Runs one member of etcd: alone, or one of three. Started again on its folder it joins again. A
+folder of another cluster (token) or member is refused. With --initial-cluster-state existing an
+empty folder never forms a new cluster.
 
-A member whose disk was replaced (its folder is empty, or lacks what the others count on) joins the others as a new
-one while all of them are well: they forget the member that it was, it copies their log as a learner, and votes once it has it.
-Without a quorum of the others nothing is changed. With --rejoin=false it does not start.
+A member whose disk was replaced (its folder is empty, or lacks what the others count on) joins the
+others as a new one while all of them are well: they forget the member that it was, it copies their
+log as a learner, and votes once it has it. Without a quorum of the others nothing is changed. With
+--rejoin=false it does not start.
 
-With --tls-dir all members share one certificate, with the hosts of all of them, and clients have to be processes of the store
-(see docs/security.md). New authorities, and the file mode, count for members from the next start on.
+With --tls-dir all members share one certificate, with the hosts of all of them, and clients have to
+be processes of the store (see docs/security.md). New authorities, and the file mode, count for
+members from the next start on.
 
-HTTP: /healthz (the process answers), /readyz (a read through the leader works), /metrics, /status (JSON), with --tls-dir /tls.`,
+HTTP: /healthz (the process answers), /readyz (a read through the leader works), /metrics, /status
+(JSON), with --tls-dir /tls.`,
 		Example: `  sheaf etcd --name etcd-0 --dir /data
   sheaf etcd --name etcd-0 --dir /data --listen-client :2379 --listen-peer :2380 --advertise-client etcd-0:2379 \
     --advertise-peer etcd-0:2380 --initial-cluster etcd-0=etcd-0:2380,etcd-1=etcd-1:2380,etcd-2=etcd-2:2380`,
@@ -71,18 +75,24 @@ func (f *etcdFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&c.Dir, "dir", "", "folder of the member (required)")
 	cli.AddressVar(flags, &c.ListenClient, "listen-client", "127.0.0.1:2379", "address for clients")
 	cli.AddressVar(flags, &c.ListenPeer, "listen-peer", "127.0.0.1:2380", "address for other members")
-	cli.AdvertiseVar(flags, &c.AdvertiseClient, "advertise-client", "address that clients reach it by (default: the one it listens on)")
-	cli.AdvertiseVar(flags, &c.AdvertisePeer, "advertise-peer", "address that members reach it by (default: the one it listens on)")
-	flags.StringVar(&f.cluster, "initial-cluster", "", "all members, as in a=host:2380,b=host:2380 (default: this one alone)")
+	cli.AdvertiseVar(flags, &c.AdvertiseClient, "advertise-client",
+		"address that clients reach it by (default: the one it listens on)")
+	cli.AdvertiseVar(flags, &c.AdvertisePeer, "advertise-peer",
+		"address that members reach it by (default: the one it listens on)")
+	flags.StringVar(&f.cluster, "initial-cluster", "",
+		"all members, as in a=host:2380,b=host:2380 (default: this one alone)")
 	flags.StringVar(&f.state, "initial-cluster-state", "new", "new, or existing: the cluster was formed before")
 	flags.BoolVar(&c.Rejoin, "rejoin", true, "where the disk of this member was replaced, join the others as a new member")
-	flags.StringVar(&c.Token, "initial-cluster-token", "sheaf", "tells clusters apart: a folder of another token is refused")
+	flags.StringVar(&c.Token, "initial-cluster-token", "sheaf",
+		"tells clusters apart: a folder of another token is refused")
 	flags.StringVar(&c.Snapshots.Dir, "snapshot-dir", "", "folder for snapshots of this member; empty: none are taken")
 	flags.DurationVar(&c.Snapshots.Every, "snapshot-every", 30*time.Minute, "between two snapshots")
 	flags.IntVar(&c.Snapshots.Keep, "snapshot-keep", 5, "newest snapshots to keep")
 	flags.StringVar(&c.CompactionMode, "compaction-mode", "periodic", "how history is dropped: periodic or revision")
-	flags.StringVar(&c.CompactionRetention, "compaction-retention", "5m", "history to keep: a duration, or a number of revisions")
-	flags.DurationVar(&c.DefragEvery, "defrag-every", 24*time.Hour, "between two defragmentations, each member at a time of its own; 0: never")
+	flags.StringVar(&c.CompactionRetention, "compaction-retention", "5m",
+		"history to keep: a duration, or a number of revisions")
+	flags.DurationVar(&c.DefragEvery, "defrag-every", 24*time.Hour,
+		"between two defragmentations, each member at a time of its own; 0: never")
 	flags.Var(&f.quota, "quota", "size of the database at which writes are refused, as in 2GiB; 0: 2 GiB")
 	flags.StringVar(&c.ClientTLS.Cert, "cert", "", "certificate for clients; TLS is used where one is given")
 	flags.StringVar(&c.ClientTLS.Key, "key", "", "its key")
@@ -91,8 +101,11 @@ func (f *etcdFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&c.PeerTLS.Key, "peer-key", "", "its key")
 	flags.StringVar(&c.PeerTLS.CA, "peer-ca", "", "authorities of members' certificates, which are asked for then")
 	f.tls.add(cmd)
-	cli.AddressVar(flags, &c.ListenPeerTLS, "listen-peer-tls", "127.0.0.1:2382", "with --tls-dir: address for other members that speak TLS; --listen-peer serves none then, once TLS is required")
-	cli.AdvertiseVar(flags, &c.AdvertisePeerTLS, "advertise-peer-tls", "with --tls-dir: address that members reach it by with TLS (default: the one it listens on); one port for all members")
+	cli.AddressVar(flags, &c.ListenPeerTLS, "listen-peer-tls", "127.0.0.1:2382",
+		"with --tls-dir: address for other members that speak TLS; --listen-peer serves none then, once TLS is required")
+	cli.AdvertiseVar(flags, &c.AdvertisePeerTLS, "advertise-peer-tls",
+		"with --tls-dir: address that members reach it by with TLS (default: the one it listens on); one port for all "+
+			"members")
 	cli.HTTPVar(flags, &f.http, "127.0.0.1:2381", "address of /metrics, /healthz, /readyz and /status; empty: none")
 	f.log.add(cmd, "info")
 	cli.Complete(cmd, "initial-cluster-state", "new", "existing")
@@ -159,7 +172,8 @@ func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	}
 	f.cfg.StartTimeout, f.cfg.JoinTimeout = time.Minute, joinTimeout
 	f.cfg.Fatal = func(err error) {
-		a.Out.Sayf("sheaf: etcd member %s: %v. Started again, it joins the others as a new member, unless with --rejoin=false", f.cfg.Name, err)
+		a.Out.Sayf("sheaf: etcd member %s: %v. Started again, it joins the others as a new member, unless with "+
+			"--rejoin=false", f.cfg.Name, err)
 		os.Exit(cli.ExitCode(err))
 	}
 	m, err := etcd.StartMember(ctx, f.cfg)

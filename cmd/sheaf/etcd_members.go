@@ -36,7 +36,8 @@ func (f *etcdAt) hint() string {
 }
 
 // onEtcd makes the RunE of a command that talks to etcd itself.
-func (a *app) onEtcd(at *etcdAt, run func(ctx context.Context, client *clientv3.Client, args []string) error) func(*cobra.Command, []string) error {
+func (a *app) onEtcd(at *etcdAt, run func(ctx context.Context, client *clientv3.Client,
+	args []string) error) func(*cobra.Command, []string) error {
 	return a.Body(func(ctx context.Context, args []string) (err error) {
 		if a.timeout > 0 {
 			var cancel context.CancelFunc
@@ -53,7 +54,9 @@ func (a *app) onEtcd(at *etcdAt, run func(ctx context.Context, client *clientv3.
 		if own != nil {
 			defer own.Close()
 			if at.client.UsesFiles() {
-				return cli.Usagef("--tls-dir (or $%s) and --etcd-ca, --etcd-cert, --etcd-key both say how etcd is spoken to: give one of them", envTLSDir)
+				return cli.Usagef(
+					"--tls-dir (or $%s) and --etcd-ca, --etcd-cert, --etcd-key both say how etcd is spoken to: give one of them",
+					envTLSDir)
 			}
 			at.client.Credentials = etcd.Credentials(own)
 		}
@@ -71,8 +74,8 @@ func (a *app) etcdMembersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "members",
 		Short: "Show the members of etcd and how each of them is",
-		Long: `Shows the members that a quorum of etcd knows, with what each says of itself. Where there is no quorum, it shows what any member that
-answers knows, and fails.`,
+		Long: `Shows the members that a quorum of etcd knows, with what each says of itself. Where there is no
+quorum, it shows what any member that answers knows, and fails.`,
 		Example: `  sheaf etcd members --etcd etcd-0:2379,etcd-1:2379,etcd-2:2379
   kubectl exec quotes-etcd-0 -- /sheaf etcd members`,
 		Args: cobra.NoArgs,
@@ -96,8 +99,10 @@ func noQuorumError(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("etcd has no quorum, and what is shown may be old: bring members back. Where too many of them are lost for good, see "+
-		"docs/operations/etcd.md, \"etcd is lost\" (%w)", err)
+	return fmt.Errorf(
+		"etcd has no quorum, and what is shown may be old: bring members back. Where too many of them are lost for good, "+
+			"see "+
+			"docs/operations/etcd.md, \"etcd is lost\" (%w)", err)
 }
 
 // memberRow is a member as the command prints it.
@@ -115,7 +120,8 @@ type memberRow struct {
 
 func memberRowOf(p *etcd.Peer) memberRow {
 	row := memberRow{
-		Name: p.Name, ID: strconv.FormatUint(p.ID, 16), Role: "voter", Healthy: p.Healthy(), Trouble: p.Trouble, Index: p.Index,
+		Name: p.Name, ID: strconv.FormatUint(p.ID, 16), Role: "voter", Healthy: p.Healthy(), Trouble: p.Trouble,
+		Index:   p.Index,
 		DBBytes: p.DBBytes, Version: p.Version, Address: strings.Join(p.PeerURLs, ","),
 	}
 	switch {
@@ -149,7 +155,8 @@ func (a *app) printMembers(view *etcd.View) error {
 			index, size = strconv.FormatUint(r.Index, 10), cli.FormatBytes(r.DBBytes)
 		}
 		t.Rows = append(t.Rows, []cli.Cell{
-			cli.Text(r.Name), cli.Text(r.ID), cli.Text(r.Role), cli.Number(index), cli.Number(size), cli.Text(r.Version), cli.Text(r.Address), state,
+			cli.Text(r.Name), cli.Text(r.ID), cli.Text(r.Role), cli.Number(index), cli.Number(size), cli.Text(r.Version),
+			cli.Text(r.Address), state,
 		})
 	}
 	if err := a.Out.WriteTable(t); err != nil {
@@ -162,7 +169,8 @@ func (a *app) printMembers(view *etcd.View) error {
 // memberNamed finds a member by its name, its id in hexadecimal, or its address for peers.
 func memberNamed(view *etcd.View, name string) (*etcd.Peer, error) {
 	p := view.Find(func(p *etcd.Peer) bool {
-		return p.Name == name || strconv.FormatUint(p.ID, 16) == strings.TrimPrefix(name, "0x") || strings.Join(p.PeerURLs, ",") == name
+		return p.Name == name || strconv.FormatUint(p.ID, 16) == strings.TrimPrefix(name, "0x") ||
+			strings.Join(p.PeerURLs, ",") == name
 	})
 	if p != nil {
 		return p, nil
@@ -182,8 +190,9 @@ func (a *app) etcdRemoveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove MEMBER",
 		Short: "Have etcd forget a member that is lost",
-		Long: `Removes a member, given by name, id or address for peers, from a cluster that has a quorum without it. A member that answers is not
-lost, and is removed with --force only. The member joins again, as a new one, when it is started.
+		Long: `Removes a member, given by name, id or address for peers, from a cluster that has a quorum without
+it. A member that answers is not lost, and is removed with --force only. The member joins again, as
+a new one, when it is started.
 
 A member whose disk was replaced does this by itself, unless it is started with --rejoin=false.`,
 		Example: `  sheaf etcd remove etcd-1 --etcd etcd-0:2379,etcd-2:2379`,
@@ -204,7 +213,8 @@ A member whose disk was replaced does this by itself, unless it is started with 
 			return fmt.Errorf("member %s was not removed: %w", p.Label(), err)
 		}
 		if p.Answers && !force {
-			return fmt.Errorf("member %s was not removed: it answers, so that nothing is lost. --force removes it all the same", p.Label())
+			return fmt.Errorf("member %s was not removed: it answers, so that nothing is lost. --force removes it all the same",
+				p.Label())
 		}
 		if err := removeMember(ctx, client, p.ID); err != nil {
 			return fmt.Errorf("remove member %s (%x): %w", p.Label(), p.ID, err)
@@ -255,7 +265,8 @@ func (a *app) etcdPromoteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "promote MEMBER",
 		Short: "Give a learner of etcd its vote",
-		Long: `Makes a voter of a learner that has caught up with the others. A member does it by itself, unless it was started with
+		Long: `Makes a voter of a learner that has caught up with the others. A member does it by itself, unless it
+was started with
 --rejoin=false; this is for one of another program.`,
 		Example: `  sheaf etcd promote etcd-1 --etcd etcd-0:2379,etcd-2:2379`,
 		Args:    cobra.ExactArgs(1),

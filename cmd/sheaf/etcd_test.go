@@ -30,7 +30,8 @@ type etcdTrio struct {
 
 func newEtcdTrio(t *testing.T) *etcdTrio {
 	t.Helper()
-	r := &etcdTrio{t: t, dirs: map[string]string{}, peers: map[string]string{}, clients: map[string]string{}, runs: map[string]*process{}}
+	r := &etcdTrio{t: t, dirs: map[string]string{}, peers: map[string]string{}, clients: map[string]string{},
+		runs: map[string]*process{}}
 	for _, name := range []string{"a", "b", "c"} {
 		r.dirs[name] = filepath.Join(t.TempDir(), "etcd")
 		r.peers[name], r.clients[name] = freeAddress(t), freeAddress(t)
@@ -46,8 +47,10 @@ func newEtcdTrio(t *testing.T) *etcdTrio {
 
 func (r *etcdTrio) start(name, state string) *process {
 	r.t.Helper()
-	p := serve(r.t, "etcd", "--name", name, "--dir", r.dirs[name], "--listen-client", r.clients[name], "--listen-peer", r.peers[name],
-		"--initial-cluster", fmt.Sprintf("a=%s,b=%s,c=%s", r.peers["a"], r.peers["b"], r.peers["c"]), "--initial-cluster-state", state,
+	p := serve(r.t, "etcd", "--name", name, "--dir", r.dirs[name], "--listen-client", r.clients[name], "--listen-peer",
+		r.peers[name],
+		"--initial-cluster", fmt.Sprintf("a=%s,b=%s,c=%s", r.peers["a"], r.peers["b"], r.peers["c"]),
+		"--initial-cluster-state", state,
 		"--http", freeAddress(r.t))
 	p.http = p.cmd.Args[len(p.cmd.Args)-1]
 	r.runs[name] = p
@@ -57,7 +60,8 @@ func (r *etcdTrio) start(name, state string) *process {
 // command runs a command against the members, of which some may be away.
 func (r *etcdTrio) command(args ...string) outcome {
 	r.t.Helper()
-	return sheaf(r.t, nil, append(append([]string{"etcd"}, args...), "--etcd", strings.Join([]string{r.clients["a"], r.clients["b"], r.clients["c"]}, ","))...)
+	return sheaf(r.t, nil, append(append([]string{"etcd"}, args...), "--etcd",
+		strings.Join([]string{r.clients["a"], r.clients["b"], r.clients["c"]}, ","))...)
 }
 
 // members as the command prints them, by name.
@@ -93,7 +97,8 @@ func (r *etcdTrio) remove(name string, flags ...string) {
 	r.t.Helper()
 	eventually(r.t, func() bool {
 		o := r.command(append([]string{"remove", name}, flags...)...)
-		return o.Code == 0 && strings.Contains(o.Stderr, "was removed") || strings.Contains(o.Stderr, fmt.Sprintf("etcd has no member %q", name))
+		return o.Code == 0 && strings.Contains(o.Stderr, "was removed") ||
+			strings.Contains(o.Stderr, fmt.Sprintf("etcd has no member %q", name))
 	})
 }
 
@@ -153,7 +158,8 @@ func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
 
 	first := r.start("c", "existing")
 	first.awaitEnd(t)
-	if words := first.stderr.String(); first.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(words, "lacks entries that the cluster counts on") ||
+	if words := first.stderr.String(); first.cmd.ProcessState.ExitCode() != 1 ||
+		!strings.Contains(words, "lacks entries that the cluster counts on") ||
 		strings.Contains(words, "goroutine") {
 		t.Fatalf("exit code %d: %s", first.cmd.ProcessState.ExitCode(), words)
 	}
@@ -168,7 +174,8 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	t.Parallel()
 	r := newEtcdTrio(t)
 	o := r.until(0, "3 of 3 members are well", "members")
-	if lines := strings.Split(o.Stdout, "\n"); len(lines) != 5 || !strings.HasPrefix(lines[0], "NAME") || !strings.Contains(o.Stdout, "leader") {
+	if lines := strings.Split(o.Stdout, "\n"); len(lines) != 5 || !strings.HasPrefix(lines[0], "NAME") ||
+		!strings.Contains(o.Stdout, "leader") {
 		t.Errorf("%s", o.Stdout)
 	}
 	r.command("remove", "c").Want(t, 1).Has(t, "it answers")
@@ -204,24 +211,30 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 func TestTheMembersOfEtcdAreShownOverTLS(t *testing.T) {
 	by, err := authority.New("members", time.Now(), authority.Lifetime)
 	must(t, err)
-	id := identity.Identity{Store: identity.Store{Domain: "cluster.local", Namespace: "prod", UID: uuid.New()}, Role: identity.Etcd}
-	cert, key, err := by.Issue(authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour, Addresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
+	id := identity.Identity{Store: identity.Store{Domain: "cluster.local", Namespace: "prod", UID: uuid.New()},
+		Role: identity.Etcd}
+	cert, key, err := by.Issue(authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(),
+		Lifetime: time.Hour, Addresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
 	must(t, err)
 	dir := t.TempDir()
 	must(t, certs.Install(dir, map[string][]byte{
-		certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: by.CertificatePEM(), certs.ModeFile: []byte(certs.Required),
+		certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: by.CertificatePEM(),
+		certs.ModeFile: []byte(certs.Required),
 	}))
 	address := freeAddress(t)
-	p := serve(t, "etcd", "--name", "a", "--dir", filepath.Join(t.TempDir(), "etcd"), "--listen-client", address, "--listen-peer", freeAddress(t),
+	p := serve(t, "etcd", "--name", "a", "--dir", filepath.Join(t.TempDir(), "etcd"), "--listen-client", address,
+		"--listen-peer", freeAddress(t),
 		"--listen-peer-tls", freeAddress(t), "--tls-dir", dir, "--http", freeAddress(t))
 	p.http = p.cmd.Args[len(p.cmd.Args)-1]
 	p.waitReady(t)
 	members := []string{"etcd", "members", "--etcd", address, "--timeout", "20s"}
 	sheaf(t, nil, append(members, "--tls-dir", dir)...).Want(t, 0).Has(t, "1 of 1 members are well")
 	sheaf(t, nil, append(members, "--tls-dir", t.TempDir())...).Want(t, 2).Has(t, "ca.crt is missing")
-	sheaf(t, nil, append(members, "--tls-dir", dir, "--etcd-ca", filepath.Join(dir, certs.BundleFile))...).Want(t, 2).Has(t, "give one of them")
+	sheaf(t, nil, append(members, "--tls-dir", dir, "--etcd-ca", filepath.Join(dir, certs.BundleFile))...).Want(t, 2).
+		Has(t, "give one of them")
 	t.Setenv(envTLSDir, dir)
 	sheaf(t, nil, members...).Want(t, 0).Has(t, "1 of 1 members are well")
 	t.Setenv(envTLSDir, "")
-	sheaf(t, nil, append(members, "--timeout", "2s")...).Want(t, 1).Has(t, "no member of etcd answers").Has(t, "give --tls-dir")
+	sheaf(t, nil, append(members, "--timeout", "2s")...).Want(t, 1).Has(t, "no member of etcd answers").
+		Has(t, "give --tls-dir")
 }

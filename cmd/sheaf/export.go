@@ -15,9 +15,10 @@ func (a *app) exportCommand() *cobra.Command {
 		Use:     "export DIR",
 		Short:   "Write records back as files",
 		GroupID: groupRecords,
-		Long: `Writes every record that import made to its path below DIR, with the same bytes, mode and time; records without a path go
-to _records/GROUP/ID. Nothing outside DIR is ever written, whatever the paths and links say. What is there already is left as
-it is, listed and counted (exit code 1), unless --force.`,
+		Long: `Writes every record that import made to its path below DIR, with the same bytes, mode and time;
+records without a path go to _records/GROUP/ID. Nothing outside DIR is ever written, whatever the
+paths and links say. What is there already is left as it is, listed and counted (exit code 1),
+unless --force.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
@@ -50,7 +51,8 @@ func (a *app) printExport(r cli.ExportReport) error {
 	if a.Out.JSON {
 		return a.Out.WriteJSON(r)
 	}
-	_, err := fmt.Fprintf(a.Out.Out, "wrote %s files, %s, in %.1f s\n", cli.FormatCount(r.Files), cli.FormatBytes(r.Bytes), r.Seconds)
+	_, err := fmt.Fprintf(a.Out.Out, "wrote %s files, %s, in %.1f s\n", cli.FormatCount(r.Files), cli.FormatBytes(r.Bytes),
+		r.Seconds)
 	if r.NoPath > 0 {
 		a.Out.Sayf("%s records have no path: they went to _records/", cli.FormatCount(r.NoPath))
 	}

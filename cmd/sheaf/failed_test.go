@@ -43,8 +43,10 @@ func TestWordsForWrongAddressesAndCommands(t *testing.T) {
 	p := startDev(t, t.TempDir())
 	sheaf(t, nil, "get", "1", "--server", "foo").Want(t, 2).Has(t, "HOST:PORT")
 	sheaf(t, nil, "get", "1", "--server", p.http).Want(t, 1).Has(t, "does not speak gRPC")
-	sheaf(t, nil, "get", "1", "--server", "no-such-host.invalid:1").Want(t, 1).Has(t, "nobody answers at no-such-host.invalid:1")
-	if o := sheaf(t, nil, "gte").Want(t, 2); strings.Count(o.Stderr, "\n") != 1 || !strings.Contains(o.Stderr, "did you mean get") {
+	sheaf(t, nil, "get", "1", "--server", "no-such-host.invalid:1").Want(t, 1).
+		Has(t, "nobody answers at no-such-host.invalid:1")
+	if o := sheaf(t, nil, "gte").Want(t, 2); strings.Count(o.Stderr, "\n") != 1 ||
+		!strings.Contains(o.Stderr, "did you mean get") {
 		t.Errorf("%q", o.Stderr)
 	}
 	if o := p.do(t, "x", "put", "1", "--if-absent").Want(t, 0); o.Stderr != "" {

@@ -41,7 +41,8 @@ const (
 // folder os.Args[2] until standard input ends. Each newline that comes is answered by what was sent until then.
 func attack(name string) error {
 	folder := os.Args[2]
-	known, err := knownBy(client.TLSFiles{CA: filepath.Join(folder, "ca.crt"), Cert: filepath.Join(folder, "tls.crt"), Key: filepath.Join(folder, "tls.key")})
+	known, err := knownBy(client.TLSFiles{CA: filepath.Join(folder, "ca.crt"), Cert: filepath.Join(folder, "tls.crt"),
+		Key: filepath.Join(folder, "tls.key")})
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,8 @@ func (a attacker) dial() (*flooder, error) {
 func headers(name, value string) []byte {
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
-	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", "/sheaf.record.v1.RecordService/Get"}, {":authority", "x"},
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"},
+		{":path", "/sheaf.record.v1.RecordService/Get"}, {":authority", "x"},
 		{"content-type", "application/grpc"}, {"te", "trailers"}, {name, value}} {
 		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // into memory
 	}
@@ -122,7 +123,8 @@ func knownBy(files client.TLSFiles) (*tls.Config, error) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, NextProtos: []string{"h2"}}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots,
+		NextProtos: []string{"h2"}}, nil
 }
 
 func startFlooded(t testing.TB) *flooded {
@@ -130,7 +132,8 @@ func startFlooded(t testing.TB) *flooded {
 	dir := t.TempDir()
 	d := startDev(t, dir, "--tls")
 	folder := filepath.Join(dir, "tls/admin")
-	files := client.TLSFiles{CA: filepath.Join(folder, "ca.crt"), Cert: filepath.Join(folder, "tls.crt"), Key: filepath.Join(folder, "tls.key")}
+	files := client.TLSFiles{CA: filepath.Join(folder, "ca.crt"), Cert: filepath.Join(folder, "tls.crt"),
+		Key: filepath.Join(folder, "tls.key")}
 	creds, err := client.TLS(files)
 	if err != nil {
 		t.Fatal(err)
@@ -246,11 +249,13 @@ func endless(a attacker) (sent int, err error) {
 	}
 	defer func() { _ = f.conn.Close() }()
 	ended := drain(f.conn)
-	if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headers("x", strings.Repeat("y", 10_000))}); err != nil {
+	if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1,
+		BlockFragment: headers("x", strings.Repeat("y", 10_000))}); err != nil {
 		return 0, err
 	}
 	var more bytes.Buffer
-	if err := hpack.NewEncoder(&more).WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("z", 10_000)}); err != nil {
+	if err := hpack.NewEncoder(&more).WriteField(hpack.HeaderField{Name: "x",
+		Value: strings.Repeat("z", 10_000)}); err != nil {
 		return 0, err
 	}
 	for sent < 100_000 {

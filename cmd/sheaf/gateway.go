@@ -48,8 +48,9 @@ func (a *app) gatewayCommand() *cobra.Command {
 		Use:     "gateway",
 		Short:   "Run a gateway: routes calls to shards",
 		GroupID: groupRun,
-		Long: `Routes calls to the shards that own the groups, and forwards data without decoding it. With --planner (the default) it also
-takes part in the planner's election; any number of gateways may run. --create makes the store in etcd where it is missing.`,
+		Long: `Routes calls to the shards that own the groups, and forwards data without decoding it. With
+--planner (the default) it also takes part in the planner's election; any number of gateways may
+run. --create makes the store in etcd where it is missing.`,
 		Example: `  sheaf gateway --etcd etcd:2379 --store quotes --create --groups 256`,
 		Args:    cobra.NoArgs,
 		RunE: a.Body(func(ctx context.Context, _ []string) error {
@@ -59,14 +60,17 @@ takes part in the planner's election; any number of gateways may run. --create m
 	flags := cmd.Flags()
 	f.given = flags.Changed
 	cli.AddressVar(flags, &f.listen, "listen", "127.0.0.1:7600", "address for gRPC")
-	cli.HTTPVar(flags, &f.http, "127.0.0.1:7601", "address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
+	cli.HTTPVar(flags, &f.http, "127.0.0.1:7601",
+		"address of a page at /, /metrics, /healthz, /readyz and /status; empty: none")
 	cli.PprofVar(flags, &f.pprof)
 	flags.BoolVar(&f.planner, "planner", true, "also run the planner (one of all is elected)")
 	flags.BoolVar(&f.create, "create", false, "make the store in etcd where it is missing")
 	flags.StringVar(&f.routing, "routing", "hash", "with --create: hash or named")
 	flags.IntVar(&f.groups, "groups", 16, "with --create and --routing hash: number of groups")
-	flags.Var(&f.uid, "store-uid", "the store that etcd must hold: the gateway waits for it, and is not ready, while it does not")
-	flags.IntVar(&f.copies, "copies", 1, "with --create: copies of each group, on shards of different failure domains: 1, 3 or 5")
+	flags.Var(&f.uid, "store-uid",
+		"the store that etcd must hold: the gateway waits for it, and is not ready, while it does not")
+	flags.IntVar(&f.copies, "copies", 1,
+		"with --create: copies of each group, on shards of different failure domains: 1, 3 or 5")
 	flags.IntVar(&f.shards, "shards-min", 0, "with --create: place the first groups when so many shards are alive")
 	f.place.add(cmd)
 	f.place.addInsecure(cmd)
@@ -87,7 +91,8 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stopProfiles()) }()
-	traces, err := telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-gateway", Version: version, Store: f.place.store}, logger)
+	traces, err := telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-gateway", Version: version,
+		Store: f.place.store}, logger)
 	if err != nil {
 		return err
 	}
@@ -165,7 +170,8 @@ func gatewayPages(g *gateway.Gateway, metrics prometheus.Gatherer) http.Handler 
 }
 
 // plan takes part in the planner's election, as soon as etcd holds the store.
-func (f *gatewayFlags) plan(ctx context.Context, store *placement.Store, meta placement.Meta, logger *slog.Logger) error {
+func (f *gatewayFlags) plan(ctx context.Context, store *placement.Store, meta placement.Meta,
+	logger *slog.Logger) error {
 	for meta.StoreUUID == uuid.Nil {
 		if there, err := store.MetaOf(ctx, uuid.UUID(f.uid)); err == nil {
 			meta = there
@@ -223,11 +229,15 @@ func (f *gatewayFlags) meta(ctx context.Context, store *placement.Store) (placem
 // sameStore refuses a store that is there already and is not what --create asks for.
 func (f *gatewayFlags) sameStore(meta placement.Meta) error {
 	differs := f.given("routing") && !strings.EqualFold(f.routing, string(meta.Routing.Mode)) ||
-		f.given("groups") && meta.Routing.Mode == placement.Hash && f.groups != meta.Routing.Groups || f.given("copies") && f.copies != meta.Copies
+		f.given("groups") && meta.Routing.Mode == placement.Hash && f.groups != meta.Routing.Groups || f.given("copies") &&
+		f.copies != meta.Copies
 	if !differs {
 		return nil
 	}
-	return fmt.Errorf("etcd holds another store %q already: %s, routing %s, %d groups, copies %d. Give the new store another name (--store) or an etcd "+
-		"prefix of its own (--etcd-prefix); to serve the one that is there, leave out what differs", f.place.store, meta.StoreUUID,
+	return fmt.Errorf(
+		"etcd holds another store %q already: %s, routing %s, %d groups, copies %d. Give the new store another name "+
+			"(--store) or an etcd "+
+			"prefix of its own (--etcd-prefix); to serve the one that is there, leave out what differs", f.place.store,
+		meta.StoreUUID,
 		meta.Routing.Mode, meta.Routing.Groups, meta.Copies)
 }

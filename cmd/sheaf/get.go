@@ -29,8 +29,8 @@ func (a *app) getCommand() *cobra.Command {
 		Use:     "get ID",
 		Short:   "Read a record",
 		GroupID: groupRecords,
-		Long: `Writes the data of a record to standard output or to a file. With -o json, metadata and data (base64) as JSON. A slice of
-it with --offset and --length.`,
+		Long: `Writes the data of a record to standard output or to a file. With -o json, metadata and data
+(base64) as JSON. A slice of it with --offset and --length.`,
 		Example: `  sheaf get 42
   sheaf get 42 --to copy.png
   sheaf get 42 --metadata -o json
@@ -70,7 +70,8 @@ func (a *app) get(ctx context.Context, conn *cli.Conn, key client.Key, f getFlag
 		case !slice:
 			return conn.Fetch(ctx, key, f.version, w)
 		case f.length != 0:
-			return conn.Download(ctx, key, w, &client.DownloadOptions{Version: f.version, Offset: f.offset, Length: max(f.length, 0)})
+			return conn.Download(ctx, key, w, &client.DownloadOptions{Version: f.version, Offset: f.offset,
+				Length: max(f.length, 0)})
 		}
 		r, err := conn.Open(ctx, key, &client.DownloadOptions{Version: f.version, Offset: f.offset})
 		if err != nil {

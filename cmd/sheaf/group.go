@@ -49,8 +49,9 @@ func (a *app) groupVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify GROUP",
 		Short: "Read every byte of a group and check it, while it serves",
-		Long: `Reads every byte of each copy of a group on its shard, all copies at the same time, and checks it. Exit code 1 where any has damage, or could
-not be checked: the shard is named. A copy with damage is repaired from another one by itself, within seconds.`,
+		Long: `Reads every byte of each copy of a group on its shard, all copies at the same time, and checks it.
+Exit code 1 where any has damage, or could not be checked: the shard is named. A copy with damage is
+repaired from another one by itself, within seconds.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			report, err := conn.Admin.Verify(ctx, &recordv1.VerifyRequest{Group: args[0], RateBytesPerSecond: int64(rate)})
@@ -63,10 +64,12 @@ not be checked: the shard is named. A copy with damage is repaired from another 
 			}); err != nil {
 				return err
 			}
-			a.Out.Sayf("group %s: %s in %s entries checked", args[0], cli.FormatBytes(report.GetBytes()), cli.FormatCount(report.GetEntries()))
+			a.Out.Sayf("group %s: %s in %s entries checked", args[0], cli.FormatBytes(report.GetBytes()),
+				cli.FormatCount(report.GetEntries()))
 			switch n := len(report.GetDamages()); {
 			case n > 0 && unchecked > 0:
-				return fmt.Errorf("group %s: %d places of damage, and %d of %d copies could not be checked", args[0], n, unchecked, len(copies))
+				return fmt.Errorf("group %s: %d places of damage, and %d of %d copies could not be checked", args[0], n, unchecked,
+					len(copies))
 			case n > 0:
 				return fmt.Errorf("group %s: %d places of damage", args[0], n)
 			case unchecked > 0:
@@ -82,7 +85,8 @@ not be checked: the shard is named. A copy with damage is repaired from another 
 // verifiedCopies says what was checked of each copy, where there are several, and gives the rows of the JSON.
 func (a *app) verifiedCopies(group string, copies []*recordv1.VerifiedCopy) (rows []map[string]any, unchecked int) {
 	for _, c := range copies {
-		row := map[string]any{"shard": c.GetShard(), "bytes": c.GetBytes(), "entries": c.GetEntries(), "damages": c.GetDamages()}
+		row := map[string]any{"shard": c.GetShard(), "bytes": c.GetBytes(), "entries": c.GetEntries(),
+			"damages": c.GetDamages()}
 		rows = append(rows, row)
 		switch {
 		case c.GetError() != "":
@@ -90,7 +94,8 @@ func (a *app) verifiedCopies(group string, copies []*recordv1.VerifiedCopy) (row
 			row["error"] = c.GetError()
 			a.Out.Sayf("group %s on shard %s: not checked: %s", group, c.GetShard(), c.GetError())
 		case len(copies) > 1:
-			a.Out.Sayf("group %s on shard %s: %s in %s entries, %d places of damage", group, c.GetShard(), cli.FormatBytes(c.GetBytes()),
+			a.Out.Sayf("group %s on shard %s: %s in %s entries, %d places of damage", group, c.GetShard(),
+				cli.FormatBytes(c.GetBytes()),
 				cli.FormatCount(c.GetEntries()), c.GetDamages())
 		}
 	}
@@ -105,7 +110,8 @@ func (a *app) groupCompact() *cobra.Command {
 		Short: "Drop the versions of a group that retention no longer keeps, or say why they are still there",
 		Args:  cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
-			r, err := conn.Admin.Compact(ctx, &recordv1.CompactRequest{Group: args[0], All: all, RateBytesPerSecond: int64(rate), Explain: why})
+			r, err := conn.Admin.Compact(ctx, &recordv1.CompactRequest{Group: args[0], All: all, RateBytesPerSecond: int64(rate),
+				Explain: why})
 			if err != nil {
 				return fmt.Errorf("compacting group %s: %w", args[0], err)
 			}
@@ -119,7 +125,8 @@ func (a *app) groupCompact() *cobra.Command {
 				})
 			}
 			_, err = fmt.Fprintf(a.Out.Out, "group %s: %d segments rewritten, %s entries dropped, %s before, %s now\n", args[0],
-				r.GetSegmentsRewritten(), cli.FormatCount(r.GetEntriesDropped()), cli.FormatBytes(r.GetBytesBefore()), cli.FormatBytes(r.GetBytesAfter()))
+				r.GetSegmentsRewritten(), cli.FormatCount(r.GetEntriesDropped()), cli.FormatBytes(r.GetBytesBefore()),
+				cli.FormatBytes(r.GetBytesAfter()))
 			return err
 		}),
 	}
@@ -143,7 +150,8 @@ func (a *app) writeHolds(group string, holds []*recordv1.CompactionHold) error {
 		return err
 	}
 	for _, h := range holds {
-		if _, err := fmt.Fprintf(a.Out.Out, "group %s: %s (%s): %s\n", group, cli.FormatBytes(h.GetBytes()), h.GetReason(), h.GetText()); err != nil {
+		if _, err := fmt.Fprintf(a.Out.Out, "group %s: %s (%s): %s\n", group, cli.FormatBytes(h.GetBytes()), h.GetReason(),
+			h.GetText()); err != nil {
 			return err
 		}
 	}
@@ -155,8 +163,8 @@ func (a *app) groupAcceptLoss() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accept-loss GROUP",
 		Short: "Give up the damaged entries of a group",
-		Long: `Declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is left. It cannot be undone;
-the damaged bytes are kept aside on the shard.`,
+		Long: `Declares the damaged entries of a group lost. Reads that answered DATA_LOSS answer from what is
+left. It cannot be undone; the damaged bytes are kept aside on the shard.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			if !yes {

@@ -55,7 +55,8 @@ func TestHardStartsUnderPressure(t *testing.T) {
 	}
 	slices.Sort(took)
 	soaktest.Report(t, "starts", len(took))
-	t.Logf("%d starts: min %.2f s, median %.2f s, max %.2f s", len(took), took[0].Seconds(), took[len(took)/2].Seconds(), took[len(took)-1].Seconds())
+	t.Logf("%d starts: min %.2f s, median %.2f s, max %.2f s", len(took), took[0].Seconds(), took[len(took)/2].Seconds(),
+		took[len(took)-1].Seconds())
 }
 
 // press keeps processors and disk busy until the test ends.

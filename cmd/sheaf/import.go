@@ -16,10 +16,11 @@ func (a *app) importCommand() *cobra.Command {
 		Use:     "import DIR",
 		Short:   "Store every file of a tree as a record",
 		GroupID: groupRecords,
-		Long: `Walks a tree and stores each file as a record: its bytes as data, its modification time as timestamp, its path, mode and
-time as attributes, so that export writes the same tree back. Symbolic links are kept as records with their target as data.
-Sockets, devices and pipes are counted and left out. Folders are not kept by themselves: neither empty ones nor their modes and
-times. Nor are owners, extended attributes, hard links and holes (docs/operations/by-hand.md).
+		Long: `Walks a tree and stores each file as a record: its bytes as data, its modification time as
+timestamp, its path, mode and time as attributes, so that export writes the same tree back. Symbolic
+links are kept as records with their target as data. Sockets, devices and pipes are counted and left
+out. Folders are not kept by themselves: neither empty ones nor their modes and times. Nor are
+owners, extended attributes, hard links and holes (docs/operations/by-hand.md).
 
 Ids:
   --id hash        from the path: the first 8 bytes of its SHA-256 (the default)
@@ -27,8 +28,9 @@ Ids:
   --id sequence    1, 2, 3... in the order of the paths (--first-id)
   --id map:FILE    from lines "ID PATH" of a file
 
-A file whose id is taken is never stored over the other: it is listed, counted, and the exit code is 1. So are files that
-cannot be read. After a kill, --resume goes on and stores nothing twice; --update also replaces what has changed since.`,
+A file whose id is taken is never stored over the other: it is listed, counted, and the exit code is
+1. So are files that cannot be read. After a kill, --resume goes on and stores nothing twice;
+--update also replaces what has changed since.`,
 		Example: `  sheaf import /srv/quotes --id name
   sheaf import /srv/customers --group dir --id hash
   sheaf import /srv/quotes --id name --resume`,
@@ -45,7 +47,8 @@ cannot be read. After a kill, --resume goes on and stores nothing twice; --updat
 	f.StringVar(&opts.Group, "group", "", "Named routing: dir (the first folder of the path), or the name of one group")
 	f.StringVar(&opts.Prefix, "prefix", "", "put this before every path (tells the files of several trees apart)")
 	f.Int64Var(&opts.FirstID, "first-id", 1, "first id of --id sequence")
-	f.StringVar(&opts.ImportID, "import-id", "", "part of the request ids by which repeated puts are recognised (default: chosen for you)")
+	f.StringVar(&opts.ImportID, "import-id", "",
+		"part of the request ids by which repeated puts are recognised (default: chosen for you)")
 	f.BoolVar(&opts.DryRun, "dry-run", false, "store nothing: count, and find collisions and unreadable files")
 	f.BoolVar(&opts.Resume, "resume", false, "leave what an earlier import stored as it is")
 	f.BoolVar(&opts.Update, "update", false, "like --resume, and store files that changed since as new versions")
@@ -84,7 +87,8 @@ func importWords(r cli.ImportReport) string {
 	if r.DryRun {
 		verb = "would store"
 	}
-	fmt.Fprintf(&b, "%s %s files, %s, in %.1f s: %s files/s", verb, cli.FormatCount(r.Stored), cli.FormatBytes(r.StoredBytes),
+	fmt.Fprintf(&b, "%s %s files, %s, in %.1f s: %s files/s", verb, cli.FormatCount(r.Stored),
+		cli.FormatBytes(r.StoredBytes),
 		r.Seconds, cli.FormatCount(int64(float64(r.Stored)/r.Seconds)))
 	if !r.DryRun { // which reads no bytes
 		fmt.Fprintf(&b, ", %s/s", cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))

@@ -18,7 +18,8 @@ func TestInterruptedPutStoresNothing(t *testing.T) {
 	signal.Notify(caught, os.Interrupt)
 	defer signal.Stop(caught)
 	p := startDev(t, t.TempDir())
-	for _, first := range []string{"", "some bytes", strings.Repeat("many bytes", 300_000)} { // not begun, small, an upload under way
+	// not begun, small, an upload under way
+	for _, first := range []string{"", "some bytes", strings.Repeat("many bytes", 300_000)} {
 		cmd := exec.Command(sheafBinary, "put", "1", "--server", p.server)
 		stdin, err := cmd.StdinPipe()
 		must(t, err)

@@ -71,10 +71,13 @@ func (w *writer) settleCut(ctx context.Context) {
 	t, before := w.k.t, w.known[op.id]
 	there, data, version := w.k.get(ctx, op.id)
 	// Either the state before, or the state after: as a whole.
-	isBefore := (before == nil || !before.there) && !there || before != nil && before.there && there && version == before.version
-	isAfter := op.delete && !there || !op.delete && there && bytes.Equal(data, op.data()) && (before == nil || version != before.version)
+	isBefore := (before == nil || !before.there) && !there || before != nil && before.there && there &&
+		version == before.version
+	isAfter := op.delete && !there || !op.delete && there && bytes.Equal(data, op.data()) &&
+		(before == nil || version != before.version)
 	if !isBefore && !isAfter {
-		t.Errorf("id %d: %d bytes of version %s are neither what was acknowledged nor what was cut off (%+v)", op.id, len(data), version, op)
+		t.Errorf("id %d: %d bytes of version %s are neither what was acknowledged nor what was cut off (%+v)", op.id,
+			len(data), version, op)
 		return
 	}
 	again, existed, repeated, err := w.k.send(ctx, op)
@@ -86,7 +89,8 @@ func (w *writer) settleCut(ctx context.Context) {
 	switch {
 	case nothingToDelete: // before and after look the same
 	case isAfter && (!repeated || !op.delete && again != version):
-		t.Errorf("id %d: a write that was stored as version %s was not recognised when repeated (version %s, repeated %v)", op.id, version, again, repeated)
+		t.Errorf("id %d: a write that was stored as version %s was not recognised when repeated (version %s, repeated %v)",
+			op.id, version, again, repeated)
 	case !isAfter && repeated:
 		t.Errorf("id %d: a write that was not there was taken for a repeat", op.id)
 	}
@@ -110,7 +114,8 @@ func (w *writer) checkRepeat(ctx context.Context) {
 		}
 		version, _, repeated, err := w.k.send(ctx, s.older)
 		if err != nil || !repeated || version != s.older.version {
-			w.k.t.Errorf("id %d: the superseded version %s repeated with its request id gave version %s, repeated %v: %v", s.older.id, s.older.version, version, repeated, err)
+			w.k.t.Errorf("id %d: the superseded version %s repeated with its request id gave version %s, repeated %v: %v",
+				s.older.id, s.older.version, version, repeated, err)
 			return
 		}
 		w.k.counts.repeats.Add(1)
@@ -125,7 +130,8 @@ func (w *writer) checkID(ctx context.Context, id int64) {
 	case there != s.there:
 		w.k.t.Errorf("id %d: there %v, acknowledged was %v (version %s)", id, there, s.there, s.version)
 	case there && (version != s.version || !bytes.Equal(data, s.data)):
-		w.k.t.Errorf("id %d: version %s of %d bytes, acknowledged was version %s of %d bytes", id, version, len(data), s.version, len(s.data))
+		w.k.t.Errorf("id %d: version %s of %d bytes, acknowledged was version %s of %d bytes", id, version, len(data),
+			s.version, len(s.data))
 	}
 }
 

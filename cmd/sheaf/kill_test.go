@@ -68,8 +68,10 @@ func TestKillsAtRandomMoments(t *testing.T) {
 	for _, n := range counts.by {
 		total += n
 	}
-	t.Logf("%d kills in %v: %v; %d writes acknowledged, %d cut off, of which %d had been stored; %d repeats of older writes recognised; %d imports",
-		total, time.Since(begin).Round(time.Second), counts.by, counts.acked.Load(), counts.cut.Load(), counts.cutStored.Load(), counts.repeats.Load(), counts.imports.Load())
+	t.Logf("%d kills in %v: %v; %d writes acknowledged, %d cut off, of which %d had been stored; %d repeats of older "+
+		"writes recognised; %d imports",
+		total, time.Since(begin).Round(time.Second), counts.by, counts.acked.Load(), counts.cut.Load(),
+		counts.cutStored.Load(), counts.repeats.Load(), counts.imports.Load())
 	if total != kills && !t.Failed() {
 		t.Errorf("%d kills, want %d", total, kills)
 	}
@@ -90,7 +92,8 @@ func TestKillsAtRandomMoments(t *testing.T) {
 		return
 	}
 	if counts.cutStored.Load() == 0 || counts.cutStored.Load() == counts.cut.Load() {
-		t.Errorf("%d writes were cut off, %d of them stored: the kills came at the wrong moments", counts.cut.Load(), counts.cutStored.Load())
+		t.Errorf("%d writes were cut off, %d of them stored: the kills came at the wrong moments", counts.cut.Load(),
+			counts.cutStored.Load())
 	}
 }
 
@@ -187,7 +190,8 @@ func newKiller(t *testing.T, seed uint64, counts *killCounts) *killer {
 // launch starts the process. Small segments and eager compaction make everything happen often.
 func (k *killer) launch() *process {
 	residency := []string{"index", "resident"}[k.random.IntN(2)]
-	return launch(k.t, k.dir, k.server, k.http, "--shards", "2", "--groups", "4", "--residency", residency, "--segment-bytes", "256KiB",
+	return launch(k.t, k.dir, k.server, k.http, "--shards", "2", "--groups", "4", "--residency", residency,
+		"--segment-bytes", "256KiB",
 		"--compaction-interval", "50ms", "--compaction-min", "64KiB", "--compaction-share", "0.2", "--log-level", "error")
 }
 
@@ -263,7 +267,8 @@ func (k *killer) compact(ctx context.Context) {
 // startImport begins an import that goes on over the kill: the client waits until the store is back.
 func (k *killer) startImport() {
 	k.prefixes++
-	k.importing = exec.Command(sheafBinary, "import", k.tree, "--id", "hash", "--prefix", fmt.Sprintf("run-%d", k.prefixes), "--server", k.server, "--quiet")
+	k.importing = exec.Command(sheafBinary, "import", k.tree, "--id", "hash", "--prefix",
+		fmt.Sprintf("run-%d", k.prefixes), "--server", k.server, "--quiet")
 	var words bytes.Buffer
 	k.importing.Stderr = &words
 	k.importing.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -292,7 +297,8 @@ func (k *killer) settleImport() {
 	err := <-k.importOK
 	switch {
 	case killed, err != nil && strings.Contains(err.Error(), "nobody answers"):
-		sheaf(k.t, nil, "import", k.tree, "--id", "hash", "--prefix", prefix, "--server", k.server, "--quiet", "--resume").Want(k.t, 0)
+		sheaf(k.t, nil, "import", k.tree, "--id", "hash", "--prefix", prefix, "--server", k.server, "--quiet", "--resume").
+			Want(k.t, 0)
 	case err != nil:
 		k.t.Error(err)
 	}

@@ -52,8 +52,9 @@ func (a *app) findCommand() *cobra.Command {
 		Use:     "find ID",
 		Short:   "Find the groups that hold an id",
 		GroupID: groupRecords,
-		Long:    "Asks all groups (in Hash routing the one that may) for a record. Fails while a group that could hold it is silent.",
-		Args:    cobra.ExactArgs(1),
+		Long: "Asks all groups (in Hash routing the one that may) for a record. Fails while a group that could hold it " +
+			"is silent.",
+		Args: cobra.ExactArgs(1),
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			id, err := cli.ParseID(args[0])
 			if err != nil {

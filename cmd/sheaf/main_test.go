@@ -87,7 +87,8 @@ func freeAddress(t testing.TB) string {
 // launch starts sheaf dev and does not wait for anything.
 func launch(t testing.TB, dir, server, httpAddress string, flags ...string) *process {
 	t.Helper()
-	return launchWith(t, server, httpAddress, append([]string{"dev", "--dir", dir, "--listen", server, "--http", httpAddress}, flags...)...)
+	return launchWith(t, server, httpAddress, append([]string{"dev", "--dir", dir, "--listen", server, "--http",
+		httpAddress}, flags...)...)
 }
 
 func launchWith(t testing.TB, server, httpAddress string, args ...string) *process {

@@ -24,12 +24,13 @@ func (a *app) movesCommand() *cobra.Command {
 		Use:     "moves",
 		Short:   "Show which groups move and how far they are, and which would",
 		GroupID: groupCare,
-		Long: `Shows the groups that are being moved to other shards, with the bytes that are there and the time that the rest takes, and
-those that the planner would move if nothing else changed: they follow as the limits on moves at a time allow. Nothing is
-changed. With --watch it shows that again and again, until nothing moves or it is interrupted.
+		Long: `Shows the groups that are being moved to other shards, with the bytes that are there and the time
+that the rest takes, and those that the planner would move if nothing else changed: they follow as
+the limits on moves at a time allow. Nothing is changed. With --watch it shows that again and again,
+until nothing moves or it is interrupted.
 
-On its way a group never has two copies in one failure domain where an order of the steps avoids it. Where none does, that is said
-before it begins. With --dry-run only what has not begun is shown.`,
+On its way a group never has two copies in one failure domain where an order of the steps avoids it.
+Where none does, that is said before it begins. With --dry-run only what has not begun is shown.`,
 		Example: `  sheaf moves
   sheaf moves --dry-run
   sheaf moves --watch`,
@@ -130,7 +131,9 @@ func sharedWords(moves []*recordv1.Move) string {
 	if len(groups) > show {
 		more = fmt.Sprintf(" and %d more", len(groups)-show)
 	}
-	return fmt.Sprintf("for a part of their move two copies may be in one failure domain (%s), as no order of the steps avoids it: groups %s%s",
+	return fmt.Sprintf(
+		"for a part of their move two copies may be in one failure domain (%s), as no order of the steps avoids it: groups "+
+			"%s%s",
 		strings.Join(slices.Compact(domains), ", "), strings.Join(groups[:min(show, len(groups))], ", "), more)
 }
 
@@ -144,7 +147,8 @@ func movesTable(moves []*recordv1.Move) cli.Table {
 		done, rate, eta := cli.MoveFigures(m)
 		t.Rows = append(t.Rows, []cli.Cell{
 			cli.Text(m.GetGroup()), state, cli.Text(strings.Join(m.GetFrom(), ",")), cli.Text(strings.Join(m.GetTo(), ",")),
-			cli.Number(done), cli.Number(cli.FormatBytes(m.GetBytes())), cli.Number(rate), cli.Number(eta), cli.Text(m.GetReason()),
+			cli.Number(done), cli.Number(cli.FormatBytes(m.GetBytes())), cli.Number(rate), cli.Number(eta),
+			cli.Text(m.GetReason()),
 		})
 	}
 	return t

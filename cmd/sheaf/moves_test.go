@@ -18,10 +18,12 @@ func TestMovesInWords(t *testing.T) {
 	eta := 75.4
 	moves := []*recordv1.Move{
 		{
-			Group: "3", From: []string{"a"}, To: []string{"d"}, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_COPYING, Bytes: 1000 * mib,
+			Group: "3", From: []string{"a"}, To: []string{"d"}, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_COPYING,
+			Bytes:     1000 * mib,
 			BytesDone: 250 * mib, BytesPerSecond: 10 * mib, EtaSeconds: &eta, Reason: "Drain",
 		},
-		{Group: "4", From: []string{"a"}, To: []string{"d"}, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_WAITING, Bytes: 0, Reason: "Drain"},
+		{Group: "4", From: []string{"a"}, To: []string{"d"}, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_WAITING,
+			Bytes: 0, Reason: "Drain"},
 		{Group: "5", From: []string{"a"}, To: []string{"d"}, Bytes: 7 * mib, Reason: "Drain"},
 	}
 	var out, words bytes.Buffer
@@ -34,11 +36,13 @@ func TestMovesInWords(t *testing.T) {
 	for _, line := range lines[1:] {
 		got = append(got, strings.Join(strings.Fields(line), " "))
 	}
-	want := []string{"3 copying a d 25% 1000.0 MiB 10.0 MiB/s 1m15s Drain", "4 waiting a d 0 B Drain", "5 planned a d 7.0 MiB Drain"}
+	want := []string{"3 copying a d 25% 1000.0 MiB 10.0 MiB/s 1m15s Drain", "4 waiting a d 0 B Drain",
+		"5 planned a d 7.0 MiB Drain"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("table:\n%s", out.String())
 	}
-	if w := strings.TrimSpace(words.String()); w != "2 running, 1 planned: 250.0 MiB of 1000.0 MiB, 10.0 MiB/s, ETA 1m15s" {
+	if w := strings.TrimSpace(
+		words.String()); w != "2 running, 1 planned: 250.0 MiB of 1000.0 MiB, 10.0 MiB/s, ETA 1m15s" {
 		t.Errorf("words: %q", w)
 	}
 	if w := cli.MovesWords(nil); w != "nothing moves" {
@@ -49,7 +53,8 @@ func TestMovesInWords(t *testing.T) {
 	}
 	moves[0].SharedDomains, moves[2].SharedDomains = []string{"n2", "n1"}, []string{"n1"}
 	words.Reset()
-	if err := a.printMoves(moves); err != nil || !strings.HasSuffix(strings.TrimSpace(words.String()), "(n1, n2), as no order of the steps avoids it: groups 3, 5") {
+	if err := a.printMoves(moves); err != nil || !strings.HasSuffix(strings.TrimSpace(words.String()),
+		"(n1, n2), as no order of the steps avoids it: groups 3, 5") {
 		t.Errorf("shared domains: %q, %v", words.String(), err)
 	}
 	if rows := movesJSON(moves); len(rows[0].SharedDomains) != 2 || len(rows[1].SharedDomains) != 0 {
@@ -60,10 +65,11 @@ func TestMovesInWords(t *testing.T) {
 func TestRolesAndLagInWords(t *testing.T) {
 	lag := uint64(12)
 	for want, g := range map[string]*recordv1.Group{
-		"/":                   {},
-		"leader/":             {Role: recordv1.MemberRole_MEMBER_ROLE_LEADER},
-		"voter/12":            {Role: recordv1.MemberRole_MEMBER_ROLE_VOTER, LagEntries: &lag},
-		"learner/50% of 10 B": {Role: recordv1.MemberRole_MEMBER_ROLE_LEARNER, LagEntries: &lag, Copy: &recordv1.Copy{BytesTotal: 10, BytesDone: 5}},
+		"/":        {},
+		"leader/":  {Role: recordv1.MemberRole_MEMBER_ROLE_LEADER},
+		"voter/12": {Role: recordv1.MemberRole_MEMBER_ROLE_VOTER, LagEntries: &lag},
+		"learner/50% of 10 B": {Role: recordv1.MemberRole_MEMBER_ROLE_LEARNER, LagEntries: &lag,
+			Copy: &recordv1.Copy{BytesTotal: 10, BytesDone: 5}},
 	} {
 		if got := roleWord(g) + "/" + lagWords(g); got != want {
 			t.Errorf("%v is %q, want %q", g, got, want)
@@ -78,7 +84,8 @@ type planned struct {
 
 func (planned) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
 	return &recordv1.PlanMovesResponse{Moves: []*recordv1.Move{
-		{Group: "3", From: []string{"a"}, To: []string{"d"}, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_COPYING, Reason: "Drain"},
+		{Group: "3", From: []string{"a"}, To: []string{"d"}, Running: true, Phase: recordv1.MovePhase_MOVE_PHASE_COPYING,
+			Reason: "Drain"},
 		{Group: "4", From: []string{"b"}, To: []string{"d"}, Reason: "Drain"},
 	}}, nil
 }

@@ -12,7 +12,8 @@ import (
 // TestProfilesAreServedOnWish: at an address of the loopback device alone, and nowhere unless it is asked for.
 func TestProfilesAreServedOnWish(t *testing.T) {
 	t.Parallel()
-	for _, address := range []string{"192.0.2.1:6060", "0.0.0.0:6060", ":6060", "[::]:6060", "example.com:6060", "localhost:6060", "6060"} {
+	for _, address := range []string{"192.0.2.1:6060", "0.0.0.0:6060", ":6060", "[::]:6060", "example.com:6060",
+		"localhost:6060", "6060"} {
 		for _, command := range [][]string{{"dev"}, {"gateway"}, {"shard", "--name", "a", "--dir", t.TempDir()}} {
 			sheaf(t, nil, append(command, "--pprof", address)...).Want(t, 2).Has(t, "--pprof")
 		}
@@ -21,7 +22,8 @@ func TestProfilesAreServedOnWish(t *testing.T) {
 	server, err := etcd.StartUnsynced(t.TempDir())
 	must(t, err)
 	defer server.Close()
-	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--listen", freeAddress(t), "--http", freeAddress(t)}
+	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--listen", freeAddress(t),
+		"--http", freeAddress(t)}
 	for _, command := range [][]string{
 		append([]string{"gateway", "--create"}, common...),
 		append([]string{"shard", "--name", "a", "--dir", t.TempDir()}, common...),

@@ -41,15 +41,18 @@ func TestRealProcesses(t *testing.T) {
 	endpoints := strings.Join(server.Endpoints(), ",")
 	common := []string{"--etcd", endpoints, "--store", "quotes"}
 
-	sheaf(t, nil, append([]string{"gateway", "--listen", freeAddress(t), "--http", ""}, common...)...).Want(t, 1).Has(t, "--create")
+	sheaf(t, nil, append([]string{"gateway", "--listen", freeAddress(t), "--http", ""}, common...)...).Want(t, 1).
+		Has(t, "--create")
 
-	gateway := serve(t, append([]string{"gateway", "--listen", freeAddress(t), "--http", freeAddress(t), "--create", "--groups", "6"}, common...)...)
+	gateway := serve(t, append([]string{"gateway", "--listen", freeAddress(t), "--http", freeAddress(t), "--create",
+		"--groups", "6"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
 	gateway.waitReady(t)
 	shards := map[string]*process{}
 	dirs := map[string]string{"a": t.TempDir(), "b": t.TempDir()}
 	startShard := func(name string) {
-		p := serve(t, append([]string{"shard", "--name", name, "--dir", dirs[name], "--listen", freeAddress(t), "--http", freeAddress(t)}, common...)...)
+		p := serve(t, append([]string{"shard", "--name", name, "--dir", dirs[name], "--listen", freeAddress(t), "--http",
+			freeAddress(t)}, common...)...)
 		p.http = p.cmd.Args[9]
 		shards[name] = p
 	}
@@ -58,7 +61,8 @@ func TestRealProcesses(t *testing.T) {
 	for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8 9 10 11 12") {
 		eventually(t, func() bool { return sheaf(t, strings.NewReader(id), "put", id, "--server", gateway.server).Code == 0 })
 	}
-	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", freeAddress(t), "--etcd", endpoints, "--store", "quotes", "--http", "").Want(t, 1)
+	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", freeAddress(t), "--etcd", endpoints, "--store",
+		"quotes", "--http", "").Want(t, 1)
 
 	// One shard is killed and comes back, the other one is stopped and comes back.
 	shards["a"].kill()

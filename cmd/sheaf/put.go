@@ -24,8 +24,8 @@ func (a *app) putCommand() *cobra.Command {
 		Use:     "put ID [FILE|-]",
 		Short:   "Store a record",
 		GroupID: groupRecords,
-		Long: `Stores the bytes of a file, or of standard input, as a new version of a record, and prints the version. Data of any
-size: above 1 MiB it is uploaded as a stream.`,
+		Long: `Stores the bytes of a file, or of standard input, as a new version of a record, and prints the
+version. Data of any size: above 1 MiB it is uploaded as a stream.`,
 		Example: `  echo hello | sheaf put 42
   sheaf put 0x2a picture.png --attr type=image/png
   sheaf put 42 new.txt --if-version 17`,
@@ -70,7 +70,8 @@ size: above 1 MiB it is uploaded as a stream.`,
 	}
 	key.add(cmd)
 	cmd.Flags().StringArrayVar(&attributes, "attr", nil, "attribute key=value; may be given many times")
-	cmd.Flags().StringVar(&timestamp, "timestamp", "", "the record's time: RFC 3339 or Unix nanoseconds (default: when it is stored)")
+	cmd.Flags().StringVar(&timestamp, "timestamp", "",
+		"the record's time: RFC 3339 or Unix nanoseconds (default: when it is stored)")
 	cmd.Flags().StringVar(&opts.IfVersion, "if-version", "", "only if the newest version is this one")
 	cmd.Flags().BoolVar(&opts.IfAbsent, "if-absent", false, "only if there is no such record")
 	cmd.MarkFlagsMutuallyExclusive("if-version", "if-absent")

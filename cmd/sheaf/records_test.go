@@ -158,14 +158,16 @@ func TestCommandsOnRecords(t *testing.T) {
 	})
 
 	t.Run("attributes, timestamp and JSON", func(t *testing.T) {
-		p.do(t, "data\x00\xff", "put", "600", "--attr", "kind=a b", "--attr", "empty=", "--timestamp", "2020-02-03T04:05:06.000000007Z").Want(t, 0)
+		p.do(t, "data\x00\xff", "put", "600", "--attr", "kind=a b", "--attr", "empty=", "--timestamp",
+			"2020-02-03T04:05:06.000000007Z").Want(t, 0)
 		var r struct {
 			ID, Group, Version, Timestamp, Data string
 			SizeBytes                           int64 `json:"size_bytes"`
 			Attributes                          map[string]string
 		}
 		p.do(t, "", "get", "600", "-o", "json").Want(t, 0).JSON(t, &r)
-		if r.ID != "600" || r.Timestamp != "2020-02-03T04:05:06.000000007Z" || r.SizeBytes != 6 || r.Attributes["kind"] != "a b" || r.Version == "" {
+		if r.ID != "600" || r.Timestamp != "2020-02-03T04:05:06.000000007Z" || r.SizeBytes != 6 ||
+			r.Attributes["kind"] != "a b" || r.Version == "" {
 			t.Errorf("record: %+v", r)
 		}
 		if _, ok := r.Attributes["empty"]; !ok {
@@ -273,7 +275,8 @@ func TestCommandsOnRecords(t *testing.T) {
 		if o := p.do(t, "", "group", "compact", "0", "--why").Want(t, 0); !strings.Contains(o.Stdout, "group 0: ") {
 			t.Errorf("why: %s", o.Stdout)
 		}
-		if o := p.do(t, "", "group", "compact", "0", "--why", "-o", "json").Want(t, 0); !strings.Contains(o.Stdout, `"holds"`) {
+		if o := p.do(t, "", "group", "compact", "0", "--why", "-o", "json").
+			Want(t, 0); !strings.Contains(o.Stdout, `"holds"`) {
 			t.Errorf("why: %s", o.Stdout)
 		}
 		p.do(t, "", "group", "compact", "0", "--all").Want(t, 0)

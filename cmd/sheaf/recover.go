@@ -43,11 +43,12 @@ func (a *app) recoverCommand() *cobra.Command {
 	place := &cobra.Command{
 		Use:   "placement",
 		Short: "Rebuild placement in an etcd that has lost it, from the shards' volumes",
-		Long: `Asks every shard what its volume holds, and writes into etcd which groups there are and where. Of a group of several copies the newest
-membership counts, where a majority of it was found; copies that are no members any more are left out, and made anew. The shards may
-run and serve meanwhile. Without --yes nothing is written: it shows what would be. Give all shards of the store: what no volume holds cannot be
-rebuilt. Generation and step of each volume are taken from it: one that was set back while etcd was lost is not noticed.
-An etcd that holds placement of a store is left as it is.`,
+		Long: `Asks every shard what its volume holds, and writes into etcd which groups there are and where. Of a
+group of several copies the newest membership counts, where a majority of it was found; copies that
+are no members any more are left out, and made anew. The shards may run and serve meanwhile. Without
+--yes nothing is written: it shows what would be. Give all shards of the store: what no volume holds
+cannot be rebuilt. Generation and step of each volume are taken from it: one that was set back while
+etcd was lost is not noticed. An etcd that holds placement of a store is left as it is.`,
 		Example: `  sheaf recover placement --etcd etcd:2379 --store quotes --store-uid 0b8e... --shards quotes-0:7610,quotes-1:7610
   sheaf recover placement ... --yes`,
 		Args: cobra.NoArgs,
@@ -65,12 +66,15 @@ An etcd that holds placement of a store is left as it is.`,
 	f.place.addInsecure(place)
 	f.tls.add(place)
 	flags.Var(&f.store, "store-uid", "UUID of the store (required)")
-	flags.StringSliceVar(&f.shards, "shards", nil, "all shards of the store, host:port (default: those registered in etcd)")
+	flags.StringSliceVar(&f.shards, "shards", nil,
+		"all shards of the store, host:port (default: those registered in etcd)")
 	flags.StringVar(&f.routing, "routing", "", "hash or named; only where the volumes do not remember it")
 	flags.IntVar(&f.groups, "groups", 0, "number of groups of hash routing; only where the volumes do not remember it")
 	flags.IntVar(&f.copies, "copies", 1, "copies of a group; only where the volumes do not remember it")
 	flags.BoolVar(&f.yes, "yes", false, "write; without it, only show")
-	flags.BoolVar(&f.force, "force", false, "also replace placement of this store that etcd holds, let groups that no volume holds begin empty, and write groups that lack a majority of their copies")
+	flags.BoolVar(&f.force, "force", false,
+		"also replace placement of this store that etcd holds, let groups that no volume holds begin empty, and write "+
+			"groups that lack a majority of their copies")
 	cli.Complete(place, "routing", "hash", "named")
 	require(place, "store-uid")
 	cmd.AddCommand(place)
@@ -147,12 +151,16 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 	}
 	a.showRebuilt(rebuilt)
 	if len(rebuilt.Missing) > 0 && !f.force {
-		return fmt.Errorf("%d groups are on none of these shards, such as %s: give all shards of the store. --force lets them begin empty",
+		return fmt.Errorf(
+			"%d groups are on none of these shards, such as %s: give all shards of the store. --force lets them begin empty",
 			len(rebuilt.Missing), rebuilt.Missing[0])
 	}
 	if len(rebuilt.Short) > 0 && !f.force {
-		return fmt.Errorf("too few copies of %d groups were found: %s. Where they are gone for good, --force writes these groups as they are: "+
-			"they do not serve, and nothing of them is deleted, until enough of their copies are back", len(rebuilt.Short), rebuilt.ShortWords())
+		return fmt.Errorf(
+			"too few copies of %d groups were found: %s. Where they are gone for good, --force writes these groups as they "+
+				"are: "+
+				"they do not serve, and nothing of them is deleted, until enough of their copies are back", len(rebuilt.Short),
+			rebuilt.ShortWords())
 	}
 	if !f.yes {
 		a.Out.Sayf("Nothing was written. --yes writes it.")
@@ -179,7 +187,8 @@ func memberWord(m placement.Member) string {
 
 // showRebuilt prints what would be written: the table is data, the rest are words.
 func (a *app) showRebuilt(r placement.Rebuilt) {
-	a.Out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups), r.Meta.Copies)
+	a.Out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups),
+		r.Meta.Copies)
 	w := tabwriter.NewWriter(a.Out.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "GROUP\tUUID\tMEMBERS\tRECORDS\tBYTES")
 	for _, g := range r.Groups {

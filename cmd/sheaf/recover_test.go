@@ -32,8 +32,9 @@ func newCluster(t *testing.T) *cluster {
 
 func newClusterOf(t *testing.T, shards []string, gateway ...string) *cluster {
 	c := &cluster{
-		t: t, etcdDir: filepath.Join(t.TempDir(), "etcd"), endpoint: freeAddress(t), dirs: map[string]string{}, address: map[string]string{},
-		shards: map[string]*process{},
+		t: t, etcdDir: filepath.Join(t.TempDir(), "etcd"), endpoint: freeAddress(t), dirs: map[string]string{},
+		address: map[string]string{},
+		shards:  map[string]*process{},
 	}
 	for _, name := range shards {
 		c.dirs[name], c.address[name] = t.TempDir(), freeAddress(t)
@@ -56,7 +57,8 @@ var clusterIDs = strings.Fields("1 2 3 4 5 6 7 8 9 10 11 12")
 func (c *cluster) startEtcd(state string) {
 	c.t.Helper()
 	http := freeAddress(c.t)
-	c.etcd = serve(c.t, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer", freeAddress(c.t),
+	c.etcd = serve(c.t, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer",
+		freeAddress(c.t),
 		"--initial-cluster-state", state, "--http", http)
 	c.etcd.http = http
 	c.etcd.waitReady(c.t)
@@ -65,7 +67,8 @@ func (c *cluster) startEtcd(state string) {
 func (c *cluster) startGateway(more ...string) {
 	c.t.Helper()
 	server, http := freeAddress(c.t), freeAddress(c.t)
-	c.gateway = serve(c.t, append([]string{"gateway", "--listen", server, "--http", http, "--etcd", c.endpoint, "--store", "quotes"}, more...)...)
+	c.gateway = serve(c.t, append([]string{"gateway", "--listen", server, "--http", http, "--etcd", c.endpoint, "--store",
+		"quotes"}, more...)...)
 	c.gateway.server, c.gateway.http = server, http
 	c.gateway.waitReady(c.t)
 }
@@ -122,7 +125,8 @@ func TestRecoverPlacement(t *testing.T) {
 	c.etcd.kill()
 	must(t, os.RemoveAll(c.etcdDir))
 	c.holds("etcd is gone", false)
-	o := sheaf(t, nil, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer", freeAddress(t),
+	o := sheaf(t, nil, "etcd", "--name", "e", "--dir", c.etcdDir, "--listen-client", c.endpoint, "--listen-peer",
+		freeAddress(t),
 		"--initial-cluster-state", "existing", "--http", "")
 	o.Want(t, 1).Has(t, "recover placement")
 	c.startEtcd("new")
@@ -130,7 +134,8 @@ func TestRecoverPlacement(t *testing.T) {
 	// The shards register themselves again, and that is all there is.
 	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store}
 	eventually(t, func() bool { return strings.Count(sheaf(t, nil, recover...).Stdout, "\n") == 5 })
-	sheaf(t, nil, "recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", uuid.NewString()).Want(t, 1).Has(t, store)
+	sheaf(t, nil, "recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", uuid.NewString()).
+		Want(t, 1).Has(t, store)
 	sheaf(t, nil, append(recover, "--shards", c.address["a"], "--yes")...).Want(t, 1).Has(t, "give all shards")
 
 	// A shard and a gateway that start now wait.
@@ -179,7 +184,8 @@ func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	}
 	must(t, os.RemoveAll(c.etcdDir))
 	c.startEtcd("new")
-	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store, "--yes", "--shards"}
+	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store, "--yes",
+		"--shards"}
 	o := sheaf(t, nil, append(recover, c.address["a"])...)
 	o.Want(t, 1).Has(t, "too few copies of 4 groups were found")
 	o.Has(t, "1 of its 3 voters were found (a), needed are 2")
@@ -194,7 +200,8 @@ func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	}
 	c.holds("recovered", true)
 	c.startShard("c")
-	look := append(slices.Clone(recover[:len(recover)-2]), "--shards", c.address["a"]+","+c.address["b"]+","+c.address["c"])
+	look := append(slices.Clone(recover[:len(recover)-2]), "--shards",
+		c.address["a"]+","+c.address["b"]+","+c.address["c"])
 	eventually(t, func() bool { return strings.Count(sheaf(t, nil, look...).Stdout, " a,b,c ") == 4 })
 	c.shards["a"].kill()
 	c.holds("without a", true)
@@ -263,16 +270,19 @@ func TestASecondStoreOnOneNameIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	for _, flag := range []string{"--groups=8", "--copies=3", "--routing=named"} {
-		o := sheaf(t, nil, "gateway", "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes", "--create", flag)
+		o := sheaf(t, nil, "gateway", "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes",
+			"--create", flag)
 		o.Want(t, 1).Has(t, "holds another store")
 		o.Has(t, "--etcd-prefix")
 	}
 	store := statusOf(t, c.shards["a"].http).StoreUUID
-	o := sheaf(t, nil, "shard", "--name", "a", "--dir", c.dirs["b"], "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes")
+	o := sheaf(t, nil, "shard", "--name", "a", "--dir", c.dirs["b"], "--listen", freeAddress(t), "--http", "", "--etcd",
+		c.endpoint, "--store", "quotes")
 	o.Want(t, 1).Has(t, "shard \"b\"")
 	other := newCluster(t)
 	other.shards["a"].kill()
-	o = sheaf(t, nil, "shard", "--name", "a", "--dir", other.dirs["a"], "--listen", freeAddress(t), "--http", "", "--etcd", c.endpoint, "--store", "quotes")
+	o = sheaf(t, nil, "shard", "--name", "a", "--dir", other.dirs["a"], "--listen", freeAddress(t), "--http", "", "--etcd",
+		c.endpoint, "--store", "quotes")
 	o.Want(t, 1).Has(t, store)
 	c.holds("after all that", false)
 }
@@ -283,7 +293,8 @@ func TestEtcdCommandRefusesBadFlags(t *testing.T) {
 		{"--initial-cluster-state old", "new or existing"}, {"--initial-cluster a", "NAME=HOST:PORT"},
 		{"--initial-cluster a=http://x:1", "without a scheme"}, {"--initial-cluster a=x:1,a=y:1", "twice"},
 	} {
-		sheaf(t, nil, append([]string{"etcd", "--name", "a", "--dir", dir, "--http", ""}, strings.Fields(c.args)...)...).Want(t, 2).Has(t, c.says)
+		sheaf(t, nil, append([]string{"etcd", "--name", "a", "--dir", dir, "--http", ""}, strings.Fields(c.args)...)...).
+			Want(t, 2).Has(t, c.says)
 	}
 	sheaf(t, nil, "etcd", "--name", "a", "--dir", dir, "--http", "", "--quota", "1").Want(t, 1).Has(t, "16 MiB")
 	sheaf(t, nil, "shard", "--name", "a", "--dir", dir, "--http", "", "--store-uid", "x").Want(t, 2).Has(t, "store-uid")

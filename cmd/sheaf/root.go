@@ -28,7 +28,8 @@ const (
 
 // call makes the RunE of a command that talks to the server. --timeout is the deadline of the whole command. streams:
 // where it is not given, what has one answer (get and put up to 1 MiB) is bounded alone.
-func (a *app) call(streams bool, run func(ctx context.Context, conn *cli.Conn, args []string) error) func(*cobra.Command, []string) error {
+func (a *app) call(streams bool, run func(ctx context.Context, conn *cli.Conn,
+	args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return a.Body(func(ctx context.Context, args []string) (err error) {
 			if a.timeout > 0 && (!streams || cmd.Flags().Changed("timeout")) {
@@ -53,8 +54,8 @@ func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sheaf",
 		Short: "Sharded record storage in group files",
-		Long: `Sheaf keeps records (a 64-bit id, bytes, a few attributes) in group files instead of one file each, and reads them
-back at the speed of the disk.
+		Long: `Sheaf keeps records (a 64-bit id, bytes, a few attributes) in group files instead of one file each,
+and reads them back at the speed of the disk.
 
 Try it:
   sheaf dev                          a whole store in one process, on a temporary folder
@@ -62,8 +63,8 @@ Try it:
   sheaf get 42                       read it
   sheaf import DIR --id hash         store a tree of files
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found. Data goes to stdout, words to stderr. An id is a decimal int64,
-or hexadecimal behind 0x.`,
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found. Data goes to stdout, words to stderr. An
+id is a decimal int64, or hexadecimal behind 0x.`,
 		Version: version,
 	}
 	root.AddGroup(
@@ -74,7 +75,9 @@ or hexadecimal behind 0x.`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.server, "server", "127.0.0.1:7600", "gateway (or shard) to talk to, host:port")
 	a.tls.Add(flags)
-	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "end the command after this time, whatever it does; 0: never. Unless it is given, import, export, scan, watch, verify, compact, and get and put above 1 MiB go on for as long as they take")
+	flags.DurationVar(&a.timeout, "timeout", 30*time.Second,
+		"end the command after this time, whatever it does; 0: never. Unless it is given, import, export, scan, watch, "+
+			"verify, compact, and get and put above 1 MiB go on for as long as they take")
 	a.Flags(root)
 	a.Check = func() error {
 		if a.timeout < 0 {
@@ -83,10 +86,12 @@ or hexadecimal behind 0x.`,
 		return nil
 	}
 	root.AddCommand(
-		a.putCommand(), a.getCommand(), a.rmCommand(), a.versionsCommand(), a.findCommand(), a.scanCommand(), a.watchCommand(),
+		a.putCommand(), a.getCommand(), a.rmCommand(), a.versionsCommand(), a.findCommand(), a.scanCommand(),
+		a.watchCommand(),
 		a.importCommand(), a.exportCommand(),
 		a.devCommand(), a.shardCommand(), a.gatewayCommand(), a.etcdCommand(), a.recoverCommand(),
-		a.statusCommand(), a.topCommand(), a.doctorCommand(), a.authCommand(), a.movesCommand(), a.groupCommand(), a.verifyCommand(), a.wipeCommand(), a.dumpCommand(), a.versionCommand(),
+		a.statusCommand(), a.topCommand(), a.doctorCommand(), a.authCommand(), a.movesCommand(), a.groupCommand(),
+		a.verifyCommand(), a.wipeCommand(), a.dumpCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -68,7 +68,8 @@ const rotatingAudience = "sheaf/prod/quotes"
 
 func startRotating(t *testing.T) *rotating {
 	t.Helper()
-	r := &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod", UID: uuid.New()}, mode: certs.Required, failures: make(chan error, 1)}
+	r := &rotating{t: t, dir: t.TempDir(), store: identity.Store{Domain: "example.org", Namespace: "prod",
+		UID: uuid.New()}, mode: certs.Required, failures: make(chan error, 1)}
 	r.authority = r.newAuthority()
 	var err error
 	r.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -76,16 +77,19 @@ func startRotating(t *testing.T) *rotating {
 	server, err := etcd.StartUnsynced(t.TempDir())
 	must(t, err)
 	t.Cleanup(server.Close)
-	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--etcd-insecure", "--tls-look", "20ms"}
+	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes", "--etcd-insecure",
+		"--tls-look", "20ms"}
 	add := func(folder string, role identity.Role, name string) *member {
-		m := &member{folder: filepath.Join(r.dir, folder), identity: identity.Identity{Store: r.store, Role: role, Name: name}}
+		m := &member{folder: filepath.Join(r.dir, folder), identity: identity.Identity{Store: r.store, Role: role,
+			Name: name}}
 		r.members = append(r.members, m)
 		r.install(m, r.authority, r.authority)
 		return m
 	}
 	gateway, loader := add("gateway", identity.Gateway, ""), add("loader", identity.Client, "loader")
 	serveAs := func(m *member, args ...string) {
-		m.process = serve(t, append(append(args, "--listen", freeAddress(t), "--http", freeAddress(t), "--tls-dir", m.folder), common...)...)
+		m.process = serve(t, append(append(args, "--listen", freeAddress(t), "--http", freeAddress(t), "--tls-dir", m.folder),
+			common...)...)
 		at := len(args) + 2 // behind the program
 		m.process.server, m.process.http = m.process.cmd.Args[at], m.process.cmd.Args[at+2]
 	}
@@ -110,10 +114,13 @@ func (r *rotating) grant(server *etcd.Server) {
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: r.key.Public(), KeyID: "k"}}})
 	must(r.t, err)
 	table := access.Table{
-		Version: 1, Audience: rotatingAudience, Issuers: []access.Issuer{{URL: "https://kubernetes.default.svc", ServiceAccounts: true, Keys: keys}},
+		Version: 1, Audience: rotatingAudience, Issuers: []access.Issuer{{URL: "https://kubernetes.default.svc",
+			ServiceAccounts: true, Keys: keys}},
 		Grants: []access.Grant{{
-			Name: "loaders", Verbs: []access.Verb{access.Get, access.Put, access.Scan, access.Watch}, Groups: access.Groups{All: true},
-			Subjects: []access.Subject{{Kind: access.Certificate, Name: "loader"}, {Kind: access.ServiceAccount, Namespace: "prod", Name: "loader"}},
+			Name: "loaders", Verbs: []access.Verb{access.Get, access.Put, access.Scan, access.Watch},
+			Groups: access.Groups{All: true},
+			Subjects: []access.Subject{{Kind: access.Certificate, Name: "loader"},
+				{Kind: access.ServiceAccount, Namespace: "prod", Name: "loader"}},
 		}},
 	}
 	text, err := table.Encode()
@@ -131,7 +138,8 @@ func (r *rotating) newAuthority() *authority.Authority {
 func (r *rotating) install(m *member, by *authority.Authority, trusted ...*authority.Authority) {
 	r.t.Helper()
 	r.issued++
-	leaf := authority.Leaf{Identity: m.identity, Server: m.identity.IsComponent(), Client: true, Now: time.Now(), Lifetime: time.Hour + time.Duration(r.issued)*time.Minute,
+	leaf := authority.Leaf{Identity: m.identity, Server: m.identity.IsComponent(), Client: true, Now: time.Now(),
+		Lifetime: time.Hour + time.Duration(r.issued)*time.Minute,
 		DNSNames: []string{"localhost"}, Addresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	cert, key, err := by.Issue(leaf)
 	must(r.t, err)
@@ -175,9 +183,11 @@ func (m *member) report() (out certs.Report, err error) {
 // token writes another token of the ServiceAccount.
 func (r *rotating) token() {
 	r.t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: r.key, KeyID: "k"}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: r.key, KeyID: "k"}},
+		nil)
 	must(r.t, err)
-	claims, err := json.Marshal(map[string]any{"iss": "https://kubernetes.default.svc", "sub": "system:serviceaccount:prod:loader", "aud": rotatingAudience,
+	claims, err := json.Marshal(map[string]any{"iss": "https://kubernetes.default.svc",
+		"sub": "system:serviceaccount:prod:loader", "aud": rotatingAudience,
 		"exp": time.Now().Add(time.Hour).Unix(), "jti": uuid.NewString()})
 	must(r.t, err)
 	signed, err := signer.Sign(claims)
@@ -278,7 +288,8 @@ func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) er
 			return err
 		},
 		"batch": func(ctx context.Context) error {
-			for _, outcome := range c.BatchPut(ctx, []client.PutItem{{Key: client.Key{ID: id + 1}, Data: []byte("y")}, {Key: client.Key{ID: id + 2}, Data: []byte("z")}}) {
+			for _, outcome := range c.BatchPut(ctx, []client.PutItem{{Key: client.Key{ID: id + 1}, Data: []byte("y")},
+				{Key: client.Key{ID: id + 2}, Data: []byte("z")}}) {
 				if outcome.Err != nil {
 					return outcome.Err
 				}
@@ -309,7 +320,8 @@ func (r *rotating) greeted(gateway, folder string) error {
 	must(r.t, err)
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
-	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, NextProtos: []string{"h2"}}}
+	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
+		InsecureSkipVerify: true, NextProtos: []string{"h2"}}}
 	conn, err := dialer.DialContext(ctx, "tcp", gateway)
 	if err != nil {
 		return err
@@ -405,5 +417,6 @@ func TestNothingFailsWhileSecretsChange(t *testing.T) {
 		default:
 		}
 	}
-	t.Logf("%d changes of certificates, %d of the authority, %d of tokens, TLS off and on: %d calls, none failed", leaves, authorities, tokens, calls)
+	t.Logf("%d changes of certificates, %d of the authority, %d of tokens, TLS off and on: %d calls, none failed", leaves,
+		authorities, tokens, calls)
 }

@@ -18,8 +18,8 @@ func (a *app) scanCommand() *cobra.Command {
 		Use:     "scan",
 		Short:   "Write all records, as JSON lines or as a tar archive",
 		GroupID: groupRecords,
-		Long: `Writes the newest version of every record, once, from one snapshot per group: as one JSON object a line (data in base64),
-or with --tar as a tar archive with members GROUP/ID.`,
+		Long: `Writes the newest version of every record, once, from one snapshot per group: as one JSON object a
+line (data in base64), or with --tar as a tar archive with members GROUP/ID.`,
 		Example: `  sheaf scan | jq -r .id
   sheaf scan --metadata --group customers
   sheaf scan --tar > all.tar`,

@@ -35,17 +35,23 @@ type storageFlags struct {
 
 func (f *storageFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.residency, "residency", "index", "what is kept in memory: index (ids and places) or resident (the data)")
+	flags.StringVar(&f.residency, "residency", "index",
+		"what is kept in memory: index (ids and places) or resident (the data)")
 	flags.StringVar(&f.medium, "medium", "auto", "what the disk is: ssd, hdd or auto")
 	flags.Var(&f.memory, "memory-limit", "of index and resident data of a shard, as in 8GiB; 0: none")
-	flags.Var(&f.reserve, "reserve", "kept free on the disk for compaction and deletes; 0: 5 %, at least 16 MiB and at most 1 GiB")
+	flags.Var(&f.reserve, "reserve",
+		"kept free on the disk for compaction and deletes; 0: 5 %, at least 16 MiB and at most 1 GiB")
 	flags.Var(&f.segment, "segment-bytes", "size at which a segment is sealed; 0: 256 MiB")
 	flags.IntVar(&f.versions, "retention-versions", 1, "newest versions of a record that compaction keeps")
 	flags.DurationVar(&f.minAge, "retention-min-age", 0, "compaction keeps superseded versions younger than this")
 	flags.BoolVar(&f.compactOff, "compaction-off", false, "compact only when asked (sheaf group compact)")
-	flags.DurationVar(&f.compactEvery, "compaction-interval", 30*time.Second, "between looks at all groups for what can be compacted; one that has filled a segment is looked at at once")
-	flags.Float64Var(&f.compactShare, "compaction-share", 0.5, "share of the sealed segments and blobs of a group that must be superseded before it is compacted")
-	flags.Var(&f.compactAtSize, "compaction-min", "superseded bytes that a group must hold before it is compacted, unless with the newest segment they are more than one segment; 0: 64 MiB; less on a small volume: an eighth of it, divided by its groups")
+	flags.DurationVar(&f.compactEvery, "compaction-interval", 30*time.Second,
+		"between looks at all groups for what can be compacted; one that has filled a segment is looked at at once")
+	flags.Float64Var(&f.compactShare, "compaction-share", 0.5,
+		"share of the sealed segments and blobs of a group that must be superseded before it is compacted")
+	flags.Var(&f.compactAtSize, "compaction-min",
+		"superseded bytes that a group must hold before it is compacted, unless with the newest segment they are more than "+
+			"one segment; 0: 64 MiB; less on a small volume: an eighth of it, divided by its groups")
 	flags.Var(&f.compactRate, "compaction-rate", "bytes per second; 0: 64 MiB")
 	cli.Complete(cmd, "residency", "index", "resident")
 	cli.Complete(cmd, "medium", "ssd", "hdd", "auto")
@@ -79,7 +85,8 @@ func (f *storageFlags) fill(c *shard.Config) error {
 		return cli.Usagef("--compaction-share %v: must lie above 0 and up to 1", f.compactShare)
 	}
 	if f.segment != 0 && (f.segment < segmentBytesMin || f.segment > segmentBytesMax) {
-		return cli.Usagef("--segment-bytes %d: must be %d to %d, or 0 for 256 MiB", f.segment, segmentBytesMin, int64(segmentBytesMax))
+		return cli.Usagef("--segment-bytes %d: must be %d to %d, or 0 for 256 MiB", f.segment, segmentBytesMin,
+			int64(segmentBytesMax))
 	}
 	c.Medium = medium
 	c.MemoryLimitBytes, c.ReserveBytes, c.SegmentBytes = int64(f.memory), int64(f.reserve), int64(f.segment)

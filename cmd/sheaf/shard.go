@@ -39,7 +39,9 @@ func (f *placementFlags) add(cmd *cobra.Command) {
 
 // addInsecure adds the flag of processes that have certificates of their own.
 func (f *placementFlags) addInsecure(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.insecure, "etcd-insecure", false, "with --tls-dir, where none of --etcd-ca, --etcd-cert and --etcd-key is given: etcd speaks no TLS (default: it is the store's own, with a certificate of it)")
+	cmd.Flags().BoolVar(&f.insecure, "etcd-insecure", false,
+		"with --tls-dir, where none of --etcd-ca, --etcd-cert and --etcd-key is given: etcd speaks no TLS (default: it is "+
+			"the store's own, with a certificate of it)")
 }
 
 // secure makes connections to etcd be those of the store's own, where the process has certificates and the flags do not
@@ -59,7 +61,8 @@ func (f *placementFlags) secure(own *certs.Source) error {
 func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&c.Endpoints, "etcd", []string{"127.0.0.1:2379"}, "endpoints of etcd, host:port")
-	flags.StringVar(&c.CAFile, "etcd-ca", "", "authorities of etcd's certificates; TLS is used where this or --etcd-cert is given")
+	flags.StringVar(&c.CAFile, "etcd-ca", "",
+		"authorities of etcd's certificates; TLS is used where this or --etcd-cert is given")
 	flags.StringVar(&c.CertFile, "etcd-cert", "", "certificate to show to etcd")
 	flags.StringVar(&c.KeyFile, "etcd-key", "", "its key; these files are read again for each connection")
 	flags.StringVar(&c.Username, "etcd-username", "", "user name for etcd")
@@ -132,17 +135,20 @@ func (a *app) shardCommand() *cobra.Command {
 		Use:     "shard",
 		Short:   "Run one shard on one volume",
 		GroupID: groupRun,
-		Long: `Owns the groups on one volume, loads them and serves them. The volume is made where the folder is empty; a volume of
-another shard or store is refused. SIGTERM stops gracefully (calls end, all is synced, hints written), a second one at
-once.
+		Long: `Owns the groups on one volume, loads them and serves them. The volume is made where the folder is
+empty; a volume of another shard or store is refused. SIGTERM stops gracefully (calls end, all is
+synced, hints written), a second one at once.
 
-What must not be served (another file system than --file-system, another store or volume, a disk that is lost, groups that need
-more memory than there is) ends the process, or, with --stay, is shown as its state, by AdminService and /status, until it may be
-served. Nothing is written to a volume before all of it was checked.
+What must not be served (another file system than --file-system, another store or volume, a disk
+that is lost, groups that need more memory than there is) ends the process, or, with --stay, is
+shown as its state, by AdminService and /status, until it may be served. Nothing is written to a
+volume before all of it was checked.
 
-HTTP, in every state: /healthz (liveness: the process answers; never judges loading), /startupz (fails only while a load has not
-moved for 5 minutes), /readyz (a group serves, or there is none to load), /status (JSON: state, message, volume, load, groups), / (the same as a page for
-people), /metrics. States: Pending, Loading, Serving, Draining, FileSystemMismatch, Foreign, DiskLost, MemoryTooSmall.`,
+HTTP, in every state: /healthz (liveness: the process answers; never judges loading), /startupz
+(fails only while a load has not moved for 5 minutes), /readyz (a group serves, or there is none to
+load), /status (JSON: state, message, volume, load, groups), / (the same as a page for people),
+/metrics. States: Pending, Loading, Serving, Draining, FileSystemMismatch, Foreign, DiskLost,
+MemoryTooSmall.`,
 		Example: `  sheaf shard --name quotes-0 --dir /data --etcd etcd:2379 --store quotes --listen :7610 --advertise quotes-0:7610
   sheaf shard --name quotes-0 --dir /data --file-system xfs --mount-option noatime --stay`,
 		Args: cobra.NoArgs,
@@ -181,26 +187,38 @@ func (f *shardFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&cfg.Name, "name", "", "name of the shard (required)")
 	flags.StringVar(&cfg.Dir, "dir", "", "folder of the volume (required)")
 	cli.AddressVar(flags, &cfg.Listen, "listen", "127.0.0.1:7610", "address for gRPC")
-	cli.AdvertiseVar(flags, &cfg.Advertise, "advertise", "address that others reach it by (default: the one it listens on)")
-	flags.StringVar(&cfg.Domain, "domain", "", "failure domain: no two copies of a group go to the same one (default: the node, else the name)")
+	cli.AdvertiseVar(flags, &cfg.Advertise, "advertise",
+		"address that others reach it by (default: the one it listens on)")
+	flags.StringVar(&cfg.Domain, "domain", "",
+		"failure domain: no two copies of a group go to the same one (default: the node, else the name)")
 	flags.StringVar(&cfg.Node, "node", "", "node that it runs on, for its registration")
 	flags.StringVar(&cfg.Zone, "zone", "", "zone of the node, for its registration")
-	cli.HTTPVar(flags, &f.http, "127.0.0.1:7611", "address of a page at /, /metrics, /healthz, /startupz, /readyz and /status; empty: none")
+	cli.HTTPVar(flags, &f.http, "127.0.0.1:7611",
+		"address of a page at /, /metrics, /healthz, /startupz, /readyz and /status; empty: none")
 	cli.PprofVar(flags, &f.pprof)
 	flags.BoolVar(&cfg.Stay, "stay", false, "stay up and show as a state what cannot be served, instead of ending")
-	flags.StringVar(&cfg.Wanted.FileSystem, "file-system", "", "type that the volume must be on, as xfs; ext2, ext3 and ext4 are told apart; empty: any")
-	flags.StringSliceVar(&cfg.Wanted.MountOptions, "mount-option", nil, "mount option that must be in force; may be repeated")
+	flags.StringVar(&cfg.Wanted.FileSystem, "file-system", "",
+		"type that the volume must be on, as xfs; ext2, ext3 and ext4 are told apart; empty: any")
+	flags.StringSliceVar(&cfg.Wanted.MountOptions, "mount-option", nil,
+		"mount option that must be in force; may be repeated")
 	flags.Var(&f.store, "store-uid", "store that volume and etcd must be of")
-	flags.Var(&f.volume, "expect-volume", "volume that was here before: a blank or another one is never initialised or served")
-	flags.BoolVar(&cfg.Wanted.Adopt, "adopt", false, "take over a volume of this store that is of another shard, and its groups")
-	flags.DurationVar(&cfg.TrashDelay, "trash-delay", time.Hour, "time after which the files of a replica that has left its group are deleted; sooner where room is short")
-	flags.BoolVar(&f.lease, "read-lease", true, "leaders answer reads for half a second after a majority of copies has answered them; "+
-		"false: each read asks a majority, for machines that are paused together with their clocks")
-	flags.Var(&f.fetch, "fetch-rate", "bytes per second of files that are sent to other shards in all, as in 64MiB; 0: no limit")
+	flags.Var(&f.volume, "expect-volume",
+		"volume that was here before: a blank or another one is never initialised or served")
+	flags.BoolVar(&cfg.Wanted.Adopt, "adopt", false,
+		"take over a volume of this store that is of another shard, and its groups")
+	flags.DurationVar(&cfg.TrashDelay, "trash-delay", time.Hour,
+		"time after which the files of a replica that has left its group are deleted; sooner where room is short")
+	flags.BoolVar(&f.lease, "read-lease", true,
+		"leaders answer reads for half a second after a majority of copies has answered them; "+
+			"false: each read asks a majority, for machines that are paused together with their clocks")
+	flags.Var(&f.fetch, "fetch-rate",
+		"bytes per second of files that are sent to other shards in all, as in 64MiB; 0: no limit")
 	f.place.add(cmd)
 	f.place.addInsecure(cmd)
 	f.storage.add(cmd)
-	flags.Lookup("memory-limit").Usage = "of index and resident data, as in 8GiB; 0: none (default: the cgroup's limit less a quarter, " +
+	flags.Lookup(
+		"memory-limit").Usage = "of index and resident data, as in 8GiB; 0: none (default: the cgroup's limit less a " +
+		"quarter, " +
 		"128 MiB to 1 GiB, for the rest of the process)"
 	f.tls.add(cmd)
 	f.audit.add(cmd)
@@ -224,13 +242,15 @@ func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
 	return nil
 }
 
-func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source, audit auditFlags, store, httpListen, pprofListen string) (err error) {
+func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source, audit auditFlags, store, httpListen,
+	pprofListen string) (err error) {
 	stopProfiles, err := serveProfiles(ctx, pprofListen)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stopProfiles()) }()
-	traces, err := telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-shard", Version: version, Store: store, Shard: cfg.Name}, cfg.Logger)
+	traces, err := telemetry.StartTraces(ctx, telemetry.Process{Service: "sheaf-shard", Version: version, Store: store,
+		Shard: cfg.Name}, cfg.Logger)
 	if err != nil {
 		return err
 	}

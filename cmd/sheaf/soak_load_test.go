@@ -151,7 +151,8 @@ func (s *soakStore) load() *soakLoad {
 		c, err := client.New(client.Config{Addresses: []string{s.gateway.server}, Direct: i%3 == 2, CallTimeout: soakCallMax})
 		must(s.t, err)
 		s.t.Cleanup(func() { c.Close() })
-		w := &soakWriter{c: c, random: rand.New(rand.NewPCG(uint64(i), 5)), first: int64(1000 * i), known: map[int64]uint64{}, writes: &l.writes}
+		w := &soakWriter{c: c, random: rand.New(rand.NewPCG(uint64(i), 5)), first: int64(1000 * i), known: map[int64]uint64{},
+			writes: &l.writes}
 		l.writers = append(l.writers, w)
 		l.wait.Go(func() {
 			if err := w.run(ctx); err != nil {
@@ -182,7 +183,8 @@ func (l *soakLoad) rate() float64 {
 	for i := range 8 {
 		wait.Go(func() {
 			for n := int64(0); ctx.Err() == nil; n++ {
-				if _, err := l.probe.Put(ctx, client.Key{ID: int64(100_000*(i+1)) + n%64}, pattern(uint64(n), 1000), nil); err == nil {
+				if _, err := l.probe.Put(ctx, client.Key{ID: int64(100_000*(i+1)) + n%64}, pattern(uint64(n), 1000),
+					nil); err == nil {
 					done.Add(1)
 				}
 			}
@@ -216,7 +218,8 @@ func (s *soakStore) stall() (goAway func()) {
 			to = s.gateway.server
 		}
 		// By itself gRPC's client takes in more and more of what nobody reads.
-		conn, err := grpc.NewClient(to, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithInitialWindowSize(64<<10),
+		conn, err := grpc.NewClient(to, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithInitialWindowSize(64<<10),
 			grpc.WithInitialConnWindowSize(64<<10))
 		must(s.t, err)
 		conns = append(conns, conn)

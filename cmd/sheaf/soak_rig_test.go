@@ -38,7 +38,8 @@ func newSoakStore(t *testing.T) *soakStore {
 	must(t, err)
 	t.Cleanup(server.Close)
 	s := &soakStore{
-		t: t, disk: smallDisk(t, soakDisk), common: []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "soak"},
+		t: t, disk: smallDisk(t, soakDisk), common: []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store",
+			"soak"},
 		limits: map[string]*memoryCgroup{}, addresses: map[string][2]string{},
 	}
 	s.dir = filepath.Join(s.disk, "volume")
@@ -92,7 +93,8 @@ func smallDisk(t *testing.T, bytes int64) string {
 	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
 	must(t, os.WriteFile(image, nil, 0o600))
 	must(t, os.Truncate(image, bytes))
-	for _, args := range [][]string{{"mkfs.ext4", "-q", "-F", "-m", "0", image}, {"mount", "-o", "loop,noatime", image, dir}} {
+	for _, args := range [][]string{{"mkfs.ext4", "-q", "-F", "-m", "0", image},
+		{"mount", "-o", "loop,noatime", image, dir}} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", strings.Join(args, " "), err, out)
 		}
@@ -119,7 +121,8 @@ func newMemoryCgroup(t *testing.T, name string, bytes int64) *memoryCgroup {
 	}
 	must(t, os.Mkdir(g.dir, 0o755))
 	t.Cleanup(func() {
-		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // the kernel lets go of ended processes by and by
+		// the kernel lets go of ended processes by and by
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			err := os.Remove(g.dir)
 			if err == nil {
 				return

@@ -72,18 +72,25 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	bound := 22*(live+soakDisk/16)/10 + soakGroups*soakSegment // scans that were cut off keep a 16th of the disk at most
-	files := 6*int(bound/soakSegment) + soakGroups*12          // small neighbours are merged, three of them may stay beside each that is full
-	for end := time.Now().Add(3 * time.Minute); groupBytes(t, s.dir) > bound || s.files() > files; time.Sleep(10 * time.Millisecond) {
+	// small neighbours are merged, three of them may stay beside each that is full
+	files := 6*int(bound/soakSegment) + soakGroups*12
+	for end := time.Now().Add(3 * time.Minute); groupBytes(t, s.dir) > bound ||
+		s.files() > files; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d bytes are on disk in %d files, %d live: want at most %d in %d", groupBytes(t, s.dir), s.files(), live, bound, files)
+			t.Fatalf("%d bytes are on disk in %d files, %d live: want at most %d in %d", groupBytes(t, s.dir), s.files(), live,
+				bound, files)
 		}
 	}
-	t.Logf("%d rounds, %d writes, %d records read back; %d MiB live, %d MiB on disk, %d files; %d MiB of %d were free at least; the longest call took %.1f s",
-		rounds, l.writes.Load(), records, live>>20, groupBytes(t, s.dir)>>20, s.files(), least>>20, soakDisk>>20, most.Seconds())
-	t.Logf("puts of 1 KB per second beside the writers: %.0f, beside a thousand stalled streams, too, %.0f: %.2f of it; at most %.0f streams open at the shard, %.0f calls refused, %.0f scans given up",
+	t.Logf("%d rounds, %d writes, %d records read back; %d MiB live, %d MiB on disk, %d files; %d MiB of %d were free "+
+		"at least; the longest call took %.1f s",
+		rounds, l.writes.Load(), records, live>>20, groupBytes(t, s.dir)>>20, s.files(), least>>20, soakDisk>>20,
+		most.Seconds())
+	t.Logf("puts of 1 KB per second beside the writers: %.0f, beside a thousand stalled streams, too, %.0f: %.2f of it; "+
+		"at most %.0f streams open at the shard, %.0f calls refused, %.0f scans given up",
 		mean(calm), mean(stalled), mean(stalled)/mean(calm), open, refused, lost)
 	if open < soakStalled/10 || refused == 0 || freed == 0 {
-		t.Errorf("the faults did not fire: %.0f streams were open, %.0f calls were refused, compaction freed %.0f bytes", open, refused, freed)
+		t.Errorf("the faults did not fire: %.0f streams were open, %.0f calls were refused, compaction freed %.0f bytes",
+			open, refused, freed)
 	}
 	if code := s.shard.stop(t); code != 0 {
 		t.Errorf("stopping: exit code %d: %s", code, lastLines(s.shard))

@@ -54,7 +54,8 @@ func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 		live = 0
 		for i := range 60 {
 			request, size := uuid.New(), sizes[i%len(sizes)]
-			put := &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: int64(i)}, Data: pattern(uint64(round*1000+i), size), RequestId: request[:]}
+			put := &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: int64(i)}, Data: pattern(uint64(round*1000+i), size),
+				RequestId: request[:]}
 			answer, err := records.Put(t.Context(), put)
 			must(t, err)
 			if round < 2 {
@@ -75,7 +76,8 @@ func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 		t.Helper()
 		for _, put := range puts[0] {
 			again, err := records.Put(t.Context(), put)
-			if err != nil || !again.GetRepeated() || again.GetVersion() != answers[put].GetVersion() || again.GetCommitTimeUnixNs() != answers[put].GetCommitTimeUnixNs() {
+			if err != nil || !again.GetRepeated() || again.GetVersion() != answers[put].GetVersion() ||
+				again.GetCommitTimeUnixNs() != answers[put].GetCommitTimeUnixNs() {
 				t.Fatalf("%s, put %d: %v, %v; the first answer was %v", when, put.GetKey().GetId(), again, err, answers[put])
 			}
 		}

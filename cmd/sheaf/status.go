@@ -20,8 +20,9 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:     "status",
 		Short:   "Show shards, groups and loading",
 		GroupID: groupCare,
-		Long:    "Shows the shards, the groups with what is wrong, and how far loading is. Exit code 1 where something is not well.",
-		Args:    cobra.NoArgs,
+		Long: "Shows the shards, the groups with what is wrong, and how far loading is. Exit code 1 where something is " +
+			"not well.",
+		Args: cobra.NoArgs,
 		RunE: a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
 			shards, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
 			if err != nil {
@@ -51,7 +52,8 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 	if err := a.Out.WriteTable(t); err != nil || !list {
 		return err
 	}
-	t = cli.Table{Header: []string{"GROUP", "STATE", "SHARD", "ROLE", "LAG", "RECORDS", "STORED", "SUPERSEDED", "SEGMENTS", "MEMORY", "MESSAGE"}}
+	t = cli.Table{Header: []string{"GROUP", "STATE", "SHARD", "ROLE", "LAG", "RECORDS", "STORED", "SUPERSEDED", "SEGMENTS",
+		"MEMORY", "MESSAGE"}}
 	for _, g := range groups {
 		message := g.GetMessage()
 		if n := len(g.GetDamages()); n > 0 && message == "" {
@@ -71,7 +73,8 @@ func (a *app) printStatus(shards []*recordv1.Shard, groups []*recordv1.Group, li
 }
 
 func shardTable(shards []*recordv1.Shard) cli.Table {
-	t := cli.Table{Header: []string{"SHARD", "STATE", "GROUPS", "LEADERS", "LOAD", "MEMORY", "FREE", "FILE SYSTEM", "ADDRESS"}}
+	t := cli.Table{Header: []string{"SHARD", "STATE", "GROUPS", "LEADERS", "LOAD", "MEMORY", "FREE", "FILE SYSTEM",
+		"ADDRESS"}}
 	for _, s := range shards {
 		state := cli.Cell{Text: "alive", Colour: cli.Green}
 		if !s.GetAlive() {
@@ -98,7 +101,8 @@ func groupCell(g *recordv1.Group) cli.Cell {
 		colour = cli.Yellow
 	case recordv1.GroupState_GROUP_STATE_SERVING:
 		colour = cli.Green
-	case recordv1.GroupState_GROUP_STATE_DAMAGED, recordv1.GroupState_GROUP_STATE_FAILED, recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
+	case recordv1.GroupState_GROUP_STATE_DAMAGED, recordv1.GroupState_GROUP_STATE_FAILED,
+		recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
 		colour = cli.Red
 	}
 	return cli.Cell{Text: cmp.Or(g.GetState().Word(), g.GetState().String()), Colour: colour}
@@ -149,7 +153,8 @@ func countUnwell(shards []*recordv1.Shard, groups []*recordv1.Group) int {
 	}
 	for _, g := range groups {
 		switch g.GetState() {
-		case recordv1.GroupState_GROUP_STATE_DAMAGED, recordv1.GroupState_GROUP_STATE_FAILED, recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
+		case recordv1.GroupState_GROUP_STATE_DAMAGED, recordv1.GroupState_GROUP_STATE_FAILED,
+			recordv1.GroupState_GROUP_STATE_UNAVAILABLE:
 			n++
 		}
 	}
@@ -213,17 +218,21 @@ func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
 	for _, s := range shards {
 		l := s.GetLoad()
 		out.Shards = append(out.Shards, shardRow{
-			Name: s.GetName(), Address: s.GetAddress(), Alive: s.GetAlive(), VolumeUUID: s.GetVolumeUuid(), Generation: s.GetGeneration(),
-			Path: s.GetPath(), FileSystem: s.GetFileSystem(), CapacityBytes: s.GetCapacityBytes(), FreeBytes: s.GetFreeBytes(),
+			Name: s.GetName(), Address: s.GetAddress(), Alive: s.GetAlive(), VolumeUUID: s.GetVolumeUuid(),
+			Generation: s.GetGeneration(),
+			Path:       s.GetPath(), FileSystem: s.GetFileSystem(), CapacityBytes: s.GetCapacityBytes(),
+			FreeBytes:    s.GetFreeBytes(),
 			ReserveBytes: s.GetReserveBytes(), MemoryNeed: s.GetMemoryNeedBytes(), MemoryLimit: s.GetMemoryLimitBytes(),
 			Residency: s.GetResidency(), Groups: s.GetGroups(), Leaders: s.GetLeaders(), Version: s.GetVersion(),
-			LoadDone: l.GetDone(), LoadBytesTotal: l.GetBytesTotal(), LoadBytesDone: l.GetBytesDone(), LoadRate: l.GetBytesPerSecond(),
+			LoadDone: l.GetDone(), LoadBytesTotal: l.GetBytesTotal(), LoadBytesDone: l.GetBytesDone(),
+			LoadRate:   l.GetBytesPerSecond(),
 			DeviceRate: l.GetDeviceBytesPerSecond(), LoadSeconds: l.GetElapsedSeconds(), ETASeconds: l.GetEtaSeconds(),
 		})
 	}
 	for _, g := range groups {
 		out.Groups = append(out.Groups, groupRow{
-			Group: g.GetGroup(), UUID: g.GetUuid(), Shard: g.GetShard(), State: groupCell(g).Text, Outcome: g.GetOutcome().Word(),
+			Group: g.GetGroup(), UUID: g.GetUuid(), Shard: g.GetShard(), State: groupCell(g).Text, Outcome: g.GetOutcome().
+				Word(),
 			Message: g.GetMessage(), Leader: g.GetLeader(), Role: roleWord(g), RaftID: g.GetRaftId(),
 			MatchIndex: g.MatchIndex, LagEntries: g.LagEntries, Records: g.GetRecords(), StoredBytes: g.GetStoredBytes(),
 			SupersededBytes: g.GetSupersededBytes(), Segments: g.GetSegments(), AppliedIndex: g.GetAppliedIndex(),

@@ -21,8 +21,9 @@ type tlsFlags struct {
 }
 
 func (f *tlsFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dir, "tls-dir", "", "folder with tls.crt, tls.key and ca.crt (and client.crt, client.key): speak mutual TLS alone; "+
-		"the files are read again when they change (default: plaintext)")
+	cmd.Flags().StringVar(&f.dir, "tls-dir", "",
+		"folder with tls.crt, tls.key and ca.crt (and client.crt, client.key): speak mutual TLS alone; "+
+			"the files are read again when they change (default: plaintext)")
 	const look = "tls-look"
 	cmd.Flags().DurationVar(&f.look, look, 0, "time between two looks at --tls-dir (default: 10s)")
 	_ = cmd.Flags().MarkHidden(look) // fails only for flags that there are not
@@ -30,7 +31,8 @@ func (f *tlsFlags) add(cmd *cobra.Command) {
 
 // open gives the certificates, which must name a process of that role and name; nil without TLS. The caller closes
 // them.
-func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry prometheus.Registerer) (*certs.Source, error) {
+func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry prometheus.Registerer) (*certs.Source,
+	error) {
 	if f.look < 0 {
 		return nil, cli.Usagef("--tls-look %s: must be above 0", f.look)
 	}
@@ -43,7 +45,8 @@ func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry pr
 	}
 	if id := source.Identity(); id.Role != want.Role || id.Name != want.Name {
 		source.Close()
-		return nil, cli.Usagef("--tls-dir %s: its certificate names %s, and this process is the %s %s of its store", f.dir, id, want.Role, want.Name)
+		return nil, cli.Usagef("--tls-dir %s: its certificate names %s, and this process is the %s %s of its store", f.dir,
+			id, want.Role, want.Name)
 	}
 	registry.MustRegister(source.Collectors()...)
 	return source, nil
@@ -58,7 +61,9 @@ type ownTLS struct {
 }
 
 func (f *ownTLS) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dir, "tls-dir", "", "folder with tls.crt, tls.key and ca.crt of a process of the store, for which this command speaks (or $"+envTLSDir+"; default: plaintext)")
+	cmd.Flags().StringVar(&f.dir, "tls-dir", "",
+		"folder with tls.crt, tls.key and ca.crt of a process of the store, for which this command speaks (or $"+envTLSDir+
+			"; default: plaintext)")
 }
 
 // open gives the certificates; nil without TLS. The caller closes them.

@@ -24,9 +24,10 @@ func (a *app) topCommand() *cobra.Command {
 		Use:     "top",
 		Short:   "Show the store on a terminal, live",
 		GroupID: groupCare,
-		Long: `Shows on one screen, again and again until it is interrupted: what is wrong and what to do (as sheaf doctor), what moves, a letter for
-each group (its worst copy: S serves, P pending, L loading, D damaged, F failed, U unavailable), and the shards. A server that does
-not answer is said so and asked again.`,
+		Long: `Shows on one screen, again and again until it is interrupted: what is wrong and what to do (as sheaf
+doctor), what moves, a letter for each group (its worst copy: S serves, P pending, L loading, D
+damaged, F failed, U unavailable), and the shards. A server that does not answer is said so and
+asked again.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(c *cobra.Command, args []string) error {
@@ -35,7 +36,8 @@ not answer is said so and asked again.`,
 		}
 		file, ok := a.Out.Out.(*os.File)
 		if !ok || !term.IsTerminal(int(file.Fd())) {
-			return cli.Usagef("sheaf top draws on a terminal, and this is none: sheaf status and sheaf doctor write text or JSON")
+			return cli.Usagef(
+				"sheaf top draws on a terminal, and this is none: sheaf status and sheaf doctor write text or JSON")
 		}
 		return a.call(true, func(ctx context.Context, conn *cli.Conn, _ []string) error {
 			return a.runTop(ctx, conn, file, every)
@@ -143,7 +145,8 @@ func (s *storeSeen) headline() string {
 	found := s.findings()
 	words := "nothing is wrong"
 	if len(found) > 0 {
-		words = fmt.Sprintf("%d problems, %d warnings, %d notes", finding.Count(found, finding.Problem), finding.Count(found, finding.Warning),
+		words = fmt.Sprintf("%d problems, %d warnings, %d notes", finding.Count(found, finding.Problem),
+			finding.Count(found, finding.Warning),
 			finding.Count(found, finding.Note))
 	}
 	return fmt.Sprintf("%d shards, %d groups: %s", len(s.shards), len(s.worst()), words)
@@ -165,8 +168,10 @@ func (s *storeSeen) findingLines() (lines []string) {
 
 // badness of the states of a group, the worst last.
 var badness = []recordv1.GroupState{
-	recordv1.GroupState_GROUP_STATE_UNSPECIFIED, recordv1.GroupState_GROUP_STATE_SERVING, recordv1.GroupState_GROUP_STATE_LOADING,
-	recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_DAMAGED, recordv1.GroupState_GROUP_STATE_FAILED,
+	recordv1.GroupState_GROUP_STATE_UNSPECIFIED, recordv1.GroupState_GROUP_STATE_SERVING,
+	recordv1.GroupState_GROUP_STATE_LOADING,
+	recordv1.GroupState_GROUP_STATE_PENDING, recordv1.GroupState_GROUP_STATE_DAMAGED,
+	recordv1.GroupState_GROUP_STATE_FAILED,
 	recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
 }
 

@@ -16,8 +16,9 @@ func storeOf(shards, groups int) *storeSeen {
 	s := &storeSeen{}
 	for n := range shards {
 		s.shards = append(s.shards, &recordv1.Shard{
-			Name: fmt.Sprintf("shard-%d", n), Alive: true, Address: "host:7610", CapacityBytes: 100, FreeBytes: 90, ReserveBytes: 1,
-			Load: &recordv1.Load{Done: true}, FileSystem: "ext4",
+			Name: fmt.Sprintf("shard-%d", n), Alive: true, Address: "host:7610", CapacityBytes: 100, FreeBytes: 90,
+			ReserveBytes: 1,
+			Load:         &recordv1.Load{Done: true}, FileSystem: "ext4",
 		})
 	}
 	for n := range groups {
@@ -57,7 +58,8 @@ func TestTopFitsTheTerminal(t *testing.T) {
 		}
 	}
 	screen := many.draw("server", time.Now(), false, 140, 50)
-	for _, words := range []string{"50 shards, 1000 groups: 30 problems", "problem  shard shard-0", "do: start", "30 running", "more lines", "S S S"} {
+	for _, words := range []string{"50 shards, 1000 groups: 30 problems", "problem  shard shard-0", "do: start",
+		"30 running", "more lines", "S S S"} {
 		if !strings.Contains(screen, words) {
 			t.Errorf("%q is not in\n%s", words, screen)
 		}
@@ -66,11 +68,13 @@ func TestTopFitsTheTerminal(t *testing.T) {
 
 func TestTopShowsTheWorstCopyOfEachGroup(t *testing.T) {
 	s := storeOf(1, 3)
-	s.groups = append(s.groups, &recordv1.Group{Group: "1", Shard: "shard-0", State: recordv1.GroupState_GROUP_STATE_DAMAGED})
+	s.groups = append(s.groups, &recordv1.Group{Group: "1", Shard: "shard-0",
+		State: recordv1.GroupState_GROUP_STATE_DAMAGED})
 	if screen := s.draw("server", time.Now(), false, 80, 24); !strings.Contains(screen, "\nS D S\n") {
 		t.Errorf("%s", screen)
 	}
-	if screen := s.draw("server", time.Now(), true, 80, 24); !strings.Contains(screen, string(cli.Red)+"D"+string(cli.ColourEnd)) {
+	if screen := s.draw("server", time.Now(), true, 80, 24); !strings.Contains(screen,
+		string(cli.Red)+"D"+string(cli.ColourEnd)) {
 		t.Errorf("%q", screen)
 	}
 }

@@ -40,7 +40,8 @@ type sentSpan struct {
 }
 
 // Export implements the TraceService of OTLP.
-func (c *collector) Export(_ context.Context, in *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
+func (c *collector) Export(_ context.Context, in *collectorv1.ExportTraceServiceRequest) (
+	*collectorv1.ExportTraceServiceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, of := range in.GetResourceSpans() {
@@ -95,17 +96,23 @@ func TestTraces(t *testing.T) {
 	defer server.Close()
 	env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + url, "OTEL_BSP_SCHEDULE_DELAY=20"}
 	common := []string{"--etcd", strings.Join(server.Endpoints(), ","), "--store", "quotes"}
-	gateway := serveProgram(t, env, sheafBinary, append([]string{"gateway", "--listen", freeAddress(t), "--http", freeAddress(t), "--create", "--groups", "1"}, common...)...)
+	gateway := serveProgram(t, env, sheafBinary, append([]string{"gateway", "--listen", freeAddress(t), "--http",
+		freeAddress(t), "--create", "--groups", "1"}, common...)...)
 	gateway.server, gateway.http = gateway.cmd.Args[3], gateway.cmd.Args[5]
 	gateway.waitReady(t) // it has made the store, without which a shard ends
-	shard := serveProgram(t, env, sheafBinary, append([]string{"shard", "--name", "a", "--dir", t.TempDir(), "--listen", freeAddress(t), "--http", freeAddress(t)}, common...)...)
+	shard := serveProgram(t, env, sheafBinary, append([]string{"shard", "--name", "a", "--dir", t.TempDir(), "--listen",
+		freeAddress(t), "--http", freeAddress(t)}, common...)...)
 	shard.http = shard.cmd.Args[9]
-	eventually(t, func() bool { return sheaf(t, strings.NewReader("x"), "put", "1", "--server", gateway.server).Code == 0 })
+	eventually(t, func() bool {
+		return sheaf(t, strings.NewReader("x"), "put", "1", "--server", gateway.server).Code == 0
+	})
 
 	own := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(own))
-	c, err := client.New(client.Config{Addresses: []string{gateway.server}, DialOptions: []grpc.DialOption{grpc.WithStatsHandler(
-		otelgrpc.NewClientHandler(otelgrpc.WithTracerProvider(provider), otelgrpc.WithPropagators(propagation.TraceContext{})))}})
+	c, err := client.New(client.Config{Addresses: []string{gateway.server},
+		DialOptions: []grpc.DialOption{grpc.WithStatsHandler(
+			otelgrpc.NewClientHandler(otelgrpc.WithTracerProvider(provider),
+				otelgrpc.WithPropagators(propagation.TraceContext{})))}})
 	must(t, err)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -152,7 +159,8 @@ func TestTraces(t *testing.T) {
 			s := below[0]
 			if len(below) != 1 || s.GetName() != step.name || s.GetKind() != step.kind || s.of["service.name"] != step.service ||
 				s.of["sheaf.shard"] != step.shard || s.of["sheaf.store"] != "quotes" || s.of["service.version"] == "" {
-				t.Fatalf("%s: %d spans below %s, the first is %s (%v) of %v; want %+v", call.method, len(below), hex.EncodeToString(parent), s.GetName(), s.GetKind(), s.of, step)
+				t.Fatalf("%s: %d spans below %s, the first is %s (%v) of %v; want %+v", call.method, len(below),
+					hex.EncodeToString(parent), s.GetName(), s.GetKind(), s.of, step)
 			}
 			parent, group = s.GetSpanId(), texts(s.GetAttributes())["sheaf.group"]
 		}
@@ -185,11 +193,15 @@ func TestTracesAreSentOnWish(t *testing.T) {
 	collector, url := collect(t)
 	endpoint := "OTEL_EXPORTER_OTLP_ENDPOINT=" + url
 	for name, env := range map[string][]string{
-		"no endpoint": {"OTEL_BSP_SCHEDULE_DELAY=20"}, "disabled": {endpoint, "OTEL_SDK_DISABLED=true"}, "none": {endpoint, "OTEL_TRACES_EXPORTER=none"},
+		"no endpoint": {"OTEL_BSP_SCHEDULE_DELAY=20"}, "disabled": {endpoint, "OTEL_SDK_DISABLED=true"},
+		"none":    {endpoint, "OTEL_TRACES_EXPORTER=none"},
 		"sampler": {endpoint, "OTEL_TRACES_SAMPLER=always_off"},
 	} {
-		p := serveProgram(t, env, sheafBinary, "dev", "--listen", freeAddress(t), "--http", "", "--shards", "1", "--groups", "1", "--dir", t.TempDir())
-		eventually(t, func() bool { return sheaf(t, strings.NewReader("x"), "put", "1", "--server", p.cmd.Args[3]).Code == 0 })
+		p := serveProgram(t, env, sheafBinary, "dev", "--listen", freeAddress(t), "--http", "", "--shards", "1", "--groups",
+			"1", "--dir", t.TempDir())
+		eventually(t, func() bool {
+			return sheaf(t, strings.NewReader("x"), "put", "1", "--server", p.cmd.Args[3]).Code == 0
+		})
 		if code := p.stop(t); code != 0 {
 			t.Errorf("%s: exit code %d: %s", name, code, p.stderr)
 		}
@@ -200,7 +212,8 @@ func TestTracesAreSentOnWish(t *testing.T) {
 			t.Errorf("%s: %d spans were sent", name, n)
 		}
 	}
-	p := serveProgram(t, []string{endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"}, sheafBinary, "dev", "--listen", freeAddress(t), "--http", "", "--dir", t.TempDir())
+	p := serveProgram(t, []string{endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"}, sheafBinary, "dev", "--listen",
+		freeAddress(t), "--http", "", "--dir", t.TempDir())
 	<-p.ended
 	if code := p.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.stderr.String(), "http/protobuf") {
 		t.Errorf("exit code %d: %s", code, p.stderr)

@@ -222,7 +222,8 @@ func TestExportWritesNothingOutsideAndReplacesNothing(t *testing.T) {
 func TestImportIDs(t *testing.T) {
 	p := startDev(t, t.TempDir())
 	root := t.TempDir()
-	for name, data := range map[string]string{"7.json": "seven", "0x10.tar.gz": "sixteen", "-3.x": "minus three", "sub/8": "eight"} {
+	for name, data := range map[string]string{"7.json": "seven", "0x10.tar.gz": "sixteen", "-3.x": "minus three",
+		"sub/8": "eight"} {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
 		must(t, os.WriteFile(filepath.Join(root, name), []byte(data), 0o644))
 	}

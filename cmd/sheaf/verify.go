@@ -21,16 +21,18 @@ func (a *app) verifyCommand() *cobra.Command {
 		Use:     "verify DIR",
 		Short:   "Check every byte of volumes that nobody serves",
 		GroupID: groupCare,
-		Long: `Reads every byte of a volume, a group's folder, or a folder of volumes (that of sheaf dev for instance), and checks it. Names
-group, file and offset of each damage; exit code 1 where there is any. A volume that a process serves is refused: ask that
-with ` + "`sheaf group verify`" + `.
+		Long: `Reads every byte of a volume, a group's folder, or a folder of volumes (that of sheaf dev for
+instance), and checks it. Names group, file and offset of each damage; exit code 1 where there is
+any. A volume that a process serves is refused: ask that with ` + "`sheaf group verify`" + `.
 
-A missing superblock, the mark of another group of the volume, bad records of the journal and folders or manifests that were exchanged
-are damage too. That a whole volume, superblock and all, is an older state of itself only etcd can tell: the shard is refused when it starts.
+A missing superblock, the mark of another group of the volume, bad records of the journal and
+folders or manifests that were exchanged are damage too. That a whole volume, superblock and all, is
+an older state of itself only etcd can tell: the shard is refused when it starts.
 
-Nothing is changed, unless --repair is given: then the damaged bytes are moved aside into quarantine, so that the group loads
-without them. The records that were hit are then lost for good. A volume with exchanged folders or manifests is not repaired: everything
-in it is whole, and in the wrong place.`,
+Nothing is changed, unless --repair is given: then the damaged bytes are moved aside into
+quarantine, so that the group loads without them. The records that were hit are then lost for good.
+A volume with exchanged folders or manifests is not repaired: everything in it is whole, and in the
+wrong place.`,
 		Example: `  sheaf verify /data
   sheaf verify ./store -o json`,
 		Args: cobra.ExactArgs(1),
@@ -65,7 +67,8 @@ func (a *app) printVerify(r cli.VerifyTreeReport) {
 	}
 	for _, g := range r.Groups {
 		for _, d := range g.Damages {
-			fmt.Fprintf(a.Out.Out, "group %s, %s, offset %d, %d bytes: %s%s\n", d.Group, filepath.Join(g.Dir, d.File), d.Offset, d.Length, d.What,
+			fmt.Fprintf(a.Out.Out, "group %s, %s, offset %d, %d bytes: %s%s\n", d.Group, filepath.Join(g.Dir, d.File), d.Offset,
+				d.Length, d.What,
 				cli.IDsWords(d.IDs, d.IDsUnknown))
 		}
 		if g.Error != "" {
@@ -82,7 +85,8 @@ func (a *app) printVerify(r cli.VerifyTreeReport) {
 				filepath.Join(g.Dir, format.QuarantineName), strings.Join(g.Quarantined, ", "))
 		}
 	}
-	a.Out.Sayf("%d volumes, %d groups, %s in %s entries checked in %.1f s", r.Volumes, len(r.Groups), cli.FormatBytes(r.Bytes), cli.FormatCount(r.Entries), r.Seconds)
+	a.Out.Sayf("%d volumes, %d groups, %s in %s entries checked in %.1f s", r.Volumes, len(r.Groups),
+		cli.FormatBytes(r.Bytes), cli.FormatCount(r.Entries), r.Seconds)
 }
 
 func (a *app) dumpCommand() *cobra.Command {
@@ -90,8 +94,9 @@ func (a *app) dumpCommand() *cobra.Command {
 		Use:     "dump FILE",
 		Short:   "Write a segment, hint, manifest, mark, blob, replica or journal file in words",
 		GroupID: groupCare,
-		Long:    "Writes what a file of a group's folder, or the journal of a volume, holds, in words, bad bytes included. It changes nothing and needs no lock.",
-		Args:    cobra.ExactArgs(1),
+		Long: "Writes what a file of a group's folder, or the journal of a volume, holds, in words, bad bytes included. " +
+			"It changes nothing and needs no lock.",
+		Args: cobra.ExactArgs(1),
 		RunE: a.Body(func(_ context.Context, args []string) error {
 			dump := fsck.Dump
 			if journal.IsName(filepath.Base(args[0])) {

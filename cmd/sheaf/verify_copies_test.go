@@ -21,7 +21,8 @@ func TestGroupVerifyReadsAllCopies(t *testing.T) {
 	p.do(t, "", "group", "verify", "0").Want(t, 0)
 	for n := range 3 {
 		hit := false
-		for deadline := time.Now().Add(time.Minute); !hit; time.Sleep(10 * time.Millisecond) { // a copy may be behind, or still joining
+		// a copy may be behind, or still joining
+		for deadline := time.Now().Add(time.Minute); !hit; time.Sleep(10 * time.Millisecond) {
 			segments, err := filepath.Glob(filepath.Join(dir, "shards", fmt.Sprintf("shard-%d", n), "groups", "*", "segment-*"))
 			must(t, err)
 			for _, name := range segments {

@@ -12,8 +12,8 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Long: `Print what this program was built from: the tag of a release, or a commit where there is no tag. Nothing has been
-released yet: the first release will be 0.1.0.`,
+		Long: `Print what this program was built from: the tag of a release, or a commit where there is no tag.
+Nothing has been released yet: the first release will be 0.1.0.`,
 		GroupID: groupCare,
 		Args:    cobra.NoArgs,
 		RunE: a.Body(func(context.Context, []string) error {

@@ -19,9 +19,9 @@ func (a *app) watchCommand() *cobra.Command {
 		Use:     "watch GROUP",
 		Short:   "Follow the changes of a group",
 		GroupID: groupRecords,
-		Long: `Writes the latest state of each record of a group that is put or deleted, as it is committed, one a line, until it is
-interrupted. Each change comes at least once; what was superseded before it was read may be left out. Cursors come on lines
-of their own: --from goes on behind one.`,
+		Long: `Writes the latest state of each record of a group that is put or deleted, as it is committed, one a
+line, until it is interrupted. Each change comes at least once; what was superseded before it was
+read may be left out. Cursors come on lines of their own: --from goes on behind one.`,
 		Example: `  sheaf watch customers
   sheaf watch 7 -o json --from AQPd...`,
 		Args: cobra.ExactArgs(1),
@@ -31,7 +31,9 @@ of their own: --from goes on behind one.`,
 				return cli.Usagef("--from %q: give a cursor as this command has printed it", from)
 			}
 			var written error
-			options := &client.WatchOptions{Cursor: cursor, OnCursor: func(cursor []byte) { written = errors.Join(written, a.printCursor(cursor)) }}
+			options := &client.WatchOptions{Cursor: cursor, OnCursor: func(cursor []byte) {
+				written = errors.Join(written, a.printCursor(cursor))
+			}}
 			for r, err := range conn.Watch(ctx, args[0], options) {
 				if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 					return nil // interrupted: that is how it ends

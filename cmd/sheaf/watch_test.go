@@ -29,7 +29,8 @@ type watching struct {
 
 func (p *process) watch(t *testing.T, args ...string) *watching {
 	t.Helper()
-	w := &watching{t: t, cmd: exec.Command(sheafBinary, append([]string{"watch", "-o", "json", "--server", p.server}, args...)...)} //nolint:gosec // our own program
+	w := &watching{t: t, cmd: exec.Command(sheafBinary, append([]string{"watch", "-o", "json", "--server", p.server},
+		args...)...)} //nolint:gosec // our own program
 	out, err := w.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

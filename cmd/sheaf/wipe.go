@@ -17,11 +17,13 @@ func (a *app) wipeCommand() *cobra.Command {
 		Use:     "wipe DEVICE",
 		Short:   "Make a disk blank, so that it can be formatted anew",
 		GroupID: groupCare,
-		Long: `Takes a block device for itself alone, discards all of it where the disk can do that, and overwrites what file systems,
-partition tables and RAID are known by. What was on it is lost. A device that is mounted anywhere on the machine, or that
-the kernel uses otherwise, is refused, and nothing can mount it meanwhile.
+		Long: `Takes a block device for itself alone, discards all of it where the disk can do that, and overwrites
+what file systems, partition tables and RAID are known by. What was on it is lost. A device that is
+mounted anywhere on the machine, or that the kernel uses otherwise, is refused, and nothing can
+mount it meanwhile.
 
-It is no secure erasure: a disk that cannot discard keeps what is not overwritten, for who looks for it.
+It is no secure erasure: a disk that cannot discard keeps what is not overwritten, for who looks for
+it.
 
 The operator runs it for disks of a DiskSet, after it has asked twice (docs/operations/disks.md).`,
 		Example: `  sheaf wipe /dev/disk/by-id/nvme-eui.0025385b --confirm /dev/disk/by-id/nvme-eui.0025385b`,
@@ -41,7 +43,8 @@ The operator runs it for disks of a DiskSet, after it has asked twice (docs/oper
 			if report.Discarded {
 				words = "all of it was discarded"
 			}
-			_, err = fmt.Fprintf(a.Out.Out, "%s of %s is blank: %s, %s overwritten with zeros and read back\n", args[0], units.Bytes(report.Bytes), words,
+			_, err = fmt.Fprintf(a.Out.Out, "%s of %s is blank: %s, %s overwritten with zeros and read back\n", args[0],
+				units.Bytes(report.Bytes), words,
 				units.Bytes(report.Zeroed))
 			return err
 		}),

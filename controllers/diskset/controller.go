@@ -86,12 +86,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	r.changed.Done(req)
 	set.Status.ObservedGeneration = set.Generation
-	step.Summarize(&set.Status.Conditions, set.Generation, out, fmt.Sprintf("%d disks, %d free", set.Status.Total, set.Status.Free))
+	step.Summarize(&set.Status.Conditions, set.Generation, out,
+		fmt.Sprintf("%d disks, %d free", set.Status.Total, set.Status.Free))
 	if _, err := step.WriteStatus(ctx, r.Client, before, set); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if out.IsStalled() && !stalledBefore(before, out) {
-		step.Tell(ctx, r.Events, set, step.News{Warning: true, Reason: out.Reason(), Action: "Reconcile", Message: out.Message()})
+		step.Tell(ctx, r.Events, set, step.News{Warning: true, Reason: out.Reason(), Action: "Reconcile",
+			Message: out.Message()})
 	}
 	return out.Result()
 }
@@ -116,7 +118,8 @@ func (r *Reconciler) storageClass(ctx context.Context, run *diskRun) step.Outcom
 	err := r.Client.Get(ctx, types.NamespacedName{Name: run.set.Name}, &class)
 	if err == nil && class.Labels[v1alpha1.LabelDiskSet] != run.set.Name {
 		return step.Fail("StorageClassTaken", fmt.Sprintf(
-			"a StorageClass %s is there that this DiskSet did not make: delete it, or give the DiskSet another name", run.set.Name))
+			"a StorageClass %s is there that this DiskSet did not make: delete it, or give the DiskSet another name",
+			run.set.Name))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return step.Retry(fmt.Errorf("read StorageClass %s: %w", run.set.Name, err))
@@ -168,18 +171,22 @@ func (r *Reconciler) do(ctx context.Context, a diskAction) error {
 		if err := r.Client.Create(ctx, a.create, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 			return fmt.Errorf("create PersistentVolume %s: %w", a.create.Name, err)
 		}
-		step.LogNews(ctx, step.News{Reason: "VolumeCreated", Action: "Create", Object: a.create, Message: "made PersistentVolume " + a.create.Name})
+		step.LogNews(ctx, step.News{Reason: "VolumeCreated", Action: "Create", Object: a.create,
+			Message: "made PersistentVolume " + a.create.Name})
 	case a.remove != nil:
 		here := client.Preconditions{UID: &a.remove.UID, ResourceVersion: &a.remove.ResourceVersion}
 		if err := r.Client.Delete(ctx, a.remove, here); err != nil {
 			return fmt.Errorf("delete PersistentVolume %s: %w", a.remove.Name, err)
 		}
-		step.LogNews(ctx, step.News{Reason: "VolumeDeleted", Action: "Delete", Object: a.remove, Message: "deleted PersistentVolume " + a.remove.Name})
+		step.LogNews(ctx, step.News{Reason: "VolumeDeleted", Action: "Delete", Object: a.remove,
+			Message: "deleted PersistentVolume " + a.remove.Name})
 	default:
-		if err := r.Client.Patch(ctx, a.after.DeepCopy(), step.IfUnchanged(a.change), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
+		if err := r.Client.Patch(ctx, a.after.DeepCopy(), step.IfUnchanged(a.change),
+			client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 			return fmt.Errorf("change PersistentVolume %s: %w", a.after.Name, err)
 		}
-		step.LogNews(ctx, step.News{Reason: "VolumeChanged", Action: "Change", Object: a.after, Message: changeWords(a.change, a.after)})
+		step.LogNews(ctx, step.News{Reason: "VolumeChanged", Action: "Change", Object: a.after,
+			Message: changeWords(a.change, a.after)})
 	}
 	return nil
 }
@@ -195,7 +202,8 @@ func changeWords(before, after *corev1.PersistentVolume) string {
 	if from, to := holder(before), holder(after); from != to {
 		return fmt.Sprintf("PersistentVolume %s was for %s, and is now for %s", after.Name, from, to)
 	}
-	if question := after.Annotations[workload.AnnotationWipeAsked]; question != before.Annotations[workload.AnnotationWipeAsked] {
+	question := after.Annotations[workload.AnnotationWipeAsked]
+	if question != before.Annotations[workload.AnnotationWipeAsked] {
 		return fmt.Sprintf("PersistentVolume %s: whether to wipe %q is asked", after.Name, question)
 	}
 	return fmt.Sprintf("changed size, mount options or annotations of PersistentVolume %s", after.Name)
@@ -259,7 +267,8 @@ func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 		}
 	}
 	var class storagev1.StorageClass
-	if err := r.Client.Get(ctx, types.NamespacedName{Name: set.Name}, &class); err == nil && class.Labels[v1alpha1.LabelDiskSet] == set.Name {
+	if err := r.Client.Get(ctx, types.NamespacedName{Name: set.Name}, &class); err == nil &&
+		class.Labels[v1alpha1.LabelDiskSet] == set.Name {
 		if err := r.Client.Delete(ctx, &class); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete StorageClass %s: %w", set.Name, err)
 		}

@@ -52,7 +52,8 @@ type decidedDisks struct {
 
 // decideDisks is pure and deterministic.
 func decideDisks(o *observedDisks) decidedDisks {
-	d := &diskDecision{observedDisks: o, live: map[string]*corev1.PersistentVolume{}, after: map[string]*corev1.PersistentVolume{}}
+	d := &diskDecision{observedDisks: o, live: map[string]*corev1.PersistentVolume{},
+		after: map[string]*corev1.PersistentVolume{}}
 	for n := range o.volumes {
 		d.live[o.volumes[n].Name] = &o.volumes[n]
 	}
@@ -105,7 +106,8 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 		}
 		if _, there := d.nodes[disk.Node]; !there {
 			status.State, status.PersistentVolume = v1alpha1.DiskNodeMissing, ""
-			status.Message = fmt.Sprintf("no node has the label kubernetes.io/hostname=%s: correct spec.disks[].node, or add the node", disk.Node)
+			status.Message = fmt.Sprintf(
+				"no node has the label kubernetes.io/hostname=%s: correct spec.disks[].node, or add the node", disk.Node)
 			return
 		}
 		d.after[name] = workload.DiskPersistentVolume(d.set, disk)
@@ -113,7 +115,8 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 	}
 	if live.Labels[v1alpha1.LabelDiskSet] != d.set.Name {
 		status.State = v1alpha1.DiskConflict
-		status.Message = fmt.Sprintf("a PersistentVolume %s is there that this DiskSet did not make: delete it, or give the DiskSet another name", name)
+		status.Message = fmt.Sprintf(
+			"a PersistentVolume %s is there that this DiskSet did not make: delete it, or give the DiskSet another name", name)
 		return
 	}
 	after := live.DeepCopy()
@@ -143,7 +146,9 @@ func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 		pv := &d.volumes[n]
 		if pv.Spec.Local != nil && pv.Spec.Local.Path == disk.Device && workload.DiskNode(pv) == disk.Node &&
 			pv.Name != workload.DiskVolume(d.set.Name, disk) {
-			return fmt.Sprintf("PersistentVolume %s uses this device: delete it when its data is no longer needed, or take the disk out of spec.disks", pv.Name)
+			return fmt.Sprintf(
+				"PersistentVolume %s uses this device: delete it when its data is no longer needed, or take the disk out of "+
+					"spec.disks", pv.Name)
 		}
 	}
 	return ""
@@ -171,7 +176,8 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 		delete(pv.Annotations, workload.AnnotationRelease)
 		delete(pv.Annotations, workload.AnnotationStoreUID)
 		delete(pv.Annotations, workload.AnnotationGivenUp)
-		for _, wiping := range []string{workload.AnnotationWipe, workload.AnnotationWipeAsked, workload.AnnotationWipeConfirm} {
+		for _, wiping := range []string{workload.AnnotationWipe, workload.AnnotationWipeAsked,
+			workload.AnnotationWipeConfirm} {
 			delete(pv.Annotations, wiping)
 		}
 	case ref.UID != "" && pv.Status.Phase == corev1.VolumeReleased:
@@ -200,19 +206,23 @@ func releasedWords(pv *corev1.PersistentVolume) string {
 	release := fmt.Sprintf("kubectl annotate pv %s %s=true", pv.Name, workload.AnnotationRelease)
 	store := pv.Annotations[workload.AnnotationStoreUID]
 	if store == benchStore {
-		return "it was measured, and the claim of that was deleted. Where the Job ended well the file system is empty: " + release
+		return "it was measured, and the claim of that was deleted. Where the Job ended well the file system is empty: " +
+			release
 	}
 	if pv.Annotations[workload.AnnotationGivenUp] != "" {
-		return "it was replaced (spec.replace of a ShardPool), and nobody gets it by itself: take it out of the DiskSet; or, where it is whole, have it " +
+		return "it was replaced (spec.replace of a ShardPool), and nobody gets it by itself: take it out of the DiskSet; " +
+			"or, where it is whole, have it " +
 			"wiped: " + wipeCommand(pv.Name)
 	}
-	return fmt.Sprintf("its claim was deleted and the data is still there (store %s). A claim of that name of the same store gets it back; "+
-		"to use the disk otherwise, have it wiped: %s", store, wipeCommand(pv.Name))
+	return fmt.Sprintf(
+		"its claim was deleted and the data is still there (store %s). A claim of that name of the same store gets it back; "+
+			"to use the disk otherwise, have it wiped: %s", store, wipeCommand(pv.Name))
 }
 
 func (d *diskDecision) claimOf(ref *corev1.ObjectReference) *corev1.PersistentVolumeClaim {
 	for n := range d.claims {
-		if c := &d.claims[n]; c.Namespace == ref.Namespace && c.Name == ref.Name && c.DeletionTimestamp == nil && !d.ofNobody(c) {
+		if c := &d.claims[n]; c.Namespace == ref.Namespace && c.Name == ref.Name && c.DeletionTimestamp == nil &&
+			!d.ofNobody(c) {
 			return c
 		}
 	}
@@ -241,7 +251,8 @@ func (d *diskDecision) assign() {
 	}
 	claims := slices.Clone(d.claims)
 	slices.SortFunc(claims, func(a, b corev1.PersistentVolumeClaim) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(len(a.Name), len(b.Name)),
+			cmp.Compare(a.Name, b.Name))
 	})
 	for n := range claims {
 		claim := &claims[n]
@@ -255,7 +266,8 @@ func (d *diskDecision) assign() {
 		}
 		name := d.choose(claim, key, store, perNode)
 		if name == "" {
-			d.out.waiting = append(d.out.waiting, fmt.Sprintf("claim %s asks for %s, and %s", key, claim.Spec.Resources.Requests.Storage(), d.noneWords()))
+			d.out.waiting = append(d.out.waiting, fmt.Sprintf("claim %s asks for %s, and %s", key,
+				claim.Spec.Resources.Requests.Storage(), d.noneWords()))
 			continue
 		}
 		d.give(name, claim, key, store)
@@ -284,7 +296,8 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 		if pv == nil || pv.Spec.Capacity.Storage().Cmp(*claim.Spec.Resources.Requests.Storage()) < 0 {
 			continue
 		}
-		if status.State == v1alpha1.DiskReleased && status.Claim == key && pv.Annotations[workload.AnnotationStoreUID] == store &&
+		if status.State == v1alpha1.DiskReleased && status.Claim == key &&
+			pv.Annotations[workload.AnnotationStoreUID] == store &&
 			pv.Annotations[workload.AnnotationGivenUp] == "" {
 			return name
 		}
@@ -365,7 +378,9 @@ func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
 		return
 	}
 	status.State, status.Claim = v1alpha1.DiskRemoved, state.Claim
-	status.Message = fmt.Sprintf("the disk is no longer in spec.disks, but holds the data of claim %s: delete the claim and then PersistentVolume %s, or put the disk back",
+	status.Message = fmt.Sprintf(
+		"the disk is no longer in spec.disks, but holds the data of claim %s: delete the claim and then PersistentVolume "+
+			"%s, or put the disk back",
 		state.Claim, pv.Name)
 	d.out.statuses = append(d.out.statuses, status)
 }

@@ -29,7 +29,8 @@ func newDiskWorld(disks ...v1alpha1.Disk) *diskWorld {
 				FileSystem: v1alpha1.FileSystem{Type: v1alpha1.XFS}, Namespaces: []string{"prod"}, Disks: disks,
 			},
 		},
-		nodes: map[string]corev1.Node{}, stores: map[string]string{"prod/quotes": "uid-1"}, pools: map[string]bool{}, blocked: map[string]v1alpha1.ShardStatus{},
+		nodes: map[string]corev1.Node{}, stores: map[string]string{"prod/quotes": "uid-1"}, pools: map[string]bool{},
+		blocked: map[string]v1alpha1.ShardStatus{},
 		givenUp: map[types.UID]bool{},
 	}}
 	for _, d := range disks {
@@ -55,7 +56,8 @@ func (w *diskWorld) node(name string, ready bool) {
 
 func (w *diskWorld) claim(name, size string) {
 	w.o.claims = append(w.o.claims, corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name, Labels: map[string]string{v1alpha1.LabelStore: "quotes"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name,
+			Labels: map[string]string{v1alpha1.LabelStore: "quotes"}},
 		Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
 		}},
@@ -75,7 +77,9 @@ func (w *diskWorld) settle() decidedDisks {
 				a.create.Status.Phase = corev1.VolumeAvailable
 				w.o.volumes = append(w.o.volumes, *a.create)
 			case a.remove != nil:
-				w.o.volumes = slices.DeleteFunc(w.o.volumes, func(pv corev1.PersistentVolume) bool { return pv.Name == a.remove.Name })
+				w.o.volumes = slices.DeleteFunc(w.o.volumes, func(pv corev1.PersistentVolume) bool {
+					return pv.Name == a.remove.Name
+				})
 			default:
 				*w.volume(a.after.Name) = *a.after
 				if ref := a.after.Spec.ClaimRef; ref == nil || ref.UID == "" {
@@ -102,7 +106,8 @@ func (w *diskWorld) bind() {
 		pv := &w.o.volumes[n]
 		for c := range w.o.claims {
 			claim := &w.o.claims[c]
-			if ref := pv.Spec.ClaimRef; ref != nil && ref.UID == "" && ref.Namespace == claim.Namespace && ref.Name == claim.Name {
+			if ref := pv.Spec.ClaimRef; ref != nil && ref.UID == "" && ref.Namespace == claim.Namespace &&
+				ref.Name == claim.Name {
 				claim.UID = types.UID("claim-" + claim.Name)
 				ref.UID, claim.Spec.VolumeName, pv.Status.Phase = claim.UID, pv.Name, corev1.VolumeBound
 			}
@@ -131,7 +136,8 @@ func TestAFreeDiskIsHeldForNobody(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	wantState(t, w.settle(), 0, v1alpha1.DiskFree, "")
 	pv := w.o.volumes[0]
-	if ref := pv.Spec.ClaimRef; ref == nil || ref.Namespace != "prod" || ref.Name != "sheaf-free-"+pv.Name || ref.UID != "" {
+	if ref := pv.Spec.ClaimRef; ref == nil || ref.Namespace != "prod" || ref.Name != "sheaf-free-"+pv.Name ||
+		ref.UID != "" {
 		t.Fatalf("a claim of anybody could take it: %+v", ref)
 	}
 }
@@ -163,9 +169,15 @@ func TestADiskThatIsTooSmallOrOnANodeThatIsDownIsNotGiven(t *testing.T) {
 // A disk that was measured is not given to a store before a person says so; the same Job may measure it again.
 func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
 	for says, prepare := range map[string]func(*diskWorld){
-		"claim prod/data-b asks for 20Gi, and no disk is free":                                                          func(w *diskWorld) { w.claim("data-a", "5Gi") },
-		"claim prod/data-b asks for 20Gi, and none of the 1 free disks is on a node that is ready":                      func(w *diskWorld) { w.node("n1", false) },
-		"claim prod/data-b asks for 20Gi, and the largest free disk of a ready node, /dev/disk/by-id/a on n1, has 10Gi": func(*diskWorld) {},
+		"claim prod/data-b asks for 20Gi, and no disk is free": func(w *diskWorld) {
+			w.claim("data-a", "5Gi")
+		},
+		"claim prod/data-b asks for 20Gi, and none of the 1 free disks is on a node that is ready": func(w *diskWorld) {
+			w.node("n1", false)
+		},
+		"claim prod/data-b asks for 20Gi, and the largest free disk of a ready node, /dev/disk/by-id/a on n1, has 10Gi": func(
+			*diskWorld) {
+		},
 	} {
 		w := newDiskWorld(disk("n1", "a", "10Gi"))
 		prepare(w)
@@ -192,7 +204,8 @@ func TestABenchJobGetsADisk(t *testing.T) {
 	w.claim("data-p-0-0", "1Gi")
 	d := w.settle()
 	wantState(t, d, 0, v1alpha1.DiskReleased, "prod/sheaf-bench")
-	if message := d.statuses[0].Message; !strings.Contains(message, "kubectl annotate pv "+w.o.volumes[0].Name) || !strings.Contains(message, "measured") {
+	if message := d.statuses[0].Message; !strings.Contains(message, "kubectl annotate pv "+w.o.volumes[0].Name) ||
+		!strings.Contains(message, "measured") {
 		t.Errorf("message %q", message)
 	}
 	bench()
@@ -314,7 +327,8 @@ func TestAPersonFreesAReleasedDisk(t *testing.T) {
 
 func TestTheOlderSetKeepsADisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
-	other := v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: "other", CreationTimestamp: metav1.NewTime(time.Unix(10, 0))}}
+	other := v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: "other",
+		CreationTimestamp: metav1.NewTime(time.Unix(10, 0))}}
 	other.Spec.Disks = []v1alpha1.Disk{disk("n1", "a", "1Gi")}
 	w.o.others = []v1alpha1.DiskSet{other}
 	wantState(t, w.settle(), 0, v1alpha1.DiskConflict, "")

@@ -45,7 +45,8 @@ func (r *Reconciler) gather(ctx context.Context, run *diskRun) step.Outcome {
 	}
 	o := &observedDisks{
 		set: run.set, volumes: volumes.Items,
-		nodes: map[string]corev1.Node{}, stores: map[string]string{}, pools: map[string]bool{}, blocked: map[string]v1alpha1.ShardStatus{},
+		nodes: map[string]corev1.Node{}, stores: map[string]string{}, pools: map[string]bool{},
+		blocked: map[string]v1alpha1.ShardStatus{},
 		givenUp: map[types.UID]bool{},
 	}
 	for _, other := range sets.Items {

@@ -87,13 +87,17 @@ func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alph
 	switch {
 	case after.Annotations[workload.AnnotationWipe] == "" && asked == "" && answer == "":
 	case status.State != v1alpha1.DiskReleased:
-		d.refuse(after, fmt.Sprintf("the disk is %s and not Released: delete its claim first, where its data is no longer needed", status.State), true)
+		d.refuse(after, fmt.Sprintf(
+			"the disk is %s and not Released: delete its claim first, where its data is no longer needed", status.State), true)
 	case !wants:
 		d.refuse(after, "nobody was asked, or it was taken back: begin with "+wipeCommand(live.Name), true)
 	case d.namespace == "" || d.image == "":
-		d.refuse(after, "the operator does not know its own namespace or the image of Sheaf: start it by its chart, or wipe the disk on its node", true)
+		d.refuse(after,
+			"the operator does not know its own namespace or the image of Sheaf: start it by its chart, or wipe the disk on "+
+				"its node", true)
 	case standIn != nil && (standsInFor(standIn) != live.Name || standIn.Labels[v1alpha1.LabelDiskSet] != d.set.Name):
-		d.refuse(after, fmt.Sprintf("a PersistentVolume %s is there that this DiskSet did not make: delete it", standIn.Name), true)
+		d.refuse(after, fmt.Sprintf("a PersistentVolume %s is there that this DiskSet did not make: delete it", standIn.Name),
+			true)
 	default:
 		confirmed = d.ask(live, after, status)
 	}
@@ -118,19 +122,24 @@ func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alph
 func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha1.DiskStatus) (confirmed bool) {
 	token := workload.WipeToken(live)
 	answer := after.Annotations[workload.AnnotationWipeConfirm]
-	status.Message = fmt.Sprintf("to wipe it was asked for: all data of claim %s (store %s) on this disk is lost by that. To do it: kubectl annotate pv %s %s=%s; "+
-		"to leave it as it is: kubectl annotate pv %s %s-", status.Claim, live.Annotations[workload.AnnotationStoreUID], live.Name,
+	status.Message = fmt.Sprintf(
+		"to wipe it was asked for: all data of claim %s (store %s) on this disk is lost by that. To do it: kubectl "+
+			"annotate pv %s %s=%s; "+
+			"to leave it as it is: kubectl annotate pv %s %s-", status.Claim, live.Annotations[workload.AnnotationStoreUID],
+		live.Name,
 		workload.AnnotationWipeConfirm, token, live.Name, workload.AnnotationWipe)
 	switch {
 	case after.Annotations[workload.AnnotationWipeAsked] != token:
 		step.Annotate(&after.Annotations, workload.AnnotationWipeAsked, token)
 		if answer != "" {
-			d.refuse(after, "the answer came before the question, or the volume has changed since: answer what is asked now", false)
+			d.refuse(after, "the answer came before the question, or the volume has changed since: answer what is asked now",
+				false)
 		}
 		d.say(true, wipeAsked, live, status.Message)
 	case answer == "":
 	case answer != token:
-		d.refuse(after, fmt.Sprintf("%s=%s is not what was asked for: repeat %s", workload.AnnotationWipeConfirm, answer, token), false)
+		d.refuse(after, fmt.Sprintf("%s=%s is not what was asked for: repeat %s", workload.AnnotationWipeConfirm, answer,
+			token), false)
 	default:
 		return true
 	}
@@ -148,7 +157,8 @@ func (d *diskDecision) refuse(after *corev1.PersistentVolume, why string, questi
 }
 
 func (d *diskDecision) say(warning bool, reason string, pv *corev1.PersistentVolume, message string) {
-	d.out.said = append(d.out.said, step.News{Warning: warning, Reason: reason, Action: "Wipe", Object: pv, Message: message})
+	d.out.said = append(d.out.said, step.News{Warning: warning, Reason: reason, Action: "Wipe", Object: pv,
+		Message: message})
 }
 
 // wipeCommand is a person's first act.
@@ -170,9 +180,11 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 	case pv.Annotations[annotationWiped] == "true" || pv.DeletionTimestamp != nil:
 		status.Message = "it is blank, and what wiped it is taken away"
 		d.tidy(pv, seen)
-	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != d.namespace || pv.Spec.ClaimRef.Name != workload.WipeName(standsInFor(pv)):
+	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.Namespace != d.namespace ||
+		pv.Spec.ClaimRef.Name != workload.WipeName(standsInFor(pv)):
 		status.State = v1alpha1.DiskWipeFailed
-		status.Message = fmt.Sprintf("somebody changed who PersistentVolume %s is for, so it is not wiped: delete it to have the disk as it is", pv.Name)
+		status.Message = fmt.Sprintf(
+			"somebody changed who PersistentVolume %s is for, so it is not wiped: delete it to have the disk as it is", pv.Name)
 	case seen.claim == nil:
 		status.Message = "a Job begins to wipe it: it held the data of claim " + held
 		d.out.actions = append(d.out.actions, diskAction{make: workload.WipeClaim(pv, d.set.Name)})
@@ -187,11 +199,14 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 		after := pv.DeepCopy()
 		step.Annotate(&after.Annotations, annotationWiped, "true")
 		d.out.actions = append(d.out.actions, diskAction{change: pv, after: after})
-		d.say(false, wipeDone, pv, fmt.Sprintf("%s on %s is blank: it held the data of claim %s", pv.Annotations[workload.AnnotationDevice],
+		d.say(false, wipeDone, pv, fmt.Sprintf("%s on %s is blank: it held the data of claim %s",
+			pv.Annotations[workload.AnnotationDevice],
 			workload.DiskNode(pv), held))
 	case jobIs(seen.job, batchv1.JobFailed):
 		status.State = v1alpha1.DiskWipeFailed
-		status.Message = fmt.Sprintf("it could not be wiped, and held the data of claim %s: kubectl -n %s logs job/%s says why; to try again: kubectl -n %s delete job %s",
+		status.Message = fmt.Sprintf(
+			"it could not be wiped, and held the data of claim %s: kubectl -n %s logs job/%s says why; to try again: kubectl "+
+				"-n %s delete job %s",
 			held, job.Namespace, job.Name, job.Namespace, job.Name)
 	default:
 		status.Message = fmt.Sprintf("Job %s/%s wipes it: it held the data of claim %s", job.Namespace, job.Name, held)
@@ -212,7 +227,9 @@ func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedWipe) {
 }
 
 func jobIs(job *batchv1.Job, kind batchv1.JobConditionType) bool {
-	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
+	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return c.Type == kind && c.Status == corev1.ConditionTrue
+	})
 }
 
 // makeOrUnmake carries out what is done to Jobs and claims.
@@ -221,14 +238,17 @@ func (r *Reconciler) makeOrUnmake(ctx context.Context, a diskAction) error {
 		if err := r.Client.Create(ctx, a.make, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 			return fmt.Errorf("create %s: %w", step.ObjectWords(a.make), err)
 		}
-		step.LogNews(ctx, step.News{Reason: wipeBegun, Action: "Create", Object: a.make, Message: "made " + step.ObjectWords(a.make)})
+		step.LogNews(ctx, step.News{Reason: wipeBegun, Action: "Create", Object: a.make,
+			Message: "made " + step.ObjectWords(a.make)})
 		return nil
 	}
 	here := client.Preconditions{UID: new(a.unmake.GetUID())}
-	if err := r.Client.Delete(ctx, a.unmake, here, client.PropagationPolicy("Background")); client.IgnoreNotFound(err) != nil {
+	if err := r.Client.Delete(ctx, a.unmake, here, client.PropagationPolicy("Background")); client.IgnoreNotFound(
+		err) != nil {
 		return fmt.Errorf("delete %s: %w", step.ObjectWords(a.unmake), err)
 	}
-	step.LogNews(ctx, step.News{Reason: wipeDone, Action: "Delete", Object: a.unmake, Message: "deleted " + step.ObjectWords(a.unmake)})
+	step.LogNews(ctx, step.News{Reason: wipeDone, Action: "Delete", Object: a.unmake,
+		Message: "deleted " + step.ObjectWords(a.unmake)})
 	return nil
 }
 

@@ -178,7 +178,9 @@ func (v *PlacementView) ExposedWords(key string) string {
 		return ""
 	}
 	slices.Sort(domains)
-	return fmt.Sprintf("; for a part of their move two copies of %s may be in one %s (%s): no order of the moves avoids it", GroupWords(groups), key,
+	return fmt.Sprintf(
+		"; for a part of their move two copies of %s may be in one %s (%s): no order of the moves avoids it",
+		GroupWords(groups), key,
 		step.ShardWords(slices.Compact(domains)))
 }
 

@@ -243,7 +243,8 @@ type bookedReport struct {
 // compare orders by how much a report says of its group: that of a leader first, of several leaders the one that has
 // applied most, as an older one applies nothing any more; without a leader the copy that has applied most.
 func (r bookedReport) compare(other bookedReport) int {
-	return cmp.Or(compareTruth(r.answers && r.Leader, other.answers && other.Leader), compareTruth(r.Serves(), other.Serves()),
+	return cmp.Or(compareTruth(r.answers && r.Leader, other.answers && other.Leader),
+		compareTruth(r.Serves(), other.Serves()),
 		cmp.Compare(r.AppliedIndex, other.AppliedIndex), compareTruth(r.Leader, other.Leader))
 }
 
@@ -274,7 +275,8 @@ func (s GroupSum) Troubles(copies int32) (list []v1alpha1.GroupTrouble) {
 		case g.Leaderless:
 			list = append(list, g.NoLeader(name))
 		case g.Serving < int(copies):
-			list = append(list, v1alpha1.GroupTrouble{Group: name, State: GroupDegraded, Message: fmt.Sprintf("%d of %d copies serve", g.Serving, copies)})
+			list = append(list, v1alpha1.GroupTrouble{Group: name, State: GroupDegraded,
+				Message: fmt.Sprintf("%d of %d copies serve", g.Serving, copies)})
 		}
 	}
 	return list
@@ -283,5 +285,6 @@ func (s GroupSum) Troubles(copies int32) (list []v1alpha1.GroupTrouble) {
 // NoLeader says what is wrong with a group that nobody leads.
 func (g BookedGroup) NoLeader(name string) v1alpha1.GroupTrouble {
 	return v1alpha1.GroupTrouble{Group: name, State: GroupNoLeader,
-		Message: fmt.Sprintf("no shard leads it, so that calls of it fail; %d of its copies are loaded on shards that answer", g.Serving)}
+		Message: fmt.Sprintf("no shard leads it, so that calls of it fail; %d of its copies are loaded on shards that answer",
+			g.Serving)}
 }

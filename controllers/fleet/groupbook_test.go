@@ -19,7 +19,8 @@ func said(records int64, applied uint64, groups ...string) *ShardReport {
 		if leads {
 			g = g[:len(g)-1]
 		}
-		r.Groups = append(r.Groups, GroupReport{Group: g, State: "Serving", Leader: leads, Records: records, AppliedIndex: applied})
+		r.Groups = append(r.Groups, GroupReport{Group: g, State: "Serving", Leader: leads, Records: records,
+			AppliedIndex: applied})
 	}
 	return r
 }
@@ -35,17 +36,21 @@ func bookPools(names ...string) []v1alpha1.ShardPool {
 // A node that is cut takes the leaders of groups with it; others lead these groups then.
 func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
-	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1", "2!"), "a-2": said(100, 10, "1", "2")}, now)
+	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1", "2!"),
+		"a-2": said(100, 10, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); !got.Known || got.Records != 200 || got.Led() != 2 || got.Unsettled {
 		t.Fatalf("all well: %+v", got)
 	}
 	now = now.Add(10 * time.Second)
-	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": nil, "a-1": said(120, 12, "1!", "2!"), "a-2": said(110, 11, "1", "2")}, now)
-	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 || got.Led() != 2 || got.Unsettled || len(got.Troubles(3)) != 2 {
+	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": nil, "a-1": said(120, 12, "1!", "2!"),
+		"a-2": said(110, 11, "1", "2")}, now)
+	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 || got.Led() != 2 || got.Unsettled ||
+		len(got.Troubles(3)) != 2 {
 		t.Errorf("a-0 is down: %+v", got)
 	}
 	// The old leader is back for a moment and knows nothing of the new one.
-	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(120, 12, "1!", "2!"), "a-2": said(120, 12, "1", "2")}, now)
+	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(120, 12, "1!", "2!"),
+		"a-2": said(120, 12, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
 		t.Errorf("two leaders: %d records", got.Records)
 	}

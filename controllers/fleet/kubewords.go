@@ -11,10 +11,14 @@ import (
 // then, with the words of Kubernetes.
 
 var (
-	noVolume     = regexp.MustCompile(`(?i)available persistent volumes? to bind|unbound immediate PersistentVolumeClaims|persistentvolumeclaim "[^"]*" not found|did ?n[o']t have enough free storage`)
-	cannotFormat = regexp.MustCompile(`(?i)wrong fs type|already contains|partition table|mkfs|failed to format|cannot format|bad superblock|already formatted`)
-	broken       = regexp.MustCompile(`(?i)unexpected inconsistency|run fsck|fsck found errors|can't read superblock|structure needs cleaning`)
-	absent       = regexp.MustCompile(`(?i)input/output error|path "[^"]*" does not exist|failed to stat file|no such (file|device)|invalid path`)
+	noVolume = regexp.MustCompile(
+		`(?i)available persistent volumes? to bind|unbound immediate PersistentVolumeClaims|persistentvolumeclaim "[^"]*" not found|did ?n[o']t have enough free storage`)
+	cannotFormat = regexp.MustCompile(
+		`(?i)wrong fs type|already contains|partition table|mkfs|failed to format|cannot format|bad superblock|already formatted`)
+	broken = regexp.MustCompile(
+		`(?i)unexpected inconsistency|run fsck|fsck found errors|can't read superblock|structure needs cleaning`)
+	absent = regexp.MustCompile(
+		`(?i)input/output error|path "[^"]*" does not exist|failed to stat file|no such (file|device)|invalid path`)
 )
 
 // failedMount begins an event about a volume, as step.Warnings give it.
@@ -48,7 +52,8 @@ const (
 // WaitingFor reads the reason of a container that waits.
 func WaitingFor(reason string) Waiting {
 	switch reason {
-	case ReasonImagePullBackOff, "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError", "SignatureValidationFailed":
+	case ReasonImagePullBackOff, "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
+		"ImageInspectError", "SignatureValidationFailed":
 		return WaitingImage
 	case "CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError":
 		return WaitingRestart

@@ -18,15 +18,22 @@ func TestPlanNumbers(t *testing.T) {
 		{"first shards", NumbersInput{Wanted: 3}, NumbersPlan{Create: n(0, 1, 2)}},
 		{"all there", NumbersInput{Wanted: 2, Exist: n(1, 0)}, NumbersPlan{Keep: n(0, 1)}},
 		{"a gap is filled", NumbersInput{Wanted: 3, Exist: n(0, 2)}, NumbersPlan{Keep: n(0, 2), Create: n(1)}},
-		{"not with a number to remove", NumbersInput{Wanted: 3, Exist: n(0, 2), Remove: n(1)}, NumbersPlan{Keep: n(0, 2), Create: n(3)}},
+		{"not with a number to remove", NumbersInput{Wanted: 3, Exist: n(0, 2), Remove: n(1)},
+			NumbersPlan{Keep: n(0, 2), Create: n(3)}},
 		{"the highest goes", NumbersInput{Wanted: 1, Exist: n(0, 1, 5)}, NumbersPlan{Keep: n(0), Remove: n(1, 5)}},
-		{"remove goes first", NumbersInput{Wanted: 2, Exist: n(0, 1, 2), Remove: n(0)}, NumbersPlan{Keep: n(1, 2), Remove: n(0)}},
-		{"remove takes none where none is too many", NumbersInput{Wanted: 3, Exist: n(0, 1, 2), Remove: n(0, 1)}, NumbersPlan{Keep: n(0, 1, 2)}},
-		{"of several to remove the highest", NumbersInput{Wanted: 2, Exist: n(0, 1, 2), Remove: n(0, 1)}, NumbersPlan{Keep: n(0, 2), Remove: n(1)}},
+		{"remove goes first", NumbersInput{Wanted: 2, Exist: n(0, 1, 2), Remove: n(0)},
+			NumbersPlan{Keep: n(1, 2), Remove: n(0)}},
+		{"remove takes none where none is too many", NumbersInput{Wanted: 3, Exist: n(0, 1, 2), Remove: n(0, 1)},
+			NumbersPlan{Keep: n(0, 1, 2)}},
+		{"of several to remove the highest", NumbersInput{Wanted: 2, Exist: n(0, 1, 2), Remove: n(0, 1)},
+			NumbersPlan{Keep: n(0, 2), Remove: n(1)}},
 		{"one that holds groups stays, and nothing goes for it",
-			NumbersInput{Wanted: 1, Exist: n(0, 1, 2), Holds: map[int32]string{2: "3 groups"}}, NumbersPlan{Keep: n(0), Remove: n(1), Leave: n(2)}},
-		{"it leaves even if it is to be removed", NumbersInput{Wanted: 0, Exist: n(0), Remove: n(0), Holds: map[int32]string{0: "1 group"}}, NumbersPlan{Leave: n(0)}},
-		{"holding is no matter to those that stay", NumbersInput{Wanted: 1, Exist: n(0), Holds: map[int32]string{0: "1 group"}}, NumbersPlan{Keep: n(0)}},
+			NumbersInput{Wanted: 1, Exist: n(0, 1, 2), Holds: map[int32]string{2: "3 groups"}},
+			NumbersPlan{Keep: n(0), Remove: n(1), Leave: n(2)}},
+		{"it leaves even if it is to be removed", NumbersInput{Wanted: 0, Exist: n(0), Remove: n(0),
+			Holds: map[int32]string{0: "1 group"}}, NumbersPlan{Leave: n(0)}},
+		{"holding is no matter to those that stay", NumbersInput{Wanted: 1, Exist: n(0),
+			Holds: map[int32]string{0: "1 group"}}, NumbersPlan{Keep: n(0)}},
 		{"twice the same", NumbersInput{Wanted: 2, Exist: n(0, 0)}, NumbersPlan{Keep: n(0), Create: n(1)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -35,7 +42,8 @@ func TestPlanNumbers(t *testing.T) {
 				t.Fatalf("planNumbers(%+v)\n got %+v\nwant %+v", test.in, got, test.want)
 			}
 			// What was planned is then there, and asks for nothing more.
-			again := PlanNumbers(NumbersInput{Wanted: test.in.Wanted, Exist: got.All(), Remove: test.in.Remove, Holds: test.in.Holds})
+			again := PlanNumbers(NumbersInput{Wanted: test.in.Wanted, Exist: got.All(), Remove: test.in.Remove,
+				Holds: test.in.Holds})
 			if len(again.Create) > 0 || len(again.Remove) > 0 {
 				t.Errorf("a second look wants %+v", again)
 			}

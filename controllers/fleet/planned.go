@@ -42,7 +42,8 @@ func ShardsToCome(view *PlacementView, pools []v1alpha1.ShardPool, seen Seen) (n
 	return slices.DeleteFunc(names, func(name string) bool {
 		_, registered := view.Shards[name]
 		s := states[name].State
-		return registered || wanted[name] != v1alpha1.PoolActive || s != "" && s != v1alpha1.ShardPending && s != v1alpha1.ShardLoading
+		return registered || wanted[name] != v1alpha1.PoolActive || s != "" && s != v1alpha1.ShardPending &&
+			s != v1alpha1.ShardLoading
 	})
 }
 

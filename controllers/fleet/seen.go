@@ -113,7 +113,8 @@ const ReasonNoShards = "NoShards"
 // time, what they tell is enough.
 func PauseOf(state v1alpha1.ShardState) time.Duration {
 	switch state {
-	case v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull, v1alpha1.ShardCrashLooping:
+	case v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull,
+		v1alpha1.ShardCrashLooping:
 		return 3 * step.PauseShort
 	}
 	if NeedsPerson(state) {
@@ -125,7 +126,8 @@ func PauseOf(state v1alpha1.ShardState) time.Duration {
 // NeedsPerson says that a state is not left by waiting.
 func NeedsPerson(state v1alpha1.ShardState) bool {
 	switch state {
-	case v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall:
+	case v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,
+		v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall:
 		return true
 	}
 	return false

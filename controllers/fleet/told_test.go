@@ -15,7 +15,8 @@ import (
 // Fields that move by themselves. A field that is not here tells something: a change of it is written at once.
 var (
 	movingOfShard = map[string]bool{
-		"Records": true, "StoredBytes": true, "LeadingGroups": true, "MemoryNeedBytes": true, "Load": true, "LoadPercent": true,
+		"Records": true, "StoredBytes": true, "LeadingGroups": true, "MemoryNeedBytes": true, "Load": true,
+		"LoadPercent":        true,
 		"LoadBytesPerSecond": true, "LoadDevicePercent": true,
 	}
 	movingOfPool = map[string]bool{"Records": true, "StoredBytes": true, "Load": true}
@@ -83,8 +84,12 @@ func TestWhatAStatusTells(t *testing.T) {
 		change func(*shard)
 		now    bool
 	}{
-		"numbers of the message":     {serves, func(s *shard) { s.Message = "holds 14 groups, 8% at 900MiB/s on ssd-1" }, false},
-		"a name in the message":      {serves, func(s *shard) { s.Message = "holds 5 groups, 62% at 1.9GiB/s on ssd-2" }, true},
+		"numbers of the message": {serves, func(s *shard) {
+			s.Message = "holds 14 groups, 8% at 900MiB/s on ssd-1"
+		}, false},
+		"a name in the message": {serves, func(s *shard) {
+			s.Message = "holds 5 groups, 62% at 1.9GiB/s on ssd-2"
+		}, true},
 		"the message":                {serves, func(s *shard) { s.Message = "" }, true},
 		"free bytes":                 {serves, func(s *shard) { s.Volume.FreeBytes = 7 }, false},
 		"another volume":             {serves, func(s *shard) { s.Volume.UUID = "b" }, true},
@@ -108,7 +113,8 @@ func TestWhatAStatusTells(t *testing.T) {
 	pool := v1alpha1.ShardPoolStatus{
 		ShardStatuses: []shard{serves}, Groups: v1alpha1.GroupCounts{Total: 9, Serving: 4, Loading: 5},
 		Conditions: []metav1.Condition{
-			{Type: "Loaded", Status: "False", Reason: "Loading", Message: "1 shards load: 7% 1KiB/s"}, {Type: "Ready", Message: "7 of 9"},
+			{Type: "Loaded", Status: "False", Reason: "Loading", Message: "1 shards load: 7% 1KiB/s"},
+			{Type: "Ready", Message: "7 of 9"},
 		},
 	}
 	type status = v1alpha1.ShardPoolStatus
@@ -116,13 +122,15 @@ func TestWhatAStatusTells(t *testing.T) {
 		change func(*status)
 		now    bool
 	}{
-		"records of a shard":         {func(p *status) { p.ShardStatuses[0].Records = 7 }, false},
-		"a shard's state":            {func(p *status) { p.ShardStatuses[0].State = v1alpha1.ShardNodeDown }, true},
-		"another shard":              {func(p *status) { p.ShardStatuses[0].Number = 7 }, true},
-		"groups, while they load":    {func(p *status) { p.Groups.Serving, p.Groups.Loading = 5, 4 }, false},
-		"groups that have loaded":    {func(p *status) { p.Groups.Serving, p.Groups.Loading = 9, 0 }, true},
-		"a damaged group":            {func(p *status) { p.Groups.Damaged = 1 }, true},
-		"progress in a condition":    {func(p *status) { p.Conditions[0].Message = "1 shards load: 9% 1MiB/s ETA 7m" }, false},
+		"records of a shard":      {func(p *status) { p.ShardStatuses[0].Records = 7 }, false},
+		"a shard's state":         {func(p *status) { p.ShardStatuses[0].State = v1alpha1.ShardNodeDown }, true},
+		"another shard":           {func(p *status) { p.ShardStatuses[0].Number = 7 }, true},
+		"groups, while they load": {func(p *status) { p.Groups.Serving, p.Groups.Loading = 5, 4 }, false},
+		"groups that have loaded": {func(p *status) { p.Groups.Serving, p.Groups.Loading = 9, 0 }, true},
+		"a damaged group":         {func(p *status) { p.Groups.Damaged = 1 }, true},
+		"progress in a condition": {func(p *status) {
+			p.Conditions[0].Message = "1 shards load: 9% 1MiB/s ETA 7m"
+		}, false},
 		"a number in a condition":    {func(p *status) { p.Conditions[1].Message = "8 of 9" }, false},
 		"a condition's generation":   {func(p *status) { p.Conditions[1].ObservedGeneration = 7 }, true},
 		"a condition that is turned": {func(p *status) { p.Conditions[1].Status = "True" }, true},

@@ -16,7 +16,9 @@ func TestWhatGroupsGoOnWithout(t *testing.T) {
 			t.Errorf("without %s: %v, want %v", without, got, want)
 		}
 	}
-	if got := v.Undecided(func(c fleet.CopyPlace) bool { return c.Shard == "a" || c.Shard == "b" }); !slices.Equal(got, []string{"1", "2", "10"}) {
+	if got := v.Undecided(func(c fleet.CopyPlace) bool {
+		return c.Shard == "a" || c.Shard == "b"
+	}); !slices.Equal(got, []string{"1", "2", "10"}) {
 		t.Errorf("without a and b: %v", got)
 	}
 	if got := v.Holds("c"); !slices.Equal(got, []string{"1", "2", "11"}) {
@@ -34,7 +36,8 @@ func TestWhatGroupsGoOnWithout(t *testing.T) {
 func TestShardsToCome(t *testing.T) {
 	old := fleettest.PoolOf("old", 2, v1alpha1.ShardServing, v1alpha1.ShardServing)
 	old.Spec.State = v1alpha1.PoolDrained
-	next := fleettest.PoolOf("new", 4, v1alpha1.ShardServing, v1alpha1.ShardPending, v1alpha1.ShardNoVolume) // new-3 is not made yet
+	// new-3 is not made yet
+	next := fleettest.PoolOf("new", 4, v1alpha1.ShardServing, v1alpha1.ShardPending, v1alpha1.ShardNoVolume)
 	next.Spec.State = v1alpha1.PoolActive
 	idle := fleettest.PoolOf("idle", 1, v1alpha1.ShardPending)
 	idle.Spec.State = v1alpha1.PoolCordoned

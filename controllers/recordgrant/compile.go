@@ -16,7 +16,8 @@ func audience(namespace, store string) string { return "sheaf/" + namespace + "/
 // compile makes the table of grants of a store, but for its version and its tenants. issuer is that of the cluster's
 // ServiceAccounts.
 func compile(namespace, store string, grants []v1alpha1.RecordGrant, issuer access.Issuer) *access.Table {
-	table := &access.Table{Audience: audience(namespace, store), Issuers: []access.Issuer{issuer}, Grants: []access.Grant{}}
+	table := &access.Table{Audience: audience(namespace, store), Issuers: []access.Issuer{issuer},
+		Grants: []access.Grant{}}
 	for i := range grants {
 		table.Grants = append(table.Grants, grantOf(&grants[i]))
 	}
@@ -26,9 +27,11 @@ func compile(namespace, store string, grants []v1alpha1.RecordGrant, issuer acce
 
 // grantOf is a RecordGrant as the table has it. What cannot be read is left for the table's own checks to refuse.
 func grantOf(g *v1alpha1.RecordGrant) access.Grant {
-	out := access.Grant{Name: g.Name, Groups: access.Groups{All: g.Spec.Groups.All, Names: texts(g.Spec.Groups.Names), Prefixes: texts(g.Spec.Groups.Prefixes)}}
+	out := access.Grant{Name: g.Name, Groups: access.Groups{All: g.Spec.Groups.All, Names: texts(g.Spec.Groups.Names),
+		Prefixes: texts(g.Spec.Groups.Prefixes)}}
 	for _, s := range g.Spec.Subjects {
-		out.Subjects = append(out.Subjects, access.Subject{Kind: access.SubjectKind(s.Kind), Issuer: s.Issuer, Namespace: s.Namespace, Name: s.Name})
+		out.Subjects = append(out.Subjects, access.Subject{Kind: access.SubjectKind(s.Kind), Issuer: s.Issuer,
+			Namespace: s.Namespace, Name: s.Name})
 	}
 	for _, v := range g.Spec.Verbs {
 		verb, _ := access.ParseVerb(string(v)) // one that is none is refused by the table

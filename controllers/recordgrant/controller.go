@@ -127,12 +127,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 // write makes the table of a store as its grants and tenants say.
-func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant, tenants *tenants) (version int64, out step.Outcome) {
+func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant,
+	tenants *tenants) (version int64, out step.Outcome) {
 	store := &v1alpha1.RecordStore{}
 	err := r.Client.Get(ctx, key, store)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && store.DeletionTimestamp != nil:
-		return 0, step.Fail(reasonStoreUnknown, fmt.Sprintf("there is no RecordStore %s in this namespace: make it, or name another one", key.Name))
+		return 0, step.Fail(reasonStoreUnknown, fmt.Sprintf(
+			"there is no RecordStore %s in this namespace: make it, or name another one", key.Name))
 	case err != nil:
 		return 0, step.Retry(fmt.Errorf("read RecordStore %s: %w", key.Name, err))
 	case store.Status.StoreUID == "" || !store.Status.PlacementInitialized:
@@ -145,7 +147,8 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 	there := &access.Table{}
 	if text != nil {
 		if there, err = access.ParseTable(text); err != nil {
-			return 0, step.Fail("TableForeign", fmt.Sprintf("the table of grants in etcd cannot be read, and is left alone: %v", err))
+			return 0, step.Fail("TableForeign", fmt.Sprintf("the table of grants in etcd cannot be read, and is left alone: %v",
+				err))
 		}
 	}
 	issuer, err := r.serviceAccounts(ctx)
@@ -162,13 +165,15 @@ func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants
 	next.Version++
 	encoded, err := next.Encode()
 	if err != nil {
-		return 0, step.Fail("TableRefused", fmt.Sprintf("the RecordGrants and RecordTenants of the store make no table, the last one stays in use: %v", err))
+		return 0, step.Fail("TableRefused", fmt.Sprintf(
+			"the RecordGrants and RecordTenants of the store make no table, the last one stays in use: %v", err))
 	}
 	if err := r.putTable(ctx, store, encoded, revision); err != nil {
 		return 0, step.Retry(fmt.Errorf("write the table of grants: %w", err))
 	}
 	step.LogNews(ctx, step.News{Reason: "TableWritten", Action: "Write", Object: store,
-		Message: fmt.Sprintf("table %d of grants is written, with %d grants and %d tenants", next.Version, len(next.Grants), len(next.Tenants))})
+		Message: fmt.Sprintf("table %d of grants is written, with %d grants and %d tenants", next.Version, len(next.Grants),
+			len(next.Tenants))})
 	return next.Version, step.Complete().Again(keysAgain)
 }
 
@@ -197,7 +202,8 @@ func compiled(conditions *[]metav1.Condition, generation, version int64, out ste
 }
 
 // tell writes the status of a grant. force says whether processes decide by its table; nil: that is not known.
-func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome, force *fleet.GrantsInForce) error {
+func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome,
+	force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()
 	s := &after.Status
 	s.ObservedGeneration = after.Generation
@@ -243,7 +249,9 @@ func identified() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
 		after, also := e.ObjectNew.(*v1alpha1.RecordStore)
-		return ok && also && (before.Status.StoreUID != after.Status.StoreUID || before.Status.PlacementInitialized != after.Status.PlacementInitialized ||
-			before.Generation != after.Generation || transportOf(before) != transportOf(after) || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil))
+		return ok && also && (before.Status.StoreUID != after.Status.StoreUID ||
+			before.Status.PlacementInitialized != after.Status.PlacementInitialized ||
+			before.Generation != after.Generation || transportOf(before) != transportOf(after) ||
+			(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil))
 	}}
 }

@@ -46,7 +46,8 @@ type asked struct {
 
 // inForce asks the processes of a store by which table they decide. known is false where that cannot be said yet. again
 // is the pause until they are to be asked again.
-func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, version int64) (what fleet.GrantsInForce, known bool, again time.Duration) {
+func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, version int64) (what fleet.GrantsInForce,
+	known bool, again time.Duration) {
 	var store v1alpha1.RecordStore
 	if r.Transports == nil || r.Client.Get(ctx, key, &store) != nil {
 		return what, false, askRest
@@ -55,8 +56,10 @@ func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, vers
 	case "":
 		return what, false, askAgain
 	case v1alpha1.TransportPlaintext:
-		return fleet.GrantsInForce{Reason: reasonPlaintext, Message: "the store speaks plaintext: its callers are not known, and grants count for nothing. " +
-			"Set spec.tls.mode of the RecordStore to Optional, and to Required when its callers have certificates or tokens"}, true, askRest
+		return fleet.GrantsInForce{Reason: reasonPlaintext,
+				Message: "the store speaks plaintext: its callers are not known, and grants count for nothing. " +
+					"Set spec.tls.mode of the RecordStore to Optional, and to Required when its callers have certificates or tokens"},
+			true, askRest
 	}
 	behind, err := r.behind(ctx, &store, version)
 	if err != nil {
@@ -77,15 +80,18 @@ func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, vers
 		if n := len(words) - behindNamed; n > 0 {
 			words, more = words[:behindNamed], fmt.Sprintf(", and %d others", n)
 		}
-		return fleet.GrantsInForce{Reason: reasonBehind, Message: fmt.Sprintf("not all processes decide by table %d of grants: %s%s. See whether they reach etcd, and their log",
+		return fleet.GrantsInForce{Reason: reasonBehind, Message: fmt.Sprintf(
+			"not all processes decide by table %d of grants: %s%s. See whether they reach etcd, and their log",
 			version, strings.Join(words, "; "), more)}, true, min(again, askAgain)
 	case len(behind) > 0:
 		return what, false, again
 	case transportOf(&store) == v1alpha1.TransportBoth:
-		return fleet.GrantsInForce{Reason: reasonPlaintextAllowed, Message: "the store takes plaintext, too: calls over it are let in and not decided about. " +
-			"Set spec.tls.mode of the RecordStore to Required when its callers have certificates or tokens"}, true, again
+		return fleet.GrantsInForce{Reason: reasonPlaintextAllowed,
+			Message: "the store takes plaintext, too: calls over it are let in and not decided about. " +
+				"Set spec.tls.mode of the RecordStore to Required when its callers have certificates or tokens"}, true, again
 	}
-	return fleet.GrantsInForce{Good: true, Reason: reasonInForce, Message: "every gateway and shard decides by the table of grants that the operator wrote last"}, true, again
+	return fleet.GrantsInForce{Good: true, Reason: reasonInForce,
+		Message: "every gateway and shard decides by the table of grants that the operator wrote last"}, true, again
 }
 
 // transportOf a store; empty: it is not settled yet.
@@ -107,12 +113,16 @@ type behindOne struct {
 
 // behind gives the processes of a store that decide by another table than that of a version, or do not say by which, in
 // the order of their pods' names.
-func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []behindOne, err error) {
+func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []behindOne,
+	err error) {
 	var pods corev1.PodList
-	if err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace), client.MatchingLabels{v1alpha1.LabelStore: store.Name}); err != nil {
+	if err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
+		client.MatchingLabels{v1alpha1.LabelStore: store.Name}); err != nil {
 		return nil, fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
 	}
-	decide := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd })
+	decide := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+		return p.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd
+	})
 	slices.SortFunc(decide, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	last, _ := r.asked.Load(store.UID)
 	before, _ := last.(*asked)

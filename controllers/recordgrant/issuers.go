@@ -55,7 +55,8 @@ type storeIssuers struct {
 
 // tokenIssuers gives those of spec.access whose keys are known, for the table. there is the table of now: where an
 // operator has just started, and the issuer does not answer, its keys stay. cluster is the issuer of ServiceAccounts.
-func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordStore, there *access.Table, cluster string) []access.Issuer {
+func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordStore, there *access.Table,
+	cluster string) []access.Issuer {
 	out := &storeIssuers{byURL: map[string]*keySource{}}
 	key := client.ObjectKeyFromObject(store)
 	defer r.issuers.Store(key, out)
@@ -67,7 +68,8 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 	for i := range store.Spec.Access.Issuers {
 		spec := &store.Spec.Access.Issuers[i]
 		if spec.URL == cluster {
-			trouble = append(trouble, spec.URL+" is the issuer of the cluster's ServiceAccounts, which needs no naming: take it out")
+			trouble = append(trouble,
+				spec.URL+" is the issuer of the cluster's ServiceAccounts, which needs no naming: take it out")
 			continue
 		}
 		source := r.sourceOf(store.Namespace, spec)
@@ -84,10 +86,12 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 			trouble = append(trouble, fmt.Sprintf("the keys of %s cannot be read, %s: %s", spec.URL, words, failed))
 		}
 		if keys != nil {
-			out.issuers = append(out.issuers, access.Issuer{URL: spec.URL, Audiences: spec.Audiences, GroupsClaim: spec.GroupsClaim, Keys: keys})
+			out.issuers = append(out.issuers, access.Issuer{URL: spec.URL, Audiences: spec.Audiences,
+				GroupsClaim: spec.GroupsClaim, Keys: keys})
 		}
 	}
-	out.truth = fleet.GrantsInForce{Good: true, Reason: reasonIssuersReady, Message: fmt.Sprintf("the keys of %d issuers are known", len(out.issuers))}
+	out.truth = fleet.GrantsInForce{Good: true, Reason: reasonIssuersReady,
+		Message: fmt.Sprintf("the keys of %d issuers are known", len(out.issuers))}
 	if len(trouble) > 0 {
 		out.truth = fleet.GrantsInForce{Reason: reasonIssuerSilent, Message: strings.Join(trouble, "; ")}
 	}
@@ -125,7 +129,8 @@ func every(spec *v1alpha1.TokenIssuer) time.Duration {
 
 // current gives the keys that were read last, and reads them where it is time; failed says since when and why that does
 // not succeed.
-func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string, spec *v1alpha1.TokenIssuer) (keys json.RawMessage, failed string) {
+func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string,
+	spec *v1alpha1.TokenIssuer) (keys json.RawMessage, failed string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := r.now(); s.due(now, every(spec)) {
@@ -161,7 +166,8 @@ func (s *keySource) next(every time.Duration) time.Time {
 }
 
 // readKeys reads the keys of an issuer that tokens may be signed by, from where its spec says.
-func (r *Reconciler) readKeys(ctx context.Context, namespace string, spec *v1alpha1.TokenIssuer) (json.RawMessage, error) {
+func (r *Reconciler) readKeys(ctx context.Context, namespace string, spec *v1alpha1.TokenIssuer) (json.RawMessage,
+	error) {
 	var encoded json.RawMessage
 	if spec.KeysFrom == nil {
 		if r.IssuerKeys == nil {
@@ -174,7 +180,8 @@ func (r *Reconciler) readKeys(ctx context.Context, namespace string, spec *v1alp
 		encoded = found
 	} else {
 		var in corev1.ConfigMap
-		if err := r.Live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: spec.KeysFrom.ConfigMapName}, &in); err != nil {
+		if err := r.Live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: spec.KeysFrom.ConfigMapName},
+			&in); err != nil {
 			return nil, fmt.Errorf("read ConfigMap %s: %w", spec.KeysFrom.ConfigMapName, err)
 		}
 		if encoded = json.RawMessage(in.Data[keyOfKeys]); len(encoded) == 0 {
@@ -226,7 +233,9 @@ func (r *Reconciler) heardUnknown(key types.NamespacedName, pod types.UID, count
 // have no other subjects: nobody could be one of them, and the table would be refused.
 func dropUnknown(table *access.Table) {
 	foreign := func(s access.Subject) bool {
-		return s.Issuer != "" && !slices.ContainsFunc(table.Issuers, func(i access.Issuer) bool { return i.URL == s.Issuer && !i.ServiceAccounts })
+		return s.Issuer != "" && !slices.ContainsFunc(table.Issuers, func(i access.Issuer) bool {
+			return i.URL == s.Issuer && !i.ServiceAccounts
+		})
 	}
 	for i := range table.Grants {
 		table.Grants[i].Subjects = slices.DeleteFunc(table.Grants[i].Subjects, foreign)
@@ -240,7 +249,9 @@ func (r *Reconciler) lacksIssuer(key types.NamespacedName, g *v1alpha1.RecordGra
 	of, _ := found.(*storeIssuers)
 	for i := range g.Spec.Subjects {
 		url := g.Spec.Subjects[i].Issuer
-		if url == "" || of == nil || slices.ContainsFunc(of.issuers, func(known access.Issuer) bool { return known.URL == url }) {
+		if url == "" || of == nil || slices.ContainsFunc(of.issuers, func(known access.Issuer) bool {
+			return known.URL == url
+		}) {
 			continue
 		}
 		why := "is not in spec.access.issuers of the RecordStore: add it there, or name another one"

@@ -73,9 +73,10 @@ func (r *Reconciler) tellTenant(ctx context.Context, t *v1alpha1.RecordTenant, v
 	return client.IgnoreNotFound(err)
 }
 
-// tenantsOf are RecordTenants as the table has them, and why one is not in it, by name. Of two that could have a group in
-// common the older one counts.
-func tenantsOf(routing v1alpha1.RoutingMode, tenants []v1alpha1.RecordTenant) (out []access.Tenant, refused map[string]step.Outcome) {
+// tenantsOf are RecordTenants as the table has them, and why one is not in it, by name. Of two that could have a group
+// in common the older one counts.
+func tenantsOf(routing v1alpha1.RoutingMode, tenants []v1alpha1.RecordTenant) (out []access.Tenant,
+	refused map[string]step.Outcome) {
 	refused = map[string]step.Outcome{}
 	older := slices.Clone(tenants)
 	slices.SortFunc(older, func(a, b v1alpha1.RecordTenant) int {
@@ -84,13 +85,16 @@ func tenantsOf(routing v1alpha1.RoutingMode, tenants []v1alpha1.RecordTenant) (o
 	for i := range older {
 		t := &older[i]
 		if routing != v1alpha1.RoutingNamed {
-			refused[t.Name] = step.Fail("HashRouting", "the RecordStore is of Hash routing, in which groups are nobody's: tenants need Named routing")
+			refused[t.Name] = step.Fail("HashRouting",
+				"the RecordStore is of Hash routing, in which groups are nobody's: tenants need Named routing")
 			continue
 		}
 		next := append(slices.Clone(out), tenantOf(t))
 		if one, other, overlap := access.OverlapOf(next); overlap {
 			before := &next[min(one, other)]
-			refused[t.Name] = step.Fail("PrefixOverlaps", fmt.Sprintf("prefix %s and that of the older RecordTenant %s, %s, have groups in common: choose another one, or delete one of both",
+			refused[t.Name] = step.Fail("PrefixOverlaps", fmt.Sprintf(
+				"prefix %s and that of the older RecordTenant %s, %s, have groups in common: choose another one, or delete one "+
+					"of both",
 				t.Spec.Prefix, before.Name, before.Prefix))
 			continue
 		}
@@ -115,7 +119,8 @@ func tenantOf(t *v1alpha1.RecordTenant) access.Tenant {
 	}
 	q := &t.Spec.Quotas
 	return access.Tenant{Name: t.Name, Prefix: string(t.Spec.Prefix), Quotas: access.Quotas{
-		StoredBytes: bytes(q.StoredBytes), Records: number(q.Records), CallsPerSecond: number(q.CallsPerSecond), BytesPerSecond: bytes(q.BytesPerSecond),
-		CallsAtOnce: number(q.CallsAtOnce),
+		StoredBytes: bytes(q.StoredBytes), Records: number(q.Records), CallsPerSecond: number(q.CallsPerSecond),
+		BytesPerSecond: bytes(q.BytesPerSecond),
+		CallsAtOnce:    number(q.CallsAtOnce),
 	}}
 }

@@ -13,12 +13,14 @@ import (
 func TestTheOlderOfTwoTenantsCounts(t *testing.T) {
 	made := time.Unix(1_800_000_000, 0)
 	tenant := func(name string, prefix v1alpha1.GrantGroupText, age time.Duration) v1alpha1.RecordTenant {
-		out := v1alpha1.RecordTenant{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(made.Add(-age))}}
+		out := v1alpha1.RecordTenant{ObjectMeta: metav1.ObjectMeta{Name: name,
+			CreationTimestamp: metav1.NewTime(made.Add(-age))}}
 		out.Spec.Prefix, out.Spec.Quotas.Records = prefix, new(int64(1))
 		return out
 	}
 	all := []v1alpha1.RecordTenant{
-		tenant("c", "team-", 0), tenant("b", "team-a-", time.Hour), tenant("a", "team-a-1", time.Minute), tenant("d", "other-", 0), tenant("e", "other-", 0),
+		tenant("c", "team-", 0), tenant("b", "team-a-", time.Hour), tenant("a", "team-a-1", time.Minute),
+		tenant("d", "other-", 0), tenant("e", "other-", 0),
 	}
 	in, refused := tenantsOf(v1alpha1.RoutingNamed, all)
 	if len(in) != 2 || in[0].Name != "b" || in[1].Name != "d" {

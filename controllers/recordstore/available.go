@@ -53,9 +53,12 @@ func decideAvailable(in availableInput) availability {
 	case g.Total == 0 && in.routing != v1alpha1.RoutingNamed:
 		return bad(reasonGroupsNotServing, "there is no group yet")
 	case g.Serving < g.Total:
-		return bad(reasonGroupsNotServing, fmt.Sprintf("%d of %d groups serve, and %d do not%s", g.Serving, g.Total, g.Total-g.Serving, notServingWords(g.NotWell)))
+		return bad(reasonGroupsNotServing, fmt.Sprintf("%d of %d groups serve, and %d do not%s", g.Serving, g.Total,
+			g.Total-g.Serving, notServingWords(g.NotWell)))
 	case in.wanted > 0 && in.gateways == 0:
-		return bad(reasonNoGateway, fmt.Sprintf("all %d groups serve, but no gateway of %d does: only clients that go to shards directly are answered", g.Total, in.wanted))
+		return bad(reasonNoGateway, fmt.Sprintf(
+			"all %d groups serve, but no gateway of %d does: only clients that go to shards directly are answered", g.Total,
+			in.wanted))
 	case g.Total == 0:
 		return availability{true, reasonAvailable, "there is no group yet: the first put to one makes it"}
 	}
@@ -95,7 +98,8 @@ func (run *storeRun) setAvailable() {
 		routing: run.store.Spec.Groups.Routing, groups: status.Groups, shards: status.Shards,
 		gateways: gateways, wanted: wanted, before: before,
 	})
-	setTruth(&status.Conditions, run.store.Generation, v1alpha1.ConditionAvailable, a.available, a.reason, a.reason, a.message)
+	setTruth(&status.Conditions, run.store.Generation, v1alpha1.ConditionAvailable, a.available, a.reason, a.reason,
+		a.message)
 }
 
 // starting says whether the store has not been available yet.

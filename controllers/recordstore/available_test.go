@@ -16,25 +16,38 @@ func TestDecideAvailable(t *testing.T) {
 	well := v1alpha1.GroupCounts{Total: 4, Serving: 4}
 	some := v1alpha1.ShardCounts{Total: 2, Serving: 2}
 	short := v1alpha1.GroupCounts{Total: 4, Serving: 3, Degraded: 4, NotWell: []v1alpha1.GroupTrouble{
-		{Group: "1", State: fleet.GroupDegraded, Message: "2 of 3 copies"}, {Group: "3", State: fleet.GroupNoLeader, Message: "no shard leads it"},
+		{Group: "1", State: fleet.GroupDegraded, Message: "2 of 3 copies"},
+		{Group: "3", State: fleet.GroupNoLeader, Message: "no shard leads it"},
 	}}
 	for name, c := range map[string]struct {
 		in   availableInput
 		want bool
 		says string // reason and message
 	}{
-		"all serve":                         {availableInput{groups: well, shards: some, gateways: 2, wanted: 2, before: was}, true, "Available all 4 groups serve"},
-		"all serve, one shard restarts":     {availableInput{groups: well, shards: v1alpha1.ShardCounts{Total: 3, Serving: 2}, gateways: 1, wanted: 2, before: was}, true, "Available all 4"},
-		"all serve, copies are missing":     {availableInput{groups: v1alpha1.GroupCounts{Total: 4, Serving: 4, Degraded: 4}, shards: some, gateways: 1, wanted: 1}, true, "Available"},
-		"one does not":                      {availableInput{groups: short, shards: some, gateways: 1, wanted: 1, before: was}, false, "GroupsNotServing 3 of 4 groups serve, and 1 do not, such as group 3: no shard leads it"},
-		"one does not yet":                  {availableInput{groups: short, shards: some, gateways: 1, wanted: 1, before: starts}, false, "Starting 3 of 4"},
-		"never looked at":                   {availableInput{groups: v1alpha1.GroupCounts{}, shards: v1alpha1.ShardCounts{Total: 2}, wanted: 1}, false, "Starting no shard of 2 serves"},
-		"no groups, of Hash":                {availableInput{routing: v1alpha1.RoutingHash, shards: some, gateways: 1, wanted: 1}, false, "Starting there is no group yet"},
-		"no groups, of Named":               {availableInput{routing: v1alpha1.RoutingNamed, shards: some, gateways: 1, wanted: 1}, true, "Available there is no group yet"},
-		"no groups, of Named, and no shard": {availableInput{routing: v1alpha1.RoutingNamed, gateways: 1, wanted: 1, before: was}, false, "GroupsNotServing no shard of 0"},
-		"no gateway":                        {availableInput{groups: well, shards: some, wanted: 2, before: was}, false, "NoGateway all 4 groups serve, but no gateway of 2"},
-		"no gateway is asked for":           {availableInput{groups: well, shards: some}, true, "Available"},
-		"groups load":                       {availableInput{groups: v1alpha1.GroupCounts{Total: 4, Serving: 1, Loading: 3}, shards: v1alpha1.ShardCounts{Total: 1, Loading: 1}, gateways: 1, wanted: 1, before: was}, false, "GroupsNotServing 1 of 4"},
+		"all serve": {availableInput{groups: well, shards: some, gateways: 2, wanted: 2, before: was},
+			true, "Available all 4 groups serve"},
+		"all serve, one shard restarts": {availableInput{groups: well, shards: v1alpha1.ShardCounts{Total: 3, Serving: 2},
+			gateways: 1, wanted: 2, before: was}, true, "Available all 4"},
+		"all serve, copies are missing": {availableInput{groups: v1alpha1.GroupCounts{Total: 4, Serving: 4, Degraded: 4},
+			shards: some, gateways: 1, wanted: 1}, true, "Available"},
+		"one does not": {availableInput{groups: short, shards: some, gateways: 1, wanted: 1,
+			before: was}, false, "GroupsNotServing 3 of 4 groups serve, and 1 do not, such as group 3: no shard leads it"},
+		"one does not yet": {availableInput{groups: short, shards: some, gateways: 1, wanted: 1,
+			before: starts}, false, "Starting 3 of 4"},
+		"never looked at": {availableInput{groups: v1alpha1.GroupCounts{},
+			shards: v1alpha1.ShardCounts{Total: 2}, wanted: 1}, false, "Starting no shard of 2 serves"},
+		"no groups, of Hash": {availableInput{routing: v1alpha1.RoutingHash, shards: some, gateways: 1,
+			wanted: 1}, false, "Starting there is no group yet"},
+		"no groups, of Named": {availableInput{routing: v1alpha1.RoutingNamed, shards: some, gateways: 1,
+			wanted: 1}, true, "Available there is no group yet"},
+		"no groups, of Named, and no shard": {availableInput{routing: v1alpha1.RoutingNamed, gateways: 1, wanted: 1,
+			before: was}, false, "GroupsNotServing no shard of 0"},
+		"no gateway": {availableInput{groups: well, shards: some, wanted: 2, before: was}, false,
+			"NoGateway all 4 groups serve, but no gateway of 2"},
+		"no gateway is asked for": {availableInput{groups: well, shards: some}, true, "Available"},
+		"groups load": {availableInput{groups: v1alpha1.GroupCounts{Total: 4, Serving: 1, Loading: 3},
+			shards: v1alpha1.ShardCounts{Total: 1, Loading: 1}, gateways: 1, wanted: 1, before: was}, false,
+			"GroupsNotServing 1 of 4"},
 	} {
 		got := decideAvailable(c.in)
 		if got.available != c.want || !strings.HasPrefix(got.reason+" "+got.message, c.says) {
@@ -73,13 +86,15 @@ func TestColumnsOfPools(t *testing.T) {
 		return list
 	}
 	for want, list := range map[string][]v1alpha1.ShardStatus{
-		"": shards(""), "1, 2": shards("2", "1", "1"), "1, 2, 3, 4": shards("1", "2", "3", "4"), "1, 2, 3 and 2 more": shards("1", "2", "3", "4", "5"),
+		"": shards(""), "1, 2": shards("2", "1", "1"), "1, 2, 3, 4": shards("1", "2", "3", "4"),
+		"1, 2, 3 and 2 more": shards("1", "2", "3", "4", "5"),
 	} {
 		if got := fleet.NodeWords(list); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if got := fleet.VersionWords(map[string]v1alpha1.ShardStatus{"a": {Version: "v2"}, "b": {Version: "v1"}, "c": {}, "d": {Version: "v2"}}); got != "v1,v2" {
+	if got := fleet.VersionWords(map[string]v1alpha1.ShardStatus{"a": {Version: "v2"}, "b": {Version: "v1"}, "c": {},
+		"d": {Version: "v2"}}); got != "v1,v2" {
 		t.Error(got)
 	}
 }

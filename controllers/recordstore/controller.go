@@ -262,7 +262,8 @@ func storeOfPool(_ context.Context, o client.Object) []reconcile.Request {
 	if !ok {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: pool.Namespace, Name: pool.Spec.StoreRef.Name}}}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: pool.Namespace,
+		Name: pool.Spec.StoreRef.Name}}}
 }
 
 // pauseShards is for how long Shards that tell something new are gathered before their store is looked at: at a start

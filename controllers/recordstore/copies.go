@@ -50,15 +50,21 @@ func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, 
 	behind, shared := v.Behind()
 	switch {
 	case len(unknown) > 0:
-		return redundancy{reasonDomainUnknown, fmt.Sprintf("two copies of a group may be in one failure domain: it is not known in which %s are shards %s. "+
-			"Label their nodes with %s (a pod learns it when it starts: delete the pods then), or set spec.replication.topologyKey to %s",
+		return redundancy{reasonDomainUnknown, fmt.Sprintf(
+			"two copies of a group may be in one failure domain: it is not known in which %s are shards %s. "+
+				"Label their nodes with %s (a pod learns it when it starts: delete the pods then), or set "+
+				"spec.replication.topologyKey to %s",
 			key, step.ShardWords(unknown), key, corev1.LabelHostname)}
 	case len(domains) < int(v.Copies) && len(v.Shards) >= int(shardsWanted):
-		return redundancy{reasonTooFewDomains, fmt.Sprintf("spec.replication.copies is %d, and the %d shards are in %d failure domains (%s: %s). Nothing is lost, "+
-			"and no group is moved; groups that have no copy yet wait. Give the store shards in %d more: raise spec.shards of a ShardPool where there "+
-			"are nodes and disks for them", v.Copies, len(v.Shards), len(domains), key, step.ShardWords(domains), int(v.Copies)-len(domains))}
+		return redundancy{reasonTooFewDomains, fmt.Sprintf(
+			"spec.replication.copies is %d, and the %d shards are in %d failure domains (%s: %s). Nothing is lost, "+
+				"and no group is moved; groups that have no copy yet wait. Give the store shards in %d more: raise spec.shards of "+
+				"a ShardPool where there "+
+				"are nodes and disks for them", v.Copies, len(v.Shards), len(domains), key, step.ShardWords(domains),
+			int(v.Copies)-len(domains))}
 	case len(behind) > 0:
-		message := fmt.Sprintf("%d of %d groups have fewer than %d copies: %s", len(behind), len(v.Groups), v.Copies, fleet.GroupWords(behind))
+		message := fmt.Sprintf("%d of %d groups have fewer than %d copies: %s", len(behind), len(v.Groups), v.Copies,
+			fleet.GroupWords(behind))
 		if away := v.ShardsWith(func(c fleet.CopyPlace) bool { return !c.Here }); len(away) > 0 {
 			message += "; not registered in etcd: " + step.ShardWords(away)
 		}
@@ -70,10 +76,12 @@ func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, 
 		}
 		return redundancy{reasonCopiesMissing, message + v.ExposedWords(key)}
 	case len(shared) > 0:
-		return redundancy{reasonSharedDomain, fmt.Sprintf("%d of %d groups have two copies in one %s, and are moved apart: %s",
+		return redundancy{reasonSharedDomain, fmt.Sprintf(
+			"%d of %d groups have two copies in one %s, and are moved apart: %s",
 			len(shared), len(v.Groups), key, fleet.GroupWords(shared))}
 	}
-	return redundancy{reasonRedundant, fmt.Sprintf("all %d groups have %d copies in different failure domains (%s)%s", len(v.Groups), v.Copies, key,
+	return redundancy{reasonRedundant, fmt.Sprintf("all %d groups have %d copies in different failure domains (%s)%s",
+		len(v.Groups), v.Copies, key,
 		v.ExposedWords(key))}
 }
 
@@ -93,7 +101,8 @@ func domainsOf(v *fleet.PlacementView, key string) (domains, unknown []string) {
 
 // countCopies counts the groups of a store with several copies: by where etcd says that copies are, by the states of
 // the shards there, and by whether one of these leads.
-func countCopies(v *fleet.PlacementView, states map[string]v1alpha1.ShardStatus, heard fleet.GroupSum) (groups v1alpha1.GroupCounts) {
+func countCopies(v *fleet.PlacementView, states map[string]v1alpha1.ShardStatus,
+	heard fleet.GroupSum) (groups v1alpha1.GroupCounts) {
 	for _, name := range v.Names() {
 		g := v.Groups[name]
 		up, loads, lost := 0, 0, 0
@@ -119,13 +128,15 @@ func countCopies(v *fleet.PlacementView, states map[string]v1alpha1.ShardStatus,
 			groups.NotWell = append(groups.NotWell, said.NoLeader(name))
 		case g.Here(nil) < int(v.Copies):
 			groups.Degraded++
-			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, State: fleet.GroupDegraded, Message: step.Cut(v.CopiesWords(name), fleet.TroubleBytesMax)})
+			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, State: fleet.GroupDegraded,
+				Message: step.Cut(v.CopiesWords(name), fleet.TroubleBytesMax)})
 		}
 		switch need := fleet.Majority(len(g.Voters)); {
 		case len(g.Voters) == 0:
 		case lost == len(g.Voters):
 			groups.DataLost++
-			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, Shard: g.Voters[0].Shard, State: fleet.GroupLost,
+			groups.NotWell = append(groups.NotWell, v1alpha1.GroupTrouble{Group: name, Shard: g.Voters[0].Shard,
+				State:   fleet.GroupLost,
 				Message: "every copy is on a volume that is gone: bring one back"})
 		case up >= need && !said.Leaderless:
 			groups.Serving++
@@ -175,7 +186,8 @@ func (run *storeRun) setRedundant() {
 	}
 	r, known := run.redundant()
 	if !known {
-		step.SetCondition(&status.Conditions, generation, v1alpha1.ConditionRedundant, metav1.ConditionUnknown, "EtcdNotReady",
+		step.SetCondition(&status.Conditions, generation, v1alpha1.ConditionRedundant, metav1.ConditionUnknown,
+			"EtcdNotReady",
 			"etcd, which knows where copies are, was not asked")
 		return
 	}

@@ -21,19 +21,32 @@ func TestDecideRedundancy(t *testing.T) {
 		reason      string
 		words       []string
 	}{
-		"all there":         {fleettest.View(3, "a b c", map[string]string{"1": "a b c", "2": "c b a"}), v1alpha1.Replication{}, 3, "Redundant", []string{"all 2 groups", "3 copies"}},
-		"a move hurts none": {fleettest.View(3, "a b c d", map[string]string{"1": "a b c +d > a b d"}), v1alpha1.Replication{}, 4, "Redundant", nil},
-		"one shard is away": {fleettest.View(3, "a b", map[string]string{"1": "a b -c", "2": "a b -c"}), v1alpha1.Replication{}, 3, "CopiesMissing", []string{"2 of 2 groups", "groups 1, 2", "not registered in etcd: c"}},
-		"one is being made": {fleettest.View(3, "a b c", map[string]string{"1": "a b +c > a b c", "2": "a b c"}), v1alpha1.Replication{}, 3, "CopiesMissing", []string{"1 of 2 groups", "group 1"}},
-		"not made yet":      {fleettest.View(3, "a b c", map[string]string{"1": "> a b c"}), v1alpha1.Replication{}, 3, "CopiesMissing", nil},
-		"too few nodes":     {fleettest.View(3, "a@n1 b@n1 c@n2", map[string]string{"1": ""}), v1alpha1.Replication{}, 3, "TooFewDomains", []string{"copies is 3", "3 shards", "2 failure domains (kubernetes.io/hostname: n1; n2)", "1 more", "Nothing is lost"}},
-		"shards start":      {fleettest.View(3, "a b", map[string]string{"1": ""}), v1alpha1.Replication{}, 3, "CopiesMissing", nil},
-		"no label":          {fleettest.View(3, "a@node-a b@z1 c@z2", map[string]string{"1": "a b c"}), zones, 3, "DomainUnknown", []string{"topology.kubernetes.io/zone", "a (node node-a)", "kubernetes.io/hostname"}},
-		"nodes are domains": {fleettest.View(3, "a@node-a b@node-b c@node-c", map[string]string{"1": "a b c"}), v1alpha1.Replication{}, 3, "Redundant", nil},
-		"two in one":        {fleettest.View(3, "a@z1 b@z1 c@z2 d@z3", map[string]string{"1": "a b c > a c d"}), zones, 4, "SharedDomain", []string{"two copies in one", "group 1"}},
-		"two will be in one": {fleettest.Shares(fleettest.View(3, "a@z1 b@z2 c@z3 d@z1", map[string]string{"1": "a b c > d b c", "2": "a b c > a b d", "3": "a b c"}), "z1", "2", "3"), zones, 4, "Redundant",
+		"all there": {fleettest.View(3, "a b c", map[string]string{"1": "a b c", "2": "c b a"}),
+			v1alpha1.Replication{}, 3, "Redundant", []string{"all 2 groups", "3 copies"}},
+		"a move hurts none": {fleettest.View(3, "a b c d", map[string]string{"1": "a b c +d > a b d"}),
+			v1alpha1.Replication{}, 4, "Redundant", nil},
+		"one shard is away": {fleettest.View(3, "a b", map[string]string{"1": "a b -c", "2": "a b -c"}),
+			v1alpha1.Replication{}, 3, "CopiesMissing", []string{"2 of 2 groups", "groups 1, 2", "not registered in etcd: c"}},
+		"one is being made": {fleettest.View(3, "a b c", map[string]string{"1": "a b +c > a b c", "2": "a b c"}),
+			v1alpha1.Replication{}, 3, "CopiesMissing", []string{"1 of 2 groups", "group 1"}},
+		"not made yet": {fleettest.View(3, "a b c", map[string]string{"1": "> a b c"}), v1alpha1.Replication{}, 3,
+			"CopiesMissing", nil},
+		"too few nodes": {fleettest.View(3, "a@n1 b@n1 c@n2", map[string]string{"1": ""}), v1alpha1.Replication{}, 3,
+			"TooFewDomains", []string{"copies is 3", "3 shards", "2 failure domains (kubernetes.io/hostname: n1; n2)", "1 more",
+				"Nothing is lost"}},
+		"shards start": {fleettest.View(3, "a b", map[string]string{"1": ""}), v1alpha1.Replication{}, 3,
+			"CopiesMissing", nil},
+		"no label": {fleettest.View(3, "a@node-a b@z1 c@z2", map[string]string{"1": "a b c"}), zones, 3,
+			"DomainUnknown", []string{"topology.kubernetes.io/zone", "a (node node-a)", "kubernetes.io/hostname"}},
+		"nodes are domains": {fleettest.View(3, "a@node-a b@node-b c@node-c", map[string]string{"1": "a b c"}),
+			v1alpha1.Replication{}, 3, "Redundant", nil},
+		"two in one": {fleettest.View(3, "a@z1 b@z1 c@z2 d@z3", map[string]string{"1": "a b c > a c d"}), zones, 4,
+			"SharedDomain", []string{"two copies in one", "group 1"}},
+		"two will be in one": {fleettest.Shares(fleettest.View(3, "a@z1 b@z2 c@z3 d@z1",
+			map[string]string{"1": "a b c > d b c", "2": "a b c > a b d", "3": "a b c"}), "z1", "2", "3"), zones, 4, "Redundant",
 			[]string{"all 3 groups", "for a part of their move", "group 2 ", "(z1)", "no order"}},
-		"two may be in one, as one is missing": {fleettest.Shares(fleettest.View(3, "a@z1 b@z2 c@z3 d@z1", map[string]string{"1": "a b > d b c"}), "z1", "1"), zones, 4, "CopiesMissing",
+		"two may be in one, as one is missing": {fleettest.Shares(fleettest.View(3, "a@z1 b@z2 c@z3 d@z1",
+			map[string]string{"1": "a b > d b c"}), "z1", "1"), zones, 4, "CopiesMissing",
 			[]string{"1 of 1 groups", "for a part of their move", "(z1)"}},
 	} {
 		got := decideRedundancy(c.view, c.replication, c.wanted)
@@ -51,21 +64,25 @@ func TestDecideRedundancy(t *testing.T) {
 func TestCountCopies(t *testing.T) {
 	states := map[string]v1alpha1.ShardStatus{}
 	for name, state := range map[string]v1alpha1.ShardState{
-		"a": v1alpha1.ShardServing, "b": v1alpha1.ShardDraining, "c": v1alpha1.ShardLoading, "d": v1alpha1.ShardLoading, "x": v1alpha1.ShardDiskLost,
+		"a": v1alpha1.ShardServing, "b": v1alpha1.ShardDraining, "c": v1alpha1.ShardLoading, "d": v1alpha1.ShardLoading,
+		"x": v1alpha1.ShardDiskLost,
 		"y": v1alpha1.ShardNodeDown,
 	} {
 		states[name] = v1alpha1.ShardStatus{Name: name, State: state}
 	}
 	v := fleettest.View(3, "a b c d", map[string]string{
-		"1": "a b c", "2": "a c d", "3": "a b -y", "4": "a -x -y", "5": "-x", "6": "", "7": "a b -y +d > a b d", "8": "a b c > a b d",
+		"1": "a b c", "2": "a c d", "3": "a b -y", "4": "a -x -y", "5": "-x", "6": "", "7": "a b -y +d > a b d",
+		"8": "a b c > a b d",
 	})
 	got := countCopies(v, states, fleet.GroupSum{})
 	trouble := got.NotWell
 	got.NotWell = nil
-	if got.Total != 8 || got.Serving != 4 || got.Loading != 1 || got.Degraded != 4 || got.DataLost != 1 || got.Moving != 2 {
+	if got.Total != 8 || got.Serving != 4 || got.Loading != 1 || got.Degraded != 4 || got.DataLost != 1 ||
+		got.Moving != 2 {
 		t.Errorf("%+v", got)
 	}
-	want := map[string]string{"3": "2 of 3 copies are there; shard y is not registered", "4": "too few to go on", "5": "every copy is on a volume", "6": "being made", "7": "a copy is being made on shard d"}
+	want := map[string]string{"3": "2 of 3 copies are there; shard y is not registered", "4": "too few to go on",
+		"5": "every copy is on a volume", "6": "being made", "7": "a copy is being made on shard d"}
 	for _, g := range trouble {
 		if !strings.Contains(g.Message, want[g.Group]) || want[g.Group] == "" {
 			t.Errorf("group %s: %+v", g.Group, g)
@@ -79,8 +96,10 @@ func TestCountCopies(t *testing.T) {
 
 // TestPauseOfASettledStore: nothing has to be done soon, but for a store whose groups come by name.
 func TestPauseOfASettledStore(t *testing.T) {
-	for routing, want := range map[v1alpha1.RoutingMode]time.Duration{v1alpha1.RoutingHash: 30 * time.Second, v1alpha1.RoutingNamed: 2 * time.Second} {
-		run := &storeRun{store: &v1alpha1.RecordStore{Spec: v1alpha1.RecordStoreSpec{Groups: v1alpha1.Groups{Routing: routing}}}}
+	for routing, want := range map[v1alpha1.RoutingMode]time.Duration{v1alpha1.RoutingHash: 30 * time.Second,
+		v1alpha1.RoutingNamed: 2 * time.Second} {
+		run := &storeRun{store: &v1alpha1.RecordStore{Spec: v1alpha1.RecordStoreSpec{Groups: v1alpha1.Groups{
+			Routing: routing}}}}
 		if got := new(Reconciler).pause(run); got != want {
 			t.Errorf("%s: %s, want %s", routing, got, want)
 		}
@@ -101,7 +120,8 @@ func TestCountsWhileEtcdIsAwayFollowTheShards(t *testing.T) {
 	if got := heardCounts(before, fleet.GroupSum{}, 3); got.Serving != 3 {
 		t.Errorf("nobody was asked: %+v", got)
 	}
-	heard := fleet.GroupSum{Known: true, Groups: map[string]fleet.BookedGroup{"1": {Serving: 3}, "2": {Serving: 2}, "3": {Serving: 1, Leaderless: true}}}
+	heard := fleet.GroupSum{Known: true, Groups: map[string]fleet.BookedGroup{"1": {Serving: 3}, "2": {Serving: 2},
+		"3": {Serving: 1, Leaderless: true}}}
 	got := heardCounts(before, heard, 3)
 	if got.Total != 3 || got.Serving != 2 || got.Degraded != 2 || got.Moving != 1 || len(got.NotWell) != 2 {
 		t.Errorf("%+v", got)
@@ -121,7 +141,8 @@ func TestAGroupWithoutALeaderDoesNotServe(t *testing.T) {
 	}
 	heard := fleet.GroupSum{Known: true, Groups: map[string]fleet.BookedGroup{"2": {Serving: 3, Leaderless: true}}}
 	got := countCopies(view, states, heard)
-	if got.Total != 2 || got.Serving != 1 || got.Degraded != 1 || len(got.NotWell) != 1 || got.NotWell[0].State != fleet.GroupNoLeader {
+	if got.Total != 2 || got.Serving != 1 || got.Degraded != 1 || len(got.NotWell) != 1 ||
+		got.NotWell[0].State != fleet.GroupNoLeader {
 		t.Errorf("%+v", got)
 	}
 }

@@ -84,7 +84,8 @@ func etcdPods(now time.Time, words ...string) []corev1.Pod {
 			container.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}
 			container.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1}
 		}
-		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.NewTime(since)}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status,
+			LastTransitionTime: metav1.NewTime(since)}}
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{container}
 		pods = append(pods, pod)
 	}
@@ -95,7 +96,8 @@ func TestEtcdPodToReplace(t *testing.T) {
 	now := time.Unix(1000000, 0)
 	set := &appsv1.StatefulSet{}
 	set.Spec.Replicas = new(int32(3))
-	set.Spec.Template.Annotations = map[string]string{workload.AnnotationTemplate: "new", workload.AnnotationEtcdState: "existing"}
+	set.Spec.Template.Annotations = map[string]string{workload.AnnotationTemplate: "new",
+		workload.AnnotationEtcdState: "existing"}
 	for name, c := range map[string]struct {
 		pods []string
 		want string
@@ -139,7 +141,8 @@ func TestEtcdTroubleSaysTheLastWords(t *testing.T) {
 	if got := podTrouble(&pod); got != "" {
 		t.Error(got)
 	}
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node fits"}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Message: "no node fits"}}
 	if got := podTrouble(&pod); !strings.Contains(got, "no node fits") {
 		t.Error(got)
 	}
@@ -150,7 +153,9 @@ func TestRollUp(t *testing.T) {
 		fleettest.PoolOf("ssd", 2, v1alpha1.ShardServing, v1alpha1.ShardLoading),
 		fleettest.PoolOf("hdd", 1, v1alpha1.ShardDiskLost),
 	}
-	groups, shards := rollUp(pools, fleet.SeenOf(pools, nil), fleet.PlacementState{Groups: 12, Silent: map[string]string{"g8": "hdd-0"}, Unplaced: map[string]string{"g9": "no shard", "g8": "x"}}, 1, fleet.GroupSum{})
+	groups, shards := rollUp(pools, fleet.SeenOf(pools, nil), fleet.PlacementState{Groups: 12,
+		Silent: map[string]string{"g8": "hdd-0"}, Unplaced: map[string]string{"g9": "no shard", "g8": "x"}}, 1,
+		fleet.GroupSum{})
 	if groups.Total != 12 || groups.Serving != 5 || groups.Loading != 3 || groups.Degraded != 0 || groups.DataLost != 4 {
 		t.Errorf("%+v", groups)
 	}
@@ -158,7 +163,8 @@ func TestRollUp(t *testing.T) {
 		t.Errorf("%+v", shards)
 	}
 	want := []v1alpha1.GroupTrouble{
-		{Group: "g8", Shard: "hdd-0", State: "DiskLost", Message: "words of DiskLost"}, {Group: "g9", State: "Unplaced", Message: "no shard"},
+		{Group: "g8", Shard: "hdd-0", State: "DiskLost", Message: "words of DiskLost"},
+		{Group: "g9", State: "Unplaced", Message: "no shard"},
 	}
 	if !slices.Equal(groups.NotWell, want) {
 		t.Errorf("%+v", groups.NotWell)
@@ -172,7 +178,8 @@ func TestRollUp(t *testing.T) {
 	for n := range 100 {
 		many[fmt.Sprintf("g%d", n)] = "ssd-9"
 	}
-	if groups, _ = rollUp(nil, nil, fleet.PlacementState{Groups: 100, Silent: many, Unplaced: many}, 1, fleet.GroupSum{}); len(groups.NotWell) != 20 {
+	if groups, _ = rollUp(nil, nil, fleet.PlacementState{Groups: 100, Silent: many, Unplaced: many}, 1,
+		fleet.GroupSum{}); len(groups.NotWell) != 20 {
 		t.Errorf("%d groups are named", len(groups.NotWell))
 	}
 }
@@ -222,7 +229,8 @@ func TestShardStates(t *testing.T) {
 	pools := []v1alpha1.ShardPool{cordoned, shrunk}
 	got := fleet.ShardStates(pools, fleet.SeenOf(pools, nil))
 	want := map[string]v1alpha1.PoolState{
-		"hdd-0": v1alpha1.PoolCordoned, "hdd-1": v1alpha1.PoolCordoned, "ssd-0": v1alpha1.PoolActive, "ssd-1": v1alpha1.PoolDrained,
+		"hdd-0": v1alpha1.PoolCordoned, "hdd-1": v1alpha1.PoolCordoned, "ssd-0": v1alpha1.PoolActive,
+		"ssd-1": v1alpha1.PoolDrained,
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -332,10 +340,12 @@ func TestArrivals(t *testing.T) {
 
 func TestLostMessage(t *testing.T) {
 	store := testStore()
-	run := &storeRun{store: store, access: workload.EtcdAccessOf(store, nil), pools: []v1alpha1.ShardPool{fleettest.PoolOf("ssd", 2)}}
+	run := &storeRun{store: store, access: workload.EtcdAccessOf(store, nil),
+		pools: []v1alpha1.ShardPool{fleettest.PoolOf("ssd", 2)}}
 	got := lostMessage(run)
 	for _, want := range []string{
-		"kubectl -n prod exec deploy/quotes-gateway -c gateway -- /sheaf recover placement --etcd=quotes-etcd-0.quotes-etcd.prod.svc:2379,",
+		"kubectl -n prod exec deploy/quotes-gateway -c gateway -- /sheaf recover placement " +
+			"--etcd=quotes-etcd-0.quotes-etcd.prod.svc:2379,",
 		"--store=prod.quotes", "--store-uid=11111111-2222-3333-4444-555555555555",
 		"--shards=ssd-0-0.ssd.prod.svc:7610,ssd-1-0.ssd.prod.svc:7610 --yes",
 	} {

@@ -51,7 +51,8 @@ func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.Recor
 	var claims []*corev1.PersistentVolumeClaim
 	for n := range workload.EtcdMembers(store) {
 		claim := &corev1.PersistentVolumeClaim{}
-		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" + workload.EtcdMember(store.Name, n)}
+		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" +
+			workload.EtcdMember(store.Name, n)}
 		err := r.Client.Get(ctx, key, claim)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("read claim %s: %w", key, err)

@@ -84,7 +84,8 @@ func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Out
 	}
 	want, refused := store.Spec.Etcd.Managed.Storage.Size, ""
 	for n := range workload.EtcdMembers(store) {
-		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" + workload.EtcdMember(store.Name, n)}
+		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" +
+			workload.EtcdMember(store.Name, n)}
 		var claim corev1.PersistentVolumeClaim
 		if err := r.Client.Get(ctx, key, &claim); apierrors.IsNotFound(err) {
 			continue
@@ -92,15 +93,17 @@ func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Out
 			return step.Retry(fmt.Errorf("read claim %s: %w", key, err))
 		}
 		// A claim that is not bound cannot be changed.
-		if claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil || claim.Spec.Resources.Requests.Storage().Cmp(want) >= 0 {
+		if claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil ||
+			claim.Spec.Resources.Requests.Storage().Cmp(want) >= 0 {
 			continue
 		}
 		patch := step.IfUnchanged(claim.DeepCopy())
 		claim.Spec.Resources.Requests[corev1.ResourceStorage] = want
 		err := r.Client.Patch(ctx, &claim, patch, client.FieldOwner(v1alpha1.FieldManager))
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-			refused = fmt.Sprintf("spec.etcd.managed.storage.size asks for %s, and claim %s cannot grow: %v. Use a StorageClass with "+
-				"allowVolumeExpansion, set it back, or leave it as it is: etcd runs on", want.String(), claim.Name, err)
+			refused = fmt.Sprintf(
+				"spec.etcd.managed.storage.size asks for %s, and claim %s cannot grow: %v. Use a StorageClass with "+
+					"allowVolumeExpansion, set it back, or leave it as it is: etcd runs on", want.String(), claim.Name, err)
 		} else if err != nil {
 			return step.Retry(fmt.Errorf("grow claim %s: %w", key, err))
 		} else {
@@ -135,13 +138,15 @@ func (r *Reconciler) replaceEtcdPods(ctx context.Context, run *storeRun) step.Ou
 		return step.Complete()
 	}
 	options := client.Preconditions{UID: &victim.UID}
-	if err := r.Client.Delete(ctx, victim, options); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err := r.Client.Delete(ctx, victim, options); err != nil && !apierrors.IsNotFound(err) &&
+		!apierrors.IsConflict(err) {
 		run.notes.Add(step.Retry(fmt.Errorf("delete pod %s: %w", client.ObjectKeyFromObject(victim), err)))
 		return step.Complete()
 	}
 	step.Tell(ctx, r.Events, store, step.News{Reason: "EtcdRestarts", Action: "Restart", Object: victim,
 		Message: fmt.Sprintf("restarting etcd member %s for a changed pod template", victim.Name)})
-	return step.Wait("EtcdUpdating", fmt.Sprintf("etcd member %s is restarted with its new template", victim.Name), step.PauseShort)
+	return step.Wait("EtcdUpdating", fmt.Sprintf("etcd member %s is restarted with its new template", victim.Name),
+		step.PauseShort)
 }
 
 // staleMember is a member that has started with other files than those that it was told of by its template: the kubelet

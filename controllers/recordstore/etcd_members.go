@@ -60,10 +60,14 @@ func (o *observedMember) cause() string {
 	case pod.DeletionTimestamp != nil:
 		return "its pod is being replaced"
 	case o.Claim != nil && !bound && o.ClassName == "":
-		return fmt.Sprintf("claim %s waits for a StorageClass: the cluster has no default one, and spec.etcd.managed.storage.storageClassName names none. "+
-			"Mark a class as the default, or make the store again with that field", o.Claim.Name)
+		return fmt.Sprintf(
+			"claim %s waits for a StorageClass: the cluster has no default one, and "+
+				"spec.etcd.managed.storage.storageClassName names none. "+
+				"Mark a class as the default, or make the store again with that field", o.Claim.Name)
 	case o.Claim != nil && !bound && o.ClassMissing:
-		return fmt.Sprintf("StorageClass %q of spec.etcd.managed.storage.storageClassName does not exist: create it, or a DiskSet of that name", o.ClassName)
+		return fmt.Sprintf(
+			"StorageClass %q of spec.etcd.managed.storage.storageClassName does not exist: create it, or a DiskSet of that name",
+			o.ClassName)
 	case pod.Spec.NodeName == "":
 		return o.unscheduled(bound)
 	}
@@ -80,10 +84,13 @@ func (o *observedMember) unscheduled(bound bool) string {
 	case words == "":
 		return "its pod waits for the scheduler"
 	case !bound && fleet.WantsVolume(words):
-		return fmt.Sprintf("no free PersistentVolume of StorageClass %q fits claim %s. Add a disk to the DiskSet, or see to its class; the scheduler says: %s",
+		return fmt.Sprintf(
+			"no free PersistentVolume of StorageClass %q fits claim %s. Add a disk to the DiskSet, or see to its class; the "+
+				"scheduler says: %s",
 			o.ClassName, workload.ClaimTemplate+"-"+o.Name, words)
 	}
-	return "no node can take its pod: make room, or change spec.etcd.managed.resources or spec.etcd.managed.scheduling; the scheduler says: " + words
+	return "no node can take its pod: make room, or change spec.etcd.managed.resources or spec.etcd.managed.scheduling; " +
+		"the scheduler says: " + words
 }
 
 // joining is what the other members say of one that runs; empty: nothing.
@@ -229,7 +236,8 @@ func (run *storeRun) askMembers(ctx context.Context) {
 		o.Asked = true
 		for i := range known {
 			for _, port := range []int{workload.PortEtcdPeer, workload.PortEtcdPeerTLS} { // as it speaks
-				if known[i].PeerAddress == workload.EtcdAddress(run.store.Namespace, run.store.Name, int32(n), port) { //nolint:gosec // at most 3
+				if known[i].PeerAddress == workload.EtcdAddress(run.store.Namespace, run.store.Name, int32(n),
+					port) { //nolint:gosec // at most 3
 					o.Known = &known[i]
 				}
 			}
@@ -266,7 +274,8 @@ func (run *storeRun) etcdWords() string {
 }
 
 func (run *storeRun) setEtcdRedundant() {
-	setTruth(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdRedundant, run.etcdWell() == len(run.members),
+	setTruth(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdRedundant,
+		run.etcdWell() == len(run.members),
 		"Redundant", "MembersMissing", run.etcdWords())
 }
 

@@ -65,10 +65,12 @@ func (f firstPlacement) words(state *fleet.PlacementState) string {
 	if int(f.shards) <= len(state.Alive) || state.Groups == 0 || state.Homeless < state.Groups {
 		return ""
 	}
-	text := fmt.Sprintf("the first placement of groups waits until all %d shards are registered, so that they share the groups; %d are",
+	text := fmt.Sprintf(
+		"the first placement of groups waits until all %d shards are registered, so that they share the groups; %d are",
 		f.shards, len(state.Alive))
 	if !f.until.IsZero() {
-		text += fmt.Sprintf(". It goes on with those at %s, %v after the last of them came, or, while more come, at the latest at %s",
+		text += fmt.Sprintf(
+			". It goes on with those at %s, %v after the last of them came, or, while more come, at the latest at %s",
 			f.until.UTC().Format(time.RFC3339), firstPlacementPause, f.most.UTC().Format(time.RFC3339))
 	}
 	return text

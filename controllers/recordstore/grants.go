@@ -10,14 +10,16 @@ import (
 // sayGrants sets the conditions GrantsInForce and IssuersReady by what the controller of grants has found. IssuersReady
 // is absent in a store without issuers.
 func (r *Reconciler) sayGrants(run *storeRun) {
-	key, conditions, generation := client.ObjectKeyFromObject(run.store), &run.store.Status.Conditions, run.store.Generation
+	key, conditions, generation := client.ObjectKeyFromObject(run.store), &run.store.Status.Conditions,
+		run.store.Generation
 	what, known := r.Grants.Of(key)
 	if !known {
 		return
 	}
 	setTruth(conditions, generation, v1alpha1.ConditionGrantsInForce, what.Good, what.Reason, what.Reason, what.Message)
 	if issuers, has := r.Grants.IssuersOf(key); has {
-		setTruth(conditions, generation, v1alpha1.ConditionIssuersReady, issuers.Good, issuers.Reason, issuers.Reason, issuers.Message)
+		setTruth(conditions, generation, v1alpha1.ConditionIssuersReady, issuers.Good, issuers.Reason, issuers.Reason,
+			issuers.Message)
 	} else {
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionIssuersReady)
 	}

@@ -78,16 +78,19 @@ func (r *Reconciler) gatherSecret(ctx context.Context, run *storeRun) step.Outco
 	var secret corev1.Secret
 	key := client.ObjectKey{Namespace: store.Namespace, Name: external.TLSSecretRef.Name}
 	if err := r.Live.Get(ctx, key, &secret); apierrors.IsNotFound(err) {
-		return etcdAway(run, "EtcdSecretMissing", fmt.Sprintf("spec.etcd.external.tlsSecretRef: Secret %s does not exist: create it with ca.crt, "+
-			"and tls.crt and tls.key where etcd asks for a client's certificate", key))
+		return etcdAway(run, "EtcdSecretMissing", fmt.Sprintf(
+			"spec.etcd.external.tlsSecretRef: Secret %s does not exist: create it with ca.crt, "+
+				"and tls.crt and tls.key where etcd asks for a client's certificate", key))
 	} else if err != nil {
 		return step.Retry(fmt.Errorf("read Secret %s: %w", key, err))
 	}
 	if len(secret.Data["ca.crt"]) == 0 {
-		return etcdAway(run, "EtcdSecretIncomplete", fmt.Sprintf("spec.etcd.external.tlsSecretRef: Secret %s has no ca.crt: add the "+
-			"certificates of the authority that signed etcd's", key))
+		return etcdAway(run, "EtcdSecretIncomplete", fmt.Sprintf(
+			"spec.etcd.external.tlsSecretRef: Secret %s has no ca.crt: add the "+
+				"certificates of the authority that signed etcd's", key))
 	}
-	run.secrets = fleet.EtcdCredentials{CA: secret.Data["ca.crt"], Cert: secret.Data[corev1.TLSCertKey], Key: secret.Data[corev1.TLSPrivateKeyKey]}
+	run.secrets = fleet.EtcdCredentials{CA: secret.Data["ca.crt"], Cert: secret.Data[corev1.TLSCertKey],
+		Key: secret.Data[corev1.TLSPrivateKeyKey]}
 	run.access = workload.EtcdAccessOf(store, &secret)
 	return step.Complete()
 }

@@ -48,22 +48,28 @@ func storeDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descCondition = storeDesc("condition", "1 where the condition of a RecordStore is True, 0 where it is False; absent where it is unknown.", "condition")
-	descGroups    = storeDesc("groups", "Groups of a store by state, as its status counts them.", "state")
-	descShards    = storeDesc("shards", "Shards of a store by state, as its status counts them.", "state")
-	descGateways  = storeDesc("gateways", "Gateways of a store, wanted and ready.", "state")
-	descEtcd      = storeDesc("etcd_members", "Members of a store's managed etcd, wanted and ready.", "state")
-	descRecords   = storeDesc("records", "Records of a store, each counted once.")
-	descStored    = storeDesc("stored_bytes", "Bytes of all copies of all groups of a store on their volumes.")
-	descStalled   = storeDesc("stalled_pools", "ShardPools of a store that wait for a person: those whose condition Stalled is True.")
-	descCertEnds  = storeDesc("tls_certificate_not_after_timestamp_seconds", "When the first of the certificates ends that processes of a store have in use.")
-	descTold      = storeDesc("tls_processes", "Processes of a store that run, and those of them that use the transport and authorities that they were told.", "state")
-	descCopying   = storeDesc("copying_bytes", "Bytes that are still to come of copies that are being made.")
+	descCondition = storeDesc("condition",
+		"1 where the condition of a RecordStore is True, 0 where it is False; absent where it is unknown.", "condition")
+	descGroups   = storeDesc("groups", "Groups of a store by state, as its status counts them.", "state")
+	descShards   = storeDesc("shards", "Shards of a store by state, as its status counts them.", "state")
+	descGateways = storeDesc("gateways", "Gateways of a store, wanted and ready.", "state")
+	descEtcd     = storeDesc("etcd_members", "Members of a store's managed etcd, wanted and ready.", "state")
+	descRecords  = storeDesc("records", "Records of a store, each counted once.")
+	descStored   = storeDesc("stored_bytes", "Bytes of all copies of all groups of a store on their volumes.")
+	descStalled  = storeDesc("stalled_pools",
+		"ShardPools of a store that wait for a person: those whose condition Stalled is True.")
+	descCertEnds = storeDesc("tls_certificate_not_after_timestamp_seconds",
+		"When the first of the certificates ends that processes of a store have in use.")
+	descTold = storeDesc("tls_processes",
+		"Processes of a store that run, and those of them that use the transport and authorities that they were told.",
+		"state")
+	descCopying = storeDesc("copying_bytes", "Bytes that are still to come of copies that are being made.")
 )
 
 // Describe implements prometheus.Collector.
 func (m *storeMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descCondition, descGroups, descShards, descGateways, descEtcd, descRecords, descStored, descStalled, descCopying, descCertEnds, descTold} {
+	for _, d := range []*prometheus.Desc{descCondition, descGroups, descShards, descGateways, descEtcd, descRecords,
+		descStored, descStalled, descCopying, descCertEnds, descTold} {
 		to <- d
 	}
 }
@@ -74,7 +80,8 @@ func (m *storeMetrics) Collect(to chan<- prometheus.Metric) {
 	defer m.mu.Unlock()
 	for key, f := range m.stores {
 		gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{key.Namespace, key.Name}, labels...)...)
+			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value,
+				append([]string{key.Namespace, key.Name}, labels...)...)
 		}
 		for kind, truth := range f.conditions {
 			value := 0.0
@@ -89,7 +96,8 @@ func (m *storeMetrics) Collect(to chan<- prometheus.Metric) {
 		} {
 			gauge(descGroups, float64(n), state)
 		}
-		for state, n := range map[string]int32{"total": f.shards.Total, "serving": f.shards.Serving, "loading": f.shards.Loading, "updated": f.shards.Updated} {
+		for state, n := range map[string]int32{"total": f.shards.Total, "serving": f.shards.Serving,
+			"loading": f.shards.Loading, "updated": f.shards.Updated} {
 			gauge(descShards, float64(n), state)
 		}
 		for d, count := range map[*prometheus.Desc]*readyCount{descGateways: f.gateways, descEtcd: f.etcd} {

@@ -34,7 +34,8 @@ func seriesOf(t *testing.T, c prometheus.Collector) (lines []string) {
 			for _, l := range m.GetLabel() {
 				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
 			}
-			lines = append(lines, fmt.Sprintf("%s{%s} %v", strings.TrimPrefix(family.GetName(), "sheaf_store_"), strings.Join(labels, ","), m.GetGauge().GetValue()))
+			lines = append(lines, fmt.Sprintf("%s{%s} %v", strings.TrimPrefix(family.GetName(), "sheaf_store_"),
+				strings.Join(labels, ","), m.GetGauge().GetValue()))
 		}
 	}
 	return lines
@@ -46,7 +47,8 @@ func TestStoreMetricsFollowTheStatusAndGoWithTheStore(t *testing.T) {
 	run.etcdPods = etcdPods(metav1.Now().Time, "0 ready", "1 crashed", "2 ready")
 	run.gateway.Status.AvailableReplicas = 1
 	status := &run.store.Status
-	status.Groups, status.Shards = v1alpha1.GroupCounts{Total: 4, Serving: 3, Degraded: 1, Moving: 2}, v1alpha1.ShardCounts{Total: 3, Serving: 2}
+	status.Groups, status.Shards = v1alpha1.GroupCounts{Total: 4, Serving: 3, Degraded: 1, Moving: 2},
+		v1alpha1.ShardCounts{Total: 3, Serving: 2}
 	status.Records, status.StoredBytes = 100, 2000
 	step.SetTrue(&status.Conditions, 1, v1alpha1.ConditionAvailable, "A", "")
 	step.SetFalse(&status.Conditions, 1, v1alpha1.ConditionReady, "B", "")
@@ -62,12 +64,15 @@ func TestStoreMetricsFollowTheStatusAndGoWithTheStore(t *testing.T) {
 	got := seriesOf(t, m)
 	const of = `namespace="prod",`
 	for _, want := range []string{
-		`condition{condition="Available",` + of + `store="quotes"} 1`, `condition{condition="Ready",` + of + `store="quotes"} 0`,
+		`condition{condition="Available",` + of + `store="quotes"} 1`,
+		`condition{condition="Ready",` + of + `store="quotes"} 0`,
 		`groups{` + of + `state="total",store="quotes"} 4`, `groups{` + of + `state="serving",store="quotes"} 3`,
 		`groups{` + of + `state="moving",store="quotes"} 2`, `shards{` + of + `state="serving",store="quotes"} 2`,
 		`etcd_members{` + of + `state="wanted",store="quotes"} 3`, `etcd_members{` + of + `state="ready",store="quotes"} 2`,
-		`gateways{` + of + `state="ready",store="quotes"} 1`, `records{` + of + `store="quotes"} 100`, `stored_bytes{` + of + `store="quotes"} 2000`,
-		`tls_processes{` + of + `state="running",store="quotes"} 7`, `tls_processes{` + of + `state="as_told",store="quotes"} 6`,
+		`gateways{` + of + `state="ready",store="quotes"} 1`, `records{` + of + `store="quotes"} 100`,
+		`stored_bytes{` + of + `store="quotes"} 2000`,
+		`tls_processes{` + of + `state="running",store="quotes"} 7`,
+		`tls_processes{` + of + `state="as_told",store="quotes"} 6`,
 		`tls_certificate_not_after_timestamp_seconds{` + of + `store="quotes"} 2.147483648e+09`,
 		`copying_bytes{` + of + `store="quotes"} 77`, `stalled_pools{` + of + `store="quotes"} 2`,
 	} {

@@ -40,8 +40,9 @@ func (r *Reconciler) apply(ctx context.Context, store *v1alpha1.RecordStore, obj
 		switch {
 		case err == nil:
 		case !step.Passing(err) && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)):
-			troubles.Add(step.Fail("ObjectRefused", fmt.Sprintf("the API server refuses an object of this store: %v. Correct what it names in spec, "+
-				"or delete the object of that name where another owns it", err)))
+			troubles.Add(step.Fail("ObjectRefused", fmt.Sprintf(
+				"the API server refuses an object of this store: %v. Correct what it names in spec, "+
+					"or delete the object of that name where another owns it", err)))
 		default:
 			troubles.Add(step.Retry(err))
 		}
@@ -68,7 +69,8 @@ func (r *Reconciler) applyFences(ctx context.Context, run *storeRun) step.Outcom
 }
 
 // removeFence deletes a NetworkPolicy that belongs to the store.
-func (r *Reconciler) removeFence(ctx context.Context, store *v1alpha1.RecordStore, policy *networkingv1.NetworkPolicy) error {
+func (r *Reconciler) removeFence(ctx context.Context, store *v1alpha1.RecordStore,
+	policy *networkingv1.NetworkPolicy) error {
 	var live networkingv1.NetworkPolicy
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(policy), &live)
 	if err == nil && metav1.IsControlledBy(&live, store) && live.DeletionTimestamp == nil {

@@ -29,8 +29,9 @@ func (r *Reconciler) awaitEtcd(ctx context.Context, run *storeRun) step.Outcome 
 				}
 			}
 			if run.emptyMember() {
-				message += fmt.Sprintf(". Where the data of etcd is lost for good, let it begin anew, and then rebuild the placement as "+
-					"condition PlacementReady says: kubectl -n %s annotate recordstore/%s %s=%s", store.Namespace, store.Name,
+				message += fmt.Sprintf(
+					". Where the data of etcd is lost for good, let it begin anew, and then rebuild the placement as "+
+						"condition PlacementReady says: kubectl -n %s annotate recordstore/%s %s=%s", store.Namespace, store.Name,
 					v1alpha1.AnnotationAllowNewEtcd, store.Status.StoreUID)
 			}
 			return etcdAway(run, "EtcdNotReady", message)
@@ -118,7 +119,8 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 	var err error
 	if store.Spec.AdoptStoreUID == "" {
 		err = run.placement.Init(bounded, spec)
-	} else if _, err = run.placement.Plan(bounded, spec, fleet.ShardStates(run.pools, run.seen)); errors.Is(err, fleet.ErrPlacementLost) {
+	} else if _, err = run.placement.Plan(bounded, spec, fleet.ShardStates(run.pools, run.seen)); errors.Is(err,
+		fleet.ErrPlacementLost) {
 		err = run.placement.Recover(bounded, spec, shardsAt(run))
 	}
 	switch {
@@ -133,7 +135,8 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 		return step.Complete()
 	case errors.Is(err, fleet.ErrVolumesIncomplete):
 		step.SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "Adopting", err.Error())
-		return step.Wait("Adopting", fmt.Sprintf("spec.adoptStoreUID: the placement of store %s is rebuilt from its volumes: %v",
+		return step.Wait("Adopting", fmt.Sprintf(
+			"spec.adoptStoreUID: the placement of store %s is rebuilt from its volumes: %v",
 			store.Status.StoreUID, err), step.PauseShort)
 	default:
 		return r.placementRefused(run, err)
@@ -187,8 +190,9 @@ func (r *Reconciler) placementRefused(run *storeRun, err error) step.Outcome {
 
 // copiesDiffer: admission refuses to change them, but etcd may hold the placement of a store that was made before that.
 func copiesDiffer(err error) step.Outcome {
-	return step.Fail("CopiesDiffer", fmt.Sprintf("spec.replication.copies: %v. It cannot be changed, and groups go on as they are: make a new "+
-		"RecordStore and copy the records with sheaf export and sheaf import", err))
+	return step.Fail("CopiesDiffer", fmt.Sprintf(
+		"spec.replication.copies: %v. It cannot be changed, and groups go on as they are: make a new "+
+			"RecordStore and copy the records with sheaf export and sheaf import", err))
 }
 
 // lostShardsMax bounds the shards that lostMessage names: a condition has room for 2 KiB.
@@ -198,7 +202,8 @@ const lostShardsMax = 8
 func lostMessage(run *storeRun) string {
 	store := run.store
 	command := fmt.Sprintf("kubectl -n %s exec deploy/%s -c %s -- /sheaf recover placement %s --store-uid=%s --shards=",
-		store.Namespace, workload.Gateway(store.Name), workload.ContainerGateway, strings.Join(append(workload.TLSArgs(store), run.access.Args()...), " "), store.Status.StoreUID)
+		store.Namespace, workload.Gateway(store.Name), workload.ContainerGateway,
+		strings.Join(append(workload.TLSArgs(store), run.access.Args()...), " "), store.Status.StoreUID)
 	shards := shardsAt(run)
 	addresses := make([]string, len(shards))
 	for i, shard := range shards {
@@ -209,7 +214,8 @@ func lostMessage(run *storeRun) string {
 	} else {
 		command += strings.Join(addresses, ",")
 	}
-	return "etcd is empty, but this store has data: nothing is made afresh. Rebuild the placement from the shards' volumes, " +
+	return "etcd is empty, but this store has data: nothing is made afresh. Rebuild the placement from the shards' " +
+		"volumes, " +
 		"first without --yes to see what would be written: " + command + " --yes"
 }
 
@@ -217,7 +223,8 @@ func lostMessage(run *storeRun) string {
 func (r *Reconciler) otherStore(run *storeRun, err error) step.Outcome {
 	store := run.store
 	step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
-	message := fmt.Sprintf("%v. Give this store an etcd or prefix of its own, or adopt the one that is there (spec.adoptStoreUID)", err)
+	message := fmt.Sprintf(
+		"%v. Give this store an etcd or prefix of its own, or adopt the one that is there (spec.adoptStoreUID)", err)
 	step.SetFalse(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "OtherStore", message)
 	return step.Fail("OtherStore", message)
 }
@@ -228,7 +235,9 @@ func (r *Reconciler) forgetAllowance(ctx context.Context, run *storeRun) step.Ou
 	if _, there := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]; !there {
 		return step.Complete()
 	}
-	err := step.WriteMetadata(ctx, r.Client, store, func(store *v1alpha1.RecordStore) { delete(store.Annotations, v1alpha1.AnnotationAllowNewEtcd) })
+	err := step.WriteMetadata(ctx, r.Client, store, func(store *v1alpha1.RecordStore) {
+		delete(store.Annotations, v1alpha1.AnnotationAllowNewEtcd)
+	})
 	if err != nil {
 		return step.Retry(err)
 	}
@@ -241,7 +250,8 @@ func shardsAt(run *storeRun) []fleet.ShardAt {
 	for _, pool := range run.pools {
 		for _, shard := range fleet.PoolShardNames(&pool, run.seen.Of(&pool)) {
 			out = append(out, fleet.ShardAt{
-				Store: client.ObjectKeyFromObject(run.store).String(), Name: shard, Address: workload.ShardAddress(pool.Namespace, pool.Name, shard),
+				Store: client.ObjectKeyFromObject(run.store).String(), Name: shard,
+				Address: workload.ShardAddress(pool.Namespace, pool.Name, shard),
 			})
 		}
 	}

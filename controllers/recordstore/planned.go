@@ -23,6 +23,7 @@ func tellPlan(ctx context.Context, state fleet.PlacementState) {
 	if !state.Changed {
 		return
 	}
-	step.LogNews(ctx, step.News{Reason: "PlanChanged", Action: "Plan", Message: fmt.Sprintf("the plan of the placement changed: %d groups are wanted on other shards "+
-		"than before, %d groups are new", state.Targets, state.Missing)})
+	step.LogNews(ctx, step.News{Reason: "PlanChanged", Action: "Plan",
+		Message: fmt.Sprintf("the plan of the placement changed: %d groups are wanted on other shards "+
+			"than before, %d groups are new", state.Targets, state.Missing)})
 }

@@ -17,12 +17,16 @@ func (r *Reconciler) placementLost(ctx context.Context, run *storeRun) step.Outc
 	if store.Spec.Etcd.Managed != nil && run.copies() > 1 {
 		err := run.placement.Recover(ctx, fleet.PlacementSpecOf(run.store, run.first.shards), shardsAt(run))
 		if err == nil {
-			message := fmt.Sprintf("etcd was empty: the placement of store %s was rebuilt from the volumes of its shards", store.Status.StoreUID)
-			step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "PlacementRebuilt", message)
+			message := fmt.Sprintf("etcd was empty: the placement of store %s was rebuilt from the volumes of its shards",
+				store.Status.StoreUID)
+			step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionPlacementReady, "PlacementRebuilt",
+				message)
 			step.Tell(ctx, r.Events, store, step.News{Reason: "PlacementRebuilt", Action: "Rebuild", Message: message})
 			return step.Wait("PlacementRebuilt", message, step.PauseShort)
 		}
-		why = fmt.Sprintf("It is rebuilt by itself when every shard answers and all that their volumes hold fits together, which is not so: %s. ",
+		why = fmt.Sprintf(
+			"It is rebuilt by itself when every shard answers and all that their volumes hold fits together, which is not so: "+
+				"%s. ",
 			step.Tail(err.Error(), 600))
 	}
 	message := why + lostMessage(run)
@@ -34,6 +38,7 @@ func (r *Reconciler) placementLost(ctx context.Context, run *storeRun) step.Outc
 // right.
 func (r *Reconciler) etcdRolledBack(run *storeRun, err error) step.Outcome {
 	message := fmt.Sprintf("%v. Where a shard that it waits for does not come back, see docs/operations/etcd.md", err)
-	step.SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, "EtcdRolledBack", message)
+	step.SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, "EtcdRolledBack",
+		message)
 	return step.Wait("EtcdRolledBack", message, step.PauseShort)
 }

@@ -40,16 +40,18 @@ func (run *storeRun) etcdRuns(image string) bool {
 	if run.store.Spec.Etcd.Managed == nil {
 		return true
 	}
-	return len(run.etcdPods) == int(workload.EtcdMembers(run.store)) && !slices.ContainsFunc(run.etcdPods, func(pod corev1.Pod) bool {
-		return fleet.ImageOf(&pod.Spec) != image || !podReady(&pod)
-	})
+	return len(run.etcdPods) == int(workload.EtcdMembers(run.store)) &&
+		!slices.ContainsFunc(run.etcdPods, func(pod corev1.Pod) bool {
+			return fleet.ImageOf(&pod.Spec) != image || !podReady(&pod)
+		})
 }
 
 // chooseEtcdImage gathers the members, and decides which image they are to run.
 func (r *Reconciler) chooseEtcdImage(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	var pods corev1.PodList
-	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace), client.MatchingLabels(workload.Selector(store.Name, workload.ContainerEtcd)))
+	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
+		client.MatchingLabels(workload.Selector(store.Name, workload.ContainerEtcd)))
 	if err != nil {
 		return step.Retry(fmt.Errorf("list the pods of etcd of store %s: %w", client.ObjectKeyFromObject(store), err))
 	}
@@ -61,7 +63,8 @@ func (r *Reconciler) chooseEtcdImage(ctx context.Context, run *storeRun) step.Ou
 	}
 	run.etcdHasTLS = workload.MountsTLS(&set.Spec.Template.Spec)
 	wanted := workload.ImageOf(store, r.Image)
-	run.etcdImage = etcdImage(wanted, fleet.ImageOf(&set.Spec.Template.Spec), run.etcdPods, run.gatewayRuns(wanted), time.Now())
+	run.etcdImage = etcdImage(wanted, fleet.ImageOf(&set.Spec.Template.Spec), run.etcdPods, run.gatewayRuns(wanted),
+		time.Now())
 	return step.Complete()
 }
 
@@ -104,7 +107,8 @@ func (r *Reconciler) gatewayTrouble(ctx context.Context, run *storeRun) step.Out
 		return step.Complete()
 	}
 	var pods corev1.PodList
-	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace), client.MatchingLabels(workload.Selector(store.Name, workload.ContainerGateway)))
+	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
+		client.MatchingLabels(workload.Selector(store.Name, workload.ContainerGateway)))
 	if err != nil {
 		return step.Retry(fmt.Errorf("list the pods of the gateway of store %s: %w", client.ObjectKeyFromObject(store), err))
 	}
@@ -134,8 +138,9 @@ func (run *storeRun) summarizeImage(wanted string) {
 	}
 	message := fmt.Sprintf("not all members of etcd run image %s yet, and shards take it after them", wanted)
 	if !run.gatewayRuns(wanted) {
-		message = fmt.Sprintf("not all gateways run image %s yet, and etcd and shards keep theirs until they do%s. Where the image is the "+
-			"reason, correct it (spec.image, or the operator's default)", wanted, run.trouble)
+		message = fmt.Sprintf(
+			"not all gateways run image %s yet, and etcd and shards keep theirs until they do%s. Where the image is the "+
+				"reason, correct it (spec.image, or the operator's default)", wanted, run.trouble)
 	}
 	step.SetFalse(&status.Conditions, run.store.Generation, v1alpha1.ConditionUpdated, "Updating", message)
 }

@@ -27,13 +27,15 @@ func TestEtcdImage(t *testing.T) {
 		pod := member("e-0", "mid", false)
 		pod.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
 		if reason != "" {
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
 		}
 		return []corev1.Pod{pod, member("e-1", "old", true)}
 	}
 	leaves := member("e-0", "mid", false)
 	leaves.DeletionTimestamp = new(metav1.Now())
-	leaves.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+	leaves.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{}}}}
 	for name, c := range map[string]struct {
 		ofSet   string
 		pods    []corev1.Pod
@@ -50,9 +52,12 @@ func TestEtcdImage(t *testing.T) {
 		"the gateway does not":                       {"old", well, false, "old"},
 		"nor where the set had it once":              {"new", well, false, "old"},
 		"a pod is being made":                        {"old", nil, false, "old"},
-		"a member that does not run":                 {"old", []corev1.Pod{member("e-0", "old", true), member("e-1", "old", false)}, false, "new"},
-		"half-way, and the gateway lost a pod":       {"new", []corev1.Pod{member("e-1", "old", true), member("e-0", "new", true)}, false, "new"},
-		"half-way of the one before the new one":     {"mid", []corev1.Pod{member("e-1", "old", true), member("e-0", "mid", true)}, false, "mid"},
+		"a member that does not run": {"old", []corev1.Pod{member("e-0", "old", true),
+			member("e-1", "old", false)}, false, "new"},
+		"half-way, and the gateway lost a pod": {"new", []corev1.Pod{member("e-1", "old", true),
+			member("e-0", "new", true)}, false, "new"},
+		"half-way of the one before the new one": {"mid", []corev1.Pod{member("e-1", "old", true),
+			member("e-0", "mid", true)}, false, "mid"},
 	} {
 		if got := etcdImage("new", c.ofSet, c.pods, c.gateway, time.Now()); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
@@ -69,10 +74,13 @@ func TestGatewaysOfTheWantedTemplateAreCounted(t *testing.T) {
 		ready  int32
 		runs   bool
 	}{
-		"none yet":                         {appsv1.DeploymentStatus{}, 0, false},
-		"the old one serves":               {appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 1, AvailableReplicas: 1}, 0, false},
-		"both serve":                       {appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 1, AvailableReplicas: 2}, 1, false},
-		"the new one alone":                {appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}, 1, true},
+		"none yet": {appsv1.DeploymentStatus{}, 0, false},
+		"the old one serves": {appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 1, AvailableReplicas: 1},
+			0, false},
+		"both serve": {appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 1, AvailableReplicas: 2},
+			1, false},
+		"the new one alone": {appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1},
+			1, true},
 		"the new one alone, and not ready": {appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1}, 0, false},
 	} {
 		run.gateway.Status = c.status

@@ -21,16 +21,19 @@ func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome
 	redundant, _ := run.redundant()
 	switch {
 	case shardsWanted(run.pools) == 0:
-		return step.Wait("NoShards", fmt.Sprintf("no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
+		return step.Wait("NoShards", fmt.Sprintf(
+			"no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
 			run.store.Name), step.PauseLong)
 	case redundant.byPerson(): // it is why groups wait
 		return r.awaitCopies(ctx, run)
 	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // a move is no reason not to be ready
 		return step.Wait("Placing", fmt.Sprintf("%d groups are placed on shards", counts.Total), step.PauseShort)
 	case counts.Serving < counts.Total || shards.Serving < shards.Total:
-		reason, message := "Loading", fmt.Sprintf("%d of %d groups and %d of %d shards serve", counts.Serving, counts.Total, shards.Serving, shards.Total)
+		reason, message := "Loading", fmt.Sprintf("%d of %d groups and %d of %d shards serve", counts.Serving, counts.Total,
+			shards.Serving, shards.Total)
 		if counts.DataLost > 0 {
-			reason, message = fleet.GroupLost, fmt.Sprintf("%s; the data of %d groups are lost%s", message, counts.DataLost, firstWords(counts.NotWell))
+			reason, message = fleet.GroupLost, fmt.Sprintf("%s; the data of %d groups are lost%s", message, counts.DataLost,
+				firstWords(counts.NotWell))
 		}
 		if pool := firstStalled(run.pools); pool != nil {
 			condition := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
@@ -113,7 +116,8 @@ func (r *Reconciler) summarize(run *storeRun, out step.Outcome) {
 	}
 	run.setAvailable()
 	r.sayGrants(run)
-	step.Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total, status.Shards.Total))
+	step.Summarize(&status.Conditions, generation, out, fmt.Sprintf("%d groups on %d shards serve", status.Groups.Total,
+		status.Shards.Total))
 }
 
 // summarizePools writes what the pools say into the store's status.
@@ -240,7 +244,8 @@ func rollUp(
 // unavailable lists groups that no shard answers for, by name.
 func unavailable(state fleet.PlacementState, lost map[string]v1alpha1.ShardStatus) (list []v1alpha1.GroupTrouble) {
 	for _, name := range slices.Sorted(maps.Keys(state.Silent)) {
-		t := v1alpha1.GroupTrouble{Group: name, Shard: state.Silent[name], State: "Unavailable", Message: "its shard is not registered in etcd"}
+		t := v1alpha1.GroupTrouble{Group: name, Shard: state.Silent[name], State: "Unavailable",
+			Message: "its shard is not registered in etcd"}
 		if s, ok := lost[t.Shard]; ok {
 			t.State, t.Message = string(s.State), step.Cut(s.Message, fleet.TroubleBytesMax)
 		}
@@ -248,7 +253,8 @@ func unavailable(state fleet.PlacementState, lost map[string]v1alpha1.ShardStatu
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Unplaced)) {
 		if _, there := state.Silent[name]; !there {
-			list = append(list, v1alpha1.GroupTrouble{Group: name, State: "Unplaced", Message: step.Cut(state.Unplaced[name], fleet.TroubleBytesMax)})
+			list = append(list, v1alpha1.GroupTrouble{Group: name, State: "Unplaced",
+				Message: step.Cut(state.Unplaced[name], fleet.TroubleBytesMax)})
 		}
 	}
 	return list
@@ -274,7 +280,8 @@ func storeLoadText(pools []v1alpha1.ShardPool) string {
 
 // troublesFromTheStart are the conditions that are not False while a store comes up as it should.
 var troublesFromTheStart = []string{
-	v1alpha1.ConditionStalled, v1alpha1.ConditionVolumesReady, v1alpha1.ConditionFileSystemMatches, v1alpha1.ConditionMemoryFits,
+	v1alpha1.ConditionStalled, v1alpha1.ConditionVolumesReady, v1alpha1.ConditionFileSystemMatches,
+	v1alpha1.ConditionMemoryFits,
 	v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionPlacementReady, v1alpha1.ConditionVolumesGrown,
 }
 
@@ -293,14 +300,16 @@ func (r *Reconciler) tell(ctx context.Context, before, after *v1alpha1.RecordSto
 		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
 			continue
 		}
-		if old != nil && old.Status == metav1.ConditionUnknown && old.Reason == v1alpha1.ReasonPending { // nobody has looked before
+		// nobody has looked before
+		if old != nil && old.Status == metav1.ConditionUnknown && old.Reason == v1alpha1.ReasonPending {
 			old = nil
 		}
 		if old == nil && c.Status == metav1.ConditionFalse {
 			continue // nothing was lost: it has not been there yet
 		}
 		// The action tells conditions apart that have one reason, such as Ready.
-		step.Tell(ctx, r.Events, after, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason, Action: "Observe" + c.Type,
+		step.Tell(ctx, r.Events, after, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason,
+			Action:  "Observe" + c.Type,
 			Message: fmt.Sprintf("%s is %s: %s", c.Type, c.Status, step.Tail(c.Message, 900))})
 	}
 }

@@ -21,13 +21,17 @@ func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
 		return nil, err
 	}
 	wanted := []trust.Leaf{
-		{Secret: workload.GatewayTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Gateway}, DNSNames: workload.GatewayNames(store), Owner: store},
-		{Secret: workload.OperatorTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Operator}, Owner: store},
-		{Secret: workload.AdminTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Admin, Name: "admin"}, Owner: store},
+		{Secret: workload.GatewayTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Gateway},
+			DNSNames: workload.GatewayNames(store), Owner: store},
+		{Secret: workload.OperatorTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Operator},
+			Owner: store},
+		{Secret: workload.AdminTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Admin, Name: "admin"},
+			Owner: store},
 	}
 	if store.Spec.Etcd.Managed != nil {
 		wanted = append(wanted, trust.Leaf{
-			Secret: workload.EtcdTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Etcd}, DNSNames: workload.EtcdNames(store), Owner: store,
+			Secret: workload.EtcdTLS(store.Name), Identity: identity.Identity{Store: of, Role: identity.Etcd},
+			DNSNames: workload.EtcdNames(store), Owner: store,
 		})
 	}
 	for _, name := range specTLS(store).Clients {
@@ -38,7 +42,8 @@ func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
 
 func clientLeaf(store *v1alpha1.RecordStore, of identity.Store, name string) trust.Leaf {
 	return trust.Leaf{
-		Secret: workload.ClientTLS(store.Name, name), Identity: identity.Identity{Store: of, Role: identity.Client, Name: name}, Owner: store,
+		Secret: workload.ClientTLS(store.Name, name), Identity: identity.Identity{Store: of, Role: identity.Client,
+			Name: name}, Owner: store,
 	}
 }
 
@@ -67,7 +72,8 @@ func (r *Reconciler) gatherSource(ctx context.Context, run *storeRun) step.Outco
 	if source == v1alpha1.TLSFromCertManager || status.Source == "" || status.Source == v1alpha1.TLSFromOperator {
 		status.Source = source
 	}
-	status.Clients = slices.Compact(slices.Sorted(slices.Values(slices.Concat(status.Clients, specTLS(run.store).Clients))))
+	status.Clients = slices.Compact(slices.Sorted(slices.Values(slices.Concat(status.Clients, specTLS(run.store).
+		Clients))))
 	wanted, err := run.allLeaves()
 	if err == nil {
 		run.source, err = r.Trust.Gather(ctx, run.store, wanted)

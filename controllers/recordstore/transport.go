@@ -43,7 +43,8 @@ func (r *Reconciler) recordTLS(ctx context.Context, store *v1alpha1.RecordStore)
 	if store.Status.TLS != nil {
 		return nil
 	}
-	first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, workload.ImageOf(store, r.Image))) // what it runs, where that is known
+	// what it runs, where that is known
+	first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, workload.ImageOf(store, r.Image)))
 	if store.Status.StoreUID != "" {
 		var told corev1.ConfigMap
 		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
@@ -52,7 +53,8 @@ func (r *Reconciler) recordTLS(ctx context.Context, store *v1alpha1.RecordStore)
 			return fmt.Errorf("read ConfigMap %s: %w", key, err)
 		}
 		mode := v1alpha1.TLSTransport(told.Data[workload.KeyMode])
-		known := slices.Contains([]v1alpha1.TLSTransport{v1alpha1.TransportPlaintext, v1alpha1.TransportBoth, v1alpha1.TransportRequired}, mode)
+		known := slices.Contains([]v1alpha1.TLSTransport{v1alpha1.TransportPlaintext, v1alpha1.TransportBoth,
+			v1alpha1.TransportRequired}, mode)
 		if known && told.Labels[v1alpha1.LabelStore] == store.Name {
 			first = trust.Again(store, mode, r.now())
 		}
@@ -83,9 +85,12 @@ func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Out
 		return step.Complete()
 	}
 	if store.Status.TLS == nil { // it was recorded, and the API server did not keep it
-		message := fmt.Sprintf("the CustomResourceDefinition recordstores.%s has no status.tls: it is of an earlier version than this operator, which changes nothing "+
-			"of this store until it knows how the store is to speak. Upgrade the definitions (`helm upgrade` of the chart sheaf-operator with crds.install, or "+
-			"`kubectl apply --server-side -f config/crd/bases`)", v1alpha1.GroupVersion.Group)
+		message := fmt.Sprintf(
+			"the CustomResourceDefinition recordstores.%s has no status.tls: it is of an earlier version than this operator, "+
+				"which changes nothing "+
+				"of this store until it knows how the store is to speak. Upgrade the definitions (`helm upgrade` of the chart "+
+				"sheaf-operator with crds.install, or "+
+				"`kubectl apply --server-side -f config/crd/bases`)", v1alpha1.GroupVersion.Group)
 		run.certificates(false, reasonKindTooOld, message)
 		return step.Fail(reasonKindTooOld, message)
 	}
@@ -93,8 +98,9 @@ func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Out
 	status := store.Status.TLS
 	status.Mode = trust.ModeOf(store)
 	if image := workload.ImageOf(store, r.Image); status.WithoutImage != "" && !trust.MayMount(store, image) {
-		run.certificates(true, reasonWithoutTLS, "this store served before there was TLS, and spec.tls is absent: it speaks plaintext. Its pods get "+
-			"certificates with their next image; set spec.tls to have TLS")
+		run.certificates(true, reasonWithoutTLS,
+			"this store served before there was TLS, and spec.tls is absent: it speaks plaintext. Its pods get "+
+				"certificates with their next image; set spec.tls to have TLS")
 		return step.Complete()
 	}
 	status.WithoutImage = ""
@@ -146,7 +152,8 @@ func (r *Reconciler) authorities(ctx context.Context, run *storeRun) (*trust.Aut
 			return nil, step.Retry(err)
 		}
 		step.Tell(ctx, r.Events, store, step.News{Reason: "AuthoritiesMade", Action: "Issue",
-			Message: fmt.Sprintf("recorded the authorities of this store (source %s) in Secret %s", trust.SourceOf(store), workload.Authority(store.Name))})
+			Message: fmt.Sprintf("recorded the authorities of this store (source %s) in Secret %s", trust.SourceOf(store),
+				workload.Authority(store.Name))})
 		return as, step.Complete()
 	case !missing && !other:
 		return nil, step.Retry(err)
@@ -160,8 +167,11 @@ func (r *Reconciler) authorities(ctx context.Context, run *storeRun) (*trust.Aut
 	if other {
 		reason = reasonOtherAuthority
 	}
-	message := fmt.Sprintf("%v, and certificates are not renewed. Put the Secret back from a backup, or have new authorities made, which takes a few "+
-		"minutes and no restart of shards: set spec.tls.rotate to another value than %q", err, cmp.Or(status.Rotating, status.Rotated))
+	message := fmt.Sprintf(
+		"%v, and certificates are not renewed. Put the Secret back from a backup, or have new authorities made, which "+
+			"takes a few "+
+			"minutes and no restart of shards: set spec.tls.rotate to another value than %q", err,
+		cmp.Or(status.Rotating, status.Rotated))
 	run.certificates(false, reason, message)
 	return nil, step.Fail(reason, message)
 }
@@ -179,8 +189,11 @@ func (r *Reconciler) adoptAuthorities(ctx context.Context, run *storeRun) (*trus
 		_, _, err = as.Hashes(trust.State{}.Told())
 	}
 	if err != nil {
-		message := fmt.Sprintf("the certificates of the authorities that are gone are neither in ConfigMap %s nor in Secret %s (%v): make the ConfigMap with ca.crt "+
-			"and client-ca.crt as a pod of the store has them in %s", workload.Transport(store.Name), workload.AdminTLS(store.Name), err, workload.TLSDir)
+		message := fmt.Sprintf(
+			"the certificates of the authorities that are gone are neither in ConfigMap %s nor in Secret %s (%v): make the "+
+				"ConfigMap with ca.crt "+
+				"and client-ca.crt as a pod of the store has them in %s", workload.Transport(store.Name),
+			workload.AdminTLS(store.Name), err, workload.TLSDir)
 		run.certificates(false, reasonAuthorityMissing, message)
 		return nil, step.Fail(reasonAuthorityMissing, message)
 	}
@@ -213,7 +226,8 @@ func (r *Reconciler) trusted(ctx context.Context, store *v1alpha1.RecordStore) (
 }
 
 // nextTransport decides what is next, and records it before anybody is told.
-func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v1alpha1.RecordStore, as *trust.Authorities) (*trust.Authorities, step.Outcome) {
+func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v1alpha1.RecordStore,
+	as *trust.Authorities) (*trust.Authorities, step.Outcome) {
 	store, status := run.store, run.store.Status.TLS
 	now := r.now()
 	other, superseded, err := run.differs(as)
@@ -221,8 +235,9 @@ func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v
 		return nil, step.Retry(err)
 	}
 	d := trust.Decide(trust.Input{
-		Wanted: trust.TransportOf(status.Mode), Rotate: specTLS(store).Rotate, State: trust.StateOf(status), HasNext: as.HasNext(),
-		Other: other, Superseded: superseded, Reports: run.transport.reports, Found: run.transport.mode, Now: now,
+		Wanted: trust.TransportOf(status.Mode), Rotate: specTLS(store).Rotate, State: trust.StateOf(status),
+		HasNext: as.HasNext(),
+		Other:   other, Superseded: superseded, Reports: run.transport.reports, Found: run.transport.mode, Now: now,
 	})
 	if d.Merge {
 		as = as.Merged()
@@ -286,7 +301,8 @@ func (r *Reconciler) ensureLeaves(ctx context.Context, run *storeRun, as *trust.
 	}
 	var notes step.Notes
 	for _, leaf := range wanted {
-		if leaf.Identity.Role == identity.Operator && as.Issuer(trust.StateOf(store.Status.TLS).Told()) == v1alpha1.TLSFromOperator {
+		if leaf.Identity.Role == identity.Operator && as.Issuer(trust.StateOf(store.Status.TLS).
+			Told()) == v1alpha1.TLSFromOperator {
 			continue // it is in memory alone
 		}
 		notes.Add(run.leafOutcome(r.Trust.Ensure(ctx, store, as, leaf)))
@@ -323,7 +339,8 @@ func (r *Reconciler) speak(ctx context.Context, store *v1alpha1.RecordStore, as 
 	}
 	status := store.Status.TLS
 	want := spoken{
-		transport: status.Transport, bundle: status.Bundle, issueBy: trust.StateOf(status).Told().IssueBy, day: r.now().Unix() / (24 * 3600),
+		transport: status.Transport, bundle: status.Bundle, issueBy: trust.StateOf(status).Told().IssueBy, day: r.now().
+				Unix() / (24 * 3600),
 		pairs: r.Trust.Pairs(store.Namespace, workload.OperatorTLS(store.Name)),
 	}
 	if was, ok := r.spoken.Load(store.UID); ok && was == want {
@@ -351,7 +368,8 @@ type spoken struct {
 // sayCertificates sets the condition by what the processes have said.
 func (run *storeRun) sayCertificates(words string, now time.Time) {
 	status, heard := run.store.Status.TLS, run.transport
-	status.Processes, status.Reported = int32(heard.reports.Processes), int32(heard.reports.AsTold) //nolint:gosec // a few thousand
+	status.Processes, status.Reported = int32(heard.reports.Processes),
+		int32(heard.reports.AsTold) //nolint:gosec // a few thousand
 	status.PlaintextConnections = heard.plaintext
 	status.NotAfter = nil
 	if !heard.notAfter.IsZero() {
@@ -361,20 +379,25 @@ func (run *storeRun) sayCertificates(words string, now time.Time) {
 	case run.source != nil && len(run.source.Troubles) > 0:
 		run.lacksSource()
 	case heard.refused != "":
-		run.certificates(false, reasonRefused, "a process does not take its new certificates, and uses those of before: "+heard.refused)
+		run.certificates(false, reasonRefused, "a process does not take its new certificates, and uses those of before: "+
+			heard.refused)
 	case !heard.notAfter.IsZero() && heard.notAfter.Before(now.Add(expiring)):
-		run.certificates(false, reasonExpiring, fmt.Sprintf("the certificate of %s ends at %s: it was to be renewed long before. See the operator's log, "+
-			"and whether the pod's folder %s follows its Secret", heard.first, heard.notAfter.UTC().Format(time.RFC3339), workload.TLSDir))
+		run.certificates(false, reasonExpiring, fmt.Sprintf(
+			"the certificate of %s ends at %s: it was to be renewed long before. See the operator's log, "+
+				"and whether the pod's folder %s follows its Secret", heard.first, heard.notAfter.UTC().Format(time.RFC3339),
+			workload.TLSDir))
 	case words != "":
 		run.certificates(true, string(cmp.Or(status.Phase, v1alpha1.TLSReady)), words)
 	default:
-		run.certificates(true, string(v1alpha1.TLSReady), fmt.Sprintf("%d of %d processes use transport %s with their certificates",
+		run.certificates(true, string(v1alpha1.TLSReady), fmt.Sprintf(
+			"%d of %d processes use transport %s with their certificates",
 			heard.reports.AsTold, heard.reports.Processes, status.Transport))
 	}
 }
 
 func (run *storeRun) certificates(good bool, reason, message string) {
-	setTruth(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionCertificates, good, reason, reason, message)
+	setTruth(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionCertificates, good, reason, reason,
+		message)
 }
 
 // heardTransport is what the processes of a store have said of their certificates.
@@ -410,12 +433,14 @@ func (h *heardTransport) pause() time.Duration {
 func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 	store, status, now := run.store, run.store.Status.TLS, r.now()
 	var pods corev1.PodList
-	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace), client.MatchingLabels{v1alpha1.LabelStore: store.Name})
+	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
+		client.MatchingLabels{v1alpha1.LabelStore: store.Name})
 	if err != nil {
 		return fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
 	}
 	running := trust.Running(pods.Items)
-	rests := status.Phase == v1alpha1.TLSReady && status.Transport == trust.TransportOf(status.Mode) && cmp.Or(specTLS(store).Rotate, status.Rotated) == status.Rotated
+	rests := status.Phase == v1alpha1.TLSReady && status.Transport == trust.TransportOf(status.Mode) &&
+		cmp.Or(specTLS(store).Rotate, status.Rotated) == status.Rotated
 	if last, ok := r.transports.Load(store.UID); ok && rests {
 		if heard := last.(*heardTransport); heard.running == running && now.Sub(heard.at) < heard.pause() {
 			again := *heard
@@ -437,7 +462,8 @@ func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) 
 	out.reports.Processes = len(asked)
 	for _, a := range asked {
 		lacks := a.Lacks(status)
-		mode := cmp.Or(v1alpha1.TLSTransport(a.Report.Mode), v1alpha1.TransportPlaintext) // one that says nothing has no certificates
+		// one that says nothing has no certificates
+		mode := cmp.Or(v1alpha1.TLSTransport(a.Report.Mode), v1alpha1.TransportPlaintext)
 		if out.mode = cmp.Or(out.mode, mode); out.mode != mode {
 			out.mode = v1alpha1.TransportBoth
 		}

@@ -23,12 +23,14 @@ func ensureCertificates(ctx context.Context, keeper *trust.Keeper, seen *observe
 		return step.Complete()
 	}
 	if store.Status.TLS.Bundle == "" {
-		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet", store.Name), step.PauseShort)
+		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet", store.Name),
+			step.PauseShort)
 	}
 	as, err := keeper.Authorities(ctx, store)
 	switch {
 	case errors.Is(err, trust.ErrNoAuthority), errors.Is(err, trust.ErrOtherAuthority):
-		return step.Wait("NoAuthority", fmt.Sprintf("certificates of shards are not made: %v. Condition Certificates of RecordStore %s says what to do",
+		return step.Wait("NoAuthority", fmt.Sprintf(
+			"certificates of shards are not made: %v. Condition Certificates of RecordStore %s says what to do",
 			err, store.Name), step.PauseShort)
 	case err != nil:
 		return step.Retry(err)

@@ -31,7 +31,8 @@ const (
 )
 
 // decideGrowth looks at one claim. expandable: its StorageClass allows to grow.
-func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity, expandable bool) (claimGrowth, string) {
+func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity, expandable bool) (claimGrowth,
+	string) {
 	if claim == nil || claim.DeletionTimestamp != nil {
 		return claimFits, ""
 	}
@@ -44,7 +45,8 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 		case !expandable && has.Cmp(wanted) >= 0:
 			return claimFits, "" // the volume is larger than its claim, as a disk may be
 		case !expandable:
-			return claimForbidden, fmt.Sprintf("volume of claim %s has %s, asked for are %s", claim.Name, has.String(), wanted.String())
+			return claimForbidden, fmt.Sprintf("volume of claim %s has %s, asked for are %s", claim.Name, has.String(),
+				wanted.String())
 		}
 		return claimPatch, fmt.Sprintf("claim %s grows from %s to %s", claim.Name, requested.String(), wanted.String())
 	}
@@ -52,7 +54,8 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 		return claimFits, ""
 	}
 	if words := infeasible(claim); words != "" {
-		return claimInfeasible, fmt.Sprintf("claim %s stays at %s, asked for are %s: %s", claim.Name, has.String(), requested.String(), words)
+		return claimInfeasible, fmt.Sprintf("claim %s stays at %s, asked for are %s: %s", claim.Name, has.String(),
+			requested.String(), words)
 	}
 	return claimGrows, fmt.Sprintf("claim %s grows from %s to %s", claim.Name, has.String(), requested.String())
 }
@@ -66,8 +69,10 @@ func localGrowth(volume *corev1.PersistentVolume) string {
 	if set := volume.Labels[v1alpha1.LabelDiskSet]; set != "" {
 		where = fmt.Sprintf("its size in DiskSet %s", set)
 	}
-	return fmt.Sprintf(". It is local: make disk %s of node %s larger, and then %s: the kubelet makes the file system larger. Where the "+
-		"disk cannot grow, add a second pool with larger disks and drain this one (state: Drained)", volume.Spec.Local.Path, workload.DiskNode(volume), where)
+	return fmt.Sprintf(
+		". It is local: make disk %s of node %s larger, and then %s: the kubelet makes the file system larger. Where the "+
+			"disk cannot grow, add a second pool with larger disks and drain this one (state: Drained)", volume.Spec.Local.Path,
+		workload.DiskNode(volume), where)
 }
 
 // infeasible says why a volume does not grow; empty while nobody says so.
@@ -148,11 +153,15 @@ func worseGrowth(before poolstatus.Growth, what claimGrowth, words, class string
 		return before
 	case claimForbidden:
 		next.Reason, next.Stalled = "ResizeInfeasible", true
-		next.Message += fmt.Sprintf(". StorageClass %q does not allow volumes to grow: set allowVolumeExpansion there if its driver can. "+
-			"Otherwise set spec.storage.size back, or add a second pool with larger volumes and drain this one (state: Drained)", class)
+		next.Message += fmt.Sprintf(
+			". StorageClass %q does not allow volumes to grow: set allowVolumeExpansion there if its driver can. "+
+				"Otherwise set spec.storage.size back, or add a second pool with larger volumes and drain this one (state: "+
+				"Drained)",
+			class)
 	case claimInfeasible:
 		next.Reason, next.Stalled = "ResizeInfeasible", true
-		next.Message += ". Make room in the storage, set spec.storage.size back, or add a second pool and drain this one (state: Drained)"
+		next.Message += ". Make room in the storage, set spec.storage.size back, or add a second pool and drain this one " +
+			"(state: Drained)"
 	default:
 		next.Reason = "Resizing"
 	}
@@ -177,7 +186,8 @@ func (g *growing) patchClaim(ctx context.Context, claim *corev1.PersistentVolume
 	if err := g.Patch(ctx, grown, step.IfUnchanged(claim), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return fmt.Errorf("grow PersistentVolumeClaim %s: %w", claim.Name, err)
 	}
-	g.tell(ctx, "ClaimGrows", "Grow", claim, "asked for %s in PersistentVolumeClaim %s", g.pool.Spec.Storage.Size.String(), claim.Name)
+	g.tell(ctx, "ClaimGrows", "Grow", claim, "asked for %s in PersistentVolumeClaim %s", g.pool.Spec.Storage.Size.String(),
+		claim.Name)
 	return nil
 }
 
@@ -202,7 +212,8 @@ func (g *growing) replaceSet(ctx context.Context, o *observed.Shard) step.Outcom
 	if err := g.removeSet(ctx, o.Set, metav1.DeletePropagationOrphan); err != nil {
 		return step.Retry(err)
 	}
-	return step.Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is made anew for its larger claim; its pod stays", o.Name), step.PauseShort)
+	return step.Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is made anew for its larger claim; its pod stays", o.Name),
+		step.PauseShort)
 }
 
 // templateSize is the size that a set's claim template asks for.

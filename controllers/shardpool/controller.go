@@ -102,16 +102,24 @@ func (w *work) placesOf(seen *observed.Pool) *places {
 }
 
 // deletedPoolSteps is what a reconcile of a pool that is being deleted does.
-var deletedPoolSteps = []step.Step[work]{{Name: "finalize", Do: func(ctx context.Context, w *work) step.Outcome { return w.finalize(ctx) }}}
+var deletedPoolSteps = []step.Step[work]{{Name: "finalize", Do: func(ctx context.Context, w *work) step.Outcome {
+	return w.finalize(ctx)
+}}}
 
 // poolSteps is what a reconcile does. A step after "decide" runs also where one before it has failed.
 var poolSteps = []step.Step[work]{
-	{Name: "finalizer", Do: func(ctx context.Context, w *work) step.Outcome { return step.AddFinalizer(ctx, w.r.Client, w.pool) }},
+	{Name: "finalizer", Do: func(ctx context.Context, w *work) step.Outcome {
+		return step.AddFinalizer(ctx, w.r.Client, w.pool)
+	}},
 	{Name: "store", Do: findStore},
 	{Name: "gather", Do: gather},
 	{Name: "decide", Do: decide},
-	noted("service", func(ctx context.Context, w *work) step.Outcome { return applyService(ctx, w.r.Client, w.store, w.pool) }),
-	noted("certificates", func(ctx context.Context, w *work) step.Outcome { return ensureCertificates(ctx, w.r.Trust, w.seen) }),
+	noted("service", func(ctx context.Context, w *work) step.Outcome {
+		return applyService(ctx, w.r.Client, w.store, w.pool)
+	}),
+	noted("certificates", func(ctx context.Context, w *work) step.Outcome {
+		return ensureCertificates(ctx, w.r.Trust, w.seen)
+	}),
 	noted("sets", func(ctx context.Context, w *work) step.Outcome {
 		return setWriter{hand: w.hand, seen: w.seen}.apply(ctx, &w.found.Notes)
 	}),
@@ -142,7 +150,8 @@ var poolSteps = []step.Step[work]{
 	}),
 	noted("update", func(ctx context.Context, w *work) step.Outcome {
 		updating := updating{
-			hand: w.hand, live: w.r.Live, seen: w.seen, statuses: w.found.Statuses, places: w.places, shards: w.shards, choosing: w.r.turnOf(w.store),
+			hand: w.hand, live: w.r.Live, seen: w.seen, statuses: w.found.Statuses, places: w.places, shards: w.shards,
+			choosing: w.r.turnOf(w.store),
 		}
 		out := updating.do(ctx)
 		w.found.Update = updating.found
@@ -153,7 +162,9 @@ var poolSteps = []step.Step[work]{
 
 // noted is a step that does not stop the others.
 func noted(name string, do func(context.Context, *work) step.Outcome) step.Step[work] {
-	return step.Step[work]{Name: name, Do: func(ctx context.Context, w *work) step.Outcome { return note(&w.found.Notes, do(ctx, w)) }}
+	return step.Step[work]{Name: name, Do: func(ctx context.Context, w *work) step.Outcome {
+		return note(&w.found.Notes, do(ctx, w))
+	}}
 }
 
 // gather reads what there is of the pool.
@@ -290,16 +301,20 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 	err := w.r.Client.Get(ctx, key, store)
 	switch {
 	case apierrors.IsNotFound(err):
-		return step.Wait("StoreNotFound", fmt.Sprintf("there is no RecordStore %q in namespace %s: create it, or correct spec.storeRef in a new ShardPool", key.Name, key.Namespace), step.PauseLong)
+		return step.Wait("StoreNotFound", fmt.Sprintf(
+			"there is no RecordStore %q in namespace %s: create it, or correct spec.storeRef in a new ShardPool", key.Name,
+			key.Namespace), step.PauseLong)
 	case err != nil:
 		return step.Retry(fmt.Errorf("read RecordStore %s: %w", key.Name, err))
 	case store.DeletionTimestamp != nil:
-		return step.Wait("StoreDeleted", fmt.Sprintf("RecordStore %s is being deleted: delete this ShardPool too", key.Name), step.PauseLong)
+		return step.Wait("StoreDeleted", fmt.Sprintf("RecordStore %s is being deleted: delete this ShardPool too", key.Name),
+			step.PauseLong)
 	case store.Status.StoreUID == "":
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no status.storeUID yet", key.Name), step.PauseLong)
 	case w.r.Trust != nil && store.Status.TLS == nil, // not known yet whether shards speak TLS: the store says why
 		store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that started now would have no certificate
-		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)", key.Name, v1alpha1.ConditionCertificates), step.PauseShort)
+		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)",
+			key.Name, v1alpha1.ConditionCertificates), step.PauseShort)
 	}
 	w.store = store
 	var secret *corev1.Secret
@@ -307,7 +322,9 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 		secret = &corev1.Secret{}
 		at := types.NamespacedName{Namespace: w.pool.Namespace, Name: external.TLSSecretRef.Name}
 		if err := w.r.Live.Get(ctx, at, secret); apierrors.IsNotFound(err) {
-			return step.Wait("EtcdSecretMissing", fmt.Sprintf("there is no Secret %q, which etcd.external.tlsSecretRef of RecordStore %s names: create it", at.Name, key.Name), step.PauseShort)
+			return step.Wait("EtcdSecretMissing", fmt.Sprintf(
+				"there is no Secret %q, which etcd.external.tlsSecretRef of RecordStore %s names: create it", at.Name, key.Name),
+				step.PauseShort)
 		} else if err != nil {
 			return step.Retry(fmt.Errorf("read Secret %s: %w", at.Name, err))
 		}
@@ -316,13 +333,15 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 	return step.Complete()
 }
 
-func applyService(ctx context.Context, c client.Client, store *v1alpha1.RecordStore, pool *v1alpha1.ShardPool) step.Outcome {
+func applyService(ctx context.Context, c client.Client, store *v1alpha1.RecordStore,
+	pool *v1alpha1.ShardPool) step.Outcome {
 	wanted, live := workload.PoolService(store, pool), &corev1.Service{}
 	if err := c.Get(ctx, client.ObjectKeyFromObject(wanted), live); client.IgnoreNotFound(err) != nil {
 		return step.Retry(fmt.Errorf("read Service %s: %w", wanted.Name, err))
 	}
 	if owner := metav1.GetControllerOf(live); owner != nil && owner.UID != pool.UID {
-		return step.Fail("NameTaken", fmt.Sprintf("Service %s belongs to %s %s: make this ShardPool with another name", wanted.Name, owner.Kind, owner.Name))
+		return step.Fail("NameTaken", fmt.Sprintf("Service %s belongs to %s %s: make this ShardPool with another name",
+			wanted.Name, owner.Kind, owner.Name))
 	}
 	if _, err := step.Apply(ctx, c, pool, wanted); err != nil {
 		return step.Retry(err)

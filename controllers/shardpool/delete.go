@@ -55,11 +55,13 @@ func (w *work) finalize(ctx context.Context) step.Outcome {
 
 // letGo empties the shards of a pool whose store lives on.
 func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
-	forced := fmt.Sprintf("If these groups may be unavailable, annotate this ShardPool %s=true; or delete RecordStore %s too",
+	forced := fmt.Sprintf(
+		"If these groups may be unavailable, annotate this ShardPool %s=true; or delete RecordStore %s too",
 		v1alpha1.AnnotationDeleteWithGroups, l.pool.Spec.StoreRef.Name)
 	if !l.places.known() {
 		if words := holdsGroups(seen.Last); words != "" {
-			return step.Fail("PoolHoldsGroups", fmt.Sprintf("the pool is not deleted, as its store lives and %s. %s", words, forced))
+			return step.Fail("PoolHoldsGroups", fmt.Sprintf("the pool is not deleted, as its store lives and %s. %s", words,
+				forced))
 		}
 		return step.Complete()
 	}
@@ -67,7 +69,8 @@ func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 	for _, n := range seen.Numbers() {
 		name := workload.Shard(l.pool.Name, n)
 		if err := l.places.empty(ctx, name); err != nil {
-			return step.Wait(reasonPlacementOff, fmt.Sprintf("the pool is not deleted yet, as the placement cannot be told: %v. %s", err, forced), step.PauseShort)
+			return step.Wait(reasonPlacementOff, fmt.Sprintf(
+				"the pool is not deleted yet, as the placement cannot be told: %v. %s", err, forced), step.PauseShort)
 		}
 		if view, err := l.places.look(ctx); err == nil && len(view.Holds(name)) == 0 {
 			continue
@@ -83,7 +86,8 @@ func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 	}
 	for _, n := range seen.Numbers() {
 		if err := l.places.forget(ctx, workload.Shard(l.pool.Name, n)); err != nil {
-			return step.Wait("PlacementNeedsShard", fmt.Sprintf("the pool is not deleted yet: %v. %s", err, forced), step.PauseShort)
+			return step.Wait("PlacementNeedsShard", fmt.Sprintf("the pool is not deleted yet: %v. %s", err, forced),
+				step.PauseShort)
 		}
 	}
 	return step.Complete()
@@ -92,7 +96,8 @@ func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 // storeOfDeleted is the store of a pool that is being deleted; nil: it is gone. lives says whether the store lives on,
 // so that its groups are needed. A store or namespace that is being deleted does not: nothing waits for it, and it
 // waits for nothing.
-func storeOfDeleted(ctx context.Context, cached, live client.Reader, pool *v1alpha1.ShardPool) (store *v1alpha1.RecordStore, lives bool, err error) {
+func storeOfDeleted(ctx context.Context, cached, live client.Reader,
+	pool *v1alpha1.ShardPool) (store *v1alpha1.RecordStore, lives bool, err error) {
 	namespace := &corev1.Namespace{}
 	if err := cached.Get(ctx, types.NamespacedName{Name: pool.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
 		return nil, false, fmt.Errorf("read namespace %s: %w", pool.Namespace, err)

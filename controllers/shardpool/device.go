@@ -24,7 +24,8 @@ const fileSystemNameMax = 32
 
 // deviceRate looks whether a Job has measured a disk of the pool's class. What was found stays when the Job is gone.
 func deviceRate(ctx context.Context, cached client.Reader, pool *v1alpha1.ShardPool) (*v1alpha1.DeviceRate, error) {
-	in := []client.ListOption{client.InNamespace(pool.Namespace), client.MatchingLabels{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}
+	in := []client.ListOption{client.InNamespace(pool.Namespace),
+		client.MatchingLabels{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}
 	var pods corev1.PodList
 	if err := cached.List(ctx, &pods, in...); err != nil {
 		return nil, fmt.Errorf("list the pods of bench Jobs: %w", err)
@@ -40,7 +41,8 @@ func deviceRate(ctx context.Context, cached client.Reader, pool *v1alpha1.ShardP
 }
 
 // newestRate is what the pod that ended last has measured on a volume of a class, or what was known before.
-func newestRate(class string, known *v1alpha1.DeviceRate, pods []corev1.Pod, claims []corev1.PersistentVolumeClaim) *v1alpha1.DeviceRate {
+func newestRate(class string, known *v1alpha1.DeviceRate, pods []corev1.Pod,
+	claims []corev1.PersistentVolumeClaim) *v1alpha1.DeviceRate {
 	ofClass := map[string]*corev1.PersistentVolumeClaim{}
 	for i := range claims {
 		if fleet.ClassOf(&claims[i]) == class && claims[i].Spec.VolumeName != "" {
@@ -102,7 +104,8 @@ func rateOf(pod *corev1.Pod) *v1alpha1.DeviceRate {
 			message.FileSystem = ""
 		}
 		return &v1alpha1.DeviceRate{
-			ReadBytesPerSecond: message.ReadBytesPerSecond, FileSystem: message.FileSystem, Pod: pod.Name, MeasuredAt: end.FinishedAt,
+			ReadBytesPerSecond: message.ReadBytesPerSecond, FileSystem: message.FileSystem, Pod: pod.Name,
+			MeasuredAt: end.FinishedAt,
 		}
 	}
 	return nil

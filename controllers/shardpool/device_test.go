@@ -16,7 +16,9 @@ import (
 func TestNewestRate(t *testing.T) {
 	early := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	late := early.Add(time.Minute)
-	claims := []corev1.PersistentVolumeClaim{fleettest.BenchClaim("a", "local-xfs"), fleettest.BenchClaim("b", "local-xfs"), fleettest.BenchClaim("other", "local-ext4"), fleettest.BenchClaim("unbound", "local-xfs"), {}}
+	claims := []corev1.PersistentVolumeClaim{fleettest.BenchClaim("a", "local-xfs"),
+		fleettest.BenchClaim("b", "local-xfs"), fleettest.BenchClaim("other", "local-ext4"),
+		fleettest.BenchClaim("unbound", "local-xfs"), {}}
 	claims[3].Spec.VolumeName = ""
 	known := &v1alpha1.DeviceRate{ReadBytesPerSecond: 7, Pod: "gone", MeasuredAt: metav1.NewTime(early)}
 	good := fleettest.BenchPod("bench-1", "a", fleettest.RateMessage(3<<30), late)
@@ -37,14 +39,19 @@ func TestNewestRate(t *testing.T) {
 		{"no pod", known, nil, 7},
 		{"the first", nil, []corev1.Pod{good}, 3 << 30},
 		{"a newer one", known, []corev1.Pod{good}, 3 << 30},
-		{"none that is older", known, []corev1.Pod{fleettest.BenchPod("old", "a", fleettest.RateMessage(9), early.Add(-time.Second))}, 7},
-		{"the newest of several", nil, []corev1.Pod{good, fleettest.BenchPod("x", "b", fleettest.RateMessage(5), late.Add(time.Second)), fleettest.BenchPod("y", "b", fleettest.RateMessage(6), early)}, 5},
+		{"none that is older", known, []corev1.Pod{fleettest.BenchPod("old", "a", fleettest.RateMessage(9),
+			early.Add(-time.Second))}, 7},
+		{"the newest of several", nil, []corev1.Pod{good, fleettest.BenchPod("x", "b", fleettest.RateMessage(5),
+			late.Add(time.Second)), fleettest.BenchPod("y", "b", fleettest.RateMessage(6), early)}, 5},
 		{"another class", known, []corev1.Pod{fleettest.BenchPod("x", "other", fleettest.RateMessage(5), late)}, 7},
 		{"a claim that is gone", known, []corev1.Pod{fleettest.BenchPod("x", "c", fleettest.RateMessage(5), late)}, 7},
-		{"a claim without a volume", known, []corev1.Pod{fleettest.BenchPod("x", "unbound", fleettest.RateMessage(5), late)}, 7},
+		{"a claim without a volume", known, []corev1.Pod{fleettest.BenchPod("x", "unbound", fleettest.RateMessage(5), late)},
+			7},
 		{"one that still runs", known, []corev1.Pod{with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })}, 7},
 		{"one that failed", known, []corev1.Pod{with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}, 7},
-		{"no container ended", known, []corev1.Pod{with(func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State.Terminated = nil })}, 7},
+		{"no container ended", known, []corev1.Pod{with(func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State.Terminated = nil
+		})}, 7},
 		{"two claims: which one was measured?", known, []corev1.Pod{with(func(p *corev1.Pod) {
 			p.Spec.Volumes = append(p.Spec.Volumes, *p.Spec.Volumes[0].DeepCopy())
 		})}, 7},
@@ -62,7 +69,8 @@ func TestNewestRate(t *testing.T) {
 			t.Errorf("%s: %+v, want %d", test.name, got, test.want)
 		}
 	}
-	want := &v1alpha1.DeviceRate{ReadBytesPerSecond: 3 << 30, FileSystem: "xfs", PersistentVolume: "pv-of-a", Pod: "bench-1", MeasuredAt: metav1.NewTime(late)}
+	want := &v1alpha1.DeviceRate{ReadBytesPerSecond: 3 << 30, FileSystem: "xfs", PersistentVolume: "pv-of-a",
+		Pod: "bench-1", MeasuredAt: metav1.NewTime(late)}
 	if got := newestRate("local-xfs", nil, []corev1.Pod{good}, claims); !equality.Semantic.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -92,7 +92,8 @@ func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.Shard
 		return nil, fmt.Errorf("list Shards of ShardPool %s: %w", pool.Name, err)
 	}
 	seen := &observed.Pool{
-		Pool: pool, Sets: map[int32]*appsv1.StatefulSet{}, Pods: map[int32]*corev1.Pod{}, Claims: map[int32]*corev1.PersistentVolumeClaim{},
+		Pool: pool, Sets: map[int32]*appsv1.StatefulSet{}, Pods: map[int32]*corev1.Pod{},
+		Claims:  map[int32]*corev1.PersistentVolumeClaim{},
 		Objects: map[int32]*v1alpha1.Shard{}, Last: map[int32]v1alpha1.ShardStatus{}, Silent: map[string]bool{},
 	}
 	for i := range sets.Items {
@@ -106,7 +107,8 @@ func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.Shard
 		}
 	}
 	for i := range claims.Items {
-		if n, ok := numbered(&claims.Items[i]); ok && claims.Items[i].Name == workload.ShardClaim(workload.Shard(pool.Name, n)) {
+		if n, ok := numbered(&claims.Items[i]); ok && claims.Items[i].Name == workload.ShardClaim(workload.Shard(pool.Name,
+			n)) {
 			seen.Claims[n] = &claims.Items[i]
 		}
 	}
@@ -196,8 +198,10 @@ func otherFileSystem(pool *v1alpha1.ShardPool, class *storagev1.StorageClass) st
 	if made == "" || made == asked {
 		return ""
 	}
-	return fmt.Sprintf("volumes of StorageClass %s are made as %s, and spec.fileSystem.type asks for %s: no claim is made. Make this ShardPool anew with "+
-		"fileSystem.type: %s, or with a class that makes %s", class.Name, made, asked, made, asked)
+	return fmt.Sprintf(
+		"volumes of StorageClass %s are made as %s, and spec.fileSystem.type asks for %s: no claim is made. Make this "+
+			"ShardPool anew with "+
+			"fileSystem.type: %s, or with a class that makes %s", class.Name, made, asked, made, asked)
 }
 
 // observe is shard n as the lists show it.
@@ -269,7 +273,8 @@ func build(seen *observed.Pool, o *observed.Shard, etcd workload.EtcdAccess) err
 		size = templateSize(o.Set)
 	}
 	set, err := workload.ShardSet(workload.ShardInput{
-		Store: seen.Store, Pool: seen.Pool, Etcd: etcd, Image: seen.Image, Number: o.Number, Parked: o.Parked || givenUp(seen.Pool, o.Number, o.Claim),
+		Store: seen.Store, Pool: seen.Pool, Etcd: etcd, Image: seen.Image, Number: o.Number, Parked: o.Parked ||
+			givenUp(seen.Pool, o.Number, o.Claim),
 		ClaimSize: size, Volume: o.Last.Volume.UUID,
 	})
 	if err != nil {

@@ -61,7 +61,8 @@ func TestGrowthOfALocalVolumeNamesTheDisk(t *testing.T) {
 	}
 	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}
 	volume.Spec.Local = &corev1.LocalVolumeSource{Path: "/dev/disk/by-id/a"}
-	if words := localGrowth(volume); !strings.Contains(words, "/dev/disk/by-id/a") || !strings.Contains(words, "PersistentVolume pv-1") {
+	if words := localGrowth(volume); !strings.Contains(words, "/dev/disk/by-id/a") ||
+		!strings.Contains(words, "PersistentVolume pv-1") {
 		t.Errorf("by hand: %q", words)
 	}
 	volume.Labels = map[string]string{v1alpha1.LabelDiskSet: "local"}

@@ -21,12 +21,14 @@ type hand struct {
 
 // tell says news of the pool.
 func (h hand) tell(ctx context.Context, reason, action string, object client.Object, format string, args ...any) {
-	step.Tell(ctx, h.recorder, h.pool, step.News{Reason: reason, Action: action, Object: object, Message: fmt.Sprintf(format, args...)})
+	step.Tell(ctx, h.recorder, h.pool, step.News{Reason: reason, Action: action, Object: object,
+		Message: fmt.Sprintf(format, args...)})
 }
 
 // remove deletes the very object that was seen, and tells that it did. An object that is on its way out is left alone.
 // what names the object in an error.
-func (h hand) remove(ctx context.Context, object client.Object, what string, news step.News, options ...client.DeleteOption) error {
+func (h hand) remove(ctx context.Context, object client.Object, what string, news step.News,
+	options ...client.DeleteOption) error {
 	if object.GetDeletionTimestamp() != nil {
 		return nil
 	}

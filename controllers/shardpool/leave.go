@@ -59,11 +59,13 @@ func holds(ctx context.Context, places *places, last v1alpha1.ShardStatus, pod *
 // that it holds.
 func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outcome {
 	if !l.places.known() {
-		return step.Fail(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed but holds %d groups, and stays: raise spec.shards again, or name an "+
-			"empty shard in spec.remove", name, groups))
+		return step.Fail(reasonHoldsGroups, fmt.Sprintf(
+			"shard %s is to be removed but holds %d groups, and stays: raise spec.shards again, or name an "+
+				"empty shard in spec.remove", name, groups))
 	}
 	if err := l.places.empty(ctx, name); err != nil {
-		return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s is to be removed, but the placement cannot be told: %v", name, err), step.PauseShort)
+		return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s is to be removed, but the placement cannot be told: %v",
+			name, err), step.PauseShort)
 	}
 	return l.emptying(ctx, name, "is to be removed", "raise spec.shards again, or give the store other shards for them")
 }
@@ -72,7 +74,8 @@ func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outc
 func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Outcome {
 	view, err := l.places.look(ctx)
 	if err != nil {
-		return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s %s, but etcd was not asked for its groups: %v", name, what, err), step.PauseShort)
+		return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s %s, but etcd was not asked for its groups: %v", name, what,
+			err), step.PauseShort)
 	}
 	held := view.Holds(name)
 	stuck, why := view.Stuck(name)
@@ -84,14 +87,17 @@ func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Out
 		}
 	}
 	if len(stuck) > 0 {
-		return stalledOfPlan(reasonNowhereToGo, fmt.Sprintf("shard %s %s, and %d of its %d groups have nowhere to go (%s): %s. They stay, and are served: %s",
+		return stalledOfPlan(reasonNowhereToGo, fmt.Sprintf(
+			"shard %s %s, and %d of its %d groups have nowhere to go (%s): %s. They stay, and are served: %s",
 			name, what, len(stuck), len(held), fleet.GroupWords(stuck), why, undo))
 	}
 	if len(away) > 0 {
-		return stalledOfPlan(reasonHoldsGroups, fmt.Sprintf("shard %s %s, and it is away with copies that %s cannot do without: bring it back, so that it can "+
-			"give them away", name, what, fleet.GroupWords(away)))
+		return stalledOfPlan(reasonHoldsGroups, fmt.Sprintf(
+			"shard %s %s, and it is away with copies that %s cannot do without: bring it back, so that it can "+
+				"give them away", name, what, fleet.GroupWords(away)))
 	}
-	return step.Wait(reasonDraining, fmt.Sprintf("shard %s %s, and gives its groups away: %d are left", name, what, len(held)), step.PauseShort)
+	return step.Wait(reasonDraining, fmt.Sprintf("shard %s %s, and gives its groups away: %d are left", name, what,
+		len(held)), step.PauseShort)
 }
 
 // stalledOfPlan is Fail of what is judged by the plan. Neither etcd nor the shards of other pools are watched: it is
@@ -108,10 +114,13 @@ func (l leaving) judgedLater(ctx context.Context, view *fleet.PlacementView, stu
 		return true, step.Retry(err)
 	}
 	if misses := fleet.PlanMisses(l.places.store, pools); misses != "" {
-		return true, step.Wait(reasonDraining, fmt.Sprintf("the placement is being planned for %s as it is now", misses), pausePlan)
+		return true, step.Wait(reasonDraining, fmt.Sprintf("the placement is being planned for %s as it is now", misses),
+			pausePlan)
 	}
 	if come := fleet.ShardsToCome(view, pools, seen); stuck > 0 && len(come) > 0 {
-		return true, step.Wait(reasonDraining, fmt.Sprintf("%d of them have nowhere to go until more shards are there; on their way: %s", stuck, step.ShardWords(come)), step.PauseShort)
+		return true, step.Wait(reasonDraining, fmt.Sprintf(
+			"%d of them have nowhere to go until more shards are there; on their way: %s", stuck, step.ShardWords(come)),
+			step.PauseShort)
 	}
 	return false, step.Complete()
 }
@@ -129,7 +138,8 @@ func drainsUnasked(pool *v1alpha1.ShardPool, found *poolstatus.Found) bool {
 
 // drain says how far the shards of a drained pool are, and how many groups each still has; held is nil where the pool
 // is not drained, or etcd cannot be asked. The store's controller has told the placement.
-func (l leaving) drain(ctx context.Context, shards []*observed.Shard, notes *step.Notes) (held map[string]int, out step.Outcome) {
+func (l leaving) drain(ctx context.Context, shards []*observed.Shard, notes *step.Notes) (held map[string]int,
+	out step.Outcome) {
 	if l.pool.Spec.State != v1alpha1.PoolDrained || !l.places.known() {
 		return nil, step.Complete()
 	}
@@ -140,7 +150,8 @@ func (l leaving) drain(ctx context.Context, shards []*observed.Shard, notes *ste
 			return held, l.emptying(ctx, o.Name, "is to be drained", "")
 		}
 		if held[o.Name] = len(view.Holds(o.Name)); held[o.Name] > 0 {
-			note(notes, l.emptying(ctx, o.Name, "is to be drained", "set spec.state to Active again, or give the store other shards for them"))
+			note(notes, l.emptying(ctx, o.Name, "is to be drained",
+				"set spec.state to Active again, or give the store other shards for them"))
 		}
 	}
 	return held, step.Complete()

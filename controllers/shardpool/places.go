@@ -67,12 +67,14 @@ func (a asker) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, er
 	ctx, cancel := context.WithTimeout(ctx, describeTime)
 	defer cancel()
 	return a.shards.Describe(ctx, fleet.ShardAt{
-		Store: a.store, Name: strings.TrimSuffix(pod.Name, "-0"), Address: net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(workload.PortShard)),
+		Store: a.store, Name: strings.TrimSuffix(pod.Name, "-0"), Address: net.JoinHostPort(pod.Status.PodIP,
+			strconv.Itoa(workload.PortShard)),
 	})
 }
 
 // poolsOf are all pools of a store, and their shards as they were seen last.
-func poolsOf(ctx context.Context, cached client.Reader, namespace, store string) ([]v1alpha1.ShardPool, fleet.Seen, error) {
+func poolsOf(ctx context.Context, cached client.Reader, namespace, store string) ([]v1alpha1.ShardPool, fleet.Seen,
+	error) {
 	var list v1alpha1.ShardPoolList
 	if err := cached.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return nil, nil, fmt.Errorf("list ShardPools: %w", err)

@@ -23,7 +23,8 @@ type removal struct {
 
 // do empties the shards that are to go, and deletes those that are empty. kept are the numbers of shards that could not
 // go yet, though they looked empty. statuses are what was decided of the shards that stay.
-func (r removal) do(ctx context.Context, statuses []v1alpha1.ShardStatus, notes *step.Notes) (kept []int32, out step.Outcome) {
+func (r removal) do(ctx context.Context, statuses []v1alpha1.ShardStatus, notes *step.Notes) (kept []int32,
+	out step.Outcome) {
 	leaving := leaving{cached: r.Client, pool: r.pool, places: r.places}
 	for _, n := range r.seen.Plan.Leave {
 		groups := statusOf(statuses, n).Groups
@@ -47,25 +48,30 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 	name := workload.Shard(r.pool.Name, n)
 	if r.places.known() {
 		if err := r.places.empty(ctx, name); err != nil {
-			return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s is to be removed, but the placement cannot be told: %v", name, err), step.PauseShort)
+			return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s is to be removed, but the placement cannot be told: %v",
+				name, err), step.PauseShort)
 		}
 	}
 	set := r.seen.Sets[n]
-	if pod := r.seen.Pods[n]; pod != nil && set != nil && set.DeletionTimestamp == nil && pod.DeletionTimestamp == nil && pod.Status.PodIP != "" {
+	if pod := r.seen.Pods[n]; pod != nil && set != nil && set.DeletionTimestamp == nil && pod.DeletionTimestamp == nil &&
+		pod.Status.PodIP != "" {
 		// What status says may be old: a group may have come since.
 		if report, err := r.shards.ask(ctx, pod); err == nil && len(report.Groups) > 0 {
-			return step.Wait(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed but holds %d groups", name, len(report.Groups)), step.PauseShort)
+			return step.Wait(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed but holds %d groups", name,
+				len(report.Groups)), step.PauseShort)
 		}
 	}
 	if r.places.known() {
 		if err := r.places.forget(ctx, name); err != nil {
-			return step.Wait(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed, but the placement still needs it: %v", name, err), step.PauseShort)
+			return step.Wait(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed, but the placement still needs it: %v",
+				name, err), step.PauseShort)
 		}
 	}
 	if err := r.removeSet(ctx, set, metav1.DeletePropagationBackground); err != nil {
 		return step.Retry(err)
 	}
-	if err := r.removeClaim(ctx, r.seen.Claims[n], r.seen.Store.Spec.DeletionPolicy == v1alpha1.DeletionDelete); err != nil {
+	if err := r.removeClaim(ctx, r.seen.Claims[n],
+		r.seen.Store.Spec.DeletionPolicy == v1alpha1.DeletionDelete); err != nil {
 		return step.Retry(err)
 	}
 	return step.Complete()
@@ -79,7 +85,8 @@ func (h hand) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeCla
 		return nil
 	case withVolume:
 		what := "PersistentVolumeClaim " + claim.Name
-		return h.remove(ctx, claim, what, step.News{Reason: "ClaimDeleted", Action: "Delete", Message: "deleted " + what + ", as deletionPolicy is Delete"})
+		return h.remove(ctx, claim, what, step.News{Reason: "ClaimDeleted", Action: "Delete",
+			Message: "deleted " + what + ", as deletionPolicy is Delete"})
 	case claim.Spec.VolumeName == "":
 		return h.removeUnbound(ctx, claim)
 	}

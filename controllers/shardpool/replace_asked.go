@@ -59,27 +59,37 @@ type askedReplacement struct {
 func decideReplacement(a askedReplacement) (replacement, string) {
 	switch {
 	case !a.Exists:
-		return replaceRefused, fmt.Sprintf("spec.replace names shard %d, and the pool has none of that number: take it out", a.Number)
+		return replaceRefused, fmt.Sprintf("spec.replace names shard %d, and the pool has none of that number: take it out",
+			a.Number)
 	case a.Replaced != "" && (a.Claim == nil || a.Claim.UID != a.Replaced):
 		return replaceDone, ""
 	case a.Replaced != "" && !a.Stopped:
 		return replaceWaits, fmt.Sprintf("shard %s gets another volume: its pod is stopped first", a.Name)
 	case a.Replaced != "":
-		return replaceRemove, fmt.Sprintf("shard %s gets another volume: claim %s is deleted, and made anew with the pod", a.Name, a.Claim.Name)
+		return replaceRemove, fmt.Sprintf("shard %s gets another volume: claim %s is deleted, and made anew with the pod",
+			a.Name, a.Claim.Name)
 	case a.Leaves:
-		return replaceRefused, fmt.Sprintf("spec.replace names shard %s, which is to be removed: take it out, or raise spec.shards", a.Name)
+		return replaceRefused, fmt.Sprintf(
+			"spec.replace names shard %s, which is to be removed: take it out, or raise spec.shards", a.Name)
 	case a.Copies <= 1:
-		return replaceRefused, fmt.Sprintf("spec.replace names shard %s, and its records are nowhere else, as the store has one copy of each group: add a shard "+
-			"and remove this one (spec.remove), which moves its groups first", a.Name)
+		return replaceRefused, fmt.Sprintf(
+			"spec.replace names shard %s, and its records are nowhere else, as the store has one copy of each group: add a "+
+				"shard "+
+				"and remove this one (spec.remove), which moves its groups first", a.Name)
 	case a.Claim == nil:
 		return replaceWaits, fmt.Sprintf("shard %s is named in spec.replace, and has no claim yet", a.Name)
 	case !a.Known:
-		return replaceWaits, fmt.Sprintf("shard %s is named in spec.replace, and etcd was not asked for its groups: %v", a.Name, a.Unknown)
+		return replaceWaits, fmt.Sprintf("shard %s is named in spec.replace, and etcd was not asked for its groups: %v",
+			a.Name, a.Unknown)
 	case len(a.Undecided) > 0:
-		return replaceWaits, fmt.Sprintf("shard %s is named in spec.replace, and keeps its volume until %d groups have a majority of copies without it (%s): "+
-			"start the other shards, or wait until they have caught up", a.Name, len(a.Undecided), fleet.GroupWords(a.Undecided))
+		return replaceWaits, fmt.Sprintf(
+			"shard %s is named in spec.replace, and keeps its volume until %d groups have a majority of copies without it "+
+				"(%s): "+
+				"start the other shards, or wait until they have caught up", a.Name, len(a.Undecided),
+			fleet.GroupWords(a.Undecided))
 	}
-	return replaceGiveUp, fmt.Sprintf("shard %s gives its volume up, as spec.replace says: every group on it has a majority elsewhere", a.Name)
+	return replaceGiveUp, fmt.Sprintf(
+		"shard %s gives its volume up, as spec.replace says: every group on it has a majority elsewhere", a.Name)
 }
 
 // replacing gives the shards that spec.replace names other volumes.
@@ -115,8 +125,10 @@ func (r replacing) do(ctx context.Context) step.Outcome {
 			}
 			r.tell(ctx, "VolumeGivenUp", "Replace", step.ShardObject(r.pool, a.Name), "%s", words)
 		case replaceRemove:
-			news := step.News{Reason: "ClaimDeleted", Action: "Replace", Message: fmt.Sprintf("deleted PersistentVolumeClaim %s, as spec.replace names shard %d", a.Claim.Name, a.Number)}
-			if err := r.remove(ctx, a.Claim, fmt.Sprintf("PersistentVolumeClaim %s, which was given up", a.Claim.Name), news); err != nil {
+			news := step.News{Reason: "ClaimDeleted", Action: "Replace",
+				Message: fmt.Sprintf("deleted PersistentVolumeClaim %s, as spec.replace names shard %d", a.Claim.Name, a.Number)}
+			if err := r.remove(ctx, a.Claim, fmt.Sprintf("PersistentVolumeClaim %s, which was given up", a.Claim.Name),
+				news); err != nil {
 				return step.Retry(err)
 			}
 		}
@@ -129,7 +141,8 @@ func (r replacing) do(ctx context.Context) step.Outcome {
 func (r replacing) askedFor(ctx context.Context, n int32, mark types.UID) askedReplacement {
 	plan := r.seen.Plan
 	a := askedReplacement{
-		Name: workload.Shard(r.pool.Name, n), Number: n, Exists: slices.Contains(plan.All(), n), Leaves: slices.Contains(plan.Leave, n),
+		Name: workload.Shard(r.pool.Name, n), Number: n, Exists: slices.Contains(plan.All(), n),
+		Leaves: slices.Contains(plan.Leave, n),
 		Copies: r.seen.Store.Spec.Replication.Copies, Claim: r.seen.Claims[n], Replaced: mark, Stopped: r.seen.Pods[n] == nil,
 	}
 	if mark == "" && a.Exists && !a.Leaves && a.Copies > 1 && r.places.known() {

@@ -16,7 +16,8 @@ import (
 // done, and it is named: a person may still bring the disk back.
 //
 // statuses are of the shards, in their order. A volume that is kept is explained in the message of its shard.
-func replaceDisks(ctx context.Context, h hand, places *places, shards []*observed.Shard, statuses []v1alpha1.ShardStatus) step.Outcome {
+func replaceDisks(ctx context.Context, h hand, places *places, shards []*observed.Shard,
+	statuses []v1alpha1.ShardStatus) step.Outcome {
 	if places.store.Spec.Replication.Copies <= 1 || !places.known() {
 		return step.Complete()
 	}
@@ -28,11 +29,13 @@ func replaceDisks(ctx context.Context, h hand, places *places, shards []*observe
 		}
 		view, err := places.look(ctx)
 		if err != nil {
-			return step.Wait(reasonPlacementOff, fmt.Sprintf("shard %s has lost its disk, and etcd was not asked for its groups: %v", o.Name, err), step.PauseShort)
+			return step.Wait(reasonPlacementOff, fmt.Sprintf(
+				"shard %s has lost its disk, and etcd was not asked for its groups: %v", o.Name, err), step.PauseShort)
 		}
 		lost := func(c fleet.CopyPlace) bool { return strings.EqualFold(c.Volume, uuid) }
 		if names := view.Undecided(lost); len(names) > 0 {
-			statuses[i].Message = step.Cut(fmt.Sprintf("%d groups have too few other copies to go on without this one (%s), so it is not given up by itself: %s",
+			statuses[i].Message = step.Cut(fmt.Sprintf(
+				"%d groups have too few other copies to go on without this one (%s), so it is not given up by itself: %s",
 				len(names), fleet.GroupWords(names), statuses[i].Message), o.MessageMax)
 			continue
 		}
@@ -40,8 +43,11 @@ func replaceDisks(ctx context.Context, h hand, places *places, shards []*observe
 		if err := h.annotate(ctx, func(pool *v1alpha1.ShardPool) { addForgotten(pool, uuid) }); err != nil {
 			return step.Retry(err)
 		}
-		h.tell(ctx, "VolumeGivenUp", "Replace", step.ShardObject(h.pool, o.Name), "shard %s: volume %s is given up, as every group on it has a majority elsewhere", o.Name, uuid)
-		return step.Wait(reasonReplacing, fmt.Sprintf("shard %s has lost volume %s, and starts on another one: every group has a majority elsewhere", o.Name, uuid), step.PauseShort)
+		h.tell(ctx, "VolumeGivenUp", "Replace", step.ShardObject(h.pool, o.Name),
+			"shard %s: volume %s is given up, as every group on it has a majority elsewhere", o.Name, uuid)
+		return step.Wait(reasonReplacing, fmt.Sprintf(
+			"shard %s has lost volume %s, and starts on another one: every group has a majority elsewhere", o.Name, uuid),
+			step.PauseShort)
 	}
 	return step.Complete()
 }

@@ -62,14 +62,18 @@ func (w setWriter) applyOne(ctx context.Context, o *observed.Shard) step.Outcome
 		return step.Complete()
 	}
 	if o.Set.DeletionTimestamp != nil {
-		return step.Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is being deleted, and made again then; its pod stays", o.Name), step.PauseShort)
+		return step.Wait("SetReplaced", fmt.Sprintf("StatefulSet %s is being deleted, and made again then; its pod stays",
+			o.Name), step.PauseShort)
 	}
 	if owner := metav1.GetControllerOf(o.Set); owner != nil && owner.UID != w.pool.UID {
-		return step.Fail("NameTaken", fmt.Sprintf("StatefulSet %s belongs to %s %s: delete that, or list %d in spec.remove", o.Name, owner.Kind, owner.Name, o.Number))
+		return step.Fail("NameTaken", fmt.Sprintf("StatefulSet %s belongs to %s %s: delete that, or list %d in spec.remove",
+			o.Name, owner.Kind, owner.Name, o.Number))
 	}
 	storeImage := w.seen.Store.Status.Image
-	keepsImage := storeImage != "" && storeImage != w.seen.Image && fleet.ImageOf(&o.Set.Spec.Template.Spec) != w.seen.Image
-	runs := o.Pod != nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template // the set alone was changed, by somebody else
+	keepsImage := storeImage != "" && storeImage != w.seen.Image &&
+		fleet.ImageOf(&o.Set.Spec.Template.Spec) != w.seen.Image
+	// the set alone was changed, by somebody else
+	runs := o.Pod != nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
 	if setTemplate(o.Set) == o.Template || runs || o.Pod == nil && !keepsImage {
 		if _, err := step.Apply(ctx, w.Client, w.pool, o.Wanted); err != nil {
 			return step.Retry(err)
@@ -88,8 +92,10 @@ func setTemplate(set *appsv1.StatefulSet) string {
 func (w setWriter) patch(ctx context.Context, o *observed.Shard) step.Outcome {
 	set := o.Set.DeepCopy()
 	set.Spec.Replicas = o.Wanted.Spec.Replicas
-	step.Annotate(&set.Spec.Template.Annotations, workload.AnnotationVolume, o.Wanted.Spec.Template.Annotations[workload.AnnotationVolume])
-	step.Annotate(&set.Annotations, workload.AnnotationDeletionPolicy, o.Wanted.Annotations[workload.AnnotationDeletionPolicy])
+	step.Annotate(&set.Spec.Template.Annotations, workload.AnnotationVolume,
+		o.Wanted.Spec.Template.Annotations[workload.AnnotationVolume])
+	step.Annotate(&set.Annotations, workload.AnnotationDeletionPolicy,
+		o.Wanted.Annotations[workload.AnnotationDeletionPolicy])
 	if equality.Semantic.DeepEqual(o.Set, set) {
 		return step.Complete()
 	}
@@ -107,7 +113,8 @@ func (w setWriter) tellPod(ctx context.Context, o *observed.Shard) step.Outcome 
 	}
 	pod := o.Pod.DeepCopy()
 	step.Annotate(&pod.Annotations, workload.AnnotationVolume, uuid)
-	if err := w.Patch(ctx, pod, client.MergeFrom(o.Pod), client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreNotFound(err) != nil {
+	if err := w.Patch(ctx, pod, client.MergeFrom(o.Pod), client.FieldOwner(v1alpha1.FieldManager)); client.IgnoreNotFound(
+		err) != nil {
 		return step.Retry(fmt.Errorf("annotate Pod %s: %w", pod.Name, err))
 	}
 	return step.Complete()
@@ -118,6 +125,7 @@ func (h hand) removeSet(ctx context.Context, set *appsv1.StatefulSet, propagatio
 	if set == nil {
 		return nil
 	}
-	news := step.News{Reason: "SetDeleted", Action: "Delete", Message: fmt.Sprintf("deleted StatefulSet %s (%s)", set.Name, propagation)}
+	news := step.News{Reason: "SetDeleted", Action: "Delete", Message: fmt.Sprintf("deleted StatefulSet %s (%s)", set.Name,
+		propagation)}
 	return h.remove(ctx, set, "StatefulSet "+set.Name, news, client.PropagationPolicy(propagation))
 }

@@ -31,7 +31,8 @@ type shardWriter struct {
 
 // write makes the pool's Shards what was seen of its shards, and returns those whose status it has written, in their
 // order. What the API server refuses of one shard does not stop the others.
-func (w shardWriter) write(ctx context.Context, statuses []v1alpha1.ShardStatus) (changed []v1alpha1.ShardStatus, err error) {
+func (w shardWriter) write(ctx context.Context, statuses []v1alpha1.ShardStatus) (changed []v1alpha1.ShardStatus,
+	err error) {
 	var mu sync.Mutex
 	var failed []error
 	written := map[int32]bool{}
@@ -121,7 +122,9 @@ func (w shardWriter) mend(ctx context.Context, shard *v1alpha1.Shard) (*v1alpha1
 	}
 	maps.Copy(mended.Labels, wanted.Labels)
 	if metav1.GetControllerOf(shard) == nil {
-		others := slices.DeleteFunc(mended.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == w.seen.Pool.UID })
+		others := slices.DeleteFunc(mended.OwnerReferences, func(o metav1.OwnerReference) bool {
+			return o.UID == w.seen.Pool.UID
+		})
 		mended.OwnerReferences = slices.Concat(others, wanted.OwnerReferences)
 	}
 	if equality.Semantic.DeepEqual(shard.ObjectMeta, mended.ObjectMeta) {

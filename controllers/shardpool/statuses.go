@@ -21,7 +21,8 @@ type statusWriter struct {
 
 // writeDue writes the status of an object where step.WriteDue says so, and only on what was read: an older status must
 // not take back what is recorded there, such as the UUID of a volume. next is a copy of read with the status after.
-func writeDue[T any](ctx context.Context, w statusWriter, read, next client.Object, before, after T, told func(T) T) (changed bool, err error) {
+func writeDue[T any](ctx context.Context, w statusWriter, read, next client.Object, before, after T,
+	told func(T) T) (changed bool, err error) {
 	since := step.PauseNumbers
 	if at, ok := w.written.Load(read.GetUID()); ok {
 		since = w.now.Sub(at.(time.Time))

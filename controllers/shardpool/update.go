@@ -47,9 +47,11 @@ func (u *updating) do(ctx context.Context) step.Outcome {
 	if outdated == 0 {
 		return step.Complete()
 	}
-	u.found = poolstatus.Update{Reason: turns.ReasonUpdating, Message: fmt.Sprintf("%d of %d shards do not run the wanted pod template yet", outdated, len(u.seen.Shards))}
+	u.found = poolstatus.Update{Reason: turns.ReasonUpdating, Message: fmt.Sprintf(
+		"%d of %d shards do not run the wanted pod template yet", outdated, len(u.seen.Shards))}
 	if u.pool.Spec.Update.Mode == v1alpha1.UpdatePaused {
-		u.found.Reason, u.found.Message = poolstatus.ReasonPaused, u.found.Message+"; update.mode is Paused: set it to OneByOne to go on"
+		u.found.Reason, u.found.Message = poolstatus.ReasonPaused,
+			u.found.Message+"; update.mode is Paused: set it to OneByOne to go on"
 		return step.Complete()
 	}
 	all, err := u.cachedTurns(ctx)
@@ -60,7 +62,8 @@ func (u *updating) do(ctx context.Context) step.Outcome {
 	reason := turns.HoldReason(all, u.parkedWell())
 	if name == "" && slices.ContainsFunc(u.seen.Shards, u.waitsForImage) {
 		reason = turns.ReasonHeldUp
-		heldUpBy = fmt.Sprintf("gateway and etcd of RecordStore %s do not run image %s: its condition Updated says why", u.seen.Store.Name, u.seen.Image)
+		heldUpBy = fmt.Sprintf("gateway and etcd of RecordStore %s do not run image %s: its condition Updated says why",
+			u.seen.Store.Name, u.seen.Image)
 	}
 	if name == "" {
 		return u.heldUp(reason, cmp.Or(heldUpBy, "their nodes are away"))
@@ -131,10 +134,12 @@ func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turn
 	}
 	if name, heldUpBy := turns.Choose(live, u.parkedWell()); name != o.Name {
 		u.found.Reason = turns.HoldReason(live, u.parkedWell())
-		return step.Wait(u.found.Reason, u.found.Message+"; none is restarted while "+cmp.Or(heldUpBy, "another one is"), step.PauseShort)
+		return step.Wait(u.found.Reason, u.found.Message+"; none is restarted while "+cmp.Or(heldUpBy, "another one is"),
+			step.PauseShort)
 	}
 	if held := u.spare(ctx, o.Name, live); held != "" {
-		u.found.Reason, u.found.Message = turns.ReasonHeldUp, fmt.Sprintf("%s; shard %s is not restarted: %s", u.found.Message, o.Name, held)
+		u.found.Reason, u.found.Message = turns.ReasonHeldUp, fmt.Sprintf("%s; shard %s is not restarted: %s",
+			u.found.Message, o.Name, held)
 		return step.Wait(u.found.Reason, u.found.Message, step.PauseShort)
 	}
 	if changed, err := step.Apply(ctx, u.Client, u.pool, o.Wanted); err != nil {
@@ -142,7 +147,8 @@ func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turn
 	} else if changed || setTemplate(o.Set) != o.Template || o.Set.Status.ObservedGeneration < o.Set.Generation {
 		return step.Wait(turns.ReasonUpdating, words, step.PauseShort)
 	}
-	news := step.News{Reason: "ShardRestarts", Action: "Restart", Message: fmt.Sprintf("restarting shard %s for a changed pod template", o.Name)}
+	news := step.News{Reason: "ShardRestarts", Action: "Restart",
+		Message: fmt.Sprintf("restarting shard %s for a changed pod template", o.Name)}
 	if err := u.remove(ctx, o.Pod, "Pod "+o.Pod.Name, news); err != nil {
 		return step.Retry(err)
 	}
@@ -152,7 +158,8 @@ func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turn
 // liveTurns looks at the shards of the store anew, past the cache: what looked well must be well now. A shard that did
 // not look well stays as it was seen, unless it serves.
 func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.Turn, error) {
-	in := []client.ListOption{client.InNamespace(u.pool.Namespace), client.MatchingLabels(workload.Selector(u.seen.Store.Name, workload.ContainerShard))}
+	in := []client.ListOption{client.InNamespace(u.pool.Namespace),
+		client.MatchingLabels(workload.Selector(u.seen.Store.Name, workload.ContainerShard))}
 	var pods corev1.PodList
 	var sets appsv1.StatefulSetList
 	if err := u.live.List(ctx, &sets, in...); err != nil {
@@ -211,7 +218,8 @@ func (u *updating) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.Sha
 // it.
 func (u *updating) spare(ctx context.Context, shard string, live []turns.Turn) string {
 	i := slices.IndexFunc(live, func(t turns.Turn) bool { return t.Name == shard })
-	if u.seen.Store.Spec.Replication.Copies <= 1 || !u.places.known() || i >= 0 && turns.CostOf(live[i].State) != turns.CostAll {
+	if u.seen.Store.Spec.Replication.Copies <= 1 || !u.places.known() || i >= 0 &&
+		turns.CostOf(live[i].State) != turns.CostAll {
 		return ""
 	}
 	view, err := u.places.lookAgain(ctx)

@@ -24,7 +24,8 @@ import (
 
 // SetupWithManager registers the controller and what it watches.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	spec := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{})
+	spec := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{},
+		predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("shardpool").
 		For(&v1alpha1.ShardPool{}, builder.WithPredicates(spec)).
@@ -33,7 +34,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&v1alpha1.Shard{}, builder.WithPredicates(shardTouched)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(poolOfLabel)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(poolOfLabel)).
-		Watches(&v1alpha1.RecordStore{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfStore), builder.WithPredicates(storeChanged)).
+		Watches(&v1alpha1.RecordStore{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfStore),
+			builder.WithPredicates(storeChanged)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfNode), builder.WithPredicates(nodeChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
 		Complete(step.Counted(&v1alpha1.ShardPool{}, "shardpool", r.Client, r))
@@ -49,9 +51,10 @@ func poolOfLabel(_ context.Context, object client.Object) []reconcile.Request {
 }
 
 func (r *Reconciler) poolsOfStore(ctx context.Context, store client.Object) []reconcile.Request {
-	return r.pools(ctx, []client.ListOption{client.InNamespace(store.GetNamespace())}, func(pool *v1alpha1.ShardPool) bool {
-		return pool.Spec.StoreRef.Name == store.GetName()
-	})
+	return r.pools(ctx, []client.ListOption{client.InNamespace(store.GetNamespace())},
+		func(pool *v1alpha1.ShardPool) bool {
+			return pool.Spec.StoreRef.Name == store.GetName()
+		})
 }
 
 func (r *Reconciler) poolsOfNode(ctx context.Context, node client.Object) []reconcile.Request {
@@ -70,7 +73,8 @@ func (r *Reconciler) poolsOfNode(ctx context.Context, node client.Object) []reco
 	})
 }
 
-func (r *Reconciler) pools(ctx context.Context, in []client.ListOption, wanted func(*v1alpha1.ShardPool) bool) []reconcile.Request {
+func (r *Reconciler) pools(ctx context.Context, in []client.ListOption,
+	wanted func(*v1alpha1.ShardPool) bool) []reconcile.Request {
 	var pools v1alpha1.ShardPoolList
 	if err := r.Client.List(ctx, &pools, in...); err != nil {
 		log.FromContext(ctx).Error(err, "list ShardPools")
@@ -92,8 +96,10 @@ var storeChanged = predicate.Funcs{
 		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
 		after, ok2 := e.ObjectNew.(*v1alpha1.RecordStore)
 		return !ok || !ok2 || before.Generation != after.Generation || before.Status.StoreUID != after.Status.StoreUID ||
-			before.Status.Image != after.Status.Image || !equality.Semantic.DeepEqual(before.Status.Planned, after.Status.Planned) ||
-			tlsChanged(before.Status.TLS, after.Status.TLS) || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+			before.Status.Image != after.Status.Image || !equality.Semantic.DeepEqual(before.Status.Planned,
+			after.Status.Planned) ||
+			tlsChanged(before.Status.TLS, after.Status.TLS) ||
+			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 			(etcdTroubleOf(before) == nil) != (etcdTroubleOf(after) == nil)
 	},
 }
@@ -121,6 +127,7 @@ var nodeChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*corev1.Node)
 		after, ok2 := e.ObjectNew.(*corev1.Node)
-		return !ok || !ok2 || fleet.NodeReady(before) != fleet.NodeReady(after) || !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
+		return !ok || !ok2 || fleet.NodeReady(before) != fleet.NodeReady(after) ||
+			!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints)
 	},
 }

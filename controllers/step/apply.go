@@ -81,7 +81,8 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 			return false, err
 		}
 	}
-	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager),
+		client.ForceOwnership)
 	if err != nil {
 		return false, fmt.Errorf("apply %s: %w", at, err)
 	}

@@ -11,7 +11,8 @@ import (
 const MessageMax = 2048
 
 // SetCondition sets a condition; its transition time changes only with its status.
-func SetCondition(conditions *[]metav1.Condition, generation int64, kind string, status metav1.ConditionStatus, reason, message string) {
+func SetCondition(conditions *[]metav1.Condition, generation int64, kind string, status metav1.ConditionStatus, reason,
+	message string) {
 	if len(message) > MessageMax {
 		message = message[:MessageMax-3] + "..."
 	}

@@ -15,7 +15,8 @@ import (
 // object that is looked at all the time hides among those that are not.
 var reconciles = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "sheaf_operator_reconciles_total",
-	Help: "Reconciles of an object, while it exists. Of each kind 100 objects are told apart; those beyond have an empty name together.",
+	Help: "Reconciles of an object, while it exists. Of each kind 100 objects are told apart; those beyond have an " +
+		"empty name together.",
 }, []string{"kind", "namespace", "name"})
 
 func init() { metrics.Registry.MustRegister(reconciles) }

@@ -69,7 +69,8 @@ func seriesOfKind(t *testing.T, kind string) (n int) {
 func TestReconcilesAreCountedWhileAnObjectExists(t *testing.T) {
 	reader := &readsNothing{}
 	calls := 0
-	r := Counted(&v1alpha1.ShardPool{}, "test", reader, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+	r := Counted(&v1alpha1.ShardPool{}, "test", reader, reconcile.Func(func(context.Context,
+		reconcile.Request) (reconcile.Result, error) {
 		calls++
 		return reconcile.Result{}, nil
 	}))

@@ -72,7 +72,8 @@ func takeOver(live client.Object, wanted *unstructured.Unstructured) ([]byte, er
 	}
 	before, kept := ours.Size(), entries[:0:0]
 	for n, e := range entries {
-		if n == mine || e.Manager == v1alpha1.FieldManager || e.Subresource == "status" || e.APIVersion != wanted.GetAPIVersion() || onlyMetadata(e) {
+		if n == mine || e.Manager == v1alpha1.FieldManager || e.Subresource == "status" ||
+			e.APIVersion != wanted.GetAPIVersion() || onlyMetadata(e) {
 			kept = append(kept, e)
 			continue
 		}
@@ -94,7 +95,8 @@ func takeOver(live client.Object, wanted *unstructured.Unstructured) ([]byte, er
 		return nil, nil
 	}
 	entry := metav1.ManagedFieldsEntry{
-		Manager: v1alpha1.FieldManager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: wanted.GetAPIVersion(), FieldsType: "FieldsV1",
+		Manager: v1alpha1.FieldManager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: wanted.GetAPIVersion(),
+		FieldsType: "FieldsV1",
 	}
 	if mine < 0 {
 		kept = append(kept, withFields(entry, ours))
@@ -117,7 +119,8 @@ func learnWriters(ctx context.Context, c client.Client, live client.Object, want
 	bare.SetNamespace(wanted.GetNamespace())
 	bare.SetName(wanted.GetName())
 	bare.SetUID(live.GetUID()) // a conflict where it is gone meanwhile: nothing is made
-	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(bare), client.FieldOwner(v1alpha1.FieldManager+"-learns"))
+	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(bare),
+		client.FieldOwner(v1alpha1.FieldManager+"-learns"))
 	if err != nil {
 		return err
 	}

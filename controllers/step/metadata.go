@@ -24,7 +24,8 @@ func WriteMetadata[T client.Object](ctx context.Context, c client.Client, object
 	changed := object.DeepCopyObject().(T)
 	change(changed)
 	if err := c.Patch(ctx, changed, IfUnchanged(object), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
-		return fmt.Errorf("change the metadata of %s %s: %w", reflect.TypeOf(object).Elem().Name(), client.ObjectKeyFromObject(object), err)
+		return fmt.Errorf("change the metadata of %s %s: %w", reflect.TypeOf(object).Elem().Name(),
+			client.ObjectKeyFromObject(object), err)
 	}
 	*metadataOf(object) = *metadataOf(changed)
 	return nil
@@ -47,5 +48,7 @@ func AddFinalizer[T client.Object](ctx context.Context, c client.Client, object 
 
 // RemoveFinalizer lets an object go that is being deleted. One that is gone already is no error.
 func RemoveFinalizer[T client.Object](ctx context.Context, c client.Client, object T) error {
-	return client.IgnoreNotFound(WriteMetadata(ctx, c, object, func(o T) { controllerutil.RemoveFinalizer(o, v1alpha1.Finalizer) }))
+	return client.IgnoreNotFound(WriteMetadata(ctx, c, object, func(o T) {
+		controllerutil.RemoveFinalizer(o, v1alpha1.Finalizer)
+	}))
 }

@@ -20,8 +20,9 @@ import (
 
 // Bounds of asking processes.
 const (
-	askTime   = 3 * time.Second
-	restTime  = 500 * time.Millisecond // where nothing changes: a node that is away answers nothing, and the status waits for that
+	askTime = 3 * time.Second
+	// where nothing changes: a node that is away answers nothing, and the status waits for that
+	restTime  = 500 * time.Millisecond
 	askAtOnce = 32
 )
 

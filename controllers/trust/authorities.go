@@ -129,7 +129,8 @@ func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
 	if which == Next {
 		prefix = nextPrefix
 	}
-	for key, wanted := range map[string][]byte{workload.KeyBundle: found.Bundle, workload.KeyClientBundle: found.ClientBundle} {
+	for key, wanted := range map[string][]byte{workload.KeyBundle: found.Bundle,
+		workload.KeyClientBundle: found.ClientBundle} {
 		is, err := bundleHash(a.data[prefix+key])
 		if err != nil {
 			return false, fmt.Errorf("%s: %w", prefix+key, err)
@@ -147,7 +148,8 @@ func (a *Authorities) make(prefix string, store *v1alpha1.RecordStore, now time.
 	for _, kind := range []struct{ words, cert, key string }{
 		{"processes", workload.KeyBundle, keyOfBundle}, {"callers", workload.KeyClientBundle, keyOfClientBundle},
 	} {
-		name := fmt.Sprintf("%s of RecordStore %s/%s, %s", kind.words, store.Namespace, store.Name, now.UTC().Format(time.DateOnly))
+		name := fmt.Sprintf("%s of RecordStore %s/%s, %s", kind.words, store.Namespace, store.Name, now.UTC().
+			Format(time.DateOnly))
 		made, err := authority.New(name, now, authority.Lifetime)
 		if err != nil {
 			return err
@@ -182,7 +184,8 @@ func parse(data map[string][]byte) (*Authorities, error) {
 
 // Adopted are authorities of which only the certificates are left, with next ones to take their place: new ones, or
 // where found is not nil, those.
-func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
+func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities,
+	error) {
 	a := &Authorities{data: map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clientBundle}}
 	if found != nil {
 		return a.WithNextGiven(found), nil
@@ -207,7 +210,8 @@ func (a *Authorities) WithNext(store *v1alpha1.RecordStore, now time.Time) (*Aut
 // Settled are the next ones alone, as the current ones.
 func (a *Authorities) Settled() *Authorities {
 	out := &Authorities{data: map[string][]byte{}}
-	for _, key := range []string{workload.KeyBundle, keyOfBundle, workload.KeyClientBundle, keyOfClientBundle, keyOfSource} {
+	for _, key := range []string{workload.KeyBundle, keyOfBundle, workload.KeyClientBundle, keyOfClientBundle,
+		keyOfSource} {
 		if content, there := a.data[nextPrefix+key]; there {
 			out.data[key] = content
 		}
@@ -243,7 +247,8 @@ func (a *Authorities) Hashes(told Told) (bundle, clientBundle string, err error)
 }
 
 // errNoKey is the error of an authority that is trusted, and whose key is gone.
-var errNoKey = errors.New("the key of the authority is missing: certificates are made again when the next authorities issue")
+var errNoKey = errors.New(
+	"the key of the authority is missing: certificates are made again when the next authorities issue")
 
 // issuer gives the authority that issues, of processes or of callers. Errors may be errNoKey.
 func (a *Authorities) issuer(told Told, caller bool) (*authority.Authority, error) {

@@ -53,7 +53,8 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		t.Error("the operator's own differ from what they are, or not from those of a source")
 	}
 	next := parsed(own.WithNextGiven(foundA))
-	if next.Source(Current) != v1alpha1.TLSFromOperator || next.Source(Next) != v1alpha1.TLSFromCertManager || differs(next, Next, foundA) || !differs(next, Next, foundB) || !differs(next, Next, nil) {
+	if next.Source(Current) != v1alpha1.TLSFromOperator || next.Source(Next) != v1alpha1.TLSFromCertManager ||
+		differs(next, Next, foundA) || !differs(next, Next, foundB) || !differs(next, Next, nil) {
 		t.Errorf("%s and then %s", next.Source(Current), next.Source(Next))
 	}
 	trusting, issuing := State{Phase: v1alpha1.TLSTrusting}.Told(), State{Phase: v1alpha1.TLSIssuing}.Told()
@@ -61,7 +62,8 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 	if want := slices.Concat(own.data[workload.KeyBundle], a); !bytes.Equal(bundle, want) {
 		t.Errorf("while both are trusted: %s", bundle)
 	}
-	if _, err := next.issuer(issuing, false); !errors.Is(err, errNoKey) || next.Issuer(issuing) != v1alpha1.TLSFromCertManager {
+	if _, err := next.issuer(issuing, false); !errors.Is(err, errNoKey) ||
+		next.Issuer(issuing) != v1alpha1.TLSFromCertManager {
 		t.Errorf("the key of a source's authority: %v", err)
 	}
 
@@ -82,7 +84,8 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		t.Error("a change that was cut off goes on to issue before processes trust the next authorities")
 	}
 	settled := parsed(merged.Settled())
-	if settled.Source(Current) != v1alpha1.TLSFromCertManager || settled.HasNext() || differs(settled, Current, foundB) || len(settled.Data()) != 3 {
+	if settled.Source(Current) != v1alpha1.TLSFromCertManager || settled.HasNext() || differs(settled, Current, foundB) ||
+		len(settled.Data()) != 3 {
 		t.Errorf("settled: %d keys, %s", len(settled.Data()), settled.Source(Current))
 	}
 	back, err := settled.WithNext(store, time.Now())

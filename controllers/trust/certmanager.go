@@ -82,49 +82,59 @@ func (k *Keeper) askCertManager(ctx context.Context, store *v1alpha1.RecordStore
 }
 
 // askForPart has one Certificate made, and gives what is in its Secret, checked.
-func (k *Keeper) askForPart(ctx context.Context, store *v1alpha1.RecordStore, want Leaf, part string) (map[string][]byte, error) {
+func (k *Keeper) askForPart(ctx context.Context, store *v1alpha1.RecordStore, want Leaf,
+	part string) (map[string][]byte, error) {
 	name := certificateName(want, part)
 	live, err := k.ensureCertificate(ctx, store, want, part)
 	if err != nil {
 		return nil, certManagerError(err)
 	}
 	if words := notReady(live); words != "" {
-		return nil, &SourceError{ReasonNotIssued, fmt.Sprintf("Certificate %s is not ready: %s. `kubectl -n %s describe certificate %s` tells more; "+
-			"what was used before stays in use", name, words, store.Namespace, name)}
+		return nil, &SourceError{ReasonNotIssued, fmt.Sprintf(
+			"Certificate %s is not ready: %s. `kubectl -n %s describe certificate %s` tells more; "+
+				"what was used before stays in use", name, words, store.Namespace, name)}
 	}
 	var secret corev1.Secret
 	key := types.NamespacedName{Namespace: store.Namespace, Name: name}
 	switch err := k.Live.Get(ctx, key, &secret); {
 	case apierrors.IsNotFound(err):
-		return nil, &SourceError{ReasonSecretMissing, fmt.Sprintf("Secret %s does not exist, although Certificate %s says that it is ready: see whether cert-manager runs", name, name)}
+		return nil, &SourceError{ReasonSecretMissing, fmt.Sprintf(
+			"Secret %s does not exist, although Certificate %s says that it is ready: see whether cert-manager runs", name,
+			name)}
 	case err != nil:
 		return nil, fmt.Errorf("read Secret %s: %w", key, err)
 	}
 	if len(secret.Data[workload.KeyBundle]) == 0 {
 		ref := store.Spec.TLS.CertManager.IssuerRef
-		return nil, &SourceError{ReasonNoAuthority, fmt.Sprintf("Secret %s has no ca.crt: %s %s does not tell its authority, as public ones (ACME) do not. Name an "+
-			"issuer in spec.tls.certManager.issuerRef that does, such as one of kind CA or Vault", name, ref.Kind, ref.Name)}
+		return nil, &SourceError{ReasonNoAuthority, fmt.Sprintf(
+			"Secret %s has no ca.crt: %s %s does not tell its authority, as public ones (ACME) do not. Name an "+
+				"issuer in spec.tls.certManager.issuerRef that does, such as one of kind CA or Vault", name, ref.Kind, ref.Name)}
 	}
 	usage := x509.ExtKeyUsageClientAuth
 	if part == serverPart {
 		usage = x509.ExtKeyUsageServerAuth
 	}
-	if err := checkPair(secret.Data, corev1.TLSCertKey, corev1.TLSPrivateKeyKey, workload.KeyBundle, want, k.Now(), usage); err != nil {
-		return nil, &SourceError{ReasonSecretRefused, fmt.Sprintf("Secret %s, as the issuer of Certificate %s has made it, cannot be used, and what was used before "+
-			"stays: %v", name, name, err)}
+	if err := checkPair(secret.Data, corev1.TLSCertKey, corev1.TLSPrivateKeyKey, workload.KeyBundle, want, k.Now(),
+		usage); err != nil {
+		return nil, &SourceError{ReasonSecretRefused, fmt.Sprintf(
+			"Secret %s, as the issuer of Certificate %s has made it, cannot be used, and what was used before "+
+				"stays: %v", name, name, err)}
 	}
 	return secret.Data, k.adoptSecret(ctx, live, &secret)
 }
 
 // adoptSecret has a Secret go with its Certificate, which cert-manager does on wish only.
 func (k *Keeper) adoptSecret(ctx context.Context, certificate *unstructured.Unstructured, secret *corev1.Secret) error {
-	owned := slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == certificate.GetUID() })
+	owned := slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.UID == certificate.GetUID()
+	})
 	if owned {
 		return nil
 	}
 	before := secret.DeepCopy()
 	secret.OwnerReferences = append(secret.OwnerReferences, metav1.OwnerReference{
-		APIVersion: certificateKind.GroupVersion().String(), Kind: certificateKind.Kind, Name: certificate.GetName(), UID: certificate.GetUID(),
+		APIVersion: certificateKind.GroupVersion().String(), Kind: certificateKind.Kind, Name: certificate.GetName(),
+		UID: certificate.GetUID(),
 	})
 	if err := k.Client.Patch(ctx, secret, step.IfUnchanged(before), client.FieldOwner(v1alpha1.FieldManager)); err != nil {
 		return fmt.Errorf("have Secret %s go with its Certificate: %w", client.ObjectKeyFromObject(secret), err)
@@ -133,7 +143,8 @@ func (k *Keeper) adoptSecret(ctx context.Context, certificate *unstructured.Unst
 }
 
 // ensureCertificate makes a Certificate, or changes it, where it is not as wanted.
-func (k *Keeper) ensureCertificate(ctx context.Context, store *v1alpha1.RecordStore, want Leaf, part string) (*unstructured.Unstructured, error) {
+func (k *Keeper) ensureCertificate(ctx context.Context, store *v1alpha1.RecordStore, want Leaf,
+	part string) (*unstructured.Unstructured, error) {
 	wanted, err := certificateOf(store, want, part)
 	if err != nil {
 		return nil, err
@@ -157,10 +168,12 @@ func (k *Keeper) ensureCertificate(ctx context.Context, store *v1alpha1.RecordSt
 		return nil, err
 	case live.GetLabels()[v1alpha1.LabelStore] != store.Name:
 		return nil, fmt.Errorf("certificate %s: %w: delete it, or give the store another name", key.Name, ErrNotOurs)
-	case equality.Semantic.DeepDerivative(wanted.Object["spec"], live.Object["spec"]) && metav1.IsControlledBy(live, want.Owner):
+	case equality.Semantic.DeepDerivative(wanted.Object["spec"], live.Object["spec"]) &&
+		metav1.IsControlledBy(live, want.Owner):
 		return live, nil
 	}
-	err = k.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(wanted), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	err = k.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(wanted), client.FieldOwner(v1alpha1.FieldManager),
+		client.ForceOwnership)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +219,8 @@ func notReady(live *unstructured.Unstructured) string {
 	if made := live.GetCreationTimestamp(); !made.IsZero() {
 		silent += " since " + made.UTC().Format(time.RFC3339)
 	}
-	conditions, _, _ := unstructured.NestedSlice(live.Object, "status", "conditions") // of another shape: as if there were none
+	// of another shape: as if there were none
+	conditions, _, _ := unstructured.NestedSlice(live.Object, "status", "conditions")
 	for _, c := range conditions {
 		condition, ok := c.(map[string]any)
 		if !ok || condition["type"] != "Ready" {
@@ -231,11 +245,14 @@ func certManagerError(err error) error {
 	var unknown *apiutil.ErrResourceDiscoveryFailed
 	switch {
 	case meta.IsNoMatchError(err), errors.As(err, &unknown), apierrors.IsNotFound(err):
-		return &SourceError{ReasonCertManagerMissing, "the cluster has no kind Certificate of cert-manager.io/v1, which spec.tls.source CertManager needs: install " +
-			"cert-manager with its CustomResourceDefinitions (https://cert-manager.io/docs/installation), or set another source"}
+		return &SourceError{ReasonCertManagerMissing,
+			"the cluster has no kind Certificate of cert-manager.io/v1, which spec.tls.source CertManager needs: install " +
+				"cert-manager with its CustomResourceDefinitions (https://cert-manager.io/docs/installation), or set another " +
+				"source"}
 	case apierrors.IsForbidden(err):
-		return &SourceError{ReasonCertManagerForbidden, fmt.Sprintf("the operator may not read and write Certificates of cert-manager.io, which spec.tls.source CertManager "+
-			"needs: set certManager.enabled of the chart sheaf-operator, or grant it (%v)", err)}
+		return &SourceError{ReasonCertManagerForbidden, fmt.Sprintf(
+			"the operator may not read and write Certificates of cert-manager.io, which spec.tls.source CertManager "+
+				"needs: set certManager.enabled of the chart sheaf-operator, or grant it (%v)", err)}
 	}
 	return err
 }

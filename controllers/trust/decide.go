@@ -110,7 +110,8 @@ func Decide(in Input) Decision {
 		return Decision{State: State{Transport: in.Wanted, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
 	case in.Superseded && (s.Phase == v1alpha1.TLSTrusting || s.Phase == v1alpha1.TLSIssuing):
 		s.Phase, s.Since, s.Rotating = v1alpha1.TLSTrusting, in.Now, in.Rotate
-		return Decision{State: s, Merge: true, MakeNext: true, Words: "the source has other authorities than those that were to be the next: processes learn to trust them too"}
+		return Decision{State: s, Merge: true, MakeNext: true,
+			Words: "the source has other authorities than those that were to be the next: processes learn to trust them too"}
 	case s.Phase == v1alpha1.TLSTrusting:
 		return s.after(in, in.Reports.AsTold, "trust the next authorities too", v1alpha1.TLSIssuing)
 	case s.Phase == v1alpha1.TLSIssuing:
@@ -126,7 +127,8 @@ func Decide(in Input) Decision {
 		return Decision{State: s}
 	case in.Other || in.Rotate != "" && in.Rotate != s.Rotated:
 		if in.Reports.AsTold < in.Reports.Processes {
-			return Decision{State: s, Words: in.Reports.words("are as they were told before, which comes before the authorities change")}
+			return Decision{State: s, Words: in.Reports.words(
+				"are as they were told before, which comes before the authorities change")}
 		}
 		s.Phase, s.Since, s.Rotating = v1alpha1.TLSTrusting, in.Now, in.Rotate
 		return Decision{State: s, MakeNext: in.Other || !in.HasNext, Words: "processes learn to trust the next authorities"}
@@ -163,7 +165,8 @@ func (s State) hop(in Input) Decision {
 		to = v1alpha1.TransportBoth
 	}
 	if in.Reports.AsTold < in.Reports.Processes {
-		return Decision{State: s, Words: in.Reports.words(fmt.Sprintf("use transport %s and have their certificates, which comes before transport %s", s.Transport, to))}
+		return Decision{State: s, Words: in.Reports.words(fmt.Sprintf(
+			"use transport %s and have their certificates, which comes before transport %s", s.Transport, to))}
 	}
 	s.Transport, s.Phase, s.Since = to, v1alpha1.TLSSwitching, in.Now
 	return Decision{State: s, Words: "processes are told transport " + string(to)}
@@ -200,7 +203,8 @@ func First(store *v1alpha1.RecordStore, absent v1alpha1.TLSMode, image string) v
 
 // Again is what the operator records of a store whose status is lost, and whose processes were told a transport.
 func Again(store *v1alpha1.RecordStore, told v1alpha1.TLSTransport, now time.Time) v1alpha1.TLSStatus {
-	out := v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired, Transport: told, Phase: v1alpha1.TLSReady, Since: new(metav1.NewTime(now))}
+	out := v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired, Transport: told, Phase: v1alpha1.TLSReady,
+		Since: new(metav1.NewTime(now))}
 	if told == v1alpha1.TransportPlaintext {
 		out.Default = v1alpha1.TLSDisabled
 	}

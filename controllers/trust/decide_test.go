@@ -17,7 +17,8 @@ const (
 func TestDecide(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	long := now.Add(-callersPause)
-	all, some := Reports{Processes: 3, AsTold: 3, Renewed: 3}, Reports{Processes: 3, AsTold: 2, Renewed: 2, Missing: "main-0-0: why"}
+	all, some := Reports{Processes: 3, AsTold: 3, Renewed: 3}, Reports{Processes: 3, AsTold: 2, Renewed: 2,
+		Missing: "main-0-0: why"}
 	state := func(transport v1alpha1.TLSTransport, phase v1alpha1.TLSPhase, since time.Time) State {
 		return State{Transport: transport, Phase: phase, Since: since, Rotated: "a"}
 	}
@@ -39,69 +40,98 @@ func TestDecide(t *testing.T) {
 			in: Input{Wanted: required, Rotate: "x"}, want: State{Transport: required, Phase: ready, Since: now, Rotated: "x"},
 		},
 		"a store whose status was lost goes on from where its processes are": {
-			in: Input{Wanted: required, Found: plaintext, Reports: all}, want: State{Transport: plaintext, Phase: ready, Since: now},
+			in:   Input{Wanted: required, Found: plaintext, Reports: all},
+			want: State{Transport: plaintext, Phase: ready, Since: now},
 		},
-		"all is as asked for":                {in: Input{Wanted: required, State: state(required, ready, long), Rotate: "a", Reports: all}, want: state(required, ready, long)},
-		"a process that is new changes none": {in: Input{Wanted: required, State: state(required, ready, long), Reports: some}, want: state(required, ready, long)},
-		"an absent rotate asks for nothing":  {in: Input{Wanted: required, State: state(required, ready, long), Reports: all}, want: state(required, ready, long)},
+		"all is as asked for": {in: Input{Wanted: required, State: state(required, ready, long), Rotate: "a",
+			Reports: all}, want: state(required, ready, long)},
+		"a process that is new changes none": {in: Input{Wanted: required, State: state(required, ready, long),
+			Reports: some}, want: state(required, ready, long)},
+		"an absent rotate asks for nothing": {in: Input{Wanted: required, State: state(required, ready, long), Reports: all},
+			want: state(required, ready, long)},
 
 		"on: not before all have certificates": {
-			in: Input{Wanted: required, State: state(plaintext, ready, long), Reports: some}, want: state(plaintext, ready, long), words: "2 of 3 processes use transport plaintext",
+			in:   Input{Wanted: required, State: state(plaintext, ready, long), Reports: some},
+			want: state(plaintext, ready, long), words: "2 of 3 processes use transport plaintext",
 		},
-		"on: first both":       {in: Input{Wanted: required, State: state(plaintext, ready, long), Reports: all}, want: state(both, switching, now), words: "both"},
-		"on: not before all":   {in: Input{Wanted: required, State: state(both, switching, long), Reports: some}, want: state(both, switching, long), words: "main-0-0: why"},
-		"on: then required":    {in: Input{Wanted: required, State: state(both, switching, long), Reports: all}, want: state(required, switching, now), words: "required"},
-		"on: until all say so": {in: Input{Wanted: required, State: state(required, switching, long), Reports: some}, want: state(required, switching, long), words: "2 of 3"},
-		"on: done":             {in: Input{Wanted: required, State: state(required, switching, long), Reports: all}, want: state(required, ready, now)},
-		"optional stays both":  {in: Input{Wanted: both, State: state(both, switching, long), Reports: all}, want: state(both, ready, now)},
-		"off: first both":      {in: Input{Wanted: plaintext, State: state(required, ready, long), Reports: all}, want: state(both, switching, now), words: "both"},
-		"off: not before all":  {in: Input{Wanted: plaintext, State: state(both, switching, long), Reports: some}, want: state(both, switching, long), words: "2 of 3"},
-		"off: then plaintext":  {in: Input{Wanted: plaintext, State: state(both, switching, long), Reports: all}, want: state(plaintext, switching, now), words: "plaintext"},
+		"on: first both": {in: Input{Wanted: required, State: state(plaintext, ready, long), Reports: all},
+			want: state(both, switching, now), words: "both"},
+		"on: not before all": {in: Input{Wanted: required, State: state(both, switching, long), Reports: some},
+			want: state(both, switching, long), words: "main-0-0: why"},
+		"on: then required": {in: Input{Wanted: required, State: state(both, switching, long), Reports: all},
+			want: state(required, switching, now), words: "required"},
+		"on: until all say so": {in: Input{Wanted: required, State: state(required, switching, long), Reports: some},
+			want: state(required, switching, long), words: "2 of 3"},
+		"on: done": {in: Input{Wanted: required, State: state(required, switching, long), Reports: all},
+			want: state(required, ready, now)},
+		"optional stays both": {in: Input{Wanted: both, State: state(both, switching, long), Reports: all},
+			want: state(both, ready, now)},
+		"off: first both": {in: Input{Wanted: plaintext, State: state(required, ready, long), Reports: all},
+			want: state(both, switching, now), words: "both"},
+		"off: not before all": {in: Input{Wanted: plaintext, State: state(both, switching, long), Reports: some},
+			want: state(both, switching, long), words: "2 of 3"},
+		"off: then plaintext": {in: Input{Wanted: plaintext, State: state(both, switching, long), Reports: all},
+			want: state(plaintext, switching, now), words: "plaintext"},
 		"off comes before the authorities": {
-			in: Input{Wanted: plaintext, Rotate: "b", State: state(required, ready, long), Reports: all}, want: state(both, switching, now), words: "both",
+			in:   Input{Wanted: plaintext, Rotate: "b", State: state(required, ready, long), Reports: all},
+			want: state(both, switching, now), words: "both",
 		},
 
 		"rotate: not while a process is behind": {
-			in: Input{Wanted: required, Rotate: "b", State: state(required, ready, long), Reports: some}, want: state(required, ready, long), words: "2 of 3",
+			in:   Input{Wanted: required, Rotate: "b", State: state(required, ready, long), Reports: some},
+			want: state(required, ready, long), words: "2 of 3",
 		},
 		"rotate: the next are made and trusted": {
-			in: Input{Wanted: required, Rotate: "b", State: state(required, ready, long), Reports: all}, want: rotating(v1alpha1.TLSTrusting, now), next: true, words: "next",
+			in:   Input{Wanted: required, Rotate: "b", State: state(required, ready, long), Reports: all},
+			want: rotating(v1alpha1.TLSTrusting, now), next: true, words: "next",
 		},
 		"rotate: those that are there already are taken": {
-			in: Input{Wanted: required, Rotate: "b", State: state(required, ready, long), Reports: all, HasNext: true}, want: rotating(v1alpha1.TLSTrusting, now), words: "next",
+			in:   Input{Wanted: required, Rotate: "b", State: state(required, ready, long), Reports: all, HasNext: true},
+			want: rotating(v1alpha1.TLSTrusting, now), words: "next",
 		},
 		"trusting: until all do": {
-			in: Input{Wanted: required, Rotate: "b", State: rotating(v1alpha1.TLSTrusting, long), Reports: some, HasNext: true}, want: rotating(v1alpha1.TLSTrusting, long), words: "2 of 3",
+			in: Input{Wanted: required, Rotate: "b", State: rotating(v1alpha1.TLSTrusting, long), Reports: some,
+				HasNext: true},
+			want: rotating(v1alpha1.TLSTrusting, long), words: "2 of 3",
 		},
 		"trusting: callers have their time": {
-			in:   Input{Wanted: required, Rotate: "b", State: rotating(v1alpha1.TLSTrusting, long.Add(time.Second)), Reports: all, HasNext: true},
+			in: Input{Wanted: required, Rotate: "b", State: rotating(v1alpha1.TLSTrusting, long.Add(time.Second)),
+				Reports: all, HasNext: true},
 			want: rotating(v1alpha1.TLSTrusting, long.Add(time.Second)), words: "callers",
 		},
 		"trusting: then issuing": {
-			in: Input{Wanted: required, Rotate: "b", State: rotating(v1alpha1.TLSTrusting, long), Reports: all, HasNext: true}, want: rotating(v1alpha1.TLSIssuing, now), words: "Issuing",
+			in:   Input{Wanted: required, Rotate: "b", State: rotating(v1alpha1.TLSTrusting, long), Reports: all, HasNext: true},
+			want: rotating(v1alpha1.TLSIssuing, now), words: "Issuing",
 		},
 		"a change of authorities goes to its end before the transport changes": {
-			in: Input{Wanted: plaintext, Rotate: "c", State: rotating(v1alpha1.TLSTrusting, long), Reports: all, HasNext: true}, want: rotating(v1alpha1.TLSIssuing, now), words: "Issuing",
+			in: Input{Wanted: plaintext, Rotate: "c", State: rotating(v1alpha1.TLSTrusting, long), Reports: all,
+				HasNext: true},
+			want: rotating(v1alpha1.TLSIssuing, now), words: "Issuing",
 		},
 		"issuing: until all use theirs": {
-			in:   Input{Wanted: required, Rotate: "b", State: rotating(v1alpha1.TLSIssuing, long), Reports: Reports{Processes: 3, AsTold: 3, Renewed: 1, Missing: "x"}, HasNext: true},
+			in: Input{Wanted: required, Rotate: "b", State: rotating(v1alpha1.TLSIssuing, long),
+				Reports: Reports{Processes: 3, AsTold: 3, Renewed: 1, Missing: "x"}, HasNext: true},
 			want: rotating(v1alpha1.TLSIssuing, long), words: "1 of 3",
 		},
 		"issuing: callers have their time": {
-			in: Input{Wanted: required, State: rotating(v1alpha1.TLSIssuing, now), Reports: all, HasNext: true}, want: rotating(v1alpha1.TLSIssuing, now), words: "callers",
+			in:   Input{Wanted: required, State: rotating(v1alpha1.TLSIssuing, now), Reports: all, HasNext: true},
+			want: rotating(v1alpha1.TLSIssuing, now), words: "callers",
 		},
 		"issuing: then dropping": {
-			in: Input{Wanted: required, State: rotating(v1alpha1.TLSIssuing, long), Reports: all, HasNext: true}, want: rotating(v1alpha1.TLSDropping, now), words: "Dropping",
+			in:   Input{Wanted: required, State: rotating(v1alpha1.TLSIssuing, long), Reports: all, HasNext: true},
+			want: rotating(v1alpha1.TLSDropping, now), words: "Dropping",
 		},
 		"dropping: until all do": {
-			in: Input{Wanted: required, State: rotating(v1alpha1.TLSDropping, long), Reports: some, HasNext: true}, want: rotating(v1alpha1.TLSDropping, long), words: "2 of 3",
+			in:   Input{Wanted: required, State: rotating(v1alpha1.TLSDropping, long), Reports: some, HasNext: true},
+			want: rotating(v1alpha1.TLSDropping, long), words: "2 of 3",
 		},
 		"dropping: done": {
 			in:   Input{Wanted: required, Rotate: "b", State: rotating(v1alpha1.TLSDropping, now), Reports: all, HasNext: true},
 			want: State{Transport: required, Phase: ready, Since: now, Rotated: "b"}, done: true,
 		},
 		"dropping: settled before, and not recorded": {
-			in: Input{Wanted: required, State: rotating(v1alpha1.TLSDropping, now), Reports: all}, want: State{Transport: required, Phase: ready, Since: now, Rotated: "b"},
+			in:   Input{Wanted: required, State: rotating(v1alpha1.TLSDropping, now), Reports: all},
+			want: State{Transport: required, Phase: ready, Since: now, Rotated: "b"},
 		},
 
 		"source: other authorities are trusted first": {
@@ -113,18 +143,24 @@ func TestDecide(t *testing.T) {
 			want: State{Transport: required, Phase: v1alpha1.TLSTrusting, Since: now, Rotated: "a"}, next: true, words: "next",
 		},
 		"source: not while a process is behind": {
-			in: Input{Wanted: required, Other: true, State: state(required, ready, long), Reports: some}, want: state(required, ready, long), words: "2 of 3",
+			in:   Input{Wanted: required, Other: true, State: state(required, ready, long), Reports: some},
+			want: state(required, ready, long), words: "2 of 3",
 		},
 		"source: others than the next ones while these are trusted": {
-			in:   Input{Wanted: required, Other: true, Superseded: true, HasNext: true, State: rotating(v1alpha1.TLSTrusting, long), Reports: all},
-			want: State{Transport: required, Phase: v1alpha1.TLSTrusting, Since: now, Rotated: "a"}, next: true, merge: true, words: "learn to trust them too",
+			in: Input{Wanted: required, Other: true, Superseded: true, HasNext: true,
+				State: rotating(v1alpha1.TLSTrusting, long), Reports: all},
+			want: State{Transport: required, Phase: v1alpha1.TLSTrusting, Since: now, Rotated: "a"}, next: true, merge: true,
+			words: "learn to trust them too",
 		},
 		"source: others than the next ones while these issue": {
-			in:   Input{Wanted: required, Superseded: true, HasNext: true, State: rotating(v1alpha1.TLSIssuing, long), Reports: some},
-			want: State{Transport: required, Phase: v1alpha1.TLSTrusting, Since: now, Rotated: "a"}, next: true, merge: true, words: "learn to trust them too",
+			in: Input{Wanted: required, Superseded: true, HasNext: true, State: rotating(v1alpha1.TLSIssuing, long),
+				Reports: some},
+			want: State{Transport: required, Phase: v1alpha1.TLSTrusting, Since: now, Rotated: "a"}, next: true, merge: true,
+			words: "learn to trust them too",
 		},
 		"source: others than the next ones come after those that are dropped": {
-			in:   Input{Wanted: required, Other: true, Superseded: true, HasNext: true, State: rotating(v1alpha1.TLSDropping, long), Reports: all},
+			in: Input{Wanted: required, Other: true, Superseded: true, HasNext: true,
+				State: rotating(v1alpha1.TLSDropping, long), Reports: all},
 			want: State{Transport: required, Phase: ready, Since: now, Rotated: "b"}, done: true,
 		},
 	} {

@@ -201,12 +201,14 @@ func ours(store *v1alpha1.RecordStore, secret *corev1.Secret, found *leaf, want 
 		return fmt.Errorf("secret %s: %w: delete it, or give the store another name", want.Secret, ErrNotOurs)
 	}
 	if found != nil && found.identity.Store == want.Identity.Store && found.identity != want.Identity {
-		return fmt.Errorf("secret %s: %w for %s, but for %s of the same store: give one of them another name", want.Secret, ErrNotOurs, want.Identity, found.identity)
+		return fmt.Errorf("secret %s: %w for %s, but for %s of the same store: give one of them another name", want.Secret,
+			ErrNotOurs, want.Identity, found.identity)
 	}
 	return nil
 }
 
-func (k *Keeper) issue(ctx context.Context, store *v1alpha1.RecordStore, issuer *authority.Authority, trusts bundles, want Leaf) error {
+func (k *Keeper) issue(ctx context.Context, store *v1alpha1.RecordStore, issuer *authority.Authority, trusts bundles,
+	want Leaf) error {
 	now := k.Now()
 	cert, private, err := issuer.Issue(authority.Leaf{
 		Identity: want.Identity, DNSNames: want.DNSNames, Server: true, Client: true, Now: now, Lifetime: leafLifetime,
@@ -239,13 +241,18 @@ func (k *Keeper) NotAfter(store *v1alpha1.RecordStore, secret string) (time.Time
 func (k *Keeper) Forget(store *v1alpha1.RecordStore) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	maps.DeleteFunc(k.leaves, func(_ types.NamespacedName, l *leaf) bool { return l.identity.UID.String() == store.Status.StoreUID })
-	maps.DeleteFunc(k.given, func(_ types.NamespacedName, g *given) bool { return g.Identity.UID.String() == store.Status.StoreUID })
+	maps.DeleteFunc(k.leaves, func(_ types.NamespacedName, l *leaf) bool {
+		return l.identity.UID.String() == store.Status.StoreUID
+	})
+	maps.DeleteFunc(k.given, func(_ types.NamespacedName, g *given) bool {
+		return g.Identity.UID.String() == store.Status.StoreUID
+	})
 }
 
 // OperatorFiles are a certificate by which the operator speaks to the processes of a store, with what it trusts, as the
 // files of a folder. Where the operator issues it, it is in no Secret.
-func (k *Keeper) OperatorFiles(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities) (map[string][]byte, error) {
+func (k *Keeper) OperatorFiles(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities) (map[string][]byte,
+	error) {
 	status := store.Status.TLS
 	told := StateOf(status).Told()
 	of, err := StoreIdentity(store)
@@ -260,7 +267,8 @@ func (k *Keeper) OperatorFiles(ctx context.Context, store *v1alpha1.RecordStore,
 		return nil, err
 	}
 	cert, key, err := issuer.Issue(authority.Leaf{
-		Identity: identity.Identity{Store: of, Role: identity.Operator}, Server: true, Client: true, Now: k.Now(), Lifetime: leafLifetime,
+		Identity: identity.Identity{Store: of, Role: identity.Operator}, Server: true, Client: true, Now: k.Now(),
+		Lifetime: leafLifetime,
 	})
 	if err != nil {
 		return nil, err
@@ -304,9 +312,11 @@ func readLeaf(secret *corev1.Secret, issuer *authority.Authority, now time.Time)
 	}
 	out := &leaf{
 		identity: id, names: pair.Leaf.DNSNames, notBefore: pair.Leaf.NotBefore, notAfter: pair.Leaf.NotAfter, read: now,
-		trusts: bundles{own: secret.Data[workload.KeyBundle], callers: secret.Data[workload.KeyClientBundle]}, pairs: pairsOf(secret.Data),
+		trusts: bundles{own: secret.Data[workload.KeyBundle], callers: secret.Data[workload.KeyClientBundle]},
+		pairs:  pairsOf(secret.Data),
 	}
-	if other, err := tls.X509KeyPair(secret.Data[workload.KeyClientCert], secret.Data[workload.KeyClientKey]); err == nil && other.Leaf.NotAfter.Before(out.notAfter) {
+	if other, err := tls.X509KeyPair(secret.Data[workload.KeyClientCert],
+		secret.Data[workload.KeyClientKey]); err == nil && other.Leaf.NotAfter.Before(out.notAfter) {
 		out.notAfter = other.Leaf.NotAfter // a process tells the end of the first
 	}
 	if issuer != nil && signedBy(pair.Leaf, issuer) {
@@ -326,6 +336,7 @@ func (l *leaf) good(want Leaf, issuer *authority.Authority, trusts bundles, now 
 		return false
 	}
 	renew := l.notBefore.Add(l.notAfter.Sub(l.notBefore) / 3 * renewThirds)
-	return l.issuer == sha256.Sum256(issuer.CertificatePEM()) && slices.Equal(l.names, want.DNSNames) && now.Before(renew) &&
+	return l.issuer == sha256.Sum256(issuer.CertificatePEM()) && slices.Equal(l.names, want.DNSNames) &&
+		now.Before(renew) &&
 		(!want.caller() || l.trusts.equal(trusts))
 }

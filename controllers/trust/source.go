@@ -55,7 +55,8 @@ type SourceError struct {
 func (e *SourceError) Error() string { return e.Message }
 
 // ErrLater is the error of a certificate that is signed by authorities that processes do not trust yet.
-var ErrLater = errors.New("its certificate is signed by an authority that the processes of the store do not trust yet: it is used when they do")
+var ErrLater = errors.New(
+	"its certificate is signed by an authority that the processes of the store do not trust yet: it is used when they do")
 
 // Found is what a source other than the operator gives a store.
 type Found struct {
@@ -146,7 +147,8 @@ func union(bundle []byte) ([]byte, error) {
 // was good is asked for again after 2 minutes. Errors may be SourceErrors.
 func (k *Keeper) ask(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
 	key := types.NamespacedName{Namespace: store.Namespace, Name: want.Secret}
-	asked := fmt.Sprintf("%s %v %v %v", SourceOf(store), store.Spec.TLS.CertManager, store.Spec.TLS.Provided, want.DNSNames)
+	asked := fmt.Sprintf("%s %v %v %v", SourceOf(store), store.Spec.TLS.CertManager, store.Spec.TLS.Provided,
+		want.DNSNames)
 	if tls := store.Spec.TLS; tls.Provided != nil {
 		asked += tls.Provided.SecretPrefix
 	}
@@ -198,8 +200,9 @@ func (k *Keeper) readProvided(ctx context.Context, store *v1alpha1.RecordStore, 
 	case apierrors.IsNotFound(err) && want.caller():
 		return nil, nil
 	case apierrors.IsNotFound(err):
-		return nil, &SourceError{ReasonSecretMissing, fmt.Sprintf("Secret %s does not exist, which spec.tls.provided asks for: make it, with tls.crt, tls.key and "+
-			"ca.crt, for %s", key.Name, want.Identity)}
+		return nil, &SourceError{ReasonSecretMissing, fmt.Sprintf(
+			"Secret %s does not exist, which spec.tls.provided asks for: make it, with tls.crt, tls.key and "+
+				"ca.crt, for %s", key.Name, want.Identity)}
 	case err != nil:
 		return nil, fmt.Errorf("read Secret %s: %w", key, err)
 	}
@@ -219,12 +222,14 @@ func checkGiven(secret *corev1.Secret, want Leaf, now time.Time) (*given, error)
 		bundle = workload.KeyClientBundle
 	}
 	if err := checkPairs(secret.Data, bundle, want, now); err != nil {
-		return nil, &SourceError{ReasonSecretRefused, fmt.Sprintf("Secret %s cannot be used, and what was used before stays: %v", secret.Name, err)}
+		return nil, &SourceError{ReasonSecretRefused, fmt.Sprintf(
+			"Secret %s cannot be used, and what was used before stays: %v", secret.Name, err)}
 	}
 	out := &given{pairs: pairs, bundle: secret.Data[workload.KeyBundle], clients: secret.Data[workload.KeyClientBundle]}
 	for _, key := range []string{workload.KeyBundle, workload.KeyClientBundle} {
 		if _, err := bundleHash(secret.Data[key]); err != nil && (key == workload.KeyBundle || secret.Data[key] != nil) {
-			return nil, &SourceError{ReasonSecretRefused, fmt.Sprintf("Secret %s cannot be used, and what was used before stays: %s: %v", secret.Name, key, err)}
+			return nil, &SourceError{ReasonSecretRefused, fmt.Sprintf(
+				"Secret %s cannot be used, and what was used before stays: %s: %v", secret.Name, key, err)}
 		}
 	}
 	return out, nil
@@ -261,7 +266,8 @@ func checkPairs(data map[string][]byte, bundle string, want Leaf, now time.Time)
 }
 
 // checkPair checks one certificate.
-func checkPair(data map[string][]byte, cert, key, bundle string, want Leaf, now time.Time, usages ...x509.ExtKeyUsage) error {
+func checkPair(data map[string][]byte, cert, key, bundle string, want Leaf, now time.Time,
+	usages ...x509.ExtKeyUsage) error {
 	found, err := certs.Check(data, cert, key, bundle, now, usages...)
 	if err != nil {
 		return err
@@ -285,7 +291,8 @@ func checkPair(data map[string][]byte, cert, key, bundle string, want Leaf, now 
 // store's own processes dial, the shorter and the longer forms.
 func (l *Leaf) dialled() (names []string) {
 	for _, name := range l.DNSNames {
-		short := !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc.cluster.local") || slices.Contains(l.DNSNames, name+".svc")
+		short := !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc.cluster.local") ||
+			slices.Contains(l.DNSNames, name+".svc")
 		if !short {
 			names = append(names, name)
 		}
@@ -319,11 +326,13 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 	var secret corev1.Secret
 	key := types.NamespacedName{Namespace: store.Namespace, Name: want.Secret}
 	known, trusts := k.known(key), bundlesOf(as, told)
-	if cause != nil && known != nil && now.Sub(known.read) < lookAgain && known.identity == want.Identity && known.under == underOf(store.Status.TLS) &&
+	if cause != nil && known != nil && now.Sub(known.read) < lookAgain && known.identity == want.Identity &&
+		known.under == underOf(store.Status.TLS) &&
 		(!want.caller() || known.trusts.equal(trusts)) {
 		return asError(trouble)
 	}
-	if known == nil || now.Sub(known.read) >= lookAgain || pairs == nil || known.pairs != pairsOf(pairs) || want.caller() && !known.trusts.equal(trusts) {
+	if known == nil || now.Sub(known.read) >= lookAgain || pairs == nil || known.pairs != pairsOf(pairs) ||
+		want.caller() && !known.trusts.equal(trusts) {
 		if err := k.Live.Get(ctx, key, &secret); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("read Secret %s: %w", key, err)
 		}
@@ -359,7 +368,8 @@ var errUnasked = errors.New("the source is asked for no certificate of this proc
 
 // newest are the newest pairs that the source gives for a process, and which fit the authorities that issue now; nil:
 // there are none, and cause says why. issuer is who issues for the store now.
-func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer v1alpha1.TLSSource, want Leaf, fits func(map[string][]byte) bool) (
+func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer v1alpha1.TLSSource, want Leaf,
+	fits func(map[string][]byte) bool) (
 	pairs map[string][]byte, cause, err error,
 ) {
 	switch {
@@ -392,14 +402,16 @@ func asError(trouble *SourceError) error {
 }
 
 // givenOperatorFiles are OperatorFiles where the operator does not issue its certificate.
-func (k *Keeper) givenOperatorFiles(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities) (map[string][]byte, error) {
+func (k *Keeper) givenOperatorFiles(ctx context.Context, store *v1alpha1.RecordStore,
+	as *Authorities) (map[string][]byte, error) {
 	var secret corev1.Secret
 	key := types.NamespacedName{Namespace: store.Namespace, Name: workload.OperatorTLS(store.Name)}
 	if err := k.Live.Get(ctx, key, &secret); err != nil {
 		return nil, fmt.Errorf("read Secret %s: %w", key, err)
 	}
 	bundle, clients := as.Bundles(StateOf(store.Status.TLS).Told())
-	out := map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clients, workload.KeyMode: []byte(store.Status.TLS.Transport)}
+	out := map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clients,
+		workload.KeyMode: []byte(store.Status.TLS.Transport)}
 	for _, key := range pairKeys {
 		if content, there := secret.Data[key]; there {
 			out[key] = content
@@ -437,7 +449,8 @@ func (k *Keeper) RemoveSecret(ctx context.Context, store *v1alpha1.RecordStore, 
 	if err != nil {
 		return fmt.Errorf("read Secret %s: %w", key, err)
 	}
-	if secret.Labels[v1alpha1.LabelStore] != store.Name || secret.Labels[labelManagedBy] != workload.TLSLabels(store.Name)[labelManagedBy] {
+	if secret.Labels[v1alpha1.LabelStore] != store.Name || secret.Labels[labelManagedBy] != workload.TLSLabels(
+		store.Name)[labelManagedBy] {
 		return nil
 	}
 	if err := k.Client.Delete(ctx, &secret, client.Preconditions{UID: &secret.UID}); client.IgnoreNotFound(err) != nil {

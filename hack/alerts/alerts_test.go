@@ -115,7 +115,8 @@ func TestAlertsFire(t *testing.T) {
 
 // firing are the labels of what an alert fires for at a moment: of what its expression has held for at every evaluation
 // of the time that its for asks for.
-func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule, at time.Duration) (out []map[string]string) {
+func firing(t *testing.T, engine *promql.Engine, all memory, rule rulefmt.Rule,
+	at time.Duration) (out []map[string]string) {
 	t.Helper()
 	h := newHeld(rule)
 	for now := time.Duration(0); now <= at; now += interval {
@@ -167,7 +168,8 @@ func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	}
 	sources := ""
 	for _, file := range []string{
-		"../../controllers/recordstore/metrics.go", "../../controllers/step/counted.go", "../../cmd/sheaf-operator/main.go", "../../internal/gateway/metrics.go",
+		"../../controllers/recordstore/metrics.go", "../../controllers/step/counted.go", "../../cmd/sheaf-operator/main.go",
+		"../../internal/gateway/metrics.go",
 		"../../internal/shard/quota/metrics.go", "../../internal/security/ratelimit/ratelimit.go",
 	} {
 		text, err := os.ReadFile(file)

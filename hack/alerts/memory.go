@@ -35,7 +35,8 @@ func (m *memory) add(series, values string) error {
 func (m memory) Querier(int64, int64) (storage.Querier, error) { return m, nil }
 
 // Select implements storage.Querier.
-func (m memory) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+func (m memory) Select(_ context.Context, _ bool, _ *storage.SelectHints,
+	matchers ...*labels.Matcher) storage.SeriesSet {
 	set := &seriesSet{at: -1}
 	for _, s := range m.series {
 		all := true
@@ -50,12 +51,14 @@ func (m memory) Select(_ context.Context, _ bool, _ *storage.SelectHints, matche
 }
 
 // LabelValues implements storage.Querier; the engine does not ask for it.
-func (memory) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+func (memory) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string,
+	annotations.Annotations, error) {
 	return nil, nil, nil
 }
 
 // LabelNames implements storage.Querier; the engine does not ask for it.
-func (memory) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+func (memory) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations,
+	error) {
 	return nil, nil, nil
 }
 

@@ -39,7 +39,8 @@ func readRules(file string) (map[string]rulefmt.Rule, error) {
 }
 
 func newEngine() *promql.Engine {
-	return promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: promQL})
+	return promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute,
+		Parser: promQL})
 }
 
 // held follows for which labels an alert's expression holds, and since when.

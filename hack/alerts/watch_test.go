@@ -26,7 +26,8 @@ func TestWatch(t *testing.T) {
 	}
 	var states, operators []string
 	for _, targets := range []map[string]string{
-		tells(1), tells(0), tells(0), tells(0), tells(1), tells(0), {}, {"a": "sheaf_operator_leads 0"}, {}, {}, {}, {}, tells(1),
+		tells(1), tells(0), tells(0), tells(0), tells(1), tells(0), {}, {"a": "sheaf_operator_leads 0"}, {}, {}, {}, {},
+		tells(1),
 	} {
 		found, err := watch.Scrape(targets)
 		if err != nil {
@@ -35,10 +36,12 @@ func TestWatch(t *testing.T) {
 		states = append(states, stateOf(found, "SheafStoreUnavailable"))
 		operators = append(operators, stateOf(found, "SheafOperatorGone"))
 	}
-	if want := []string{"", Pending, Pending, Firing, "", Pending, "", "", "", "", "", "", ""}; !slices.Equal(states, want) {
+	if want := []string{"", Pending, Pending, Firing, "", Pending, "", "", "", "", "", "", ""}; !slices.Equal(states,
+		want) {
 		t.Errorf("SheafStoreUnavailable was %q, want %q", states, want)
 	}
-	if want := []string{"", "", "", "", "", "", Pending, Pending, Pending, Pending, Pending, Firing, ""}; !slices.Equal(operators, want) {
+	if want := []string{"", "", "", "", "", "", Pending, Pending, Pending, Pending, Pending, Firing,
+		""}; !slices.Equal(operators, want) {
 		t.Errorf("SheafOperatorGone was %q, want %q", operators, want)
 	}
 	if _, err := watch.Scrape(map[string]string{"a": "<html>"}); err == nil {

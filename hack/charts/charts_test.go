@@ -37,7 +37,8 @@ func TestCRDTemplateIsNeverCode(t *testing.T) {
 	}
 	for _, want := range []string{
 		`description: "{{ "{{" }} not code {{ "}}" }}"`,
-		"  annotations:\n    {{- if .Values.crds.keep }}\n    helm.sh/resource-policy: keep\n    {{- end }}\n    controller-gen",
+		"  annotations:\n    {{- if .Values.crds.keep }}\n    helm.sh/resource-policy: keep\n    {{- end }}\n    " +
+			"controller-gen",
 		"  labels:\n    {{- include",
 		"  name: things.sheaf.dev\nspec:",
 	} {
@@ -51,7 +52,8 @@ func TestCRDTemplateIsNeverCode(t *testing.T) {
 }
 
 func TestParseCRDRefusesOtherKinds(t *testing.T) {
-	if c, err := parseCRD([]byte(crdText)); err != nil || c.kind != "Thing" || c.group != "sheaf.dev" || c.versions["v1alpha1"] == nil {
+	if c, err := parseCRD([]byte(crdText)); err != nil || c.kind != "Thing" || c.group != "sheaf.dev" ||
+		c.versions["v1alpha1"] == nil {
 		t.Errorf("%+v %v", c, err)
 	}
 	if _, err := parseCRD([]byte("kind: Pod\n")); err == nil {
@@ -65,13 +67,15 @@ func TestSplitRules(t *testing.T) {
 		{APIGroups: []string{""}, Resources: []string{"nodes", "pods"}, Verbs: get},
 		{APIGroups: []string{""}, Resources: []string{"services", "persistentvolumes"}, Verbs: all},
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
-		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools/status", "shards/status", "recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: all},
+		{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status", "shardpools/status",
+			"shards/status", "recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: all},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: all},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "list"}},
 		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
 		{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create", "delete"}},
 		{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"}, Verbs: []string{"create", "get"}},
-		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"create", "delete", "get", "list"}},
+		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"},
+			Verbs: []string{"create", "delete", "get", "list"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -81,13 +85,15 @@ func TestSplitRules(t *testing.T) {
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: get},
 			{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: all},
 			{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}},
-			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status", "shards/status", "recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: all},
+			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"shardpools/status", "shards/status", "recordgrants/status",
+				"recordstores/status", "recordtenants/status"}, Verbs: all},
 			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list"}},
 			{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create"}},
 			{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims"}, Verbs: []string{"delete", "list"}},
 		},
-		certs: []rule{{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"}, Verbs: []string{"create", "get"}}},
-		read:  []rule{{APIGroups: []string{""}, Resources: []string{"nodes", "persistentvolumes"}, Verbs: get}},
+		certs: []rule{{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"},
+			Verbs: []string{"create", "get"}}},
+		read: []rule{{APIGroups: []string{""}, Resources: []string{"nodes", "persistentvolumes"}, Verbs: get}},
 		diskSets: []rule{
 			{APIGroups: []string{""}, Resources: []string{"persistentvolumes"}, Verbs: []string{"patch"}},
 			{APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets", "disksets/status"}, Verbs: all},
@@ -117,11 +123,13 @@ func TestSplitRules(t *testing.T) {
 
 func TestSplitRulesRefuses(t *testing.T) {
 	status := rule{
-		APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets/status", "shardpools/status", "shards/status", "recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: []string{"patch"},
+		APIGroups: []string{"sheaf.dev"}, Resources: []string{"disksets/status", "shardpools/status", "shards/status",
+			"recordgrants/status", "recordstores/status", "recordtenants/status"}, Verbs: []string{"patch"},
 	}
 	leases := rule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"update"}}
 	jobs := rule{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, Verbs: []string{"create"}}
-	certificates := rule{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"}, Verbs: []string{"create"}}
+	certificates := rule{APIGroups: []string{"cert-manager.io"}, Resources: []string{"certificates"},
+		Verbs: []string{"create"}}
 	if _, err := splitRules([]rule{status, leases, jobs, certificates}); err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +196,8 @@ properties:
 }
 
 func TestRelaxLetsTheFieldsOfAStoreBeEmpty(t *testing.T) {
-	store := parse(t, `{required: [groups], properties: {groups: {type: object, required: [routing]}, image: {type: string, minLength: 1}, n: {type: integer}}}`)
+	store := parse(t,
+		`{required: [groups], properties: {groups: {type: object, required: [routing]}, image: {type: string, minLength: 1}, n: {type: integer}}}`)
 	relax(store)
 	want := parse(t, `{properties: {
   groups: {type: object, if: {minProperties: 1}, then: {required: [routing]}},

@@ -65,9 +65,11 @@ func parseCRD(data []byte) (crd, error) {
 		return crd{}, err
 	}
 	if parsed.Kind != "CustomResourceDefinition" || len(parsed.Spec.Versions) == 0 {
-		return crd{}, fmt.Errorf("kind is %q with %d versions, want a CustomResourceDefinition", parsed.Kind, len(parsed.Spec.Versions))
+		return crd{}, fmt.Errorf("kind is %q with %d versions, want a CustomResourceDefinition", parsed.Kind,
+			len(parsed.Spec.Versions))
 	}
-	c := crd{text: string(data), group: parsed.Spec.Group, kind: parsed.Spec.Names.Kind, versions: map[string]map[string]any{}}
+	c := crd{text: string(data), group: parsed.Spec.Group, kind: parsed.Spec.Names.Kind,
+		versions: map[string]map[string]any{}}
 	for _, v := range parsed.Spec.Versions {
 		c.versions[v.Name] = v.Schema.OpenAPIV3Schema
 	}
@@ -104,7 +106,8 @@ func crdTemplate(text string) (string, error) {
 	}
 	escape := strings.NewReplacer("{{", `{{ "{{" }}`, "}}", `{{ "}}" }}`).Replace
 	var out strings.Builder
-	out.WriteString("{{- /* Made by `make charts` from config/crd/bases. Do not edit. */ -}}\n{{- if .Values.crds.install }}\n")
+	out.WriteString(
+		"{{- /* Made by `make charts` from config/crd/bases. Do not edit. */ -}}\n{{- if .Values.crds.install }}\n")
 	out.WriteString(escape(head) + before)
 	out.WriteString("    {{- if .Values.crds.keep }}\n    helm.sh/resource-policy: keep\n    {{- end }}\n")
 	annotations, rest, _ := strings.Cut(body, after)

@@ -65,15 +65,18 @@ func (s *split) complete() error {
 		rules    []rule
 	}{
 		{"disksets/status", s.diskSets}, {"leases", s.election}, {"jobs", s.wipe}, {"certificates", s.certs},
-		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"shards/status", s.namespaced}, {"recordgrants/status", s.namespaced}, {"recordtenants/status", s.namespaced},
+		{"recordstores/status", s.namespaced}, {"shardpools/status", s.namespaced}, {"shards/status", s.namespaced},
+		{"recordgrants/status", s.namespaced}, {"recordtenants/status", s.namespaced},
 	} {
 		granted := slices.ContainsFunc(want.rules, func(r rule) bool {
-			return slices.Contains(r.Resources, want.resource) && slices.ContainsFunc([]string{"patch", "update", "create"}, func(verb string) bool {
-				return slices.Contains(r.Verbs, verb)
-			})
+			return slices.Contains(r.Resources, want.resource) && slices.ContainsFunc([]string{"patch", "update", "create"},
+				func(verb string) bool {
+					return slices.Contains(r.Verbs, verb)
+				})
 		})
 		if !granted {
-			return fmt.Errorf("no rule may write %s: do the kubebuilder:rbac markers stand in a comment of their own?", want.resource)
+			return fmt.Errorf("no rule may write %s: do the kubebuilder:rbac markers stand in a comment of their own?",
+				want.resource)
 		}
 	}
 	return nil
@@ -151,7 +154,8 @@ func merge(rules []rule) []rule {
 next:
 	for _, r := range rules {
 		for n, m := range merged {
-			if slices.Equal(m.APIGroups, r.APIGroups) && slices.Equal(m.Verbs, r.Verbs) && slices.Equal(m.ResourceNames, r.ResourceNames) {
+			if slices.Equal(m.APIGroups, r.APIGroups) && slices.Equal(m.Verbs, r.Verbs) &&
+				slices.Equal(m.ResourceNames, r.ResourceNames) {
 				if !slices.Contains(m.Resources, r.Resources[0]) {
 					merged[n].Resources = append(merged[n].Resources, r.Resources...)
 				}
@@ -214,7 +218,8 @@ func rulesTemplate(s split) (string, error) {
 			}
 			text = string(data)
 		}
-		fmt.Fprintf(&out, "\n{{- /* %s */ -}}\n{{- define \"sheaf-operator.rules.%s\" -}}\n%s{{- end }}\n", part.comment, part.name, text)
+		fmt.Fprintf(&out, "\n{{- /* %s */ -}}\n{{- define \"sheaf-operator.rules.%s\" -}}\n%s{{- end }}\n", part.comment,
+			part.name, text)
 	}
 	return out.String(), nil
 }

@@ -149,7 +149,8 @@ func writeValuesSchema(root string, crds []crd) error {
 	if err != nil {
 		return err
 	}
-	for name, spec := range map[string]map[string]any{"store": store, "pools": pool, "grants": grant, "tenants": tenant, "diskSets": disks} {
+	for name, spec := range map[string]map[string]any{"store": store, "pools": pool, "grants": grant, "tenants": tenant,
+		"diskSets": disks} {
 		slot, ok := properties[name].(map[string]any)
 		if !ok {
 			return fmt.Errorf("values.schema.frame.json has no property %s", name)

@@ -70,7 +70,9 @@ func (s *Spec) writeLayout(root string, tag string) (digest v1.Hash, err error) 
 	if err != nil {
 		return digest, err
 	}
-	sort.Slice(s.Binaries, func(a, b int) bool { return s.Binaries[a].Platform.String() < s.Binaries[b].Platform.String() })
+	sort.Slice(s.Binaries, func(a, b int) bool {
+		return s.Binaries[a].Platform.String() < s.Binaries[b].Platform.String()
+	})
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	var images []v1.Image
 	for _, b := range s.Binaries {
@@ -79,7 +81,8 @@ func (s *Spec) writeLayout(root string, tag string) (digest v1.Hash, err error) 
 			return digest, err
 		}
 		images = append(images, img)
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &b.Platform}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img,
+			Descriptor: v1.Descriptor{Platform: &b.Platform}})
 	}
 	// containerd takes the image's name from the first annotation, other tools the tag from the second.
 	named := layout.WithAnnotations(map[string]string{

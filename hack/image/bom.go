@@ -21,7 +21,8 @@ func bom(binary []byte, title, version string, created time.Time) ([]byte, error
 	if err != nil {
 		return nil, fmt.Errorf("read what the binary was made from: %w", err)
 	}
-	root := cdx.Component{BOMRef: purl(info.Main.Path, version), Type: cdx.ComponentTypeApplication, Name: title, Version: version, PackageURL: purl(info.Main.Path, version)}
+	root := cdx.Component{BOMRef: purl(info.Main.Path, version), Type: cdx.ComponentTypeApplication, Name: title,
+		Version: version, PackageURL: purl(info.Main.Path, version)}
 	components := []cdx.Component{library("std", strings.TrimPrefix(info.GoVersion, "go"), "")}
 	for _, m := range info.Deps {
 		used := m
@@ -39,7 +40,8 @@ func bom(binary []byte, title, version string, created time.Time) ([]byte, error
 	out.Components = &components
 	out.Dependencies = &[]cdx.Dependency{{Ref: root.BOMRef, Dependencies: &refs}}
 	var buffer bytes.Buffer
-	if err := cdx.NewBOMEncoder(&buffer, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(out, cdx.SpecVersion1_6); err != nil {
+	if err := cdx.NewBOMEncoder(&buffer, cdx.BOMFileFormatJSON).SetPretty(true).
+		EncodeVersion(out, cdx.SpecVersion1_6); err != nil {
 		return nil, fmt.Errorf("write the list of modules: %w", err)
 	}
 	return buffer.Bytes(), nil
@@ -48,7 +50,8 @@ func bom(binary []byte, title, version string, created time.Time) ([]byte, error
 func module(m *debug.Module) cdx.Component { return library(m.Path, m.Version, m.Sum) }
 
 func library(name, version, sum string) cdx.Component {
-	out := cdx.Component{BOMRef: purl(name, version), Type: cdx.ComponentTypeLibrary, Name: name, Version: version, PackageURL: purl(name, version)}
+	out := cdx.Component{BOMRef: purl(name, version), Type: cdx.ComponentTypeLibrary, Name: name, Version: version,
+		PackageURL: purl(name, version)}
 	if sum != "" {
 		out.Properties = &[]cdx.Property{{Name: "go.sum", Value: sum}} // a hash of hashes: none of those that CycloneDX knows
 	}

@@ -47,7 +47,8 @@ func TestTheListNamesTheModulesOfTheBinary(t *testing.T) {
 			t.Errorf("in the list, and not in the binary: %+v", c)
 		}
 	}
-	if m := got.Metadata; m.Component.Name != "image" || m.Component.Version != "v1" || m.Timestamp != "2023-11-14T22:13:20Z" {
+	if m := got.Metadata; m.Component.Name != "image" || m.Component.Version != "v1" ||
+		m.Timestamp != "2023-11-14T22:13:20Z" {
 		t.Errorf("%+v", m)
 	}
 	if _, err := bom([]byte("#!/bin/sh"), "x", "v1", time.Time{}); err == nil {

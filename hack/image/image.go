@@ -70,7 +70,8 @@ var nameForm = regexp.MustCompile(`^(localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+
 func (s *Spec) tag() (string, error) {
 	parts := nameForm.FindStringSubmatch(s.Name)
 	if parts == nil {
-		return "", fmt.Errorf("--name %q: want a registry or localhost, a path, and a tag, such as localhost/sheaf:v1", s.Name)
+		return "", fmt.Errorf("--name %q: want a registry or localhost, a path, and a tag, such as localhost/sheaf:v1",
+			s.Name)
 	}
 	return parts[3], nil
 }
@@ -184,7 +185,8 @@ func (s *Spec) layer(files []file) (v1.Layer, error) {
 // writeFile writes a tar entry that tells nothing of the machine it was made on.
 func writeFile(w *tar.Writer, f file, modified time.Time) error {
 	header := &tar.Header{
-		Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: modified, Typeflag: tar.TypeReg, Format: tar.FormatUSTAR,
+		Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: modified, Typeflag: tar.TypeReg,
+		Format: tar.FormatUSTAR,
 	}
 	if strings.HasSuffix(f.name, "/") {
 		header.Typeflag = tar.TypeDir

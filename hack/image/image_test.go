@@ -114,7 +114,8 @@ func TestArchiveHoldsTheBinaryAndItsUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := manifest.Manifests[0]
-	if d.Digest != digest || d.Annotations["io.containerd.image.name"] != s.Name || d.Annotations["org.opencontainers.image.ref.name"] != "v1" {
+	if d.Digest != digest || d.Annotations["io.containerd.image.name"] != s.Name ||
+		d.Annotations["org.opencontainers.image.ref.name"] != "v1" {
 		t.Errorf("descriptor: %+v, want digest %s", d, digest)
 	}
 	img, err := index.Image(digest)
@@ -157,7 +158,8 @@ func TestArchiveHoldsTheBinaryAndItsUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{"etc/", "etc/group", "etc/passwd", bomName, "sheaf"}) {
+	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got,
+		[]string{"etc/", "etc/group", "etc/passwd", bomName, "sheaf"}) {
 		t.Errorf("files: %v", got)
 	}
 	if !bytes.Equal(files["sheaf"], want) || !strings.Contains(string(files["etc/passwd"]), ":65532:65532:") {
@@ -274,7 +276,8 @@ func TestBadInputIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			args := append([]string{"--name", "localhost/sheaf:v1", "--entrypoint", "/sheaf", "--output", filepath.Join(dir, "x.tar")}, c.args...)
+			args := append([]string{"--name", "localhost/sheaf:v1", "--entrypoint", "/sheaf", "--output",
+				filepath.Join(dir, "x.tar")}, c.args...)
 			if err := run(args); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}

@@ -18,9 +18,10 @@ func TestModulesFailAndTheStandardLibraryIsListed(t *testing.T) {
 		bad  int
 		says string
 	}{
-		"none":                 {start + about, 0, "0 vulnerabilities"},
-		"not called":           {start + about + unused, 0, "0 vulnerabilities"},
-		"called":               {start + about + unused + called + called, 1, "GO-1 in example.org/a@v1.2.3, fixed in v1.2.4 (called): all is lost\n1 vulnerabilities"},
+		"none":       {start + about, 0, "0 vulnerabilities"},
+		"not called": {start + about + unused, 0, "0 vulnerabilities"},
+		"called": {start + about + unused + called + called, 1,
+			"GO-1 in example.org/a@v1.2.3, fixed in v1.2.4 (called): all is lost\n1 vulnerabilities"},
 		"the standard library": {start + library, 0, "a newer Go"},
 	} {
 		var out strings.Builder

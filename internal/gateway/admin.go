@@ -42,7 +42,8 @@ func (t *table) sortedShards() []*shard {
 }
 
 // ListGroups asks all shards. A group that no shard answers for is listed too, with why.
-func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
+func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGroupsRequest) (
+	*recordv1.ListGroupsResponse, error) {
 	only := request.GetGroup()
 	find := a.g.router.wait
 	if only != "" {
@@ -106,7 +107,8 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 		if !answered[r.group+"/"+m.Shard] {
 			rows = append(rows, &recordv1.Group{
 				Group: r.group, Uuid: g.UUID.String(), Shard: m.Shard, State: recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
-				Message: "the shard does not answer for this group: see that it runs, with its volume", Records: g.Records, StoredBytes: g.Bytes,
+				Message: "the shard does not answer for this group: see that it runs, with its volume", Records: g.Records,
+				StoredBytes: g.Bytes,
 			})
 		}
 	}
@@ -123,7 +125,8 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 }
 
 // ListShards asks all shards; those that do not answer are listed with what etcd knows.
-func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
+func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShardsRequest) (
+	*recordv1.ListShardsResponse, error) {
 	t, err := a.g.router.wait(ctx)
 	if err != nil {
 		return nil, err
@@ -205,7 +208,8 @@ func (l *loads) sum(ended bool) *recordv1.WatchLoadResponse {
 }
 
 // WatchLoad merges the progress of all shards that are there now.
-func (a *adminServer) WatchLoad(request *recordv1.WatchLoadRequest, stream grpc.ServerStreamingServer[recordv1.WatchLoadResponse]) error {
+func (a *adminServer) WatchLoad(request *recordv1.WatchLoadRequest,
+	stream grpc.ServerStreamingServer[recordv1.WatchLoadResponse]) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	t, err := a.g.router.wait(ctx)
 	if err != nil {
@@ -259,7 +263,8 @@ func (l *loads) follow(ctx context.Context, s *shard, request *recordv1.WatchLoa
 }
 
 // CreateGroup makes a group of Named routing.
-func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateGroupRequest) (*recordv1.CreateGroupResponse, error) {
+func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateGroupRequest) (
+	*recordv1.CreateGroupResponse, error) {
 	t, err := a.g.router.wait(ctx)
 	if err != nil {
 		return nil, err
@@ -281,7 +286,8 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 }
 
 // atGroup does a call at the shard that leads a group. It is not repeated where it may have begun.
-func (a *adminServer) atGroup(ctx context.Context, group string, do func(context.Context, recordv1.AdminServiceClient) error) error {
+func (a *adminServer) atGroup(ctx context.Context, group string,
+	do func(context.Context, recordv1.AdminServiceClient) error) error {
 	if group == "" {
 		return invalid("group", "required")
 	}
@@ -292,7 +298,8 @@ func (a *adminServer) atGroup(ctx context.Context, group string, do func(context
 }
 
 // Verify implements AdminService: of every copy that votes.
-func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyRequest) (out *recordv1.VerifyResponse, err error) {
+func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyRequest) (out *recordv1.VerifyResponse,
+	err error) {
 	if request.GetGroup() == "" {
 		return nil, invalid("group", "required")
 	}
@@ -322,7 +329,8 @@ func votersOf(t *table, group string) (voters []placement.Member) {
 }
 
 // verifyCopies asks the shard of each copy, all at once. The first error is told where no copy was checked.
-func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []placement.Member, request *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
+func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []placement.Member,
+	request *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
 	answers, errs := make([]*recordv1.VerifyResponse, len(voters)), make([]error, len(voters))
 	var all sync.WaitGroup
 	for i, m := range voters {
@@ -344,7 +352,8 @@ func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []place
 			continue
 		}
 		checked = true
-		verified.Bytes, verified.Entries, verified.Damages = answers[i].GetBytes(), answers[i].GetEntries(), int32(len(answers[i].GetDamages()))
+		verified.Bytes, verified.Entries, verified.Damages = answers[i].GetBytes(), answers[i].GetEntries(),
+			int32(len(answers[i].GetDamages()))
 		out.Bytes, out.Entries = out.GetBytes()+verified.GetBytes(), out.GetEntries()+verified.GetEntries()
 		for _, d := range answers[i].GetDamages() {
 			d.Shard = m.Shard
@@ -358,7 +367,8 @@ func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []place
 }
 
 // Compact implements AdminService.
-func (a *adminServer) Compact(ctx context.Context, request *recordv1.CompactRequest) (out *recordv1.CompactResponse, err error) {
+func (a *adminServer) Compact(ctx context.Context, request *recordv1.CompactRequest) (out *recordv1.CompactResponse,
+	err error) {
 	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
 		out, err = c.Compact(ctx, request)
 		return err
@@ -367,7 +377,8 @@ func (a *adminServer) Compact(ctx context.Context, request *recordv1.CompactRequ
 }
 
 // AcceptLoss implements AdminService.
-func (a *adminServer) AcceptLoss(ctx context.Context, request *recordv1.AcceptLossRequest) (out *recordv1.AcceptLossResponse, err error) {
+func (a *adminServer) AcceptLoss(ctx context.Context, request *recordv1.AcceptLossRequest) (
+	out *recordv1.AcceptLossResponse, err error) {
 	err = a.atGroup(ctx, request.GetGroup(), func(ctx context.Context, c recordv1.AdminServiceClient) (err error) {
 		out, err = c.AcceptLoss(ctx, request)
 		return err

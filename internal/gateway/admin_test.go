@@ -34,12 +34,16 @@ func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
 		for n, g := range first.GetGroups() {
 			keyFirst, keyLast := c.meta.Routing.KeyRange(n)
 			owner := c.shards[[]string{"a", "b"}[n%2]].address
-			if g.GetKeyFirst() != keyFirst || g.GetKeyLast() != keyLast || g.GetLeaderAddress() != owner || len(g.GetAddresses()) != 1 {
+			if g.GetKeyFirst() != keyFirst || g.GetKeyLast() != keyLast || g.GetLeaderAddress() != owner ||
+				len(g.GetAddresses()) != 1 {
 				t.Fatalf("group %d: %v", n, g)
 			}
 		}
 		// A report of sizes changes the view, not the routing.
-		reported, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error { g.Bytes++; return nil })
+		reported, err := placementtest.UpdateGroup(ctx, c.store, "0", func(g *placement.Group) error {
+			g.Bytes++
+			return nil
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +56,8 @@ func TestRoutingIsSentAgainOnlyWhenItChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		second, err := stream.Recv()
-		if err != nil || second.GetEpoch() <= first.GetEpoch() || second.GetGroups()[0].GetLeaderAddress() != c.shards["b"].address {
+		if err != nil || second.GetEpoch() <= first.GetEpoch() ||
+			second.GetGroups()[0].GetLeaderAddress() != c.shards["b"].address {
 			t.Fatalf("%v, %v", second, err)
 		}
 	})
@@ -76,11 +81,13 @@ func TestListingsTellAlsoOfWhoIsSilent(t *testing.T) {
 			}
 		}
 		c.shards["b"].server.Stop()
-		if groups, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{}); err != nil || len(groups.GetGroups()) != 4 {
+		if groups, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{}); err != nil ||
+			len(groups.GetGroups()) != 4 {
 			t.Fatalf("%v, %v", groups, err)
 		}
 		for n, g := range groups.GetGroups() {
-			want := []recordv1.GroupState{recordv1.GroupState_GROUP_STATE_SERVING, recordv1.GroupState_GROUP_STATE_UNAVAILABLE}[n%2]
+			want := []recordv1.GroupState{recordv1.GroupState_GROUP_STATE_SERVING,
+				recordv1.GroupState_GROUP_STATE_UNAVAILABLE}[n%2]
 			if g.GetState() != want {
 				t.Errorf("group %d: %v, want %v", n, g, want)
 			}
@@ -89,7 +96,8 @@ func TestListingsTellAlsoOfWhoIsSilent(t *testing.T) {
 		if err != nil || len(shards.GetShards()) != 2 {
 			t.Fatalf("%v, %v", shards, err)
 		}
-		if a, b := shards.GetShards()[0], shards.GetShards()[1]; !a.GetAlive() || b.GetAlive() || b.GetGroups() != 2 || b.GetVolumeUuid() != c.shards["b"].volume.String() {
+		if a, b := shards.GetShards()[0], shards.GetShards()[1]; !a.GetAlive() || b.GetAlive() || b.GetGroups() != 2 ||
+			b.GetVolumeUuid() != c.shards["b"].volume.String() {
 			t.Fatalf("%v", shards)
 		}
 		_, err = c.admin.ListGroups(c.ctx, &recordv1.ListGroupsRequest{Group: "99"})
@@ -138,7 +146,8 @@ func TestLoadIsTheSumOverShards(t *testing.T) {
 			}
 			last = message
 		}
-		if l := last.GetLoad(); !l.GetDone() || l.GetBytesDone() != 4 || l.GetGroupsTotal() != 4 || len(last.GetShards()) != 2 {
+		if l := last.GetLoad(); !l.GetDone() || l.GetBytesDone() != 4 || l.GetGroupsTotal() != 4 ||
+			len(last.GetShards()) != 2 {
 			t.Fatalf("%v", last)
 		}
 	})
@@ -152,7 +161,8 @@ func TestPlanMovesShowsWhatThePlannerWouldDo(t *testing.T) {
 		}
 		c.stops["b"]()
 		stop, err := c.store.RegisterShard(c.ctx, placement.Shard{
-			Name: "b", Address: c.shards["b"].address, VolumeUUID: c.shards["b"].volume, Generation: 2, State: placement.Draining,
+			Name: "b", Address: c.shards["b"].address, VolumeUUID: c.shards["b"].volume, Generation: 2,
+			State: placement.Draining,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -44,7 +44,9 @@ var itemFields = fields{key: 1, requestID: 3}
 func readBatch(in *frame, field string, write bool, itemsMax, bytesMax int) (*batch, error) {
 	defer in.free()
 	if n := in.bufs.Len(); n > bytesMax {
-		return nil, invalid(field, "the message has %d bytes, at most %d are allowed: send smaller batches, and a record above 1 MiB by Upload", n, bytesMax)
+		return nil, invalid(field,
+			"the message has %d bytes, at most %d are allowed: send smaller batches, and a record above 1 MiB by Upload", n,
+			bytesMax)
 	}
 	b := &batch{base: in.bufs.MaterializeToBuffer(message.Pool), write: write}
 	err := eachItem(mem.BufferSlice{b.base}, func(s scanner, begin, end int) error {

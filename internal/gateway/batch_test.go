@@ -74,7 +74,8 @@ func TestBatchPutAnswersInOrder(t *testing.T) {
 			for i, result := range answer.GetResults() {
 				id := int64(m*100 + i)
 				r, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(id)})
-				if err != nil || r.GetRecord().GetVersion() != result.GetPut().GetVersion() || string(r.GetRecord().GetData()) != fmt.Sprint(id) {
+				if err != nil || r.GetRecord().GetVersion() != result.GetPut().GetVersion() ||
+					string(r.GetRecord().GetData()) != fmt.Sprint(id) {
 					t.Fatalf("record %d: %v, %v; its put answered %v", id, r, err, result)
 				}
 			}
@@ -348,7 +349,8 @@ func TestABatchMakesAllItsGroups(t *testing.T) {
 		}()
 		message := &recordv1.BatchPutRequest{}
 		for i := range 200 {
-			message.Puts = append(message.Puts, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1, Group: fmt.Sprint("g", i/2)}})
+			message.Puts = append(message.Puts, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1,
+				Group: fmt.Sprint("g", i/2)}})
 		}
 		message.Puts[7].Key.Group = "a/b"
 		answers, err := batchPut(t, c, message)
@@ -356,7 +358,8 @@ func TestABatchMakesAllItsGroups(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, result := range answers[0].GetResults() {
-			if want := i == 7; want != (codes.Code(result.GetStatus().GetCode()) == codes.InvalidArgument) || !want && result.GetPut() == nil {
+			if want := i == 7; want != (codes.Code(result.GetStatus().GetCode()) == codes.InvalidArgument) || !want &&
+				result.GetPut() == nil {
 				t.Fatalf("item %d: %v", i, result)
 			}
 		}

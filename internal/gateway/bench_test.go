@@ -65,7 +65,8 @@ func listen(b *testing.B) net.Listener {
 func bareHop(b *testing.B, shard string) string {
 	b.Helper()
 	codec := echoCodec{encoding.GetCodecV2("proto")}
-	to, err := grpc.NewClient(shard, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec)))
+	to, err := grpc.NewClient(shard, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec)))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -73,7 +74,8 @@ func bareHop(b *testing.B, shard string) string {
 	server := grpc.NewServer(grpc.ForceServerCodecV2(codec))
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: recordv1.RecordService_ServiceDesc.ServiceName, HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: "Get", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		Methods: []grpc.MethodDesc{{MethodName: "Get", Handler: func(_ any, ctx context.Context, decode func(any) error,
+			_ grpc.UnaryServerInterceptor) (any, error) {
 			in, out := &echoBytes{}, &echoBytes{}
 			if err := decode(in); err != nil {
 				return nil, err

@@ -48,7 +48,8 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
-	c := &cluster{t: t, ctx: ctx, network: bubbletest.NewNet(), meta: meta, shards: map[string]*standIn{}, stops: map[string]func(){}}
+	c := &cluster{t: t, ctx: ctx, network: bubbletest.NewNet(), meta: meta, shards: map[string]*standIn{},
+		stops: map[string]func(){}}
 	c.etcd = memetcdtest.On(t, c.network, "etcd:2379")
 	var err error
 	if c.store, err = placement.NewStore(c.etcd.Client(t), "quotes"); err != nil {
@@ -126,7 +127,8 @@ func (c *cluster) another(cfg gateway.Config, epoch uint64) recordv1.RecordServi
 }
 
 func hash(groups int) placement.Meta {
-	return placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: groups}, Copies: 1}
+	return placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: groups},
+		Copies: 1}
 }
 
 func named() placement.Meta {

@@ -33,7 +33,8 @@ func invalid(field, format string, args ...any) error {
 // overloaded is fail for a call that is refused because others hold too much; it says when to try again.
 func overloaded(format string, args ...any) error {
 	return withDetails(codes.ResourceExhausted, fmt.Sprintf(format, args...),
-		&errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.Overloaded}, &errdetails.RetryInfo{RetryDelay: durationpb.New(overloadedPause)})
+		&errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.Overloaded},
+		&errdetails.RetryInfo{RetryDelay: durationpb.New(overloadedPause)})
 }
 
 // overloadedPause is when who is refused may try again.
@@ -91,7 +92,8 @@ func (g *Gateway) tooLarge(full string, in *frame) error {
 	}
 	switch full {
 	case recordv1.RecordService_Put_FullMethodName:
-		return fail(codes.FailedPrecondition, reason.UseUpload, "the message has %d bytes, Put takes at most 1 MiB of data: use Upload", n)
+		return fail(codes.FailedPrecondition, reason.UseUpload,
+			"the message has %d bytes, Put takes at most 1 MiB of data: use Upload", n)
 	case recordv1.RecordService_Upload_FullMethodName:
 		return invalid("chunk", "the message has %d bytes, at most %d are allowed: send chunks of at most 1 MiB", n, most)
 	}

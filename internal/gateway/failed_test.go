@@ -52,7 +52,8 @@ func callsOnAGroup(c *cluster) map[string]func() error {
 			if err != nil {
 				return err
 			}
-			_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}})
+			_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
+				1)}}})
 			_, err = stream.CloseAndRecv()
 			return err
 		},
@@ -107,7 +108,8 @@ func TestAGroupWithoutAMajorityThatCouldBeLoadedFailsAtOnce(t *testing.T) {
 			term += 2
 			err := do()
 			wantError(t, err, codes.FailedPrecondition, "GROUP_FAILED")
-			if a, b, other := c.shards["a"].count(name), c.shards["b"].count(name), c.shards["c"].count(name); a != 1 || b != 1 || other != 0 {
+			if a, b, other := c.shards["a"].count(name), c.shards["b"].count(name), c.shards["c"].count(name); a != 1 ||
+				b != 1 || other != 0 {
 				t.Errorf("%s: %d, %d and %d calls", name, a, b, other)
 			}
 		}

@@ -62,16 +62,19 @@ type Config struct {
 
 // Limits of serving. A zero field takes its default.
 type Limits struct {
-	MessageBytesMax         int           // of one gRPC message; 8 MiB
-	StreamsPerConnectionMax uint32        // concurrent calls of one connection; 4,096
-	CallsMax                int64         // concurrent calls in all, OVERLOADED beyond; 65,536
-	BytesInFlightMax        int64         // bytes of requests being worked on, OVERLOADED beyond; 512 MiB
-	AnswerBytesMax          int64         // held of the answers of streams that are handed on or not taken by their callers, OVERLOADED beyond; 512 MiB
-	SendTimeout             time.Duration // for one message of a stream until its caller takes it, SLOW_READER beyond; 1 min
-	CallTimeout             time.Duration // for unary calls that come without a deadline, and for each message of a batch; 60 s
-	KeepaliveMin            time.Duration // clients that ping more often are cut off; 10 s
-	ConnectionAgeMax        time.Duration // 30 min, then clients connect anew; negative: never
-	ConnectionAgeGrace      time.Duration // for calls under way when the age is reached; 10 min
+	MessageBytesMax         int    // of one gRPC message; 8 MiB
+	StreamsPerConnectionMax uint32 // concurrent calls of one connection; 4,096
+	CallsMax                int64  // concurrent calls in all, OVERLOADED beyond; 65,536
+	BytesInFlightMax        int64  // bytes of requests being worked on, OVERLOADED beyond; 512 MiB
+	// held of the answers of streams that are handed on or not taken by their callers, OVERLOADED beyond; 512 MiB
+	AnswerBytesMax int64
+	// for one message of a stream until its caller takes it, SLOW_READER beyond; 1 min
+	SendTimeout time.Duration
+	// for unary calls that come without a deadline, and for each message of a batch; 60 s
+	CallTimeout        time.Duration
+	KeepaliveMin       time.Duration // clients that ping more often are cut off; 10 s
+	ConnectionAgeMax   time.Duration // 30 min, then clients connect anew; negative: never
+	ConnectionAgeGrace time.Duration // for calls under way when the age is reached; 10 min
 }
 
 func (l *Limits) setDefaults() error {
@@ -85,7 +88,8 @@ func (l *Limits) setDefaults() error {
 	l.KeepaliveMin = cmp.Or(l.KeepaliveMin, 10*time.Second)
 	l.ConnectionAgeMax = cmp.Or(l.ConnectionAgeMax, 30*time.Minute)
 	l.ConnectionAgeGrace = cmp.Or(l.ConnectionAgeGrace, 10*time.Minute)
-	if l.MessageBytesMax < 0 || l.CallsMax < 0 || l.BytesInFlightMax < 0 || l.AnswerBytesMax < 0 || l.SendTimeout < 0 || l.CallTimeout < 0 || l.KeepaliveMin < 0 || l.ConnectionAgeGrace < 0 {
+	if l.MessageBytesMax < 0 || l.CallsMax < 0 || l.BytesInFlightMax < 0 || l.AnswerBytesMax < 0 || l.SendTimeout < 0 ||
+		l.CallTimeout < 0 || l.KeepaliveMin < 0 || l.ConnectionAgeGrace < 0 {
 		return fmt.Errorf("gateway: a limit is negative: %+v", *l)
 	}
 	return nil
@@ -194,7 +198,8 @@ func (g *Gateway) newServer() *grpc.Server {
 // setHealth tells the same of the process and of each service by its name, which a probe may ask for.
 func (g *Gateway) setHealth(st healthv1.HealthCheckResponse_ServingStatus) {
 	for _, service := range []string{
-		"", recordv1.RecordService_ServiceDesc.ServiceName, recordv1.RoutingService_ServiceDesc.ServiceName, recordv1.AdminService_ServiceDesc.ServiceName,
+		"", recordv1.RecordService_ServiceDesc.ServiceName, recordv1.RoutingService_ServiceDesc.ServiceName,
+		recordv1.AdminService_ServiceDesc.ServiceName,
 		recordv1.AccessService_ServiceDesc.ServiceName,
 	} {
 		g.health.SetServingStatus(service, st)
@@ -243,7 +248,8 @@ func (g *Gateway) epoch() uint64 {
 // ourServices begins the names of the methods whose calls a stop waits for.
 const ourServices = "/sheaf."
 
-func (g *Gateway) countStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (g *Gateway) countStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	if strings.HasPrefix(info.FullMethod, ourServices) {
 		g.open.Add(1)
 		defer g.open.Add(-1)
@@ -251,7 +257,8 @@ func (g *Gateway) countStream(srv any, ss grpc.ServerStream, info *grpc.StreamSe
 	return handler(srv, ss)
 }
 
-func (g *Gateway) countUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (g *Gateway) countUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+	error) {
 	if strings.HasPrefix(info.FullMethod, ourServices) {
 		g.open.Add(1)
 		defer g.open.Add(-1)

@@ -20,7 +20,8 @@ func TestEveryCallPassesTheInterceptors(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{ServerOptions: seen.ServerOptions(), Limits: impatient.Limits}, "a")
 		called := seen.CheckEveryCall(t, c.conn)
 		for _, method := range []string{
-			recordv1.RecordService_Put_FullMethodName, recordv1.RecordService_Watch_FullMethodName, recordv1.AdminService_AcceptLoss_FullMethodName,
+			recordv1.RecordService_Put_FullMethodName, recordv1.RecordService_Watch_FullMethodName,
+			recordv1.AdminService_AcceptLoss_FullMethodName,
 			recordv1.RoutingService_WatchRouting_FullMethodName, "/grpc.health.v1.Health/Check",
 		} {
 			if !slices.Contains(called, method) {
@@ -38,7 +39,8 @@ func TestInterceptorsSeeATooLargePut(t *testing.T) {
 		in := &recordv1.PutRequest{Key: key(7), Data: make([]byte, 8<<20+1)}
 		_, err := c.records.Put(c.ctx, in, grpc.MaxCallSendMsgSize(64<<20))
 		wantError(t, err, codes.FailedPrecondition, "USE_UPLOAD")
-		if got, _ := seen.Request(recordv1.RecordService_Put_FullMethodName).(*recordv1.PutRequest); got.GetKey().GetId() != 7 {
+		if got, _ := seen.Request(recordv1.RecordService_Put_FullMethodName).(*recordv1.PutRequest); got.GetKey().
+			GetId() != 7 {
 			t.Fatalf("the interceptor saw %v", got.GetKey())
 		}
 	})

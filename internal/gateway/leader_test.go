@@ -26,7 +26,8 @@ func shared(c *cluster, leader string, term uint64, shards ...string) {
 		}
 		g.Members, g.Leader, g.Term = nil, leader, term
 		for i, name := range shards {
-			g.Members = append(g.Members, placement.Member{Shard: name, VolumeUUID: c.shards[name].volume, RaftID: uint64(2*i + 1)})
+			g.Members = append(g.Members, placement.Member{Shard: name, VolumeUUID: c.shards[name].volume,
+				RaftID: uint64(2*i + 1)})
 		}
 		if g, err = c.store.PutGroup(c.ctx, g); err != nil {
 			c.t.Fatal(err)
@@ -73,7 +74,8 @@ func TestCallsFollowTheLeaderThatAShardNames(t *testing.T) {
 			t.Errorf("%v; %d calls went to a", err, c.shards["a"].count("Get"))
 		}
 		shared(c, "b", 2, "a", "b", "c")
-		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil || c.shards["b"].count("Put") != 1 {
+		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil ||
+			c.shards["b"].count("Put") != 1 {
 			t.Errorf("%v; %d calls went to b", err, c.shards["b"].count("Put"))
 		}
 	})
@@ -97,11 +99,13 @@ func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(2)}, {Key: key(3)}}}); err != nil {
+				if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(2)},
+					{Key: key(3)}}}); err != nil {
 					t.Fatal(err)
 				}
 				out, err := stream.Recv()
-				if err != nil || len(out.GetResults()) != 2 || out.GetResults()[0].GetStatus() != nil || out.GetResults()[1].GetStatus() != nil {
+				if err != nil || len(out.GetResults()) != 2 || out.GetResults()[0].GetStatus() != nil ||
+					out.GetResults()[1].GetStatus() != nil {
 					t.Fatalf("batch: %v, %v", out, err)
 				}
 			})
@@ -122,7 +126,8 @@ func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 		shared(c, "a", 1, "a", "b", "c")
 		put := func(id int64, request string) {
 			t.Helper()
-			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte("x"), RequestId: []byte(request)}); err != nil {
+			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(id), Data: []byte("x"),
+				RequestId: []byte(request)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -151,7 +156,8 @@ func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 		for c.shards["a"].count("Get") == 0 && c.ctx.Err() == nil { // it is back, and leads again
 			shared(c, "b", 2, "a", "b", "c")
 			shared(c, "a", 3, "a", "b", "c")
-			if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil && status.Code(err) != codes.NotFound {
+			if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil &&
+				status.Code(err) != codes.NotFound {
 				t.Fatal(err)
 			}
 		}

@@ -39,10 +39,14 @@ func newMetrics(registry prometheus.Registerer, g *Gateway) (*metrics, error) {
 	m.collectors = []prometheus.Collector{
 		m.calls, m.seconds, m.retries,
 		gauge("sheaf_gateway_calls_in_flight", "Calls under way.", func() float64 { return float64(g.calls.Load()) }),
-		gauge("sheaf_gateway_bytes_in_flight", "Bytes of requests under way.", func() float64 { return float64(g.bytes.Load()) }),
+		gauge("sheaf_gateway_bytes_in_flight", "Bytes of requests under way.", func() float64 {
+			return float64(g.bytes.Load())
+		}),
 		gauge("sheaf_gateway_answer_bytes", "Data of answers being handed on, or not taken by their callers yet.",
 			func() float64 { return float64(g.answers.used.Load()) }),
-		gauge("sheaf_gateway_routing_epoch", "Revision of the routing in use; 0: none.", func() float64 { return float64(g.epoch()) }),
+		gauge("sheaf_gateway_routing_epoch", "Revision of the routing in use; 0: none.", func() float64 {
+			return float64(g.epoch())
+		}),
 	}
 	if registry == nil {
 		return m, nil
@@ -74,7 +78,8 @@ type methodMetrics struct {
 }
 
 func (m *metrics) method(name string) methodMetrics {
-	return methodMetrics{m: m, name: name, ok: m.calls.WithLabelValues(name, codes.OK.String()), seconds: m.seconds.WithLabelValues(name)}
+	return methodMetrics{m: m, name: name, ok: m.calls.WithLabelValues(name, codes.OK.String()),
+		seconds: m.seconds.WithLabelValues(name)}
 }
 
 // done counts a call.

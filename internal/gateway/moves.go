@@ -39,7 +39,8 @@ func tellMembers(answers []*recordv1.ListGroupsResponse) {
 }
 
 // PlanMoves shows what is under way, how far that is, and what the planner would do.
-func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
+func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse,
+	error) {
 	t, err := a.g.router.wait(ctx)
 	if err != nil {
 		return nil, err
@@ -72,7 +73,8 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 
 // copies asks all shards which copies are being made there, by group. One that does not answer, or is older than the
 // question, tells of none.
-func (a *adminServer) copies(ctx context.Context, t *table, request *recordv1.PlanMovesRequest) (map[string][]*recordv1.Copy, error) {
+func (a *adminServer) copies(ctx context.Context, t *table, request *recordv1.PlanMovesRequest) (
+	map[string][]*recordv1.Copy, error) {
 	shards := t.sortedShards()
 	answers := make([]*recordv1.PlanMovesResponse, len(shards))
 	parallel.Times(len(shards), fanOut, func(i int) {

@@ -38,7 +38,8 @@ func TestPlanMovesTellsHowFarTheyAre(t *testing.T) {
 			g.Bytes = 100 * mib
 			g.Members = []placement.Member{{Shard: "a", VolumeUUID: c.shards["a"].volume, RaftID: 1}}
 			if n == 1 { // etcd knows the learner
-				g.Members = append(g.Members, placement.Member{Shard: "b", VolumeUUID: c.shards["b"].volume, RaftID: 3, Role: placement.Learner})
+				g.Members = append(g.Members, placement.Member{Shard: "b", VolumeUUID: c.shards["b"].volume, RaftID: 3,
+					Role: placement.Learner})
 			}
 			g.Leader = "a"
 			if g, err = c.store.PutGroup(c.ctx, g); err != nil {
@@ -56,10 +57,12 @@ func TestPlanMovesTellsHowFarTheyAre(t *testing.T) {
 		c.awaitEpoch(revision)
 		eta := 8.0
 		c.shards["b"].tells(map[string]*recordv1.Copy{"1": {
-			Phase: recordv1.CopyPhase_COPY_PHASE_FILES, From: "a", BytesTotal: 120 * mib, BytesDone: 40 * mib, BytesPerSecond: 10 * mib, EtaSeconds: &eta,
+			Phase: recordv1.CopyPhase_COPY_PHASE_FILES, From: "a", BytesTotal: 120 * mib, BytesDone: 40 * mib,
+			BytesPerSecond: 10 * mib, EtaSeconds: &eta,
 		}})
 		// The replica on a is made anew: on another volume, its shard stays.
-		c.shards["a"].tells(map[string]*recordv1.Copy{"0": {Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES, BytesTotal: 100 * mib, BytesDone: 100 * mib}})
+		c.shards["a"].tells(map[string]*recordv1.Copy{"0": {Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES,
+			BytesTotal: 100 * mib, BytesDone: 100 * mib}})
 		var out *recordv1.PlanMovesResponse
 		for len(out.GetMoves()) != 3 { // until the gateway has the targets
 			time.Sleep(time.Millisecond)
@@ -71,19 +74,24 @@ func TestPlanMovesTellsHowFarTheyAre(t *testing.T) {
 		zero := 0.0
 		want := []*recordv1.Move{
 			{
-				Group: "0", From: []string{"a"}, To: []string{"a"}, Running: true, Reason: "Repair", Phase: recordv1.MovePhase_MOVE_PHASE_CATCHING_UP,
+				Group: "0", From: []string{"a"}, To: []string{"a"}, Running: true, Reason: "Repair",
+				Phase: recordv1.MovePhase_MOVE_PHASE_CATCHING_UP,
 				Bytes: 100 * mib, BytesDone: 100 * mib, EtaSeconds: &zero,
-				Copies: []*recordv1.Copy{{Shard: "a", Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES, BytesTotal: 100 * mib, BytesDone: 100 * mib}},
+				Copies: []*recordv1.Copy{{Shard: "a", Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES, BytesTotal: 100 * mib,
+					BytesDone: 100 * mib}},
 			},
 			{
-				Group: "1", From: []string{"a"}, To: []string{"b"}, Running: true, Reason: "Balance", Phase: recordv1.MovePhase_MOVE_PHASE_COPYING,
+				Group: "1", From: []string{"a"}, To: []string{"b"}, Running: true, Reason: "Balance",
+				Phase: recordv1.MovePhase_MOVE_PHASE_COPYING,
 				Bytes: 120 * mib, BytesDone: 40 * mib, BytesPerSecond: 10 * mib, EtaSeconds: &eta,
 				Copies: []*recordv1.Copy{{
-					Shard: "b", Phase: recordv1.CopyPhase_COPY_PHASE_FILES, From: "a", BytesTotal: 120 * mib, BytesDone: 40 * mib, BytesPerSecond: 10 * mib, EtaSeconds: &eta,
+					Shard: "b", Phase: recordv1.CopyPhase_COPY_PHASE_FILES, From: "a", BytesTotal: 120 * mib, BytesDone: 40 * mib,
+					BytesPerSecond: 10 * mib, EtaSeconds: &eta,
 				}},
 			},
 			{ // d is older than the question, or does not answer
-				Group: "2", From: []string{"a"}, To: []string{"d"}, Running: true, Reason: "Balance", Phase: recordv1.MovePhase_MOVE_PHASE_WAITING, Bytes: 100 * mib,
+				Group: "2", From: []string{"a"}, To: []string{"d"}, Running: true, Reason: "Balance",
+				Phase: recordv1.MovePhase_MOVE_PHASE_WAITING, Bytes: 100 * mib,
 				Copies: []*recordv1.Copy{{Shard: "d", Phase: recordv1.CopyPhase_COPY_PHASE_WAITING}},
 			},
 		}
@@ -107,7 +115,8 @@ func TestPlanMovesTellsOfSharedDomains(t *testing.T) {
 		}
 		g.Members, g.Leader = nil, "a"
 		for n, shard := range []string{"a", "b", "d"} {
-			g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: c.shards[shard].volume, RaftID: uint64(2*n + 1)})
+			g.Members = append(g.Members, placement.Member{Shard: shard, VolumeUUID: c.shards[shard].volume,
+				RaftID: uint64(2*n + 1)})
 		}
 		if _, err := c.store.PutGroup(c.ctx, g); err != nil {
 			t.Fatal(err)
@@ -148,7 +157,8 @@ func TestRowsOfFollowersCarryWhatTheLeaderSaysOfThem(t *testing.T) {
 			s.records = map[string]map[int64]*recordv1.Record{"0": {}}
 			s.raftID = uint64(2*i + 1)
 			if name == "a" {
-				s.members = map[string][]*recordv1.Member{"0": {{RaftId: 1, MatchIndex: 9}, {RaftId: 3, Shard: "b", MatchIndex: 5, LagEntries: 4}}}
+				s.members = map[string][]*recordv1.Member{"0": {{RaftId: 1, MatchIndex: 9},
+					{RaftId: 3, Shard: "b", MatchIndex: 5, LagEntries: 4}}}
 			}
 			s.mu.Unlock()
 		}
@@ -156,7 +166,8 @@ func TestRowsOfFollowersCarryWhatTheLeaderSaysOfThem(t *testing.T) {
 		if err != nil || len(out.GetGroups()) != 2 {
 			t.Fatalf("%v, %v", out, err)
 		}
-		if b := out.GetGroups()[1]; b.GetShard() != "b" || b.MatchIndex == nil || b.GetMatchIndex() != 5 || b.LagEntries == nil || b.GetLagEntries() != 4 {
+		if b := out.GetGroups()[1]; b.GetShard() != "b" || b.MatchIndex == nil || b.GetMatchIndex() != 5 ||
+			b.LagEntries == nil || b.GetLagEntries() != 4 {
 			t.Errorf("row of b: %v", b)
 		}
 	})

@@ -43,7 +43,8 @@ func (n *names) serve(socket net.PacketConn) {
 		answer = append(answer, question...)
 		if isA {
 			answer[7] = 1
-			answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4) // the name of the question, type A, for a second, 4 bytes
+			// the name of the question, type A, for a second, 4 bytes
+			answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4)
 			answer = append(answer, n.address.Load()[:]...)
 		}
 		_, _ = socket.WriteTo(answer, from) // who asked asks again
@@ -103,7 +104,9 @@ func TestShardHasAnotherAddress(t *testing.T) {
 
 	listener, later, port := twoListeners(t)
 	first := serve(t, listener)
-	s, err := newRouter(func(string) credentials.TransportCredentials { return insecure.NewCredentials() }, 1<<20, slog.New(slog.DiscardHandler), nil).connect("a-0", "a-0.shards.example.:"+port)
+	s, err := newRouter(func(string) credentials.TransportCredentials {
+		return insecure.NewCredentials()
+	}, 1<<20, slog.New(slog.DiscardHandler), nil).connect("a-0", "a-0.shards.example.:"+port)
 	if err != nil {
 		t.Fatal(err)
 	}

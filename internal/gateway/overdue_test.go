@@ -27,10 +27,12 @@ func (s stoppedStream) Context() context.Context { return stopped{s.ServerStream
 func TestWritesHeldBeyondTheirDeadlineAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late := gateway.Config{ServerOptions: []grpc.ServerOption{
-			grpc.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			grpc.UnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any,
+				error) {
 				return handle(stopped{ctx}, in)
 			}),
-			grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+				handle grpc.StreamHandler) error {
 				return handle(service, stoppedStream{stream})
 			}),
 		}}
@@ -43,7 +45,9 @@ func TestWritesHeldBeyondTheirDeadlineAreDropped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+		if err := stream.Send(
+			&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
+				1)}}}); err != nil {
 			t.Fatal(err)
 		}
 		_, err = stream.CloseAndRecv()

@@ -204,7 +204,8 @@ func newRouter(
 ) *router {
 	return &router{
 		credentials: creds, options: options, connectTo: connectTo, codec: newCodec(), bytesMax: bytesMax, logger: logger,
-		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{}, leaving: map[*shard]*time.Timer{},
+		first: make(chan struct{}), addresses: map[string]string{}, dialled: map[string]*shard{},
+		leaving:         map[*shard]*time.Timer{},
 		deposedPatience: deposedPatience,
 	}
 }
@@ -218,7 +219,8 @@ func (r *router) wait(ctx context.Context) (*table, error) {
 	case <-r.first:
 		return r.table.Load(), nil
 	case <-ctx.Done():
-		return nil, fail(codes.Unavailable, reason.NoLeader, "the gateway has no routing yet: etcd does not answer, or holds no store")
+		return nil, fail(codes.Unavailable, reason.NoLeader,
+			"the gateway has no routing yet: etcd does not answer, or holds no store")
 	}
 }
 
@@ -232,7 +234,8 @@ func (r *router) set(view placement.View) {
 	before := r.table.Load()
 	r.resetHung(before, view)
 	r.several.Store(view.Meta.Copies > 1)
-	t := &table{view: view, changed: make(chan struct{}), named: make(map[string]*route, len(view.Groups)), shards: map[string]*shard{}}
+	t := &table{view: view, changed: make(chan struct{}), named: make(map[string]*route, len(view.Groups)),
+		shards: map[string]*shard{}}
 	for name, s := range view.Shards {
 		r.addresses[name] = s.Address
 		if dialled := r.dial(t, name); dialled != nil {
@@ -325,7 +328,8 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 	if old != nil && old.told != nil && g.Leader != "" {
 		was := old.told.name
 		old.tenure.Over(r.deposedPatience, func() {
-			r.logger.Warn("a shard has not answered calls to a group that another leads by now: calls at it are ended", "shard", was, "group", g.Name, "leader", g.Leader)
+			r.logger.Warn("a shard has not answered calls to a group that another leads by now: calls at it are ended", "shard",
+				was, "group", g.Name, "leader", g.Leader)
 		})
 	}
 	return out
@@ -371,7 +375,8 @@ func (r *router) connect(name, address string) (*shard, error) {
 		// shard that was restarted has another address behind its name.
 		options := append(s.pulse.DialOptions(),
 			grpc.WithTransportCredentials(r.credentials(name)),
-			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax), grpc.MaxCallSendMsgSize(r.bytesMax)),
+			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax),
+				grpc.MaxCallSendMsgSize(r.bytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveWait}),
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: connectBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: connectMax},
@@ -471,5 +476,7 @@ func (t *table) build() *recordv1.WatchRoutingResponse {
 
 // sameRouting says whether two tables route alike, whatever their epochs.
 func sameRouting(a, b *recordv1.WatchRoutingResponse) bool {
-	return slices.EqualFunc(a.GetGroups(), b.GetGroups(), func(x, y *recordv1.GroupRoute) bool { return proto.Equal(x, y) })
+	return slices.EqualFunc(a.GetGroups(), b.GetGroups(), func(x, y *recordv1.GroupRoute) bool {
+		return proto.Equal(x, y)
+	})
 }

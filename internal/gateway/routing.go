@@ -25,7 +25,8 @@ type routingServer struct {
 }
 
 // WatchRouting sends the table, and again whenever routes change.
-func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest, stream grpc.ServerStreamingServer[recordv1.WatchRoutingResponse]) error {
+func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest,
+	stream grpc.ServerStreamingServer[recordv1.WatchRoutingResponse]) error {
 	ctx := stream.Context()
 	t, err := r.g.router.wait(ctx)
 	if err != nil {
@@ -43,7 +44,8 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest, stre
 			last = message
 		}
 		known = 0
-		for _, wait := range []<-chan struct{}{t.changed, after(routingPause + time.Duration(len(message.GetGroups()))*routingPauseGroup)} {
+		for _, wait := range []<-chan struct{}{t.changed, after(routingPause +
+			time.Duration(len(message.GetGroups()))*routingPauseGroup)} {
 			select {
 			case <-wait:
 			case <-ctx.Done():

@@ -111,7 +111,8 @@ func mayScan(stream grpc.ServerStream, group string) error {
 
 // scanBehind scans all groups with names behind one. Damage of a group, also that found before, is told at the end: the
 // other groups go on.
-func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanRequest, behind string, damage error) error {
+func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanRequest, behind string,
+	damage error) error {
 	t, err := g.router.wait(stream.Context())
 	if err != nil {
 		return err
@@ -120,7 +121,8 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 		if r.group <= behind || !r.holds && t.view.Meta.Routing.Mode == placement.Named {
 			continue // a group that no shard has made yet holds nothing
 		}
-		one := &recordv1.ScanRequest{Group: r.group, MetadataOnly: request.GetMetadataOnly(), RoutingEpoch: request.GetRoutingEpoch()}
+		one := &recordv1.ScanRequest{Group: r.group, MetadataOnly: request.GetMetadataOnly(),
+			RoutingEpoch: request.GetRoutingEpoch()}
 		switch err := g.scanGroup(stream, one, r.group, true); {
 		case status.Code(err) == codes.DataLoss:
 			damage = err
@@ -276,7 +278,8 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 		if s := r.leader(); s != nil {
 			ask[s] = true
 		} else if r.holds {
-			return nil, fail(codes.Unavailable, reason.ShardUnreachable, "the shard of group %q is not registered: the id could be there", r.group)
+			return nil, fail(codes.Unavailable, reason.ShardUnreachable,
+				"the shard of group %q is not registered: the id could be there", r.group)
 		}
 	}
 	shards := make([]*shard, 0, len(ask))

@@ -121,7 +121,8 @@ func (s *standIn) put(key *recordv1.RecordKey, requestID, data []byte) *recordv1
 		s.records[group] = map[int64]*recordv1.Record{}
 	}
 	s.records[group][key.GetId()] = &recordv1.Record{
-		Key: &recordv1.RecordKey{Id: key.GetId(), Group: group}, Version: version, Data: slices.Clone(data), SizeBytes: int64(len(data)), DataCrc32C: &sum,
+		Key: &recordv1.RecordKey{Id: key.GetId(), Group: group}, Version: version, Data: slices.Clone(data),
+		SizeBytes: int64(len(data)), DataCrc32C: &sum,
 	}
 	return &recordv1.PutResponse{Version: version, DataCrc32C: sum}
 }
@@ -263,7 +264,9 @@ func (s *standIn) Download(in *recordv1.DownloadRequest, stream recordv1.RecordS
 		if err := s.begin("Download chunk", in.GetKey()); err != nil {
 			return err
 		}
-		if err := stream.Send(&recordv1.DownloadResponse{Part: &recordv1.DownloadResponse_Chunk{Chunk: &recordv1.DownloadChunk{Data: chunk}}}); err != nil {
+		if err := stream.Send(
+			&recordv1.DownloadResponse{Part: &recordv1.DownloadResponse_Chunk{Chunk: &recordv1.DownloadChunk{
+				Data: chunk}}}); err != nil {
 			return err
 		}
 	}
@@ -336,7 +339,8 @@ func (s *standIn) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*rec
 	out := &recordv1.ListGroupsResponse{}
 	for group := range s.records {
 		out.Groups = append(out.Groups, &recordv1.Group{
-			Group: group, Shard: s.name, State: recordv1.GroupState_GROUP_STATE_SERVING, RaftId: s.raftID, Members: s.members[group],
+			Group: group, Shard: s.name, State: recordv1.GroupState_GROUP_STATE_SERVING, RaftId: s.raftID,
+			Members: s.members[group],
 		})
 	}
 	return out, nil
@@ -352,7 +356,8 @@ func (s *standIn) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recor
 }
 
 func (s *standIn) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
-	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{{Name: s.name, Address: s.address, FileSystem: "none"}}}, nil
+	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{{Name: s.name, Address: s.address, FileSystem: "none"}}},
+		nil
 }
 
 func (s *standIn) WatchLoad(_ *recordv1.WatchLoadRequest, stream recordv1.AdminService_WatchLoadServer) error {

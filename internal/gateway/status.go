@@ -56,8 +56,9 @@ type ShardStatus struct {
 
 // GroupStatus is where a group is.
 type GroupStatus struct {
-	Group       string   `json:"group"`
-	State       string   `json:"state"` // Routed; Degraded: a shard of its copies is silent; Unavailable: a majority of them; Pending: not made yet
+	Group string `json:"group"`
+	// Routed; Degraded: a shard of its copies is silent; Unavailable: a majority of them; Pending: not made yet
+	State       string   `json:"state"`
 	Leader      string   `json:"leader,omitempty"`
 	Shards      []string `json:"shards"` // of the copies that vote
 	Records     int64    `json:"records"`
@@ -108,7 +109,8 @@ func (st *Status) find() {
 	var seen finding.Seen
 	for i := range st.Shards {
 		s := &st.Shards[i]
-		seen.Shards = append(seen.Shards, &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent, Groups: int32(s.GroupCount)})
+		seen.Shards = append(seen.Shards, &recordv1.Shard{Name: s.Name, Address: s.Address, Alive: s.State != silent,
+			Groups: int32(s.GroupCount)})
 	}
 	for i := range st.Groups {
 		if g := &st.Groups[i]; g.State == "Unavailable" {
@@ -134,7 +136,8 @@ func (t *table) tell() places {
 	shards := make(map[string]*ShardStatus, len(t.view.Shards))
 	for name, s := range t.view.Shards {
 		shards[name] = &ShardStatus{
-			Name: name, Address: s.Address, State: string(cmp.Or(s.State, placement.Active)), Node: s.Node, Zone: s.Zone, Domain: s.Domain, CapacityBytes: s.CapacityBytes,
+			Name: name, Address: s.Address, State: string(cmp.Or(s.State, placement.Active)), Node: s.Node, Zone: s.Zone,
+			Domain: s.Domain, CapacityBytes: s.CapacityBytes,
 		}
 	}
 	out := places{groups: make([]GroupStatus, 0, len(t.view.Groups)), shards: make([]ShardStatus, 0, len(shards))}
@@ -170,7 +173,8 @@ func (t *table) tell() places {
 	slices.SortFunc(out.shards, func(a, b ShardStatus) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(out.groups, func(a, b GroupStatus) int { return cmpNames(a.Group, b.Group) })
 	for _, m := range placement.Moves(t.view, t.view.Meta.Policy()) {
-		out.moves = append(out.moves, MoveStatus{Group: m.Group, From: m.From, To: m.To, Bytes: m.Bytes, Reason: string(m.Reason), Running: m.Running})
+		out.moves = append(out.moves, MoveStatus{Group: m.Group, From: m.From, To: m.To, Bytes: m.Bytes,
+			Reason: string(m.Reason), Running: m.Running})
 	}
 	return out
 }

@@ -71,16 +71,20 @@ func TestStatusTellsWhereGroupsAre(t *testing.T) {
 		if st.Summary != (page.Summary{State: page.Ready, Text: "Ready: 4 groups on 4 shards have a route"}) {
 			t.Errorf("all well: %+v", st.Summary)
 		}
-		if st.Store != c.store.Name() || st.StoreUUID != meta.StoreUUID.String() || st.Copies != 3 || st.Version != "v9" || st.Address != c.gateway.Addr() ||
-			st.Epoch == 0 || st.EtcdSilentSeconds < 0 || st.EtcdSilentSeconds > 60 || st.Routing == nil || st.Routing.Groups != 4 {
+		if st.Store != c.store.Name() || st.StoreUUID != meta.StoreUUID.String() || st.Copies != 3 || st.Version != "v9" ||
+			st.Address != c.gateway.Addr() ||
+			st.Epoch == 0 || st.EtcdSilentSeconds < 0 || st.EtcdSilentSeconds > 60 || st.Routing == nil ||
+			st.Routing.Groups != 4 {
 			t.Errorf("%+v", st)
 		}
 		if len(st.Shards) != 4 || st.Shards[1] != (gateway.ShardStatus{
-			Name: "b", Address: c.shards["b"].address, State: "Active", CapacityBytes: 1 << 30, GroupCount: 4, Leaders: 4, StoredBytes: 4000,
+			Name: "b", Address: c.shards["b"].address, State: "Active", CapacityBytes: 1 << 30, GroupCount: 4, Leaders: 4,
+			StoredBytes: 4000,
 		}) {
 			t.Errorf("shards: %+v", st.Shards)
 		}
-		if len(st.Groups) != 4 || st.Groups[2].Group != "2" || st.Groups[2].State != "Routed" || st.Groups[2].Leader != "b" || st.Groups[2].Records != 10 ||
+		if len(st.Groups) != 4 || st.Groups[2].Group != "2" || st.Groups[2].State != "Routed" || st.Groups[2].Leader != "b" ||
+			st.Groups[2].Records != 10 ||
 			st.Groups[2].StoredBytes != 1000 || !slices.Equal(st.Groups[2].Shards, []string{"a", "b", "d"}) {
 			t.Errorf("groups: %+v", st.Groups)
 		}
@@ -94,7 +98,8 @@ func TestStatusTellsWhereGroupsAre(t *testing.T) {
 		for _, g := range st.Groups {
 			states = append(states, g.State)
 		}
-		if want := []string{"Routed", "Routed", "Degraded", "Unavailable"}; !slices.Equal(states, want) || len(st.Groups[1].Shards) != 2 {
+		if want := []string{"Routed", "Routed", "Degraded", "Unavailable"}; !slices.Equal(states, want) ||
+			len(st.Groups[1].Shards) != 2 {
 			t.Errorf("groups are %v, want %v", states, want)
 		}
 		if st.Summary.State != page.NotReady || st.Summary.Text != "Not ready: 1 of 4 groups is not served: 3" {
@@ -103,17 +108,20 @@ func TestStatusTellsWhereGroupsAre(t *testing.T) {
 		put("3", func(g *placement.Group) { g.Members = members("a", "b", "d") })
 
 		// A target elsewhere is a move; a shard whose registration is gone is a problem.
-		if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"b", "a", "e"}, Reason: placement.ForBalance}}); err != nil {
+		if err := c.store.SetTargets(c.ctx, []placement.Target{{Group: "0", Shards: []string{"b", "a", "e"},
+			Reason: placement.ForBalance}}); err != nil {
 			t.Fatal(err)
 		}
 		awaitStatus(t, c.gateway, "the move is told of", func(st gateway.Status) bool {
 			return slices.ContainsFunc(st.Moves, func(m gateway.MoveStatus) bool {
-				return m.Group == "0" && m.Running && m.Reason == "Balance" && m.Bytes == 1000 && slices.Contains(m.From, "d") && slices.Contains(m.To, "e")
+				return m.Group == "0" && m.Running && m.Reason == "Balance" && m.Bytes == 1000 && slices.Contains(m.From, "d") &&
+					slices.Contains(m.To, "e")
 			})
 		})
 		c.stops["d"]()
 		awaitStatus(t, c.gateway, "the shard that is gone is told of", func(st gateway.Status) bool {
-			return st.Shards[2].State == "Silent" && len(st.Problems) == 1 && strings.Contains(st.Problems[0], "shard d: it is not registered") && st.Summary.State == page.Problems
+			return st.Shards[2].State == "Silent" && len(st.Problems) == 1 &&
+				strings.Contains(st.Problems[0], "shard d: it is not registered") && st.Summary.State == page.Problems
 		})
 	})
 }
@@ -146,15 +154,19 @@ func TestStatusSaysThatEtcdDoesNotAnswer(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = g.Stop(t.Context()) })
 		awaitStatus(t, g, "there is no store", func(st gateway.Status) bool {
-			return st.Summary.State == page.NotReady && strings.Contains(st.Summary.Text, "it holds no such store") && st.Epoch == 0
+			return st.Summary.State == page.NotReady && strings.Contains(st.Summary.Text, "it holds no such store") &&
+				st.Epoch == 0
 		})
 		if _, err := store.InitMeta(t.Context(), hash(2)); err != nil {
 			t.Fatal(err)
 		}
-		awaitStatus(t, g, "there is a store", func(st gateway.Status) bool { return st.Epoch > 0 && st.EtcdSilentSeconds >= 0 })
+		awaitStatus(t, g, "there is a store", func(st gateway.Status) bool {
+			return st.Epoch > 0 && st.EtcdSilentSeconds >= 0
+		})
 		server.Away()
 		awaitStatus(t, g, "etcd is gone", func(st gateway.Status) bool {
-			return st.Summary.State == page.Problems && strings.HasPrefix(st.Summary.Text, "Without etcd for ") && st.EtcdSilentSeconds >= page.EtcdSilentMin.Seconds()
+			return st.Summary.State == page.Problems && strings.HasPrefix(st.Summary.Text, "Without etcd for ") &&
+				st.EtcdSilentSeconds >= page.EtcdSilentMin.Seconds()
 		})
 		server.Back()
 		awaitStatus(t, g, "etcd is back", func(st gateway.Status) bool {

@@ -61,7 +61,8 @@ func (g *Gateway) download(m *method) grpc.StreamHandler {
 
 // pump opens a stream at the shard that through chooses, sends in, and hands on all answers, each given to change
 // first. A stream is bounded by flow control on both sides, all together by Limits.AnswerBytesMax.
-func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context.Context, attempt) error, full string, in *frame,
+func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context.Context, attempt) error, full string,
+	in *frame,
 	change func(*frame) error,
 ) error {
 	call := g.repeated(routing.Effect{})

@@ -250,7 +250,8 @@ func TestScanOfAllGroupsResumesAtEveryRecord(t *testing.T) {
 		if n != len(all) {
 			t.Fatalf("the splits gave %d of %d records", n, len(all))
 		}
-		for _, bad := range []*recordv1.ScanRequest{{Group: "1", Cursor: last}, {Cursor: []byte("x")}, {Split: last}, {Group: "a/b"}} {
+		for _, bad := range []*recordv1.ScanRequest{{Group: "1", Cursor: last}, {Cursor: []byte("x")}, {Split: last},
+			{Group: "a/b"}} {
 			if _, _, err := scanAll(c, bad, -1); status.Code(err) != codes.InvalidArgument {
 				t.Errorf("%v: %v", bad, err)
 			}

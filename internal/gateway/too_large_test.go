@@ -32,7 +32,8 @@ func TestTooLargeMessagesSayWhatToDo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put}}); err != nil && !errors.Is(err, io.EOF) {
+			if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put}}); err != nil &&
+				!errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}
 			if _, err = batch.Recv(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "Upload") {
@@ -50,7 +51,8 @@ func TestTooLargeMessagesSayWhatToDo(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err = upload.CloseAndRecv(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "chunk") {
+			if _, err = upload.CloseAndRecv(); status.Code(err) != codes.InvalidArgument ||
+				!strings.Contains(err.Error(), "chunk") {
 				t.Fatalf("chunk of %d bytes: %v", n, err)
 			}
 		}

@@ -27,7 +27,8 @@ type method struct {
 }
 
 func (g *Gateway) method(full string, f fields, write, creates bool) *method {
-	return &method{full: full, fields: f, write: write, creates: creates, verb: access.RuleOf(full).Verb, metrics: g.metrics.method(full)}
+	return &method{full: full, fields: f, write: write, creates: creates, verb: access.RuleOf(full).Verb,
+		metrics: g.metrics.method(full)}
 }
 
 // recordService is the service with handlers that pass bytes through.
@@ -56,15 +57,21 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 			forward("Put", recordv1.RecordService_Put_FullMethodName, written, true, true),
 			forward("Get", recordv1.RecordService_Get_FullMethodName, keyed, false, false),
 			forward("Delete", recordv1.RecordService_Delete_FullMethodName, written, true, false),
-			unary("ListVersions", listVersions.full, func(ctx context.Context, in *frame) (any, error) { return g.listVersions(ctx, listVersions, in) }),
+			unary("ListVersions", listVersions.full, func(ctx context.Context, in *frame) (any, error) {
+				return g.listVersions(ctx, listVersions, in)
+			}),
 			unary("Find", find.full, func(ctx context.Context, in *frame) (any, error) { return g.find(ctx, find, in) }),
-			unary("PlanScan", planScan.full, func(ctx context.Context, in *frame) (any, error) { return g.planScan(ctx, planScan, in) }),
+			unary("PlanScan", planScan.full, func(ctx context.Context, in *frame) (any, error) {
+				return g.planScan(ctx, planScan, in)
+			}),
 		},
 		Streams: []grpc.StreamDesc{
 			stream("BatchPut", true, true, g.counted(recordv1.RecordService_BatchPut_FullMethodName, g.batchPut)),
 			stream("BatchGet", false, true, g.counted(recordv1.RecordService_BatchGet_FullMethodName, g.batchGet)),
-			stream("Upload", true, false, g.upload(g.method(recordv1.RecordService_Upload_FullMethodName, uploaded, true, true))),
-			stream("Download", false, true, g.download(g.method(recordv1.RecordService_Download_FullMethodName, keyed, false, false))),
+			stream("Upload", true, false, g.upload(g.method(recordv1.RecordService_Upload_FullMethodName, uploaded, true,
+				true))),
+			stream("Download", false, true, g.download(g.method(recordv1.RecordService_Download_FullMethodName, keyed, false,
+				false))),
 			stream("Scan", false, true, g.counted(recordv1.RecordService_Scan_FullMethodName, g.scan)),
 			stream("Watch", false, true, g.counted(recordv1.RecordService_Watch_FullMethodName, g.watch)),
 		},
@@ -72,19 +79,22 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 }
 
 // unaryHandler receives the request as a frame. Interceptors see it as message.Undecoded.
-func (g *Gateway) unaryHandler(full string, handle func(ctx context.Context, in *frame) (any, error)) grpc.MethodHandler {
-	return func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+func (g *Gateway) unaryHandler(full string, handle func(ctx context.Context, in *frame) (any,
+	error)) grpc.MethodHandler {
+	return func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any,
+		error) {
 		in := &frame{keep: true}
 		if err := decode(in); err != nil {
 			return nil, err
 		}
 		defer in.free()
-		return interceptor(ctx, in, &grpc.UnaryServerInfo{Server: service, FullMethod: full}, func(ctx context.Context, _ any) (any, error) {
-			if err := g.tooLarge(full, in); err != nil {
-				return nil, err
-			}
-			return handle(ctx, in)
-		})
+		return interceptor(ctx, in, &grpc.UnaryServerInfo{Server: service, FullMethod: full},
+			func(ctx context.Context, _ any) (any, error) {
+				if err := g.tooLarge(full, in); err != nil {
+					return nil, err
+				}
+				return handle(ctx, in)
+			})
 	}
 }
 
@@ -232,7 +242,8 @@ func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame
 		err = s.conn().Invoke(ctx, m.full, in, out, grpc.Trailer(&trailer), grpc.Peer(&to))
 		sent = to.Addr != nil
 	}
-	if trailer = own(trailer); len(trailer) > 0 && (err == nil || routing.Judge(status.Convert(err), sent).Fate == routing.Final) {
+	if trailer = own(trailer); len(trailer) > 0 && (err == nil || routing.Judge(status.Convert(err), sent).
+		Fate == routing.Final) {
 		_ = grpc.SetTrailer(ctx, trailer) // fails only where the call has ended
 	}
 	return sent, err

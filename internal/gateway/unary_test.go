@@ -89,7 +89,8 @@ func TestRefusalsAreRepeatedInsideTheDeadline(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		for _, refusal := range []error{
 			refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Millisecond)), refuse(codes.Unavailable, "NO_LEADER"),
-			refuse(codes.Unavailable, "STOPPING"), refuse(codes.FailedPrecondition, "WRONG_SHARD"), refuse(codes.FailedPrecondition, "NOT_LEADER"),
+			refuse(codes.Unavailable, "STOPPING"), refuse(codes.FailedPrecondition, "WRONG_SHARD"),
+			refuse(codes.FailedPrecondition, "NOT_LEADER"),
 		} {
 			fired := c.shards["a"].failFirst(4, "Put", refusal)
 			if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}); err != nil {
@@ -109,7 +110,8 @@ func TestTrailersPassThroughButNotThoseOfRepeatedAttempts(t *testing.T) {
 		fired := s.failFirst(1, "Put", refuse(codes.Unavailable, "GROUP_LOADING"))
 		s.trailer = metadata.Pairs("shard", "a")
 		var trailer metadata.MD
-		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}, grpc.Trailer(&trailer)); err != nil || *fired != 1 {
+		if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1)}, grpc.Trailer(&trailer)); err != nil ||
+			*fired != 1 {
 			t.Fatalf("%v; fault fired %d times", err, *fired)
 		}
 		if got := trailer.Get("shard"); len(got) != 1 || got[0] != "a" || len(trailer.Get("grpc-status-details-bin")) != 0 {
@@ -304,7 +306,8 @@ func TestNamedGroupsAreMadeByTheFirstWrite(t *testing.T) {
 func wantFieldViolation(t *testing.T, err error, field string) {
 	t.Helper()
 	for _, d := range status.Convert(err).Details() {
-		if bad, ok := d.(*errdetails.BadRequest); ok && bad.GetFieldViolations()[0].GetField() == field && status.Code(err) == codes.InvalidArgument {
+		if bad, ok := d.(*errdetails.BadRequest); ok && bad.GetFieldViolations()[0].GetField() == field &&
+			status.Code(err) == codes.InvalidArgument {
 			return
 		}
 	}
@@ -316,7 +319,8 @@ func TestWrongRequestsAreRefused(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{}, "a")
 		_, err := c.records.Put(c.ctx, &recordv1.PutRequest{Data: []byte("x")})
 		wantFieldViolation(t, err, "key")
-		if err := c.conn.Invoke(c.ctx, recordv1.RecordService_Put_FullMethodName, []byte{0x0a, 0x7f}, &recordv1.PutResponse{}, grpc.ForceCodec(rawCodec{})); status.Code(err) != codes.InvalidArgument {
+		if err := c.conn.Invoke(c.ctx, recordv1.RecordService_Put_FullMethodName, []byte{0x0a, 0x7f}, &recordv1.PutResponse{},
+			grpc.ForceCodec(rawCodec{})); status.Code(err) != codes.InvalidArgument {
 			t.Fatalf("bytes that are no protobuf: %v", err)
 		}
 		_, err = c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1), Data: make([]byte, 9<<20)})
@@ -405,7 +409,8 @@ func TestAGatewayWithoutAStoreSaysSo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g, err := gateway.Start(context.Background(), gateway.Config{Listen: "gateway:0", Store: store, Listener: network.Listen})
+		g, err := gateway.Start(context.Background(), gateway.Config{Listen: "gateway:0", Store: store,
+			Listener: network.Listen})
 		if err != nil {
 			t.Fatal(err)
 		}

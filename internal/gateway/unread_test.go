@@ -138,7 +138,8 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 				for _, read := range reads {
 					if err := read(); err != nil {
 						refused++
-						if reason, retry := reasonAndRetry(err); status.Code(err) != codes.ResourceExhausted || reason != "OVERLOADED" || retry <= 0 {
+						if reason, retry := reasonAndRetry(err); status.Code(err) != codes.ResourceExhausted || reason != "OVERLOADED" ||
+							retry <= 0 {
 							t.Fatalf("%v, reason %q, try again in %v", err, reason, retry)
 						}
 					}
@@ -165,7 +166,9 @@ func TestAReaderThatDoesNotReadIsCutOffByTheGateway(t *testing.T) {
 			t.Fatal(err)
 		}
 		until(t, "the stream holds something", func() bool { return held() > 0 })
-		until(t, "the stream is cut off, but for what the transport has", func() bool { return ended(codes.Unavailable) > 0 && held() <= 1<<20 })
+		until(t, "the stream is cut off, but for what the transport has", func() bool {
+			return ended(codes.Unavailable) > 0 && held() <= 1<<20
+		})
 		err = recvAll(stream.Recv)
 		if reason, _ := reasonAndRetry(err); status.Code(err) != codes.Unavailable || reason != "SLOW_READER" {
 			t.Errorf("%v, reason %q", err, reason)

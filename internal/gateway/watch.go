@@ -68,7 +68,8 @@ func (g *Gateway) watch(stream grpc.ServerStream) error {
 }
 
 // watchOnce is one stream to a shard. moved: messages came, and the request's cursor is behind them.
-func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, request *recordv1.WatchRequest) (moved bool, err error) {
+func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, request *recordv1.WatchRequest) (moved bool,
+	err error) {
 	encoded, err := proto.Marshal(request)
 	if err != nil {
 		return false, status.Error(codes.Internal, err.Error())

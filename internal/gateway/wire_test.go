@@ -30,15 +30,17 @@ func cut(t *rapid.T, b []byte) mem.BufferSlice {
 }
 
 func drawKey(t *rapid.T) *recordv1.RecordKey {
-	return &recordv1.RecordKey{Id: rapid.Int64().Draw(t, "id"), Group: rapid.StringMatching(`[a-z]{0,30}`).Draw(t, "group")}
+	return &recordv1.RecordKey{Id: rapid.Int64().Draw(t, "id"), Group: rapid.StringMatching(`[a-z]{0,30}`).
+		Draw(t, "group")}
 }
 
 func drawPut(t *rapid.T) *recordv1.PutRequest {
 	return &recordv1.PutRequest{
 		Key: drawKey(t), RoutingEpoch: rapid.Uint64().Draw(t, "epoch"),
-		RequestId:  rapid.SampledFrom([][]byte{nil, []byte("0123456789abcdef")}).Draw(t, "request id"),
-		Attributes: rapid.MapOfN(rapid.StringMatching(`[a-z]{1,9}`), rapid.SliceOfN(rapid.Byte(), 0, 40), 0, 4).Draw(t, "attributes"),
-		Data:       rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "data"),
+		RequestId: rapid.SampledFrom([][]byte{nil, []byte("0123456789abcdef")}).Draw(t, "request id"),
+		Attributes: rapid.MapOfN(rapid.StringMatching(`[a-z]{1,9}`), rapid.SliceOfN(rapid.Byte(), 0, 40), 0, 4).
+			Draw(t, "attributes"),
+		Data: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "data"),
 	}
 }
 
@@ -55,18 +57,21 @@ func TestKeyIsReadFromTheBytesOfARequest(t *testing.T) {
 		if err := putFields.readKey(scan(cut(t, encoded)), &k); err != nil {
 			t.Fatal(err)
 		}
-		if !k.present || k.id != put.GetKey().GetId() || string(k.group) != put.GetKey().GetGroup() || k.requestID != (put.RequestId != nil) {
+		if !k.present || k.id != put.GetKey().GetId() || string(k.group) != put.GetKey().GetGroup() ||
+			k.requestID != (put.RequestId != nil) {
 			t.Fatalf("read %+v from %v", k, put)
 		}
-		upload, err := proto.Marshal(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{
-			Key: put.GetKey(), RequestId: put.GetRequestId(), Attributes: put.GetAttributes(),
-		}}})
+		upload, err := proto.Marshal(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{
+			Header: &recordv1.UploadHeader{
+				Key: put.GetKey(), RequestId: put.GetRequestId(), Attributes: put.GetAttributes(),
+			}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var fromHeader key
 		header := fields{header: 1, key: 1, requestID: 3}
-		if err := header.readKey(scan(cut(t, upload)), &fromHeader); err != nil || fromHeader.id != k.id || fromHeader.requestID != k.requestID {
+		if err := header.readKey(scan(cut(t, upload)), &fromHeader); err != nil || fromHeader.id != k.id ||
+			fromHeader.requestID != k.requestID {
 			t.Fatalf("read %+v, %v from the header of %v", fromHeader, err, put)
 		}
 	})
@@ -93,7 +98,8 @@ func TestKeyIsReadWhereverItStands(t *testing.T) {
 		if err := putFields.readKey(scan(cut(t, encoded)), &k); err != nil {
 			t.Fatal(err)
 		}
-		if k.id != merged.GetKey().GetId() || string(k.group) != merged.GetKey().GetGroup() || k.requestID != (len(merged.GetRequestId()) > 0) {
+		if k.id != merged.GetKey().GetId() || string(k.group) != merged.GetKey().GetGroup() ||
+			k.requestID != (len(merged.GetRequestId()) > 0) {
 			t.Fatalf("read %+v, protobuf reads %v", k, merged)
 		}
 	})
@@ -128,7 +134,8 @@ func TestItemsOfABatchAreForwardedUnchanged(t *testing.T) {
 }
 
 func FuzzReadKey(f *testing.F) {
-	good, err := proto.Marshal(&recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1, Group: "g"}, RequestId: []byte("x"), Data: []byte("data")})
+	good, err := proto.Marshal(&recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1, Group: "g"}, RequestId: []byte("x"),
+		Data: []byte("data")})
 	if err != nil {
 		f.Fatal(err)
 	}

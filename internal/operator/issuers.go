@@ -49,11 +49,13 @@ func IssuerKeys(ctx context.Context, issuer, caBundle string) (json.RawMessage, 
 		return nil, err
 	}
 	if about.Issuer != issuer {
-		return nil, fmt.Errorf("%s says that it is the issuer %.200q: give that as url, if it is the one that is meant", issuer, about.Issuer)
+		return nil, fmt.Errorf("%s says that it is the issuer %.200q: give that as url, if it is the one that is meant",
+			issuer, about.Issuer)
 	}
 	at, err := url.Parse(about.Keys)
 	if err != nil || at.Scheme != "https" || at.Host == "" {
-		return nil, fmt.Errorf("%s names its keys in %s as %.200q, which is no URL with https", issuer, discoveryKeysFor, about.Keys)
+		return nil, fmt.Errorf("%s names its keys in %s as %.200q, which is no URL with https", issuer, discoveryKeysFor,
+			about.Keys)
 	}
 	var keys json.RawMessage
 	return keys, readJSON(ctx, c, about.Keys, &keys)

@@ -13,7 +13,9 @@ import (
 
 // An issuer is asked by HTTPS alone, in bounded time, and has to be the one that is meant.
 func TestKeysOfIssuersThatCannotBe(t *testing.T) {
-	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"keys":[]}`) }))
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"keys":[]}`)
+	}))
 	t.Cleanup(plain.Close)
 	hang := make(chan struct{})
 	var server *httptest.Server
@@ -45,8 +47,10 @@ func TestKeysOfIssuersThatCannotBe(t *testing.T) {
 	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"keys":[{"kid":"a"}]}`) })
 	bundle := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 	for path, words := range map[string]string{
-		"/good": "", "/slash/": "", "/slash": "says that it is the issuer", "/other": "says that it is the issuer", "/plain": "no URL with https", "/file": "no URL with https",
-		"/away": "another place than by HTTPS", "/round": "too often", "/large": "more than", "/words": "not the JSON", "/none": "404", "/hang": "deadline",
+		"/good": "", "/slash/": "", "/slash": "says that it is the issuer", "/other": "says that it is the issuer",
+		"/plain": "no URL with https", "/file": "no URL with https",
+		"/away": "another place than by HTTPS", "/round": "too often", "/large": "more than", "/words": "not the JSON",
+		"/none": "404", "/hang": "deadline",
 	} {
 		ctx, cancel := t.Context(), context.CancelFunc(func() {})
 		if path == "/hang" {
@@ -57,11 +61,13 @@ func TestKeysOfIssuersThatCannotBe(t *testing.T) {
 		switch {
 		case words == "" && (err != nil || !strings.Contains(string(keys), `"kid":"a"`)):
 			t.Errorf("%s: %s, %v", path, keys, err)
-		case words != "" && (err == nil || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), "secretWords")):
+		case words != "" && (err == nil || !strings.Contains(err.Error(), words) ||
+			strings.Contains(err.Error(), "secretWords")):
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if _, err := IssuerKeys(t.Context(), server.URL+"/good", "none"); err == nil || !strings.Contains(err.Error(), "no certificate") {
+	if _, err := IssuerKeys(t.Context(), server.URL+"/good", "none"); err == nil ||
+		!strings.Contains(err.Error(), "no certificate") {
 		t.Error(err)
 	}
 	if _, err := IssuerKeys(t.Context(), plain.URL, bundle); err == nil {

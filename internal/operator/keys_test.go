@@ -28,13 +28,15 @@ func storeFiles(t *testing.T, mode certs.Mode) func(role identity.Role, name str
 	of := identity.Store{Domain: "cluster.local", Namespace: "prod", UID: uuid.New()}
 	return func(role identity.Role, name string) map[string][]byte {
 		cert, key, err := own.Issue(authority.Leaf{
-			Identity: identity.Identity{Store: of, Role: role, Name: name}, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour,
+			Identity: identity.Identity{Store: of, Role: role, Name: name}, Server: true, Client: true, Now: time.Now(),
+			Lifetime: time.Hour,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return map[string][]byte{
-			certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: own.CertificatePEM(), certs.ModeFile: []byte(mode),
+			certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: own.CertificatePEM(),
+			certs.ModeFile: []byte(mode),
 		}
 	}
 }
@@ -105,11 +107,14 @@ func TestProcessesTellOfTheirCertificates(t *testing.T) {
 	asker := NewTransports()
 	got, err := asker.Transport(t.Context(), with.Listener.Addr().String())
 	status := source.Status()
-	if err != nil || got.Mode != "both" || got.Bundle != status.Bundle || got.ClientBundle != status.Clients || !got.NotAfter.Equal(status.NotAfter) ||
-		got.Identity != status.Identity.String() || got.Grants == nil || *got.Grants != 7 || got.UnknownKeys["https://a"] != 2 {
+	if err != nil || got.Mode != "both" || got.Bundle != status.Bundle || got.ClientBundle != status.Clients ||
+		!got.NotAfter.Equal(status.NotAfter) ||
+		got.Identity != status.Identity.String() || got.Grants == nil || *got.Grants != 7 ||
+		got.UnknownKeys["https://a"] != 2 {
 		t.Errorf("%+v, %v; it has %+v", got, err, status)
 	}
-	if _, err := asker.Transport(t.Context(), without.Listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "without certificates") {
+	if _, err := asker.Transport(t.Context(), without.Listener.Addr().String()); err == nil ||
+		!strings.Contains(err.Error(), "without certificates") {
 		t.Errorf("one without certificates: %v", err)
 	}
 }

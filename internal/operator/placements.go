@@ -48,11 +48,13 @@ func NewPlacements(keys *Keys) *Placements {
 }
 
 // Open connects, or gives the connection that is there while nothing about it has changed.
-func (p *Placements) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement, error) {
+func (p *Placements) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement,
+	error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old := p.open[key]; old != nil {
-		if reflect.DeepEqual(old.access, access) && reflect.DeepEqual(old.credentials, credentials) && old.own == p.keys.of(key) {
+		if reflect.DeepEqual(old.access, access) && reflect.DeepEqual(old.credentials, credentials) &&
+			old.own == p.keys.of(key) {
 			return old, nil
 		}
 		old.close()
@@ -102,7 +104,8 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 	if out.client, err = etcd.Dial(cfg); err != nil {
 		out.close()
 		if access.Secret != "" { // a user knows the keys of the Secret; the folder is another one each time
-			return nil, fmt.Errorf("secret %s: %s", access.Secret, strings.ReplaceAll(err.Error(), out.folder+string(filepath.Separator), ""))
+			return nil, fmt.Errorf("secret %s: %s", access.Secret, strings.ReplaceAll(err.Error(),
+				out.folder+string(filepath.Separator), ""))
 		}
 		return nil, err
 	}
@@ -123,7 +126,8 @@ func (p *placed) writeCredentials(cfg *etcd.ClientConfig) error {
 	if p.folder, err = os.MkdirTemp("", "sheaf-etcd-"); err != nil {
 		return fmt.Errorf("keep the credentials of etcd: %w", err)
 	}
-	for name, content := range map[string][]byte{"ca.crt": p.credentials.CA, "tls.crt": p.credentials.Cert, "tls.key": p.credentials.Key} {
+	for name, content := range map[string][]byte{"ca.crt": p.credentials.CA, "tls.crt": p.credentials.Cert,
+		"tls.key": p.credentials.Key} {
 		if len(content) == 0 {
 			continue
 		}
@@ -189,7 +193,8 @@ func metaRouting(spec fleet.PlacementSpec) placement.Routing {
 }
 
 // Plan takes one step of the planner.
-func (p *placed) Plan(ctx context.Context, spec fleet.PlacementSpec, states map[string]v1alpha1.PoolState) (fleet.PlacementState, error) {
+func (p *placed) Plan(ctx context.Context, spec fleet.PlacementSpec,
+	states map[string]v1alpha1.PoolState) (fleet.PlacementState, error) {
 	var out fleet.PlacementState
 	meta, err := metaOf(spec)
 	if err != nil {

@@ -43,11 +43,15 @@ func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards [
 			fleet.ErrVolumesIncomplete, n, len(volumes), rebuilt.Missing[0])
 	}
 	if want := metaRouting(spec); rebuilt.Meta.Routing != want {
-		return fmt.Errorf("%w: the volumes were written with routing %+v, and spec.groups asks for %+v: make the RecordStore anew with those of the volumes",
+		return fmt.Errorf(
+			"%w: the volumes were written with routing %+v, and spec.groups asks for %+v: make the RecordStore anew with "+
+				"those of the volumes",
 			fleet.ErrVolumesIncomplete, rebuilt.Meta.Routing, want)
 	}
 	if rebuilt.Meta.Copies != int(spec.Copies) {
-		return fmt.Errorf("%w: the volumes were written with %d copies of each group, and spec.replication.copies is %d: make the RecordStore anew with that of the volumes",
+		return fmt.Errorf(
+			"%w: the volumes were written with %d copies of each group, and spec.replication.copies is %d: make the "+
+				"RecordStore anew with that of the volumes",
 			fleet.ErrVolumesIncomplete, rebuilt.Meta.Copies, spec.Copies)
 	}
 	return p.store.Restore(ctx, rebuilt, false)
@@ -59,7 +63,8 @@ func (p *placed) surveyAll(ctx context.Context, shards []fleet.ShardAt) ([]place
 	parallel.Times(len(shards), 16, func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 		defer cancel()
-		volumes[i], errs[i] = survey.Volume(ctx, shards[i].Address, wayTo{shards[i], p.keys.of(shards[i].Store)}.credentials())
+		volumes[i], errs[i] = survey.Volume(ctx, shards[i].Address,
+			wayTo{shards[i], p.keys.of(shards[i].Store)}.credentials())
 	})
 	for i, err := range errs {
 		if err != nil {

@@ -93,7 +93,8 @@ func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	address := a.Addr().String()
 	a.server.Stop()
 	for range 3 { // each of them would make gRPC wait longer for its next try
-		if report, err := s.Describe(t.Context(), fleet.ShardAt{Address: address}); err == nil || !strings.Contains(err.Error(), address) {
+		if report, err := s.Describe(t.Context(), fleet.ShardAt{Address: address}); err == nil ||
+			!strings.Contains(err.Error(), address) {
 			t.Fatalf("%+v, %v", report, err)
 		}
 	}
@@ -137,7 +138,8 @@ func TestADiskThatHangsIsToldApart(t *testing.T) {
 	a := askedAt(t, "127.0.0.1:0", "a")
 	a.silent.Store(true)
 	_, err := s.Describe(t.Context(), fleet.ShardAt{Address: a.Addr().String()})
-	if !errors.Is(err, fleet.ErrVolumeSilent) || !strings.Contains(err.Error(), "a read takes more than 15s") || a.groups.Load() != 0 {
+	if !errors.Is(err, fleet.ErrVolumeSilent) || !strings.Contains(err.Error(), "a read takes more than 15s") ||
+		a.groups.Load() != 0 {
 		t.Errorf("%v, asked for groups %d times", err, a.groups.Load())
 	}
 	a.silent.Store(false)

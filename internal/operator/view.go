@@ -32,7 +32,8 @@ func (p *placed) look(ctx context.Context, id uuid.UUID) (fleet.PlacementView, e
 func viewOf(view placement.View, unplaced map[string]string) fleet.PlacementView {
 	out := fleet.PlacementView{
 		Copies: int32(view.Meta.Copies), Unplaced: unplaced, //nolint:gosec // 1, 3 or 5
-		Shards: make(map[string]fleet.ShardPlace, len(view.Shards)), Groups: make(map[string]fleet.GroupPlace, len(view.Groups)),
+		Shards: make(map[string]fleet.ShardPlace, len(view.Shards)),
+		Groups: make(map[string]fleet.GroupPlace, len(view.Groups)),
 	}
 	for name, s := range view.Shards {
 		out.Shards[name] = fleet.ShardPlace{Domain: s.Domain, Node: s.Node}

@@ -114,7 +114,8 @@ func (b *balancer) extremes() {
 
 // level moves groups from shards with much of a load to those with little, as long as two differ by more than the
 // slack. pick names the group for a pair; -1: none.
-func (b *balancer) level(loadOf func(int) float64, mean float64, may slack, pick func(from, to int, gap float64) int) (moved bool) {
+func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
+	pick func(from, to int, gap float64) int) (moved bool) {
 	order := slices.Clone(b.part)
 	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(loadOf(x), loadOf(y)) })
 	for again := true; again; {
@@ -125,7 +126,8 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack, pick
 			for low := 0; low < high && !done; low++ {
 				to := order[low]
 				gap := loadOf(from) - loadOf(to)
-				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack || !b.room.has([]int{from, to}) {
+				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack ||
+					!b.room.has([]int{from, to}) {
 					break // to another shard than the one with the least it must not go meanwhile
 				}
 				if g := pick(from, to, gap); g >= 0 {

@@ -21,7 +21,8 @@ func moves(copies int) Policy {
 
 // drawStore makes a store whose groups are all placed, on shards of any size and domain.
 func drawStore(t *rapid.T, copies int) View {
-	v := View{Shards: map[string]Shard{}, Groups: map[string]Group{}, Targets: map[string]Target{}, States: map[string]ShardState{}}
+	v := View{Shards: map[string]Shard{}, Groups: map[string]Group{}, Targets: map[string]Target{},
+		States: map[string]ShardState{}}
 	shards := rapid.IntRange(copies, 9).Draw(t, "shards")
 	domains := rapid.IntRange(copies, shards).Draw(t, "domains")
 	capacity := rapid.SampledFrom([][]int64{{0}, {1000 * gib}, {1000 * gib, 2000 * gib, 1500 * gib}}).Draw(t, "capacities")
@@ -30,7 +31,8 @@ func drawStore(t *rapid.T, copies int) View {
 		s.CapacityBytes = rapid.SampledFrom(capacity).Draw(t, "capacity")
 		v.Shards[s.Name] = s
 	}
-	sizes := rapid.SampledFrom([][]int64{{0}, {gib}, {0, 1, 1 << 20, 50 << 20, gib, 20 * gib}, {gib / 4, gib / 2, gib, 2 * gib}}).Draw(t, "sizes")
+	sizes := rapid.SampledFrom([][]int64{{0}, {gib}, {0, 1, 1 << 20, 50 << 20, gib, 20 * gib},
+		{gib / 4, gib / 2, gib, 2 * gib}}).Draw(t, "sizes")
 	for i := range rapid.IntRange(0, 60).Draw(t, "groups") {
 		g := Group{Name: fmt.Sprint("g", i), Bytes: rapid.SampledFrom(sizes).Draw(t, "bytes")}
 		used := map[string]bool{}
@@ -158,7 +160,8 @@ func TestWavesComeToAnEnd(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")
 		v := drawStore(t, copies)
-		policy := Policy{Copies: copies, Moves: true, MovesMax: rapid.IntRange(1, 8).Draw(t, "all"), ShardMovesMax: rapid.IntRange(1, 3).Draw(t, "per shard")}
+		policy := Policy{Copies: copies, Moves: true, MovesMax: rapid.IntRange(1, 8).Draw(t, "all"),
+			ShardMovesMax: rapid.IntRange(1, 3).Draw(t, "per shard")}
 		for range rapid.IntRange(1, 3).Draw(t, "changes") {
 			name := rapid.SampledFrom(slices.Sorted(maps.Keys(v.Shards))).Draw(t, "shard")
 			s := v.Shards[name]
@@ -229,7 +232,8 @@ func checkLimits(t *rapid.T, v View, running []string, policy Policy) {
 	}
 	for s, n := range perShard {
 		if n > policy.ShardMovesMax || len(running) > policy.MovesMax {
-			t.Fatalf("shard %s has %d moves, %d are under way: the limits are %d, %d", s, n, len(running), policy.ShardMovesMax, policy.MovesMax)
+			t.Fatalf("shard %s has %d moves, %d are under way: the limits are %d, %d", s, n, len(running), policy.ShardMovesMax,
+				policy.MovesMax)
 		}
 	}
 }
@@ -239,7 +243,8 @@ func TestANewShardTakesItsPart(t *testing.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")
 		shards := rapid.IntRange(copies, 12).Draw(t, "shards")
 		v := cluster(shards, rapid.IntRange(20, 40).Draw(t, "groups per shard")*shards, shards)
-		sizes := rapid.SampledFrom([][]int64{{gib}, {1 << 20, gib, 20 * gib}, {gib / 4, gib / 2, gib, 2 * gib}}).Draw(t, "sizes")
+		sizes := rapid.SampledFrom([][]int64{{gib}, {1 << 20, gib, 20 * gib}, {gib / 4, gib / 2, gib, 2 * gib}}).
+			Draw(t, "sizes")
 		total := int64(0)
 		for _, name := range slices.Sorted(maps.Keys(v.Groups)) {
 			g := v.Groups[name]
@@ -258,7 +263,8 @@ func TestANewShardTakesItsPart(t *testing.T) {
 		if limit := total * 12 / 10 / int64(shards+1); bytes > limit {
 			t.Fatalf("%d bytes of %d moved, at most %d may: %d shards", bytes, total, limit, shards)
 		}
-		if on := bytesOn(v)["new"]; sizes[0] == gib && len(sizes) == 1 && on*2 < total/int64(shards+1) && total/gib > int64(4*shards) {
+		if on := bytesOn(v)["new"]; sizes[0] == gib && len(sizes) == 1 && on*2 < total/int64(shards+1) &&
+			total/gib > int64(4*shards) {
 			t.Fatalf("the new shard got %d of %d bytes", on, total)
 		}
 	})

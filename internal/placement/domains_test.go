@@ -24,7 +24,8 @@ func TestSharedDomains(t *testing.T) {
 		"from three to one":                    {"a1 a2 a3", "c1", ""},
 		"named twice, on two volumes":          {"a1 a1 a2 a3", "a1 a2 a3", ""},
 	} {
-		if got := SharedDomains(strings.Fields(c.from), strings.Fields(c.to), domain); !slices.Equal(got, strings.Fields(c.want)) {
+		if got := SharedDomains(strings.Fields(c.from), strings.Fields(c.to), domain); !slices.Equal(got,
+			strings.Fields(c.want)) {
 			t.Errorf("%s: %v, want %s", name, got, c.want)
 		}
 	}
@@ -70,7 +71,8 @@ func TestNoCopyGoesToTheDomainOfAShardThatIsAway(t *testing.T) {
 	v := View{
 		Shards: map[string]Shard{}, Targets: map[string]Target{"g": {Group: "g", Shards: []string{"a", "b", "c"}}},
 		Groups: map[string]Group{"g": {
-			Name: "g", Bytes: gib, Leader: "b", Members: []Member{{Shard: "a", RaftID: 1}, {Shard: "b", RaftID: 3}, {Shard: "c", RaftID: 5}},
+			Name: "g", Bytes: gib, Leader: "b", Members: []Member{{Shard: "a", RaftID: 1}, {Shard: "b", RaftID: 3},
+				{Shard: "c", RaftID: 5}},
 		}},
 	}
 	for name, domain := range map[string]string{"b": "n2", "c": "n3", "x": "n1", "y": "n4"} {
@@ -109,7 +111,8 @@ func TestAStoreRemembersDomains(t *testing.T) {
 		name, shard, want string
 	}{
 		{first, "first", "a", "n1"}, {first, "first", "b", "n2"}, {first, "first", "c", ""},
-		{second, "second", "a", "n1"}, {second, "second", "b", "n3"}, {second, "second", "c", ""}, {second, "second", "d", ""},
+		{second, "second", "a", "n1"}, {second, "second", "b", "n3"}, {second, "second", "c", ""},
+		{second, "second", "d", ""},
 	} {
 		if got := c.view.Domain(c.shard); got != c.want {
 			t.Errorf("%s view, shard %s: %q, want %q", c.name, c.shard, got, c.want)

@@ -54,12 +54,14 @@ func (w *watcher) runOwn(ctx context.Context) error {
 		st.view.Own, st.news = true, true
 		w.give(st)
 		st.groups, st.targets, st.stale[1], st.stale[2] = own.Groups, own.Targets, true, true
-		f := &ownFollower{watcher: w, st: st, shardAt: map[string]int64{}, touched: map[string]bool{}, woken: map[string]int64{}}
+		f := &ownFollower{watcher: w, st: st, shardAt: map[string]int64{}, touched: map[string]bool{},
+			woken: map[string]int64{}}
 		prefix := w.store.prefix + wakesKey + w.own.Shard + "/"
-		if _, _, err := w.store.pages(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), st.revision, func(kv *mvccpb.KeyValue) error {
-			f.woken[strings.TrimPrefix(string(kv.Key), prefix)] = kv.ModRevision
-			return nil
-		}, clientv3.WithKeysOnly()); err != nil {
+		if _, _, err := w.store.pages(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), st.revision,
+			func(kv *mvccpb.KeyValue) error {
+				f.woken[strings.TrimPrefix(string(kv.Key), prefix)] = kv.ModRevision
+				return nil
+			}, clientv3.WithKeysOnly()); err != nil {
 			return err
 		}
 		if err := f.run(ctx); !errors.Is(err, errListAgain) {
@@ -372,7 +374,8 @@ func (f *ownFollower) lookOwn(ctx context.Context) error {
 		if f.own.Held != nil {
 			for _, name := range f.own.Held() {
 				if _, followed := f.st.groups[name]; !followed {
-					f.touched[name] = true // its folder came since it was read: no wake is there for it where another shard has the group
+					// its folder came since it was read: no wake is there for it where another shard has the group
+					f.touched[name] = true
 				}
 			}
 		}

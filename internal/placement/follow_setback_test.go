@@ -21,7 +21,8 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	store := newStore(t, client)
 	mustInit(t, ctx, store, namedMeta())
 	for _, shard := range []string{"a", "b"} {
-		if _, err := store.RegisterShard(ctx, placement.Shard{Name: shard, VolumeUUID: uuid.New(), Address: shard + ":1"}); err != nil {
+		if _, err := store.RegisterShard(ctx, placement.Shard{Name: shard, VolumeUUID: uuid.New(),
+			Address: shard + ":1"}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -37,7 +37,8 @@ func (m Mark) Behind(seen Mark) string {
 	case m.Base > seen.Base:
 		return ""
 	case m.Base < seen.Base:
-		return fmt.Sprintf("it is from before it was last rebuilt or reconciled (epoch base %d, seen was %d)", m.Base, seen.Base)
+		return fmt.Sprintf("it is from before it was last rebuilt or reconciled (epoch base %d, seen was %d)", m.Base,
+			seen.Base)
 	case m.Revision < seen.Revision:
 		return fmt.Sprintf("its revision is %d, seen was %d", m.Revision, seen.Revision)
 	case m.Content < seen.Content:
@@ -58,8 +59,9 @@ type Freeze struct {
 
 // String says what is going on and what to do.
 func (f Freeze) String() string {
-	words := fmt.Sprintf("etcd was set back to an older state (noticed by %s: %s). Nothing is moved, made or deleted until the shards have "+
-		"written over it what is true; settled groups are read and written meanwhile", f.By, f.Reason)
+	words := fmt.Sprintf(
+		"etcd was set back to an older state (noticed by %s: %s). Nothing is moved, made or deleted until the shards have "+
+			"written over it what is true; settled groups are read and written meanwhile", f.By, f.Reason)
 	for i, w := range f.Waits {
 		if i == 0 {
 			words += ". It waits: "

@@ -103,7 +103,10 @@ func setBack(t *testing.T, grown bool) {
 		}
 	}
 	again := sameStore(t, client, store) // a process that begins now
-	held := await(t, ctx, again.Follow(ctx, seen, placement.Own{Shard: "a"}), "it is known to be older", func(v placement.View) bool { return v.Held() != "" })
+	held := await(t, ctx, again.Follow(ctx, seen, placement.Own{Shard: "a"}), "it is known to be older",
+		func(v placement.View) bool {
+			return v.Held() != ""
+		})
 	if held.SetBack == "" || len(held.Groups) != 2 {
 		t.Errorf("followed: %+v", held)
 	}
@@ -142,8 +145,9 @@ func setBack(t *testing.T, grown bool) {
 		}
 		for _, g := range groups {
 			v.Replicas = append(v.Replicas, placement.FoundReplica{
-				Name: g.Name, UUID: g.UUID, Store: meta.StoreUUID, RaftID: uint64(shard[0]), Voters: []uint64{uint64(shard[0])}, ConfIndex: g.ConfIndex,
-				Term: g.Term, Leader: true,
+				Name: g.Name, UUID: g.UUID, Store: meta.StoreUUID, RaftID: uint64(shard[0]), Voters: []uint64{uint64(shard[0])},
+				ConfIndex: g.ConfIndex,
+				Term:      g.Term, Leader: true,
 			})
 		}
 		return v
@@ -165,7 +169,8 @@ func setBack(t *testing.T, grown bool) {
 		t.Errorf("without shard a: %+v", done)
 	}
 	v, err := fresh.View(ctx)
-	if err != nil || v.Freeze == nil || !slices.Equal(v.Freeze.Waits, done.Waits) || v.Groups["moved"].Members[0].Shard != "b" {
+	if err != nil || v.Freeze == nil || !slices.Equal(v.Freeze.Waits, done.Waits) ||
+		v.Groups["moved"].Members[0].Shard != "b" {
 		t.Errorf("frozen still, and known groups are right: %+v, %v", v, err)
 	}
 	if done := reconcile(found("a", stays), found("b", moved, later)); len(done.Waits) > 0 {
@@ -177,7 +182,8 @@ func setBack(t *testing.T, grown bool) {
 	}
 	for _, g := range []placement.Group{moved, later, stays} {
 		now := v.Groups[g.Name]
-		if now.UUID != g.UUID || !slices.Equal(now.Members, g.Members) || now.ConfIndex != g.ConfIndex || v.Targets[g.Name].Shards[0] != g.Members[0].Shard {
+		if now.UUID != g.UUID || !slices.Equal(now.Members, g.Members) || now.ConfIndex != g.ConfIndex ||
+			v.Targets[g.Name].Shards[0] != g.Members[0].Shard {
 			t.Errorf("group %+v, was %+v; target %+v", now, g, v.Targets[g.Name])
 		}
 	}
@@ -202,8 +208,10 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	mustInit(t, ctx, store, meta)
 	g := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, "g", 0))
 	found := placement.FoundVolume{
-		Shard: "a", UUID: volumeOf("a"), Store: meta.StoreUUID, Facts: &placement.FoundFacts{Routing: meta.Routing, Copies: 1},
-		Replicas: []placement.FoundReplica{{Name: "g", UUID: uuid.New(), Store: meta.StoreUUID, RaftID: 7, Voters: []uint64{7}}},
+		Shard: "a", UUID: volumeOf("a"), Store: meta.StoreUUID, Facts: &placement.FoundFacts{Routing: meta.Routing,
+			Copies: 1},
+		Replicas: []placement.FoundReplica{{Name: "g", UUID: uuid.New(), Store: meta.StoreUUID, RaftID: 7,
+			Voters: []uint64{7}}},
 	}
 	r, err := placement.Rebuild(meta.StoreUUID, []placement.FoundVolume{found}, nil)
 	if err != nil {
@@ -215,7 +223,8 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 		t.Fatal(err)
 	}
 	done, err := store.Reconcile(ctx, r, []string{"shard z does not answer"})
-	if err != nil || done.Written > 0 || len(done.Waits) != 2 || !strings.Contains(done.Waits[0], "decide which one is right") {
+	if err != nil || done.Written > 0 || len(done.Waits) != 2 ||
+		!strings.Contains(done.Waits[0], "decide which one is right") {
 		t.Errorf("%+v, %v", done, err)
 	}
 	if v, err := store.View(ctx); err != nil || v.Freeze == nil || v.Groups["g"].UUID != g.UUID {
@@ -225,7 +234,8 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	if err := store.Restore(ctx, r, true); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := store.ViewOf(ctx, meta.StoreUUID); err != nil || v.Freeze != nil || v.Groups["g"].UUID == g.UUID || v.Meta.EpochBase == 0 {
+	if v, err := store.ViewOf(ctx, meta.StoreUUID); err != nil || v.Freeze != nil || v.Groups["g"].UUID == g.UUID ||
+		v.Meta.EpochBase == 0 {
 		t.Errorf("by force: %+v, %v", v, err)
 	}
 }

@@ -31,10 +31,12 @@ func (w *watcher) startKeeper(ctx context.Context) {
 	}
 	w.wait.Go(func() {
 		defer w.keeping.Store(false)
-		k := &keeper{keys: w.store.keys, groups: map[string]naming{}, targets: map[string]naming{}, wakes: map[string]map[string]int64{}}
+		k := &keeper{keys: w.store.keys, groups: map[string]naming{}, targets: map[string]naming{},
+			wakes: map[string]map[string]int64{}}
 		err := k.keep(ctx, w.own.Shard, keeperTerm)
 		if err != nil && ctx.Err() == nil {
-			slog.Warn("keys that tell shards of their groups are not kept any more: another shard goes on", "shard", w.own.Shard, "error", err)
+			slog.Warn("keys that tell shards of their groups are not kept any more: another shard goes on", "shard", w.own.Shard,
+				"error", err)
 		}
 	})
 }
@@ -62,7 +64,8 @@ func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error 
 		return fmt.Errorf("keeping wakes: %w", err)
 	}
 	defer k.revoke(granted.ID)
-	answer, err := k.client.Txn(ctx).If(k.at(keeperKey, 0)).Then(clientv3.OpPut(k.prefix+keeperKey, by, clientv3.WithLease(granted.ID))).Commit()
+	answer, err := k.client.Txn(ctx).If(k.at(keeperKey, 0)).Then(clientv3.OpPut(k.prefix+keeperKey, by,
+		clientv3.WithLease(granted.ID))).Commit()
 	if err != nil {
 		return fmt.Errorf("keeping wakes: %w", err)
 	}
@@ -98,7 +101,8 @@ func (k *keeper) run(ctx context.Context) error {
 		return err
 	}
 	// One range, so that the changes of a transaction come together: a wake that is missing then was not written.
-	for change := range k.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end), clientv3.WithRev(revision+1)) {
+	for change := range k.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end),
+		clientv3.WithRev(revision+1)) {
 		if err := change.Err(); err != nil {
 			return err
 		}
@@ -178,7 +182,8 @@ func (k *keeper) repair(ctx context.Context, groups map[string]bool) error {
 		return nil
 	}
 	if k.written == 0 {
-		slog.Info("keys that tell shards of their groups were missing: an older program writes groups, or did", "prefix", k.prefix, "groups", len(ops))
+		slog.Info("keys that tell shards of their groups were missing: an older program writes groups, or did", "prefix",
+			k.prefix, "groups", len(ops))
 	}
 	k.written += len(ops)
 	return k.write(ctx, ops)

@@ -85,7 +85,8 @@ func (k keys) create(ctx context.Context, name string, value []byte) (there []by
 }
 
 // replace writes a key where all conditions hold, and tells whether they did.
-func (k keys) replace(ctx context.Context, name string, value []byte, conditions ...clientv3.Cmp) (done bool, err error) {
+func (k keys) replace(ctx context.Context, name string, value []byte, conditions ...clientv3.Cmp) (done bool,
+	err error) {
 	answer, err := k.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(k.prefix+name, string(value))).Commit()
 	return err == nil && answer.Succeeded, err
 }
@@ -125,7 +126,8 @@ type readAt struct {
 }
 
 // pages reads a range of keys at a revision, 0: the newest, which it answers.
-func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error, options ...clientv3.OpOption,
+func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error,
+	options ...clientv3.OpOption,
 ) (revision int64, cluster uint64, err error) {
 	for {
 		page := append(slices.Clone(options), clientv3.WithRange(end), clientv3.WithLimit(listPageKeys))

@@ -102,7 +102,8 @@ func TestAShardThatIsGoneIsEmptiedWhenItIsToBe(t *testing.T) {
 // when that is taken back.
 func TestWhetherAMoveGoesBackDependsOnItsReason(t *testing.T) {
 	v := cluster(2, 1, 2)
-	v.Groups["0"] = Group{Name: "0", Bytes: gib, Members: []Member{{Shard: "s0000"}, {Shard: "s0001", Role: Learner}}, Leader: "s0000"}
+	v.Groups["0"] = Group{Name: "0", Bytes: gib, Members: []Member{{Shard: "s0000"}, {Shard: "s0001", Role: Learner}},
+		Leader: "s0000"}
 	for reason, want := range map[Reason]string{ForBalance: "s0001", ForDrain: "s0000"} {
 		v.Targets["0"] = Target{Group: "0", Shards: []string{"s0001"}, Reason: reason}
 		targets, _ := Plan(v, moves(1))
@@ -130,7 +131,8 @@ func TestMovesShowsWhatRunsAndWhatWouldFollow(t *testing.T) {
 		if m.Running {
 			running++
 		}
-		if m.Reason != ForDrain || m.Bytes != gib || !slices.Equal(m.From, []string{"s0001"}) || len(m.To) != 1 || m.To[0] == "s0001" {
+		if m.Reason != ForDrain || m.Bytes != gib || !slices.Equal(m.From, []string{"s0001"}) || len(m.To) != 1 ||
+			m.To[0] == "s0001" {
 			t.Errorf("%+v", m)
 		}
 	}

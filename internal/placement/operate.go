@@ -58,7 +58,8 @@ const whoPlans = "the planner or operator"
 func (s *Store) known(want, have uuid.UUID, err error) error {
 	switch {
 	case errors.Is(err, ErrNoMeta):
-		return fmt.Errorf("%w: store %s, %w: rebuild it with sheaf recover placement; it is never made afresh", ErrPlacementLost, want, err)
+		return fmt.Errorf("%w: store %s, %w: rebuild it with sheaf recover placement; it is never made afresh",
+			ErrPlacementLost, want, err)
 	case err != nil:
 		return err
 	case have != want:
@@ -194,7 +195,8 @@ func (s *Store) ForgetShard(ctx context.Context, store uuid.UUID, shard string) 
 		}
 	}
 	if err := s.write(ctx, []clientv3.Op{
-		clientv3.OpDelete(s.prefix + statesKey + shard), clientv3.OpDelete(s.prefix+weightsKey+shard+"/", clientv3.WithPrefix()),
+		clientv3.OpDelete(s.prefix + statesKey + shard), clientv3.OpDelete(s.prefix+weightsKey+shard+"/",
+			clientv3.WithPrefix()),
 	}); err != nil {
 		return fmt.Errorf("forget shard %s: %w", shard, err)
 	}

@@ -77,7 +77,8 @@ func planOnceByManyAtOnce(t *testing.T) {
 	if err != nil || len(view.Groups) != 200 || len(view.Targets) != 200 {
 		t.Fatalf("%d groups, %d targets, %v", len(view.Groups), len(view.Targets), err)
 	}
-	if did, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil || did.TargetsWritten != 0 || did.View.Epoch != view.Epoch {
+	if did, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil || did.TargetsWritten != 0 ||
+		did.View.Epoch != view.Epoch {
 		t.Errorf("a settled store is written again: %+v, %v", did, err)
 	}
 }
@@ -105,7 +106,8 @@ func shardStatesOutliveRegistrations(t *testing.T) {
 		}
 	}
 	view, err := store.ViewOf(ctx, id)
-	if err != nil || view.Shards["a"].State != placement.Cordoned || view.Shards["b"].State != "" || view.States["a"] != placement.Cordoned {
+	if err != nil || view.Shards["a"].State != placement.Cordoned || view.Shards["b"].State != "" ||
+		view.States["a"] != placement.Cordoned {
 		t.Fatalf("shards %+v, states %v, %v", view.Shards, view.States, err)
 	}
 	for name, target := range view.Targets {
@@ -180,7 +182,8 @@ func watchOverAWipedEtcd(t *testing.T) {
 	}
 	for _, g := range groups {
 		found.Replicas = append(found.Replicas, placement.FoundReplica{
-			Name: g.Name, UUID: g.UUID, Store: meta.StoreUUID, RaftID: g.Members[0].RaftID, Voters: []uint64{g.Members[0].RaftID}, Term: 1, Leader: true,
+			Name: g.Name, UUID: g.UUID, Store: meta.StoreUUID, RaftID: g.Members[0].RaftID,
+			Voters: []uint64{g.Members[0].RaftID}, Term: 1, Leader: true,
 		})
 	}
 	rebuilt, err := placement.Rebuild(meta.StoreUUID, []placement.FoundVolume{found}, nil)
@@ -223,7 +226,8 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 		out := make([]placement.FoundVolume, 0, n)
 		for i := range n {
 			out = append(out, placement.FoundVolume{
-				Shard: fmt.Sprintf("s%d", i), UUID: uuid.New(), Store: store, Facts: &placement.FoundFacts{Routing: hash, Copies: 1, Epoch: uint64(i)},
+				Shard: fmt.Sprintf("s%d", i), UUID: uuid.New(), Store: store,
+				Facts: &placement.FoundFacts{Routing: hash, Copies: 1, Epoch: uint64(i)},
 			})
 		}
 		return out
@@ -236,14 +240,38 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 		given   *placement.FoundFacts
 		fails   bool
 	}{
-		"nothing":       {volumes: func() []placement.FoundVolume { return nil }, fails: true},
-		"one":           {volumes: func() []placement.FoundVolume { return volumes(1) }},
-		"another store": {volumes: func() []placement.FoundVolume { v := volumes(2); v[1].Store = uuid.New(); return v }, fails: true},
-		"a clone":       {volumes: func() []placement.FoundVolume { v := volumes(2); v[1].UUID = v[0].UUID; return v }, fails: true},
-		"a name twice":  {volumes: func() []placement.FoundVolume { v := volumes(2); v[1].Shard = v[0].Shard; return v }, fails: true},
-		"a bad name":    {volumes: func() []placement.FoundVolume { v := volumes(1); v[0].Shard = "A B"; return v }, fails: true},
-		"other facts":   {volumes: func() []placement.FoundVolume { v := volumes(2); v[1].Facts.Routing.Groups = 3; return v }, fails: true},
-		"no facts":      {volumes: func() []placement.FoundVolume { v := volumes(1); v[0].Facts = nil; return v }, fails: true},
+		"nothing": {volumes: func() []placement.FoundVolume { return nil }, fails: true},
+		"one":     {volumes: func() []placement.FoundVolume { return volumes(1) }},
+		"another store": {volumes: func() []placement.FoundVolume {
+			v := volumes(2)
+			v[1].Store = uuid.New()
+			return v
+		}, fails: true},
+		"a clone": {volumes: func() []placement.FoundVolume {
+			v := volumes(2)
+			v[1].UUID = v[0].UUID
+			return v
+		}, fails: true},
+		"a name twice": {volumes: func() []placement.FoundVolume {
+			v := volumes(2)
+			v[1].Shard = v[0].Shard
+			return v
+		}, fails: true},
+		"a bad name": {volumes: func() []placement.FoundVolume {
+			v := volumes(1)
+			v[0].Shard = "A B"
+			return v
+		}, fails: true},
+		"other facts": {volumes: func() []placement.FoundVolume {
+			v := volumes(2)
+			v[1].Facts.Routing.Groups = 3
+			return v
+		}, fails: true},
+		"no facts": {volumes: func() []placement.FoundVolume {
+			v := volumes(1)
+			v[0].Facts = nil
+			return v
+		}, fails: true},
 		"facts given": {
 			volumes: func() []placement.FoundVolume { v := volumes(1); v[0].Facts = nil; return v },
 			given:   &placement.FoundFacts{Routing: hash, Copies: 1},
@@ -259,18 +287,21 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 		}, fails: true},
 		"a group of two UUIDs": {volumes: func() []placement.FoundVolume {
 			v := volumes(2)
-			v[0].Replicas, v[1].Replicas = []placement.FoundReplica{replica("0", 7, 1)}, []placement.FoundReplica{replica("0", 8, 1)}
+			v[0].Replicas, v[1].Replicas = []placement.FoundReplica{replica("0", 7, 1)},
+				[]placement.FoundReplica{replica("0", 8, 1)}
 			v[1].Replicas[0].UUID = uuid.New()
 			return v
 		}, fails: true},
 		"two histories": {volumes: func() []placement.FoundVolume {
 			v := volumes(2)
-			v[0].Replicas, v[1].Replicas = []placement.FoundReplica{replica("0", 7, 1)}, []placement.FoundReplica{replica("0", 8, 2)}
+			v[0].Replicas, v[1].Replicas = []placement.FoundReplica{replica("0", 7, 1)},
+				[]placement.FoundReplica{replica("0", 8, 2)}
 			return v
 		}, fails: true},
 		"a copied replica": {volumes: func() []placement.FoundVolume {
 			v := volumes(2)
-			v[0].Replicas, v[1].Replicas = []placement.FoundReplica{replica("0", 7, 1)}, []placement.FoundReplica{replica("0", 7, 1)}
+			v[0].Replicas, v[1].Replicas = []placement.FoundReplica{replica("0", 7, 1)},
+				[]placement.FoundReplica{replica("0", 7, 1)}
 			return v
 		}, fails: true},
 	} {

@@ -110,7 +110,8 @@ type planner struct {
 }
 
 func newPlanner(view View, policy Policy) *planner {
-	p := &planner{policy: policy, gone: view.Domains, byName: make(map[string]int, len(view.Shards)), domains: map[string]int{}}
+	p := &planner{policy: policy, gone: view.Domains, byName: make(map[string]int, len(view.Shards)),
+		domains: map[string]int{}}
 	if policy.Moves {
 		p.states = view.States
 	}

@@ -69,7 +69,8 @@ func domainOf(v View, shard string) string {
 func TestPlanKeepsItsRules(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		v := drawView(t)
-		policy := Policy{Copies: rapid.SampledFrom([]int{1, 3, 5}).Draw(t, "copies"), ShardGroupsMax: rapid.SampledFrom([]int{0, 0, 3}).Draw(t, "max")}
+		policy := Policy{Copies: rapid.SampledFrom([]int{1, 3, 5}).Draw(t, "copies"),
+			ShardGroupsMax: rapid.SampledFrom([]int{0, 0, 3}).Draw(t, "max")}
 		targets, unplaced := Plan(v, policy)
 		again, unplacedAgain := Plan(v, policy)
 		if !reflect.DeepEqual(targets, again) || !reflect.DeepEqual(unplaced, unplacedAgain) {

@@ -92,14 +92,16 @@ func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt
 		return Rebuilt{}, err
 	}
 	out := Rebuilt{Short: map[string]string{}, Meta: Meta{
-		StoreUUID: store, Routing: facts.Routing, Copies: facts.Copies, GroupsMax: facts.GroupsMax, CreatedUTC: facts.CreatedUTC,
-		EpochBase: facts.Epoch + epochJump,
+		StoreUUID: store, Routing: facts.Routing, Copies: facts.Copies, GroupsMax: facts.GroupsMax,
+		CreatedUTC: facts.CreatedUTC,
+		EpochBase:  facts.Epoch + epochJump,
 	}}
 	if err := out.Meta.Validate(); err != nil {
 		return Rebuilt{}, err
 	}
 	for _, v := range volumes {
-		out.Volumes = append(out.Volumes, VolumeSeen{Volume: v.UUID, Generation: v.Generation, Step: v.Step, Shard: v.Shard, Address: v.Address})
+		out.Volumes = append(out.Volumes, VolumeSeen{Volume: v.UUID, Generation: v.Generation, Step: v.Step, Shard: v.Shard,
+			Address: v.Address})
 	}
 	return out, out.addGroups(store, volumes)
 }
@@ -141,16 +143,19 @@ func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 			continue
 		}
 		if *facts != now {
-			return FoundFacts{}, fmt.Errorf("the volumes of shards %s and %s disagree about the store: %+v, %+v", from, v.Shard, *facts, now)
+			return FoundFacts{}, fmt.Errorf("the volumes of shards %s and %s disagree about the store: %+v, %+v", from, v.Shard,
+				*facts, now)
 		}
 	}
 	switch {
 	case facts == nil && given == nil:
-		return FoundFacts{}, errors.New("no volume remembers what its store is like: give --routing, and --groups for hash, as the store was made")
+		return FoundFacts{}, errors.New(
+			"no volume remembers what its store is like: give --routing, and --groups for hash, as the store was made")
 	case facts == nil:
 		return *given, nil
 	case given != nil && given.Routing != facts.Routing:
-		return FoundFacts{}, fmt.Errorf("given is %+v, but the volumes remember %+v: leave it out", given.Routing, facts.Routing)
+		return FoundFacts{}, fmt.Errorf("given is %+v, but the volumes remember %+v: leave it out", given.Routing,
+			facts.Routing)
 	}
 	facts.Epoch = epoch
 	return *facts, nil
@@ -193,7 +198,8 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 		if err != nil {
 			return fmt.Errorf("encode group %s: %w", g.Name, err)
 		}
-		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value))), nil))
+		ops = append(ops, clientv3.OpTxn(nil, append(wakes(g), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value))),
+			nil))
 	}
 	for _, v := range r.Volumes {
 		value, err := json.Marshal(v)
@@ -201,7 +207,8 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 			return fmt.Errorf("encode volume %s: %w", v.Volume, err)
 		}
 		key := volumesKey + v.Volume.String()
-		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{s.at(key, 0)}, []clientv3.Op{clientv3.OpPut(s.prefix+key, string(value))}, nil))
+		ops = append(ops, clientv3.OpTxn([]clientv3.Cmp{s.at(key, 0)},
+			[]clientv3.Op{clientv3.OpPut(s.prefix+key, string(value))}, nil))
 	}
 	var unknown []string
 	for name, g := range st.groups {

@@ -28,14 +28,16 @@ func (r *Rebuilt) addGroups(store uuid.UUID, volumes []FoundVolume) error {
 				joining[f.UUID] = append(joining[f.UUID], located{f, v})
 				continue
 			case f.Name == "" || f.Store != store || f.Foreign || f.Message != "" && f.RaftID == 0:
-				r.note("shard %s: group %s %s is left out: %s", v.Shard, f.Name, f.UUID, cmp.Or(f.Message, "it is of another store"))
+				r.note("shard %s: group %s %s is left out: %s", v.Shard, f.Name, f.UUID,
+					cmp.Or(f.Message, "it is of another store"))
 				continue
 			}
 			if err := ValidateGroupName(f.Name); err != nil {
 				return fmt.Errorf("shard %s: %w", v.Shard, err)
 			}
 			if id, ok := ids[f.Name]; ok && id != f.UUID {
-				return fmt.Errorf("group %s was found as %s and as %s, the latter on shard %s: move the folder that is wrong away", f.Name, id, f.UUID, v.Shard)
+				return fmt.Errorf("group %s was found as %s and as %s, the latter on shard %s: move the folder that is wrong away",
+					f.Name, id, f.UUID, v.Shard)
 			}
 			ids[f.Name] = f.UUID
 			replicas[f.Name] = append(replicas[f.Name], located{f, v})
@@ -65,7 +67,8 @@ func (r *Rebuilt) note(format string, args ...any) {
 // Short.
 func (r *Rebuilt) group(name string, found, joining []located) (Group, error) {
 	slices.SortFunc(found, func(a, b located) int {
-		return cmp.Or(cmp.Compare(b.ConfIndex, a.ConfIndex), cmp.Compare(b.Term, a.Term), cmp.Compare(b.Committed, a.Committed),
+		return cmp.Or(cmp.Compare(b.ConfIndex, a.ConfIndex), cmp.Compare(b.Term, a.Term),
+			cmp.Compare(b.Committed, a.Committed),
 			cmp.Compare(a.volume.Shard, b.volume.Shard))
 	})
 	newest := found[0]
@@ -84,7 +87,8 @@ func (r *Rebuilt) group(name string, found, joining []located) (Group, error) {
 			return g, err
 		}
 		if other, twice := where[f.RaftID]; twice {
-			return g, fmt.Errorf("shards %s and %s hold the same replica: one is a copy, move its folder away", other.volume.Shard, f.volume.Shard)
+			return g, fmt.Errorf("shards %s and %s hold the same replica: one is a copy, move its folder away",
+				other.volume.Shard, f.volume.Shard)
 		}
 		where[f.RaftID] = f
 		if !slices.Contains(members, f.RaftID) {
@@ -104,8 +108,10 @@ func (r *Rebuilt) agrees(newest, f located) error {
 	case f.RaftID == 0:
 		return fmt.Errorf("shard %s does not say which voter it is: start it, so that it serves", f.volume.Shard)
 	case f.ConfIndex == newest.ConfIndex && !SameSet(f.Voters, newest.Voters):
-		return fmt.Errorf("shards %s and %s disagree about who its voters are (%x, %x), as of the same change %d: one of them is not of "+
-			"this group's history, move its folder away", newest.volume.Shard, f.volume.Shard, newest.Voters, f.Voters, f.ConfIndex)
+		return fmt.Errorf(
+			"shards %s and %s disagree about who its voters are (%x, %x), as of the same change %d: one of them is not of "+
+				"this group's history, move its folder away", newest.volume.Shard, f.volume.Shard, newest.Voters, f.Voters,
+			f.ConfIndex)
 	}
 	return nil
 }
@@ -160,7 +166,8 @@ func (r *Rebuilt) weigh(name string, newest located, where map[uint64]located) {
 			r.note("group %s: %d of its %d voters were not found", name, len(voters)-len(have), len(voters))
 		}
 		if need := len(voters)/2 + 1; len(voters) > 0 && len(have) < need {
-			r.Short[name] = fmt.Sprintf("%d of its %d voters were found (%s), needed are %d: start the shards that hold the others",
+			r.Short[name] = fmt.Sprintf(
+				"%d of its %d voters were found (%s), needed are %d: start the shards that hold the others",
 				len(have), len(voters), cmp.Or(strings.Join(have, ", "), "none"), need)
 		}
 	}

@@ -39,11 +39,13 @@ func TestRebuildPicksTheNewestMembership(t *testing.T) {
 		fails   bool
 	}{
 		"all well": {
-			shards:  map[string]r{"a": {RaftID: 1, Voters: abc, Term: 3}, "b": {RaftID: 3, Voters: abc, Term: 4, Leader: true}, "c": {RaftID: 5, Voters: abc, Term: 4}},
+			shards: map[string]r{"a": {RaftID: 1, Voters: abc, Term: 3}, "b": {RaftID: 3, Voters: abc, Term: 4, Leader: true},
+				"c": {RaftID: 5, Voters: abc, Term: 4}},
 			members: "abc", leader: "b",
 		},
 		"a leader of an earlier term thinks so still": {
-			shards:  map[string]r{"a": {RaftID: 1, Voters: abc, Term: 3, Leader: true}, "b": {RaftID: 3, Voters: abc, Term: 4, Leader: true}, "c": {RaftID: 5, Voters: abc, Term: 4}},
+			shards: map[string]r{"a": {RaftID: 1, Voters: abc, Term: 3, Leader: true},
+				"b": {RaftID: 3, Voters: abc, Term: 4, Leader: true}, "c": {RaftID: 5, Voters: abc, Term: 4}},
 			members: "abc", leader: "b",
 		},
 		"one was away while the group moved": {
@@ -70,13 +72,15 @@ func TestRebuildPicksTheNewestMembership(t *testing.T) {
 		},
 		"between two memberships": {
 			shards: map[string]r{
-				"b": {RaftID: 3, Voters: bcd, Outgoing: abc, ConfIndex: 20}, "c": {RaftID: 5, Voters: bcd, Outgoing: abc, ConfIndex: 20},
+				"b": {RaftID: 3, Voters: bcd, Outgoing: abc, ConfIndex: 20},
+				"c": {RaftID: 5, Voters: bcd, Outgoing: abc, ConfIndex: 20},
 			},
 			members: "??bc", leader: "b",
 		},
 		"between two, with a majority of one only": {
 			shards: map[string]r{
-				"c": {RaftID: 5, Voters: bcd, Outgoing: []uint64{1, 3, 9}, ConfIndex: 20}, "d": {RaftID: 7, Voters: bcd, ConfIndex: 19},
+				"c": {RaftID: 5, Voters: bcd, Outgoing: []uint64{1, 3, 9}, ConfIndex: 20},
+				"d": {RaftID: 7, Voters: bcd, ConfIndex: 19},
 			},
 			members: "???cd", leader: "c", short: true,
 		},
@@ -95,7 +99,8 @@ func TestRebuildPicksTheNewestMembership(t *testing.T) {
 			shards: map[string]r{"a": {RaftID: 1, Voters: []uint64{1}}, "b": {RaftID: 1, Voters: []uint64{1}}}, fails: true,
 		},
 		"two histories": {
-			shards: map[string]r{"a": {RaftID: 1, Voters: abc, ConfIndex: 5}, "b": {RaftID: 7, Voters: bcd, ConfIndex: 5}}, fails: true,
+			shards: map[string]r{"a": {RaftID: 1, Voters: abc, ConfIndex: 5}, "b": {RaftID: 7, Voters: bcd, ConfIndex: 5}},
+			fails:  true,
 		},
 		"one does not say which it is": {
 			shards: map[string]r{"a": {RaftID: 1, Voters: abc}, "b": {Voters: abc}}, fails: true,

@@ -72,7 +72,8 @@ func (c *reconciler) waits(format string, args ...any) {
 func (c *reconciler) group(ctx context.Context, g Group) error {
 	there, known := c.st.groups[g.Name]
 	if known && there.UUID != g.UUID && len(there.Members) > 0 {
-		c.waits("group %s: etcd knows it as %s on shard %s, the volumes of %s hold it as %s: decide which one is right, and move the folders of "+
+		c.waits("group %s: etcd knows it as %s on shard %s, the volumes of %s hold it as %s: decide which one is right, "+
+			"and move the folders of "+
 			"the other away", g.Name, there.UUID, there.Members[0].Shard, shardsOf(g), g.UUID)
 		return nil
 	}
@@ -82,14 +83,17 @@ func (c *reconciler) group(ctx context.Context, g Group) error {
 		}
 		// Where a member is that did not answer, the older state may still know.
 		for i, m := range g.Members {
-			if old := slices.IndexFunc(there.Members, func(o Member) bool { return o.RaftID == m.RaftID }); old >= 0 && m.Shard == "" {
+			if old := slices.IndexFunc(there.Members, func(o Member) bool {
+				return o.RaftID == m.RaftID
+			}); old >= 0 && m.Shard == "" {
 				g.Members[i].Shard, g.Members[i].VolumeUUID = there.Members[old].Shard, there.Members[old].VolumeUUID
 			}
 		}
 	}
 	target := Target{Group: g.Name, Shards: targetOf(g, c.st.view.Meta.Copies)}
 	old := c.st.targets[g.Name]
-	if known && there.UUID == g.UUID && there.ConfIndex == g.ConfIndex && SameSet(membersIn(there), membersIn(g)) && SameSet(old.Shards, target.Shards) {
+	if known && there.UUID == g.UUID && there.ConfIndex == g.ConfIndex && SameSet(membersIn(there), membersIn(g)) &&
+		SameSet(old.Shards, target.Shards) {
 		return nil
 	}
 	if SameSet(old.Shards, target.Shards) {
@@ -111,7 +115,8 @@ func (c *reconciler) put(ctx context.Context, g Group, target Target, before pai
 	answer, err := c.client.Txn(ctx).
 		If(append(c.unchanged(g.Name, before), clientv3.Compare(clientv3.CreateRevision(c.prefix+frozenKey), ">", 0))...).
 		Then(append(c.wakeOps(g.Name, before.concerned(), concerned(g, target)),
-			clientv3.OpPut(c.prefix+groupsKey+g.Name, string(value)), clientv3.OpPut(c.prefix+targetsKey+g.Name, string(wanted)))...).Commit()
+			clientv3.OpPut(c.prefix+groupsKey+g.Name, string(value)),
+			clientv3.OpPut(c.prefix+targetsKey+g.Name, string(wanted)))...).Commit()
 	if err != nil {
 		return fmt.Errorf("write group %s to etcd: %w", g.Name, err)
 	}
@@ -135,7 +140,8 @@ func (c *reconciler) unfound(r Rebuilt) {
 	}
 	for _, name := range r.Missing {
 		if len(c.st.groups[name].Members) == 0 {
-			c.waits("group %s: no volume that was asked holds it: start the shards that do, or, where none ever did, let it begin empty with "+
+			c.waits("group %s: no volume that was asked holds it: start the shards that do, or, where none ever did, let it "+
+				"begin empty with "+
 				"sheaf recover placement --force", name)
 		}
 	}
@@ -224,5 +230,6 @@ func shardsOf(g Group) string {
 // FactsOf is what etcd itself says of a store, for volumes that do not remember it.
 func FactsOf(view View) *FoundFacts {
 	m := view.Meta
-	return &FoundFacts{Routing: m.Routing, Copies: m.Copies, GroupsMax: m.GroupsMax, CreatedUTC: m.CreatedUTC, Epoch: view.Epoch}
+	return &FoundFacts{Routing: m.Routing, Copies: m.Copies, GroupsMax: m.GroupsMax, CreatedUTC: m.CreatedUTC,
+		Epoch: view.Epoch}
 }

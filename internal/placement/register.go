@@ -238,18 +238,24 @@ func (r *registration) gone(ctx context.Context, there Shard, lease clientv3.Lea
 			renewals++
 		}
 		if last = left.TTL; renewals >= renewalsOfALivingShard {
-			return fmt.Errorf("%w: shard %s at %s is live on generation %d of volume %s, this one has generation %d and is a copy: stop one of them",
+			return fmt.Errorf(
+				"%w: shard %s at %s is live on generation %d of volume %s, this one has generation %d and is a copy: stop one of "+
+					"them",
 				ErrNameTaken, shard.Name, there.Address, there.Generation, there.VolumeUUID, shard.Generation)
 		}
 		waited := time.Since(began)
 		if waited > goneMax {
-			return fmt.Errorf("the registration of shard %s at %s, on generation %d of volume %s, neither runs out nor is renewed: it has %d s left after "+
-				"%.0f s: see that etcd is well, or delete its key %s", shard.Name, there.Address, there.Generation, there.VolumeUUID, left.TTL,
+			return fmt.Errorf(
+				"the registration of shard %s at %s, on generation %d of volume %s, neither runs out nor is renewed: it has %d s "+
+					"left after "+
+					"%.0f s: see that etcd is well, or delete its key %s", shard.Name, there.Address, there.Generation,
+				there.VolumeUUID, left.TTL,
 				waited.Seconds(), r.prefix+shardsKey+shard.Name)
 		}
 		if waited > goneEvery && !said {
 			said = true
-			slog.Warn("somebody listens at the address of an earlier process of this shard: it is waited until that registration has run out",
+			slog.Warn("somebody listens at the address of an earlier process of this shard: it is waited until that "+
+				"registration has run out",
 				"shard", shard.Name, "address", there.Address, "seconds", left.TTL)
 		}
 		backoff.Sleep(ctx, goneEvery)

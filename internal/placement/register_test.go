@@ -26,7 +26,9 @@ func TestRegisterShard(t *testing.T) {
 }
 
 func TestRegisterShardInMemory(t *testing.T) {
-	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, memetcdtest.New(t).Client(t)) })
+	placementtest.Register(t, func(t *testing.T) placementtest.Registry {
+		return newStore(t, memetcdtest.New(t).Client(t))
+	})
 }
 
 // What the table cannot show: an etcd that was set back knows less than the volume, whose fault that is not. A volume
@@ -48,8 +50,10 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 		{15, 7, 16, 14, placement.ErrRolledBack}, // another has registered meanwhile
 		{15, 9, 21, 20, placement.ErrRolledBack},
 	} {
-		err := placement.MayFollow(placement.VolumeSeen{Volume: volume, Generation: c.generation, Step: step(c.registered), Boot: uuid.New()},
-			placement.Shard{Name: "a", VolumeUUID: volume, Generation: 9, Boot: uuid.New(), Step: step(c.here), Registered: step(c.known)})
+		err := placement.MayFollow(placement.VolumeSeen{Volume: volume, Generation: c.generation, Step: step(c.registered),
+			Boot: uuid.New()},
+			placement.Shard{Name: "a", VolumeUUID: volume, Generation: 9, Boot: uuid.New(), Step: step(c.here),
+				Registered: step(c.known)})
 		if !errors.Is(err, c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -91,7 +95,8 @@ func aRegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 		return answer.Kvs[0].Lease
 	}
 	before := lease()
-	old, err := json.Marshal(placement.VolumeSeen{Volume: disk.Volume, Generation: disk.Generation - 1, Step: steps[1], Boot: uuid.New(), Shard: "a"})
+	old, err := json.Marshal(placement.VolumeSeen{Volume: disk.Volume, Generation: disk.Generation - 1, Step: steps[1],
+		Boot: uuid.New(), Shard: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +117,8 @@ func aRegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 		t.Fatalf("%v, %v", answer, err)
 	}
 	var seen placement.VolumeSeen
-	if err := json.Unmarshal(answer.Kvs[0].Value, &seen); err != nil || seen.Step != disk.Step || seen.Generation != disk.Generation {
+	if err := json.Unmarshal(answer.Kvs[0].Value, &seen); err != nil || seen.Step != disk.Step ||
+		seen.Generation != disk.Generation {
 		t.Errorf("etcd holds %+v, the volume is in step %+v, %v", seen, disk.Step, err)
 	}
 }
@@ -160,7 +166,8 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	imageOfRunning := running
 	forget := func() {
 		t.Helper()
-		if _, err := client.Delete(ctx, placement.PrefixDefault+"/"+store.Name()+"/volumes/", clientv3.WithPrefix()); err != nil {
+		if _, err := client.Delete(ctx, placement.PrefixDefault+"/"+store.Name()+"/volumes/",
+			clientv3.WithPrefix()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -188,7 +195,8 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	mustStart(&image, "a", placement.ErrRolledBack)
 	mustStart(&stopped, "a", nil)
 	if _, err := store.MayRegister(ctx, placement.Shard{
-		Name: "c", Address: "127.0.0.1:1", VolumeUUID: running.Volume, Generation: imageOfRunning.Generation + 1, Step: imageOfRunning.Step,
+		Name: "c", Address: "127.0.0.1:1", VolumeUUID: running.Volume, Generation: imageOfRunning.Generation + 1,
+		Step:       imageOfRunning.Step,
 		Registered: imageOfRunning.Registered,
 	}); !errors.Is(err, placement.ErrRolledBack) {
 		t.Errorf("an image from when the shard was asked: %v", err)
@@ -217,7 +225,8 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 	defer stop()
 	clone := first
 	clone.Generation, clone.Address = 2, "127.0.0.1:2"
-	if _, err := store.RegisterShard(ctx, clone); !errors.Is(err, placement.ErrNameTaken) || !strings.Contains(err.Error(), "copy") {
+	if _, err := store.RegisterShard(ctx, clone); !errors.Is(err, placement.ErrNameTaken) ||
+		!strings.Contains(err.Error(), "copy") {
 		t.Fatalf("a copy of a live volume: error %v", err)
 	}
 	stop()

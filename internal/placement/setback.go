@@ -62,7 +62,8 @@ func (st *state) compare(seen Seen, last *state) {
 
 // older says which group or target of an earlier state is older in this one; empty: none is. last may be nil.
 func (st *state) older(last *state) string {
-	if last == nil || last.view.Meta.StoreUUID != st.view.Meta.StoreUUID || last.view.Meta.EpochBase != st.view.Meta.EpochBase {
+	if last == nil || last.view.Meta.StoreUUID != st.view.Meta.StoreUUID ||
+		last.view.Meta.EpochBase != st.view.Meta.EpochBase {
 		return ""
 	}
 	for name, g := range last.groups {

@@ -13,7 +13,8 @@ import (
 
 // grownSince gives a backup of etcd as it is a while after it was restored and others have written to it: change does
 // that.
-func grownSince(t *testing.T, backup memetcdtest.Backup, name string, change func(store *placement.Store)) memetcdtest.Backup {
+func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
+	change func(store *placement.Store)) memetcdtest.Backup {
 	t.Helper()
 	server := memetcdtest.New(t)
 	server.Restore(backup)
@@ -80,7 +81,9 @@ func noticed(t *testing.T, mine, others, grown int) {
 		last = write(store, "mine", "b")
 	}
 	if mine > 0 {
-		await(t, ctx, views, "its own group as it is", func(v placement.View) bool { return v.Groups["mine"].Revision == last.Revision })
+		await(t, ctx, views, "its own group as it is", func(v placement.View) bool {
+			return v.Groups["mine"].Revision == last.Revision
+		})
 	}
 	written := time.Now()
 	eventually(t, ctx, "all have heard of etcd since", func() bool {
@@ -107,7 +110,10 @@ func noticed(t *testing.T, mine, others, grown int) {
 	}
 	held := await(t, ctx, views, "the shard notices", func(v placement.View) bool { return v.SetBack != "" })
 	t.Log("the shard:", held.SetBack)
-	eventually(t, ctx, "the gateway holds on to what it knew", func() bool { _, held := gateway.Heard(); return held != "" })
+	eventually(t, ctx, "the gateway holds on to what it knew", func() bool {
+		_, held := gateway.Heard()
+		return held != ""
+	})
 	// A process that begins with what the volume of the shard remembers, as after a kill.
 	restarted := sameStore(t, client, store)
 	first := <-restarted.Follow(ctx, placement.Seen{Store: meta.StoreUUID, Mark: view.Mark}, placement.Own{Shard: "b"})

@@ -53,7 +53,8 @@ func (st *state) epoch() uint64 { return st.view.Meta.EpochBase + uint64(st.revi
 // mark of the state.
 func (st *state) mark() Mark {
 	return Mark{
-		Base: st.view.Meta.EpochBase, Revision: max(st.revision, st.looked), Content: st.content, ContentKey: st.contentKey, Cluster: st.cluster,
+		Base: st.view.Meta.EpochBase, Revision: max(st.revision, st.looked), Content: st.content, ContentKey: st.contentKey,
+		Cluster: st.cluster,
 	}
 }
 

@@ -62,7 +62,8 @@ func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 		return nil, err
 	}
 	if !strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") {
-		return nil, fmt.Errorf("the prefix of stores in etcd %q: give one such as %s, with a slash before and none behind", prefix, PrefixDefault)
+		return nil, fmt.Errorf("the prefix of stores in etcd %q: give one such as %s, with a slash before and none behind",
+			prefix, PrefixDefault)
 	}
 	k := keys{client: client, prefix: prefix + "/" + name + "/"}
 	return &Store{keys: k, grants: grants{k}, ledgers: ledgers{k}, weights: weights{k}}, nil
@@ -220,7 +221,8 @@ func (s *Store) putGroup(ctx context.Context, g Group, against func(there Group)
 		case there.group.Revision != g.Revision:
 			return Group{}, fmt.Errorf("%w: %s", ErrChanged, g.Name)
 		}
-		ops := append(s.wakeOps(g.Name, there.concerned(), concerned(g, there.target)), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)))
+		ops := append(s.wakeOps(g.Name, there.concerned(), concerned(g, there.target)),
+			clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value)))
 		answer, err := s.client.Txn(ctx).If(append(s.unchanged(g.Name, there), s.notFrozen())...).Then(ops...).Commit()
 		if err != nil {
 			return Group{}, fmt.Errorf("write group %s to etcd: %w", g.Name, err)
@@ -265,7 +267,8 @@ func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 
 // setTargets writes targets where neither they nor their groups have changed since they were read; changed are those
 // where one has. All of it only where onlyIf holds, else ErrNotElected.
-func (s *Store) setTargets(ctx context.Context, targets []Target, read func(name string) pair, onlyIf ...clientv3.Cmp) (changed []Target, err error) {
+func (s *Store) setTargets(ctx context.Context, targets []Target, read func(name string) pair,
+	onlyIf ...clientv3.Cmp) (changed []Target, err error) {
 	ops := make([]clientv3.Op, 0, len(targets))
 	for _, t := range targets {
 		if err := ValidateGroupName(t.Group); err != nil {
@@ -276,7 +279,8 @@ func (s *Store) setTargets(ctx context.Context, targets []Target, read func(name
 			return nil, fmt.Errorf("encode target of %s: %w", t.Group, err)
 		}
 		before := read(t.Group)
-		then := append(s.wakeOps(t.Group, before.concerned(), concerned(before.group, t)), clientv3.OpPut(s.prefix+targetsKey+t.Group, string(value)))
+		then := append(s.wakeOps(t.Group, before.concerned(), concerned(before.group, t)),
+			clientv3.OpPut(s.prefix+targetsKey+t.Group, string(value)))
 		ops = append(ops, clientv3.OpTxn(s.unchanged(t.Group, before), then, nil))
 	}
 	done, err := s.writeEach(ctx, ops, onlyIf...)

@@ -52,7 +52,8 @@ func testContext(t *testing.T) context.Context {
 }
 
 func hashMeta(groups int) placement.Meta {
-	return placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: groups}, Copies: 1}
+	return placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Hash, Groups: groups},
+		Copies: 1}
 }
 
 func namedMeta() placement.Meta {
@@ -107,7 +108,8 @@ func shard(name string) placement.Shard {
 }
 
 // await takes views until one satisfies want.
-func await(t *testing.T, ctx context.Context, views <-chan placement.View, what string, want func(placement.View) bool) placement.View {
+func await(t *testing.T, ctx context.Context, views <-chan placement.View, what string,
+	want func(placement.View) bool) placement.View {
 	t.Helper()
 	var last placement.View
 	for {
@@ -162,7 +164,8 @@ func wrongInputIsRefused(t *testing.T) {
 	}
 	store := newStore(t, client)
 	for _, meta := range []placement.Meta{
-		{}, {StoreUUID: uuid.New(), Copies: 1}, {StoreUUID: uuid.New(), Copies: 2, Routing: placement.Routing{Mode: placement.Named}},
+		{}, {StoreUUID: uuid.New(), Copies: 1}, {StoreUUID: uuid.New(), Copies: 2,
+			Routing: placement.Routing{Mode: placement.Named}},
 		{StoreUUID: uuid.New(), Copies: 1, Routing: placement.Routing{Mode: placement.Named, Groups: 3}},
 		{StoreUUID: uuid.New(), Copies: 1, Routing: placement.Routing{Mode: placement.Hash}},
 		{StoreUUID: uuid.New(), Copies: 1, Routing: placement.Routing{Mode: placement.Hash, Groups: 65537}},
@@ -227,7 +230,10 @@ func updateGroupLosesNoChange(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for range 10 {
-				if _, err := placementtest.UpdateGroup(ctx, store, "n", func(g *placement.Group) error { g.Records++; return nil }); err != nil {
+				if _, err := placementtest.UpdateGroup(ctx, store, "n", func(g *placement.Group) error {
+					g.Records++
+					return nil
+				}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -246,11 +252,13 @@ func groupLimit(t *testing.T) {
 	store := newStore(t, memetcdtest.New(t).Client(t))
 	named := placement.Routing{Mode: placement.Named}
 	for n := range 3 {
-		if _, created, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, fmt.Sprint("g", n), 0), 3); err != nil || !created {
+		if _, created, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, fmt.Sprint("g", n), 0),
+			3); err != nil || !created {
 			t.Fatalf("group %d: %v, %v", n, created, err)
 		}
 	}
-	if _, _, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, "g3", 0), 3); !errors.Is(err, placement.ErrGroupLimit) {
+	if _, _, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, "g3", 0), 3); !errors.Is(err,
+		placement.ErrGroupLimit) {
 		t.Fatalf("group beyond the limit: %v", err)
 	}
 	if _, created, err := store.CreateGroupLimited(ctx, placement.NewGroup(named, "g1", 0), 3); err != nil || created {
@@ -407,7 +415,9 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	await(t, ctx, views, "the shard back", func(v placement.View) bool { return v.Shards["a"].VolumeUUID == me.VolumeUUID })
+	await(t, ctx, views, "the shard back", func(v placement.View) bool {
+		return v.Shards["a"].VolumeUUID == me.VolumeUUID
+	})
 }
 
 func TestPlannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {

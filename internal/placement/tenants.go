@@ -27,7 +27,8 @@ func (l *ledgers) Ledgers(ctx context.Context, tenants []TenantKey) ([]Ledger, e
 	for part := range slices.Chunk(tenants, txnOpsMax/2) {
 		ops := make([]clientv3.Op, 0, 2*len(part))
 		for _, t := range part {
-			ops = append(ops, clientv3.OpGet(l.prefix+tenantsKey+t.Name), clientv3.OpGet(l.prefix+groupsKey+t.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()))
+			ops = append(ops, clientv3.OpGet(l.prefix+tenantsKey+t.Name),
+				clientv3.OpGet(l.prefix+groupsKey+t.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()))
 		}
 		answer, err := l.client.Txn(ctx).Then(ops...).Commit()
 		if err != nil {
@@ -35,7 +36,8 @@ func (l *ledgers) Ledgers(ctx context.Context, tenants []TenantKey) ([]Ledger, e
 		}
 		for i := range part {
 			there := only(answer.Responses[2*i].GetResponseRange().Kvs)
-			out = append(out, Ledger{Value: there.Value, Revision: there.ModRevision, Groups: answer.Responses[2*i+1].GetResponseRange().Count})
+			out = append(out, Ledger{Value: there.Value, Revision: there.ModRevision,
+				Groups: answer.Responses[2*i+1].GetResponseRange().Count})
 		}
 	}
 	return out, nil

@@ -38,7 +38,8 @@ func ledgersOfTenants(t *testing.T) {
 		t.Fatalf("%d, %v", len(found), err)
 	}
 	for i := 0; i < len(found); i += 2 {
-		if a, b := found[i], found[i+1]; string(a.Value) != "one" || a.Groups != 2 || a.Revision == 0 || b.Value != nil || b.Groups != 1 || b.Revision != 0 {
+		if a, b := found[i], found[i+1]; string(a.Value) != "one" || a.Groups != 2 || a.Revision == 0 || b.Value != nil ||
+			b.Groups != 1 || b.Revision != 0 {
 			t.Fatalf("%+v, %+v", a, b)
 		}
 	}

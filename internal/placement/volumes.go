@@ -30,7 +30,8 @@ type VolumeSeen struct {
 
 // Seen is what etcd is to hold of a shard's volume.
 func (s Shard) Seen() VolumeSeen {
-	return VolumeSeen{Volume: s.VolumeUUID, Generation: s.Generation, Step: s.Step, Boot: s.Boot, Shard: s.Name, Address: s.Address}
+	return VolumeSeen{Volume: s.VolumeUUID, Generation: s.Generation, Step: s.Step, Boot: s.Boot, Shard: s.Name,
+		Address: s.Address}
 }
 
 // MayFollow says whether a shard may serve its volume after what was registered of it: nil, or ErrRolledBack with the
@@ -43,7 +44,8 @@ func MayFollow(seen VolumeSeen, shard Shard) error {
 		return nil
 	}
 	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%w: volume %s: %s; it was registered by shard %s at %s", ErrRolledBack, shard.VolumeUUID, fmt.Sprintf(format, args...),
+		return fmt.Errorf("%w: volume %s: %s; it was registered by shard %s at %s", ErrRolledBack, shard.VolumeUUID,
+			fmt.Sprintf(format, args...),
 			seen.Shard, seen.Address)
 	}
 	registered, here, known := seen.Step, shard.Step, shard.Registered
@@ -54,11 +56,14 @@ func MayFollow(seen VolumeSeen, shard Shard) error {
 	case registered.Number == 0:
 		return nil // by a program that knows no steps
 	case here.Number < registered.Number:
-		return refuse("it is in step %d of its states, and step %d was registered: it holds an earlier state of itself", here.Number, registered.Number)
+		return refuse("it is in step %d of its states, and step %d was registered: it holds an earlier state of itself",
+			here.Number, registered.Number)
 	case registered.Number == here.Number && registered.Nonce != here.Nonce,
 		registered.Number == known.Number && registered.Nonce != known.Nonce,
 		known.Number < registered.Number && registered.Number < here.Number:
-		return refuse("it is in step %d of its states, and does not come of the step %d that was registered: one of the two is a copy", here.Number,
+		return refuse(
+			"it is in step %d of its states, and does not come of the step %d that was registered: one of the two is a copy",
+			here.Number,
 			registered.Number)
 	}
 	return nil
@@ -69,12 +74,15 @@ func MayFollow(seen VolumeSeen, shard Shard) error {
 func MayReplace(there, shard Shard) error {
 	switch {
 	case there.VolumeUUID != shard.VolumeUUID:
-		return fmt.Errorf("%w: shard %s at %s is live on volume %s, this one has volume %s: stop one of them, or give another name",
+		return fmt.Errorf(
+			"%w: shard %s at %s is live on volume %s, this one has volume %s: stop one of them, or give another name",
 			ErrNameTaken, shard.Name, there.Address, there.VolumeUUID, shard.VolumeUUID)
 	case shard.Boot != uuid.Nil && shard.Boot == there.Boot:
 		return nil
 	case there.Generation >= shard.Generation:
-		return fmt.Errorf("%w: shard %s at %s is live on generation %d of volume %s, this one has generation %d: the volume was cloned or rolled back",
+		return fmt.Errorf(
+			"%w: shard %s at %s is live on generation %d of volume %s, this one has generation %d: the volume was cloned or "+
+				"rolled back",
 			ErrNameTaken, shard.Name, there.Address, there.Generation, there.VolumeUUID, shard.Generation)
 	}
 	return nil

@@ -69,10 +69,12 @@ func TestWritesToManyWatchers(t *testing.T) {
 	}
 	own := time.Since(began)
 
-	t.Logf("%d writes to %d watchers: of everything %v (%d events), to shards that follow their own %v (%d responses): %.1f times as fast", n, n,
+	t.Logf("%d writes to %d watchers: of everything %v (%d events), to shards that follow their own %v (%d responses): "+
+		"%.1f times as fast", n, n,
 		whole.Round(time.Millisecond), heard, own.Round(time.Millisecond), responses, whole.Seconds()/own.Seconds())
 	if heard != int64(n)*int64(n) || responses != int64(n) {
-		t.Errorf("%d writes came as %d events to watchers of everything, as %d responses to shards: wanted are %d, and one each", n, heard, responses, n*n)
+		t.Errorf("%d writes came as %d events to watchers of everything, as %d responses to shards: wanted are %d, and one "+
+			"each", n, heard, responses, n*n)
 	}
 }
 

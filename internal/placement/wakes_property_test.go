@@ -37,7 +37,8 @@ func newWakesRig(t *testing.T) *wakesRig {
 	client := memetcdtest.New(t).Client(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	t.Cleanup(cancel)
-	r := &wakesRig{t: t, ctx: ctx, client: client, meta: Meta{StoreUUID: uuid.New(), Routing: Routing{Mode: Named}, Copies: 3}}
+	r := &wakesRig{t: t, ctx: ctx, client: client, meta: Meta{StoreUUID: uuid.New(), Routing: Routing{Mode: Named},
+		Copies: 3}}
 	var err error
 	if r.store, err = NewStore(client, "w-"+uuid.NewString()); err != nil {
 		t.Fatal(err)
@@ -64,14 +65,16 @@ func (r *wakesRig) somewhere(dice *rand.Rand) (members []Member, names []string)
 		if dice.IntN(10) == 0 {
 			name = "" // nobody knows where it is
 		}
-		members = append(members, Member{Shard: name, VolumeUUID: uuid.New(), RaftID: dice.Uint64() | 1, Role: []Role{Voter, Learner}[n%2]})
+		members = append(members, Member{Shard: name, VolumeUUID: uuid.New(), RaftID: dice.Uint64() | 1,
+			Role: []Role{Voter, Learner}[n%2]})
 	}
 	return members, names
 }
 
 // passing are errors of whoever was overtaken by another.
 func passing(err error) bool {
-	return err == nil || errors.Is(err, ErrChanged) || errors.Is(err, ErrNoGroup) || errors.Is(err, ErrStaleLeader) || errors.Is(err, ErrFrozen)
+	return err == nil || errors.Is(err, ErrChanged) || errors.Is(err, ErrNoGroup) || errors.Is(err, ErrStaleLeader) ||
+		errors.Is(err, ErrFrozen)
 }
 
 // act does one thing as planners, shards and gateways do it, and says what.
@@ -157,7 +160,8 @@ func (r *wakesRig) old(dice *rand.Rand) error {
 		return err
 	}
 	key := r.store.prefix + groupsKey + name
-	_, err = r.client.Txn(r.ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", g.Revision)).Then(clientv3.OpPut(key, string(value))).Commit()
+	_, err = r.client.Txn(r.ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", g.Revision)).
+		Then(clientv3.OpPut(key, string(value))).Commit()
 	return err
 }
 
@@ -219,7 +223,8 @@ func TestWakesAreWhatGroupsAndTargetsSay(t *testing.T) {
 func wakesOfSeed(t *testing.T, seed uint64) {
 	r, dice := newWakesRig(t), rand.New(rand.NewPCG(seed, 18))
 	for n := range r.shards[1:] {
-		stop, err := r.store.RegisterShard(r.ctx, Shard{Name: r.shards[n+1], Address: "127.0.0.1:1", VolumeUUID: uuid.New(), Generation: 1})
+		stop, err := r.store.RegisterShard(r.ctx, Shard{Name: r.shards[n+1], Address: "127.0.0.1:1", VolumeUUID: uuid.New(),
+			Generation: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -342,7 +347,8 @@ func theKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
 					last[name] = v.Of(Own{Shard: name})
 				default:
 				}
-				if have := last[name]; !reflect.DeepEqual(have.Groups, want.Groups) || !reflect.DeepEqual(have.Targets, want.Targets) {
+				if have := last[name]; !reflect.DeepEqual(have.Groups, want.Groups) ||
+					!reflect.DeepEqual(have.Targets, want.Targets) {
 					return fmt.Sprintf("it has %+v and %+v, etcd %+v and %+v", have.Groups, have.Targets, want.Groups, want.Targets)
 				}
 				return ""

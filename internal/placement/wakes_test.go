@@ -53,7 +53,8 @@ type follower struct {
 }
 
 // newFollower follows etcd as a shard does that has no groups on its volume, and has taken its first view.
-func newFollower(t testing.TB, ctx context.Context, connect func(testing.TB) *clientv3.Client, storeName, name string) *follower {
+func newFollower(t testing.TB, ctx context.Context, connect func(testing.TB) *clientv3.Client, storeName,
+	name string) *follower {
 	t.Helper()
 	client := connect(t)
 	f := &follower{watcher: &countedWatcher{Watcher: client.Watcher}}
@@ -68,7 +69,8 @@ func newFollower(t testing.TB, ctx context.Context, connect func(testing.TB) *cl
 // beside is another shard on the same connection.
 func (f *follower) beside(t testing.TB, ctx context.Context, name string) *follower {
 	t.Helper()
-	next := &follower{name: name, store: f.store, watcher: f.watcher, views: f.store.Follow(ctx, placement.Seen{}, placement.Own{Shard: name})}
+	next := &follower{name: name, store: f.store, watcher: f.watcher,
+		views: f.store.Follow(ctx, placement.Seen{}, placement.Own{Shard: name})}
 	select {
 	case <-next.views:
 	case <-ctx.Done():

@@ -73,7 +73,8 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 			}
 			if !said && time.Since(failing) > sayFailing && ctx.Err() == nil {
 				said = true
-				slog.Warn("etcd cannot be listed: tried again, what was known before goes on", "prefix", s.prefix, "since", failing, "error", err)
+				slog.Warn("etcd cannot be listed: tried again, what was known before goes on", "prefix", s.prefix, "since", failing,
+					"error", err)
 			}
 			tries.Wait(ctx)
 		}

@@ -108,7 +108,8 @@ func (g *planned) underWay(p *planner) bool {
 
 // leadChanges: another shard than the one that leads is to lead, and could.
 func (g *planned) leadChanges(p *planner) bool {
-	return len(g.old.Shards) > 0 && g.Leader != "" && g.Leader != g.old.Shards[0] && p.shards[p.find(g.old.Shards[0])].known
+	return len(g.old.Shards) > 0 && g.Leader != "" && g.Leader != g.old.Shards[0] &&
+		p.shards[p.find(g.old.Shards[0])].known
 }
 
 // places are those of shards by name.

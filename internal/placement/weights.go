@@ -127,7 +127,9 @@ func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
 func (w *shardWeights) merged() map[string]Weight {
 	if w.all == nil {
 		w.all = map[string]Weight{}
-		for _, part := range slices.SortedFunc(maps.Keys(w.parts), func(a, b string) int { return cmp.Compare(w.at[a], w.at[b]) }) {
+		for _, part := range slices.SortedFunc(maps.Keys(w.parts), func(a, b string) int {
+			return cmp.Compare(w.at[a], w.at[b])
+		}) {
 			maps.Copy(w.all, w.parts[part].Groups)
 		}
 	}

@@ -39,7 +39,8 @@ func viewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 	if err := store.PutWeights(ctx, "a", map[string]placement.Weight{"g": {Bytes: 1}}); err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := client.Get(ctx, "/sheaf/"+store.Name()+"/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil || answer.Count != 0 {
+	if answer, err := client.Get(ctx, "/sheaf/"+store.Name()+"/", clientv3.WithPrefix(),
+		clientv3.WithCountOnly()); err != nil || answer.Count != 0 {
 		t.Fatalf("a store that is not there holds %d keys, %v", answer.Count, err)
 	}
 	mustInit(t, ctx, store, namedMeta())
@@ -61,13 +62,15 @@ func viewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 	}
 	tell := func(shard string, id uuid.UUID, bytes int64) {
 		t.Helper()
-		if err := store.PutWeights(ctx, shard, map[string]placement.Weight{"g": {UUID: id, Bytes: bytes, Records: 3, Everywhere: 4}}); err != nil {
+		if err := store.PutWeights(ctx, shard, map[string]placement.Weight{"g": {UUID: id, Bytes: bytes, Records: 3,
+			Everywhere: 4}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	tell("a", g.UUID, 20)
 	has("its leader told it", 20)
-	if v, err := store.View(ctx); err != nil || v.Groups["g"].Records != 3 || v.Groups["g"].Everywhere != 5 || v.Groups["g"].Revision != g.Revision {
+	if v, err := store.View(ctx); err != nil || v.Groups["g"].Records != 3 || v.Groups["g"].Everywhere != 5 ||
+		v.Groups["g"].Revision != g.Revision {
 		t.Fatalf("the group is %+v, %v", v.Groups["g"], err)
 	}
 	tell("b", g.UUID, 30)
@@ -95,7 +98,10 @@ func viewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 	defer stop()
 	has("this program leads it again", 22)
 
-	if _, err := placementtest.UpdateGroup(ctx, store, "g", func(g *placement.Group) error { g.Leader = "b"; return nil }); err != nil {
+	if _, err := placementtest.UpdateGroup(ctx, store, "g", func(g *placement.Group) error {
+		g.Leader = "b"
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	has("another leads it", 30)
@@ -167,7 +173,9 @@ func whatAShardHears(t *testing.T) {
 	mine, stray := led(t, ctx, store, "mine", "a"), led(t, ctx, store, "stray", "b")
 	foreign := led(t, ctx, store, "foreign", "b")
 	f := &follower{name: "a", store: sameStore(t, server.Client(t), store)}
-	f.views = f.store.Follow(ctx, placement.Seen{}, placement.Own{Shard: "a", Holds: func(id uuid.UUID) bool { return id == stray.UUID }})
+	f.views = f.store.Follow(ctx, placement.Seen{}, placement.Own{Shard: "a", Holds: func(id uuid.UUID) bool {
+		return id == stray.UUID
+	}})
 	first := await(t, ctx, f.views, "everything", func(v placement.View) bool { return len(v.Groups) == 3 })
 	if !first.Own {
 		t.Fatal("it is not said that the view is for one shard")
@@ -175,12 +183,14 @@ func whatAShardHears(t *testing.T) {
 	next := func(what string, want func(v placement.View) bool) placement.View {
 		t.Helper()
 		v := await(t, ctx, f.views, what, want)
-		if _, there := v.Groups["foreign"]; there || v.Groups["mine"].UUID != mine.UUID || v.Groups["stray"].UUID != stray.UUID {
+		if _, there := v.Groups["foreign"]; there || v.Groups["mine"].UUID != mine.UUID ||
+			v.Groups["stray"].UUID != stray.UUID {
 			t.Fatalf("%s: the view has %+v", what, v.Groups)
 		}
 		return v
 	}
-	mustTarget(t, ctx, store, placement.Target{Group: "mine", Shards: []string{"a", "c"}}, placement.Target{Group: "foreign", Shards: []string{"b", "d"}})
+	mustTarget(t, ctx, store, placement.Target{Group: "mine", Shards: []string{"a", "c"}},
+		placement.Target{Group: "foreign", Shards: []string{"b", "d"}})
 	next("its target", func(v placement.View) bool { return len(v.Targets) == 1 && v.Targets["mine"].Shards[1] == "c" })
 	for _, name := range []string{"d", "c"} { // d is nothing to it, and is known when c comes
 		stop, err := store.RegisterShard(ctx, shard(name))
@@ -199,29 +209,41 @@ func whatAShardHears(t *testing.T) {
 	if err := store.SetShardState(ctx, meta.StoreUUID, "a", placement.Cordoned); err != nil {
 		t.Fatal(err)
 	}
-	if v := next("its state", func(v placement.View) bool { return v.States["a"] == placement.Cordoned }); v.States["b"] != "" {
+	if v := next("its state", func(v placement.View) bool {
+		return v.States["a"] == placement.Cordoned
+	}); v.States["b"] != "" {
 		t.Errorf("it hears of the states of others: %v", v.States)
 	}
 	// Of a group on its volume that nothing gives to it nobody wakes it.
-	if stray, err := placementtest.UpdateGroup(ctx, store, "stray", func(g *placement.Group) error { g.ConfIndex++; return nil }); err == nil {
+	if stray, err := placementtest.UpdateGroup(ctx, store, "stray", func(g *placement.Group) error {
+		g.ConfIndex++
+		return nil
+	}); err == nil {
 		next("the group on its volume", func(v placement.View) bool { return v.Groups["stray"].Revision == stray.Revision })
 	} else {
 		t.Fatal(err)
 	}
-	if _, err := placementtest.UpdateGroup(ctx, store, "foreign", func(g *placement.Group) error { g.Members[0].Shard = "a"; return nil }); err != nil {
+	if _, err := placementtest.UpdateGroup(ctx, store, "foreign", func(g *placement.Group) error {
+		g.Members[0].Shard = "a"
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, ctx, f.views, "a group that came to it", func(v placement.View) bool { return v.Groups["foreign"].UUID == foreign.UUID })
+	await(t, ctx, f.views, "a group that came to it", func(v placement.View) bool {
+		return v.Groups["foreign"].UUID == foreign.UUID
+	})
 	if err := store.Freeze(ctx, "a test", "it was set back"); err != nil {
 		t.Fatal(err)
 	}
 	await(t, ctx, f.views, "the freeze", func(v placement.View) bool { return v.Freeze != nil })
 
 	look, err := f.store.Look(ctx, "stray")
-	if err != nil || !look.Own || look.Freeze == nil || look.Meta.StoreUUID != meta.StoreUUID || look.Groups["stray"].Leader != "b" || len(look.Groups) != 1 {
+	if err != nil || !look.Own || look.Freeze == nil || look.Meta.StoreUUID != meta.StoreUUID ||
+		look.Groups["stray"].Leader != "b" || len(look.Groups) != 1 {
 		t.Errorf("asked for a group: %+v, %v", look, err)
 	}
-	if look, err = f.store.Look(ctx, "mine"); err != nil || !look.Shards["c"].Alive || look.Targets["mine"].Group != "mine" || look.Shards["d"].Alive {
+	if look, err = f.store.Look(ctx, "mine"); err != nil || !look.Shards["c"].Alive ||
+		look.Targets["mine"].Group != "mine" || look.Shards["d"].Alive {
 		t.Errorf("asked for a group with a target: %+v, %v", look, err)
 	}
 	if look, err = f.store.Look(ctx, "none"); err != nil || len(look.Groups) != 0 {

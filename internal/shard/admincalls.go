@@ -37,7 +37,8 @@ func (f forAdmin) Explain(g serve.Group) ([]*recordv1.CompactionHold, error) {
 }
 
 // Compact implements serve.Admin.
-func (f forAdmin) Compact(ctx context.Context, g serve.Group, options group.CompactOptions) (group.CompactReport, error) {
+func (f forAdmin) Compact(ctx context.Context, g serve.Group, options group.CompactOptions) (group.CompactReport,
+	error) {
 	return f.s.compactor.compactLog(ctx, g.(*served), options)
 }
 

@@ -40,7 +40,8 @@ func cuts(disk *vfstest.Mem, do func(), check func(when string, disk *vfstest.Me
 	at := func(when string) {
 		for _, kind := range vfstest.SurvivalKinds {
 			for seed := range uint64(3) {
-				check(fmt.Sprintf("cut after %s, survival %v/%d", when, kind, seed), disk.CrashClone(vfstest.Survival{Kind: kind, Seed: seed}))
+				check(fmt.Sprintf("cut after %s, survival %v/%d", when, kind, seed),
+					disk.CrashClone(vfstest.Survival{Kind: kind, Seed: seed}))
 			}
 		}
 	}
@@ -69,7 +70,8 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	seen := map[string]int{}
 	view := func() placement.View {
 		return placement.View{
-			Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
+			Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state},
+			Targets: map[string]placement.Target{},
 		}
 	}
 	check := func(when string, disk *vfstest.Mem) {
@@ -89,7 +91,8 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 			if g != nil {
 				g.Learn(state.Members)
 			}
-			if words := does(started, started.follower.Decide(view()), &groupReplica{Replica: follow.Replica{UUID: state.UUID}}); !strings.HasPrefix(words, "make-folder") {
+			if words := does(started, started.follower.Decide(view()),
+				&groupReplica{Replica: follow.Replica{UUID: state.UUID}}); !strings.HasPrefix(words, "make-folder") {
 				t.Fatalf("%s: the next learner: %q", when, words)
 			}
 			if err := (hands{started}).MakeFolder(state); err != nil {
@@ -136,14 +139,16 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	view := func(members ...placement.Member) placement.View {
 		state.Members = members
 		return placement.View{
-			Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
+			Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state},
+			Targets: map[string]placement.Target{},
 		}
 	}
 	seen := map[string]int{}
 	check := func(when string, disk *vfstest.Mem) {
 		started, g := afterCut(s, disk, state.UUID)
 		started.follower.Spend(view(others...))
-		words := does(started, started.follower.Decide(view(others...)), &groupReplica{Replica: follow.Replica{UUID: state.UUID}})
+		words := does(started, started.follower.Decide(view(others...)),
+			&groupReplica{Replica: follow.Replica{UUID: state.UUID}})
 		seen[words]++
 		if !slices.Contains([]string{"trash", "", "stray"}, words) || words == "" && g != nil {
 			t.Fatalf("%s: %q", when, words)
@@ -151,7 +156,8 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		next := learner
 		next.RaftID = 9
 		// A folder that is still known as the one of the learner before is removed first.
-		words = does(started, started.follower.Decide(view(with(next)...)), &groupReplica{Replica: follow.Replica{UUID: state.UUID}})
+		words = does(started, started.follower.Decide(view(with(next)...)),
+			&groupReplica{Replica: follow.Replica{UUID: state.UUID}})
 		if !strings.HasPrefix(words, "make-folder") && (words != "trash" || !g.joining()) {
 			t.Fatalf("%s, and another is wanted: %q", when, words)
 		}
@@ -231,7 +237,8 @@ func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 		Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 5, Role: placement.Learner,
 	})}
 	s.follower.View = placement.View{
-		Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
+		Epoch: 100, Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{"0": state},
+		Targets: map[string]placement.Target{},
 	}
 	s.cancel()
 	if !s.follower.Reconcile(s.ctx) {

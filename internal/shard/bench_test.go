@@ -121,7 +121,8 @@ func BenchmarkUnary(b *testing.B) {
 				b.Run(fmt.Sprintf("%s/%d/%d", residencyName(residency), size, callers), func(b *testing.B) {
 					m := rounds(func() float64 {
 						return rate(b, callers, func(int, int) error {
-							return bare.Invoke(context.Background(), "/echo/Echo", &recordv1.DownloadChunk{Data: d}, &recordv1.DownloadChunk{})
+							return bare.Invoke(context.Background(), "/echo/Echo", &recordv1.DownloadChunk{Data: d},
+								&recordv1.DownloadChunk{})
 						})
 					}, func() float64 {
 						return rate(b, callers, func(c, n int) error {
@@ -205,7 +206,8 @@ func BenchmarkBatch(b *testing.B) {
 				batchGet := func(c, n int) error { return getBatch(f, c*batches+n*7) }
 				m := rounds(func() float64 {
 					return rate(b, callers, func(c, n int) error {
-						_, err := f.records.Put(context.Background(), &recordv1.PutRequest{Key: key(int64(c*977+n*13) % records), Data: d})
+						_, err := f.records.Put(context.Background(), &recordv1.PutRequest{Key: key(int64(c*977+n*13) % records),
+							Data: d})
 						return err
 					})
 				}, func() float64 {

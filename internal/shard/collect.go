@@ -16,15 +16,17 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descLoadDone    = desc("load_done_bytes", "Bytes that the first load has read.")
-	descLoadTotal   = desc("load_total_bytes", "Bytes that the first load reads in all.")
-	descLoadRate    = desc("load_rate_bytes_per_second", "Rate of the first load so far.")
-	descDeviceRate  = desc("device_rate_bytes_per_second", "Sequential rate of the device as measured before the load; 0: not measured.")
-	descLoadShare   = desc("load_device_percent", "Rate of the first load in percent of the device's own.")
-	descLoadETA     = desc("load_eta_seconds", "Time that the first load still takes, estimated.")
-	descLoadTime    = desc("load_elapsed_seconds", "Time since the first load began, or that it took.")
-	descGroups      = desc("groups", "Groups by state.", "state")
-	descStrays      = desc("stray_groups", "Groups on the volume that are not served: etcd says they are elsewhere or does not know them.")
+	descLoadDone   = desc("load_done_bytes", "Bytes that the first load has read.")
+	descLoadTotal  = desc("load_total_bytes", "Bytes that the first load reads in all.")
+	descLoadRate   = desc("load_rate_bytes_per_second", "Rate of the first load so far.")
+	descDeviceRate = desc("device_rate_bytes_per_second",
+		"Sequential rate of the device as measured before the load; 0: not measured.")
+	descLoadShare = desc("load_device_percent", "Rate of the first load in percent of the device's own.")
+	descLoadETA   = desc("load_eta_seconds", "Time that the first load still takes, estimated.")
+	descLoadTime  = desc("load_elapsed_seconds", "Time since the first load began, or that it took.")
+	descGroups    = desc("groups", "Groups by state.", "state")
+	descStrays    = desc("stray_groups",
+		"Groups on the volume that are not served: etcd says they are elsewhere or does not know them.")
 	descMemoryNeed  = desc("memory_need_bytes", "Memory that the groups need, computed before loading.")
 	descMemoryUsed  = desc("memory_used_bytes", "Memory of indexes and images.")
 	descMemoryLimit = desc("memory_limit_bytes", "Limit of that memory; 0: none.")
@@ -35,9 +37,12 @@ var (
 	descAnswers     = desc("answer_bytes", "Data of answers being worked on, or not taken by their callers yet.")
 	descCalls       = desc("calls_in_flight", "Calls being worked on.")
 	descEpoch       = desc("routing_epoch", "Revision of etcd that the shard has seen.")
-	descFrozen      = desc("etcd_set_back", "1 while etcd holds an older state of the store than was seen before: nothing is moved, made or deleted.")
-	descUncompacted = desc("uncompacted_bytes", "Superseded bytes that are still stored, of all groups, by why; sheaf group compact --why says it of one group.", "reason")
-	descProblems    = desc("problems", "Number of things that a person should look at; /status says which.")
+	descFrozen      = desc("etcd_set_back",
+		"1 while etcd holds an older state of the store than was seen before: nothing is moved, made or deleted.")
+	descUncompacted = desc("uncompacted_bytes",
+		"Superseded bytes that are still stored, of all groups, by why; sheaf group compact --why says it of one group.",
+		"reason")
+	descProblems = desc("problems", "Number of things that a person should look at; /status says which.")
 
 	descRecords    = desc("records", "Records of all groups.")
 	descStored     = desc("stored_bytes", "Bytes of the files of all groups.")
@@ -112,7 +117,8 @@ func (c *collector) collectGroups(ch chan<- prometheus.Metric, groups []status.G
 		if g.Leader {
 			leader = 1
 		}
-		records, stored, superseded = records+float64(g.Records), stored+float64(g.StoredBytes), superseded+float64(g.SupersededBytes)
+		records, stored, superseded = records+float64(g.Records), stored+float64(g.StoredBytes),
+			superseded+float64(g.SupersededBytes)
 		damages, leading = damages+float64(len(g.Damages)), leading+leader
 		if len(groups) > groupSeriesMax {
 			continue

@@ -41,8 +41,9 @@ type compactor struct {
 	failed map[string]error // of the last compaction of a group
 	// progress is closed when a compaction has made room, or a pass for room is over.
 	progress chan struct{}
-	passes   uint64    // for room, that have ended
-	barren   time.Time // when the last pass ended that made none; zero: the last one made some, or there is something new to free
+	passes   uint64 // for room, that have ended
+	// when the last pass ended that made none; zero: the last one made some, or there is something new to free
+	barren time.Time
 }
 
 const (
@@ -59,10 +60,13 @@ const (
 
 func newCompactor(s *Shard) *compactor {
 	return &compactor{
-		cfg: &s.cfg, ctx: s.ctx, follower: s.follower, volume: s.volume, trash: func() *trash.Bin { return s.trash }, freed: func() { s.committer.RoomMade() },
+		cfg: &s.cfg, ctx: s.ctx, follower: s.follower, volume: s.volume, trash: func() *trash.Bin {
+			return s.trash
+		}, freed: func() { s.committer.RoomMade() },
 		routes: &s.routes, problems: &s.problems, metrics: s.metrics, logger: s.logger,
 		heard: heardWeights{registry: s.cfg.Placement, fresh: s.cfg.ReportInterval, shards: map[string]heardWeight{}},
-		wake:  make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{}, progress: make(chan struct{}),
+		wake:  make(chan struct{}, 1), sealed: map[string]struct{}{}, failed: map[string]error{},
+		progress: make(chan struct{}),
 	}
 }
 
@@ -252,7 +256,8 @@ func (c *compactor) failure(name string) error {
 
 // compactLog is Compact, where all segments are meant also of the newest one, which has to be sealed for it; groups
 // that wait for room learn at once that there is some.
-func (c *compactor) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport, error) {
+func (c *compactor) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport,
+	error) {
 	if opts.All && sv.log.Stats().SupersededBytes > 0 {
 		if err := sv.log.Seal(); err != nil {
 			return group.CompactReport{}, err

@@ -31,7 +31,8 @@ func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 		for _, id := range ids {
 			request := uuid.New()
 			there[id] = data(id+int64(round)<<32, bytes)
-			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: there[id], RequestId: request[:]}); err != nil {
+			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id), Data: there[id],
+				RequestId: request[:]}); err != nil {
 				f.t.Fatalf("round %d, put %d: %v", round, id, err)
 			}
 		}
@@ -89,7 +90,8 @@ func (f *fixture) holds0() map[string]int64 {
 	}
 	by := map[string]int64{}
 	for _, h := range out.GetHolds() {
-		if by[h.GetReason()] = h.GetBytes(); h.GetBytes() <= 0 || h.GetText() == "" || !slices.Contains(holdReasons, h.GetReason()) {
+		if by[h.GetReason()] = h.GetBytes(); h.GetBytes() <= 0 || h.GetText() == "" ||
+			!slices.Contains(holdReasons, h.GetReason()) {
 			f.t.Errorf("%v", h)
 		}
 	}
@@ -111,7 +113,8 @@ func TestCompactionSaysWhyItLeavesWhatItLeaves(t *testing.T) {
 			}
 			told := map[string]int64{}
 			for i, u := range f.shard.Status().Uncompacted {
-				if told[u.Reason] = u.Bytes; u.Group != "0" || u.Groups != 1 || u.Text == "" || i > 0 && u.Bytes > f.shard.Status().Uncompacted[i-1].Bytes {
+				if told[u.Reason] = u.Bytes; u.Group != "0" || u.Groups != 1 || u.Text == "" || i > 0 && u.Bytes > f.shard.Status().
+					Uncompacted[i-1].Bytes {
 					t.Errorf("%s: the status has %+v", when, u)
 				}
 			}
@@ -129,7 +132,8 @@ func TestCompactionSaysWhyItLeavesWhatItLeaves(t *testing.T) {
 				for _, m := range family.GetMetric() {
 					for _, label := range m.GetLabel() {
 						if label.GetName() == "reason" && int64(m.GetGauge().GetValue()) != by[label.GetValue()] {
-							t.Errorf("%s: the metric says %v of %s, the answer %d", when, m.GetGauge().GetValue(), label.GetValue(), by[label.GetValue()])
+							t.Errorf("%s: the metric says %v of %s, the answer %d", when, m.GetGauge().GetValue(), label.GetValue(),
+								by[label.GetValue()])
 						}
 					}
 				}

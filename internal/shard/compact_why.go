@@ -35,7 +35,8 @@ const (
 )
 
 var holdReasons = []string{
-	holdDue, holdThreshold, holdNewest, holdVersions, holdAge, holdScan, holdRequests, holdTombstones, holdDamage, holdOff, holdNoRoom, holdMemory,
+	holdDue, holdThreshold, holdNewest, holdVersions, holdAge, holdScan, holdRequests, holdTombstones, holdDamage, holdOff,
+	holdNoRoom, holdMemory,
 	holdError, holdOther,
 }
 
@@ -49,17 +50,26 @@ func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	}
 	reason, text := c.whyFree(name, stats)
 	add(reason, r.Free, "%s", text)
-	add(holdNewest, r.Newest, "they are in the newest segment, which is compacted when it is full (at %d bytes; it has %d)%s or room is short, and with --all",
+	add(holdNewest, r.Newest,
+		"they are in the newest segment, which is compacted when it is full (at %d bytes; it has %d)%s or room is short, "+
+			"and with --all",
 		r.SegmentMax, r.NewestEnd, c.whyNewest())
 	add(holdVersions, r.Versions, "retention keeps the newest %d versions of a record", max(1, retention.Versions))
 	add(holdAge, r.Age, "retention keeps versions younger than %v", retention.MinAge)
-	add(holdScan, keptByScans(r), "open scans see them (%d, of which %d are read now): they go when these end, or nobody has read them for %v, or room is short",
+	add(holdScan, keptByScans(r),
+		"open scans see them (%d, of which %d are read now): they go when these end, or nobody has read them for %v, or "+
+			"room is short",
 		stats.Scans, stats.ScansRead, c.cfg.Limits.ScanTTL)
-	add(holdRequests, r.Requests, "they answer writes that are repeated: a small entry without data for each superseded write with a request id, for 10 minutes or "+
-		"65,536 further writes")
-	add(holdTombstones, r.Tombstones, "deletes, kept until every copy has them, nothing older of the record is stored, and their request ids have run out")
-	add(holdOther, r.Other, "the last look could not free them: a membership change that is not settled yet, or what a segment holds that is not known; the next "+
-		"look is within 5 minutes")
+	add(holdRequests, r.Requests,
+		"they answer writes that are repeated: a small entry without data for each superseded write with a request id, for "+
+			"10 minutes or "+
+			"65,536 further writes")
+	add(holdTombstones, r.Tombstones,
+		"deletes, kept until every copy has them, nothing older of the record is stored, and their request ids have run out")
+	add(holdOther, r.Other,
+		"the last look could not free them: a membership change that is not settled yet, or what a segment holds that is "+
+			"not known; the next "+
+			"look is within 5 minutes")
 	return out
 }
 
@@ -81,8 +91,10 @@ func (c *compactor) whyFree(name string, stats *group.Stats) (reason, text strin
 	case c.isDue(stats):
 		return holdDue, "they are compacted within --compaction-interval, one group after another"
 	}
-	return holdThreshold, fmt.Sprintf("a compaction begins at %.0f %% of the %d bytes in sealed segments and blobs, and %d bytes, or what makes a segment together with "+
-		"the newest one", 100*k.SupersededShareMin, r.Sealed, c.supersededMin())
+	return holdThreshold, fmt.Sprintf(
+		"a compaction begins at %.0f %% of the %d bytes in sealed segments and blobs, and %d bytes, or what makes a "+
+			"segment together with "+
+			"the newest one", 100*k.SupersededShareMin, r.Sealed, c.supersededMin())
 }
 
 // whyNewest says when the newest segment is compacted before it is full; empty: it is not.

@@ -112,13 +112,16 @@ type Config struct {
 
 // Limits of serving. A zero field takes its default.
 type Limits struct {
-	MessageBytesMax         int           // of one gRPC message; 8 MiB
-	StreamsPerConnectionMax uint32        // concurrent calls of one connection; 1,024
-	CallsMax                int           // concurrent calls in all, OVERLOADED beyond; 16,384
-	BytesInFlightMax        int64         // data of writes being worked on, OVERLOADED beyond; 256 MiB
-	AnswerBytesMax          int64         // data of answers being worked on or not taken by their callers, OVERLOADED beyond; 256 MiB
-	ScansReadingMax         int           // scans that read their log at the same time, 16 MiB each where it is cold; others wait in line; 16
-	SendTimeout             time.Duration // for one message of a stream until its caller takes it, SLOW_READER beyond; 1 min
+	MessageBytesMax         int    // of one gRPC message; 8 MiB
+	StreamsPerConnectionMax uint32 // concurrent calls of one connection; 1,024
+	CallsMax                int    // concurrent calls in all, OVERLOADED beyond; 16,384
+	BytesInFlightMax        int64  // data of writes being worked on, OVERLOADED beyond; 256 MiB
+	// data of answers being worked on or not taken by their callers, OVERLOADED beyond; 256 MiB
+	AnswerBytesMax int64
+	// scans that read their log at the same time, 16 MiB each where it is cold; others wait in line; 16
+	ScansReadingMax int
+	// for one message of a stream until its caller takes it, SLOW_READER beyond; 1 min
+	SendTimeout             time.Duration
 	ReplicaBytesInFlightMax int64         // see replica.Options; 64 MiB
 	CallTimeout             time.Duration // for unary calls that come without a deadline; 60 s
 	KeepaliveMin            time.Duration // clients that ping more often are cut off; 10 s
@@ -139,7 +142,8 @@ type Compaction struct {
 	// SupersededBytesMin must be superseded too, or what makes more than a segment together with the newest one; 64
 	// MiB.
 	SupersededBytesMin int64
-	RateBytesPerSecond int64         // 0: 64 MiB/s; negative: no limit. Raised where more than that is superseded, and off where room is short
+	// 0: 64 MiB/s; negative: no limit. Raised where more than that is superseded, and off where room is short
+	RateBytesPerSecond int64
 	Interval           time.Duration // between looks at all groups; 30 s
 }
 

@@ -120,7 +120,8 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 			s.compactor.makeRoom(t.Context())
 		}
 		left, err := s.cfg.FS.List(trash)
-		if err != nil || slices.Contains(left, names[0]) == c.want || len(left) != len(others)+map[bool]int{false: 1}[c.want] {
+		if err != nil || slices.Contains(left, names[0]) == c.want ||
+			len(left) != len(others)+map[bool]int{false: 1}[c.want] {
 			t.Errorf("%s: left are %v, %v", c.name, left, err)
 		}
 	}
@@ -133,7 +134,8 @@ func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	s.follower.Etcd = registry
 	state := registry.now().Groups["0"]
 	here := s.volume.Superblock().Volume
-	state.Members = []placement.Member{memberOn("a", 2, 1), {Shard: "a", VolumeUUID: here, RaftID: 5}, memberOn("b", 1, 2), {Shard: "b", VolumeUUID: here, RaftID: 3}}
+	state.Members = []placement.Member{memberOn("a", 2, 1), {Shard: "a", VolumeUUID: here, RaftID: 5}, memberOn("b", 1, 2),
+		{Shard: "b", VolumeUUID: here, RaftID: 3}}
 	s.follower.View = placement.View{Groups: map[string]placement.Group{"0": state}}
 	if s.follower.Reconcile(t.Context()) {
 		t.Error("something is left to do")

@@ -55,7 +55,8 @@ func (c *cluster) add(name string, change func(*Config)) *fixture {
 	c.t.Helper()
 	f := start(c.t, c.registry, func(cfg *Config) {
 		cfg.Name, cfg.SegmentBytes = name, 64<<10
-		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{c.t}, &slog.HandlerOptions{Level: slog.LevelInfo})).With("shard", name)
+		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{c.t}, &slog.HandlerOptions{Level: slog.LevelInfo})).
+			With("shard", name)
 		if change != nil {
 			change(cfg)
 		}
@@ -151,7 +152,8 @@ func (c *cluster) upload(id int64, data []byte) {
 		if err != nil {
 			return err
 		}
-		_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(id)}}})
+		_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
+			id)}}})
 		for part := range slices.Chunk(data, 1<<20) {
 			_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: part}})
 		}
@@ -249,13 +251,15 @@ func TestMetricsTellOfPeers(t *testing.T) {
 		a := map[string]string{"peer": "a"}
 		c.eventually("a is alive", func() bool {
 			return peer("sheaf_shard_peer_alive", a) == 1 && peer("sheaf_shard_peer_sent_messages_total", nil) > 0 &&
-				peer("sheaf_shard_peer_connects_total", nil) >= 2 && peer("sheaf_shard_peer_queued_bytes", a) >= 0 && peer("sheaf_shard_peer_silence_seconds", a) < 60
+				peer("sheaf_shard_peer_connects_total", nil) >= 2 && peer("sheaf_shard_peer_queued_bytes", a) >= 0 &&
+				peer("sheaf_shard_peer_silence_seconds", a) < 60
 		})
 		c.kill("a")
 		c.eventually("a is silent", func() bool {
 			return peer("sheaf_shard_peer_alive", a) == 0 && peer("sheaf_shard_peer_silence_seconds", a) > 0
 		})
-		if peer("sheaf_shard_peer_dropped_messages_total", map[string]string{"reason": "down"}) < 0 || peer("sheaf_shard_peer_exports", nil) != 0 {
+		if peer("sheaf_shard_peer_dropped_messages_total", map[string]string{"reason": "down"}) < 0 ||
+			peer("sheaf_shard_peer_exports", nil) != 0 {
 			t.Error("what is dropped, or exported, is not told")
 		}
 	})

@@ -74,7 +74,8 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	ok(err)
 	file, err := disk.OpenWrite(path.Join(dir, format.MarkName))
 	ok(err)
-	ok(format.WriteMark(file, format.Mark{Sequence: mark.Sequence + 1, Segment: active.ID, Offset: end, Index: entry.Entry.Index}))
+	ok(format.WriteMark(file, format.Mark{Sequence: mark.Sequence + 1, Segment: active.ID, Offset: end,
+		Index: entry.Entry.Index}))
 	ok(file.Close())
 	if what == lastVote {
 		entry = state
@@ -177,7 +178,8 @@ func comesBack(t testing.TB, what tailDamage) {
 			t.Fatal("it runs as what it was")
 		}
 		leader := c.shards[g.Leader]
-		if sv == nil || leader == nil || m.Role != placement.Voter || sv.raftID != m.RaftID || m.VolumeUUID != s.volume.Superblock().Volume {
+		if sv == nil || leader == nil || m.Role != placement.Voter || sv.raftID != m.RaftID ||
+			m.VolumeUUID != s.volume.Superblock().Volume {
 			return false
 		}
 		leads := leader.shard.routes.Load().served(g.UUID)
@@ -186,10 +188,12 @@ func comesBack(t testing.TB, what tailDamage) {
 	after, _ := follow.MemberOf(c.registry.now().Groups["0"], "c")
 	trash := trashOf(t, f)
 	if what == lastEntry && (after.RaftID != before.RaftID || len(trash) > 0 || tails(t, metrics, tailInstalled) != 1) {
-		t.Errorf("another copy has all: member %+v, was %+v; trash %v, installed %v", after, before, trash, tails(t, metrics, tailInstalled))
+		t.Errorf("another copy has all: member %+v, was %+v; trash %v, installed %v", after, before, trash,
+			tails(t, metrics, tailInstalled))
 	}
 	if what != lastEntry && (after.RaftID == before.RaftID || len(trash) != 1 || tails(t, metrics, tailGivenUp) != 1) {
-		t.Errorf("it was not replaced: member %+v, was %+v; trash %v, given up %v", after, before, trash, tails(t, metrics, tailGivenUp))
+		t.Errorf("it was not replaced: member %+v, was %+v; trash %v, given up %v", after, before, trash,
+			tails(t, metrics, tailGivenUp))
 	}
 	if n := tails(t, metrics, tailFound); n != 1 {
 		t.Errorf("found %v times", n)
@@ -222,12 +226,14 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 		s := c.shards["c"].shard
 		c.eventually("its status says so", func() bool {
 			st := s.Status()
-			return len(st.Groups) == 1 && st.Groups[0].Group == "0" && st.Groups[0].State == "Failed" && strings.Contains(st.Groups[0].Message, "start the shards")
+			return len(st.Groups) == 1 && st.Groups[0].Group == "0" && st.Groups[0].State == "Failed" &&
+				strings.Contains(st.Groups[0].Message, "start the shards")
 		})
 		if s.routes.Load().served(c.registry.now().Groups["0"].UUID) != nil {
 			t.Error("it runs")
 		}
-		if m, _ := follow.MemberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume || len(trashOf(t, f)) > 0 {
+		if m, _ := follow.MemberOf(c.registry.now().Groups["0"], "c"); m.VolumeUUID != s.volume.Superblock().Volume ||
+			len(trashOf(t, f)) > 0 {
 			t.Errorf("it was given up: %+v, trash %v", m, trashOf(t, f))
 		}
 		c.restart("b")
@@ -258,7 +264,8 @@ func TestWhoIsGivenUp(t *testing.T) {
 	}{
 		{"the only copy", of(memberOn("a", 1, 1)), false},
 		{"one of two", of(memberOn("a", 1, 1), memberOn("b", 1, 2)), false},
-		{"one of two, and a learner comes", of(memberOn("a", 1, 1), memberOn("b", 1, 2), memberOn("c", 1, 3, placement.Learner)), false},
+		{"one of two, and a learner comes", of(memberOn("a", 1, 1), memberOn("b", 1, 2),
+			memberOn("c", 1, 3, placement.Learner)), false},
 		{"one of three", with(memberOn("a", 1, 1)), true},
 		{"a learner beside one", of(memberOn("a", 1, 1, placement.Learner), memberOn("b", 1, 2)), true},
 	} {
@@ -307,8 +314,10 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	s := lone(t)
 	id, here := uuid.New(), s.volume.Superblock().Volume
 	view := func(raftID uint64) placement.View {
-		state := placement.Group{Name: "0", UUID: id, ConfIndex: 7, Members: with(placement.Member{Shard: "a", VolumeUUID: here, RaftID: raftID, Role: placement.Learner})}
-		return placement.View{Epoch: 100, Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{}}
+		state := placement.Group{Name: "0", UUID: id, ConfIndex: 7,
+			Members: with(placement.Member{Shard: "a", VolumeUUID: here, RaftID: raftID, Role: placement.Learner})}
+		return placement.View{Epoch: 100, Groups: map[string]placement.Group{"0": state},
+			Targets: map[string]placement.Target{}}
 	}
 	does := func(v placement.View) string {
 		s.mu.Lock()
@@ -345,7 +354,8 @@ func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	g := madeGroup(t, s, 1)
 	g.Phase = member.Lost
 	s.groups[g.UUID] = g
-	state := placement.Group{Name: "0", UUID: g.UUID, Members: of(placement.Member{Shard: "a", VolumeUUID: s.volume.Superblock().Volume, RaftID: 9, Role: placement.Learner})}
+	state := placement.Group{Name: "0", UUID: g.UUID, Members: of(placement.Member{Shard: "a",
+		VolumeUUID: s.volume.Superblock().Volume, RaftID: 9, Role: placement.Learner})}
 	if err := (hands{s}).MakeFolder(state); err != nil {
 		t.Fatal(err)
 	}

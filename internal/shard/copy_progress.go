@@ -147,7 +147,8 @@ func (s *Shard) copies() []*recordv1.Move {
 	add := func(g *groupReplica, c *recordv1.Copy) {
 		out = append(out, &recordv1.Move{
 			Group: g.Name, To: []string{s.cfg.Name}, Running: true, Bytes: c.GetBytesTotal(), BytesDone: c.GetBytesDone(),
-			BytesPerSecond: c.GetBytesPerSecond(), EtaSeconds: c.EtaSeconds, Phase: phaseOf(c.GetPhase()), Copies: []*recordv1.Copy{c},
+			BytesPerSecond: c.GetBytesPerSecond(), EtaSeconds: c.EtaSeconds, Phase: phaseOf(c.GetPhase()),
+			Copies: []*recordv1.Copy{c},
 		})
 	}
 	var serving []*groupReplica
@@ -165,7 +166,8 @@ func (s *Shard) copies() []*recordv1.Move {
 	for _, g := range serving {
 		if sv := g.served.Load(); sv != nil && sv.replica.Status().Learner {
 			bytes := sv.log.Stats().StoredBytes
-			add(g, &recordv1.Copy{Shard: s.cfg.Name, Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES, BytesTotal: bytes, BytesDone: bytes})
+			add(g, &recordv1.Copy{Shard: s.cfg.Name, Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES, BytesTotal: bytes,
+				BytesDone: bytes})
 		}
 	}
 	slices.SortFunc(out, func(a, b *recordv1.Move) int { return cmp.Compare(a.GetGroup(), b.GetGroup()) })

@@ -27,7 +27,8 @@ func TestTheRateOfACopyIsThatOfItsLastSeconds(t *testing.T) {
 		now = now.Add(time.Second)
 		c.add(1000)
 	}
-	if p := describe(); p.GetPhase() != recordv1.CopyPhase_COPY_PHASE_FILES || p.GetBytesDone() != 440_000 || p.GetBytesTotal() != 1000_000 ||
+	if p := describe(); p.GetPhase() != recordv1.CopyPhase_COPY_PHASE_FILES || p.GetBytesDone() != 440_000 ||
+		p.GetBytesTotal() != 1000_000 ||
 		p.GetBytesPerSecond() != 1000 || p.GetEtaSeconds() != 560 || p.GetFrom() != "a" {
 		t.Errorf("at 1,000 a second: %v", p)
 	}
@@ -47,7 +48,8 @@ func TestTheRateOfACopyIsThatOfItsLastSeconds(t *testing.T) {
 		t.Errorf("after an hour without a byte: %v", p)
 	}
 	c.waits()
-	if p := describe(); p.GetPhase() != recordv1.CopyPhase_COPY_PHASE_WAITING || p.GetBytesDone() != 700_000 || p.GetBytesPerSecond() != 0 {
+	if p := describe(); p.GetPhase() != recordv1.CopyPhase_COPY_PHASE_WAITING || p.GetBytesDone() != 700_000 ||
+		p.GetBytesPerSecond() != 0 {
 		t.Errorf("while it waits: %v", p)
 	}
 }
@@ -95,7 +97,8 @@ func TestAMoveTellsHowFarItIs(t *testing.T) {
 			return last.GetCopies()[0].GetBytesPerSecond() > 0
 		})
 		one := last.GetCopies()[0]
-		if last.GetGroup() != "0" || !last.GetRunning() || last.GetPhase() != recordv1.MovePhase_MOVE_PHASE_COPYING || one.GetShard() != "d" || one.GetFrom() != "a" ||
+		if last.GetGroup() != "0" || !last.GetRunning() || last.GetPhase() != recordv1.MovePhase_MOVE_PHASE_COPYING ||
+			one.GetShard() != "d" || one.GetFrom() != "a" ||
 			one.GetPhase() != recordv1.CopyPhase_COPY_PHASE_FILES || one.GetBytesTotal() < 6000_000 || one.GetBytesDone() <= 0 ||
 			one.GetBytesDone() >= one.GetBytesTotal() || one.GetEtaSeconds() <= 0 {
 			t.Errorf("move: %v", last)
@@ -104,7 +107,8 @@ func TestAMoveTellsHowFarItIs(t *testing.T) {
 		st := d.shard.Status()
 		if len(st.Moves) != 1 || st.Summary.State != page.Ready {
 			t.Errorf("status: %+v, moves %+v", st.Summary, st.Moves)
-		} else if m := st.Moves[0]; m.Group != "0" || m.From != "a" || m.To != "d" || m.Phase != "Files" || m.BytesTotal != one.GetBytesTotal() ||
+		} else if m := st.Moves[0]; m.Group != "0" || m.From != "a" || m.To != "d" || m.Phase != "Files" ||
+			m.BytesTotal != one.GetBytesTotal() ||
 			m.BytesDone < one.GetBytesDone() || m.BytesPerSecond <= 0 || m.ETASeconds == nil {
 			t.Errorf("status: %+v", m)
 		}
@@ -127,7 +131,8 @@ func TestAMoveTellsHowFarItIs(t *testing.T) {
 			}
 			if row.GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEADER || row.GetLagEntries() != 0 || row.GetMatchIndex() < 6 ||
 				m[0].GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEADER || !m[0].GetCaughtUp() ||
-				m[1].GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEARNER || m[1].GetShard() != "d" || m[1].GetCaughtUp() || m[1].GetLagEntries() < 6 {
+				m[1].GetRole() != recordv1.MemberRole_MEMBER_ROLE_LEARNER || m[1].GetShard() != "d" || m[1].GetCaughtUp() ||
+				m[1].GetLagEntries() < 6 {
 				t.Errorf("leader: %v", row)
 			}
 			return true

@@ -30,7 +30,8 @@ func lone(t testing.TB) *Shard {
 	s := newShard(cfg)
 	s.volume.store = uuid.New()
 	var err error
-	s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: s.volume.store, Shard: cfg.Name, Create: true, Logger: s.logger})
+	s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: s.volume.store, Shard: cfg.Name,
+		Create: true, Logger: s.logger})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,8 +54,10 @@ func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 		word string
 		n    int
 	}{
-		{"create", len(todo.Create)}, {"announce", len(todo.Announce)}, {"make-folder", len(todo.MakeFolder)}, {"confess", len(todo.Confess)},
-		{"claim", len(todo.Claim)}, {"load", len(todo.Load)}, {"join", len(todo.Join)}, {"reinstall", len(todo.Reinstall)}, {"close", len(todo.Close)}, {"trash", len(todo.Trash)},
+		{"create", len(todo.Create)}, {"announce", len(todo.Announce)}, {"make-folder", len(todo.MakeFolder)},
+		{"confess", len(todo.Confess)},
+		{"claim", len(todo.Claim)}, {"load", len(todo.Load)}, {"join", len(todo.Join)}, {"reinstall", len(todo.Reinstall)},
+		{"close", len(todo.Close)}, {"trash", len(todo.Trash)},
 	} {
 		if one.n > 0 {
 			words = append(words, one.word)
@@ -87,7 +90,8 @@ func (c decideCase) run(s *Shard, held string) string {
 		s.loading.beganAt = time.Time{}
 	}
 	s.follower.Spent[9] = c.spent
-	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: uint64(max(0, c.index)), Members: slices.Clone(c.members)}
+	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: uint64(max(0, c.index)),
+		Members: slices.Clone(c.members)}
 	if c.index == 0 && len(c.members) > 0 {
 		state.ConfIndex = 7
 	}
@@ -140,7 +144,8 @@ func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 		state := placement.Group{Name: g.Name, UUID: g.UUID, ConfIndex: index, Members: others}
 		todo := s.follower.Decide(placement.View{Groups: map[string]placement.Group{"0": state}})
 		if left, stays := len(todo.Trash) == 1, len(todo.Claim) == 1; left != want || stays == want {
-			t.Errorf("etcd's membership is of index %d, the replica's of 9: it has left: %t, and says that it is here: %t", index, left, stays)
+			t.Errorf("etcd's membership is of index %d, the replica's of 9: it has left: %t, and says that it is here: %t",
+				index, left, stays)
 		}
 	}
 }
@@ -169,11 +174,19 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 		{name: "the only voter", voters: []uint64{1}},
 		{name: "several voters, and no replica file", voters: []uint64{1, 2, 3}, words: "no replica file says which"},
 		{name: "one of several", voters: []uint64{1, 2, 3}, file: func(*format.ReplicaFile) {}},
-		{name: "of another volume", voters: []uint64{1, 2, 3}, file: func(f *format.ReplicaFile) { f.Volume = uuid.New() }, words: "a copy never runs", foreign: true},
-		{name: "the only voter, of another volume", voters: []uint64{1}, file: func(f *format.ReplicaFile) { f.Volume = uuid.New() }, words: "a copy never runs",
+		{name: "of another volume", voters: []uint64{1, 2, 3}, file: func(f *format.ReplicaFile) {
+			f.Volume = uuid.New()
+		}, words: "a copy never runs", foreign: true},
+		{name: "the only voter, of another volume", voters: []uint64{1}, file: func(f *format.ReplicaFile) {
+			f.Volume = uuid.New()
+		}, words: "a copy never runs",
 			foreign: true},
-		{name: "of another store", voters: []uint64{1}, file: func(f *format.ReplicaFile) { f.Store = uuid.New() }, words: "is of group", foreign: true},
-		{name: "of another group", voters: []uint64{1}, file: func(f *format.ReplicaFile) { f.Group = uuid.New() }, words: "is of group", foreign: true},
+		{name: "of another store", voters: []uint64{1}, file: func(f *format.ReplicaFile) {
+			f.Store = uuid.New()
+		}, words: "is of group", foreign: true},
+		{name: "of another group", voters: []uint64{1}, file: func(f *format.ReplicaFile) {
+			f.Group = uuid.New()
+		}, words: "is of group", foreign: true},
 	} {
 		g := madeGroup(t, s, c.voters...)
 		if c.file != nil {
@@ -192,7 +205,8 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 		}
 		id, err := s.volume.raftIDOf(g, log)
 		_ = log.Close(false)
-		if got := fmt.Sprint(err); c.words == "" && (err != nil || id != 1) || c.words != "" && !strings.Contains(got, c.words) {
+		if got := fmt.Sprint(err); c.words == "" && (err != nil || id != 1) || c.words != "" &&
+			!strings.Contains(got, c.words) {
 			t.Errorf("%s: Raft id %d, error %v; want %q", c.name, id, err, c.words)
 		}
 	}
@@ -216,7 +230,8 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	s := lone(t)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Revision: 5, Members: with(memberOn("a", 1, 1))}
 	state.Members[0].VolumeUUID = s.volume.Superblock().Volume
-	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: state.UUID, RaftID: 1, ConfIndex: 7, Phase: member.Serving}}
+	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: state.UUID, RaftID: 1, ConfIndex: 7,
+		Phase: member.Serving}}
 	s.groups[g.UUID] = g
 	looks := func(shards ...placement.Shard) bool {
 		s.mu.Lock()
@@ -233,12 +248,14 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 		return len(due) > 0
 	}
 	b := placement.Shard{Name: "b", VolumeUUID: uuid.UUID{1}}
-	c, replaced := placement.Shard{Name: "c", VolumeUUID: uuid.UUID{1}}, placement.Shard{Name: "c", VolumeUUID: uuid.UUID{2}}
+	c, replaced := placement.Shard{Name: "c", VolumeUUID: uuid.UUID{1}},
+		placement.Shard{Name: "c", VolumeUUID: uuid.UUID{2}}
 	for i, step := range []struct {
 		shards []placement.Shard
 		want   bool
 	}{
-		{[]placement.Shard{b, c}, true}, {[]placement.Shard{b, c}, false}, {[]placement.Shard{b}, false}, {[]placement.Shard{b, replaced}, true},
+		{[]placement.Shard{b, c}, true}, {[]placement.Shard{b, c}, false}, {[]placement.Shard{b}, false},
+		{[]placement.Shard{b, replaced}, true},
 		{[]placement.Shard{b, replaced}, false},
 	} {
 		if got := looks(step.shards...); got != step.want {
@@ -290,7 +307,8 @@ func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 	for range cap(s.installer.slots) {
 		s.installer.slots <- struct{}{} // others are installed: it waits for its turn
 	}
-	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: uuid.New(), RaftID: 1, ConfIndex: 7, Phase: member.Serving}}
+	g := &groupReplica{Replica: follow.Replica{Name: "0", UUID: uuid.New(), RaftID: 1, ConfIndex: 7,
+		Phase: member.Serving}}
 	serves(g)
 	others := []placement.Member{{Shard: "b", VolumeUUID: uuid.New(), RaftID: 3}}
 	g.Learn(others)

@@ -23,7 +23,8 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 		if g.Standing.Apart() {
 			continue
 		}
-		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: g.state(), Lost: g.Phase == member.Lost}
+		p := &recordv1.Group{Group: g.Name, Uuid: g.UUID.String(), Shard: s.cfg.Name, State: g.state(),
+			Lost: g.Phase == member.Lost}
 		p.Outcome = outcomeOf(g.report.Outcome)
 		p.RaftId, p.Copy = g.RaftID, g.copyTo(s.cfg.Name)
 		if g.Err != nil {
@@ -129,7 +130,8 @@ func describeMembers(p *recordv1.Group, sv *served, node replica.Status) {
 			// RecentActive is taken back once per election timeout, until the next answer.
 			member.Active = !one.Down && (one.RecentActive || one.State == replica.StateReplicate)
 			member.NeedsFiles = one.State == replica.StateSnapshot
-			member.CaughtUp = member.GetActive() && one.State == replica.StateReplicate && member.GetLagEntries() <= move.CaughtUpEntries
+			member.CaughtUp = member.GetActive() && one.State == replica.StateReplicate &&
+				member.GetLagEntries() <= move.CaughtUpEntries
 		}
 		p.Members = append(p.Members, member)
 	}

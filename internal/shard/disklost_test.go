@@ -45,7 +45,8 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)
 	registry := newRegistry(hash4, "s1")
-	f := startHost(t, registry, func(c *Config) { c.Dir, c.Wanted.FileSystem, c.times.Guard = point, "ext4", 0 }) // the real interval
+	// the real interval
+	f := startHost(t, registry, func(c *Config) { c.Dir, c.Wanted.FileSystem, c.times.Guard = point, "ext4", 0 })
 	f.put(1, "one")
 	f.placed()
 	id := f.reaches(serving).GetVolumeUuid()

@@ -60,7 +60,8 @@ func domainOf(shard string) string { return "n" + shard[1:] }
 
 func newPools(t testing.TB) *pools {
 	routing := placement.Routing{Mode: placement.Hash, Groups: 6}
-	p := &pools{cluster: &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}}
+	p := &pools{cluster: &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{},
+		stopped: map[string]*fixture{}}}
 	p.registry.view.Meta.Copies = 3
 	p.registry.changed = p.look
 	p.aim(poolA...)
@@ -107,7 +108,8 @@ func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 			p.put(id, data(id, 2000))
 		}
 		steps := []*stepWanted{
-			{kind: "AddLearner", number: 1}, {kind: "Replace", number: 1}, {kind: "Replace", number: 6}, {kind: "TransferLeader", number: 1},
+			{kind: "AddLearner", number: 1}, {kind: "Replace", number: 1}, {kind: "Replace", number: 6},
+			{kind: "TransferLeader", number: 1},
 			// Not the last transfer: where a group had an election meanwhile, it needs none, and there are fewer than
 			// groups.
 			{kind: "Replace", number: 12}, {kind: "TransferLeader", number: 2},
@@ -138,7 +140,8 @@ func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 				p.put(id, data(id, 100+n))
 				p.holds(id, data(id, 100+n))
 			}
-			t.Logf("step %d of %s, domain %s lost: all groups are read and written %v after that", step.number, step.kind, domain, time.Since(lost).Round(time.Millisecond))
+			t.Logf("step %d of %s, domain %s lost: all groups are read and written %v after that", step.number, step.kind,
+				domain, time.Since(lost).Round(time.Millisecond))
 			p.restart("a" + domain)
 			p.restart("c" + domain)
 			p.settled(to...)

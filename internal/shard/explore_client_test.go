@@ -127,7 +127,8 @@ func oracleOf(err error) oracle {
 
 // atLeader does a call at the leader of a group, as far as etcd knows, or at any other shard, until it is answered, or
 // patience ends. Damage is an answer.
-func (x *exploration) atLeader(name string, choose func(n int) int, do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {
+func (x *exploration) atLeader(name string, choose func(n int) int,
+	do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {
 	for began, try := time.Now(), 0; time.Since(began) < x.patience; try++ {
 		m := x.machines[choose(len(x.machines))]
 		if leader := x.machineOf(x.registry.now().Groups[name].Leader); leader != nil && try%3 < 2 {
@@ -285,7 +286,8 @@ func (x *exploration) judgeRecord(who string, r *record, got []byte, found bool)
 		}
 	}
 	if !r.mayBe(n) {
-		x.violate(oracleKept, "%s of record %d gave its write %d of %d: %+v", who, r.id, n, len(r.writes), r.writes[max(0, len(r.writes)-5):])
+		x.violate(oracleKept, "%s of record %d gave its write %d of %d: %+v", who, r.id, n, len(r.writes),
+			r.writes[max(0, len(r.writes)-5):])
 	}
 }
 

@@ -84,7 +84,8 @@ func (x *exploration) led(name string, g placement.Group) string {
 	ctx, cancel := context.WithTimeout(context.Background(), patienceOfCall)
 	defer cancel()
 	id := idsOf(x.routing, x.groupNumber(name), 1)[0]
-	if _, err := client.Get(ctx, &recordv1.GetRequest{Key: key(id), MetadataOnly: true}); err != nil && reasonOf(err) != reason.RecordNotFound {
+	if _, err := client.Get(ctx, &recordv1.GetRequest{Key: key(id), MetadataOnly: true}); err != nil &&
+		reasonOf(err) != reason.RecordNotFound {
 		return fmt.Sprintf("group %s at its leader %s: %v", name, g.Leader, err)
 	}
 	var at []uint64
@@ -142,7 +143,8 @@ func (x *exploration) judge() {
 			}
 			got, found := x.readOne(name, r)
 			if other, there := scanned[id]; there != found || there && other != nil && string(other) != string(got) {
-				x.violate(oracleAgree, "record %d of group %s: a read gives %d bytes (there: %t), a scan %d (there: %t)", id, name, len(got), found, len(other), there)
+				x.violate(oracleAgree, "record %d of group %s: a read gives %d bytes (there: %t), a scan %d (there: %t)", id, name,
+					len(got), found, len(other), there)
 			}
 		}
 		x.judgeCopies(name, g)
@@ -226,7 +228,8 @@ func (x *exploration) judgeCopies(name string, g placement.Group) {
 		}
 		for id := range x.records {
 			if first[id] != holds[id] {
-				x.violate(oracleAgree, "record %d of group %s: %s on %s, %s on %s", id, name, first[id], g.Members[0].Shard, holds[id], member.Shard)
+				x.violate(oracleAgree, "record %d of group %s: %s on %s, %s on %s", id, name, first[id], g.Members[0].Shard,
+					holds[id], member.Shard)
 			}
 		}
 	}
@@ -331,7 +334,8 @@ func (x *exploration) judgeDamaged(name string) {
 			}
 		}
 		if there && (err != nil || !found) || whole && !there && (err != nil || found) {
-			x.violate(oraclePast, "a scan of damaged group %s gave record %d: %t (whole: %t), a read: %t, %v", name, id, there, whole, found, err)
+			x.violate(oraclePast, "a scan of damaged group %s gave record %d: %t (whole: %t), a read: %t, %v", name, id, there,
+				whole, found, err)
 		}
 	}
 }

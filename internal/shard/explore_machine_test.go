@@ -222,7 +222,8 @@ func (m *machine) startOnce() error {
 	cfg := m.x.shardConfig
 	cfg.Name, cfg.Dir, cfg.Listen, cfg.FS, cfg.Placement = m.name, exploreDir, "127.0.0.1:0", m.faulty, m.line
 	cfg.Listener, cfg.Dial = m.x.network.Listen, m.x.network.Dial
-	cfg.Logger = slog.New(slog.NewTextHandler(eventWriter{m.x}, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: noTime}))
+	cfg.Logger = slog.New(slog.NewTextHandler(eventWriter{m.x},
+		&slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: noTime}))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	s, err := Start(ctx, cfg)

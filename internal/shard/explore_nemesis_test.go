@@ -213,7 +213,9 @@ func (x *exploration) slowDisk() bool {
 
 // roomUnknown has the file system of a machine not tell its room.
 func (x *exploration) roomUnknown() bool {
-	fault := x.anyMachine().faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSpace }, Err: syscall.EUCLEAN})
+	fault := x.anyMachine().faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpSpace
+	}, Err: syscall.EUCLEAN})
 	x.pause(time.Second)
 	fault.Remove()
 	return fault.Fired() > 0

@@ -25,11 +25,13 @@ var exploreRules = []struct {
 }{
 	{
 		name: "what a kill leaves of a learner's folder is replaced", unsafe: unsafeRemnant, copies: 3,
-		faults: []string{"killed as it begins"}, fires: "killed as it begins", oracles: []oracle{oracleStuck}, says: "has a learner on shard",
+		faults: []string{"killed as it begins"}, fires: "killed as it begins", oracles: []oracle{oracleStuck},
+		says: "has a learner on shard",
 	},
 	{
 		name: "a stop ends the beginning of a replica that fails", unsafe: unsafeStop, copies: 3,
-		faults: []string{"stopped while it cannot begin"}, fires: "stopped while it cannot begin", oracles: []oracle{oracleStop},
+		faults: []string{"stopped while it cannot begin"}, fires: "stopped while it cannot begin",
+		oracles: []oracle{oracleStop},
 	},
 	{
 		name: "the blob of an upload of unknown outcome stays", unsafe: unsafeDoubt, copies: 1,
@@ -37,7 +39,8 @@ var exploreRules = []struct {
 	},
 	{
 		name: "a scan of a damaged group leaves out what may be old", unsafe: unsafeScan, copies: 1,
-		faults: []string{"stopped in order"}, fires: "segment truncated, copies 1", oracles: []oracle{oraclePast}, says: "a scan",
+		faults: []string{"stopped in order"}, fires: "segment truncated, copies 1", oracles: []oracle{oraclePast},
+		says: "a scan",
 	},
 	{
 		name: "acknowledged means synced", replica: rules.Sync, copies: 1,
@@ -64,7 +67,8 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 			t.Parallel()
 			others := map[oracle]int{}
 			for seed := uint64(1); seed <= seeds; seed++ {
-				x := explore(t, seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: patienceOfRules, unsafe: rule.unsafe, replica: rule.replica})
+				x := explore(t, seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: patienceOfRules,
+					unsafe: rule.unsafe, replica: rule.replica})
 				if len(x.violations) == 0 {
 					continue
 				}
@@ -89,7 +93,8 @@ func TestEveryRuleOfShardsHolds(t *testing.T) {
 		t.Run(rule.name, func(t *testing.T) {
 			t.Parallel()
 			for seed := uint64(1); seed <= seeds; seed++ {
-				x := explore(t, seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: usually(seed).patience})
+				x := explore(t, seed, settings{copies: rule.copies, faults: rule.faults, steps: 6, patience: usually(seed).
+					patience})
 				if len(x.violations) > 0 {
 					t.Errorf("%s: seed %d, %v: %v\n%s", rule.name, seed, x.fired, x.violations, strings.Join(x.events, "\n"))
 				}

@@ -196,13 +196,16 @@ func exploreOn(network *bubbletest.Net, seed uint64, set settings) *exploration 
 	x := &exploration{
 		network: network,
 		seed:    seed, copies: set.copies, patience: set.patience, began: time.Now(), random: rand.New(rand.NewPCG(seed, 1)),
-		routing: placement.Routing{Mode: placement.Hash, Groups: exploreGroups}, records: map[int64]*record{}, fired: map[string]int{},
+		routing: placement.Routing{Mode: placement.Hash, Groups: exploreGroups}, records: map[int64]*record{},
+		fired: map[string]int{},
 	}
 	x.registry = newRegistry(x.routing, "")
 	x.registry.view.Meta.Copies = x.copies
 	x.shardConfig = Config{
-		SegmentBytes: []int64{16 << 10, 64 << 10, 1 << 20}[x.dice(3)], ReserveBytes: 16 << 20, ReportInterval: 100 * time.Millisecond,
-		stepEvery: []time.Duration{20 * time.Millisecond, time.Second}[x.dice(2)], mendEvery: 100 * time.Millisecond, unsafe: set.unsafe,
+		SegmentBytes: []int64{16 << 10, 64 << 10, 1 << 20}[x.dice(3)], ReserveBytes: 16 << 20,
+		ReportInterval: 100 * time.Millisecond,
+		stepEvery:      []time.Duration{20 * time.Millisecond, time.Second}[x.dice(2)], mendEvery: 100 * time.Millisecond,
+		unsafe:     set.unsafe,
 		TrashDelay: []time.Duration{time.Millisecond, time.Second, time.Hour}[x.dice(3)], ScrubBytesPerSecond: -1,
 		Residency:  []group.Residency{group.Index, group.Resident}[x.dice(2)],
 		Compaction: Compaction{Off: x.dice(2) == 0, SupersededBytesMin: 16 << 10, Interval: 300 * time.Millisecond},
@@ -281,7 +284,8 @@ func (x *exploration) watch() (end func()) {
 func impossible(st status.Shard) string {
 	var bad []string
 	for name, n := range map[string]int64{
-		"capacity": st.CapacityBytes, "free": st.FreeBytes, "reserve": st.ReserveBytes, "memory needed": st.MemoryNeedBytes, "memory used": st.MemoryUsedBytes,
+		"capacity": st.CapacityBytes, "free": st.FreeBytes, "reserve": st.ReserveBytes, "memory needed": st.MemoryNeedBytes,
+		"memory used": st.MemoryUsedBytes,
 	} {
 		if n < 0 {
 			bad = append(bad, fmt.Sprintf("%s %d", name, n))
@@ -291,14 +295,16 @@ func impossible(st status.Shard) string {
 		bad = append(bad, fmt.Sprintf("%d bytes are free of %d", st.FreeBytes, st.CapacityBytes))
 	}
 	for _, g := range st.Groups {
-		if g.Records < 0 || g.StoredBytes < 0 || g.SupersededBytes < 0 || g.MemoryBytes < 0 || g.CutBytes < 0 || g.Segments < 0 {
+		if g.Records < 0 || g.StoredBytes < 0 || g.SupersededBytes < 0 || g.MemoryBytes < 0 || g.CutBytes < 0 ||
+			g.Segments < 0 {
 			bad = append(bad, fmt.Sprintf("%+v", g))
 		}
 	}
 	return strings.Join(bad, ", ")
 }
 
-const exploreAgain = "again: SHEAF_EXPLORE_SEED=%d SHEAF_EXPLORE_SEEDS=5 go test ./internal/shard -run TestExplore -v (the goroutines' turns differ from run to run)"
+const exploreAgain = "again: SHEAF_EXPLORE_SEED=%d SHEAF_EXPLORE_SEEDS=5 go test ./internal/shard -run TestExplore " +
+	"-v (the goroutines' turns differ from run to run)"
 
 // exploreNumber gives that in a variable of the environment.
 func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {

@@ -72,7 +72,8 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 			f.scanResumedBehindDamageSaysSo(whole)
 
 			out, err := f.admin.ListGroups(f.ctx(), &recordv1.ListGroupsRequest{Group: name})
-			if err != nil || out.GetGroups()[0].GetState() != recordv1.GroupState_GROUP_STATE_DAMAGED || len(out.GetGroups()[0].GetDamages()) == 0 {
+			if err != nil || out.GetGroups()[0].GetState() != recordv1.GroupState_GROUP_STATE_DAMAGED ||
+				len(out.GetGroups()[0].GetDamages()) == 0 {
 				t.Errorf("list of the damaged group: %v, %v", out, err)
 			}
 			verified, err := f.admin.Verify(f.ctx(), &recordv1.VerifyRequest{Group: name, RateBytesPerSecond: 1 << 40})
@@ -138,7 +139,8 @@ func TestDamageWithoutANewerVersionAnswersUntilAccepted(t *testing.T) {
 		f.again(nil)
 		_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(13)})
 		want(t, err, codes.DataLoss, reason.Damaged)
-		if s := f.shard.Status().Summary; s.State != page.Damaged || !strings.HasPrefix(s.Text, "Damaged: group "+name+":") || !strings.Contains(s.Do, "accept-loss "+name) {
+		if s := f.shard.Status().Summary; s.State != page.Damaged || !strings.HasPrefix(s.Text, "Damaged: group "+name+":") ||
+			!strings.Contains(s.Do, "accept-loss "+name) {
 			t.Errorf("the sentence is %+v", s)
 		}
 		if _, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name}); err != nil {
@@ -167,7 +169,8 @@ func TestGroupThatCannotBeLoadedLeavesNeighboursAlone(t *testing.T) {
 				f.holds(id, d)
 				continue
 			}
-			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)}); err == nil || reasonOf(err) == reason.RecordNotFound {
+			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(id)}); err == nil ||
+				reasonOf(err) == reason.RecordNotFound {
 				t.Errorf("record %d of the unreadable group answers %v", id, err)
 			}
 			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(id)}); err == nil {
@@ -274,7 +277,8 @@ func TestAdminDescribes(t *testing.T) {
 		for i, g := range out.GetGroups() {
 			records += g.GetRecords()
 			if g.GetGroup() != placement.GroupName(i) || len(g.GetUuid()) != 36 || g.GetShard() != "s1" || !g.GetLeader() ||
-				g.GetState() != recordv1.GroupState_GROUP_STATE_SERVING || g.GetSegments() < 1 || g.GetAppliedIndex() == 0 || g.GetStoredBytes() == 0 {
+				g.GetState() != recordv1.GroupState_GROUP_STATE_SERVING || g.GetSegments() < 1 || g.GetAppliedIndex() == 0 ||
+				g.GetStoredBytes() == 0 {
 				t.Errorf("group %v", g)
 			}
 		}
@@ -286,8 +290,10 @@ func TestAdminDescribes(t *testing.T) {
 			t.Fatalf("shards: %v, %v", shards, err)
 		}
 		s := shards.GetShards()[0]
-		if s.GetName() != "s1" || !s.GetAlive() || s.GetGeneration() != 1 || s.GetGroups() != 4 || s.GetLeaders() != 4 || !s.GetLoad().GetDone() ||
-			s.GetFileSystem() == "" || s.GetCapacityBytes() == 0 || s.GetReserveBytes() != 16<<20 || s.GetVersion() != "v9" || s.GetResidency() != "Index" {
+		if s.GetName() != "s1" || !s.GetAlive() || s.GetGeneration() != 1 || s.GetGroups() != 4 || s.GetLeaders() != 4 ||
+			!s.GetLoad().GetDone() ||
+			s.GetFileSystem() == "" || s.GetCapacityBytes() == 0 || s.GetReserveBytes() != 16<<20 || s.GetVersion() != "v9" ||
+			s.GetResidency() != "Index" {
 			t.Errorf("shard %v", s)
 		}
 		_, err = f.admin.CreateGroup(f.ctx(), &recordv1.CreateGroupRequest{Group: "x"})
@@ -333,7 +339,8 @@ func TestWatchLoadEndsWhenLoaded(t *testing.T) {
 		last = out
 	}
 	l := last.GetLoad()
-	if !l.GetDone() || l.GetGroupsTotal() != 4 || l.GetGroupsLoaded() != 4 || l.GetBytesDone() < 3<<20 || l.GetBytesTotal() != l.GetBytesDone() ||
+	if !l.GetDone() || l.GetGroupsTotal() != 4 || l.GetGroupsLoaded() != 4 || l.GetBytesDone() < 3<<20 ||
+		l.GetBytesTotal() != l.GetBytesDone() ||
 		l.GetBytesPerSecond() <= 0 || l.GetElapsedSeconds() <= 0 || last.GetShards()["s1"] == nil {
 		t.Errorf("load %v", last)
 	}
@@ -438,7 +445,8 @@ func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 		routes := s.routes.Load()
 		s.mu.Unlock()
 		if len(todo.Create)+len(todo.Announce)+len(todo.Close) != 0 || len(routes.byName) != hash4.Groups {
-			t.Errorf("%d to create, %d to announce, %d to close; %d groups have a route", len(todo.Create), len(todo.Announce), len(todo.Close), len(routes.byName))
+			t.Errorf("%d to create, %d to announce, %d to close; %d groups have a route", len(todo.Create), len(todo.Announce),
+				len(todo.Close), len(routes.byName))
 		}
 	})
 }

@@ -158,7 +158,8 @@ func TestServesWhileEtcdIsDown(t *testing.T) {
 		for i := range int64(10) {
 			f.put(i, data(i, 1<<19))
 		}
-		f.eventually("the failed report is a problem", func() bool { // beside it, the step of the volume may not be told either
+		// beside it, the step of the volume may not be told either
+		f.eventually("the failed report is a problem", func() bool {
 			return strings.Contains(fmt.Sprint(f.shard.Status().Problems), "reporting to etcd")
 		})
 		f.registry.setDown(false)
@@ -190,7 +191,8 @@ func TestNewTargetIsCreatedAndReported(t *testing.T) {
 		}
 		// Figures are reported when they change, not all the time.
 		for id := range int64(30) {
-			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id, Group: "quotes"}, Data: make([]byte, 1<<20)}); err != nil {
+			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id, Group: "quotes"},
+				Data: make([]byte, 1<<20)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -221,7 +223,9 @@ func TestCreatedGroupWhoseStateWasNotWrittenIsAnnounced(t *testing.T) {
 		f.again(nil).ready()
 		f.holds(1, []byte("x"))
 		f.eventually("etcd knows", func() bool {
-			return !slices.ContainsFunc(slices.Collect(maps.Values(registry.now().Groups)), func(g placement.Group) bool { return len(g.Members) != 1 })
+			return !slices.ContainsFunc(slices.Collect(maps.Values(registry.now().Groups)), func(g placement.Group) bool {
+				return len(g.Members) != 1
+			})
 		})
 	})
 }
@@ -286,7 +290,8 @@ func TestOnlyChangesAreWorthAReport(t *testing.T) {
 func TestExchangedGroupsAreNamed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		for what, words := range map[string]string{format.ManifestName: "was the manifest exchanged", "": "was the folder exchanged"} {
+		for what, words := range map[string]string{format.ManifestName: "was the manifest exchanged",
+			"": "was the folder exchanged"} {
 			f := start(t, newRegistry(hash4, "s1"), nil).ready()
 			ids := []int64{idsOf(hash4, 0, 1)[0], idsOf(hash4, 1, 1)[0]}
 			for _, id := range ids {

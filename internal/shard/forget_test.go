@@ -34,7 +34,9 @@ func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 			c.put(id, data(id, 200))
 		}
 		c.eventually("all have all", func() bool {
-			return !slices.ContainsFunc(abc, func(name string) bool { return c.shards[name].served(0).log.AppliedIndex() < applied() }) &&
+			return !slices.ContainsFunc(abc, func(name string) bool {
+				return c.shards[name].served(0).log.AppliedIndex() < applied()
+			}) &&
 				applied() == c.shards[leader].served(0).log.AppliedIndex()
 		})
 		before, all := c.raftIDOn(follower), applied()

@@ -61,7 +61,8 @@ func (v *storage) find(id uuid.UUID) *groupReplica {
 		v.logger.Error("group cannot be read", "uuid", id, "error", err)
 		return g
 	case m.Identity.Store != v.store || m.Identity.Group != id:
-		g.Standing = member.Standing{Reason: member.OtherGroup, Detail: fmt.Sprintf("it is group %s of store %s", m.Identity.Group, m.Identity.Store)}
+		g.Standing = member.Standing{Reason: member.OtherGroup, Detail: fmt.Sprintf("it is group %s of store %s",
+			m.Identity.Group, m.Identity.Store)}
 		if g.Exchanged = fsck.Exchanged(v.cfg.FS, g.Dir); g.Exchanged != "" {
 			g.Standing.Detail = g.Exchanged
 			v.logger.Error("a folder is not that of its group", "uuid", id, "reason", g.Exchanged)

@@ -77,7 +77,8 @@ func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 	registry := newRegistry(oneGroup, "s1")
 	registry.view.SetBack = "its revision is 3, and was 5"
 	s, err := Start(t.Context(), Config{
-		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: unfrozen{registry}, ReserveBytes: 16 << 20, Compaction: Compaction{Off: true},
+		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: unfrozen{registry}, ReserveBytes: 16 << 20,
+		Compaction: Compaction{Off: true},
 	})
 	if err == nil {
 		s.Kill()
@@ -108,7 +109,8 @@ func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
 	registry := &slowToFreeze{memRegistry: newRegistry(oneGroup, "s1")}
 	registry.view.SetBack = "its revision is 3, and was 5"
 	s, err := Start(t.Context(), Config{
-		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: registry, ReserveBytes: 16 << 20, Compaction: Compaction{Off: true},
+		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: registry, ReserveBytes: 16 << 20,
+		Compaction: Compaction{Off: true},
 	})
 	if err != nil {
 		t.Fatalf("after %d tries: %v", registry.tries.Load(), err)
@@ -127,8 +129,9 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	g.ConfIndex = 7
 	s.groups[g.UUID] = g
 	s.follower.View = placement.View{
-		Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{}, Targets: map[string]placement.Target{},
-		Groups: map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, ConfIndex: 7, Members: others}},
+		Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{},
+		Targets: map[string]placement.Target{},
+		Groups:  map[string]placement.Group{"0": {Name: "0", UUID: g.UUID, ConfIndex: 7, Members: others}},
 	}
 	registry := newRegistry(oneGroup, "a")
 	registry.view.Meta.StoreUUID, registry.view.Groups = s.volume.store, s.follower.View.Groups
@@ -136,7 +139,8 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	disk := memoryDisk(s)
 	disk.SetCapacity(1)
 	if unfinished := s.follower.Reconcile(t.Context()); !unfinished || s.groups[g.UUID] == nil {
-		t.Errorf("while nothing can be written: unfinished: %t, the group is left alone: %t", unfinished, s.groups[g.UUID] != nil)
+		t.Errorf("while nothing can be written: unfinished: %t, the group is left alone: %t", unfinished,
+			s.groups[g.UUID] != nil)
 	}
 	if names, err := disk.List(g.Dir); err != nil || len(names) == 0 {
 		t.Errorf("its folder holds %v, %v", names, err)
@@ -164,13 +168,17 @@ func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 			own.Shard = ""
 			g.Members, g.Revision = append(slices.Clone(others), own), 60
 		}},
-		"it is of an older membership":     {now: func(g *placement.Group, _ placement.Member) { g.ConfIndex, g.Revision = 6, 60 }},
-		"it was written before":            {now: func(g *placement.Group, _ placement.Member) { g.Revision = 40 }},
-		"it is another group of this name": {now: func(g *placement.Group, _ placement.Member) { g.UUID, g.Revision = uuid.New(), 60 }},
-		"etcd does not answer":             {etcd: func(r *memRegistry) { r.down = true }},
-		"etcd was set back":                {etcd: func(r *memRegistry) { r.view.Freeze = &placement.Freeze{By: "another"} }},
-		"etcd was emptied":                 {etcd: func(r *memRegistry) { r.view = placement.View{} }},
-		"etcd was made anew":               {etcd: func(r *memRegistry) { r.view.Meta.EpochBase = 1 << 32 }},
+		"it is of an older membership": {now: func(g *placement.Group, _ placement.Member) {
+			g.ConfIndex, g.Revision = 6, 60
+		}},
+		"it was written before": {now: func(g *placement.Group, _ placement.Member) { g.Revision = 40 }},
+		"it is another group of this name": {now: func(g *placement.Group, _ placement.Member) {
+			g.UUID, g.Revision = uuid.New(), 60
+		}},
+		"etcd does not answer": {etcd: func(r *memRegistry) { r.down = true }},
+		"etcd was set back":    {etcd: func(r *memRegistry) { r.view.Freeze = &placement.Freeze{By: "another"} }},
+		"etcd was emptied":     {etcd: func(r *memRegistry) { r.view = placement.View{} }},
+		"etcd was made anew":   {etcd: func(r *memRegistry) { r.view.Meta.EpochBase = 1 << 32 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := lone(t)
@@ -180,8 +188,9 @@ func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 			state := gone
 			state.UUID = g.UUID
 			s.follower.View = placement.View{
-				Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{}, Targets: map[string]placement.Target{},
-				Groups: map[string]placement.Group{"0": state}, Own: true,
+				Epoch: 100, Mark: placement.Mark{Revision: 100}, Shards: map[string]placement.Shard{},
+				Targets: map[string]placement.Target{},
+				Groups:  map[string]placement.Group{"0": state}, Own: true,
 			}
 			registry := newRegistry(oneGroup, "a")
 			if c.now != nil {

@@ -155,7 +155,9 @@ func (h hands) MakeFolder(state placement.Group) error {
 // newTrash makes the trash of the volume.
 func (s *Shard) newTrash() *trash.Bin {
 	return &trash.Bin{Options: trash.Options{
-		FS: s.cfg.FS, Dir: func() string { return s.volume.TrashDir() }, Delay: s.cfg.TrashDelay, Held: s.follower.IsHeld, Coming: s.isComing,
+		FS: s.cfg.FS, Dir: func() string {
+			return s.volume.TrashDir()
+		}, Delay: s.cfg.TrashDelay, Held: s.follower.IsHeld, Coming: s.isComing,
 		Fuller: s.compactor.moreToFree, Freed: s.compactor.freed, Problem: s.problems.Note, Logger: s.logger,
 	}}
 }

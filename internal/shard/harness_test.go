@@ -54,7 +54,8 @@ var errDown = errors.New("etcd is down")
 
 // newRegistry makes a store with groups that nobody holds; every group is wanted on the shard of this name.
 func newRegistry(routing placement.Routing, shard string, names ...string) *memRegistry {
-	r := &memRegistry{seen: map[uuid.UUID]placement.VolumeSeen{}, refused: map[string]func(error){}, watchers: map[chan placement.View]bool{}}
+	r := &memRegistry{seen: map[uuid.UUID]placement.VolumeSeen{}, refused: map[string]func(error){},
+		watchers: map[chan placement.View]bool{}}
 	r.view = placement.View{
 		Epoch: 1, Meta: placement.Meta{StoreUUID: uuid.New(), Routing: routing, Copies: 1},
 		Shards: map[string]placement.Shard{}, Groups: map[string]placement.Group{}, Targets: map[string]placement.Target{},

@@ -22,8 +22,9 @@ func StartHost(ctx context.Context, cfg Config) (*host.Host, error) {
 	var h *host.Host
 	if err == nil {
 		h, err = host.Start(ctx, host.Options{
-			Identity: cfg.identity(), Server: cfg.serverOptions(), Stay: cfg.Stay, Status: cfg.status(), Registry: cfg.Registry, Logger: cfg.Logger,
-			Times: cfg.times,
+			Identity: cfg.identity(), Server: cfg.serverOptions(), Stay: cfg.Stay, Status: cfg.status(), Registry: cfg.Registry,
+			Logger: cfg.Logger,
+			Times:  cfg.times,
 			Start: func(ctx context.Context, id host.Identity, server *host.Server) (host.Shard, error) {
 				cfg := cfg
 				cfg.Wanted, cfg.server = id.Wanted, server
@@ -44,14 +45,16 @@ func StartHost(ctx context.Context, cfg Config) (*host.Host, error) {
 // identity of the shard, as far as it is configured.
 func (c *Config) identity() host.Identity {
 	return host.Identity{
-		Name: c.Name, Address: c.Advertise, Domain: c.Domain, Node: c.Node, Zone: c.Zone, FS: c.FS, Dir: c.Dir, Wanted: c.Wanted, Placement: c.Placement,
+		Name: c.Name, Address: c.Advertise, Domain: c.Domain, Node: c.Node, Zone: c.Zone, FS: c.FS, Dir: c.Dir,
+		Wanted: c.Wanted, Placement: c.Placement,
 	}
 }
 
 func (c *Config) serverOptions() host.ServerOptions {
 	l := &c.Limits
 	return host.ServerOptions{
-		Listen: c.Listen, MessageBytesMax: l.MessageBytesMax, StreamsPerConnectionMax: l.StreamsPerConnectionMax, KeepaliveMin: l.KeepaliveMin,
+		Listen: c.Listen, MessageBytesMax: l.MessageBytesMax, StreamsPerConnectionMax: l.StreamsPerConnectionMax,
+		KeepaliveMin:     l.KeepaliveMin,
 		ConnectionAgeMax: l.ConnectionAgeMax, ConnectionAgeGrace: l.ConnectionAgeGrace,
 		ListenConfig: c.ListenConfig, Listener: c.Listener, Extra: c.ServerOptions,
 	}
@@ -68,8 +71,9 @@ func (c *Config) dials() []grpc.DialOption {
 // status is what the configuration alone tells of a shard.
 func (c *Config) status() status.Shard {
 	return status.Shard{
-		Version: c.Version, Residency: residencyName(c.Residency), Medium: string(c.Medium), MemoryLimitBytes: c.MemoryLimitBytes,
-		Groups: []status.Group{},
+		Version: c.Version, Residency: residencyName(c.Residency), Medium: string(c.Medium),
+		MemoryLimitBytes: c.MemoryLimitBytes,
+		Groups:           []status.Group{},
 	}
 }
 
@@ -101,7 +105,8 @@ func (f forHost) Ready() error {
 	}
 	state, message := f.loading.state()
 	switch state {
-	case recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING, recordv1.ShardState_SHARD_STATE_DRAINING:
+	case recordv1.ShardState_SHARD_STATE_LOADING, recordv1.ShardState_SHARD_STATE_SERVING,
+		recordv1.ShardState_SHARD_STATE_DRAINING:
 	default:
 		return fmt.Errorf("%s: %s", state.Word(), message)
 	}

@@ -48,8 +48,10 @@ func startHost(t testing.TB, registry *memRegistry, change func(*Config)) *hostF
 	t.Helper()
 	f := &hostFixture{t: t, registry: registry}
 	f.cfg = Config{
-		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: registry, SegmentBytes: 1 << 20, ReserveBytes: 16 << 20,
-		Compaction: Compaction{Off: true}, Stay: true, times: host.Times{Guard: 20 * time.Millisecond, Inspect: 20 * time.Millisecond},
+		Name: "s1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Placement: registry, SegmentBytes: 1 << 20,
+		ReserveBytes: 16 << 20,
+		Compaction:   Compaction{Off: true}, Stay: true, times: host.Times{Guard: 20 * time.Millisecond,
+			Inspect: 20 * time.Millisecond},
 	}
 	moveInto(t, &f.cfg)
 	if change != nil {
@@ -91,7 +93,8 @@ func (f *hostFixture) stop() {
 func (f *hostFixture) row() *recordv1.Shard {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	out, err := recordv1.NewAdminServiceClient(f.conn).ListShards(ctx, &recordv1.ListShardsRequest{}, grpc.WaitForReady(true))
+	out, err := recordv1.NewAdminServiceClient(f.conn).ListShards(ctx, &recordv1.ListShardsRequest{},
+		grpc.WaitForReady(true))
 	if err != nil {
 		return &recordv1.Shard{Message: err.Error()} // a server that ends cuts its connections
 	}
@@ -126,7 +129,8 @@ func (f *hostFixture) http(path string) (int, string) {
 func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	f.t.Helper()
 	row := f.reaches(state, words...)
-	for path, want := range map[string]int{"/": 200, "/nothing": 404, "/healthz": 200, "/startupz": 200, "/readyz": 503, "/status": 200} {
+	for path, want := range map[string]int{"/": 200, "/nothing": 404, "/healthz": 200, "/startupz": 200, "/readyz": 503,
+		"/status": 200} {
 		if code, body := f.http(path); code != want {
 			f.t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}
@@ -145,7 +149,8 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 			break
 		}
 	}
-	if want := "Not ready: " + state.Word() + ": " + row.GetMessage(); st.Summary.State != page.NotReady || st.Summary.Text != want {
+	if want := "Not ready: " + state.Word() + ": " + row.GetMessage(); st.Summary.State != page.NotReady ||
+		st.Summary.Text != want {
 		f.t.Errorf("the sentence is %+v, want %q", st.Summary, want)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -239,7 +244,8 @@ func TestHostServesAndShowsWhatItWasAskedFor(t *testing.T) {
 		f.put(1, "one")
 		row := f.reaches(serving)
 		if row.GetNode() != "n1" || row.GetZone() != "z1" || row.GetDomain() != "n1" || row.GetMedium() != "Auto" ||
-			row.GetVolumeShard() != "s1" || row.GetStoreUuid() != f.registry.now().Meta.StoreUUID.String() || row.GetMessage() != "" {
+			row.GetVolumeShard() != "s1" || row.GetStoreUuid() != f.registry.now().Meta.StoreUUID.String() ||
+			row.GetMessage() != "" {
 			t.Errorf("row: %v", row)
 		}
 		if got := f.registry.now().Shards["s1"]; got.Node != "n1" || got.Zone != "z1" || got.Domain != "n1" {
@@ -294,7 +300,9 @@ func TestHostHoldsBackOtherVolumes(t *testing.T) {
 			state  recordv1.ShardState
 			words  []string
 		}{
-			{func(c *Config) { c.Wanted.Store = other }, foreign, []string{other.String(), registry.now().Meta.StoreUUID.String()}},
+			{func(c *Config) {
+				c.Wanted.Store = other
+			}, foreign, []string{other.String(), registry.now().Meta.StoreUUID.String()}},
 			{func(c *Config) { c.Wanted.Volume = other }, foreign, []string{other.String(), id}},
 			{func(c *Config) { c.Name = "s2" }, foreign, []string{`"s1"`, `"s2"`}},
 			{func(c *Config) { c.Dir, c.Wanted.Volume = t.TempDir(), other }, diskLost, []string{"blank", other.String()}},
@@ -417,7 +425,8 @@ func TestHostKeepsItsServer(t *testing.T) {
 		follows := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
 			t.Helper()
 			for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-				group, err := grpc_health_v1.NewHealthClient(f.conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "group/0"})
+				group, err := grpc_health_v1.NewHealthClient(f.conn).Check(ctx,
+					&grpc_health_v1.HealthCheckRequest{Service: "group/0"})
 				if err == nil && group.GetStatus() == want {
 					return
 				}
@@ -471,7 +480,9 @@ func TestHostTellsOfADiskThatHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		lossy := &lossyFS{FS: vfstest.NewMem(), lost: make(chan struct{})}
-		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.GuardPatience = lossy, 20*time.Millisecond })
+		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) {
+			c.FS, c.times.GuardPatience = lossy, 20*time.Millisecond
+		})
 		f.put(1, "one")
 		// The disk itself may be slow at times, too: it is asked for what is so now, and for silence only once a read
 		// waits.
@@ -494,7 +505,8 @@ func TestHostTellsOfADiskThatHangs(t *testing.T) {
 		answers := sync.OnceFunc(lossy.mu.Unlock)
 		t.Cleanup(answers)
 		row := says(true)
-		if row.GetState() != serving || len(row.GetProblems()) != 1 || !strings.Contains(row.GetProblems()[0], "the volume does not answer") {
+		if row.GetState() != serving || len(row.GetProblems()) != 1 ||
+			!strings.Contains(row.GetProblems()[0], "the volume does not answer") {
 			t.Errorf("%v", row)
 		}
 		answers()
@@ -568,7 +580,9 @@ func TestHostStopsWhileASyncHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		faulty := vfstest.NewFaulty(vfstest.NewMem())
-		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) { c.FS, c.times.StopPatience = faulty, 50*time.Millisecond })
+		f := startHost(t, newRegistry(hash4, "s1"), func(c *Config) {
+			c.FS, c.times.StopPatience = faulty, 50*time.Millisecond
+		})
 		f.put(1, "one")
 		f.reaches(serving)
 		hangs, answers := make(chan struct{}), make(chan struct{})
@@ -580,7 +594,8 @@ func TestHostStopsWhileASyncHangs(t *testing.T) {
 		})
 		written := make(chan error, 1)
 		go func() {
-			_, err := recordv1.NewRecordServiceClient(f.conn).Put(t.Context(), &recordv1.PutRequest{Key: key(1), Data: []byte("two")})
+			_, err := recordv1.NewRecordServiceClient(f.conn).Put(t.Context(),
+				&recordv1.PutRequest{Key: key(1), Data: []byte("two")})
 			written <- err
 		}()
 		<-hangs
@@ -703,11 +718,13 @@ func TestHostDescribesItsVolume(t *testing.T) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
-			out, err := recordv1.NewAdminServiceClient(f.conn).DescribeVolume(ctx, &recordv1.DescribeVolumeRequest{}, grpc.WaitForReady(true))
+			out, err := recordv1.NewAdminServiceClient(f.conn).DescribeVolume(ctx, &recordv1.DescribeVolumeRequest{},
+				grpc.WaitForReady(true))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if out.GetFacts().GetRouting() != "Hash" || out.GetFacts().GetGroups() != 4 || out.GetFacts().GetCopies() != 1 || len(out.GetGroups()) != 4 ||
+			if out.GetFacts().GetRouting() != "Hash" || out.GetFacts().GetGroups() != 4 || out.GetFacts().GetCopies() != 1 ||
+				len(out.GetGroups()) != 4 ||
 				out.GetStoreUuid() != registry.now().Meta.StoreUUID.String() {
 				t.Errorf("answer: %v", out)
 			}

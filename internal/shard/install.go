@@ -94,12 +94,15 @@ func (i *installer) join(g *groupReplica) {
 
 // takeOver installs a replica that does not run from another member, again and again until it is done. False: etcd does
 // not name it any more, its context has ended, or giveUp, where that is not nil, said so of an error.
-func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string, giveUp func(state placement.Group, from string, err error) bool) bool {
+func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
+	giveUp func(state placement.Group, from string, err error) bool) bool {
 	defer i.problems.Note(what, nil)
 	tries := backoff.Tries{Doubling: installPauses}
 	for {
 		state, wanted := i.follower.StateOf(g)
-		if !wanted || !slices.ContainsFunc(i.follower.Here(state.Group), func(m placement.Member) bool { return m.RaftID == g.RaftID }) {
+		if !wanted || !slices.ContainsFunc(i.follower.Here(state.Group), func(m placement.Member) bool {
+			return m.RaftID == g.RaftID
+		}) {
 			return false // the follower sees to it
 		}
 		from, err := i.fetchFrom(g, state.Group)
@@ -145,8 +148,9 @@ func (i *installer) install(ctx context.Context, g *groupReplica, from string, r
 		return ctx.Err()
 	}
 	sink := &installSink{
-		ctx: ctx, opts: i.volume.logOptions(g), replica: i.volume.replicaFile(g, g.RaftID), missing: map[string]transfer.File{},
-		from: from, copying: g.copying.Load(),
+		ctx: ctx, opts: i.volume.logOptions(g), replica: i.volume.replicaFile(g, g.RaftID),
+		missing: map[string]transfer.File{},
+		from:    from, copying: g.copying.Load(),
 	}
 	defer sink.copying.waits()
 	if err := i.peers.hub.Fetcher(from).Group(ctx, g.UUID, sink); err != nil {

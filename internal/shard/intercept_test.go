@@ -26,7 +26,8 @@ func TestEveryCallPassesTheInterceptors(t *testing.T) {
 	f := start(t, newRegistry(named, "s1", "a"), func(c *Config) { c.ServerOptions = seen.ServerOptions() }).ready()
 	called := seen.CheckEveryCall(t, f.conn)
 	for _, method := range []string{
-		recordv1.RecordService_Put_FullMethodName, recordv1.RecordService_Watch_FullMethodName, recordv1.AdminService_AcceptLoss_FullMethodName,
+		recordv1.RecordService_Put_FullMethodName, recordv1.RecordService_Watch_FullMethodName,
+		recordv1.AdminService_AcceptLoss_FullMethodName,
 		"/sheaf.peer.v1.PeerService/Exchange", "/grpc.health.v1.Health/Check",
 	} {
 		if !slices.Contains(called, method) {
@@ -62,7 +63,9 @@ func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 	registry.setDown(true)
 	f := startHost(t, registry, func(c *Config) { c.ServerOptions = seen.ServerOptions() })
 	f.holdsBack(pending, "etcd does not answer")
-	seen.CheckRefusals(t, f.conn, recordv1.RecordService_ServiceDesc.ServiceName, func(string) codes.Code { return codes.Unavailable })
+	seen.CheckRefusals(t, f.conn, recordv1.RecordService_ServiceDesc.ServiceName, func(string) codes.Code {
+		return codes.Unavailable
+	})
 	seen.CheckRefusals(t, f.conn, recordv1.AdminService_ServiceDesc.ServiceName, func(method string) codes.Code {
 		switch method {
 		case recordv1.AdminService_ListShards_FullMethodName, recordv1.AdminService_ListGroups_FullMethodName,
@@ -73,7 +76,9 @@ func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 		}
 		return codes.Unimplemented
 	})
-	seen.CheckRefusals(t, f.conn, peerv1.PeerService_ServiceDesc.ServiceName, func(string) codes.Code { return codes.Unimplemented })
+	seen.CheckRefusals(t, f.conn, peerv1.PeerService_ServiceDesc.ServiceName, func(string) codes.Code {
+		return codes.Unimplemented
+	})
 }
 
 // Whatever an interceptor makes of an answer, nothing stays taken, and no other call gets its memory.
@@ -101,7 +106,9 @@ func TestInterceptorsMayChangeWhatGetAnswers(t *testing.T) {
 			}
 			return handler(ctx, in)
 		}
-		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.ServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(change)} }).ready()
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+			c.ServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(change)}
+		}).ready()
 		for id := range int64(16) {
 			f.put(id, data(id, 1000))
 		}
@@ -141,6 +148,8 @@ func TestInterceptorsMayChangeWhatGetAnswers(t *testing.T) {
 			})
 		}
 		wait.Wait()
-		f.eventually("nothing is taken", func() bool { return f.shard.calls.AnswerBytes() == 0 && f.shard.calls.Calls() == 0 })
+		f.eventually("nothing is taken", func() bool {
+			return f.shard.calls.AnswerBytes() == 0 && f.shard.calls.Calls() == 0
+		})
 	})
 }

@@ -15,9 +15,12 @@ var (
 	descJournalWrites  = desc("journal_writes_total", "Small writes of groups that were made durable by the journal.")
 	descJournalSyncs   = desc("journal_syncs_total", "Syncs of the journal that this took.")
 	descJournalBytes   = desc("journal_bytes_total", "Bytes written to the journal.")
-	descJournalDamaged = desc("journal_damaged_files", "Files of journals that were set aside because something of them cannot be read, as of the start.")
-	descJournalKept    = desc("journal_kept_groups", "Groups whose part of a journal is kept aside because it could not be written to their files, as of the start.")
-	descJournalRefused = desc("journal_refused_total", "Writes that the journal did not take, because it had no room yet or is broken: their groups synced their own files.")
+	descJournalDamaged = desc("journal_damaged_files",
+		"Files of journals that were set aside because something of them cannot be read, as of the start.")
+	descJournalKept = desc("journal_kept_groups",
+		"Groups whose part of a journal is kept aside because it could not be written to their files, as of the start.")
+	descJournalRefused = desc("journal_refused_total",
+		"Writes that the journal did not take, because it had no room yet or is broken: their groups synced their own files.")
 )
 
 // openJournal writes what a journal still holds into the segments, before anything else looks at them, and begins a new
@@ -28,10 +31,13 @@ func (v *storage) openJournal() error {
 		Apply:  v.redo,
 	})
 	if err != nil {
-		return fmt.Errorf("%w: nothing is served before that, as it was acknowledged: see to the disk, then start the shard again", err)
+		return fmt.Errorf(
+			"%w: nothing is served before that, as it was acknowledged: see to the disk, then start the shard again", err)
 	}
 	for _, bad := range found.Bad {
-		v.logger.Error("the journal is damaged: what it held was acknowledged, and may be lost where a power cut took it from the segments too", "error", bad)
+		v.logger.Error(
+			"the journal is damaged: what it held was acknowledged, and may be lost where a power cut took it from the "+
+				"segments too", "error", bad)
 	}
 	if len(found.Ranges) > 0 {
 		v.logger.Info("the journal was written to the segments", "writes", len(found.Ranges))
@@ -52,10 +58,14 @@ func (v *storage) openJournal() error {
 func (v *storage) redo(id uuid.UUID, share journal.Share) error {
 	err := group.Redo(v.cfg.FS, v.GroupDir(id), share)
 	if err != nil {
-		v.logger.Error("what the journal holds of a group cannot be written to its segment: it is kept aside, and the group cannot be loaded before it can", "group", id, "error", err)
+		v.logger.Error(
+			"what the journal holds of a group cannot be written to its segment: it is kept aside, and the group cannot be "+
+				"loaded before it can", "group", id, "error", err)
 	}
 	if err == nil && (share.Doubt > 0 || len(share.Lost) > 0) {
-		v.logger.Error("the journal has lost acknowledged writes of a group, or may have: what its segment does not have is damage", "group", id)
+		v.logger.Error(
+			"the journal has lost acknowledged writes of a group, or may have: what its segment does not have is damage",
+			"group", id)
 	}
 	return err
 }
@@ -67,11 +77,16 @@ type journalLeft struct{ damaged, kept []string }
 // problems say what is to be done about them.
 func (l journalLeft) problems(dir string) (problems []string) {
 	if len(l.damaged) > 0 {
-		problems = append(problems, fmt.Sprintf("the journal could not be read as a whole at a start: groups that it may have hit are damaged where they have no other copy; "+
-			"once that is settled, remove %s from %s; the next start does not name it any more", strings.Join(l.damaged, ", "), dir))
+		problems = append(problems, fmt.Sprintf(
+			"the journal could not be read as a whole at a start: groups that it may have hit are damaged where they have no "+
+				"other copy; "+
+				"once that is settled, remove %s from %s; the next start does not name it any more", strings.Join(l.damaged, ", "),
+			dir))
 	}
 	for _, name := range l.kept {
-		problems = append(problems, fmt.Sprintf("%s in %s holds acknowledged writes of a group whose files could not be read or written: see to the disk, then start the shard again", name, dir))
+		problems = append(problems, fmt.Sprintf(
+			"%s in %s holds acknowledged writes of a group whose files could not be read or written: see to the disk, then "+
+				"start the shard again", name, dir))
 	}
 	return problems
 }
@@ -87,7 +102,8 @@ func (v *storage) collect(ch chan<- prometheus.Metric) {
 		desc  *prometheus.Desc
 		value int64
 	}{
-		{descJournalWrites, st.Writes}, {descJournalSyncs, st.Syncs}, {descJournalBytes, st.Bytes}, {descJournalRefused, st.Refused},
+		{descJournalWrites, st.Writes}, {descJournalSyncs, st.Syncs}, {descJournalBytes, st.Bytes},
+		{descJournalRefused, st.Refused},
 	} {
 		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(m.value))
 	}

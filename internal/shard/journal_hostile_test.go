@@ -115,7 +115,8 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 				if c.refused && refused == 0 {
 					t.Error("nothing is refused")
 				}
-				if st := f.shard.Status(); c.refused && (len(st.Problems) == 0 || !strings.Contains(strings.Join(st.Problems, "\n"), "journal-damaged-1")) {
+				if st := f.shard.Status(); c.refused && (len(st.Problems) == 0 ||
+					!strings.Contains(strings.Join(st.Problems, "\n"), "journal-damaged-1")) {
 					t.Errorf("problems: %q", st.Problems)
 				}
 				fault.Remove()
@@ -143,7 +144,8 @@ func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 	for line := range strings.Lines(said.String()) {
 		var g, segment string
 		var sequence, number, from, length int64
-		if n, _ := fmt.Sscanf(strings.ReplaceAll(line, ",", " "), " group %s segment %d %s offset %d %d bytes", &g, &number, &segment, &from, &length); n == 5 {
+		if n, _ := fmt.Sscanf(strings.ReplaceAll(line, ",", " "), " group %s segment %d %s offset %d %d bytes", &g, &number,
+			&segment, &from, &length); n == 5 {
 			if !isWritten(t, disk, path.Join("/v/groups", g, format.SegmentName(uint64(number))), from, length) {
 				needed += length
 			}
@@ -214,7 +216,8 @@ func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		for name, kind := range map[string]vfstest.OpKind{"its manifest cannot be read": vfstest.OpRead, "its segment cannot be written": vfstest.OpWrite} {
+		for name, kind := range map[string]vfstest.OpKind{"its manifest cannot be read": vfstest.OpRead,
+			"its segment cannot be written": vfstest.OpWrite} {
 			t.Run(name, func(t *bubble) {
 				f, after, there := afterAPowerCut(t)
 				var bad string
@@ -226,7 +229,8 @@ func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 				faulty := vfstest.NewFaulty(after)
 				fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 					file := path.Base(op.Name)
-					return op.Kind == kind && path.Base(path.Dir(op.Name)) == bad && (file == "manifest" || strings.HasPrefix(file, "segment-"))
+					return op.Kind == kind && path.Base(path.Dir(op.Name)) == bad &&
+						(file == "manifest" || strings.HasPrefix(file, "segment-"))
 				}})
 				f.again(func(c *Config) { c.FS = faulty })
 				served, refused := f.servedOrRefused(there)

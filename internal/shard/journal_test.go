@@ -76,8 +76,11 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 		for round := range int64(3) {
 			var after *vfstest.Mem
 			kind := []vfstest.SurvivalKind{vfstest.SurviveNone, vfstest.SurviveTorn, vfstest.SurviveRandom}[round]
-			maps.Copy(there, f.putAll(round*1000, 1000, func() { after = disk.CrashClone(vfstest.Survival{Kind: kind, Seed: uint64(round)}) }))
-			if n := counter(t, registry, "sheaf_shard_journal_writes_total"); n == 0 || n < counter(t, registry, "sheaf_shard_journal_syncs_total") {
+			maps.Copy(there, f.putAll(round*1000, 1000, func() {
+				after = disk.CrashClone(vfstest.Survival{Kind: kind, Seed: uint64(round)})
+			}))
+			if n := counter(t, registry, "sheaf_shard_journal_writes_total"); n == 0 ||
+				n < counter(t, registry, "sheaf_shard_journal_syncs_total") {
 				t.Errorf("%v writes of the journal are counted", n)
 			}
 			found, err := journal.Read(after, "/v")
@@ -117,7 +120,8 @@ func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 		f.shard.Kill()
 		faulty := vfstest.NewFaulty(after)
 		fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
-			return op.Kind == vfstest.OpWrite && (path.Base(path.Dir(path.Dir(op.Name))) == "groups" || strings.HasPrefix(path.Base(op.Name), "journal-kept-"))
+			return op.Kind == vfstest.OpWrite && (path.Base(path.Dir(path.Dir(op.Name))) == "groups" ||
+				strings.HasPrefix(path.Base(op.Name), "journal-kept-"))
 		}})
 		f.cfg.FS = faulty
 		if _, err := Start(f.ctx(), f.cfg); !errors.Is(err, syscall.EIO) || fault.Fired() == 0 {

@@ -53,8 +53,9 @@ type steerer struct {
 	problems *problems
 	logger   *slog.Logger
 
-	copies       func() int              // of each group that are wanted
-	isSilent     func(shard string) bool // a peer was found to be silent; peers.heard has its groups looked at when it is heard
+	copies func() int // of each group that are wanted
+	// a peer was found to be silent; peers.heard has its groups looked at when it is heard
+	isSilent     func(shard string) bool
 	withdraw     func(ctx context.Context, sv *served, why error)
 	installAgain func(ctx context.Context, g *groupReplica, from uint64)
 	replicaFile  func(g *groupReplica, raftID uint64) format.ReplicaFile
@@ -62,8 +63,11 @@ type steerer struct {
 
 func newSteerer(s *Shard) *steerer {
 	return &steerer{
-		steering: newSteering(), cfg: &s.cfg, follower: s.follower, mu: &s.mu, routes: &s.routes, problems: &s.problems, logger: s.logger,
-		copies: func() int { return s.meta.Copies }, isSilent: s.peers.isSilent, withdraw: s.installer.withdraw, installAgain: s.installer.installAgain,
+		steering: newSteering(), cfg: &s.cfg, follower: s.follower, mu: &s.mu, routes: &s.routes, problems: &s.problems,
+		logger: s.logger,
+		copies: func() int {
+			return s.meta.Copies
+		}, isSilent: s.peers.isSilent, withdraw: s.installer.withdraw, installAgain: s.installer.installAgain,
 		replicaFile: s.volume.replicaFile,
 	}
 }
@@ -88,7 +92,8 @@ type steerWait struct {
 
 func newSteering() steering {
 	return steering{
-		wake: make(chan struct{}, 1), due: map[*groupReplica]struct{}{}, busy: map[*groupReplica]struct{}{}, moves: map[*groupReplica]struct{}{},
+		wake: make(chan struct{}, 1), due: map[*groupReplica]struct{}{}, busy: map[*groupReplica]struct{}{},
+		moves: map[*groupReplica]struct{}{},
 		waits: map[*groupReplica]*steerWait{}, fetch: map[*groupReplica]uint64{},
 	}
 }
@@ -234,8 +239,10 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 		}
 		next, err := q.step(ctx, sv, m, state)
 		switch {
-		case errors.Is(err, placement.ErrChanged), errors.Is(err, placement.ErrStaleLeader), errors.Is(err, replica.ErrChanging),
-			errors.Is(err, replica.ErrNoLeader), errors.Is(err, replica.ErrNotTransferred), errors.Is(err, replica.ErrOutcomeUnknown):
+		case errors.Is(err, placement.ErrChanged), errors.Is(err, placement.ErrStaleLeader),
+			errors.Is(err, replica.ErrChanging),
+			errors.Is(err, replica.ErrNoLeader), errors.Is(err, replica.ErrNotTransferred),
+			errors.Is(err, replica.ErrOutcomeUnknown):
 			return true // decided from what is over
 		case ctx.Err() != nil:
 			return false
@@ -264,13 +271,15 @@ type groupView = follow.Group
 func isPlain(sv *served, m replica.Members, state groupView) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.raftID && state.Members[0].Role == placement.Voter &&
-		state.ConfIndex == m.ConfIndex && (len(state.Target) == 0 || len(state.Target) == 1 && state.Target[0] == state.Members[0].Shard)
+		state.ConfIndex == m.ConfIndex && (len(state.Target) == 0 || len(state.Target) == 1 &&
+		state.Target[0] == state.Members[0].Shard)
 }
 
 // namesAll tells whether a list has every member of a membership. Where it has not, it must not be written as of that
 // membership: a replica that it leaves out would take itself for one that has left.
 func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
-	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(), conf.GetLearnersNext()) {
+	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(),
+		conf.GetLearnersNext()) {
 		if !slices.ContainsFunc(members, func(m placement.Member) bool { return m.RaftID == id }) {
 			return false
 		}
@@ -284,7 +293,8 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 	if g.leadTerm != m.Term {
 		g.leadTerm, g.leadSince = m.Term, time.Now()
 	}
-	if namesAll(state.Members, m.Conf) && (state.Leader != q.cfg.Name || state.Term < m.Term || state.ConfIndex < m.ConfIndex) {
+	if namesAll(state.Members, m.Conf) && (state.Leader != q.cfg.Name || state.Term < m.Term ||
+		state.ConfIndex < m.ConfIndex) {
 		return stepAgain, q.storeAsLeader(ctx, sv, m, state.Group) // calls find the leader there
 	}
 	in := move.State{
@@ -292,7 +302,8 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 		Members: state.Members, Target: state.Target, FreshID: format.NewRaftID(), LearnersMax: -1,
 	}
 	for _, p := range m.Progress {
-		in.Progress[p.ID] = move.Progress{Match: p.Match, Replicating: p.State == replica.StateReplicate, Active: p.RecentActive && !p.Down}
+		in.Progress[p.ID] = move.Progress{Match: p.Match, Replicating: p.State == replica.StateReplicate,
+			Active: p.RecentActive && !p.Down}
 	}
 	for _, known := range g.Members() {
 		in.Known = append(in.Known, known)
@@ -319,7 +330,8 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.cfg.Name) && time.Since(g.leadSince) < leadRest {
 		return stepLater, nil
 	}
-	if comes := a.Kind == move.RecordMembers && a.ID != 0; (comes || a.Kind == move.RemoveMember) && mayStillClaim(g, state, a.ID, comes) {
+	if comes := a.Kind == move.RecordMembers && a.ID != 0; (comes || a.Kind == move.RemoveMember) &&
+		mayStillClaim(g, state, a.ID, comes) {
 		return stepLater, nil
 	}
 	q.stepped(g)
@@ -358,7 +370,9 @@ func mayStillClaim(g *groupReplica, state groupView, id uint64, comes bool) bool
 	if !slices.Equal(g.come, come) {
 		g.come, g.comeSince = come, time.Now()
 	}
-	lookedFor := slices.ContainsFunc(state.Members, func(m placement.Member) bool { return (comes || m.RaftID == id) && m.Shard == "" })
+	lookedFor := slices.ContainsFunc(state.Members, func(m placement.Member) bool {
+		return (comes || m.RaftID == id) && m.Shard == ""
+	})
 	return lookedFor && !whole && (len(come) == 0 || time.Since(g.comeSince) < claimTime)
 }
 
@@ -459,7 +473,8 @@ func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept 
 func heir(sv *served, m replica.Members) uint64 {
 	var to, match uint64
 	for _, p := range m.Progress {
-		if p.ID != sv.raftID && !p.Learner && p.RecentActive && !p.Down && p.State == replica.StateReplicate && p.Match >= match {
+		if p.ID != sv.raftID && !p.Learner && p.RecentActive && !p.Down && p.State == replica.StateReplicate &&
+			p.Match >= match {
 			to, match = p.ID, p.Match
 		}
 	}

@@ -50,7 +50,8 @@ func TestRestartServesWhatWasAcknowledged(t *testing.T) {
 								f.absent(id)
 							}
 						}
-						if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(-7)}); err != nil || string(got) != string(large) {
+						if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(-7)}); err != nil ||
+							string(got) != string(large) {
 							t.Errorf("the large record: %d bytes, %v", len(got), err)
 						}
 						there[3] = data(int64(round), 777)
@@ -74,7 +75,9 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+		if err := stream.Send(
+			&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
+				1)}}}); err != nil {
 			t.Fatal(err)
 		}
 		f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
@@ -92,7 +95,8 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 		<-f.shard.stopped
 		_, err = idle.Recv()
 		want(t, err, codes.Unavailable, reason.Stopping)
-		_, err = f.shard.calls.Unary(f.ctx(), &recordv1.GetRequest{Key: key(1)}, &grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName},
+		_, err = f.shard.calls.Unary(f.ctx(), &recordv1.GetRequest{Key: key(1)},
+			&grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName},
 			func(context.Context, any) (any, error) { return nil, nil })
 		want(t, err, codes.Unavailable, reason.Stopping)
 		// The upload under way is whole already: it is stored.
@@ -134,7 +138,9 @@ func TestStopCutsCallsWhenItsTimeIsUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+		if err := stream.Send(
+			&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
+				1)}}}); err != nil {
 			t.Fatal(err)
 		}
 		f.eventually("the upload has begun", func() bool { return f.shard.calls.Calls() == 1 })
@@ -231,8 +237,10 @@ func TestMemoryLimitTooSmallIsAClearError(t *testing.T) {
 		f.stop()
 		f.again(func(c *Config) { c.MemoryLimitBytes = 5 << 20 })
 		st := f.shard.Status()
-		if st.MemoryNeedBytes <= 5<<20 || st.MemoryLimitBytes != 5<<20 || st.MemoryUsedBytes > 5<<20 || len(st.Problems) != 1 {
-			t.Errorf("need %d, limit %d, used %d, problems %v", st.MemoryNeedBytes, st.MemoryLimitBytes, st.MemoryUsedBytes, st.Problems)
+		if st.MemoryNeedBytes <= 5<<20 || st.MemoryLimitBytes != 5<<20 || st.MemoryUsedBytes > 5<<20 ||
+			len(st.Problems) != 1 {
+			t.Errorf("need %d, limit %d, used %d, problems %v", st.MemoryNeedBytes, st.MemoryLimitBytes, st.MemoryUsedBytes,
+				st.Problems)
 		}
 		failed, served := 0, 0
 		for _, g := range st.Groups {
@@ -305,7 +313,8 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 			t.Errorf("health of %q: %v, %v", service, out, err)
 		}
 	}
-	if _, err := health.Check(f.ctx(), &grpc_health_v1.HealthCheckRequest{Service: "group/4"}); status.Code(err) != codes.NotFound {
+	if _, err := health.Check(f.ctx(), &grpc_health_v1.HealthCheckRequest{Service: "group/4"}); status.Code(
+		err) != codes.NotFound {
 		t.Errorf("health of no group: %v", err)
 	}
 	stream, err := grpc_reflection_v1.NewServerReflectionClient(f.conn).ServerReflectionInfo(f.ctx())
@@ -313,7 +322,8 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := stream.Send(&grpc_reflection_v1.ServerReflectionRequest{
-		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "sheaf.record.v1.RecordService"},
+		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{
+			FileContainingSymbol: "sheaf.record.v1.RecordService"},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +395,9 @@ func TestPanicInACallStopsOnlyTheCall(t *testing.T) {
 func TestOverloaded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.Limits = Limits{CallsMax: 2, BytesInFlightMax: 1000} }).ready()
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+			c.Limits = Limits{CallsMax: 2, BytesInFlightMax: 1000}
+		}).ready()
 		ctx, cancel := context.WithCancel(f.ctx())
 		defer cancel()
 		upload, err := f.records.Upload(ctx)
@@ -393,7 +405,8 @@ func TestOverloaded(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, part := range []*recordv1.UploadRequest{
-			{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(2)}}}, {Part: &recordv1.UploadRequest_Chunk{Chunk: []byte("x")}},
+			{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(2)}}},
+			{Part: &recordv1.UploadRequest_Chunk{Chunk: []byte("x")}},
 		} {
 			if err := upload.Send(part); err != nil {
 				t.Fatal(err)
@@ -411,7 +424,8 @@ func TestOverloaded(t *testing.T) {
 			t.Error("no RetryInfo")
 		}
 		// The first put passes although it alone is above the limit; what comes while it is in flight does not.
-		if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1), Data: make([]byte, 5000)}}}); err != nil {
+		if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1),
+			Data: make([]byte, 5000)}}}); err != nil {
 			t.Fatal(err)
 		}
 		out, err := stream.Recv()
@@ -420,7 +434,8 @@ func TestOverloaded(t *testing.T) {
 		}
 		cancel()
 		f.eventually("the byte is given back", func() bool { return f.shard.calls.BytesInFlight() == 0 })
-		if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1), Data: make([]byte, 5000)}}}); err != nil {
+		if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1),
+			Data: make([]byte, 5000)}}}); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := stream.Recv(); err != nil || out.GetResults()[0].GetStatus().GetCode() != 0 {

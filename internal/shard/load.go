@@ -131,8 +131,9 @@ func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
 	if limit == 0 || l.need <= limit {
 		return groups
 	}
-	l.tooSmall = fmt.Errorf("%w: the groups of this shard need %d bytes, the limit is %d: raise the limit, move groups away, "+
-		"or take residency Index", group.ErrMemory, l.need, limit)
+	l.tooSmall = fmt.Errorf(
+		"%w: the groups of this shard need %d bytes, the limit is %d: raise the limit, move groups away, "+
+			"or take residency Index", group.ErrMemory, l.need, limit)
 	l.logger.Error("the memory limit is too small", "need_bytes", l.need, "limit_bytes", limit)
 	taken := int64(0)
 	return slices.DeleteFunc(groups, func(g *groupReplica) bool {

@@ -53,10 +53,12 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 			}
 		}
 		health := grpc_health_v1.NewHealthClient(f.conn)
-		if out, err := health.Check(f.ctx(), &grpc_health_v1.HealthCheckRequest{Service: "group/0"}); err != nil || out.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		if out, err := health.Check(f.ctx(), &grpc_health_v1.HealthCheckRequest{Service: "group/0"}); err != nil ||
+			out.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 			t.Errorf("health of a loaded group: %v, %v", out, err)
 		}
-		if out, err := health.Check(f.ctx(), &grpc_health_v1.HealthCheckRequest{Service: "group/1"}); err != nil || out.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+		if out, err := health.Check(f.ctx(), &grpc_health_v1.HealthCheckRequest{Service: "group/1"}); err != nil ||
+			out.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 			t.Errorf("health of the group that loads: %v, %v", out, err)
 		}
 		if s := f.shard.Status().Summary; s.State != page.Loading || !strings.HasPrefix(s.Text, "Loading: 3 of 4 groups, ") {

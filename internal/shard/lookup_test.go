@@ -83,7 +83,8 @@ func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 		f := start(t, registry, func(c *Config) { c.Placement = etcd })
 		f.ready()
 		get := func(group string, epoch uint64) error {
-			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1, Group: group}, RoutingEpoch: epoch})
+			_, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1, Group: group},
+				RoutingEpoch: epoch})
 			return err
 		}
 		is := func(err error, code codes.Code, reason, address string) {

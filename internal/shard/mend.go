@@ -35,7 +35,8 @@ type mender struct {
 }
 
 func newMender(s *Shard) *mender {
-	return &mender{cfg: &s.cfg, routes: &s.routes, peers: s.peers, catchUp: s.steerer.catchUp, problems: &s.problems, logger: s.logger}
+	return &mender{cfg: &s.cfg, routes: &s.routes, peers: s.peers, catchUp: s.steerer.catchUp, problems: &s.problems,
+		logger: s.logger}
 }
 
 // mendAll repairs what is damaged, and reads everything now and then to find it, until ctx ends.

@@ -38,7 +38,8 @@ func newMetrics(s *Shard) *metrics {
 	m := &metrics{
 		shard: s,
 		syncTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "sheaf_shard_sync_duration_seconds", Help: "Time that the device took to make writes durable, by kind of file.",
+			Name:    "sheaf_shard_sync_duration_seconds",
+			Help:    "Time that the device took to make writes durable, by kind of file.",
 			Buckets: telemetry.Seconds(),
 		}, []string{"file"}),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
@@ -49,11 +50,13 @@ func newMetrics(s *Shard) *metrics {
 		}),
 		tails: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sheaf_shard_damaged_tails_total",
-			Help: "Replicas of groups with several copies that may lack what they acknowledged: found, installed anew in place, given up for another one.",
+			Help: "Replicas of groups with several copies that may lack what they acknowledged: found, installed anew in " +
+				"place, given up for another one.",
 		}, []string{"outcome"}),
 		scansLost: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sheaf_shard_scans_given_up_total",
-			Help: "Scans that were given up because what they keep needs room: nobody read them (cut_off), or they were the oldest. Their callers get CURSOR_EXPIRED.",
+			Help: "Scans that were given up because what they keep needs room: nobody read them (cut_off), or they were the " +
+				"oldest. Their callers get CURSOR_EXPIRED.",
 		}, []string{"why"}),
 		syncs: map[string]prometheus.Observer{},
 	}
@@ -99,7 +102,8 @@ func (m *metrics) register() error {
 		return nil
 	}
 	m.registry = prometheus.WrapRegistererWith(prometheus.Labels{"shard": m.shard.cfg.Name}, m.shard.cfg.Registry)
-	for _, c := range append(m.shard.calls.Collectors(), m.syncTime, m.dropped, m.freed, m.tails, m.scansLost, m.shard.quotas.Collector(), &collector{m.shard}) {
+	for _, c := range append(m.shard.calls.Collectors(), m.syncTime, m.dropped, m.freed, m.tails, m.scansLost,
+		m.shard.quotas.Collector(), &collector{m.shard}) {
 		if err := m.registry.Register(c); err != nil {
 			return err
 		}

@@ -65,7 +65,8 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 		}
 		batch := &recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
 			{Key: key(10), Data: data(10, 100)}, {Key: key(11), Data: data(11, 200)}, {Data: []byte("no key")},
-			{Key: key(1), Data: data(9, 50), Condition: &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{IfAbsent: true}}},
+			{Key: key(1), Data: data(9, 50), Condition: &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{
+				IfAbsent: true}}},
 		}}
 		if err := puts.Send(batch); err != nil {
 			t.Fatal(err)
@@ -94,7 +95,8 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 		}
 
 		const large = format.DataBytesMax + 5
-		if _, err := f.upload(&recordv1.UploadHeader{Key: key(20)}, cut(data(20, large), format.BlobChunkBytes)...); err != nil {
+		if _, err := f.upload(&recordv1.UploadHeader{Key: key(20)},
+			cut(data(20, large), format.BlobChunkBytes)...); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := f.download(&recordv1.DownloadRequest{Key: key(20), OffsetBytes: 5}); err != nil {
@@ -183,7 +185,8 @@ func TestASyncThatFailsIsCounted(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		format.SegmentName(3): syncSegment, "journal-1": syncJournal, "journal-kept-1": syncJournal, format.ManifestName: syncOther, "sheaf": syncOther,
+		format.SegmentName(3): syncSegment, "journal-1": syncJournal, "journal-kept-1": syncJournal,
+		format.ManifestName: syncOther, "sheaf": syncOther,
 	} {
 		if got := syncKind(name); got != want {
 			t.Errorf("%s is of kind %s", name, got)
@@ -198,8 +201,10 @@ func TestManyGroupsAreToldInSums(t *testing.T) {
 		registry.MustRegister(groupsCollector(n))
 		samples := gathered(t, registry)
 		want := map[string]float64{
-			"sheaf_shard_records": float64(3 * n), "sheaf_shard_stored_bytes": float64(50 * n), "sheaf_shard_superseded_bytes": float64(7 * n),
-			"sheaf_shard_damages": float64(n), "sheaf_shard_leading_groups": 1, `sheaf_shard_groups{state="serving"}`: float64(n),
+			"sheaf_shard_records": float64(3 * n), "sheaf_shard_stored_bytes": float64(50 * n),
+			"sheaf_shard_superseded_bytes": float64(7 * n),
+			"sheaf_shard_damages":          float64(n), "sheaf_shard_leading_groups": 1,
+			`sheaf_shard_groups{state="serving"}`: float64(n),
 		}
 		for name, value := range want {
 			if samples[name] != value {
@@ -221,7 +226,8 @@ func (n groupsCollector) Collect(ch chan<- prometheus.Metric) {
 	groups := make([]status.Group, n)
 	for i := range groups {
 		groups[i] = status.Group{
-			Group: fmt.Sprint(i), State: "Serving", Records: 3, StoredBytes: 50, SupersededBytes: 7, Damages: make([]status.Damage, 1), Leader: i == 1,
+			Group: fmt.Sprint(i), State: "Serving", Records: 3, StoredBytes: 50, SupersededBytes: 7,
+			Damages: make([]status.Damage, 1), Leader: i == 1,
 		}
 	}
 	new(collector).collectGroups(ch, groups)

@@ -3,15 +3,20 @@ package shard
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	descPeerSent      = desc("peer_sent_messages_total", "Messages sent to other shards: those of consensus between copies.")
+	descPeerSent = desc("peer_sent_messages_total",
+		"Messages sent to other shards: those of consensus between copies.")
 	descPeerSentBytes = desc("peer_sent_bytes_total", "Bytes of these messages.")
 	descPeerReceived  = desc("peer_received_messages_total", "Messages that came from other shards.")
 	descPeerDropped   = desc("peer_dropped_messages_total",
-		"Messages lost, by why: the queue to a peer was full, it was not connected, what they were for is not here, they cannot be read. They are repeated.", "reason")
-	descPeerConnects = desc("peer_connects_total", "Connections made to other shards. All but the first one of each are reconnects.")
-	descPeerFetched  = desc("peer_fetched_bytes_total", "Bytes of files, entries and blobs that other shards took from here.")
-	descPeerExports  = desc("peer_exports", "Groups whose files other shards are taking from here.")
-	descPeerRefused  = desc("peer_exports_refused_total", "Requests for files that were put off, because enough groups were being sent.")
+		"Messages lost, by why: the queue to a peer was full, it was not connected, what they were for is not here, they "+
+			"cannot be read. They are repeated.", "reason")
+	descPeerConnects = desc("peer_connects_total",
+		"Connections made to other shards. All but the first one of each are reconnects.")
+	descPeerFetched = desc("peer_fetched_bytes_total",
+		"Bytes of files, entries and blobs that other shards took from here.")
+	descPeerExports = desc("peer_exports", "Groups whose files other shards are taking from here.")
+	descPeerRefused = desc("peer_exports_refused_total",
+		"Requests for files that were put off, because enough groups were being sent.")
 
 	descPeerAlive   = desc("peer_alive", "1 where the peer was heard within a second.", "peer")
 	descPeerSilence = desc("peer_silence_seconds", "Time since the peer was heard.", "peer")

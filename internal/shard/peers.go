@@ -32,16 +32,20 @@ var _ peer.Source = (*peers)(nil)
 
 func newPeers(s *Shard) *peers {
 	return &peers{
-		name: s.cfg.Name, routes: &s.routes, ask: func(g *groupReplica) { s.steerer.ask(g) }, admit: s.compactor.admitWithRoom, logger: s.logger,
+		name: s.cfg.Name, routes: &s.routes, ask: func(g *groupReplica) {
+			s.steerer.ask(g)
+		}, admit: s.compactor.admitWithRoom, logger: s.logger,
 	}
 }
 
 // newHub makes this shard's end of what shards say to each other.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
-		Shard: s.cfg.Name, Store: s.volume.store, Address: s.follower.Address, Deliver: s.peers.deliver, Alive: s.peers.heard, Source: s.peers,
-		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond, Logger: s.logger,
-		Dial: s.cfg.Dial,
+		Shard: s.cfg.Name, Store: s.volume.store, Address: s.follower.Address, Deliver: s.peers.deliver, Alive: s.peers.heard,
+		Source:      s.peers,
+		Credentials: s.cfg.PeerCredentials, SpeaksFor: s.cfg.SpeaksFor, FetchBytesPerSecond: s.cfg.Limits.FetchBytesPerSecond,
+		Logger: s.logger,
+		Dial:   s.cfg.Dial,
 	})
 }
 
@@ -137,7 +141,8 @@ func notHereAnyMore(err error) error {
 }
 
 // Entries implements peer.Source.
-func (p *peers) Entries(_ context.Context, id uuid.UUID, first, last uint64, bytesMax int) (out peer.Entries, err error) {
+func (p *peers) Entries(_ context.Context, id uuid.UUID, first, last uint64, bytesMax int) (out peer.Entries,
+	err error) {
 	sv, err := p.served(id)
 	if err != nil {
 		return out, err
@@ -167,7 +172,8 @@ func (p *peers) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.File
 }
 
 // fetchBlobs gets blobs that entries of another member refer to.
-func (p *peers) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log, from uint64, refs []format.BlobRef) error {
+func (p *peers) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log, from uint64,
+	refs []format.BlobRef) error {
 	shard, ok := g.Route(from)
 	if !ok {
 		return fmt.Errorf("group %s: nobody says on which shard member %x is", g.Name, from)
@@ -180,7 +186,8 @@ func (p *peers) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log,
 	return nil
 }
 
-func (p *peers) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, shard string, ref format.BlobRef) (err error) {
+func (p *peers) fetchBlob(ctx context.Context, g *groupReplica, log *group.Log, shard string,
+	ref format.BlobRef) (err error) {
 	if err := p.admit(ctx, ref.Size); err != nil {
 		return err
 	}

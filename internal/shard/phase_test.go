@@ -26,7 +26,8 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	s.groups[state.UUID] = s.volume.find(state.UUID)
 	s.mu.Lock()
 	s.follower.View = placement.View{
-		Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{}, Shards: map[string]placement.Shard{},
+		Groups: map[string]placement.Group{"0": state}, Targets: map[string]placement.Target{},
+		Shards: map[string]placement.Shard{},
 	}
 	s.follower.Decide(s.follower.View)
 	s.mu.Unlock()

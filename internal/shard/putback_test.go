@@ -119,7 +119,8 @@ func TestRule7_ABackupOfTheLastRunIsNoticed(t *testing.T) {
 func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		c := &cluster{t: t, registry: newRegistry(oneGroup, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
+		c := &cluster{t: t, registry: newRegistry(oneGroup, ""), shards: map[string]*fixture{},
+			stopped: map[string]*fixture{}}
 		c.registry.view.Meta.Copies = 3
 		c.aim(abc...)
 		for _, name := range abc {
@@ -176,7 +177,8 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 		f.put(1, data(1, 200))
 		f.eventually("it says so", func() bool { return told("telling etcd the step of the volume") })
 		before, _, err := volume.VerifySuperblock(f.cfg.FS, f.cfg.Dir)
-		if known := f.registered(before.Volume); err != nil || before.Step.Number != known.Number+1 || placement.Step(before.Registered) != known {
+		if known := f.registered(before.Volume); err != nil || before.Step.Number != known.Number+1 ||
+			placement.Step(before.Registered) != known {
 			t.Fatalf("it is in step %+v, and etcd knows %+v: %v", before, known, err)
 		}
 		for n := range int64(5) {
@@ -196,8 +198,8 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 }
 
 // What docs/operations/troubleshooting.md says of the time for which an image passes for the disk: a step is due within
-// stepEvery of a write, also of the first one after a rest; nothing is written in a rest; and after an outage of etcd it takes a step
-// that was due, and then the next one.
+// stepEvery of a write, also of the first one after a rest; nothing is written in a rest; and after an outage of etcd
+// it takes a step that was due, and then the next one.
 func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := newRegistry(oneGroup, "a")
@@ -206,7 +208,8 @@ func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 		s := newShard(cfg)
 		defer s.cancel()
 		var err error
-		s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: uuid.New(), Shard: "a", Create: true, ReserveBytes: 1})
+		s.volume.Volume, err = volume.Open(volume.Options{FS: cfg.FS, Dir: cfg.Dir, Store: uuid.New(), Shard: "a",
+			Create: true, ReserveBytes: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +232,8 @@ func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 			registry.mu.Lock()
 			defer registry.mu.Unlock()
 			if got := registry.seen[known.VolumeUUID].Step; got.Number != registered || s.volume.Step().Number != here {
-				t.Fatalf("etcd has step %d, the volume is in step %d; want %d and %d", got.Number, s.volume.Step().Number, registered, here)
+				t.Fatalf("etcd has step %d, the volume is in step %d; want %d and %d", got.Number, s.volume.Step().Number,
+					registered, here)
 			}
 		}
 		write := func() { s.installer.tookOver.Add(1) }

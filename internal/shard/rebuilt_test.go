@@ -49,7 +49,8 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	}
 	ctx := context.Background()
 	id := uuid.New()
-	meta, err := store.InitMeta(ctx, placement.Meta{StoreUUID: id, Routing: hash4, Copies: 1, CreatedUTC: time.Now().UTC().Format(time.RFC3339)})
+	meta, err := store.InitMeta(ctx, placement.Meta{StoreUUID: id, Routing: hash4, Copies: 1, CreatedUTC: time.Now().UTC().
+		Format(time.RFC3339)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,9 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 		f.put(i, data(i, 1<<20))
 	}
 	f.eventually("the failed report is a problem", func() bool {
-		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool { return strings.HasPrefix(p, "reporting to etcd") })
+		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool {
+			return strings.HasPrefix(p, "reporting to etcd")
+		})
 	})
 
 	begin()
@@ -115,7 +118,9 @@ func TestProblemOfAGroupEndsWhenNothingIsToBeDone(t *testing.T) {
 		v.Groups["quotes"], v.Targets["quotes"] = g, placement.Target{Group: "quotes", Shards: []string{"s1"}}
 	})
 	f.eventually("etcd is not told", func() bool {
-		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool { return strings.HasPrefix(p, "group quotes") })
+		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool {
+			return strings.HasPrefix(p, "group quotes")
+		})
 	})
 	registry.change(func(v *placement.View) {
 		delete(v.Groups, "quotes")

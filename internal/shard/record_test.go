@@ -118,25 +118,45 @@ func TestPutBadFields(t *testing.T) {
 			change func(in *recordv1.PutRequest)
 			fields []string // nil: accepted
 		}{
-			"nothing wrong":           {func(*recordv1.PutRequest) {}, nil},
-			"no key":                  {func(in *recordv1.PutRequest) { in.Key = nil }, []string{"key"}},
-			"the id's group":          {func(in *recordv1.PutRequest) { in.Key.Group = fmt.Sprint(hash4.GroupOf(1)) }, nil},
-			"another group":           {func(in *recordv1.PutRequest) { in.Key.Group = fmt.Sprint(hash4.GroupOf(1) ^ 1) }, []string{"key.group"}},
-			"group as octal":          {func(in *recordv1.PutRequest) { in.Key.Group = fmt.Sprintf("0%d", hash4.GroupOf(1)) }, []string{"key.group"}},
-			"group no number":         {func(in *recordv1.PutRequest) { in.Key.Group = "quotes" }, []string{"key.group"}},
-			"huge group":              {func(in *recordv1.PutRequest) { in.Key.Group = strings.Repeat("9", 1<<20) }, []string{"key.group"}},
-			"request id of 15 bytes":  {func(in *recordv1.PutRequest) { in.RequestId = make([]byte, 15) }, []string{"request_id"}},
-			"request id of 17 bytes":  {func(in *recordv1.PutRequest) { in.RequestId = make([]byte, 17) }, []string{"request_id"}},
-			"request id of zeros":     {func(in *recordv1.PutRequest) { in.RequestId = make([]byte, 16) }, []string{"request_id"}},
-			"wrong CRC":               {func(in *recordv1.PutRequest) { in.DataCrc32C = &crc }, []string{"data_crc32c"}},
-			"attributes of 64 KiB":    {func(in *recordv1.PutRequest) { in.Attributes = attributesOf(64 << 10) }, nil},
-			"attributes of one more":  {func(in *recordv1.PutRequest) { in.Attributes = attributesOf(64<<10 + 1) }, []string{"attributes"}},
-			"attribute without a key": {func(in *recordv1.PutRequest) { in.Attributes = map[string][]byte{"": {1}} }, []string{"attributes"}},
+			"nothing wrong":  {func(*recordv1.PutRequest) {}, nil},
+			"no key":         {func(in *recordv1.PutRequest) { in.Key = nil }, []string{"key"}},
+			"the id's group": {func(in *recordv1.PutRequest) { in.Key.Group = fmt.Sprint(hash4.GroupOf(1)) }, nil},
+			"another group": {func(in *recordv1.PutRequest) {
+				in.Key.Group = fmt.Sprint(hash4.GroupOf(1) ^ 1)
+			}, []string{"key.group"}},
+			"group as octal": {func(in *recordv1.PutRequest) {
+				in.Key.Group = fmt.Sprintf("0%d", hash4.GroupOf(1))
+			}, []string{"key.group"}},
+			"group no number": {func(in *recordv1.PutRequest) { in.Key.Group = "quotes" }, []string{"key.group"}},
+			"huge group": {func(in *recordv1.PutRequest) {
+				in.Key.Group = strings.Repeat("9", 1<<20)
+			}, []string{"key.group"}},
+			"request id of 15 bytes": {func(in *recordv1.PutRequest) {
+				in.RequestId = make([]byte, 15)
+			}, []string{"request_id"}},
+			"request id of 17 bytes": {func(in *recordv1.PutRequest) {
+				in.RequestId = make([]byte, 17)
+			}, []string{"request_id"}},
+			"request id of zeros": {func(in *recordv1.PutRequest) {
+				in.RequestId = make([]byte, 16)
+			}, []string{"request_id"}},
+			"wrong CRC":            {func(in *recordv1.PutRequest) { in.DataCrc32C = &crc }, []string{"data_crc32c"}},
+			"attributes of 64 KiB": {func(in *recordv1.PutRequest) { in.Attributes = attributesOf(64 << 10) }, nil},
+			"attributes of one more": {func(in *recordv1.PutRequest) {
+				in.Attributes = attributesOf(64<<10 + 1)
+			}, []string{"attributes"}},
+			"attribute without a key": {func(in *recordv1.PutRequest) {
+				in.Attributes = map[string][]byte{"": {1}}
+			}, []string{"attributes"}},
 			"attribute with a long key": {func(in *recordv1.PutRequest) {
 				in.Attributes = map[string][]byte{strings.Repeat("k", 256): {1}}
 			}, []string{"attributes"}},
-			"if_version empty":   {func(in *recordv1.PutRequest) { in.Condition = ifVersion("") }, []string{"condition.if_version"}},
-			"if_version garbage": {func(in *recordv1.PutRequest) { in.Condition = ifVersion("NOT ONE") }, []string{"condition.if_version"}},
+			"if_version empty": {func(in *recordv1.PutRequest) {
+				in.Condition = ifVersion("")
+			}, []string{"condition.if_version"}},
+			"if_version garbage": {func(in *recordv1.PutRequest) {
+				in.Condition = ifVersion("NOT ONE")
+			}, []string{"condition.if_version"}},
 			"if_absent false": {func(in *recordv1.PutRequest) {
 				in.Condition = &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfAbsent{}}
 			}, []string{"condition.if_absent"}},
@@ -367,7 +387,8 @@ func TestGetPinsVersions(t *testing.T) {
 			v1, v2 := f.put(3, []byte("one")), f.put(3, []byte("two"))
 			gone := f.delete(3)
 			other := f.put(3, []byte("three"))
-			for version, d := range map[string]string{v1.GetVersion(): "one", v2.GetVersion(): "two", other.GetVersion(): "three"} {
+			for version, d := range map[string]string{v1.GetVersion(): "one", v2.GetVersion(): "two",
+				other.GetVersion(): "three"} {
 				out, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: version})
 				if err != nil || string(out.GetRecord().GetData()) != d || out.GetRecord().GetVersion() != version {
 					t.Errorf("version %s: %v, %v; want %s", version, out, err, d)
@@ -463,7 +484,8 @@ func TestFind(t *testing.T) {
 	inBubble(t, func(t *bubble) {
 		f := start(t, newRegistry(named, "s1", "a", "b", "c"), nil).ready()
 		for _, g := range []string{"a", "c"} {
-			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 4, Group: g}, Data: []byte(g)}); err != nil {
+			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 4, Group: g},
+				Data: []byte(g)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -493,7 +515,8 @@ func TestNamedGroupNames(t *testing.T) {
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"}})
 		want(t, err, codes.NotFound, reason.GroupNotFound)
 		// The caller has heard of a group that this shard has not heard of yet.
-		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"}, RoutingEpoch: math.MaxUint64})
+		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"},
+			RoutingEpoch: math.MaxUint64})
 		want(t, err, codes.Unavailable, reason.GroupLoading)
 	})
 }
@@ -527,7 +550,8 @@ func TestDeadlinePassed(t *testing.T) {
 	unknown := 0
 	for range 50 {
 		// A put that was faster than the look at the deadline is simply done.
-		if _, err = f.shard.calls.Records().Put(&justNow{Context: gone}, &recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
+		if _, err = f.shard.calls.Records().Put(&justNow{Context: gone},
+			&recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
 			want(t, err, codes.Unknown, reason.OutcomeUnknown)
 			unknown++
 		}

@@ -34,7 +34,8 @@ type groupReplica struct {
 	changedAt time.Time // of the last membership change asked for here
 	leadTerm  uint64    // in which this shard led it last
 	leadSince time.Time // when that was seen
-	come      []string  // wanted shards that are registered and hold no member, and their volumes, as the leader saw them last
+	// wanted shards that are registered and hold no member, and their volumes, as the leader saw them last
+	come      []string
 	comeSince time.Time // when that was seen first
 
 	// Guarded by Shard.mu.

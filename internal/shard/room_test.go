@@ -24,7 +24,9 @@ func TestAWriteWithoutKnownRoomIsRefusedForNow(t *testing.T) {
 		faulty := vfstest.NewFaulty(vfstest.NewMem())
 		f := start(t, newRegistry(oneGroup, "s1"), func(c *Config) { c.FS = faulty }).ready()
 		f.put(1, []byte("there is room"))
-		broken := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSpace }, Err: syscall.EUCLEAN})
+		broken := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpSpace
+		}, Err: syscall.EUCLEAN})
 		f.eventually("a put is refused", func() bool {
 			_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("is there?")})
 			if err != nil {
@@ -74,7 +76,8 @@ func noWriteIsRefusedBesideTrash(t testing.TB) {
 		t.Errorf("%d of 8 folders are left in the trash, of which about half had to go", left)
 	}
 	blob := data(100, 8<<20)
-	if _, err := f.upload(&recordv1.UploadHeader{Key: key(100), SizeBytes: new(int64(len(blob)))}, slices.Collect(slices.Chunk(blob, 1<<20))...); err != nil {
+	if _, err := f.upload(&recordv1.UploadHeader{Key: key(100), SizeBytes: new(int64(len(blob)))},
+		slices.Collect(slices.Chunk(blob, 1<<20))...); err != nil {
 		t.Errorf("a blob beside trash: %v", err)
 	}
 	for id, d := range there {
@@ -128,7 +131,8 @@ func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
 }
 
 func onASmallVolumeLessIsSuperseded(t testing.TB) {
-	const volumeMiB = 384                                     // so much that room never gets short here, which would compact all
+	// so much that room never gets short here, which would compact all
+	const volumeMiB = 384
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // segments of 256 MiB, at 64 MiB superseded
 		smallDisk(t, c, volumeMiB)
 		c.SegmentBytes, c.Compaction = 0, Compaction{Interval: 10 * time.Millisecond, RateBytesPerSecond: -1}

@@ -52,12 +52,14 @@ func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uin
 		if view, err = s.lookups.find(ctx, name, epoch); err != nil {
 			return s.notFollowed(ctx, r, name)
 		}
-		behind = epoch > view.Epoch || follow.IsOwn(view, name, s.cfg.Name) && (view.Groups[name].Revision != r.view.Groups[name].Revision ||
-			view.Targets[name].Revision != r.view.Targets[name].Revision)
+		behind = epoch > view.Epoch || follow.IsOwn(view, name, s.cfg.Name) &&
+			(view.Groups[name].Revision != r.view.Groups[name].Revision ||
+				view.Targets[name].Revision != r.view.Targets[name].Revision)
 	}
 	state, known := view.Groups[name]
 	switch {
-	case behind, slices.Contains(view.Targets[name].Shards, s.cfg.Name) && len(state.Members) == 0: // it is about to be made here
+	// it is about to be made here
+	case behind, slices.Contains(view.Targets[name].Shards, s.cfg.Name) && len(state.Members) == 0:
 		return answer.Loading(name, 0)
 	case !known && s.meta.Routing.Mode == placement.Named:
 		return answer.GroupNotFound(name)

@@ -204,7 +204,8 @@ func TestScanGivesLargeRecordsWithoutData(t *testing.T) {
 			if r.Data != nil || r.DataCrc32C != nil || r.GetSizeBytes() != 2<<20 {
 				t.Errorf("large record: %v", r)
 			}
-			if _, got, err := f.download(&recordv1.DownloadRequest{Key: r.GetKey(), Version: r.GetVersion()}); err != nil || !bytes.Equal(got, d) {
+			if _, got, err := f.download(&recordv1.DownloadRequest{Key: r.GetKey(), Version: r.GetVersion()}); err != nil ||
+				!bytes.Equal(got, d) {
 				t.Errorf("download of it: %d bytes, %v", len(got), err)
 			}
 		}

@@ -19,7 +19,8 @@ func TestWhichScansAreGivenUp(t *testing.T) {
 	now := time.Unix(1000, 0)
 	of := func(id byte, opened, used int, read, keeps bool) scanOf {
 		ago := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
-		return scanOf{OpenScan: group.OpenScan{ID: group.ScanID{id}, Opened: ago(opened), Used: ago(used), Read: read, Keeps: keeps}}
+		return scanOf{OpenScan: group.OpenScan{ID: group.ScanID{id}, Opened: ago(opened), Used: ago(used), Read: read,
+			Keeps: keeps}}
 	}
 	scans := []scanOf{
 		of(1, 100, 0, true, true),
@@ -74,7 +75,8 @@ func scansDoNotFillAVolume(t testing.TB) {
 	var there map[int64][]byte
 	var cursors [][]byte
 	for range 6 { // each scan sees another state, of 20 MB
-		time.Sleep(time.Second)                                     // no two are of one time, as the oldest are given up first
+		// no two are of one time, as the oldest are given up first
+		time.Sleep(time.Second)
 		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // goes away behind its first message
 		if err != nil {
 			t.Fatal(err)

@@ -30,7 +30,9 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 			}
 		},
 	})
-	floods := ratelimit.New(ratelimit.Config{Logger: c.Logger, Exempt: func(info credentials.AuthInfo) bool { return carriesOthers(store, info) }})
+	floods := ratelimit.New(ratelimit.Config{Logger: c.Logger, Exempt: func(info credentials.AuthInfo) bool {
+		return carriesOthers(store, info)
+	}})
 	if c.Registry != nil {
 		c.Registry.MustRegister(append(g.Collectors(), floods.Collectors()...)...)
 	}

@@ -25,7 +25,8 @@ import (
 // certificatesOf gives what a process of a store speaks TLS with.
 func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) *certs.Source {
 	t.Helper()
-	cert, key, err := a.Issue(authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour})
+	cert, key, err := a.Issue(authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(),
+		Lifetime: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,8 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	store, ctx := newEtcd(t), t.Context()
 	id := uuid.New()
 	meta, err := store.InitMeta(ctx, placement.Meta{
-		StoreUUID: id, Routing: placement.Routing{Mode: placement.Hash, Groups: 1}, Copies: 3, CreatedUTC: time.Now().UTC().Format(time.RFC3339),
+		StoreUUID: id, Routing: placement.Routing{Mode: placement.Hash, Groups: 1}, Copies: 3, CreatedUTC: time.Now().UTC().
+				Format(time.RFC3339),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +77,8 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 			return false
 		}
 		for name, f := range shards {
-			conn, err := grpc.NewClient(f.shard.Addr(), grpc.WithTransportCredentials(gateway.Client(gateway.Own(identity.Shard, name))))
+			conn, err := grpc.NewClient(f.shard.Addr(), grpc.WithTransportCredentials(gateway.Client(gateway.Own(identity.Shard,
+				name))))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +101,8 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 			}
 			wrong := "s9"
 			_, err = f.shard.follower.Ask(bound, placement.Shard{Name: wrong, Address: other.shard.Addr()})
-			if want := fmt.Sprintf("the peer is spiffe://cluster.local/ns/prod/store/%s/shard/%s", id, asked); err == nil || !strings.Contains(err.Error(), want) {
+			if want := fmt.Sprintf("the peer is spiffe://cluster.local/ns/prod/store/%s/shard/%s", id, asked); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%s asks %s for %s: %v, want %q", asks, asked, wrong, err, want)
 			}
 			cancel()

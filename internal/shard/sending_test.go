@@ -168,7 +168,8 @@ func stopsDespiteCallers(t testing.TB) error {
 	f := stalledShard(t, 64<<20, time.Hour)
 	defer f.shard.Kill()
 	const blob = 8 << 20
-	if _, err := f.upload(&recordv1.UploadHeader{Key: key(1000)}, cut(data(1000, blob), format.BlobChunkBytes)...); err != nil {
+	if _, err := f.upload(&recordv1.UploadHeader{Key: key(1000)},
+		cut(data(1000, blob), format.BlobChunkBytes)...); err != nil {
 		t.Fatal(err)
 	}
 	unread := f.unreadConn()
@@ -185,7 +186,9 @@ func stopsDespiteCallers(t testing.TB) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := upload.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+	if err := upload.Send(
+		&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
+			1)}}}); err != nil {
 		t.Fatal(err)
 	}
 	slow, err := unread.Download(f.ctx(), &recordv1.DownloadRequest{Key: key(1000)})

@@ -36,12 +36,14 @@ type backedUp struct {
 
 func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 	b := &backedUp{
-		cluster: &cluster{t: t, registry: newRegistry(hash4, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}},
-		etcd:    etcdtest.NewOwn(t), id: uuid.New(),
+		cluster: &cluster{t: t, registry: newRegistry(hash4, ""), shards: map[string]*fixture{},
+			stopped: map[string]*fixture{}},
+		etcd: etcdtest.NewOwn(t), id: uuid.New(),
 	}
 	b.store = b.connect()
 	_, err := b.store.InitMeta(t.Context(), placement.Meta{
-		StoreUUID: b.id, Routing: hash4, Copies: copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339), ShardsMin: len(shards),
+		StoreUUID: b.id, Routing: hash4, Copies: copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339),
+		ShardsMin: len(shards),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,9 +76,11 @@ func (b *backedUp) run(name string) {
 	delete(b.stopped, name)
 	if f == nil {
 		f = &fixture{t: b.t, cfg: Config{
-			Name: name, Dir: "/volume", FS: vfstest.NewMem(), Listen: "127.0.0.1:0", SegmentBytes: 64 << 10, ReserveBytes: 16 << 20,
-			Compaction: Compaction{Off: true}, ReportInterval: 20 * time.Millisecond, rememberQuiet: b.quiet,
-			Logger: slog.New(slog.NewTextHandler(testWriter{b.t}, &slog.HandlerOptions{Level: slog.LevelWarn})).With("shard", name),
+			Name: name, Dir: "/volume", FS: vfstest.NewMem(), Listen: "127.0.0.1:0", SegmentBytes: 64 << 10,
+			ReserveBytes: 16 << 20,
+			Compaction:   Compaction{Off: true}, ReportInterval: 20 * time.Millisecond, rememberQuiet: b.quiet,
+			Logger: slog.New(slog.NewTextHandler(testWriter{b.t}, &slog.HandlerOptions{Level: slog.LevelWarn})).
+				With("shard", name),
 		}}
 	}
 	f.cfg.Placement = b.connect()
@@ -231,7 +235,9 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 }
 
 func sameMembersOf(a, b placement.Group) bool {
-	return len(a.Members) == len(b.Members) && !slices.ContainsFunc(a.Members, func(m placement.Member) bool { return !slices.Contains(b.Members, m) })
+	return len(a.Members) == len(b.Members) && !slices.ContainsFunc(a.Members, func(m placement.Member) bool {
+		return !slices.Contains(b.Members, m)
+	})
 }
 
 // While shards are away that hold the majority of a group, the freeze stays and names it; what else there is serves.
@@ -242,7 +248,9 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	}
 	b := newBackedUp(t, 1, "a", "b")
 	b.eventually("all groups are made", func() bool {
-		return !slices.ContainsFunc(slices.Collect(maps.Values(b.view().Groups)), func(g placement.Group) bool { return len(g.Members) == 0 })
+		return !slices.ContainsFunc(slices.Collect(maps.Values(b.view().Groups)), func(g placement.Group) bool {
+			return len(g.Members) == 0
+		})
 	})
 	for id := range int64(12) {
 		b.put(id, data(id, 100))
@@ -265,7 +273,9 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	})
 	f := b.shards["b"]
 	b.eventually("its status says so", func() bool {
-		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool { return strings.Contains(p, "set back") && strings.Contains(p, "group 0") })
+		return slices.ContainsFunc(f.shard.Status().Problems, func(p string) bool {
+			return strings.Contains(p, "set back") && strings.Contains(p, "group 0")
+		})
 	})
 	if err := b.plan(); !errors.Is(err, placement.ErrFrozen) {
 		t.Errorf("planning: %v", err)
@@ -287,7 +297,8 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 // reconciled. Nobody can say where these copies are. They hold what was acknowledged: they stay members, and nobody is
 // wanted in their place, until the shard comes back and says so.
 func TestRule9_ACopyThatTheBackupDoesNotKnowIsNotDropped(t *testing.T) {
-	for name, restarted := range map[string][]string{"whoever ran remembers the place": nil, "nobody remembers the place": {"b", "c"}} {
+	for name, restarted := range map[string][]string{"whoever ran remembers the place": nil,
+		"nobody remembers the place": {"b", "c"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dropsNoCopy(t, restarted)
@@ -315,11 +326,16 @@ func dropsNoCopy(t *testing.T, restarted []string) {
 	for _, name := range restarted {
 		b.run(name)
 	}
-	b.eventually("etcd is frozen or reconciled", func() bool { v := b.view(); return v.Freeze != nil || v.Meta.EpochBase > before.Meta.EpochBase })
+	b.eventually("etcd is frozen or reconciled", func() bool {
+		v := b.view()
+		return v.Freeze != nil || v.Meta.EpochBase > before.Meta.EpochBase
+	})
 	b.eventually("etcd is reconciled", func() bool { v := b.view(); return v.Held() == "" })
 	for name, g := range b.view().Groups {
 		target := b.view().Targets[name].Shards
-		if len(g.Members) != 3 || !slices.ContainsFunc(g.Members, func(m placement.Member) bool { return m.Shard == "" || m.Shard == "d" }) {
+		if len(g.Members) != 3 || !slices.ContainsFunc(g.Members, func(m placement.Member) bool {
+			return m.Shard == "" || m.Shard == "d"
+		}) {
 			t.Errorf("group %s: %+v, its copy on d is forgotten", name, g.Members)
 		}
 		if len(target) > 0 {
@@ -362,7 +378,10 @@ func TestRule9_AVolumeRemembersEtcdThoughNothingConcernsIt(t *testing.T) {
 		last.Bytes++
 		var err error
 		if last, err = b.store.PutGroup(t.Context(), last); err != nil {
-			b.eventually("the group is read again", func() bool { last, err = b.store.Group(t.Context(), last.Name); return err == nil })
+			b.eventually("the group is read again", func() bool {
+				last, err = b.store.Group(t.Context(), last.Name)
+				return err == nil
+			})
 		}
 	}
 	cfg := b.shards["b"].cfg

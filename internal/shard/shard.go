@@ -167,7 +167,9 @@ func (s *Shard) start(ctx context.Context) error {
 		return err
 	}
 	s.peers.hub = s.newHub()
-	s.server.Serve(host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.peers.hub}, func(err error) { s.problems.Note("serving gRPC", err) })
+	s.server.Serve(host.Services{Calls: s.calls, Admin: forAdmin{s}, Peers: s.peers.hub}, func(err error) {
+		s.problems.Note("serving gRPC", err)
+	})
 	if err := s.metrics.register(); err != nil {
 		return err
 	}
@@ -219,7 +221,8 @@ func (s *Shard) register(ctx context.Context) error {
 
 // care starts what runs in the background from now on until the shard ends. known: as what the shard is registered.
 func (s *Shard) care(known placement.Shard) {
-	reporter := &reporter{cfg: &s.cfg, routes: &s.routes, isHeld: s.follower.IsHeld, expireScans: s.calls.ExpireScans, problems: &s.problems}
+	reporter := &reporter{cfg: &s.cfg, routes: &s.routes, isHeld: s.follower.IsHeld, expireScans: s.calls.ExpireScans,
+		problems: &s.problems}
 	for _, task := range []func(ctx context.Context){
 		s.loading.loadFirst, // ends when what was on the volume is loaded
 		s.follower.Run,
@@ -266,7 +269,8 @@ func (s *Shard) WaitLoaded(ctx context.Context) error {
 // publish replaces what calls look at. Called with mu held.
 func (s *Shard) publish() {
 	r := &routes{
-		epoch: s.follower.View.Epoch, held: s.follower.Held != "", view: s.follower.View, byName: make(map[string]*groupReplica, len(s.groups)),
+		epoch: s.follower.View.Epoch, held: s.follower.Held != "", view: s.follower.View,
+		byName: make(map[string]*groupReplica, len(s.groups)),
 		byUUID: make(map[uuid.UUID]*groupReplica, len(s.groups)),
 	}
 	if s.meta.Routing.Mode == placement.Hash {
@@ -351,7 +355,8 @@ func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
-			s.logger.Info("the hint of the active segment was not written: the next start reads more of it", "group", g.Name, "error", err)
+			s.logger.Info("the hint of the active segment was not written: the next start reads more of it", "group", g.Name,
+				"error", err)
 		default:
 			mu.Lock()
 			errs = append(errs, fmt.Errorf("group %s: %w", g.Name, err))

@@ -65,7 +65,8 @@ func (s *slow) status() (st status.Slow) {
 
 // sync notes a sync that took longer than slowSyncMin. name is the path of its file.
 func (s *slow) sync(name, kind string, took time.Duration, err error) {
-	one := status.SlowSync{BeganUnixNs: time.Now().Add(-took).UnixNano(), DurationNs: took.Nanoseconds(), Kind: kind, File: strings.Clone(path.Base(name))}
+	one := status.SlowSync{BeganUnixNs: time.Now().Add(-took).UnixNano(), DurationNs: took.Nanoseconds(), Kind: kind,
+		File: strings.Clone(path.Base(name))}
 	if err != nil {
 		one.Error = err.Error()
 		one.Error = strings.ToValidUTF8(one.Error[:min(len(one.Error), slowErrorBytesMax)], "")

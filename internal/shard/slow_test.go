@@ -70,12 +70,14 @@ func TestSlowCallsAreTold(t *testing.T) {
 	slow := f.shard.Status().Slow
 	for _, c := range slow.Calls {
 		got = append(got, strings.Join([]string{c.Method, c.Group, c.Code, c.Reason}, " "))
-		if at := time.Unix(0, c.BeganUnixNs); at.Before(began) || c.DurationNs <= 0 || at.Add(time.Duration(c.DurationNs)).After(time.Now()) {
+		if at := time.Unix(0, c.BeganUnixNs); at.Before(began) || c.DurationNs <= 0 || at.Add(time.Duration(c.DurationNs)).
+			After(time.Now()) {
 			t.Errorf("%s began at %v and took %d ns", c.Method, at, c.DurationNs)
 		}
 	}
 	if words := []string{
-		"ListGroups  InvalidArgument ", "ListGroups 2 OK ", "Get 2 NotFound RECORD_NOT_FOUND", "Delete 2 OK ", "Get 2 OK ", "Put 2 OK ",
+		"ListGroups  InvalidArgument ", "ListGroups 2 OK ", "Get 2 NotFound RECORD_NOT_FOUND", "Delete 2 OK ", "Get 2 OK ",
+		"Put 2 OK ",
 	}; !slices.Equal(got, words) || slow.CallsTotal != int64(len(words)) {
 		t.Errorf("%d were slow: %q", slow.CallsTotal, got)
 	}
@@ -85,11 +87,14 @@ func TestSlowCallsAreTold(t *testing.T) {
 func TestCallsAndSyncsInTimeAreNotTold(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		f := start(t, newRegistry(hash4, "s1"), func(c *Config) { c.slowCallMin, c.slowSyncMin = time.Hour, time.Hour }).ready()
+		f := start(t, newRegistry(hash4, "s1"), func(c *Config) {
+			c.slowCallMin, c.slowSyncMin = time.Hour, time.Hour
+		}).ready()
 		f.put(1, data(1, 100))
 		f.get(1)
 		f.stop()
-		if slow := f.shard.Status().Slow; slow.CallsTotal != 0 || slow.SyncsTotal != 0 || len(slow.Calls) != 0 || len(slow.Syncs) != 0 {
+		if slow := f.shard.Status().Slow; slow.CallsTotal != 0 || slow.SyncsTotal != 0 || len(slow.Calls) != 0 ||
+			len(slow.Syncs) != 0 {
 			t.Errorf("%+v", slow)
 		}
 	})
@@ -100,7 +105,9 @@ func TestCallsAndSyncsInTimeAreNotTold(t *testing.T) {
 // In real time: a sync takes no virtual time.
 func TestSlowSyncsAreTold(t *testing.T) {
 	t.Parallel()
-	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) { c.slowSyncMin = 1 }).ready()
+	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
+		c.slowSyncMin = 1
+	}).ready()
 	began := time.Now()
 	f.put(1, data(1, 100))
 	slow := f.shard.Status().Slow
@@ -110,7 +117,8 @@ func TestSlowSyncsAreTold(t *testing.T) {
 	if found < 0 || slow.SyncsTotal < int64(len(slow.Syncs)) {
 		t.Fatalf("no sync of the group's segment: %+v", slow)
 	}
-	if s := slow.Syncs[found]; s.DurationNs <= 0 || s.Error != "" || time.Unix(0, s.BeganUnixNs+s.DurationNs).Before(began) {
+	if s := slow.Syncs[found]; s.DurationNs <= 0 || s.Error != "" || time.Unix(0, s.BeganUnixNs+s.DurationNs).
+		Before(began) {
 		t.Errorf("%+v", s)
 	}
 
@@ -142,7 +150,8 @@ func TestSlowSyncsAreTold(t *testing.T) {
 		t.Fatalf("%d syncs of %d", len(page.Slow.Syncs), page.Slow.SyncsTotal)
 	}
 	s := page.Slow.Syncs[0]
-	if s.Began == 0 || s.Duration != 700e6 || s.Kind != syncBlob || s.File != fmt.Sprintf("blob-%d", slowKept-1) || s.Group != "0" ||
+	if s.Began == 0 || s.Duration != 700e6 || s.Kind != syncBlob || s.File != fmt.Sprintf("blob-%d", slowKept-1) ||
+		s.Group != "0" ||
 		!strings.HasPrefix(s.Error, "sync ää") || len(s.Error) > slowErrorBytesMax {
 		t.Errorf("%+v", s)
 	}

@@ -25,7 +25,8 @@ func (s *Shard) Status() status.Shard {
 		st.Problems = append(st.Problems, "asking for the room of the volume: "+err.Error())
 	}
 	if mount, err := s.volume.Mount(); err == nil {
-		st.FileSystem, st.MountOptions, st.Source, st.Rotational = mount.FileSystem, mount.Options, mount.Source, mount.Rotational
+		st.FileSystem, st.MountOptions, st.Source, st.Rotational = mount.FileSystem, mount.Options, mount.Source,
+			mount.Rotational
 	} else {
 		st.Problems = append(st.Problems, "asking for the mount of the volume: "+err.Error())
 	}
@@ -74,7 +75,8 @@ func movesOf(copies []*recordv1.Move) (out []status.Move) {
 		for _, c := range m.GetCopies() {
 			out = append(out, status.Move{
 				Group: m.GetGroup(), From: c.GetFrom(), To: c.GetShard(), Phase: c.GetPhase().Word(),
-				BytesTotal: c.GetBytesTotal(), BytesDone: c.GetBytesDone(), BytesPerSecond: c.GetBytesPerSecond(), ETASeconds: c.EtaSeconds,
+				BytesTotal: c.GetBytesTotal(), BytesDone: c.GetBytesDone(), BytesPerSecond: c.GetBytesPerSecond(),
+				ETASeconds: c.EtaSeconds,
 			})
 		}
 	}

@@ -33,7 +33,8 @@ func TestTheStatusSaysTheStateInASentence(t *testing.T) {
 		f.registry.mu.Lock()
 		f.registry.silent = 12 * time.Second
 		f.registry.mu.Unlock()
-		if st := told(); st.EtcdSilentSeconds < 12 || st.EtcdSilentSeconds > 100 || st.Summary.State != page.Problems || !strings.HasPrefix(st.Summary.Text, "Without etcd for 12 s") {
+		if st := told(); st.EtcdSilentSeconds < 12 || st.EtcdSilentSeconds > 100 || st.Summary.State != page.Problems ||
+			!strings.HasPrefix(st.Summary.Text, "Without etcd for 12 s") {
 			t.Errorf("without etcd: %+v, %v s", st.Summary, st.EtcdSilentSeconds)
 		}
 		f.registry.mu.Lock()

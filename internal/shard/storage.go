@@ -141,7 +141,9 @@ func (v *storage) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
 		return 0, err
 	}
 	if len(conf.GetVoters()) != 1 || len(conf.GetVotersOutgoing()) > 0 {
-		return 0, fmt.Errorf("the group's voters are %x, and no replica file says which of them this is: the folder is not whole", conf.GetVoters())
+		return 0, fmt.Errorf(
+			"the group's voters are %x, and no replica file says which of them this is: the folder is not whole",
+			conf.GetVoters())
 	}
 	return conf.GetVoters()[0], nil
 }

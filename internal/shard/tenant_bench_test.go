@@ -46,7 +46,8 @@ func BenchmarkTenants(b *testing.B) {
 		{"hangs-up", 16, 5 * time.Millisecond, func(int, error) time.Duration { return 0 }},
 	} {
 		b.Run(loud.name, func(b *testing.B) {
-			f := start(b, withTenants(b, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})), nil).ready()
+			f := start(b, withTenants(b, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})),
+				nil).ready()
 			for group, bytes := range map[string]int{"b-1": 1 << 10, "a-1": 100} {
 				if err := f.putIn(f.ctx(), group, 1, make([]byte, bytes)); err != nil {
 					b.Fatal(err)
@@ -77,7 +78,8 @@ func BenchmarkTenants(b *testing.B) {
 			quiet := func(into *[]float64) {
 				for end := time.Now().Add(turn); time.Now().Before(end); {
 					began := time.Now()
-					if _, err := f.records.Get(context.Background(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "b-1", Id: 1}}); err != nil {
+					if _, err := f.records.Get(context.Background(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "b-1",
+						Id: 1}}); err != nil {
 						b.Fatal(err)
 					}
 					*into = append(*into, time.Since(began).Seconds())

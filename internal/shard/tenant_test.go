@@ -70,7 +70,8 @@ func (f *fixture) putDecided(group string, id int64, data []byte) (err error) {
 func isQuota(t testing.TB, err error, quota access.Quota, limit int64, retry bool) {
 	t.Helper()
 	want(t, err, codes.ResourceExhausted, reason.QuotaExceeded)
-	for key, value := range map[string]string{"tenant": "team-a", "quota": string(quota), "limit": strconv.FormatInt(limit, 10)} {
+	for key, value := range map[string]string{"tenant": "team-a", "quota": string(quota),
+		"limit": strconv.FormatInt(limit, 10)} {
 		if got := metadataOf(err, key); got != value {
 			t.Errorf("%s is %q, and must be %q: %v", key, got, value, err)
 		}
@@ -90,7 +91,8 @@ func TestAStoredQuotaHolds(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		const limit, size = 400 << 10, 10 << 10
-		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "a-2", "b-1"), teamA(access.Quotas{StoredBytes: limit})), nil).ready().limited("a-1", "a-2")
+		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "a-2", "b-1"), teamA(access.Quotas{StoredBytes: limit})),
+			nil).ready().limited("a-1", "a-2")
 		var wait sync.WaitGroup
 		for w := range 8 {
 			wait.Go(func() {
@@ -129,7 +131,8 @@ func TestAStoredQuotaHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		big := int64(3 << 20)
-		_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: &recordv1.RecordKey{Group: "a-1", Id: 2_000_000}, SizeBytes: &big}}})
+		_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{
+			Key: &recordv1.RecordKey{Group: "a-1", Id: 2_000_000}, SizeBytes: &big}}})
 		_, err = up.CloseAndRecv()
 		isQuota(t, err, access.StoredBytes, limit, false)
 		batch, err := f.records.BatchPut(f.ctx())
@@ -140,7 +143,8 @@ func TestAStoredQuotaHolds(t *testing.T) {
 		var refused error
 		f.eventually("etcd says that there is no room", func() bool {
 			if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{
-				{Key: &recordv1.RecordKey{Group: "a-1", Id: 3_000_000}, Data: make([]byte, size)}, {Key: &recordv1.RecordKey{Group: "b-1", Id: 1}, Data: []byte("b")},
+				{Key: &recordv1.RecordKey{Group: "a-1", Id: 3_000_000}, Data: make([]byte, size)},
+				{Key: &recordv1.RecordKey{Group: "b-1", Id: 1}, Data: []byte("b")},
 			}}); err != nil {
 				t.Fatal(err)
 			}
@@ -155,31 +159,37 @@ func TestAStoredQuotaHolds(t *testing.T) {
 			t.Errorf("a put of another tenant in the same message: %v", results.GetResults()[1].GetStatus())
 		}
 		for path, size := range filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups")) {
-			if name := f.shard.routes.Load().byName["b-1"].UUID.String(); size != before[path] && !bytes.Contains([]byte(path), []byte(name)) {
+			if name := f.shard.routes.Load().byName["b-1"].UUID.String(); size != before[path] &&
+				!bytes.Contains([]byte(path), []byte(name)) {
 				t.Errorf("%s had %d bytes before puts that were refused, and has %d", path, before[path], size)
 			}
 		}
 		var id int64
 		for id = 0; ; id++ { // one that is there
-			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1", Id: id}}); err == nil {
+			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1",
+				Id: id}}); err == nil {
 				break
 			} else if status.Code(err) != codes.NotFound {
 				t.Fatal(err)
 			}
 		}
 		for n := id; n < id+800; n++ {
-			if _, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: &recordv1.RecordKey{Group: "a-1", Id: n}}); err != nil {
+			if _, err := f.records.Delete(f.ctx(), &recordv1.DeleteRequest{Key: &recordv1.RecordKey{Group: "a-1",
+				Id: n}}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		f.eventually("what is deleted makes room", func() bool { return f.putIn(f.ctx(), "a-2", 4_000_000, make([]byte, size)) == nil })
+		f.eventually("what is deleted makes room", func() bool {
+			return f.putIn(f.ctx(), "a-2", 4_000_000, make([]byte, size)) == nil
+		})
 	})
 }
 
 func TestAQuotaOfRecords(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{Records: 3})), nil).ready().limited("a-1")
+		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{Records: 3})), nil).ready().
+			limited("a-1")
 		for id := range int64(3) {
 			if err := f.putDecided("a-1", id, []byte("x")); err != nil {
 				t.Fatal(err)
@@ -197,7 +207,8 @@ func TestRatesOfATenant(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		const limit = 50
-		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})), nil).ready().limited("a-1")
+		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: limit})),
+			nil).ready().limited("a-1")
 		for _, group := range []string{"a-1", "b-1"} {
 			if err := f.putIn(f.ctx(), group, 1, []byte("x")); err != nil {
 				t.Fatal(err)
@@ -228,7 +239,8 @@ func TestRatesOfATenant(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n := range int64(5) {
-			if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: &recordv1.RecordKey{Group: "a-1", Id: n}, Data: []byte("x")}}}); err != nil {
+			if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: &recordv1.RecordKey{Group: "a-1",
+				Id: n}, Data: []byte("x")}}}); err != nil {
 				t.Fatal(err)
 			}
 			out, err := batch.Recv()
@@ -243,7 +255,8 @@ func TestRatesOfATenant(t *testing.T) {
 func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
-		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: 1})), nil).ready().limited("a-1")
+		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1", "b-1"), teamA(access.Quotas{CallsPerSecond: 1})), nil).
+			ready().limited("a-1")
 		tenant := f.shard.routes.Load().byName["a-1"].served.Load().Tenant()
 		for _, group := range []string{"a-1", "b-1"} {
 			if err := f.putIn(f.ctx(), group, 1, []byte("x")); err != nil {
@@ -285,7 +298,8 @@ func TestEveryCallIsCounted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		const limit, size = 8 << 20, 64 << 10
-		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{BytesPerSecond: limit})), nil).ready().limited("a-1")
+		f := start(t, withTenants(t, newRegistry(named, "s1", "a-1"), teamA(access.Quotas{BytesPerSecond: limit})), nil).
+			ready().limited("a-1")
 		tenant := f.shard.routes.Load().byName["a-1"].served.Load().Tenant()
 		a := func(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Group: "a-1", Id: id} }
 		drain := func(recv func() error) error {
@@ -313,7 +327,8 @@ func TestEveryCallIsCounted(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: a(2)}}})
+				_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: a(
+					2)}}})
 				_ = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: make([]byte, size)}})
 				_, err = up.CloseAndRecv()
 				return err
@@ -335,7 +350,8 @@ func TestEveryCallIsCounted(t *testing.T) {
 				return drain(func() error { _, err := batch.Recv(); return err })
 			}},
 			{"BatchGet", 3 * size, func() error {
-				batch, err := f.records.BatchGet(f.ctx(), &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{{Key: a(1)}, {Key: a(2)}, {Key: a(3)}}})
+				batch, err := f.records.BatchGet(f.ctx(), &recordv1.BatchGetRequest{Gets: []*recordv1.GetRequest{{Key: a(1)},
+					{Key: a(2)}, {Key: a(3)}}})
 				if err != nil {
 					return err
 				}
@@ -402,7 +418,8 @@ func TestEveryCallIsCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: a(9), Data: []byte("x")}}}); err != nil {
+		if err := batch.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: a(9),
+			Data: []byte("x")}}}); err != nil {
 			t.Fatal(err)
 		}
 		f.eventually("a message waits", func() bool { return tenant.Usage().Waited[access.BytesPerSecond] > 0 })

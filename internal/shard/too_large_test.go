@@ -52,11 +52,13 @@ func TestBatchPutOfATooLargeMessageSaysWhatToDo(t *testing.T) {
 			}
 			put := &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)}
 			// A refusal shows in Recv; Send may answer io.EOF before.
-			if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put}}); err != nil && !errors.Is(err, io.EOF) {
+			if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put}}); err != nil &&
+				!errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}
 			_, err = stream.Recv()
-			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "puts") || !strings.Contains(err.Error(), "Upload") {
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "puts") ||
+				!strings.Contains(err.Error(), "Upload") {
 				t.Fatalf("%s: got %v", name, err)
 			}
 		}

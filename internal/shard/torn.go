@@ -116,14 +116,17 @@ func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	ctx, cancel := context.WithTimeout(ctx, surveyTime)
 	defer cancel()
 	v, err := i.follower.Ask(ctx, placement.Shard{Name: state.Leader, Address: address})
-	return err == nil && slices.ContainsFunc(v.Replicas, func(r placement.FoundReplica) bool { return r.UUID == state.UUID && r.Leader })
+	return err == nil && slices.ContainsFunc(v.Replicas, func(r placement.FoundReplica) bool {
+		return r.UUID == state.UUID && r.Leader
+	})
 }
 
 // giveUp notes that a replica is to be replaced.
 func (i *installer) giveUp(g *groupReplica, why error) {
 	i.happens(g, member.Abandoned)
 	i.tails.WithLabelValues(tailGivenUp).Inc()
-	i.logger.Error("a replica with a damaged tail is given up: its leader is to replace it, and its files stay until that is done",
+	i.logger.Error(
+		"a replica with a damaged tail is given up: its leader is to replace it, and its files stay until that is done",
 		"group", g.Name, "raft_id", g.RaftID, "reason", why)
 	i.follower.Nudge()
 }

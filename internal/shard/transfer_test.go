@@ -65,7 +65,8 @@ func (f *fixture) download(in *recordv1.DownloadRequest) (*recordv1.Record, []by
 			continue
 		}
 		c := out.GetChunk()
-		if n := len(c.GetData()); n < 1 || n > format.BlobChunkBytes || c.GetDataCrc32C() != crc32.Checksum(c.GetData(), castagnoli) {
+		if n := len(c.GetData()); n < 1 || n > format.BlobChunkBytes ||
+			c.GetDataCrc32C() != crc32.Checksum(c.GetData(), castagnoli) {
 			f.t.Errorf("chunk of %d bytes, crc %08x", n, c.GetDataCrc32C())
 		}
 		got = append(got, c.GetData()...)
@@ -166,7 +167,8 @@ func TestDownloadPinsVersion(t *testing.T) {
 		if _, err := f.upload(&recordv1.UploadHeader{Key: key(1)}, cut(d, 1<<20)...); err != nil {
 			t.Fatal(err)
 		}
-		if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(1), Version: first.GetPut().GetVersion()}); err != nil || !bytes.Equal(got, old) {
+		if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(1), Version: first.GetPut().
+			GetVersion()}); err != nil || !bytes.Equal(got, old) {
 			t.Errorf("pinned: %d bytes, %v", len(got), err)
 		}
 		if _, got, err := f.download(&recordv1.DownloadRequest{Key: key(1)}); err != nil || !bytes.Equal(got, d) {
@@ -213,7 +215,8 @@ func TestUploadBadInputStoresNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 {
-				_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}})
+				_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{
+					Key: key(1)}}})
 			}
 			_, err = stream.CloseAndRecv()
 			want(t, err, codes.InvalidArgument, "")
@@ -264,7 +267,9 @@ func TestUploadCutStreamStoresNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(1)}}}); err != nil {
+			if err := stream.Send(
+				&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
+					1)}}}); err != nil {
 				t.Fatal(err)
 			}
 			for _, c := range cut(data(1, n), 1<<20) {
@@ -334,7 +339,8 @@ func TestBatchPutWithOneRequestIDForAllLosesNothingInSilence(t *testing.T) {
 		f := start(t, newRegistry(hash4, "s1"), nil).ready()
 		in := &recordv1.BatchPutRequest{}
 		for id := range int64(20) {
-			in.Puts = append(in.Puts, &recordv1.PutRequest{Key: key(id), Data: fmt.Append(nil, id), RequestId: bytes.Repeat([]byte{7}, 16)})
+			in.Puts = append(in.Puts, &recordv1.PutRequest{Key: key(id), Data: fmt.Append(nil, id),
+				RequestId: bytes.Repeat([]byte{7}, 16)})
 		}
 		stream, err := f.records.BatchPut(f.ctx())
 		if err != nil {
@@ -398,7 +404,8 @@ func TestBatchPutAnswersInOrder(t *testing.T) {
 				for p, r := range out.GetResults() {
 					id := int64(m*puts + p)
 					if bad(m, p) {
-						if codes.Code(r.GetStatus().GetCode()) != codes.InvalidArgument || r.Put != nil || len(r.GetStatus().GetDetails()) == 0 {
+						if codes.Code(r.GetStatus().GetCode()) != codes.InvalidArgument || r.Put != nil ||
+							len(r.GetStatus().GetDetails()) == 0 {
 							t.Errorf("bad put answers %v", r)
 						}
 						f.absent(id)
@@ -437,7 +444,8 @@ func TestBatchPutSeesItsOwnConditions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a, b := out.GetResults()[0], out.GetResults()[1]; a.GetStatus().GetCode() != 0 || codes.Code(b.GetStatus().GetCode()) != codes.AlreadyExists {
+		if a, b := out.GetResults()[0], out.GetResults()[1]; a.GetStatus().GetCode() != 0 ||
+			codes.Code(b.GetStatus().GetCode()) != codes.AlreadyExists {
 			t.Errorf("if_absent twice: %v, %v", a, b)
 		}
 	})
@@ -462,7 +470,8 @@ func TestBatchPutLimits(t *testing.T) {
 			}
 			// What came before is answered all the same.
 			ok := []*recordv1.PutRequest{{Key: key(99)}}
-			if err := errors.Join(stream.Send(&recordv1.BatchPutRequest{Puts: ok}), stream.Send(&recordv1.BatchPutRequest{Puts: puts})); err != nil {
+			if err := errors.Join(stream.Send(&recordv1.BatchPutRequest{Puts: ok}),
+				stream.Send(&recordv1.BatchPutRequest{Puts: puts})); err != nil {
 				t.Fatal(err)
 			}
 			if out, err := stream.Recv(); err != nil || out.GetResults()[0].GetStatus().GetCode() != 0 {
@@ -518,7 +527,8 @@ func TestBatchGet(t *testing.T) {
 					t.Errorf("position %d holds record %d of %d bytes", id, r.GetKey().GetId(), len(r.GetData()))
 				}
 			}
-			for position, code := range map[uint32]codes.Code{n: codes.NotFound, n + 1: codes.InvalidArgument, n + 3: codes.InvalidArgument} {
+			for position, code := range map[uint32]codes.Code{n: codes.NotFound, n + 1: codes.InvalidArgument,
+				n + 3: codes.InvalidArgument} {
 				if got := codes.Code(seen[position].GetStatus().GetCode()); got != code || seen[position].Record != nil {
 					t.Errorf("position %d: %v, want %v", position, seen[position], code)
 				}

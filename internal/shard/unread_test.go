@@ -40,7 +40,8 @@ func (s countedStream) SendMsg(m any) error {
 }
 
 func (s *sends) option() grpc.ServerOption {
-	return grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo,
+		handler grpc.StreamHandler) error {
 		defer s.calls.Add(1)
 		return handler(srv, countedStream{ss, s})
 	})
@@ -64,7 +65,8 @@ func (f *fixture) unreadConn() recordv1.RecordServiceClient {
 	f.t.Helper()
 	conn, err := connect(&f.cfg, f.shard.Addr(),
 		grpc.WithStaticStreamWindowSize(1<<16), grpc.WithStaticConnWindowSize(64<<20), grpc.WithDefaultCallOptions(
-			grpc.MaxCallRecvMsgSize(16<<20), grpc.ForceCodecV2(message.Codec{}))) // gRPC's own holds 1 MiB for a request above 32 KiB
+			// gRPC's own holds 1 MiB for a request above 32 KiB
+			grpc.MaxCallRecvMsgSize(16<<20), grpc.ForceCodecV2(message.Codec{})))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -116,7 +118,8 @@ func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) err
 
 // In real time: it counts the heap of the process, where disks in memory are, too.
 func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
-	soaktest.Only(t, "raft", "it counts the memory of the whole process, of which other tests and the race detector take their part")
+	soaktest.Only(t, "raft",
+		"it counts the memory of the whole process, of which other tests and the race detector take their part")
 	const (
 		streams = 16
 		blobID  = 1 << 40
@@ -196,7 +199,8 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 			for end := time.Now().Add(20 * time.Second); !ok() && time.Now().Before(end); {
 				time.Sleep(100 * time.Millisecond) // a scan lets go of the log's buffers after a while
 			}
-			what := fmt.Sprintf("%d streams hold %.2f MiB each, %.2f MiB are counted", streams, mebibytes(growth)/streams, mebibytes(counted)/streams)
+			what := fmt.Sprintf("%d streams hold %.2f MiB each, %.2f MiB are counted", streams, mebibytes(growth)/streams,
+				mebibytes(counted)/streams)
 			t.Log(what)
 			if !ok() {
 				t.Error(what)

@@ -25,7 +25,9 @@ func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
 		faulty := vfstest.NewFaulty(vfstest.NewMem())
-		f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) { c.FS = faulty }).ready()
+		f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
+			c.FS = faulty
+		}).ready()
 		f.put(2, []byte("the group takes writes"))
 		whole := data(1, 3<<20)
 
@@ -52,7 +54,8 @@ func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
 		slow := faulty.Add(&vfstest.Fault{
 			Match: func(op vfstest.Op) bool {
 				name := path.Base(op.Name)
-				return (op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpSync) && (strings.HasPrefix(name, "segment-") || strings.Contains(name, "journal"))
+				return (op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpSync) &&
+					(strings.HasPrefix(name, "segment-") || strings.Contains(name, "journal"))
 			},
 			Effect: vfstest.EffectPass,
 			Before: func(vfstest.Op) {
@@ -109,7 +112,8 @@ func TestWhatSurelyWasNotApplied(t *testing.T) {
 		}
 	}
 	for code := codes.OK; code <= codes.Unauthenticated; code++ {
-		want := code == codes.Aborted || code == codes.AlreadyExists || code == codes.Unavailable || code == codes.ResourceExhausted ||
+		want := code == codes.Aborted || code == codes.AlreadyExists || code == codes.Unavailable ||
+			code == codes.ResourceExhausted ||
 			code == codes.InvalidArgument // of a write: its request id is that of another one
 		if got := answer.SurelyNotApplied(answer.Fail(code, "", "")); got != want {
 			t.Errorf("%v: surely not applied: %t", code, got)

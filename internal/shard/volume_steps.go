@@ -35,7 +35,8 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 		case <-tick.C:
 		}
 		if told {
-			durable := s.committer.Synced() + s.installer.tookOver.Load() // before the step, so that what comes meanwhile is covered by the one after
+			// before the step, so that what comes meanwhile is covered by the one after
+			durable := s.committer.Synced() + s.installer.tookOver.Load()
 			if durable == covered {
 				continue
 			}
@@ -57,6 +58,7 @@ func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 			s.depose(err)
 			return
 		}
-		s.problems.Note("telling etcd the step of the volume: until then, an image of its disk that is put back is not told from it", err)
+		s.problems.Note(
+			"telling etcd the step of the volume: until then, an image of its disk that is put back is not told from it", err)
 	}
 }

@@ -236,7 +236,9 @@ func TestManyWatchWhileOneDoesNotRead(t *testing.T) {
 		}
 		slow.until(want)
 		slow.stop()
-		f.eventually("nothing is held", func() bool { return f.shard.calls.BytesInFlight() == 0 && f.shard.calls.Calls() == 0 })
+		f.eventually("nothing is held", func() bool {
+			return f.shard.calls.BytesInFlight() == 0 && f.shard.calls.Calls() == 0
+		})
 	})
 }
 

@@ -38,12 +38,14 @@ func (o *Shard) state() (v1alpha1.ShardState, string) {
 		if o.Pod != nil {
 			return v1alpha1.ShardParked, "the pod is being stopped, as spec.parked names this shard"
 		}
-		return v1alpha1.ShardParked, fmt.Sprintf("spec.parked names this shard: it has no pod and its volume stays. Take %d out of spec.parked to start it", o.Number)
+		return v1alpha1.ShardParked, fmt.Sprintf(
+			"spec.parked names this shard: it has no pod and its volume stays. Take %d out of spec.parked to start it", o.Number)
 	}
 	if o.Refused != "" {
 		return v1alpha1.ShardFileSystemMismatch, o.Refused
 	}
-	for _, look := range []func() (v1alpha1.ShardState, string){o.nodeState, o.volumeState, o.podState, o.waitingState, o.reportedState} {
+	for _, look := range []func() (v1alpha1.ShardState, string){o.nodeState, o.volumeState, o.podState, o.waitingState,
+		o.reportedState} {
 		if state, message := look(); state != "" {
 			return state, message
 		}
@@ -57,19 +59,23 @@ func (o *Shard) nodeState() (v1alpha1.ShardState, string) {
 		return "", ""
 	}
 	if o.Node == nil {
-		return v1alpha1.ShardNodeLost, fmt.Sprintf("node %s was deleted%s. %sIf it comes back, add it with its name and the shard goes on; "+
-			"if not, list %d in spec.remove and raise spec.shards for a new shard", o.NodeName, o.localWords(), o.copiesWords(), o.Number)
+		return v1alpha1.ShardNodeLost, fmt.Sprintf(
+			"node %s was deleted%s. %sIf it comes back, add it with its name and the shard goes on; "+
+				"if not, list %d in spec.remove and raise spec.shards for a new shard", o.NodeName, o.localWords(), o.copiesWords(),
+			o.Number)
 	}
 	for _, taint := range o.Node.Spec.Taints {
 		if taint.Key == corev1.TaintNodeOutOfService {
 			return v1alpha1.ShardNodeLost, fmt.Sprintf("node %s has the taint %s%s. %sRemove the taint when the node is back; "+
-				"if it never will be, list %d in spec.remove and raise spec.shards for a new shard", o.NodeName, taint.Key, o.localWords(), o.copiesWords(), o.Number)
+				"if it never will be, list %d in spec.remove and raise spec.shards for a new shard", o.NodeName, taint.Key,
+				o.localWords(), o.copiesWords(), o.Number)
 		}
 	}
 	for _, condition := range o.Node.Status.Conditions {
 		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
-			return v1alpha1.ShardNodeDown, fmt.Sprintf("node %s is not ready (%s). The shard waits for it and its data stays there. "+
-				"Repair the node; or delete it, or taint it %s, if it will not come back", o.NodeName,
+			return v1alpha1.ShardNodeDown, fmt.Sprintf(
+				"node %s is not ready (%s). The shard waits for it and its data stays there. "+
+					"Repair the node; or delete it, or taint it %s, if it will not come back", o.NodeName,
 				cmp.Or(condition.Reason, condition.Message, "no reason given"), corev1.TaintNodeOutOfService)
 		}
 	}
@@ -81,14 +87,17 @@ func (o *Shard) copiesWords() string {
 	if o.Copies <= 1 {
 		return ""
 	}
-	return "Where every group that had a copy there has a majority without it, copies are made on other shards, as far as there are failure domains for them. "
+	return "Where every group that had a copy there has a majority without it, copies are made on other shards, as far " +
+		"as there are failure domains for them. "
 }
 
 // adoptWords say what to do where a store was deleted and made again: the claims have stayed, and with them the volumes
 // of the first.
 func (o *Shard) adoptWords() string {
 	if theirs := o.Report.Volume.StoreUUID; theirs != "" && o.StoreUID != "" && !strings.EqualFold(theirs, o.StoreUID) {
-		return fmt.Sprintf(". Where that store was deleted and this one is to have its data: delete this one, and make it again with adoptStoreUID: %s", theirs)
+		return fmt.Sprintf(
+			". Where that store was deleted and this one is to have its data: delete this one, and make it again with "+
+				"adoptStoreUID: %s", theirs)
 	}
 	return ""
 }
@@ -106,15 +115,19 @@ func (o *Shard) volumeState() (v1alpha1.ShardState, string) {
 	if claim == nil {
 		return "", ""
 	}
-	if claim.Status.Phase == corev1.ClaimLost || (claim.Spec.VolumeName != "" && claim.Status.Phase == corev1.ClaimBound && o.Volume == nil) {
-		return v1alpha1.ShardDiskLost, fmt.Sprintf("PersistentVolume %s of claim %s is gone. Make it again with the same name and disk if the disk is "+
-			"whole; otherwise park the shard (spec.parked), delete the claim, %s", claim.Spec.VolumeName, claim.Name, o.forgetWords())
+	if claim.Status.Phase == corev1.ClaimLost || (claim.Spec.VolumeName != "" && claim.Status.Phase == corev1.ClaimBound &&
+		o.Volume == nil) {
+		return v1alpha1.ShardDiskLost, fmt.Sprintf(
+			"PersistentVolume %s of claim %s is gone. Make it again with the same name and disk if the disk is "+
+				"whole; otherwise park the shard (spec.parked), delete the claim, %s", claim.Spec.VolumeName, claim.Name,
+			o.forgetWords())
 	}
 	if o.Running() || claim.Status.Phase == corev1.ClaimBound {
 		return "", ""
 	}
 	if o.ClassMissing {
-		return v1alpha1.ShardNoStorageClass, fmt.Sprintf("StorageClass %q does not exist: create it, or a DiskSet of that name", o.ClassName)
+		return v1alpha1.ShardNoStorageClass, fmt.Sprintf(
+			"StorageClass %q does not exist: create it, or a DiskSet of that name", o.ClassName)
 	}
 	return "", ""
 }
@@ -124,7 +137,8 @@ func (o *Shard) forgetWords() string {
 	if o.Last.Volume == nil || o.Last.Volume.UUID == "" {
 		return "and unpark it"
 	}
-	return fmt.Sprintf("annotate the pool %s=%s to accept that this copy is lost, and unpark it", v1alpha1.AnnotationForgetVolumes, o.Last.Volume.UUID)
+	return fmt.Sprintf("annotate the pool %s=%s to accept that this copy is lost, and unpark it",
+		v1alpha1.AnnotationForgetVolumes, o.Last.Volume.UUID)
 }
 
 // Running says whether the pod runs; the shard in it may be silent.
@@ -145,7 +159,8 @@ func (o *Shard) podState() (v1alpha1.ShardState, string) {
 	case pod.Spec.NodeName == "":
 		return o.unscheduled()
 	case pod.Status.Phase == corev1.PodFailed:
-		return v1alpha1.ShardPending, fmt.Sprintf("the pod failed (%s) and is being replaced", cmp.Or(pod.Status.Reason, pod.Status.Message, "no reason given"))
+		return v1alpha1.ShardPending, fmt.Sprintf("the pod failed (%s) and is being replaced",
+			cmp.Or(pod.Status.Reason, pod.Status.Message, "no reason given"))
 	}
 	return "", ""
 }
@@ -158,13 +173,17 @@ func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
 		return v1alpha1.ShardPending, o.withEvent("the pod waits for the scheduler")
 	}
 	if !bound && fleet.WantsVolume(words) && o.Now.Sub(since) < volumeGrace {
-		return v1alpha1.ShardPending, fmt.Sprintf("claim %s waits for a PersistentVolume of StorageClass %q", workload.ShardClaim(o.Name), o.ClassName)
+		return v1alpha1.ShardPending, fmt.Sprintf("claim %s waits for a PersistentVolume of StorageClass %q",
+			workload.ShardClaim(o.Name), o.ClassName)
 	}
 	if !bound && fleet.WantsVolume(words) {
-		return v1alpha1.ShardNoVolume, fmt.Sprintf("no free PersistentVolume of StorageClass %q fits the claim %s. Add a disk to the DiskSet, see that its "+
-			"namespaces hold this one and that a disk is as large as storage.size; the scheduler says: %s", o.ClassName, workload.ShardClaim(o.Name), words)
+		return v1alpha1.ShardNoVolume, fmt.Sprintf(
+			"no free PersistentVolume of StorageClass %q fits the claim %s. Add a disk to the DiskSet, see that its "+
+				"namespaces hold this one and that a disk is as large as storage.size; the scheduler says: %s", o.ClassName,
+			workload.ShardClaim(o.Name), words)
 	}
-	return v1alpha1.ShardUnschedulable, "no node can take the pod: make room, or change spec.resources or spec.scheduling; the scheduler says: " + words
+	return v1alpha1.ShardUnschedulable,
+		"no node can take the pod: make room, or change spec.resources or spec.scheduling; the scheduler says: " + words
 }
 
 // waitingState looks at a container that does not run.
@@ -181,28 +200,37 @@ func (o *Shard) waitingState() (v1alpha1.ShardState, string) {
 	case fleet.WaitingImage:
 		// The kubelet waits until it tries again. What it said when it tried stays: a status that goes to and fro is no
 		// news.
-		if waiting == fleet.ReasonImagePullBackOff && o.Last.State == v1alpha1.ShardImagePull && strings.Contains(o.Last.Message, status.Image+" ") {
+		if waiting == fleet.ReasonImagePullBackOff && o.Last.State == v1alpha1.ShardImagePull &&
+			strings.Contains(o.Last.Message, status.Image+" ") {
 			return o.Last.State, o.Last.Message
 		}
-		return v1alpha1.ShardImagePull, fmt.Sprintf("image %s cannot be had (%s: %s). Correct the store's spec.image or imagePullSecrets, or load the "+
-			"image onto node %s", status.Image, waiting, status.State.Waiting.Message, o.NodeName)
+		return v1alpha1.ShardImagePull, fmt.Sprintf(
+			"image %s cannot be had (%s: %s). Correct the store's spec.image or imagePullSecrets, or load the "+
+				"image onto node %s", status.Image, waiting, status.State.Waiting.Message, o.NodeName)
 	case fleet.WaitingRestart:
-		return v1alpha1.ShardCrashLooping, fmt.Sprintf("the container does not stay up (%s, %d restarts): %s. See kubectl logs %s --previous", waiting,
-			status.RestartCount, cmp.Or(ended(status), status.State.Waiting.Message, "no reason given"), workload.ShardPod(o.Name))
+		return v1alpha1.ShardCrashLooping, fmt.Sprintf(
+			"the container does not stay up (%s, %d restarts): %s. See kubectl logs %s --previous", waiting,
+			status.RestartCount, cmp.Or(ended(status), status.State.Waiting.Message, "no reason given"),
+			workload.ShardPod(o.Name))
 	}
 	if status != nil && status.State.Terminated != nil {
-		return v1alpha1.ShardPending, "the container ended and is being restarted: " + cmp.Or(ended(status), "no reason given")
+		return v1alpha1.ShardPending, "the container ended and is being restarted: " + cmp.Or(ended(status),
+			"no reason given")
 	}
 	for _, event := range o.Events {
 		if v := o.Last.Volume; v != nil && v.UUID != "" && fleet.DeviceLost(event) {
-			return v1alpha1.ShardDiskLost, fmt.Sprintf("the device held volume %s, and the kubelet cannot mount it any more; nothing is served. If the "+
-				"disk can be repaired (fsck) or brought back, do that on node %s; otherwise park the shard (spec.parked), replace the disk, %s. "+
-				"The kubelet says: %s", v.UUID, o.NodeName, o.forgetWords(), event)
+			return v1alpha1.ShardDiskLost, fmt.Sprintf(
+				"the device held volume %s, and the kubelet cannot mount it any more; nothing is served. If the "+
+					"disk can be repaired (fsck) or brought back, do that on node %s; otherwise park the shard (spec.parked), "+
+					"replace the disk, %s. "+
+					"The kubelet says: %s", v.UUID, o.NodeName, o.forgetWords(), event)
 		}
 		if fleet.DeviceTaken(event) {
-			return v1alpha1.ShardFormatBlocked, fmt.Sprintf("the kubelet does not format or mount the volume, and nothing was written to it. Something is on "+
-				"the device already (a partition table, another file system, or what is left of one): if it can go, wipe it (wipefs -a) on node %s; otherwise name "+
-				"another disk. The kubelet says: %s", o.NodeName, event)
+			return v1alpha1.ShardFormatBlocked, fmt.Sprintf(
+				"the kubelet does not format or mount the volume, and nothing was written to it. Something is on "+
+					"the device already (a partition table, another file system, or what is left of one): if it can go, wipe it "+
+					"(wipefs -a) on node %s; otherwise name "+
+					"another disk. The kubelet says: %s", o.NodeName, event)
 		}
 	}
 	return v1alpha1.ShardPending, o.withEvent("the pod's volume is being mounted and its container started")
@@ -251,18 +279,24 @@ func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
 	case v1alpha1.ShardForeign:
 		return r.State, r.Message + o.adoptWords()
 	case v1alpha1.ShardDiskLost:
-		return r.State, fmt.Sprintf("%s. If the volume cannot be brought back: park the shard (spec.parked), replace the disk, %s",
+		return r.State, fmt.Sprintf(
+			"%s. If the volume cannot be brought back: park the shard (spec.parked), replace the disk, %s",
 			strings.TrimSuffix(r.Message, "."), o.forgetWords())
 	case v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining:
 	default:
-		return v1alpha1.ShardUnreachable, fmt.Sprintf("the shard says that it is %q, which this operator does not know: the shard is of version %q; upgrade the operator",
+		return v1alpha1.ShardUnreachable, fmt.Sprintf(
+			"the shard says that it is %q, which this operator does not know: the shard is of version %q; upgrade the operator",
 			r.State, r.Version)
 	}
 	if r.Volume.StoreUUID != "" && o.StoreUID != "" && !strings.EqualFold(r.Volume.StoreUUID, o.StoreUID) {
-		return v1alpha1.ShardForeign, fmt.Sprintf("the volume is of store %s, this is store %s: give the shard its own volume%s", r.Volume.StoreUUID, o.StoreUID, o.adoptWords())
+		return v1alpha1.ShardForeign, fmt.Sprintf(
+			"the volume is of store %s, this is store %s: give the shard its own volume%s", r.Volume.StoreUUID, o.StoreUID,
+			o.adoptWords())
 	}
-	if was := o.Last.Volume; was != nil && was.UUID != "" && r.Volume.UUID != "" && !strings.EqualFold(was.UUID, r.Volume.UUID) {
-		return v1alpha1.ShardForeign, fmt.Sprintf("the shard runs on volume %s, its own is %s: bring that back; or %s", r.Volume.UUID, was.UUID, o.forgetWords())
+	if was := o.Last.Volume; was != nil && was.UUID != "" && r.Volume.UUID != "" &&
+		!strings.EqualFold(was.UUID, r.Volume.UUID) {
+		return v1alpha1.ShardForeign, fmt.Sprintf("the shard runs on volume %s, its own is %s: bring that back; or %s",
+			r.Volume.UUID, was.UUID, o.forgetWords())
 	}
 	if o.Leaves && r.State != v1alpha1.ShardLoading {
 		return v1alpha1.ShardDraining, fmt.Sprintf("is to be removed, and holds %d groups", len(r.Groups))
@@ -273,8 +307,10 @@ func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
 // silent is a container that runs and a shard that does not answer.
 func (o *Shard) silent() (v1alpha1.ShardState, string) {
 	if errors.Is(o.ReportErr, fleet.ErrVolumeSilent) {
-		return v1alpha1.ShardUnreachable, fmt.Sprintf("the pod runs on node %s, but %v. Nothing is given up for that, as it may only be slow: see to the "+
-			"disk; or, with several copies, put %d into spec.replace, and restart the node if the pod does not end", o.NodeName, o.ReportErr, o.Number)
+		return v1alpha1.ShardUnreachable, fmt.Sprintf(
+			"the pod runs on node %s, but %v. Nothing is given up for that, as it may only be slow: see to the "+
+				"disk; or, with several copies, put %d into spec.replace, and restart the node if the pod does not end", o.NodeName,
+			o.ReportErr, o.Number)
 	}
 	if status := o.containerStatus(); status != nil && o.Now.Sub(status.State.Running.StartedAt.Time) < startGrace {
 		return v1alpha1.ShardPending, "the container has just started"
@@ -283,8 +319,9 @@ func (o *Shard) silent() (v1alpha1.ShardState, string) {
 	if o.ReportErr != nil {
 		reason = o.ReportErr.Error()
 	}
-	return v1alpha1.ShardUnreachable, fmt.Sprintf("the pod runs on node %s, but the shard does not answer: %s. See kubectl logs %s, and that network "+
-		"policies let the operator reach port %d", o.NodeName, reason, workload.ShardPod(o.Name), workload.PortShard)
+	return v1alpha1.ShardUnreachable, fmt.Sprintf(
+		"the pod runs on node %s, but the shard does not answer: %s. See kubectl logs %s, and that network "+
+			"policies let the operator reach port %d", o.NodeName, reason, workload.ShardPod(o.Name), workload.PortShard)
 }
 
 func (o *Shard) withEvent(words string) string {

@@ -26,14 +26,16 @@ func serveWell() *Shard {
 		Name: "ssd-1", Number: 1, ClassName: "local-xfs", Set: &appsv1.StatefulSet{}, NodeName: "n1",
 		Node: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n1"},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady,
+				Status: corev1.ConditionTrue}}},
 		},
 		Pod: &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "ssd-1-0", Annotations: map[string]string{workload.AnnotationTemplate: "t1"}},
 			Spec:       corev1.PodSpec{NodeName: "n1"},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.1", ContainerStatuses: []corev1.ContainerStatus{{
 				Name: workload.ContainerShard, Image: "sheaf:1",
-				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(decideNow.Add(-time.Hour))}},
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(decideNow.Add(
+					-time.Hour))}},
 			}}},
 		},
 		Claim: &corev1.PersistentVolumeClaim{
@@ -44,7 +46,8 @@ func serveWell() *Shard {
 		Volume: local,
 		Report: &fleet.ShardReport{
 			Name: "ssd-1", State: v1alpha1.ShardServing, Version: "v1",
-			Volume: fleet.VolumeReport{UUID: "vol-1", StoreUUID: "store-1", FileSystem: "xfs", CapacityBytes: 1000, FreeBytes: 900},
+			Volume: fleet.VolumeReport{UUID: "vol-1", StoreUUID: "store-1", FileSystem: "xfs", CapacityBytes: 1000,
+				FreeBytes: 900},
 			Groups: []fleet.GroupReport{{Group: "1", State: "Serving"}, {Group: "2", State: "Failed"}},
 		},
 		Last:     v1alpha1.ShardStatus{Volume: &v1alpha1.VolumeStatus{UUID: "vol-1"}},
@@ -55,14 +58,16 @@ func serveWell() *Shard {
 func waiting(o *Shard, reason, message string) {
 	o.Report = nil
 	o.Pod.Status.Phase = corev1.PodPending
-	o.Pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+	o.Pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason,
+		Message: message}}
 }
 
 func unscheduled(o *Shard, message string) {
 	o.Report, o.NodeName, o.Node, o.Volume = nil, "", nil, nil
 	o.Pod.Spec.NodeName, o.Pod.Status = "", corev1.PodStatus{Phase: corev1.PodPending}
 	if message != "" {
-		o.Pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: message}}
+		o.Pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+			Reason: "Unschedulable", Message: message}}
 	}
 	o.Claim.Spec.VolumeName, o.Claim.Status.Phase = "", corev1.ClaimPending
 }
@@ -78,25 +83,38 @@ var decideTests = []struct {
 	says   []string // each is in the message
 }{
 	{"well", func(*Shard) {}, v1alpha1.ShardServing, nil},
-	{"has problems, and serves", func(o *Shard) { o.Report.Problems = []string{"SSD asked for, rotational found"} }, v1alpha1.ShardServing, []string{"rotational found"}},
+	{"has problems, and serves", func(o *Shard) {
+		o.Report.Problems = []string{"SSD asked for, rotational found"}
+	}, v1alpha1.ShardServing, []string{"rotational found"}},
 	{"loads", says(v1alpha1.ShardLoading, ""), v1alpha1.ShardLoading, nil},
 	{"drains", says(v1alpha1.ShardDraining, ""), v1alpha1.ShardDraining, nil},
 	{"leaves", func(o *Shard) { o.Leaves = true }, v1alpha1.ShardDraining, []string{"to be removed", "2 groups"}},
 	{"waits for etcd", says(v1alpha1.ShardPending, "waits for etcd"), v1alpha1.ShardPending, []string{"waits for etcd"}},
-	{"says file system mismatch", says(v1alpha1.ShardFileSystemMismatch, "is ext3, asked for is ext4"), v1alpha1.ShardFileSystemMismatch, []string{"ext3", "ext4"}},
-	{"says foreign", says(v1alpha1.ShardForeign, "volume of store A, wanted is B"), v1alpha1.ShardForeign, []string{"store A"}},
-	{"says disk lost", says(v1alpha1.ShardDiskLost, "the volume is blank"), v1alpha1.ShardDiskLost, []string{"blank", "spec.parked", v1alpha1.AnnotationForgetVolumes + "=vol-1"}},
-	{"says memory", says(v1alpha1.ShardMemoryTooSmall, "needs 3GiB, limit is 1GiB"), v1alpha1.ShardMemoryTooSmall, []string{"3GiB", "1GiB"}},
-	{"says what nobody knows", says("Dreaming", ""), v1alpha1.ShardUnreachable, []string{"Dreaming", "upgrade the operator"}},
+	{"says file system mismatch", says(v1alpha1.ShardFileSystemMismatch, "is ext3, asked for is ext4"),
+		v1alpha1.ShardFileSystemMismatch, []string{"ext3", "ext4"}},
+	{"says foreign", says(v1alpha1.ShardForeign, "volume of store A, wanted is B"), v1alpha1.ShardForeign,
+		[]string{"store A"}},
+	{"says disk lost", says(v1alpha1.ShardDiskLost, "the volume is blank"), v1alpha1.ShardDiskLost,
+		[]string{"blank", "spec.parked", v1alpha1.AnnotationForgetVolumes + "=vol-1"}},
+	{"says memory", says(v1alpha1.ShardMemoryTooSmall, "needs 3GiB, limit is 1GiB"), v1alpha1.ShardMemoryTooSmall,
+		[]string{"3GiB", "1GiB"}},
+	{"says what nobody knows", says("Dreaming", ""), v1alpha1.ShardUnreachable,
+		[]string{"Dreaming", "upgrade the operator"}},
 	{"says nothing of its state", says("", ""), v1alpha1.ShardUnreachable, []string{"upgrade the operator"}},
-	{"serves another store", func(o *Shard) { o.Report.Volume.StoreUUID = "store-2" }, v1alpha1.ShardForeign, []string{"store-2", "store-1", "adoptStoreUID: store-2"}},
+	{"serves another store", func(o *Shard) {
+		o.Report.Volume.StoreUUID = "store-2"
+	}, v1alpha1.ShardForeign, []string{"store-2", "store-1", "adoptStoreUID: store-2"}},
 	{"says foreign, of another store", func(o *Shard) {
 		says(v1alpha1.ShardForeign, "belongs to another store")(o)
 		o.Report.Volume.StoreUUID = "store-2"
 	}, v1alpha1.ShardForeign, []string{"belongs to another store", "make it again with adoptStoreUID: store-2"}},
-	{"serves another volume", func(o *Shard) { o.Report.Volume.UUID = "vol-2" }, v1alpha1.ShardForeign, []string{"vol-1", "vol-2"}},
+	{"serves another volume", func(o *Shard) {
+		o.Report.Volume.UUID = "vol-2"
+	}, v1alpha1.ShardForeign, []string{"vol-1", "vol-2"}},
 
-	{"parked", func(o *Shard) { o.Parked, o.Pod, o.Report = true, nil, nil }, v1alpha1.ShardParked, []string{"Take 1 out of spec.parked"}},
+	{"parked", func(o *Shard) {
+		o.Parked, o.Pod, o.Report = true, nil, nil
+	}, v1alpha1.ShardParked, []string{"Take 1 out of spec.parked"}},
 	{"being parked", func(o *Shard) { o.Parked = true }, v1alpha1.ShardParked, []string{"being stopped"}},
 	{"parked on a lost node", func(o *Shard) { o.Parked, o.Node = true, nil }, v1alpha1.ShardParked, nil},
 
@@ -108,15 +126,22 @@ var decideTests = []struct {
 	{"node fenced", func(o *Shard) {
 		o.Node.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
 	}, v1alpha1.ShardNodeLost, []string{corev1.TaintNodeOutOfService}},
-	{"node not ready", func(o *Shard) { o.Node.Status.Conditions[0].Status = corev1.ConditionFalse }, v1alpha1.ShardNodeDown, []string{"n1", "waits"}},
+	{"node not ready", func(o *Shard) {
+		o.Node.Status.Conditions[0].Status = corev1.ConditionFalse
+	}, v1alpha1.ShardNodeDown, []string{"n1", "waits"}},
 	{"node silent", func(o *Shard) {
 		o.Node.Status.Conditions[0].Status, o.Node.Status.Conditions[0].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
 	}, v1alpha1.ShardNodeDown, []string{"NodeStatusUnknown"}},
 	{"node without conditions", func(o *Shard) { o.Node.Status.Conditions = nil }, v1alpha1.ShardServing, nil},
 
-	{"claim lost", func(o *Shard) { o.Claim.Status.Phase = corev1.ClaimLost }, v1alpha1.ShardDiskLost, []string{"pv-1", "data-ssd-1-0"}},
+	{"claim lost", func(o *Shard) {
+		o.Claim.Status.Phase = corev1.ClaimLost
+	}, v1alpha1.ShardDiskLost, []string{"pv-1", "data-ssd-1-0"}},
 	{"volume deleted", func(o *Shard) { o.Volume = nil }, v1alpha1.ShardDiskLost, []string{"pv-1", "vol-1"}},
-	{"no class", func(o *Shard) { unscheduled(o, "storageclass not found"); o.ClassMissing = true }, v1alpha1.ShardNoStorageClass, []string{"local-xfs", "DiskSet"}},
+	{"no class", func(o *Shard) {
+		unscheduled(o, "storageclass not found")
+		o.ClassMissing = true
+	}, v1alpha1.ShardNoStorageClass, []string{"local-xfs", "DiskSet"}},
 	{"class deleted later", func(o *Shard) { o.ClassMissing = true }, v1alpha1.ShardServing, nil},
 	{"no volume", func(o *Shard) {
 		unscheduled(o, "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.")
@@ -125,12 +150,16 @@ var decideTests = []struct {
 		unscheduled(o, "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind.")
 		o.Pod.Status.Conditions[0].LastTransitionTime = metav1.NewTime(o.Now.Add(-volumeGrace + time.Second))
 	}, v1alpha1.ShardPending, []string{"waits for a PersistentVolume", "local-xfs"}},
-	{"no room", func(o *Shard) { unscheduled(o, "0/3 nodes are available: 3 Insufficient memory.") }, v1alpha1.ShardUnschedulable, []string{"Insufficient memory"}},
+	{"no room", func(o *Shard) {
+		unscheduled(o, "0/3 nodes are available: 3 Insufficient memory.")
+	}, v1alpha1.ShardUnschedulable, []string{"Insufficient memory"}},
 	{"bound volume, no room", func(o *Shard) {
 		unscheduled(o, "didn't find available persistent volumes to bind")
 		o.Claim.Status.Phase = corev1.ClaimBound
 	}, v1alpha1.ShardUnschedulable, nil},
-	{"not looked at by the scheduler", func(o *Shard) { unscheduled(o, "") }, v1alpha1.ShardPending, []string{"scheduler"}},
+	{"not looked at by the scheduler", func(o *Shard) {
+		unscheduled(o, "")
+	}, v1alpha1.ShardPending, []string{"scheduler"}},
 
 	{"nothing there", func(o *Shard) {
 		*o = Shard{Name: "ssd-1", Number: 1}
@@ -139,29 +168,43 @@ var decideTests = []struct {
 		o.Pod, o.Report, o.NodeName = nil, nil, ""
 		o.Events = []string{"FailedCreate: violates PodSecurity"}
 	}, v1alpha1.ShardPending, []string{"violates PodSecurity"}},
-	{"pod ends", func(o *Shard) { o.Pod.DeletionTimestamp = &metav1.Time{Time: decideNow} }, v1alpha1.ShardPending, []string{"replaced"}},
+	{"pod ends", func(o *Shard) {
+		o.Pod.DeletionTimestamp = &metav1.Time{Time: decideNow}
+	}, v1alpha1.ShardPending, []string{"replaced"}},
 	{"pod failed", func(o *Shard) {
 		o.Report, o.Pod.Status.Phase, o.Pod.Status.Reason = nil, corev1.PodFailed, "Evicted"
 	}, v1alpha1.ShardPending, []string{"Evicted"}},
 
-	{"image", func(o *Shard) { waiting(o, "ImagePullBackOff", "back-off") }, v1alpha1.ShardImagePull, []string{"sheaf:1", "back-off", "spec.image"}},
-	{"image never pulled", func(o *Shard) { waiting(o, "ErrImageNeverPull", "") }, v1alpha1.ShardImagePull, []string{"n1"}},
+	{"image", func(o *Shard) {
+		waiting(o, "ImagePullBackOff", "back-off")
+	}, v1alpha1.ShardImagePull, []string{"sheaf:1", "back-off", "spec.image"}},
+	{"image never pulled", func(o *Shard) {
+		waiting(o, "ErrImageNeverPull", "")
+	}, v1alpha1.ShardImagePull, []string{"n1"}},
 	{"crashes", func(o *Shard) {
 		waiting(o, "CrashLoopBackOff", "back-off 40s")
 		o.Pod.Status.Phase = corev1.PodRunning
-		o.Pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "sheaf: no such flag\n"}
+		o.Pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1,
+			Reason: "Error", Message: "sheaf: no such flag\n"}
 	}, v1alpha1.ShardCrashLooping, []string{"exit code 1", "no such flag", "kubectl logs ssd-1-0"}},
 	{"is killed for memory", func(o *Shard) {
 		waiting(o, "CrashLoopBackOff", "")
-		o.Pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}
+		o.Pod.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137,
+			Reason: "OOMKilled"}
 	}, v1alpha1.ShardCrashLooping, []string{"limits.memory"}},
-	{"cannot be made", func(o *Shard) { waiting(o, "CreateContainerConfigError", "secret not found") }, v1alpha1.ShardCrashLooping, []string{"secret not found"}},
+	{"cannot be made", func(o *Shard) {
+		waiting(o, "CreateContainerConfigError", "secret not found")
+	}, v1alpha1.ShardCrashLooping, []string{"secret not found"}},
 	{"has just ended", func(o *Shard) {
 		waiting(o, "", "")
-		o.Pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 2}}
+		o.Pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 2}}
 	}, v1alpha1.ShardPending, []string{"exit code 2"}},
 	{"is being made", func(o *Shard) { waiting(o, "ContainerCreating", "") }, v1alpha1.ShardPending, []string{"mounted"}},
-	{"has no status yet", func(o *Shard) { waiting(o, "", ""); o.Pod.Status.ContainerStatuses = nil }, v1alpha1.ShardPending, nil},
+	{"has no status yet", func(o *Shard) {
+		waiting(o, "", "")
+		o.Pod.Status.ContainerStatuses = nil
+	}, v1alpha1.ShardPending, nil},
 	{"mount fails", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{"FailedMount: device is busy"}
@@ -169,7 +212,8 @@ var decideTests = []struct {
 	{"format: other file system", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Last.Volume = nil
-		o.Events = []string{"FailedMount: other", "FailedMount: mount failed: wrong fs type, bad option, bad superblock on /dev/loop3"}
+		o.Events = []string{"FailedMount: other",
+			"FailedMount: mount failed: wrong fs type, bad option, bad superblock on /dev/loop3"}
 	}, v1alpha1.ShardFormatBlocked, []string{"/dev/loop3", "n1", "nothing was written", "wipefs"}},
 	{"format: partition table", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
@@ -179,7 +223,8 @@ var decideTests = []struct {
 	{"format: mkfs", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Last.Volume = nil
-		o.Events = []string{"FailedMount: format of disk failed: mkfs.xfs: /dev/loop3 appears to contain an existing filesystem"}
+		o.Events = []string{
+			"FailedMount: format of disk failed: mkfs.xfs: /dev/loop3 appears to contain an existing filesystem"}
 	}, v1alpha1.ShardFormatBlocked, nil},
 	{"unmountable, and what was there is given up", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
@@ -189,14 +234,16 @@ var decideTests = []struct {
 	{"unmountable, and there was a volume", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{"FailedMount: /dev/loop1: UNEXPECTED INCONSISTENCY; RUN fsck MANUALLY"}
-	}, v1alpha1.ShardDiskLost, []string{"vol-1", "n1", "RUN fsck", "spec.parked", v1alpha1.AnnotationForgetVolumes + "=vol-1"}},
+	}, v1alpha1.ShardDiskLost, []string{"vol-1", "n1", "RUN fsck", "spec.parked",
+		v1alpha1.AnnotationForgetVolumes + "=vol-1"}},
 	{"another file system where there was a volume", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
 		o.Events = []string{"FailedMount: mount failed: wrong fs type, bad option, bad superblock on /dev/loop3"}
 	}, v1alpha1.ShardDiskLost, []string{"vol-1"}},
 	{"device gone", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
-		o.Events = []string{`FailedMount: MountVolume.NewMounter initialization failed: path "/dev/disk/by-id/a" does not exist`}
+		o.Events = []string{
+			`FailedMount: MountVolume.NewMounter initialization failed: path "/dev/disk/by-id/a" does not exist`}
 	}, v1alpha1.ShardDiskLost, []string{"vol-1", "/dev/disk/by-id/a"}},
 	{"a sandbox is not made", func(o *Shard) {
 		waiting(o, "ContainerCreating", "")
@@ -210,17 +257,24 @@ var decideTests = []struct {
 		waiting(o, "ImagePullBackOff", "back-off")
 		o.Last.State, o.Last.Message = v1alpha1.ShardImagePull, "image sheaf:0 cannot be had (ErrImagePull: not found)"
 	}, v1alpha1.ShardImagePull, []string{"sheaf:1", "back-off"}},
-	{"format: events of an older try", func(o *Shard) { o.Events = []string{"FailedMount: wrong fs type"} }, v1alpha1.ShardServing, nil},
+	{"format: events of an older try", func(o *Shard) {
+		o.Events = []string{"FailedMount: wrong fs type"}
+	}, v1alpha1.ShardServing, nil},
 
 	{"its disk hangs", func(o *Shard) {
-		o.Report, o.ReportErr = nil, fmt.Errorf("%w: the volume does not answer: a read takes more than 15s", fleet.ErrVolumeSilent)
+		o.Report, o.ReportErr = nil, fmt.Errorf("%w: the volume does not answer: a read takes more than 15s",
+			fleet.ErrVolumeSilent)
 	}, v1alpha1.ShardUnreachable, []string{"n1", "its disk does not answer", "15s", "spec.replace"}},
-	{"silent", func(o *Shard) { o.Report, o.ReportErr = nil, errors.New("connection refused") }, v1alpha1.ShardUnreachable, []string{"connection refused", "7610"}},
+	{"silent", func(o *Shard) {
+		o.Report, o.ReportErr = nil, errors.New("connection refused")
+	}, v1alpha1.ShardUnreachable, []string{"connection refused", "7610"}},
 	{"silent as it starts", func(o *Shard) {
 		o.Report, o.ReportErr = nil, errors.New("connection refused")
 		o.Pod.Status.ContainerStatuses[0].State.Running.StartedAt = metav1.NewTime(decideNow.Add(-time.Second))
 	}, v1alpha1.ShardPending, []string{"just started"}},
-	{"running without a status", func(o *Shard) { o.Report, o.Pod.Status.ContainerStatuses = nil, nil }, v1alpha1.ShardPending, nil},
+	{"running without a status", func(o *Shard) {
+		o.Report, o.Pod.Status.ContainerStatuses = nil, nil
+	}, v1alpha1.ShardPending, nil},
 }
 
 func TestDecideShard(t *testing.T) {
@@ -253,9 +307,12 @@ func TestDecideShard(t *testing.T) {
 		})
 	}
 	all := []v1alpha1.ShardState{
-		v1alpha1.ShardPending, v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked, v1alpha1.ShardNodeDown,
-		v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked, v1alpha1.ShardFileSystemMismatch,
-		v1alpha1.ShardMemoryTooSmall, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull,
+		v1alpha1.ShardPending, v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked,
+		v1alpha1.ShardNodeDown,
+		v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,
+		v1alpha1.ShardFileSystemMismatch,
+		v1alpha1.ShardMemoryTooSmall, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable,
+		v1alpha1.ShardImagePull,
 		v1alpha1.ShardCrashLooping, v1alpha1.ShardUnreachable,
 	}
 	for _, state := range all {
@@ -266,8 +323,10 @@ func TestDecideShard(t *testing.T) {
 }
 
 func equalStatus(a, b v1alpha1.ShardStatus) bool {
-	return a.State == b.State && a.Message == b.Message && a.Groups == b.Groups && a.Load == b.Load && a.MemoryNeedBytes == b.MemoryNeedBytes &&
-		(a.Volume == nil) == (b.Volume == nil) && (a.Volume == nil || a.Volume.FreeBytes == b.Volume.FreeBytes && a.Volume.UUID == b.Volume.UUID)
+	return a.State == b.State && a.Message == b.Message && a.Groups == b.Groups && a.Load == b.Load &&
+		a.MemoryNeedBytes == b.MemoryNeedBytes &&
+		(a.Volume == nil) == (b.Volume == nil) && (a.Volume == nil || a.Volume.FreeBytes == b.Volume.FreeBytes &&
+		a.Volume.UUID == b.Volume.UUID)
 }
 
 // A message is cut to its bound, between characters.
@@ -284,7 +343,8 @@ func TestDecideShardBoundsMessages(t *testing.T) {
 func TestDecideShardVolume(t *testing.T) {
 	o := serveWell()
 	o.Last.Volume = &v1alpha1.VolumeStatus{}
-	for _, state := range []v1alpha1.ShardState{v1alpha1.ShardPending, v1alpha1.ShardForeign, v1alpha1.ShardDiskLost, v1alpha1.ShardFileSystemMismatch} {
+	for _, state := range []v1alpha1.ShardState{v1alpha1.ShardPending, v1alpha1.ShardForeign, v1alpha1.ShardDiskLost,
+		v1alpha1.ShardFileSystemMismatch} {
 		o.Report.State = state
 		if got := Decide(o); got.Volume.UUID != "" || got.Volume.FileSystem != "xfs" {
 			t.Errorf("%s: volume %+v", state, got.Volume)
@@ -329,7 +389,8 @@ func TestDecideShardSteps(t *testing.T) {
 		t.Errorf("full: %d", got.Volume.FreeBytes)
 	}
 	o = serveWell()
-	o.Report.State, o.Report.Load = v1alpha1.ShardLoading, fleet.LoadReport{BytesTotal: 100 << 20, BytesDone: 20 << 20, BytesPerSecond: 1 << 20, ETA: 80 * time.Second}
+	o.Report.State, o.Report.Load = v1alpha1.ShardLoading, fleet.LoadReport{BytesTotal: 100 << 20, BytesDone: 20 << 20,
+		BytesPerSecond: 1 << 20, ETA: 80 * time.Second}
 	o.Last = Decide(o)
 	if o.Last.Load != "20% 1.0MiB/s ETA 1m" || o.Last.LoadPercent != 20 {
 		t.Fatalf("load %q, %d%%", o.Last.Load, o.Last.LoadPercent)
@@ -337,7 +398,8 @@ func TestDecideShardSteps(t *testing.T) {
 }
 
 func TestBytesText(t *testing.T) {
-	for n, want := range map[int64]string{0: "0B", 1023: "1023B", 1024: "1.0KiB", 1 << 30: "1.0GiB", 2040109465: "1.9GiB", 300 << 20: "300MiB"} {
+	for n, want := range map[int64]string{0: "0B", 1023: "1023B", 1024: "1.0KiB", 1 << 30: "1.0GiB", 2040109465: "1.9GiB",
+		300 << 20: "300MiB"} {
 		if got := BytesText(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}

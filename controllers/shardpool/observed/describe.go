@@ -15,7 +15,8 @@ func (o *Shard) describe(s *v1alpha1.ShardStatus) {
 	s.Node = o.NodeName
 	s.MemoryNeedBytes, s.MemoryLimitBytes, s.Version = last.MemoryNeedBytes, last.MemoryLimitBytes, last.Version
 	s.LoadBytesPerSecond, s.LoadDevicePercent = last.LoadBytesPerSecond, last.LoadDevicePercent
-	s.Updated = o.Pod != nil && o.Pod.DeletionTimestamp == nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
+	s.Updated = o.Pod != nil && o.Pod.DeletionTimestamp == nil &&
+		o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
 	s.Volume = o.volume()
 	o.countGroups(s)
 	if o.Report == nil || o.Parked {
@@ -23,7 +24,8 @@ func (o *Shard) describe(s *v1alpha1.ShardStatus) {
 	}
 	r := o.Report
 	s.Version = r.Version
-	s.MemoryNeedBytes, s.MemoryLimitBytes = fleet.Steady(last.MemoryNeedBytes, r.Memory.NeedBytes, r.Memory.NeedBytes), r.Memory.LimitBytes
+	s.MemoryNeedBytes, s.MemoryLimitBytes = fleet.Steady(last.MemoryNeedBytes, r.Memory.NeedBytes, r.Memory.NeedBytes),
+		r.Memory.LimitBytes
 	if s.State == v1alpha1.ShardMemoryTooSmall || last.State == v1alpha1.ShardMemoryTooSmall {
 		s.MemoryNeedBytes = r.Memory.NeedBytes
 	}
@@ -57,7 +59,8 @@ func (o *Shard) volume() *v1alpha1.VolumeStatus {
 		}
 		v.CapacityBytes = r.CapacityBytes
 		// Only a shard that serves has shown that the volume is its own.
-		if v.UUID == "" && fleet.Serving(o.Report.State) && (r.StoreUUID == "" || strings.EqualFold(r.StoreUUID, o.StoreUID)) {
+		if v.UUID == "" && fleet.Serving(o.Report.State) && (r.StoreUUID == "" ||
+			strings.EqualFold(r.StoreUUID, o.StoreUID)) {
 			v.UUID = r.UUID
 		}
 	}

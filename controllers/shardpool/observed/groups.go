@@ -9,7 +9,8 @@ import (
 func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.LeadingGroups = 0 // who is silent leads nothing
-	s.Groups, s.DamagedGroups, s.LostGroups, s.Records, s.StoredBytes = last.Groups, last.DamagedGroups, last.LostGroups, last.Records, last.StoredBytes
+	s.Groups, s.DamagedGroups, s.LostGroups, s.Records, s.StoredBytes = last.Groups, last.DamagedGroups, last.LostGroups,
+		last.Records, last.StoredBytes
 	r := o.Report
 	switch {
 	case s.State == v1alpha1.ShardDiskLost:

@@ -22,11 +22,14 @@ func TestCountGroups(t *testing.T) {
 		want   v1alpha1.ShardStatus
 	}{
 		"serving": {v1alpha1.ShardServing, report(v1alpha1.ShardServing, whole, follower, damaged, gone),
-			v1alpha1.ShardStatus{Groups: 4, ServingGroups: 3, LeadingGroups: 2, DamagedGroups: 1, LostGroups: 1, Records: 150, StoredBytes: 3000}},
+			v1alpha1.ShardStatus{Groups: 4, ServingGroups: 3, LeadingGroups: 2, DamagedGroups: 1, LostGroups: 1, Records: 150,
+				StoredBytes: 3000}},
 		"loading": {v1alpha1.ShardLoading, report(v1alpha1.ShardLoading, whole, fleet.GroupReport{State: "Loading"}),
 			v1alpha1.ShardStatus{Groups: 2, ServingGroups: 1, LeadingGroups: 1, Records: 1000, StoredBytes: 9000}},
-		"silent": {v1alpha1.ShardUnreachable, nil, v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}},
-		"held":   {v1alpha1.ShardPending, report(v1alpha1.ShardPending), v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}},
+		"silent": {v1alpha1.ShardUnreachable, nil, v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000,
+			StoredBytes: 9000}},
+		"held": {v1alpha1.ShardPending, report(v1alpha1.ShardPending),
+			v1alpha1.ShardStatus{Groups: 4, DamagedGroups: 2, Records: 1000, StoredBytes: 9000}},
 		"disk lost": {v1alpha1.ShardDiskLost, report(v1alpha1.ShardDiskLost),
 			v1alpha1.ShardStatus{Groups: 4, LostGroups: 4}},
 	} {

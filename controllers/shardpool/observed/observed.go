@@ -91,5 +91,6 @@ func (o *Shard) Outdated() bool {
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || o.Parked {
 		return false
 	}
-	return o.Pod.Annotations[workload.AnnotationTemplate] != o.Template || o.Forgotten(o.Pod.Annotations[workload.AnnotationVolume])
+	return o.Pod.Annotations[workload.AnnotationTemplate] != o.Template ||
+		o.Forgotten(o.Pod.Annotations[workload.AnnotationVolume])
 }

@@ -26,7 +26,8 @@ func conditions(f *Found, load string) []metav1.Condition {
 	return []metav1.Condition{
 		loaded(f, load),
 		ofState(f, v1alpha1.ConditionFileSystemMatches, "FileSystemsMatch", fileSystems, v1alpha1.ShardFileSystemMismatch),
-		ofState(f, v1alpha1.ConditionMemoryFits, "MemoryFits", "every shard's need is below its limit", v1alpha1.ShardMemoryTooSmall),
+		ofState(f, v1alpha1.ConditionMemoryFits, "MemoryFits", "every shard's need is below its limit",
+			v1alpha1.ShardMemoryTooSmall),
 		volumes(f), space(f), grown(f), updated(f), drained(f), etcdReady(f.Seen.Store),
 	}
 }
@@ -49,7 +50,8 @@ func etcdReady(store *v1alpha1.RecordStore) metav1.Condition {
 	if c == nil {
 		return metav1.Condition{Type: v1alpha1.ConditionEtcdReady}
 	}
-	return metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: fmt.Sprintf("RecordStore %s: %s", store.Name, c.Message)}
+	return metav1.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason,
+		Message: fmt.Sprintf("RecordStore %s: %s", store.Name, c.Message)}
 }
 
 // updated is Unknown while a shard that is to run has no pod: nobody knows yet what that will run.
@@ -59,7 +61,8 @@ func updated(f *Found) metav1.Condition {
 	case f.Update.Reason != "":
 		return isFalse(v1alpha1.ConditionUpdated, f.Update.Reason, f.Update.Message)
 	case without >= 0:
-		return isUnknown(v1alpha1.ConditionUpdated, "NoPod", fmt.Sprintf("shard %s has no pod yet", f.Seen.Shards[without].Name))
+		return isUnknown(v1alpha1.ConditionUpdated, "NoPod", fmt.Sprintf("shard %s has no pod yet",
+			f.Seen.Shards[without].Name))
 	default:
 		return isTrue(v1alpha1.ConditionUpdated, "Updated", "every pod runs the wanted template")
 	}
@@ -117,7 +120,8 @@ func loaded(f *Found, load string) metav1.Condition {
 }
 
 func volumes(f *Found) metav1.Condition {
-	found, reason := f.inStates(v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume)
+	found, reason := f.inStates(v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign,
+		v1alpha1.ShardFormatBlocked, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume)
 	if len(found) > 0 {
 		return isFalse(v1alpha1.ConditionVolumesReady, reason, step.ShardWords(found))
 	}
@@ -131,7 +135,8 @@ func volumes(f *Found) metav1.Condition {
 	}
 	for _, s := range f.Statuses {
 		if s.Volume == nil || s.Volume.UUID == "" {
-			return isUnknown(v1alpha1.ConditionVolumesReady, "VolumeUnknown", fmt.Sprintf("shard %s has not reported its volume yet", s.Name))
+			return isUnknown(v1alpha1.ConditionVolumesReady, "VolumeUnknown",
+				fmt.Sprintf("shard %s has not reported its volume yet", s.Name))
 		}
 	}
 	return isTrue(v1alpha1.ConditionVolumesReady, "VolumesReady", "every shard has its volume")
@@ -148,7 +153,8 @@ func space(f *Found) metav1.Condition {
 		if s.Volume == nil || s.Volume.CapacityBytes == 0 {
 			continue
 		}
-		words := fmt.Sprintf("shard %s has %s of %s free", s.Name, observed.BytesText(s.Volume.FreeBytes), observed.BytesText(s.Volume.CapacityBytes))
+		words := fmt.Sprintf("shard %s has %s of %s free", s.Name, observed.BytesText(s.Volume.FreeBytes),
+			observed.BytesText(s.Volume.CapacityBytes))
 		reserve := int64(0)
 		if r := reports[s.Number]; r != nil {
 			reserve = r.Volume.ReserveBytes
@@ -160,7 +166,8 @@ func space(f *Found) metav1.Condition {
 			nearlyWords = append(nearlyWords, words)
 		}
 	}
-	const what = ". Delete records and compact their groups (sheaf group compact GROUP --all), raise spec.storage.size where the class allows it, or add shards"
+	const what = ". Delete records and compact their groups (sheaf group compact GROUP --all), raise spec.storage.size " +
+		"where the class allows it, or add shards"
 	switch {
 	case len(fullWords) > 0:
 		return isFalse(v1alpha1.ConditionSpaceAvailable, "VolumeFull", "puts are refused: "+step.ShardWords(fullWords)+what)
@@ -180,9 +187,11 @@ func grown(f *Found) metav1.Condition {
 	case f.Growth.Reason != "":
 		return isFalse(v1alpha1.ConditionVolumesGrown, f.Growth.Reason, f.Growth.Message)
 	case unbound >= 0:
-		return isUnknown(v1alpha1.ConditionVolumesGrown, "NoVolume", fmt.Sprintf("shard %s has no volume yet", f.Seen.Shards[unbound].Name))
+		return isUnknown(v1alpha1.ConditionVolumesGrown, "NoVolume",
+			fmt.Sprintf("shard %s has no volume yet", f.Seen.Shards[unbound].Name))
 	default:
-		return isTrue(v1alpha1.ConditionVolumesGrown, "Grown", fmt.Sprintf("every claim has the %s asked for", f.Seen.Pool.Spec.Storage.Size.String()))
+		return isTrue(v1alpha1.ConditionVolumesGrown, "Grown", fmt.Sprintf("every claim has the %s asked for",
+			f.Seen.Pool.Spec.Storage.Size.String()))
 	}
 }
 

@@ -39,7 +39,8 @@ func TestSpaceIsAvailable(t *testing.T) {
 			t.Errorf("%s: %s %s %s, want %s %s", name, got.Type, got.Status, got.Reason, c.status, c.reason)
 		}
 		if got.Status == metav1.ConditionFalse &&
-			(!strings.Contains(got.Message, "ssd-0") || !strings.Contains(got.Message, "keeps 50.0MiB") || !strings.Contains(got.Message, "Delete records")) {
+			(!strings.Contains(got.Message, "ssd-0") || !strings.Contains(got.Message, "keeps 50.0MiB") ||
+				!strings.Contains(got.Message, "Delete records")) {
 			t.Errorf("%s: says %q", name, got.Message)
 		}
 	}
@@ -123,13 +124,15 @@ func TestTheStatusOfAThousandShardsIsSmall(t *testing.T) {
 			Report: &fleet.ShardReport{State: v1alpha1.ShardServing, Version: "v1"},
 		}
 		for g := range 256 {
-			damaged := fleet.GroupReport{Group: fmt.Sprint(256*n + int32(g)), State: fleet.GroupDamaged, Message: strings.Repeat("bad ", 300)}
+			damaged := fleet.GroupReport{Group: fmt.Sprint(256*n + int32(g)), State: fleet.GroupDamaged,
+				Message: strings.Repeat("bad ", 300)}
 			o.Report.Groups = append(o.Report.Groups, damaged)
 		}
 		s := v1alpha1.ShardStatus{
 			Name: o.Name, Number: n, State: statesByWorst[int(n)%len(statesByWorst)], Message: strings.Repeat("m", messageMax),
 			Node: strings.Repeat("n", 60), Groups: 256, Volume: &v1alpha1.VolumeStatus{
-				UUID: strings.Repeat("u", 36), Claim: o.Name, PersistentVolume: strings.Repeat("v", 80), Source: strings.Repeat("s", 100),
+				UUID: strings.Repeat("u", 36), Claim: o.Name, PersistentVolume: strings.Repeat("v", 80),
+				Source:     strings.Repeat("s", 100),
 				FileSystem: "xfs", MountOptions: strings.Split(strings.Repeat("noatime,", 12), ","), CapacityBytes: 1 << 40,
 			},
 		}

@@ -113,7 +113,8 @@ func loadWords(shards []*observed.Shard) string {
 		l := o.Load()
 		loading, known = true, known && l.DeviceBytesPerSecond > 0
 		sum.DeviceBytesPerSecond += l.DeviceBytesPerSecond
-		sum.BytesTotal, sum.BytesDone, sum.BytesPerSecond = sum.BytesTotal+l.BytesTotal, sum.BytesDone+l.BytesDone, sum.BytesPerSecond+l.BytesPerSecond
+		sum.BytesTotal, sum.BytesDone, sum.BytesPerSecond = sum.BytesTotal+l.BytesTotal, sum.BytesDone+l.BytesDone,
+			sum.BytesPerSecond+l.BytesPerSecond
 		sum.ETA = max(sum.ETA, l.ETA)
 	}
 	if !loading {
@@ -148,7 +149,8 @@ func countGroups(status *v1alpha1.ShardPoolStatus, f *Found) {
 		}
 		for _, g := range o.Report.Groups {
 			if state := fleet.TroubleOf(g); state != "" {
-				list = append(list, v1alpha1.GroupTrouble{Group: g.Group, Shard: o.Name, State: state, Message: step.Cut(g.Message, fleet.TroubleBytesMax)})
+				list = append(list, v1alpha1.GroupTrouble{Group: g.Group, Shard: o.Name, State: state,
+					Message: step.Cut(g.Message, fleet.TroubleBytesMax)})
 			}
 		}
 	}

@@ -20,7 +20,8 @@ func shardsIn(states ...v1alpha1.ShardState) *Found {
 	f := &Found{Seen: &observed.Pool{Pool: &v1alpha1.ShardPool{}, Store: &v1alpha1.RecordStore{}}}
 	for n, state := range states {
 		name := "ssd-" + string(rune('0'+n))
-		f.Seen.Shards = append(f.Seen.Shards, &observed.Shard{Name: name, Number: int32(n), Parked: state == v1alpha1.ShardParked})
+		f.Seen.Shards = append(f.Seen.Shards, &observed.Shard{Name: name, Number: int32(n),
+			Parked: state == v1alpha1.ShardParked})
 		f.Statuses = append(f.Statuses, v1alpha1.ShardStatus{Name: name, Number: int32(n), State: state, Message: "m"})
 	}
 	return f
@@ -36,21 +37,30 @@ func TestSummary(t *testing.T) {
 		stalled bool
 		after   bool // looked at again soon
 	}{
-		"all serve":             {[]v1alpha1.ShardState{serving, v1alpha1.ShardDraining, v1alpha1.ShardParked}, nil, "", "", false, false},
-		"one starts":            {[]v1alpha1.ShardState{serving, pending}, nil, "Pending", "shard ssd-1 is Pending: m", false, true},
-		"one needs a person":    {[]v1alpha1.ShardState{pending, lost}, nil, "DiskLost", "shard ssd-1 is DiskLost: m; shard ssd-0 is Pending: m", true, true},
-		"no shards":             {nil, nil, fleet.ReasonNoShards, "spec.shards is 0", false, false},
-		"all parked":            {[]v1alpha1.ShardState{v1alpha1.ShardParked}, nil, reasonAllParked, "all 1 shards", false, false},
-		"a step waits":          {[]v1alpha1.ShardState{serving}, step.Notes{step.Wait("Resizing", "grows", step.PauseShort)}, "Resizing", "grows", false, true},
-		"a step fails":          {[]v1alpha1.ShardState{pending}, step.Notes{step.Fail("NameTaken", "by another")}, "NameTaken", "by another", true, true},
-		"a step has an error":   {[]v1alpha1.ShardState{pending}, step.Notes{step.Retry(errors.New("no route"))}, "APIError", "no route", false, true},
-		"the first step counts": {[]v1alpha1.ShardState{serving}, step.Notes{step.Wait("A", "a", 0), step.Wait("B", "b", 0)}, "A", "a", false, false},
+		"all serve": {[]v1alpha1.ShardState{serving, v1alpha1.ShardDraining, v1alpha1.ShardParked}, nil, "", "",
+			false, false},
+		"one starts": {[]v1alpha1.ShardState{serving, pending}, nil, "Pending", "shard ssd-1 is Pending: m", false,
+			true},
+		"one needs a person": {[]v1alpha1.ShardState{pending, lost}, nil, "DiskLost",
+			"shard ssd-1 is DiskLost: m; shard ssd-0 is Pending: m", true, true},
+		"no shards": {nil, nil, fleet.ReasonNoShards, "spec.shards is 0", false, false},
+		"all parked": {[]v1alpha1.ShardState{v1alpha1.ShardParked}, nil, reasonAllParked, "all 1 shards", false,
+			false},
+		"a step waits": {[]v1alpha1.ShardState{serving}, step.Notes{step.Wait("Resizing", "grows", step.PauseShort)},
+			"Resizing", "grows", false, true},
+		"a step fails": {[]v1alpha1.ShardState{pending}, step.Notes{step.Fail("NameTaken", "by another")},
+			"NameTaken", "by another", true, true},
+		"a step has an error": {[]v1alpha1.ShardState{pending}, step.Notes{step.Retry(errors.New("no route"))}, "APIError",
+			"no route", false, true},
+		"the first step counts": {[]v1alpha1.ShardState{serving}, step.Notes{step.Wait("A", "a", 0), step.Wait("B", "b", 0)},
+			"A", "a", false, false},
 	} {
 		f := shardsIn(c.states...)
 		f.Notes = c.notes
 		out := Summary(f)
 		soon := out.After() > 0 && out.After() < step.PauseLong
-		if out.Reason() != c.reason || !strings.Contains(out.Message(), c.says) || out.IsStalled() != c.stalled || soon != c.after {
+		if out.Reason() != c.reason || !strings.Contains(out.Message(), c.says) || out.IsStalled() != c.stalled ||
+			soon != c.after {
 			t.Errorf("%s: %s %q, stalled %v, again after %v", name, out.Reason(), out.Message(), out.IsStalled(), out.After())
 		}
 	}
@@ -79,14 +89,17 @@ func TestConditionsComeAndGo(t *testing.T) {
 	store.Name = "quotes"
 	step.SetFalse(&store.Status.Conditions, 1, v1alpha1.ConditionEtcdReady, "NoQuorum", "one of three members answers")
 	pool.Status = Of(pool, f, Summary(f))
-	if c := find(pool.Status, v1alpha1.ConditionDrained); c == nil || c.Status != metav1.ConditionFalse || c.Message != "shard ssd-0 holds 3 groups" {
+	if c := find(pool.Status, v1alpha1.ConditionDrained); c == nil || c.Status != metav1.ConditionFalse ||
+		c.Message != "shard ssd-0 holds 3 groups" {
 		t.Errorf("drained: %+v", c)
 	}
-	if c := find(pool.Status, v1alpha1.ConditionEtcdReady); c == nil || c.Reason != "NoQuorum" || c.Message != "RecordStore quotes: one of three members answers" {
+	if c := find(pool.Status, v1alpha1.ConditionEtcdReady); c == nil || c.Reason != "NoQuorum" ||
+		c.Message != "RecordStore quotes: one of three members answers" {
 		t.Errorf("etcd: %+v", c)
 	}
 	read, before := pool.Status.DeepCopy(), len(pool.Status.Conditions)
-	if now := Of(pool, &Found{}, step.Wait("StoreNotFound", "there is none", 0)); len(now.Conditions) != before+1 || find(now, v1alpha1.ConditionReconciling) == nil {
+	if now := Of(pool, &Found{}, step.Wait("StoreNotFound", "there is none", 0)); len(now.Conditions) != before+1 ||
+		find(now, v1alpha1.ConditionReconciling) == nil {
 		t.Errorf("no shard was looked at: %d conditions, then %d", before, len(now.Conditions))
 	}
 	pool.Spec.State, store.Status.Conditions = v1alpha1.PoolActive, nil

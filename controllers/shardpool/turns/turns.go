@@ -47,8 +47,10 @@ func CostOf(state v1alpha1.ShardState) Cost {
 		return CostAll
 	case v1alpha1.ShardLoading, v1alpha1.ShardMemoryTooSmall, v1alpha1.ShardUnreachable:
 		return CostSome
-	case v1alpha1.ShardPending, v1alpha1.ShardFormatBlocked, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardForeign, v1alpha1.ShardDiskLost,
-		v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull, v1alpha1.ShardCrashLooping:
+	case v1alpha1.ShardPending, v1alpha1.ShardFormatBlocked, v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardForeign,
+		v1alpha1.ShardDiskLost,
+		v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull,
+		v1alpha1.ShardCrashLooping:
 		return CostNone
 	}
 	return CostUnknown // Parked, NodeDown, NodeLost: there is no pod, or deleting it would not restart it
@@ -64,7 +66,9 @@ func settled(state v1alpha1.ShardState) bool {
 // of the store serve: so one at a time, and none after the first that does not come up. Oldest first. parkedWell: a
 // shard that is parked on purpose holds nothing up.
 func Choose(turns []Turn, parkedWell bool) (name, heldUpBy string) {
-	outdated := slices.DeleteFunc(slices.Clone(turns), func(t Turn) bool { return !t.Outdated || !t.Mine || CostOf(t.State) == CostUnknown })
+	outdated := slices.DeleteFunc(slices.Clone(turns), func(t Turn) bool {
+		return !t.Outdated || !t.Mine || CostOf(t.State) == CostUnknown
+	})
 	slices.SortFunc(outdated, func(a, b Turn) int {
 		return cmp.Or(cmp.Compare(CostOf(a.State), CostOf(b.State)), a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
 	})

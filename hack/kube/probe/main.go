@@ -58,14 +58,15 @@ func serve(file string) error {
 		return err
 	}
 	fmt.Println("serving on :8080")
-	server := &http.Server{Addr: ":8080", ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		text, err := describe(file)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		_, _ = io.WriteString(w, text)
-	})}
+	server := &http.Server{Addr: ":8080", ReadHeaderTimeout: 10 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			text, err := describe(file)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			_, _ = io.WriteString(w, text)
+		})}
 	return server.ListenAndServe()
 }
 

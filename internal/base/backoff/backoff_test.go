@@ -11,7 +11,8 @@ import (
 func TestPausesDouble(t *testing.T) {
 	d := Doubling{First: 100 * time.Millisecond, Most: time.Second}
 	for n, want := range map[int]time.Duration{
-		0: 100 * time.Millisecond, 1: 200 * time.Millisecond, 3: 800 * time.Millisecond, 4: time.Second, 16: time.Second, 1 << 30: time.Second,
+		0: 100 * time.Millisecond, 1: 200 * time.Millisecond, 3: 800 * time.Millisecond, 4: time.Second, 16: time.Second,
+		1 << 30: time.Second,
 	} {
 		for range 100 {
 			if got := d.After(n); got < want/2 || got >= want*3/2 {

@@ -60,13 +60,15 @@ func StartTraces(ctx context.Context, process Process, logger *slog.Logger) (*Tr
 	}
 	var attributes []attribute.KeyValue
 	for _, a := range []struct{ key, value string }{
-		{"service.name", process.Service}, {"service.version", process.Version}, {"sheaf.store", process.Store}, {"sheaf.shard", process.Shard},
+		{"service.name", process.Service}, {"service.version", process.Version}, {"sheaf.store", process.Store},
+		{"sheaf.shard", process.Shard},
 	} {
 		if a.value != "" {
 			attributes = append(attributes, attribute.String(a.key, a.value))
 		}
 	}
-	of, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attributes...), resource.WithFromEnv())
+	of, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attributes...),
+		resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("traces: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
@@ -104,7 +106,9 @@ func (t *Traces) DialOptions() []grpc.DialOption {
 func (t *Traces) options() []otelgrpc.Option {
 	return []otelgrpc.Option{
 		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(propagation.TraceContext{}),
-		otelgrpc.WithFilter(func(info *stats.RPCTagInfo) bool { return strings.HasPrefix(info.FullMethodName, tracedServices) }),
+		otelgrpc.WithFilter(func(info *stats.RPCTagInfo) bool {
+			return strings.HasPrefix(info.FullMethodName, tracedServices)
+		}),
 	}
 }
 

@@ -16,7 +16,9 @@ const hedgeAfter = 500 * time.Millisecond
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	more := time.NewTicker(hedgeAfter)
 	defer more.Stop()
-	return hedge(ctx, more.C, func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", address) })
+	return hedge(ctx, more.C, func(ctx context.Context) (net.Conn, error) {
+		return dialer.DialContext(ctx, "tcp", address)
+	})
 }
 
 // hedge calls dial, and once more beside it for each message of more. dial must end with its context.

@@ -1,7 +1,7 @@
-// Package liveness finds out that a server hangs: that it takes calls and answers none, because its process was stopped,
-// its machine is gone, or the network swallows what is sent. gRPC notices that by its keepalive, which may not be
-// quicker than 10 s; calls without a deadline of their own would wait for that long, though other servers could answer
-// them.
+// Package liveness finds out that a server hangs: that it takes calls and answers none, because its process was
+// stopped, its machine is gone, or the network swallows what is sent. gRPC notices that by its keepalive, which may not
+// be quicker than 10 s; calls without a deadline of their own would wait for that long, though other servers could
+// answer them.
 //
 // While calls wait and nothing is answered, the server's health is asked for. A server that answers anything at all is
 // slow, and is waited for. Where it answers nothing, its connections are cut, which ends the calls on them.
@@ -84,7 +84,8 @@ func New(opts Options) *Pulse {
 // DialOptions are for the connections to the server.
 func (p *Pulse) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
-		grpc.WithContextDialer(p.lines.dial), grpc.WithChainUnaryInterceptor(p.unary), grpc.WithChainStreamInterceptor(p.stream),
+		grpc.WithContextDialer(p.lines.dial), grpc.WithChainUnaryInterceptor(p.unary),
+		grpc.WithChainStreamInterceptor(p.stream),
 	}
 }
 
@@ -140,7 +141,8 @@ func isAnswer(err error) bool {
 	return true
 }
 
-func (p *Pulse) unary(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+func (p *Pulse) unary(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	options ...grpc.CallOption) error {
 	if method == healthv1.Health_Check_FullMethodName {
 		return invoke(ctx, method, in, out, conn, options...)
 	}
@@ -162,7 +164,8 @@ type stream struct {
 	once  sync.Once
 }
 
-func (p *Pulse) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+func (p *Pulse) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+	open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	p.begin()
 	s := &stream{pulse: p, one: !desc.ServerStreams}
 	var err error

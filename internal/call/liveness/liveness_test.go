@@ -81,7 +81,8 @@ func newRig(t *testing.T, opts liveness.Options) *rig {
 
 func newRigOn(t *testing.T, l net.Listener, opts liveness.Options) *rig {
 	t.Helper()
-	r := &rig{slow: &slow{begun: make(chan struct{}), turn: make(chan struct{})}, listener: livenesstest.Listen(l), pulse: liveness.New(opts)}
+	r := &rig{slow: &slow{begun: make(chan struct{}), turn: make(chan struct{})}, listener: livenesstest.Listen(l),
+		pulse: liveness.New(opts)}
 	server := grpc.NewServer()
 	recordv1.RegisterRecordServiceServer(server, r.slow)
 	r.health = &asked{Server: health.NewServer()}
@@ -89,7 +90,8 @@ func newRigOn(t *testing.T, l net.Listener, opts liveness.Options) *rig {
 	go func() { _ = server.Serve(r.listener) }()
 	t.Cleanup(server.Stop)
 	t.Cleanup(r.listener.GoOn)
-	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), append(r.pulse.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(),
+		append(r.pulse.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,8 @@ type streamKey struct{}
 
 // NewStream makes one, of which codec encodes the messages.
 func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance, most time.Duration) *Stream {
-	s := &Stream{ServerStream: stream, held: newHeld(from), most: most, slow: make(chan struct{}), refused: make(chan error, 1)}
+	s := &Stream{ServerStream: stream, held: newHeld(from), most: most, slow: make(chan struct{}),
+		refused: make(chan error, 1)}
 	s.ctx = context.WithValue(stream.Context(), streamKey{}, s)
 	s.message.codec, s.message.held = codec, s.held
 	s.timer = time.AfterFunc(most, func() {

@@ -38,9 +38,11 @@ func TestTheContractListsEveryReason(t *testing.T) {
 		t.Fatal("record.proto does not list the reasons any more")
 	}
 	list, _, _ = strings.Cut(list, "\nservice ")
-	codes := []string{"ABORTED", "NOT_FOUND", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "DATA_LOSS", "OUT_OF_RANGE", "INVALID_ARGUMENT", "PERMISSION_DENIED"}
+	codes := []string{"ABORTED", "NOT_FOUND", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "DATA_LOSS",
+		"OUT_OF_RANGE", "INVALID_ARGUMENT", "PERMISSION_DENIED"}
 	var theirs []string
-	for _, word := range regexp.MustCompile(`\b[A-Z]+(?:_[A-Z]+)+\b|\bDAMAGED\b|\bSTOPPING\b|\bOVERLOADED\b`).FindAllString(list, -1) {
+	for _, word := range regexp.MustCompile(`\b[A-Z]+(?:_[A-Z]+)+\b|\bDAMAGED\b|\bSTOPPING\b|\bOVERLOADED\b`).
+		FindAllString(list, -1) {
 		if !slices.Contains(theirs, word) && !slices.Contains(codes, word) {
 			theirs = append(theirs, word)
 		}

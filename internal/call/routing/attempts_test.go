@@ -117,12 +117,14 @@ func TestPausesEndWithTheTime(t *testing.T) {
 		least    time.Duration
 		from, to time.Duration // when it gives up
 	}{
-		"patience":               {0, 0, 0, 900 * time.Millisecond, time.Second},
-		"a deadline":             {2 * time.Second, 0, 0, 1900 * time.Millisecond, 2 * time.Second},
-		"time for the answer":    {2 * time.Second, 100 * time.Millisecond, 0, 1800 * time.Millisecond, 1900 * time.Millisecond},
+		"patience":   {0, 0, 0, 900 * time.Millisecond, time.Second},
+		"a deadline": {2 * time.Second, 0, 0, 1900 * time.Millisecond, 2 * time.Second},
+		"time for the answer": {2 * time.Second, 100 * time.Millisecond, 0, 1800 * time.Millisecond,
+			1900 * time.Millisecond},
 		"an eighth of it":        {160 * time.Millisecond, time.Second, 0, 40 * time.Millisecond, 140 * time.Millisecond},
 		"a wish that is too far": {2 * time.Second, 0, time.Hour, 0, 0},
-		"a wish that is not":     {2 * time.Second, 0, 500 * time.Millisecond, 1400 * time.Millisecond, 1600 * time.Millisecond},
+		"a wish that is not": {2 * time.Second, 0, 500 * time.Millisecond, 1400 * time.Millisecond,
+			1600 * time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx := t.Context()
@@ -215,7 +217,8 @@ func TestRatesAreWaitedOff(t *testing.T) {
 		close(news)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		a := Attempts{Pace: &Pace{First: time.Millisecond, Most: time.Second, Patience: time.Minute}, AtOnce: true, Hold: true}
+		a := Attempts{Pace: &Pace{First: time.Millisecond, Most: time.Second, Patience: time.Minute}, AtOnce: true,
+			Hold: true}
 		began := time.Now()
 		if !a.Pause(ctx, v.Wait, news, nil) || time.Since(began) < v.Wait || time.Since(began) > v.Wait+time.Second {
 			t.Errorf("waited for %v", time.Since(began))

@@ -68,7 +68,8 @@ func (w *world) leastShared(m *model, n int) int {
 			if set>>slot&1 == 0 {
 				continue
 			}
-			possible = possible && w.conf[slot] == learner && w.well(slot) && slices.Contains(m.targets[w.target], shardName(slot/2))
+			possible = possible && w.conf[slot] == learner && w.well(slot) &&
+				slices.Contains(m.targets[w.target], shardName(slot/2))
 			with.conf[slot] = voter
 		}
 		if possible {
@@ -175,7 +176,8 @@ func topologies(t *rapid.T, apart bool) *topology {
 // and who leads. Shards of never are silent for ever. Each membership on the way is given to see.
 func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters []int)) {
 	s := move.State{
-		Self: uint64(c.from[0]) + 1, Conf: &raftpb.ConfState{}, Last: 5000, Progress: map[uint64]move.Progress{}, Shards: map[string]move.Shard{},
+		Self: uint64(c.from[0]) + 1, Conf: &raftpb.ConfState{}, Last: 5000, Progress: map[uint64]move.Progress{},
+		Shards:  map[string]move.Shard{},
 		FreshID: 1001, LearnersMax: -1,
 	}
 	name := func(shard int) string { return fmt.Sprintf("s%02d", shard) }
@@ -186,7 +188,8 @@ func (c *topology) drive(t *rapid.T, never int, see func(a move.Action, voters [
 	well := move.Progress{Match: 5000, Replicating: true, Active: true}
 	for _, n := range c.from {
 		s.Conf.Voters = append(s.Conf.Voters, uint64(n)+1)
-		s.Members = append(s.Members, placement.Member{Shard: name(n), VolumeUUID: uuid.UUID{byte(n + 1)}, RaftID: uint64(n) + 1})
+		s.Members = append(s.Members, placement.Member{Shard: name(n), VolumeUUID: uuid.UUID{byte(n + 1)},
+			RaftID: uint64(n) + 1})
 		s.Progress[uint64(n)+1] = well
 	}
 	for _, n := range c.to {
@@ -298,8 +301,9 @@ func TestNoMoreDomainsAreSharedOnTheWayThanMustBe(t *testing.T) {
 // caught up.
 func poolsState(ready ...uint64) move.State {
 	s := move.State{
-		Self: 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}, Learners: []uint64{4, 5, 6}}, Last: 5000, Progress: map[uint64]move.Progress{},
-		Target: []string{"z", "y", "x"}, Shards: map[string]move.Shard{}, FreshID: 99, LearnersMax: -1,
+		Self: 1, Conf: &raftpb.ConfState{Voters: []uint64{1, 2, 3}, Learners: []uint64{4, 5, 6}}, Last: 5000,
+		Progress: map[uint64]move.Progress{},
+		Target:   []string{"z", "y", "x"}, Shards: map[string]move.Shard{}, FreshID: 99, LearnersMax: -1,
 	}
 	for n, name := range []string{"a", "b", "c", "x", "y", "z"} {
 		id, volume := uint64(n+1), uuid.UUID{byte(n + 1)}
@@ -333,12 +337,19 @@ func TestDecideKeepsDomains(t *testing.T) {
 		id     uint64
 		ids    []uint64
 	}{
-		"a learner takes the place in its domain":   {ready: []uint64{6}, want: move.Replace, id: 3, ids: []uint64{6}},
-		"also where another voter is silent":        {ready: []uint64{6}, change: func(s *move.State) { away(s, "b") }, want: move.Replace, id: 3, ids: []uint64{6}},
-		"and where its voter is silent":             {ready: []uint64{6}, change: func(s *move.State) { away(s, "c") }, want: move.Replace, id: 3, ids: []uint64{6}},
-		"the leader leaves last":                    {ready: []uint64{4}, want: move.Nothing},
-		"another voter leaves before it":            {ready: []uint64{4, 5}, want: move.Replace, id: 2, ids: []uint64{5}},
-		"it does not wait for shards that are away": {ready: []uint64{4}, change: func(s *move.State) { away(s, "y"); away(s, "z") }, want: move.TransferLeader, id: 2},
+		"a learner takes the place in its domain": {ready: []uint64{6}, want: move.Replace, id: 3, ids: []uint64{6}},
+		"also where another voter is silent": {ready: []uint64{6}, change: func(s *move.State) {
+			away(s, "b")
+		}, want: move.Replace, id: 3, ids: []uint64{6}},
+		"and where its voter is silent": {ready: []uint64{6}, change: func(s *move.State) {
+			away(s, "c")
+		}, want: move.Replace, id: 3, ids: []uint64{6}},
+		"the leader leaves last":         {ready: []uint64{4}, want: move.Nothing},
+		"another voter leaves before it": {ready: []uint64{4, 5}, want: move.Replace, id: 2, ids: []uint64{5}},
+		"it does not wait for shards that are away": {ready: []uint64{4}, change: func(s *move.State) {
+			away(s, "y")
+			away(s, "z")
+		}, want: move.TransferLeader, id: 2},
 		"shards without a domain are domains of their own": {ready: []uint64{4}, change: func(s *move.State) {
 			for name, shard := range s.Shards {
 				shard.Domain = ""

@@ -232,7 +232,9 @@ func (w world) settles(m *model, known map[world]bool) error {
 			w = n
 			continue
 		}
-		if slot := slices.IndexFunc(slotsAll, func(s int) bool { return w.conf[s] == learner && !w.caught[s] && w.up(s) }); slot >= 0 {
+		if slot := slices.IndexFunc(slotsAll, func(s int) bool {
+			return w.conf[s] == learner && !w.caught[s] && w.up(s)
+		}); slot >= 0 {
 			w.caught[slot] = true
 			continue
 		}
@@ -278,7 +280,8 @@ func (w *world) checkEnd(a move.Action, target []string) error {
 }
 
 func (w *world) String() string {
-	return fmt.Sprintf("conf %v etcd %v caught %v volumes %v silent %v leader %d target %d", w.conf, w.etcd, w.caught, w.volume, w.silent,
+	return fmt.Sprintf("conf %v etcd %v caught %v volumes %v silent %v leader %d target %d", w.conf, w.etcd, w.caught,
+		w.volume, w.silent,
 		w.leader, w.target)
 }
 
@@ -302,7 +305,9 @@ func TestEveryStateLeadsToTheTarget(t *testing.T) {
 			func(w *world) { w.silences = 2 },
 		},
 		"three copies and a volume that is replaced": {
-			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "b", "a"}}, "1234"}, func(w *world) { w.swaps, w.retargets = 1, 1 },
+			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "b", "a"}}, "1234"}, func(w *world) {
+				w.swaps, w.retargets = 1, 1
+			},
 		},
 		"a volume that is replaced while another shard is silent": {
 			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "b", "a"}}, "1234"},
@@ -315,10 +320,14 @@ func TestEveryStateLeadsToTheTarget(t *testing.T) {
 			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "e", "f"}}, "123231"}, func(w *world) { w.silences = 1 },
 		},
 		"to another pool, while a volume is replaced": {
-			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "e", "f"}}, "123123"}, func(w *world) { w.swaps, w.retargets = 1, 1 },
+			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "e", "f"}}, "123123"}, func(w *world) {
+				w.swaps, w.retargets = 1, 1
+			},
 		},
 		"half to other domains": {
-			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "e", "a"}, {"e", "b", "a"}}, "12323"}, func(w *world) { w.silences = 1 },
+			start(0, 1, 2), model{[][]string{{"a", "b", "c"}, {"d", "e", "a"}, {"e", "b", "a"}}, "12323"}, func(w *world) {
+				w.silences = 1
+			},
 		},
 		"out of a domain that two copies share": {
 			start(0, 1, 2), model{[][]string{{"a", "c", "e"}, {"f", "d", "b"}}, "112233"}, func(w *world) { w.silences = 1 },

@@ -21,7 +21,8 @@ func settledState() move.State {
 	for i, name := range []string{"a", "b", "c", "d"} {
 		s.Shards[name] = move.Shard{Volume: uuid.UUID{byte(i + 1)}, Alive: true}
 		if i < 3 {
-			s.Members = append(s.Members, placement.Member{Shard: name, VolumeUUID: uuid.UUID{byte(i + 1)}, RaftID: uint64(2*i + 1)})
+			s.Members = append(s.Members, placement.Member{Shard: name, VolumeUUID: uuid.UUID{byte(i + 1)},
+				RaftID: uint64(2*i + 1)})
 			s.Progress[uint64(2*i+1)] = move.Progress{Match: 5000, Replicating: true, Active: true}
 		}
 	}
@@ -30,7 +31,8 @@ func settledState() move.State {
 
 // learnerOn adds a learner with id 7 on shard d, in etcd and in the configuration.
 func learnerOn(s *move.State, p move.Progress) {
-	s.Members = append(s.Members, placement.Member{Shard: "d", VolumeUUID: uuid.UUID{4}, RaftID: 7, Role: placement.Learner})
+	s.Members = append(s.Members, placement.Member{Shard: "d", VolumeUUID: uuid.UUID{4}, RaftID: 7,
+		Role: placement.Learner})
 	s.Conf.Learners = []uint64{7}
 	s.Progress[7] = p
 }
@@ -51,16 +53,24 @@ func TestDecide(t *testing.T) {
 		done   bool
 		reason string // a part of it
 	}{
-		"all is well":      {want: move.Nothing, done: true},
-		"a change pending": {change: func(s *move.State) { s.Pending = true; s.Target = []string{"d", "b", "c"} }, reason: "on its way"},
+		"all is well": {want: move.Nothing, done: true},
+		"a change pending": {change: func(s *move.State) {
+			s.Pending = true
+			s.Target = []string{"d", "b", "c"}
+		}, reason: "on its way"},
 		"joint": {change: func(s *move.State) {
 			s.Conf.VotersOutgoing, s.Target = []uint64{1, 3, 5}, []string{"d", "b", "c"}
 		}, reason: "still agree"},
-		"no target":                   {change: func(s *move.State) { s.Target = nil }, reason: "no target"},
-		"no voter itself":             {change: func(s *move.State) { s.Self = 77 }, reason: "no voter"},
-		"etcd has forgotten a member": {change: func(s *move.State) { s.Members = s.Members[:2] }, reason: "etcd does not say on which shard member 5 is"},
+		"no target":       {change: func(s *move.State) { s.Target = nil }, reason: "no target"},
+		"no voter itself": {change: func(s *move.State) { s.Self = 77 }, reason: "no voter"},
+		"etcd has forgotten a member": {change: func(s *move.State) {
+			s.Members = s.Members[:2]
+		}, reason: "etcd does not say on which shard member 5 is"},
 		"etcd has forgotten a member that the leader knows": {
-			change: func(s *move.State) { s.Known = slices.Clone(s.Members); s.Members = s.Members[:2] }, want: move.RecordMembers,
+			change: func(s *move.State) {
+				s.Known = slices.Clone(s.Members)
+				s.Members = s.Members[:2]
+			}, want: move.RecordMembers,
 		},
 		"nobody knows where a voter is, and no target is set": {
 			change: func(s *move.State) { unknown(s); s.Target = nil }, reason: "no target",
@@ -72,17 +82,26 @@ func TestDecide(t *testing.T) {
 			change: func(s *move.State) { unknown(s); s.Target[2] = "d"; learnerOn(s, move.Progress{}) }, reason: "caught up",
 		},
 		"nobody knows where a voter is, and another copy is caught up": {
-			change: func(s *move.State) { unknown(s); s.Target[2] = "d"; learnerOn(s, caughtUp) }, want: move.Replace, id: 5, ids: []uint64{7},
+			change: func(s *move.State) {
+				unknown(s)
+				s.Target[2] = "d"
+				learnerOn(s, caughtUp)
+			}, want: move.Replace, id: 5, ids: []uint64{7},
 		},
 		"nobody knows where a voter is, and it is one too many": {
 			change: func(s *move.State) { unknown(s); s.Target = s.Target[:2] }, want: move.RemoveMember, id: 5,
 		},
 		"a learner is recorded": {
-			change: func(s *move.State) { s.Target = []string{"a", "b", "d"} }, want: move.RecordMembers, id: 99, reason: "shard d",
+			change: func(s *move.State) {
+				s.Target = []string{"a", "b", "d"}
+			}, want: move.RecordMembers, id: 99, reason: "shard d",
 		},
 		"no id for a learner": {change: func(s *move.State) { s.Target[2], s.FreshID = "d", 3 }, reason: "Raft id"},
 		"its shard is not there": {
-			change: func(s *move.State) { s.Target[2] = "d"; delete(s.Shards, "d") }, reason: "shard d, which is to get a copy, is not there",
+			change: func(s *move.State) {
+				s.Target[2] = "d"
+				delete(s.Shards, "d")
+			}, reason: "shard d, which is to get a copy, is not there",
 		},
 		"too many move": {change: func(s *move.State) { s.Target[2] = "d"; s.LearnersMax = 0 }, reason: "later"},
 		"a learner is added": {change: func(s *move.State) {
@@ -133,7 +152,9 @@ func TestDecide(t *testing.T) {
 		"the target goes back": {
 			change: func(s *move.State) { learnerOn(s, caughtUp) }, want: move.RemoveMember, id: 7, reason: "not wanted",
 		},
-		"another shard is to lead": {change: func(s *move.State) { s.Target = []string{"c", "a", "b"} }, want: move.TransferLeader, id: 5},
+		"another shard is to lead": {change: func(s *move.State) {
+			s.Target = []string{"c", "a", "b"}
+		}, want: move.TransferLeader, id: 5},
 		"the shard that is to lead is behind": {change: func(s *move.State) {
 			s.Target = []string{"c", "a", "b"}
 			s.Progress[5] = move.Progress{Active: true}
@@ -142,7 +163,10 @@ func TestDecide(t *testing.T) {
 			change: func(s *move.State) { s.Shards["b"] = move.Shard{Volume: uuid.UUID{9}, Alive: true} },
 			want:   move.RemoveMember, id: 3, reason: "gone with its volume",
 		},
-		"a shard is silent": {change: func(s *move.State) { delete(s.Shards, "b"); s.Progress[3] = move.Progress{} }, done: true},
+		"a shard is silent": {change: func(s *move.State) {
+			delete(s.Shards, "b")
+			s.Progress[3] = move.Progress{}
+		}, done: true},
 		"a learner's disk was replaced": {change: func(s *move.State) {
 			s.Target[2] = "d"
 			learnerOn(s, caughtUp)
@@ -176,8 +200,10 @@ func TestDecide(t *testing.T) {
 				c.change(&s)
 			}
 			a := move.Decide(s)
-			if a.Kind != c.want || a.ID != c.id || !slices.Equal(a.IDs, c.ids) || a.Done != c.done || !strings.Contains(a.Reason, c.reason) {
-				t.Fatalf("%v, id %d, ids %v, done %t; want %v, %d, %v, %t, %q", a, a.ID, a.IDs, a.Done, c.want, c.id, c.ids, c.done, c.reason)
+			if a.Kind != c.want || a.ID != c.id || !slices.Equal(a.IDs, c.ids) || a.Done != c.done ||
+				!strings.Contains(a.Reason, c.reason) {
+				t.Fatalf("%v, id %d, ids %v, done %t; want %v, %d, %v, %t, %q", a, a.ID, a.IDs, a.Done, c.want, c.id, c.ids, c.done,
+					c.reason)
 			}
 			if a.Reason == "" {
 				t.Fatal("no reason is said")

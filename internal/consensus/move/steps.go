@@ -105,7 +105,8 @@ func (d *decider) mayLead(id uint64) bool {
 }
 
 func (d *decider) transfer(to uint64, why string) *Action {
-	return &Action{Kind: TransferLeader, ID: to, Reason: fmt.Sprintf("%s hands the lead to %s: %s", d.name(d.Self), d.name(to), why)}
+	return &Action{Kind: TransferLeader, ID: to, Reason: fmt.Sprintf("%s hands the lead to %s: %s", d.name(d.Self),
+		d.name(to), why)}
 }
 
 // dropLearner removes a learner that nobody wants: the target has changed, its replica is gone, or its shard has a
@@ -141,7 +142,8 @@ func (d *decider) dropGone() *Action {
 		}
 		rest := without(d.voters, id)
 		if d.canCommit(rest) {
-			return &Action{Kind: RemoveMember, ID: id, Reason: fmt.Sprintf("the replica on %s is gone with its volume", d.name(id))}
+			return &Action{Kind: RemoveMember, ID: id, Reason: fmt.Sprintf("the replica on %s is gone with its volume",
+				d.name(id))}
 		}
 		a := wait("the replica on %s is gone with its volume, and %d of %d voters are caught up: needed are %d",
 			d.name(id), d.countWell(d.voters), len(d.voters), quorum(len(d.voters)))
@@ -154,7 +156,9 @@ func (d *decider) dropGone() *Action {
 func (d *decider) missing() []string {
 	var out []string
 	for _, shard := range d.Target {
-		if d.holder[shard] == 0 && !slices.ContainsFunc(d.learners, func(id uint64) bool { return d.where[id].Shard == shard }) {
+		if d.holder[shard] == 0 && !slices.ContainsFunc(d.learners, func(id uint64) bool {
+			return d.where[id].Shard == shard
+		}) {
 			out = append(out, shard)
 		}
 	}
@@ -281,7 +285,8 @@ func (d *decider) replace() *Action {
 		return d.handOver()
 	}
 	if out == d.Self { // the only copy: two voters for a moment, then it hands over
-		return &Action{Kind: Promote, IDs: []uint64{in}, Reason: fmt.Sprintf("%s is to take over from %s", d.name(in), d.name(out))}
+		return &Action{Kind: Promote, IDs: []uint64{in}, Reason: fmt.Sprintf("%s is to take over from %s", d.name(in),
+			d.name(out))}
 	}
 	if !d.canCommit(append(without(d.voters, out), in)) {
 		a := wait("%s is to take the place of %s, and too few voters are caught up", d.name(in), d.name(out))

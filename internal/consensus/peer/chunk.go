@@ -84,19 +84,21 @@ type receivedChunk struct {
 var _ message.Decoder = (*receivedChunk)(nil)
 
 func chunksOfGroup() *receivedChunk {
-	return &receivedChunk{field: chunkOfGroup, buffer: message.Pool.Get(chunkBytesMax), decode: func(encoded []byte) (*peerv1.FileChunk, error) {
-		in := &peerv1.FetchGroupResponse{}
-		err := proto.Unmarshal(encoded, in)
-		return in.GetChunk(), err
-	}}
+	return &receivedChunk{field: chunkOfGroup, buffer: message.Pool.Get(chunkBytesMax),
+		decode: func(encoded []byte) (*peerv1.FileChunk, error) {
+			in := &peerv1.FetchGroupResponse{}
+			err := proto.Unmarshal(encoded, in)
+			return in.GetChunk(), err
+		}}
 }
 
 func chunksOfBlob() *receivedChunk {
-	return &receivedChunk{field: chunkOfBlob, buffer: message.Pool.Get(chunkBytesMax), decode: func(encoded []byte) (*peerv1.FileChunk, error) {
-		in := &peerv1.FetchBlobResponse{}
-		err := proto.Unmarshal(encoded, in)
-		return in.GetChunk(), err
-	}}
+	return &receivedChunk{field: chunkOfBlob, buffer: message.Pool.Get(chunkBytesMax),
+		decode: func(encoded []byte) (*peerv1.FileChunk, error) {
+			in := &peerv1.FetchBlobResponse{}
+			err := proto.Unmarshal(encoded, in)
+			return in.GetChunk(), err
+		}}
 }
 
 // next receives the next chunk of a stream.

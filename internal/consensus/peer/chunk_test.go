@@ -128,7 +128,8 @@ func TestOtherMessagesThanChunksAreDecodedByProtobuf(t *testing.T) {
 			t.Errorf("the first %d of %d bytes: %v", n, len(whole), in.chunk)
 		}
 	}
-	if err := in.Decode(inPieces(wrap(protowire.AppendString(protowire.AppendTag(nil, chunkName, protowire.BytesType), "\xff")), 9)); err == nil {
+	if err := in.Decode(inPieces(wrap(protowire.AppendString(protowire.AppendTag(nil, chunkName, protowire.BytesType),
+		"\xff")), 9)); err == nil {
 		t.Error("a name that is no text")
 	}
 }

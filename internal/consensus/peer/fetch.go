@@ -61,7 +61,8 @@ func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err 
 	default:
 		return fmt.Errorf("fetch %s of group %s from shard %s: %w", what, group, f.shard, err)
 	}
-	return fmt.Errorf("fetch %s of group %s from shard %s: %w: %s", what, group, f.shard, kind, status.Convert(err).Message())
+	return fmt.Errorf("fetch %s of group %s from shard %s: %w: %s", what, group, f.shard, kind, status.Convert(err).
+		Message())
 }
 
 // Group fetches the files of a replica into sink. What sink already has is not sent again, so that a caller may simply
@@ -77,7 +78,8 @@ func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 		return f.failed(ctx, "the files", group, err)
 	}
 	start := &peerv1.FetchGroupStart{Header: f.hub.header(f.shard), Group: group[:]}
-	if err := stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Start{Start: start}}); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.Send(&peerv1.FetchGroupRequest{Part: &peerv1.FetchGroupRequest_Start{Start: start}}); err != nil &&
+		!errors.Is(err, io.EOF) {
 		return f.failed(ctx, "the files", group, err) // io.EOF: Recv says why
 	}
 	d, err := receiveDescription(stream)
@@ -192,7 +194,8 @@ func receiveFile(next func() (*peerv1.FileChunk, error), out io.Writer, r FileRa
 		data := chunk.GetData()
 		switch {
 		case chunk == nil, chunk.GetOffsetBytes() != offset, chunk.GetName() != "" && chunk.GetName() != r.Name:
-			return fmt.Errorf("%w: chunk of %q at %d, expected is %q at %d", ErrCorrupt, chunk.GetName(), chunk.GetOffsetBytes(), r.Name, offset)
+			return fmt.Errorf("%w: chunk of %q at %d, expected is %q at %d", ErrCorrupt, chunk.GetName(), chunk.GetOffsetBytes(),
+				r.Name, offset)
 		case crc32.Checksum(data, castagnoli) != chunk.GetDataCrc32C():
 			return fmt.Errorf("%w: chunk at %d: checksum", ErrCorrupt, offset)
 		}
@@ -241,7 +244,8 @@ func (out *Entries) add(in *peerv1.FetchEntriesResponse, first, last uint64) err
 			return fmt.Errorf("%w: the entry after %d: %w", ErrCorrupt, after, err)
 		}
 		if e.GetIndex() <= after || e.GetIndex() > min(last, in.GetThrough()) {
-			return fmt.Errorf("%w: entry %d comes after %d, in an answer through %d", ErrCorrupt, e.GetIndex(), after, in.GetThrough())
+			return fmt.Errorf("%w: entry %d comes after %d, in an answer through %d", ErrCorrupt, e.GetIndex(), after,
+				in.GetThrough())
 		}
 		after = e.GetIndex()
 		out.Entries = append(out.Entries, e)

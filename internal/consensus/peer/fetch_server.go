@@ -138,10 +138,11 @@ func (e *exporting) sendFile(name string, offset int64) error {
 	if err != nil {
 		return err
 	}
-	err = e.hub.sendChunks(e.ctx, file, e.hub.limiter, &peerv1.FileChunk{Name: name, OffsetBytes: offset}, func(c *sentChunk) error {
-		c.field = chunkOfGroup
-		return e.stream.SendMsg(c)
-	})
+	err = e.hub.sendChunks(e.ctx, file, e.hub.limiter, &peerv1.FileChunk{Name: name, OffsetBytes: offset},
+		func(c *sentChunk) error {
+			c.field = chunkOfGroup
+			return e.stream.SendMsg(c)
+		})
 	return errors.Join(err, file.Close())
 }
 
@@ -154,7 +155,8 @@ func (e *exporting) describe(d Description) error {
 		if part.More = len(manifest) > 0; !part.GetMore() {
 			part.Index, part.Term, part.TotalBytes = d.Index, d.Term, d.Bytes
 		}
-		if err := e.stream.Send(&peerv1.FetchGroupResponse{Part: &peerv1.FetchGroupResponse_Description{Description: part}}); err != nil {
+		if err := e.stream.Send(
+			&peerv1.FetchGroupResponse{Part: &peerv1.FetchGroupResponse_Description{Description: part}}); err != nil {
 			return err
 		}
 		if !part.GetMore() {
@@ -164,7 +166,8 @@ func (e *exporting) describe(d Description) error {
 }
 
 // sendChunks sends what is left of a file as chunks like first, the last of which may be empty. limiter may be nil.
-func (h *Hub) sendChunks(ctx context.Context, file io.Reader, limiter *rate.Limiter, first *peerv1.FileChunk, send func(*sentChunk) error) error {
+func (h *Hub) sendChunks(ctx context.Context, file io.Reader, limiter *rate.Limiter, first *peerv1.FileChunk,
+	send func(*sentChunk) error) error {
 	for chunk := first; ; {
 		buffer := message.Pool.Get(chunkBytes)
 		n, err := io.ReadFull(file, *buffer)

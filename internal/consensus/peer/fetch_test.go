@@ -137,7 +137,8 @@ func (s *sink) Wanted() (wanted []FileRange, err error) {
 			if s.files[name] == nil {
 				s.files[name] = &bytes.Buffer{}
 			}
-			wanted = append(wanted, FileRange{Name: name, Offset: int64(s.files[name].Len()), Bytes: int64(len(s.from.files[name]))})
+			wanted = append(wanted, FileRange{Name: name, Offset: int64(s.files[name].Len()),
+				Bytes: int64(len(s.from.files[name]))})
 		}
 		if len(wanted) > 0 {
 			break
@@ -172,7 +173,8 @@ func fetchers(t *testing.T, s *store, change func(*Options)) (*node, *Fetcher) {
 }
 
 func TestGroupIsFetchedAndResumed(t *testing.T) {
-	s := &store{files: map[string][]byte{"empty": {}, "small": []byte("x"), "seg": random(5<<20 + 77), "even": random(2 << 20)}}
+	s := &store{files: map[string][]byte{"empty": {}, "small": []byte("x"), "seg": random(5<<20 + 77),
+		"even": random(2 << 20)}}
 	for i := range 2*filesPerMessage + 5 {
 		s.files[fmt.Sprintf("many-%05d", i)] = []byte{byte(i)}
 	}
@@ -328,7 +330,8 @@ func TestBlobIsFetchedFromAnOffset(t *testing.T) {
 	_, f := fetchers(t, s, nil)
 	for _, offset := range []int64{0, 1 << 20, 3<<20 + 4, 3<<20 + 5} {
 		var out bytes.Buffer
-		if err := f.Blob(t.Context(), testGroup, []byte("ref"), offset, int64(len(s.blob)), &out); err != nil || !bytes.Equal(out.Bytes(), s.blob[offset:]) {
+		if err := f.Blob(t.Context(), testGroup, []byte("ref"), offset, int64(len(s.blob)), &out); err != nil ||
+			!bytes.Equal(out.Bytes(), s.blob[offset:]) {
 			t.Errorf("from %d: %d bytes, %v", offset, out.Len(), err)
 		}
 	}

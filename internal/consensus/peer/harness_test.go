@@ -58,8 +58,9 @@ type node struct {
 func (n *network) start(name string, change func(*Options)) *node {
 	n.t.Helper()
 	d := &node{name: name, alive: map[string]bool{}, changed: make(chan struct{})}
-	opts := Options{Shard: name, Store: n.store, Address: n.address, Deliver: d.deliver, Alive: d.setAlive, PingEvery: 20 * time.Millisecond,
-		StallMax: time.Hour} // longer than a slow machine stands still
+	opts := Options{Shard: name, Store: n.store, Address: n.address, Deliver: d.deliver, Alive: d.setAlive,
+		PingEvery: 20 * time.Millisecond,
+		StallMax:  time.Hour} // longer than a slow machine stands still
 	if change != nil {
 		change(&opts)
 	}
@@ -68,7 +69,8 @@ func (n *network) start(name string, change func(*Options)) *node {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	d.server = grpc.NewServer(grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(messageMax), grpc.WaitForHandlers(true))
+	d.server = grpc.NewServer(grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(messageMax),
+		grpc.WaitForHandlers(true))
 	d.Register(d.server)
 	n.move(name, listener.Addr().String())
 	go d.server.Serve(listener)

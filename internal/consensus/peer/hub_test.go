@@ -65,7 +65,9 @@ func TestAPeerThatNeverAnswersIsDown(t *testing.T) {
 // A peer is heard by what it sends, without an answer to anything.
 func TestAPeerThatSpeaksIsAlive(t *testing.T) {
 	n := newNetwork(t)
-	a, b := n.start("a", nil), n.start("b", func(o *Options) { o.Address = func(string) (string, bool) { return "", false } })
+	a, b := n.start("a", nil), n.start("b", func(o *Options) {
+		o.Address = func(string) (string, bool) { return "", false }
+	})
 	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})
 	b.until(t, "a is alive", func() bool { return b.alive["a"] })
 }
@@ -142,7 +144,8 @@ func TestUrgentMessagesGoFirst(t *testing.T) {
 	for _, it := range q.take(nil, 1<<20) {
 		got = append(got, it.m.GetIndex())
 	}
-	if want := []uint64{1, 3, 0, 2}; len(got) != 4 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] || got[3] != want[3] {
+	if want := []uint64{1, 3, 0, 2}; len(got) != 4 || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] ||
+		got[3] != want[3] {
 		t.Errorf("taken in the order %v, want %v", got, want)
 	}
 	if n, bytes := q.held(); n != 0 || bytes != 0 {
@@ -192,7 +195,8 @@ func TestStrayMessagesAreCounted(t *testing.T) {
 // What only a process may tell its own Raft must not come from outside.
 func TestLocalMessagesAreNotTaken(t *testing.T) {
 	a, b := connect(t, newNetwork(t), nil)
-	for _, kind := range []raftpb.MessageType{raftpb.MsgHup, raftpb.MsgBeat, raftpb.MsgProp, raftpb.MsgUnreachable, raftpb.MsgCheckQuorum, raftpb.MsgStorageAppend} {
+	for _, kind := range []raftpb.MessageType{raftpb.MsgHup, raftpb.MsgBeat, raftpb.MsgProp, raftpb.MsgUnreachable,
+		raftpb.MsgCheckQuorum, raftpb.MsgStorageAppend} {
 		a.to("b").Send([]*raftpb.Message{msg(kind, 1, 0)})
 	}
 	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 2, 0)})
@@ -243,7 +247,8 @@ func TestAShardSpeaksForItselfAlone(t *testing.T) {
 	if err := b.admit(context.WithValue(t.Context(), caller{}, "a"), header); err != nil {
 		t.Error(err)
 	}
-	for name, ctx := range map[string]context.Context{"another shard": context.WithValue(t.Context(), caller{}, "c"), "nobody": t.Context()} {
+	for name, ctx := range map[string]context.Context{"another shard": context.WithValue(t.Context(), caller{}, "c"),
+		"nobody": t.Context()} {
 		if err := b.admit(ctx, header); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -274,5 +279,7 @@ func TestPeersNotWantedAnyMoreAreLeft(t *testing.T) {
 	}
 	a.Close()
 	a.to("b").Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)}) // goes nowhere
-	a.Transport(uuid.New(), func(uint64) (string, bool) { return "", false }).Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})
+	a.Transport(uuid.New(), func(uint64) (string, bool) {
+		return "", false
+	}).Send([]*raftpb.Message{msg(raftpb.MsgVote, 1, 0)})
 }

@@ -125,9 +125,11 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(h.opts.Credentials(shard)),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageMax), grpc.MaxCallSendMsgSize(messageMax)),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(message.Codec{}), grpc.MaxCallRecvMsgSize(messageMax),
+			grpc.MaxCallSendMsgSize(messageMax)),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           grpcbackoff.Config{BaseDelay: redialPauses.First, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialPauses.Most},
+			Backoff: grpcbackoff.Config{BaseDelay: redialPauses.First, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: redialPauses.Most},
 			MinConnectTimeout: dialMax,
 		}),
 		experimental.WithBufferPool(message.Pool), // which clears nothing
@@ -137,7 +139,8 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 	if h.opts.Dial != nil {
 		options = append(options, grpc.WithContextDialer(h.opts.Dial))
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, options...) // each attempt looks the name up: a restarted shard has another address
+	// each attempt looks the name up: a restarted shard has another address
+	conn, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("shard %s at %q: %w", shard, address, err)
 	}

@@ -16,18 +16,22 @@ import (
 // admit refuses what is meant for another store or shard, or does not come from the shard that it names.
 func (h *Hub) admit(ctx context.Context, header *peerv1.PeerHeader) error {
 	if h.opts.SpeaksFor != nil && !h.opts.SpeaksFor(ctx, header.GetFromShard()) {
-		return status.Errorf(codes.PermissionDenied, "the call is said to come from shard %q, and the caller's certificate names another process", header.GetFromShard())
+		return status.Errorf(codes.PermissionDenied,
+			"the call is said to come from shard %q, and the caller's certificate names another process", header.GetFromShard())
 	}
 	switch {
 	case header == nil:
 		return status.Error(codes.InvalidArgument, "the header is required in the first message")
 	case !bytes.Equal(header.GetStore(), h.opts.Store[:]):
-		return status.Errorf(codes.FailedPrecondition, "this shard is of store %s, the call is for store %x", h.opts.Store, header.GetStore())
+		return status.Errorf(codes.FailedPrecondition, "this shard is of store %s, the call is for store %x", h.opts.Store,
+			header.GetStore())
 	case header.GetToShard() != h.opts.Shard:
-		return status.Errorf(codes.FailedPrecondition, "this is shard %s, the call is for shard %q: its address is used again",
+		return status.Errorf(codes.FailedPrecondition,
+			"this is shard %s, the call is for shard %q: its address is used again",
 			h.opts.Shard, header.GetToShard())
 	case header.GetFromShard() == "" || header.GetFromShard() == h.opts.Shard || header.GetInstance() == 0:
-		return status.Errorf(codes.FailedPrecondition, "a call from shard %q to shard %s", header.GetFromShard(), h.opts.Shard)
+		return status.Errorf(codes.FailedPrecondition, "a call from shard %q to shard %s", header.GetFromShard(),
+			h.opts.Shard)
 	}
 	return nil
 }
@@ -111,7 +115,8 @@ func isRemote(m *raftpb.Message) bool {
 		return false
 	}
 	switch m.GetType() {
-	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp, raftpb.MsgSnap,
+	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
+		raftpb.MsgSnap,
 		raftpb.MsgSnapStatus, raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex,
 		raftpb.MsgReadIndexResp, raftpb.MsgTransferLeader:
 		return true

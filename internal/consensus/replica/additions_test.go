@@ -184,8 +184,13 @@ func TestAJointMembershipIsAppliedOnceOnAFullDisk(t *testing.T) {
 		full, one := n.follower(first)
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
 		n.start(4)
-		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
-		fault := n.faulty[full].Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate }, Err: errNoSpace})
+		until(t, "the learner has everything", func() bool {
+			m := leader.Members()
+			return m.Progress[3].Match == m.LastIndex
+		})
+		fault := n.faulty[full].Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpCreate
+		}, Err: errNoSpace})
 		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(6-first-full))))
 		until(t, "the disk has refused the membership twice", func() bool {
 			return fault.Fired() > 1 && errors.Is(one.Status().Err, format.ErrNoSpace)
@@ -276,7 +281,8 @@ func TestAFetchOfBlobsEndsWithItsLeader(t *testing.T) {
 			t.Errorf("the leader's shard is silent: %+v", got)
 		}
 		heartbeat := &raftpb.Message{
-			Type: raftpb.MsgHeartbeat.Enum(), From: &second, To: &third, Term: new(leader.Members().Term + 1), Commit: proto.Uint64(0),
+			Type: raftpb.MsgHeartbeat.Enum(), From: &second, To: &third, Term: new(leader.Members().Term + 1),
+			Commit: proto.Uint64(0),
 		}
 		ok(t, n.members[third].Step(heartbeat))
 		if got := ended(); got != (end{third, errLeaderGone}) {

@@ -112,7 +112,9 @@ func TestALeaderWhoseBlobNobodyCanHaveIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
 		n.change = func(_ uint64, o *Options) {
-			o.FetchBlobs = func(_ context.Context, from uint64, refs []format.BlobRef) error { return n.copyBlobs(o, from, refs) }
+			o.FetchBlobs = func(_ context.Context, from uint64, refs []format.BlobRef) error {
+				return n.copyBlobs(o, from, refs)
+			}
 		}
 		for _, id := range voters {
 			n.start(id)

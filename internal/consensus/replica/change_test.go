@@ -74,7 +74,8 @@ func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
 			leader.must(t, put(i, fmt.Sprint(i)))
 		}
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
-		if m := leader.Members(); !slices.Equal(m.Conf.GetLearners(), []uint64{4}) || m.Changing || m.ConfIndex == 0 || m.LastIndex < 21 {
+		if m := leader.Members(); !slices.Equal(m.Conf.GetLearners(), []uint64{4}) || m.Changing || m.ConfIndex == 0 ||
+			m.LastIndex < 21 {
 			t.Fatalf("after the learner was added: %+v", m)
 		}
 		fourth := n.start(4)
@@ -83,7 +84,10 @@ func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
 			p := m.Progress[3]
 			return p.ID == 4 && p.Learner && p.Match == m.LastIndex && p.State == StateReplicate && p.RecentActive
 		})
-		until(t, "it knows what it is", func() bool { s := fourth.Status(); return s.Learner && !s.Removed && s.AppliedIndex >= 22 })
+		until(t, "it knows what it is", func() bool {
+			s := fourth.Status()
+			return s.Learner && !s.Removed && s.AppliedIndex >= 22
+		})
 
 		first, leader := n.lead()
 		gone, _ := n.follower(first)
@@ -98,7 +102,9 @@ func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
 		third := 6 - first - gone
 		n.isolate(third, true)
 		leader.must(t, put(100, "by two"))
-		until(t, "the new voter applied it", func() bool { return fourth.Members().AppliedIndex == leader.Members().AppliedIndex })
+		until(t, "the new voter applied it", func() bool {
+			return fourth.Members().AppliedIndex == leader.Members().AppliedIndex
+		})
 		n.isolate(4, true)
 		p := leader.Propose(put(101, "by one"))
 		short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -116,7 +122,10 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		leader.must(t, put(1, "a"))
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
 		n.start(4)
-		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		until(t, "the learner has everything", func() bool {
+			m := leader.Members()
+			return m.Progress[3].Match == m.LastIndex
+		})
 		before := leader.Members()
 		for what, c := range map[string]*raftpb.ConfChangeV2{
 			"removed": change(remove(first)), "demoted": change(learner(first)), "replaced": change(add(4), remove(first)),
@@ -209,7 +218,10 @@ func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 		away, _ := n.follower(id)
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
 		n.start(4)
-		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		until(t, "the learner has everything", func() bool {
+			m := leader.Members()
+			return m.Progress[3].Match == m.LastIndex
+		})
 		n.isolate(away, true)
 		c := leader.state.lock()
 		ok(t, c.node.raft.ProposeConfChange(change(add(4), remove(away))))
@@ -237,14 +249,18 @@ func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 		n.isolate(behind, true)
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
 		leader.must(t, put(1, "behind the change"))
-		full := n.faulty[behind].Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate }, Err: errNoSpace})
+		full := n.faulty[behind].Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpCreate
+		}, Err: errNoSpace})
 		n.isolate(behind, false)
 		until(t, "the disk has refused the membership", func() bool {
 			return full.Fired() > 0 && errors.Is(follower.Status().Err, format.ErrNoSpace)
 		})
 		full.Remove()
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(5), remove(4))))
-		until(t, "the follower has both changes", func() bool { return follower.Members().ConfIndex == leader.Members().ConfIndex })
+		until(t, "the follower has both changes", func() bool {
+			return follower.Members().ConfIndex == leader.Members().ConfIndex
+		})
 		if want, got := leader.Members().Conf, follower.Members().Conf; !proto.Equal(want, got) {
 			t.Errorf("the follower has the membership %v, the leader %v", got, want)
 		}
@@ -254,7 +270,9 @@ func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 		}
 		n.stop(behind)
 		again := n.start(behind)
-		until(t, "it is back after a restart", func() bool { return again.Members().AppliedIndex == leader.Members().AppliedIndex })
+		until(t, "it is back after a restart", func() bool {
+			return again.Members().AppliedIndex == leader.Members().AppliedIndex
+		})
 		ok(t, again.Status().Err)
 	})
 }
@@ -270,7 +288,10 @@ func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
 		n.stop(gone)
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
 		n.start(4)
-		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[2].Match == m.LastIndex })
+		until(t, "the learner has everything", func() bool {
+			m := leader.Members()
+			return m.Progress[2].Match == m.LastIndex
+		})
 		ok(t, leader.ChangeMembers(timeout(t), change(add(4))))
 		synctest.Wait() // for what was sent, and for no clock
 		n.stop(id)
@@ -351,7 +372,8 @@ func TestLeadIsHandedOver(t *testing.T) {
 func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		var alone atomic.Uint64 // nobody gets what this leader puts behind the change: else the new voter may lack it, and is not elected
+		// nobody gets what this leader puts behind the change: else the new voter may lack it, and is not elected
+		var alone atomic.Uint64
 		n.change = func(id uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return id == alone.Load() && hasConfirmation(m) }}
 		}
@@ -508,7 +530,8 @@ func TestSnapshotIsOfferedAndWhatIsThereAnswered(t *testing.T) {
 			from, to := first, id
 			return &raftpb.Message{
 				Type: raftpb.MsgSnap.Enum(), From: &from, To: &to, Term: &before.Term,
-				Snapshot: &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: &index, Term: &before.Term, ConfState: before.Conf}},
+				Snapshot: &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: &index, Term: &before.Term,
+					ConfState: before.Conf}},
 			}
 		}
 		ok(t, second.Step(snap(before.LastIndex+100)))

@@ -28,7 +28,9 @@ func isNews(m *raftpb.Message) bool {
 // hasConfirmation tells whether a message has the empty entry that a leader puts behind a membership change, or behind
 // its election.
 func hasConfirmation(m *raftpb.Message) bool {
-	return slices.ContainsFunc(m.GetEntries(), func(e *raftpb.Entry) bool { return e.GetType() == raftpb.EntryNormal && len(e.Data) == 0 })
+	return slices.ContainsFunc(m.GetEntries(), func(e *raftpb.Entry) bool {
+		return e.GetType() == raftpb.EntryNormal && len(e.Data) == 0
+	})
 }
 
 // A replaced member is gone for good, and the leader dies when it says that the change is over: the two that are left
@@ -47,7 +49,10 @@ func TestAChangeIsOverWhenAMajorityKnows(t *testing.T) {
 		gone, _ := n.follower(id)
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
 		n.start(4)
-		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		until(t, "the learner has everything", func() bool {
+			m := leader.Members()
+			return m.Progress[3].Match == m.LastIndex
+		})
 		n.stop(gone)
 		lossy.Store(true)
 		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(gone))))
@@ -79,14 +84,19 @@ func TestMembershipThatIsAheadOfTheCommitIsNotAppliedTwice(t *testing.T) {
 		first, leader := n.lead()
 		ok(t, leader.ChangeMembers(timeout(t), change(learner(4))))
 		n.start(4)
-		until(t, "the learner has everything", func() bool { m := leader.Members(); return m.Progress[3].Match == m.LastIndex })
+		until(t, "the learner has everything", func() bool {
+			m := leader.Members()
+			return m.Progress[3].Match == m.LastIndex
+		})
 		gone, _ := n.follower(first)
 		third.Store(6 - first - gone)
 		deaf.Store(6 - first - gone)
 		ok(t, leader.ChangeMembers(timeout(t), change(add(4), remove(gone))))
 		synctest.Wait()
 		deaf.Store(0)
-		until(t, "the third has applied it", func() bool { return n.members[third.Load()].Members().ConfIndex == leader.Members().ConfIndex })
+		until(t, "the third has applied it", func() bool {
+			return n.members[third.Load()].Members().ConfIndex == leader.Members().ConfIndex
+		})
 		n.stop(gone)
 		n.isolate(third.Load(), true)
 		n.stop(third.Load())
@@ -121,7 +131,8 @@ func TestChangeOfALeaderThatWasJustDeposedEndsUnknown(t *testing.T) {
 		defer c.unlock()
 		at := c.node.applied
 		one := &memberChange{proposed: true, index: at, done: make(chan struct{})}
-		c.members.change, c.node.leader, c.node.lost = one, false, true // as observe does, before the entries of the round are applied
+		// as observe does, before the entries of the round are applied
+		c.members.change, c.node.leader, c.node.lost = one, false, true
 		c.setMembers(c.members.conf, at)
 		select {
 		case <-one.done:

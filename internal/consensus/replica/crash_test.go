@@ -87,7 +87,8 @@ func TestCrashKeepsWhatWasAcknowledgedAndRepeatsAreExact(t *testing.T) {
 		mem = mem.CrashClone(survival)
 	}
 	t.Logf("%+v", seen)
-	if seen.verified < crashes*50 || seen.repeated == 0 || seen.lost == 0 || seen.crashes < crashes/2 || seen.replayed < crashes/4 {
+	if seen.verified < crashes*50 || seen.repeated == 0 || seen.lost == 0 || seen.crashes < crashes/2 ||
+		seen.replayed < crashes/4 {
 		t.Fatal("the test tests little")
 	}
 }

@@ -62,7 +62,8 @@ func TestDamagedRecordRefusesConditionsAndIsHealedByAPut(t *testing.T) {
 	if _, err := one.log.Get(2, group.GetOptions{}); err == nil {
 		t.Fatal("the damage is not noticed: the test does not test")
 	}
-	for what, w := range map[string]write{"if absent": put(2, "x").ifAbsent(), "if version": put(2, "x").ifVersion(3), "delete": del(2)} {
+	for what, w := range map[string]write{"if absent": put(2, "x").ifAbsent(), "if version": put(2, "x").ifVersion(3),
+		"delete": del(2)} {
 		var damage *format.DamageError
 		if _, err := one.do(t, w); !errors.As(err, &damage) || errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("%s: %v", what, err)

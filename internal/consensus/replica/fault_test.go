@@ -36,8 +36,11 @@ func TestFailedSyncsFailTheReplicaAloneAndAcknowledgeNothing(t *testing.T) {
 	m := newMachine(t, faulty, "/v")
 	bad, good := m.open("bad", nil), m.open("good", nil)
 	bad.must(t, put(1, "a"))
-	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return isSegmentSync(op) && strings.Contains(op.Name, "/bad/") }})
-	pending := []*Pending{bad.Propose(put(2, "b")), bad.Propose(put(3, "c").request(1, 1)), bad.Propose(put(3, "c").request(1, 1))}
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return isSegmentSync(op) && strings.Contains(op.Name, "/bad/")
+	}})
+	pending := []*Pending{bad.Propose(put(2, "b")), bad.Propose(put(3, "c").request(1, 1)),
+		bad.Propose(put(3, "c").request(1, 1))}
 	for i, p := range pending {
 		if _, err := p.Wait(timeout(t)); !errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrFailed) {
 			t.Fatalf("write %d: %v", i, err)
@@ -122,7 +125,9 @@ func TestStopCutsOffWhatCannotBeWritten(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
-	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite }, Err: errNoSpace})
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpWrite
+	}, Err: errNoSpace})
 	p := one.Propose(put(1, "a"))
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
@@ -159,7 +164,9 @@ func TestMembershipWaitsForRoom(t *testing.T) {
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
 	one.must(t, put(1, "a"))
-	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate }, Err: errNoSpace})
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpCreate
+	}, Err: errNoSpace})
 	changed := make(chan error, 1)
 	go func() { changed <- one.ChangeMembers(timeout(t), change(learner(4))) }()
 	until(t, "it says that there is no room", func() bool { return errors.Is(one.Status().Err, format.ErrNoSpace) })

@@ -48,7 +48,8 @@ func campaignsInARound(t *testing.T) bool {
 	to, one := n.follower(id)
 	leader.must(t, put(1, "old"))
 	n.lose(func(m *raftpb.Message) bool { // by which it would hear what is committed
-		return m.GetTo() == to && (m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgApp && len(m.GetEntries()) == 0)
+		return m.GetTo() == to && (m.GetType() == raftpb.MsgHeartbeat || m.GetType() == raftpb.MsgApp &&
+			len(m.GetEntries()) == 0)
 	})
 	newest := leader.must(t, put(1, "new")).Index
 	until(t, "the follower holds the newest version", func() bool {

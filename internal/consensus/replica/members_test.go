@@ -80,7 +80,8 @@ var voters = []uint64{1, 2, 3}
 
 func makeNetwork(t *testing.T) *network {
 	n := &network{
-		t: t, members: map[uint64]*member{}, disks: map[uint64]*vfstest.Mem{}, faulty: map[uint64]*vfstest.Faulty{}, cut: map[uint64]bool{},
+		t: t, members: map[uint64]*member{}, disks: map[uint64]*vfstest.Mem{}, faulty: map[uint64]*vfstest.Faulty{},
+		cut:   map[uint64]bool{},
 		inbox: map[uint64]chan *raftpb.Message{}, sent: map[raftpb.MessageType]int{},
 	}
 	t.Cleanup(func() {
@@ -262,7 +263,8 @@ func TestARefusalBehindAWriteAsksTheMajority(t *testing.T) {
 		}
 		synctest.Wait()
 		if !answeredYet(write) || answeredYet(exists) || answeredYet(nothing) {
-			t.Fatalf("the write is answered: %v, what was declined: %v, %v", answeredYet(write), answeredYet(exists), answeredYet(nothing))
+			t.Fatalf("the write is answered: %v, what was declined: %v, %v", answeredYet(write), answeredYet(exists),
+				answeredYet(nothing))
 		}
 		n.isolate(id, false)
 		wantCondition(t, exists, ErrExists, mustWait(t, write).Index)

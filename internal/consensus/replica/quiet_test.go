@@ -111,7 +111,9 @@ func TestRestEndsWhenTheLeadersShardFallsSilent(t *testing.T) {
 		n.rest(2) // without the one that is gone
 		again := n.start(first)
 		n.up(first)
-		until(t, "the one that is back has everything", func() bool { return again.Members().AppliedIndex == now.Members().AppliedIndex })
+		until(t, "the one that is back has everything", func() bool {
+			return again.Members().AppliedIndex == now.Members().AppliedIndex
+		})
 		n.rest(3)
 	})
 }

@@ -232,7 +232,8 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 				mustWait(t, pending[w.ID])
 			}
 		}
-		mem = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)], Seed: uint64(crash)})
+		mem = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)],
+			Seed: uint64(crash)})
 		m.halt() // the old machine goes on for a moment: its acknowledgements after the cut do not count
 		next := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "/v")
 		after := next.open("7", func(g *group.Options, _ *Options) { g.SegmentBytes = 16 << 10 })
@@ -291,7 +292,9 @@ func TestRule10_FullDiskRefusesEarlyAndRoomIsNoticed(t *testing.T) {
 	refuse.Store(false)
 
 	// The reserve is gone too: the log itself has no room.
-	noRoom := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpAllocate }, Err: syscall.ENOSPC})
+	noRoom := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpAllocate
+	}, Err: syscall.ENOSPC})
 	stuck := one.Propose(put(3, "c"))
 	for one.Status().Err == nil {
 		time.Sleep(time.Millisecond)
@@ -352,7 +355,9 @@ func TestRule10_RoomMadeIsNoticedAtOnce(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
 	one := m.open("7", nil)
-	noRoom := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpWrite }, Err: syscall.ENOSPC})
+	noRoom := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpWrite
+	}, Err: syscall.ENOSPC})
 	p := one.Propose(put(1, "a"))
 	for ctx := timeout(t); one.Status().Err == nil; time.Sleep(time.Millisecond) {
 		ok(t, ctx.Err())

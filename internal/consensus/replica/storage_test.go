@@ -27,7 +27,8 @@ func (b brokenLog) Entries(_, _, _ uint64) ([]*raftpb.Entry, error) { return nil
 // Raft panics over any error but this one, and the replica has failed then until a restart.
 func TestRaftOffersASnapshotWhereEntriesAreDamaged(t *testing.T) {
 	damaged := fmt.Errorf("entries from index 7: %w", &format.DamageError{})
-	if _, err := (storage{store: brokenLog{err: damaged}}).Entries(7, 8, 1); err != raft.ErrCompacted { //nolint:errorlint // as Raft compares
+	if _, err := (storage{store: brokenLog{err: damaged}}).Entries(7, 8,
+		1); err != raft.ErrCompacted { //nolint:errorlint // as Raft compares
 		t.Errorf("damaged entries: %v", err)
 	}
 	other := errors.New("other")
@@ -54,7 +55,8 @@ func TestWhatAChangeFollowsIsCommitted(t *testing.T) {
 		}
 		return e
 	}
-	entries := []*raftpb.Entry{entry(1, nil), entry(2, change(learner(4))), entry(3, nil), entry(4, change(add(4), remove(3))), entry(5, nil)}
+	entries := []*raftpb.Entry{entry(1, nil), entry(2, change(learner(4))), entry(3, nil),
+		entry(4, change(add(4), remove(3))), entry(5, nil)}
 	ok(t, log.Append(&raftpb.HardState{Term: proto.Uint64(1), Vote: proto.Uint64(0), Commit: proto.Uint64(1)}, entries))
 	ok(t, log.Sync())
 	log.Close(false)

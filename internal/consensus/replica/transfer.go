@@ -139,7 +139,8 @@ func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 		return nil
 	}
 	t.yieldTicks = yieldTicks
-	t.logger.Warn("the log is damaged, or this is no voter any more: the lead is handed over", "to", fmt.Sprintf("%x", to), "without_last_entries", !waits)
+	t.logger.Warn("the log is damaged, or this is no voter any more: the lead is handed over", "to", fmt.Sprintf("%x", to),
+		"without_last_entries", !waits)
 	t.node.raft.TransferLeader(to)
 	if waits {
 		return nil

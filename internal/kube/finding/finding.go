@@ -124,7 +124,8 @@ func (l *look) add(s Severity, kind, name, command, format string, args ...any) 
 		evidence = strings.ToValidUTF8(evidence[:evidenceMax-3], "") + "..."
 	}
 	l.told[name] = true
-	l.found = append(l.found, Finding{Severity: s, Object: strings.TrimSpace(kind + " " + name), Evidence: evidence, Command: command})
+	l.found = append(l.found, Finding{Severity: s, Object: strings.TrimSpace(kind + " " + name), Evidence: evidence,
+		Command: command})
 }
 
 // kubectl is a command in the store's namespace.
@@ -154,7 +155,8 @@ func (l *look) operator() {
 		return
 	}
 	if behind && ready != nil && l.old(ready.LastTransitionTime.Time) && ready.Reason != v1alpha1.ReasonPending {
-		l.add(Warning, "RecordStore", l.Store.Name, command, "the operator has not yet looked at the last change of spec (generation %d, it saw %d)",
+		l.add(Warning, "RecordStore", l.Store.Name, command,
+			"the operator has not yet looked at the last change of spec (generation %d, it saw %d)",
 			l.Store.Generation, l.Store.Status.ObservedGeneration)
 	}
 }

@@ -45,7 +45,8 @@ func shardIs(state v1alpha1.ShardState, message string) func(*testing.T, *Object
 	return func(_ *testing.T, o *Objects) {
 		s := &o.Pools[0].Status.ShardStatuses[1]
 		s.State, s.Message = state, message
-		set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, string(state), "shard quotes-ssd-1 is "+string(state))
+		set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, string(state),
+			"shard quotes-ssd-1 is "+string(state))
 	}
 }
 
@@ -57,7 +58,8 @@ func TestFindings(t *testing.T) {
 	}{
 		"all is well": {func(*testing.T, *Objects) {}, nil},
 		"no operator has looked": {func(_ *testing.T, o *Objects) {
-			set(&o.Store.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonPending, "Waiting for the operator")
+			set(&o.Store.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonPending,
+				"Waiting for the operator")
 		}, []want{{Problem, "RecordStore quotes", "none watches namespace prod", "component=operator"}}},
 		"a change that the operator has not seen": {func(_ *testing.T, o *Objects) { o.Store.Generation = 2 },
 			[]want{{Warning, "RecordStore quotes", "generation 2, it saw 1", "component=operator"}}},
@@ -75,18 +77,26 @@ func TestFindings(t *testing.T) {
 			s.Status.State, s.Status.Message = v1alpha1.ShardUnreachable, "it does not answer"
 			o.Shards = append(o.Shards, s)
 		}, []want{{Warning, "shard quotes-ssd-40", "Unreachable: it does not answer", "logs quotes-ssd-40-0"}}},
-		"a node is down, three copies": {shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready"), []want{{Warning, shard, "node n2 is not ready", "describe node n2"}}},
+		"a node is down, three copies": {shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready"),
+			[]want{{Warning, shard, "node n2 is not ready", "describe node n2"}}},
 		"a node is down, one copy": {func(t *testing.T, o *Objects) {
 			o.Store.Spec.Replication.Copies = 1
 			shardIs(v1alpha1.ShardNodeDown, "node n2 is not ready")(t, o)
-		}, []want{{Problem, shard, "node n2 is not ready", "describe node n2"}, {Note, "RecordStore quotes", "single copy", ""}}},
+		}, []want{{Problem, shard, "node n2 is not ready", "describe node n2"},
+			{Note, "RecordStore quotes", "single copy", ""}}},
 		"a disk is lost": {shardIs(v1alpha1.ShardDiskLost, "the volume is blank"),
-			[]want{{Warning, shard, "the volume is blank", `patch shardpool quotes-ssd --type=merge -p '{"spec":{"replace":[1]}}'`}}},
-		"a foreign volume":  {shardIs(v1alpha1.ShardForeign, "another store's"), []want{{Warning, shard, "another store's", "get pvc data-quotes-ssd-1-0"}}},
-		"no volume":         {shardIs(v1alpha1.ShardNoVolume, "no free volume"), []want{{Warning, shard, "no free volume", "kubectl get disksets"}}},
-		"not formatted":     {shardIs(v1alpha1.ShardFormatBlocked, "a partition table"), []want{{Warning, shard, "a partition table", "describe pod quotes-ssd-1-0"}}},
-		"ends again":        {shardIs(v1alpha1.ShardCrashLooping, "exit code 1"), []want{{Warning, shard, "exit code 1", "logs quotes-ssd-1-0 --previous"}}},
-		"a state of future": {shardIs("Singing", "la"), []want{{Warning, shard, "Singing: la", "describe pod quotes-ssd-1-0"}}},
+			[]want{{Warning, shard, "the volume is blank",
+				`patch shardpool quotes-ssd --type=merge -p '{"spec":{"replace":[1]}}'`}}},
+		"a foreign volume": {shardIs(v1alpha1.ShardForeign, "another store's"),
+			[]want{{Warning, shard, "another store's", "get pvc data-quotes-ssd-1-0"}}},
+		"no volume": {shardIs(v1alpha1.ShardNoVolume, "no free volume"),
+			[]want{{Warning, shard, "no free volume", "kubectl get disksets"}}},
+		"not formatted": {shardIs(v1alpha1.ShardFormatBlocked, "a partition table"),
+			[]want{{Warning, shard, "a partition table", "describe pod quotes-ssd-1-0"}}},
+		"ends again": {shardIs(v1alpha1.ShardCrashLooping, "exit code 1"),
+			[]want{{Warning, shard, "exit code 1", "logs quotes-ssd-1-0 --previous"}}},
+		"a state of future": {shardIs("Singing", "la"), []want{{Warning, shard, "Singing: la",
+			"describe pod quotes-ssd-1-0"}}},
 		"too little memory": {func(t *testing.T, o *Objects) {
 			o.Pools[0].Status.ShardStatuses[1].MemoryNeedBytes = 3 << 30
 			shardIs(v1alpha1.ShardMemoryTooSmall, "needs 3GiB")(t, o)
@@ -96,10 +106,12 @@ func TestFindings(t *testing.T) {
 			o.Pools[0].Status.ShardStatuses[1].State = v1alpha1.ShardParked
 		}, []want{{Note, shard, "Parked", `'{"spec":{"parked":[0]}}'`}}},
 		"a pool that is stalled by itself": {func(_ *testing.T, o *Objects) {
-			set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo", "2 groups have nowhere to go")
+			set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionStalled, metav1.ConditionTrue, "NowhereToGo",
+				"2 groups have nowhere to go")
 		}, []want{{Problem, "ShardPool quotes-ssd", "NowhereToGo: 2 groups", "describe shardpool quotes-ssd"}}},
 		"a full volume": {func(_ *testing.T, o *Objects) {
-			set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionSpaceAvailable, metav1.ConditionFalse, "VolumeFull", "puts are refused")
+			set(&o.Pools[0].Status.Conditions, v1alpha1.ConditionSpaceAvailable, metav1.ConditionFalse, "VolumeFull",
+				"puts are refused")
 		}, []want{{Problem, "ShardPool quotes-ssd", "puts are refused", "describe shardpool"}}},
 		"a drained pool": {func(_ *testing.T, o *Objects) {
 			o.Pools[0].Spec.State = v1alpha1.PoolDrained
@@ -112,7 +124,8 @@ func TestFindings(t *testing.T) {
 		"a member of etcd that ends": {func(t *testing.T, o *Objects) {
 			kubefindingtest.Crash(pod(t, o, "etcd-1"), "panic: tocommit(5) is out of range")
 		},
-			[]want{{Warning, "etcd member quotes-etcd-1", "tocommit(5) is out of range; 2 of 3 members are ready", "logs quotes-etcd-1 --previous"}}},
+			[]want{{Warning, "etcd member quotes-etcd-1", "tocommit(5) is out of range; 2 of 3 members are ready",
+				"logs quotes-etcd-1 --previous"}}},
 		"no majority of etcd": {func(t *testing.T, o *Objects) {
 			kubefindingtest.Crash(pod(t, o, "etcd-1"), "panic")
 			o.Pods = slices.DeleteFunc(o.Pods, func(p corev1.Pod) bool { return p.Name == "quotes-etcd-2" })
@@ -123,11 +136,14 @@ func TestFindings(t *testing.T) {
 		"a member that waits for a volume": {func(t *testing.T, o *Objects) {
 			p := pod(t, o, "etcd-0")
 			p.Spec.NodeName, p.Status = "", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
-				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "pod has unbound immediate PersistentVolumeClaims",
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Message: "pod has unbound immediate PersistentVolumeClaims",
 			}}}
-		}, []want{{Warning, "etcd member quotes-etcd-0", "unbound immediate PersistentVolumeClaims", "describe pod quotes-etcd-0"}}},
+		}, []want{{Warning, "etcd member quotes-etcd-0", "unbound immediate PersistentVolumeClaims",
+			"describe pod quotes-etcd-0"}}},
 		"gateways on one node": {func(t *testing.T, o *Objects) { pod(t, o, "gateway-6d4c9b-1").Spec.NodeName = "n1" },
-			[]want{{Warning, "gateway quotes-gateway", "all 2 gateways are on node n1", "rollout restart deployment quotes-gateway"}}},
+			[]want{{Warning, "gateway quotes-gateway", "all 2 gateways are on node n1",
+				"rollout restart deployment quotes-gateway"}}},
 		"no gateway is ready": {func(t *testing.T, o *Objects) {
 			for _, n := range []string{"0", "1"} {
 				kubefindingtest.Crash(pod(t, o, "gateway-6d4c9b-"+n), "no such host")
@@ -137,7 +153,8 @@ func TestFindings(t *testing.T) {
 			{Problem, "gateway quotes-gateway-6d4c9b-1", "no such host", "--previous"},
 		}},
 		"lost groups": {func(_ *testing.T, o *Objects) {
-			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 62, DataLost: 2, NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-0", State: "DataLost"}}}
+			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 62, DataLost: 2,
+				NotWell: []v1alpha1.GroupTrouble{{Group: "7", Shard: "quotes-ssd-0", State: "DataLost"}}}
 		}, []want{{Problem, "RecordStore quotes", "the data of 2 groups are lost", "notWell"}}},
 		"groups that load": {func(_ *testing.T, o *Objects) {
 			o.Store.Status.Groups = v1alpha1.GroupCounts{Total: 64, Serving: 60, Loading: 4}
@@ -169,7 +186,8 @@ func TestFindings(t *testing.T) {
 			pod(t, o, "ssd-2").Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
 				ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(kubefindingtest.Now.Add(-5 * time.Minute)),
 			}
-		}, []want{{Warning, "pod quotes-ssd-2-0", "OOMKilled) 5m0s ago, and runs again: raise its memory limit", "logs quotes-ssd-2-0 --previous"}}},
+		}, []want{{Warning, "pod quotes-ssd-2-0", "OOMKilled) 5m0s ago, and runs again: raise its memory limit",
+			"logs quotes-ssd-2-0 --previous"}}},
 		"events": {func(_ *testing.T, o *Objects) {
 			event := func(name, kind, reason string, ago time.Duration) corev1.Event {
 				return corev1.Event{
@@ -178,7 +196,8 @@ func TestFindings(t *testing.T) {
 				}
 			}
 			o.Events = []corev1.Event{
-				event("quotes-ssd-0-0", "Warning", "Unhealthy", time.Minute), event("quotes-ssd-0-0", "Warning", "Unhealthy", 2*time.Minute),
+				event("quotes-ssd-0-0", "Warning", "Unhealthy", time.Minute),
+				event("quotes-ssd-0-0", "Warning", "Unhealthy", 2*time.Minute),
 				event("quotes-ssd-0-0", "Normal", "Pulled", time.Minute), event("quotes-ssd-0-0", "Warning", "Old", time.Hour),
 			}
 		}, []want{{Note, "event of Pod quotes-ssd-0-0", "Unhealthy, 1m0s ago: words", "events --for pod/quotes-ssd-0-0"}}},
@@ -234,9 +253,12 @@ func TestTheWorstComesFirst(t *testing.T) {
 func TestEveryStateIsTold(t *testing.T) {
 	quiet := []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardDraining}
 	for _, state := range []v1alpha1.ShardState{
-		v1alpha1.ShardPending, v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked, v1alpha1.ShardNodeDown,
-		v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked, v1alpha1.ShardFileSystemMismatch,
-		v1alpha1.ShardMemoryTooSmall, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull,
+		v1alpha1.ShardPending, v1alpha1.ShardLoading, v1alpha1.ShardServing, v1alpha1.ShardDraining, v1alpha1.ShardParked,
+		v1alpha1.ShardNodeDown,
+		v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,
+		v1alpha1.ShardFileSystemMismatch,
+		v1alpha1.ShardMemoryTooSmall, v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable,
+		v1alpha1.ShardImagePull,
 		v1alpha1.ShardCrashLooping, v1alpha1.ShardUnreachable,
 	} {
 		o, _ := kubefindingtest.Well()

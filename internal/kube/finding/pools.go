@@ -30,7 +30,8 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 	}
 	describe := l.kubectl("describe shardpool %s", pool.Name)
 	// A condition repeats what was said of a shard.
-	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil && c.Status == metav1.ConditionTrue && len(l.found) == before {
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil &&
+		c.Status == metav1.ConditionTrue && len(l.found) == before {
 		l.add(Problem, "ShardPool", pool.Name, describe, "%s: %s", c.Reason, c.Message)
 	}
 	if c := isFalse(pool.Status.Conditions, v1alpha1.ConditionSpaceAvailable); c != nil {
@@ -43,12 +44,16 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 	if c := isFalse(pool.Status.Conditions, v1alpha1.ConditionVolumesGrown); c != nil && c.Reason == "ResizeInfeasible" {
 		l.add(Warning, "ShardPool", pool.Name, describe, "%s", c.Message)
 	}
-	if pool.Spec.State == v1alpha1.PoolDrained && meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionDrained) {
-		l.add(Note, "ShardPool", pool.Name, l.kubectl("delete shardpool %s", pool.Name), "it is drained: no shard of it holds a group, and it can be deleted")
+	if pool.Spec.State == v1alpha1.PoolDrained && meta.IsStatusConditionTrue(pool.Status.Conditions,
+		v1alpha1.ConditionDrained) {
+		l.add(Note, "ShardPool", pool.Name, l.kubectl("delete shardpool %s", pool.Name),
+			"it is drained: no shard of it holds a group, and it can be deleted")
 	}
 	if pool.Spec.Update.Mode == v1alpha1.UpdatePaused && pool.Status.Updated < pool.Status.Shards {
-		l.add(Note, "ShardPool", pool.Name, l.kubectl("patch shardpool %s --type=merge -p '%s'", pool.Name, `{"spec":{"update":{"mode":"OneByOne"}}}`),
-			"spec.update.mode is Paused, and %d of %d shards run an older template", pool.Status.Shards-pool.Status.Updated, pool.Status.Shards)
+		l.add(Note, "ShardPool", pool.Name, l.kubectl("patch shardpool %s --type=merge -p '%s'", pool.Name,
+			`{"spec":{"update":{"mode":"OneByOne"}}}`),
+			"spec.update.mode is Paused, and %d of %d shards run an older template", pool.Status.Shards-pool.Status.Updated,
+			pool.Status.Shards)
 	}
 }
 
@@ -67,7 +72,8 @@ func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 				"%d of its %d groups hold damaged entries: %s", s.DamagedGroups, s.Groups, s.Message)
 		}
 	case v1alpha1.ShardLoading:
-		l.add(Note, "shard", s.Name, l.kubectl("get shardpool %s --watch", pool.Name), "it loads: %s", orElse(s.Load, s.Message))
+		l.add(Note, "shard", s.Name, l.kubectl("get shardpool %s --watch", pool.Name), "it loads: %s",
+			orElse(s.Load, s.Message))
 	case v1alpha1.ShardPending:
 		severity := Note
 		if l.podOld(pod) {
@@ -88,7 +94,8 @@ func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 	case v1alpha1.ShardForeign, v1alpha1.ShardFileSystemMismatch:
 		add(l.worse(), l.kubectl("get pvc %s -o wide", workload.ShardClaim(s.Name)))
 	case v1alpha1.ShardMemoryTooSmall:
-		add(l.worse(), l.patch(pool, map[string]any{"resources": map[string]any{"limits": map[string]string{"memory": memoryFor(s.MemoryNeedBytes)}}}))
+		add(l.worse(), l.patch(pool, map[string]any{"resources": map[string]any{"limits": map[string]string{
+			"memory": memoryFor(s.MemoryNeedBytes)}}}))
 	case v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume:
 		add(l.worse(), "kubectl get disksets,storageclasses,pv")
 	case v1alpha1.ShardCrashLooping:
@@ -142,7 +149,8 @@ func (l *look) diskSet(set *v1alpha1.DiskSet) {
 			l.add(Warning, "disk", object, describe, "%s: %s", d.State, d.Message)
 		}
 	}
-	if c := meta.FindStatusCondition(set.Status.Conditions, v1alpha1.ConditionStalled); c != nil && c.Status == metav1.ConditionTrue && !bad {
+	if c := meta.FindStatusCondition(set.Status.Conditions, v1alpha1.ConditionStalled); c != nil &&
+		c.Status == metav1.ConditionTrue && !bad {
 		l.add(Warning, "DiskSet", set.Name, describe, "%s: %s", c.Reason, c.Message)
 	}
 	if c := isFalse(set.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Reason == "ClaimsWaiting" {

@@ -25,19 +25,23 @@ func (l *look) store() {
 	for _, kind := range []string{v1alpha1.ConditionPlacementReady, v1alpha1.ConditionEtcdReady} {
 		c := isFalse(conditions, kind)
 		// What holds a store up is told once. Of a managed etcd each member says more.
-		if c == nil || stalled != nil && stalled.Reason == c.Reason || kind == v1alpha1.ConditionEtcdReady && l.Store.Spec.Etcd.Managed != nil {
+		if c == nil || stalled != nil && stalled.Reason == c.Reason || kind == v1alpha1.ConditionEtcdReady &&
+			l.Store.Spec.Etcd.Managed != nil {
 			continue
 		}
 		l.add(Problem, "RecordStore", name, describe, "%s is False, %s: %s", kind, c.Reason, c.Message)
 	}
 	if c := isFalse(conditions, v1alpha1.ConditionRedundant); c != nil && (stalled == nil || stalled.Reason != c.Reason) {
-		l.add(Warning, "RecordStore", name, fmt.Sprintf("kubectl sheaf -n %s moves %s", l.Store.Namespace, name), "%s: %s", c.Reason, c.Message)
+		l.add(Warning, "RecordStore", name, fmt.Sprintf("kubectl sheaf -n %s moves %s", l.Store.Namespace, name), "%s: %s",
+			c.Reason, c.Message)
 	}
 	if len(l.Pools) == 0 {
-		l.add(Problem, "RecordStore", name, l.kubectl("get shardpools"), "no ShardPool gives this store shards: create one with spec.storeRef.name: %s", name)
+		l.add(Problem, "RecordStore", name, l.kubectl("get shardpools"),
+			"no ShardPool gives this store shards: create one with spec.storeRef.name: %s", name)
 	}
 	if l.Store.Spec.Replication.Copies == 1 && l.Store.Status.Groups.Total > 0 {
-		l.add(Note, "RecordStore", name, "", "each group has a single copy: the loss of a disk loses the records on it. Keep a backup (sheaf export)")
+		l.add(Note, "RecordStore", name, "",
+			"each group has a single copy: the loss of a disk loses the records on it. Keep a backup (sheaf export)")
 	}
 }
 
@@ -46,19 +50,22 @@ func (l *look) groups() {
 	g, name := l.Store.Status.Groups, l.Store.Name
 	describe := l.kubectl("get recordstore %s -o jsonpath='{.status.groups.notWell}'", name)
 	if g.DataLost > 0 {
-		l.add(Problem, "RecordStore", name, describe, "the data of %d groups are lost: every copy is on a volume that is gone. Bring one back, or restore "+
-			"the records from a backup%s", g.DataLost, examples(g.NotWell))
+		l.add(Problem, "RecordStore", name, describe,
+			"the data of %d groups are lost: every copy is on a volume that is gone. Bring one back, or restore "+
+				"the records from a backup%s", g.DataLost, examples(g.NotWell))
 	}
 	if g.Damaged > 0 {
-		l.add(Problem, "RecordStore", name, describe, "%d groups hold damaged entries, whose records answer DATA_LOSS until they are repaired from another copy "+
-			"or put again (sheaf group verify)%s", g.Damaged, examples(g.NotWell))
+		l.add(Problem, "RecordStore", name, describe,
+			"%d groups hold damaged entries, whose records answer DATA_LOSS until they are repaired from another copy "+
+				"or put again (sheaf group verify)%s", g.Damaged, examples(g.NotWell))
 	}
 	if waiting := g.Total - g.Serving - g.DataLost; waiting > 0 {
 		severity := Problem
 		if g.Loading >= waiting {
 			severity = Note
 		}
-		l.add(severity, "RecordStore", name, describe, "%d of %d groups do not serve%s", waiting, g.Total, examples(g.NotWell))
+		l.add(severity, "RecordStore", name, describe, "%d of %d groups do not serve%s", waiting, g.Total,
+			examples(g.NotWell))
 	}
 }
 
@@ -102,7 +109,8 @@ func (l *look) etcd() {
 		}
 		switch {
 		case pod == nil:
-			l.add(severity, "etcd member", name, l.kubectl("describe statefulset %s", workload.Etcd(l.Store.Name)), "it has no pod; %s", what)
+			l.add(severity, "etcd member", name, l.kubectl("describe statefulset %s", workload.Etcd(l.Store.Name)),
+				"it has no pod; %s", what)
 		case !PodReady(pod):
 			s := severity
 			if majority && !l.old(pod.CreationTimestamp.Time) {
@@ -124,7 +132,8 @@ func (l *look) gateways() {
 	}
 	wanted := int(workload.GatewayReplicas(l.Store))
 	if wanted > 0 && len(pods) == 0 {
-		l.add(Problem, "gateway", workload.Gateway(l.Store.Name), l.kubectl("describe deployment %s", workload.Gateway(l.Store.Name)), "it has no pod: calls fail")
+		l.add(Problem, "gateway", workload.Gateway(l.Store.Name), l.kubectl("describe deployment %s",
+			workload.Gateway(l.Store.Name)), "it has no pod: calls fail")
 	}
 	for i := range pods {
 		pod := &pods[i]
@@ -140,7 +149,8 @@ func (l *look) gateways() {
 		l.add(severity, "gateway", pod.Name, podCommand(l, pod), "%s; %d of %d gateways are ready", Cause(pod), ready, wanted)
 	}
 	if ready > 1 && len(nodes) == 1 && schedulable(l.Nodes) > 1 {
-		l.add(Warning, "gateway", workload.Gateway(l.Store.Name), l.kubectl("rollout restart deployment %s", workload.Gateway(l.Store.Name)),
+		l.add(Warning, "gateway", workload.Gateway(l.Store.Name), l.kubectl("rollout restart deployment %s",
+			workload.Gateway(l.Store.Name)),
 			"all %d gateways are on node %s: if it is lost, calls wait until they run elsewhere", ready, pods[0].Spec.NodeName)
 	}
 }
@@ -230,7 +240,8 @@ func (l *look) claims() {
 		pool := claim.Labels[v1alpha1.LabelPool]
 		switch {
 		case claim.Status.Phase == corev1.ClaimLost:
-			l.add(l.worse(), "claim", claim.Name, l.kubectl("describe pvc %s", claim.Name), "its PersistentVolume %s is gone", claim.Spec.VolumeName)
+			l.add(l.worse(), "claim", claim.Name, l.kubectl("describe pvc %s", claim.Name), "its PersistentVolume %s is gone",
+				claim.Spec.VolumeName)
 		case claim.DeletionTimestamp != nil:
 			l.add(Warning, "claim", claim.Name, l.kubectl("describe pvc %s", claim.Name),
 				"somebody has deleted it. It goes when its pod stops, and the next pod then gets another volume or waits for one")
@@ -257,7 +268,8 @@ func (l *look) containers() {
 			if last.Reason == "OOMKilled" {
 				severity, more = Warning, ": raise its memory limit"
 			}
-			l.add(severity, "pod", pod.Name, l.kubectl("logs %s --previous", pod.Name), "it ended with exit code %d (%s) %s ago, and runs again%s",
+			l.add(severity, "pod", pod.Name, l.kubectl("logs %s --previous", pod.Name),
+				"it ended with exit code %d (%s) %s ago, and runs again%s",
 				last.ExitCode, orElse(last.Reason), l.Now.Sub(last.FinishedAt.Time).Round(time.Second), more)
 		}
 	}

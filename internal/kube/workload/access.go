@@ -62,7 +62,8 @@ func (a EtcdAccess) Args() []string {
 		args = append(args, "--etcd-insecure")
 	}
 	if a.Secret != "" && a.ClientCert {
-		args = append(args, "--etcd-cert="+EtcdTLSDir+"/"+corev1.TLSCertKey, "--etcd-key="+EtcdTLSDir+"/"+corev1.TLSPrivateKeyKey)
+		args = append(args, "--etcd-cert="+EtcdTLSDir+"/"+corev1.TLSCertKey,
+			"--etcd-key="+EtcdTLSDir+"/"+corev1.TLSPrivateKeyKey)
 	}
 	return args
 }
@@ -76,5 +77,6 @@ func (a EtcdAccess) mount(pod *corev1.PodSpec, container *corev1.Container) {
 	pod.Volumes = append(pod.Volumes, corev1.Volume{
 		Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: a.Secret}},
 	})
-	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: EtcdTLSDir, ReadOnly: true})
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: EtcdTLSDir,
+		ReadOnly: true})
 }

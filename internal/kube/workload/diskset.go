@@ -46,7 +46,8 @@ func diskLabels(diskSet string) map[string]string {
 func DiskClass(set *v1alpha1.DiskSet) *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: set.Name, Labels: diskLabels(set.Name), Annotations: map[string]string{AnnotationFileSystem: string(set.Spec.FileSystem.Type)},
+			Name: set.Name, Labels: diskLabels(set.Name), Annotations: map[string]string{AnnotationFileSystem: string(
+				set.Spec.FileSystem.Type)},
 		},
 		Provisioner:          noProvisioner,
 		ReclaimPolicy:        new(corev1.PersistentVolumeReclaimRetain),

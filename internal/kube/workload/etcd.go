@@ -34,7 +34,8 @@ func EtcdMembers(store *v1alpha1.RecordStore) int32 {
 // EtcdService is the headless Service of a managed etcd. Members find each other before they are ready.
 func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Etcd(store.Name), Labels: Labels(store.Name, ContainerEtcd)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Etcd(store.Name),
+			Labels: Labels(store.Name, ContainerEtcd)},
 		Spec: corev1.ServiceSpec{
 			ClusterIP:                corev1.ClusterIPNone,
 			PublishNotReadyAddresses: true,
@@ -42,7 +43,8 @@ func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
 			Ports: []corev1.ServicePort{
 				{Name: "client", Port: PortEtcdClient, TargetPort: intstr.FromString("client"), Protocol: corev1.ProtocolTCP},
 				{Name: "peer", Port: PortEtcdPeer, TargetPort: intstr.FromString("peer"), Protocol: corev1.ProtocolTCP},
-				{Name: "peer-tls", Port: PortEtcdPeerTLS, TargetPort: intstr.FromInt32(PortEtcdPeerTLS), Protocol: corev1.ProtocolTCP},
+				{Name: "peer-tls", Port: PortEtcdPeerTLS, TargetPort: intstr.FromInt32(PortEtcdPeerTLS),
+					Protocol: corev1.ProtocolTCP},
 			},
 		},
 	}
@@ -118,7 +120,8 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 	args := []string{
 		"etcd", "--name=$(POD_NAME)", "--dir=" + DataDir + "/etcd",
 		fmt.Sprintf("--listen-client=:%d", PortEtcdClient), fmt.Sprintf("--listen-peer=:%d", PortEtcdPeer),
-		fmt.Sprintf("--advertise-client=%s:%d", host, PortEtcdClient), fmt.Sprintf("--advertise-peer=%s:%d", host, PortEtcdPeer),
+		fmt.Sprintf("--advertise-client=%s:%d", host, PortEtcdClient),
+		fmt.Sprintf("--advertise-peer=%s:%d", host, PortEtcdPeer),
 		"--initial-cluster=" + strings.Join(cluster, ","), "--initial-cluster-state=" + state,
 		"--initial-cluster-token=" + store.Status.StoreUID,
 		"--snapshot-dir=" + DataDir + "/snapshots", "--snapshot-keep=3",
@@ -126,7 +129,8 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 	}
 	if HasTLS(store) {
 		args = append(args, TLSArgs(store)...)
-		args = append(args, fmt.Sprintf("--listen-peer-tls=:%d", PortEtcdPeerTLS), fmt.Sprintf("--advertise-peer-tls=%s:%d", host, PortEtcdPeerTLS))
+		args = append(args, fmt.Sprintf("--listen-peer-tls=:%d", PortEtcdPeerTLS),
+			fmt.Sprintf("--advertise-peer-tls=%s:%d", host, PortEtcdPeerTLS))
 	}
 	if managed.SnapshotEvery != nil {
 		args = append(args, "--snapshot-every="+managed.SnapshotEvery.Duration.String())
@@ -169,7 +173,8 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 	if HasTLS(store) {
 		// For `sheaf etcd members` and the like, typed in the pod.
 		pod.Containers[0].Env = append(pod.Containers[0].Env, corev1.EnvVar{Name: "SHEAF_TLS_DIR", Value: TLSDir})
-		pod.Containers[0].Ports = append(pod.Containers[0].Ports, corev1.ContainerPort{Name: "peer-tls", ContainerPort: PortEtcdPeerTLS, Protocol: corev1.ProtocolTCP})
+		pod.Containers[0].Ports = append(pod.Containers[0].Ports, corev1.ContainerPort{Name: "peer-tls",
+			ContainerPort: PortEtcdPeerTLS, Protocol: corev1.ProtocolTCP})
 	}
 	mountTLS(store, EtcdTLS(store.Name), &pod, &pod.Containers[0])
 	schedule(&pod, managed.Scheduling, Selector(store.Name, ContainerEtcd))

@@ -39,10 +39,12 @@ func Fences(store *v1alpha1.RecordStore, operatorNamespace string) []Fence {
 // etcdFence lets the store and the operator ask etcd, and its members talk to each other.
 func etcdFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
 	return fence(store, EtcdFence(store.Name), ContainerEtcd,
-		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdClient), From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace)}},
+		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdClient),
+			From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace)}},
 		networkingv1.NetworkPolicyIngressRule{
 			Ports: ports(PortEtcdPeer, PortEtcdPeerTLS),
-			From:  []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerEtcd)}}},
+			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: Selector(store.Name,
+				ContainerEtcd)}}},
 		},
 		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdHTTP)},
 	)
@@ -57,13 +59,15 @@ func shardFence(store *v1alpha1.RecordStore, operatorNamespace string) *networki
 	}
 	return fence(store, ShardFence(store.Name), ContainerShard,
 		networkingv1.NetworkPolicyIngressRule{
-			Ports: ports(PortShard), From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace), client},
+			Ports: ports(PortShard), From: []networkingv1.NetworkPolicyPeer{ofStore(store), ofOperator(operatorNamespace),
+				client},
 		},
 		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortShardHTTP)},
 	)
 }
 
-func fence(store *v1alpha1.RecordStore, name, component string, rules ...networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
+func fence(store *v1alpha1.RecordStore, name, component string,
+	rules ...networkingv1.NetworkPolicyIngressRule) *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: name, Labels: Labels(store.Name, component)},
 		Spec: networkingv1.NetworkPolicySpec{
@@ -76,7 +80,8 @@ func fence(store *v1alpha1.RecordStore, name, component string, rules ...network
 
 // ofStore are the pods of the store, in its namespace.
 func ofStore(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
-	return networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelStore: store.Name}}}
+	return networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
+		v1alpha1.LabelStore: store.Name}}}
 }
 
 // ofOperator are the pods of the operator, as its chart labels them.

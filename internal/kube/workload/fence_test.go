@@ -91,8 +91,9 @@ func podLabels(t *testing.T, store *v1alpha1.RecordStore) map[string]map[string]
 func fencedStore(name string, policy v1alpha1.NetworkPolicy) *v1alpha1.RecordStore {
 	return &v1alpha1.RecordStore{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name},
-		Spec:       v1alpha1.RecordStoreSpec{Etcd: v1alpha1.Etcd{Managed: &v1alpha1.ManagedEtcd{Members: 3}}, NetworkPolicy: policy},
-		Status:     v1alpha1.RecordStoreStatus{StoreUID: "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"},
+		Spec: v1alpha1.RecordStoreSpec{Etcd: v1alpha1.Etcd{Managed: &v1alpha1.ManagedEtcd{Members: 3}},
+			NetworkPolicy: policy},
+		Status: v1alpha1.RecordStoreStatus{StoreUID: "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b"},
 	}
 }
 
@@ -100,7 +101,8 @@ func fencedStore(name string, policy v1alpha1.NetworkPolicy) *v1alpha1.RecordSto
 func TestFences(t *testing.T) {
 	for mode, policy := range map[string]v1alpha1.NetworkPolicy{
 		"by default": {}, "managed": {Mode: v1alpha1.NetworkPolicyManaged, DirectClients: v1alpha1.DirectClientsAny},
-		"labelled clients": {DirectClients: v1alpha1.DirectClientsLabelled}, "off": {Mode: v1alpha1.NetworkPolicyNone, DirectClients: v1alpha1.DirectClientsLabelled},
+		"labelled clients": {DirectClients: v1alpha1.DirectClientsLabelled},
+		"off":              {Mode: v1alpha1.NetworkPolicyNone, DirectClients: v1alpha1.DirectClientsLabelled},
 	} {
 		store := fencedStore("quotes", policy)
 		var policies []*networkingv1.NetworkPolicy
@@ -109,12 +111,16 @@ func TestFences(t *testing.T) {
 				policies = append(policies, f.Policy)
 			}
 		}
-		operator := map[string]string{v1alpha1.LabelComponent: "operator", "app.kubernetes.io/part-of": "sheaf", v1alpha1.LabelName: "sheaf-operator"}
+		operator := map[string]string{v1alpha1.LabelComponent: "operator", "app.kubernetes.io/part-of": "sheaf",
+			v1alpha1.LabelName: "sheaf-operator"}
 		own := podLabels(t, store)
 		from := map[string]endpoint{
-			"operator": {"sheaf-system", operator}, "another operator": {"evil", operator}, "a pod beside the operator": {"sheaf-system", nil},
-			"a stranger": {"prod", map[string]string{"app": "web"}}, "a stranger elsewhere": {"dev", map[string]string{"app": "web"}},
-			"a client": {"dev", map[string]string{v1alpha1.LabelClient: "quotes"}}, "a client of another store": {"prod", map[string]string{v1alpha1.LabelClient: "trades"}},
+			"operator": {"sheaf-system", operator}, "another operator": {"evil", operator},
+			"a pod beside the operator": {"sheaf-system", nil},
+			"a stranger":                {"prod", map[string]string{"app": "web"}}, "a stranger elsewhere": {"dev",
+				map[string]string{"app": "web"}},
+			"a client":                  {"dev", map[string]string{v1alpha1.LabelClient: "quotes"}},
+			"a client of another store": {"prod", map[string]string{v1alpha1.LabelClient: "trades"}},
 			"one who says that he is of the store, elsewhere": {"dev", own["shard"]},
 		}
 		for component, l := range own {
@@ -123,7 +129,8 @@ func TestFences(t *testing.T) {
 		for component, l := range podLabels(t, fencedStore("trades", policy)) {
 			from["other "+component] = endpoint{"prod", l}
 		}
-		store7610 := map[string]bool{"own shard": true, "own gateway": true, "own etcd": true, "operator": true, "a client": true}
+		store7610 := map[string]bool{"own shard": true, "own gateway": true, "own etcd": true, "operator": true,
+			"a client": true}
 		etcd2379 := map[string]bool{"own shard": true, "own gateway": true, "own etcd": true, "operator": true}
 		for who, source := range from {
 			for _, target := range []struct {

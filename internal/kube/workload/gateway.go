@@ -84,9 +84,10 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 			Resources:                resources(store.Spec.Gateway.Resources, "50m", "128Mi"),
 			SecurityContext:          containerSecurity(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-			Lifecycle:                &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: gatewayLeaveSeconds}}},
-			ReadinessProbe:           httpProbe("/readyz", 5, 2),
-			LivenessProbe:            httpProbe("/healthz", 10, 6),
+			Lifecycle: &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{
+				Seconds: gatewayLeaveSeconds}}},
+			ReadinessProbe: httpProbe("/readyz", 5, 2),
+			LivenessProbe:  httpProbe("/healthz", 10, 6),
 		}},
 	}
 	schedule(&pod, store.Spec.Gateway.Scheduling, selector.MatchLabels)

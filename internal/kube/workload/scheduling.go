@@ -58,7 +58,8 @@ func leavesSoon(s *v1alpha1.Scheduling) []corev1.Toleration {
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
 		if !tolerates(s, key) {
 			out = append(out, corev1.Toleration{
-				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(gatewayAwaySeconds)),
+				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+				TolerationSeconds: new(int64(gatewayAwaySeconds)),
 			})
 		}
 	}

@@ -24,8 +24,10 @@ func TestGatewaysSurviveTheirNode(t *testing.T) {
 		t.Fatalf("spread %+v", pod.TopologySpreadConstraints)
 	}
 	c := pod.TopologySpreadConstraints[0]
-	if c.MaxSkew != 1 || c.TopologyKey != corev1.LabelHostname || c.WhenUnsatisfiable != corev1.DoNotSchedule || *c.NodeTaintsPolicy != corev1.NodeInclusionPolicyHonor ||
-		!slices.Equal(c.MatchLabelKeys, []string{"pod-template-hash"}) || !reflect.DeepEqual(c.LabelSelector.MatchLabels, Selector("quotes", ContainerGateway)) {
+	if c.MaxSkew != 1 || c.TopologyKey != corev1.LabelHostname || c.WhenUnsatisfiable != corev1.DoNotSchedule ||
+		*c.NodeTaintsPolicy != corev1.NodeInclusionPolicyHonor ||
+		!slices.Equal(c.MatchLabelKeys, []string{"pod-template-hash"}) ||
+		!reflect.DeepEqual(c.LabelSelector.MatchLabels, Selector("quotes", ContainerGateway)) {
 		t.Errorf("spread %+v", c)
 	}
 	for _, test := range []struct {
@@ -36,7 +38,8 @@ func TestGatewaysSurviveTheirNode(t *testing.T) {
 		{"by default", nil, map[string]int64{corev1.TaintNodeNotReady: 10, corev1.TaintNodeUnreachable: 10}},
 		{"beside another taint", []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}},
 			map[string]int64{"a": -1, corev1.TaintNodeNotReady: 10, corev1.TaintNodeUnreachable: 10}},
-		{"as asked", []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(60))}},
+		{"as asked", []corev1.Toleration{{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists,
+			Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(60))}},
 			map[string]int64{corev1.TaintNodeNotReady: 10, corev1.TaintNodeUnreachable: 60}},
 		{"everything", []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, map[string]int64{"": -1}},
 	} {
@@ -64,7 +67,8 @@ func TestPodsAreScheduledAsAsked(t *testing.T) {
 		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
 		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
 			{MaxSkew: 2, TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway},
-			{MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
+			{MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: corev1.DoNotSchedule,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
 		},
 	}
 	labels, annotations := map[string]v1alpha1.LabelValue{"team": "storage"}, map[string]string{"note": "x"}
@@ -74,10 +78,12 @@ func TestPodsAreScheduledAsAsked(t *testing.T) {
 	store.Spec.Gateway.Scheduling, store.Spec.Gateway.PodLabels, store.Spec.Gateway.PodAnnotations = s, labels, annotations
 	store.Spec.Etcd.Managed.PodLabels, store.Spec.Etcd.Managed.PodAnnotations = labels, annotations
 	templates := map[string]corev1.PodTemplateSpec{
-		ContainerShard: shardSet(t, in).Spec.Template, ContainerGateway: gatewayTemplate(store), ContainerEtcd: etcdTemplate(t, store, EtcdNew),
+		ContainerShard: shardSet(t, in).Spec.Template, ContainerGateway: gatewayTemplate(store),
+		ContainerEtcd: etcdTemplate(t, store, EtcdNew),
 	}
 	for component, template := range templates {
-		if template.Labels["team"] != "storage" || template.Annotations["note"] != "x" || template.Labels[v1alpha1.LabelStore] != "quotes" ||
+		if template.Labels["team"] != "storage" || template.Annotations["note"] != "x" ||
+			template.Labels[v1alpha1.LabelStore] != "quotes" ||
 			component != ContainerGateway && template.Annotations[AnnotationTemplate] == "" {
 			t.Errorf("%s: labels %v, annotations %v", component, template.Labels, template.Annotations)
 		}
@@ -85,10 +91,12 @@ func TestPodsAreScheduledAsAsked(t *testing.T) {
 			continue
 		}
 		pod := template.Spec
-		if pod.NodeSelector["disk"] != "fast" || pod.PriorityClassName != "high" || pod.Affinity.NodeAffinity == nil || len(pod.TopologySpreadConstraints) != 2 {
+		if pod.NodeSelector["disk"] != "fast" || pod.PriorityClassName != "high" || pod.Affinity.NodeAffinity == nil ||
+			len(pod.TopologySpreadConstraints) != 2 {
 			t.Fatalf("%s: %+v", component, pod)
 		}
-		if got := pod.TopologySpreadConstraints[0].LabelSelector; got == nil || !reflect.DeepEqual(got.MatchLabels, Selector("quotes", component)) {
+		if got := pod.TopologySpreadConstraints[0].LabelSelector; got == nil ||
+			!reflect.DeepEqual(got.MatchLabels, Selector("quotes", component)) {
 			t.Errorf("%s: spreads %v", component, got)
 		}
 		if got := pod.TopologySpreadConstraints[1].LabelSelector.MatchLabels["a"]; got != "b" {
@@ -99,7 +107,8 @@ func TestPodsAreScheduledAsAsked(t *testing.T) {
 	if set := shardSet(t, in); set.Labels["team"] != "" || set.Spec.Selector.MatchLabels["team"] != "" {
 		t.Errorf("labels of the set %v", set.Labels)
 	}
-	if got := templates[ContainerEtcd].Annotations[AnnotationTemplate]; got == etcdTemplate(t, managedStore(), EtcdNew).Annotations[AnnotationTemplate] {
+	if got := templates[ContainerEtcd].Annotations[AnnotationTemplate]; got == etcdTemplate(t, managedStore(), EtcdNew).
+		Annotations[AnnotationTemplate] {
 		t.Error("labels do not restart a member")
 	}
 }
@@ -114,7 +123,8 @@ func TestTracing(t *testing.T) {
 		return out
 	}
 	env := func() [2]map[string]string {
-		return [2]map[string]string{names(shardSet(t, in).Spec.Template.Spec.Containers[0].Env), names(gatewayTemplate(in.Store).Spec.Containers[0].Env)}
+		return [2]map[string]string{names(shardSet(t, in).Spec.Template.Spec.Containers[0].Env),
+			names(gatewayTemplate(in.Store).Spec.Containers[0].Env)}
 	}
 	for _, e := range env() {
 		if _, there := e["OTEL_EXPORTER_OTLP_ENDPOINT"]; there {
@@ -123,16 +133,19 @@ func TestTracing(t *testing.T) {
 	}
 	in.Store.Spec.Tracing = &v1alpha1.Tracing{Endpoint: "http://collector:4317", SampleRatio: "0.5"}
 	for _, e := range env() {
-		if e["OTEL_EXPORTER_OTLP_ENDPOINT"] != "http://collector:4317" || e["OTEL_TRACES_SAMPLER"] != "parentbased_traceidratio" || e["OTEL_TRACES_SAMPLER_ARG"] != "0.5" {
+		if e["OTEL_EXPORTER_OTLP_ENDPOINT"] != "http://collector:4317" ||
+			e["OTEL_TRACES_SAMPLER"] != "parentbased_traceidratio" || e["OTEL_TRACES_SAMPLER_ARG"] != "0.5" {
 			t.Errorf("environment %v", e)
 		}
 	}
 }
 
 func TestClassFileSystem(t *testing.T) {
-	set := &v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: "local"}, Spec: v1alpha1.DiskSetSpec{FileSystem: v1alpha1.FileSystem{Type: v1alpha1.XFS}}}
+	set := &v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: "local"},
+		Spec: v1alpha1.DiskSetSpec{FileSystem: v1alpha1.FileSystem{Type: v1alpha1.XFS}}}
 	csi := &storagev1.StorageClass{Parameters: map[string]string{"csi.storage.k8s.io/fstype": "ext4"}}
-	for want, class := range map[string]*storagev1.StorageClass{"xfs": DiskClass(set), "ext4": csi, "": {Parameters: map[string]string{"type": "gp3"}}} {
+	for want, class := range map[string]*storagev1.StorageClass{"xfs": DiskClass(set), "ext4": csi,
+		"": {Parameters: map[string]string{"type": "gp3"}}} {
 		if got := ClassFileSystem(class); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}

@@ -77,7 +77,8 @@ func shardClaim(in ShardInput) corev1.PersistentVolumeClaim {
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			StorageClassName: &in.Pool.Spec.Storage.StorageClassName,
-			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: in.ClaimSize}},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceStorage: in.ClaimSize}},
 		},
 	}
 }
@@ -146,7 +147,8 @@ func shardContainer(in ShardInput, name string) corev1.Container {
 // httpProbe asks a path of the process's HTTP port.
 func httpProbe(path string, everySeconds, failures int32) *corev1.Probe {
 	return &corev1.Probe{
-		ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http"), Scheme: corev1.URISchemeHTTP}},
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http"),
+			Scheme: corev1.URISchemeHTTP}},
 		PeriodSeconds:  everySeconds,
 		TimeoutSeconds: 5, FailureThreshold: failures, SuccessThreshold: 1,
 	}

@@ -26,7 +26,8 @@ func shardInput() ShardInput {
 	pool.Spec.Medium, pool.Spec.Residency = v1alpha1.SSD, v1alpha1.ResidencyIndex
 	pool.Spec.FileSystem = &v1alpha1.FileSystem{Type: v1alpha1.XFS, MountOptions: []string{"noatime"}}
 	pool.Spec.Storage = v1alpha1.Storage{StorageClassName: "local-xfs", Size: resource.MustParse("500Gi")}
-	return ShardInput{Store: store, Pool: pool, Etcd: EtcdAccessOf(store, nil), Image: "sheaf:1", Number: 2, ClaimSize: pool.Spec.Storage.Size}
+	return ShardInput{Store: store, Pool: pool, Etcd: EtcdAccessOf(store, nil), Image: "sheaf:1", Number: 2,
+		ClaimSize: pool.Spec.Storage.Size}
 }
 
 func shardSet(t *testing.T, in ShardInput) *appsv1.StatefulSet {
@@ -86,18 +87,24 @@ func TestShardPod(t *testing.T) {
 	in := shardInput()
 	in.Volume = "the-volume"
 	in.Store.Spec.Compaction = v1alpha1.Compaction{
-		SupersededPercent: new(int32(5)), MinSuperseded: new(resource.MustParse("16Mi")), BytesPerSecond: new(resource.MustParse("1Gi")),
+		SupersededPercent: new(int32(5)), MinSuperseded: new(resource.MustParse("16Mi")),
+		BytesPerSecond: new(resource.MustParse("1Gi")),
 	}
 	set := shardSet(t, in)
 	pod, container := set.Spec.Template.Spec, set.Spec.Template.Spec.Containers[0]
 	security := container.SecurityContext
-	if !*pod.SecurityContext.RunAsNonRoot || *pod.SecurityContext.RunAsUser != User || *pod.SecurityContext.FSGroup != User ||
-		pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || *security.AllowPrivilegeEscalation ||
-		!*security.ReadOnlyRootFilesystem || !slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || *pod.AutomountServiceAccountToken {
+	if !*pod.SecurityContext.RunAsNonRoot || *pod.SecurityContext.RunAsUser != User ||
+		*pod.SecurityContext.FSGroup != User ||
+		pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault ||
+		*security.AllowPrivilegeEscalation ||
+		!*security.ReadOnlyRootFilesystem || !slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		*pod.AutomountServiceAccountToken {
 		t.Errorf("not restricted: %+v, %+v", pod.SecurityContext, security)
 	}
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-		if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return t.Key == key && t.TolerationSeconds == nil }) {
+		if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool {
+			return t.Key == key && t.TolerationSeconds == nil
+		}) {
 			t.Errorf("%s is not tolerated for ever", key)
 		}
 	}
@@ -105,13 +112,17 @@ func TestShardPod(t *testing.T) {
 		t.Errorf("liveness asks %s, which may judge loading", path)
 	}
 	args := strings.Join(container.Args, " ")
-	for _, arg := range []string{"--name=ssd-2", "--stay", "--advertise=ssd-2-0.ssd.prod.svc:7610", "--store=prod.quotes", "--compaction-share=0.05", "--compaction-min=16777216", "--compaction-rate=1073741824", "--mount-option=noatime", "--file-system=xfs",
-		"--expect-volume=$(EXPECT_VOLUME)", "--etcd=quotes-etcd-0.quotes-etcd.prod.svc:2379,quotes-etcd-1.quotes-etcd.prod.svc:2379,quotes-etcd-2.quotes-etcd.prod.svc:2379"} {
+	for _, arg := range []string{"--name=ssd-2", "--stay", "--advertise=ssd-2-0.ssd.prod.svc:7610", "--store=prod.quotes",
+		"--compaction-share=0.05", "--compaction-min=16777216", "--compaction-rate=1073741824", "--mount-option=noatime",
+		"--file-system=xfs",
+		"--expect-volume=$(EXPECT_VOLUME)",
+		"--etcd=quotes-etcd-0.quotes-etcd.prod.svc:2379,quotes-etcd-1.quotes-etcd.prod.svc:2379,quotes-etcd-2.quotes-etcd.prod.svc:2379"} {
 		if !strings.Contains(args, arg) {
 			t.Errorf("no %s in %s", arg, args)
 		}
 	}
-	if set.Spec.Template.Annotations[AnnotationVolume] != "the-volume" || set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
+	if set.Spec.Template.Annotations[AnnotationVolume] != "the-volume" ||
+		set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
 		t.Errorf("annotations %v, update %s", set.Spec.Template.Annotations, set.Spec.UpdateStrategy.Type)
 	}
 }
@@ -119,25 +130,29 @@ func TestShardPod(t *testing.T) {
 func TestEtcdAccessExternal(t *testing.T) {
 	store := shardInput().Store
 	store.Spec.Etcd = v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{
-		Endpoints: []string{"https://a:2379", "http://b:2379"}, Prefix: "/p", TLSSecretRef: &corev1.LocalObjectReference{Name: "tls"},
+		Endpoints: []string{"https://a:2379", "http://b:2379"}, Prefix: "/p",
+		TLSSecretRef: &corev1.LocalObjectReference{Name: "tls"},
 	}}
 	args := func(secret *corev1.Secret) string { return strings.Join(EtcdAccessOf(store, secret).Args(), " ") }
 	const base = "--etcd=a:2379,b:2379 --store=prod.quotes --etcd-prefix=/p --etcd-ca=/etc/sheaf/etcd/ca.crt"
 	if got := args(&corev1.Secret{}); got != base {
 		t.Errorf("got %s", got)
 	}
-	if got := args(&corev1.Secret{Data: map[string][]byte{corev1.TLSCertKey: []byte("x")}}); got != base+" --etcd-cert=/etc/sheaf/etcd/tls.crt --etcd-key=/etc/sheaf/etcd/tls.key" {
+	if got := args(&corev1.Secret{Data: map[string][]byte{corev1.TLSCertKey: []byte("x")}}); got != base+
+		" --etcd-cert=/etc/sheaf/etcd/tls.crt --etcd-key=/etc/sheaf/etcd/tls.key" {
 		t.Errorf("with a client's certificate: %s", got)
 	}
 	in := shardInput()
 	in.Etcd = EtcdAccessOf(store, nil)
-	if set := shardSet(t, in); len(set.Spec.Template.Spec.Volumes) != 1 || len(set.Spec.Template.Spec.Containers[0].VolumeMounts) != 2 {
+	if set := shardSet(t, in); len(set.Spec.Template.Spec.Volumes) != 1 ||
+		len(set.Spec.Template.Spec.Containers[0].VolumeMounts) != 2 {
 		t.Error("the Secret is not mounted")
 	}
 }
 
 func TestShardNumber(t *testing.T) {
-	for name, want := range map[string]int32{"ssd-0": 0, "ssd-12": 12, "ssd": -1, "ssd-": -1, "ssd-01": -1, "ssd--1": -1, "ssd-x": -1, "hdd-1": -1, "ssd-99999999999": -1, "ssd-2-0": -1} {
+	for name, want := range map[string]int32{"ssd-0": 0, "ssd-12": 12, "ssd": -1, "ssd-": -1, "ssd-01": -1, "ssd--1": -1,
+		"ssd-x": -1, "hdd-1": -1, "ssd-99999999999": -1, "ssd-2-0": -1} {
 		n, ok := ShardNumber("ssd", name)
 		if ok != (want >= 0) || ok && n != want {
 			t.Errorf("%s: %d, %t", name, n, ok)

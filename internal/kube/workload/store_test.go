@@ -51,10 +51,12 @@ func TestPodsOfAStoreAreRestricted(t *testing.T) {
 			}
 		}
 		for _, c := range pod.Containers {
-			if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
+				!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 				t.Errorf("%s: container %s: %+v", name, c.Name, s)
 			}
-			if c.TerminationMessagePolicy != corev1.TerminationMessageFallbackToLogsOnError || c.ReadinessProbe == nil || c.LivenessProbe == nil {
+			if c.TerminationMessagePolicy != corev1.TerminationMessageFallbackToLogsOnError || c.ReadinessProbe == nil ||
+				c.LivenessProbe == nil {
 				t.Errorf("%s: container %s says nothing of its end, or is not probed", name, c.Name)
 			}
 		}
@@ -64,7 +66,8 @@ func TestPodsOfAStoreAreRestricted(t *testing.T) {
 func TestEtcdArguments(t *testing.T) {
 	args := etcdTemplate(t, managedStore(), EtcdExisting).Spec.Containers[0].Args
 	for _, want := range []string{
-		"etcd", "--name=$(POD_NAME)", "--initial-cluster-state=existing", "--initial-cluster-token=11111111-2222-3333-4444-555555555555",
+		"etcd", "--name=$(POD_NAME)", "--initial-cluster-state=existing",
+		"--initial-cluster-token=11111111-2222-3333-4444-555555555555",
 		"--initial-cluster=quotes-etcd-0=quotes-etcd-0.quotes-etcd.prod.svc:2380,quotes-etcd-1=quotes-etcd-1.quotes-etcd.prod.svc:2380," +
 			"quotes-etcd-2=quotes-etcd-2.quotes-etcd.prod.svc:2380",
 		"--advertise-client=$(POD_NAME).quotes-etcd.prod.svc:2379", "--snapshot-every=1h0m0s",
@@ -78,13 +81,15 @@ func TestEtcdArguments(t *testing.T) {
 func TestGatewayArguments(t *testing.T) {
 	store := managedStore()
 	store.Spec.Etcd = v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{
-		Endpoints: []string{"https://a:2379", "https://b:2379"}, Prefix: "/teams/a", TLSSecretRef: &corev1.LocalObjectReference{Name: "tls"},
+		Endpoints: []string{"https://a:2379", "https://b:2379"}, Prefix: "/teams/a",
+		TLSSecretRef: &corev1.LocalObjectReference{Name: "tls"},
 	}}
 	secret := &corev1.Secret{Data: map[string][]byte{"ca.crt": {1}, "tls.crt": {1}, "tls.key": {1}}}
 	pod := GatewayDeployment(store, "sheaf:1", EtcdAccessOf(store, secret)).Spec.Template.Spec
 	args := strings.Join(pod.Containers[0].Args, " ")
 	for _, want := range []string{
-		"gateway ", "--planner=false", "--store-uid=11111111-2222-3333-4444-555555555555", "--etcd=a:2379,b:2379", "--store=prod.quotes",
+		"gateway ", "--planner=false", "--store-uid=11111111-2222-3333-4444-555555555555", "--etcd=a:2379,b:2379",
+		"--store=prod.quotes",
 		"--etcd-prefix=/teams/a", "--etcd-ca=/etc/sheaf/etcd/ca.crt", "--etcd-cert=/etc/sheaf/etcd/tls.crt",
 	} {
 		if !strings.Contains(args, want) {
@@ -121,8 +126,10 @@ func TestEtcdTemplateHash(t *testing.T) {
 	}
 	base := hash(EtcdNew, func(*v1alpha1.RecordStore) {})
 	for name, same := range map[string]string{
-		"formed":            hash(EtcdExisting, func(*v1alpha1.RecordStore) {}),
-		"a larger volume":   hash(EtcdNew, func(s *v1alpha1.RecordStore) { s.Spec.Etcd.Managed.Storage.Size = resource.MustParse("9Gi") }),
+		"formed": hash(EtcdExisting, func(*v1alpha1.RecordStore) {}),
+		"a larger volume": hash(EtcdNew, func(s *v1alpha1.RecordStore) {
+			s.Spec.Etcd.Managed.Storage.Size = resource.MustParse("9Gi")
+		}),
 		"a deletion policy": hash(EtcdNew, func(s *v1alpha1.RecordStore) { s.Spec.DeletionPolicy = v1alpha1.DeletionDelete }),
 		"more gateways":     hash(EtcdNew, func(s *v1alpha1.RecordStore) { s.Spec.Gateway.Replicas = new(int32(5)) }),
 	} {
@@ -136,7 +143,9 @@ func TestEtcdTemplateHash(t *testing.T) {
 		"scheduling": hash(EtcdNew, func(s *v1alpha1.RecordStore) {
 			s.Spec.Etcd.Managed.Scheduling = &v1alpha1.Scheduling{PriorityClassName: "high"}
 		}),
-		"snapshots": hash(EtcdNew, func(s *v1alpha1.RecordStore) { s.Spec.Etcd.Managed.SnapshotEvery.Duration = time.Minute }),
+		"snapshots": hash(EtcdNew, func(s *v1alpha1.RecordStore) {
+			s.Spec.Etcd.Managed.SnapshotEvery.Duration = time.Minute
+		}),
 	} {
 		if other == base {
 			t.Errorf("%s does not reach etcd", name)
@@ -172,7 +181,8 @@ func TestDiskVolumes(t *testing.T) {
 	disk := v1alpha1.Disk{Node: "n1", Device: "/dev/disk/by-id/a", Size: resource.MustParse("1Gi")}
 	pv := DiskPersistentVolume(set, disk)
 	if pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || *pv.Spec.Local.FSType != "xfs" ||
-		pv.Spec.Local.Path != disk.Device || !slices.Equal(pv.Spec.MountOptions, []string{"noatime"}) || DiskNode(pv) != "n1" {
+		pv.Spec.Local.Path != disk.Device || !slices.Equal(pv.Spec.MountOptions, []string{"noatime"}) ||
+		DiskNode(pv) != "n1" {
 		t.Errorf("%+v", pv.Spec)
 	}
 	if ref := pv.Spec.ClaimRef; ref == nil || ref.Namespace != "prod" || ref.UID != "" {
@@ -183,7 +193,8 @@ func TestDiskVolumes(t *testing.T) {
 	if DiskVolume("local-xfs", disk) == DiskVolume("local-xfs", other) || len(pv.Name) > 253 {
 		t.Error("two disks with one volume")
 	}
-	if class := DiskClass(set); *class.ReclaimPolicy != corev1.PersistentVolumeReclaimRetain || class.Provisioner != "kubernetes.io/no-provisioner" {
+	if class := DiskClass(set); *class.ReclaimPolicy != corev1.PersistentVolumeReclaimRetain ||
+		class.Provisioner != "kubernetes.io/no-provisioner" {
 		t.Errorf("%+v", class)
 	}
 	if DiskNode(&corev1.PersistentVolume{}) != "" {

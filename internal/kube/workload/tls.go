@@ -80,15 +80,20 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 	item := func(key string) corev1.KeyToPath { return corev1.KeyToPath{Key: key, Path: key} }
 	from := corev1.LocalObjectReference{Name: secret}
 	sources := []corev1.VolumeProjection{
-		{Secret: &corev1.SecretProjection{LocalObjectReference: from, Items: []corev1.KeyToPath{item(corev1.TLSCertKey), item(corev1.TLSPrivateKeyKey)}}},
+		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
+			Items: []corev1.KeyToPath{item(corev1.TLSCertKey), item(corev1.TLSPrivateKeyKey)}}},
 		// Where servers and callers are shown different certificates; keys that are missing are left out.
-		{Secret: &corev1.SecretProjection{LocalObjectReference: from, Items: []corev1.KeyToPath{item(KeyClientCert), item(KeyClientKey)}, Optional: new(true)}},
-		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: Transport(store.Name)}}},
+		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
+			Items: []corev1.KeyToPath{item(KeyClientCert), item(KeyClientKey)}, Optional: new(true)}},
+		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: Transport(
+			store.Name)}}},
 	}
 	pod.Volumes = append(pod.Volumes, corev1.Volume{
-		Name: tlsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources, DefaultMode: new(int32(0o440))}},
+		Name: tlsVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources,
+			DefaultMode: new(int32(0o440))}},
 	})
-	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: tlsVolume, MountPath: TLSDir, ReadOnly: true})
+	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: tlsVolume, MountPath: TLSDir,
+		ReadOnly: true})
 }
 
 // MountsTLS tells whether pods of a template are given certificates.
@@ -107,10 +112,12 @@ func transportWord(transport v1alpha1.TLSTransport, bundle string) string {
 }
 
 // TransportMap is the ConfigMap that all processes of a store mount. bundle and clientBundle are PEM.
-func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, bundle, clientBundle []byte) *corev1.ConfigMap {
+func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, bundle,
+	clientBundle []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Transport(store.Name), Labels: TLSLabels(store.Name)},
-		Data:       map[string]string{KeyBundle: string(bundle), KeyClientBundle: string(clientBundle), KeyMode: string(transport), keyGrants: grantsRequired},
+		Data: map[string]string{KeyBundle: string(bundle), KeyClientBundle: string(clientBundle),
+			KeyMode: string(transport), keyGrants: grantsRequired},
 	}
 }
 
@@ -125,7 +132,8 @@ func AuthoritySecret(store *v1alpha1.RecordStore, data map[string][]byte) *corev
 // LeafSecret is a Secret with the certificate of one process or caller and its key (and those that are shown to
 // servers, where these are others), and the authorities by which its owner checks processes of the store and callers.
 // Pods of the store take those from TransportMap.
-func LeafSecret(store *v1alpha1.RecordStore, name string, pairs map[string][]byte, bundle, clientBundle []byte) *corev1.Secret {
+func LeafSecret(store *v1alpha1.RecordStore, name string, pairs map[string][]byte, bundle,
+	clientBundle []byte) *corev1.Secret {
 	data := map[string][]byte{KeyBundle: bundle, KeyClientBundle: clientBundle}
 	for _, key := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, KeyClientCert, KeyClientKey} {
 		if content, there := pairs[key]; there {

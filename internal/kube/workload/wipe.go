@@ -42,7 +42,8 @@ func WipeToken(pv *corev1.PersistentVolume) string {
 	if pv.Spec.Local != nil {
 		device = pv.Spec.Local.Path
 	}
-	sum := sha256.Sum256([]byte(strings.Join([]string{string(pv.UID), pv.Name, string(ref.UID), ref.Namespace, ref.Name, DiskNode(pv), device}, "\x00")))
+	sum := sha256.Sum256([]byte(strings.Join([]string{string(pv.UID), pv.Name, string(ref.UID), ref.Namespace, ref.Name,
+		DiskNode(pv), device}, "\x00")))
 	return ref.Namespace + "/" + ref.Name + "-" + hex.EncodeToString(sum[:6])
 }
 
@@ -64,12 +65,14 @@ func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.Pers
 	spec.MountOptions = nil
 	spec.Local.FSType = nil
 	spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-	spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: namespace, Name: WipeName(pv.Name)}
+	spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: namespace,
+		Name: WipeName(pv.Name)}
 	held := pv.Spec.ClaimRef.Namespace + "/" + pv.Spec.ClaimRef.Name
 	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: WipeVolumeName(pv.Name), Labels: diskLabels(set),
-			Annotations: map[string]string{AnnotationWipes: pv.Name, AnnotationWipeHeld: held, AnnotationDevice: pv.Spec.Local.Path},
+			Annotations: map[string]string{AnnotationWipes: pv.Name, AnnotationWipeHeld: held,
+				AnnotationDevice: pv.Spec.Local.Path},
 		},
 		Spec: *spec,
 	}
@@ -105,7 +108,8 @@ func WipeJob(wiping *corev1.PersistentVolume, set, image string) *batchv1.Job {
 					EnableServiceLinks:           new(false),
 					Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 					SecurityContext: &corev1.PodSecurityContext{
-						RunAsUser: new(int64(0)), RunAsGroup: new(int64(0)), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+						RunAsUser: new(int64(0)), RunAsGroup: new(int64(0)), SeccompProfile: &corev1.SeccompProfile{
+							Type: corev1.SeccompProfileTypeRuntimeDefault},
 					},
 					Containers: []corev1.Container{{
 						Name: "wipe", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,

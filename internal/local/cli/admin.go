@@ -31,7 +31,8 @@ func DamagesJSON(damages []*recordv1.Damage) []DamageJSON {
 	rows := make([]DamageJSON, 0, len(damages))
 	for _, d := range damages {
 		row := DamageJSON{
-			Group: d.GetGroup(), Shard: d.GetShard(), File: d.GetFile(), OffsetBytes: d.GetOffsetBytes(), LengthBytes: d.GetLengthBytes(), What: d.GetWhat(),
+			Group: d.GetGroup(), Shard: d.GetShard(), File: d.GetFile(), OffsetBytes: d.GetOffsetBytes(),
+			LengthBytes: d.GetLengthBytes(), What: d.GetWhat(),
 			IDs: make([]string, 0, len(d.GetIds())), IDsUnknown: d.GetIdsUnknown(),
 		}
 		for _, id := range d.GetIds() {
@@ -48,7 +49,8 @@ func DamageWords(d *recordv1.Damage) string {
 	if d.GetShard() != "" {
 		of = " on shard " + d.GetShard()
 	}
-	return fmt.Sprintf("group %s%s, %s, offset %d, %d bytes: %s%s", d.GetGroup(), of, d.GetFile(), d.GetOffsetBytes(), d.GetLengthBytes(), d.GetWhat(),
+	return fmt.Sprintf("group %s%s, %s, offset %d, %d bytes: %s%s", d.GetGroup(), of, d.GetFile(), d.GetOffsetBytes(),
+		d.GetLengthBytes(), d.GetWhat(),
 		IDsWords(d.GetIds(), d.GetIdsUnknown()))
 }
 

@@ -63,7 +63,8 @@ func TestNegativeIDsNeedNoDashes(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	for s, want := range map[string]int64{"0": 0, "17": 17, "1k": 1000, "1KiB": 1024, "256MiB": 256 << 20, "8M": 8 << 20, "8MB": 8e6, "2 GiB": 2 << 30} {
+	for s, want := range map[string]int64{"0": 0, "17": 17, "1k": 1000, "1KiB": 1024, "256MiB": 256 << 20, "8M": 8 << 20,
+		"8MB": 8e6, "2 GiB": 2 << 30} {
 		if got, err := parseSize(s); err != nil || got != want {
 			t.Errorf("%q: %d %v, want %d", s, got, err, want)
 		}
@@ -73,7 +74,8 @@ func TestSizes(t *testing.T) {
 			t.Errorf("%q was read as %d", s, n)
 		}
 	}
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1<<20 - 1: "1.0 MiB", 5 << 30: "5.0 GiB", -3: "-3 B"} {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1<<20 - 1: "1.0 MiB",
+		5 << 30: "5.0 GiB", -3: "-3 B"} {
 		if got := FormatBytes(n); got != want {
 			t.Errorf("%d: %q, want %q", n, got, want)
 		}
@@ -200,16 +202,19 @@ func TestOddTextNeverReachesTheTerminalAsItIs(t *testing.T) {
 // Modes and times that no file has, as any client may store them, fall back instead of failing.
 func TestModeAndTimeOfARecord(t *testing.T) {
 	record := func(mode, mtime string) client.Record {
-		return client.Record{Timestamp: time.Unix(5, 7), Attributes: map[string][]byte{attributeMode: []byte(mode), attributeMtime: []byte(mtime)}}
+		return client.Record{Timestamp: time.Unix(5, 7), Attributes: map[string][]byte{attributeMode: []byte(mode),
+			attributeMtime: []byte(mtime)}}
 	}
 	for mode, want := range map[string]os.FileMode{
-		"0644": 0o644, "4755": 0o755 | os.ModeSetuid, "1777": 0o777 | os.ModeSticky, "2755": 0o755 | os.ModeSetgid, "": 0o644, "99999": 0o644, "-1": 0o644, "0000": 0,
+		"0644": 0o644, "4755": 0o755 | os.ModeSetuid, "1777": 0o777 | os.ModeSticky, "2755": 0o755 | os.ModeSetgid, "": 0o644,
+		"99999": 0o644, "-1": 0o644, "0000": 0,
 	} {
 		if got := modeOf(record(mode, "")); got != want {
 			t.Errorf("%q: %v, want %v", mode, got, want)
 		}
 	}
-	for mtime, want := range map[string][2]int64{"3.000000004": {3, 4}, "-3.000000004": {-3, 4}, "17179869185.000000000": {17179869185, 0}, "3": {5, 7}, "3.-4": {5, 7}, "x.y": {5, 7}, "3.1000000000": {5, 7}} {
+	for mtime, want := range map[string][2]int64{"3.000000004": {3, 4}, "-3.000000004": {-3, 4},
+		"17179869185.000000000": {17179869185, 0}, "3": {5, 7}, "3.-4": {5, 7}, "x.y": {5, 7}, "3.1000000000": {5, 7}} {
 		if got := mtimeOf(record("", mtime)); got.Sec != want[0] || got.Nsec != want[1] {
 			t.Errorf("%q: %+v, want %v", mtime, got, want)
 		}

@@ -26,7 +26,8 @@ const listBytesMax = 16 << 20
 // forever is longer than any call, and no overflow where it is added to a time.
 const forever time.Duration = math.MaxInt64 / 2
 
-var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}
+var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+	MaxDelay: 2 * time.Second}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -79,7 +80,8 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 		return nil, Usagef("--server %q: %w", server, err)
 	}
 	c.admin, c.Admin, c.Access = admin, recordv1.NewAdminServiceClient(admin), recordv1.NewAccessServiceClient(admin)
-	c.Client, err = client.New(client.Config{Addresses: []string{server}, Credentials: creds, CallCredentials: perCall, CallTimeout: callTimeout, FailFast: true, DialOptions: options})
+	c.Client, err = client.New(client.Config{Addresses: []string{server}, Credentials: creds, CallCredentials: perCall,
+		CallTimeout: callTimeout, FailFast: true, DialOptions: options})
 	if err != nil {
 		return nil, errors.Join(Usagef("--server %q: %w", server, err), admin.Close())
 	}

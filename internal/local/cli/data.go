@@ -12,7 +12,8 @@ import (
 
 // Store stores what data gives as one record: by Put up to 1 MiB, by Upload above. Needs memory for 1 MiB. What can be
 // read again from its begin (a ReadSeeker at its begin) is sent again where that is safe.
-func (c *Conn) Store(ctx context.Context, key client.Key, data io.Reader, options *client.PutOptions) (client.PutResult, error) {
+func (c *Conn) Store(ctx context.Context, key client.Key, data io.Reader, options *client.PutOptions) (client.PutResult,
+	error) {
 	head, err := io.ReadAll(io.LimitReader(data, dataBytesMax+1))
 	if err != nil {
 		return client.PutResult{}, fmt.Errorf("reading the data: %w", err)

@@ -141,14 +141,18 @@ func hintFor(s *status.Status, server string) string {
 		return "`sheaf status` lists every group that failed, `sheaf verify DIR` reads what is on a volume"
 	case s.Code() != codes.Unavailable || !strings.Contains(s.Message(), "connection error"):
 		return ""
-	case strings.Contains(s.Message(), "server preface: http2:"): // something answered; a process that just ended resets the connection
-		return fmt.Sprintf("what answers at %s does not speak gRPC: give --server the address of a gateway, not that of --http", server)
+	// something answered; a process that just ended resets the connection
+	case strings.Contains(s.Message(), "server preface: http2:"):
+		return fmt.Sprintf(
+			"what answers at %s does not speak gRPC: give --server the address of a gateway, not that of --http", server)
 	}
 	if hint := hintForTLS(s.Message()); hint != "" {
 		return hint
 	}
 	if strings.Contains(s.Message(), "error reading server preface: ") { // it has ended, or wants TLS
-		return fmt.Sprintf("nobody answers at %s in plaintext: start `sheaf dev`, give --server, or, where the server speaks TLS, give --ca, --cert and --key", server)
+		return fmt.Sprintf(
+			"nobody answers at %s in plaintext: start `sheaf dev`, give --server, or, where the server speaks TLS, give --ca, "+
+				"--cert and --key", server)
 	}
 	return fmt.Sprintf("nobody answers at %s: start `sheaf dev`, or give --server", server)
 }
@@ -157,10 +161,15 @@ func hintFor(s *status.Status, server string) string {
 // is not that. The words are those of crypto/tls and crypto/x509.
 func hintForTLS(message string) string {
 	for _, one := range []struct{ says, hint string }{
-		{"tls: first record does not look like a TLS handshake", "the server speaks no TLS: leave out --ca, --cert and --key, and see that $" + envCA + " is empty"},
+		{"tls: first record does not look like a TLS handshake",
+			"the server speaks no TLS: leave out --ca, --cert and --key, and see that $" + envCA + " is empty"},
 		{"tls: certificate required", "the server wants a certificate: give --cert and --key"},
-		{"remote error: tls:", "the server refuses the certificate of --cert: see that an authority of the store has issued it, and that it has not ended"},
-		{"tls: failed to verify certificate", "the server's certificate is none of an authority in --ca, has ended, or is for another address than that of --server"},
+		{"remote error: tls:",
+			"the server refuses the certificate of --cert: see that an authority of the store has issued it, and that it has " +
+				"not ended"},
+		{"tls: failed to verify certificate",
+			"the server's certificate is none of an authority in --ca, has ended, or is for another address than that of " +
+				"--server"},
 	} {
 		if strings.Contains(message, one.says) {
 			return one.hint

@@ -313,7 +313,8 @@ func (e *exporter) setTime(name string, r client.Record) error {
 	}
 	defer dir.Close() //nolint:errcheck // a descriptor of a folder
 	t := mtimeOf(r)
-	if err := unix.UtimesNanoAt(int(dir.Fd()), path.Base(name), []unix.Timespec{t, t}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.UtimesNanoAt(int(dir.Fd()), path.Base(name), []unix.Timespec{t, t},
+		unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("setting the time: %w", err)
 	}
 	return nil

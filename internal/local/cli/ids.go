@@ -21,7 +21,8 @@ func ParseID(s string) (int64, error) {
 	}
 	id, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		return 0, Usagef("id %q: an id is a decimal number from -9223372036854775808 to 9223372036854775807, or hexadecimal behind 0x", s)
+		return 0, Usagef(
+			"id %q: an id is a decimal number from -9223372036854775808 to 9223372036854775807, or hexadecimal behind 0x", s)
 	}
 	return id, nil
 }

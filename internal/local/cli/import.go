@@ -165,7 +165,8 @@ func (im *importer) prepare(ctx context.Context) error {
 	if o.Symlinks != "keep" && o.Symlinks != "skip" {
 		return Usagef("--symlinks %q: must be keep or skip", o.Symlinks)
 	}
-	if err := errors.Join(count("workers", &o.Workers, 16), count("senders", &o.Senders, 8), checkIDScheme(o.ID)); err != nil {
+	if err := errors.Join(count("workers", &o.Workers, 16), count("senders", &o.Senders, 8),
+		checkIDScheme(o.ID)); err != nil {
 		return err
 	}
 	if !o.DryRun {
@@ -264,9 +265,13 @@ func (im *importer) run(ctx context.Context) error {
 	if (im.opts.Resume || im.opts.Update) && !im.opts.DryRun {
 		// What the server has already need be neither read nor sent.
 		ready = make(chan job, 64)
-		stage(gctx, g, importLookUps, func(ctx context.Context) error { return im.lookUp(ctx, ready) }, func() { close(ready) })
+		stage(gctx, g, importLookUps, func(ctx context.Context) error {
+			return im.lookUp(ctx, ready)
+		}, func() { close(ready) })
 	}
-	stage(gctx, g, im.opts.Workers, func(ctx context.Context) error { return im.readAll(ctx, ready) }, func() { close(im.puts) })
+	stage(gctx, g, im.opts.Workers, func(ctx context.Context) error {
+		return im.readAll(ctx, ready)
+	}, func() { close(im.puts) })
 	for range im.opts.Senders {
 		g.Go(func() error { return im.send(gctx) })
 	}

@@ -166,8 +166,9 @@ func (im *importer) readSymlink(ctx context.Context, j job) error {
 // out, or replaces only the version that was looked at.
 func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
 	return client.PutOptions{
-		IfVersion: j.ifVersion, IfAbsent: j.ifVersion == "", Timestamp: timestampOf(s.mtime), Attributes: im.attributes(j.item.Path, s),
-		RequestID: im.requestID(join(im.opts.Prefix, j.item.Path), s.size, formatMtime(s.mtime)),
+		IfVersion: j.ifVersion, IfAbsent: j.ifVersion == "", Timestamp: timestampOf(s.mtime),
+		Attributes: im.attributes(j.item.Path, s),
+		RequestID:  im.requestID(join(im.opts.Prefix, j.item.Path), s.size, formatMtime(s.mtime)),
 	}
 }
 
@@ -201,7 +202,8 @@ func (im *importer) readLarge(ctx context.Context, j job, f *os.File) error {
 		result, err := im.conn.Upload(ctx, j.key, counter, &p.options)
 		if err == nil {
 			if now, statErr := f.Stat(); statErr != nil || stateOf(now) != s {
-				im.fail(failChanged, j.item.Path, errors.New("it changed while it was read: what is stored may be a mixture; run again with --update"))
+				im.fail(failChanged, j.item.Path, errors.New(
+					"it changed while it was read: what is stored may be a mixture; run again with --update"))
 				return nil
 			}
 			im.large.Add(1)

@@ -99,7 +99,8 @@ func (im *importer) silence() time.Duration { return time.Since(time.Unix(0, im.
 // waitRetry waits a moment before another try, and gives up when the server has not answered for importPatience.
 func (im *importer) waitRetry(ctx context.Context, attempts int, err error) error {
 	if silent := im.silence(); silent > importPatience {
-		return fmt.Errorf("the server has stored nothing for %v; run again with --resume when it is back: %w", silent.Round(time.Second), err)
+		return fmt.Errorf("the server has stored nothing for %v; run again with --resume when it is back: %w",
+			silent.Round(time.Second), err)
 	}
 	select {
 	case <-time.After(importPace.Pause(attempts)):
@@ -122,7 +123,8 @@ func (im *importer) settle(ctx context.Context, p *put, size int64, repeated boo
 	case err == nil, errors.Is(err, client.ErrExists), errors.Is(err, client.ErrVersionMismatch):
 		return im.settleTaken(ctx, p, size, repeated)
 	case errors.Is(err, client.ErrDiskFull), errors.Is(err, client.ErrMemoryFull):
-		return fmt.Errorf("the server has no room for %s; make room, then run again with --resume: %w", displayName(p.job.item.Path), err)
+		return fmt.Errorf("the server has no room for %s; make room, then run again with --resume: %w",
+			displayName(p.job.item.Path), err)
 	}
 	im.fail(failRefused, p.job.item.Path, err)
 	return nil
@@ -192,7 +194,8 @@ func (im *importer) settleThere(j job, size int64, there error) {
 	case errors.Is(there, errOtherFile):
 		im.fail(failCollision, j.item.Path, there)
 	case !im.opts.Resume && !im.opts.Update:
-		im.fail(failExists, j.item.Path, errors.New("an earlier import stored it (--resume goes on where one ended, --update replaces what changed)"))
+		im.fail(failExists, j.item.Path, errors.New(
+			"an earlier import stored it (--resume goes on where one ended, --update replaces what changed)"))
 	case errors.Is(there, errOlder):
 		im.fail(failChanged, j.item.Path, fmt.Errorf("%w (--update replaces it)", there))
 	default:
@@ -251,7 +254,8 @@ func (im *importer) decide(j *job, there client.GetOutcome) bool {
 		im.fail(failUnreadable, j.item.Path, err)
 		return false
 	}
-	what := im.compare(*j, fileStamp{name: join(im.opts.Prefix, j.item.Path), size: info.Size(), mtime: formatMtime(info.ModTime())}, there.Record)
+	what := im.compare(*j, fileStamp{name: join(im.opts.Prefix, j.item.Path), size: info.Size(),
+		mtime: formatMtime(info.ModTime())}, there.Record)
 	if errors.Is(what, errOlder) && im.opts.Update {
 		j.ifVersion = there.Record.Version
 		return true

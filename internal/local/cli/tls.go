@@ -31,13 +31,16 @@ func (t *TLS) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&t.files.CA, "ca", "", "authorities of the store, in PEM: speak TLS with the server (or $"+envCA+")")
 	flags.StringVar(&t.files.Cert, "cert", "", "certificate to show to the server, in PEM (or $"+envCert+")")
 	flags.StringVar(&t.files.Key, "key", "", "its key (or $"+envKey+")")
-	flags.StringVar(&t.token, "token-file", "", "file with a token that says who calls, in place of a certificate; read again when it changes (or $"+envToken+")")
+	flags.StringVar(&t.token, "token-file", "",
+		"file with a token that says who calls, in place of a certificate; read again when it changes (or $"+envToken+")")
 }
 
 // credentials reads the files. perCall is nil where there is no token.
-func (t *TLS) credentials() (transport credentials.TransportCredentials, perCall credentials.PerRPCCredentials, err error) {
+func (t *TLS) credentials() (transport credentials.TransportCredentials, perCall credentials.PerRPCCredentials,
+	err error) {
 	files := client.TLSFiles{
-		CA: cmp.Or(t.files.CA, os.Getenv(envCA)), Cert: cmp.Or(t.files.Cert, os.Getenv(envCert)), Key: cmp.Or(t.files.Key, os.Getenv(envKey)),
+		CA: cmp.Or(t.files.CA, os.Getenv(envCA)), Cert: cmp.Or(t.files.Cert, os.Getenv(envCert)),
+		Key: cmp.Or(t.files.Key, os.Getenv(envKey)),
 	}
 	token := cmp.Or(t.token, os.Getenv(envToken))
 	switch {

@@ -35,12 +35,13 @@ type VerifyTreeReport struct {
 
 // VerifyGroupReport is the outcome for one group.
 type VerifyGroupReport struct {
-	Group       string          `json:"group"`
-	Dir         string          `json:"dir"`
-	Bytes       int64           `json:"bytes"`
-	Entries     int64           `json:"entries"`
-	TornBytes   int64           `json:"torn_bytes,omitempty"`
-	Joining     bool            `json:"joining,omitempty"`     // the replica is only joining: nothing that counts is there yet
+	Group     string `json:"group"`
+	Dir       string `json:"dir"`
+	Bytes     int64  `json:"bytes"`
+	Entries   int64  `json:"entries"`
+	TornBytes int64  `json:"torn_bytes,omitempty"`
+	// the replica is only joining: nothing that counts is there yet
+	Joining     bool            `json:"joining,omitempty"`
 	Damages     []format.Damage `json:"damages,omitempty"`     // as found, before a repair
 	Error       string          `json:"error,omitempty"`       // why it could not be looked at, or repaired
 	Quarantined []string        `json:"quarantined,omitempty"` // files in the folder quarantine/ of the group
@@ -146,7 +147,8 @@ func filesBytes(ctx context.Context, dir string) (total int64, err error) {
 
 func (v *verifier) walk(ctx context.Context, dir string, depth int) error {
 	switch {
-	case exists(filepath.Join(dir, format.ManifestName)) || exists(filepath.Join(dir, format.MarkName)) || exists(filepath.Join(dir, format.ReplicaName)):
+	case exists(filepath.Join(dir, format.ManifestName)) || exists(filepath.Join(dir, format.MarkName)) ||
+		exists(filepath.Join(dir, format.ReplicaName)):
 		return v.lockedBy(filepath.Join(dir, "..", ".."), func() error { return v.groupsOf(ctx, dir) })
 	case exists(filepath.Join(dir, "superblock")) || wasVolume(dir):
 		return v.volume(ctx, dir)
@@ -214,7 +216,8 @@ func (v *verifier) mayRepair(dir string) error {
 	for _, id := range ids {
 		folder := volume.GroupDirIn(dir, id)
 		if why := fsck.Exchanged(v.fs, folder); why != "" {
-			errs = append(errs, fmt.Errorf("verify: volume %s is not repaired, nothing in it was changed: %s: %s", dir, folder, why))
+			errs = append(errs, fmt.Errorf("verify: volume %s is not repaired, nothing in it was changed: %s: %s", dir, folder,
+				why))
 		}
 	}
 	return errors.Join(errs...)
@@ -236,14 +239,16 @@ func (v *verifier) journal(dir string) error {
 		return fmt.Errorf("verify: %w", err)
 	}
 	for _, bad := range found.Bad {
-		v.report.Problems = append(v.report.Problems, fmt.Sprintf("%v: what it held was acknowledged, and is lost where a power cut took it from the segments too", bad))
+		v.report.Problems = append(v.report.Problems, fmt.Sprintf(
+			"%v: what it held was acknowledged, and is lost where a power cut took it from the segments too", bad))
 	}
 	_, kept, err := journal.Left(v.fs, dir)
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
 	for _, name := range kept {
-		v.report.Problems = append(v.report.Problems, fmt.Sprintf("%s: acknowledged writes that could not be written to the files of their group: a start of the shard tries again",
+		v.report.Problems = append(v.report.Problems, fmt.Sprintf(
+			"%s: acknowledged writes that could not be written to the files of their group: a start of the shard tries again",
 			filepath.Join(dir, name)))
 	}
 	if n := len(found.Ranges); n > 0 && v.repair {
@@ -259,7 +264,9 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 	return v.lockedBy(dir, func() error {
 		_, damages, err := volume.VerifySuperblock(v.fs, dir)
 		if errors.Is(err, volume.ErrNoVolume) {
-			err = fmt.Errorf("%s: the superblock is missing, beside the folder of the volume's groups: no shard serves them without it: put it back", dir)
+			err = fmt.Errorf(
+				"%s: the superblock is missing, beside the folder of the volume's groups: no shard serves them without it: put "+
+					"it back", dir)
 		}
 		for _, d := range append(damages, err) {
 			if d != nil {
@@ -314,7 +321,8 @@ func (v *verifier) group(ctx context.Context, dir string) VerifyGroupReport {
 		var repaired fsck.RepairReport
 		repaired, err = fsck.RepairDir(ctx, v.fs, dir, progress)
 		r = repaired.Before
-		one.Quarantined, one.Rewritten, one.Whole = repaired.Quarantined, repaired.Rewritten, err == nil && len(repaired.After.Damages) == 0
+		one.Quarantined, one.Rewritten, one.Whole = repaired.Quarantined, repaired.Rewritten, err == nil &&
+			len(repaired.After.Damages) == 0
 	} else {
 		r, err = fsck.VerifyDir(ctx, v.fs, dir, progress)
 	}

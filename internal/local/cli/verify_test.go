@@ -25,14 +25,17 @@ import (
 func TestVerifyKnowsTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	store, id := uuid.New(), uuid.New()
-	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true, ReserveBytes: 16 << 20})
+	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true,
+		ReserveBytes: 16 << 20})
 	must(t, err)
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: dir, Begin: func() error { return v.SetJournal(true) }})
-	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: "g"}, Journal: j}
+	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: "g"},
+		Journal: j}
 	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	log, _, err := group.Load(context.Background(), opts, nil)
 	must(t, err)
-	must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: 5, Index: 1, Term: 1, Data: []byte("data")})}))
+	must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: 5,
+		Index: 1, Term: 1, Data: []byte("data")})}))
 	if !log.SyncShared() {
 		t.Fatal("the journal did not take it")
 	}
@@ -81,18 +84,21 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 func TestVerifyReportsGroupsInOrder(t *testing.T) {
 	dir := t.TempDir()
 	store := uuid.New()
-	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true, ReserveBytes: 16 << 20})
+	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true,
+		ReserveBytes: 16 << 20})
 	must(t, err)
 	const groups, bad = 9, 4
 	var damaged string
 	for i := range groups {
 		id := uuid.New()
-		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: fmt.Sprint(i)}}
+		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id,
+			Name: fmt.Sprint(i)}}
 		must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 		log, _, err := group.Load(context.Background(), opts, nil)
 		must(t, err)
 		for at := range uint64(i + 1) {
-			must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
+			must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true,
+				ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
 		}
 		must(t, log.Sync())
 		must(t, log.Close(true))
@@ -139,7 +145,8 @@ func TestVerifyReportsGroupsInOrder(t *testing.T) {
 			t.Errorf("repaired: %+v; what was damaged is %s", g, damaged)
 		}
 	}
-	if report, err := VerifyTree(context.Background(), dir, VerifyTreeOptions{}, out); err != nil || report.Bad() != 0 || len(report.Groups) != groups {
+	if report, err := VerifyTree(context.Background(), dir, VerifyTreeOptions{}, out); err != nil || report.Bad() != 0 ||
+		len(report.Groups) != groups {
 		t.Errorf("after the repair: %+v, %v", report, err)
 	}
 }

@@ -25,16 +25,19 @@ func plainVolume(t *testing.T) (dir string, groups []string) {
 	t.Helper()
 	dir = t.TempDir()
 	store := uuid.New()
-	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true, ReserveBytes: 16 << 20})
+	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true,
+		ReserveBytes: 16 << 20})
 	must(t, err)
 	for i := range 3 {
 		id := uuid.New()
-		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: fmt.Sprint(i)}}
+		opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id,
+			Name: fmt.Sprint(i)}}
 		must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 		log, _, err := group.Load(context.Background(), opts, nil)
 		must(t, err)
 		for at := range uint64(5) {
-			must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
+			must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true,
+				ID: int64(at), Index: at + 1, Term: 1, Data: []byte("data")})}))
 		}
 		must(t, log.Sync())
 		must(t, log.Close(true))
@@ -75,7 +78,9 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 		refused bool // by the repair, which then changes nothing
 		heals   bool // by the repair
 	}{
-		{name: "the superblock is missing", harm: func(dir string, _ []string) { must(t, os.Remove(filepath.Join(dir, "superblock"))) },
+		{name: "the superblock is missing", harm: func(dir string, _ []string) {
+			must(t, os.Remove(filepath.Join(dir, "superblock")))
+		},
 			says: "the superblock is missing, beside the folder of the volume's groups", places: 1},
 		{name: "the mark is another group's", harm: func(_ string, groups []string) {
 			b, err := os.ReadFile(filepath.Join(groups[1], format.MarkName))
@@ -103,7 +108,8 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 					words += "\n" + d.What
 				}
 			}
-			if report.Bad() != c.places || strings.Count(words, c.says) != c.places || len(report.Groups) != 3 || report.Volumes != 1 {
+			if report.Bad() != c.places || strings.Count(words, c.says) != c.places || len(report.Groups) != 3 ||
+				report.Volumes != 1 {
 				t.Errorf("%d bad things: %s\n%+v", report.Bad(), words, report)
 			}
 			before := contents(t, dir)
@@ -113,7 +119,8 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 					t.Errorf("repair: %v", err)
 				}
 				// Alone, too.
-				if report, err := VerifyTree(t.Context(), groups[0], VerifyTreeOptions{Repair: true}, out); err == nil && report.Groups[0].Error == "" {
+				if report, err := VerifyTree(t.Context(), groups[0], VerifyTreeOptions{Repair: true}, out); err == nil &&
+					report.Groups[0].Error == "" {
 					t.Errorf("repair of the group: %+v", report)
 				}
 				after := contents(t, dir)
@@ -140,16 +147,19 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	store, id := uuid.New(), uuid.New()
-	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true, ReserveBytes: 16 << 20})
+	v, err := volume.Open(volume.Options{FS: vfs.OS{}, Dir: dir, Store: store, Shard: "s1", Create: true,
+		ReserveBytes: 16 << 20})
 	must(t, err)
 	j := journal.New(journal.Options{FS: vfs.OS{}, Dir: dir, Begin: func() error { return v.SetJournal(true) }})
-	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: "g"}, Journal: j}
+	opts := group.Options{FS: vfs.OS{}, Dir: v.GroupDir(id), Identity: format.Identity{Store: store, Group: id, Name: "g"},
+		Journal: j}
 	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	log, _, err := group.Load(context.Background(), opts, nil)
 	must(t, err)
 	marked := func(n uint64) []byte { return bytes.Repeat([]byte{byte(n)}, 3000) }
 	for n := uint64(1); n <= 5; n++ {
-		must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(n), Index: n, Term: 1, Data: marked(n)})}))
+		must(t, log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindPut, Used: true, ID: int64(n),
+			Index: n, Term: 1, Data: marked(n)})}))
 		if !log.SyncShared() {
 			t.Fatal("the journal did not take it")
 		}

@@ -128,7 +128,8 @@ func (c *Conn) waitsOf(ctx context.Context, method string) *waits {
 	return c.waits.Load()
 }
 
-func (c *Conn) unaryWaits(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+func (c *Conn) unaryWaits(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	w := c.waitsOf(ctx, method)
 	if w == nil {
 		return invoke(ctx, method, in, out, cc, options...)
@@ -140,7 +141,8 @@ func (c *Conn) unaryWaits(ctx context.Context, method string, in, out any, cc *g
 }
 
 func (c *Conn) streamWaits(
-	ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption,
+	ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+	options ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	stream, err := open(ctx, d, cc, method, options...)
 	w := c.waitsOf(ctx, method)

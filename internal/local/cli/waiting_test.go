@@ -43,7 +43,8 @@ func (r *reluctant) Get(context.Context, *recordv1.GetRequest) (*recordv1.GetRes
 }
 
 func withReason(code codes.Code, reason, message string) error {
-	st, err := status.New(code, message).WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason, Metadata: map[string]string{"group": "4"}})
+	st, err := status.New(code, message).WithDetails(&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason,
+		Metadata: map[string]string{"group": "4"}})
 	if err != nil {
 		panic(err)
 	}
@@ -117,7 +118,8 @@ func TestMessagesComeOnce(t *testing.T) {
 	}{
 		{fmt.Errorf("get 1: %w (stopped waiting: %w)", loading, context.DeadlineExceeded),
 			"get 1: UNAVAILABLE GROUP_LOADING: group 4 is loading (stopped waiting: context deadline exceeded)"},
-		{fmt.Errorf("put 1: %w", withReason(codes.AlreadyExists, "RECORD_EXISTS", "group 4, record 1 exists")), "put 1: ALREADY_EXISTS RECORD_EXISTS: group 4, record 1 exists"},
+		{fmt.Errorf("put 1: %w", withReason(codes.AlreadyExists, "RECORD_EXISTS", "group 4, record 1 exists")),
+			"put 1: ALREADY_EXISTS RECORD_EXISTS: group 4, record 1 exists"},
 	} {
 		if got := Describe(c.err, "s:1"); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
@@ -171,7 +173,8 @@ func TestAnAddressThatCannotBeIsWrongUsage(t *testing.T) {
 	conn, err := Dial("no-such-host.invalid:1", TLS{}, 0)
 	must(t, err)
 	_, err = conn.Get(t.Context(), client.Key{}, nil)
-	if got := Describe(err, conn.Server); !strings.Contains(got, "nobody answers at no-such-host.invalid:1") || strings.Contains(got, "produced zero") {
+	if got := Describe(err, conn.Server); !strings.Contains(got, "nobody answers at no-such-host.invalid:1") ||
+		strings.Contains(got, "produced zero") {
 		t.Error(got)
 	}
 	must(t, conn.Close())
@@ -186,8 +189,10 @@ func TestProgressCountsFromTheBegin(t *testing.T) {
 		{tally{files: 80_000, bytes: 80_000 * 1024}, "imported 80,000 files, 78.1 MiB, 7.8 MiB/s"},
 		{tally{files: 94_171, bytes: 94_171 * 1024, totalFiles: 100_000, totalBytes: 100_000 * 1024, totalKnown: true},
 			"imported 94,171 of 100,000 files, 92.0 MiB, 9.2 MiB/s, 94%, 1s to go"},
-		{tally{files: 25, bytes: 1 << 30, totalFiles: 100, totalKnown: true}, "imported 25 of 100 files, 1.0 GiB, 102.4 MiB/s, 25%, 30s to go"},
-		{tally{files: 3, bytes: 50 << 20, totalBytes: 100 << 20, totalKnown: true}, "imported 3 files, 50.0 MiB, 5.0 MiB/s, 50%, 10s to go"},
+		{tally{files: 25, bytes: 1 << 30, totalFiles: 100, totalKnown: true},
+			"imported 25 of 100 files, 1.0 GiB, 102.4 MiB/s, 25%, 30s to go"},
+		{tally{files: 3, bytes: 50 << 20, totalBytes: 100 << 20, totalKnown: true},
+			"imported 3 files, 50.0 MiB, 5.0 MiB/s, 50%, 10s to go"},
 		{tally{files: 9, totalKnown: true}, "imported 9 files, 0 B, 0 B/s"},
 	} {
 		if got := p.line(c.tally, 10*time.Second); got != c.want {

@@ -33,7 +33,8 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := startSeamed(t, seams{audit: audit}, "a", "b")
-		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"a"}}, access.Put, access.Delete)}})
+		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"a"}}, access.Put,
+			access.Delete)}})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		const data, manyIDs = "whatIsStored", 150
@@ -42,7 +43,8 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 		calls := map[string]func(cc *grpc.ClientConn) error{
 			recordv1.RecordService_Put_FullMethodName: func(cc *grpc.ClientConn) error {
 				_, err := recordv1.NewRecordServiceClient(cc).Put(ctx, &recordv1.PutRequest{Key: key(10), Data: []byte(data)})
-				_, _ = recordv1.NewRecordServiceClient(cc).Put(ctx, &recordv1.PutRequest{Key: key(1), Data: []byte(data), Condition: absent})
+				_, _ = recordv1.NewRecordServiceClient(cc).Put(ctx, &recordv1.PutRequest{Key: key(1), Data: []byte(data),
+					Condition: absent})
 				return err
 			},
 			recordv1.RecordService_Delete_FullMethodName: func(cc *grpc.ClientConn) error {
@@ -52,7 +54,8 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 			recordv1.RecordService_Upload_FullMethodName: func(cc *grpc.ClientConn) error {
 				up, err := recordv1.NewRecordServiceClient(cc).Upload(ctx)
 				if err == nil {
-					err = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(12)}}})
+					err = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(
+						12)}}})
 				}
 				if err == nil {
 					err = up.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: []byte(data)}})
@@ -64,7 +67,8 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 				return err
 			},
 			recordv1.RecordService_BatchPut_FullMethodName: func(cc *grpc.ClientConn) error {
-				puts := []*recordv1.PutRequest{{Key: &recordv1.RecordKey{Id: 77, Group: "b"}, Data: []byte(data)}, {Key: key(1), Data: []byte(data), Condition: absent}}
+				puts := []*recordv1.PutRequest{{Key: &recordv1.RecordKey{Id: 77, Group: "b"}, Data: []byte(data)},
+					{Key: key(1), Data: []byte(data), Condition: absent}}
 				for id := range int64(manyIDs) {
 					puts = append(puts, &recordv1.PutRequest{Key: key(1000 + id), Data: []byte(data)})
 				}

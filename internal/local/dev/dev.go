@@ -67,7 +67,8 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dev{cfg: cfg, folder: f, registry: telemetry.NewRegistry(cfg.Version), stopPlanner: func() {}, stopRenewing: func() {}}
+	d := &Dev{cfg: cfg, folder: f, registry: telemetry.NewRegistry(cfg.Version), stopPlanner: func() {},
+		stopRenewing: func() {}}
 	defer func() {
 		if err != nil {
 			d.Kill()
@@ -154,25 +155,29 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	}
 	d.waitFor("etcd to answer")
 	ctx, cancel := context.WithTimeoutCause(ctx, etcdPatience,
-		fmt.Errorf("etcd in %s does not answer within %v: see that its disk is not full or very slow", d.folder.path(etcdName), etcdPatience))
+		fmt.Errorf("etcd in %s does not answer within %v: see that its disk is not full or very slow",
+			d.folder.path(etcdName), etcdPatience))
 	defer cancel()
 	s := &d.folder.settings
 	var there placement.Meta
 	if s.Made {
 		// Rule 9: never made afresh for a store that exists.
 		if there, err = d.store.Meta(ctx); errors.Is(err, placement.ErrNoMeta) {
-			return fmt.Errorf("etcd has lost what it knew of this store: bring %s back from a copy (the records are still in %s)",
+			return fmt.Errorf(
+				"etcd has lost what it knew of this store: bring %s back from a copy (the records are still in %s)",
 				d.folder.path(etcdName), d.folder.path(shardsName))
 		}
 	} else {
-		there, err = d.store.InitMeta(ctx, placement.Meta{StoreUUID: s.StoreUUID, Routing: s.Routing, Copies: s.copies(), CreatedUTC: s.Created, ShardsMin: s.Shards})
+		there, err = d.store.InitMeta(ctx, placement.Meta{StoreUUID: s.StoreUUID, Routing: s.Routing, Copies: s.copies(),
+			CreatedUTC: s.Created, ShardsMin: s.Shards})
 	}
 	if err != nil {
 		return causeOf(ctx, err)
 	}
 	d.meta = there
 	if there.StoreUUID != s.StoreUUID || there.Routing != s.Routing || there.Copies != s.copies() {
-		return fmt.Errorf("%s and %s belong to different stores: bring both back from the same copy", d.folder.path(etcdName), d.folder.path(settingsName))
+		return fmt.Errorf("%s and %s belong to different stores: bring both back from the same copy", d.folder.path(etcdName),
+			d.folder.path(settingsName))
 	}
 	if s.Made {
 		return nil
@@ -256,7 +261,8 @@ func (d *Dev) shardConfig(n int) (shard.Config, error) {
 	name := shardName(n)
 	cfg := shard.Config{
 		Name: name, Dir: d.folder.shardDir(n), Listen: "127.0.0.1:0",
-		Residency: d.cfg.Residency, Medium: d.cfg.Medium, MemoryLimitBytes: d.cfg.MemoryLimitBytes, ReserveBytes: d.cfg.ReserveBytes,
+		Residency: d.cfg.Residency, Medium: d.cfg.Medium, MemoryLimitBytes: d.cfg.MemoryLimitBytes,
+		ReserveBytes: d.cfg.ReserveBytes,
 		SegmentBytes: d.cfg.SegmentBytes, Retention: d.cfg.Retention, Compaction: d.cfg.Compaction,
 		Placement: d.store, Version: d.cfg.Version, Logger: d.cfg.Logger.With("process", name),
 		Registry:      prometheus.WrapRegistererWith(prometheus.Labels{"process": name}, d.registry),

@@ -59,7 +59,9 @@ func (usageError) Is(target error) bool { return target == ErrUsage }
 // enoughShards refuses more copies than shards: no two copies of a group are on the same one.
 func (f *folder) enoughShards(shards int) error {
 	if copies := f.settings.copies(); shards < copies {
-		return usageError(fmt.Sprintf("--copies %d needs as many shards, and --shards is %d: give --shards %d or more, or fewer copies", copies, shards, copies))
+		return usageError(fmt.Sprintf(
+			"--copies %d needs as many shards, and --shards is %d: give --shards %d or more, or fewer copies", copies, shards,
+			copies))
 	}
 	return nil
 }
@@ -112,13 +114,16 @@ func (f *folder) checkOurs() error {
 			return nil
 		case lockName, settingsName + format.TmpSuffix, "lost+found": // a start that was cut short
 		case "superblock":
-			return fmt.Errorf("%s is the volume of a shard, not the folder of a sheaf dev: serve it by `sheaf shard --dir %s`, or give another --dir", f.dir, f.dir)
+			return fmt.Errorf(
+				"%s is the volume of a shard, not the folder of a sheaf dev: serve it by `sheaf shard --dir %s`, or give another "+
+					"--dir", f.dir, f.dir)
 		default:
 			foreign = append(foreign, e.Name())
 		}
 	}
 	if len(foreign) > 0 {
-		return fmt.Errorf("%s holds something else (%s and %d more): give an empty folder, or one that sheaf dev made", f.dir, foreign[0], len(foreign)-1)
+		return fmt.Errorf("%s holds something else (%s and %d more): give an empty folder, or one that sheaf dev made", f.dir,
+			foreign[0], len(foreign)-1)
 	}
 	return nil
 }
@@ -146,7 +151,9 @@ func (f *folder) readSettings(cfg Config) error {
 		return fmt.Errorf("%s is damaged (%w): restore it from a copy", f.path(settingsName), err)
 	}
 	if s.Format != settingsFormat {
-		return fmt.Errorf("%s was made by another version of sheaf (format %d, this one has %d): use that one, or give another --dir", f.dir, s.Format, settingsFormat)
+		return fmt.Errorf(
+			"%s was made by another version of sheaf (format %d, this one has %d): use that one, or give another --dir", f.dir,
+			s.Format, settingsFormat)
 	}
 	return f.fit(cfg)
 }
@@ -155,15 +162,21 @@ func (f *folder) readSettings(cfg Config) error {
 func (f *folder) fit(cfg Config) error {
 	s := &f.settings
 	if cfg.Mode != "" && cfg.Mode != s.Routing.Mode {
-		return fmt.Errorf("%s was made with --routing %s, which cannot be changed: leave the flag out, or give another --dir (export and import move the records)",
+		return fmt.Errorf(
+			"%s was made with --routing %s, which cannot be changed: leave the flag out, or give another --dir (export and "+
+				"import move the records)",
 			f.dir, strings.ToLower(string(s.Routing.Mode)))
 	}
 	if cfg.Groups != 0 && s.Routing.Mode == placement.Hash && cfg.Groups != s.Routing.Groups {
-		return fmt.Errorf("%s was made with --groups %d, which cannot be changed: leave the flag out, or give another --dir (export and import move the records)",
+		return fmt.Errorf(
+			"%s was made with --groups %d, which cannot be changed: leave the flag out, or give another --dir (export and "+
+				"import move the records)",
 			f.dir, s.Routing.Groups)
 	}
 	if cfg.Copies != 0 && cfg.Copies != s.copies() {
-		return fmt.Errorf("%s was made with --copies %d, which this version cannot change: leave the flag out, or give another --dir (export and import move the records)",
+		return fmt.Errorf(
+			"%s was made with --copies %d, which this version cannot change: leave the flag out, or give another --dir "+
+				"(export and import move the records)",
 			f.dir, s.copies())
 	}
 	need, err := f.shardsWithData()

@@ -68,7 +68,8 @@ func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	seams.etcd = func() (*clientv3.Client, error) { return server.Client(t), nil }
 	seams.disk = func(string) vfs.FS { return vfstest.NewMem() }
 	seams.listener, seams.dial = network.Listen, network.Dial
-	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 1, ReserveBytes: 16 << 20, Mode: placement.Named, Listen: "127.0.0.1:0", TLS: true, seams: seams})
+	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 1, ReserveBytes: 16 << 20, Mode: placement.Named,
+		Listen: "127.0.0.1:0", TLS: true, seams: seams})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,9 +129,11 @@ func (g *granted) as(role identity.Role, name string) credentials.TransportCrede
 	return shows(g.t, g.secured.authority, identity.Identity{Store: g.secured.store, Role: role, Name: name}, nil)
 }
 
-func (g *granted) dial(address string, creds credentials.TransportCredentials, options ...grpc.DialOption) *grpc.ClientConn {
+func (g *granted) dial(address string, creds credentials.TransportCredentials,
+	options ...grpc.DialOption) *grpc.ClientConn {
 	g.t.Helper()
-	cc, err := grpc.NewClient("passthrough:///"+address, append(options, grpc.WithTransportCredentials(creds), grpc.WithContextDialer(g.cfg.seams.dial))...)
+	cc, err := grpc.NewClient("passthrough:///"+address, append(options, grpc.WithTransportCredentials(creds),
+		grpc.WithContextDialer(g.cfg.seams.dial))...)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -138,10 +141,12 @@ func (g *granted) dial(address string, creds credentials.TransportCredentials, o
 	return cc
 }
 
-var allVerbs = []access.Verb{access.Get, access.Put, access.Delete, access.Scan, access.Watch, access.AdminRead, access.AdminWrite}
+var allVerbs = []access.Verb{access.Get, access.Put, access.Delete, access.Scan, access.Watch, access.AdminRead,
+	access.AdminWrite}
 
 func toCertificate(name string, groups access.Groups, verbs ...access.Verb) access.Grant {
-	return access.Grant{Name: "grant-" + name, Subjects: []access.Subject{{Kind: access.Certificate, Name: name}}, Verbs: verbs, Groups: groups}
+	return access.Grant{Name: "grant-" + name, Subjects: []access.Subject{{Kind: access.Certificate, Name: name}},
+		Verbs: verbs, Groups: groups}
 }
 
 // requests by method, for the record 1 of group a.
@@ -223,10 +228,12 @@ func ask(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDes
 func TestEveryCallNeedsItsGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
-		all, a, b := access.Groups{All: true}, access.Groups{Names: []string{"a"}}, access.Groups{Prefixes: []string{"b", "aa"}}
+		all, a, b := access.Groups{All: true}, access.Groups{Names: []string{"a"}},
+			access.Groups{Prefixes: []string{"b", "aa"}}
 		table := access.Table{Grants: []access.Grant{toCertificate("elsewhere", b, allVerbs...)}}
 		for _, verb := range allVerbs {
-			table.Grants = append(table.Grants, toCertificate("right-"+verb.String(), a, verb), toCertificate("all-"+verb.String(), all, verb))
+			table.Grants = append(table.Grants, toCertificate("right-"+verb.String(), a, verb),
+				toCertificate("all-"+verb.String(), all, verb))
 			var others []access.Verb
 			for _, other := range allVerbs {
 				if other != verb {
@@ -262,9 +269,11 @@ func TestEveryCallNeedsItsGrant(t *testing.T) {
 					cancel()
 					code, words := status.Code(err), status.Convert(err).Message()
 					switch {
-					case who.may && (code == codes.PermissionDenied || code == codes.Unauthenticated || code == codes.DeadlineExceeded):
+					case who.may && (code == codes.PermissionDenied || code == codes.Unauthenticated ||
+						code == codes.DeadlineExceeded):
 						t.Errorf("at the %s, %s by %s: %v", at, name, who.name, err)
-					case !who.may && (code != codes.PermissionDenied || !strings.Contains(words, "client/"+who.name) || !strings.Contains(words, verb)):
+					case !who.may && (code != codes.PermissionDenied || !strings.Contains(words, "client/"+who.name) ||
+						!strings.Contains(words, verb)):
 						t.Errorf("at the %s, %s by %s must be refused, with who and what: %v", at, name, who.name, err)
 					}
 				}
@@ -282,7 +291,8 @@ func TestEveryCallNeedsItsGrant(t *testing.T) {
 func TestARefusalTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
-		g.set(access.Table{Grants: []access.Grant{toCertificate("elsewhere", access.Groups{Names: []string{"b"}}, allVerbs...)}})
+		g.set(access.Table{Grants: []access.Grant{toCertificate("elsewhere", access.Groups{Names: []string{"b"}},
+			allVerbs...)}})
 		for at, address := range g.servers {
 			cc := g.dial(address, g.as(identity.Client, "elsewhere"))
 			for _, method := range ownMethods() {
@@ -312,7 +322,8 @@ func TestARefusalTellsNothing(t *testing.T) {
 					}
 				}
 				if answers[0] != answers[1] || !strings.Contains(answers[0], "GROUP") {
-					t.Errorf("at the %s, %s tells a group that is there from one that is not:\n%s\n%s", at, name, answers[0], answers[1])
+					t.Errorf("at the %s, %s tells a group that is there from one that is not:\n%s\n%s", at, name, answers[0],
+						answers[1])
 				}
 			}
 		}
@@ -330,7 +341,8 @@ func TestARefusalTellsNothing(t *testing.T) {
 func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
-		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"b"}}, access.Get, access.Put)}})
+		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"b"}}, access.Get,
+			access.Put)}})
 		groups := []string{"a", "b", "missing", "b"}
 		for at, address := range g.servers {
 			records := recordv1.NewRecordServiceClient(g.dial(address, g.as(identity.Client, "c")))
@@ -338,7 +350,8 @@ func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 			var gets []*recordv1.GetRequest
 			for _, group := range groups {
 				key := &recordv1.RecordKey{Id: 1, Group: group}
-				puts, gets = append(puts, &recordv1.PutRequest{Key: key, Data: []byte(group)}), append(gets, &recordv1.GetRequest{Key: key})
+				puts, gets = append(puts, &recordv1.PutRequest{Key: key, Data: []byte(group)}),
+					append(gets, &recordv1.GetRequest{Key: key})
 			}
 			put, err := records.BatchPut(t.Context())
 			if err != nil {
@@ -352,7 +365,8 @@ func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, result := range stored.GetResults() {
-				if got := codes.Code(result.GetStatus().GetCode()); (got == codes.OK) != (groups[i] == "b") || got != codes.OK && got != codes.PermissionDenied {
+				if got := codes.Code(result.GetStatus().GetCode()); (got == codes.OK) != (groups[i] == "b") || got != codes.OK &&
+					got != codes.PermissionDenied {
 					t.Errorf("at the %s, put in %s: %v", at, groups[i], result)
 				}
 			}
@@ -372,7 +386,8 @@ func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 				for _, result := range out.GetResults() {
 					seen++
 					group := groups[result.GetPosition()]
-					if got := codes.Code(result.GetStatus().GetCode()); (got == codes.OK) != (group == "b") || got != codes.OK && got != codes.PermissionDenied {
+					if got := codes.Code(result.GetStatus().GetCode()); (got == codes.OK) != (group == "b") || got != codes.OK &&
+						got != codes.PermissionDenied {
 						t.Errorf("at the %s, get in %s: %v", at, group, result)
 					}
 				}
@@ -389,7 +404,8 @@ func TestAHeaderMakesNobodySomebodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
 		g.set(access.Table{Grants: []access.Grant{
-			toCertificate("right", access.Groups{Names: []string{"a"}}, access.Get), toCertificate("wrong", access.Groups{Names: []string{"b"}}, access.Get),
+			toCertificate("right", access.Groups{Names: []string{"a"}}, access.Get),
+			toCertificate("wrong", access.Groups{Names: []string{"b"}}, access.Get),
 		}})
 		get := func(address string, role identity.Role, name string, headers ...string) codes.Code {
 			t.Helper()
@@ -398,12 +414,14 @@ func TestAHeaderMakesNobodySomebodyElse(t *testing.T) {
 			for _, header := range headers {
 				ctx = metadata.AppendToOutgoingContext(ctx, "sheaf-caller", header)
 			}
-			_, err := recordv1.NewRecordServiceClient(g.dial(address, g.as(role, name))).Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1, Group: "a"}})
+			_, err := recordv1.NewRecordServiceClient(g.dial(address, g.as(role, name))).
+				Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1, Group: "a"}})
 			return status.Code(err)
 		}
 		const ok, denied, unknown = codes.OK, codes.PermissionDenied, codes.Unauthenticated
 		for at, address := range g.servers {
-			for header, want := range map[string]codes.Code{"": denied, "client/right": denied, "admin/ada": denied, "gateway": denied, "operator": denied} {
+			for header, want := range map[string]codes.Code{"": denied, "client/right": denied, "admin/ada": denied,
+				"gateway": denied, "operator": denied} {
 				if got := get(address, identity.Client, "wrong", header); got != want {
 					t.Errorf("at the %s, with the header %q: %s", at, header, got)
 				}
@@ -415,7 +433,8 @@ func TestAHeaderMakesNobodySomebodyElse(t *testing.T) {
 		shard := g.servers["shard"]
 		for header, want := range map[string]codes.Code{
 			"client/right": ok, "client/wrong": denied, "client/stranger": denied, "admin/ada": ok, "serviceaccount/a/b": denied,
-			"gateway": unknown, "operator": unknown, "shard/shard-0": unknown, "": unknown, "nobody": unknown, "client/%72ight": unknown,
+			"gateway": unknown, "operator": unknown, "shard/shard-0": unknown, "": unknown, "nobody": unknown,
+			"client/%72ight": unknown,
 		} {
 			if got := get(shard, identity.Gateway, "", header); got != want {
 				t.Errorf("a gateway that calls for %q: %s instead of %s", header, got, want)
@@ -440,7 +459,8 @@ func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := admin.Upload(t.Context(), client.Key{ID: 99, Group: "a"}, strings.NewReader(strings.Repeat("x", 24<<20)), nil); err != nil {
+		if _, err := admin.Upload(t.Context(), client.Key{ID: 99, Group: "a"}, strings.NewReader(strings.Repeat("x", 24<<20)),
+			nil); err != nil {
 			t.Fatal(err)
 		}
 		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"a", "b"}}, allVerbs...)}})
@@ -479,17 +499,22 @@ func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 				s, err := cc.NewStream(ctx, bidi, method)
 				open(method+" at the "+at, s, err, in, out, answers)
 			}
-			stream(recordv1.RecordService_Watch_FullMethodName, &recordv1.WatchRequest{Group: "a"}, &recordv1.WatchResponse{}, true)
+			stream(recordv1.RecordService_Watch_FullMethodName, &recordv1.WatchRequest{Group: "a"}, &recordv1.WatchResponse{},
+				true)
 			stream(recordv1.RecordService_Scan_FullMethodName, &recordv1.ScanRequest{Group: "a"}, &recordv1.ScanResponse{}, true)
-			stream(recordv1.RecordService_Download_FullMethodName, &recordv1.DownloadRequest{Key: key(99)}, &recordv1.DownloadResponse{}, true)
+			stream(recordv1.RecordService_Download_FullMethodName, &recordv1.DownloadRequest{Key: key(99)},
+				&recordv1.DownloadResponse{}, true)
 			stream(recordv1.RecordService_BatchPut_FullMethodName,
-				&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(2), Data: []byte("x")}}}, &recordv1.BatchPutResponse{}, true)
+				&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(2), Data: []byte("x")}}},
+				&recordv1.BatchPutResponse{}, true)
 			stream(recordv1.RecordService_Upload_FullMethodName,
-				&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(3)}}}, &recordv1.UploadResponse{}, false)
+				&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(3)}}},
+				&recordv1.UploadResponse{}, false)
 		}
 		// A change that leaves them their right leaves them open.
 		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{All: true}, allVerbs...)}})
-		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"b"}}, access.Get, access.Scan, access.Watch)}})
+		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"b"}}, access.Get,
+			access.Scan, access.Watch)}})
 		for _, s := range streams {
 			var err error
 			for err == nil {
@@ -524,7 +549,8 @@ func newTokens(t *testing.T, url string) *tokens {
 // issuer as a table has it.
 func (k *tokens) issuer() access.Issuer {
 	k.t.Helper()
-	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: k.key.Public(), KeyID: "one", Algorithm: string(jose.ES256), Use: "sig"}}})
+	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: k.key.Public(), KeyID: "one",
+		Algorithm: string(jose.ES256), Use: "sig"}}})
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -534,11 +560,13 @@ func (k *tokens) issuer() access.Issuer {
 // issue makes a token of a ServiceAccount.
 func (k *tokens) issue(account, audience string, ends time.Time) string {
 	k.t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: k.key, KeyID: "one"}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: k.key, KeyID: "one"}},
+		nil)
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	claims, err := json.Marshal(map[string]any{"iss": k.url, "sub": "system:serviceaccount:prod:" + account, "aud": []string{audience}, "exp": ends.Unix()})
+	claims, err := json.Marshal(map[string]any{"iss": k.url, "sub": "system:serviceaccount:prod:" + account,
+		"aud": []string{audience}, "exp": ends.Unix()})
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -583,7 +611,8 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 		write(issuer.issue("loader", in, later))
 		// Without issuers there is no connection.
 		for _, address := range g.servers {
-			if _, err := recordv1.NewAccessServiceClient(as(address)).WhoAmI(ctx, &recordv1.WhoAmIRequest{}); status.Code(err) != codes.Unavailable {
+			if _, err := recordv1.NewAccessServiceClient(as(address)).
+				WhoAmI(ctx, &recordv1.WhoAmIRequest{}); status.Code(err) != codes.Unavailable {
 				t.Errorf("a token is taken by a store without issuers: %v", err)
 			}
 		}
@@ -606,16 +635,19 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 				}
 			}
 			nobody := g.dial(address, creds)
-			if _, err := recordv1.NewAccessServiceClient(nobody).WhoAmI(ctx, &recordv1.WhoAmIRequest{}); status.Code(err) != codes.Unauthenticated {
+			if _, err := recordv1.NewAccessServiceClient(nobody).WhoAmI(ctx,
+				&recordv1.WhoAmIRequest{}); status.Code(err) != codes.Unauthenticated {
 				t.Errorf("at the %s, without a token: %v", at, err)
 			}
 			both := g.dial(address, g.as(identity.Client, "c"), grpc.WithPerRPCCredentials(client.Token(file)))
-			if _, err := recordv1.NewAccessServiceClient(both).WhoAmI(ctx, &recordv1.WhoAmIRequest{}); status.Code(err) != codes.Unauthenticated {
+			if _, err := recordv1.NewAccessServiceClient(both).WhoAmI(ctx,
+				&recordv1.WhoAmIRequest{}); status.Code(err) != codes.Unauthenticated {
 				t.Errorf("at the %s, with a certificate and a token: %v", at, err)
 			}
 		}
 		get := func(at, group string) codes.Code {
-			_, err := recordv1.NewRecordServiceClient(conns[at]).Get(ctx, &recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1, Group: group}})
+			_, err := recordv1.NewRecordServiceClient(conns[at]).Get(ctx,
+				&recordv1.GetRequest{Key: &recordv1.RecordKey{Id: 1, Group: group}})
 			return status.Code(err)
 		}
 		for at := range conns {
@@ -638,7 +670,8 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 			}
 		}
 		write(newTokens(t, issuer.url).issue("loader", in, later))
-		c, err := client.Dial(ctx, client.Config{Addresses: []string{g.Addr()}, Credentials: creds, CallCredentials: client.Token(file), Dial: g.cfg.seams.dial})
+		c, err := client.Dial(ctx, client.Config{Addresses: []string{g.Addr()}, Credentials: creds,
+			CallCredentials: client.Token(file), Dial: g.cfg.seams.dial})
 		if err == nil {
 			t.Error("a token of another issuer is taken")
 			_ = c.Close()
@@ -650,13 +683,15 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 			for err == nil {
 				_, err = stream.Recv()
 			}
-			if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "ended") && !strings.Contains(err.Error(), "expired") {
+			if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "ended") &&
+				!strings.Contains(err.Error(), "expired") {
 				t.Errorf("at the %s: %v", at, err)
 			}
 		}
 		write(issuer.issue("loader", in, later))
 		for _, direct := range []bool{false, true} {
-			c, err := client.Dial(ctx, client.Config{Addresses: []string{g.Addr()}, Direct: direct, Credentials: creds, CallCredentials: client.Token(file), Dial: g.cfg.seams.dial})
+			c, err := client.Dial(ctx, client.Config{Addresses: []string{g.Addr()}, Direct: direct, Credentials: creds,
+				CallCredentials: client.Token(file), Dial: g.cfg.seams.dial})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -669,7 +704,8 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 			}
 			_ = c.Close()
 		}
-		plain, err := client.New(client.Config{Addresses: []string{g.Addr()}, CallCredentials: client.Token(file), Dial: g.cfg.seams.dial})
+		plain, err := client.New(client.Config{Addresses: []string{g.Addr()}, CallCredentials: client.Token(file),
+			Dial: g.cfg.seams.dial})
 		if err == nil {
 			t.Error("a token goes over plaintext")
 			_ = plain.Close()
@@ -691,7 +727,8 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 			return recordv1.NewRecordServiceClient(g.dial(g.servers[at], g.as(identity.Client, name)))
 		}
 		for id := range int64(8) {
-			if _, err := as("gateway", "c").Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 10 + id, Group: "a"}, Data: make([]byte, 1<<20)}); err != nil {
+			if _, err := as("gateway", "c").Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 10 + id, Group: "a"},
+				Data: make([]byte, 1<<20)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -726,7 +763,8 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 		}
 		// page gives the token behind one version of record 1 in a group.
 		page := func(at, name, group, token string) (next string, versions int, err error) {
-			out, err := as(at, name).ListVersions(ctx, &recordv1.ListVersionsRequest{Key: &recordv1.RecordKey{Id: 1, Group: group}, PageSize: 1, PageToken: token})
+			out, err := as(at, name).ListVersions(ctx, &recordv1.ListVersionsRequest{Key: &recordv1.RecordKey{Id: 1,
+				Group: group}, PageSize: 1, PageToken: token})
 			return out.GetNextPageToken(), len(out.GetVersions()), err
 		}
 		// signedText gives a token of ListVersions with its bytes changed.
@@ -744,7 +782,8 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 		}
 		for _, group := range []string{"a", "b"} {
 			for range 2 {
-				if _, err := as("gateway", "c").Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1, Group: group}, Data: []byte(group)}); err != nil {
+				if _, err := as("gateway", "c").Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: 1, Group: group},
+					Data: []byte(group)}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -803,7 +842,9 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 					bytes func([]byte) []byte
 					want  codes.Code
 				}{
-					"another's": {"d", bytes.Clone, bad}, "changed": {"c", forged, bad}, "cut": {"c", func(b []byte) []byte { return b[:19] }, bad},
+					"another's": {"d", bytes.Clone, bad}, "changed": {"c", forged, bad}, "cut": {"c", func(b []byte) []byte {
+						return b[:19]
+					}, bad},
 					"not signed": {"c", func(b []byte) []byte { return b[33:] }, old},
 				} {
 					if what != "not signed" {
@@ -814,10 +855,12 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 					if _, err := watch(to, tt.name, tt.bytes(place)); status.Code(err) != tt.want {
 						t.Errorf("a place %s, %s: %v", where, what, err)
 					}
-					if _, _, err := scan(to, tt.name, &recordv1.ScanRequest{Cursor: tt.bytes(inGroup)}, true); status.Code(err) != tt.want {
+					if _, _, err := scan(to, tt.name, &recordv1.ScanRequest{Cursor: tt.bytes(inGroup)},
+						true); status.Code(err) != tt.want {
 						t.Errorf("a cursor %s, %s: %v", where, what, err)
 					}
-					if _, _, err := scan(to, tt.name, &recordv1.ScanRequest{Split: tt.bytes(split)}, true); status.Code(err) != tt.want {
+					if _, _, err := scan(to, tt.name, &recordv1.ScanRequest{Split: tt.bytes(split)},
+						true); status.Code(err) != tt.want {
 						t.Errorf("a split %s, %s: %v", where, what, err)
 					}
 				}

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Quotas hold in a store that runs, through the gateway and straight to the shard. The Go client waits for rates, within
-// its deadline, and tells at once of what is stored.
+// Quotas hold in a store that runs, through the gateway and straight to the shard. The Go client waits for rates,
+// within its deadline, and tells at once of what is stored.
 func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a-1", "b-1")
@@ -20,7 +20,8 @@ func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
 		const calls = 20
 		everything := []access.Grant{toCertificate("anybody", access.Groups{All: true}, allVerbs...)}
 		everything[0].Subjects = []access.Subject{{Kind: access.Anybody}}
-		g.set(access.Table{Grants: everything, Tenants: []access.Tenant{{Name: "team-a", Prefix: "a-", Quotas: access.Quotas{CallsPerSecond: calls}}}})
+		g.set(access.Table{Grants: everything, Tenants: []access.Tenant{{Name: "team-a", Prefix: "a-",
+			Quotas: access.Quotas{CallsPerSecond: calls}}}})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		limited := func(key client.Key) error { // until the shard has the table
@@ -40,7 +41,8 @@ func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
 				t.Fatal("the quota does not hold")
 			}
 		}
-		if exceeded.RetryAfter <= 0 || exceeded.Metadata["tenant"] != "team-a" || exceeded.Metadata["quota"] != "callsPerSecond" || errors.Is(exceeded, client.ErrOverloaded) {
+		if exceeded.RetryAfter <= 0 || exceeded.Metadata["tenant"] != "team-a" ||
+			exceeded.Metadata["quota"] != "callsPerSecond" || errors.Is(exceeded, client.ErrOverloaded) {
 			t.Errorf("%v, %+v", exceeded, exceeded)
 		}
 		for range calls {
@@ -55,15 +57,18 @@ func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
 			t.Errorf("another tenant: %v", err)
 		}
 
-		g.set(access.Table{Grants: everything, Tenants: []access.Tenant{{Name: "team-a", Prefix: "a-", Quotas: access.Quotas{Records: 2}}}})
+		g.set(access.Table{Grants: everything, Tenants: []access.Tenant{{Name: "team-a", Prefix: "a-",
+			Quotas: access.Quotas{Records: 2}}}})
 		var stored error
 		for id := int64(10); stored == nil && ctx.Err() == nil; id++ {
 			_, stored = c.Put(ctx, client.Key{ID: id, Group: "a-1"}, []byte("x"), nil)
 		}
-		if !errors.As(stored, &exceeded) || !errors.Is(stored, client.ErrQuotaExceeded) || exceeded.RetryAfter != 0 || errors.Is(stored, client.ErrOutcomeUnknown) {
+		if !errors.As(stored, &exceeded) || !errors.Is(stored, client.ErrQuotaExceeded) || exceeded.RetryAfter != 0 ||
+			errors.Is(stored, client.ErrOutcomeUnknown) {
 			t.Fatalf("%v", stored)
 		}
-		out := c.BatchPut(ctx, []client.PutItem{{Key: client.Key{ID: 1000, Group: "a-1"}}, {Key: client.Key{ID: 1000, Group: "b-1"}}, {Key: client.Key{ID: 1, Group: "a-1"}}})
+		out := c.BatchPut(ctx, []client.PutItem{{Key: client.Key{ID: 1000, Group: "a-1"}},
+			{Key: client.Key{ID: 1000, Group: "b-1"}}, {Key: client.Key{ID: 1, Group: "a-1"}}})
 		if !errors.Is(out[0].Err, client.ErrQuotaExceeded) || out[1].Err != nil || out[2].Err != nil {
 			t.Errorf("%v, %v, %v", out[0].Err, out[1].Err, out[2].Err)
 		}

@@ -102,7 +102,8 @@ func firstReason(shards []status.Shard) string {
 // does.
 func (s *Status) summarize(copies int) {
 	f := page.Facts{Load: page.Load{
-		GroupsDone: s.Load.GroupsLoaded, GroupsAll: s.Load.GroupsTotal, BytesDone: s.Load.BytesDone, BytesAll: s.Load.BytesTotal, LeftSeconds: s.Load.ETASeconds,
+		GroupsDone: s.Load.GroupsLoaded, GroupsAll: s.Load.GroupsTotal, BytesDone: s.Load.BytesDone,
+		BytesAll: s.Load.BytesTotal, LeftSeconds: s.Load.ETASeconds,
 	}}
 	if len(s.Shards) == 0 {
 		f.Waits = s.NotYet
@@ -203,7 +204,8 @@ func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	if err != nil {
 		return fmt.Errorf("asking the gateway: %w", err)
 	}
-	options := []grpc.DialOption{grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20))}
+	options := []grpc.DialOption{grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20))}
 	if d.cfg.seams.dial != nil {
 		options = append(options, grpc.WithContextDialer(d.cfg.seams.dial))
 	}

@@ -59,20 +59,23 @@ func startTenancy(t *testing.T, seed uint64) *tenancy {
 	for _, group := range groups {
 		for id := range int64(4) {
 			for range 3 { // versions
-				if _, err := admin.Put(t.Context(), client.Key{ID: id, Group: group}, []byte(ownerOf(group)+":"+group), nil); err != nil {
+				if _, err := admin.Put(t.Context(), client.Key{ID: id, Group: group}, []byte(ownerOf(group)+":"+group),
+					nil); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 	}
-	p := &tenancy{granted: g, r: mathrand.New(mathrand.NewPCG(seed, 44)), records: map[string][]recordv1.RecordServiceClient{}, counts: map[string]int{}}
+	p := &tenancy{granted: g, r: mathrand.New(mathrand.NewPCG(seed, 44)),
+		records: map[string][]recordv1.RecordServiceClient{}, counts: map[string]int{}}
 	var cancel context.CancelFunc
 	p.ctx, cancel = context.WithTimeout(t.Context(), 20*time.Minute)
 	t.Cleanup(cancel)
 	table := access.Table{}
 	for n := range tenants {
 		name := fmt.Sprint("tenant-", n)
-		table.Grants = append(table.Grants, toCertificate(name, access.Groups{Prefixes: []string{prefixOf(n)}}, access.Get, access.Put, access.Delete, access.Scan, access.Watch))
+		table.Grants = append(table.Grants, toCertificate(name, access.Groups{Prefixes: []string{prefixOf(n)}}, access.Get,
+			access.Put, access.Delete, access.Scan, access.Watch))
 		for at, address := range g.servers {
 			p.records[at] = append(p.records[at], recordv1.NewRecordServiceClient(g.dial(address, g.as(identity.Client, name))))
 		}
@@ -107,7 +110,8 @@ func ownerOf(group string) string {
 // group chooses the name of a group for a tenant: one of its own, one of others, or one that is spelled so that it
 // might be taken for another.
 func (p *tenancy) group(tenant int) string {
-	own, foreign := prefixOf(tenant)+pick(p.r, "a", "b"), prefixOf((tenant+1+p.r.IntN(tenants-1))%tenants)+pick(p.r, "a", "b")
+	own, foreign := prefixOf(tenant)+pick(p.r, "a", "b"), prefixOf((tenant+1+p.r.IntN(tenants-1))%tenants)+pick(p.r, "a",
+		"b")
 	switch p.r.IntN(4) {
 	case 0:
 		return own
@@ -115,11 +119,16 @@ func (p *tenancy) group(tenant int) string {
 		return foreign
 	}
 	return pick(p.r,
-		"", ".", "..", "/", "*", prefixOf(tenant), "t", "t0", "T0-a", "t0_a", "tt0-a", "t00-a", strings.ToUpper(own), strings.ToUpper(foreign), strings.TrimSuffix(prefixOf(tenant), "-"),
-		own+"\x00", own+"\x00"+foreign, "\x00"+foreign, foreign+"\x00", prefixOf(tenant)+"\x00/../"+foreign, own+"/../"+foreign, prefixOf(tenant)+"../"+foreign, "../"+foreign,
-		"./"+foreign, foreign+"/", "/"+foreign, " "+foreign, foreign+" ", foreign+"\n", foreign+"\t", own+","+foreign, own+"|"+foreign, own+"*",
-		strings.Replace(foreign, "t", "ｔ", 1), strings.Replace(foreign, "-", "‐", 1), strings.Replace(foreign, "-", "\u00ad-", 1), foreign+"\u200b", "\u202e"+foreign,
-		"\ufeff"+foreign, foreign+"\u0301", strings.Replace(foreign, "a", "а", 1), "%74"+foreign[1:], prefixOf(tenant)+strings.Repeat("a", 300), strings.Repeat("a", 300),
+		"", ".", "..", "/", "*", prefixOf(tenant), "t", "t0", "T0-a", "t0_a", "tt0-a", "t00-a", strings.ToUpper(own),
+		strings.ToUpper(foreign), strings.TrimSuffix(prefixOf(tenant), "-"),
+		own+"\x00", own+"\x00"+foreign, "\x00"+foreign, foreign+"\x00", prefixOf(tenant)+"\x00/../"+foreign,
+		own+"/../"+foreign, prefixOf(tenant)+"../"+foreign, "../"+foreign,
+		"./"+foreign, foreign+"/", "/"+foreign, " "+foreign, foreign+" ", foreign+"\n", foreign+"\t", own+","+foreign,
+		own+"|"+foreign, own+"*",
+		strings.Replace(foreign, "t", "ｔ", 1), strings.Replace(foreign, "-", "‐", 1),
+		strings.Replace(foreign, "-", "\u00ad-", 1), foreign+"\u200b", "\u202e"+foreign,
+		"\ufeff"+foreign, foreign+"\u0301", strings.Replace(foreign, "a", "а", 1), "%74"+foreign[1:],
+		prefixOf(tenant)+strings.Repeat("a", 300), strings.Repeat("a", 300),
 		"missing", prefixOf(tenant)+"missing",
 	)
 }
@@ -171,7 +180,8 @@ func (p *tenancy) see(tenant int, what string, seen []*recordv1.Record) {
 	p.t.Helper()
 	for _, record := range seen {
 		group, data := record.GetKey().GetGroup(), string(record.GetData())
-		if record != nil && (!strings.HasPrefix(group, prefixOf(tenant)) || data != "" && !strings.HasPrefix(data, fmt.Sprintf("tenant-%d:%s", tenant, prefixOf(tenant)))) {
+		if record != nil && (!strings.HasPrefix(group, prefixOf(tenant)) || data != "" &&
+			!strings.HasPrefix(data, fmt.Sprintf("tenant-%d:%s", tenant, prefixOf(tenant)))) {
 			p.t.Fatalf("LEAK: %s: tenant %d sees a record of %q with %q", what, tenant, group, data)
 		}
 	}
@@ -279,7 +289,8 @@ func (p *tenancy) call() {
 	case 11:
 		s, err := records.Upload(ctx)
 		if err == nil {
-			_ = s.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key}}}) // what came of it is received
+			// what came of it is received
+			_ = s.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key}}})
 			_ = s.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: data(tenant, group)}})
 			_, err = s.CloseAndRecv()
 		}
@@ -315,7 +326,8 @@ func (p *tenancy) batchGet(ctx context.Context, tenant int, records recordv1.Rec
 		for _, result := range out.GetResults() {
 			answered++
 			group := gets[result.GetPosition()].GetKey().GetGroup()
-			p.outcome(tenant, "BatchGet", group, []*recordv1.Record{result.GetRecord()}, status.FromProto(result.GetStatus()).Err())
+			p.outcome(tenant, "BatchGet", group, []*recordv1.Record{result.GetRecord()}, status.FromProto(result.GetStatus()).
+				Err())
 		}
 	}
 	if !errors.Is(err, io.EOF) || answered != len(gets) {
@@ -327,7 +339,8 @@ func (p *tenancy) batchPut(ctx context.Context, tenant int, records recordv1.Rec
 	var puts []*recordv1.PutRequest
 	for range 1 + p.r.IntN(6) {
 		group := p.group(tenant)
-		puts = append(puts, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: p.r.Int64N(4), Group: group}, Data: data(tenant, group)})
+		puts = append(puts, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: p.r.Int64N(4), Group: group},
+			Data: data(tenant, group)})
 	}
 	s, err := records.BatchPut(ctx)
 	if err == nil {
@@ -382,7 +395,8 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 	switch kind {
 	case "page":
 		var out *recordv1.ListVersionsResponse
-		out, err = records.ListVersions(ctx, &recordv1.ListVersionsRequest{Key: &recordv1.RecordKey{Id: one.id, Group: group}, PageToken: string(value)})
+		out, err = records.ListVersions(ctx, &recordv1.ListVersionsRequest{Key: &recordv1.RecordKey{Id: one.id, Group: group},
+			PageToken: string(value)})
 		seen = out.GetVersions()
 	case "place":
 		var s recordv1.RecordService_WatchClient
@@ -400,7 +414,8 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 	code := status.Code(err)
 	p.see(tenant, "handing back a "+kind+" "+how, seen)
 	switch {
-	case good && code == codes.OK || code == codes.InvalidArgument || code == codes.OutOfRange || code == codes.PermissionDenied:
+	case good && code == codes.OK || code == codes.InvalidArgument || code == codes.OutOfRange ||
+		code == codes.PermissionDenied:
 	case code == codes.NotFound && strings.HasPrefix(group, prefixOf(tenant)): // of its own, which is not there
 	default:
 		p.t.Fatalf("a %s %s, of tenant %d, about %q, handed back by tenant %d: %v", kind, how, from, group, tenant, err)
@@ -409,8 +424,8 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 }
 
 // Tenants with prefixes of their own, by certificates, through gateway and shard, call at random: single records,
-// batches of their own and of others', names that might be taken for others', and values that they were given, or others
-// were, or nobody. None sees, changes or learns of what is another's.
+// batches of their own and of others', names that might be taken for others', and values that they were given, or
+// others were, or nobody. None sees, changes or learns of what is another's.
 func TestTenantsDoNotMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, seed = 10_000, 20

@@ -55,7 +55,8 @@ type holder struct {
 
 // secure makes the authority of a store the first time, and a certificate for its callers.
 func secure(dir string, store uuid.UUID, registry prometheus.Registerer, seams seams) (*secured, error) {
-	s := &secured{dir: dir, registry: registry, seams: seams, store: identity.Store{Domain: "sheaf.dev", Namespace: storeName, UID: store}}
+	s := &secured{dir: dir, registry: registry, seams: seams, store: identity.Store{Domain: "sheaf.dev",
+		Namespace: storeName, UID: store}}
 	var err error
 	if s.authority, err = openAuthority(filepath.Join(dir, authorityName), time.Now()); err != nil {
 		return nil, err
@@ -85,7 +86,8 @@ func openAuthority(dir string, now time.Time) (*authority.Authority, error) {
 		err = fmt.Errorf("it has ended on %s", a.NotAfter().Format(time.DateOnly))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the authority in %s: %w (remove the folder for a new one; callers then need its certificates)", dir, err)
+		return nil, fmt.Errorf(
+			"the authority in %s: %w (remove the folder for a new one; callers then need its certificates)", dir, err)
 	}
 	return a, nil
 }
@@ -93,7 +95,8 @@ func openAuthority(dir string, now time.Time) (*authority.Authority, error) {
 // issue puts a new certificate into the folder of its holder, with what peers are checked by.
 func (s *secured) issue(h holder) error {
 	h.identity.Store = s.store
-	leaf := authority.Leaf{Identity: h.identity, Server: h.identity.IsComponent(), Client: true, Now: time.Now(), Lifetime: authority.LeafLifetime}
+	leaf := authority.Leaf{Identity: h.identity, Server: h.identity.IsComponent(), Client: true, Now: time.Now(),
+		Lifetime: authority.LeafLifetime}
 	for _, host := range h.hosts {
 		if address := net.ParseIP(host); address != nil {
 			leaf.Addresses = append(leaf.Addresses, address)
@@ -121,7 +124,8 @@ func (s *secured) open(h holder, logger *slog.Logger) (*certs.Source, error) {
 	if err := s.issue(h); err != nil {
 		return nil, err
 	}
-	source, err := certs.Open(certs.Config{Dir: filepath.Join(s.dir, h.folder), Every: s.seams.look, Logger: logger.With("process", h.folder)})
+	source, err := certs.Open(certs.Config{Dir: filepath.Join(s.dir, h.folder), Every: s.seams.look,
+		Logger: logger.With("process", h.folder)})
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +172,8 @@ func (s *secured) gateway(cfg *gateway.Config, logger *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("--listen %q: %w", cfg.Listen, err)
 	}
-	source, err := s.open(holder{folder: gatewayName, identity: identity.Identity{Role: identity.Gateway}, hosts: []string{"localhost", "127.0.0.1", "::1", host}}, logger)
+	source, err := s.open(holder{folder: gatewayName, identity: identity.Identity{Role: identity.Gateway},
+		hosts: []string{"localhost", "127.0.0.1", "::1", host}}, logger)
 	if err != nil {
 		return err
 	}
@@ -182,7 +187,8 @@ func (s *secured) shard(cfg *shard.Config, logger *slog.Logger) error {
 	if s == nil {
 		return nil
 	}
-	source, err := s.open(holder{folder: cfg.Name, identity: identity.Identity{Role: identity.Shard, Name: cfg.Name}, hosts: []string{"localhost", "127.0.0.1", "::1"}}, logger)
+	source, err := s.open(holder{folder: cfg.Name, identity: identity.Identity{Role: identity.Shard, Name: cfg.Name},
+		hosts: []string{"localhost", "127.0.0.1", "::1"}}, logger)
 	if err != nil {
 		return err
 	}
@@ -210,6 +216,7 @@ func (d *Dev) CallerFiles() client.TLSFiles {
 func (s *secured) files() client.TLSFiles {
 	dir := filepath.Join(s.dir, callerName)
 	return client.TLSFiles{
-		CA: filepath.Join(dir, certs.BundleFile), Cert: filepath.Join(dir, certs.CertificateFile), Key: filepath.Join(dir, certs.KeyFile),
+		CA: filepath.Join(dir, certs.BundleFile), Cert: filepath.Join(dir, certs.CertificateFile),
+		Key: filepath.Join(dir, certs.KeyFile),
 	}
 }

@@ -31,7 +31,8 @@ import (
 // this file run a store as people do, with its own etcd, disks and sockets.
 func startTLS(t *testing.T) *Dev {
 	t.Helper()
-	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 3, Copies: 3, Groups: 2, Listen: "127.0.0.1:0", TLS: true})
+	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 3, Copies: 3, Groups: 2, Listen: "127.0.0.1:0",
+		TLS: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func callTLS(t *testing.T, d *Dev, direct bool) *client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.Dial(t.Context(), client.Config{Addresses: []string{d.Addr()}, Direct: direct, Credentials: creds, Dial: d.cfg.seams.dial})
+	c, err := client.Dial(t.Context(), client.Config{Addresses: []string{d.Addr()}, Direct: direct, Credentials: creds,
+		Dial: d.cfg.seams.dial})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +68,8 @@ func callTLS(t *testing.T, d *Dev, direct bool) *client.Client {
 }
 
 // shows gives the credentials of somebody, who takes any server.
-func shows(t *testing.T, by *authority.Authority, id identity.Identity, change func(*authority.Leaf)) credentials.TransportCredentials {
+func shows(t *testing.T, by *authority.Authority, id identity.Identity,
+	change func(*authority.Leaf)) credentials.TransportCredentials {
 	t.Helper()
 	leaf := authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour}
 	if change != nil {
@@ -93,7 +96,8 @@ func call(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDe
 	if !method.IsStreamingClient() && !method.IsStreamingServer() {
 		return cc.Invoke(ctx, name, in, out)
 	}
-	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: method.IsStreamingServer(), ClientStreams: method.IsStreamingClient()}, name)
+	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: method.IsStreamingServer(),
+		ClientStreams: method.IsStreamingClient()}, name)
 	if err != nil {
 		return err
 	}
@@ -127,21 +131,24 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 		creds                       credentials.TransportCredentials
 		records, admin, peer, check codes.Code
 	}{
-		"nobody":                       {credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}), cut, cut, cut, cut},
+		"nobody": {credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13,
+			InsecureSkipVerify: true}), cut, cut, cut, cut},
 		"plaintext":                    {insecure.NewCredentials(), cut, cut, cut, cut},
 		"another authority":            {shows(t, other, of(own, identity.Gateway, ""), nil), cut, cut, cut, cut},
 		"a certificate for servers":    {shows(t, a, of(own, identity.Gateway, ""), serverOnly), cut, cut, cut, cut},
 		"a certificate that has ended": {shows(t, a, of(own, identity.Gateway, ""), late), cut, cut, cut, cut},
-		"a shard of another store":     {shows(t, a, of(foreign, identity.Shard, "shard-0"), nil), refused, refused, refused, may},
-		"a caller":                     {shows(t, a, of(own, identity.Client, "c"), nil), may, refused, refused, may},
-		"an administrator":             {shows(t, a, of(own, identity.Admin, "a"), nil), may, may, refused, may},
-		"a gateway":                    {shows(t, a, of(own, identity.Gateway, ""), nil), may, may, refused, may},
-		"a shard":                      {shows(t, a, of(own, identity.Shard, "shard-0"), nil), may, may, may, may},
+		"a shard of another store": {shows(t, a, of(foreign, identity.Shard, "shard-0"), nil), refused, refused, refused,
+			may},
+		"a caller":         {shows(t, a, of(own, identity.Client, "c"), nil), may, refused, refused, may},
+		"an administrator": {shows(t, a, of(own, identity.Admin, "a"), nil), may, may, refused, may},
+		"a gateway":        {shows(t, a, of(own, identity.Gateway, ""), nil), may, may, refused, may},
+		"a shard":          {shows(t, a, of(own, identity.Shard, "shard-0"), nil), may, may, may, may},
 	}
 	servers := map[string]struct {
 		address string
 		lacks   protoreflect.FullName // a service that it does not have
-	}{"gateway": {d.Addr(), "sheaf.peer.v1.PeerService"}, "shard": {d.Status().Shards[1].Address, "sheaf.record.v1.RoutingService"}}
+	}{"gateway": {d.Addr(), "sheaf.peer.v1.PeerService"}, "shard": {d.Status().Shards[1].Address,
+		"sheaf.record.v1.RoutingService"}}
 	// pass makes the calls that must be refused, or the others.
 	pass := func(refusals bool) {
 		for at, server := range servers {
@@ -152,8 +159,10 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 				}
 				for _, method := range ownMethods() {
 					want, known := map[protoreflect.FullName]codes.Code{
-						"sheaf.record.v1.RecordService": caller.records, "sheaf.record.v1.RoutingService": caller.records, "sheaf.record.v1.AccessService": caller.records,
-						"sheaf.record.v1.AdminService": caller.admin, "sheaf.peer.v1.PeerService": caller.peer, "grpc.health.v1.Health": caller.check,
+						"sheaf.record.v1.RecordService": caller.records, "sheaf.record.v1.RoutingService": caller.records,
+						"sheaf.record.v1.AccessService": caller.records,
+						"sheaf.record.v1.AdminService":  caller.admin, "sheaf.peer.v1.PeerService": caller.peer,
+						"grpc.health.v1.Health":               caller.check,
 						"grpc.reflection.v1.ServerReflection": caller.records, "grpc.reflection.v1alpha.ServerReflection": caller.records,
 					}[method.Parent().FullName()]
 					if !known {
@@ -172,7 +181,8 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 					code, words := status.Code(err), status.Convert(err).Message()
 					denied := code == codes.PermissionDenied && strings.Contains(words, "may not call")
 					switch {
-					case want == cut && code != codes.Unavailable, want == refused && !denied, want == may && (denied || code == codes.Unauthenticated):
+					case want == cut && code != codes.Unavailable, want == refused && !denied, want == may &&
+						(denied || code == codes.Unauthenticated):
 						t.Errorf("at the %s: %s by %s must be %s: %v", at, method.FullName(), name, want, err)
 					}
 				}
@@ -194,7 +204,8 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 // ownMethods of the services that a process of a store has.
 func ownMethods() (all []protoreflect.MethodDescriptor) {
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
-		if name := string(f.Package()); !strings.HasPrefix(name, "sheaf.") && name != "grpc.health.v1" && !strings.HasPrefix(name, "grpc.reflection.") {
+		if name := string(f.Package()); !strings.HasPrefix(name, "sheaf.") && name != "grpc.health.v1" &&
+			!strings.HasPrefix(name, "grpc.reflection.") {
 			return true // of etcd, which is in this process, too
 		}
 		for i := range f.Services().Len() {
@@ -274,14 +285,16 @@ func TestAnAuthorityThatIsDamagedIsNotReplaced(t *testing.T) {
 	if _, err := openAuthority(dir, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openAuthority(dir, time.Now().Add(20*365*24*time.Hour)); err == nil || !strings.Contains(err.Error(), "it has ended") {
+	if _, err := openAuthority(dir, time.Now().Add(20*365*24*time.Hour)); err == nil ||
+		!strings.Contains(err.Error(), "it has ended") {
 		t.Error(err)
 	}
 	key := filepath.Join(dir, certs.KeyFile)
 	if err := os.WriteFile(key, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openAuthority(dir, time.Now()); err == nil || !strings.Contains(err.Error(), "remove the folder for a new one") {
+	if _, err := openAuthority(dir, time.Now()); err == nil || !strings.Contains(err.Error(),
+		"remove the folder for a new one") {
 		t.Error(err)
 	}
 	if err := os.Remove(key); err != nil {

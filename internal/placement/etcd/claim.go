@@ -37,7 +37,8 @@ func (c *MemberConfig) claim() error {
 	content, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		if c.hasData() {
-			return fmt.Errorf("%w: %s has data of an etcd, but no file %s: give an empty folder", ErrOtherCluster, c.Dir, claimName)
+			return fmt.Errorf("%w: %s has data of an etcd, but no file %s: give an empty folder", ErrOtherCluster, c.Dir,
+				claimName)
 		}
 		if c.Existing && len(c.Cluster) == 1 {
 			return c.emptyExisting("there is no other member")
@@ -52,11 +53,15 @@ func (c *MemberConfig) claim() error {
 		return fmt.Errorf("%s cannot be read: %w: bring it back from a copy", file, err)
 	}
 	if there.Format > claimVersion {
-		return fmt.Errorf("%s has format %d, known is %d: use the program that wrote it or a newer one", file, there.Format, claimVersion)
+		return fmt.Errorf("%s has format %d, known is %d: use the program that wrote it or a newer one", file, there.Format,
+			claimVersion)
 	}
 	if there.Token != c.Token || there.Name != c.Name {
-		return fmt.Errorf("%w: %s is of member %q of cluster %q, this is member %q of cluster %q: mount this member's own folder, or an empty one. "+
-			"Where the folder is of an earlier store of this name: adopt that store (adoptStoreUID), or delete the claims of its etcd",
+		return fmt.Errorf(
+			"%w: %s is of member %q of cluster %q, this is member %q of cluster %q: mount this member's own folder, or an "+
+				"empty one. "+
+				"Where the folder is of an earlier store of this name: adopt that store (adoptStoreUID), or delete the claims of "+
+				"its etcd",
 			ErrOtherCluster, c.Dir, there.Name, there.Token, c.Name, c.Token)
 	}
 	if c.Existing && len(c.Cluster) == 1 && !c.hasData() {

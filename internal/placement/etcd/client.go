@@ -36,7 +36,8 @@ type ClientConfig struct {
 const reconnectMax = 3 * time.Second
 
 var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+	Backoff: backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+		MaxDelay: reconnectMax},
 	MinConnectTimeout: dialTimeout,
 })
 

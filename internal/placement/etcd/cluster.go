@@ -83,7 +83,9 @@ func (v *View) MayRemove(id uint64) error {
 		}
 	}
 	if well < voters/2+1 {
-		return fmt.Errorf("%d of the %d other members are well, which is no quorum: etcd would answer no more. Bring others back first", well, voters)
+		return fmt.Errorf(
+			"%d of the %d other members are well, which is no quorum: etcd would answer no more. Bring others back first", well,
+			voters)
 	}
 	return nil
 }
@@ -108,7 +110,8 @@ func look(ctx context.Context, client *clientv3.Client, options ...clientv3.OpOp
 	view := &View{ClusterID: list.Header.GetClusterId(), Peers: make([]Peer, len(list.Members))}
 	var wait sync.WaitGroup
 	for n, m := range list.Members {
-		view.Peers[n] = Peer{ID: m.GetID(), Name: m.GetName(), PeerURLs: m.GetPeerURLs(), ClientURLs: m.GetClientURLs(), Learner: m.GetIsLearner()}
+		view.Peers[n] = Peer{ID: m.GetID(), Name: m.GetName(), PeerURLs: m.GetPeerURLs(), ClientURLs: m.GetClientURLs(),
+			Learner: m.GetIsLearner()}
 		wait.Go(func() { view.Peers[n].ask(ctx, client, view.ClusterID) })
 	}
 	wait.Wait()

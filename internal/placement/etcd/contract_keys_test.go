@@ -87,7 +87,8 @@ var rowsOfKeys = []row{
 			e.remove("k6")
 		}
 		is(e, "pages", strings.Join(pages, " | "), "k0=old k1=old k2=old | k3=old k4=old k5=old | k6=old")
-		is(e, "a limit that is just reached", e.get("k", clientv3.WithPrefix(), clientv3.WithRev(last), clientv3.WithLimit(7)).More, false)
+		is(e, "a limit that is just reached", e.get("k", clientv3.WithPrefix(), clientv3.WithRev(last),
+			clientv3.WithLimit(7)).More, false)
 	}},
 	{name: "keys without their values", run: func(e *underTest) {
 		at := e.put("a", "1").Header.Revision
@@ -102,10 +103,14 @@ var rowsOfKeys = []row{
 		e.put("a", "2")
 		e.put("b", "0")
 		all := clientv3.WithPrefix()
-		is(e, "down by key", e.found(e.get("", all, clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))), "c=3 b=0 a=2")
-		is(e, "by value", e.found(e.get("", all, clientv3.WithSort(clientv3.SortByValue, clientv3.SortAscend))), "b=0 a=2 c=3")
-		is(e, "down by version", e.found(e.get("", all, clientv3.WithSort(clientv3.SortByVersion, clientv3.SortDescend), clientv3.WithLimit(1))), "b=0")
-		is(e, "by the last write", e.found(e.get("", all, clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend))), "c=3 a=2 b=0")
+		is(e, "down by key", e.found(e.get("", all, clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))),
+			"c=3 b=0 a=2")
+		is(e, "by value", e.found(e.get("", all, clientv3.WithSort(clientv3.SortByValue, clientv3.SortAscend))),
+			"b=0 a=2 c=3")
+		is(e, "down by version", e.found(e.get("", all, clientv3.WithSort(clientv3.SortByVersion, clientv3.SortDescend),
+			clientv3.WithLimit(1))), "b=0")
+		is(e, "by the last write", e.found(e.get("", all, clientv3.WithSort(clientv3.SortByModRevision,
+			clientv3.SortAscend))), "c=3 a=2 b=0")
 		is(e, "the first that was made", e.found(e.get("", clientv3.WithFirstCreate()...)), "b=0")
 		is(e, "the last that was made", e.found(e.get("", clientv3.WithLastCreate()...)), "a=2")
 		older := append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(middle))

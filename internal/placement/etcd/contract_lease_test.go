@@ -64,7 +64,8 @@ var rowsOfLeases = []row{
 		ended := <-watched
 		words := []string{}
 		for _, event := range ended.Events {
-			words = append(words, fmt.Sprint(event.Type, strings.TrimPrefix(string(event.Kv.Key), e.prefix), event.Kv.ModRevision-before))
+			words = append(words, fmt.Sprint(event.Type, strings.TrimPrefix(string(event.Kv.Key), e.prefix),
+				event.Kv.ModRevision-before))
 		}
 		is(e, "the end of its keys, in one response at one revision", strings.Join(words, " "), "DELETEa1 DELETEb1 DELETEc1")
 		is(e, "the revision", e.revision(), before+1)
@@ -195,7 +196,8 @@ var rowsOfElections = []row{
 			leader := <-leaders
 			is(e, "the leader", string(leader.Kvs[0].Value), fmt.Sprint("candidate ", i))
 			is(e, "its key", string(leader.Kvs[0].Key), elections[i].Key())
-			is(e, "that it leads", e.holds(clientv3.Compare(clientv3.CreateRevision(elections[i].Key()), "=", elections[i].Rev())), true)
+			is(e, "that it leads", e.holds(clientv3.Compare(clientv3.CreateRevision(elections[i].Key()), "=",
+				elections[i].Rev())), true)
 			for _, waiting := range won[i+1:] {
 				is(e, "others that have won", len(waiting), 0)
 			}
@@ -210,7 +212,8 @@ var rowsOfElections = []row{
 		}
 		lead(2)
 		<-sessions[1].Done() // when it is renewed the next time, each third of its time
-		is(e, "that the one before leads", e.holds(clientv3.Compare(clientv3.CreateRevision(elections[1].Key()), "=", elections[1].Rev())), false)
+		is(e, "that the one before leads", e.holds(clientv3.Compare(clientv3.CreateRevision(elections[1].Key()), "=",
+			elections[1].Rev())), false)
 		if err := sessions[2].Close(); err != nil {
 			e.Fatal(err)
 		}

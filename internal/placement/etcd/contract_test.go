@@ -31,7 +31,8 @@ type row struct {
 	waits bool
 }
 
-var contract = slices.Concat(rowsOfKeys, rowsOfTransactions, rowsOfLeases, rowsOfWatches, rowsOfElections, rowsOfOutages)
+var contract = slices.Concat(rowsOfKeys, rowsOfTransactions, rowsOfLeases, rowsOfWatches, rowsOfElections,
+	rowsOfOutages)
 
 // underTest is an etcd, and one client of it.
 type underTest struct {
@@ -203,7 +204,8 @@ var rowsOfOutages = []row{
 		brief, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond)
 		defer cancel()
 		_, err = e.client.Put(brief, e.prefix+"a", "lost")
-		if code := status.Code(err); code != codes.Unavailable && code != codes.DeadlineExceeded && !errors.Is(err, context.DeadlineExceeded) {
+		if code := status.Code(err); code != codes.Unavailable && code != codes.DeadlineExceeded &&
+			!errors.Is(err, context.DeadlineExceeded) {
 			e.Errorf("a write to an etcd that is away: %v", err)
 		}
 		e.server.Back()

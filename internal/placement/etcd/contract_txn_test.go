@@ -146,7 +146,8 @@ var rowsOfTransactions = []row{
 		}{
 			"a lease that is not there": {e.opPut("b", "", clientv3.WithLease(77)), rpctypes.ErrLeaseNotFound},
 			"a read of the future":      {clientv3.OpGet(e.prefix+"a", clientv3.WithRev(before+9)), rpctypes.ErrFutureRev},
-			"a nested one":              {clientv3.OpTxn(nil, []clientv3.Op{e.opPut("b", "", clientv3.WithLease(77))}, nil), rpctypes.ErrLeaseNotFound},
+			"a nested one": {clientv3.OpTxn(nil, []clientv3.Op{e.opPut("b", "", clientv3.WithLease(77))}, nil),
+				rpctypes.ErrLeaseNotFound},
 		} {
 			_, err := e.client.Txn(e.ctx).Then(e.opPut("a", "2"), c.op).Commit()
 			e.isError(what, err, c.want)

@@ -92,7 +92,8 @@ func embedded(dir string, cfg *embed.Config) (*Server, error) {
 func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			server, err = nil, fmt.Errorf("etcd gave up: %v: see that its folder can be written and has room (its log begins with 64 MiB)", p)
+			server, err = nil, fmt.Errorf(
+				"etcd gave up: %v: see that its folder can be written and has room (its log begins with 64 MiB)", p)
 		}
 	}()
 	return embed.StartEtcd(cfg)
@@ -163,7 +164,8 @@ func (s *Server) Close() {
 
 // endStreams ends watches and keepalives when the server closes. Without it the server waits five seconds for clients
 // that will not hang up. The handler itself ends as soon as its stream has.
-func (s *Server) endStreams(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *Server) endStreams(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	done := make(chan error, 1)
 	go func() { done <- handler(service, stream) }()
 	select {

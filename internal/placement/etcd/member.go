@@ -76,7 +76,8 @@ type MemberConfig struct {
 	Version      string
 
 	started *certs.Report // what Certs had when the member was configured; nil: there are none
-	others  string        // the other members, as etcd wants them for its initial cluster, where this one joins them; empty: as Cluster says
+	// the other members, as etcd wants them for its initial cluster, where this one joins them; empty: as Cluster says
+	others string
 }
 
 // TLSFiles are the files of one side of etcd. They are read again for each connection.
@@ -161,7 +162,8 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if joins && cfg.others != "" {
 		ec.InitialCluster = cfg.others + "," + cfg.Name + "=" + cfg.peerURL(cfg.AdvertisePeer)
 	}
-	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.ChainStreamInterceptor(m.server.endStreams))
+	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions,
+		grpc.ChainStreamInterceptor(m.server.endStreams))
 	server, err := start(ec)
 	if err != nil {
 		return nil, fmt.Errorf("etcd member %s in %s: %w", cfg.Name, cfg.Dir, err)
@@ -212,14 +214,19 @@ func (c *MemberConfig) setDefaults() error {
 	setDefault(&c.AdvertiseClient, c.ListenClient)
 	setDefault(&c.AdvertisePeer, c.ListenPeer)
 	errs = append(errs, c.setSecure())
-	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS, c.AdvertiseClient, c.AdvertisePeer, c.AdvertisePeerTLS} {
+	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS, c.AdvertiseClient, c.AdvertisePeer,
+		c.AdvertisePeerTLS} {
 		if _, _, err := net.SplitHostPort(address); err != nil && address != "" {
 			errs = append(errs, fmt.Errorf("address %q: give host:port: %w", address, err))
 		}
 	}
-	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS} { // what etcd itself would say only after the folder was claimed
-		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "localhost" && net.ParseIP(host) == nil {
-			errs = append(errs, fmt.Errorf("address %q: etcd listens on an IP, not on a name: give one, or none (\":PORT\") for all; advertise the name", address))
+	// what etcd itself would say only after the folder was claimed
+	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS} {
+		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "localhost" &&
+			net.ParseIP(host) == nil {
+			errs = append(errs, fmt.Errorf(
+				"address %q: etcd listens on an IP, not on a name: give one, or none (\":PORT\") for all; advertise the name",
+				address))
 		}
 	}
 	if len(c.Cluster) == 0 {
@@ -228,7 +235,8 @@ func (c *MemberConfig) setDefaults() error {
 	if c.Cluster[c.Name] == "" {
 		errs = append(errs, fmt.Errorf("the initial cluster does not name %q", c.Name))
 	} else if c.Cluster[c.Name] != c.AdvertisePeer {
-		errs = append(errs, fmt.Errorf("the initial cluster has %s at %s, but it advertises %s", c.Name, c.Cluster[c.Name], c.AdvertisePeer))
+		errs = append(errs, fmt.Errorf("the initial cluster has %s at %s, but it advertises %s", c.Name, c.Cluster[c.Name],
+			c.AdvertisePeer))
 	}
 	setDefault(&c.Token, "sheaf")
 	setDefault(&c.QuotaBytes, quotaBytes)
@@ -335,7 +343,8 @@ func (m *Member) Endpoint() string {
 }
 
 // errRemoved: etcd stops without an error where the others have forgotten the member.
-var errRemoved = errors.New("it has stopped: the others have removed this member. Started again, it joins them as a new one")
+var errRemoved = errors.New(
+	"it has stopped: the others have removed this member. Started again, it joins them as a new one")
 
 // awaitEnd notices that etcd ends by itself.
 func (m *Member) awaitEnd(ctx context.Context) {
@@ -368,7 +377,9 @@ func (c *MemberConfig) panics(words string) {
 	if !lacksEntries.MatchString(words) {
 		return
 	}
-	err := fmt.Errorf("the folder %s lacks entries that the cluster counts on: %s. The disk was replaced, or set back to an older state", c.Dir, words)
+	err := fmt.Errorf(
+		"the folder %s lacks entries that the cluster counts on: %s. The disk was replaced, or set back to an older state",
+		c.Dir, words)
 	if failed := c.markBehind(words); failed != nil {
 		err = fmt.Errorf("%w; and that could not be noted for the next start: %w", err, failed)
 	}

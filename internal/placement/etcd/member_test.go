@@ -36,7 +36,8 @@ func freePort(t *testing.T) string {
 }
 
 func memberConfig(t *testing.T, name string) etcd.MemberConfig {
-	return etcd.MemberConfig{Name: name, Dir: filepath.Join(t.TempDir(), "etcd"), ListenClient: freePort(t), ListenPeer: freePort(t), Token: "t1"}
+	return etcd.MemberConfig{Name: name, Dir: filepath.Join(t.TempDir(), "etcd"), ListenClient: freePort(t),
+		ListenPeer: freePort(t), Token: "t1"}
 }
 
 func startMember(t *testing.T, cfg etcd.MemberConfig) *etcd.Member {
@@ -280,8 +281,10 @@ func (a *signer) sign(t *testing.T, dir, name string) (cert, key string) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().
+				Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, private.Public(), a.key)
@@ -318,7 +321,8 @@ func TestClientsUseTLSAndRotateTheirFiles(t *testing.T) {
 	none, other := with, with
 	none.CertFile, none.KeyFile = "", ""
 	other.CAFile = stranger.file
-	for name, c := range map[string]etcd.ClientConfig{"no certificate": none, "an authority that did not sign etcd's": other} {
+	for name, c := range map[string]etcd.ClientConfig{"no certificate": none,
+		"an authority that did not sign etcd's": other} {
 		if _, err := dial(t, c).Get(soon(), "k"); err == nil {
 			t.Errorf("%s: etcd was read", name)
 		}

@@ -112,7 +112,8 @@ func TestASlowEtcdTimesOut(t *testing.T) {
 
 func TestAnAnswerCanBeLost(t *testing.T) {
 	inMemory(t, func(e *underTest, server *memetcdtest.Server) {
-		server.Intercept(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		server.Intercept(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+			error) {
 			if _, err := handler(ctx, request); err != nil {
 				return nil, err
 			}

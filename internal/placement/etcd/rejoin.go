@@ -26,8 +26,9 @@ type errWaits struct {
 
 func (e *errWaits) Error() string {
 	if e.empty {
-		return fmt.Sprintf("%v: %s. Bring the folder back from a copy or a snapshot. Where the whole of etcd is lost: start it once with the "+
-			"initial cluster state new, and then run sheaf recover placement", ErrEmptyExisting, e.why)
+		return fmt.Sprintf(
+			"%v: %s. Bring the folder back from a copy or a snapshot. Where the whole of etcd is lost: start it once with the "+
+				"initial cluster state new, and then run sheaf recover placement", ErrEmptyExisting, e.why)
 	}
 	return e.why
 }
@@ -64,7 +65,8 @@ func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 		}
 		if words != said {
 			said = words
-			c.Logger.Warn("this member of etcd does not start as it is", "name", c.Name, "step", string(step.Step), "reason", words)
+			c.Logger.Warn("this member of etcd does not start as it is", "name", c.Name, "step", string(step.Step), "reason",
+				words)
 		}
 		if !wait {
 			continue
@@ -97,7 +99,8 @@ func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
 		step.Why += " (etcd has said: " + c.behindWords() + ")"
 	}
 	if slices.Contains([]rejoinStep{stepRemove, stepSetAside, stepAdd}, step.Step) && !c.Rejoin {
-		return rejoin{Step: stepRefuse, Why: step.Why + ". Start it with --rejoin, and it joins the others as a new member"}, nil
+		return rejoin{Step: stepRefuse, Why: step.Why + ". Start it with --rejoin, and it joins the others as a new member"},
+			nil
 	}
 	return step, c.take(ctx, step, in, others)
 }

@@ -61,12 +61,16 @@ func decideRejoin(in *rejoinInput) rejoin {
 	case in.Folder.MemberID == 0:
 		return rejoin{Step: stepStart, Why: "the data do not say whose they are: etcd is to say what is wrong with them"}
 	case in.Folder.ClusterID != in.View.ClusterID:
-		return rejoin{Step: stepRefuse, Why: fmt.Sprintf("the folder is of cluster %x, and the other members are cluster %x. The data may be the only "+
-			"ones: nothing was changed. Where the others are right, give this member an empty folder", in.Folder.ClusterID, in.View.ClusterID)}
+		return rejoin{Step: stepRefuse, Why: fmt.Sprintf(
+			"the folder is of cluster %x, and the other members are cluster %x. The data may be the only "+
+				"ones: nothing was changed. Where the others are right, give this member an empty folder", in.Folder.ClusterID,
+			in.View.ClusterID)}
 	case in.View.Find(func(p *Peer) bool { return p.ID == in.Folder.MemberID }) == nil:
-		return rejoin{Step: stepSetAside, Why: fmt.Sprintf("the cluster does not know member %x any more, whose data the folder has", in.Folder.MemberID)}
+		return rejoin{Step: stepSetAside, Why: fmt.Sprintf(
+			"the cluster does not know member %x any more, whose data the folder has", in.Folder.MemberID)}
 	case in.Folder.Behind:
-		return in.remove(in.Folder.MemberID, "the folder lacks entries that the cluster counts on: the disk was replaced, or set back to an older state")
+		return in.remove(in.Folder.MemberID,
+			"the folder lacks entries that the cluster counts on: the disk was replaced, or set back to an older state")
 	}
 	return rejoin{Step: stepStart}
 }
@@ -77,7 +81,8 @@ func (in *rejoinInput) alone() rejoin {
 	case in.Folder.Empty && in.Existing:
 		return rejoin{Step: stepWait, Why: "no other member lets it join: " + in.NoView}
 	case in.Folder.Behind:
-		return rejoin{Step: stepWait, Why: "the folder lacks entries that the cluster counts on, and no quorum of the other members answers: " + in.NoView}
+		return rejoin{Step: stepWait,
+			Why: "the folder lacks entries that the cluster counts on, and no quorum of the other members answers: " + in.NoView}
 	}
 	return rejoin{Step: stepStart} // it may be needed for the quorum
 }
@@ -92,15 +97,17 @@ func (in *rejoinInput) empty() rejoin {
 	me := in.View.Find(func(p *Peer) bool { return in.isMe(p.PeerURLs) })
 	switch {
 	case me == nil && len(in.View.Peers) >= in.Members:
-		return rejoin{Step: stepRefuse, Why: fmt.Sprintf("the cluster has %d members without this one, and is to have %d: remove one of them first "+
-			"(sheaf etcd members, sheaf etcd remove)", len(in.View.Peers), in.Members)}
+		return rejoin{Step: stepRefuse, Why: fmt.Sprintf(
+			"the cluster has %d members without this one, and is to have %d: remove one of them first "+
+				"(sheaf etcd members, sheaf etcd remove)", len(in.View.Peers), in.Members)}
 	case me == nil:
 		if why := in.othersNotWell(0); why != "" {
 			return rejoin{Step: stepWait, Why: "this member is to be added: " + why}
 		}
 		return rejoin{Step: stepAdd, Why: "the folder is empty, and the cluster does not have this member"}
 	case me.Name != "":
-		return in.remove(me.ID, "the folder is empty, and the cluster knows this member as one that had data: its disk was replaced")
+		return in.remove(me.ID,
+			"the folder is empty, and the cluster knows this member as one that had data: its disk was replaced")
 	case slices.ContainsFunc(in.Told, func(id uint64) bool { return id != me.ID }):
 		// etcd takes its id from whom it asks first: an older one must not be among the answers.
 		return rejoin{Step: stepWait, Why: "not all of the other members know yet that this one was added"}

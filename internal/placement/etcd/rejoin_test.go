@@ -287,8 +287,11 @@ func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 
 	// etcd itself finds out, says so, and gives up; the next start acts on it. Its process would end there: cmd/sheaf
 	// has that.
-	r.must(etcd.MarkBehind(&cfg, "tocommit(9) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"))
-	if err := r.refused("c", func(c *etcd.MemberConfig) { c.Rejoin = false }); !errors.Is(err, etcd.ErrNotTheMember) || !strings.Contains(err.Error(), "lastIndex(0)") {
+	r.must(etcd.MarkBehind(&cfg,
+		"tocommit(9) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"))
+	if err := r.refused("c", func(c *etcd.MemberConfig) {
+		c.Rejoin = false
+	}); !errors.Is(err, etcd.ErrNotTheMember) || !strings.Contains(err.Error(), "lastIndex(0)") {
 		t.Errorf("without --rejoin: %v", err)
 	}
 	r.rejoined(before)
@@ -301,7 +304,9 @@ func TestTheFolderOfARemovedMemberIsReplaced(t *testing.T) {
 	before := r.ids()
 	r.stop("c")
 	r.remove(before["c"])
-	if err := r.refused("c", func(c *etcd.MemberConfig) { c.Rejoin = false }); !errors.Is(err, etcd.ErrNotTheMember) || !strings.Contains(err.Error(), "--rejoin") {
+	if err := r.refused("c", func(c *etcd.MemberConfig) {
+		c.Rejoin = false
+	}); !errors.Is(err, etcd.ErrNotTheMember) || !strings.Contains(err.Error(), "--rejoin") {
 		t.Errorf("without --rejoin: %v", err)
 	}
 	r.rejoined(before)

@@ -64,14 +64,17 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 	// etcd removes a file of the socket's name before it listens. The name has no file (@), and a folder that does not
 	// exist, so that this is refused for its absence also where the file system is read-only.
 	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Host: "@sheaf-etcd", Path: "/" + uuid.NewString()}}
-	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.Creds(c.Certs.Server(certs.ServerOptions{})),
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
+	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions,
+		grpc.Creds(c.Certs.Server(certs.ServerOptions{})),
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+			do grpc.UnaryHandler) (any, error) {
 			if err := c.admit(ctx, info.FullMethod); err != nil {
 				return nil, err
 			}
 			return do(ctx, request)
 		}),
-		grpc.ChainStreamInterceptor(func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, do grpc.StreamHandler) error {
+		grpc.ChainStreamInterceptor(func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+			do grpc.StreamHandler) error {
 			if err := c.admit(stream.Context(), info.FullMethod); err != nil {
 				return err
 			}
@@ -94,7 +97,8 @@ func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	case strings.HasPrefix(method, "/"+healthv1.Health_ServiceDesc.ServiceName+"/"), certs.Plain(ctx):
 		return nil
 	case !known || !who.IsComponent() || who.Store != c.Certs.Identity().Store:
-		return status.Errorf(codes.PermissionDenied, "%s may not call the etcd of store %s, which is for the store's own processes", who, c.Certs.Identity().UID)
+		return status.Errorf(codes.PermissionDenied,
+			"%s may not call the etcd of store %s, which is for the store's own processes", who, c.Certs.Identity().UID)
 	}
 	return nil
 }
@@ -108,7 +112,8 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	file := func(name string) string { return filepath.Join(c.Certs.Dir(), name) }
 	host, _, _ := net.SplitHostPort(c.AdvertisePeerTLS) // checked by setDefaults
 	out := transport.TLSInfo{
-		CertFile: file(certs.CertificateFile), KeyFile: file(certs.KeyFile), TrustedCAFile: file(certs.BundleFile), ClientCertAuth: true,
+		CertFile: file(certs.CertificateFile), KeyFile: file(certs.KeyFile), TrustedCAFile: file(certs.BundleFile),
+		ClientCertAuth:   true,
 		AllowedHostnames: []string{host},
 		// Pods call from addresses that no certificate has; the name is checked instead.
 		SkipClientSANVerify: true,
@@ -183,12 +188,14 @@ func (m *Member) announce(ctx context.Context) {
 		}
 		_, err := m.client.MemberUpdate(ctx, uint64(self.ID), want)
 		if err == nil {
-			m.logger.Info("the other members of etcd are told a new address", "name", m.cfg.Name, "url", want[0], "before", self.PeerURLs)
+			m.logger.Info("the other members of etcd are told a new address", "name", m.cfg.Name, "url", want[0], "before",
+				self.PeerURLs)
 			return
 		}
 		if err.Error() != said && ctx.Err() == nil {
 			said = err.Error()
-			m.logger.Warn("the other members of etcd do not take this member's new address yet", "name", m.cfg.Name, "url", want[0], "answer", said)
+			m.logger.Warn("the other members of etcd do not take this member's new address yet", "name", m.cfg.Name, "url",
+				want[0], "answer", said)
 		}
 		select {
 		case <-ctx.Done():

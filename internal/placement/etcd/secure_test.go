@@ -41,7 +41,8 @@ func (s *secured) files(id identity.Identity, mode certs.Mode) map[string][]byte
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return map[string][]byte{certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: s.by.CertificatePEM(), certs.ModeFile: []byte(mode)}
+	return map[string][]byte{certs.CertificateFile: cert, certs.KeyFile: key, certs.BundleFile: s.by.CertificatePEM(),
+		certs.ModeFile: []byte(mode)}
 }
 
 // become gives all members' folder a mode.
@@ -85,7 +86,8 @@ func newSecured(t *testing.T, mode certs.Mode) *secured {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &secured{trio: &trio{t: t, configs: map[string]etcd.MemberConfig{}, members: map[string]*etcd.Member{}}, by: by, dir: t.TempDir(),
+	s := &secured{trio: &trio{t: t, configs: map[string]etcd.MemberConfig{}, members: map[string]*etcd.Member{}}, by: by,
+		dir:   t.TempDir(),
 		store: identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.New()}}
 	_, peer, _ := net.SplitHostPort(freePort(t))
 	cluster := map[string]string{}
@@ -236,13 +238,15 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 	}
 	// Of another store, by the same authority: the client itself finds that it is not its own etcd, and, where it does
 	// not look, etcd does.
-	foreign, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: other, Role: identity.Shard, Name: "main-0"}, certs.Required))
+	foreign, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: other, Role: identity.Shard,
+		Name: "main-0"}, certs.Required))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(foreign.Close)
 	anybody := foreign.Client(func(identity.Identity) error { return nil })
-	if _, err := dial(t, etcd.ClientConfig{Endpoints: []string{s.configs["a"].ListenClient}, Credentials: anybody}).Get(testContext(t), "k"); status.Code(err) != codes.PermissionDenied {
+	if _, err := dial(t, etcd.ClientConfig{Endpoints: []string{s.configs["a"].ListenClient}, Credentials: anybody}).
+		Get(testContext(t), "k"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("another store's shard: %v", err)
 	}
 	// Without TLS nothing is answered, neither on the port of clients nor on that of members.
@@ -265,7 +269,8 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	round := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}}} //nolint:gosec // it is the server that must look
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
+		InsecureSkipVerify: true}}} //nolint:gosec // it is the server that must look
 	if answer, err := round.Get("https://" + s.configs["a"].ListenPeerTLS + "/members"); err == nil {
 		_ = answer.Body.Close()
 		t.Errorf("a shard speaks to the port of members: %s", answer.Status)
@@ -292,7 +297,8 @@ func TestAMemberRejoinsHalfwayToTLS(t *testing.T) {
 
 func TestCertificatesOfMembersAreChecked(t *testing.T) {
 	t.Parallel()
-	s := &secured{trio: &trio{t: t}, dir: t.TempDir(), store: identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.New()}}
+	s := &secured{trio: &trio{t: t}, dir: t.TempDir(), store: identity.Store{Domain: "cluster.local", Namespace: "quotes",
+		UID: uuid.New()}}
 	var err error
 	if s.by, err = authority.New("parts", time.Now(), authority.Lifetime); err != nil {
 		t.Fatal(err)
@@ -300,13 +306,16 @@ func TestCertificatesOfMembersAreChecked(t *testing.T) {
 	s.become(certs.Required)
 	source := s.source()
 	for says, change := range map[string]func(*etcd.MemberConfig){
-		"TLS is empty":              func(c *etcd.MemberConfig) { c.Certs = source },
-		"of use with certificates":  func(c *etcd.MemberConfig) { c.ListenPeerTLS = "127.0.0.1:1" },
-		"or single files, not both": func(c *etcd.MemberConfig) { c.Certs, c.ClientTLS.Cert, c.ClientTLS.Key = source, "a", "b" },
-		"give host:port":            func(c *etcd.MemberConfig) { c.Certs, c.ListenPeerTLS = source, "127.0.0.1" },
-		"on an IP, not on a name":   func(c *etcd.MemberConfig) { c.Certs, c.ListenPeerTLS = source, "example.org:1" },
+		"TLS is empty":             func(c *etcd.MemberConfig) { c.Certs = source },
+		"of use with certificates": func(c *etcd.MemberConfig) { c.ListenPeerTLS = "127.0.0.1:1" },
+		"or single files, not both": func(c *etcd.MemberConfig) {
+			c.Certs, c.ClientTLS.Cert, c.ClientTLS.Key = source, "a", "b"
+		},
+		"give host:port":          func(c *etcd.MemberConfig) { c.Certs, c.ListenPeerTLS = source, "127.0.0.1" },
+		"on an IP, not on a name": func(c *etcd.MemberConfig) { c.Certs, c.ListenPeerTLS = source, "example.org:1" },
 		"shard/main-0, and this is etcd": func(c *etcd.MemberConfig) {
-			shard, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}, certs.Required))
+			shard, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: s.store, Role: identity.Shard,
+				Name: "main-0"}, certs.Required))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,8 @@ import (
 
 // Volume asks the shard at host:port what its volume holds, over a connection with these credentials and options.
 // Shards answer in every state.
-func Volume(ctx context.Context, address string, by credentials.TransportCredentials, more ...grpc.DialOption) (v placement.FoundVolume, err error) {
+func Volume(ctx context.Context, address string, by credentials.TransportCredentials,
+	more ...grpc.DialOption) (v placement.FoundVolume, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+address, append(more, grpc.WithTransportCredentials(by),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(256<<20)))...)
 	if err != nil {
@@ -41,7 +42,8 @@ func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume,
 		return id
 	}
 	v = placement.FoundVolume{
-		Shard: out.GetShard(), Address: out.GetAddress(), UUID: parse("volume", out.GetVolumeUuid()), Store: parse("store", out.GetStoreUuid()),
+		Shard: out.GetShard(), Address: out.GetAddress(), UUID: parse("volume", out.GetVolumeUuid()),
+		Store:      parse("store", out.GetStoreUuid()),
 		Generation: out.GetGeneration(),
 	}
 	if out.GetStep() > 0 {
@@ -50,14 +52,17 @@ func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume,
 	if facts := out.GetFacts(); facts != nil {
 		v.Facts = &placement.FoundFacts{
 			Routing: placement.Routing{Mode: placement.Mode(facts.GetRouting()), Groups: int(facts.GetGroups())},
-			Copies:  int(facts.GetCopies()), GroupsMax: int(facts.GetGroupsMax()), CreatedUTC: facts.GetCreated(), Epoch: facts.GetEpoch(),
+			Copies:  int(facts.GetCopies()), GroupsMax: int(facts.GetGroupsMax()), CreatedUTC: facts.GetCreated(),
+			Epoch: facts.GetEpoch(),
 		}
 	}
 	for _, g := range out.GetGroups() {
 		r := placement.FoundReplica{
-			Name: g.GetGroup(), UUID: parse("group", g.GetUuid()), RaftID: g.GetRaftId(), Voters: g.GetVoters(), Term: g.GetTerm(),
+			Name: g.GetGroup(), UUID: parse("group", g.GetUuid()), RaftID: g.GetRaftId(), Voters: g.GetVoters(),
+			Term:     g.GetTerm(),
 			Outgoing: g.GetVotersOutgoing(), Learners: g.GetLearners(), ConfIndex: g.GetConfIndex(), Joining: g.GetJoining(),
-			Foreign: g.GetForeign(), Committed: g.GetCommittedIndex(), Records: g.GetRecords(), Bytes: g.GetStoredBytes(), Leader: g.GetLeader(), Message: g.GetMessage(),
+			Foreign: g.GetForeign(), Committed: g.GetCommittedIndex(), Records: g.GetRecords(), Bytes: g.GetStoredBytes(),
+			Leader: g.GetLeader(), Message: g.GetMessage(),
 		}
 		if g.GetStoreUuid() != "" {
 			r.Store = parse("store of group "+g.GetGroup(), g.GetStoreUuid())

@@ -50,7 +50,8 @@ func Compile(t *Table) (*Compiled, error) {
 	if t.Version < 1 {
 		return nil, bad("version", "is %d: must be above 0", t.Version)
 	}
-	c := &Compiled{version: t.Version, audience: t.Audience, subjects: map[Subject]*rights{}, issuers: map[string]*issuer{}}
+	c := &Compiled{version: t.Version, audience: t.Audience, subjects: map[Subject]*rights{},
+		issuers: map[string]*issuer{}}
 	if err := c.takeIssuers(t); err != nil {
 		return nil, err
 	}
@@ -83,7 +84,8 @@ func (c *Compiled) take(g *Grant, field string) error {
 	case len(g.Subjects) == 0:
 		return bad(field+".subjects", "is empty: say whom the grant is for")
 	case len(g.Subjects) > subjectsMax:
-		return bad(field+".subjects", "has %d: give at most %d, and the others in another grant", len(g.Subjects), subjectsMax)
+		return bad(field+".subjects", "has %d: give at most %d, and the others in another grant", len(g.Subjects),
+			subjectsMax)
 	case len(g.Verbs) == 0:
 		return bad(field+".verbs", "is empty: say what is allowed")
 	}
@@ -268,9 +270,11 @@ func (c *Compiled) denied(caller *Caller, verb Verb, group string) error {
 		return status.Errorf(codes.Unauthenticated, "%s in %s: nobody is known to call: %s", verb, where(group), c.how())
 	}
 	if c == nil {
-		return status.Errorf(codes.PermissionDenied, "%s may not %s in %s: that is for administrators and the store's own processes", caller, verb, where(group))
+		return status.Errorf(codes.PermissionDenied,
+			"%s may not %s in %s: that is for administrators and the store's own processes", caller, verb, where(group))
 	}
-	return status.Errorf(codes.PermissionDenied, "%s may not %s in %s: no grant of table %d allows it", caller, verb, where(group), c.version)
+	return status.Errorf(codes.PermissionDenied, "%s may not %s in %s: no grant of table %d allows it", caller, verb,
+		where(group), c.version)
 }
 
 // how says how a caller becomes known.
@@ -295,7 +299,8 @@ func (c *Compiled) Sees(caller *Caller, group string) bool {
 		return caller.isKnown()
 	}
 	for i := range caller.subjects {
-		if r := c.subjects[caller.subjects[i]]; r != nil && (r.all.verbs != 0 || r.names[group] != nil || r.longest(group) != nil) {
+		if r := c.subjects[caller.subjects[i]]; r != nil && (r.all.verbs != 0 || r.names[group] != nil ||
+			r.longest(group) != nil) {
 			return true
 		}
 	}

@@ -35,7 +35,8 @@ func TestWhatGrantsAllow(t *testing.T) {
 	}
 	const id = "https://id.example.org"
 	table := &Table{Version: 3, Audience: "sheaf/prod/quotes", Issuers: []Issuer{issuerOf(t, id, false)}, Grants: []Grant{
-		{"all", team(Certificate, "", "", "root"), []Verb{Get, Put, Delete, Scan, Watch, AdminRead, AdminWrite}, Groups{All: true}},
+		{"all", team(Certificate, "", "", "root"), []Verb{Get, Put, Delete, Scan, Watch, AdminRead, AdminWrite},
+			Groups{All: true}},
 		{"names", team(Certificate, "", "", "a"), []Verb{Get, Put}, Groups{Names: []string{"x", "y"}}},
 		{"prefix", team(Certificate, "", "", "a"), []Verb{Scan}, Groups{Prefixes: []string{"team-", "team-a-"}}},
 		{"longer", team(Certificate, "", "", "a"), []Verb{Delete}, Groups{Prefixes: []string{"team-a-", "team-b"}}},
@@ -60,27 +61,39 @@ func TestWhatGrantsAllow(t *testing.T) {
 		may   bool
 	}{
 		{certificate("root"), AdminWrite, "", true}, {certificate("root"), Get, "anything", true},
-		{certificate("a"), Get, "x", true}, {certificate("a"), Put, "y", true}, {certificate("a"), Get, "z", false}, {certificate("a"), Get, "", false},
-		{certificate("a"), Get, "xx", false}, {certificate("a"), Delete, "x", false}, {certificate("a"), AdminRead, "x", false},
-		{certificate("a"), Scan, "team-", true}, {certificate("a"), Scan, "team-z", true}, {certificate("a"), Scan, "team", false}, {certificate("a"), Scan, "", false},
-		{certificate("a"), Scan, "team-a-1", true}, {certificate("a"), Scan, "team-b", true}, {certificate("a"), Delete, "team-a-1", true},
-		{certificate("a"), Delete, "team-a", false}, {certificate("a"), Delete, "team-bb", true}, {certificate("a"), Delete, "team-c", false},
-		{certificate("a"), Get, "public", true}, {certificate("nobody-known"), Get, "public", true}, {certificate("nobody-known"), Get, "x", false},
-		{account("prod", "loader"), Put, "x", true}, {account("prod", "loader"), Get, "x", true}, {account("prod", "other"), Put, "x", false},
-		{account("prod", "other"), Get, "x", true}, {account("dev", "loader"), Get, "x", false}, {account("dev", "loader"), Put, "x", false},
-		{user(id, "ada"), Get, "u", true}, {user("https://other.example.org", "ada"), Get, "u", false}, {user(id, "bob"), Get, "u", false},
-		{user(id, "bob", "x", "ops"), AdminRead, "", true}, {user(id, "ops"), AdminRead, "", false}, {user("https://other.example.org", "bob", "ops"), AdminRead, "", false},
+		{certificate("a"), Get, "x", true}, {certificate("a"), Put, "y", true}, {certificate("a"), Get, "z", false},
+		{certificate("a"), Get, "", false},
+		{certificate("a"), Get, "xx", false}, {certificate("a"), Delete, "x", false},
+		{certificate("a"), AdminRead, "x", false},
+		{certificate("a"), Scan, "team-", true}, {certificate("a"), Scan, "team-z", true},
+		{certificate("a"), Scan, "team", false}, {certificate("a"), Scan, "", false},
+		{certificate("a"), Scan, "team-a-1", true}, {certificate("a"), Scan, "team-b", true},
+		{certificate("a"), Delete, "team-a-1", true},
+		{certificate("a"), Delete, "team-a", false}, {certificate("a"), Delete, "team-bb", true},
+		{certificate("a"), Delete, "team-c", false},
+		{certificate("a"), Get, "public", true}, {certificate("nobody-known"), Get, "public", true},
+		{certificate("nobody-known"), Get, "x", false},
+		{account("prod", "loader"), Put, "x", true}, {account("prod", "loader"), Get, "x", true},
+		{account("prod", "other"), Put, "x", false},
+		{account("prod", "other"), Get, "x", true}, {account("dev", "loader"), Get, "x", false},
+		{account("dev", "loader"), Put, "x", false},
+		{user(id, "ada"), Get, "u", true}, {user("https://other.example.org", "ada"), Get, "u", false},
+		{user(id, "bob"), Get, "u", false},
+		{user(id, "bob", "x", "ops"), AdminRead, "", true}, {user(id, "ops"), AdminRead, "", false},
+		{user("https://other.example.org", "bob", "ops"), AdminRead, "", false},
 		{&process, AdminWrite, "", true}, {&admin, AdminWrite, "x", true},
 	} {
 		err := c.Decide(tt.who, tt.verb, tt.group)
 		if (err == nil) != tt.may || err != nil && status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%s, %s in %q: %v, and must be %v", tt.who, tt.verb, tt.group, err, tt.may)
 		}
-		if err != nil && (!strings.Contains(err.Error(), tt.who.String()) || !strings.Contains(err.Error(), tt.verb.String()) || !strings.Contains(err.Error(), where(tt.group))) {
+		if err != nil && (!strings.Contains(err.Error(), tt.who.String()) ||
+			!strings.Contains(err.Error(), tt.verb.String()) || !strings.Contains(err.Error(), where(tt.group))) {
 			t.Errorf("the error does not say who, what and where: %v", err)
 		}
 	}
-	if err := c.Decide(&Caller{}, Get, "public"); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), table.Audience) {
+	if err := c.Decide(&Caller{}, Get, "public"); status.Code(err) != codes.Unauthenticated ||
+		!strings.Contains(err.Error(), table.Audience) {
 		t.Error(err)
 	}
 }
@@ -109,7 +122,9 @@ func TestDecisionsAreThoseOfThePlainTable(t *testing.T) {
 		table.Version = 1
 		for i := range rapid.IntRange(0, 8).Draw(t, "grants") {
 			g := Grant{Name: fmt.Sprint(i), Subjects: []Subject{{Kind: Certificate, Name: word.Draw(t, "subject")}}}
-			g.Verbs = rapid.SliceOfN(rapid.Map(rapid.IntRange(int(Get), int(AdminWrite)), func(v int) Verb { return Verb(v) }), 1, 3).Draw(t, "verbs")
+			g.Verbs = rapid.SliceOfN(rapid.Map(rapid.IntRange(int(Get), int(AdminWrite)), func(v int) Verb {
+				return Verb(v)
+			}), 1, 3).Draw(t, "verbs")
 			if g.Groups.All = rapid.IntRange(0, 5).Draw(t, "all") == 0; !g.Groups.All {
 				g.Groups.Names = rapid.SliceOfN(word, 0, 2).Draw(t, "names")
 				g.Groups.Prefixes = rapid.SliceOfN(word, 1, 4).Draw(t, "prefixes")
@@ -180,8 +195,10 @@ func TestTablesThatCannotBe(t *testing.T) {
 			t.Errorf("%s in place of %s: %v", tt.to, tt.from, err)
 		}
 	}
-	double := strings.Replace(good, `"all":true}}`, `"all":true}},{"name":"a","subjects":[{"kind":"Anybody"}],"verbs":["get"],"groups":{"all":true}}`, 1)
-	if _, err := ParseTable([]byte(double)); !errors.Is(err, ErrTable) || !strings.Contains(err.Error(), "grants[0], too") {
+	double := strings.Replace(good, `"all":true}}`,
+		`"all":true}},{"name":"a","subjects":[{"kind":"Anybody"}],"verbs":["get"],"groups":{"all":true}}`, 1)
+	if _, err := ParseTable([]byte(double)); !errors.Is(err, ErrTable) ||
+		!strings.Contains(err.Error(), "grants[0], too") {
 		t.Error(err)
 	}
 	parsed, err := ParseTable([]byte(good))
@@ -195,7 +212,8 @@ func TestTablesThatCannotBe(t *testing.T) {
 
 func TestCallersComeBack(t *testing.T) {
 	callers := []Caller{
-		account("prod", "loader"), user("https://id.example.org/a b", "ada/x", []string{"ops", "a/b", ""}), *certificate("r.2"),
+		account("prod", "loader"), user("https://id.example.org/a b", "ada/x", []string{"ops", "a/b", ""}),
+		*certificate("r.2"),
 		Certified(identity.Identity{Role: identity.Admin, Name: "ada"}), Certified(identity.Identity{Role: identity.Gateway}),
 		Certified(identity.Identity{Role: identity.Shard, Name: "q-0"}),
 	}
@@ -210,7 +228,8 @@ func TestCallersComeBack(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{"", "nobody", "root", "client", "client/", "gateway/x", "serviceaccount/a", "serviceaccount//b", "serviceaccount/a/b/c", "oidc/x",
+	for _, text := range []string{"", "nobody", "root", "client", "client/", "gateway/x", "serviceaccount/a",
+		"serviceaccount//b", "serviceaccount/a/b/c", "oidc/x",
 		"client/a%2", "client/%61", "admin/a/b", strings.Repeat("x", CallerBytesMax+1)} {
 		if c, err := ParseCaller(text); !errors.Is(err, ErrCaller) {
 			t.Errorf("%q: %v, %v", text, c, err)
@@ -228,7 +247,8 @@ func FuzzParseCaller(f *testing.F) {
 }
 
 func FuzzParseTable(f *testing.F) {
-	f.Add([]byte(`{"version":1,"grants":[{"name":"a","subjects":[{"kind":"Certificate","name":"x"}],"verbs":["get"],"groups":{"all":true}}]}`))
+	f.Add([]byte(
+		`{"version":1,"grants":[{"name":"a","subjects":[{"kind":"Certificate","name":"x"}],"verbs":["get"],"groups":{"all":true}}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		table, err := ParseTable(text)
 		if err != nil {
@@ -251,7 +271,8 @@ func large(n int) *Table {
 		}
 		prefix := fmt.Sprintf("tenant-%06d-", r.IntN(1_000_000))
 		t.Grants = append(t.Grants, Grant{
-			Name: fmt.Sprint("grant-", i), Subjects: []Subject{subject}, Verbs: []Verb{Get, Put}, Groups: Groups{Prefixes: []string{prefix}, Names: []string{fmt.Sprint("group-", i)}},
+			Name: fmt.Sprint("grant-", i), Subjects: []Subject{subject}, Verbs: []Verb{Get, Put},
+			Groups: Groups{Prefixes: []string{prefix}, Names: []string{fmt.Sprint("group-", i)}},
 		})
 	}
 	return t

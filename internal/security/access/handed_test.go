@@ -12,24 +12,35 @@ import (
 // Fields of requests that are no messages themselves, by message and field, and where a client has their values from.
 var (
 	// Values of earlier answers that are opaque: each is signed for the caller who got it.
-	signedFields = []string{"ListVersionsRequest.page_token", "ScanRequest.cursor", "ScanRequest.split", "WatchRequest.cursor"}
+	signedFields = []string{"ListVersionsRequest.page_token", "ScanRequest.cursor", "ScanRequest.split",
+		"WatchRequest.cursor"}
 	// Values of earlier answers that are plain. A version names a record's state in the group that is decided about, and
 	// what it names is looked up behind that. An epoch is a hint of which routing a client knows.
 	plainFields = []string{
-		"DeleteRequest.routing_epoch", "DownloadRequest.routing_epoch", "DownloadRequest.version", "GetRequest.routing_epoch", "GetRequest.version",
-		"ListVersionsRequest.routing_epoch", "PutRequest.routing_epoch", "ScanRequest.routing_epoch", "UploadHeader.routing_epoch",
+		"DeleteRequest.routing_epoch", "DownloadRequest.routing_epoch", "DownloadRequest.version", "GetRequest.routing_epoch",
+		"GetRequest.version",
+		"ListVersionsRequest.routing_epoch", "PutRequest.routing_epoch", "ScanRequest.routing_epoch",
+		"UploadHeader.routing_epoch",
 		"WatchRoutingRequest.known_epoch", "WriteCondition.if_version",
 	}
 	// Values that clients choose.
 	chosenFields = []string{
-		"AcceptLossRequest.group", "CanIRequest.group", "CanIRequest.verb", "CompactRequest.all", "CompactRequest.explain", "CompactRequest.group",
-		"CompactRequest.rate_bytes_per_second", "CreateGroupRequest.group", "DeleteRequest.request_id", "DeleteRequest.timestamp_unix_ns",
-		"DownloadRequest.length_bytes", "DownloadRequest.offset_bytes", "FindRequest.id", "GetRequest.metadata_only", "ListGroupsRequest.group",
-		"ListVersionsRequest.page_size", "PlanScanRequest.groups", "PlanScanRequest.split_bytes", "PutRequest.AttributesEntry.key",
-		"PutRequest.AttributesEntry.value", "PutRequest.data", "PutRequest.data_crc32c", "PutRequest.request_id", "PutRequest.timestamp_unix_ns",
-		"RecordKey.group", "RecordKey.id", "ScanRequest.group", "ScanRequest.metadata_only", "UploadHeader.AttributesEntry.key",
-		"UploadHeader.AttributesEntry.value", "UploadHeader.data_crc32c", "UploadHeader.request_id", "UploadHeader.size_bytes",
-		"UploadHeader.timestamp_unix_ns", "UploadRequest.chunk", "VerifyRequest.group", "VerifyRequest.rate_bytes_per_second", "WatchRequest.group",
+		"AcceptLossRequest.group", "CanIRequest.group", "CanIRequest.verb", "CompactRequest.all", "CompactRequest.explain",
+		"CompactRequest.group",
+		"CompactRequest.rate_bytes_per_second", "CreateGroupRequest.group", "DeleteRequest.request_id",
+		"DeleteRequest.timestamp_unix_ns",
+		"DownloadRequest.length_bytes", "DownloadRequest.offset_bytes", "FindRequest.id", "GetRequest.metadata_only",
+		"ListGroupsRequest.group",
+		"ListVersionsRequest.page_size", "PlanScanRequest.groups", "PlanScanRequest.split_bytes",
+		"PutRequest.AttributesEntry.key",
+		"PutRequest.AttributesEntry.value", "PutRequest.data", "PutRequest.data_crc32c", "PutRequest.request_id",
+		"PutRequest.timestamp_unix_ns",
+		"RecordKey.group", "RecordKey.id", "ScanRequest.group", "ScanRequest.metadata_only",
+		"UploadHeader.AttributesEntry.key",
+		"UploadHeader.AttributesEntry.value", "UploadHeader.data_crc32c", "UploadHeader.request_id",
+		"UploadHeader.size_bytes",
+		"UploadHeader.timestamp_unix_ns", "UploadRequest.chunk", "VerifyRequest.group", "VerifyRequest.rate_bytes_per_second",
+		"WatchRequest.group",
 		"WriteCondition.if_absent",
 	}
 )

@@ -87,9 +87,10 @@ var rules = map[string]Rule{
 	recordv1.RecordService_BatchPut_FullMethodName:     {For: Granted, Verb: Put, Lasting: true, Apart: true},
 	recordv1.RecordService_Upload_FullMethodName:       lasting(Put, InRequest),
 	recordv1.RecordService_Delete_FullMethodName:       granted(Delete, InRequest),
-	recordv1.RecordService_PlanScan_FullMethodName:     granted(Scan, InRequest).handsBack(), // its answer is handed to Scan
-	recordv1.RecordService_Scan_FullMethodName:         lasting(Scan, InRequest).handsBack(),
-	recordv1.RecordService_Watch_FullMethodName:        lasting(Watch, InRequest).handsBack(),
+	// its answer is handed to Scan
+	recordv1.RecordService_PlanScan_FullMethodName: granted(Scan, InRequest).handsBack(),
+	recordv1.RecordService_Scan_FullMethodName:     lasting(Scan, InRequest).handsBack(),
+	recordv1.RecordService_Watch_FullMethodName:    lasting(Watch, InRequest).handsBack(),
 
 	// Who may read the status of all groups sees the routing of all; others see that of the groups in which they may do
 	// anything at all.
@@ -135,11 +136,13 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 	case rule.For == Shards && caller.isShard():
 		return nil
 	case rule.For == Granted && c == nil && !caller.MayAll() && !openToCallers.has(rule.Verb):
-		return status.Errorf(codes.PermissionDenied, "%s may not call %s, which is for administrators of the store and its own processes", caller, method)
+		return status.Errorf(codes.PermissionDenied,
+			"%s may not call %s, which is for administrators of the store and its own processes", caller, method)
 	case rule.For == Granted && (c == nil || c.maySomewhere(caller, rule.Verb)):
 		return nil
 	case rule.For == Granted:
-		return status.Errorf(codes.PermissionDenied, "%s may not call %s: no grant of table %d allows it to %s anywhere", caller, method, c.version, rule.Verb)
+		return status.Errorf(codes.PermissionDenied, "%s may not call %s: no grant of table %d allows it to %s anywhere",
+			caller, method, c.version, rule.Verb)
 	}
 	return status.Errorf(codes.PermissionDenied, "%s may not call %s, which is for %s", caller, method, rule.For)
 }
@@ -147,7 +150,8 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 // OfStore gives who has shown a certificate; PERMISSION_DENIED where that is of another store.
 func OfStore(store identity.Store, id identity.Identity, method string) (Caller, error) {
 	if id.Store != store {
-		return Caller{}, status.Errorf(codes.PermissionDenied, "%s may not call %s of the store %s: it is of another store", id, method, store.UID)
+		return Caller{}, status.Errorf(codes.PermissionDenied, "%s may not call %s of the store %s: it is of another store",
+			id, method, store.UID)
 	}
 	return Certified(id), nil
 }

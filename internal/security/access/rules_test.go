@@ -14,8 +14,10 @@ import (
 )
 
 var (
-	store = identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
-	other = identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.MustParse("6ba7b811-9dad-11d1-80b4-00c04fd430c8")}
+	store = identity.Store{Domain: "cluster.local", Namespace: "quotes",
+		UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
+	other = identity.Store{Domain: "cluster.local", Namespace: "quotes",
+		UID: uuid.MustParse("6ba7b811-9dad-11d1-80b4-00c04fd430c8")}
 )
 
 // methods of all services that a process of a store has.
@@ -41,8 +43,10 @@ func TestWhoMayCallWhat(t *testing.T) {
 		return Certified(identity.Identity{Store: store, Role: role, Name: name})
 	}
 	const ok, unknown, denied = codes.OK, codes.Unauthenticated, codes.PermissionDenied
-	callers := []Caller{{}, as(identity.Client, "a"), as(identity.Admin, "a"), as(identity.Gateway, ""), as(identity.Operator, ""),
-		as(identity.Shard, "s"), as(identity.Etcd, ""), account("prod", "loader"), user("https://id.example.org", "ada", []string{"admin"})}
+	callers := []Caller{{}, as(identity.Client, "a"), as(identity.Admin, "a"), as(identity.Gateway, ""),
+		as(identity.Operator, ""),
+		as(identity.Shard, "s"), as(identity.Etcd, ""), account("prod", "loader"),
+		user("https://id.example.org", "ada", []string{"admin"})}
 	rows := map[string][]codes.Code{
 		"/grpc.health.v1.Health/":                    {ok, ok, ok, ok, ok, ok, ok, ok, ok},
 		"/grpc.reflection.v1.ServerReflection/":      {unknown, ok, ok, ok, ok, ok, ok, ok, ok},
@@ -93,7 +97,8 @@ func TestWhoMayCallWhat(t *testing.T) {
 
 func TestWhatIsInNoRowIsForNobody(t *testing.T) {
 	root := Certified(identity.Identity{Store: store, Role: identity.Operator})
-	for _, method := range []string{"", "/", "x", "/sheaf.record.v1.RecordService", "/sheaf.record.v2.RecordService/Put", "/grpc.channelz.v1.Channelz/GetServers",
+	for _, method := range []string{"", "/", "x", "/sheaf.record.v1.RecordService", "/sheaf.record.v2.RecordService/Put",
+		"/grpc.channelz.v1.Channelz/GetServers",
 		"//sheaf.record.v1.RecordService/Put"} {
 		if err := (*Compiled)(nil).Admit(&root, method); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%q: %v", method, err)
@@ -107,7 +112,8 @@ func TestWhatIsInNoRowIsForNobody(t *testing.T) {
 func TestACertificateOfAnotherStore(t *testing.T) {
 	for _, role := range []identity.Role{identity.Shard, identity.Admin} {
 		id := identity.Identity{Store: other, Role: role, Name: "a"}
-		if _, err := OfStore(store, id, "/x"); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), id.String()) {
+		if _, err := OfStore(store, id, "/x"); status.Code(err) != codes.PermissionDenied ||
+			!strings.Contains(err.Error(), id.String()) {
 			t.Error(err)
 		}
 		id.Store = store

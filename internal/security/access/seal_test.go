@@ -68,7 +68,8 @@ func FuzzOpen(f *testing.F) {
 	s, c := sealer(f, 1), certificate("a")
 	f.Add(s.Seal(c, []byte("value"), time.Time{}))
 	f.Fuzz(func(t *testing.T, sealed []byte) {
-		if value, err := s.Open(c, sealed, time.Now()); err == nil && !bytes.Equal(s.Seal(c, value, time.Time{})[sealBytes:], value) {
+		if value, err := s.Open(c, sealed, time.Now()); err == nil &&
+			!bytes.Equal(s.Seal(c, value, time.Time{})[sealBytes:], value) {
 			t.Error(value)
 		}
 	})

@@ -35,7 +35,8 @@ func (Service) CanI(ctx context.Context, in *recordv1.CanIRequest) (*recordv1.Ca
 		return nil, status.Errorf(codes.InvalidArgument, "verb: %v", err)
 	}
 	if len(in.GetGroup()) > nameBytesMax {
-		return nil, status.Errorf(codes.InvalidArgument, "group: has %d bytes, at most %d are allowed", len(in.GetGroup()), nameBytesMax)
+		return nil, status.Errorf(codes.InvalidArgument, "group: has %d bytes, at most %d are allowed", len(in.GetGroup()),
+			nameBytesMax)
 	}
 	if call := CallOf(ctx); call != nil {
 		if err := call.Can(verb, in.GetGroup()); err != nil {

@@ -188,9 +188,11 @@ func (s Subject) validate(field string, issuers map[string]*issuer) error {
 	}
 	fields, known := need[s.Kind]
 	if !known {
-		return bad(field+".kind", "%.80q: must be Certificate, ServiceAccount, ServiceAccounts, OIDC, OIDCGroup or Anybody", s.Kind)
+		return bad(field+".kind", "%.80q: must be Certificate, ServiceAccount, ServiceAccounts, OIDC, OIDCGroup or Anybody",
+			s.Kind)
 	}
-	for i, f := range []struct{ name, value string }{{".issuer", s.Issuer}, {".namespace", s.Namespace}, {".name", s.Name}} {
+	for i, f := range []struct{ name, value string }{{".issuer", s.Issuer}, {".namespace", s.Namespace},
+		{".name", s.Name}} {
 		err := nothing(field+f.name, f.value, s.Kind)
 		if fields[i] {
 			err = text(field+f.name, f.value, textBytesMax)

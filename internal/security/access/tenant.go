@@ -90,7 +90,8 @@ func validateTenants(tenants []Tenant) error {
 		for _, quota := range AllQuotas() {
 			limit := t.Quotas.Of(quota)
 			if limit < 0 {
-				return bad(fmt.Sprintf("%s.quotas.%s", field, quota), "is %d: must be above 0, or absent where there is none", limit)
+				return bad(fmt.Sprintf("%s.quotas.%s", field, quota), "is %d: must be above 0, or absent where there is none",
+					limit)
 			}
 			given = given || limit > 0
 		}
@@ -99,7 +100,8 @@ func validateTenants(tenants []Tenant) error {
 		}
 	}
 	if one, other, overlap := OverlapOf(tenants); overlap {
-		return bad(fmt.Sprintf("tenants[%d] (%s).prefix", other, tenants[other].Name), "%q and %q of tenants[%d] (%s) have groups in common: one begins with the other",
+		return bad(fmt.Sprintf("tenants[%d] (%s).prefix", other, tenants[other].Name),
+			"%q and %q of tenants[%d] (%s) have groups in common: one begins with the other",
 			tenants[other].Prefix, tenants[one].Prefix, one, tenants[one].Name)
 	}
 	return nil

@@ -87,7 +87,8 @@ func (c *Compiled) takeIssuers(t *Table) error {
 				return err
 			}
 		}
-		made := &issuer{url: from.URL, serviceAccounts: from.ServiceAccounts, groupsClaim: from.GroupsClaim, keys: map[string]*oidc.StaticKeySet{}}
+		made := &issuer{url: from.URL, serviceAccounts: from.ServiceAccounts, groupsClaim: from.GroupsClaim,
+			keys: map[string]*oidc.StaticKeySet{}}
 		if made.audiences = from.Audiences; len(made.audiences) == 0 {
 			made.audiences = []string{t.Audience}
 		}
@@ -145,7 +146,8 @@ func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	}
 	for _, key := range set.Keys {
 		algorithm, err := algorithmOf(key.Key)
-		if err == nil && key.KeyID != "" && (key.Use == "" || key.Use == "sig") && (key.Algorithm == "" || key.Algorithm == string(algorithm)) {
+		if err == nil && key.KeyID != "" && (key.Use == "" || key.Use == "sig") &&
+			(key.Algorithm == "" || key.Algorithm == string(algorithm)) {
 			usable.Keys = append(usable.Keys, key)
 		}
 	}
@@ -243,7 +245,8 @@ func (c *Compiled) Token(raw string, now time.Time) (Caller, error) {
 func (i *issuer) caller(token *oidc.IDToken) (Caller, error) {
 	if i.serviceAccounts {
 		namespace, name, ok := strings.Cut(strings.TrimPrefix(token.Subject, accountPrefix), ":")
-		if !ok || !strings.HasPrefix(token.Subject, accountPrefix) || namespace == "" || name == "" || strings.Contains(name, ":") {
+		if !ok || !strings.HasPrefix(token.Subject, accountPrefix) || namespace == "" || name == "" ||
+			strings.Contains(name, ":") {
 			return Caller{}, fmt.Errorf("its subject %.200q is no ServiceAccount", token.Subject)
 		}
 		return account(namespace, name), nil

@@ -74,20 +74,23 @@ func sign(t testing.TB, algorithm jose.SignatureAlgorithm, key any, id string, c
 func TestWhichTokensAreTaken(t *testing.T) {
 	const cluster, people, audience = "https://kubernetes.default.svc", "https://id.example.org", "sheaf/prod/quotes"
 	now := time.Now()
-	one, two, foreign := newPair(t, "one", elliptic.P256()), newPair(t, "two", elliptic.P256()), newPair(t, "one", elliptic.P256())
+	one, two, foreign := newPair(t, "one", elliptic.P256()), newPair(t, "two", elliptic.P256()),
+		newPair(t, "one", elliptic.P256())
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
 	byRSA := pair{"rsa", rsaKey}
 	c, err := Compile(&Table{Version: 1, Audience: audience, Issuers: []Issuer{
-		{URL: cluster, ServiceAccounts: true, Keys: keySet(t, one, byRSA)}, {URL: people, GroupsClaim: "roles", Keys: keySet(t, two)},
+		{URL: cluster, ServiceAccounts: true, Keys: keySet(t, one, byRSA)},
+		{URL: people, GroupsClaim: "roles", Keys: keySet(t, two)},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	claims := func(change ...any) map[string]any {
-		out := map[string]any{"iss": cluster, "aud": []string{audience}, "sub": "system:serviceaccount:prod:loader", "exp": now.Add(time.Hour).Unix()}
+		out := map[string]any{"iss": cluster, "aud": []string{audience}, "sub": "system:serviceaccount:prod:loader",
+			"exp": now.Add(time.Hour).Unix()}
 		for i := 0; i < len(change); i += 2 {
 			if out[change[i].(string)] = change[i+1]; change[i+1] == nil {
 				delete(out, change[i].(string))
@@ -107,17 +110,20 @@ func TestWhichTokensAreTaken(t *testing.T) {
 	good := es()
 	parts := strings.Split(good, ".")
 	for name, tt := range map[string]struct{ token, who, words string }{
-		"a ServiceAccount":             {good, "serviceaccount/prod/loader", ""},
-		"by RSA":                       {sign(t, jose.RS256, rsaKey, "rsa", claims()), "serviceaccount/prod/loader", ""},
-		"of two audiences":             {es("aud", []string{"x", audience}), "serviceaccount/prod/loader", ""},
-		"a user":                       {user(), "oidc/https:%2F%2Fid.example.org/ada", ""},
-		"a user with groups":           {user("roles", []string{"ops", "dev"}), "oidc/https:%2F%2Fid.example.org/ada/ops/dev", ""},
-		"a user with one group":        {user("roles", "ops"), "oidc/https:%2F%2Fid.example.org/ada/ops", ""},
-		"a user named as an account":   {user("sub", "system:serviceaccount:prod:loader"), "oidc/https:%2F%2Fid.example.org/system:serviceaccount:prod:loader", ""},
-		"groups of another claim":      {user("groups", []string{"ops"}), "oidc/https:%2F%2Fid.example.org/ada", ""},
-		"groups that are none":         {user("roles", 7), "", "no list of names"},
-		"without a signature":          {half(`{"alg":"none"}`) + "." + parts[1] + ".", "", "ES256 or RS256"},
-		"by a shared secret":           {sign(t, jose.HS256, append(public, make([]byte, 32)...), one.id, claims()), "", "ES256 or RS256"},
+		"a ServiceAccount": {good, "serviceaccount/prod/loader", ""},
+		"by RSA":           {sign(t, jose.RS256, rsaKey, "rsa", claims()), "serviceaccount/prod/loader", ""},
+		"of two audiences": {es("aud", []string{"x", audience}), "serviceaccount/prod/loader", ""},
+		"a user":           {user(), "oidc/https:%2F%2Fid.example.org/ada", ""},
+		"a user with groups": {user("roles", []string{"ops", "dev"}), "oidc/https:%2F%2Fid.example.org/ada/ops/dev",
+			""},
+		"a user with one group": {user("roles", "ops"), "oidc/https:%2F%2Fid.example.org/ada/ops", ""},
+		"a user named as an account": {user("sub", "system:serviceaccount:prod:loader"),
+			"oidc/https:%2F%2Fid.example.org/system:serviceaccount:prod:loader", ""},
+		"groups of another claim": {user("groups", []string{"ops"}), "oidc/https:%2F%2Fid.example.org/ada", ""},
+		"groups that are none":    {user("roles", 7), "", "no list of names"},
+		"without a signature":     {half(`{"alg":"none"}`) + "." + parts[1] + ".", "", "ES256 or RS256"},
+		"by a shared secret": {sign(t, jose.HS256, append(public, make([]byte, 32)...), one.id, claims()), "",
+			"ES256 or RS256"},
 		"by PS256":                     {sign(t, jose.PS256, rsaKey, "rsa", claims()), "", "ES256 or RS256"},
 		"by another key of that id":    {sign(t, jose.ES256, foreign.private, foreign.id, claims()), "", "signature"},
 		"by an unknown key":            {sign(t, jose.ES256, foreign.private, "three", claims()), "", `no key "three"`},
@@ -148,10 +154,12 @@ func TestWhichTokensAreTaken(t *testing.T) {
 			}
 		}
 	}
-	if _, err := c.Token(good, now.Add(2*time.Hour)); !errors.Is(err, ErrToken) || !strings.Contains(err.Error(), "expired") {
+	if _, err := c.Token(good, now.Add(2*time.Hour)); !errors.Is(err, ErrToken) ||
+		!strings.Contains(err.Error(), "expired") {
 		t.Error("a token that was taken before is taken after its end:", err)
 	}
-	if _, err := c.Token(es("jti", "another"), now.Add(2*time.Hour)); !errors.Is(err, ErrToken) || !strings.Contains(err.Error(), "expired") {
+	if _, err := c.Token(es("jti", "another"), now.Add(2*time.Hour)); !errors.Is(err, ErrToken) ||
+		!strings.Contains(err.Error(), "expired") {
 		t.Error("a token is taken for the first time after its end:", err)
 	}
 }
@@ -160,13 +168,15 @@ func TestWhichTokensAreTaken(t *testing.T) {
 func TestATokenIsCheckedEachDay(t *testing.T) {
 	const cluster, audience = "https://kubernetes.default.svc", "sheaf/prod/quotes"
 	key := newPair(t, "one", elliptic.P256())
-	c, err := Compile(&Table{Version: 1, Audience: audience, Issuers: []Issuer{{URL: cluster, ServiceAccounts: true, Keys: keySet(t, key)}}})
+	c, err := Compile(&Table{Version: 1, Audience: audience, Issuers: []Issuer{{URL: cluster, ServiceAccounts: true,
+		Keys: keySet(t, key)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
 	token := sign(t, jose.ES256, key.private, key.id, map[string]any{
-		"iss": cluster, "aud": audience, "sub": "system:serviceaccount:prod:loader", "exp": now.Add(365 * 24 * time.Hour).Unix(),
+		"iss": cluster, "aud": audience, "sub": "system:serviceaccount:prod:loader", "exp": now.Add(365 * 24 * time.Hour).
+			Unix(),
 	})
 	who, err := c.Token(token, now)
 	if err != nil || !who.Expires.Equal(now.Add(expiryMax)) {
@@ -183,7 +193,8 @@ func TestKeysThatCannotBe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	private, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: newPair(t, "k", elliptic.P256()).private, KeyID: "k"}}})
+	private, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: newPair(t, "k", elliptic.P256()).private,
+		KeyID: "k"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +213,8 @@ func TestKeysThatCannotBe(t *testing.T) {
 		"none":          {json.RawMessage(`{}`), "has no key"},
 	} {
 		_, err := Compile(&Table{Version: 1, Audience: "a", Issuers: []Issuer{{URL: "https://a", Keys: tt.keys}}})
-		if !errors.Is(err, ErrTable) || !strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), "issuers[0].keys") {
+		if !errors.Is(err, ErrTable) || !strings.Contains(err.Error(), tt.words) ||
+			!strings.Contains(err.Error(), "issuers[0].keys") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -227,7 +239,8 @@ func TestKeysThatCannotBeUsedAreLeftOut(t *testing.T) {
 
 func BenchmarkToken(b *testing.B) {
 	one := newPair(b, "one", elliptic.P256())
-	table := &Table{Version: 1, Audience: "a", Issuers: []Issuer{{URL: "https://a", ServiceAccounts: true, Keys: keySet(b, one)}}}
+	table := &Table{Version: 1, Audience: "a", Issuers: []Issuer{{URL: "https://a", ServiceAccounts: true,
+		Keys: keySet(b, one)}}}
 	token := sign(b, jose.ES256, one.private, "one", map[string]any{
 		"iss": "https://a", "aud": "a", "sub": "system:serviceaccount:prod:loader", "exp": time.Now().Add(time.Hour).Unix(),
 	})

@@ -128,8 +128,9 @@ func (a *Authority) Issue(leaf Leaf) (certificate, key []byte, err error) {
 		return nil, nil, err
 	}
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: string(leaf.Identity.Role)}, URIs: []*url.URL{id.URL()}, DNSNames: leaf.DNSNames, IPAddresses: leaf.Addresses,
-		NotBefore: leaf.Now.Add(-early), NotAfter: leaf.Now.Add(leaf.Lifetime), KeyUsage: x509.KeyUsageDigitalSignature,
+		Subject: pkix.Name{CommonName: string(leaf.Identity.Role)}, URIs: []*url.URL{id.URL()}, DNSNames: leaf.DNSNames,
+		IPAddresses: leaf.Addresses,
+		NotBefore:   leaf.Now.Add(-early), NotAfter: leaf.Now.Add(leaf.Lifetime), KeyUsage: x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,
 	}
 	if leaf.Server {

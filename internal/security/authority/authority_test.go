@@ -14,8 +14,9 @@ import (
 )
 
 var shard = identity.Identity{
-	Store: identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")},
-	Role:  identity.Shard, Name: "main-0",
+	Store: identity.Store{Domain: "cluster.local", Namespace: "quotes",
+		UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")},
+	Role: identity.Shard, Name: "main-0",
 }
 
 func TestLeavesNameOneProcess(t *testing.T) {

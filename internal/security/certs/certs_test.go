@@ -28,8 +28,10 @@ import (
 )
 
 var (
-	one   = identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
-	two   = identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.MustParse("6ba7b811-9dad-11d1-80b4-00c04fd430c8")}
+	one = identity.Store{Domain: "cluster.local", Namespace: "quotes",
+		UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
+	two = identity.Store{Domain: "cluster.local", Namespace: "quotes",
+		UID: uuid.MustParse("6ba7b811-9dad-11d1-80b4-00c04fd430c8")}
 	gate  = identity.Identity{Store: one, Role: identity.Gateway}
 	shard = identity.Identity{Store: one, Role: identity.Shard, Name: "main-0"}
 )
@@ -101,7 +103,8 @@ func (h *health) Check(ctx context.Context, _ *healthv1.HealthCheckRequest) (*he
 }
 
 // Watch answers once, and stays open.
-func (h *health) Watch(_ *healthv1.HealthCheckRequest, stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
+func (h *health) Watch(_ *healthv1.HealthCheckRequest,
+	stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
 	if err := stream.Send(&healthv1.HealthCheckResponse{}); err != nil {
 		return err
 	}
@@ -178,11 +181,14 @@ func TestAServerTakesItsOwnCallersAlone(t *testing.T) {
 		{name: "a gateway", creds: as(t, issued(t, a, leaf(gate), a), nil), who: gate, whoToo: gate},
 		{name: "nobody", creds: as(t, nil, nil), refused: "none", whoToo: nobody},
 		{name: "plaintext", creds: insecure.NewCredentials(), refused: "plaintext", anonymous: "plaintext"},
-		{name: "another authority", creds: as(t, issued(t, b, leaf(gate), b), nil), refused: "authority", anonymous: "authority"},
+		{name: "another authority", creds: as(t, issued(t, b, leaf(gate), b), nil), refused: "authority",
+			anonymous: "authority"},
 		{name: "its time is over", creds: as(t, issued(t, a, late, a), nil), refused: "expired", anonymous: "expired"},
 		{name: "its time has not come", creds: as(t, issued(t, a, early, a), nil), refused: "expired", anonymous: "expired"},
 		{name: "for servers alone", creds: as(t, issued(t, a, server, a), nil), refused: "usage", anonymous: "usage"},
-		{name: "an older TLS", creds: as(t, issued(t, a, leaf(gate), a), func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12 }),
+		{name: "an older TLS", creds: as(t, issued(t, a, leaf(gate), a), func(c *tls.Config) {
+			c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+		}),
 			refused: "other", anonymous: "other"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -258,7 +264,8 @@ func TestAClientTakesTheServerItMeansAlone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			address, callers := serve(t, credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}}))
+			address, callers := serve(t, credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13,
+				Certificates: []tls.Certificate{pair}}))
 			before := refusals(source)
 			err = check(t, address, source.Client(source.Own(identity.Shard, "main-0")))
 			if (err == nil) != (tt.refused == "") || len(callers) > 0 != (tt.refused == "") {
@@ -349,7 +356,8 @@ func TestAConnectionEndsWithItsPeersCertificate(t *testing.T) {
 	a, c := newAuthority(t, "a"), &clock{}
 	server, dir := open(t, issued(t, a, leaf(shard), a), c)
 	address, _ := serve(t, server.Server(ServerOptions{}))
-	stream, err := dial(t, address, as(t, issued(t, a, leaf(gate), a), nil)).Watch(t.Context(), &healthv1.HealthCheckRequest{})
+	stream, err := dial(t, address, as(t, issued(t, a, leaf(gate), a), nil)).
+		Watch(t.Context(), &healthv1.HealthCheckRequest{})
 	if err == nil {
 		_, err = stream.Recv()
 	}
@@ -391,21 +399,27 @@ func bad(t *testing.T, a *authority.Authority) map[string]struct {
 		files files
 		says  string
 	}{
-		"no certificate":        {with(func(f files) { delete(f, CertificateFile) }), "tls.crt is missing"},
-		"no key":                {with(func(f files) { delete(f, KeyFile) }), "tls.key is missing"},
-		"no bundle":             {with(func(f files) { delete(f, BundleFile) }), "ca.crt is missing"},
-		"an empty bundle":       {with(func(f files) { f[BundleFile] = []byte{} }), "ca.crt holds no certificate"},
-		"a half bundle":         {with(func(f files) { f[BundleFile] = append(f[BundleFile], f[BundleFile][:200]...) }), "half written"},
-		"a bundle with a leaf":  {with(func(f files) { f[BundleFile] = f[CertificateFile] }), "none of an authority"},
-		"a bundle with a key":   {with(func(f files) { f[BundleFile] = f[KeyFile] }), "only certificates"},
-		"half a certificate":    {with(func(f files) { f[CertificateFile] = f[CertificateFile][:200] }), "tls.crt and tls.key"},
+		"no certificate":  {with(func(f files) { delete(f, CertificateFile) }), "tls.crt is missing"},
+		"no key":          {with(func(f files) { delete(f, KeyFile) }), "tls.key is missing"},
+		"no bundle":       {with(func(f files) { delete(f, BundleFile) }), "ca.crt is missing"},
+		"an empty bundle": {with(func(f files) { f[BundleFile] = []byte{} }), "ca.crt holds no certificate"},
+		"a half bundle": {with(func(f files) {
+			f[BundleFile] = append(f[BundleFile], f[BundleFile][:200]...)
+		}), "half written"},
+		"a bundle with a leaf": {with(func(f files) { f[BundleFile] = f[CertificateFile] }), "none of an authority"},
+		"a bundle with a key":  {with(func(f files) { f[BundleFile] = f[KeyFile] }), "only certificates"},
+		"half a certificate": {with(func(f files) {
+			f[CertificateFile] = f[CertificateFile][:200]
+		}), "tls.crt and tls.key"},
 		"half a key":            {with(func(f files) { f[KeyFile] = f[KeyFile][:100] }), "tls.crt and tls.key"},
 		"another key":           {with(func(f files) { f[KeyFile] = other[KeyFile] }), "private key does not match"},
 		"another authority":     {issued(t, newAuthority(t, "b"), leaf(shard), a), "unknown authority"},
 		"its time is over":      {issued(t, a, late, a), "expired"},
 		"its time has not come": {issued(t, a, early, a), "not yet valid"},
 		"for clients alone":     {issued(t, a, clientOnly, a), "tls.crt: as a certificate of servers"},
-		"a client key missing":  {with(func(f files) { f[ClientCertificateFile] = f[CertificateFile] }), "client.key is missing"},
+		"a client key missing": {with(func(f files) {
+			f[ClientCertificateFile] = f[CertificateFile]
+		}), "client.key is missing"},
 	}
 	twoNames := maps.Clone(good)
 	gateway := issued(t, a, leaf(gate), a)
@@ -426,7 +440,8 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 			if s, err := Open(Config{Dir: dir}); err == nil {
 				s.Close()
 				t.Error("a process starts with them")
-			} else if !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), secret(tt.files)) {
+			} else if !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), dir) ||
+				strings.Contains(err.Error(), secret(tt.files)) {
 				t.Error(err)
 			}
 
@@ -437,7 +452,8 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 			s.look()
 			s.look()
 			now := s.Status()
-			if now.Failed == nil || !strings.Contains(now.Failed.Error(), tt.says) || now.Bundle != before.Bundle || now.Read != before.Read {
+			if now.Failed == nil || !strings.Contains(now.Failed.Error(), tt.says) || now.Bundle != before.Bundle ||
+				now.Read != before.Read {
 				t.Errorf("%+v", now)
 			}
 			if n := testutil.ToFloat64(s.counts.reloadErrors); n != 2 {
@@ -449,7 +465,8 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Open(Config{Dir: filepath.Join(t.TempDir(), "none")}); err == nil || !strings.Contains(err.Error(), "ca.crt is missing") {
+	if _, err := Open(Config{Dir: filepath.Join(t.TempDir(), "none")}); err == nil ||
+		!strings.Contains(err.Error(), "ca.crt is missing") {
 		t.Error(err)
 	}
 }

@@ -133,11 +133,13 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 // plaintext is what is known of a connection without TLS.
 func plaintext(c *conn) AuthInfo {
 	c.plain.Store(true)
-	return AuthInfo{Plain: true, TLSInfo: credentials.TLSInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}}
+	return AuthInfo{Plain: true, TLSInfo: credentials.TLSInfo{CommonAuthInfo: credentials.CommonAuthInfo{
+		SecurityLevel: credentials.NoSecurity}}}
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (t *transport) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (t *transport) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn,
+	credentials.AuthInfo, error) {
 	tracked := t.source.track(raw)
 	m := t.source.current.Load()
 	if m.mode == Plaintext {
@@ -166,7 +168,8 @@ func (t *transport) ClientHandshake(ctx context.Context, authority string, raw n
 }
 
 // shake does a handshake, and notes what came of it.
-func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage, do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, credentials.AuthInfo, error) {
+func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
+	do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, credentials.AuthInfo, error) {
 	made, info, err := do(tracked)
 	if err != nil {
 		_ = tracked.Close() // gRPC closes it as well

@@ -40,7 +40,8 @@ func Install(dir string, content map[string][]byte) (err error) {
 		return err
 	}
 	for name := range content {
-		if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrExist) {
+		if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name)); err != nil &&
+			!errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}

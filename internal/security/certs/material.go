@@ -44,7 +44,8 @@ const (
 )
 
 // fileNames are all files of a folder.
-var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile, ClientCertificateFile, ClientKeyFile, ModeFile, GrantsFile}
+var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile, ClientCertificateFile, ClientKeyFile,
+	ModeFile, GrantsFile}
 
 // material is a set of files that go together. Never changed.
 type material struct {
@@ -141,12 +142,14 @@ func (f files) material(now time.Time) (*material, error) {
 		file  string
 		pair  *tls.Certificate
 		usage x509.ExtKeyUsage
-	}{{CertificateFile, out.server, x509.ExtKeyUsageServerAuth}, {clientFile(out), out.client, x509.ExtKeyUsageClientAuth}} {
+	}{{CertificateFile, out.server, x509.ExtKeyUsageServerAuth},
+		{clientFile(out), out.client, x509.ExtKeyUsageClientAuth}} {
 		id, err := identity.OfCertificate(one.pair.Leaf)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", one.file, err)
 		}
-		if by, err := out.verify(chainOf(one.pair), now, one.usage); err != nil && (one.usage != x509.ExtKeyUsageServerAuth || id.Serves()) {
+		if by, err := out.verify(chainOf(one.pair), now, one.usage); err != nil &&
+			(one.usage != x509.ExtKeyUsageServerAuth || id.Serves()) {
 			return nil, fmt.Errorf("%s: as a certificate of %s, by %s: %w", one.file, usageWords[one.usage], by, err)
 		}
 		if out.identity == (identity.Identity{}) {
@@ -165,7 +168,8 @@ func (f files) material(now time.Time) (*material, error) {
 // Check tells whether a certificate and its key, which are files of content, can be used for all of these usages at a
 // moment: by the authorities in the file bundle. Errors name the file and what is wrong with it, and hold nothing of a
 // key. Whom the certificate names, and its hosts, are for the caller to compare.
-func Check(content map[string][]byte, certificate, key, bundle string, now time.Time, usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
+func Check(content map[string][]byte, certificate, key, bundle string, now time.Time,
+	usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
 	f := files(content)
 	trusted, err := f.authorities(bundle)
 	if err != nil {
@@ -187,7 +191,8 @@ func Check(content map[string][]byte, certificate, key, bundle string, now time.
 }
 
 // usageWords say who shows a certificate of a usage.
-var usageWords = map[x509.ExtKeyUsage]string{x509.ExtKeyUsageServerAuth: "servers", x509.ExtKeyUsageClientAuth: "clients"}
+var usageWords = map[x509.ExtKeyUsage]string{x509.ExtKeyUsageServerAuth: "servers",
+	x509.ExtKeyUsageClientAuth: "clients"}
 
 func clientFile(m *material) string {
 	if m.client == m.server {
@@ -308,6 +313,7 @@ func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time, usag
 	for _, cert := range chain[1:] {
 		between.AddCert(cert)
 	}
-	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
+	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{usage}})
 	return err
 }

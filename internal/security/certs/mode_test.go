@@ -72,7 +72,8 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(from.Close)
-	stream, err := dial(t, address, from.Client(from.Own(identity.Gateway, ""))).Watch(t.Context(), &healthv1.HealthCheckRequest{})
+	stream, err := dial(t, address, from.Client(from.Own(identity.Gateway, ""))).
+		Watch(t.Context(), &healthv1.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,8 @@ func TestTheReportIsServed(t *testing.T) {
 	if err := json.Unmarshal(get(Handle(source, nil, rest), ReportPath).Body.Bytes(), &report); err != nil {
 		t.Fatal(err)
 	}
-	if report.Identity != shard.String() || report.Mode != Both || len(report.Bundle) != 64 || report.Bundle != report.ClientBundle || report.NotAfter.IsZero() || report.Error == "" {
+	if report.Identity != shard.String() || report.Mode != Both || len(report.Bundle) != 64 ||
+		report.Bundle != report.ClientBundle || report.NotAfter.IsZero() || report.Error == "" {
 		t.Errorf("%+v", report)
 	}
 }

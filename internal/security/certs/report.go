@@ -34,7 +34,8 @@ const ReportPath = "/tls"
 // Report tells what is in use.
 func (s *Source) Report() Report {
 	status := s.Status()
-	out := Report{Identity: status.Identity.String(), Mode: status.Mode, Bundle: status.Bundle, ClientBundle: status.Clients, NotAfter: status.NotAfter, PlaintextConnections: status.Plain}
+	out := Report{Identity: status.Identity.String(), Mode: status.Mode, Bundle: status.Bundle,
+		ClientBundle: status.Clients, NotAfter: status.NotAfter, PlaintextConnections: status.Plain}
 	if status.Failed != nil {
 		out.Error = status.Failed.Error()
 	}

@@ -107,7 +107,8 @@ func start(cfg Config, given *files) (*Source, error) {
 	now := cfg.Now()
 	m, err := found.material(now)
 	if err != nil {
-		return nil, fmt.Errorf("certificates in %s, at %s: %w", cmp.Or(cfg.Dir, "memory"), now.UTC().Format(time.RFC3339), err)
+		return nil, fmt.Errorf("certificates in %s, at %s: %w", cmp.Or(cfg.Dir, "memory"), now.UTC().Format(time.RFC3339),
+			err)
 	}
 	s.current.Store(m)
 	s.read = now
@@ -140,7 +141,8 @@ func (s *Source) Status() Status {
 	m := s.current.Load()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := Status{Identity: m.identity, Mode: m.mode, NotAfter: m.notAfter, Bundle: m.own.hash, Clients: m.callers.hash, Read: s.read, Failed: s.failed}
+	out := Status{Identity: m.identity, Mode: m.mode, NotAfter: m.notAfter, Bundle: m.own.hash, Clients: m.callers.hash,
+		Read: s.read, Failed: s.failed}
 	for c := range s.conns {
 		if c.plain.Load() {
 			out.Plain++
@@ -199,7 +201,8 @@ func (s *Source) take(now time.Time) error {
 		return err
 	}
 	s.current.Store(m)
-	s.cfg.Logger.Info("new certificates are in use", "dir", s.cfg.Dir, "valid_until", m.notAfter, "authorities", m.own.hash, "authorities_of_callers", m.callers.hash,
+	s.cfg.Logger.Info("new certificates are in use", "dir", s.cfg.Dir, "valid_until", m.notAfter, "authorities",
+		m.own.hash, "authorities_of_callers", m.callers.hash,
 		"mode", string(m.mode))
 	return nil
 }
@@ -220,7 +223,8 @@ func (s *Source) closeUntrusted(now time.Time) {
 			continue
 		}
 		s.counts.closed.Inc()
-		s.cfg.Logger.Warn("a connection is closed: its peer is no longer trusted", "peer", name, "address", c.RemoteAddr().String(), "error", err)
+		s.cfg.Logger.Warn("a connection is closed: its peer is no longer trusted", "peer", name, "address", c.RemoteAddr().
+			String(), "error", err)
 		_ = c.Close() // whoever reads from it sees that
 	}
 }

@@ -118,7 +118,8 @@ func of(id spiffeid.ID) (Identity, error) {
 	case i.Role.isNamed() && len(parts) == 6:
 		i.Name = parts[5]
 	case i.Role.isNamed() || len(parts) != 5:
-		return Identity{}, fmt.Errorf("%w: %s: a %s has %s", ErrName, id, i.Role, map[bool]string{true: "one name", false: "no name"}[i.Role.isNamed()])
+		return Identity{}, fmt.Errorf("%w: %s: a %s has %s", ErrName, id, i.Role,
+			map[bool]string{true: "one name", false: "no name"}[i.Role.isNamed()])
 	}
 	return i, nil
 }
@@ -127,7 +128,8 @@ func of(id spiffeid.ID) (Identity, error) {
 // wrap ErrName.
 func OfCertificate(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {
-		return Identity{}, fmt.Errorf("%w: the certificate of %q has %d URIs instead of one", ErrName, cert.Subject, len(cert.URIs))
+		return Identity{}, fmt.Errorf("%w: the certificate of %q has %d URIs instead of one", ErrName, cert.Subject,
+			len(cert.URIs))
 	}
 	return Parse(cert.URIs[0].String())
 }

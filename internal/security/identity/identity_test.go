@@ -9,7 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-var store = Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
+var store = Store{Domain: "cluster.local", Namespace: "quotes",
+	UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
 
 func TestNamesComeBack(t *testing.T) {
 	const base = "spiffe://cluster.local/ns/quotes/store/6ba7b810-9dad-11d1-80b4-00c04fd430c8/"
@@ -59,9 +60,12 @@ func TestOtherNamesAreRefused(t *testing.T) {
 		}
 	}
 	for _, i := range []Identity{
-		{}, {Store: store}, {Store: store, Role: "root"}, {Store: store, Role: Shard}, {Store: store, Role: Shard, Name: "a/b"},
-		{Store: store, Role: Gateway, Name: "one"}, {Store: Store{Domain: "A b", Namespace: "q", UID: store.UID}, Role: Gateway},
-		{Store: Store{Domain: "a", Namespace: "q"}, Role: Gateway}, {Store: Store{Domain: "a", UID: store.UID}, Role: Gateway},
+		{}, {Store: store}, {Store: store, Role: "root"}, {Store: store, Role: Shard},
+		{Store: store, Role: Shard, Name: "a/b"},
+		{Store: store, Role: Gateway, Name: "one"}, {Store: Store{Domain: "A b", Namespace: "q", UID: store.UID},
+			Role: Gateway},
+		{Store: Store{Domain: "a", Namespace: "q"}, Role: Gateway},
+		{Store: Store{Domain: "a", UID: store.UID}, Role: Gateway},
 		{Store: store, Role: Client, Name: ".."},
 	} {
 		if id, err := i.ID(); !errors.Is(err, ErrName) {

@@ -81,7 +81,9 @@ func (d *dropping) end(who netip.Prefix) {
 		d.now[who] = struct{}{}
 		time.AfterFunc(d.lasts, func() { d.end(who) })
 		if !d.stuck {
-			d.logger.Error("the kernel goes on dropping the connections of an address: taking that back is tried again, start this process anew where it stays so",
+			d.logger.Error(
+				"the kernel goes on dropping the connections of an address: taking that back is tried again, start this process "+
+					"anew where it stays so",
 				"address", who, "again_after", d.lasts, "error", err)
 		}
 	}
@@ -110,13 +112,15 @@ func (d *dropping) apply() error {
 // attach a filter to a socket in place of the one that it has; none: it has none then.
 func attach(fd int, program []unix.SockFilter) error {
 	if len(program) > 0 {
-		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 		if err != nil {
 			return fmt.Errorf("flood: setting a filter of a listener: %w", err)
 		}
 		return nil
 	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err != nil &&
+		!errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("flood: taking back the filter of a listener: %w", err)
 	}
 	return nil
@@ -149,7 +153,8 @@ func filter(dropped map[netip.Prefix]struct{}) ([]unix.SockFilter, error) {
 		}
 		v6 = append(v6,
 			bpf.LoadAbsolute{Off: source6, Size: 4}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: high, SkipFalse: 3},
-			bpf.LoadAbsolute{Off: source6 + 4, Size: 4}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(bytes[4:]), SkipFalse: 1}, drop)
+			bpf.LoadAbsolute{Off: source6 + 4, Size: 4}, bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(bytes[4:]),
+				SkipFalse: 1}, drop)
 	}
 	v4, v6 = append(v4, pass), append(v6, pass)
 	program := append([]bpf.Instruction{

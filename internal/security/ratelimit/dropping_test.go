@@ -58,7 +58,8 @@ func dial(t *testing.T, to, from string, patience time.Duration) (net.Conn, erro
 // dropped tells whether a connection was not answered at all.
 func dropped(err error) bool {
 	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func echoes(t *testing.T, conn net.Conn) {
@@ -83,7 +84,8 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 		name, listen      string
 		dropped, accepted []string
 	}{
-		{"IPv4", "127.0.0.1:0", []string{"127.0.0.2", "127.0.0.3", "127.9.9.9"}, []string{"127.0.0.1", "127.0.1.2", "127.2.0.0"}},
+		{"IPv4", "127.0.0.1:0", []string{"127.0.0.2", "127.0.0.3", "127.9.9.9"},
+			[]string{"127.0.0.1", "127.0.1.2", "127.2.0.0"}},
 		{"IPv4 to a socket of both", "[::]:0", []string{"127.0.0.2", "127.0.0.3"}, []string{"127.0.0.1", "127.0.0.4"}},
 		{"IPv6", "[::1]:0", []string{"::1"}, nil},
 		{"IPv6 to a socket of both", "[::]:0", []string{"::1"}, []string{"127.0.0.1"}},

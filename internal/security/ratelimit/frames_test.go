@@ -34,7 +34,9 @@ func TestWhatFramesCost(t *testing.T) {
 		{"no data", func(f *http2.Framer) error { return f.WriteData(1, false, nil) }, 0, 1},
 		{"a reset", func(f *http2.Framer) error { return f.WriteRSTStream(1, http2.ErrCodeCancel) }, 0, 2},
 		{"more headers", func(f *http2.Framer) error { return f.WriteContinuation(1, false, make([]byte, 100)) }, 0, 1},
-		{"many more headers", func(f *http2.Framer) error { return f.WriteContinuation(1, false, make([]byte, 10_000)) }, 0, 10},
+		{"many more headers", func(f *http2.Framer) error {
+			return f.WriteContinuation(1, false, make([]byte, 10_000))
+		}, 0, 10},
 		{"settings", func(f *http2.Framer) error { return f.WriteSettings() }, 0, 1},
 		{"settings taken", func(f *http2.Framer) error { return f.WriteSettingsAck() }, 0, 1},
 		{"a priority", func(f *http2.Framer) error {
@@ -91,7 +93,8 @@ func TestHalfOfTheCallsMayBeReset(t *testing.T) {
 func FuzzFrames(f *testing.F) {
 	f.Add(sent(f, func(f *http2.Framer) error {
 		for n := range 300 {
-			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*n + 1), BlockFragment: make([]byte, n), EndHeaders: true}); err != nil {
+			if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*n + 1), BlockFragment: make([]byte, n),
+				EndHeaders: true}); err != nil {
 				return err
 			}
 			if err := f.WriteRSTStream(uint32(2*n+1), http2.ErrCodeCancel); err != nil {
@@ -126,7 +129,8 @@ func FuzzFrames(f *testing.F) {
 // BenchmarkGet is what a get costs the watcher: its HEADERS, DATA and one WINDOW_UPDATE, in one read.
 func BenchmarkGet(b *testing.B) {
 	one := sent(b, func(f *http2.Framer) error {
-		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 60), EndHeaders: true}); err != nil {
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 60),
+			EndHeaders: true}); err != nil {
 			return err
 		}
 		if err := f.WriteData(1, true, make([]byte, 30)); err != nil {

@@ -1,6 +1,6 @@
-// Package ratelimit keeps those who flood a gRPC server from taking its processors from others. Handshakes have a rate for
-// each address, and frames of HTTP/2 that honest clients do not send (streams that are reset at once, settings without
-// end) are read at a rate. See docs/adr/0047-floods-are-read-slowly.md.
+// Package ratelimit keeps those who flood a gRPC server from taking its processors from others. Handshakes have a rate
+// for each address, and frames of HTTP/2 that honest clients do not send (streams that are reset at once, settings
+// without end) are read at a rate. See docs/adr/0047-floods-are-read-slowly.md.
 package ratelimit
 
 import (
@@ -38,7 +38,8 @@ const (
 var errRefused = errors.New("flood: too many connections of this address wait for a handshake")
 
 // errExcess ends a connection whose turn would come too late.
-var errExcess = errors.New("flood: the client sends too many frames other than calls (RST_STREAM, SETTINGS, CONTINUATION ...)")
+var errExcess = errors.New(
+	"flood: the client sends too many frames other than calls (RST_STREAM, SETTINGS, CONTINUATION ...)")
 
 // Config of a Guard.
 type Config struct {
@@ -69,10 +70,13 @@ func New(cfg Config) *Guard {
 	if cfg.Exempt == nil {
 		cfg.Exempt = func(credentials.AuthInfo) bool { return false }
 	}
-	g := &Guard{cfg: cfg, known: newAddresses(), logged: map[string]*atomic.Int64{}, dropping: newDropping(cfg.Logger), counts: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "sheaf_flood_limited_total",
-		Help: "Connections refused, closed, or begun to be read slowly, by reason: handshakes_waiting, handshakes_underway, frames_slowed, frames_closed; and connections_dropped, seconds for which the kernel drops the new connections of an address.",
-	}, []string{"reason"})}
+	g := &Guard{cfg: cfg, known: newAddresses(), logged: map[string]*atomic.Int64{}, dropping: newDropping(cfg.Logger),
+		counts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sheaf_flood_limited_total",
+			Help: "Connections refused, closed, or begun to be read slowly, by reason: handshakes_waiting, " +
+				"handshakes_underway, frames_slowed, frames_closed; and connections_dropped, seconds for which the kernel drops " +
+				"the new connections of an address.",
+		}, []string{"reason"})}
 	for _, reason := range []string{reasonQueue, reasonDropped, reasonShaking, reasonSlowed, reasonClosed} {
 		g.counts.WithLabelValues(reason)
 		g.logged[reason] = new(atomic.Int64)
@@ -88,7 +92,8 @@ func (g *Guard) limited(reason string, remote net.Addr) {
 	g.counts.WithLabelValues(reason).Inc()
 	last, now := g.logged[reason], time.Now().UnixNano()
 	if before := last.Load(); now-before >= int64(logEvery) && last.CompareAndSwap(before, now) {
-		g.cfg.Logger.Warn("a client does more than its address may, and is limited: docs/security.md, Floods", "reason", reason, "address", remote.String())
+		g.cfg.Logger.Warn("a client does more than its address may, and is limited: docs/security.md, Floods", "reason",
+			reason, "address", remote.String())
 	}
 }
 
@@ -159,7 +164,9 @@ func (g *Guard) Listens(config *net.ListenConfig) { g.dropping.listens(config) }
 func (g *Guard) drop(remote net.Addr) {
 	begun, err := g.dropping.begin(prefix(remote))
 	if err != nil && !g.cannotDrop.Swap(true) {
-		g.cfg.Logger.Warn("the kernel cannot drop the connections of an address: they are refused one by one, which takes this process more time", "error", err)
+		g.cfg.Logger.Warn(
+			"the kernel cannot drop the connections of an address: they are refused one by one, which takes this process more "+
+				"time", "error", err)
 	}
 	if begun {
 		g.limited(reasonDropped, remote)

@@ -304,7 +304,8 @@ func TestWhoIsOneAddress(t *testing.T) {
 			t.Errorf("%s and %s: %v", c.a, c.b, !c.same)
 		}
 	}
-	if a, b := prefix(&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "a"}), prefix(&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "b"}); !a.IsValid() || a != b {
+	if a, b := prefix(&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "a"}),
+		prefix(&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "b"}); !a.IsValid() || a != b {
 		t.Errorf("%v, %v", a, b)
 	}
 }

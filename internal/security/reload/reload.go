@@ -25,7 +25,8 @@ type rotating struct {
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (r *rotating) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (r *rotating) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn,
+	credentials.AuthInfo, error) {
 	now, err := r.read()
 	if err != nil {
 		return nil, nil, err

@@ -178,12 +178,14 @@ var knownErrors = []struct {
 }{
 	{group.ErrNotFound, codes.NotFound, reason.RecordNotFound, ""},
 	{group.ErrVersionNotFound, codes.NotFound, reason.VersionNotFound, ""},
-	{volume.ErrRoom, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"}, // others lead soon, where there are copies
+	// others lead soon, where there are copies
+	{volume.ErrRoom, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 	{volume.ErrFull, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{format.ErrNoSpace, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{syscall.ENOSPC, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{syscall.EDQUOT, codes.ResourceExhausted, reason.DiskFull, "; raise the quota"},
-	{group.ErrMemory, codes.ResourceExhausted, reason.MemoryFull, "; raise the memory limit, or delete records and compact"},
+	{group.ErrMemory, codes.ResourceExhausted, reason.MemoryFull,
+		"; raise the memory limit, or delete records and compact"},
 	{replica.ErrOverloaded, codes.ResourceExhausted, reason.Overloaded, "; send less at a time and try again"},
 	{group.ErrCursorExpired, codes.OutOfRange, reason.CursorExpired, "; begin the scan again"},
 	{replica.ErrNoLeader, codes.Unavailable, reason.NoLeader, ""},
@@ -191,7 +193,8 @@ var knownErrors = []struct {
 	{replica.ErrStopping, codes.Unavailable, reason.Stopping, ""},
 	{format.ErrClosed, codes.Unavailable, reason.Stopping, ""},
 	{cursor.ErrBad, codes.InvalidArgument, "", ""},
-	{errNotStored, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"}, // behind what is known better, as that it is full
+	// behind what is known better, as that it is full
+	{errNotStored, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 }
 
 // errNotStored: the file of a blob could not be written. Nothing refers to it.
@@ -218,21 +221,24 @@ func SurelyNotApplied(err error) bool {
 // quotaError: nothing was done.
 func quotaError(e *quota.Exceeded) error {
 	answer := Fail(codes.ResourceExhausted, reason.QuotaExceeded, "%v", e)
-	answer.Metadata = map[string]string{"tenant": e.Tenant, "quota": string(e.Quota), "limit": strconv.FormatInt(e.Limit, 10)}
+	answer.Metadata = map[string]string{"tenant": e.Tenant, "quota": string(e.Quota),
+		"limit": strconv.FormatInt(e.Limit, 10)}
 	answer.RetryAfter = e.RetryAfter
 	return answer
 }
 
 // reusedError: nothing was written, and what was written under the request id is something else.
 func reusedError(err error, w Where) error {
-	answer := Fail(codes.InvalidArgument, reason.RequestIDReused, "%v: nothing is written: %v; give each write 16 random bytes of its own", w, err)
+	answer := Fail(codes.InvalidArgument, reason.RequestIDReused,
+		"%v: nothing is written: %v; give each write 16 random bytes of its own", w, err)
 	answer.Violations = []*errdetails.BadRequest_FieldViolation{{Field: "request_id", Description: err.Error()}}
 	return answer
 }
 
 func conditionError(e *replica.ConditionError, w Where) error {
 	current := cursor.Version(e.Current)
-	answer := Fail(codes.Aborted, reason.VersionMismatch, "%v: the version is not the one of if_version, but %q", w, current)
+	answer := Fail(codes.Aborted, reason.VersionMismatch, "%v: the version is not the one of if_version, but %q", w,
+		current)
 	if errors.Is(e.Err, replica.ErrExists) {
 		answer = Fail(codes.AlreadyExists, reason.RecordExists, "%v exists with version %q", w, current)
 	} else if e.Current == 0 {
@@ -269,12 +275,14 @@ func Stopping() error {
 
 // SlowReader ends a stream whose caller did not take a message within so long.
 func SlowReader(most time.Duration) error {
-	return Fail(codes.Unavailable, reason.SlowReader, "a message of the answer was not taken for %v: read faster, or go on from the last cursor", most)
+	return Fail(codes.Unavailable, reason.SlowReader,
+		"a message of the answer was not taken for %v: read faster, or go on from the last cursor", most)
 }
 
 // Overloaded refuses what would pass a limit.
 func Overloaded(what string, limit int64) error {
-	answer := Fail(codes.ResourceExhausted, reason.Overloaded, "the shard is at its limit of %d %s; wait and try again", limit, what)
+	answer := Fail(codes.ResourceExhausted, reason.Overloaded, "the shard is at its limit of %d %s; wait and try again",
+		limit, what)
 	answer.RetryAfter = 100 * time.Millisecond
 	return answer
 }
@@ -322,7 +330,8 @@ func Failed(name, shard string, err error) error {
 		return Fail(codes.ResourceExhausted, reason.MemoryFull, "group %s is not loaded: %v", name, err)
 	}
 	answer := Fail(codes.FailedPrecondition, reason.GroupFailed,
-		"group %s could not be loaded by shard %s: %v; mend or restore it, then start the shard again: calls fail until then", name, shard, err)
+		"group %s could not be loaded by shard %s: %v; mend or restore it, then start the shard again: calls fail until then",
+		name, shard, err)
 	answer.Metadata = map[string]string{"group": name, "shard": shard}
 	return answer
 }
@@ -334,7 +343,8 @@ func GroupNotFound(group string) error {
 
 // WrongShard names the shard to go to; address is empty where none is known.
 func WrongShard(group, address string, epoch uint64) error {
-	answer := Fail(codes.FailedPrecondition, reason.WrongShard, "group %s is not on this shard (routing epoch %d)", group, epoch)
+	answer := Fail(codes.FailedPrecondition, reason.WrongShard, "group %s is not on this shard (routing epoch %d)", group,
+		epoch)
 	answer.Metadata = map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
 	return answer
 }

@@ -121,7 +121,8 @@ type Follower[R Owned] struct {
 // New makes a Follower, which follows nothing before Start.
 func New[R Owned](opts Options[R]) *Follower[R] {
 	return &Follower[R]{
-		Options: opts, neighbours: neighbours{addresses: map[string]string{}}, nudged: make(chan struct{}, 1), Spent: map[uint64]bool{},
+		Options: opts, neighbours: neighbours{addresses: map[string]string{}}, nudged: make(chan struct{}, 1),
+		Spent: map[uint64]bool{},
 	}
 }
 
@@ -260,7 +261,9 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	}{{todo.Create, f.create}, {todo.Announce, f.announce}, {todo.Confess, f.confess}, {todo.Claim, f.claim}} {
 		failed = f.inParallel(ctx, some.groups, some.do) || failed
 	}
-	notBegun := f.inParallel(ctx, todo.MakeFolder, func(_ context.Context, state placement.Group) error { return f.Hands.MakeFolder(state) })
+	notBegun := f.inParallel(ctx, todo.MakeFolder, func(_ context.Context, state placement.Group) error {
+		return f.Hands.MakeFolder(state)
+	})
 	if len(todo.MakeFolder) > 0 && !notBegun {
 		return f.Reconcile(ctx) || unfinished // which installs them
 	}
@@ -330,7 +333,8 @@ func (f *Follower[R]) StateOf(owned R) (Group, bool) {
 	if r.Stored.Revision > state.Revision {
 		state = r.Stored
 	}
-	return Group{Group: state, Target: f.View.Targets[r.Name].Shards, Shards: f.View.Shards, Domains: f.neighbours.allDomains()}, true
+	return Group{Group: state, Target: f.View.Targets[r.Name].Shards, Shards: f.View.Shards,
+		Domains: f.neighbours.allDomains()}, true
 }
 
 // Address of a shard, as etcd last said; false: it was never heard of.

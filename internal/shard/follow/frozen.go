@@ -48,7 +48,8 @@ func (f *Follower[R]) recall() placement.Seen {
 		f.Logger.Warn("what the volume remembers of its store was written by a newer program", "error", err)
 	case errors.Is(err, volume.ErrNoFacts):
 	case err != nil:
-		f.Logger.Error("what the volume remembers of its store cannot be read: an older etcd is not recognised by it", "error", err)
+		f.Logger.Error("what the volume remembers of its store cannot be read: an older etcd is not recognised by it",
+			"error", err)
 	case facts.Store == f.Store():
 		m.facts = facts
 		return placement.Seen{Store: f.Store(), Mark: markOf(facts)}
@@ -58,7 +59,8 @@ func (f *Follower[R]) recall() placement.Seen {
 
 func markOf(f volume.Facts) placement.Mark {
 	return placement.Mark{
-		Base: f.EtcdBase, Revision: f.EtcdRevision, Content: f.EtcdContent, ContentKey: f.EtcdContentKey, Cluster: f.EtcdCluster,
+		Base: f.EtcdBase, Revision: f.EtcdRevision, Content: f.EtcdContent, ContentKey: f.EtcdContentKey,
+		Cluster: f.EtcdCluster,
 	}
 }
 
@@ -75,12 +77,14 @@ func (f *Follower[R]) remember(view placement.View) error {
 	facts := volume.Facts{
 		Routing: string(meta.Routing.Mode), Groups: meta.Routing.Groups, Copies: meta.Copies,
 		GroupsMax: meta.GroupsMax, Created: meta.CreatedUTC, Epoch: max(view.Epoch, m.facts.Epoch),
-		EtcdBase: view.Mark.Base, EtcdRevision: view.Mark.Revision, EtcdContent: view.Mark.Content, EtcdContentKey: view.Mark.ContentKey,
-		EtcdCluster: view.Mark.Cluster,
+		EtcdBase: view.Mark.Base, EtcdRevision: view.Mark.Revision, EtcdContent: view.Mark.Content,
+		EtcdContentKey: view.Mark.ContentKey,
+		EtcdCluster:    view.Mark.Cluster,
 	}
 	there := m.facts
 	there.Format, there.Store = 0, uuid.Nil
-	if m.newer || there == facts || markOf(facts).Behind(placement.Mark{Base: there.EtcdBase, Revision: there.EtcdRevision}) != "" {
+	if m.newer || there == facts || markOf(facts).Behind(placement.Mark{Base: there.EtcdBase,
+		Revision: there.EtcdRevision}) != "" {
 		return nil // what is known is as new
 	}
 	err := f.Volume().WriteFacts(facts)
@@ -196,7 +200,8 @@ func (f *Follower[R]) thaw(ctx context.Context) error {
 	}
 	done, err := f.Etcd.Reconcile(ctx, rebuilt, silent)
 	if err == nil && len(done.Waits) == 0 {
-		f.Logger.Warn("etcd was reconciled with what the shards' volumes hold", "groups", len(rebuilt.Groups), "written", done.Written)
+		f.Logger.Warn("etcd was reconciled with what the shards' volumes hold", "groups", len(rebuilt.Groups), "written",
+			done.Written)
 	}
 	return err
 }
@@ -213,7 +218,8 @@ func isFirst(view placement.View, shard string) bool {
 }
 
 // surveyAll asks what each volume holds. silent are those that did not answer, in words.
-func (f *Follower[R]) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume, silent []string) {
+func (f *Follower[R]) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume,
+	silent []string) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(view.Shards), 16, func(shard placement.Shard) {
 		ctx, cancel := context.WithTimeout(ctx, surveyTime)

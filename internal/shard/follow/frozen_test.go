@@ -36,7 +36,8 @@ func (n noted) Forget(func(what string) bool) {}
 func lone(t *testing.T) *Follower[*folder] {
 	t.Helper()
 	store, disk := uuid.New(), vfstest.NewMem()
-	v, err := volume.Open(volume.Options{FS: disk, Dir: "v", Store: store, Shard: "a", Create: true, Logger: slog.New(slog.DiscardHandler)})
+	v, err := volume.Open(volume.Options{FS: disk, Dir: "v", Store: store, Shard: "a", Create: true,
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,9 @@ func lone(t *testing.T) *Follower[*folder] {
 	})
 	return New(Options[*folder]{
 		Shard: "a", Store: func() uuid.UUID { return store }, Meta: func() placement.Meta { return placement.Meta{} },
-		Volume: func() *volume.Volume { return v }, Facts: func() (volume.Facts, error) { return volume.ReadFacts(disk, "v") },
+		Volume: func() *volume.Volume {
+			return v
+		}, Facts: func() (volume.Facts, error) { return volume.ReadFacts(disk, "v") },
 		Hands: idle{}, Background: context.Background(), Lock: new(sync.Mutex), Replicas: map[uuid.UUID]*folder{},
 		Problems: noted{}, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -77,7 +80,8 @@ func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
 			t.Fatal(err)
 		}
 		if f.View.Mark.Revision != step.seen || f.Told.Mark.Revision != step.told || f.IsHeld() != step.held {
-			t.Errorf("revision %d: followed is %d, told %d, held %t", step.view.Mark.Revision, f.View.Mark.Revision, f.Told.Mark.Revision, f.IsHeld())
+			t.Errorf("revision %d: followed is %d, told %d, held %t", step.view.Mark.Revision, f.View.Mark.Revision,
+				f.Told.Mark.Revision, f.IsHeld())
 		}
 		facts, err := f.Facts()
 		if err != nil || facts.EtcdRevision != step.seen {

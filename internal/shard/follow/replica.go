@@ -33,8 +33,10 @@ type Replica struct {
 	Exchanged  string // why it is another group's than its manifest's, as fsck.Exchanged says; empty: it is not
 	Unreadable bool   // it has no manifest that can be read
 	// What was said to etcd, whatever etcd says since.
-	Untold    bool               // this process made it for a new group, and etcd never said that it is here: it has never served
-	Confirmed uint64             // the epoch at which etcd was told that the group made here is here: what an older view says of it is late
+	// this process made it for a new group, and etcd never said that it is here: it has never served
+	Untold bool
+	// the epoch at which etcd was told that the group made here is here: what an older view says of it is late
+	Confirmed uint64
 	RaftID    uint64             // of this incarnation; 0: not known before it is loaded
 	ConfIndex uint64             // of the membership in the manifest that was found
 	Conf      *raftpb.ConfState  // that membership
@@ -70,7 +72,8 @@ func (r *Replica) Known() *Replica { return r }
 
 // NoTransition is logged where something happens to a replica that cannot happen in its phase. Tests fail where they
 // see it.
-const NoTransition = "a replica stays in its phase, which this event must not find it in: that is a bug, please report it"
+const NoTransition = "a replica stays in its phase, which this event must not find it in: that is a bug, please " +
+	"report it"
 
 // Happens changes the phase. Called with Options.Lock held.
 func (r *Replica) Happens(e member.Event, logger *slog.Logger) {

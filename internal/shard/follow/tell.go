@@ -74,7 +74,8 @@ func (f *Follower[R]) confess(ctx context.Context, state placement.Group) error 
 	state.Members = slices.Clone(state.Members)
 	for i, m := range state.Members {
 		if m.Shard == f.Shard && m.VolumeUUID == f.Volume().Superblock().Volume && (m.RaftID != sound || sound == 0) {
-			f.Logger.Error("the replica of a group is not on its volume, or not whole: it is to be replaced", "group", state.Name, "raft_id", m.RaftID)
+			f.Logger.Error("the replica of a group is not on its volume, or not whole: it is to be replaced", "group",
+				state.Name, "raft_id", m.RaftID)
 			state.Members[i].VolumeUUID = uuid.Nil
 		}
 	}

@@ -22,7 +22,8 @@ type heldAdmin struct {
 // refuse is the answer to calls that need a volume.
 func (h *Host) refuse() error {
 	held := h.why()
-	return answer.Fail(codes.Unavailable, reason.NotServing, "shard %s does not serve (%s): %v", h.id.Name, held.state.Word(), held)
+	return answer.Fail(codes.Unavailable, reason.NotServing, "shard %s does not serve (%s): %v", h.id.Name,
+		held.state.Word(), held)
 }
 
 // ListShards implements AdminService.
@@ -41,7 +42,8 @@ func (a heldAdmin) WatchLoad(*recordv1.WatchLoadRequest, recordv1.AdminService_W
 }
 
 // DescribeVolume implements AdminService.
-func (a heldAdmin) DescribeVolume(context.Context, *recordv1.DescribeVolumeRequest) (*recordv1.DescribeVolumeResponse, error) {
+func (a heldAdmin) DescribeVolume(context.Context, *recordv1.DescribeVolumeRequest) (*recordv1.DescribeVolumeResponse,
+	error) {
 	id := a.host.identity()
 	if blank, err := volume.Blank(id.FS, id.Dir); err == nil && blank {
 		none := uuid.Nil.String()
@@ -80,7 +82,8 @@ func (h *Host) Status() status.Shard {
 	id.Describe(&st, seen.superblock)
 	st.SetState(held.state)
 	st.Message, st.Problems = held.Error(), []string{held.Error()}
-	st.FileSystem, st.MountOptions, st.Source, st.Rotational = seen.mount.FileSystem, seen.mount.Options, seen.mount.Source, seen.mount.Rotational
+	st.FileSystem, st.MountOptions, st.Source, st.Rotational = seen.mount.FileSystem, seen.mount.Options,
+		seen.mount.Source, seen.mount.Rotational
 	if space, err := id.FS.Space(id.Dir); err == nil {
 		st.CapacityBytes, st.FreeBytes = space.TotalBytes, space.FreeBytes
 	}

@@ -215,7 +215,8 @@ func (h *Host) setHeld(held *heldError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.held == nil || h.held.state != held.state || h.held.Error() != held.Error() {
-		h.opts.Logger.Error("the volume is not served", "shard", h.id.Name, "state", held.state.Word(), "reason", held.Error())
+		h.opts.Logger.Error("the volume is not served", "shard", h.id.Name, "state", held.state.Word(), "reason",
+			held.Error())
 	}
 	h.held = held
 }
@@ -278,13 +279,15 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	want := id.Wanted.Store
 	switch {
 	case errors.Is(err, placement.ErrNoMeta) && sb.Volume != uuid.Nil:
-		return fmt.Errorf("%w: this volume is of store %s: where etcd has lost it, rebuild it with sheaf recover placement", err, sb.Store)
+		return fmt.Errorf("%w: this volume is of store %s: where etcd has lost it, rebuild it with sheaf recover placement",
+			err, sb.Store)
 	case errors.Is(err, placement.ErrNoMeta):
 		return fmt.Errorf("%w: it waits until the store is made", err)
 	case err != nil:
 		return fmt.Errorf("%w: %w", errEtcd, err)
 	case want != uuid.Nil && meta.StoreUUID != want:
-		return fmt.Errorf("etcd holds store %s, wanted is store %s: see that endpoints, prefix and store are right", meta.StoreUUID, want)
+		return fmt.Errorf("etcd holds store %s, wanted is store %s: see that endpoints, prefix and store are right",
+			meta.StoreUUID, want)
 	case sb.Volume == uuid.Nil || sb.Store != meta.StoreUUID:
 		return nil // it is new, or refused when it is opened
 	}
@@ -310,8 +313,9 @@ func (h *Host) guard(id *Identity, shard Shard) *heldError {
 		case <-h.ctx.Done():
 			return nil
 		case <-shard.Deposed():
-			return hold(recordv1.ShardState_SHARD_STATE_FOREIGN, "%w: nothing is served any more: stop one of them, they are on copies of one "+
-				"volume or have one name: %w", errDeposed, shard.Successor())
+			return hold(recordv1.ShardState_SHARD_STATE_FOREIGN,
+				"%w: nothing is served any more: stop one of them, they are on copies of one "+
+					"volume or have one name: %w", errDeposed, shard.Successor())
 		case <-tick.C:
 		}
 		state, _ := shard.State()
@@ -324,8 +328,9 @@ func (h *Host) guard(id *Identity, shard Shard) *heldError {
 		strikes++
 		h.opts.Logger.Warn("the volume is not what it was", "shard", h.id.Name, "error", err, "times", strikes)
 		if strikes >= guardStrikes {
-			return hold(recordv1.ShardState_SHARD_STATE_DISK_LOST, "%w: writes are not acknowledged and nothing is served any more: bring the "+
-				"disk back, or give it up", err)
+			return hold(recordv1.ShardState_SHARD_STATE_DISK_LOST,
+				"%w: writes are not acknowledged and nothing is served any more: bring the "+
+					"disk back, or give it up", err)
 		}
 	}
 }

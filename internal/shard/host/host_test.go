@@ -62,7 +62,8 @@ func TestStartupFailsOnlyWhereALoadStandsStill(t *testing.T) {
 		after time.Duration
 		bytes int64
 		still time.Duration
-	}{{0, 0, 0}, {time.Minute, 0, time.Minute}, {2 * time.Minute, 5, 0}, {time.Hour, 5, 58 * time.Minute}, {2 * time.Hour, 6, 0}} {
+	}{{0, 0, 0}, {time.Minute, 0, time.Minute}, {2 * time.Minute, 5, 0}, {time.Hour, 5, 58 * time.Minute},
+		{2 * time.Hour, 6, 0}} {
 		if still := p.moved(&status.Load{BytesDone: step.bytes}, now.Add(step.after)); still != step.still {
 			t.Errorf("after %v: still for %v, want %v", step.after, still, step.still)
 		}

@@ -86,8 +86,9 @@ func (id *Identity) inspect() (seen inspected, held *heldError) {
 	case err != nil:
 		return seen, classify(expecting(w.Volume, err))
 	case blank && w.Volume != uuid.Nil:
-		return seen, hold(recordv1.ShardState_SHARD_STATE_DISK_LOST, "volume %s is blank, expected is volume %s: bring the disk back, or "+
-			"give it up: then the shard may make a new volume", id.Dir, w.Volume)
+		return seen, hold(recordv1.ShardState_SHARD_STATE_DISK_LOST,
+			"volume %s is blank, expected is volume %s: bring the disk back, or "+
+				"give it up: then the shard may make a new volume", id.Dir, w.Volume)
 	case blank:
 		return seen, nil
 	}
@@ -113,14 +114,16 @@ func (id *Identity) admit(sb volume.Superblock) *heldError {
 	const foreign = recordv1.ShardState_SHARD_STATE_FOREIGN
 	switch {
 	case w.Store != uuid.Nil && sb.Store != w.Store:
-		return hold(foreign, "volume %s: %w: it is volume %s of shard %q of store %s, wanted is store %s: give the shard its own disk",
+		return hold(foreign,
+			"volume %s: %w: it is volume %s of shard %q of store %s, wanted is store %s: give the shard its own disk",
 			id.Dir, volume.ErrForeign, sb.Volume, sb.Shard, sb.Store, w.Store)
 	case w.Volume != uuid.Nil && sb.Volume != w.Volume:
 		return hold(foreign, "volume %s: it is volume %s of shard %q, expected is volume %s: are two disks swapped?",
 			id.Dir, sb.Volume, sb.Shard, w.Volume)
 	case sb.Shard != id.Name && !w.Adopt:
-		return hold(foreign, "volume %s: %w: it is of shard %q (volume %s), this is shard %q: are two disks swapped? To take it over, "+
-			"adopt it", id.Dir, volume.ErrOtherShard, sb.Shard, sb.Volume, id.Name)
+		return hold(foreign,
+			"volume %s: %w: it is of shard %q (volume %s), this is shard %q: are two disks swapped? To take it over, "+
+				"adopt it", id.Dir, volume.ErrOtherShard, sb.Shard, sb.Volume, id.Name)
 	}
 	return nil
 }
@@ -191,7 +194,8 @@ func (id *Identity) stillSame(opened volume.Superblock) error {
 	case err != nil:
 		return fmt.Errorf("volume %s (%s) cannot be read any more: %w", id.Dir, opened.Volume, err)
 	case now.Store != opened.Store || now.Volume != opened.Volume || now.Generation != opened.Generation:
-		return fmt.Errorf("volume %s was %s of store %s, generation %d, and is now %s of store %s, generation %d", id.Dir, opened.Volume,
+		return fmt.Errorf("volume %s was %s of store %s, generation %d, and is now %s of store %s, generation %d", id.Dir,
+			opened.Volume,
 			opened.Store, opened.Generation, now.Volume, now.Store, now.Generation)
 	}
 	return nil

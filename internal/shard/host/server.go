@@ -88,7 +88,8 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{listener: &listener{Listener: root, open: map[*connection]struct{}{}}, health: health.NewServer(), held: held}
+	s := &Server{listener: &listener{Listener: root, open: map[*connection]struct{}{}}, health: health.NewServer(),
+		held: held}
 	params := keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}
 	if opts.ConnectionAgeMax > 0 {
 		params.MaxConnectionAge, params.MaxConnectionAgeGrace = opts.ConnectionAgeMax, opts.ConnectionAgeGrace
@@ -107,12 +108,16 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 		grpc.StreamInterceptor(s.stream),
 	}, opts.Extra...)...)
 	s.register(serve.RecordService(), &recordv1.RecordService_ServiceDesc, &service{
-		of: func(now *session) any { return now.records }, held: recordv1.UnimplementedRecordServiceServer{}, refuse: held.refuse,
+		of: func(now *session) any {
+			return now.records
+		}, held: recordv1.UnimplementedRecordServiceServer{}, refuse: held.refuse,
 	})
 	admin := &recordv1.AdminService_ServiceDesc
 	s.register(admin, admin, &service{of: func(now *session) any { return now.admin }, held: held.admin})
 	peers := &peerv1.PeerService_ServiceDesc
-	s.register(peers, peers, &service{of: func(now *session) any { return now.peers }, held: peerv1.UnimplementedPeerServiceServer{}})
+	s.register(peers, peers, &service{of: func(now *session) any {
+		return now.peers
+	}, held: peerv1.UnimplementedPeerServiceServer{}})
 	recordv1.RegisterAccessServiceServer(s.grpc, access.Service{}) // it needs no volume
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
@@ -138,7 +143,8 @@ func (s *Server) accept(failed func(error)) {
 // Serve has services answer from now on. failed is told when the server ends by itself.
 func (s *Server) Serve(services Services, failed func(error)) {
 	s.session.Store(&session{
-		records: services.Calls.Records(), admin: services.Calls.Admin(services.Admin), peers: services.Peers, calls: services.Calls,
+		records: services.Calls.Records(), admin: services.Calls.Admin(services.Admin), peers: services.Peers,
+		calls: services.Calls,
 	})
 	s.setServing(true)
 	s.accept(failed)
@@ -209,7 +215,8 @@ func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
 	d.Methods, d.Streams = slices.Clone(served.Methods), slices.Clone(served.Streams)
 	for i := range d.Methods {
 		serves, waits := served.Methods[i].Handler, waiting.Methods[i].Handler
-		d.Methods[i].Handler = func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		d.Methods[i].Handler = func(_ any, ctx context.Context, decode func(any) error,
+			interceptor grpc.UnaryServerInterceptor) (any, error) {
 			if now := s.enter(); now != nil {
 				defer now.underWay.RUnlock()
 				return serves(to.of(now), ctx, decode, interceptor)
@@ -250,7 +257,8 @@ func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grp
 }
 
 // stream is the outermost interceptor of streams. It chooses what answers, which for unary calls was chosen before.
-func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	to, ok := srv.(*service)
 	if !ok {
 		return handler(srv, stream)

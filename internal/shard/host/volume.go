@@ -16,8 +16,9 @@ import (
 // DescribeVolume reads from the files alone what a volume holds.
 func (id *Identity) DescribeVolume(sb volume.Superblock) (*recordv1.DescribeVolumeResponse, error) {
 	out := &recordv1.DescribeVolumeResponse{
-		Shard: id.Name, VolumeUuid: sb.Volume.String(), Generation: sb.Generation, VolumeShard: sb.Shard, StoreUuid: sb.Store.String(),
-		Address: id.Address, Step: sb.Step.Number, StepNonce: sb.Step.Nonce.String(),
+		Shard: id.Name, VolumeUuid: sb.Volume.String(), Generation: sb.Generation, VolumeShard: sb.Shard,
+		StoreUuid: sb.Store.String(),
+		Address:   id.Address, Step: sb.Step.Number, StepNonce: sb.Step.Nonce.String(),
 	}
 	facts, err := volume.ReadFacts(id.FS, id.Dir)
 	switch {
@@ -55,7 +56,8 @@ func (id *Identity) groupFacts(sb volume.Superblock, group uuid.UUID) *recordv1.
 		p.RaftId, p.Joining = file.RaftID, file.Joining
 		if file.Volume != sb.Volume || file.Store != sb.Store || file.Group != group {
 			p.Foreign, p.StoreUuid = true, file.Store.String()
-			p.Message = fmt.Sprintf("it was made on volume %s as one of group %s of store %s: a copy never runs", file.Volume, file.Group, file.Store)
+			p.Message = fmt.Sprintf("it was made on volume %s as one of group %s of store %s: a copy never runs", file.Volume,
+				file.Group, file.Store)
 		}
 		if file.Joining {
 			p.StoreUuid = file.Store.String()
@@ -72,7 +74,8 @@ func (id *Identity) groupFacts(sb volume.Superblock, group uuid.UUID) *recordv1.
 	}
 	p.Group, p.StoreUuid = m.Identity.Name, m.Identity.Store.String()
 	p.Term, p.CommittedIndex, p.ConfIndex = m.HardState.Term, m.HardState.Commit, m.ConfIndex
-	p.Voters, p.Learners, p.VotersOutgoing = m.Conf.GetVoters(), slices.Concat(m.Conf.GetLearners(), m.Conf.GetLearnersNext()), m.Conf.GetVotersOutgoing()
+	p.Voters, p.Learners, p.VotersOutgoing = m.Conf.GetVoters(),
+		slices.Concat(m.Conf.GetLearners(), m.Conf.GetLearnersNext()), m.Conf.GetVotersOutgoing()
 	if !found && len(p.GetVoters()) == 1 {
 		p.RaftId = p.GetVoters()[0]
 	}

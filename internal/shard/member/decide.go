@@ -85,7 +85,8 @@ func (k Kind) String() string {
 		return "unknown"
 	}
 	return [...]string{
-		"Nothing", "Load", "Join", "Reinstall", "Create", "Announce", "MakeFolder", "Claim", "Confess", "Lose", "Keep", "EndFetch",
+		"Nothing", "Load", "Join", "Reinstall", "Create", "Announce", "MakeFolder", "Claim", "Confess", "Lose", "Keep",
+		"EndFetch",
 		"Trash",
 	}[k]
 }

@@ -27,7 +27,8 @@ func members(index uint64, m ...placement.Member) func(v *View) {
 // viewOf is a view of a group whose first load has begun.
 func viewOf(change func(v *View)) View {
 	v := View{
-		Shard: "a", Volume: here, Known: true, Group: placement.Group{Name: "0", Revision: 50}, EpochBase: 50, LoadBegun: true,
+		Shard: "a", Volume: here, Known: true, Group: placement.Group{Name: "0", Revision: 50}, EpochBase: 50,
+		LoadBegun: true,
 	}
 	change(&v)
 	return v
@@ -98,7 +99,8 @@ var situations = []situation{
 		"Confess Trash Trash Trash Trash Trash Trash Trash Trash Confess"},
 	{"another learner here, before the first load", and(members(7, with(on(here, 9, placement.Learner))...), early), nil,
 		"Confess Trash Trash Trash Trash Trash Trash Trash Trash Confess"},
-	{"another learner here, and nothing is known of the folder", members(7, with(on(here, 9, placement.Learner))...), nameless,
+	{"another learner here, and nothing is known of the folder", members(7, with(on(here, 9, placement.Learner))...),
+		nameless,
 		"MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder MakeFolder"},
 	{"another learner here, made elsewhere", members(7, with(on(here, 9, placement.Learner))...), foreign,
 		"MakeFolder Trash Trash Trash Trash Trash Trash Trash Trash MakeFolder"},
@@ -110,7 +112,8 @@ var situations = []situation{
 		"Confess Lose Trash Lose Lose Lose Lose Lose Lose Confess"},
 	{"another voter here, made here and never told", members(6, with(on(here, 9, placement.Voter))...), untold,
 		"Confess Nothing Trash Nothing Nothing Nothing Nothing Nothing Nothing Confess"},
-	{"another voter here, in an older membership than one that has it", members(6, with(on(here, 9, placement.Voter))...), inConf,
+	{"another voter here, in an older membership than one that has it", members(6, with(on(here, 9, placement.Voter))...),
+		inConf,
 		"Confess Lose Trash Lose Lose Lose Lose Lose Lose Confess"},
 	{"a voter on another volume", members(7, with(on(there, 1, placement.Voter))...), nil,
 		"Nothing Keep Keep Keep Keep Keep Keep Keep Keep Nothing"},
@@ -162,7 +165,8 @@ func TestDecideSetsTheStanding(t *testing.T) {
 		named   bool
 	}{
 		{"named here", members(7, with(on(here, 1, placement.Voter))...), untold, Standing{}, true},
-		{"named here, while etcd was set back", and(members(7, with(on(here, 1, placement.Voter))...), setBack), untold, Standing{}, false},
+		{"named here, while etcd was set back", and(members(7, with(on(here, 1, placement.Voter))...), setBack), untold,
+			Standing{}, false},
 		{"has left", members(7, others...), nil, Standing{Reason: HasLeft}, false},
 		{"claimed", members(7, with(placement.Member{RaftID: 1})...), untold, Standing{Reason: Unconfirmed}, false},
 		{"elsewhere", members(6, others...), nil, Standing{Reason: Elsewhere}, false},
@@ -173,9 +177,13 @@ func TestDecideSetsTheStanding(t *testing.T) {
 		{"other group", members(7), and(renamed, func(r *Replica) { r.Exchanged = "the files of 1" }),
 			Standing{Reason: OtherGroup, Detail: "the files of 1"}, false},
 		{"announced", and(members(0), target), nil, Standing{Reason: Unconfirmed}, false},
-		{"lost", members(0, on(there, 1, placement.Voter)), func(r *Replica) { r.Standing.Reason = Elsewhere }, Standing{}, false},
+		{"lost", members(0, on(there, 1, placement.Voter)), func(r *Replica) {
+			r.Standing.Reason = Elsewhere
+		}, Standing{}, false},
 		{"set back", and(members(7, others...), setBack), untold, Standing{Reason: SetBack}, false},
-		{"set back, and elsewhere before", and(members(7, others...), setBack), func(r *Replica) { r.Standing.Reason = Elsewhere },
+		{"set back, and elsewhere before", and(members(7, others...), setBack), func(r *Replica) {
+			r.Standing.Reason = Elsewhere
+		},
 			Standing{Reason: Elsewhere}, false},
 	} {
 		v := viewOf(c.view)

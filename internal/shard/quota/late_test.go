@@ -22,7 +22,8 @@ func TestCallersAreToldOneAfterAnother(t *testing.T) {
 		apart  time.Duration
 	}{
 		{"calls", access.CallsPerSecond, access.Quotas{CallsPerSecond: limit}, 10 * time.Millisecond},
-		{"bytes, of calls of 100 bytes", access.BytesPerSecond, access.Quotas{BytesPerSecond: 100 * limit}, 10 * time.Millisecond},
+		{"bytes, of calls of 100 bytes", access.BytesPerSecond, access.Quotas{BytesPerSecond: 100 * limit},
+			10 * time.Millisecond},
 		{"at a time", access.CallsAtOnce, access.Quotas{CallsAtOnce: 1}, time.Second / turnsPerSecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -134,7 +135,8 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
 	s := p.sets["s"]
 	quotas := access.Quotas{CallsPerSecond: limit}
-	s.Take([]access.Tenant{{Name: "a", Prefix: "a-", Quotas: quotas}, {Name: "b", Prefix: "b-", Quotas: quotas}, {Name: "c", Prefix: "c-", Quotas: quotas}})
+	s.Take([]access.Tenant{{Name: "a", Prefix: "a-", Quotas: quotas}, {Name: "b", Prefix: "b-", Quotas: quotas},
+		{Name: "c", Prefix: "c-", Quotas: quotas}})
 	kept, let := make(chan time.Duration), make(chan error)
 	s.cfg.Pause = func(_ context.Context, d time.Duration) error {
 		kept <- d

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Ledger says what each shard stores of a tenant, and what it may store beyond that until it has asked again. The sum of
-// both over all shards is within the tenant's quotas, unless these were lowered, or groups that a shard leads since a
-// moment ago are still in the share of the one that led them before.
+// Ledger says what each shard stores of a tenant, and what it may store beyond that until it has asked again. The sum
+// of both over all shards is within the tenant's quotas, unless these were lowered, or groups that a shard leads since
+// a moment ago are still in the share of the one that led them before.
 type Ledger struct {
 	Shards map[string]Share `json:"shards"`
 }
@@ -136,8 +136,8 @@ func (s *Share) add(other Share) {
 // toldShare of a quota is what a shard may store before it tells, if that is not long ago.
 const toldShare = 128
 
-// isWorth tells whether the share that follows from a ledger is to be written: groups have come or gone, what is told of
-// what is stored is old or far from it, or the slack is twice what is left of it, or half.
+// isWorth tells whether the share that follows from a ledger is to be written: groups have come or gone, what is told
+// of what is stored is old or far from it, or the slack is twice what is left of it, or half.
 func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	if !is || o.share.Groups != old.Groups || o.share.Want != old.Want || len(o.gone) > 0 {
 		return is || o.share != Share{}

@@ -104,7 +104,8 @@ type play struct {
 
 func newPlay(quotas access.Quotas, groups int, shards ...string) *play {
 	p := &play{
-		etcd: &memory{ledgers: map[string]placement.Ledger{}}, clock: &clock{now: time.Unix(1_800_000_000, 0)}, sets: map[string]*Set{},
+		etcd: &memory{ledgers: map[string]placement.Ledger{}}, clock: &clock{now: time.Unix(1_800_000_000, 0)},
+		sets:   map[string]*Set{},
 		leader: map[string]string{}, stored: map[string]Amount{},
 	}
 	for i := range groups {
@@ -186,8 +187,10 @@ func TestGroupsFindTheirTenant(t *testing.T) {
 		}
 	}
 	one := access.Quotas{Records: 1}
-	s.Take([]access.Tenant{{Name: "three", Prefix: "z", Quotas: one}, {Name: "two", Prefix: "ab-", Quotas: one}, {Name: "one", Prefix: "a-", Quotas: one}})
-	for name, want := range map[string]string{"a": "", "a-": "one", "a-1": "one", "ab-1": "two", "ab": "", "b-x": "", "0": "", "zz": "three"} {
+	s.Take([]access.Tenant{{Name: "three", Prefix: "z", Quotas: one}, {Name: "two", Prefix: "ab-", Quotas: one},
+		{Name: "one", Prefix: "a-", Quotas: one}})
+	for name, want := range map[string]string{"a": "", "a-": "one", "a-1": "one", "ab-1": "two", "ab": "", "b-x": "",
+		"0": "", "zz": "three"} {
 		got := ""
 		if tenant := of[name].Tenant(); tenant != nil {
 			got = tenant.Name()
@@ -396,7 +399,8 @@ func TestLedgersHold(t *testing.T) {
 		var before Amount // a tenant may be one of groups that hold much
 		if rapid.Bool().Draw(t, "filled") {
 			for _, g := range groups {
-				p.stored[g] = Amount{Bytes: rapid.Int64Range(0, 6000).Draw(t, "there"), Records: rapid.Int64Range(0, 60).Draw(t, "there")}
+				p.stored[g] = Amount{Bytes: rapid.Int64Range(0, 6000).Draw(t, "there"), Records: rapid.Int64Range(0, 60).
+					Draw(t, "there")}
 			}
 			before = p.total()
 		}
@@ -413,7 +417,8 @@ func TestLedgersHold(t *testing.T) {
 		for range rapid.IntRange(10, 120).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "step") {
 			case 0, 1, 2, 3:
-				_, final := p.put(any("group", groups), Amount{Bytes: rapid.Int64Range(0, 3000).Draw(t, "bytes"), Records: rapid.Int64Range(0, 20).Draw(t, "records")})
+				_, final := p.put(any("group", groups), Amount{Bytes: rapid.Int64Range(0, 3000).Draw(t, "bytes"),
+					Records: rapid.Int64Range(0, 20).Draw(t, "records")})
 				_ = final
 			case 4, 5, 6:
 				p.look(t, any("looks", alive()))
@@ -511,8 +516,9 @@ func TestMetricsOfTenants(t *testing.T) {
 		}
 	}
 	want := map[string]float64{
-		"sheaf_tenant_quota_limit records a": 5, "sheaf_tenant_quota_limit callsPerSecond a": 2, "sheaf_tenant_quota_used records a": 2,
-		"sheaf_tenant_part a": 1, "sheaf_tenant_calls_total a": 1, "sheaf_tenant_bytes_total a": 10,
+		"sheaf_tenant_quota_limit records a": 5, "sheaf_tenant_quota_limit callsPerSecond a": 2,
+		"sheaf_tenant_quota_used records a": 2,
+		"sheaf_tenant_part a":               1, "sheaf_tenant_calls_total a": 1, "sheaf_tenant_bytes_total a": 10,
 		"sheaf_tenant_refused_total records a": 0, "sheaf_tenant_refused_total callsPerSecond a": 1,
 		"sheaf_tenant_waited_total records a": 0, "sheaf_tenant_waited_total callsPerSecond a": 0,
 	}
@@ -523,7 +529,8 @@ func TestMetricsOfTenants(t *testing.T) {
 
 // BenchmarkNoTenant is what calls cost in a store without tenants, or in a group of nobody.
 func BenchmarkNoTenant(b *testing.B) {
-	for name, tenants := range map[string][]access.Tenant{"none": nil, "others": {{Name: "a", Prefix: "a-", Quotas: access.Quotas{Records: 1}}}} {
+	for name, tenants := range map[string][]access.Tenant{"none": nil,
+		"others": {{Name: "a", Prefix: "a-", Quotas: access.Quotas{Records: 1}}}} {
 		b.Run(name, func(b *testing.B) {
 			s := New(Config{})
 			s.Take(tenants)
@@ -541,7 +548,8 @@ func BenchmarkNoTenant(b *testing.B) {
 // BenchmarkCall is what a call costs in a group with quotas.
 func BenchmarkCall(b *testing.B) {
 	s := New(Config{})
-	s.Take([]access.Tenant{{Name: "a", Prefix: "a-", Quotas: access.Quotas{CallsPerSecond: 1e12, BytesPerSecond: 1e12, CallsAtOnce: 1000}}})
+	s.Take([]access.Tenant{{Name: "a", Prefix: "a-", Quotas: access.Quotas{CallsPerSecond: 1e12, BytesPerSecond: 1e12,
+		CallsAtOnce: 1000}}})
 	of := s.Group("a-1")
 	b.ReportAllocs()
 	for b.Loop() {

@@ -134,7 +134,9 @@ func (n *tenants) of(group string) *Tenant {
 	if n == nil {
 		return nil
 	}
-	at, exact := slices.BinarySearchFunc(n.byPrefix, group, func(t *Tenant, group string) int { return strings.Compare(t.prefix, group) })
+	at, exact := slices.BinarySearchFunc(n.byPrefix, group, func(t *Tenant, group string) int {
+		return strings.Compare(t.prefix, group)
+	})
 	if !exact {
 		at--
 	}

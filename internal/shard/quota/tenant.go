@@ -103,7 +103,8 @@ func (t *Tenant) Usage() Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return Usage{
-		Quotas: t.quotas, Part: t.part, Stored: t.stored.mine.Used.plus(t.stored.spent), Calls: t.counts.calls, Bytes: t.counts.bytes, Open: t.open,
+		Quotas: t.quotas, Part: t.part, Stored: t.stored.mine.Used.plus(t.stored.spent), Calls: t.counts.calls,
+		Bytes: t.counts.bytes, Open: t.open,
 		Refused: maps.Clone(t.counts.refused), Waited: maps.Clone(t.counts.waited),
 	}
 }
@@ -212,7 +213,8 @@ func (t *Tenant) until(ctx context.Context, holds int64, try func(now time.Time)
 }
 
 // tried tries once. What has to wait for the first time is counted in. over is closed early, where that is known.
-func (t *Tenant) tried(first bool, holds int64, try func(now time.Time) (access.Quota, time.Duration)) (wait time.Duration, over chan struct{}, err error) {
+func (t *Tenant) tried(first bool, holds int64, try func(now time.Time) (access.Quota,
+	time.Duration)) (wait time.Duration, over chan struct{}, err error) {
 	now := t.set.now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -257,8 +259,8 @@ func (t *Tenant) Moved(n int64) {
 	t.late.mean += (float64(n) - t.late.mean) / 16
 }
 
-// Move is Moved for the message of a stream, and waits first until what went before is waited off. holds, and errors, as
-// of Await.
+// Move is Moved for the message of a stream, and waits first until what went before is waited off. holds, and errors,
+// as of Await.
 func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		if wait := t.bytes.wait(now, 0); wait > 0 {
@@ -285,14 +287,16 @@ const (
 )
 
 // Store reserves room for what is to be stored; Done must follow where it answers nil. It waits for a moment where this
-// shard has no room and the store as a whole may have some, unless it is in a hurry. Errors are *Exceeded, ErrStopping, or that of ctx.
+// shard has no room and the store as a whole may have some, unless it is in a hurry. Errors are *Exceeded, ErrStopping,
+// or that of ctx.
 func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, error) {
 	var patience <-chan time.Time
 	for {
 		t.mu.Lock()
 		quota, final := t.short(n)
 		if quota == "" {
-			t.stored.spent, t.stored.next, t.stored.inFlight = t.stored.spent.plus(n), t.stored.next.plus(n), t.stored.inFlight.plus(n)
+			t.stored.spent, t.stored.next, t.stored.inFlight = t.stored.spent.plus(n), t.stored.next.plus(n),
+				t.stored.inFlight.plus(n)
 			out := Reserved{t, n, t.stored.epoch}
 			t.mu.Unlock()
 			return out, nil
@@ -342,7 +346,9 @@ func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 	for _, one := range []struct {
 		quota access.Quota
 		of    func(Amount) int64
-	}{{access.StoredBytes, func(a Amount) int64 { return a.Bytes }}, {access.Records, func(a Amount) int64 { return a.Records }}} {
+	}{{access.StoredBytes, func(a Amount) int64 {
+		return a.Bytes
+	}}, {access.Records, func(a Amount) int64 { return a.Records }}} {
 		limit, wanted := t.quotas.Of(one.quota), one.of(n)
 		if limit == 0 || wanted == 0 || s.known && one.of(s.slack)-one.of(s.spent) >= wanted {
 			continue

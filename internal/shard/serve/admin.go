@@ -43,7 +43,8 @@ type adminServer struct {
 }
 
 // CreateGroup implements AdminService.
-func (s *adminServer) CreateGroup(context.Context, *recordv1.CreateGroupRequest) (*recordv1.CreateGroupResponse, error) {
+func (s *adminServer) CreateGroup(context.Context, *recordv1.CreateGroupRequest) (*recordv1.CreateGroupResponse,
+	error) {
 	return nil, answer.NotHere("CreateGroup")
 }
 
@@ -53,7 +54,8 @@ func (s *adminServer) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*r
 }
 
 // ListGroups implements AdminService: the replicas of this shard.
-func (s *adminServer) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
+func (s *adminServer) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse,
+	error) {
 	if in.GetGroup() != "" {
 		if err := s.validGroup(in.GetGroup(), "group"); err != nil {
 			return nil, err
@@ -101,7 +103,8 @@ func (s *adminServer) WatchLoad(_ *recordv1.WatchLoadRequest, stream recordv1.Ad
 }
 
 // DescribeVolume implements AdminService.
-func (s *adminServer) DescribeVolume(context.Context, *recordv1.DescribeVolumeRequest) (*recordv1.DescribeVolumeResponse, error) {
+func (s *adminServer) DescribeVolume(context.Context, *recordv1.DescribeVolumeRequest) (
+	*recordv1.DescribeVolumeResponse, error) {
 	return s.admin.DescribeVolume()
 }
 
@@ -124,7 +127,8 @@ func (s *adminServer) Verify(ctx context.Context, in *recordv1.VerifyRequest) (*
 	}
 	out := &recordv1.VerifyResponse{
 		Bytes: report.Bytes, Entries: report.Entries, Damages: DamagesOf(report.Damages),
-		Copies: []*recordv1.VerifiedCopy{{Shard: s.opts.Name, Bytes: report.Bytes, Entries: report.Entries, Damages: int32(len(report.Damages))}},
+		Copies: []*recordv1.VerifiedCopy{{Shard: s.opts.Name, Bytes: report.Bytes, Entries: report.Entries,
+			Damages: int32(len(report.Damages))}},
 	}
 	for _, d := range out.Damages {
 		d.Shard = s.opts.Name
@@ -148,7 +152,8 @@ func (s *adminServer) Compact(ctx context.Context, in *recordv1.CompactRequest) 
 		}
 		return &recordv1.CompactResponse{Holds: holds}, nil
 	}
-	report, err := s.admin.Compact(ctx, g, group.CompactOptions{All: in.GetAll(), RateBytesPerSecond: in.GetRateBytesPerSecond()})
+	report, err := s.admin.Compact(ctx, g, group.CompactOptions{All: in.GetAll(),
+		RateBytesPerSecond: in.GetRateBytesPerSecond()})
 	if err != nil {
 		return nil, answer.Of(err, answer.Where{Group: g.Name()})
 	}
@@ -159,7 +164,8 @@ func (s *adminServer) Compact(ctx context.Context, in *recordv1.CompactRequest) 
 }
 
 // AcceptLoss implements AdminService.
-func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossRequest) (*recordv1.AcceptLossResponse, error) {
+func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossRequest) (*recordv1.AcceptLossResponse,
+	error) {
 	g, err := s.Asked(ctx, access.AdminWrite, in.GetGroup(), "group")
 	if err != nil {
 		return nil, err

@@ -104,7 +104,8 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 		total += len(put.GetData())
 	}
 	if total > batchPutBytesMax {
-		return &batch{err: answer.Invalid("puts", "have %d bytes of data together: give at most %d in one message", total, batchPutBytesMax)}
+		return &batch{err: answer.Invalid("puts", "have %d bytes of data together: give at most %d in one message", total,
+			batchPutBytesMax)}
 	}
 	b := &batch{writes: make([]write, n), errs: make([]error, n)}
 	for i, put := range in.GetPuts() {

@@ -226,7 +226,8 @@ func (b *batchGet) sendRest() error {
 	out := &recordv1.BatchGetResponse{Results: make([]*recordv1.BatchGetResult, 0, min(len(b.gets), scanRecordsMax))}
 	size := int64(messageSize)
 	for _, r := range b.rest {
-		if len(out.Results) > 0 && (size+r.size > ResultBytes || len(out.Results)+len(r.out.Results) > scanRecordsMax || b.message(size+r.size) != nil) {
+		if len(out.Results) > 0 && (size+r.size > ResultBytes || len(out.Results)+len(r.out.Results) > scanRecordsMax ||
+			b.message(size+r.size) != nil) {
 			if err := b.transmit(out); err != nil {
 				return err
 			}

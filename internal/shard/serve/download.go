@@ -73,7 +73,8 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 		return err
 	}
 	// What was read last, a chunk that waits and one in the transport.
-	if err := held.Ask(format.BlobChunkBytes + 2*min(format.BlobChunkBytes, message.RoundUp(end-in.GetOffsetBytes()))); err != nil {
+	if err := held.Ask(format.BlobChunkBytes + 2*min(format.BlobChunkBytes,
+		message.RoundUp(end-in.GetOffsetBytes()))); err != nil {
 		return err
 	}
 	blob, err := sv.Log().OpenBlob(*rec.Blob)
@@ -114,7 +115,8 @@ func sendSlice(stream recordv1.RecordService_DownloadServer, head *recordv1.Reco
 }
 
 // sendBlob sends the bytes in [offset, end). Reads follow the blob's own chunks, so that each is checked once.
-func sendBlob(stream recordv1.RecordService_DownloadServer, tenant *quota.Tenant, head *recordv1.Record, blob io.ReaderAt, offset, end int64) error {
+func sendBlob(stream recordv1.RecordService_DownloadServer, tenant *quota.Tenant, head *recordv1.Record,
+	blob io.ReaderAt, offset, end int64) error {
 	if err := sendHead(stream, head); err != nil {
 		return err
 	}

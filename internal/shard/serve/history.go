@@ -19,7 +19,8 @@ const (
 )
 
 // ListVersions implements RecordService.
-func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersionsRequest) (*recordv1.ListVersionsResponse, error) {
+func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersionsRequest) (
+	*recordv1.ListVersionsResponse, error) {
 	var v answer.Violations
 	sv, err := s.find(ctx, access.Get, in.GetKey(), in.GetRoutingEpoch(), &v, "key")
 	id, n := in.GetKey().GetId(), int(in.GetPageSize())

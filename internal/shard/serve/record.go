@@ -70,7 +70,8 @@ func (s *Server) propose(ctx context.Context, w *write) error {
 
 // proposeAgain proposes a write that was refused again, where room is made for it. It is apart, and given copies, so
 // that writes that are not refused need no memory for it.
-func (s *Server) proposeAgain(ctx context.Context, g Group, w replica.Write, pending *replica.Pending) *replica.Pending {
+func (s *Server) proposeAgain(ctx context.Context, g Group, w replica.Write,
+	pending *replica.Pending) *replica.Pending {
 	first := true
 	_ = s.shard.WithRoom(ctx, func() error {
 		if !first {
@@ -99,7 +100,8 @@ func (s *Server) finish(ctx context.Context, w *write) (replica.Result, error) {
 }
 
 // common checks what all writes have in common.
-func (w *write) common(v *answer.Violations, prefix string, requestID []byte, condition *recordv1.WriteCondition, timestamp *int64) {
+func (w *write) common(v *answer.Violations, prefix string, requestID []byte, condition *recordv1.WriteCondition,
+	timestamp *int64) {
 	switch len(requestID) {
 	case 0:
 	case len(w.replica.RequestID):

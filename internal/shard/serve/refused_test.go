@@ -91,13 +91,16 @@ func TestNothingIsLookedUpForACallThatIsRefused(t *testing.T) {
 	}
 	var call decided
 	shard := &counted{}
-	records := New(Options{MessageBytesMax: 1 << 20, CallTimeout: time.Minute, CallsMax: 100, BytesInFlightMax: 1 << 20, AnswerBytesMax: 1 << 20}, shard)
+	records := New(Options{MessageBytesMax: 1 << 20, CallTimeout: time.Minute, CallsMax: 100, BytesInFlightMax: 1 << 20,
+		AnswerBytesMax: 1 << 20}, shard)
 	server := grpc.NewServer(
 		grpc.ForceServerCodecV2(message.Codec{}),
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any,
+			error) {
 			return do(access.WithCall(ctx, call), in)
 		}),
-		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, do grpc.StreamHandler) error {
+		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo,
+			do grpc.StreamHandler) error {
 			return do(srv, under{s, access.WithCall(s.Context(), call)})
 		}))
 	server.RegisterService(RecordService(), records.Records())

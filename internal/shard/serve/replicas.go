@@ -70,7 +70,8 @@ type Group interface {
 // find is the group of a key where this shard serves it, else the error that says where to go. What is wrong with the
 // key goes into v and makes the group nil. Whether the caller may use the verb there is decided before anything is
 // looked up.
-func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.RecordKey, epoch uint64, v *answer.Violations, field string) (Group, error) {
+func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.RecordKey, epoch uint64,
+	v *answer.Violations, field string) (Group, error) {
 	if key == nil {
 		v.Add(field, "is required")
 		return nil, nil
@@ -79,7 +80,8 @@ func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.Recor
 	if routing.Mode == placement.Hash {
 		n := routing.GroupOf(key.GetId())
 		if name := key.GetGroup(); name != "" && name != strconv.Itoa(n) {
-			v.Add(field+".group", "the store is routed by Hash: leave the group empty; id %d is in group %d, not %.40q", key.GetId(), n, name)
+			v.Add(field+".group", "the store is routed by Hash: leave the group empty; id %d is in group %d, not %.40q",
+				key.GetId(), n, name)
 			return nil, nil
 		}
 		if err := access.MayRecord(ctx, verb, placement.GroupName(n), key.GetId()); err != nil {

@@ -43,10 +43,12 @@ func notOpened(field string, err error) error {
 const scanRecordsMax = 4096
 
 // PlanScan implements RecordService.
-func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanRequest) (out *recordv1.PlanScanResponse, err error) {
+func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanRequest) (out *recordv1.PlanScanResponse,
+	err error) {
 	size := in.GetSplitBytes()
 	if size != 0 && (size < splitBytesMin || size > splitBytesMax) {
-		return nil, answer.Invalid("split_bytes", "is %d: give %d to %d, or 0 for %d", size, splitBytesMin, int64(splitBytesMax), splitBytesDefault)
+		return nil, answer.Invalid("split_bytes", "is %d: give %d to %d, or 0 for %d", size, splitBytesMin,
+			int64(splitBytesMax), splitBytesDefault)
 	}
 	if size == 0 {
 		size = splitBytesDefault
@@ -96,7 +98,8 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 }
 
 // splits cuts a snapshot.
-func (s *Server) splits(ctx context.Context, name string, log *group.Log, id group.ScanID, size int64) ([]*recordv1.ScanSplit, error) {
+func (s *Server) splits(ctx context.Context, name string, log *group.Log, id group.ScanID,
+	size int64) ([]*recordv1.ScanSplit, error) {
 	info, err := log.ScanInfo(id)
 	if err != nil {
 		return nil, err
@@ -110,7 +113,8 @@ func (s *Server) splits(ctx context.Context, name string, log *group.Log, id gro
 	for i := 1; i < len(bounds); i++ {
 		c := cursor.Cursor{Kind: cursor.Split, Group: name, Scan: id, After: bounds[i-1], Through: bounds[i]}
 		splits = append(splits, &recordv1.ScanSplit{
-			Group: name, Split: access.Seal(ctx, c.Encode(), sealed), Addresses: []string{s.shard.Address()}, Bytes: info.Bytes / n, Records: info.Records / n,
+			Group: name, Split: access.Seal(ctx, c.Encode(), sealed), Addresses: []string{s.shard.Address()},
+			Bytes: info.Bytes / n, Records: info.Records / n,
 		})
 	}
 	return splits, nil
@@ -323,8 +327,8 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 	return nil
 }
 
-// enter begins the part of the scan that is in a group: the first one is refused where the quotas of its tenant are used
-// up, later ones wait.
+// enter begins the part of the scan that is in a group: the first one is refused where the quotas of its tenant are
+// used up, later ones wait.
 func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error) {
 	if !sc.begun {
 		sc.begun = true

@@ -66,7 +66,8 @@ func (sc *scan) release() {
 // and the record read again.
 func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error) {
 	size := answerSize(at.Group, rec)
-	if n := len(sc.out.Records); n > 0 && (sc.size+size > sc.sizeMax || n == scanRecordsMax || n == len(sc.records) && sc.prepare() != nil) {
+	if n := len(sc.out.Records); n > 0 && (sc.size+size > sc.sizeMax || n == scanRecordsMax || n == len(sc.records) &&
+		sc.prepare() != nil) {
 		if going, err := sc.sendReading(at); err != nil || !going {
 			return false, err
 		}

@@ -12,7 +12,8 @@ import (
 // sendWithin runs the handler of a stream, counts what it holds for its answers, and ends the stream where a message
 // took longer than Options.SendTimeout, or where the shard stops and nothing moves. The message that waits is given up
 // when the stream has ended, and the handler with it.
-func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics, handler grpc.StreamHandler) error {
+func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics,
+	handler grpc.StreamHandler) error {
 	out := message.NewStream(stream, message.Codec{}, s.StreamAnswers(), s.opts.SendTimeout)
 	ended := make(chan error, 1)
 	s.streams.Go(func() {

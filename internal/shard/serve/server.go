@@ -160,7 +160,8 @@ func (s *Server) panicked(method *methodMetrics, p any) error {
 }
 
 // Unary is the interceptor of unary calls.
-func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (out any, err error) {
+func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (out any,
+	err error) {
 	if !strings.HasPrefix(info.FullMethod, ourServices) {
 		return handler(ctx, req)
 	}
@@ -199,7 +200,8 @@ func (s *Server) untilStopped(ctx context.Context) (context.Context, context.Can
 }
 
 // Stream is the interceptor of streams.
-func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) (err error) {
 	if !strings.HasPrefix(info.FullMethod, ourServices) {
 		return handler(srv, ss)
 	}

@@ -17,7 +17,8 @@ func (s *Server) spanOf(ctx context.Context, w *write) trace.Span {
 		return nil
 	}
 	_, span := s.opts.Tracer.Start(ctx, "commit", trace.WithAttributes(
-		attribute.String("sheaf.group", w.where.Group), attribute.String("sheaf.shard", s.opts.Name), attribute.Int64("sheaf.bytes", w.bytes)))
+		attribute.String("sheaf.group", w.where.Group), attribute.String("sheaf.shard", s.opts.Name),
+		attribute.Int64("sheaf.bytes", w.bytes)))
 	return span
 }
 
@@ -28,8 +29,9 @@ func (s *Server) endSpan(ctx context.Context, w *write, sync *replica.SyncTimes,
 		w.span.SetStatus(codes.Error, err.Error())
 	}
 	if sync != nil {
-		_, below := s.opts.Tracer.Start(trace.ContextWithSpan(ctx, w.span), "sync", trace.WithTimestamp(sync.Began), trace.WithAttributes(
-			attribute.String("sheaf.group", w.where.Group), attribute.String("sheaf.shard", s.opts.Name)))
+		_, below := s.opts.Tracer.Start(trace.ContextWithSpan(ctx, w.span), "sync", trace.WithTimestamp(sync.Began),
+			trace.WithAttributes(
+				attribute.String("sheaf.group", w.where.Group), attribute.String("sheaf.shard", s.opts.Name)))
 		below.End(trace.WithTimestamp(sync.Ended))
 	}
 	w.span.End()

@@ -56,7 +56,8 @@ var getCalls = sync.Pool{New: func() any {
 // handleGet answers with the getCall itself, which gRPC encodes: with that the call has ended. Where there is an error,
 // or another answer of an interceptor, the getCall is left to the garbage collector, as they may refer to it. An
 // interceptor waits for its handler, and keeps neither request nor answer.
-func handleGet(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the parameters are gRPC's
+func handleGet(srv any, ctx context.Context, //nolint:revive // the parameters are gRPC's
+	decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*recordServer)
 	c := getCalls.Get().(*getCall)
 	c.server = s
@@ -134,7 +135,8 @@ func (c *getCall) Encode() (mem.BufferSlice, error) {
 }
 
 // handlePut gives interceptors of a message that is too large what stands before the data.
-func handlePut(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the parameters are gRPC's
+func handlePut(srv any, ctx context.Context, //nolint:revive // the parameters are gRPC's
+	decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*recordServer)
 	in := &recordv1.PutRequest{}
 	bounded := s.bounded(in)

@@ -122,7 +122,9 @@ func (u *upload) begin(ctx context.Context, in *recordv1.UploadHeader) error {
 		return err
 	}
 	// Refuse early what has no room, before the caller sends it.
-	return answer.Of(u.server.shard.WithRoom(ctx, func() error { return u.server.shard.Admit(in.GetSizeBytes()) }), w.where)
+	return answer.Of(u.server.shard.WithRoom(ctx, func() error {
+		return u.server.shard.Admit(in.GetSizeBytes())
+	}), w.where)
 }
 
 // take takes one chunk in.
@@ -186,7 +188,9 @@ func (u *upload) reserve(ctx context.Context, bytes int64) error {
 }
 
 func (u *upload) store(ctx context.Context, data []byte) error {
-	if err := u.server.shard.WithRoom(ctx, func() error { return u.server.shard.AdmitFile(int64(len(data))) }); err != nil {
+	if err := u.server.shard.WithRoom(ctx, func() error {
+		return u.server.shard.AdmitFile(int64(len(data)))
+	}); err != nil {
 		return answer.Of(err, u.write.where)
 	}
 	_, err := u.blob.Write(data)
@@ -230,7 +234,8 @@ func (u *upload) put(ctx context.Context) (result replica.Result, err error) {
 		result, err = u.server.finish(ctx, &u.write)
 	}
 	ref := u.write.replica.Blob
-	if ref != nil && (!proposed || result.Repeated || answer.SurelyNotApplied(err) || err != nil && u.server.opts.UnsafeDoubt) {
+	if ref != nil && (!proposed || result.Repeated || answer.SurelyNotApplied(err) || err != nil &&
+		u.server.opts.UnsafeDoubt) {
 		u.write.served.Log().DiscardBlob(*ref)
 	}
 	return result, err

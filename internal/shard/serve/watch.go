@@ -118,7 +118,8 @@ func (w *watch) stillHere() error {
 	case w.server.stopping.Load():
 		return answer.Stopping()
 	case !w.sv.IsServed():
-		return answer.Fail(codes.Unavailable, reason.NoLeader, "group %s is not served here any more: go on from the last cursor", w.sv.Name())
+		return answer.Fail(codes.Unavailable, reason.NoLeader,
+			"group %s is not served here any more: go on from the last cursor", w.sv.Name())
 	case w.sv.Replica().Readable() || w.sv.Replica().Status().Leader:
 		return nil
 	}
@@ -136,10 +137,12 @@ func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 		return true, nil
 	}
 	defer func() { _ = held.Ask(0) }() // less is never refused; what is not written yet stays counted
-	records, through, err := w.sv.Log().Changes(ctx, w.at, group.ChangesOptions{RecordsMax: watchRecordsMax, BytesMax: ResultBytes})
+	records, through, err := w.sv.Log().Changes(ctx, w.at, group.ChangesOptions{RecordsMax: watchRecordsMax,
+		BytesMax: ResultBytes})
 	switch {
 	case errors.Is(err, group.ErrCursorExpired):
-		return false, answer.Fail(codes.OutOfRange, reason.CursorExpired, "%v: watch without a cursor, then read the group by Scan", err)
+		return false, answer.Fail(codes.OutOfRange, reason.CursorExpired,
+			"%v: watch without a cursor, then read the group by Scan", err)
 	case err != nil && w.stillHere() != nil:
 		return false, w.stillHere()
 	case err != nil:
@@ -198,12 +201,14 @@ func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
 // send sends records and the cursor behind them.
 func (w *watch) send(records []group.Record) error {
 	out := &recordv1.WatchResponse{
-		Records: make([]*recordv1.Record, len(records)), Cursor: access.Seal(w.stream.Context(), cursor.Place{Group: w.sv.UUID(), Index: w.at}.Encode(), 0),
+		Records: make([]*recordv1.Record, len(records)), Cursor: access.Seal(w.stream.Context(),
+			cursor.Place{Group: w.sv.UUID(), Index: w.at}.Encode(), 0),
 	}
 	for i := range records {
 		r := &records[i]
 		out.Records[i] = &recordv1.Record{}
-		if err := fillRecord(out.Records[i], answer.Where{Group: w.sv.Name(), ID: r.ID}, r, dataOf(r, false, nil)); err != nil {
+		if err := fillRecord(out.Records[i], answer.Where{Group: w.sv.Name(), ID: r.ID}, r,
+			dataOf(r, false, nil)); err != nil {
 			return err
 		}
 	}

@@ -14,17 +14,21 @@ func (st Shard) Row() *recordv1.Shard {
 		Rotational: st.Rotational, CapacityBytes: st.CapacityBytes, FreeBytes: st.FreeBytes,
 		ReserveBytes: st.ReserveBytes, MemoryNeedBytes: st.MemoryNeedBytes, MemoryLimitBytes: st.MemoryLimitBytes,
 		Residency: st.Residency, Groups: int32(len(st.Groups)), Load: st.Load.Row(), Version: st.Version,
-		State: st.state, Message: st.Message, WantedFileSystem: st.WantedFileSystem, WantedMountOptions: st.WantedMountOptions,
-		StoreUuid: st.StoreUUID, WantedStoreUuid: st.WantedStoreUUID, WantedVolumeUuid: st.WantedVolumeUUID, VolumeShard: st.VolumeShard,
-		Node: st.Node, Zone: st.Zone, Domain: st.Domain, Medium: st.Medium, MemoryUsedBytes: st.MemoryUsedBytes, Problems: st.Problems,
+		State: st.state, Message: st.Message, WantedFileSystem: st.WantedFileSystem,
+		WantedMountOptions: st.WantedMountOptions,
+		StoreUuid:          st.StoreUUID, WantedStoreUuid: st.WantedStoreUUID, WantedVolumeUuid: st.WantedVolumeUUID,
+		VolumeShard: st.VolumeShard,
+		Node:        st.Node, Zone: st.Zone, Domain: st.Domain, Medium: st.Medium, MemoryUsedBytes: st.MemoryUsedBytes,
+		Problems:     st.Problems,
 		VolumeSilent: st.VolumeSilent,
 	}
 	if slow := st.Slow.Syncs; len(slow) > 0 {
 		newest := &slow[0]
 		ended := time.Unix(0, newest.BeganUnixNs+newest.DurationNs)
 		p.SlowSyncs = &recordv1.SlowSyncs{
-			Total: st.Slow.SyncsTotal, NewestSeconds: time.Duration(newest.DurationNs).Seconds(), NewestSecondsAgo: max(0, time.Since(ended).Seconds()),
-			NewestFile: newest.Kind,
+			Total: st.Slow.SyncsTotal, NewestSeconds: time.Duration(newest.DurationNs).Seconds(),
+			NewestSecondsAgo: max(0, time.Since(ended).Seconds()),
+			NewestFile:       newest.Kind,
 		}
 	}
 	for _, g := range st.Groups {

@@ -54,7 +54,8 @@ func (st *Shard) Summarize() {
 // page is the progress as a sentence needs it.
 func (l *Load) page() page.Load {
 	return page.Load{
-		GroupsDone: l.GroupsLoaded, GroupsAll: l.GroupsTotal, BytesDone: l.BytesDone, BytesAll: l.BytesTotal, LeftSeconds: l.ETASeconds,
+		GroupsDone: l.GroupsLoaded, GroupsAll: l.GroupsTotal, BytesDone: l.BytesDone, BytesAll: l.BytesTotal,
+		LeftSeconds: l.ETASeconds,
 	}
 }
 

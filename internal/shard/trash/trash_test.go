@@ -94,7 +94,8 @@ func TestWhatIsMissedLeastGoesFirst(t *testing.T) {
 	if err := drop(); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{groups[1].String(), groups[0].String()}; !slices.Equal(order, want) || freed != 1 || len(inBin(t, b)) > 0 {
+	if want := []string{groups[1].String(), groups[0].String()}; !slices.Equal(order, want) || freed != 1 ||
+		len(inBin(t, b)) > 0 {
 		t.Errorf("they went in the order %v, want %v; told %d times; left are %v", order, want, freed, inBin(t, b))
 	}
 	if err := drop(); err != nil || freed != 1 {

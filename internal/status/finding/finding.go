@@ -112,7 +112,8 @@ func (f *List) Sorted() []Finding {
 		f.all = append(f.all, key)
 	}
 	slices.SortStableFunc(f.all, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(slices.Index(order, a.Severity), slices.Index(order, b.Severity)), cmp.Compare(a.Where, b.Where))
+		return cmp.Or(cmp.Compare(slices.Index(order, a.Severity), slices.Index(order, b.Severity)),
+			cmp.Compare(a.Where, b.Where))
 	})
 	return f.all
 }

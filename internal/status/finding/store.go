@@ -43,7 +43,8 @@ func Of(seen Seen) []Finding {
 		}
 	}
 	if len(versions) > 1 {
-		f.Add(Note, "shards", fmt.Sprintf("they run %d versions: %s", len(versions), versionWords(versions)), "finish the upgrade")
+		f.Add(Note, "shards", fmt.Sprintf("they run %d versions: %s", len(versions), versionWords(versions)),
+			"finish the upgrade")
 	}
 	led := map[string]bool{}
 	unknown := map[string]bool{} // a copy is not served, so that who leads is no question
@@ -87,13 +88,16 @@ func (f *List) shard(s *recordv1.Shard) {
 	}
 	if l := s.GetLoad(); !l.GetDone() && l.GetBytesTotal() > 0 {
 		eta := time.Duration(l.GetEtaSeconds() * float64(time.Second)).Round(time.Second)
-		f.Add(Note, where, fmt.Sprintf("it loads: %d of %d groups, %d%%, about %v left", l.GetGroupsLoaded(), l.GetGroupsTotal(),
+		f.Add(Note, where, fmt.Sprintf("it loads: %d of %d groups, %d%%, about %v left", l.GetGroupsLoaded(),
+			l.GetGroupsTotal(),
 			100*l.GetBytesDone()/l.GetBytesTotal(), eta), "wait")
 	}
 	free, reserve := s.GetFreeBytes(), s.GetReserveBytes()
-	room := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free), units.Bytes(s.GetCapacityBytes()),
+	room := fmt.Sprintf("%s are free of %s, and %s are kept in reserve", units.Bytes(free),
+		units.Bytes(s.GetCapacityBytes()),
 		units.Bytes(reserve))
-	const roomDo = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is superseded and still stored"
+	const roomDo = "enlarge the volume or delete records; sheaf group compact GROUP --why says what is superseded and " +
+		"still stored"
 	switch {
 	case s.GetCapacityBytes() <= 0:
 	case free <= reserve:
@@ -102,17 +106,24 @@ func (f *List) shard(s *recordv1.Shard) {
 		f.Add(Warning, where, room+": writes will be refused soon", roomDo)
 	}
 	if slow := s.GetSlowSyncs(); slow.GetTotal() > 0 && slow.GetNewestSecondsAgo() <= slowSyncsAgo.Seconds() {
-		f.Add(Warning, where, fmt.Sprintf("%d syncs took longer than half a second since it started; the last one, of a file of kind %s, %v, %v ago: writes wait for them",
-			slow.GetTotal(), slow.GetNewestFile(), seconds(slow.GetNewestSeconds(), time.Millisecond), seconds(slow.GetNewestSecondsAgo(), time.Second)),
-			"see what else uses the disk, and whether it fails (dmesg, smartctl); /status of the shard has the last syncs that were slow")
+		f.Add(Warning, where, fmt.Sprintf(
+			"%d syncs took longer than half a second since it started; the last one, of a file of kind %s, %v, %v ago: writes "+
+				"wait for them",
+			slow.GetTotal(), slow.GetNewestFile(), seconds(slow.GetNewestSeconds(), time.Millisecond),
+			seconds(slow.GetNewestSecondsAgo(), time.Second)),
+			"see what else uses the disk, and whether it fails (dmesg, smartctl); /status of the shard has the last syncs "+
+				"that were slow")
 	}
-	if limit := s.GetMemoryLimitBytes(); limit > 0 && s.GetState() != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL { // whose message says it
-		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(s.GetMemoryNeedBytes()), units.Bytes(limit))
+	// whose message says it
+	if limit := s.GetMemoryLimitBytes(); limit > 0 && s.GetState() != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL {
+		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(s.GetMemoryNeedBytes()),
+			units.Bytes(limit))
 		switch need := s.GetMemoryNeedBytes(); {
 		case need > limit:
 			f.Add(Problem, where, memory, "raise --memory-limit, or take residency Index")
 		case need > limit/10*9:
-			f.Add(Warning, where, memory+": writes will be refused soon as MEMORY_FULL", "raise --memory-limit, or take residency Index")
+			f.Add(Warning, where, memory+": writes will be refused soon as MEMORY_FULL",
+				"raise --memory-limit, or take residency Index")
 		}
 	}
 }
@@ -120,14 +131,17 @@ func (f *List) shard(s *recordv1.Shard) {
 // group looks at one copy of a group; path is the folder of its shard's volume.
 func (f *List) group(g *recordv1.Group, path string) {
 	name, shard := g.GetGroup(), g.GetShard()
-	what := cmp.Or(g.GetMessage(), "its state is "+strings.ToLower(strings.TrimPrefix(g.GetState().String(), "GROUP_STATE_")))
+	what := cmp.Or(g.GetMessage(), "its state is "+strings.ToLower(strings.TrimPrefix(g.GetState().String(),
+		"GROUP_STATE_")))
 	switch g.GetState() {
 	case recordv1.GroupState_GROUP_STATE_DAMAGED:
 		if n := len(g.GetDamages()); n > 0 {
-			what = fmt.Sprintf("%d places of damage; the first: %s, offset %d", n, g.GetDamages()[0].GetFile(), g.GetDamages()[0].GetOffsetBytes())
+			what = fmt.Sprintf("%d places of damage; the first: %s, offset %d", n, g.GetDamages()[0].GetFile(),
+				g.GetDamages()[0].GetOffsetBytes())
 		}
 		f.ofGroup(Problem, name, shard, what, fmt.Sprintf(
-			"sheaf group verify %s names every bad place; put those records again, or give them up: sheaf group accept-loss %s --yes", name, name))
+			"sheaf group verify %s names every bad place; put those records again, or give them up: sheaf group accept-loss "+
+				"%s --yes", name, name))
 	case recordv1.GroupState_GROUP_STATE_FAILED:
 		do := ""
 		if !g.GetLost() && path != "" {
@@ -145,13 +159,15 @@ func (f *List) group(g *recordv1.Group, path string) {
 		switch at := cmp.Or(m.GetShard(), "(not known)"); {
 		case m.GetRole() == recordv1.MemberRole_MEMBER_ROLE_REMOVED:
 		case !m.GetActive():
-			f.ofGroup(Warning, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less", "start shard "+at)
+			f.ofGroup(Warning, name, "", "its copy on shard "+at+" is not heard of: what is written now has one copy less",
+				"start shard "+at)
 		case m.GetNeedsFiles():
 			f.ofGroup(Note, name, "", "its copy on shard "+at+" is too far behind and is made anew", "wait")
 		}
 	}
 	if s := g.GetSupersededBytes(); s > supersededMin && s > g.GetStoredBytes()/2 {
-		f.ofGroup(Note, name, shard, "more than half of what is stored is superseded", "sheaf group compact "+name+" --why says why it is still there")
+		f.ofGroup(Note, name, shard, "more than half of what is stored is superseded",
+			"sheaf group compact "+name+" --why says why it is still there")
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 
 func wellShard(name string) *recordv1.Shard {
 	return &recordv1.Shard{
-		Name: name, Alive: true, Address: name + ":7610", Path: "/data/" + name, Version: "v1", CapacityBytes: 100 << 30, FreeBytes: 50 << 30,
+		Name: name, Alive: true, Address: name + ":7610", Path: "/data/" + name, Version: "v1", CapacityBytes: 100 << 30,
+		FreeBytes:    50 << 30,
 		ReserveBytes: 1 << 30, MemoryNeedBytes: 1 << 20, MemoryLimitBytes: 1 << 30, Load: &recordv1.Load{Done: true},
 	}
 }
@@ -22,7 +23,8 @@ func wellGroup(name, shard string, leader bool) *recordv1.Group {
 func TestAWellStoreHasNoFindings(t *testing.T) {
 	found := Of(Seen{
 		Shards: []*recordv1.Shard{wellShard("a"), wellShard("b")},
-		Groups: []*recordv1.Group{wellGroup("0", "a", true), wellGroup("0", "b", false), wellGroup("1", "b", true)}, Whole: true,
+		Groups: []*recordv1.Group{wellGroup("0", "a", true), wellGroup("0", "b", false), wellGroup("1", "b", true)},
+		Whole:  true,
 	})
 	if len(found) != 0 {
 		t.Fatalf("%+v", found)
@@ -37,38 +39,58 @@ func TestEachThingThatIsWrongIsFound(t *testing.T) {
 		where    string
 		words    []string // of what is wrong and what to do
 	}{
-		"silent shard":  {shard: func(s *recordv1.Shard) { s.Alive = false }, severity: Problem, where: "shard a", words: []string{"a:7610", "start"}},
-		"shard message": {shard: func(s *recordv1.Shard) { s.Message = "etcd is away" }, severity: Problem, where: "shard a", words: []string{"etcd is away"}},
-		"shard problem": {shard: func(s *recordv1.Shard) { s.Problems = []string{"a journal is kept"} }, severity: Problem, where: "shard a",
+		"silent shard": {shard: func(s *recordv1.Shard) {
+			s.Alive = false
+		}, severity: Problem, where: "shard a", words: []string{"a:7610", "start"}},
+		"shard message": {shard: func(s *recordv1.Shard) {
+			s.Message = "etcd is away"
+		}, severity: Problem, where: "shard a", words: []string{"etcd is away"}},
+		"shard problem": {shard: func(s *recordv1.Shard) {
+			s.Problems = []string{"a journal is kept"}
+		}, severity: Problem, where: "shard a",
 			words: []string{"journal"}},
 		"loading": {shard: func(s *recordv1.Shard) {
 			s.Load = &recordv1.Load{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 200, BytesDone: 50, EtaSeconds: 3}
 		}, severity: Note, where: "shard a", words: []string{"1 of 4", "25%", "3s"}},
-		"full":        {shard: func(s *recordv1.Shard) { s.FreeBytes = s.ReserveBytes }, severity: Problem, where: "shard a", words: []string{"DISK_FULL", "--why"}},
-		"nearly full": {shard: func(s *recordv1.Shard) { s.FreeBytes = s.ReserveBytes + 1 }, severity: Warning, where: "shard a", words: []string{"soon"}},
-		"memory":      {shard: func(s *recordv1.Shard) { s.MemoryNeedBytes = s.MemoryLimitBytes + 1 }, severity: Problem, where: "shard a", words: []string{"Index"}},
-		"near memory": {shard: func(s *recordv1.Shard) { s.MemoryNeedBytes = s.MemoryLimitBytes }, severity: Warning, where: "shard a",
+		"full": {shard: func(s *recordv1.Shard) {
+			s.FreeBytes = s.ReserveBytes
+		}, severity: Problem, where: "shard a", words: []string{"DISK_FULL", "--why"}},
+		"nearly full": {shard: func(s *recordv1.Shard) {
+			s.FreeBytes = s.ReserveBytes + 1
+		}, severity: Warning, where: "shard a", words: []string{"soon"}},
+		"memory": {shard: func(s *recordv1.Shard) {
+			s.MemoryNeedBytes = s.MemoryLimitBytes + 1
+		}, severity: Problem, where: "shard a", words: []string{"Index"}},
+		"near memory": {shard: func(s *recordv1.Shard) {
+			s.MemoryNeedBytes = s.MemoryLimitBytes
+		}, severity: Warning, where: "shard a",
 			words: []string{"MEMORY_FULL"}},
 		"slow syncs": {shard: func(s *recordv1.Shard) {
 			s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 12, NewestSeconds: 1.5, NewestFile: "segment"}
 		}, severity: Warning, where: "shard a", words: []string{"3 syncs", "12s ago", "1.5s", "segment"}},
 		"damaged": {group: func(g *recordv1.Group) {
-			g.State, g.Damages = recordv1.GroupState_GROUP_STATE_DAMAGED, []*recordv1.Damage{{File: "segment-1", OffsetBytes: 4096}}
-		}, severity: Problem, where: "group 7 on shard a", words: []string{"segment-1", "4096", "sheaf group accept-loss 7 --yes", "sheaf group verify 7 names"}},
+			g.State, g.Damages = recordv1.GroupState_GROUP_STATE_DAMAGED,
+				[]*recordv1.Damage{{File: "segment-1", OffsetBytes: 4096}}
+		}, severity: Problem, where: "group 7 on shard a", words: []string{"segment-1", "4096",
+			"sheaf group accept-loss 7 --yes", "sheaf group verify 7 names"}},
 		"failed": {group: func(g *recordv1.Group) {
 			g.State, g.Message = recordv1.GroupState_GROUP_STATE_FAILED, "manifest is gone"
 		},
 			severity: Problem, where: "group 7 on shard a", words: []string{"manifest is gone", "sheaf verify /data/a"}},
 		"unavailable": {group: func(g *recordv1.Group) { g.State, g.Shard = recordv1.GroupState_GROUP_STATE_UNAVAILABLE, "" },
 			severity: Problem, where: "group 7", words: []string{"unavailable", "start the shards"}},
-		"no leader": {group: func(g *recordv1.Group) { g.Leader = false }, severity: Problem, where: "group 7", words: []string{"leads", "election"}},
+		"no leader": {group: func(g *recordv1.Group) {
+			g.Leader = false
+		}, severity: Problem, where: "group 7", words: []string{"leads", "election"}},
 		"quiet copy": {group: func(g *recordv1.Group) {
 			g.Members = []*recordv1.Member{{Shard: "a", Active: true}, {Shard: "b"}}
 		}, severity: Warning, where: "group 7", words: []string{"start shard b"}},
 		"copy made anew": {group: func(g *recordv1.Group) {
 			g.Members = []*recordv1.Member{{Shard: "b", Active: true, NeedsFiles: true}}
 		}, severity: Note, where: "group 7", words: []string{"anew"}},
-		"superseded": {group: func(g *recordv1.Group) { g.StoredBytes, g.SupersededBytes = 1<<30, 1<<30-1 }, severity: Note, where: "group 7 on shard a",
+		"superseded": {group: func(g *recordv1.Group) {
+			g.StoredBytes, g.SupersededBytes = 1<<30, 1<<30-1
+		}, severity: Note, where: "group 7 on shard a",
 			words: []string{"sheaf group compact 7 --why"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +145,8 @@ func TestTheWorstComesFirst(t *testing.T) {
 func TestWhatIsNotToldIsNotFound(t *testing.T) {
 	s := wellShard("a")
 	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 3601, NewestSeconds: 1.5, NewestFile: "segment"}
-	if found := Of(Seen{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{wellGroup("0", "a", false)}}); len(found) != 0 {
+	if found := Of(Seen{Shards: []*recordv1.Shard{s}, Groups: []*recordv1.Group{wellGroup("0", "a",
+		false)}}); len(found) != 0 {
 		t.Fatalf("%+v", found)
 	}
 }

@@ -31,48 +31,65 @@ func TestThePageInABrowser(t *testing.T) {
 		t.Skip("chromium is not installed")
 	}
 	eta := 6.0
-	loading := status.Load{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 1000, BytesDone: 420, BytesPerSecond: 100, ETASeconds: 5.8}
+	loading := status.Load{GroupsTotal: 4, GroupsLoaded: 1, BytesTotal: 1000, BytesDone: 420, BytesPerSecond: 100,
+		ETASeconds: 5.8}
 	one := status.Shard{
-		Name: "quotes-0", Summary: page.Summary{State: page.Loading, Text: "Loading: 1 of 4 groups"}, State: "Loading", Load: loading,
-		FileSystem: "xfs", Source: "/dev/x", CapacityBytes: 4 << 30, FreeBytes: 1 << 30, MemoryUsedBytes: 3 << 20, MemoryLimitBytes: 4 << 20,
-		Groups: []status.Group{{Group: "7", State: "Loading"}},
-		Moves:  []status.Move{{Group: "9", From: "quotes-1", To: "quotes-0", Phase: "Files", BytesTotal: 100, BytesDone: 40, ETASeconds: &eta}},
+		Name: "quotes-0", Summary: page.Summary{State: page.Loading, Text: "Loading: 1 of 4 groups"}, State: "Loading",
+		Load:       loading,
+		FileSystem: "xfs", Source: "/dev/x", CapacityBytes: 4 << 30, FreeBytes: 1 << 30, MemoryUsedBytes: 3 << 20,
+		MemoryLimitBytes: 4 << 20,
+		Groups:           []status.Group{{Group: "7", State: "Loading"}},
+		Moves: []status.Move{{Group: "9", From: "quotes-1", To: "quotes-0", Phase: "Files", BytesTotal: 100, BytesDone: 40,
+			ETASeconds: &eta}},
 		Strays: []status.Stray{{Group: "old", Reason: "etcd says that it is elsewhere"}},
 	}
 	bad := one
 	bad.State, bad.Load, bad.Problems = "Serving", status.Load{Done: true}, []string{"the disk is slow: see to it"}
 	bad.Findings = []finding.Finding{
 		{Severity: finding.Problem, Where: "shard quotes-0", What: "the disk is slow: see to it"},
-		{Severity: finding.Problem, Where: "group b on shard quotes-0", What: "its manifest is gone", Do: "sheaf verify reads all of it"},
+		{Severity: finding.Problem, Where: "group b on shard quotes-0", What: "its manifest is gone",
+			Do: "sheaf verify reads all of it"},
 		{Severity: finding.Warning, Where: "shard quotes-0", What: "writes will be refused soon"},
 	}
 	bad.Groups = []status.Group{
-		{Group: hostile, State: "Damaged", Damages: []status.Damage{{File: "segment-1", OffsetBytes: 1234, LengthBytes: 2048, What: "entry content is bad", IDs: []int64{42}}}},
-		{Group: "b", State: "Failed", Message: "its manifest is gone"}, {Group: "c", State: "Serving", Leader: true, Records: 12345},
+		{Group: hostile, State: "Damaged", Damages: []status.Damage{{File: "segment-1", OffsetBytes: 1234, LengthBytes: 2048,
+			What: "entry content is bad", IDs: []int64{42}}}},
+		{Group: "b", State: "Failed", Message: "its manifest is gone"},
+		{Group: "c", State: "Serving", Leader: true, Records: 12345},
 	}
-	bad.Uncompacted = []status.Uncompacted{{Reason: "scan", Bytes: 3 << 20, Groups: 2, Group: "c", Text: "an open scan sees them"}}
+	bad.Uncompacted = []status.Uncompacted{{Reason: "scan", Bytes: 3 << 20, Groups: 2, Group: "c",
+		Text: "an open scan sees them"}}
 	for name, c := range map[string]struct {
 		status any
 		has    []string
 	}{
 		"a shard that loads": {one, []string{
-			"Shard quotes-0", "Loading: 1 of 4 groups", `class="busy"`, "42 %, 1 of 4 groups, 420 B of 1000 B, 100 B/s, 6 s left", "group 7: Loading, 0 records",
-			"3.0 MiB of 4.0 MiB", "1.0 GiB free of 4.0 GiB", "xfs on /dev/x", "quotes-1 → quotes-0", "Files: 40 B of 100 B, 6 s left",
+			"Shard quotes-0", "Loading: 1 of 4 groups", `class="busy"`,
+			"42 %, 1 of 4 groups, 420 B of 1000 B, 100 B/s, 6 s left", "group 7: Loading, 0 records",
+			"3.0 MiB of 4.0 MiB", "1.0 GiB free of 4.0 GiB", "xfs on /dev/x", "quotes-1 → quotes-0",
+			"Files: 40 B of 100 B, 6 s left",
 		}},
 		"sheaf dev with damage": {dev.Status{
-			Dir: "/x", Summary: page.Summary{State: page.Damaged, Text: "Damaged: group " + hostile, Do: "accept the loss"}, Shards: []status.Shard{bad}, Load: bad.Load,
+			Dir: "/x", Summary: page.Summary{State: page.Damaged, Text: "Damaged: group " + hostile, Do: "accept the loss"},
+			Shards: []status.Shard{bad}, Load: bad.Load,
 		}, []string{
-			`class="bad"`, "Damaged: group &lt;img", "accept the loss", "the disk is slow: see to it", "its manifest is gone", "sheaf verify reads all of it", "writes will be refused soon", "etcd says that it is elsewhere",
-			"segment-1, 2.0 KiB at 1,234; ids 42", "on quotes-0 (leader)", "1 Failed", "1 Damaged", "1 Serving", "12,345 records", "3.0 MiB in 2 groups", "an open scan sees them",
+			`class="bad"`, "Damaged: group &lt;img", "accept the loss", "the disk is slow: see to it", "its manifest is gone",
+			"sheaf verify reads all of it", "writes will be refused soon", "etcd says that it is elsewhere",
+			"segment-1, 2.0 KiB at 1,234; ids 42", "on quotes-0 (leader)", "1 Failed", "1 Damaged", "1 Serving",
+			"12,345 records", "3.0 MiB in 2 groups", "an open scan sees them",
 		}},
 		"a gateway": {gateway.Status{
-			Store: "quotes", Summary: page.Summary{State: page.Problems, Text: "Without etcd for 12 s"}, Copies: 3, Routing: &placement.Routing{Mode: placement.Named},
-			Shards:   []gateway.ShardStatus{{Name: "a", State: "Active", Node: "n1", Zone: "z1", GroupCount: 2, Leaders: 1}, {Name: "b", State: "Silent"}},
-			Groups:   []gateway.GroupStatus{{Group: "g", State: "Degraded", Leader: "a", Shards: []string{"a", "b"}}},
-			Moves:    []gateway.MoveStatus{{Group: "g", From: []string{"a"}, To: []string{"d"}, Bytes: 1 << 20, Reason: "Drain", Running: true}},
+			Store: "quotes", Summary: page.Summary{State: page.Problems, Text: "Without etcd for 12 s"}, Copies: 3,
+			Routing: &placement.Routing{Mode: placement.Named},
+			Shards: []gateway.ShardStatus{{Name: "a", State: "Active", Node: "n1", Zone: "z1", GroupCount: 2, Leaders: 1},
+				{Name: "b", State: "Silent"}},
+			Groups: []gateway.GroupStatus{{Group: "g", State: "Degraded", Leader: "a", Shards: []string{"a", "b"}}},
+			Moves: []gateway.MoveStatus{{Group: "g", From: []string{"a"}, To: []string{"d"}, Bytes: 1 << 20, Reason: "Drain",
+				Running: true}},
 			Findings: []finding.Finding{{Severity: finding.Problem, Where: "shard b", What: "it is not registered"}},
 		}, []string{
-			"Gateway of store quotes", "Without etcd for", "node n1, zone z1", "groups </span>2, leads 1", "Silent", "leader a, copies on a, b", "1 Degraded", "a → d",
+			"Gateway of store quotes", "Without etcd for", "node n1, zone z1", "groups </span>2, leads 1", "Silent",
+			"leader a, copies on a, b", "1 Degraded", "a → d",
 			"under way, Drain, 1.0 MiB", "shard b:", "it is not registered",
 		}},
 		"no answer": {nil, []string{"The process does not answer"}},
@@ -81,13 +98,16 @@ func TestThePageInABrowser(t *testing.T) {
 			mux := http.NewServeMux()
 			page.Handle(mux)
 			if c.status != nil {
-				mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(c.status) })
+				mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+					_ = json.NewEncoder(w).Encode(c.status)
+				})
 			}
 			server := httptest.NewServer(mux)
 			defer server.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			run := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-crash-reporter", "--disable-breakpad",
+			run := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-crash-reporter",
+				"--disable-breakpad",
 				"--user-data-dir="+t.TempDir(), "--virtual-time-budget=1500", "--dump-dom", server.URL+"/")
 			run.WaitDelay = time.Second
 			out, err := run.Output()
@@ -101,7 +121,8 @@ func TestThePageInABrowser(t *testing.T) {
 					t.Errorf("%q is not there: %s", want, document)
 				}
 			}
-			if script == "" || strings.Contains(document, "<img") || strings.Contains(document, "<title>broken") || strings.Contains(document, "undefined") || strings.Contains(document, "NaN") {
+			if script == "" || strings.Contains(document, "<img") || strings.Contains(document, "<title>broken") ||
+				strings.Contains(document, "undefined") || strings.Contains(document, "NaN") {
 				t.Errorf("the document: %s", document)
 			}
 		})

@@ -17,7 +17,8 @@ var html string
 
 // policy lets the page run its own style and script, which are named by their hashes, and ask its own port: nothing
 // else.
-var policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; img-src data:; style-src " +
+var policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; " +
+	"img-src data:; style-src " +
 	hashOf("style") + "; script-src " + hashOf("script")
 
 // hashOf is the source expression of the one element of that name.

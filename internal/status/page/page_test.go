@@ -48,14 +48,16 @@ func TestThePageIsAtTheRootOnly(t *testing.T) {
 				t.Errorf("%s %s: %d bytes, a length of %d", c.method, c.path, len(body), answer.ContentLength)
 			}
 			for name, want := range map[string]string{
-				"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache", "Referrer-Policy": "no-referrer",
+				"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache",
+				"Referrer-Policy": "no-referrer",
 			} {
 				if h.Get(name) != want {
 					t.Errorf("%s %s: %s is %q, wanted %q", c.method, c.path, name, h.Get(name), want)
 				}
 			}
 			policy := h.Get("Content-Security-Policy")
-			if !strings.HasPrefix(policy, "default-src 'none';") || strings.Contains(policy, "unsafe") || strings.Count(policy, "'sha256-") != 2 {
+			if !strings.HasPrefix(policy, "default-src 'none';") || strings.Contains(policy, "unsafe") ||
+				strings.Count(policy, "'sha256-") != 2 {
 				t.Errorf("the policy is %q", policy)
 			}
 		}
@@ -101,20 +103,32 @@ func TestASentenceSaysWhatMatters(t *testing.T) {
 		{"being emptied", Facts{Groups: 2, And: "; it is emptied"}, Ready, "Ready: 2 groups here serve; it is emptied", ""},
 		{"loading", Facts{Load: load}, Loading, "Loading: 5 of 16 groups, 42 %, 3 s left", ""},
 		{"about to load", Facts{Load: Load{Runs: true}}, Loading, "Loading: looking at what there is", ""},
-		{"almost loaded", Facts{Load: Load{Runs: true, GroupsAll: 1, LeftSeconds: .1}}, Loading, "Loading: 0 of 1 group, 1 s left", ""},
-		{"loading without etcd", Facts{Load: load, EtcdSilent: time.Minute}, Loading, "Loading: 5 of 16 groups, 42 %, 3 s left", "etcd has not answered for 60 s"},
+		{"almost loaded", Facts{Load: Load{Runs: true, GroupsAll: 1, LeftSeconds: .1}}, Loading,
+			"Loading: 0 of 1 group, 1 s left", ""},
+		{"loading without etcd", Facts{Load: load, EtcdSilent: time.Minute}, Loading,
+			"Loading: 5 of 16 groups, 42 %, 3 s left", "etcd has not answered for 60 s"},
 		{"waits, whatever else", Facts{Waits: "why", Load: load, Failed: many}, NotReady, "Not ready: why", ""},
-		{"failed", Facts{Groups: 16, Failed: many}, NotReady, "Not ready: 7 of 16 groups are not served: 1, 2, 3, 4, 5 and 2 more", "start the shards"},
-		{"failed, and it says why", Facts{Groups: 3, Failed: []string{"a"}, FailedWhy: "Group a: its manifest is gone."}, NotReady, "Not ready: 1 of 3 groups is not served: a", "Group a: its manifest is gone. The list"},
-		{"failed, the only one", Facts{Groups: 1, Failed: many[:1]}, NotReady, "Not ready: 1 of 1 group is not served: 1", "start the shards"},
-		{"failed and damaged", Facts{Groups: 2, Failed: []string{"a"}, Damaged: []string{"b"}}, NotReady, "Not ready: 1 of 2 groups is not served: a", "start the shards"},
-		{"damaged", Facts{Groups: 2, Damaged: []string{"b"}, EtcdSilent: time.Hour}, Damaged, "Damaged: group b: some records answer DATA_LOSS, all others are served", "accept-loss b --yes"},
-		{"two damaged", Facts{Groups: 2, Damaged: []string{"a", "b"}}, Damaged, "Damaged: groups a, b: some records answer DATA_LOSS, all others are served", "accept-loss GROUP"},
-		{"long without etcd", Facts{Groups: 2, EtcdSilent: 3 * time.Hour}, Problems, "Without etcd for 180 min: what was served before is served; what starts, moves or is new waits", "Start etcd"},
-		{"without etcd", Facts{Groups: 2, EtcdSilent: 12 * time.Second}, Problems, "Without etcd for 12 s: what was served before is served; what starts, moves or is new waits", "Start etcd"},
+		{"failed", Facts{Groups: 16, Failed: many}, NotReady,
+			"Not ready: 7 of 16 groups are not served: 1, 2, 3, 4, 5 and 2 more", "start the shards"},
+		{"failed, and it says why", Facts{Groups: 3, Failed: []string{"a"}, FailedWhy: "Group a: its manifest is gone."},
+			NotReady, "Not ready: 1 of 3 groups is not served: a", "Group a: its manifest is gone. The list"},
+		{"failed, the only one", Facts{Groups: 1, Failed: many[:1]}, NotReady, "Not ready: 1 of 1 group is not served: 1",
+			"start the shards"},
+		{"failed and damaged", Facts{Groups: 2, Failed: []string{"a"}, Damaged: []string{"b"}}, NotReady,
+			"Not ready: 1 of 2 groups is not served: a", "start the shards"},
+		{"damaged", Facts{Groups: 2, Damaged: []string{"b"}, EtcdSilent: time.Hour}, Damaged,
+			"Damaged: group b: some records answer DATA_LOSS, all others are served", "accept-loss b --yes"},
+		{"two damaged", Facts{Groups: 2, Damaged: []string{"a", "b"}}, Damaged,
+			"Damaged: groups a, b: some records answer DATA_LOSS, all others are served", "accept-loss GROUP"},
+		{"long without etcd", Facts{Groups: 2, EtcdSilent: 3 * time.Hour}, Problems,
+			"Without etcd for 180 min: what was served before is served; what starts, moves or is new waits", "Start etcd"},
+		{"without etcd", Facts{Groups: 2, EtcdSilent: 12 * time.Second}, Problems,
+			"Without etcd for 12 s: what was served before is served; what starts, moves or is new waits", "Start etcd"},
 		{"etcd a moment ago", Facts{Groups: 2, EtcdSilent: EtcdSilentMin - 1}, Ready, "Ready: 2 groups here serve", ""},
-		{"another etcd", Facts{Groups: 2, EtcdHeld: "it is empty"}, Problems, "What etcd says is not followed: it is empty", "before is served"},
-		{"with a problem", Facts{Groups: 2, Problems: []string{"the disk is slow: see to it"}}, Problems, "Ready, with 1 problem: 2 groups here serve", "the disk is slow"},
+		{"another etcd", Facts{Groups: 2, EtcdHeld: "it is empty"}, Problems, "What etcd says is not followed: it is empty",
+			"before is served"},
+		{"with a problem", Facts{Groups: 2, Problems: []string{"the disk is slow: see to it"}}, Problems,
+			"Ready, with 1 problem: 2 groups here serve", "the disk is slow"},
 	} {
 		got := Summarize(&c.facts)
 		if got.State != c.state || got.Text != c.text || !strings.Contains(got.Do, c.do) || c.do == "" && got.Do != "" {

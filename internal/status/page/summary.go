@@ -70,8 +70,11 @@ func Summarize(f *Facts) Summary {
 		return Summary{State: Loading, Text: f.Load.words(), Do: f.withoutEtcd()}
 	case len(f.Failed) > 0:
 		return Summary{
-			State: NotReady, Text: fmt.Sprintf("Not ready: %d of %s %s not served: %s", len(f.Failed), count(f.Groups, "group"), are(len(f.Failed)), some(f.Failed)),
-			Do: strings.TrimSpace(f.FailedWhy + " The list of groups says why of each: mend what it names. Where it names nothing, start the shards that hold them."),
+			State: NotReady, Text: fmt.Sprintf("Not ready: %d of %s %s not served: %s", len(f.Failed), count(f.Groups, "group"),
+				are(len(f.Failed)), some(f.Failed)),
+			Do: strings.TrimSpace(
+				f.FailedWhy + " The list of groups says why of each: mend what it names. Where it names nothing, start the " +
+					"shards that hold them."),
 		}
 	case len(f.Damaged) > 0:
 		named, one := "groups", "GROUP"
@@ -79,18 +82,24 @@ func Summarize(f *Facts) Summary {
 			named, one = "group", f.Damaged[0]
 		}
 		return Summary{
-			State: Damaged, Text: fmt.Sprintf("Damaged: %s %s: some records answer DATA_LOSS, all others are served", named, some(f.Damaged)),
-			Do: fmt.Sprintf("With several copies it is mended from another one by itself. Else restore these records, or accept the loss: sheaf group accept-loss %s --yes.", one),
+			State: Damaged, Text: fmt.Sprintf("Damaged: %s %s: some records answer DATA_LOSS, all others are served", named,
+				some(f.Damaged)),
+			Do: fmt.Sprintf(
+				"With several copies it is mended from another one by itself. Else restore these records, or accept the loss: "+
+					"sheaf group accept-loss %s --yes.", one),
 		}
 	case f.EtcdSilent >= EtcdSilentMin:
 		return Summary{
-			State: Problems, Text: fmt.Sprintf("Without etcd for %s: what was served before is served; what starts, moves or is new waits", about(f.EtcdSilent)),
+			State: Problems, Text: fmt.Sprintf(
+				"Without etcd for %s: what was served before is served; what starts, moves or is new waits", about(f.EtcdSilent)),
 			Do: "Start etcd again, or see to the network between it and here.",
 		}
 	case f.EtcdHeld != "":
-		return Summary{State: Problems, Text: "What etcd says is not followed: " + f.EtcdHeld, Do: "What was known before is served."}
+		return Summary{State: Problems, Text: "What etcd says is not followed: " + f.EtcdHeld,
+			Do: "What was known before is served."}
 	case len(f.Problems) > 0:
-		return Summary{State: Problems, Text: fmt.Sprintf("Ready, with %s: %s", count(len(f.Problems), "problem"), f.serving()), Do: f.Problems[0]}
+		return Summary{State: Problems, Text: fmt.Sprintf("Ready, with %s: %s", count(len(f.Problems), "problem"),
+			f.serving()), Do: f.Problems[0]}
 	case f.Groups == 0:
 		return Summary{State: Ready, Text: "Ready: there are no groups yet"}
 	}
@@ -117,7 +126,8 @@ func (f *Facts) withoutEtcd() string {
 	if f.EtcdSilent < EtcdSilentMin {
 		return ""
 	}
-	return fmt.Sprintf("etcd has not answered for %s: start it, or see to the network between it and here.", about(f.EtcdSilent))
+	return fmt.Sprintf("etcd has not answered for %s: start it, or see to the network between it and here.",
+		about(f.EtcdSilent))
 }
 
 // words as in "Loading: 5 of 16 groups, 42 %, 3 s left".

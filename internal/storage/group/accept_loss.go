@@ -37,8 +37,9 @@ func (l *Log) AcceptLoss(ctx context.Context) (*Log, []format.Damage, error) {
 	}
 	report, err := fsck.RepairDir(ctx, l.folder.fs, l.folder.dir, nil)
 	opts := l.opts
-	opts.Durable = nil                                              // of the start of the process
-	next, _, loadErr := Load(context.WithoutCancel(ctx), opts, nil) // a caller who left must not leave the group out of service
+	opts.Durable = nil // of the start of the process
+	// a caller who left must not leave the group out of service
+	next, _, loadErr := Load(context.WithoutCancel(ctx), opts, nil)
 	if err := errors.Join(err, loadErr); err != nil {
 		return fail(next, err)
 	}

@@ -49,7 +49,8 @@ func lookAtActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	return a, a.close()
 }
 
-func findActiveFile(opts Options, m *format.Manifest, open func(name string) (vfs.File, error)) (a *activeFile, err error) {
+func findActiveFile(opts Options, m *format.Manifest, open func(name string) (vfs.File, error)) (a *activeFile,
+	err error) {
 	a = new(activeFile)
 	if a.mark, _, a.badMark, err = format.ReadMark(opts.FS, opts.Dir); err != nil {
 		return nil, err

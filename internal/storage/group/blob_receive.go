@@ -16,7 +16,8 @@ func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 	var out []format.BlobRef
 	var seen map[uuid.UUID]bool
 	for _, r := range entries {
-		if r.GetType() != raftpb.EntryNormal || len(r.Data) < format.PayloadHeaderBytes || format.Codec(r.Data[1]) != format.CodecBlob {
+		if r.GetType() != raftpb.EntryNormal || len(r.Data) < format.PayloadHeaderBytes ||
+			format.Codec(r.Data[1]) != format.CodecBlob {
 			continue
 		}
 		e, err := format.DecodePayload(r)

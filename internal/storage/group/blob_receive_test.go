@@ -101,7 +101,8 @@ func TestABlobThatIsReceivedWrongIsNotThere(t *testing.T) {
 	ref, entry := blobEntry(t, d, data)
 	before := len(dirNames(t, l))
 	for what, bad := range map[string][]byte{
-		"short": data[:len(data)-1], "long": append(bytes.Clone(data), 1, 2), "other": append(bytes.Clone(data[1:]), 9), "none": nil,
+		"short": data[:len(data)-1], "long": append(bytes.Clone(data), 1, 2), "other": append(bytes.Clone(data[1:]), 9),
+		"none": nil,
 	} {
 		w, err := l.BlobWriter(ref)
 		ok(t, err)

@@ -25,7 +25,8 @@ type ChangesOptions struct {
 //
 // ErrCursorExpired: tombstones above after may be gone, or a loss above it was accepted, or after is above all that
 // this log has; what was changed since cannot be told exactly. *DamageError: the next change cannot be read.
-func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (records []Record, through uint64, err error) {
+func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (records []Record, through uint64,
+	err error) {
 	if err := l.enter(); err != nil {
 		return nil, after, err
 	}
@@ -35,7 +36,8 @@ func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (r
 		opts: opts, next: after + 1, through: l.state.applied.Load(),
 	}
 	if after > c.through {
-		return nil, after, fmt.Errorf("group %s: %w: it is at index %d, the cursor at %d", l.opts.Identity.Name, ErrCursorExpired, c.through, after)
+		return nil, after, fmt.Errorf("group %s: %w: it is at index %d, the cursor at %d", l.opts.Identity.Name,
+			ErrCursorExpired, c.through, after)
 	}
 	for c.next <= c.through && !c.full {
 		if err = context.Cause(ctx); err == nil {
@@ -76,7 +78,8 @@ func (c *changes) step() error {
 	// The floor is looked at after the segments: a tombstone is dropped only when the floor is above it.
 	if floor := c.floor.Load(); c.next <= floor {
 		unpinAll(views)
-		return fmt.Errorf("group %s: %w: deletes up to index %d may be forgotten, the cursor is at %d", c.group, ErrCursorExpired,
+		return fmt.Errorf("group %s: %w: deletes up to index %d may be forgotten, the cursor is at %d", c.group,
+			ErrCursorExpired,
 			floor, c.next-1)
 	}
 	if len(views) == 0 { // nothing is stored of what was there
@@ -86,7 +89,9 @@ func (c *changes) step() error {
 	defer unpinAll(views)
 	v := views[0]
 	c.again, c.damage = false, nil
-	err := v.frames(c.reader.startOf(v, max(c.next, v.first)), func(step *segio.FrameStep) bool { return c.frame(v, step) })
+	err := v.frames(c.reader.startOf(v, max(c.next, v.first)), func(step *segio.FrameStep) bool {
+		return c.frame(v, step)
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("group %s: changes: %w", c.group, err)

@@ -139,19 +139,23 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 			d.load()
 		}
 		for after := range seen + 1 {
-			if _, _, err := d.log.Changes(context.Background(), after, ChangesOptions{RecordsMax: 10, BytesMax: 10}); !errors.Is(err, ErrCursorExpired) {
+			if _, _, err := d.log.Changes(context.Background(), after,
+				ChangesOptions{RecordsMax: 10, BytesMax: 10}); !errors.Is(err, ErrCursorExpired) {
 				t.Fatalf("after %d, the delete at %d is forgotten: error %v", after, deleted, err)
 			}
 		}
-		if records, through, err := d.log.Changes(context.Background(), deleted, ChangesOptions{RecordsMax: 10, BytesMax: 10}); err != nil || len(records) != 0 || through < deleted {
+		if records, through, err := d.log.Changes(context.Background(), deleted,
+			ChangesOptions{RecordsMax: 10, BytesMax: 10}); err != nil || len(records) != 0 || through < deleted {
 			t.Fatalf("behind the delete: %d records through %d, %v", len(records), through, err)
 		}
 	}
-	if _, _, err := d.log.Changes(context.Background(), d.last()+1, ChangesOptions{RecordsMax: 1}); !errors.Is(err, ErrCursorExpired) {
+	if _, _, err := d.log.Changes(context.Background(), d.last()+1, ChangesOptions{RecordsMax: 1}); !errors.Is(err,
+		ErrCursorExpired) {
 		t.Fatalf("a cursor of the future: error %v", err)
 	}
 	ok(t, sealAndClose(d.log))
-	if _, _, err := d.log.Changes(context.Background(), deleted, ChangesOptions{RecordsMax: 1}); !errors.Is(err, format.ErrClosed) {
+	if _, _, err := d.log.Changes(context.Background(), deleted, ChangesOptions{RecordsMax: 1}); !errors.Is(err,
+		format.ErrClosed) {
 		t.Fatalf("a closed log: error %v", err)
 	}
 }
@@ -164,7 +168,8 @@ func TestChangesAreCommitted(t *testing.T) {
 	ok(t, d.append(format.Entry{ID: 1, Data: []byte("never")}, format.Entry{ID: 2, Data: []byte("never")}))
 	ok(t, d.log.Sync())
 	all := ChangesOptions{RecordsMax: 10, BytesMax: 100}
-	if records, through, err := d.log.Changes(context.Background(), at, all); err != nil || len(records) != 0 || through != at {
+	if records, through, err := d.log.Changes(context.Background(), at, all); err != nil || len(records) != 0 ||
+		through != at {
 		t.Fatalf("%d records through %d, %v", len(records), through, err)
 	}
 	d.term = 3

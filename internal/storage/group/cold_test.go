@@ -87,7 +87,8 @@ func (c *coldFS) reads(t *testing.T, d *logDriver, id int64, size int) (direct, 
 	t.Helper()
 	direct, cached = c.direct.Load(), c.cached.Load()
 	r, err := d.log.Get(id, GetOptions{})
-	if err != nil || !bytes.Equal(r.Data, coldData(id, size)) || !bytes.Equal(r.Attributes, coldAttributes) || r.Size != int64(size) {
+	if err != nil || !bytes.Equal(r.Data, coldData(id, size)) || !bytes.Equal(r.Attributes, coldAttributes) ||
+		r.Size != int64(size) {
 		t.Fatalf("record %d: %d bytes of data, size %d, %v", id, len(r.Data), r.Size, err)
 	}
 	return c.direct.Load() - direct, c.cached.Load() - cached

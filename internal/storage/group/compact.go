@@ -77,8 +77,9 @@ func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, 
 	defer cancel(nil)
 	defer context.AfterFunc(l.ctx, func() { cancel(format.ErrClosed) })()
 	c := &compaction{
-		sealed: l.sealed(), logger: l.logger, ctx: ctx, opts: opts, retention: l.opts.Retention, segmentBytes: l.opts.SegmentBytes,
-		applied: l.state.applied.Load(), forgotten: l.state.forgotten(format.DefaultRequestWindow), now: l.now(),
+		sealed: l.sealed(), logger: l.logger, ctx: ctx, opts: opts, retention: l.opts.Retention,
+		segmentBytes: l.opts.SegmentBytes,
+		applied:      l.state.applied.Load(), forgotten: l.state.forgotten(format.DefaultRequestWindow), now: l.now(),
 	}
 	if opts.Unsafe {
 		c.forgotten = math.MaxUint64

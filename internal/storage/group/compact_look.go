@@ -144,7 +144,8 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs int64) Reclaim {
 // bytes enough, or so many that with the newest segment they are more than one segment may hold. So a group holds at
 // most what it needs, divided by 1 - share, and one segment.
 func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
-	return r.Free > 0 && float64(r.Free) >= share*float64(r.Sealed) && (r.Free >= bytesMin || r.Free+r.NewestEnd >= r.SegmentMax)
+	return r.Free > 0 && float64(r.Free) >= share*float64(r.Sealed) &&
+		(r.Free >= bytesMin || r.Free+r.NewestEnd >= r.SegmentMax)
 }
 
 // bytesByOrdinal sums up bytes by the ordinal of a segment.
@@ -264,7 +265,8 @@ func (c *compaction) noteUnfreed() {
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}
 	if c.report.SegmentsRewritten == 0 {
-		k.unfreed, k.mergeable = c.state.reclaim(c.now, c.segmentBytes, c.blobs.bytes()).Free, c.state.mergeable(c.segmentBytes)
+		k.unfreed, k.mergeable = c.state.reclaim(c.now, c.segmentBytes, c.blobs.bytes()).Free,
+			c.state.mergeable(c.segmentBytes)
 		k.until = c.now.Add(unfreedAgain)
 	}
 }

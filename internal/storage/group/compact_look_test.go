@@ -133,7 +133,8 @@ func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
 		for id := range int64(30) {
-			d.put(format.Entry{ID: id, Data: payload(id, 1000)}, format.Entry{ID: id, Kind: format.KindDelete, RequestID: [16]byte{1, byte(id)}})
+			d.put(format.Entry{ID: id, Data: payload(id, 1000)}, format.Entry{ID: id, Kind: format.KindDelete,
+				RequestID: [16]byte{1, byte(id)}})
 		}
 		ok(t, d.log.Seal())
 		d.put(format.Entry{ID: 99})

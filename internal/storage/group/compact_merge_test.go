@@ -169,7 +169,8 @@ func TestCompactMergesWhatManyRestartsLeft(t *testing.T) {
 		}
 		report, err := d.log.Compact(context.Background(), CompactOptions{})
 		ok(t, err)
-		if got := d.log.Stats(); report.SegmentsRewritten != restarts || report.EntriesDropped != 0 || got.Segments != 2 || got.Mergeable != 0 {
+		if got := d.log.Stats(); report.SegmentsRewritten != restarts || report.EntriesDropped != 0 || got.Segments != 2 ||
+			got.Mergeable != 0 {
 			t.Errorf("%+v, then %d segments, %d mergeable", report, got.Segments, got.Mergeable)
 		}
 		for range 2 { // as it is, and loaded again

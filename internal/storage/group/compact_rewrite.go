@@ -142,7 +142,8 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 		return err
 	}
 	to, err := w.out.to.Copy(step, fate == isNewest)
-	w.out.moves = append(w.out.moves, move{e.ID, e.Index, from, w.out.next.place(to, step.Bytes, e.Kind == format.KindDelete)})
+	w.out.moves = append(w.out.moves, move{e.ID, e.Index, from,
+		w.out.next.place(to, step.Bytes, e.Kind == format.KindDelete)})
 	return err
 }
 

@@ -177,10 +177,12 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 1000)})
-	ok(t, d.append(format.Entry{ID: 2, Data: []byte("void"), RequestID: [16]byte{1}}, format.Entry{ID: 3, Data: []byte("void"), RequestID: [16]byte{2}}))
+	ok(t, d.append(format.Entry{ID: 2, Data: []byte("void"), RequestID: [16]byte{1}},
+		format.Entry{ID: 3, Data: []byte("void"), RequestID: [16]byte{2}}))
 	from := d.last() - 1
 	d.term = 2
-	ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(from, format.Entry{ID: 2, Data: payload(2, 1000), RequestID: [16]byte{3}})}))
+	ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(from, format.Entry{ID: 2, Data: payload(2, 1000),
+		RequestID: [16]byte{3}})}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Apply(from, nil))
 	ok(t, d.log.Seal())

@@ -56,7 +56,8 @@ func clearUnfinished(fs vfs.FS, dir string) error {
 		if err != nil {
 			return err
 		}
-		unfinished := name == format.MarkName || name == format.MarkName+format.TmpSuffix || name == format.ManifestName+format.TmpSuffix ||
+		unfinished := name == format.MarkName || name == format.MarkName+format.TmpSuffix ||
+			name == format.ManifestName+format.TmpSuffix ||
 			name == format.SegmentName(1) && info.Size() <= format.SegmentHeaderBytes
 		if !unfinished {
 			return fmt.Errorf("the folder holds %s: %w; choose an empty one", name, iofs.ErrExist)

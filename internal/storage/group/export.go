@@ -53,7 +53,8 @@ func (l *Log) export(ctx context.Context) (_ *Export, err error) {
 	l.blobs.hold() // until those of the export are known
 	defer func() { l.blobs.release() }()
 	e := &Export{
-		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs, sizes: make(map[string]int64),
+		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs,
+		sizes: make(map[string]int64),
 	}
 	defer func() {
 		if err != nil {
@@ -175,7 +176,8 @@ func (e *Export) addBlobs(ctx context.Context) error {
 			listed[b.Ref.ID] = true
 			e.blobs.pin(b.Ref.ID)
 			e.pinned = append(e.pinned, b.Ref.ID)
-			e.add(transfer.File{Kind: transfer.BlobFile, Name: format.BlobName(b.Ref.ID), Bytes: format.BlobFileBytes(b.Ref.Size)})
+			e.add(transfer.File{Kind: transfer.BlobFile, Name: format.BlobName(b.Ref.ID),
+				Bytes: format.BlobFileBytes(b.Ref.Size)})
 		}
 	}
 	return nil

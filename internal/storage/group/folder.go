@@ -23,10 +23,11 @@ type folder struct {
 	now      func() time.Time
 	logger   *slog.Logger
 
-	manifest   *format.Manifest // as it is on disk
-	unsure     bool             // a manifest was perhaps replaced, perhaps not durably: write it again before anything is acknowledged
-	nextNumber uint64           // of the next segment file
-	sequence   uint64           // of the last manifest that was tried
+	manifest *format.Manifest // as it is on disk
+	// a manifest was perhaps replaced, perhaps not durably: write it again before anything is acknowledged
+	unsure     bool
+	nextNumber uint64 // of the next segment file
+	sequence   uint64 // of the last manifest that was tried
 	// changesFloor: of the changes at or below it some may be missing. See Log.Changes.
 	changesFloor atomic.Uint64
 }

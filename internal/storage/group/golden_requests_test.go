@@ -22,18 +22,24 @@ var goldenV2 = filepath.Join("testdata", "v2")
 // goldenRequests is the content of the segment of version 2. Never change it.
 func goldenRequests() []format.Entry {
 	return []format.Entry{
-		{Kind: format.KindRequest, ID: 7, Index: 3, Term: 1, CommitTime: 1700000000000000001, RequestID: [16]byte{1, 15: 4}, Data: []byte{1, 0, 0, 0, 0xef, 0xbe, 0xad, 0xde}},
-		{Kind: format.KindRequest, ID: -7, Index: 5, Term: 2, CommitTime: 1700000000000000002, RequestID: [16]byte{2}, Data: []byte{2, 0, 0, 0, 0, 0, 0, 0}},
-		{Kind: format.KindPut, Used: true, ID: 7, Index: 6, Term: 2, CommitTime: 1700000000000000003, RequestID: [16]byte{3}, Data: []byte("newest")},
-		{Kind: format.KindRequest, ID: 8, Index: 7, Term: 2, CommitTime: 1700000000000000004, RequestID: [16]byte{9}, Data: []byte{1, 0, 0, 0, 0, 0, 0, 0}},
+		{Kind: format.KindRequest, ID: 7, Index: 3, Term: 1, CommitTime: 1700000000000000001, RequestID: [16]byte{1, 15: 4},
+			Data: []byte{1, 0, 0, 0, 0xef, 0xbe, 0xad, 0xde}},
+		{Kind: format.KindRequest, ID: -7, Index: 5, Term: 2, CommitTime: 1700000000000000002, RequestID: [16]byte{2},
+			Data: []byte{2, 0, 0, 0, 0, 0, 0, 0}},
+		{Kind: format.KindPut, Used: true, ID: 7, Index: 6, Term: 2, CommitTime: 1700000000000000003, RequestID: [16]byte{3},
+			Data: []byte("newest")},
+		{Kind: format.KindRequest, ID: 8, Index: 7, Term: 2, CommitTime: 1700000000000000004, RequestID: [16]byte{9},
+			Data: []byte{1, 0, 0, 0, 0, 0, 0, 0}},
 	}
 }
 
 func goldenRequestFiles(t *testing.T) map[string][]byte {
 	t.Helper()
 	m := &format.Manifest{
-		Identity: format.Identity{Store: uuid.UUID{1, 15: 0x57}, Group: uuid.UUID{2, 15: 0x67}, Name: "quotes"}, CompactedThrough: 8, CompactedTerm: 2,
-		Sequence: 5, NextSegment: 4, HardState: format.StateRecord{Term: 2, Vote: 1, Commit: 8}, Conf: &raftpb.ConfState{Voters: []uint64{1}}, ConfIndex: 2,
+		Identity:         format.Identity{Store: uuid.UUID{1, 15: 0x57}, Group: uuid.UUID{2, 15: 0x67}, Name: "quotes"},
+		CompactedThrough: 8, CompactedTerm: 2,
+		Sequence: 5, NextSegment: 4, HardState: format.StateRecord{Term: 2, Vote: 1, Commit: 8},
+		Conf: &raftpb.ConfState{Voters: []uint64{1}}, ConfIndex: 2,
 	}
 	header := format.SegmentHeader{Store: m.Identity.Store, Group: m.Identity.Group, Created: 1700000000000000000}
 	sealed := format.ManifestSegment{Number: 3, ID: format.SegmentID{3, 0x5e}, FirstIndex: 1, LastIndex: 8}
@@ -47,14 +53,17 @@ func goldenRequestFiles(t *testing.T) map[string][]byte {
 	header.ID, header.FirstIndex, header.Rewritten = active.ID, 9, false
 	m.Segments = []format.ManifestSegment{sealed, active}
 	files := map[string][]byte{format.SegmentName(3): b, format.SegmentName(2): header.Encode()}
-	hint := &format.Hint{Segment: sealed.ID, FirstIndex: 1, LastIndex: 8, LastCommit: 1700000000000000004, Bytes: sealed.Bytes, Requests: 3,
-		IDs: []int64{7}, Places: []uint64{(128+2*88)/8<<16 | 2<<1}, Indexes: []uint32{5}, Used: []uint64{1}, Terms: []format.TermRun{{FirstIndex: 3, Term: 1}, {FirstIndex: 5, Term: 2}}}
+	hint := &format.Hint{Segment: sealed.ID, FirstIndex: 1, LastIndex: 8, LastCommit: 1700000000000000004,
+		Bytes: sealed.Bytes, Requests: 3,
+		IDs: []int64{7}, Places: []uint64{(128+2*88)/8<<16 | 2<<1}, Indexes: []uint32{5}, Used: []uint64{1},
+		Terms: []format.TermRun{{FirstIndex: 3, Term: 1}, {FirstIndex: 5, Term: 2}}}
 	var err error
 	files[format.HintName(3)], err = hint.Encode()
 	grouptest.Must(t, err)
 	files[format.ManifestName], err = m.Encode()
 	grouptest.Must(t, err)
-	files[format.MarkName] = append(format.EncodeMark(format.Mark{Sequence: 2, Segment: active.ID, Offset: 128, Index: 8}), make([]byte, format.BlockBytes)...)
+	files[format.MarkName] = append(format.EncodeMark(format.Mark{Sequence: 2, Segment: active.ID, Offset: 128, Index: 8}),
+		make([]byte, format.BlockBytes)...)
 	return files
 }
 
@@ -112,7 +121,8 @@ func TestGoldenFilesOfVersion2AreRead(t *testing.T) {
 		want := []format.Request{
 			{RequestID: [16]byte{1, 15: 4}, ID: 7, Index: 3, CommitTime: 1700000000000000001, CRC32C: 0xdeadbeef},
 			{RequestID: [16]byte{2}, ID: -7, Index: 5, CommitTime: 1700000000000000002, Delete: true},
-			{RequestID: [16]byte{3}, ID: 7, Index: 6, CommitTime: 1700000000000000003, CRC32C: format.Checksum([]byte("newest"))},
+			{RequestID: [16]byte{3}, ID: 7, Index: 6, CommitTime: 1700000000000000003,
+				CRC32C: format.Checksum([]byte("newest"))},
 			{RequestID: [16]byte{9}, ID: 8, Index: 7, CommitTime: 1700000000000000004},
 		}
 		if !slices.Equal(got, want) {

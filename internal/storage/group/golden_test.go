@@ -37,17 +37,24 @@ func goldenEntries() [2][]format.Entry {
 		{
 			{Kind: format.KindEmpty, Index: 1, Term: 1},
 			{Kind: format.KindConf, Index: 2, Term: 1, Data: []byte{0x12, 0x02, 0x10, 0x01}},
-			{Kind: format.KindState, Data: format.StateRecord{Term: 1, Vote: 1, Commit: 1, SyncedOffset: 208, SyncedIndex: 1}.Encode()},
-			{Kind: format.KindPut, ID: 7, Index: 3, Term: 1, CommitTime: 1700000000000000001, Timestamp: -5, Data: []byte("first")},
+			{Kind: format.KindState, Data: format.StateRecord{Term: 1, Vote: 1, Commit: 1, SyncedOffset: 208,
+				SyncedIndex: 1}.Encode()},
+			{Kind: format.KindPut, ID: 7, Index: 3, Term: 1, CommitTime: 1700000000000000001, Timestamp: -5,
+				Data: []byte("first")},
 			{Kind: format.KindPut, Used: true, ID: math.MinInt64, Index: 4, Term: 1, CommitTime: 1700000000000000002,
-				Timestamp: 1600000000000000000, RequestID: [16]byte{1, 2, 3, 15: 4}, Attributes: attributes, Data: []byte("with attributes")},
+				Timestamp: 1600000000000000000, RequestID: [16]byte{1, 2, 3, 15: 4}, Attributes: attributes,
+				Data: []byte("with attributes")},
 			{Kind: format.KindPut, Used: true, ID: math.MaxInt64, Index: 5, Term: 1, CommitTime: 1700000000000000002},
-			{Kind: format.KindPut, Used: true, ID: 8, Index: 6, Term: 2, Codec: format.CodecBlob, CommitTime: 1700000000000000003, Data: ref.Encode()},
-			{Kind: format.KindDelete, Used: true, ID: 9, Index: 7, Term: 2, CommitTime: 1700000000000000004, RequestID: [16]byte{9}},
+			{Kind: format.KindPut, Used: true, ID: 8, Index: 6, Term: 2, Codec: format.CodecBlob,
+				CommitTime: 1700000000000000003, Data: ref.Encode()},
+			{Kind: format.KindDelete, Used: true, ID: 9, Index: 7, Term: 2, CommitTime: 1700000000000000004,
+				RequestID: [16]byte{9}},
 		},
 		{
-			{Kind: format.KindPut, Used: true, ID: 7, Index: 8, Term: 2, CommitTime: 1700000000000000005, Data: []byte("second")},
-			{Kind: format.KindState, Data: format.StateRecord{Term: 2, Vote: 1, Commit: 8, SyncedOffset: 128, SyncedIndex: 7}.Encode()},
+			{Kind: format.KindPut, Used: true, ID: 7, Index: 8, Term: 2, CommitTime: 1700000000000000005,
+				Data: []byte("second")},
+			{Kind: format.KindState, Data: format.StateRecord{Term: 2, Vote: 1, Commit: 8, SyncedOffset: 128,
+				SyncedIndex: 7}.Encode()},
 		},
 	}
 }
@@ -63,7 +70,8 @@ func goldenFiles(t *testing.T) map[string][]byte {
 	for i, entries := range goldenEntries() {
 		number := uint64(i + 1)
 		s := format.ManifestSegment{Number: number, ID: format.SegmentID{byte(number), 0x5e}, FirstIndex: []uint64{1, 8}[i]}
-		b := format.SegmentHeader{Store: m.Identity.Store, Group: m.Identity.Group, ID: s.ID, FirstIndex: s.FirstIndex, Created: 1700000000000000000}.Encode()
+		b := format.SegmentHeader{Store: m.Identity.Store, Group: m.Identity.Group, ID: s.ID, FirstIndex: s.FirstIndex,
+			Created: 1700000000000000000}.Encode()
 		for _, e := range entries {
 			b = format.AppendFrame(b, s.ID, int64(len(b)), &e)
 		}
@@ -86,7 +94,8 @@ func goldenFiles(t *testing.T) map[string][]byte {
 	grouptest.Must(t, err)
 	files[format.ManifestName], err = m.Encode()
 	grouptest.Must(t, err)
-	files[format.MarkName] = append(format.EncodeMark(format.Mark{Sequence: 2, Segment: m.Segments[1].ID, Offset: 216, Index: 8}),
+	files[format.MarkName] = append(format.EncodeMark(format.Mark{Sequence: 2, Segment: m.Segments[1].ID, Offset: 216,
+		Index: 8}),
 		format.EncodeMark(format.Mark{Sequence: 1, Segment: m.Segments[0].ID, Offset: 128})...)
 	ref := hint.Blobs[0].Ref
 	data := []byte("0123456789")
@@ -115,7 +124,8 @@ func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 
 // goldenHint is written down by hand. The order of its rows keeps the hash of the format as it is.
 func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
-	h := &format.Hint{Segment: s.ID, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex, LastCommit: 1700000000000000004, Bytes: s.Bytes,
+	h := &format.Hint{Segment: s.ID, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex, LastCommit: 1700000000000000004,
+		Bytes: s.Bytes,
 		Terms: []format.TermRun{{FirstIndex: 1, Term: 1}, {FirstIndex: 6, Term: 2}}, Used: []uint64{0b11110}}
 	for r := segio.NewFrameReaderBytes(image, s.ID, format.SegmentHeaderBytes); r.Next(); {
 		step := r.Step()
@@ -144,7 +154,8 @@ func goldenPieces(s format.ManifestSegment, image []byte) []*format.HintPiece {
 	state := format.SegmentHeaderBytes + length
 	return []*format.HintPiece{{
 		Segment: s.ID, First: 8, Begin: format.SegmentHeaderBytes, End: state, LastBefore: 7, Last: 8,
-		Table: format.Rows{IDs: []int64{7}, Places: []uint64{format.SegmentHeaderBytes/8<<16 | uint64(length+63)/64<<1}, Indexes: []uint32{0}, LastCommit: 1700000000000000005},
+		Table: format.Rows{IDs: []int64{7}, Places: []uint64{format.SegmentHeaderBytes/8<<16 | uint64(length+63)/64<<1},
+			Indexes: []uint32{0}, LastCommit: 1700000000000000005},
 		Terms: []format.TermRun{{FirstIndex: 8, Term: 2}},
 	}, {Segment: s.ID, First: 8, Begin: state, End: int64(len(image)) - 512, LastBefore: 8, Last: 8, RowsBefore: 1}}
 }
@@ -174,7 +185,8 @@ func TestGoldenFilesOfVersion1AreRead(t *testing.T) {
 	fs := vfs.OS{}
 	m, err := format.ReadManifest(fs, goldenV1)
 	grouptest.Must(t, err)
-	if m.Identity.Name != "quotes" || len(m.Segments) != 2 || m.HardState.Commit != 7 || !slices.Equal(m.Conf.GetVoters(), []uint64{1}) {
+	if m.Identity.Name != "quotes" || len(m.Segments) != 2 || m.HardState.Commit != 7 ||
+		!slices.Equal(m.Conf.GetVoters(), []uint64{1}) {
 		t.Errorf("%+v", m)
 	}
 	for i, want := range goldenEntries() {
@@ -193,7 +205,8 @@ func TestGoldenFilesOfVersion1AreRead(t *testing.T) {
 	if _, err := format.ReadHint(fs, goldenV1, m.Segments[0]); err != nil {
 		t.Error(err)
 	}
-	if h, err := format.ReadPieces(fs, goldenV1, m.Segments[1]); err != nil || h == nil || h.Rows != 1 || h.Last != 8 || h.Table.IDs[0] != 7 {
+	if h, err := format.ReadPieces(fs, goldenV1, m.Segments[1]); err != nil || h == nil || h.Rows != 1 || h.Last != 8 ||
+		h.Table.IDs[0] != 7 {
 		t.Error(h, err)
 	}
 	mark, found, bad, err := format.ReadMark(fs, goldenV1)
@@ -201,7 +214,8 @@ func TestGoldenFilesOfVersion1AreRead(t *testing.T) {
 		t.Error(mark, found, bad, err)
 	}
 	replica, found, err := format.ReadReplicaFile(fs, goldenV1)
-	if err != nil || !found || replica.RaftID != 0x1122334455667789 || replica.Joining || replica.Group != m.Identity.Group {
+	if err != nil || !found || replica.RaftID != 0x1122334455667789 || replica.Joining ||
+		replica.Group != m.Identity.Group {
 		t.Error(replica, found, err)
 	}
 	report, err := fsck.VerifyDir(t.Context(), fs, goldenV1, nil)

@@ -40,7 +40,8 @@ type activeHint struct {
 // newActiveHint makes the hint of a log with these options.
 func newActiveHint(folder *folder, state *state, opts *Options) activeHint {
 	return activeHint{
-		folder: folder, state: state, pieceBytes: min(hintPieceOf, opts.SegmentBytes/hintPieceShare), whileOpen: opts.Residency == Index,
+		folder: folder, state: state, pieceBytes: min(hintPieceOf, opts.SegmentBytes/hintPieceShare),
+		whileOpen: opts.Residency == Index,
 	}
 }
 
@@ -95,11 +96,13 @@ func (h *activeHint) grow(s *segment) {
 	p := format.MakePiece(s.manifest(), h.told, at, rows, terms)
 	b := p.Encode()
 	if err := format.WritePiece(h.folder.fs, h.folder.dir, h.told.Bytes, b); err != nil {
-		h.folder.logger.Warn("the hint of the active segment was not continued: the next load reads more of it", "group", h.folder.identity.Name,
+		h.folder.logger.Warn("the hint of the active segment was not continued: the next load reads more of it", "group",
+			h.folder.identity.Name,
 			"segment", s.number, "error", err)
 		return
 	}
-	h.told = format.HintPart{End: p.End, Last: p.Last, Rows: p.RowsBefore + int64(len(p.Table.IDs)), Bytes: h.told.Bytes + int64(len(b))}
+	h.told = format.HintPart{End: p.End, Last: p.Last, Rows: p.RowsBefore + int64(len(p.Table.IDs)),
+		Bytes: h.told.Bytes + int64(len(b))}
 	h.unsynced = true
 }
 
@@ -115,7 +118,8 @@ func (h *activeHint) keep() {
 	}
 	h.unsynced = false
 	if err := format.SyncPieces(h.folder.fs, h.folder.dir); err != nil {
-		h.folder.logger.Warn("the hint of the active segment may not outlast a power cut: the next load reads more of it then",
+		h.folder.logger.Warn(
+			"the hint of the active segment may not outlast a power cut: the next load reads more of it then",
 			"group", h.folder.identity.Name, "error", err)
 	}
 }
@@ -145,7 +149,8 @@ func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) 
 func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	h, err := format.ReadPieces(ld.folder.fs, ld.folder.dir, s.manifest())
 	if err != nil {
-		ld.logger.Info("the hint of the active segment cannot be used: all of it is read instead", "group", ld.opts.Identity.Name,
+		ld.logger.Info("the hint of the active segment cannot be used: all of it is read instead", "group",
+			ld.opts.Identity.Name,
 			"segment", s.number, "error", err)
 	}
 	if h == nil || h.End >= end || len(h.Terms) == 0 {

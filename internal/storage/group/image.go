@@ -61,7 +61,8 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 
 // walk reads the first size bytes of a segment's file into an image with room, and walks the frames while it does.
 // begin gives the walk, after the first reads were begun.
-func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk, onto func(bytes int64)) error {
+func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,
+	onto func(bytes int64)) error {
 	return m.fill(ctx, s, size, room, onto, func(read *segio.ImageRead) error {
 		frames := segio.NewFrameReaderBytes(s.image[:size], s.id, format.SegmentHeaderBytes)
 		frames.Await(read)
@@ -71,7 +72,8 @@ func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin f
 
 // fill reads the first size bytes of a segment's file past the page cache into a new image with room; use works on
 // it meanwhile.
-func (m *images) fill(ctx context.Context, s *segment, size, room int64, onto func(int64), use func(*segio.ImageRead) error) error {
+func (m *images) fill(ctx context.Context, s *segment, size, room int64, onto func(int64),
+	use func(*segio.ImageRead) error) error {
 	f, err := s.fs.OpenDirect(s.path)
 	if err != nil {
 		return err

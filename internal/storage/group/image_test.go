@@ -14,7 +14,8 @@ import (
 // TestAnImageIsCheckedWhenItIsReadBack: a device that reads wrong once, or not at all, when a new segment is read into
 // memory must not make wrong bytes pass for right ones until the next start.
 func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
-	for how, effect := range map[string]vfstest.Effect{"a bit is wrong": vfstest.EffectFlip, "a block cannot be read": vfstest.EffectNone} {
+	for how, effect := range map[string]vfstest.Effect{"a bit is wrong": vfstest.EffectFlip,
+		"a block cannot be read": vfstest.EffectNone} {
 		for what, rewrite := range map[string]func(*Log) error{
 			"compaction": func(l *Log) error {
 				_, err := l.Compact(context.Background(), CompactOptions{All: true})

@@ -91,7 +91,9 @@ func TestWhatCouldNotBeSyncedComesAnew(t *testing.T) {
 	i := begun(t, e, opts)
 	for files := i.Missing(); len(files) > 0; files = i.Missing() {
 		f := files[0]
-		fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }, Count: 1, Effect: vfstest.EffectDrop})
+		fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpSync
+		}, Count: 1, Effect: vfstest.EffectDrop})
 		if err := sendFile(e, i, f, 5000); err == nil || errors.Is(err, format.ErrCorrupt) {
 			t.Fatalf("%s was not synced: %v", f.Name, err)
 		}

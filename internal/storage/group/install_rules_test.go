@@ -129,7 +129,8 @@ func TestExportWithAMembershipChangeThatIsNotInTheManifestYet(t *testing.T) {
 	}
 	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 3}, AutoLeave: new(bool)}, at))
 	s, err := d.log.Snapshot()
-	if err != nil || s.GetMetadata().GetIndex() != next || len(s.GetMetadata().GetConfState().GetVoters()) != 2 || len(s.Data) > 0 {
+	if err != nil || s.GetMetadata().GetIndex() != next || len(s.GetMetadata().GetConfState().GetVoters()) != 2 ||
+		len(s.Data) > 0 {
 		t.Error(s, err)
 	}
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -366,16 +367,19 @@ func TestInstallOfAnotherReplicaOrGroupIsRefused(t *testing.T) {
 	} {
 		f := joiner
 		change(&f)
-		if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), f, e.Manifest()); !errors.Is(err, format.ErrForeign) {
+		if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), f, e.Manifest()); !errors.Is(err,
+			format.ErrForeign) {
 			t.Error(err)
 		}
 	}
 	foreign := joinerOptions(opts, vfstest.NewMem())
 	foreign.Identity.Group[0]++
-	if _, err := transfer.NewInstall(t.Context(), foreign.ForInstall(), joiner, e.Manifest()); !errors.Is(err, format.ErrForeign) {
+	if _, err := transfer.NewInstall(t.Context(), foreign.ForInstall(), joiner, e.Manifest()); !errors.Is(err,
+		format.ErrForeign) {
 		t.Error(err)
 	}
-	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest()[:100]); !errors.Is(err, format.ErrCorrupt) {
+	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest()[:100]); !errors.Is(err,
+		format.ErrCorrupt) {
 		t.Error(err)
 	}
 	own, err := d.log.folder.manifest.Encode()
@@ -385,7 +389,8 @@ func TestInstallOfAnotherReplicaOrGroupIsRefused(t *testing.T) {
 	}
 	// A member whose manifest is lost does not know what it has voted for.
 	ok(t, opts.FS.Remove(path.Join(opts.Dir, format.ManifestName)))
-	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest()); !errors.Is(err, transfer.ErrBehind) {
+	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest()); !errors.Is(err,
+		transfer.ErrBehind) {
 		t.Error(err)
 	}
 }

@@ -82,11 +82,13 @@ func sameLogs(a, b *Log) error {
 	if len(b.Stats().Damages) > 0 {
 		return fmt.Errorf("damaged: %v", b.Stats().Damages)
 	}
-	if a.folder.manifest.CompactedThrough != b.folder.manifest.CompactedThrough || a.folder.manifest.TombstoneFloor != b.folder.manifest.TombstoneFloor {
+	if a.folder.manifest.CompactedThrough != b.folder.manifest.CompactedThrough ||
+		a.folder.manifest.TombstoneFloor != b.folder.manifest.TombstoneFloor {
 		return errors.New("floors differ")
 	}
 	if fmt.Sprint(a.state.conf) != fmt.Sprint(b.state.conf) || a.state.confIndex != b.state.confIndex {
-		return fmt.Errorf("membership %v as of %d, want %v as of %d", b.state.conf, b.state.confIndex, a.state.conf, a.state.confIndex)
+		return fmt.Errorf("membership %v as of %d, want %v as of %d", b.state.conf, b.state.confIndex, a.state.conf,
+			a.state.confIndex)
 	}
 	first, _ := a.FirstIndex()
 	if at >= first {
@@ -119,7 +121,8 @@ func sameLogs(a, b *Log) error {
 }
 
 func sameRaftEntry(a, b *raftpb.Entry) bool {
-	return a.GetIndex() == b.GetIndex() && a.GetTerm() == b.GetTerm() && a.GetType() == b.GetType() && bytes.Equal(a.Data, b.Data)
+	return a.GetIndex() == b.GetIndex() && a.GetTerm() == b.GetTerm() && a.GetType() == b.GetType() &&
+		bytes.Equal(a.Data, b.Data)
 }
 
 func sameVersions(a, b *Log, id int64) error {

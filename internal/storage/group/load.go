@@ -96,7 +96,8 @@ func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, 
 	l.w.share.member = member
 	progress.BytesTotal.Add(need.LoadBytes)
 	ld := &loading{
-		parts: &l.parts, logger: l.logger, ctx: ctx, opts: opts, progress: progress, manifest: m, active: active, names: names,
+		parts: &l.parts, logger: l.logger, ctx: ctx, opts: opts, progress: progress, manifest: m, active: active,
+		names: names,
 	}
 	if err := ld.run(); err != nil {
 		err = errors.Join(err, active.close())
@@ -209,7 +210,8 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 // the segment is. What differs is damage of these bytes alone; a foreign or a newer one is an error.
 func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool) (*format.Damage, error) {
 	damage := func(what string) *format.Damage {
-		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number), Length: format.SegmentHeaderBytes, What: what}
+		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number),
+			Length: format.SegmentHeaderBytes, What: what}
 	}
 	if !there {
 		return damage("the file is gone"), nil
@@ -325,7 +327,8 @@ func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 
 // readSegment walks all frames of a sealed segment: those of the image in Resident residency, else of the file.
 // rows tells whether its rows are wanted; it is asked when the walk begins.
-func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.ManifestSegment, rows func() bool) (*replay.Walk, error) {
+func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.ManifestSegment,
+	rows func() bool) (*replay.Walk, error) {
 	w := &replay.Walk{Last: s.first - 1, Zeros: m.Bytes}
 	var err error
 	size := min(ld.sizes[i], m.Bytes)
@@ -385,7 +388,9 @@ func (ld *loading) insertRows(s *segment, r *format.Rows, through uint64, damage
 		if at > through {
 			break
 		}
-		if slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.MayVoid(name, index.Loc(place).Offset(), at) }) {
+		if slices.ContainsFunc(damages, func(d *format.Damage) bool {
+			return d.MayVoid(name, index.Loc(place).Offset(), at)
+		}) {
 			continue
 		}
 		if err := ld.places.insert(r.IDs[i], index.Loc(place).In(s.ordinal)); err != nil {

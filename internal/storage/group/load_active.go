@@ -35,7 +35,8 @@ func (ld *loading) recoverLast() (*replay.Recovered, error) {
 	}
 	s := ld.state.segments[n-1]
 	there := s.file.Load() != nil
-	r, err := replay.Recover(ld.opts.Identity.Name, ld.folder.manifest, s.manifest(), ld.sizes[n-1], ld.active.mark, ld.walkActive(s, ld.sizes[n-1]))
+	r, err := replay.Recover(ld.opts.Identity.Name, ld.folder.manifest, s.manifest(), ld.sizes[n-1], ld.active.mark,
+		ld.walkActive(s, ld.sizes[n-1]))
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +52,8 @@ func (ld *loading) recoverLast() (*replay.Recovered, error) {
 		hard.SyncedOffset, hard.SyncedIndex = 0, 0
 	}
 	s.rows, s.incomplete = &r.Rows, lostEntries(r.Damages)
-	ld.loaded[n-1] = &loaded{terms: r.Terms, blobs: r.Rows.Blobs, lastCommit: r.Rows.LastCommit, damages: r.Damages, ids: r.IDs}
+	ld.loaded[n-1] = &loaded{terms: r.Terms, blobs: r.Rows.Blobs, lastCommit: r.Rows.LastCommit, damages: r.Damages,
+		ids: r.IDs}
 	ld.state.last, ld.state.end = r.LastIndex(), r.End
 	ld.commit = min(hard.Commit, ld.state.last)
 	return r, nil
@@ -88,7 +90,8 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 				ld.read(max(0, through-hint.End) + hint.Bytes)
 				return w, err
 			}
-			ld.logger.Info("the hint of the active segment does not end at a state frame: all of it is read instead", "group", ld.opts.Identity.Name,
+			ld.logger.Info("the hint of the active segment does not end at a state frame: all of it is read instead", "group",
+				ld.opts.Identity.Name,
 				"segment", s.number)
 		}
 		hint, ld.w.hint.told, ld.report.HintedBytes = nil, format.HintPart{}, 0

@@ -65,7 +65,8 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 		return err
 	}
 	if err := ld.active.awaitSync(); err != nil {
-		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered anew", s.path, format.NoSpace(err))
+		return fmt.Errorf("%s: sync the recovered tail: %w; start again: it will be recovered anew", s.path,
+			format.NoSpace(err))
 	}
 	size := ld.active.size
 	switch {
@@ -74,7 +75,8 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 			return fmt.Errorf("%s: cut the torn tail at offset %d: %w", s.path, r.End, err)
 		}
 		if err := f.Sync(); err != nil {
-			return fmt.Errorf("%s: sync the cut of the torn tail: %w; start again: it will be recovered anew", s.path, format.NoSpace(err))
+			return fmt.Errorf("%s: sync the cut of the torn tail: %w; start again: it will be recovered anew", s.path,
+				format.NoSpace(err))
 		}
 		size, ld.report.CutBytes = r.End, r.CutBytes
 	case r.End < size:

@@ -98,12 +98,14 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	l.damages.logger = opts.Logger
 	l.hints.folder, l.hints.state = f, &l.state
 	l.reader = reader{group: opts.Identity.Name, state: &l.state, damages: &l.damages, hints: &l.hints}
-	l.records = records{group: opts.Identity.Name, state: &l.state, places: &l.places, reader: &l.reader, damages: &l.damages}
+	l.records = records{group: opts.Identity.Name, state: &l.state, places: &l.places, reader: &l.reader,
+		damages: &l.damages}
 	l.blobs.folder = f
 	l.marks.fs, l.marks.dir = opts.FS, opts.Dir
 	l.w = newWriter(&l.parts, &l.opts)
 	l.editor = editor{
-		gate: &l.gate, w: &l.w, folder: f, state: &l.state, places: &l.places, images: &l.images, hints: &l.hints, memory: &l.memory,
+		gate: &l.gate, w: &l.w, folder: f, state: &l.state, places: &l.places, images: &l.images, hints: &l.hints,
+		memory: &l.memory,
 	}
 	return l, nil
 }

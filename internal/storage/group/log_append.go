@@ -89,7 +89,8 @@ func (w *writer) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []ta
 			return batch, 0, err
 		}
 		if e.Kind == format.KindRequest {
-			return batch, 0, fmt.Errorf("%w: index %d is a remembered request, which no leader sends", format.ErrCorrupt, e.Index)
+			return batch, 0, fmt.Errorf("%w: index %d is a remembered request, which no leader sends", format.ErrCorrupt,
+				e.Index)
 		}
 		e.Used = true
 		batch = append(batch, tailEntry{raft: r, entry: e})
@@ -127,7 +128,8 @@ func (w *writer) makeRoom(batch []tailEntry, bytes int64) error {
 		case w.end == format.SegmentHeaderBytes && !s.holds(bytes):
 			// An empty segment whose image is too small for this batch makes room for a greater one.
 			err = w.replaceSegments(first, bytes)
-		case w.end > format.SegmentHeaderBytes && (w.end+bytes > w.segmentBytes || first+uint64(len(batch))-s.first >= math.MaxUint32):
+		case w.end > format.SegmentHeaderBytes && (w.end+bytes > w.segmentBytes ||
+			first+uint64(len(batch))-s.first >= math.MaxUint32):
 			if err = w.roll(first, bytes); err == nil && w.onSealed != nil {
 				w.onSealed()
 			}
@@ -174,7 +176,8 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 
 // writeFrames encodes the batch at the end of the active segment, piece by piece, writes it, and tells it its places.
 // end is behind it. In Resident residency frames are made where they stay: in the image.
-func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64, err error) {
+func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64,
+	err error) {
 	s, file := w.active, w.active.file.Load()
 	var buffer []byte
 	if s.image == nil {

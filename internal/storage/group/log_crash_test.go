@@ -164,7 +164,8 @@ func (w *workload) putBlob() error {
 	if err = errors.Join(err, b.Close()); err != nil {
 		return err
 	}
-	e := modelEntry{entry: format.Entry{Kind: format.KindPut, Codec: format.CodecBlob, ID: w.random.Int64N(w.ids), Data: ref.Encode()}, blob: data}
+	e := modelEntry{entry: format.Entry{Kind: format.KindPut, Codec: format.CodecBlob, ID: w.random.Int64N(w.ids),
+		Data: ref.Encode()}, blob: data}
 	return w.appendBatch(w.model.last+1, []modelEntry{e})
 }
 
@@ -394,8 +395,10 @@ func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) er
 	if err != nil {
 		return err
 	}
-	e := format.Entry{Kind: format.KindPut, ID: 99, Index: last + 1, Term: term + 100, CommitTime: 1 << 40, Data: []byte("after the crash")}
-	if err := errors.Join(l.Append(nil, []*raftpb.Entry{format.RaftEntry(&e)}), l.Sync(), l.Apply(last+1, nil)); err != nil {
+	e := format.Entry{Kind: format.KindPut, ID: 99, Index: last + 1, Term: term + 100, CommitTime: 1 << 40,
+		Data: []byte("after the crash")}
+	if err := errors.Join(l.Append(nil, []*raftpb.Entry{format.RaftEntry(&e)}), l.Sync(),
+		l.Apply(last+1, nil)); err != nil {
 		return err
 	}
 	opts.FS = disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})

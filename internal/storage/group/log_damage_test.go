@@ -41,7 +41,8 @@ type bedFrame struct {
 func newDamageBed(t testing.TB) *damageBed {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 20<<10))
-	b := &damageBed{mem: mem, opts: d.opts, newest: make(map[int64]modelEntry), model: newModel(), frames: make(map[string][]bedFrame), sizes: make(map[string]int64)}
+	b := &damageBed{mem: mem, opts: d.opts, newest: make(map[int64]modelEntry), model: newModel(),
+		frames: make(map[string][]bedFrame), sizes: make(map[string]int64)}
 	put := func(e format.Entry, blob []byte) {
 		e.Index = d.last() + 1
 		d.put(e)
@@ -51,7 +52,8 @@ func newDamageBed(t testing.TB) *damageBed {
 	attributes, err := format.EncodeAttributes(map[string][]byte{"path": []byte("a/b/c")})
 	ok(t, err)
 	for i := range int64(20) {
-		put(format.Entry{Kind: format.KindPut, ID: i % 14, Data: payload(i, 900+int(i)), Attributes: attributes, Timestamp: i}, nil)
+		put(format.Entry{Kind: format.KindPut, ID: i % 14, Data: payload(i, 900+int(i)), Attributes: attributes,
+			Timestamp: i}, nil)
 	}
 	put(format.Entry{Kind: format.KindDelete, ID: 3}, nil)
 	blob := payload(77, 500)
@@ -93,7 +95,8 @@ func (b *damageBed) learn(t testing.TB, m *format.Manifest) {
 		r := segio.NewFrameReader(f, s.ID, format.SegmentHeaderBytes, b.sizes[name])
 		for r.Next() {
 			if step := r.Step(); step.Status == segio.FrameWhole {
-				b.frames[name] = append(b.frames[name], bedFrame{step.Offset, step.Bytes, step.Entry.Kind, step.Entry.ID, step.Entry.Index})
+				b.frames[name] = append(b.frames[name], bedFrame{step.Offset, step.Bytes, step.Entry.Kind, step.Entry.ID,
+					step.Entry.Index})
 			}
 		}
 		ok(t, r.Err())
@@ -150,7 +153,8 @@ func (b *damageBed) scan(l *Log) error {
 		}
 		want, known := b.newest[r.ID]
 		if !known || want.entry.Kind == format.KindDelete || r.Index != want.entry.Index || given[r.ID] {
-			return fmt.Errorf("a scan gives version %d of record %d, its newest is %d of kind %d", r.Index, r.ID, want.entry.Index, want.entry.Kind)
+			return fmt.Errorf("a scan gives version %d of record %d, its newest is %d of kind %d", r.Index, r.ID,
+				want.entry.Index, want.entry.Kind)
 		}
 		given[r.ID] = true
 	}
@@ -360,7 +364,8 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 		}
 		return l.Close(false)
 	})
-	t.Logf("%d bits of %d bytes flipped, damage seen by %d loads and reads, loss accepted %d times", n, total, detected.Load(), accepted.Load())
+	t.Logf("%d bits of %d bytes flipped, damage seen by %d loads and reads, loss accepted %d times", n, total,
+		detected.Load(), accepted.Load())
 	if detected.Load() < n/2 || accepted.Load() == 0 {
 		t.Errorf("too little was detected or accepted: the faults did not fire")
 	}

@@ -28,8 +28,10 @@ func TestRule6_EveryOperationThatFailsOnceIsSurvived(t *testing.T) {
 		skip   int64
 	}
 	var all []failure
-	for _, kind := range []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpSync, vfstest.OpTruncate, vfstest.OpAllocate, vfstest.OpRename, vfstest.OpSyncDir} {
-		for _, effect := range []vfstest.Effect{vfstest.EffectNone, vfstest.EffectDone, vfstest.EffectPart, vfstest.EffectDrop} {
+	for _, kind := range []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpSync, vfstest.OpTruncate,
+		vfstest.OpAllocate, vfstest.OpRename, vfstest.OpSyncDir} {
+		for _, effect := range []vfstest.Effect{vfstest.EffectNone, vfstest.EffectDone, vfstest.EffectPart,
+			vfstest.EffectDrop} {
 			for _, errno := range []error{syscall.EIO, syscall.ENOSPC} {
 				for skip := range int64(12) {
 					all = append(all, failure{kind, effect, errno, skip})
@@ -137,7 +139,8 @@ func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 	if err != nil || term != hard.GetTerm() || hard.GetCommit() != first-1 {
 		t.Errorf("term %d, %v, hard state %v", term, err, hard)
 	}
-	e := format.Entry{Kind: format.KindPut, ID: 5, Index: first, Term: hard.GetTerm(), CommitTime: 1 << 40, Data: []byte("new")}
+	e := format.Entry{Kind: format.KindPut, ID: 5, Index: first, Term: hard.GetTerm(), CommitTime: 1 << 40,
+		Data: []byte("new")}
 	ok(t, l.Append(nil, []*raftpb.Entry{format.RaftEntry(&e)}))
 	ok(t, l.Sync())
 	ok(t, l.Apply(first, nil))
@@ -193,7 +196,8 @@ func TestRule8_ACrashWhileLossIsAcceptedLosesNothingMore(t *testing.T) {
 			after, _, err := Load(context.Background(), opts, nil)
 			if err == nil {
 				last, _ := after.LastIndex()
-				err = errors.Join(after.Apply(max(last, after.AppliedIndex()), nil), b.unhitOrDamaged(after, hit), after.Close(false))
+				err = errors.Join(after.Apply(max(last, after.AppliedIndex()), nil), b.unhitOrDamaged(after, hit),
+					after.Close(false))
 			}
 			if err != nil {
 				failed = fmt.Errorf("crash after %s, survival %s: %w", op, kind, err)
@@ -287,7 +291,8 @@ func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
 	})
 	vote := uint64(1)
 	hard := &raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &vote}
-	refused := []*raftpb.Entry{d.entry(2, format.Entry{ID: 2, Data: []byte("refused")}), d.entry(3, format.Entry{ID: 3, Data: []byte("refused")})}
+	refused := []*raftpb.Entry{d.entry(2, format.Entry{ID: 2, Data: []byte("refused")}),
+		d.entry(3, format.Entry{ID: 3, Data: []byte("refused")})}
 	if err := d.log.Append(hard, refused); !errors.Is(err, format.ErrNoSpace) || fault.Fired() != 1 {
 		t.Fatalf("append: %v, fault fired %d times", err, fault.Fired())
 	}
@@ -348,7 +353,9 @@ func TestTheHintOfAnAbandonedSegmentKnowsOnlyWhatItHolds(t *testing.T) {
 	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("one"), CommitTime: 100})
-	fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && isSegmentFile(op.Name) }, Count: 1, Effect: vfstest.EffectDrop})
+	fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpSync && isSegmentFile(op.Name)
+	}, Count: 1, Effect: vfstest.EffectDrop})
 	d.put(format.Entry{ID: 2, Data: []byte("two"), CommitTime: 200})
 	if fault.Fired() != 1 {
 		t.Fatal("no sync failed")

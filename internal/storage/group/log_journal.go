@@ -11,7 +11,9 @@ func joinJournal(opts Options) (*journal.Member, error) {
 	if opts.Journal == nil {
 		return nil, nil
 	}
-	return opts.Journal.Join(opts.Identity.Group, func(share journal.Share) error { return Redo(opts.FS, opts.Dir, share) })
+	return opts.Journal.Join(opts.Identity.Group, func(share journal.Share) error {
+		return Redo(opts.FS, opts.Dir, share)
+	})
 }
 
 // SyncShared makes everything appended durable by the journal of the volume, in one sync with the small batches of
@@ -43,7 +45,8 @@ func (w *writer) leaveJournal() {
 		return
 	}
 	if err := w.sync(); err != nil {
-		w.folder.logger.Warn("the segment could not be synced: the journal keeps what was written last", "group", w.folder.identity.Name, "error", err)
+		w.folder.logger.Warn("the segment could not be synced: the journal keeps what was written last", "group",
+			w.folder.identity.Name, "error", err)
 	}
 }
 

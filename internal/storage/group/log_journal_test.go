@@ -47,7 +47,8 @@ func (j *journaled) load() {
 // append appends one put; its record is its index.
 func (j *journaled) append() uint64 {
 	j.t.Helper()
-	e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: fmt.Appendf(nil, "record %d", j.next)}
+	e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1,
+		Data: fmt.Appendf(nil, "record %d", j.next)}
 	grouptest.Must(j.t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
 	j.next++
 	return e.Index
@@ -129,7 +130,8 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 	w := &j.log.w
 	pieces := 0
 	for range 3 * startBytes / 1000 {
-		e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1, Data: grouptest.RandomBytes(j.next, 1000)}
+		e := &format.Entry{Kind: format.KindPut, Used: true, ID: int64(j.next), Index: j.next, Term: 1,
+			Data: grouptest.RandomBytes(j.next, 1000)}
 		j.next++
 		grouptest.Must(t, j.log.Append(nil, []*raftpb.Entry{format.RaftEntry(e)}))
 		before := w.share.started
@@ -138,7 +140,8 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 			continue
 		}
 		pieces++
-		if n := w.share.started - max(before, j.log.state.syncedEnd&^(format.BlockBytes-1)); n < startBytes || w.share.started%format.BlockBytes != 0 || w.share.started > w.end {
+		if n := w.share.started - max(before, j.log.state.syncedEnd&^(format.BlockBytes-1)); n < startBytes ||
+			w.share.started%format.BlockBytes != 0 || w.share.started > w.end {
 			t.Fatalf("a piece of %d bytes ends at %d of %d", n, w.share.started, w.end)
 		}
 	}

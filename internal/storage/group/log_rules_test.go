@@ -31,7 +31,8 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 8<<10))
 		d.put(format.Entry{ID: 1, Data: []byte("committed")}, format.Entry{ID: 2, Data: []byte("stays")})
-		ok(t, d.append(format.Entry{ID: 1, Data: []byte("not yet")}, format.Entry{ID: 2, Kind: format.KindDelete}, format.Entry{ID: 3, Data: []byte("not yet")}))
+		ok(t, d.append(format.Entry{ID: 1, Data: []byte("not yet")}, format.Entry{ID: 2, Kind: format.KindDelete},
+			format.Entry{ID: 3, Data: []byte("not yet")}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Seal()) // not even where they are sealed
 		see := func() {
@@ -175,7 +176,8 @@ func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
-	ok(t, d.append(format.Entry{ID: 1, Data: []byte("written, not synced")})) // then the process is killed, the machine lives
+	// then the process is killed, the machine lives
+	ok(t, d.append(format.Entry{ID: 1, Data: []byte("written, not synced")}))
 	ok(t, d.log.Close(false))
 	d.load()
 	if d.last() != 1 {
@@ -265,9 +267,12 @@ func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
 		d.put(format.Entry{ID: 1, Data: payload(1, 100)})
 		id, err := d.log.OpenScan(1 << 40)
 		ok(t, err)
-		ok(t, d.append(format.Entry{ID: 1, Data: payload(2, 100)}, format.Entry{ID: 2, Data: payload(2, 100)}, format.Entry{ID: 2, Data: payload(3, 100)}))
+		ok(t, d.append(format.Entry{ID: 1, Data: payload(2, 100)}, format.Entry{ID: 2, Data: payload(2, 100)},
+			format.Entry{ID: 2, Data: payload(3, 100)}))
 		ok(t, d.log.Apply(4, nil))
-		fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && isSegmentFile(op.Name) }, Effect: vfstest.EffectDrop, Count: 1})
+		fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpSync && isSegmentFile(op.Name)
+		}, Effect: vfstest.EffectDrop, Count: 1})
 		ok(t, d.log.Sync())
 		if fault.Fired() != 1 {
 			t.Fatal("the fault did not fire")
@@ -306,7 +311,9 @@ func TestRule5_ASyncThatFailsEverywhereIsAnError(t *testing.T) {
 	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("one")})
-	fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync }, Effect: vfstest.EffectDrop})
+	fault := fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpSync
+	}, Effect: vfstest.EffectDrop})
 	ok(t, d.append(format.Entry{ID: 2, Data: []byte("two")}))
 	for range 2 {
 		if err := d.log.Sync(); !errors.Is(err, ErrPoisoned) {

@@ -21,7 +21,8 @@ func overwritten(t *testing.T, d *logDriver) {
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Apply(1, nil))
-	first := []*raftpb.Entry{d.entry(3, format.Entry{ID: 3, Data: payload(3, 20)}), d.entry(4, format.Entry{ID: 4, Data: payload(4, 20)})}
+	first := []*raftpb.Entry{d.entry(3, format.Entry{ID: 3, Data: payload(3, 20)}),
+		d.entry(4, format.Entry{ID: 4, Data: payload(4, 20)})}
 	d.write(first...)
 	d.term = 2
 	d.write(d.entry(3, format.Entry{ID: 9, Data: payload(9, 20)}))
@@ -40,7 +41,8 @@ func (d *logDriver) write(entries ...*raftpb.Entry) {
 // wantsOverwritten checks what is visible of it in the end.
 func (d *logDriver) wantsOverwritten() {
 	d.t.Helper()
-	for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 3: payload(3, 20), 5: payload(5, 20), 4: nil, 9: nil} {
+	for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 3: payload(3, 20), 5: payload(5, 20),
+		4: nil, 9: nil} {
 		d.wants(id, data)
 	}
 	for at, want := range []uint64{1, 1, 1, 3} {
@@ -146,7 +148,8 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	d := &logDriver{t: t, opts: opts, term: 1}
 	d.load()
 	d.put(format.Entry{ID: 1, Data: payload(1, 10)})
-	first := []*raftpb.Entry{d.entry(2, format.Entry{ID: 3, Data: payload(3, 20)}), d.entry(3, format.Entry{ID: 4, Data: payload(4, 20)})}
+	first := []*raftpb.Entry{d.entry(2, format.Entry{ID: 3, Data: payload(3, 20)}),
+		d.entry(3, format.Entry{ID: 4, Data: payload(4, 20)})}
 	d.term = 2
 	d.write(d.entry(2, format.Entry{ID: 9, Data: payload(9, 20)}))
 	d.term = 3
@@ -160,7 +163,8 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	ok(t, err)
 	_, err = f.WriteAt(make([]byte, 64), hit+8)
 	ok(t, errors.Join(err, f.Close()))
-	if report := d.load(); report.Outcome != Damaged || report.Damages[0].IndexFirst > 2 || report.Damages[0].IndexLast < 2 {
+	if report := d.load(); report.Outcome != Damaged || report.Damages[0].IndexFirst > 2 ||
+		report.Damages[0].IndexLast < 2 {
 		t.Fatalf("%s: %+v", path.Base(name), report)
 	}
 	var damage *format.DamageError
@@ -174,7 +178,8 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	ok(t, d.log.Close(false))
 	found, err := fsck.VerifyDir(t.Context(), mem, opts.Dir, nil)
 	ok(t, err)
-	if len(found.Damages) != 1 || found.Damages[0].Offset != hit || found.Damages[0].IndexFirst != 2 || found.Damages[0].IndexLast != 2 {
+	if len(found.Damages) != 1 || found.Damages[0].Offset != hit || found.Damages[0].IndexFirst != 2 ||
+		found.Damages[0].IndexLast != 2 {
 		t.Errorf("verify: %v", found.Damages)
 	}
 }
@@ -251,10 +256,13 @@ func cutsInNewSegment(t *testing.T, size int, fail ...vfstest.OpKind) {
 		ok(t, d.log.Apply(1, nil))
 		d.write(d.entry(3, format.Entry{ID: 3, Data: payload(3, 20)}), d.entry(4, format.Entry{ID: 4, Data: payload(4, 20)}))
 		for _, kind := range fail {
-			fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == kind && isSegmentFile(op.Name) }, Count: 1, Effect: vfstest.EffectPart})
+			fs.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+				return op.Kind == kind && isSegmentFile(op.Name)
+			}, Count: 1, Effect: vfstest.EffectPart})
 		}
 		d.term = 2
-		d.write(d.entry(3, format.Entry{ID: 9, Data: payload(9, size)}), d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))
+		d.write(d.entry(3, format.Entry{ID: 9, Data: payload(9, size)}),
+			d.entry(4, format.Entry{ID: 5, Data: payload(5, 20)}))
 		if fs.Fired() != int64(len(fail)) {
 			t.Fatalf("%d faults fired", fs.Fired())
 		}
@@ -268,7 +276,8 @@ func cutsInNewSegment(t *testing.T, size int, fail ...vfstest.OpKind) {
 				}
 			}
 			ok(t, d.log.Apply(5, nil))
-			for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 9: payload(9, size), 5: payload(5, 20), 6: payload(6, 20), 3: nil, 4: nil} {
+			for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 9: payload(9, size), 5: payload(5, 20),
+				6: payload(6, 20), 3: nil, 4: nil} {
 				d.wants(id, data)
 			}
 			d.log.hints.writing.Wait()

@@ -69,9 +69,10 @@ func TestAPieceThatCannotBeWritten(t *testing.T) {
 		d := newDriver(t, driverOptions(fs, residency, 64<<20))
 		d.put(format.Entry{ID: 1000, Data: []byte("before")})
 		last := d.last()
-		fault := fs.Add(&vfstest.Fault{Err: syscall.ENOSPC, Effect: vfstest.EffectPart, Skip: 3, Count: 1, Match: func(op vfstest.Op) bool {
-			return op.Kind == vfstest.OpWrite && strings.HasPrefix(filepath.Base(op.Name), "segment-")
-		}})
+		fault := fs.Add(&vfstest.Fault{Err: syscall.ENOSPC, Effect: vfstest.EffectPart, Skip: 3, Count: 1,
+			Match: func(op vfstest.Op) bool {
+				return op.Kind == vfstest.OpWrite && strings.HasPrefix(filepath.Base(op.Name), "segment-")
+			}})
 		if err := d.append(largeBatch()...); !errors.Is(err, format.ErrNoSpace) || fault.Fired() != 1 {
 			t.Fatalf("%d faults, error %v", fault.Fired(), err)
 		}
@@ -85,7 +86,8 @@ func TestAPieceThatCannotBeWritten(t *testing.T) {
 			t.Errorf("loaded again: %+v", report)
 		}
 		ok(t, d.log.Apply(d.last(), nil)) // the last batch is not known to be committed
-		d.wantAll(append(largeBatch(), format.Entry{ID: 1000, Data: []byte("before")}, format.Entry{ID: 1001, Data: []byte("behind")}))
+		d.wantAll(append(largeBatch(), format.Entry{ID: 1000, Data: []byte("before")},
+			format.Entry{ID: 1001, Data: []byte("behind")}))
 	})
 }
 
@@ -150,7 +152,9 @@ func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 		bounds, err := d.log.ScanSplits(id, 1<<20)
 		ok(t, err)
 		var bytesRead atomic.Int64
-		fs.Add(&vfstest.Fault{Effect: vfstest.EffectPass, Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead },
+		fs.Add(&vfstest.Fault{Effect: vfstest.EffectPass, Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpRead
+		},
 			Before: func(op vfstest.Op) { bytesRead.Add(op.Length) }})
 		defer fs.Clear()
 		given := int64(0)

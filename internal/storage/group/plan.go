@@ -113,7 +113,8 @@ func entriesThatFit(bytes int64) int64 {
 // what is behind is counted where it is much.
 func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile, hint format.HintPart) (int64, error) {
 	from, known := int64(format.SegmentHeaderBytes), int64(0)
-	if mark := active.mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from && mark.Offset <= active.end {
+	if mark := active.mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from &&
+		mark.Offset <= active.end {
 		from, known = mark.Offset, int64(mark.Index-s.FirstIndex+1)
 	}
 	if hint.End > from {

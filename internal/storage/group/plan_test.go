@@ -76,7 +76,8 @@ func TestPlanLoadEstimatesWhatIsAboveTheMark(t *testing.T) {
 			if least, most := int64(c.records)*3/4, int64(c.records)*4; need.Records < least || need.Records > most {
 				t.Errorf("a need of %d records is computed, there are %d", need.Records, c.records)
 			}
-			if bytes := reads.bytes(format.SegmentName(1)); bytes > int64(c.records*(c.size(c.records-1)+200)/countShare)+(countPiecesMin+1)*countPieceBytes {
+			if bytes := reads.bytes(format.SegmentName(1)); bytes > int64(c.records*(c.size(c.records-1)+200)/countShare)+
+				(countPiecesMin+1)*countPieceBytes {
 				t.Errorf("%d bytes of the segment were read for it", bytes)
 			}
 		})

@@ -109,7 +109,8 @@ func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool
 
 // damage is a step of a walk as damage.
 func (v view) damage(group string, step *segio.FrameStep) format.Damage {
-	d := format.Damage{Group: group, File: format.SegmentName(v.number), Offset: step.Offset, Length: step.Bytes, What: step.Status.String()}
+	d := format.Damage{Group: group, File: format.SegmentName(v.number), Offset: step.Offset, Length: step.Bytes,
+		What: step.Status.String()}
 	if step.Status == segio.FrameContent && step.Entry.Kind.IsVersion() {
 		d.IDs = []int64{step.Entry.ID}
 	}
@@ -145,14 +146,16 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 		err := v.frames(r.startOf(v, next), func(step *segio.FrameStep) bool {
 			e := &step.Entry
 			switch {
-			case step.Status == segio.FrameZeros || step.Status == segio.FrameBad || step.Status == segio.FrameContent && e.Index >= next:
+			case step.Status == segio.FrameZeros || step.Status == segio.FrameBad || step.Status == segio.FrameContent &&
+				e.Index >= next:
 				if gaps {
 					pass(v.damage(r.group, step))
 				} else if step.Status != segio.FrameContent || e.Index == next {
 					damage = &format.DamageError{Damage: v.damage(r.group, step)}
 				}
 				return true // an entry that stands behind it may be the one that counts
-			case step.Status != segio.FrameWhole || e.Kind == format.KindState || e.Index < next || e.Index > through || !r.isValid(e):
+			case step.Status != segio.FrameWhole || e.Kind == format.KindState || e.Index < next || e.Index > through ||
+				!r.isValid(e):
 				return true
 			case (e.Index > next || e.Kind == format.KindRequest) && !gaps:
 				return false // a gap: compaction has left no entry there

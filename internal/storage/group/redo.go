@@ -63,7 +63,8 @@ func Redo(fs vfs.FS, dir string, share journal.Share) error {
 }
 
 func (r *redo) isOfActive(m *format.Manifest, at *journal.Range) bool {
-	return at.Group == m.Identity.Group && at.Number == r.active.Number && format.SegmentID(at.Segment) == r.active.ID && at.Offset >= format.SegmentHeaderBytes
+	return at.Group == m.Identity.Group && at.Number == r.active.Number && format.SegmentID(at.Segment) == r.active.ID &&
+		at.Offset >= format.SegmentHeaderBytes
 }
 
 // write writes the ranges of the active segment, durably. One that is gone is damage, which the load finds.

@@ -158,11 +158,13 @@ func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	}
 	r.w.hint.told, r.w.hint.tried = format.HintPart{}, 0
 	r.w.growHint()
-	r.folder.logger.Warn("the hint of the active segment was bad and is made anew", "group", r.folder.identity.Name, "segment", s.Number)
+	r.folder.logger.Warn("the hint of the active segment was bad and is made anew", "group", r.folder.identity.Name,
+		"segment", s.Number)
 	if told {
 		return nil
 	}
-	return []format.Damage{{Group: r.folder.identity.Name, File: format.ActiveHintName, Length: part.Bytes, What: "a piece does not count, it is written anew"}}
+	return []format.Damage{{Group: r.folder.identity.Name, File: format.ActiveHintName, Length: part.Bytes,
+		What: "a piece does not count, it is written anew"}}
 }
 
 // sealedHints makes the hints anew that were found bad.

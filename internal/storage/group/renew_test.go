@@ -30,11 +30,14 @@ func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 			grouptest.Must(t, w.apply())
 			grouptest.Must(t, w.log.Tick())
 			id := w.opts.Identity
-			grouptest.Must(t, format.WriteReplicaFile(mem, w.opts.Dir, format.ReplicaFile{RaftID: 1, Store: id.Store, Group: id.Group}))
+			grouptest.Must(t, format.WriteReplicaFile(mem, w.opts.Dir,
+				format.ReplicaFile{RaftID: 1, Store: id.Store, Group: id.Group}))
 			w.log.hints.writing.Wait()
 			names, err := mem.List(w.opts.Dir)
 			grouptest.Must(t, err)
-			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, kind) || name == format.ActiveHintName })
+			names = slices.DeleteFunc(names, func(name string) bool {
+				return !strings.HasPrefix(name, kind) || name == format.ActiveHintName
+			})
 			if len(names) == 0 {
 				t.Fatal("there is none")
 			}
@@ -67,7 +70,8 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: it was not written anew: %v", name, at, report.Damages)
 	}
-	report, err = fsck.VerifyDir(t.Context(), mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), l.folder.dir, nil)
+	report, err = fsck.VerifyDir(t.Context(), mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), l.folder.dir,
+		nil)
 	grouptest.Must(t, err)
 	if len(report.Damages) > 0 {
 		t.Fatalf("%s, byte %d: behind a power cut: %v", name, at, report.Damages)

@@ -74,10 +74,12 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	case !known:
 	case k.term != 0 && k.term != e.Term:
 		what = fmt.Sprintf("term %d was %d", e.Term, k.term)
-	case k.version && e.Kind == format.KindRequest && k.id == e.ID && k.tombstone == format.RequestOf(e).Delete: // the peer has compacted it
+	// the peer has compacted it
+	case k.version && e.Kind == format.KindRequest && k.id == e.ID && k.tombstone == format.RequestOf(e).Delete:
 	case k.version != e.Kind.IsVersion() || k.id != e.ID || k.version && k.tombstone != (e.Kind == format.KindDelete):
 		what = fmt.Sprintf("%s of id %d was another entry, of id %d", e.Kind, e.ID, k.id)
-	case k.length != 0 && k.length != index.MakeLoc(0, 0, format.FrameBytes(len(e.Attributes), len(e.Data)), false).LengthBound():
+	case k.length != 0 && k.length != index.MakeLoc(0, 0, format.FrameBytes(len(e.Attributes), len(e.Data)), false).
+		LengthBound():
 		what = "it has another length"
 	case k.crc != nil && *k.crc != entryChecksum(e):
 		what = "it has another checksum"
@@ -134,7 +136,8 @@ func (p *rangeRepair) checkAbsent() error {
 			absent = at
 			switch {
 			case !known && !p.s.rows:
-				return fmt.Errorf("%w: the peer has no entry with index %d, and it is not known what it was", ErrRepairByInstall, at)
+				return fmt.Errorf("%w: the peer has no entry with index %d, and it is not known what it was", ErrRepairByInstall,
+					at)
 			case known && k.tombstone:
 				deleted = append(deleted, row{id: k.id, index: at})
 			}
@@ -170,7 +173,8 @@ func (p *rangeRepair) raiseFloor(absent uint64, given map[uint64]bool) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: the term of index %d, which the peer has not any more, is not known", ErrRepairByInstall, absent)
+	return fmt.Errorf("%w: the term of index %d, which the peer has not any more, is not known", ErrRepairByInstall,
+		absent)
 }
 
 // checkDeleted looks for older versions of records whose tombstone is lost.
@@ -192,7 +196,8 @@ func (p *rangeRepair) checkDeleted(deleted []row) error {
 			return err
 		}
 		if newest > 0 && newest < d.index {
-			return fmt.Errorf("%w: record %d was deleted by index %d, which the peer has not any more, and version %d of it is stored here",
+			return fmt.Errorf(
+				"%w: record %d was deleted by index %d, which the peer has not any more, and version %d of it is stored here",
 				ErrRepairByInstall, d.id, d.index, newest)
 		}
 	}
@@ -221,7 +226,9 @@ func (p *rangeRepair) checkOrder() error {
 		}
 		return nil
 	}
-	if err := p.each(func(k keptFrame) error { return check(k.index, k.term) }, func(e *format.Entry) error { return check(e.Index, e.Term) }); err != nil {
+	if err := p.each(func(k keptFrame) error {
+		return check(k.index, k.term)
+	}, func(e *format.Entry) error { return check(e.Index, e.Term) }); err != nil {
 		return err
 	}
 	if next <= p.v.through {

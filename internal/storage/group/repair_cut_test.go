@@ -24,7 +24,8 @@ func TestRule4_DamageThatHidesACut(t *testing.T) {
 		step = 7
 	}
 	for n := 0; n < 1<<9; n += step {
-		c := hiddenCut{hint: n&1 > 0, void: n&2 > 0, end: n&4 > 0, same: n&8 > 0, next: n&16 > 0, gone: n&32 > 0, none: n&64 > 0, two: n&128 > 0, older: n&256 > 0}
+		c := hiddenCut{hint: n&1 > 0, void: n&2 > 0, end: n&4 > 0, same: n&8 > 0, next: n&16 > 0, gone: n&32 > 0,
+			none: n&64 > 0, two: n&128 > 0, older: n&256 > 0}
 		t.Run(fmt.Sprintf("%+v", c), c.test)
 	}
 }
@@ -213,7 +214,8 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 		ok(t, d.append(format.Entry{ID: 2, Data: []byte("void")}))
 		at := d.last()
 		d.term = 2
-		ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(at, format.Entry{ID: 2, Data: []byte("right")}), d.entry(at+1, format.Entry{ID: 3})}))
+		ok(t, d.log.Append(nil, []*raftpb.Entry{d.entry(at, format.Entry{ID: 2, Data: []byte("right")}),
+			d.entry(at+1, format.Entry{ID: 3})}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Tick())
 		place, name := d.placeOf(at), d.log.w.active.path
@@ -226,7 +228,8 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 		f, err := opts.FS.OpenWrite(name)
 		ok(t, err)
 		ok(t, errors.Join(flip(f, place+20), f.Close()))
-		if _, _, err := Load(t.Context(), opts, nil); !errors.Is(err, ErrTailDamaged) || seal && !strings.Contains(err.Error(), path.Base(name)) {
+		if _, _, err := Load(t.Context(), opts, nil); !errors.Is(err, ErrTailDamaged) || seal &&
+			!strings.Contains(err.Error(), path.Base(name)) {
 			t.Errorf("sealed %v: %v", seal, err)
 		}
 	}

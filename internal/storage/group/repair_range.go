@@ -24,7 +24,8 @@ var (
 	// ErrTailDamaged is the error of Load where entries above the commit are bad, or a vote, in a group with several
 	// voters: they may be what made a quorum, and cannot be given to Raft. Install an export that reaches behind them,
 	// or join anew.
-	ErrTailDamaged = errors.New("entries above the commit, or the vote, are damaged: install an export, or join anew as another replica")
+	ErrTailDamaged = errors.New(
+		"entries above the commit, or the vote, are damaged: install an export, or join anew as another replica")
 )
 
 // IndexRange is the indexes from First to Last.

@@ -323,7 +323,8 @@ func TestRepairRefusesOtherEntries(t *testing.T) {
 		e, err := format.DecodePayload(good[0])
 		ok(t, err)
 		change(&e)
-		if err := l.RepairRange(t.Context(), repairs[0], []*raftpb.Entry{format.RaftEntry(&e)}, applied); !errors.Is(err, format.ErrCorrupt) {
+		if err := l.RepairRange(t.Context(), repairs[0], []*raftpb.Entry{format.RaftEntry(&e)}, applied); !errors.Is(err,
+			format.ErrCorrupt) {
 			t.Errorf("another %s: %v", what, err)
 		}
 	}
@@ -451,7 +452,8 @@ func (b *damageBed) sealed(t *testing.T) *damageBed {
 	l.hints.writing.Wait()
 	m := l.folder.manifest
 	c := *b
-	c.mem, c.opts, c.frames, c.sizes = l.folder.fs.(*vfstest.Mem), l.opts, make(map[string][]bedFrame), make(map[string]int64)
+	c.mem, c.opts, c.frames, c.sizes = l.folder.fs.(*vfstest.Mem), l.opts, make(map[string][]bedFrame),
+		make(map[string]int64)
 	ok(t, l.Close(false))
 	c.learn(t, m)
 	return &c
@@ -499,7 +501,8 @@ func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	last, _ := l.LastIndex()
-	if a, err := l.ReadRange(IndexRange{last + 1, last + 5}, 1<<20); err != nil || a.Through != last || len(a.Entries) > 0 {
+	if a, err := l.ReadRange(IndexRange{last + 1, last + 5}, 1<<20); err != nil || a.Through != last ||
+		len(a.Entries) > 0 {
 		t.Errorf("%+v, %v", a, err)
 	}
 	if _, err := l.Export(t.Context()); !errors.As(err, &damage) {

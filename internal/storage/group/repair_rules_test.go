@@ -43,8 +43,9 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 	w := randomState(t, seed, Index, 120)
 	ok(t, w.sync())
 	ok(t, w.apply())
-	ok(t, w.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1)) // others were there once, and cut the log
-	ok(t, w.appendBatch(w.model.last+1, nil))                                             // the commit of all
+	// others were there once, and cut the log
+	ok(t, w.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
+	ok(t, w.appendBatch(w.model.last+1, nil)) // the commit of all
 	ok(t, w.log.Sync())
 	ok(t, w.log.Tick())
 	ok(t, w.log.Close(false))
@@ -141,7 +142,8 @@ func TestAcceptLossIsNotForSeveralVoters(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("x")}, format.Entry{ID: 2, Data: []byte("y")})
 	ok(t, d.log.SetConf(&raftpb.ConfState{Voters: []uint64{1, 2, 3}}, 2))
-	d.log.damages.note(format.Damage{File: format.SegmentName(1), Offset: 128, IDsUnknown: true, IndexFirst: 1, IndexLast: 1})
+	d.log.damages.note(format.Damage{File: format.SegmentName(1), Offset: 128, IDsUnknown: true, IndexFirst: 1,
+		IndexLast: 1})
 	if _, _, err := d.log.AcceptLoss(t.Context()); err == nil || !strings.Contains(err.Error(), "3 voters") {
 		t.Error(err)
 	}

@@ -20,7 +20,8 @@ type survey struct {
 	known map[uint64]knownEntry // what is known of entries that are not among them, by index
 	told  map[uint64]knownEntry // what only the headers of bad frames tell, as long as nothing may have made them void
 	lost  []IndexRange          // where entries are, or may be, missing; in order, apart
-	rows  bool                  // known has every version of the segment, and terms are right: what is not among them is void
+	// known has every version of the segment, and terms are right: what is not among them is void
+	rows bool
 	// requests: there are entries of KindRequest, of which no row tells.
 	requests bool
 	terms    []format.TermRun      // where rows is true
@@ -88,7 +89,8 @@ func (r *reader) learnRows(s *survey, v view) {
 	add := func(id int64, at uint64, place uint64, term uint64) {
 		if at <= v.through {
 			loc := index.Loc(place)
-			s.known[at] = knownEntry{id: id, version: true, tombstone: loc.Tombstone(), offset: loc.Offset(), length: loc.LengthBound(), term: term}
+			s.known[at] = knownEntry{id: id, version: true, tombstone: loc.Tombstone(), offset: loc.Offset(),
+				length: loc.LengthBound(), term: term}
 		}
 	}
 	if v.rows != nil {
@@ -118,7 +120,8 @@ func (r *reader) learnRows(s *survey, v view) {
 // knownByHeader is what the whole header of a bad frame tells.
 func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	e := &step.Entry
-	k := knownEntry{id: e.ID, version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete, term: e.Term} // the length is under the checksum
+	// the length is under the checksum
+	k := knownEntry{id: e.ID, version: e.Kind.IsVersion(), tombstone: e.Kind == format.KindDelete, term: e.Term}
 	var crc [4]byte
 	if b, err := v.read(crc[:], step.Offset+format.AtEntryCRC); err == nil && len(b) == len(crc) {
 		n := binary.LittleEndian.Uint32(b)
@@ -160,7 +163,8 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 		through = floor // remembered requests may have stood in bad bytes: no row tells of them
 	}
 	for _, d := range damages {
-		if first, last := max(v.first, d.IndexFirst), min(through, d.IndexLast); first <= last && (!s.rows || s.requests && d.Length >= format.RequestFrameBytes) {
+		if first, last := max(v.first, d.IndexFirst), min(through, d.IndexLast); first <= last &&
+			(!s.rows || s.requests && d.Length >= format.RequestFrameBytes) {
 			s.lost = append(s.lost, IndexRange{first, last})
 		}
 	}
@@ -172,7 +176,9 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 			delete(s.known, at)
 		}
 	}
-	slices.SortFunc(s.lost, func(a, b IndexRange) int { return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(b.Last, a.Last)) })
+	slices.SortFunc(s.lost, func(a, b IndexRange) int {
+		return cmp.Or(cmp.Compare(a.First, b.First), cmp.Compare(b.Last, a.Last))
+	})
 	s.lost = joinRanges(s.lost)
 }
 

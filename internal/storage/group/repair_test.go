@@ -36,7 +36,8 @@ func loadFolder(t testing.TB, g *foldertest.Folder) (*Log, Report) {
 func checkReadsFolder(t testing.TB, g *foldertest.Folder, l *Log, gone map[uint64]bool) {
 	t.Helper()
 	left := g.NewestLeft(gone)
-	for _, f := range slices.Concat(g.Frames[format.SegmentName(1)], g.Frames[format.SegmentName(2)], g.Frames[format.SegmentName(3)]) {
+	for _, f := range slices.Concat(g.Frames[format.SegmentName(1)], g.Frames[format.SegmentName(2)],
+		g.Frames[format.SegmentName(3)]) {
 		if !f.Entry.Kind.IsVersion() {
 			continue
 		}
@@ -159,7 +160,8 @@ func TestRepairOfManyBadPlacesLeavesAllThatWasWhole(t *testing.T) {
 // verifyUsedBytes verifies without hints: then the used bytes of the frames count.
 func verifyUsedBytesFolder(t *testing.T, g *foldertest.Folder) {
 	t.Helper()
-	bare := &foldertest.Folder{FS: g.FS.(*vfstest.Mem).CrashClone(vfstest.Survival{}), Dir: g.Dir} //nolint:forcetypeassert // a Mem in these tests
+	bare := &foldertest.Folder{FS: g.FS.(*vfstest.Mem).CrashClone(vfstest.Survival{}),
+		Dir: g.Dir} //nolint:forcetypeassert // a Mem in these tests
 	for _, name := range bare.Names(t) {
 		if format.IsHintName(name) {
 			grouptest.Must(t, bare.FS.Remove(path.Join(g.Dir, name)))
@@ -192,7 +194,9 @@ func TestRepairOfWhatLosesNoEntryKeepsIndexes(t *testing.T) {
 		"segment header": func(t *testing.T, g *foldertest.Folder) {
 			g.Change(t, format.SegmentName(2), 10, func(b []byte) { b[0]++ }, 1)
 		},
-		"active segment header": func(t *testing.T, g *foldertest.Folder) { g.Change(t, g.Active(), 10, func(b []byte) { b[0]++ }, 1) },
+		"active segment header": func(t *testing.T, g *foldertest.Folder) {
+			g.Change(t, g.Active(), 10, func(b []byte) { b[0]++ }, 1)
+		},
 		"state record": func(t *testing.T, g *foldertest.Folder) {
 			g.Change(t, format.SegmentName(1), state(g, format.SegmentName(1)).Offset, func(b []byte) { b[0]++ }, 1)
 		},
@@ -259,7 +263,9 @@ func TestRepairRefusesWithoutAChange(t *testing.T) {
 		change func(t *testing.T, g *foldertest.Folder)
 		says   string
 	}{
-		"no manifest": {func(t *testing.T, g *foldertest.Folder) { grouptest.Must(t, g.FS.Remove(g.Dir+"/manifest")) }, "from a peer or a backup"},
+		"no manifest": {func(t *testing.T, g *foldertest.Folder) {
+			grouptest.Must(t, g.FS.Remove(g.Dir+"/manifest"))
+		}, "from a peer or a backup"},
 		"no room": {func(_ *testing.T, g *foldertest.Folder) {
 			mem := g.FS.(*vfstest.Mem) //nolint:forcetypeassert // made below
 			space, _ := mem.Space("/")
@@ -273,7 +279,8 @@ func TestRepairRefusesWithoutAChange(t *testing.T) {
 			g.Change(t, format.SegmentName(1), g.Frames[format.SegmentName(1)][3].Offset, func(b []byte) { b[0]++ }, 1)
 			c.change(t, g)
 			before := mem.OpCount()
-			if _, err := fsck.RepairDir(t.Context(), g.FS, g.Dir, nil); err == nil || !strings.Contains(err.Error(), c.says) || mem.OpCount() != before {
+			if _, err := fsck.RepairDir(t.Context(), g.FS, g.Dir, nil); err == nil || !strings.Contains(err.Error(), c.says) ||
+				mem.OpCount() != before {
 				t.Errorf("%v, %d operations", err, mem.OpCount()-before)
 			}
 		})
@@ -319,7 +326,8 @@ func TestRepairSurvivesAPowerCutAtEveryOperation(t *testing.T) {
 }
 
 func TestRepairFailsWithEveryFailedWriteAndSync(t *testing.T) {
-	for _, kind := range []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpSync, vfstest.OpRename, vfstest.OpSyncDir} {
+	for _, kind := range []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpSync, vfstest.OpRename,
+		vfstest.OpSyncDir} {
 		for skip := int64(0); ; skip++ {
 			faulty := vfstest.NewFaulty(vfstest.NewMem())
 			g := foldertest.Build(t, faulty, "/g", 20, 60)

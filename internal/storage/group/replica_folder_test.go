@@ -36,7 +36,8 @@ func TestVerifyOfAReplicaThatIsJoining(t *testing.T) {
 func TestVerifyAndRepairOfAReplicaFile(t *testing.T) {
 	fs := vfstest.NewMem()
 	g := foldertest.Build(t, fs, "/v/7", 6, 200)
-	member := format.ReplicaFile{RaftID: 9, Volume: uuid.UUID{5}, Store: g.Manifest.Identity.Store, Group: g.Manifest.Identity.Group}
+	member := format.ReplicaFile{RaftID: 9, Volume: uuid.UUID{5}, Store: g.Manifest.Identity.Store,
+		Group: g.Manifest.Identity.Group}
 	ok(t, format.WriteReplicaFile(fs, "/v/7", member))
 	if report := verifyFolder(t, g); len(report.Damages) > 0 {
 		t.Fatal(report.Damages)
@@ -57,7 +58,8 @@ func TestVerifyAndRepairOfAReplicaFile(t *testing.T) {
 	ok(t, fs.Remove(path.Join("/v/7", format.ReplicaName)))
 	member.Group = uuid.UUID{9}
 	ok(t, format.WriteReplicaFile(fs, "/v/7", member))
-	if report := verifyFolder(t, g); len(report.Damages) != 1 || !strings.Contains(report.Damages[0].What, "it is of group") {
+	if report := verifyFolder(t, g); len(report.Damages) != 1 ||
+		!strings.Contains(report.Damages[0].What, "it is of group") {
 		t.Fatal(report.Damages)
 	}
 }
@@ -66,7 +68,8 @@ func TestLoadLeavesTheReplicaFileAndMakesAWholeOneAMember(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("x")})
 	ok(t, d.log.Close(false))
-	ok(t, format.WriteReplicaFile(d.opts.FS, d.opts.Dir, sampleReplica())) // a crash came between manifest and replica file
+	// a crash came between manifest and replica file
+	ok(t, format.WriteReplicaFile(d.opts.FS, d.opts.Dir, sampleReplica()))
 	got, found, err := format.ReadReplicaFile(d.opts.FS, d.opts.Dir)
 	if err != nil || !found || got.Joining {
 		t.Fatal(got, found, err)
@@ -84,7 +87,8 @@ func TestLoadLeavesTheReplicaFileAndMakesAWholeOneAMember(t *testing.T) {
 func TestDumpOfAReplicaFile(t *testing.T) {
 	var out strings.Builder
 	ok(t, fsck.Dump(&out, vfs.OS{}, filepath.Join(goldenV1, format.ReplicaName)))
-	if want := fmt.Sprintf("replica 1122334455667789 of group %s", uuid.UUID{2, 15: 0x67}); !strings.HasPrefix(out.String(), want) {
+	if want := fmt.Sprintf("replica 1122334455667789 of group %s",
+		uuid.UUID{2, 15: 0x67}); !strings.HasPrefix(out.String(), want) {
 		t.Errorf("%q", out.String())
 	}
 	b, err := os.ReadFile(filepath.Join(goldenV1, format.ReplicaName))
@@ -100,5 +104,6 @@ func TestDumpOfAReplicaFile(t *testing.T) {
 }
 
 func sampleReplica() format.ReplicaFile {
-	return format.ReplicaFile{RaftID: 77, Volume: uuid.UUID{5}, Store: logIdentity.Store, Group: logIdentity.Group, Joining: true}
+	return format.ReplicaFile{RaftID: 77, Volume: uuid.UUID{5}, Store: logIdentity.Store, Group: logIdentity.Group,
+		Joining: true}
 }

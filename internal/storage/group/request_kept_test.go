@@ -40,11 +40,13 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 		t.Run(residency.String(), func(t *testing.T) {
 			d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 256<<10))
 			d.overwrite(100, 10_000)
-			d.put(format.Entry{Kind: format.KindDelete, ID: 2, RequestID: [16]byte{2}}, format.Entry{ID: 2, Data: []byte("x"), RequestID: [16]byte{3}}, format.Entry{ID: 3})
+			d.put(format.Entry{Kind: format.KindDelete, ID: 2, RequestID: [16]byte{2}},
+				format.Entry{ID: 2, Data: []byte("x"), RequestID: [16]byte{3}}, format.Entry{ID: 3})
 			content := payload(9, 100_000)
 			ref, err := writeBlobOf(d.log, content)
 			ok(t, err)
-			d.put(format.Entry{ID: 4, Codec: format.CodecBlob, Data: ref.Encode(), RequestID: [16]byte{4}}, format.Entry{ID: 4, RequestID: [16]byte{5}}, format.Entry{ID: 5})
+			d.put(format.Entry{ID: 4, Codec: format.CodecBlob, Data: ref.Encode(), RequestID: [16]byte{4}},
+				format.Entry{ID: 4, RequestID: [16]byte{5}}, format.Entry{ID: 5})
 			want := d.requests()
 			if len(want) != 104 {
 				t.Fatalf("%d requests before", len(want))
@@ -110,7 +112,8 @@ func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 }
 
 func TestTheEntryOfARequestIsCheckedAsOthersAre(t *testing.T) {
-	put := format.Entry{Kind: format.KindPut, ID: 7, Index: 3, Term: 2, CommitTime: 9, Timestamp: 5, RequestID: [16]byte{1}, Data: []byte("data"), Attributes: []byte("\x01\x00\x00\x00\x00\x00k")}
+	put := format.Entry{Kind: format.KindPut, ID: 7, Index: 3, Term: 2, CommitTime: 9, Timestamp: 5,
+		RequestID: [16]byte{1}, Data: []byte("data"), Attributes: []byte("\x01\x00\x00\x00\x00\x00k")}
 	e := format.RequestEntry(&put)
 	if format.RequestOf(&e) != format.RequestOf(&put) {
 		t.Errorf("%+v of %+v", format.RequestOf(&e), format.RequestOf(&put))
@@ -131,7 +134,8 @@ func TestTheEntryOfARequestIsCheckedAsOthersAre(t *testing.T) {
 		}
 	}
 	for what, data := range map[string][]byte{
-		"of no kind": {0, 0, 0, 0, 1, 2, 3, 4}, "of an empty entry": {3, 0, 0, 0, 0, 0, 0, 0}, "with more": {1, 1, 0, 0, 0, 0, 0, 0},
+		"of no kind": {0, 0, 0, 0, 1, 2, 3, 4}, "of an empty entry": {3, 0, 0, 0, 0, 0, 0, 0},
+		"with more":             {1, 1, 0, 0, 0, 0, 0, 0},
 		"of a delete with data": {2, 0, 0, 0, 1, 0, 0, 0},
 	} {
 		bad := e

@@ -87,7 +87,8 @@ func testRepairOfRequests(t *testing.T, here, there bool, residency Residency) {
 				t.Fatalf("%s of frame %d, a %s: %v", what, i, f.Entry.Kind, err)
 			}
 			if got := own.requests(); !slices.Equal(got, want) {
-				t.Errorf("%s of frame %d, a %s: %d requests, want %d, the same as before", what, i, f.Entry.Kind, len(got), len(want))
+				t.Errorf("%s of frame %d, a %s: %d requests, want %d, the same as before", what, i, f.Entry.Kind, len(got),
+					len(want))
 			}
 			for id := range int64(3) {
 				own.wants(id, payload(9+id, 109+int(id)))

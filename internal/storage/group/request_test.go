@@ -42,13 +42,15 @@ func TestRequestsAreReadBackWithWhatTellsThemApart(t *testing.T) {
 	content := payload(9, 1000)
 	ref, err := writeBlobOf(d.log, content)
 	ok(t, err)
-	d.put(format.Entry{ID: 1}, format.Entry{ID: 7, Data: content, RequestID: [16]byte{1}}, format.Entry{Kind: format.KindDelete, ID: 8, RequestID: [16]byte{2}},
+	d.put(format.Entry{ID: 1}, format.Entry{ID: 7, Data: content, RequestID: [16]byte{1}},
+		format.Entry{Kind: format.KindDelete, ID: 8, RequestID: [16]byte{2}},
 		format.Entry{ID: 9, Codec: format.CodecBlob, Data: ref.Encode(), RequestID: [16]byte{3}})
 	d.put(format.Entry{ID: 1}) // it says that the others are committed
 	for range 2 {
 		got, crc := d.requests(), format.Checksum(content)
 		want := []format.Request{
-			{RequestID: [16]byte{1}, ID: 7, CRC32C: crc}, {RequestID: [16]byte{2}, ID: 8, Delete: true}, {RequestID: [16]byte{3}, ID: 9, CRC32C: crc},
+			{RequestID: [16]byte{1}, ID: 7, CRC32C: crc}, {RequestID: [16]byte{2}, ID: 8, Delete: true},
+			{RequestID: [16]byte{3}, ID: 9, CRC32C: crc},
 		}
 		for i := range got {
 			if got[i].Index != uint64(i+2) || got[i].CommitTime == 0 {
@@ -85,7 +87,8 @@ func TestRequestsInASegmentThatCannotBeReadAreToldOf(t *testing.T) {
 	if got := d.requested(); got != "13" || fault.Fired() == 0 {
 		t.Errorf("%d reads failed, and requests %q were read", fault.Fired(), got)
 	}
-	if !strings.Contains(said.String(), format.SegmentName(2)) || !strings.Contains(said.String(), "request ids could not be read") {
+	if !strings.Contains(said.String(), format.SegmentName(2)) ||
+		!strings.Contains(said.String(), "request ids could not be read") {
 		t.Errorf("said: %s", said.String())
 	}
 	fault.Remove()
@@ -143,7 +146,8 @@ func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 		t.Errorf("reads from index %d, although the first segment is older", from)
 	}
 	const kept = int64(10*time.Minute + clockErrorMax)
-	for now, want := range map[int64]string{0: "12", late: "12", early + kept: "12", early + kept + 1: "2", late + kept: "2", late + kept + 1: ""} {
+	for now, want := range map[int64]string{0: "12", late: "12", early + kept: "12", early + kept + 1: "2",
+		late + kept: "2", late + kept + 1: ""} {
 		got := ""
 		for e := range d.log.RecentRequests(format.DefaultRequestWindow, now) {
 			got += fmt.Sprint(e.RequestID[0])
@@ -246,7 +250,8 @@ func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 			after     time.Duration
 			forgotten uint64
 		}{
-			{0, 0}, {2*time.Minute - 60*time.Second, 0}, {45 * time.Second, last - 15}, {40 * time.Second, last - 10}, {8 * time.Minute, last},
+			{0, 0}, {2*time.Minute - 60*time.Second, 0}, {45 * time.Second, last - 15}, {40 * time.Second, last - 10},
+			{8 * time.Minute, last},
 		} {
 			time.Sleep(c.after)
 			if got := d.log.state.forgotten(w); got > c.forgotten || got+6 < c.forgotten { // a step of ages is 5 s

@@ -214,8 +214,9 @@ func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metadataOnly bool) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		c := &scanCursor{
-			group: l.opts.Identity.Name, gate: &l.gate, state: &l.state, places: &l.places, reader: &l.reader, damages: &l.damages,
-			now: l.now, unsafe: l.opts.UnsafeScan,
+			group: l.opts.Identity.Name, gate: &l.gate, state: &l.state, places: &l.places, reader: &l.reader,
+			damages: &l.damages,
+			now:     l.now, unsafe: l.opts.UnsafeScan,
 			id: id, next: after + 1, through: through, metadataOnly: metadataOnly, yield: yield,
 		}
 		if after == math.MaxUint64 {

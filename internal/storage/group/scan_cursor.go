@@ -90,14 +90,15 @@ func (c *scanCursor) step(ctx context.Context) bool {
 		// Every byte in memory was checked when it came there. A superseded version is not gone over a second time.
 		pass = func(step *segio.FrameStep) bool { return c.unwanted(v, step) }
 	}
-	err := v.framesOf(c.reader.startOf(v, max(c.next, v.first)), c.reader.boundOf(v, c.through), pass, func(step *segio.FrameStep) bool {
-		if steps++; steps%scanUseSteps == 0 {
-			if !c.use(ctx) {
-				return false
+	err := v.framesOf(c.reader.startOf(v, max(c.next, v.first)), c.reader.boundOf(v, c.through), pass,
+		func(step *segio.FrameStep) bool {
+			if steps++; steps%scanUseSteps == 0 {
+				if !c.use(ctx) {
+					return false
+				}
 			}
-		}
-		return c.frame(v, step)
-	})
+			return c.frame(v, step)
+		})
 	switch {
 	case err != nil:
 		c.fail(fmt.Errorf("group %s: scan: %w", c.group, err))

@@ -51,9 +51,10 @@ type segment struct {
 	// incomplete: rows lack entries that bad bytes have hit. A hint made of them would hide the damage from the next
 	// load. Set before the segment is published.
 	incomplete bool
-	moving     bool             // its entries are on their way to another segment. Guarded by state.mu
-	terms      []format.TermRun // of all entries, where they were read from the segment; nil: ask the log. Guarded by state.mu
-	used       usedFlags
+	moving     bool // its entries are on their way to another segment. Guarded by state.mu
+	// of all entries, where they were read from the segment; nil: ask the log. Guarded by state.mu
+	terms []format.TermRun
+	used  usedFlags
 	// rowCount is the number of puts and deletes once that is known; 0 before.
 	rowCount atomic.Int64
 	// requestCount is the number of entries of KindRequest, as far as that is known.

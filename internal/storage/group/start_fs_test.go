@@ -35,7 +35,8 @@ func TestAStartOnRealFileSystems(t *testing.T) {
 				info, err := os.Stat(name)
 				ok(t, err)
 				if info.Size() < stored*5/4 {
-					t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(), stored)
+					t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(),
+						stored)
 				}
 				_, err = os.ReadFile(name) // somebody looks at it: the room is in the page cache now
 				ok(t, err)

@@ -42,7 +42,8 @@ func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Opti
 // cannotRead is a fault of a disk of which one block of a file cannot be read.
 func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	return &vfstest.Fault{Count: times, Match: func(op vfstest.Op) bool {
-		return op.Kind == vfstest.OpRead && op.Name == name && op.Offset < offset+format.BlockBytes && offset < op.Offset+op.Length
+		return op.Kind == vfstest.OpRead && op.Name == name && op.Offset < offset+format.BlockBytes &&
+			offset < op.Offset+op.Length
 	}}
 }
 
@@ -160,7 +161,8 @@ func TestACommitAboveTheLastEntryIsALoss(t *testing.T) {
 		grouptest.Must(t, f.Sync())
 		grouptest.Must(t, f.Close())
 		checked, err := fsck.VerifyDir(context.Background(), disk, opts.Dir, nil)
-		if err != nil || len(checked.Damages) != 1 || checked.Damages[0].IndexFirst != 21 || checked.Damages[0].IndexLast != 120 {
+		if err != nil || len(checked.Damages) != 1 || checked.Damages[0].IndexFirst != 21 ||
+			checked.Damages[0].IndexLast != 120 {
 			t.Errorf("verify: %+v, %v", checked, err)
 		}
 		log, report, err := Load(context.Background(), opts, nil)

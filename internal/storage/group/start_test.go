@@ -79,7 +79,9 @@ func (s *opsSeen) transcript(dir string) string {
 	var out strings.Builder
 	for _, name := range names {
 		fmt.Fprintln(&out, cmp.Or(name, "(the folder)"))
-		slices.SortStableFunc(byName[name], func(a, b string) int { return cmp.Compare(strings.Count(a, "sync"), strings.Count(b, "sync")) })
+		slices.SortStableFunc(byName[name], func(a, b string) int {
+			return cmp.Compare(strings.Count(a, "sync"), strings.Count(b, "sync"))
+		})
 		for _, line := range byName[name] {
 			fmt.Fprintf(&out, "%s\n", strings.TrimSuffix(line, " "+path.Join(dir, name)))
 		}
@@ -124,7 +126,8 @@ func TestAStartReadsNoRoom(t *testing.T) {
 					}
 					stored := d.log.Stats().StoredBytes
 					if info, err := disk.Stat(path.Join(d.opts.Dir, format.SegmentName(1))); err != nil || info.Size() < stored*6/5 {
-						t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(), stored)
+						t.Fatalf("the file has %d bytes for %d stored: no room at its end, so this test tests nothing", info.Size(),
+							stored)
 					}
 					d.opts.FS = d.leave(how)
 					seen := watchReads(t, &d.opts)
@@ -144,12 +147,15 @@ func TestAStartReadsNoRoom(t *testing.T) {
 					if read := seen.bytes(""); read > most {
 						t.Errorf("%d bytes were read, %d are stored", read, stored)
 					}
-					if done, total := progress.BytesDone.Load(), progress.BytesTotal.Load(); done > stored*105/100 || total > stored*105/100 {
+					if done, total := progress.BytesDone.Load(), progress.BytesTotal.Load(); done > stored*105/100 ||
+						total > stored*105/100 {
 						t.Errorf("a progress of %d bytes of %d is told, %d are stored", done, total, stored)
 					}
 					ok(t, d.log.Tick())
-					if info, err := d.opts.FS.Stat(path.Join(d.opts.Dir, format.SegmentName(1))); err != nil || info.Size() > stored+4096 {
-						t.Errorf("the file has %d bytes after the first tick, of which %d hold something: the room was not given back", info.Size(), stored)
+					if info, err := d.opts.FS.Stat(path.Join(d.opts.Dir, format.SegmentName(1))); err != nil ||
+						info.Size() > stored+4096 {
+						t.Errorf("the file has %d bytes after the first tick, of which %d hold something: the room was not given back",
+							info.Size(), stored)
 					}
 					d.wants(records-1, grouptest.RandomBytes(records-1, size))
 					d.put(format.Entry{ID: 5, Data: []byte("goes on")})
@@ -182,7 +188,8 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 		}
 		report := d.load()
 		defer func() { ok(t, d.log.Close(false)) }()
-		if report.Outcome != Damaged || report.CutBytes != 0 || len(report.Damages) != 2 || report.Damages[1].IndexLast > 210 {
+		if report.Outcome != Damaged || report.CutBytes != 0 || len(report.Damages) != 2 ||
+			report.Damages[1].IndexLast > 210 {
 			t.Errorf("report %+v", report)
 		}
 		d.wants(records-2, grouptest.RandomBytes(records-2, size))
@@ -362,7 +369,8 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 			d.load()
 			ok(t, d.log.Apply(d.last(), nil))
 			d.put(format.Entry{ID: 7, Data: []byte("another")}, format.Entry{ID: 8, Kind: format.KindDelete})
-			d.put(format.Entry{ID: 7, Data: grouptest.RandomBytes(7, size)}, format.Entry{ID: 8, Data: grouptest.RandomBytes(8, size)})
+			d.put(format.Entry{ID: 7, Data: grouptest.RandomBytes(7, size)},
+				format.Entry{ID: 8, Data: grouptest.RandomBytes(8, size)})
 		}
 		ok(t, d.log.Close(false))
 		d.load()
@@ -388,7 +396,8 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 	})
 	t.Run("none over a membership change that the manifest does not know", func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
-		ok(t, d.log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindConf, Index: d.last() + 1, Term: 1, Data: []byte{0x12, 0x02, 0x10, 0x01}})}))
+		ok(t, d.log.Append(nil, []*raftpb.Entry{format.RaftEntry(&format.Entry{Kind: format.KindConf, Index: d.last() + 1,
+			Term: 1, Data: []byte{0x12, 0x02, 0x10, 0x01}})}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Apply(d.last(), nil))
 		for id := range int64(records) {
@@ -420,7 +429,8 @@ func TestHintOfTheActiveSegment(t *testing.T) {
 		first := d.log.AppliedIndex() + 1
 		commit := first
 		vote := uint64(1)
-		ok(t, d.log.Append(&raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &commit}, []*raftpb.Entry{d.entry(first, format.Entry{ID: 1000, Data: []byte("cut")})}))
+		ok(t, d.log.Append(&raftpb.HardState{Term: &d.term, Vote: &vote, Commit: &commit},
+			[]*raftpb.Entry{d.entry(first, format.Entry{ID: 1000, Data: []byte("cut")})}))
 		ok(t, d.log.Sync())
 		ok(t, d.log.Close(false))
 		d.load()

@@ -206,7 +206,8 @@ func (st *state) tombstoneFloorMax() uint64 {
 func (st *state) tombstoneMax() uint64 {
 	conf := st.conf
 	members := make(map[uint64]bool)
-	for _, id := range slices.Concat(conf.GetVoters(), conf.GetLearners(), conf.GetVotersOutgoing(), conf.GetLearnersNext()) {
+	for _, id := range slices.Concat(conf.GetVoters(), conf.GetLearners(), conf.GetVotersOutgoing(),
+		conf.GetLearnersNext()) {
 		members[id] = true
 	}
 	if len(members) <= 1 {

@@ -22,7 +22,8 @@ func (l *Log) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
 	hard := l.w.hard
-	return &raftpb.HardState{Term: &hard.Term, Vote: &hard.Vote, Commit: &hard.Commit}, raftpb.EnsureConfState(l.state.conf), nil
+	return &raftpb.HardState{Term: &hard.Term, Vote: &hard.Vote, Commit: &hard.Commit},
+		raftpb.EnsureConfState(l.state.conf), nil
 }
 
 // FirstIndex implements raft.Storage.
@@ -150,12 +151,14 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 		var pieces [][]format.Request // the newest first
 		span, next := time.Duration(0), through+1
 		var begin int64 // commit time of the first write in the last piece; 0: none was seen
-		for size := uint64(64); next > from && span < w.Age && (span < w.AgeMin || through-next < uint64(w.Writes)); size *= 2 {
+		for size := uint64(64); next > from && span < w.Age && (span < w.AgeMin ||
+			through-next < uint64(w.Writes)); size *= 2 {
 			hi := next - 1
 			next = max(from, next-min(next, size))
 			piece, err := l.reader.requestsIn(next, hi, since)
 			if err != nil {
-				l.logger.Warn("request ids could not be read: a repeated write may be written again", "group", l.opts.Identity.Name, "error", err)
+				l.logger.Warn("request ids could not be read: a repeated write may be written again", "group", l.opts.Identity.Name,
+					"error", err)
 			}
 			if begin != 0 && piece.last != 0 {
 				span += commitStep(piece.last, begin)

@@ -12,9 +12,10 @@ import (
 
 // rewrite is one segment in place of neighbours, without some of their entries.
 type rewrite struct {
-	old   []*segment // neighbours, in order
-	next  *segment   // has the other ordinal of the pair (old[0]'s ^ 1), its file is durable, its image loaded; nil: nothing stays
-	moves []move     // of all versions of old, in order
+	old []*segment // neighbours, in order
+	// has the other ordinal of the pair (old[0]'s ^ 1), its file is durable, its image loaded; nil: nothing stays
+	next  *segment
+	moves []move // of all versions of old, in order
 	to    *segio.Writer
 }
 
@@ -99,7 +100,8 @@ func (e *editor) begin(old view) (*rewrite, error) {
 	if err != nil {
 		return nil, format.NoSpace(err)
 	}
-	return &rewrite{old: []*segment{old.segment}, next: next, to: segio.NewWriter(next.file.Load(), next.manifest(), next.rows)}, nil
+	return &rewrite{old: []*segment{old.segment}, next: next, to: segio.NewWriter(next.file.Load(), next.manifest(),
+		next.rows)}, nil
 }
 
 // finish makes the new segment durable, and loads its image. last is the last index of what it replaces.

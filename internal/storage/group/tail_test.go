@@ -41,7 +41,8 @@ func TestTailIsAList(t *testing.T) {
 				if !slices.Equal(got, list) {
 					rt.Fatalf("entries %v, want %v", got, list)
 				}
-				if len(list) > 0 && (tail.at(first).entry.Index != first || tail.at(first+uint64(len(list))) != nil || tail.at(first-1) != nil) {
+				if len(list) > 0 && (tail.at(first).entry.Index != first || tail.at(first+uint64(len(list))) != nil ||
+					tail.at(first-1) != nil) {
 					rt.Fatalf("what is at %d, before it and behind %d more is wrong", first, len(list))
 				}
 				if len(list) == 0 && cap(tail.entries) > 0 {

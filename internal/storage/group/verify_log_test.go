@@ -139,7 +139,8 @@ func sameRecord(e format.Entry, r Record) bool {
 	if r.Blob != nil {
 		data = r.Blob.Encode()
 	}
-	return e.ID == r.ID && e.CommitTime == r.CommitTime && bytes.Equal(e.Attributes, r.Attributes) && bytes.Equal(e.Data, data)
+	return e.ID == r.ID && e.CommitTime == r.CommitTime && bytes.Equal(e.Attributes, r.Attributes) &&
+		bytes.Equal(e.Data, data)
 }
 
 // hitRow is a put or delete as it stands in a segment.

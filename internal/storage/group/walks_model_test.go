@@ -148,7 +148,9 @@ func (w *writtenLog) cutTail() bool {
 // straddles tells whether bad bytes begin below the synced mark and go on above it.
 func (w *writtenLog) straddles() bool {
 	mark := w.syncedMark()
-	return slices.ContainsFunc(w.active().badRanges(), func(b badBytes) bool { return b.offset < mark && b.offset+b.bytes > mark })
+	return slices.ContainsFunc(w.active().badRanges(), func(b badBytes) bool {
+		return b.offset < mark && b.offset+b.bytes > mark
+	})
 }
 
 // counting gives the frames that count, by index: of each index the last, unless an entry below it was written later.
@@ -257,8 +259,10 @@ func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64
 
 // asWritten compares all that a reader is given.
 func asWritten(a, b *format.Entry) error {
-	if a.Kind != b.Kind || a.ID != b.ID || a.Index != b.Index || a.Term != b.Term || a.CommitTime != b.CommitTime || !bytes.Equal(a.Data, b.Data) {
-		return fmt.Errorf("index %d: %v of id %d, term %d; written was %v of id %d, term %d", a.Index, a.Kind, a.ID, a.Term, b.Kind, b.ID, b.Term)
+	if a.Kind != b.Kind || a.ID != b.ID || a.Index != b.Index || a.Term != b.Term || a.CommitTime != b.CommitTime ||
+		!bytes.Equal(a.Data, b.Data) {
+		return fmt.Errorf("index %d: %v of id %d, term %d; written was %v of id %d, term %d", a.Index, a.Kind, a.ID, a.Term,
+			b.Kind, b.ID, b.Term)
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ type walkCase struct {
 
 // String says what was done to the log.
 func (c *walkCase) String() string {
-	return fmt.Sprintf("residency %s, hints %t, tail cut %t, damage: %s", c.residency, c.hints, c.cut, strings.Join(c.done, "; "))
+	return fmt.Sprintf("residency %s, hints %t, tail cut %t, damage: %s", c.residency, c.hints, c.cut,
+		strings.Join(c.done, "; "))
 }
 
 func newWalkCase(t *testing.T, seed uint64) *walkCase {
@@ -229,7 +230,8 @@ func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 	}
 	_, err = file.WriteAt(was, offset)
 	ok(c.t, errors.Join(err, file.Sync(), file.Close()))
-	c.done = append(c.done, fmt.Sprintf("%s %d+%d, frame at %d of index %d", name, offset, length, f.offset, f.entry.Index))
+	c.done = append(c.done, fmt.Sprintf("%s %d+%d, frame at %d of index %d", name, offset, length, f.offset,
+		f.entry.Index))
 }
 
 // fork is the options for a disk of its own.
@@ -358,7 +360,8 @@ func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entr
 	if f == nil {
 		return fmt.Errorf("index %d, where nothing counts: %v of id %d, term %d", at, e.Kind, e.ID, e.Term)
 	}
-	return asWritten(&e, &f.entry) // also where f is hit: the same entry may stand in front of it, made void and written again
+	// also where f is hit: the same entry may stand in front of it, made void and written again
+	return asWritten(&e, &f.entry)
 }
 
 // checkSurvey compares what the survey of each damaged segment keeps and lacks.
@@ -416,7 +419,8 @@ func surveyKeeps(s *survey, lost func(uint64) bool, counting map[uint64]*written
 		switch {
 		case lost(k.index):
 		case f == nil || f.entry.Term != k.term || f.entry.ID != k.id:
-			return fmt.Errorf("keeps index %d of term %d, id %d, which does not count, and does not ask for it: %v", k.index, k.term, k.id, s.lost)
+			return fmt.Errorf("keeps index %d of term %d, id %d, which does not count, and does not ask for it: %v", k.index,
+				k.term, k.id, s.lost)
 		}
 	}
 	return nil

@@ -42,8 +42,9 @@ func newWriter(p *parts, opts *Options) writer {
 	return writer{
 		folder: &p.folder, state: &p.state, places: &p.places, images: &p.images, hints: &p.hints, memory: &p.memory,
 		segmentBytes: opts.SegmentBytes, onSealed: opts.Sealed,
-		allocation: allocation{segmentBytes: opts.SegmentBytes, spare: opts.Spare, ahead: zerosAhead{share: opts.Residency.zerosShare()}},
-		hint:       newActiveHint(&p.folder, &p.state, opts),
+		allocation: allocation{segmentBytes: opts.SegmentBytes, spare: opts.Spare,
+			ahead: zerosAhead{share: opts.Residency.zerosShare()}},
+		hint: newActiveHint(&p.folder, &p.state, opts),
 	}
 }
 

@@ -15,7 +15,8 @@ const fillParallelRows = 1 << 15
 // rows out. lost is told of each place that is not the newest, whether it was in the table or comes from a row; it may
 // be called by several goroutines at once, and must not call the table. It returns by how much the count of live ids
 // rose.
-func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool, lost func(loc Loc)) (live int64, err error) {
+func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool,
+	lost func(loc Loc)) (live int64, err error) {
 	before := t.Live()
 	var bounds [stripeCount + 1]int
 	bounds[stripeCount] = len(ids)
@@ -54,7 +55,8 @@ func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row
 	return t.Live() - before, nil
 }
 
-func (t *Table) fillStripe(s *stripe, from, to int, ids []int64, places []uint64, ordinal uint32, skip func(int) bool, lost func(Loc)) error {
+func (t *Table) fillStripe(s *stripe, from, to int, ids []int64, places []uint64, ordinal uint32, skip func(int) bool,
+	lost func(Loc)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for r := from; r < to; r++ {

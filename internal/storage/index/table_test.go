@@ -52,7 +52,8 @@ func TestTableEqualsMap(t *testing.T) {
 		ids := rapid.OneOf(rapid.Int64Range(0, 40), rapid.Int64())
 		for range rapid.IntRange(1, 3000).Draw(t, "calls") {
 			id := ids.Draw(t, "id")
-			loc := MakeLoc(rapid.Uint32Range(1, 9).Draw(t, "ordinal"), rapid.Int64Range(1, 99).Draw(t, "offset")*8, 64, rapid.Bool().Draw(t, "tombstone"))
+			loc := MakeLoc(rapid.Uint32Range(1, 9).Draw(t, "ordinal"), rapid.Int64Range(1, 99).Draw(t, "offset")*8, 64,
+				rapid.Bool().Draw(t, "tombstone"))
 			switch rapid.IntRange(0, 3).Draw(t, "call") {
 			case 0, 1:
 				old, won, err := table.Max(id, loc)
@@ -196,7 +197,9 @@ func TestMemoryPerRecord(t *testing.T) {
 		t.Fatalf("%d bytes not given back", now)
 	}
 	// Records come in any order: in the order of Hash, which hints have, each would stand at the end of one long run.
-	rand.New(rand.NewPCG(1, 0)).Shuffle(n, func(i, j int) { ids[i], ids[j], places[i], places[j] = ids[j], ids[i], places[j], places[i] })
+	rand.New(rand.NewPCG(1, 0)).Shuffle(n, func(i, j int) {
+		ids[i], ids[j], places[i], places[j] = ids[j], ids[i], places[j], places[i]
+	})
 	peak = 0
 	growing, err := New(0, take)
 	if err != nil {

@@ -21,7 +21,8 @@ func Dump(out io.Writer, fsys vfs.FS, name string) error {
 		}
 		fmt.Fprintf(out, "record %d at offset %d, %d bytes\n", r.sequence, r.at, r.bytes)
 		for _, one := range r.ranges {
-			fmt.Fprintf(out, "  group %s, segment %d (%x), offset %d, %d bytes\n", one.Group, one.Number, one.Segment, one.Offset, len(one.Bytes))
+			fmt.Fprintf(out, "  group %s, segment %d (%x), offset %d, %d bytes\n", one.Group, one.Number, one.Segment,
+				one.Offset, len(one.Bytes))
 		}
 	}
 	if len(u.records) == 0 {

@@ -146,7 +146,8 @@ func decode(b []byte) (record, error) {
 		return record{}, fmt.Errorf("%w: its checksum is wrong", errRecord)
 	}
 	r := record{
-		epoch: binary.LittleEndian.Uint64(b[epochAt:]), sequence: binary.LittleEndian.Uint64(b[sequenceAt:]), bytes: padded(length, blockBytes),
+		epoch: binary.LittleEndian.Uint64(b[epochAt:]), sequence: binary.LittleEndian.Uint64(b[sequenceAt:]),
+		bytes: padded(length, blockBytes),
 	}
 	rest := b[headerBytes:length]
 	for range binary.LittleEndian.Uint32(b[countAt:]) {

@@ -261,7 +261,8 @@ func (j *Journal) write(p *batch) error {
 	if err != nil {
 		// Whether it is on the disk is not known, so it is not used any more (rule 5). What was written here before
 		// stays until the groups have synced their own files.
-		j.logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(), "error", err)
+		j.logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(),
+			"error", err)
 		j.giveUp(err)
 		return ErrUnused
 	}

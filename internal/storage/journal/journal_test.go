@@ -270,7 +270,9 @@ func TestAFailedSyncEndsIt(t *testing.T) {
 func TestNoRoomForAFile(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
-	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpAllocate }, Err: syscall.ENOSPC})
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpAllocate
+	}, Err: syscall.ENOSPC})
 	j := New(Options{FS: faulty, Dir: dir})
 	m := join(t, j, 0)
 	for range 5 {
@@ -378,14 +380,17 @@ func TestBadBytes(t *testing.T) {
 		}
 		found := read(t, bad)
 		whole := 6 - (c.last - max(c.first, 1) + 1)
-		if len(found.Ranges) != whole || len(found.Lost) != c.lost || !strings.Contains(fmt.Sprint(found.Bad), c.said) || len(found.Bad) != min(1, len(c.said)) {
+		if len(found.Ranges) != whole || len(found.Lost) != c.lost || !strings.Contains(fmt.Sprint(found.Bad), c.said) ||
+			len(found.Bad) != min(1, len(c.said)) {
 			t.Errorf("%+v: %d ranges, %d lost, %v", c, len(found.Ranges), len(found.Lost), found.Bad)
 		}
-		if mine, other := found.Share(m.group).Doubt > 0, found.Share(groupID(1)).Doubt > 0; mine != c.mine || other != c.other || found.Doubtful() != (mine || other) {
+		if mine, other := found.Share(m.group).Doubt > 0, found.Share(groupID(1)).Doubt > 0; mine != c.mine ||
+			other != c.other || found.Doubtful() != (mine || other) {
 			t.Errorf("%+v: doubt %v of who writes, %v of who is idle", c, mine, other)
 		}
 		if c.lost == 1 && c.last < 6 {
-			if l := found.Lost[0]; l.Before != 1 || l.Group != m.group && c.last > 1 || l.Number != 7 || l.Segment != [8]byte{1} || c.last > 1 && l.Offset != int64(c.last-2) {
+			if l := found.Lost[0]; l.Before != 1 || l.Group != m.group && c.last > 1 || l.Number != 7 ||
+				l.Segment != [8]byte{1} || c.last > 1 && l.Offset != int64(c.last-2) {
 				t.Errorf("%+v: lost is %+v", c, l)
 			}
 		}
@@ -407,7 +412,8 @@ func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
 		t.Fatal("nothing to damage")
 	}
 	found := read(t, disk)
-	if len(found.Bad) != 1 || len(found.Lost) != 1 || found.Lost[0].Offset != 6 || found.Lost[0].Before != 3 || found.Doubtful() {
+	if len(found.Bad) != 1 || len(found.Lost) != 1 || found.Lost[0].Offset != 6 || found.Lost[0].Before != 3 ||
+		found.Doubtful() {
 		t.Errorf("%v, lost %+v", found.Bad, found.Lost)
 	}
 }
@@ -440,7 +446,8 @@ func TestBlocksThatCannotBeRead(t *testing.T) {
 			return op.Kind == vfstest.OpRead && op.Offset < c.to*blockBytes && c.from*blockBytes < op.Offset+op.Length
 		}})
 		found, err := Read(faulty, dir)
-		if !errors.Is(err, c.err) || len(found.Bad) > 0 != c.bad || len(found.Lost) != c.lost || found.Share(m.group).Doubt > 0 != c.doubt {
+		if !errors.Is(err, c.err) || len(found.Bad) > 0 != c.bad || len(found.Lost) != c.lost || found.Share(m.group).
+			Doubt > 0 != c.doubt {
 			t.Errorf("%+v: %v, %v, lost %v, doubt %d", c, err, found.Bad, found.Lost, found.Share(m.group).Doubt)
 		}
 	}
@@ -463,7 +470,9 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	got := map[uuid.UUID]string{}
 	fail := errors.New("the disk says no")
 	var refused uuid.UUID
-	target := Target{Groups: func() ([]uuid.UUID, error) { return []uuid.UUID{groupID(0), groupID(1)}, nil }, Apply: func(g uuid.UUID, s Share) error {
+	target := Target{Groups: func() ([]uuid.UUID, error) {
+		return []uuid.UUID{groupID(0), groupID(1)}, nil
+	}, Apply: func(g uuid.UUID, s Share) error {
 		if g == refused {
 			return fail
 		}
@@ -483,7 +492,8 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 		clear(got)
 		_, err := Replay(disk, dir, target)
 		d, k, lerr := Left(disk, dir)
-		if err != nil || lerr != nil || got[groupID(0)] != want0 || got[groupID(1)] != want1 || len(d) != damaged || len(k) != kept {
+		if err != nil || lerr != nil || got[groupID(0)] != want0 || got[groupID(1)] != want1 || len(d) != damaged ||
+			len(k) != kept {
 			t.Fatalf("%v, %v: %q, %d damaged, %d kept", err, lerr, got, len(d), len(k))
 		}
 		if left := read(t, disk); left.Files != 0 {
@@ -569,7 +579,9 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	fill(1)
 	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // no larger one follows
 	fill(1)
-	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpCreate }, Err: syscall.ENOSPC})
+	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpCreate
+	}, Err: syscall.ENOSPC})
 	m.write([]byte("x"))
 	if fault.Fired() != 1 || m.live.Load() {
 		t.Fatalf("%d faults; the test does not test", fault.Fired())
@@ -585,14 +597,16 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 
 // FuzzDecode: no panic on any input, and what is taken is what is made of it.
 func FuzzDecode(f *testing.F) {
-	f.Add(encode(nil, 3, 4, nil, []Range{{Group: groupID(1), Number: 2, Segment: [8]byte{3}, Offset: 64, Bytes: []byte("abc")}}))
+	f.Add(encode(nil, 3, 4, nil, []Range{{Group: groupID(1), Number: 2, Segment: [8]byte{3}, Offset: 64,
+		Bytes: []byte("abc")}}))
 	f.Add(encode(nil, 1, 0, []Range{{Group: groupID(1), Number: 2, Offset: 64, Before: 80}}, nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decode(b)
 		if err != nil {
 			return
 		}
-		if again := encode(nil, r.epoch, r.sequence, r.before, r.ranges); !bytes.HasPrefix(again, b[:min(len(b), 8)]) || len(again) != r.bytes {
+		if again := encode(nil, r.epoch, r.sequence, r.before, r.ranges); !bytes.HasPrefix(again, b[:min(len(b), 8)]) ||
+			len(again) != r.bytes {
 			t.Errorf("%d bytes became %d", r.bytes, len(again))
 		}
 	})

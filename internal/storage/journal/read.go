@@ -157,7 +157,8 @@ func (f *Found) compareEnd(ended, next *use) {
 		}
 	}
 	same := func(a, b Range) bool {
-		return a.Group == b.Group && a.Number == b.Number && a.Segment == b.Segment && a.Offset == b.Offset && a.Before == b.Before
+		return a.Group == b.Group && a.Number == b.Number && a.Segment == b.Segment && a.Offset == b.Offset &&
+			a.Before == b.Before
 	}
 	before := next.records[i].before
 	switch {
@@ -167,7 +168,8 @@ func (f *Found) compareEnd(ended, next *use) {
 		f.gaps = slices.DeleteFunc(f.gaps, func(g gap) bool { return g.last == placeInTime{ended.epoch, math.MaxUint64} })
 		return
 	}
-	f.Bad = append(f.Bad, fmt.Errorf("journal: the last record of epoch %x, behind record %d, cannot be read", ended.epoch, at.sequence))
+	f.Bad = append(f.Bad, fmt.Errorf("journal: the last record of epoch %x, behind record %d, cannot be read", ended.epoch,
+		at.sequence))
 	at.sequence++
 	f.note(before, at)
 	f.Lost = append(f.Lost, before...)

@@ -29,7 +29,8 @@ const (
 
 // IsName tells whether a file's name is that of a journal, or of what was kept of one.
 func IsName(name string) bool {
-	return name == names[0] || name == names[1] || strings.HasPrefix(name, damagedPrefix) || strings.HasPrefix(name, keptPrefix)
+	return name == names[0] || name == names[1] || strings.HasPrefix(name, damagedPrefix) ||
+		strings.HasPrefix(name, keptPrefix)
 }
 
 // Target is what a journal is written back to.
@@ -48,12 +49,14 @@ type Target struct {
 func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 	found, err := Read(fsys, dir)
 	if err != nil {
-		return Found{}, fmt.Errorf("%w: what it holds was acknowledged and may stand nowhere else: see to the disk, then start again", err)
+		return Found{}, fmt.Errorf(
+			"%w: what it holds was acknowledged and may stand nowhere else: see to the disk, then start again", err)
 	}
 	groups := found.groups()
 	if found.Doubtful() {
 		if groups, err = to.Groups(); err != nil {
-			return Found{}, fmt.Errorf("journal in %s is damaged, and the groups that it may have hit cannot be listed: %w", dir, err)
+			return Found{}, fmt.Errorf("journal in %s is damaged, and the groups that it may have hit cannot be listed: %w", dir,
+				err)
 		}
 	}
 	if err := applyAllKept(fsys, dir, to.Apply); err != nil {
@@ -72,7 +75,9 @@ func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err := keep(fsys, dir, group, share); err != nil {
-				return fmt.Errorf("journal in %s: what it holds of group %s can be written neither to the group's segment nor aside: %w", dir, group, errors.Join(failed, err))
+				return fmt.Errorf(
+					"journal in %s: what it holds of group %s can be written neither to the group's segment nor aside: %w", dir, group,
+					errors.Join(failed, err))
 			}
 			return nil
 		})
@@ -228,7 +233,8 @@ func applyKept(fsys vfs.FS, dir string, group uuid.UUID, apply func(Share) error
 		err = apply(share)
 	}
 	if err != nil {
-		return fmt.Errorf("what %s holds, which was acknowledged, cannot be written to the group's segment: %w", path.Join(dir, name), err)
+		return fmt.Errorf("what %s holds, which was acknowledged, cannot be written to the group's segment: %w",
+			path.Join(dir, name), err)
 	}
 	return remove(fsys, dir, name)
 }
@@ -244,7 +250,9 @@ func applyAllKept(fsys vfs.FS, dir string, apply func(uuid.UUID, Share) error) e
 		if err != nil {
 			continue
 		}
-		if err := applyKept(fsys, dir, group, func(s Share) error { return apply(group, s) }); errors.Is(err, vfs.ErrCrashed) {
+		if err := applyKept(fsys, dir, group, func(s Share) error {
+			return apply(group, s)
+		}); errors.Is(err, vfs.ErrCrashed) {
 			return err
 		}
 	}

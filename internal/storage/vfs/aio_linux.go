@@ -128,7 +128,8 @@ func (a *aio) read(fd int, p []byte, offset int64) (n int, taken bool, err error
 		return 0, false, nil
 	}
 	return a.do(iocb{
-		opcode: iocbPread, fd: uint32(fd), buffer: uint64(uintptr(unsafe.Pointer(&p[0]))), bytes: uint64(len(p)), offset: offset,
+		opcode: iocbPread, fd: uint32(fd), buffer: uint64(uintptr(unsafe.Pointer(&p[0]))), bytes: uint64(len(p)),
+		offset: offset,
 	}, p)
 }
 

@@ -130,7 +130,8 @@ func TestSyncOfWhatCannotBeSynced(t *testing.T) {
 // The structures are those of linux/aio_abi.h.
 func TestLayoutOfAsynchronousIO(t *testing.T) {
 	var c iocb
-	if unsafe.Sizeof(c) != 64 || unsafe.Offsetof(c.opcode) != 16 || unsafe.Offsetof(c.fd) != 20 || unsafe.Offsetof(c.buffer) != 24 ||
+	if unsafe.Sizeof(c) != 64 || unsafe.Offsetof(c.opcode) != 16 || unsafe.Offsetof(c.fd) != 20 ||
+		unsafe.Offsetof(c.buffer) != 24 ||
 		unsafe.Offsetof(c.offset) != 40 || unsafe.Offsetof(c.flags) != 56 {
 		t.Error("iocb")
 	}

@@ -13,8 +13,9 @@ import (
 // The ioctl FS_IOC_FIEMAP lists the extents of a file. Kernel: Documentation/filesystems/fiemap.rst,
 // include/uapi/linux/fiemap.h.
 const (
-	fsIocFiemap           = 0xC020660B // _IOWR('f', 11, struct fiemap)
-	fiemapFlagSync        = 0x1        // write the pages out first: until then what was written may stand in an unwritten extent
+	fsIocFiemap = 0xC020660B // _IOWR('f', 11, struct fiemap)
+	// write the pages out first: until then what was written may stand in an unwritten extent
+	fiemapFlagSync        = 0x1
 	fiemapExtentLast      = 0x1
 	fiemapExtentUnwritten = 0x800 // allocated, and reads as zeros
 	fiemapExtents         = 64    // asked for at a time

@@ -178,7 +178,8 @@ func (OS) Space(dir string) (Space, error) {
 // may be below zero where root has used what is kept for it: then nothing is free.
 func spaceOf(blocks, free uint64, block int64) (Space, error) {
 	if block < 0 || block > 0 && blocks > uint64(math.MaxInt64/block) {
-		return Space{}, fmt.Errorf("it says that it has %d blocks of %d bytes, which cannot be: %w", int64(blocks), block, unix.EUCLEAN)
+		return Space{}, fmt.Errorf("it says that it has %d blocks of %d bytes, which cannot be: %w", int64(blocks), block,
+			unix.EUCLEAN)
 	}
 	if int64(free) < 0 {
 		free = 0
@@ -287,10 +288,12 @@ func (o *osFile) Sync() error {
 
 func (o *osFile) Allocate(offset, length int64) error {
 	if offset < 0 || length <= 0 {
-		return &fs.PathError{Op: "fallocate", Path: o.Name(), Err: fmt.Errorf("offset %d length %d: %w", offset, length, syscall.EINVAL)}
+		return &fs.PathError{Op: "fallocate", Path: o.Name(), Err: fmt.Errorf("offset %d length %d: %w", offset, length,
+			syscall.EINVAL)}
 	}
 	if offset > math.MaxInt64-length {
-		return &fs.PathError{Op: "fallocate", Path: o.Name(), Err: fmt.Errorf("offset %d length %d: %w", offset, length, syscall.EFBIG)}
+		return &fs.PathError{Op: "fallocate", Path: o.Name(), Err: fmt.Errorf("offset %d length %d: %w", offset, length,
+			syscall.EFBIG)}
 	}
 	if o.fileSystem() == unix.BTRFS_SUPER_MAGIC {
 		// Each write goes elsewhere in any case, so that room that was allocated only costs: a tenth of small commits,

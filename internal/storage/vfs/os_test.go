@@ -27,7 +27,8 @@ func check(t testing.TB, err error) {
 
 // TestContractOnRealFileSystems runs the contract on small disks of each kind that this machine can make.
 func TestContractOnRealFileSystems(t *testing.T) {
-	for fsType, size := range map[string]int64{"ext2": 32 << 20, "ext3": 32 << 20, "ext4": 32 << 20, "xfs": 320 << 20, "btrfs": 128 << 20} {
+	for fsType, size := range map[string]int64{"ext2": 32 << 20, "ext3": 32 << 20, "ext4": 32 << 20, "xfs": 320 << 20,
+		"btrfs": 128 << 20} {
 		t.Run(fsType, func(t *testing.T) {
 			point := vfstest.LoopMount(t, fsType, "", size)
 			vfstest.Run(t, func(t *testing.T) (vfs.FS, string) {
@@ -38,7 +39,8 @@ func TestContractOnRealFileSystems(t *testing.T) {
 			f := vfstest.Write(t, vfs.OS{}, filepath.Join(point, "f"), bytes.Repeat([]byte{1}, 10*sector))
 			defer func() { check(t, f.Close()) }()
 			check(t, f.Allocate(0, 1<<20)) // ext2 and ext3 have no fallocate
-			if got := vfstest.Read(t, vfs.OS{}, f.Name()); !bytes.Equal(got, append(bytes.Repeat([]byte{1}, 10*sector), make([]byte, 1<<20-10*sector)...)) {
+			if got := vfstest.Read(t, vfs.OS{}, f.Name()); !bytes.Equal(got,
+				append(bytes.Repeat([]byte{1}, 10*sector), make([]byte, 1<<20-10*sector)...)) {
 				t.Error("allocate changed content or size")
 			}
 			if got, want := f.CheapOverwrite(), fsType != "btrfs"; got != want {

@@ -15,9 +15,13 @@ import (
 func TestTimedTellsEachSyncOfAFile(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	const late = 20 * time.Millisecond
-	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && op.Name == "/slow" }, Effect: vfstest.EffectPass,
+	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpSync && op.Name == "/slow"
+	}, Effect: vfstest.EffectPass,
 		Before: func(vfstest.Op) { time.Sleep(late) }})
-	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && op.Name == "/bad" }, Err: syscall.EIO})
+	faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpSync && op.Name == "/bad"
+	}, Err: syscall.EIO})
 	var names []string
 	timed := vfs.NewTimed(faulty, func(name string, took time.Duration, err error) {
 		names = append(names, name)

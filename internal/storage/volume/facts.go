@@ -56,7 +56,8 @@ func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 		return Facts{}, fmt.Errorf("read %s: %w", name, err)
 	}
 	line, crc, ok := bytes.Cut(content, []byte("\n"))
-	if stored, err := strconv.ParseUint(string(bytes.TrimSpace(crc)), 16, 32); !ok || err != nil || uint32(stored) != crc32.Checksum(line, castagnoli) {
+	if stored, err := strconv.ParseUint(string(bytes.TrimSpace(crc)), 16, 32); !ok || err != nil ||
+		uint32(stored) != crc32.Checksum(line, castagnoli) {
 		return Facts{}, fmt.Errorf("%w: %s does not have the CRC32C that it says", ErrDamaged, name)
 	}
 	var facts Facts
@@ -64,7 +65,8 @@ func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 		return Facts{}, fmt.Errorf("%w: %s: %w", ErrDamaged, name, err)
 	}
 	if facts.Format > FactsVersion {
-		return Facts{}, fmt.Errorf("%w: %s has format version %d, known is %d", ErrFormatVersion, name, facts.Format, FactsVersion)
+		return Facts{}, fmt.Errorf("%w: %s has format version %d, known is %d", ErrFormatVersion, name, facts.Format,
+			FactsVersion)
 	}
 	return facts, nil
 }

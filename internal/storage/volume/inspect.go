@@ -120,7 +120,8 @@ var opposites = map[string]string{
 // Check says what of a wanted type and options is not in force; nil: all is. An empty type is any.
 func (m Mount) Check(fileSystem string, options []string) error {
 	if fileSystem != "" && !strings.EqualFold(fileSystem, m.FileSystem) {
-		return fmt.Errorf("%w: the volume is on %s (%s), wanted is %s: give the shard a disk with %s, or change what is wanted",
+		return fmt.Errorf(
+			"%w: the volume is on %s (%s), wanted is %s: give the shard a disk with %s, or change what is wanted",
 			ErrMount, m.FileSystem, m.Source, fileSystem, fileSystem)
 	}
 	var missing []string

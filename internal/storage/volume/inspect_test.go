@@ -22,11 +22,13 @@ func TestMountCheck(t *testing.T) {
 	}{
 		{"", "", ""}, {"ext4", "noatime", ""}, {"EXT4", "", ""}, {"ext3", "", "ext3"}, {"xfs", "noatime", "xfs"},
 		{"", "noatime,nodiratime", "nodiratime"}, {"", "defaults,nofail,x-systemd.automount,_netdev", ""},
-		{"", "exec,suid,dev,async,rw", ""}, {"", "atime", "atime"}, {"", "data=ordered", ""}, {"", "data=journal", "data=journal"},
+		{"", "exec,suid,dev,async,rw", ""}, {"", "atime", "atime"}, {"", "data=ordered", ""},
+		{"", "data=journal", "data=journal"},
 		{"", "ro", "ro"},
 	} {
 		err := m.Check(c.fsType, strings.Split(c.options, ","))
-		if (err != nil) != (c.missing != "") || err != nil && (!errors.Is(err, ErrMount) || !strings.Contains(err.Error(), c.missing)) {
+		if (err != nil) != (c.missing != "") || err != nil && (!errors.Is(err, ErrMount) ||
+			!strings.Contains(err.Error(), c.missing)) {
 			t.Errorf("%s %s: %v", c.fsType, c.options, err)
 		}
 	}
@@ -133,7 +135,8 @@ func TestAdoptTakesOverOnlyWithinTheStore(t *testing.T) {
 	v, err = open(storeA, "s1", true)
 	check(t, err)
 	check(t, v.Close())
-	if sb, _, err := VerifySuperblock(vfs.OS{}, dir); err != nil || sb.Shard != "s1" || sb.Volume != id || sb.Generation != 2 {
+	if sb, _, err := VerifySuperblock(vfs.OS{}, dir); err != nil || sb.Shard != "s1" || sb.Volume != id ||
+		sb.Generation != 2 {
 		t.Errorf("%+v, %v", sb, err)
 	}
 	if _, err := open(storeA, "s0", false); !errors.Is(err, ErrOtherShard) {

@@ -141,7 +141,8 @@ func TestParseMountInfo(t *testing.T) {
 	if _, err := longestMount(mounts[1:], "/elsewhere"); err == nil {
 		t.Error("no mount holds the folder, and one was found")
 	}
-	for _, bad := range []string{"x", "", "22 1 8:2 / / rw - ext4 /dev/sda2", "a 1 8:2 / / rw - ext4 /dev/sda2 rw", "22 1 8:2 / - ext4 /dev/sda2 rw"} {
+	for _, bad := range []string{"x", "", "22 1 8:2 / / rw - ext4 /dev/sda2", "a 1 8:2 / / rw - ext4 /dev/sda2 rw",
+		"22 1 8:2 / - ext4 /dev/sda2 rw"} {
 		if mounts, err := parseMountInfo(strings.NewReader(bad + "\n")); err == nil {
 			t.Errorf("line %q was understood: %+v", bad, mounts)
 		}
@@ -210,8 +211,11 @@ func TestMeasureReadRateKeepsToItsLimitAndTellsErrors(t *testing.T) {
 	if n := f.Calls(vfstest.OpRead) - before; n != 10 {
 		t.Errorf("%d reads of 1 MiB at a limit of 10 MiB", n)
 	}
-	fault := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead && op.Name == v.GroupDir(storeA)+"/data1" }, Count: 1})
-	if r, err := v.MeasureReadRate(10 * mib); err == nil || r != 0 || fault.Fired() != 1 || !strings.Contains(err.Error(), "data1") {
+	fault := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+		return op.Kind == vfstest.OpRead && op.Name == v.GroupDir(storeA)+"/data1"
+	}, Count: 1})
+	if r, err := v.MeasureReadRate(10 * mib); err == nil || r != 0 || fault.Fired() != 1 ||
+		!strings.Contains(err.Error(), "data1") {
 		t.Errorf("rate %g, error %v, fired %d", r, err, fault.Fired())
 	}
 }

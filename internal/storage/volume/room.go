@@ -36,8 +36,9 @@ func (e *FullError) Error() string {
 	if e.Delete {
 		what, whose = "delete", " by deletes"
 	}
-	return fmt.Sprintf("%s %s: a %s of %d bytes is refused: %d bytes are free, and %d bytes must stay free%s: delete records and "+
-		"compact, make the disk larger, or move groups to other shards",
+	return fmt.Sprintf(
+		"%s %s: a %s of %d bytes is refused: %d bytes are free, and %d bytes must stay free%s: delete records and "+
+			"compact, make the disk larger, or move groups to other shards",
 		ErrFull, e.Dir, what, e.Bytes, e.FreeBytes, e.ReserveBytes, whose)
 }
 

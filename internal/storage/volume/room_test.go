@@ -56,10 +56,12 @@ func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 	if !errors.Is(err, ErrFull) || !errors.As(err, &full) {
 		t.Fatalf("error is %v", err)
 	}
-	if want := (FullError{Dir: "/v", Bytes: 2 * mib, FreeBytes: 11*mib - fileBytes, ReserveBytes: 10 * mib}); *full != want {
+	if want := (FullError{Dir: "/v", Bytes: 2 * mib, FreeBytes: 11*mib - fileBytes,
+		ReserveBytes: 10 * mib}); *full != want {
 		t.Errorf("error is %+v, want %+v", *full, want)
 	}
-	for _, word := range []string{"/v", "2097152 bytes", "11526144 bytes are free", "10485760 bytes must stay", "compact"} {
+	for _, word := range []string{"/v", "2097152 bytes", "11526144 bytes are free", "10485760 bytes must stay",
+		"compact"} {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("the message does not say %q: %v", word, err)
 		}
@@ -148,7 +150,8 @@ func TestAdmitBadValues(t *testing.T) {
 
 func TestReserveBySizeOfTheDisk(t *testing.T) {
 	for _, c := range []struct{ capacity, given, want int64 }{
-		{100 * mib, 0, 16 * mib}, {320 * mib, 0, 16 * mib}, {1000 * mib, 0, 50 * mib}, {20 << 30, 0, 1 << 30}, {4 << 40, 0, 1 << 30},
+		{100 * mib, 0, 16 * mib}, {320 * mib, 0, 16 * mib}, {1000 * mib, 0, 50 * mib}, {20 << 30, 0, 1 << 30},
+		{4 << 40, 0, 1 << 30},
 		{100 * mib, 5, 5},
 	} {
 		m := vfstest.NewMem()
@@ -158,7 +161,8 @@ func TestReserveBySizeOfTheDisk(t *testing.T) {
 		v := mustOpen(t, opts)
 		space, reserve, err := v.Space()
 		check(t, err)
-		if diff := reserve - c.want; diff < -100 || diff > 100 || space.TotalBytes != c.capacity || space.FreeBytes != c.capacity-fileBytes {
+		if diff := reserve - c.want; diff < -100 || diff > 100 || space.TotalBytes != c.capacity ||
+			space.FreeBytes != c.capacity-fileBytes {
 			t.Errorf("disk of %d bytes, %d given: reserve %d, want %d; space %+v", c.capacity, c.given, reserve, c.want, space)
 		}
 		m.SetCapacity(2 * c.capacity) // a disk that grew
@@ -174,7 +178,8 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 	for fsType, size := range map[string]int64{"ext4": 64 * mib, "xfs": 320 * mib} {
 		t.Run(fsType, func(t *testing.T) {
 			point := vfstest.LoopMount(t, fsType, "", size)
-			opts := Options{FS: vfs.OS{}, Dir: filepath.Join(point, "v"), Store: storeA, Shard: "s0", Create: true, ReserveBytes: 8 * mib}
+			opts := Options{FS: vfs.OS{}, Dir: filepath.Join(point, "v"), Store: storeA, Shard: "s0", Create: true,
+				ReserveBytes: 8 * mib}
 			v := mustOpen(t, opts)
 			defer func() { check(t, v.Close()) }()
 			var c clock

@@ -216,8 +216,9 @@ func copiesFrom(dir string, open func(name string) (vfs.File, error)) (copies, e
 	}
 	a, b := valid[0], valid[1]
 	if a.Store != b.Store || a.Volume != b.Volume || a.Shard != b.Shard {
-		return copies{}, fmt.Errorf("%w: %s: its two copies are valid but of different volumes (%s and %s): restore this file "+
-			"from a backup", ErrDamaged, name, a.Volume, b.Volume)
+		return copies{}, fmt.Errorf(
+			"%w: %s: its two copies are valid but of different volumes (%s and %s): restore this file "+
+				"from a backup", ErrDamaged, name, a.Volume, b.Volume)
 	}
 	state.superblock = a
 	if b.Generation > a.Generation || b.Generation == a.Generation && b.Step.Number > a.Step.Number {

@@ -195,7 +195,9 @@ func TestCopyThatCannotBeRead(t *testing.T) {
 	f := vfstest.NewFaulty(m)
 	want := openOnce(t, options(f))
 	for _, offset := range []int64{0, copyBytes} {
-		fault := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == vfstest.OpRead && op.Offset == offset }})
+		fault := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+			return op.Kind == vfstest.OpRead && op.Offset == offset
+		}})
 		sb, damages, err := VerifySuperblock(f, "/v")
 		if err != nil || sb != want || len(damages) != 1 || fault.Fired() != 1 {
 			t.Errorf("offset %d: %+v, damages %v, error %v, fired %d", offset, sb, damages, err, fault.Fired())
@@ -208,7 +210,8 @@ func TestCopyThatCannotBeRead(t *testing.T) {
 
 // TestGoldenSuperblock reads the files of every format version that ever was. They stay for ever.
 func TestGoldenSuperblock(t *testing.T) {
-	first := Superblock{Store: storeA, Volume: storeB, Generation: 0x0102030405060708, Created: 1795236447085296573, Shard: "quotes-ssd-0"}
+	first := Superblock{Store: storeA, Volume: storeB, Generation: 0x0102030405060708, Created: 1795236447085296573,
+		Shard: "quotes-ssd-0"}
 	second, third := first, first
 	second.Journal = true
 	third.Journal = true

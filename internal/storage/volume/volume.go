@@ -251,7 +251,8 @@ func (v *Volume) admitIdentity(opts Options) error {
 			v.dir, ErrForeign, sb.Store, sb.Shard, sb.Volume, opts.Store)
 	}
 	if opts.Shard != "" && opts.Shard != sb.Shard && opts.Adopt && opts.Store != uuid.Nil {
-		v.logger.Warn("the volume is adopted from another shard", "volume", v.dir, "uuid", sb.Volume, "from", sb.Shard, "by", opts.Shard)
+		v.logger.Warn("the volume is adopted from another shard", "volume", v.dir, "uuid", sb.Volume, "from", sb.Shard, "by",
+			opts.Shard)
 		v.superblock.Shard = opts.Shard
 		return nil
 	}
@@ -273,7 +274,8 @@ func (v *Volume) Renew() error {
 		return fmt.Errorf("volume %s: give it another UUID: %w", v.dir, err)
 	}
 	v.superblock = next
-	v.logger.Warn("the volume has another UUID from now on", "volume", v.dir, "before", before.Volume, "now", v.superblock.Volume)
+	v.logger.Warn("the volume has another UUID from now on", "volume", v.dir, "before", before.Volume, "now",
+		v.superblock.Volume)
 	return nil
 }
 
@@ -333,7 +335,8 @@ func (v *Volume) checkWritten() error {
 		return fmt.Errorf("%w: %w", ErrChanged, err)
 	}
 	if now != v.written && now != v.tried {
-		return fmt.Errorf("%w: generation %d, step %d of volume %s was written, generation %d, step %d of volume %s is there", ErrChanged, v.written.Generation,
+		return fmt.Errorf("%w: generation %d, step %d of volume %s was written, generation %d, step %d of volume %s is there",
+			ErrChanged, v.written.Generation,
 			v.written.Step.Number, v.written.Volume, now.Generation, now.Step.Number, now.Volume)
 	}
 	return nil

@@ -245,7 +245,8 @@ func openAndWatch(t *testing.T, m *vfstest.Mem, opts Options, returned Superbloc
 					t.Fatalf("cut after %s, %s survives: it is another volume", op, s)
 				}
 				if now, damages, err := VerifySuperblock(disk, opts.Dir); err != nil || now != sb || len(damages) > 0 {
-					t.Fatalf("cut after %s, %s survives: after the start the superblock is %+v, damages %v, error %v", op, s, now, damages, err)
+					t.Fatalf("cut after %s, %s survives: after the start the superblock is %+v, damages %v, error %v", op, s, now,
+						damages, err)
 				}
 			}
 		}
@@ -296,7 +297,9 @@ func TestOpenFailsCleanlyAtEveryFault(t *testing.T) {
 	vfstest.Write(t, m, "/v/superblock.tmp", nil)
 	for kind := vfstest.OpCreate; kind <= vfstest.OpSpace; kind++ {
 		for skip := int64(0); ; skip++ {
-			fault := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool { return op.Kind == kind }, Skip: skip, Count: 1, Effect: vfstest.EffectDrop})
+			fault := f.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
+				return op.Kind == kind
+			}, Skip: skip, Count: 1, Effect: vfstest.EffectDrop})
 			v, err := Open(opts)
 			fault.Remove()
 			if fault.Fired() == 0 {

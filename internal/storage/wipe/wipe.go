@@ -47,8 +47,9 @@ func Device(path string) (Report, error) {
 	// O_EXCL without O_CREAT is how a block device is taken for oneself: EBUSY where it is mounted.
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_EXCL, 0)
 	if errors.Is(err, unix.EBUSY) {
-		return report, fmt.Errorf("%s: %w: a file system on it is mounted, or the kernel holds it for something else; nothing was written: "+
-			"stop what uses it first", path, ErrInUse)
+		return report, fmt.Errorf(
+			"%s: %w: a file system on it is mounted, or the kernel holds it for something else; nothing was written: "+
+				"stop what uses it first", path, ErrInUse)
 	}
 	if err != nil {
 		return report, fmt.Errorf("open the disk for itself alone: %w", err)
@@ -136,7 +137,9 @@ func verify(f *os.File, r span) error {
 		}
 		for at, b := range part {
 			if b != 0 {
-				return fmt.Errorf("byte %d is not zero after it was overwritten: the disk does not keep what is written, replace it", r.at+done+int64(at))
+				return fmt.Errorf(
+					"byte %d is not zero after it was overwritten: the disk does not keep what is written, replace it",
+					r.at+done+int64(at))
 			}
 		}
 	}

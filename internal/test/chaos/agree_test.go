@@ -166,7 +166,8 @@ func differ(g int, a, b *logOf) error {
 	for _, pair := range [][2]*logOf{{a, b}, {b, a}} {
 		for id, f := range pair[0].newest {
 			if other := pair[1].newest[id]; f.kind == format.KindPut && other.index != f.index {
-				return fmt.Errorf("group %d, record %d: shard %s has version %d, shard %s has version %d", g, id, pair[0].shard, f.index,
+				return fmt.Errorf("group %d, record %d: shard %s has version %d, shard %s has version %d", g, id, pair[0].shard,
+					f.index,
 					pair[1].shard, other.index)
 			}
 		}
@@ -187,7 +188,8 @@ func (l *logOf) holds(g int, newest map[int64]uint64) error {
 		case !read:
 			return fmt.Errorf("group %d on shard %s holds record %d, which nobody wrote", g, l.shard, id)
 		case there != version:
-			return fmt.Errorf("group %d on shard %s has version %d of record %d, the last read gave %d", g, l.shard, there, id, version)
+			return fmt.Errorf("group %d on shard %s has version %d of record %d, the last read gave %d", g, l.shard, there, id,
+				version)
 		}
 	}
 	return nil
@@ -219,7 +221,8 @@ func TestFactsAgree(t *testing.T) {
 // place: the manifest says with which index the segment behind it begins.
 func TestWhatWasCutOffIsNotReadThoughNothingIsLeftOfTheCut(t *testing.T) {
 	opts := group.Options{
-		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(), Name: "7"}, SegmentBytes: 64 << 10,
+		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(),
+			Name: "7"}, SegmentBytes: 64 << 10,
 	}
 	must(t, group.Create(opts, &raftpb.ConfState{Voters: []uint64{1}}))
 	log, _, err := group.Load(t.Context(), opts, nil)

@@ -22,9 +22,10 @@ var (
 	durationFlag = flag.Duration("duration", 0, "how long to go on; 0: until every fault came and the calls are made")
 	callsFlag    = flag.Int64("calls", 0, "calls to make at least; 0: 100,000, with -faults 5,000")
 	etcdFlag     = flag.Duration("etcd-stop", 0, "how long etcd is stopped; 0: 5 minutes, with -faults 30 s")
-	seedFlag     = flag.Uint64("seed", 0, "of the order of the faults and of the calls; 0: that of SHEAF_SEED, 1 without, and in a soak another each time")
-	binaryFlag   = flag.String("binary", "", "program to run; empty: it is built")
-	logsFlag     = flag.String("logs", "", "folder to copy the logs of all processes to")
+	seedFlag     = flag.Uint64("seed", 0,
+		"of the order of the faults and of the calls; 0: that of SHEAF_SEED, 1 without, and in a soak another each time")
+	binaryFlag = flag.String("binary", "", "program to run; empty: it is built")
+	logsFlag   = flag.String("logs", "", "folder to copy the logs of all processes to")
 )
 
 // config of a run.
@@ -83,7 +84,8 @@ func needed(t *testing.T, disks bool) {
 		}
 	}
 	if len(missing) == 0 && os.Getuid() == 0 {
-		if out, err := exec.Command("nsenter", "--net=/proc/self/ns/net", "unshare", "--net", "--mount", "true").CombinedOutput(); err != nil {
+		if out, err := exec.Command("nsenter", "--net=/proc/self/ns/net", "unshare", "--net", "--mount", "true").
+			CombinedOutput(); err != nil {
 			missing = append(missing, "namespaces: "+strings.TrimSpace(string(out)))
 		}
 	}

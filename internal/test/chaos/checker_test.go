@@ -111,7 +111,8 @@ func (h *history) mutate(t *testing.T) {
 	for _, o := range h.operations {
 		byKey[o.key] = append(byKey[o.key], o)
 	}
-	for name, change := range map[string]func([]operation, int) ([]operation, bool){"a write that was acknowledged left out": lost, "a read made stale": older} {
+	for name, change := range map[string]func([]operation, int) ([]operation,
+		bool){"a write that was acknowledged left out": lost, "a read made stale": older} {
 		made := 0
 		for key, all := range byKey {
 			for i := len(all) / 2; i < len(all); i++ {
@@ -224,8 +225,10 @@ func TestAnUnansweredWriteMayOrMayNotHappen(t *testing.T) {
 	}{
 		{"it happened", operation{worker: 2, verb: get, key: 1, begin: 30, end: 40, seen: 2, version: 7}, porcupine.Ok},
 		{"it did not", operation{worker: 2, verb: get, key: 1, begin: 30, end: 40, seen: 1, version: 1}, porcupine.Ok},
-		{"its version is an old one", operation{worker: 2, verb: get, key: 1, begin: 30, end: 40, seen: 2, version: 1}, porcupine.Illegal},
-		{"seen before it was asked for", operation{worker: 2, verb: get, key: 1, begin: 12, end: 15, seen: 2, version: 7}, porcupine.Illegal},
+		{"its version is an old one", operation{worker: 2, verb: get, key: 1, begin: 30, end: 40, seen: 2, version: 1},
+			porcupine.Illegal},
+		{"seen before it was asked for", operation{worker: 2, verb: get, key: 1, begin: 12, end: 15, seen: 2, version: 7},
+			porcupine.Illegal},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := linearizable([]operation{first, lost, c.read}, time.Minute); got != c.want {

@@ -52,7 +52,8 @@ const (
 )
 
 func newLoad(s *store, ctx context.Context, goal int64) *load {
-	l := &load{store: s, begun: time.Now(), ctx: ctx, goal: goal, halt: make(chan struct{}), keys: make([][]int64, s.cfg.groups)}
+	l := &load{store: s, begun: time.Now(), ctx: ctx, goal: goal, halt: make(chan struct{}),
+		keys: make([][]int64, s.cfg.groups)}
 	hash := routing.Routing{Mode: routing.Hash, Groups: s.cfg.groups}
 	for id, found := int64(0), 0; found < 2000*s.cfg.groups; id++ {
 		if g := hash.GroupOf(id); len(l.keys[g]) < 2000 {
@@ -68,7 +69,8 @@ func newLoad(s *store, ctx context.Context, goal int64) *load {
 		must(s.t, err)
 		s.t.Cleanup(func() { c.Close() })
 		l.clients = append(l.clients, c)
-		w := &worker{load: l, number: i, client: c, random: rand.New(rand.NewPCG(uint64(i), s.cfg.seed)), known: map[int64]uint64{}}
+		w := &worker{load: l, number: i, client: c, random: rand.New(rand.NewPCG(uint64(i), s.cfg.seed)),
+			known: map[int64]uint64{}}
 		l.wait.Go(w.work)
 	}
 	return l
@@ -339,7 +341,8 @@ func (w *worker) mustNotBe(c *call, err error) {
 		}
 	}
 	for _, fine := range []error{
-		client.ErrUnavailable, client.ErrOutcomeUnknown, client.ErrDiskFull, client.ErrOverloaded, client.ErrGroupFailed, context.DeadlineExceeded, context.Canceled,
+		client.ErrUnavailable, client.ErrOutcomeUnknown, client.ErrDiskFull, client.ErrOverloaded, client.ErrGroupFailed,
+		context.DeadlineExceeded, context.Canceled,
 	} {
 		if errors.Is(err, fine) {
 			return
@@ -426,7 +429,8 @@ func (l *load) used() (ids []int64) {
 
 // readAll reads every record a last time, into the history: every acknowledged write must be seen.
 func (l *load) readAll() (newest map[int64]uint64, err error) {
-	w := &worker{load: l, number: len(l.clients), client: l.clients[0], random: rand.New(rand.NewPCG(1, 1)), known: map[int64]uint64{}}
+	w := &worker{load: l, number: len(l.clients), client: l.clients[0], random: rand.New(rand.NewPCG(1, 1)),
+		known: map[int64]uint64{}}
 	newest = map[int64]uint64{}
 	for _, id := range l.used() {
 		c := &call{operation: operation{worker: w.number, key: id, begin: l.now()}}

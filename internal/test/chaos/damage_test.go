@@ -76,12 +76,13 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	if err := n.scanBallast(group, round); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("group %s: %s; verify of the volume named it, %s", name, how, found), await("the copy is whole again", 2*time.Minute, func() error {
-		if out, err := n.verifyGroup(name); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return n.scanBallast(group, round)
-	})
+	return fmt.Sprintf("group %s: %s; verify of the volume named it, %s", name, how, found),
+		await("the copy is whole again", 2*time.Minute, func() error {
+			if out, err := n.verifyGroup(name); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return n.scanBallast(group, round)
+		})
 }
 
 // spoil damages the segment of a shard's volume in which a record of the ballast is.
@@ -193,7 +194,8 @@ func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
 		return "", fmt.Errorf("%s is on %s, which is no loop device", victim.disk, device)
 	}
 	at := time.Now()
-	if _, err := victim.machine.run("dd", "if=/dev/zero", "of="+device, "bs=1M", fmt.Sprintf("count=%d", diskBytes>>20), "conv=fsync"); err != nil {
+	if _, err := victim.machine.run("dd", "if=/dev/zero", "of="+device, "bs=1M", fmt.Sprintf("count=%d", diskBytes>>20),
+		"conv=fsync"); err != nil {
 		return "", err
 	}
 	if err := n.othersLead(groups, victim); err != nil {
@@ -231,6 +233,8 @@ func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
 	if err := n.settle(); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("others led its %d groups after %.1f s, it ended by itself after %.1f s, with code 1; begun anew on a blank disk", len(groups),
+	return fmt.Sprintf(
+		"others led its %d groups after %.1f s, it ended by itself after %.1f s, with code 1; begun anew on a blank disk",
+		len(groups),
 		led.Seconds(), took.Seconds()), await("every copy has a vote again", 3*time.Minute, n.noMoves)
 }

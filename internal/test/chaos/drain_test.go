@@ -88,7 +88,8 @@ func (n *nemesis) drain(victim *server) (words string, err error) {
 	if _, err := n.pause(again); err != nil {
 		return "", fmt.Errorf("while groups come back, pause of %s: %w", again.name, err)
 	}
-	return fmt.Sprintf("%d groups left it in %.1f s while %s was paused and %s killed, and came back while %s was paused", len(held), took.Seconds(),
+	return fmt.Sprintf("%d groups left it in %.1f s while %s was paused and %s killed, and came back while %s was paused",
+		len(held), took.Seconds(),
 		paused.name, killed.name, again.name), await("the moves are over", 3*time.Minute, n.noMoves)
 }
 
@@ -146,6 +147,8 @@ func (n *nemesis) failDisk(victim *server) (words string, err error) {
 	if err := victim.start(); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("EIO for %.1f s (%v), others led its %d groups, its process was there: %v; started on the disk as it was left", length.Seconds(), failed,
+	return fmt.Sprintf(
+		"EIO for %.1f s (%v), others led its %d groups, its process was there: %v; started on the disk as it was left",
+		length.Seconds(), failed,
 		len(groups), alive), await("shard "+victim.name, 2*time.Minute, victim.ready)
 }

@@ -80,7 +80,8 @@ func (n *nemesis) killWithoutEtcd() error {
 	}
 	victim := n.leading(all)
 	s := &span{kind: "kill", victim: victim.name, led: led(all, victim), begin: n.load.now()}
-	n.t.Logf("%7.1fs kill of %s, which leads %d groups, without etcd", time.Duration(s.begin).Seconds(), victim.name, len(s.led))
+	n.t.Logf("%7.1fs kill of %s, which leads %d groups, without etcd", time.Duration(s.begin).Seconds(), victim.name,
+		len(s.led))
 	victim.kill()
 	if !victim.killed() {
 		return fmt.Errorf("shard %s was not killed: %v", victim.name, victim.cmd.ProcessState)
@@ -89,7 +90,8 @@ func (n *nemesis) killWithoutEtcd() error {
 	if err := n.othersLead(s.led, victim); err != nil {
 		return err
 	}
-	s.evidence = fmt.Sprintf("ended by SIGKILL without etcd, others lead its %d groups after %.1f s", len(s.led), time.Since(at).Seconds())
+	s.evidence = fmt.Sprintf("ended by SIGKILL without etcd, others lead its %d groups after %.1f s", len(s.led),
+		time.Since(at).Seconds())
 	n.spans = append(n.spans, s)
 	if err := n.calm(); err != nil {
 		return err
@@ -135,7 +137,8 @@ func (n *nemesis) stop(victim *server) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("stopped for %.1f s, others led its %d groups after %.1f s", stopped.Seconds(), len(groups), took.Seconds()), nil
+	return fmt.Sprintf("stopped for %.1f s, others led its %d groups after %.1f s", stopped.Seconds(), len(groups),
+		took.Seconds()), nil
 }
 
 // cutOff drops packets between a shard and the other shards, or everybody.
@@ -174,7 +177,8 @@ func (n *nemesis) cutOff(victim *server, d direction) (string, error) {
 	if len(dropped) != want || slices.Min(dropped) == 0 {
 		return "", fmt.Errorf("it did not fire: %v packets were dropped", dropped)
 	}
-	return fmt.Sprintf("cut from %s for %.1f s, %v packets dropped, others led its %d groups after %.1f s", from, length.Seconds(), dropped,
+	return fmt.Sprintf("cut from %s for %.1f s, %v packets dropped, others led its %d groups after %.1f s", from,
+		length.Seconds(), dropped,
 		len(groups), took.Seconds()), nil
 }
 
@@ -205,7 +209,8 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 		return "", fmt.Errorf("it did not fire: 1 MiB at 512 KiB/s took %v: %w", took, err)
 	}
 	disk.set("off")
-	return fmt.Sprintf("a sync took %.1f s while the disk hung, and 1 MiB %.1f s while it was slow", first.took.Seconds(), took.Seconds()), nil
+	return fmt.Sprintf("a sync took %.1f s while the disk hung, and 1 MiB %.1f s while it was slow", first.took.Seconds(),
+		took.Seconds()), nil
 }
 
 // fillUp fills the file system of a shard to the last byte, sees that it refuses writes as the leader of a group, and
@@ -315,7 +320,8 @@ func (n *nemesis) twinOnACopy(victim *server) (string, error) {
 	n.copied++
 	dir := filepath.Join(n.dir, fmt.Sprintf("copy-%d", n.copied))
 	// Files come and go below cp: it is no snapshot, and need not be.
-	if _, err := n.command("sh", "-c", `cp -a "$0" "$1" 2>/dev/null || true`, victim.machine.path(victim.dir), dir); err != nil {
+	if _, err := n.command("sh", "-c", `cp -a "$0" "$1" 2>/dev/null || true`, victim.machine.path(victim.dir),
+		dir); err != nil {
 		return "", err
 	}
 	if _, err := os.Stat(filepath.Join(dir, "superblock")); err != nil {

@@ -55,8 +55,10 @@ func (o operation) String() string {
 	if o.end != never {
 		until = time.Duration(o.end).String()
 	}
-	return fmt.Sprintf("worker %d %v key %d value %x if-version %d if-absent %v [%v, %s] -> version %d seen %x refused %d existed %v",
-		o.worker, o.verb, o.key, o.value, o.ifVersion, o.ifAbsent, time.Duration(o.begin), until, o.version, o.seen, o.refused, o.existed)
+	return fmt.Sprintf(
+		"worker %d %v key %d value %x if-version %d if-absent %v [%v, %s] -> version %d seen %x refused %d existed %v",
+		o.worker, o.verb, o.key, o.value, o.ifVersion, o.ifAbsent, time.Duration(o.begin), until, o.version, o.seen,
+		o.refused, o.existed)
 }
 
 // record is the state of one record. A version is 0 where there is no record, or where the put that made it was never
@@ -198,7 +200,8 @@ func (h *history) judge(patience time.Duration) []string {
 	h.mu.Unlock()
 	for key, all := range byKey {
 		if result := linearizable(all, patience); result != porcupine.Ok {
-			violations = append(violations, fmt.Sprintf("record %d: its %d calls are not linearizable (%v):\n%s", key, len(all), result, narrow(all)))
+			violations = append(violations, fmt.Sprintf("record %d: its %d calls are not linearizable (%v):\n%s", key, len(all),
+				result, narrow(all)))
 		}
 	}
 	return violations

@@ -52,7 +52,9 @@ var faults = []*fault{
 	{name: "cut-mute", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, mute) }},
 	{name: "cut", run: func(n *nemesis, v *server) (string, error) { return n.cutOff(v, silent) }},
 	{name: "slow-disk", disk: true, run: (*nemesis).slowDown, victim: onSlowDisk},
-	{name: "full-disk", disk: true, run: (*nemesis).fillUp, victim: func(n *nemesis) *server { return n.shards[filledDisk] }},
+	{name: "full-disk", disk: true, run: (*nemesis).fillUp, victim: func(n *nemesis) *server {
+		return n.shards[filledDisk]
+	}},
 	{name: "disk-error", etcd: true, disk: true, run: (*nemesis).failDisk, victim: onSlowDisk},
 	{name: "twin", etcd: true, run: (*nemesis).twin},
 	{name: "twin-copy", etcd: true, run: (*nemesis).twinOnACopy},
@@ -96,7 +98,8 @@ func chosen(list string) ([]*fault, bool, error) {
 		case name == etcdStop:
 			etcd = true
 		case i < 0:
-			return nil, false, fmt.Errorf("-faults: there is no %q; there are %s, %s", name, strings.Join(names(faults), ", "), etcdStop)
+			return nil, false, fmt.Errorf("-faults: there is no %q; there are %s, %s", name, strings.Join(names(faults), ", "),
+				etcdStop)
 		default:
 			out = append(out, faults[i])
 		}
@@ -278,7 +281,8 @@ func (n *nemesis) withoutEtcd(some []*fault) error {
 	if err := n.settle(); err != nil {
 		return fmt.Errorf("after the stop of etcd: %w", err)
 	}
-	s.end, s.evidence = n.load.now(), fmt.Sprintf("%d members killed, away for %.0f s, %d calls answered meanwhile", len(n.etcds), away.Seconds(), answered)
+	s.end, s.evidence = n.load.now(), fmt.Sprintf("%d members killed, away for %.0f s, %d calls answered meanwhile",
+		len(n.etcds), away.Seconds(), answered)
 	n.spans = append(n.spans, s)
 	n.t.Logf("%7.1fs etcd is back: %s", time.Duration(s.end).Seconds(), s.evidence)
 	return n.calm()

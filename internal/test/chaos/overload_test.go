@@ -25,7 +25,8 @@ import (
 var bursts = []struct{ callers, bytes int }{{40, 512 << 10}, {110, 8 << 10}, {130, 500}}
 
 const (
-	burstTakenMax = 32 << 20        // bytes: each is on three disks for ten minutes, as a gateway gives each put a request id
+	// bytes: each is on three disks for ten minutes, as a gateway gives each put a request id
+	burstTakenMax = 32 << 20
 	burstRefusals = 20              // that must come
 	burstLasts    = 7 * time.Second // from then on: longer than most calls of the workers try
 
@@ -158,7 +159,8 @@ func (n *nemesis) overload(victim *server) (words string, err error) {
 		return "", err
 	}
 	disk.set("off")
-	return fmt.Sprintf("%v; %s was stopped for %.1f s; %d of the workers' calls ended with that", b.words(group), gateway.name, stopped.Seconds(),
+	return fmt.Sprintf("%v; %s was stopped for %.1f s; %d of the workers' calls ended with that", b.words(group),
+		gateway.name, stopped.Seconds(),
 		n.load.failed.of(overloaded)-before), await(gateway.name, time.Minute, gateway.ready)
 }
 
@@ -175,7 +177,8 @@ func (n *nemesis) overloadAndKill(victim *server) (words string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%v; %d of the workers' calls ended with that; %s", b.words(group), n.load.failed.of(overloaded)-before, killed), nil
+	return fmt.Sprintf("%v; %d of the workers' calls ended with that; %s", b.words(group),
+		n.load.failed.of(overloaded)-before, killed), nil
 }
 
 // flood begins a burst at a group that a shard leads, and waits until it is too much.
@@ -203,7 +206,8 @@ func (n *nemesis) flood(victim *server, begin func()) (b *burst, group int, err 
 }
 
 func (b *burst) words(group int) string {
-	return fmt.Sprintf("group %d: %d puts of %d MiB were taken, %d refused as too many, %d failed", group, b.taken.Load(), b.bytes.Load()>>20,
+	return fmt.Sprintf("group %d: %d puts of %d MiB were taken, %d refused as too many, %d failed", group, b.taken.Load(),
+		b.bytes.Load()>>20,
 		b.refused.Load(), b.failed.Load())
 }
 

@@ -37,7 +37,8 @@ func (n *nemesis) stopGateway(victim *server) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("stopped for %.1f s, %d calls were answered meanwhile", took.Seconds(), n.load.history.count()-before),
+	return fmt.Sprintf("stopped for %.1f s, %d calls were answered meanwhile", took.Seconds(),
+			n.load.history.count()-before),
 		await(victim.name, time.Minute, victim.ready)
 }
 
@@ -55,7 +56,8 @@ func (n *nemesis) killGateway(victim *server) (string, error) {
 	if err := victim.start(); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("ended by SIGKILL, %d calls were answered without it", answered), await(victim.name, time.Minute, victim.ready)
+	return fmt.Sprintf("ended by SIGKILL, %d calls were answered without it", answered),
+		await(victim.name, time.Minute, victim.ready)
 }
 
 // answered waits until so many calls were answered since.

@@ -78,7 +78,8 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 		return "", err
 	}
 	// By itself gRPC takes in more and more of what nobody reads.
-	conn, err := grpc.NewClient(victim.grpc(), append(n.dialOptions(), grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window))...)
+	conn, err := grpc.NewClient(victim.grpc(), append(n.dialOptions(), grpc.WithInitialWindowSize(window),
+		grpc.WithInitialConnWindowSize(window))...)
 	if err != nil {
 		return "", err
 	}
@@ -131,7 +132,9 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 	if err := goAway(); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d streams of group %d were not read until a scan was refused as OVERLOADED; %d puts to the shard were taken meanwhile", opened,
+	return fmt.Sprintf(
+			"%d streams of group %d were not read until a scan was refused as OVERLOADED; %d puts to the shard were taken "+
+				"meanwhile", opened,
 			group, taken), await("scans go on", time.Minute, func() error {
 			err := n.scans(victim, group)
 			if status.Code(err) == codes.FailedPrecondition {
@@ -194,7 +197,8 @@ func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient,
 func (n *nemesis) scans(victim *server, group int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	stream, err := recordv1.NewRecordServiceClient(victim.conn).Scan(ctx, &recordv1.ScanRequest{Group: strconv.Itoa(group)})
+	stream, err := recordv1.NewRecordServiceClient(victim.conn).
+		Scan(ctx, &recordv1.ScanRequest{Group: strconv.Itoa(group)})
 	for err == nil {
 		_, err = stream.Recv()
 	}

@@ -34,8 +34,10 @@ func (n *nemesis) report() string {
 		}
 	}
 	out := strings.Builder{}
-	fmt.Fprintf(&out, "%-15s %5s %12s   %-25s %s\n", "fault", "fired", "calls failed", "longest time without a success, s", "")
-	fmt.Fprintf(&out, "%-15s %5s %12s   %-25s %s\n", "", "", "meanwhile", "all groups: p50, max", "groups led by the victim: p50, max")
+	fmt.Fprintf(&out, "%-15s %5s %12s   %-25s %s\n", "fault", "fired", "calls failed", "longest time without a success, s",
+		"")
+	fmt.Fprintf(&out, "%-15s %5s %12s   %-25s %s\n", "", "", "meanwhile", "all groups: p50, max",
+		"groups led by the victim: p50, max")
 	for _, kind := range append(names(faults), etcdStop) {
 		spans := byKind[kind]
 		if len(spans) == 0 {
@@ -47,13 +49,15 @@ func (n *nemesis) report() string {
 			failures += s.failed
 			gaps, gapsL = append(gaps, s.gaps...), append(gapsL, s.gapsL...)
 		}
-		fmt.Fprintf(&out, "%-15s %5d %12d   %-25s %s\n", kind, len(spans), failures, middleAndMost(gaps), middleAndMost(gapsL))
+		fmt.Fprintf(&out, "%-15s %5d %12d   %-25s %s\n", kind, len(spans), failures, middleAndMost(gaps),
+			middleAndMost(gapsL))
 	}
 	reasons := map[string]int{}
 	for _, f := range failed {
 		reasons[f.what]++
 	}
-	fmt.Fprintf(&out, "%d calls on single records, %d of them in the history, %d tries failed (with retries): %v\n", n.load.calls.Load(),
+	fmt.Fprintf(&out, "%d calls on single records, %d of them in the history, %d tries failed (with retries): %v\n",
+		n.load.calls.Load(),
 		n.load.history.count(), len(failed), reasons)
 	return out.String()
 }
@@ -86,7 +90,9 @@ func (l *load) successes(groups int) [][]int64 {
 // longestGap between two successes, of those that touch a span of time.
 func longestGap(times []int64, begin, end int64) time.Duration {
 	longest := int64(0)
-	for i := max(1, sort.Search(len(times), func(i int) bool { return times[i] > begin })); i < len(times) && times[i-1] < end; i++ {
+	for i := max(1, sort.Search(len(times), func(i int) bool {
+		return times[i] > begin
+	})); i < len(times) && times[i-1] < end; i++ {
 		longest = max(longest, times[i]-times[i-1])
 	}
 	return time.Duration(longest)

@@ -63,7 +63,8 @@ func newRig(t *testing.T) *rig {
 	r.hub.must("ip", "link", "add", "bridge", "type", "bridge", "mcast_snooping", "0", "stp_state", "0")
 	r.hub.must("ip", "address", "add", hubAddress+"/24", "dev", "bridge")
 	r.hub.must("ip", "link", "set", "bridge", "up")
-	r.http = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: r.dial, DisableKeepAlives: true}}
+	r.http = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: r.dial,
+		DisableKeepAlives: true}}
 	return r
 }
 

@@ -55,7 +55,8 @@ func (n *nemesis) lookAt(ctx context.Context, h *server) {
 	}
 	if errGroups == nil {
 		for _, row := range groups.GetGroups() {
-			if row.GetRecords() < 0 || row.GetStoredBytes() < 0 || row.GetSupersededBytes() < 0 || row.GetMemoryBytes() < 0 || row.GetSegments() < 0 {
+			if row.GetRecords() < 0 || row.GetStoredBytes() < 0 || row.GetSupersededBytes() < 0 || row.GetMemoryBytes() < 0 ||
+				row.GetSegments() < 0 {
 				n.load.history.violate("shard %s says of group %s: %v", h.name, row.GetGroup(), row)
 			}
 		}
@@ -65,8 +66,9 @@ func (n *nemesis) lookAt(ctx context.Context, h *server) {
 // impossible names the figures of a shard that cannot be.
 func impossible(row *recordv1.Shard) (bad []string) {
 	for name, figure := range map[string]int64{
-		"capacity": row.GetCapacityBytes(), "free": row.GetFreeBytes(), "reserve": row.GetReserveBytes(), "memory needed": row.GetMemoryNeedBytes(),
-		"memory used": row.GetMemoryUsedBytes(), "memory limit": row.GetMemoryLimitBytes(),
+		"capacity": row.GetCapacityBytes(), "free": row.GetFreeBytes(), "reserve": row.GetReserveBytes(),
+		"memory needed": row.GetMemoryNeedBytes(),
+		"memory used":   row.GetMemoryUsedBytes(), "memory limit": row.GetMemoryLimitBytes(),
 	} {
 		if figure < 0 {
 			bad = append(bad, fmt.Sprintf("%s: %d bytes", name, figure))

@@ -136,7 +136,8 @@ func (s *store) startGateways() {
 		g := &server{machine: s.newNode("gateway-" + strconv.Itoa(i)), name: "gateway-" + strconv.Itoa(i)}
 		g.http = g.machine.address + ":7601"
 		g.args = append([]string{
-			sheafBinary, "gateway", "--listen", g.machine.address + ":7600", "--http", g.http, "--create", "--groups", strconv.Itoa(s.cfg.groups),
+			sheafBinary, "gateway", "--listen", g.machine.address + ":7600", "--http", g.http, "--create", "--groups",
+			strconv.Itoa(s.cfg.groups),
 			"--copies", strconv.Itoa(copies), "--shards-min", strconv.Itoa(s.cfg.shards),
 		}, s.common...)
 		must(s.t, g.start())
@@ -268,7 +269,8 @@ func (s *store) whole(all map[string][]replica) error {
 			words += fmt.Sprintf(" %s %v at %d %s", r.shard.name, r.row.GetState(), r.row.GetAppliedIndex(), r.row.GetMessage())
 		}
 		if serving != copies || len(all[name]) != copies || leaders != 1 {
-			errs = append(errs, fmt.Errorf("group %s has %d of %d copies and %d leaders:%s", name, serving, copies, leaders, words))
+			errs = append(errs, fmt.Errorf("group %s has %d of %d copies and %d leaders:%s", name, serving, copies, leaders,
+				words))
 		}
 	}
 	return errors.Join(errs...)

@@ -32,7 +32,8 @@ const BinVariable = "SHEAF_BIN"
 func Programs(ctx context.Context, into string, packages ...string) (dir string, err error) {
 	dir = os.Getenv(BinVariable)
 	if dir == "" {
-		build := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", into + string(filepath.Separator)}, packages...)...)
+		build := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o",
+			into + string(filepath.Separator)}, packages...)...)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0") // programs are static, also where the race detector has cgo
 		if out, err := build.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("building %v: %w: %s", packages, err, out)

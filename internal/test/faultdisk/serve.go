@@ -42,7 +42,8 @@ func Attach(d *Device, dir string, sectorBytes int) (drive *Drive, err error) {
 		}
 	}()
 	drive.server, err = fs.Mount(point, &folder{device: d}, &fs.Options{
-		MountOptions: fuse.MountOptions{DirectMountStrict: true, MaxWrite: messageMax, DisableSplice: true, FsName: "faultdisk"},
+		MountOptions: fuse.MountOptions{DirectMountStrict: true, MaxWrite: messageMax, DisableSplice: true,
+			FsName: "faultdisk"},
 	})
 	if err != nil {
 		return drive, err

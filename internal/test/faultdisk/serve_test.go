@@ -67,7 +67,8 @@ func TestABlockDevice(t *testing.T) {
 			must(t, f.Sync())
 		}
 		same := func(a, b Op) bool { return a.Kind == b.Kind && a.Offset == b.Offset }
-		if got := d.Record(); !slices.EqualFunc(got, []Op{{Kind: Write, Offset: PageBytes}, {Kind: Flush}, {Kind: Write}, {Kind: Flush}}, same) {
+		if got := d.Record(); !slices.EqualFunc(got, []Op{{Kind: Write, Offset: PageBytes}, {Kind: Flush}, {Kind: Write},
+			{Kind: Flush}}, same) {
 			t.Errorf("the record is %+v", got)
 		}
 		if !bytes.Equal(content(t, d)[:2*PageBytes], append(bytes.Clone(want), want...)) {

@@ -17,7 +17,8 @@ import (
 // View makes a view in words: groups as "a b c", where -c is a voter that is not there, +d a learner, and after > the
 // target.
 func View(copies int32, shards string, groups map[string]string) *fleet.PlacementView {
-	v := &fleet.PlacementView{Copies: copies, Shards: map[string]fleet.ShardPlace{}, Groups: map[string]fleet.GroupPlace{}, Unplaced: map[string]string{}}
+	v := &fleet.PlacementView{Copies: copies, Shards: map[string]fleet.ShardPlace{}, Groups: map[string]fleet.GroupPlace{},
+		Unplaced: map[string]string{}}
 	for s := range strings.FieldsSeq(shards) { // name or name@domain
 		name, domain, found := strings.Cut(s, "@")
 		if !found {
@@ -61,7 +62,8 @@ func PoolOf(name string, wanted int32, states ...v1alpha1.ShardState) v1alpha1.S
 	pool := v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name}}
 	pool.Spec.Shards = &wanted
 	for n, state := range states {
-		s := v1alpha1.ShardStatus{Name: fmt.Sprintf("%s-%d", name, n), Number: int32(n), State: state, Groups: 4, Message: "words of " + string(state)}
+		s := v1alpha1.ShardStatus{Name: fmt.Sprintf("%s-%d", name, n), Number: int32(n), State: state, Groups: 4,
+			Message: "words of " + string(state)}
 		switch state {
 		case v1alpha1.ShardServing:
 			s.ServingGroups = 4
@@ -77,12 +79,15 @@ func PoolOf(name string, wanted int32, states ...v1alpha1.ShardState) v1alpha1.S
 
 // RateMessage is what `sheaf-bench layouts --device-rate` writes: a test of that command knows it too.
 func RateMessage(bytesPerSecond int64) string {
-	return fmt.Sprintf("{\"kind\":\"sheaf.dev/device-rate\",\"readBytesPerSecond\":%d,\"sampleBytes\":1073741824,\"fileSystem\":\"xfs\"}\n", bytesPerSecond)
+	return fmt.Sprintf(
+		"{\"kind\":\"sheaf.dev/device-rate\",\"readBytesPerSecond\":%d,\"sampleBytes\":1073741824,\"fileSystem\":\"xfs\"}\n",
+		bytesPerSecond)
 }
 
 // BenchPod is a pod of a Job that ended well, on one claim.
 func BenchPod(name, claim, message string, ended time.Time) corev1.Pod {
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}
 	pod.Spec.Containers = []corev1.Container{{Name: "bench", Image: "sheaf:1"}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
@@ -96,7 +101,8 @@ func BenchPod(name, claim, message string, ended time.Time) corev1.Pod {
 
 // BenchClaim is the claim of a Job that measures a class, bound.
 func BenchClaim(name, class string) corev1.PersistentVolumeClaim {
-	claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}
+	claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	claim.Spec.StorageClassName, claim.Spec.VolumeName = &class, "pv-of-"+name

@@ -8,9 +8,11 @@ import (
 	"testing"
 )
 
-// inBubbles are the packages whose tests run in virtual time, on disks and networks in memory (internal/test/bubbletest).
+// inBubbles are the packages whose tests run in virtual time, on disks and networks in memory
+// (internal/test/bubbletest).
 var inBubbles = []string{
-	"client", "internal/local/dev", "internal/gateway", "internal/storage/group", "internal/storage/index", "internal/storage/journal", "internal/consensus/move", "internal/consensus/peer",
+	"client", "internal/local/dev", "internal/gateway", "internal/storage/group", "internal/storage/index",
+	"internal/storage/journal", "internal/consensus/move", "internal/consensus/peer",
 	"internal/placement", "internal/consensus/replica", "internal/shard", "internal/test/sim",
 }
 
@@ -18,7 +20,7 @@ var inBubbles = []string{
 // in a comment, too, why it cannot be in one.
 var outside = map[string]string{
 	"client/tls_test.go":                            "certificates are files, which are read again when they change",
-	"internal/local/dev/tls_test.go":                "a whole `sheaf dev` on files and sockets, with certificates as files",
+	"internal/local/dev/tls_test.go":                "a whole `sheaf dev` on files and sockets, with certificates",
 	"internal/gateway/bench_test.go":                "a benchmark measures TCP",
 	"internal/gateway/name_test.go":                 "names are looked up by a server of DNS",
 	"internal/storage/group/install_follow_test.go": "also a copy to files of the machine",
@@ -36,22 +38,23 @@ var outside = map[string]string{
 	"internal/consensus/replica/fault_test.go":      "polls replicas on a disk in memory, in real time",
 	"internal/consensus/replica/rules_test.go":      "polls replicas on a disk in memory, in real time",
 	"internal/consensus/replica/storage_test.go":    "polls replicas on a disk in memory, in real time",
-	"internal/local/dev/main_test.go":               "a first sync of a file starts a goroutine of the process, before any bubble",
-	"internal/shard/bench_test.go":                  "a benchmark measures TCP",
-	"internal/shard/disklost_test.go":               "loop devices",
-	"internal/shard/explore_client_test.go":         "is in the bubble of explore_test.go",
-	"internal/shard/explore_machine_test.go":        "is in the bubble of explore_test.go",
-	"internal/shard/explore_nemesis_test.go":        "is in the bubble of explore_test.go",
-	"internal/shard/harness_test.go":                "the harness of tests in bubbles and beside them",
-	"internal/shard/rebuilt_test.go":                "a real etcd that is stopped and rebuilt",
-	"internal/shard/secure_test.go":                 "sockets of a listener with TLS",
-	"internal/shard/setback_test.go":                "a real etcd that is set back",
-	"internal/shard/smalldisk_test.go":              "the disk-full tests on a real ext4, in a soak",
-	"internal/shard/tenant_bench_test.go":           "a benchmark measures tenants by the real clock",
-	"internal/shard/unread_test.go":                 "memory that the process holds is counted",
-	"internal/test/sim/blob_test.go":                "is in the bubble of world_test.go",
-	"internal/test/sim/lease_test.go":               "is in the bubble of world_test.go",
-	"internal/test/sim/machine_test.go":             "is in the bubble of world_test.go",
+	"internal/local/dev/main_test.go": "a first sync of a file starts a goroutine of the process, before " +
+		"any bubble",
+	"internal/shard/bench_test.go":           "a benchmark measures TCP",
+	"internal/shard/disklost_test.go":        "loop devices",
+	"internal/shard/explore_client_test.go":  "is in the bubble of explore_test.go",
+	"internal/shard/explore_machine_test.go": "is in the bubble of explore_test.go",
+	"internal/shard/explore_nemesis_test.go": "is in the bubble of explore_test.go",
+	"internal/shard/harness_test.go":         "the harness of tests in bubbles and beside them",
+	"internal/shard/rebuilt_test.go":         "a real etcd that is stopped and rebuilt",
+	"internal/shard/secure_test.go":          "sockets of a listener with TLS",
+	"internal/shard/setback_test.go":         "a real etcd that is set back",
+	"internal/shard/smalldisk_test.go":       "the disk-full tests on a real ext4, in a soak",
+	"internal/shard/tenant_bench_test.go":    "a benchmark measures tenants by the real clock",
+	"internal/shard/unread_test.go":          "memory that the process holds is counted",
+	"internal/test/sim/blob_test.go":         "is in the bubble of world_test.go",
+	"internal/test/sim/lease_test.go":        "is in the bubble of world_test.go",
+	"internal/test/sim/machine_test.go":      "is in the bubble of world_test.go",
 }
 
 var (
@@ -59,8 +62,9 @@ var (
 	// in memory.
 	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(|\.TempDir\(`)
 	// realThings are those that no bubble holds.
-	realThings = regexp.MustCompile(`\bnet\.Listen\(|\bnet\.ListenConfig\b|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)
-	bubble     = regexp.MustCompile(`\bsynctest\.|\bbubbletest\.|\binBubble\(`)
+	realThings = regexp.MustCompile(
+		`\bnet\.Listen\(|\bnet\.ListenConfig\b|\bos\.MkdirTemp\(|\betcdtest\.(Shared|NewOwn)\(`)
+	bubble = regexp.MustCompile(`\bsynctest\.|\bbubbletest\.|\binBubble\(`)
 )
 
 // refused says why a test file may not be as it is; empty: it may.
@@ -95,7 +99,8 @@ func TestTestsStayInVirtualTime(t *testing.T) {
 			name := strings.TrimPrefix(filepath.ToSlash(file), root+"/")
 			why := refused(string(source))
 			if why != "" && outside[name] == "" {
-				t.Errorf("%s %s: tests of %s run in bubbles, see \"Rules for chance\" in CONTRIBUTING.md; what cannot says so, and is listed here", name, why, pkg)
+				t.Errorf("%s %s: tests of %s run in bubbles, see \"Rules for chance\" in CONTRIBUTING.md; what cannot says so, "+
+					"and is listed here", name, why, pkg)
 			}
 			if why != "" {
 				delete(unused, name)

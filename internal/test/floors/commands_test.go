@@ -204,7 +204,7 @@ func checkPaths(c pagetest.Command) (bool, error) {
 			applies = true
 			pattern := strings.TrimSuffix(m[1], "/...")
 			if found, err := filepath.Glob(filepath.Join(root, c.Dir, pattern)); err != nil || len(found) == 0 {
-				return true, fmt.Errorf("there is no %s (%v)", path.Join(c.Dir, pattern), err)
+				return true, fmt.Errorf("there is no %s", path.Join(c.Dir, pattern))
 			}
 		}
 	}

@@ -63,7 +63,8 @@ func readFloors(t *testing.T) []floor {
 		}
 		f.folder = strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(rule.Files[0], "**/"), "/**"), "/*.go")
 		if len(rule.Deny) == 0 || rule.Deny[0].Pkg+"/" != module {
-			t.Fatalf("floor-%s does not deny %s: what it does not allow would not be refused", f.name, strings.TrimSuffix(module, "/"))
+			t.Fatalf("floor-%s does not deny %s: what it does not allow would not be refused", f.name,
+				strings.TrimSuffix(module, "/"))
 		}
 		floors = append(floors, f)
 	}
@@ -82,7 +83,9 @@ func judge(floors []floor, imports map[string][]string) (wrong []string) {
 		}
 		i := slices.IndexFunc(floors, func(f floor) bool { return within(pkg, f.folder) })
 		if i < 0 {
-			wrong = append(wrong, pkg+" stands on no floor: put it into a folder that is one, or add a floor to .golangci.yml and docs/architecture.md")
+			wrong = append(wrong,
+				pkg+" stands on no floor: put it into a folder that is one, or add a floor to .golangci.yml and "+
+					"docs/architecture.md")
 			continue
 		}
 		for _, to := range imported {
@@ -147,7 +150,8 @@ func TestImportsGoDown(t *testing.T) {
 		}
 	}
 	if len(folders) > 14 {
-		t.Errorf("%d folders stand directly below internal; a reader finds a package by its folder only while there are at most 14", len(folders))
+		t.Errorf("%d folders stand directly below internal; a reader finds a package by its folder only while there are at "+
+			"most 14", len(folders))
 	}
 }
 
@@ -156,7 +160,8 @@ func TestJudge(t *testing.T) {
 		{name: "base", folder: "internal/base", allow: []string{"internal/base"}},
 		{name: "shard", folder: "internal/shard", allow: []string{"internal/shard", "internal/base"}},
 	}
-	good := map[string][]string{"internal/base/units": {"internal/base/longlock"}, "internal/shard": {"internal/base/units", "internal/shard/serve"}, "bench": {"internal/shard"}}
+	good := map[string][]string{"internal/base/units": {"internal/base/longlock"},
+		"internal/shard": {"internal/base/units", "internal/shard/serve"}, "bench": {"internal/shard"}}
 	for name, test := range map[string]struct {
 		pkg, imports string
 		allow        string // also for the floor below

@@ -63,7 +63,8 @@ func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Fold
 		for i := range perSegment {
 			e := b.add(g.entry(t, b, i, perSegment, dataBytes))
 			if i == perSegment/2 {
-				b.add(format.Entry{Kind: format.KindState, Data: format.StateRecord{Term: b.term, Vote: 1, Commit: e.Index, SyncedOffset: int64(len(b.image)), SyncedIndex: e.Index}.Encode()})
+				b.add(format.Entry{Kind: format.KindState, Data: format.StateRecord{Term: b.term, Vote: 1, Commit: e.Index,
+					SyncedOffset: int64(len(b.image)), SyncedIndex: e.Index}.Encode()})
 			}
 		}
 		next = b.next
@@ -103,12 +104,14 @@ type segmentBuilder struct {
 }
 
 func (g *Folder) begin(number, first uint64) *segmentBuilder {
-	b := &segmentBuilder{g: g, next: first, term: 1, m: format.ManifestSegment{Number: number, ID: format.SegmentID{byte(number), 7}, FirstIndex: first}}
+	b := &segmentBuilder{g: g, next: first, term: 1, m: format.ManifestSegment{Number: number,
+		ID: format.SegmentID{byte(number), 7}, FirstIndex: first}}
 	if number > 1 {
 		b.term = 3
 	}
 	b.hint = &format.Hint{Segment: b.m.ID, FirstIndex: first}
-	b.image = format.SegmentHeader{Store: g.Manifest.Identity.Store, Group: g.Manifest.Identity.Group, ID: b.m.ID, FirstIndex: first, Created: 5}.Encode()
+	b.image = format.SegmentHeader{Store: g.Manifest.Identity.Store, Group: g.Manifest.Identity.Group, ID: b.m.ID,
+		FirstIndex: first, Created: 5}.Encode()
 	return b
 }
 
@@ -168,7 +171,8 @@ func (g *Folder) WriteMark(t testing.TB, offset int64, index uint64) {
 	f, err := g.FS.OpenWrite(path.Join(g.Dir, format.MarkName))
 	grouptest.Must(t, err)
 	for sequence := range uint64(2) {
-		grouptest.Must(t, format.WriteMark(f, format.Mark{Sequence: sequence + 1, Segment: g.Manifest.Segments[2].ID, Offset: offset, Index: index}))
+		grouptest.Must(t, format.WriteMark(f, format.Mark{Sequence: sequence + 1, Segment: g.Manifest.Segments[2].ID,
+			Offset: offset, Index: index}))
 	}
 	grouptest.Must(t, f.Close())
 }

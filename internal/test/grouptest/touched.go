@@ -14,7 +14,8 @@ func TouchedBytes(t *testing.T, room []byte) (touched int64) {
 		return 0
 	}
 	pages := make([]byte, (len(all)+4095)/4096)
-	if _, _, errno := syscall.Syscall(syscall.SYS_MINCORE, uintptr(unsafe.Pointer(&all[0])), uintptr(len(all)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+	if _, _, errno := syscall.Syscall(syscall.SYS_MINCORE, uintptr(unsafe.Pointer(&all[0])), uintptr(len(all)),
+		uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
 		t.Fatal(errno)
 	}
 	for _, p := range pages {

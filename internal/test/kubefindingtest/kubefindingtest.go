@@ -34,24 +34,28 @@ func meta(name string, labels map[string]string) metav1.ObjectMeta {
 
 // Condition is one that has stood since the objects were made.
 func Condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
-	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: made, ObservedGeneration: 1}
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: made,
+		ObservedGeneration: 1}
 }
 
 // Well is a store with three copies on three nodes, in which all is well.
 func Well() (finding.Objects, map[string]corev1.PersistentVolume) {
-	o := finding.Objects{Now: Now, Store: store(), Pools: []v1alpha1.ShardPool{pool()}, DiskSets: []v1alpha1.DiskSet{diskSet()}}
+	o := finding.Objects{Now: Now, Store: store(), Pools: []v1alpha1.ShardPool{pool()},
+		DiskSets: []v1alpha1.DiskSet{diskSet()}}
 	volumes := map[string]corev1.PersistentVolume{}
 	for n := range int32(3) {
 		node := fmt.Sprintf("n%d", n+1)
 		o.Nodes = append(o.Nodes, corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: made, Labels: map[string]string{corev1.LabelHostname: node}},
+			ObjectMeta: metav1.ObjectMeta{Name: node, CreationTimestamp: made,
+				Labels: map[string]string{corev1.LabelHostname: node}},
 		})
 		shard := workload.Shard(Pool, n)
 		o.Pods = append(o.Pods,
 			Pod(workload.ShardPod(shard), node, workload.ShardLabels(Store, Pool, n), workload.ContainerShard),
 			Pod(workload.EtcdMember(Store, n), node, workload.Labels(Store, workload.ContainerEtcd), workload.ContainerEtcd))
 		if n < 2 {
-			o.Pods = append(o.Pods, Pod(fmt.Sprintf("%s-6d4c9b-%d", workload.Gateway(Store), n), node, workload.Labels(Store, workload.ContainerGateway), workload.ContainerGateway))
+			o.Pods = append(o.Pods, Pod(fmt.Sprintf("%s-6d4c9b-%d", workload.Gateway(Store), n), node,
+				workload.Labels(Store, workload.ContainerGateway), workload.ContainerGateway))
 		}
 		for _, c := range []struct {
 			name   string
@@ -74,8 +78,9 @@ func store() *v1alpha1.RecordStore {
 		Spec: v1alpha1.RecordStoreSpec{
 			Groups:      v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(64))},
 			Replication: v1alpha1.Replication{Copies: 3, TopologyKey: corev1.LabelHostname},
-			Etcd:        v1alpha1.Etcd{Managed: &v1alpha1.ManagedEtcd{Members: 3, Storage: v1alpha1.EtcdStorage{Size: resource.MustParse("8Gi")}}},
-			Gateway:     v1alpha1.Gateway{Replicas: new(int32(2))},
+			Etcd: v1alpha1.Etcd{Managed: &v1alpha1.ManagedEtcd{Members: 3,
+				Storage: v1alpha1.EtcdStorage{Size: resource.MustParse("8Gi")}}},
+			Gateway: v1alpha1.Gateway{Replicas: new(int32(2))},
 		},
 		Status: v1alpha1.RecordStoreStatus{
 			ObservedGeneration: 1, StoreUID: "6a204bd8-9a53-4a6e-8a38-6a4c1e6f0d5b", PlacementInitialized: true,
@@ -103,7 +108,8 @@ func pool() v1alpha1.ShardPool {
 			ObservedGeneration: 1, Shards: 3, Serving: 3, Updated: 3, Records: 1204331, StoredBytes: 42 << 30,
 			Conditions: []metav1.Condition{
 				Condition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready", "all 3 shards serve"),
-				Condition(v1alpha1.ConditionSpaceAvailable, metav1.ConditionTrue, "SpaceAvailable", "no volume is full or nearly so"),
+				Condition(v1alpha1.ConditionSpaceAvailable, metav1.ConditionTrue, "SpaceAvailable",
+					"no volume is full or nearly so"),
 			},
 		},
 	}
@@ -111,7 +117,8 @@ func pool() v1alpha1.ShardPool {
 		name := workload.Shard(Pool, n)
 		p.Status.ShardStatuses = append(p.Status.ShardStatuses, v1alpha1.ShardStatus{
 			Name: name, Number: n, State: v1alpha1.ShardServing, Node: fmt.Sprintf("n%d", n+1), Groups: 64, ServingGroups: 64,
-			Records: 401443, StoredBytes: 14 << 30, MemoryNeedBytes: 900 << 20, MemoryLimitBytes: 6 << 30, Updated: true, Version: "v1",
+			Records: 401443, StoredBytes: 14 << 30, MemoryNeedBytes: 900 << 20, MemoryLimitBytes: 6 << 30, Updated: true,
+			Version: "v1",
 			Volume: &v1alpha1.VolumeStatus{
 				UUID: fmt.Sprintf("0b6f1c1e-0000-4000-8000-00000000000%d", n), Claim: workload.ShardClaim(name), FileSystem: "xfs",
 				Source: fmt.Sprintf("/dev/nvme%dn1", n), CapacityBytes: 500 << 30, FreeBytes: 450 << 30,
@@ -124,11 +131,13 @@ func pool() v1alpha1.ShardPool {
 func diskSet() v1alpha1.DiskSet {
 	set := v1alpha1.DiskSet{
 		ObjectMeta: metav1.ObjectMeta{Name: Class, CreationTimestamp: made, Generation: 1},
-		Spec:       v1alpha1.DiskSetSpec{FileSystem: v1alpha1.FileSystem{Type: v1alpha1.XFS}, Namespaces: []string{Namespace}},
-		Status:     v1alpha1.DiskSetStatus{ObservedGeneration: 1, Total: 7, Free: 1, Bound: 6},
+		Spec: v1alpha1.DiskSetSpec{FileSystem: v1alpha1.FileSystem{Type: v1alpha1.XFS},
+			Namespaces: []string{Namespace}},
+		Status: v1alpha1.DiskSetStatus{ObservedGeneration: 1, Total: 7, Free: 1, Bound: 6},
 	}
 	for n := range 7 {
-		disk := v1alpha1.Disk{Node: fmt.Sprintf("n%d", n%3+1), Device: fmt.Sprintf("/dev/disk/by-id/nvme-%d", n), Size: resource.MustParse("500Gi")}
+		disk := v1alpha1.Disk{Node: fmt.Sprintf("n%d", n%3+1), Device: fmt.Sprintf("/dev/disk/by-id/nvme-%d", n),
+			Size: resource.MustParse("500Gi")}
 		state := v1alpha1.DiskBound
 		if n == 6 {
 			state = v1alpha1.DiskFree
@@ -143,12 +152,14 @@ func diskSet() v1alpha1.DiskSet {
 func Pod(name, node string, labels map[string]string, container string) corev1.Pod {
 	return corev1.Pod{
 		ObjectMeta: meta(name, labels),
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: container, Image: "registry.example/team/sheaf:v1"}}},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: container,
+			Image: "registry.example/team/sheaf:v1"}}},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: "10.0.0.1",
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: made}},
 			ContainerStatuses: []corev1.ContainerStatus{{
-				Name: container, Ready: true, Image: "registry.example/team/sheaf:v1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: made}},
+				Name: container, Ready: true, Image: "registry.example/team/sheaf:v1",
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: made}},
 			}},
 		},
 	}
@@ -159,9 +170,11 @@ func Crash(pod *corev1.Pod, message string) {
 	pod.Status.Conditions[0].Status = corev1.ConditionFalse
 	pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{
 		Name: pod.Spec.Containers[0].Name, Image: pod.Spec.Containers[0].Image, RestartCount: 7,
-		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 5m0s restarting failed container"}},
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff",
+			Message: "back-off 5m0s restarting failed container"}},
 		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			ExitCode: 1, Reason: "Error", Message: message, StartedAt: metav1.NewTime(Now.Add(-time.Minute)), FinishedAt: metav1.NewTime(Now.Add(-time.Minute)),
+			ExitCode: 1, Reason: "Error", Message: message, StartedAt: metav1.NewTime(Now.Add(-time.Minute)),
+			FinishedAt: metav1.NewTime(Now.Add(-time.Minute)),
 		}},
 	}
 }
@@ -171,7 +184,8 @@ func claimOf(name, volume string, labels map[string]string) corev1.PersistentVol
 	return corev1.PersistentVolumeClaim{
 		ObjectMeta: meta(name, labels),
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: new(Class), VolumeName: volume, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: new(Class), VolumeName: volume, AccessModes: []corev1.PersistentVolumeAccessMode{
+				corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{Requests: size},
 		},
 		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: size},
@@ -180,7 +194,8 @@ func claimOf(name, volume string, labels map[string]string) corev1.PersistentVol
 
 func volumeOf(claim, node string) corev1.PersistentVolume {
 	return corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "sheaf-" + claim, CreationTimestamp: made, Labels: map[string]string{v1alpha1.LabelDiskSet: Class}},
+		ObjectMeta: metav1.ObjectMeta{Name: "sheaf-" + claim, CreationTimestamp: made,
+			Labels: map[string]string{v1alpha1.LabelDiskSet: Class}},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("500Gi")}, StorageClassName: Class,
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
@@ -188,9 +203,11 @@ func volumeOf(claim, node string) corev1.PersistentVolume {
 			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{
 				Path: "/dev/disk/by-id/nvme-of-" + claim, FSType: new("xfs"),
 			}},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
-			}}}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+						Values: []string{node}}},
+				}}}},
 		},
 	}
 }

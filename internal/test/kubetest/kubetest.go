@@ -182,7 +182,9 @@ func findAssets() (string, error) {
 	}
 	for _, name := range []string{"kube-apiserver", "etcd", "kubectl"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			return "", fmt.Errorf("kubetest: no %s: run `make envtest-assets`, or set KUBEBUILDER_ASSETS to a folder with kube-apiserver, etcd and kubectl: %w", name, err)
+			return "", fmt.Errorf(
+				"kubetest: no %s: run `make envtest-assets`, or set KUBEBUILDER_ASSETS to a folder with kube-apiserver, etcd and "+
+					"kubectl: %w", name, err)
 		}
 	}
 	return dir, nil

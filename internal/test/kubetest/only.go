@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Variable says which tests run on an API server: Required, set by `make test-api`, those that need one; Everything, set
-// by `make test-api-all` and soaks, also specs that a fake can answer. Without it all of them are skipped, so that
+// Variable says which tests run on an API server: Required, set by `make test-api`, those that need one; Everything,
+// set by `make test-api-all` and soaks, also specs that a fake can answer. Without it all of them are skipped, so that
 // `make test` compiles no Kubernetes.
 const (
 	Variable   = "SHEAF_API"

@@ -48,7 +48,8 @@ func configure(name string, number int, image *os.File, sectorBytes int) (*Devic
 	device, err := os.OpenFile(name, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) { // in a container nobody makes the node
 		const loopMajor = 7
-		if err := unix.Mknod(name, unix.S_IFBLK|0o600, int(unix.Mkdev(loopMajor, uint32(number)))); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := unix.Mknod(name, unix.S_IFBLK|0o600, int(unix.Mkdev(loopMajor, uint32(number)))); err != nil &&
+			!errors.Is(err, unix.EEXIST) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		device, err = os.OpenFile(name, os.O_RDWR, 0)
@@ -58,7 +59,8 @@ func configure(name string, number int, image *os.File, sectorBytes int) (*Devic
 	}
 	// Past the page cache of the file system below, where that can do it.
 	config := unix.LoopConfig{
-		Fd: uint32(image.Fd()), Size: uint32(sectorBytes), Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO},
+		Fd: uint32(image.Fd()), Size: uint32(sectorBytes), Info: unix.LoopInfo64{
+			Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO},
 	}
 	copy(config.Info.File_name[:], "sheaf-loop")
 	if err := unix.IoctlLoopConfigure(int(device.Fd()), &config); err != nil {

@@ -314,7 +314,8 @@ func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 		return answer
 	}
 	found = slices.DeleteFunc(found, func(kv *mvccpb.KeyValue) bool {
-		return outside(kv.ModRevision, r.MinModRevision, r.MaxModRevision) || outside(kv.CreateRevision, r.MinCreateRevision, r.MaxCreateRevision)
+		return outside(kv.ModRevision, r.MinModRevision, r.MaxModRevision) ||
+			outside(kv.CreateRevision, r.MinCreateRevision, r.MaxCreateRevision)
 	})
 	if r.SortOrder != pb.RangeRequest_NONE || r.SortTarget != pb.RangeRequest_KEY {
 		slices.SortStableFunc(found, func(a, b *mvccpb.KeyValue) int {
@@ -329,7 +330,8 @@ func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	}
 	if r.KeysOnly {
 		for i, kv := range found {
-			found[i] = &mvccpb.KeyValue{Key: kv.Key, ModRevision: kv.ModRevision, CreateRevision: kv.CreateRevision, Version: kv.Version}
+			found[i] = &mvccpb.KeyValue{Key: kv.Key, ModRevision: kv.ModRevision, CreateRevision: kv.CreateRevision,
+				Version: kv.Version}
 		}
 	}
 	answer.Kvs = found

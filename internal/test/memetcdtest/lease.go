@@ -133,7 +133,9 @@ func (s service) LeaseLeases(context.Context, *pb.LeaseLeasesRequest) (*pb.Lease
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	answer := &pb.LeaseLeasesResponse{Header: s.data.header(s.data.revision)}
-	for _, l := range slices.SortedFunc(maps.Values(s.data.leases), func(a, b *lease) int { return a.expires.Compare(b.expires) }) {
+	for _, l := range slices.SortedFunc(maps.Values(s.data.leases), func(a, b *lease) int {
+		return a.expires.Compare(b.expires)
+	}) {
 		answer.Leases = append(answer.Leases, &pb.LeaseStatus{ID: l.id})
 	}
 	return answer, nil

@@ -88,8 +88,8 @@ func On(tb testing.TB, network *bubbletest.Net, address string) *Server {
 // Endpoint is the address, host:port, on the server's network.
 func (s *Server) Endpoint() string { return s.address }
 
-// Client makes a client of its own, which is closed when the test ends. It connects as those of internal/placement/etcd do. In a
-// bubble, what the test leaves running should end with tb.Context(), which ends before the client is closed.
+// Client makes a client of its own, which is closed when the test ends. It connects as those of internal/placement/etcd
+// do. In a bubble, what the test leaves running should end with tb.Context(), which ends before the client is closed.
 func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	tb.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -98,7 +98,8 @@ func (s *Server) Client(tb testing.TB) *clientv3.Client {
 		DialKeepAliveTimeout: 5 * time.Second,
 		Logger:               zap.NewNop(),
 		DialOptions: []grpc.DialOption{s.network.Dialer(), grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			Backoff: backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 3 * time.Second},
 			MinConnectTimeout: 5 * time.Second,
 		})},
 	})
@@ -196,7 +197,8 @@ func (s *Server) Intercept(hook grpc.UnaryServerInterceptor) {
 	s.hook = hook
 }
 
-func (s *Server) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	s.mu.Lock()
 	hook, delay := s.hook, s.delay
 	s.mu.Unlock()

@@ -187,7 +187,8 @@ func (t *transaction) delete(r *pb.DeleteRangeRequest) *pb.DeleteRangeResponse {
 	at := t.revision + 1
 	found := t.find(spanOf(r.Key, r.RangeEnd), at)
 	for _, before := range found {
-		t.set(&mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: before.Key, ModRevision: at}}, before, version{at, nil})
+		t.set(&mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: before.Key, ModRevision: at}}, before,
+			version{at, nil})
 	}
 	answer := &pb.DeleteRangeResponse{Deleted: int64(len(found)), Header: t.header(t.now())}
 	if r.PrevKv {

@@ -167,9 +167,11 @@ func (s *store) watch(w *watchStream, r *pb.WatchCreateRequest) {
 	if len(key) == 0 {
 		key = []byte{0}
 	}
-	watch := &watch{id: w.next, keys: spanOf(key, r.RangeEnd), from: r.StartRevision, previous: r.PrevKv, progress: r.ProgressNotify}
+	watch := &watch{id: w.next, keys: spanOf(key, r.RangeEnd), from: r.StartRevision, previous: r.PrevKv,
+		progress: r.ProgressNotify}
 	if !watch.keys.open && len(r.RangeEnd) > 0 && bytes.Compare(key, r.RangeEnd) >= 0 {
-		w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: clientv3.InvalidWatchID, Created: true, Canceled: true,
+		w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: clientv3.InvalidWatchID, Created: true,
+			Canceled:     true,
 			CancelReason: "mvcc: watcher range is empty"})
 		return
 	}
@@ -185,7 +187,8 @@ func (s *store) watch(w *watchStream, r *pb.WatchCreateRequest) {
 		watch.from = s.revision + 1
 	case watch.from < s.compacted:
 		delete(w.watches, watch.id)
-		w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: watch.id, Canceled: true, CompactRevision: s.compacted})
+		w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: watch.id, Canceled: true,
+			CompactRevision: s.compacted})
 	default:
 		if events := watch.choose(s, s.log); len(events) > 0 {
 			w.send(&pb.WatchResponse{Header: s.header(s.revision), WatchId: watch.id, Events: events})

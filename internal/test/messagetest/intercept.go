@@ -45,12 +45,14 @@ func (i *Interceptors) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(i.unary), grpc.ChainStreamInterceptor(i.stream)}
 }
 
-func (i *Interceptors) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (i *Interceptors) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+	error) {
 	i.note(info.FullMethod, in, func(s *sight) { s.unary++ })
 	return handler(ctx, in)
 }
 
-func (i *Interceptors) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (i *Interceptors) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	i.note(info.FullMethod, nil, func(s *sight) { s.stream++ })
 	return handler(srv, &seenStream{ServerStream: stream, i: i, method: info.FullMethod})
 }
@@ -178,7 +180,8 @@ func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (call
 
 // prepare gives a whole request of a method, and the type of its answer. What was seen of the method before, as of
 // reflection when the services were asked for, does not count.
-func (i *Interceptors) prepare(method string, d protoreflect.MethodDescriptor) (in proto.Message, out protoreflect.MessageType, err error) {
+func (i *Interceptors) prepare(method string, d protoreflect.MethodDescriptor) (in proto.Message,
+	out protoreflect.MessageType, err error) {
 	if in, err = inputOf(method); err != nil {
 		return nil, nil, err
 	}
@@ -212,7 +215,8 @@ func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflec
 		<-answered
 		return i.checkUnary(method, in)
 	}
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: d.IsStreamingClient(), ServerStreams: d.IsStreamingServer()}, method)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: d.IsStreamingClient(),
+		ServerStreams: d.IsStreamingServer()}, method)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,8 @@ import (
 // CheckRefusals calls every RPC of a service, and fails the test for each that ends with another code than want says,
 // or that the interceptors do not see: the unary interceptor with the whole request, that of streams without one, as a
 // stream may be refused before its first message.
-func (i *Interceptors) CheckRefusals(t *testing.T, conn *grpc.ClientConn, service string, want func(method string) codes.Code) {
+func (i *Interceptors) CheckRefusals(t *testing.T, conn *grpc.ClientConn, service string,
+	want func(method string) codes.Code) {
 	t.Helper()
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
@@ -32,14 +33,16 @@ func (i *Interceptors) CheckRefusals(t *testing.T, conn *grpc.ClientConn, servic
 	}
 }
 
-func (i *Interceptors) checkRefusal(conn *grpc.ClientConn, method string, d protoreflect.MethodDescriptor, want codes.Code) error {
+func (i *Interceptors) checkRefusal(conn *grpc.ClientConn, method string, d protoreflect.MethodDescriptor,
+	want codes.Code) error {
 	in, out, err := i.prepare(method, d)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: d.IsStreamingClient(), ServerStreams: d.IsStreamingServer()}, method)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: d.IsStreamingClient(),
+		ServerStreams: d.IsStreamingServer()}, method)
 	if err != nil {
 		return err
 	}

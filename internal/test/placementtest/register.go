@@ -52,7 +52,8 @@ type Process struct {
 // shardOn is a shard on a disk as it is.
 func (d *Disk) shardOn(name, address string) placement.Shard {
 	return placement.Shard{
-		Name: name, Address: address, Boot: uuid.New(), VolumeUUID: d.Volume, Generation: d.Generation, Step: d.Step, Registered: d.Registered,
+		Name: name, Address: address, Boot: uuid.New(), VolumeUUID: d.Volume, Generation: d.Generation, Step: d.Step,
+		Registered: d.Registered,
 	}
 }
 

@@ -37,8 +37,11 @@ type tally struct {
 }
 
 func (t *tally) String() string {
-	return fmt.Sprintf("%d cuts of the power (%d of them during the start after another); of %d writes that were not flushed %d were dropped, "+
-		"%d torn, and %d kept although an earlier one was lost; kept: %v; %d times there was a journal, %d times the file system had to be repaired",
+	return fmt.Sprintf(
+		"%d cuts of the power (%d of them during the start after another); of %d writes that were not flushed %d were "+
+			"dropped, "+
+			"%d torn, and %d kept although an earlier one was lost; kept: %v; %d times there was a journal, %d times the file "+
+			"system had to be repaired",
 		t.cuts, t.again, t.loss.Pending, t.loss.Dropped, t.loss.Torn, t.loss.Reordered, t.keeps, t.redo, t.repaired)
 }
 
@@ -123,7 +126,8 @@ type start struct {
 }
 
 func (s *start) String() string {
-	return fmt.Sprintf("%s, power cut at %d of %d, kept %v, seed %d", s.fs.name, s.cut, len(s.recording.record), s.survival.Keep, s.survival.Seed)
+	return fmt.Sprintf("%s, power cut at %d of %d, kept %v, seed %d", s.fs.name, s.cut, len(s.recording.record),
+		s.survival.Keep, s.survival.Seed)
 }
 
 // check mounts the disk, starts the shard, compares, ends it, and has verify and the file system's own check look at

@@ -36,7 +36,8 @@ type fileSystem struct {
 var fileSystems = []*fileSystem{
 	{
 		name: "ext4", bytes: 192 << 20, sectorBytes: 512,
-		mkfs:  []string{"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", "DEVICE"},
+		mkfs: []string{"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
+			"DEVICE"},
 		check: []string{"e2fsck", "-f", "-n", "DEVICE"},
 		// Its exit code is 1 where it has repaired something, and 4 or more where not all is well.
 		repair: []string{"sh", "-c", "e2fsck -f -y DEVICE; [ $? -lt 4 ]"},

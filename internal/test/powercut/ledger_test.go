@@ -71,7 +71,8 @@ func (l *ledger) judge(cut int, found map[int64]uint64) error {
 			}
 		}
 		if !slices.Contains(may, found[id]) {
-			wrong = append(wrong, fmt.Sprintf("record %d has value %d, and may have %d (0: none) of %+v", id, found[id], may, of))
+			wrong = append(wrong, fmt.Sprintf("record %d has value %d, and may have %d (0: none) of %+v", id, found[id], may,
+				of))
 		}
 	}
 	if len(wrong) == 0 {

@@ -55,7 +55,8 @@ type recording struct {
 }
 
 // record has a shard serve a load for as long as it takes to make so many writes.
-func record(ctx context.Context, fs *fileSystem, etcd *etcdOf, dir string, files vfs.FS, writes int, seed uint64) (*recording, error) {
+func record(ctx context.Context, fs *fileSystem, etcd *etcdOf, dir string, files vfs.FS, writes int,
+	seed uint64) (*recording, error) {
 	r := &recording{fs: fs, disk: faultdisk.New(fs.bytes), ledger: ledger{writes: map[int64][]write{}}}
 	var err error
 	if r.etcd, err = etcd.next(ctx, nil); err != nil {

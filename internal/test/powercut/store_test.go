@@ -120,11 +120,13 @@ func (e *etcdOf) begin(ctx context.Context, point string, fs vfs.FS, residency g
 	l := &life{log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
 	var err error
 	l.shard, err = shard.Start(ctx, shard.Config{
-		Name: shardName, Dir: filepath.Join(point, "volume"), Listen: "127.0.0.1:0", Placement: e.store, FS: fs, Residency: residency,
+		Name: shardName, Dir: filepath.Join(point, "volume"), Listen: "127.0.0.1:0", Placement: e.store, FS: fs,
+		Residency:    residency,
 		SegmentBytes: 256 << 10, ReserveBytes: 8 << 20, ReportInterval: 100 * time.Millisecond, TrashDelay: time.Second,
-		Compaction: shard.Compaction{SupersededShareMin: 0.2, SupersededBytesMin: 32 << 10, RateBytesPerSecond: -1, Interval: 50 * time.Millisecond},
-		Registry:   l.metrics,
-		Logger:     slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Compaction: shard.Compaction{SupersededShareMin: 0.2, SupersededBytesMin: 32 << 10, RateBytesPerSecond: -1,
+			Interval: 50 * time.Millisecond},
+		Registry: l.metrics,
+		Logger:   slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, l.log)

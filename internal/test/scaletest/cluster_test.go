@@ -78,7 +78,8 @@ func startCluster(ctx context.Context, t *testing.T, nodes int) *cluster {
 	server.Config.QPS = -1
 	// Pods have addresses of the loopback network, where the test listens in their stead. The second number is random,
 	// so that another run on the same machine has others.
-	c := &cluster{Server: server, network: fmt.Sprintf("127.%d", 16+rand.IntN(224)), zones: 20, audited: audited{requests: requests{}}}
+	c := &cluster{Server: server, network: fmt.Sprintf("127.%d", 16+rand.IntN(224)), zones: 20,
+		audited: audited{requests: requests{}}}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -127,11 +128,15 @@ func (c *cluster) startPrograms(t *testing.T) {
 	if peer, err = loopback.FreeAddress(); err != nil {
 		t.Fatal(err)
 	}
-	c.start(t, c.Program("etcd"), nil, "--data-dir", filepath.Join(c.Dir(), "placement"), "--unsafe-no-fsync", "--log-level=warn",
+	c.start(t, c.Program("etcd"), nil, "--data-dir", filepath.Join(c.Dir(), "placement"), "--unsafe-no-fsync",
+		"--log-level=warn",
 		"--listen-client-urls=http://"+c.etcd, "--advertise-client-urls=http://"+c.etcd,
-		"--listen-peer-urls=http://"+peer, "--initial-advertise-peer-urls=http://"+peer, "--initial-cluster=default=http://"+peer)
-	c.start(t, c.Program("kube-controller-manager"), nil, "--kubeconfig", c.Kubeconfig, "--leader-elect=false", "--secure-port=0",
-		"--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-statefulset-syncs=10", "--node-monitor-grace-period=250s",
+		"--listen-peer-urls=http://"+peer, "--initial-advertise-peer-urls=http://"+peer,
+		"--initial-cluster=default=http://"+peer)
+	c.start(t, c.Program("kube-controller-manager"), nil, "--kubeconfig", c.Kubeconfig, "--leader-elect=false",
+		"--secure-port=0",
+		"--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-statefulset-syncs=10",
+		"--node-monitor-grace-period=250s",
 		"--controllers=statefulset-controller,deployment-controller,replicaset-controller,"+
 			"persistentvolumeclaim-protection-controller,node-lifecycle-controller,taint-eviction-controller,"+
 			"disruption-controller,garbage-collector-controller,pod-garbage-collector-controller")
@@ -141,7 +146,8 @@ func (c *cluster) startPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.start(t, kwok, nil, "--kubeconfig", c.Kubeconfig, "--config", filepath.Join(c.Dir(), "stages.yaml"), "--manage-all-nodes",
+	c.start(t, kwok, nil, "--kubeconfig", c.Kubeconfig, "--config", filepath.Join(c.Dir(), "stages.yaml"),
+		"--manage-all-nodes",
 		"--cidr", c.network+".0.0/16", "--node-lease-duration-seconds=200", "--v=ERROR")
 }
 

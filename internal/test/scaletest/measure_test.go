@@ -23,7 +23,8 @@ type usage struct {
 }
 
 func (u usage) String() string {
-	return fmt.Sprintf("the operator has taken %.1f s of a core, and uses %d MB (at most %d; wanted of 1000 shards: below 300)",
+	return fmt.Sprintf(
+		"the operator has taken %.1f s of a core, and uses %d MB (at most %d; wanted of 1000 shards: below 300)",
 		u.cpu.Seconds(), u.resident>>20, u.peak>>20)
 }
 

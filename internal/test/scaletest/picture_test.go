@@ -57,7 +57,8 @@ func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) 
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		volume := volumes[workload.ShardClaim(strings.TrimSuffix(pod.Name, "-0"))]
-		if pod.Annotations[workload.AnnotationTemplate] != hashes[pod.Name] || pod.Annotations[workload.AnnotationVolume] != volume {
+		if pod.Annotations[workload.AnnotationTemplate] != hashes[pod.Name] ||
+			pod.Annotations[workload.AnnotationVolume] != volume {
 			t.Errorf("pod %s has annotations %v: its set has template %s, and its volume is %s",
 				pod.Name, pod.Annotations, hashes[pod.Name], volume)
 		}
@@ -81,8 +82,10 @@ func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) st
 	}
 	number := set.Labels[v1alpha1.LabelShard]
 	return strings.NewReplacer(
-		volume, "VOLUME", f.storeUID, "STORE", set.Spec.Template.Annotations[workload.AnnotationTemplate], "HASH", f.c.etcd, "ETCD",
-		fmt.Sprintf("%s-0.", set.Name), "SHARD.", fmt.Sprintf("=%s\"", set.Name), "=SHARD\"", fmt.Sprintf("%q", set.Name+"-tls"), "\"SHARD-tls\"", fmt.Sprintf("%q", number), "NUMBER",
+		volume, "VOLUME", f.storeUID, "STORE", set.Spec.Template.Annotations[workload.AnnotationTemplate], "HASH", f.c.etcd,
+		"ETCD",
+		fmt.Sprintf("%s-0.", set.Name), "SHARD.", fmt.Sprintf("=%s\"", set.Name), "=SHARD\"",
+		fmt.Sprintf("%q", set.Name+"-tls"), "\"SHARD-tls\"", fmt.Sprintf("%q", number), "NUMBER",
 	).Replace(string(spec))
 }
 
@@ -115,7 +118,8 @@ func (f *fleet) lookAtGroups(ctx context.Context, t *testing.T, out *picture) {
 	}
 	t.Logf("%d groups on %d shards, each of which has %d to %d copies", out.groups, len(view.Shards), least, most)
 	if out.wanted > 0 || out.apart != out.groups {
-		t.Errorf("the planner would still change %d groups, and %d of %d have their copies where they are wanted, in different zones",
+		t.Errorf("the planner would still change %d groups, and %d of %d have their copies where they are wanted, in "+
+			"different zones",
 			out.wanted, out.apart, out.groups)
 	}
 }

@@ -52,15 +52,17 @@ func (c *cluster) store(ctx context.Context, t *testing.T, shards, groups int) *
 			Replication: v1alpha1.Replication{Copies: 3, TopologyKey: corev1.LabelTopologyZone},
 			Retention:   v1alpha1.Retention{Versions: 1},
 			TLS:         &v1alpha1.TLS{Mode: v1alpha1.TLSDisabled}, // played shards have no certificates
-			Etcd:        v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{Endpoints: []string{"http://" + c.etcd}, Prefix: "/scale"}},
-			Gateway:     v1alpha1.Gateway{Replicas: &replicas},
+			Etcd: v1alpha1.Etcd{External: &v1alpha1.ExternalEtcd{Endpoints: []string{"http://" + c.etcd},
+				Prefix: "/scale"}},
+			Gateway: v1alpha1.Gateway{Replicas: &replicas},
 		},
 	}
 	pool := &v1alpha1.ShardPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ssd"},
 		Spec: v1alpha1.ShardPoolSpec{
-			StoreRef: v1alpha1.StoreReference{Name: "quotes"}, Shards: &wanted, Medium: v1alpha1.SSD, Residency: v1alpha1.ResidencyIndex,
-			Storage: v1alpha1.Storage{StorageClassName: "played", Size: resource.MustParse("1Ti")},
+			StoreRef: v1alpha1.StoreReference{Name: "quotes"}, Shards: &wanted, Medium: v1alpha1.SSD,
+			Residency: v1alpha1.ResidencyIndex,
+			Storage:   v1alpha1.Storage{StorageClassName: "played", Size: resource.MustParse("1Ti")},
 		},
 	}
 	for _, object := range []client.Object{store, pool} {
@@ -96,7 +98,8 @@ func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 			t.Fatal(err)
 		}
 	}
-	args = append([]string{"--shard-image=localhost/sheaf:scale", "--metrics-bind-address=" + metrics, "--health-probe-bind-address=0",
+	args = append([]string{"--shard-image=localhost/sheaf:scale", "--metrics-bind-address=" + metrics,
+		"--health-probe-bind-address=0",
 		"--operator-namespace=default", "--leader-election-namespace=default"}, args...)
 	cmd := c.start(t, program, []string{"KUBECONFIG=" + c.operator}, args...)
 	c.operates, c.said = cmd.Process.Pid, c.log(program)
@@ -123,10 +126,12 @@ func lastLine(name string) string {
 }
 
 // readyWords says how far a store is.
-func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.RecordStore, shards int) (bool, string) {
+func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.RecordStore, shards int) (bool,
+	string) {
 	t.Helper()
 	c.read(ctx, t, store)
-	words := fmt.Sprintf("%d of %d shards and %d of %d groups serve, %d move", store.Status.Shards.Serving, store.Status.Shards.Total,
+	words := fmt.Sprintf("%d of %d shards and %d of %d groups serve, %d move", store.Status.Shards.Serving,
+		store.Status.Shards.Total,
 		store.Status.Groups.Serving, store.Status.Groups.Total, store.Status.Groups.Moving)
 	ready := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionReady)
 	if ready != nil {
@@ -163,7 +168,8 @@ func TestScale(t *testing.T) {
 		return // one of them was not asked for, or failed
 	}
 	if calm != killed {
-		t.Errorf("a store that grew while its operator was killed ends as\n%+v\nand one that was made at once as\n%+v", killed, calm)
+		t.Errorf("a store that grew while its operator was killed ends as\n%+v\nand one that was made at once as\n%+v",
+			killed, calm)
 	}
 }
 
@@ -187,7 +193,8 @@ func firstStart(t *testing.T, shards int) picture {
 	t.Logf("at the end: %v", use)
 	c.allowed(t)
 	if use.peak > residentMost {
-		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20, residentMost>>20)
+		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20,
+			residentMost>>20)
 	}
 	return out
 }
@@ -216,7 +223,8 @@ func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
 	case <-time.After(minute):
 	}
 	made, use := c.requests(t).since(before), used(t, pid)
-	t.Logf("a minute in which nothing happens: %.1f %% of a core (wanted: at most 5), %d writes beside those of leases: %v; %v",
+	t.Logf("a minute in which nothing happens: %.1f %% of a core (wanted: at most 5), %d writes beside those of leases: "+
+		"%v; %v",
 		100*(use.cpu-usedBefore.cpu).Seconds()/minute.Seconds(), made.writes(), made, use)
 	if made.writes() > 0 {
 		t.Errorf("nothing has changed for a minute, and the operator has made %d writes: %v", made.writes(), made)
@@ -255,16 +263,19 @@ func (c *cluster) loseNode(ctx context.Context, t *testing.T, f *fleet, store *v
 		}
 		return left == 0, fmt.Sprintf("%d of %d are still wanted there", left, wanted)
 	})
-	t.Logf("the %d groups of a lost node are wanted elsewhere after %.1f s (wanted: 10)", wanted, time.Since(began).Seconds())
+	t.Logf("the %d groups of a lost node are wanted elsewhere after %.1f s (wanted: 10)", wanted, time.Since(began).
+		Seconds())
 	await(ctx, t, "those groups to have all their copies again", func() (bool, string) {
 		c.read(ctx, t, store)
 		redundant := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionRedundant)
 		if redundant == nil {
 			return false, "there is no condition Redundant"
 		}
-		return redundant.Status == metav1.ConditionTrue && store.Status.Shards.Serving < store.Status.Shards.Total, redundant.Message
+		return redundant.Status == metav1.ConditionTrue && store.Status.Shards.Serving < store.Status.Shards.Total,
+			redundant.Message
 	})
-	t.Logf("and have all their copies again after %.1f s; writes: %v", time.Since(began).Seconds(), c.requests(t).since(before))
+	t.Logf("and have all their copies again after %.1f s; writes: %v", time.Since(began).Seconds(), c.requests(t).
+		since(before))
 }
 
 // scaleOut lets a store grow to twice its size, while its operator is killed at random.
@@ -303,12 +314,15 @@ func scaleOut(t *testing.T, shards int) picture {
 		t.Logf("kill %d of %d after %.1f s: %s", n+1, kills, time.Since(began).Seconds(), words)
 		operator = c.operate(t, "--leader-elect=false")
 	}
-	await(ctx, t, "the store to be Ready with all shards", func() (bool, string) { return c.readyWords(ctx, t, store, shards) })
+	await(ctx, t, "the store to be Ready with all shards", func() (bool, string) {
+		return c.readyWords(ctx, t, store, shards)
+	})
 	made, use := c.requests(t).since(before), used(t, operator.Process.Pid)
 	t.Logf("%d shards have become %d after %.1f s; of the last operator: %v; %d writes: %v",
 		shards/2, shards, time.Since(began).Seconds(), use, made.writes(), made)
 	if use.peak > residentMost {
-		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20, residentMost>>20)
+		t.Errorf("the operator of %d shards has used up to %d MB, wanted are at most %d", shards, use.peak>>20,
+			residentMost>>20)
 	}
 	c.quiet(ctx, t)
 	c.allowed(t)

@@ -68,7 +68,8 @@ func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.R
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{c: c, t: t, storeUID: store.Status.StoreUID, namespace: store.Namespace, etcd: connection, server: grpc.NewServer(),
+	f := &fleet{c: c, t: t, storeUID: store.Status.StoreUID, namespace: store.Namespace, etcd: connection,
+		server: grpc.NewServer(),
 		played: map[string]*played{}, generations: map[string]uint64{}, leads: map[string]map[string]bool{}}
 	if f.store, err = placement.NewStoreAt(connection, access.Prefix, access.Store); err != nil {
 		t.Fatal(err)
@@ -128,7 +129,8 @@ func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeCla
 	volume := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pv-" + string(claim.UID)},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]},
+			Capacity: corev1.ResourceList{
+				corev1.ResourceStorage: claim.Spec.Resources.Requests[corev1.ResourceStorage]},
 			AccessModes:                   claim.Spec.AccessModes,
 			StorageClassName:              *claim.Spec.StorageClassName,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
@@ -136,11 +138,12 @@ func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeCla
 			ClaimRef: &corev1.ObjectReference{
 				Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
 			},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{
-					Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{nodeName(number)},
-				}},
-			}}}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{
+						Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{nodeName(number)},
+					}},
+				}}}},
 		},
 	}
 	if err := f.c.client.Create(ctx, volume); err != nil {
@@ -232,7 +235,8 @@ func (f *fleet) view(ctx context.Context, t *testing.T) placement.View {
 
 // live listens and keeps the shard registered until its context ends.
 func (f *fleet) live(ctx context.Context, p *played, host string) error {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: workload.ShardClaim(p.name)}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+		Name: workload.ShardClaim(p.name)}}
 	if err := f.c.client.Get(ctx, client.ObjectKeyFromObject(claim), claim); err != nil {
 		return err
 	}
@@ -286,7 +290,8 @@ func (f *fleet) ListShards(ctx context.Context, _ *recordv1.ListShardsRequest) (
 	groups := int32(len(f.leads[p.name])) //nolint:gosec // at most 65536
 	f.mu.Unlock()
 	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{{
-		Name: p.name, Alive: true, VolumeUuid: p.volume, StoreUuid: f.storeUID, VolumeShard: p.name, FileSystem: "xfs", Version: "scaletest",
+		Name: p.name, Alive: true, VolumeUuid: p.volume, StoreUuid: f.storeUID, VolumeShard: p.name, FileSystem: "xfs",
+		Version:       "scaletest",
 		CapacityBytes: 1 << 40, FreeBytes: 1 << 39, ReserveBytes: 1 << 30,
 		MemoryNeedBytes: 1 << 28, MemoryUsedBytes: 1 << 28, MemoryLimitBytes: 1 << 32,
 		Groups: groups, State: recordv1.ShardState_SHARD_STATE_SERVING, Node: p.node, Zone: p.zone, Domain: p.zone,
@@ -368,7 +373,8 @@ func follows(view placement.View, g placement.Group) (placement.Group, bool) {
 		members := make([]placement.Member, 0, len(target))
 		for i, shard := range target {
 			members = append(members, placement.Member{
-				Shard: shard, VolumeUUID: view.Shards[shard].VolumeUUID, RaftID: g.ConfIndex + uint64(i) + 1, //nolint:gosec // at most 5 copies
+				Shard: shard, VolumeUUID: view.Shards[shard].VolumeUUID,
+				RaftID: g.ConfIndex + uint64(i) + 1, //nolint:gosec // at most 5 copies
 			})
 		}
 		g.Members, g.ConfIndex, changed = members, g.ConfIndex+uint64(len(target)), true

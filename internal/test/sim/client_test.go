@@ -58,7 +58,8 @@ func (w *world) client(number int) {
 		if stopping {
 			return
 		}
-		op := operation{client: number, call: randomCall(random, last, w.cfg.keys), begin: moments.Add(1), at: time.Since(begun)}
+		op := operation{client: number, call: randomCall(random, last, w.cfg.keys), begin: moments.Add(1),
+			at: time.Since(begun)}
 		if calm {
 			op.call = call{what: "get", id: op.call.id}
 		}
@@ -180,7 +181,8 @@ func (w *world) reached(p *process, op *operation) bool {
 	return !p.dead
 }
 
-func (w *world) write(ctx context.Context, random *rand.Rand, p *process, op *operation, request [16]byte, data []byte, blob bool) bool {
+func (w *world) write(ctx context.Context, random *rand.Rand, p *process, op *operation, request [16]byte, data []byte,
+	blob bool) bool {
 	ask := replica.Write{
 		Delete: op.call.what == "delete", ID: op.call.id, Data: data, RequestID: request, Condition: op.call.cond,
 	}
@@ -255,7 +257,8 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 				if err != nil {
 					o = oracleDisk
 				}
-				w.violate(o, "%v: version %d of record %d: blob %v is not what was put: %v", p.machine, record.Index, op.call.id, record.Blob, err)
+				w.violate(o, "%v: version %d of record %d: blob %v is not what was put: %v", p.machine, record.Index, op.call.id,
+					record.Blob, err)
 			}
 			return false
 		}
@@ -302,7 +305,8 @@ func judge(history []operation) (violations []violation) {
 			input[i] = porcupine.Operation{ClientId: op.client, Input: op.call, Output: op.reply, Call: op.begin, Return: op.end}
 		}
 		if result := porcupine.CheckOperationsTimeout(model, input, time.Minute); result != porcupine.Ok {
-			violations = append(violations, violation{oracleLinear, fmt.Sprintf("record %d is not linearizable: %v", id, result)})
+			violations = append(violations, violation{oracleLinear, fmt.Sprintf("record %d is not linearizable: %v", id,
+				result)})
 		}
 	}
 	return violations

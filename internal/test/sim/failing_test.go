@@ -20,7 +20,9 @@ func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
 	if r.IntN(3) == 0 {
 		kinds = []vfstest.OpKind{vfstest.OpCreate, vfstest.OpAllocate}
 	}
-	return w.fail(r, "a full disk refused", func(op vfstest.Op) bool { return slices.Contains(kinds, op.Kind) }, &vfstest.Fault{Err: syscall.ENOSPC})
+	return w.fail(r, "a full disk refused", func(op vfstest.Op) bool {
+		return slices.Contains(kinds, op.Kind)
+	}, &vfstest.Fault{Err: syscall.ENOSPC})
 }
 
 // failSync has one of the next syncs fail, or some, as Linux does it: what was to be written is gone, though it can be
@@ -49,7 +51,9 @@ func (w *world) failOnce(r *rand.Rand, kind vfstest.OpKind, how string, effect v
 	if r.IntN(6) == 0 {
 		fault.Err = syscall.ENOSPC
 	}
-	return w.fail(r, how+nameOf(what), func(op vfstest.Op) bool { return op.Kind == kind && (what == "" || fileKind(op.Name) == what) }, fault)
+	return w.fail(r, how+nameOf(what), func(op vfstest.Op) bool {
+		return op.Kind == kind && (what == "" || fileKind(op.Name) == what)
+	}, fault)
 }
 
 func nameOf(kind string) string {

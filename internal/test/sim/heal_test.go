@@ -123,7 +123,8 @@ func (w *world) compare(last uint64) {
 			}
 			gone := errors.Is(err, group.ErrNotFound) && want.kind == format.KindDelete // the tombstone was dropped
 			if !gone && (err != nil || index != want.index || deleted != (want.kind == format.KindDelete)) {
-				w.violate(oracleKept, "%v: record %d at index %d: %d, deleted %v, %v; the newest entry is %+v", p.machine, id, last, index, deleted, err, want)
+				w.violate(oracleKept, "%v: record %d at index %d: %d, deleted %v, %v; the newest entry is %+v", p.machine, id, last,
+					index, deleted, err, want)
 			}
 		}
 	}

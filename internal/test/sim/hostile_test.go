@@ -122,7 +122,8 @@ func (m *machine) takeHostile(disk *vfstest.Mem) (faulty *vfstest.Faulty, ended 
 		return faulty, func() *hostile { return nil }
 	}
 	fault := faulty.Add(&vfstest.Fault{Count: h.times, Match: func(op vfstest.Op) bool {
-		return op.Kind == vfstest.OpRead && op.Name == h.name && op.Offset < h.offset+hostileBlock && h.offset < op.Offset+op.Length
+		return op.Kind == vfstest.OpRead && op.Name == h.name && op.Offset < h.offset+hostileBlock &&
+			h.offset < op.Offset+op.Length
 	}})
 	return faulty, func() *hostile {
 		fault.Remove()
@@ -153,7 +154,8 @@ func (h *hostile) cut() bool {
 		return false
 	}
 	defer f.Close()
-	return errors.Join(f.Truncate(max(h.offset, format.SegmentHeaderBytes)), f.Sync(), h.disk.Remove(path.Join(groupDir, format.MarkName)), h.disk.SyncDir(groupDir)) == nil
+	return errors.Join(f.Truncate(max(h.offset, format.SegmentHeaderBytes)), f.Sync(),
+		h.disk.Remove(path.Join(groupDir, format.MarkName)), h.disk.SyncDir(groupDir)) == nil
 }
 
 // refusedToRead tells whether a start ended because the device refused to read.
@@ -176,7 +178,8 @@ func journalRecords(disk *vfstest.Mem) (records []journalRecord) {
 		}
 		for line := range strings.Lines(said.String()) {
 			r := journalRecord{name: name}
-			if n, _ := fmt.Sscanf(line, "record %d at offset %d, %d bytes", &r.sequence, &r.offset, &r.bytes); n == 3 && r.sequence > 0 {
+			if n, _ := fmt.Sscanf(line, "record %d at offset %d, %d bytes", &r.sequence, &r.offset, &r.bytes); n == 3 &&
+				r.sequence > 0 {
 				records = append(records, r)
 			}
 		}
@@ -219,7 +222,9 @@ func (w *world) misread(p *process) (over func()) {
 			return false
 		}
 		manifest, err := format.ReadManifest(p.disk, groupDir)
-		return err == nil && !slices.ContainsFunc(manifest.Segments, func(s format.ManifestSegment) bool { return s.Number == number })
+		return err == nil && !slices.ContainsFunc(manifest.Segments, func(s format.ManifestSegment) bool {
+			return s.Number == number
+		})
 	}})
 	return func() {
 		fault.Remove()

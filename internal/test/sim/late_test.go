@@ -54,7 +54,8 @@ func (w *world) repeatLate(random *rand.Rand, answered *process, ask replica.Wri
 		gone = p.dead
 		w.mu.Unlock()
 		if err == nil && !gone && result.Index != r.index {
-			w.violate(oracleOnce, "%v: request %x, repeated late, made index %d, the first time %d", p.machine, ask.RequestID[:9], result.Index, r.index)
+			w.violate(oracleOnce, "%v: request %x, repeated late, made index %d, the first time %d", p.machine,
+				ask.RequestID[:9], result.Index, r.index)
 		}
 	})
 }

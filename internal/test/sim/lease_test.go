@@ -141,12 +141,14 @@ func (w *world) contrast(leads, led *process, r *rand.Rand) bool {
 		return false
 	}
 	w.contrasts++
-	n, random, other := w.contrasts<<8, rand.New(rand.NewPCG(w.seed, 1000+w.contrasts)), rand.New(rand.NewPCG(w.seed, 2000+w.contrasts))
+	n, random, other := w.contrasts<<8, rand.New(rand.NewPCG(w.seed, 1000+w.contrasts)),
+		rand.New(rand.NewPCG(w.seed, 2000+w.contrasts))
 	w.calling.Add(1)
 	w.wait.Go(func() {
 		defer w.calling.Add(-1)
 		for i := range 4 {
-			put := operation{client: w.cfg.clients + 1, call: call{what: "put", id: random.Int64N(w.cfg.keys)}, begin: moments.Add(1)}
+			put := operation{client: w.cfg.clients + 1, call: call{what: "put", id: random.Int64N(w.cfg.keys)},
+				begin: moments.Add(1)}
 			if n++; !w.perform(&put, random, leads, n) {
 				return
 			}

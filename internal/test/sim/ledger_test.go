@@ -50,7 +50,8 @@ type write struct {
 
 func newLedger(w *world) *ledger {
 	return &ledger{
-		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte][]write{}, blobs: map[uuid.UUID]uint64{}, members: map[uint64]bool{}, churned: map[write]bool{}, nothing: map[[16]byte]bool{},
+		world: w, entries: map[uint64]fact{}, requests: map[[16]byte]uint64{}, asked: map[[16]byte][]write{},
+		blobs: map[uuid.UUID]uint64{}, members: map[uint64]bool{}, churned: map[write]bool{}, nothing: map[[16]byte]bool{},
 	}
 }
 
@@ -118,7 +119,8 @@ func (l *ledger) apply(raftID uint64, e *format.Entry, last *uint64) (o oracle, 
 }
 
 func factOf(e *format.Entry) fact {
-	return fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data), crc: format.RequestOf(e).CRC32C}
+	return fact{index: e.Index, term: e.Term, kind: e.Kind, id: e.ID, request: e.RequestID, data: hash(e.Data),
+		crc: format.RequestOf(e).CRC32C}
 }
 
 // remembered is what compaction leaves of it.

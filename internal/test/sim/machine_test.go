@@ -22,21 +22,22 @@ import (
 
 // machine is a computer with one volume, on which at most one process runs. Its fields are guarded by world.mu.
 type machine struct {
-	world     *world
-	number    int
-	disk      *vfstest.Mem
-	volume    uuid.UUID
-	raftID    uint64                // the incarnation that the operator has put here; 0: none
-	process   *process              // nil: down
-	joining   bool                  // comeUp is at work
-	busy      map[*vfstest.Mem]bool // disks at which a start, an install or the end of a process is at work: one at a time, as flock sees to
-	rejoining *vfstest.Mem          // rejoin is at work on this disk
-	foreign   *vfstest.Mem          // this disk is known to be another volume's
-	epoch     int                   // raised whenever the process or the disk goes
-	slow      time.Duration         // what a sync takes at most
-	clock     atomic.Int64          // what the clock is wrong by, in ns
-	session   *session              // nil: no shard has opened the volume
-	backup    *vfstest.Mem          // an older state of the disk
+	world   *world
+	number  int
+	disk    *vfstest.Mem
+	volume  uuid.UUID
+	raftID  uint64   // the incarnation that the operator has put here; 0: none
+	process *process // nil: down
+	joining bool     // comeUp is at work
+	// disks at which a start, an install or the end of a process is at work: one at a time, as flock sees to
+	busy      map[*vfstest.Mem]bool
+	rejoining *vfstest.Mem  // rejoin is at work on this disk
+	foreign   *vfstest.Mem  // this disk is known to be another volume's
+	epoch     int           // raised whenever the process or the disk goes
+	slow      time.Duration // what a sync takes at most
+	clock     atomic.Int64  // what the clock is wrong by, in ns
+	session   *session      // nil: no shard has opened the volume
+	backup    *vfstest.Mem  // an older state of the disk
 	since     sinceBackup
 	aged      uuid.UUID // the disk is an older state of this volume, and nobody has noticed yet; zero: it is not
 	cloned    bool      // the disk is a copy of a member's, which may be older than that
@@ -135,7 +136,8 @@ func (w *world) newRaftID(m *machine) uint64 {
 }
 
 func (m *machine) replicaFile(raftID uint64, volume uuid.UUID, joining bool) format.ReplicaFile {
-	return format.ReplicaFile{RaftID: raftID, Volume: volume, Store: identity.Store, Group: identity.Group, Joining: joining}
+	return format.ReplicaFile{RaftID: raftID, Volume: volume, Store: identity.Store, Group: identity.Group,
+		Joining: joining}
 }
 
 // start loads what the disk holds and runs it. Nothing where the replica is only joining, or there is none, or somebody
@@ -214,7 +216,8 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	}
 	opts := m.options(fs)
 	if w.cfg.journal > 0 {
-		opts.Journal = journal.New(journal.Options{FS: fs, Dir: volumeDir, FileBytes: w.cfg.journal, Unsafe: w.cfg.mutation == mutateRoom})
+		opts.Journal = journal.New(journal.Options{FS: fs, Dir: volumeDir, FileBytes: w.cfg.journal,
+			Unsafe: w.cfg.mutation == mutateRoom})
 	}
 	log, report, err := group.Load(context.Background(), opts, nil)
 	forGood := ended()
@@ -244,7 +247,8 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	for _, d := range report.Damages {
 		w.noteFound(m, "at load", d.File)
 	}
-	p := &process{machine: m, raftID: file.RaftID, epoch: epoch, loaded: report.Damages, disk: disk, faulty: fs, committer: replica.NewCommitter(), journal: opts.Journal, log: log}
+	p := &process{machine: m, raftID: file.RaftID, epoch: epoch, loaded: report.Damages, disk: disk, faulty: fs,
+		committer: replica.NewCommitter(), journal: opts.Journal, log: log}
 	fetch := p.fetchBlobs
 	if w.cfg.mutation == mutateBlobs {
 		fetch = nil
@@ -268,7 +272,8 @@ func (m *machine) load(disk *vfstest.Mem, file format.ReplicaFile, epoch int) *p
 	}
 	hard, conf, _ := log.InitialState()
 	last, _ := log.LastIndex()
-	w.trace("%v starts replica %x: applied %d, last %d, hard state %v, membership %v of %d, report %+v", m, file.RaftID, log.AppliedIndex(), last, hard, conf, log.ConfIndex(), report)
+	w.trace("%v starts replica %x: applied %d, last %d, hard state %v, membership %v of %d, report %+v", m, file.RaftID,
+		log.AppliedIndex(), last, hard, conf, log.ConfIndex(), report)
 	return p
 }
 

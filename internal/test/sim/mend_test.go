@@ -50,7 +50,8 @@ func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage
 			dead := p.dead
 			w.mu.Unlock()
 			if !dead {
-				w.violate(oracleDamaged, "%v: replica %x leads in term %d though it was damaged before: %v", p.machine, p.raftID, s.Term, d)
+				w.violate(oracleDamaged, "%v: replica %x leads in term %d though it was damaged before: %v", p.machine, p.raftID,
+					s.Term, d)
 			}
 		}
 	}
@@ -70,7 +71,8 @@ func (w *world) mend(p *process, r *rand.Rand) {
 	}
 	w.mu.Lock()
 	source := (*process)(nil)
-	if m := w.at[leader]; m != nil && !w.cut[[2]int{m.number, p.machine.number}] && !w.cut[[2]int{p.machine.number, m.number}] {
+	if m := w.at[leader]; m != nil && !w.cut[[2]int{m.number, p.machine.number}] &&
+		!w.cut[[2]int{p.machine.number, m.number}] {
 		source = m.process
 	}
 	w.mu.Unlock()
@@ -86,7 +88,8 @@ func (w *world) mend(p *process, r *rand.Rand) {
 			break
 		}
 		err = p.log.Mend(w.ctx, repair, mendSource{p, source, r})
-		w.trace("%v: repair of %s, indexes %v, from %v: %v; there was %v", p.machine, repair.File, repair.Ranges, source.machine, err, p.log.Stats().Damages)
+		w.trace("%v: repair of %s, indexes %v, from %v: %v; there was %v", p.machine, repair.File, repair.Ranges,
+			source.machine, err, p.log.Stats().Damages)
 		if err == nil {
 			w.fire("rot repaired")
 		}
@@ -94,7 +97,8 @@ func (w *world) mend(p *process, r *rand.Rand) {
 	switch {
 	case err == nil, w.ctx.Err() != nil, p.disk.Crashed(), source.disk.Crashed():
 	case p.writesFailed.Load() && refusedToWrite(err):
-	case errors.Is(err, format.ErrClosed), errors.Is(err, group.ErrRepairLater), errors.Is(err, errUnreachable), isDamage(err):
+	case errors.Is(err, format.ErrClosed), errors.Is(err, group.ErrRepairLater), errors.Is(err, errUnreachable),
+		isDamage(err):
 	case errors.Is(err, group.ErrRepairByInstall):
 		w.trace("%v: %v", p.machine, err)
 		w.fire("rot repaired by install")
@@ -172,7 +176,8 @@ func cutTail(disk *vfstest.Mem) bool {
 		return false
 	}
 	defer f.Close()
-	return errors.Join(f.Truncate(end), f.Sync(), disk.Remove(path.Join(groupDir, format.MarkName)), disk.SyncDir(groupDir)) == nil
+	return errors.Join(f.Truncate(end), f.Sync(), disk.Remove(path.Join(groupDir, format.MarkName)),
+		disk.SyncDir(groupDir)) == nil
 }
 
 // rejoin is for a disk whose last entries, or whose vote, are bad, so that it cannot be loaded: it is installed anew

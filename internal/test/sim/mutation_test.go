@@ -28,37 +28,55 @@ var safetyRules = []safetyRule{
 	{name: "a read asks the majority", unsafe: rules.Read, faults: networkFaults, oracles: stale},
 	{name: "a refusal asks the majority", unsafe: rules.Decline, faults: calledFaults, oracles: stale},
 	{name: "an answer belongs to its question", unsafe: rules.Question, faults: lateFaults, tweak: late, oracles: stale},
-	{name: "requests are remembered over a failover", unsafe: rules.Requests, faults: networkFaults, oracles: []oracle{oracleOnce}},
+	{name: "requests are remembered over a failover", unsafe: rules.Requests, faults: networkFaults,
+		oracles: []oracle{oracleOnce}},
 	{name: "a request id is that of one write", unsafe: rules.Reuse, faults: networkFaults, oracles: []oracle{oracleKept}},
-	{name: "a write that did nothing is remembered", unsafe: rules.Forget, faults: clockFaults, oracles: []oracle{oracleOnce}},
-	{name: "requests are remembered whatever the clock says", unsafe: rules.Clock, faults: clockFaults, oracles: []oracle{oracleOnce}},
-	{name: "a delete is kept while it may be repeated", mutation: mutateTombstones, faults: tombstoneFaults, tweak: deleting, oracles: []oracle{oracleOnce}},
-	{name: "a request is remembered when its write is compacted away", mutation: mutateTombstones, faults: tombstoneFaults, tweak: busy, oracles: []oracle{oracleOnce}},
-	{name: "only what is committed is visible", unsafe: rules.Apply, faults: networkFaults, oracles: []oracle{oracleAgree}},
-	{name: "a leader serves what its predecessors committed", unsafe: rules.Serve, faults: networkFaults, tweak: busy, oracles: stale},
+	{name: "a write that did nothing is remembered", unsafe: rules.Forget, faults: clockFaults,
+		oracles: []oracle{oracleOnce}},
+	{name: "requests are remembered whatever the clock says", unsafe: rules.Clock, faults: clockFaults,
+		oracles: []oracle{oracleOnce}},
+	{name: "a delete is kept while it may be repeated", mutation: mutateTombstones, faults: tombstoneFaults,
+		tweak: deleting, oracles: []oracle{oracleOnce}},
+	{name: "a request is remembered when its write is compacted away", mutation: mutateTombstones, faults: tombstoneFaults,
+		tweak: busy, oracles: []oracle{oracleOnce}},
+	{name: "only what is committed is visible", unsafe: rules.Apply, faults: networkFaults,
+		oracles: []oracle{oracleAgree}},
+	{name: "a leader serves what its predecessors committed", unsafe: rules.Serve, faults: networkFaults, tweak: busy,
+		oracles: stale},
 	{name: "a lease ends", unsafe: rules.Lease, faults: cutFaults, tweak: busy, oracles: stale},
 	{name: "who may have promised a lease gives no vote", unsafe: rules.LeaseVote, faults: startedFaults, oracles: stale},
 	{name: "a lead that is handed over has no lease", unsafe: rules.LeaseTransfer, faults: handFaults, oracles: stale},
-	{name: "nor has one whose handing over was given up", unsafe: rules.LeaseTransfer, faults: calledFaults, oracles: stale},
-	{name: "who has answered its leader forgets it only when that is silent", unsafe: rules.Silence, faults: silenceFaults, oracles: stale},
+	{name: "nor has one whose handing over was given up", unsafe: rules.LeaseTransfer, faults: calledFaults,
+		oracles: stale},
+	{name: "who has answered its leader forgets it only when that is silent", unsafe: rules.Silence, faults: silenceFaults,
+		oracles: stale},
 	{name: "an emptied volume is another replica", mutation: mutateReuse, faults: volumeFaults, oracles: lost},
 	{name: "a volume rolled back is another replica", mutation: mutateRollBack, faults: volumeFaults, oracles: lost},
-	{name: "a volume set back to an image of its running shard is another replica", mutation: mutateSteps, faults: volumeFaults, oracles: lost},
+	{name: "a volume set back to an image of its running shard is another replica", mutation: mutateSteps,
+		faults: volumeFaults, oracles: lost},
 	{name: "a copy of a volume is no replica", mutation: mutateCopy, faults: copyFaults, oracles: lost},
-	{name: "an entry is promised with its blob", mutation: mutateBlobs, faults: networkFaults, oracles: []oracle{oracleDisk}},
-	{name: "who is damaged does not come to lead", unsafe: rules.Damage, faults: rotFaults, tweak: rotten, oracles: []oracle{oracleDamaged}},
-	{name: "who lost what it acknowledged gives no vote", mutation: mutateTail, faults: tailFaults, tweak: rotten, oracles: lost},
+	{name: "an entry is promised with its blob", mutation: mutateBlobs, faults: networkFaults,
+		oracles: []oracle{oracleDisk}},
+	{name: "who is damaged does not come to lead", unsafe: rules.Damage, faults: rotFaults, tweak: rotten,
+		oracles: []oracle{oracleDamaged}},
+	{name: "who lost what it acknowledged gives no vote", mutation: mutateTail, faults: tailFaults, tweak: rotten,
+		oracles: lost},
 	{name: "what cannot be read is no torn write", mutation: mutateRead, faults: readFaults, oracles: lost},
-	{name: "what a bad record of the journal held is lost, not unwritten", mutation: mutateDoubt, faults: readFaults, tweak: journaled, oracles: lost},
-	{name: "what the journal holds is written after a power cut", mutation: mutateJournal, faults: powerFaults, tweak: journaled, oracles: lost},
-	{name: "the journal's room is free when the segments are synced", mutation: mutateRoom, faults: powerFaults, tweak: journaled, oracles: append([]oracle{oracleDisk}, lost...)},
-	{name: "a repair comes from one that has applied as much", mutation: mutateMend, faults: rotFaults, tweak: rotten, oracles: []oracle{oracleKept, oracleAgree}},
+	{name: "what a bad record of the journal held is lost, not unwritten", mutation: mutateDoubt, faults: readFaults,
+		tweak: journaled, oracles: lost},
+	{name: "what the journal holds is written after a power cut", mutation: mutateJournal, faults: powerFaults,
+		tweak: journaled, oracles: lost},
+	{name: "the journal's room is free when the segments are synced", mutation: mutateRoom, faults: powerFaults,
+		tweak: journaled, oracles: append([]oracle{oracleDisk}, lost...)},
+	{name: "a repair comes from one that has applied as much", mutation: mutateMend, faults: rotFaults, tweak: rotten,
+		oracles: []oracle{oracleKept, oracleAgree}},
 }
 
 // What comes of a rule that is broken.
 var (
-	lost  = []oracle{oracleAgree, oracleKept, oracleOneLead} // what was applied is another entry elsewhere, or gone; so may a vote be
-	stale = []oracle{oracleLinear}                           // somebody saw what was no longer so
+	// what was applied is another entry elsewhere, or gone; so may a vote be
+	lost  = []oracle{oracleAgree, oracleKept, oracleOneLead}
+	stale = []oracle{oracleLinear} // somebody saw what was no longer so
 )
 
 var (
@@ -80,10 +98,11 @@ var (
 	clockFaults     = map[string]int{"clock set": 10, "lead handed over": 5, "crash": 3}
 	tombstoneFaults = map[string]int{"compaction": 20, "power cut of all": 3, "orderly restart": 3}
 	silenceFaults   = map[string]int{"told late of a silence": 1}
-	rotFaults       = map[string]int{"bytes rot": 20, "bytes rot at the worst moment": 10, "partition": 12, "network healed": 6, "crash": 4}
-	tailFaults      = map[string]int{"bytes rot at the worst moment": 10, "network healed": 6, "crash": 1}
-	readFaults      = map[string]int{"reads fail at the worst moment": 10, "network healed": 6, "crash": 1}
-	lateFaults      = map[string]int{"network bad": 10, "lead handed over": 1}
+	rotFaults       = map[string]int{"bytes rot": 20, "bytes rot at the worst moment": 10, "partition": 12,
+		"network healed": 6, "crash": 4}
+	tailFaults = map[string]int{"bytes rot at the worst moment": 10, "network healed": 6, "crash": 1}
+	readFaults = map[string]int{"reads fail at the worst moment": 10, "network healed": 6, "crash": 1}
+	lateFaults = map[string]int{"network bad": 10, "lead handed over": 1}
 )
 
 // busy has many calls on few records: where two lead, what one writes is soon read through the other.
@@ -163,7 +182,8 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 					t.Logf("seed %d, the %d. one: %v; before it %v", seed, n+1, v, others)
 					soaktest.Report(t, "found by seed", seed)
 					if pinned > 0 && n >= pinned {
-						soaktest.Note(t, "PIN %s: found by seed %d, and not by its pins %v: choose others (SHEAF_SIM_PINS)", rule.name, seed, pins[rule.name])
+						soaktest.Note(t, "PIN %s: found by seed %d, and not by its pins %v: choose others (SHEAF_SIM_PINS)", rule.name,
+							seed, pins[rule.name])
 					}
 					return
 				}

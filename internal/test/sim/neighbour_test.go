@@ -115,7 +115,8 @@ func (p *process) startNeighbour(number int) error {
 		return fmt.Errorf("damaged: %+v", report)
 	}
 	n.replica, err = replica.Start(replica.Options{
-		Log: log, Committer: p.committer, RaftID: neighbourVoter, Now: m.now, Probe: &replica.Probe{BeforeSync: p.beforeSync, Shared: true},
+		Log: log, Committer: p.committer, RaftID: neighbourVoter, Now: m.now,
+		Probe: &replica.Probe{BeforeSync: p.beforeSync, Shared: true},
 	})
 	if err == nil {
 		n.check(p) // a voter that is alone has applied everything by now
@@ -170,7 +171,8 @@ func (p *process) writeNeighbour(n *neighbour) {
 		if over {
 			return
 		}
-		data := []byte(fmt.Sprintf("neighbour %d of process %x of machine %d, %d:%s", n.number, p.epoch, m.number, count, strings.Repeat("x", r.IntN(600))))
+		data := []byte(fmt.Sprintf("neighbour %d of process %x of machine %d, %d:%s", n.number, p.epoch, m.number, count,
+			strings.Repeat("x", r.IntN(600))))
 		result, err := n.replica.Propose(replica.Write{ID: r.Int64N(50), Data: data}).Wait(w.ctx)
 		if err != nil {
 			continue

@@ -111,7 +111,8 @@ func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 				m.raftID = w.random.Uint64() | 1 // it was a member before: it comes back as another one
 				w.at[m.raftID] = m
 			}
-			return &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{single(raftpb.ConfChangeAddLearnerNode, m.raftID)}}, 0
+			return &raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{single(raftpb.ConfChangeAddLearnerNode, m.raftID)}},
+				0
 		}
 	}
 	if len(s.voters) > w.cfg.copies {

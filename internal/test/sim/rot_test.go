@@ -137,7 +137,8 @@ func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
 					synced = max(synced, state.SyncedOffset)
 				}
 			}
-			segments = append(segments, place{file: format.SegmentName(s.Number), offset: step.Offset, bytes: step.Bytes, segment: s})
+			segments = append(segments, place{file: format.SegmentName(s.Number), offset: step.Offset, bytes: step.Bytes,
+				segment: s})
 			if e.Kind != format.KindPut || e.Codec != format.CodecBlob {
 				return
 			}
@@ -148,7 +149,9 @@ func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
 		if !walk {
 			return nil, nil, false
 		}
-		segments = append(segments[:first], slices.DeleteFunc(segments[first:], func(p place) bool { return p.offset+p.bytes > synced })...)
+		segments = append(segments[:first], slices.DeleteFunc(segments[first:], func(p place) bool {
+			return p.offset+p.bytes > synced
+		})...)
 		for k := first; k < len(segments); k++ {
 			segments[k].synced = synced
 		}

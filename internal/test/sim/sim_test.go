@@ -18,7 +18,8 @@ import (
 // usual is a run as most are.
 func usual(seed uint64) config {
 	c := config{
-		machines: 5, copies: 3, clients: 4, keys: 6, length: 15 * time.Second, pause: 80 * time.Millisecond, scrub: 5 * time.Second,
+		machines: 5, copies: 3, clients: 4, keys: 6, length: 15 * time.Second, pause: 80 * time.Millisecond,
+		scrub:    5 * time.Second,
 		lossOdds: 0.1, lateOdds: 0.02, lateMax: 6 * time.Second, quiet: seed%2 == 0, resident: seed%3 == 0,
 		journal: []int64{0, 8 << 10, 32 << 10, 1 << 20}[seed/2%4],
 	}
@@ -46,7 +47,8 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-const again = "run it again: SHEAF_SIM_SEED=%d SHEAF_SIM_SEEDS=20 go test ./internal/test/sim -run TestSeeds (the goroutines' turns differ from run to run)"
+const again = "run it again: SHEAF_SIM_SEED=%d SHEAF_SIM_SEEDS=20 go test ./internal/test/sim -run TestSeeds (the " +
+	"goroutines' turns differ from run to run)"
 
 // chosen are seeds in which each fault of mustCome comes at least four times, at the lowest cost: the cheapest sixty of
 // the first 240.
@@ -123,18 +125,25 @@ func TestSeeds(t *testing.T) {
 // mustCome is what has to come in many seeds: each kind of fault, and what is to happen by it.
 func mustCome() map[string]bool {
 	must := map[string]bool{
-		"message lost": true, "message doubled": true, "message late": true, "membership changed": true, "lead handed over in fact": true,
-		"installed": true, "far behind": true, "compaction dropped entries": true, "blob fetched": true, "replica of another volume not run": true,
-		"step of a volume": true, "volume set back, and noticed": true, "volume backed up while its machine was down": true,
+		"message lost": true, "message doubled": true, "message late": true, "membership changed": true,
+		"lead handed over in fact": true,
+		"installed":                true, "far behind": true, "compaction dropped entries": true, "blob fetched": true,
+		"replica of another volume not run": true,
+		"step of a volume":                  true, "volume set back, and noticed": true,
+		"volume backed up while its machine was down": true,
 		"bits flipped": true, "sector zeroed": true, "rot in a segment": true, "rot in a blob": true,
-		"read of a segment failed for a moment": true, "read of a segment failed for good": true, "read of a journal failed for a moment": true,
-		"read of a journal failed for good": true, "journal damaged at a start": true, "a new segment was read back wrong": true,
-		"a full disk refused": true, "a write failed: segment": true, "a write failed: journal": true, "a sync failed and lost what it was to write: segment": true,
+		"read of a segment failed for a moment": true, "read of a segment failed for good": true,
+		"read of a journal failed for a moment": true,
+		"read of a journal failed for good":     true, "journal damaged at a start": true,
+		"a new segment was read back wrong": true,
+		"a full disk refused":               true, "a write failed: segment": true, "a write failed: journal": true,
+		"a sync failed and lost what it was to write: segment": true,
 		"a sync failed and lost what it was to write: journal": true, "a failed replica began anew": true,
 		"a run with one copy": true, "a run with three": true, "a run with five": true,
 		"both copies bad: manifest": true, "both copies bad: mark": true, "replica without a manifest given up": true,
-		"write of a neighbour": true, "neighbour has what it was promised": true, "journal written to the segment of a neighbour": true,
-		"word of a silence late": true, "request id used for another write refused": true,
+		"write of a neighbour": true, "neighbour has what it was promised": true,
+		"journal written to the segment of a neighbour": true,
+		"word of a silence late":                        true, "request id used for another write refused": true,
 		"late duplicate of a write":      true,
 		"journal written to the segment": true, "start from the hint of the active segment": true,
 		"rot found at load": true, "rot found at load, in the tail": true, "rot found by scrub": true, "rot repaired": true,

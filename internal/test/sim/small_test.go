@@ -36,7 +36,8 @@ func (w *world) rotSmall(_ *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	disk, raftID := m.disk, m.raftID
 	w.mu.Unlock()
-	if file, found, err := format.ReadReplicaFile(disk, groupDir); err != nil || !found || file.Joining || file.RaftID != raftID {
+	if file, found, err := format.ReadReplicaFile(disk, groupDir); err != nil || !found || file.Joining ||
+		file.RaftID != raftID {
 		return false
 	}
 	names, err := disk.List(groupDir)

@@ -96,11 +96,13 @@ func (m *machine) openVolume(disk *vfstest.Mem) bool {
 		w.violate(oracleDisk, "%v: superblock: %v", m, err)
 		return false
 	case err == nil && sb.Shard != name:
-		return w.cfg.mutation == mutateCopy // it is another shard's: what it holds does not run, and is wiped where the room is needed
+		// it is another shard's: what it holds does not run, and is wiped where the room is needed
+		return w.cfg.mutation == mutateCopy
 	case err == nil && aged != uuid.Nil && sb.Volume != aged:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if m.disk == disk { // a start noticed, gave the volume another id, durably, and was killed: its replicas are of a volume that is no more
+		// a start noticed, gave the volume another id, durably, and was killed: its replicas are of a volume that is no more
+		if m.disk == disk {
 			m.refused()
 			w.fired["killed when a volume set back had got another id"]++
 		}
@@ -152,7 +154,8 @@ func (m *machine) refused() {
 
 func shardOn(name string, sb volume.Superblock) placement.Shard {
 	return placement.Shard{
-		Name: name, VolumeUUID: sb.Volume, Generation: sb.Generation, Step: placement.Step(sb.Step), Registered: placement.Step(sb.Registered),
+		Name: name, VolumeUUID: sb.Volume, Generation: sb.Generation, Step: placement.Step(sb.Step),
+		Registered: placement.Step(sb.Registered),
 	}
 }
 

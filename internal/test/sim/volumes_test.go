@@ -139,7 +139,8 @@ func (w *world) isMember(m *machine) bool {
 	conf := leader.replica.Members().Conf
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Contains(slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(), conf.GetLearnersNext()), m.raftID)
+	return slices.Contains(slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(),
+		conf.GetLearnersNext()), m.raftID)
 }
 
 // copyVolume puts an older copy of a member's disk into a machine that has none of the group, when it matters most: the

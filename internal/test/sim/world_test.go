@@ -44,19 +44,20 @@ type mutation uint8
 
 // The mutations.
 const (
-	mutateNothing    mutation = iota
-	mutateReuse               // an emptied volume goes on under its old Raft id
-	mutateRollBack            // an old state of a volume goes on under its Raft id
-	mutateSteps               // volumes are told apart by their generations alone, not by steps
-	mutateBlobs               // followers take entries without the blobs that they refer to
-	mutateTail                // damage below the synced mark is taken for a torn write
-	mutateMend                // damage is repaired from anybody, also from one that has not applied so much
-	mutateCopy                // a copy of a volume goes on under its Raft id
-	mutateJournal             // what the journal holds is not written to the segments after a power cut
-	mutateRead                // what cannot be read at the end of the log is taken for a torn write
-	mutateDoubt               // what a record of the journal held that cannot be read is forgotten
-	mutateTombstones          // compaction drops what may be asked for again: deletes, and the request ids of what was overwritten
-	mutateRoom                // the journal's room is used again before the segments are synced
+	mutateNothing  mutation = iota
+	mutateReuse             // an emptied volume goes on under its old Raft id
+	mutateRollBack          // an old state of a volume goes on under its Raft id
+	mutateSteps             // volumes are told apart by their generations alone, not by steps
+	mutateBlobs             // followers take entries without the blobs that they refer to
+	mutateTail              // damage below the synced mark is taken for a torn write
+	mutateMend              // damage is repaired from anybody, also from one that has not applied so much
+	mutateCopy              // a copy of a volume goes on under its Raft id
+	mutateJournal           // what the journal holds is not written to the segments after a power cut
+	mutateRead              // what cannot be read at the end of the log is taken for a torn write
+	mutateDoubt             // what a record of the journal held that cannot be read is forgotten
+	// compaction drops what may be asked for again: deletes, and the request ids of what was overwritten
+	mutateTombstones
+	mutateRoom // the journal's room is used again before the segments are synced
 )
 
 // world is a run. Everything happens in one bubble of testing/synctest.
@@ -132,14 +133,16 @@ func run(t *testing.T, seed uint64, cfg config) *result {
 func newWorld(seed uint64, cfg config) *world {
 	w := &world{
 		cfg: cfg, seed: seed, random: rand.New(rand.NewPCG(seed, 1)),
-		at: map[uint64]*machine{}, lost: map[uint64]bool{}, leads: map[uint64]uint64{}, cut: map[[2]int]bool{}, fired: map[string]int{},
+		at: map[uint64]*machine{}, lost: map[uint64]bool{}, leads: map[uint64]uint64{}, cut: map[[2]int]bool{},
+		fired:   map[string]int{},
 		volumes: map[uuid.UUID]placement.VolumeSeen{},
 	}
 	w.begun, w.tracing = time.Now(), os.Getenv("SHEAF_SIM_TRACE") != ""
 	w.ledger = newLedger(w)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	for i := range cfg.machines {
-		w.machines = append(w.machines, &machine{world: w, number: i, disk: vfstest.NewMem(), volume: uuid.UUID{3, byte(i)}, busy: map[*vfstest.Mem]bool{}})
+		w.machines = append(w.machines, &machine{world: w, number: i, disk: vfstest.NewMem(), volume: uuid.UUID{3, byte(i)},
+			busy: map[*vfstest.Mem]bool{}})
 	}
 	return w
 }

@@ -11,8 +11,9 @@ import (
 )
 
 // byChance is what draws another case in each run.
-var byChance = regexp.MustCompile(`\brapid\.(Check|MakeCheck)\(|\brand\.(N|Int|IntN|Int32N|Int64|Int64N|Uint32|Uint32N|Uint64|Uint64N|Float64|Perm|Shuffle)\(|` +
-	`NewPCG\([^)]*time\.Now|\bquick\.Check\(`)
+var byChance = regexp.MustCompile(
+	`\brapid\.(Check|MakeCheck)\(|\brand\.(N|Int|IntN|Int32N|Int64|Int64N|Uint32|Uint32N|Uint64|Uint64N|Float64|Perm|Shuffle)\(|` +
+		`NewPCG\([^)]*time\.Now|\bquick\.Check\(`)
 
 // mayBeByChance are files that draw what no test decides by.
 var mayBeByChance = []string{
@@ -33,7 +34,8 @@ func TestNoTestDrawsItsCasesByChance(t *testing.T) {
 			return err
 		}
 		in := strings.TrimPrefix(filepath.ToSlash(name), root+"/")
-		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && d.Name() != root[:2] || slices.Contains([]string{"bin", "bench/peers", "hack"}, in)) {
+		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") && d.Name() != root[:2] ||
+			slices.Contains([]string{"bin", "bench/peers", "hack"}, in)) {
 			return fs.SkipDir
 		}
 		if !strings.HasSuffix(name, "_test.go") || slices.Contains(mayBeByChance, in) {
@@ -46,7 +48,8 @@ func TestNoTestDrawsItsCasesByChance(t *testing.T) {
 		looked++
 		for n, line := range strings.Split(string(content), "\n") {
 			if found := byChance.FindString(line); found != "" {
-				t.Errorf("%s:%d: %s draws other cases in each run: take soaktest.Check, or a source seeded by soaktest.Seed", in, n+1, found)
+				t.Errorf("%s:%d: %s draws other cases in each run: take soaktest.Check, or a source seeded by soaktest.Seed", in,
+					n+1, found)
 			}
 		}
 		return nil

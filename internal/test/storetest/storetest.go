@@ -139,7 +139,8 @@ func (s *Server) plan(t testing.TB, meta placement.Meta) {
 func (s *Server) startShard(ctx context.Context, n int) (err error) {
 	s.shards[n], err = shard.Start(ctx, shard.Config{
 		Name: fmt.Sprintf("shard-%d", n), Dir: s.Folder(n), FS: s.disks[n], ReserveBytes: reserveBytes, Placement: s.Store,
-		Listen: fmt.Sprintf("shard-%d:0", n), Listener: s.Network.Listen, Dial: s.Network.Dial, ReportInterval: 100 * time.Millisecond,
+		Listen: fmt.Sprintf("shard-%d:0", n), Listener: s.Network.Listen, Dial: s.Network.Dial,
+		ReportInterval: 100 * time.Millisecond,
 	})
 	return err
 }

@@ -189,7 +189,8 @@ func undo(n *memNode, sectors map[int64][]byte, choose func() bool) {
 func (n *memNode) fit() {
 	keep := (n.size + pageBytes - 1) / pageBytes
 	n.pages = n.pages[:min(keep, int64(len(n.pages)))]
-	if i := n.size / pageBytes; n.size%pageBytes != 0 && i < int64(len(n.pages)) && n.pages[i] != nil && n.pages[i] != zeroPage {
+	if i := n.size / pageBytes; n.size%pageBytes != 0 && i < int64(len(n.pages)) && n.pages[i] != nil &&
+		n.pages[i] != zeroPage {
 		clear(n.writable(i).b[n.size%pageBytes:])
 	}
 	n.usedBytes = 0

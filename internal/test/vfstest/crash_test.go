@@ -183,7 +183,8 @@ func TestCrashTearsTheLastWrite(t *testing.T) {
 func TestCrashUndoesTruncate(t *testing.T) {
 	m, f := synced(t, fill(20, 1))
 	check(t, f.Truncate(3*sector+7))
-	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "f"); !bytes.Equal(got, fill(20, 1)) {
+	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone}), "f"); !bytes.Equal(got,
+		fill(20, 1)) {
 		t.Error("a truncate that was not synced is not undone")
 	}
 	want := fill(20, 1)[:3*sector+7]
@@ -404,7 +405,8 @@ func TestCrashAfterStopsAtEveryOperation(t *testing.T) {
 			t.Errorf("stop after %d: crashed %v after %d operations", n, m.Crashed(), m.OpCount())
 		}
 		for what, err := range map[string]error{
-			"mkdir": m.MkdirAll("x"), "syncdir": m.SyncDir("."), "syncall": m.SyncAll("."), "remove": m.Remove("d"), "rename": m.Rename("d", "x"),
+			"mkdir": m.MkdirAll("x"), "syncdir": m.SyncDir("."), "syncall": m.SyncAll("."), "remove": m.Remove("d"),
+			"rename": m.Rename("d", "x"),
 			"create": second(m.Create("x")), "open": second(m.Open("d/f")), "stat": second(m.Stat(".")),
 			"list": second(m.List(".")), "lock": second(m.Lock("x")), "space": second(m.Space(".")),
 		} {
@@ -434,7 +436,8 @@ func second[T any](_ T, err error) error { return err }
 func TestCrashedFilesFail(t *testing.T) {
 	m, f := synced(t, fill(1, 1))
 	m.CrashAfter(m.OpCount())
-	for what, err := range map[string]error{"write": second(f.WriteAt([]byte("x"), 0)), "sync": f.Sync(), "truncate": f.Truncate(0),
+	for what, err := range map[string]error{"write": second(f.WriteAt([]byte("x"), 0)), "sync": f.Sync(),
+		"truncate": f.Truncate(0),
 		"allocate": f.Allocate(0, 1000)} {
 		if !errors.Is(err, vfs.ErrCrashed) {
 			t.Errorf("%s: error %v", what, err)
@@ -444,7 +447,8 @@ func TestCrashedFilesFail(t *testing.T) {
 		t.Errorf("read: error %v", err)
 	}
 	check(t, f.Close())
-	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "f"); !bytes.Equal(got, fill(1, 1)) {
+	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "f"); !bytes.Equal(got,
+		fill(1, 1)) {
 		t.Error("an operation after the crash changed the disk")
 	}
 }

@@ -34,15 +34,29 @@ func TestFaultHitsEveryKindOfOperation(t *testing.T) {
 	f, _, file := faultyFile(t, fill(1, 1))
 	for kind := vfstest.OpCreate; kind <= vfstest.OpSpace; kind++ {
 		run := map[vfstest.OpKind]func() error{
-			vfstest.OpCreate: func() error { return second(f.Create("new")) }, vfstest.OpWrite: func() error { return second(file.WriteAt([]byte("x"), 0)) },
+			vfstest.OpCreate: func() error {
+				return second(f.Create("new"))
+			}, vfstest.OpWrite: func() error { return second(file.WriteAt([]byte("x"), 0)) },
 			vfstest.OpSync: file.Sync, vfstest.OpTruncate: func() error { return file.Truncate(0) },
-			vfstest.OpAllocate: func() error { return file.Allocate(0, 5000) }, vfstest.OpRemove: func() error { return f.Remove("f") },
-			vfstest.OpRename: func() error { return f.Rename("f", "g") }, vfstest.OpMkdir: func() error { return f.MkdirAll("d") },
+			vfstest.OpAllocate: func() error {
+				return file.Allocate(0, 5000)
+			}, vfstest.OpRemove: func() error { return f.Remove("f") },
+			vfstest.OpRename: func() error {
+				return f.Rename("f", "g")
+			}, vfstest.OpMkdir: func() error { return f.MkdirAll("d") },
 			vfstest.OpSyncAll: func() error { return f.SyncAll(".") },
-			vfstest.OpSyncDir: func() error { return f.SyncDir(".") }, vfstest.OpOpen: func() error { return second(f.Open("f")) },
-			vfstest.OpRead: func() error { return second(file.ReadAt(make([]byte, 1), 0)) }, vfstest.OpList: func() error { return second(f.List(".")) },
-			vfstest.OpStat: func() error { return second(f.Stat("f")) }, vfstest.OpSize: func() error { return second(file.Size()) },
-			vfstest.OpLock: func() error { return second(f.Lock("lock")) }, vfstest.OpSpace: func() error { return second(f.Space(".")) },
+			vfstest.OpSyncDir: func() error {
+				return f.SyncDir(".")
+			}, vfstest.OpOpen: func() error { return second(f.Open("f")) },
+			vfstest.OpRead: func() error {
+				return second(file.ReadAt(make([]byte, 1), 0))
+			}, vfstest.OpList: func() error { return second(f.List(".")) },
+			vfstest.OpStat: func() error {
+				return second(f.Stat("f"))
+			}, vfstest.OpSize: func() error { return second(file.Size()) },
+			vfstest.OpLock: func() error {
+				return second(f.Lock("lock"))
+			}, vfstest.OpSpace: func() error { return second(f.Space(".")) },
 		}[kind]
 		if run == nil {
 			t.Fatalf("%s is not tested", kind)
@@ -175,10 +189,12 @@ func TestFaultEffects(t *testing.T) {
 	buf, n := make([]byte, 8*sector), 0
 	read := func() (err error) { n, err = file.ReadAt(buf, 0); return err }
 
-	if err := with(vfstest.OpRead, vfstest.EffectPart, read); !errors.Is(err, syscall.EIO) || n != 4*sector || !bytes.Equal(buf[:n], fill(4, 1)) {
+	if err := with(vfstest.OpRead, vfstest.EffectPart, read); !errors.Is(err, syscall.EIO) || n != 4*sector ||
+		!bytes.Equal(buf[:n], fill(4, 1)) {
 		t.Errorf("half a read: %d bytes, %v", n, err)
 	}
-	if err := with(vfstest.OpRead, vfstest.EffectDone, read); !errors.Is(err, syscall.EIO) || errors.Is(err, io.EOF) || n != 8*sector {
+	if err := with(vfstest.OpRead, vfstest.EffectDone, read); !errors.Is(err, syscall.EIO) || errors.Is(err, io.EOF) ||
+		n != 8*sector {
 		t.Errorf("a read with an error: %d bytes, %v", n, err)
 	}
 	if err := with(vfstest.OpRead, vfstest.EffectFlip, read); err != nil || bitsDiffering(buf, fill(8, 1)) != 1 {
@@ -197,13 +213,17 @@ func TestFaultEffects(t *testing.T) {
 	if got := vfstest.Read(t, m.CrashClone(vfstest.Survival{}), "f"); !bytes.Equal(got[:2*sector], fill(2, 101)) {
 		t.Error("the sync was not done")
 	}
-	if err := with(vfstest.OpCreate, vfstest.EffectDone, func() error { return second(f.Create("new")) }); !errors.Is(err, syscall.EIO) {
+	if err := with(vfstest.OpCreate, vfstest.EffectDone, func() error {
+		return second(f.Create("new"))
+	}); !errors.Is(err, syscall.EIO) {
 		t.Errorf("create that is done: error %v", err)
 	}
 	if _, err := f.Stat("new"); err != nil {
 		t.Errorf("the create was not done: %v", err)
 	}
-	if err := with(vfstest.OpLock, vfstest.EffectDone, func() error { return second(f.Lock("lock")) }); !errors.Is(err, syscall.EIO) {
+	if err := with(vfstest.OpLock, vfstest.EffectDone, func() error {
+		return second(f.Lock("lock"))
+	}); !errors.Is(err, syscall.EIO) {
 		t.Errorf("lock that is done: error %v", err)
 	}
 	lock, err := f.Lock("lock") // it was given back

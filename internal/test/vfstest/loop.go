@@ -45,7 +45,8 @@ func LoopMount(t *testing.T, fsType, driver string, sizeBytes int64, options ...
 	if driver == "" {
 		driver = fsType
 	}
-	if out, err := exec.CommandContext(t.Context(), "mount", "-o", "loop", "-t", driver, image, point).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "mount", "-o", "loop", "-t", driver, image, point).
+		CombinedOutput(); err != nil {
 		without("mount: %v: %s", err, out)
 	}
 	t.Cleanup(func() { unmount(t, point) })

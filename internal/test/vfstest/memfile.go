@@ -329,7 +329,8 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	case off < 0:
 		err = syscall.EINVAL
 	case f.direct && (off%memReadAlign != 0 || len(p)%memReadAlign != 0 || !Aligned(p)):
-		err = fmt.Errorf("direct read of %d bytes at %d into memory that is aligned %v: %w", len(p), off, Aligned(p), syscall.EINVAL)
+		err = fmt.Errorf("direct read of %d bytes at %d into memory that is aligned %v: %w", len(p), off, Aligned(p),
+			syscall.EINVAL)
 	}
 	if err != nil {
 		return 0, &fs.PathError{Op: "read", Path: f.name, Err: err}

@@ -77,7 +77,8 @@ func renameFolder(t *testing.T, fsys vfs.FS, dir string) {
 	check(t, fsys.Rename(path.Join(dir, "a"), path.Join(dir, "trash/a")))
 	check(t, fsys.SyncDir(dir))
 	check(t, fsys.SyncDir(path.Join(dir, "trash")))
-	if err := fsys.SyncAll(dir); !errors.Is(err, errors.ErrUnsupported) { // as where much of this machine's memory is not written yet
+	// as where much of this machine's memory is not written yet
+	if err := fsys.SyncAll(dir); !errors.Is(err, errors.ErrUnsupported) {
 		check(t, err)
 	}
 	if got := Read(t, fsys, path.Join(dir, "trash/a/b/f")); string(got) != "data" {
@@ -143,7 +144,8 @@ func stat(t *testing.T, fsys vfs.FS, dir string) {
 
 func syncDirOfNothing(t *testing.T, fsys vfs.FS, dir string) {
 	wantError(t, "sync of no folder", fsys.SyncDir(path.Join(dir, "no")), fs.ErrNotExist)
-	if err := fsys.SyncAll(path.Join(dir, "no")); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
+	if err := fsys.SyncAll(path.Join(dir, "no")); !errors.Is(err, fs.ErrNotExist) &&
+		!errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("sync of all below no folder: error %v", err)
 	}
 	check(t, Write(t, fsys, path.Join(dir, "f"), nil).Close())

@@ -28,7 +28,8 @@ func TestRotChangesWhatIsOnTheDiskAlone(t *testing.T) {
 	must(f.Sync())
 	write('b', 10, 5000)
 	before := m.CrashClone(Survival{Kind: SurviveAll})
-	for what, at := range map[string][2]int64{"unsynced": {4990, 20}, "behind the end": {8990, 20}, "empty": {10, 0}, "negative": {-1, 5}} {
+	for what, at := range map[string][2]int64{"unsynced": {4990, 20}, "behind the end": {8990, 20}, "empty": {10, 0},
+		"negative": {-1, 5}} {
 		if m.Rot("f", at[0], at[1], spoil) {
 			t.Errorf("%s: it rots", what)
 		}

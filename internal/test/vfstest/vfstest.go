@@ -308,7 +308,8 @@ func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 		t.Helper()
 		end, err := f.DataEnd(from)
 		check(t, err)
-		if got := Read(t, fsys, name); !bytes.Equal(got, content) { // through the page cache too, which must not change the answer
+		// through the page cache too, which must not change the answer
+		if got := Read(t, fsys, name); !bytes.Equal(got, content) {
 			t.Fatal("content changed")
 		}
 		again, err := f.DataEnd(from)
@@ -317,7 +318,8 @@ func dataEnd(t *testing.T, fsys vfs.FS, dir string) {
 			t.Errorf("from %d: the data ends at %d, and after a read through the page cache at %d", from, end, again)
 		}
 		if end < data || end < from || end > int64(len(content)) {
-			t.Errorf("from %d: the data ends at %d; there is some up to %d, and the file ends at %d", from, end, data, len(content))
+			t.Errorf("from %d: the data ends at %d; there is some up to %d, and the file ends at %d", from, end, data,
+				len(content))
 		}
 	}
 	look(0, 5)

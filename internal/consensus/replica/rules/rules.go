@@ -1,9 +1,9 @@
 // Package rules names the rules of safety of a replica that a test can switch off, to prove that the test would notice.
 //
 // Production code asks Off.Keeps at the place where a rule decides, and its Off is always the zero value: every rule is
-// kept. A rule belongs here when a simulation can tell its absence: TestEveryRuleIsNeeded in internal/test/sim switches each
-// one off, and fails where no seed finds a violation. What keeps a rule that is an addition to Raft, and why, stands in
-// docs/raft.md.
+// kept. A rule belongs here when a simulation can tell its absence: TestEveryRuleIsNeeded in internal/test/sim switches
+// each one off, and fails where no seed finds a violation. What keeps a rule that is an addition to Raft, and why,
+// stands in docs/raft.md.
 package rules
 
 // Off is a set of rules that are switched off. The zero value keeps all.

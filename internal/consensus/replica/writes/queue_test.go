@@ -54,10 +54,12 @@ const term = 7
 
 func newLeader(change func(*Options)) *leader {
 	l := &leader{
-		log: &fakeLog{heads: map[int64]uint64{}}, lead: Lead{Sole: true, Hangs: make(chan struct{})}, next: 100, declined: map[*Pending]uint64{},
+		log: &fakeLog{heads: map[int64]uint64{}}, lead: Lead{Sole: true, Hangs: make(chan struct{})}, next: 100,
+		declined: map[*Pending]uint64{},
 	}
 	opts := Options{
-		Log: l.log, Now: time.Now, Window: format.RequestWindow{Age: time.Hour, Writes: 1000, WritesMax: 1000}, InFlightBytesMax: 1 << 20,
+		Log: l.log, Now: time.Now, Window: format.RequestWindow{Age: time.Hour, Writes: 1000, WritesMax: 1000},
+		InFlightBytesMax: 1 << 20,
 	}
 	if change != nil {
 		change(&opts)
@@ -336,7 +338,8 @@ func TestCommitTimesNeverGoBack(t *testing.T) {
 
 // What was applied before the start is read back once, and again when damage was repaired that may hide something.
 func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
-	log := &fakeLog{applied: 10, damaged: true, recent: []format.Request{{RequestID: requestID(1, 1), Index: 10}, {RequestID: requestID(2, 1), Index: 11}}}
+	log := &fakeLog{applied: 10, damaged: true, recent: []format.Request{{RequestID: requestID(1, 1), Index: 10},
+		{RequestID: requestID(2, 1), Index: 11}}}
 	opts := Options{Log: log, Now: time.Now, Window: format.RequestWindow{Age: time.Hour}}
 	h, reads := NewHistory(&opts), 0
 	read := func() (older Older) {

@@ -26,7 +26,8 @@ func slotFor(id [16]byte, index uint64, at int64) windowSlot {
 // The window behaves like a plain list of the last writes, from which whatever is too old or too many is taken away.
 func TestWindowRemembersTheLastWrites(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
-		bounds := format.RequestWindow{Writes: rapid.IntRange(1, 40).Draw(t, "writes"), Age: time.Duration(rapid.IntRange(1, 30).Draw(t, "age"))}
+		bounds := format.RequestWindow{Writes: rapid.IntRange(1, 40).Draw(t, "writes"),
+			Age: time.Duration(rapid.IntRange(1, 30).Draw(t, "age"))}
 		bounds.AgeMin = time.Duration(rapid.IntRange(0, int(bounds.Age)).Draw(t, "ageMin"))
 		bounds.WritesMax = bounds.Writes + rapid.IntRange(0, 20).Draw(t, "more")
 		w := window{RequestWindow: bounds}
@@ -125,7 +126,8 @@ func TestWindowGivesMemoryBack(t *testing.T) {
 		t.Fatalf("%d held in %d slots and %d of the map", w.held(), len(w.slots), len(w.at))
 	}
 	for i := range uint64(writes) {
-		if found := w.find(requestID(i, 0), int64(time.Minute)); (found != nil) != (i >= writes-100) || found != nil && found.index != i+1 {
+		if found := w.find(requestID(i, 0), int64(time.Minute)); (found != nil) != (i >= writes-100) || found != nil &&
+			found.index != i+1 {
 			t.Fatalf("write %d: %+v", i, found)
 		}
 	}

@@ -84,7 +84,8 @@ func OpenAudit(cfg AuditConfig) (*Audit, error) {
 func newAudit(cfg AuditConfig, out io.WriteCloser) *Audit {
 	a := &Audit{
 		cfg: cfg, out: out, queue: make(chan []byte, auditQueue), done: make(chan struct{}),
-		written: prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_audit_lines_total", Help: "Lines that were written to the audit log."}),
+		written: prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_audit_lines_total",
+			Help: "Lines that were written to the audit log."}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{Name: "sheaf_audit_lost_lines_total",
 			Help: "Lines that were not written to the audit log, as it does not take them or as fast as they come."}),
 	}

@@ -72,7 +72,8 @@ func TestAnHourWithoutEtcd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		claims, err := json.Marshal(map[string]any{"iss": cluster, "aud": audience, "sub": "system:serviceaccount:prod:" + account, "exp": ends.Unix()})
+		claims, err := json.Marshal(map[string]any{"iss": cluster, "aud": audience,
+			"sub": "system:serviceaccount:prod:" + account, "exp": ends.Unix()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,8 +94,10 @@ func TestAnHourWithoutEtcd(t *testing.T) {
 	}
 	put := func(version int64, subjects ...access.Subject) {
 		t.Helper()
-		table := access.Table{Version: version, Audience: audience, Issuers: []access.Issuer{{URL: cluster, ServiceAccounts: true, Keys: keys}},
-			Grants: []access.Grant{{Name: "g", Subjects: subjects, Verbs: []access.Verb{access.Get}, Groups: access.Groups{Names: []string{"a"}}}}}
+		table := access.Table{Version: version, Audience: audience,
+			Issuers: []access.Issuer{{URL: cluster, ServiceAccounts: true, Keys: keys}},
+			Grants: []access.Grant{{Name: "g", Subjects: subjects, Verbs: []access.Verb{access.Get},
+				Groups: access.Groups{Names: []string{"a"}}}}}
 		text, err := table.Encode()
 		if err != nil {
 			t.Fatal(err)
@@ -113,17 +116,21 @@ func TestAnHourWithoutEtcd(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	stays, goes := access.Subject{Kind: access.Certificate, Name: "stays"}, access.Subject{Kind: access.Certificate, Name: "goes"}
+	stays, goes := access.Subject{Kind: access.Certificate, Name: "stays"},
+		access.Subject{Kind: access.Certificate, Name: "goes"}
 	account := func(name string) access.Subject {
 		return access.Subject{Kind: access.ServiceAccount, Namespace: "prod", Name: name}
 	}
 	put(1, stays, goes, account("stays"), account("goes"))
-	short, long, gone := token("stays", begin.Add(30*time.Minute)), token("stays", begin.Add(3*time.Hour)), token("goes", begin.Add(3*time.Hour))
+	short, long, gone := token("stays", begin.Add(30*time.Minute)), token("stays", begin.Add(3*time.Hour)),
+		token("goes", begin.Add(3*time.Hour))
 	check := func(when string, want map[string]codes.Code) {
 		t.Helper()
 		for who, got := range map[string]codes.Code{
-			"client/stays": s.get(t, "client/stays", "a"), "client/goes": s.get(t, "client/goes", "a"), "client/stays in another group": s.get(t, "client/stays", "b"),
-			"admin/ada": s.get(t, "admin/ada", "a"), "short": byToken(short), "long": byToken(long), "gone": byToken(gone),
+			"client/stays": s.get(t, "client/stays", "a"), "client/goes": s.get(t, "client/goes", "a"),
+			"client/stays in another group": s.get(t, "client/stays", "b"),
+			"admin/ada":                     s.get(t, "admin/ada", "a"), "short": byToken(short), "long": byToken(long),
+			"gone":       byToken(gone),
 			"issued now": byToken(token("stays", time.Unix(clock.Load(), 0).Add(10*time.Minute))),
 		} {
 			if got != want[who] {
@@ -132,7 +139,8 @@ func TestAnHourWithoutEtcd(t *testing.T) {
 		}
 	}
 	const ok, denied, unknown = codes.OK, codes.PermissionDenied, codes.Unauthenticated
-	want := map[string]codes.Code{"client/stays": ok, "client/goes": ok, "client/stays in another group": denied, "admin/ada": ok, "short": ok, "long": ok, "gone": ok, "issued now": ok}
+	want := map[string]codes.Code{"client/stays": ok, "client/goes": ok, "client/stays in another group": denied,
+		"admin/ada": ok, "short": ok, "long": ok, "gone": ok, "issued now": ok}
 	check("with all grants", want)
 	put(2, stays, account("stays"))
 	want["client/goes"], want["gone"] = denied, denied

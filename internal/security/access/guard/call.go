@@ -183,7 +183,8 @@ func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	if again {
 		return
 	}
-	e := Event{Kind: "refusal", Verb: verb.String(), Group: group, Code: code.String(), Reason: status.Convert(err).Message()}
+	e := Event{Kind: "refusal", Verb: verb.String(), Group: group, Code: code.String(), Reason: status.Convert(err).
+		Message()}
 	if id != nil {
 		e.IDs = []string{strconv.FormatInt(*id, 10)}
 	}
@@ -206,7 +207,8 @@ func (c *call) finished(group string, err error) {
 	wrote := c.wrote
 	c.mu.Unlock()
 	if wrote.Verb != access.NoVerb {
-		c.note(Event{Kind: "write", Verb: wrote.Verb.String(), Group: wrote.Group, IDs: []string{strconv.FormatInt(wrote.ID, 10)}, Records: 1, Code: status.Code(err).String()})
+		c.note(Event{Kind: "write", Verb: wrote.Verb.String(), Group: wrote.Group,
+			IDs: []string{strconv.FormatInt(wrote.ID, 10)}, Records: 1, Code: status.Code(err).String()})
 	}
 	admin := c.rule.Verb == access.AdminWrite || c.rule.Verb == access.AdminRead && !c.caller.IsProcess()
 	if admin {

@@ -83,7 +83,8 @@ func New(cfg Config) *Guard {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	g := &Guard{cfg: cfg, done: make(chan struct{}), first: make(chan struct{}), sealed: make(chan struct{}), open: map[*call]struct{}{}}
+	g := &Guard{cfg: cfg, done: make(chan struct{}), first: make(chan struct{}), sealed: make(chan struct{}),
+		open: map[*call]struct{}{}}
 	g.counts = newCounts(g)
 	var ctx context.Context
 	ctx, g.stop = context.WithCancel(context.Background())
@@ -147,7 +148,8 @@ func (g *Guard) waitKey(ctx context.Context) (*access.Sealer, error) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return nil, status.Error(codes.Unavailable, "the key of the store's cursors is not known here yet: etcd does not answer")
+	return nil, status.Error(codes.Unavailable,
+		"the key of the store's cursors is not known here yet: etcd does not answer")
 }
 
 // Close ends the watch of the table. The last one goes on to decide. It may be called again.
@@ -205,7 +207,8 @@ func (g *Guard) take(text []byte) {
 	next := &decided{text: text}
 	if text == nil && last != nil {
 		g.counts.errors.Inc()
-		g.cfg.Logger.Error("etcd has no table of grants any more: the last one stays in use until one is set, or this process is started anew",
+		g.cfg.Logger.Error(
+			"etcd has no table of grants any more: the last one stays in use until one is set, or this process is started anew",
 			"version", last.Version())
 		return
 	}
@@ -216,7 +219,8 @@ func (g *Guard) take(text []byte) {
 		}
 		if err != nil {
 			g.counts.errors.Inc()
-			g.cfg.Logger.Error("the table of grants in etcd cannot be used: the last one stays in use, and callers wait where there was none",
+			g.cfg.Logger.Error(
+				"the table of grants in etcd cannot be used: the last one stays in use, and callers wait where there was none",
 				"version", last.Version(), "error", err)
 			return
 		}

@@ -31,7 +31,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-var store = identity.Store{Domain: "cluster.local", Namespace: "quotes", UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
+var store = identity.Store{Domain: "cluster.local", Namespace: "quotes",
+	UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
 
 // served is a gRPC server behind a Guard. Who calls stands in a header, in the place of a certificate.
 type served struct {
@@ -143,7 +144,8 @@ func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cc.Close() })
-	s.access, s.record, s.admin = recordv1.NewAccessServiceClient(cc), recordv1.NewRecordServiceClient(cc), recordv1.NewAdminServiceClient(cc)
+	s.access, s.record, s.admin = recordv1.NewAccessServiceClient(cc), recordv1.NewRecordServiceClient(cc),
+		recordv1.NewAdminServiceClient(cc)
 	return s
 }
 
@@ -178,10 +180,12 @@ func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 			t.Errorf("%s: %s", who, got)
 		}
 	}
-	if _, err := s.admin.ListShards(as(t, "client/c"), &recordv1.ListShardsRequest{}); status.Code(err) != codes.PermissionDenied {
+	if _, err := s.admin.ListShards(as(t, "client/c"), &recordv1.ListShardsRequest{}); status.Code(
+		err) != codes.PermissionDenied {
 		t.Error(err)
 	}
-	if may, err := s.access.CanI(as(t, "client/c"), &recordv1.CanIRequest{Verb: "admin-read"}); err != nil || may.GetAllowed() {
+	if may, err := s.access.CanI(as(t, "client/c"), &recordv1.CanIRequest{Verb: "admin-read"}); err != nil ||
+		may.GetAllowed() {
 		t.Error(may, err)
 	}
 }
@@ -191,12 +195,14 @@ func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
 	s := serve(t, nil)
 	s.required.Store(true)
 	s.give(nil)
-	for who, want := range map[string]codes.Code{"client/c": codes.Unavailable, "admin/a": codes.OK, "gateway": codes.OK, "shard/s": codes.OK} {
+	for who, want := range map[string]codes.Code{"client/c": codes.Unavailable, "admin/a": codes.OK, "gateway": codes.OK,
+		"shard/s": codes.OK} {
 		if got := s.get(t, who, "a"); got != want {
 			t.Errorf("%s: %s", who, got)
 		}
 	}
-	_, err := s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer a.b.c"), &recordv1.GetRequest{})
+	_, err := s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer a.b.c"),
+		&recordv1.GetRequest{})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no table of grants yet") {
 		t.Errorf("by a token: %v", err)
 	}
@@ -235,7 +241,8 @@ func TestTheLastGoodTableStaysInUse(t *testing.T) {
 			t.Errorf("%q is not counted", text)
 		}
 	}
-	if log := s.log.String(); !strings.Contains(log, "the last one stays in use") || !strings.Contains(log, `\"read\" is no verb`) {
+	if log := s.log.String(); !strings.Contains(log, "the last one stays in use") ||
+		!strings.Contains(log, `\"read\" is no verb`) {
 		t.Error(log)
 	}
 	s.give([]byte(strings.Replace(tableOf, `["a"]`, `["b"]`, 1)))
@@ -252,7 +259,8 @@ func TestCallersWaitForTheFirstTable(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(as(t, "client/c"), 50*time.Millisecond)
 	defer cancel()
-	if _, err := s.record.Get(ctx, &recordv1.GetRequest{}); status.Code(err) != codes.Unavailable && status.Code(err) != codes.DeadlineExceeded {
+	if _, err := s.record.Get(ctx, &recordv1.GetRequest{}); status.Code(err) != codes.Unavailable &&
+		status.Code(err) != codes.DeadlineExceeded {
 		t.Error(err)
 	}
 	answered := make(chan codes.Code, 1)
@@ -290,7 +298,8 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	s := serve(t, audit)
 	s.give([]byte(tableOf))
 	put := func(who, group string) {
-		_, _ = s.record.Put(as(t, who), &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: group, Id: 5}, Data: []byte("secret")})
+		_, _ = s.record.Put(as(t, who), &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: group, Id: 5},
+			Data: []byte("secret")})
 	}
 	s.get(t, "client/c", "a")
 	s.get(t, "client/c", "a") // no first use
@@ -301,7 +310,8 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	put("client/c", "b")
 	_, _ = s.record.Put(as(t, "client/c"), &recordv1.PutRequest{Key: &recordv1.RecordKey{Group: "a", Id: -1 << 63}})
 	s.get(t, "client/stranger", "a")
-	_, _ = s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer se.cr.et"), &recordv1.GetRequest{})
+	_, _ = s.record.Get(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer se.cr.et"),
+		&recordv1.GetRequest{})
 	_, _ = s.admin.AcceptLoss(as(t, "client/ops"), &recordv1.AcceptLossRequest{Group: "a"})
 	_, _ = s.admin.ListShards(as(t, "gateway"), &recordv1.ListShardsRequest{}) // asked all the time
 	_, _ = s.admin.ListShards(as(t, "admin/ada"), &recordv1.ListShardsRequest{})
@@ -318,8 +328,10 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	type short struct{ kind, caller, verb, group, ids, code string }
 	want := []short{
 		{"first-use", "client/c", "get", "a", "", ""}, {"refusal", "client/c", "get", "b", "", "PermissionDenied"},
-		{"first-use", "client/c", "put", "a", "", ""}, {"write", "client/c", "put", "a", "5", "OK"}, {"refusal", "client/c", "put", "b", "5", "PermissionDenied"},
-		{"write", "client/c", "put", "a", "-9223372036854775808", "FailedPrecondition"}, {"refusal", "client/stranger", "get", "", "", "PermissionDenied"},
+		{"first-use", "client/c", "put", "a", "", ""}, {"write", "client/c", "put", "a", "5", "OK"},
+		{"refusal", "client/c", "put", "b", "5", "PermissionDenied"},
+		{"write", "client/c", "put", "a", "-9223372036854775808", "FailedPrecondition"},
+		{"refusal", "client/stranger", "get", "", "", "PermissionDenied"},
 		{"refusal", "nobody", "get", "", "", "Unauthenticated"}, {"first-use", "client/ops", "admin-write", "a", "", ""},
 		{"admin", "client/ops", "admin-write", "a", "", "OK"}, {"admin", "admin/ada", "admin-read", "", "", "OK"},
 	}
@@ -328,7 +340,8 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 		t.Fatalf("%d lines instead of %d:\n%s", len(got), len(want), text)
 	}
 	for i, e := range got {
-		if (short{e.Kind, e.Caller, e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code}) != want[i] || e.Server != "shard s" || e.From == "" || e.Method == "" || e.Table != 1 {
+		if (short{e.Kind, e.Caller, e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code}) != want[i] || e.Server != "shard s" ||
+			e.From == "" || e.Method == "" || e.Table != 1 {
 			t.Errorf("line %d: %+v, and should be %+v", i, e, want[i])
 		}
 		if _, err := time.Parse(time.RFC3339, e.Time); err != nil {

@@ -100,10 +100,12 @@ func (s *guarded) Context() context.Context { return s.ctx }
 // DialOptions make a gateway tell shards for whom it calls: the caller of the call that a context comes from.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, do grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
+			do grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			return do(forward(ctx), method, in, out, cc, o...)
 		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, do grpc.Streamer, o ...grpc.CallOption,
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			do grpc.Streamer, o ...grpc.CallOption,
 		) (grpc.ClientStream, error) {
 			return do(forward(ctx), d, cc, method, o...)
 		}),

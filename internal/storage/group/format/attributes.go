@@ -24,7 +24,8 @@ func EncodeAttributes(attributes map[string][]byte) ([]byte, error) {
 		}
 		size += attributeHeaderBytes + len(key) + len(value)
 		if size > AttributesBytesMax {
-			return nil, fmt.Errorf("attributes are above the limit of %d bytes (keys, values and 6 bytes each)", AttributesBytesMax)
+			return nil, fmt.Errorf("attributes are above the limit of %d bytes (keys, values and 6 bytes each)",
+				AttributesBytesMax)
 		}
 	}
 	if size == 0 {
@@ -47,7 +48,8 @@ func DecodeAttributes(encoded []byte) (map[string][]byte, error) {
 		return nil, nil
 	}
 	if len(encoded) > AttributesBytesMax {
-		return nil, fmt.Errorf("attributes: %w: %d bytes are above the limit of %d", ErrCorrupt, len(encoded), AttributesBytesMax)
+		return nil, fmt.Errorf("attributes: %w: %d bytes are above the limit of %d", ErrCorrupt, len(encoded),
+			AttributesBytesMax)
 	}
 	attributes := make(map[string][]byte, min(attributesPreallocate, len(encoded)/attributeHeaderBytes))
 	last := ""

@@ -117,7 +117,8 @@ func blobChunkChecksum(data []byte, id uuid.UUID, chunk int64) uint32 {
 
 // BlobChunk tells where a chunk of a blob with so many bytes of data stands in the file, with the checksum behind it.
 func BlobChunk(size, number int64) (offset, length int64) {
-	return BlobHeaderBytes + number*(BlobChunkBytes+BlobCRCBytes), min(BlobChunkBytes, size-number*BlobChunkBytes) + BlobCRCBytes
+	return BlobHeaderBytes + number*(BlobChunkBytes+BlobCRCBytes),
+		min(BlobChunkBytes, size-number*BlobChunkBytes) + BlobCRCBytes
 }
 
 // IsBlobChunk tells whether a chunk, with the checksum behind it, is that of a blob.
@@ -165,7 +166,8 @@ func createBlob(fs vfs.FS, dir string, id uuid.UUID, suffix string) (*blobFileWr
 	if err != nil {
 		return nil, fmt.Errorf("create blob: %w", NoSpace(err))
 	}
-	return &blobFileWriter{fs: fs, dir: dir, tmp: tmp, file: f, ref: BlobRef{ID: id}, chunk: make([]byte, 0, BlobChunkBytes+BlobCRCBytes)}, nil
+	return &blobFileWriter{fs: fs, dir: dir, tmp: tmp, file: f, ref: BlobRef{ID: id},
+		chunk: make([]byte, 0, BlobChunkBytes+BlobCRCBytes)}, nil
 }
 
 func (w *blobFileWriter) Write(p []byte) (int, error) {
@@ -293,7 +295,8 @@ func (r *blobReader) checkFile() error {
 		return fmt.Errorf("open blob %s: %w", r.ref.ID, err)
 	}
 	if want := BlobFileBytes(r.ref.Size); size != want {
-		return r.damaged(min(size, want), max(size, want)-min(size, want), fmt.Sprintf("the file has %d bytes, not %d", size, want))
+		return r.damaged(min(size, want), max(size, want)-min(size, want),
+			fmt.Sprintf("the file has %d bytes, not %d", size, want))
 	}
 	header := make([]byte, BlobHeaderBytes)
 	if err := ReadFull(r.file, header, 0); err != nil {
@@ -313,7 +316,8 @@ func (r *blobReader) checkFile() error {
 }
 
 func (r *blobReader) damaged(offset, length int64, what string) error {
-	return &DamageError{Damage: Damage{Group: r.group, File: BlobName(r.ref.ID), Offset: offset, Length: length, What: what}}
+	return &DamageError{Damage: Damage{Group: r.group, File: BlobName(r.ref.ID), Offset: offset, Length: length,
+		What: what}}
 }
 
 func (r *blobReader) ReadAt(p []byte, offset int64) (int, error) {

@@ -28,12 +28,14 @@ func sampleEntries() []Entry {
 	return []Entry{
 		{Kind: KindEmpty, Index: 1, Term: 1},
 		{Kind: KindConf, Index: 2, Term: 1, Data: []byte{1, 2, 3}},
-		{Kind: KindPut, Used: true, ID: math.MinInt64, Index: 3, Term: 1, CommitTime: 1700000000123456789, Timestamp: math.MinInt64,
+		{Kind: KindPut, Used: true, ID: math.MinInt64, Index: 3, Term: 1, CommitTime: 1700000000123456789,
+			Timestamp: math.MinInt64,
 			RequestID: [16]byte{1, 2, 15: 3}, Attributes: attributes, Data: []byte("hello")},
 		{Kind: KindPut, ID: math.MaxInt64, Index: 4, Term: 2, CommitTime: math.MaxInt64, Timestamp: -1},
 		{Kind: KindPut, Used: true, Index: 5, Term: 2, CommitTime: 1, Data: bytes.Repeat([]byte{0xf5}, 8)},
 		{Kind: KindPut, Used: true, ID: 5, Codec: CodecBlob, Index: 6, Term: 2, CommitTime: 1, Data: ref.Encode()},
-		{Kind: KindDelete, Used: true, ID: -5, Index: math.MaxUint64, Term: math.MaxUint64, CommitTime: 2, RequestID: [16]byte{7}},
+		{Kind: KindDelete, Used: true, ID: -5, Index: math.MaxUint64, Term: math.MaxUint64, CommitTime: 2,
+			RequestID: [16]byte{7}},
 		{Kind: KindState, Data: state.Encode()},
 	}
 }
@@ -77,7 +79,8 @@ func TestEveryBitOfAFrameIsChecked(t *testing.T) {
 				t.Fatalf("%s: bit %d of byte %d flipped and not seen", e.Kind, bit%8, bit/8)
 			case bit/8 < FrameHeaderBytes && !errors.Is(err, errFrameHeader):
 				t.Fatalf("%s: byte %d: %v", e.Kind, bit/8, err)
-			case bit/8 >= FrameHeaderBytes && (!errors.Is(err, ErrFrameContent) || got.ID != e.ID || got.Index != e.Index || n != int64(len(frame))):
+			case bit/8 >= FrameHeaderBytes && (!errors.Is(err, ErrFrameContent) || got.ID != e.ID || got.Index != e.Index ||
+				n != int64(len(frame))):
 				t.Fatalf("%s: byte %d: %v, %+v", e.Kind, bit/8, err, got)
 			}
 			frame[bit/8] ^= 1 << (bit % 8)
@@ -255,7 +258,8 @@ func TestNewerVersionIsNotDamage(t *testing.T) {
 	}
 	_, hintErr := DecodeHint(newer(hint, len(hint)))
 	_, markErr := DecodeMark(newer(EncodeMark(Mark{}), markFields), 0)
-	for what, err := range map[string]error{"segment": headerErr, "manifest": manifestErr, "hint": hintErr, "mark": markErr} {
+	for what, err := range map[string]error{"segment": headerErr, "manifest": manifestErr, "hint": hintErr,
+		"mark": markErr} {
 		if !errors.Is(err, ErrFormatVersion) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -273,7 +277,8 @@ func sampleManifest() *Manifest {
 			{Number: 5, ID: SegmentID{5}, FirstIndex: 101},
 		},
 		CompactedThrough: 50, CompactedTerm: 3, TombstoneFloor: 40, ConfIndex: 60, AcceptedThrough: 20, NextSegment: 6,
-		Conf:      &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}, VotersOutgoing: []uint64{1}, LearnersNext: []uint64{4}, AutoLeave: &autoLeave},
+		Conf: &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}, VotersOutgoing: []uint64{1},
+			LearnersNext: []uint64{4}, AutoLeave: &autoLeave},
 		HardState: StateRecord{Term: 4, Vote: 1, Commit: 99, SyncedOffset: 128, SyncedIndex: 98},
 	}
 }
@@ -379,7 +384,8 @@ func TestEveryBitOfABlobReferenceIsChecked(t *testing.T) {
 }
 
 func TestHardStateMergesInAnyOrder(t *testing.T) {
-	records := []StateRecord{{Term: 1, Vote: 1, Commit: 3}, {Term: 2, Commit: 5}, {Term: 2, Vote: 4, Commit: 5}, {Term: 2, Commit: 9}}
+	records := []StateRecord{{Term: 1, Vote: 1, Commit: 3}, {Term: 2, Commit: 5}, {Term: 2, Vote: 4, Commit: 5},
+		{Term: 2, Commit: 9}}
 	random := rand.New(rand.NewPCG(soaktest.Seed(t, 1), 0))
 	for range 20 {
 		random.Shuffle(len(records), func(i, j int) { records[i], records[j] = records[j], records[i] })
@@ -397,7 +403,8 @@ func TestChecksumWordIsTheChecksumOfItsBytes(t *testing.T) {
 	random := rand.New(rand.NewPCG(soaktest.Seed(t, 1), 0))
 	for range 1000 {
 		crc, w := random.Uint32(), random.Uint64()
-		b := []byte{byte(w), byte(w >> 8), byte(w >> 16), byte(w >> 24), byte(w >> 32), byte(w >> 40), byte(w >> 48), byte(w >> 56)}
+		b := []byte{byte(w), byte(w >> 8), byte(w >> 16), byte(w >> 24), byte(w >> 32), byte(w >> 40), byte(w >> 48),
+			byte(w >> 56)}
 		if got, want := checksumWord(crc, w), crc32.Update(crc, Castagnoli, b); got != want {
 			t.Fatalf("%x, want %x", got, want)
 		}

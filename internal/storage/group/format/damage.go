@@ -28,7 +28,8 @@ func (d Damage) String() string {
 func CopyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
 	for i, why := range bad {
 		if why != nil {
-			out = append(out, Damage{File: file, Offset: int64(i) * bytes, Length: bytes, What: fmt.Sprintf("copy %d does not count: %v", i, why)})
+			out = append(out, Damage{File: file, Offset: int64(i) * bytes, Length: bytes,
+				What: fmt.Sprintf("copy %d does not count: %v", i, why)})
 		}
 	}
 	return out

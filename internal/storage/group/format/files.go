@@ -87,7 +87,8 @@ func CreateAnew(fs vfs.FS, name string) (vfs.File, error) {
 func CheckRoom(fs vfs.FS, dir string, bytes int64, what string) error {
 	space, err := fs.Space(dir)
 	if err == nil && space.FreeBytes < bytes {
-		err = fmt.Errorf("%w: %s: %s takes up to %d bytes, %d are free; delete other files or grow the volume", ErrNoSpace, dir, what, bytes, space.FreeBytes)
+		err = fmt.Errorf("%w: %s: %s takes up to %d bytes, %d are free; delete other files or grow the volume", ErrNoSpace,
+			dir, what, bytes, space.FreeBytes)
 	}
 	return err
 }

@@ -96,7 +96,8 @@ func frameChecksum(frame []byte, segment SegmentID, offset int64) uint32 {
 
 // DecodeHeader checks the frame CRC of a header (at least FrameHeaderBytes) and returns the entry without attributes
 // and data, the lengths, and the length of the frame in the file. The error wraps nothing and is errFrameHeader.
-func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attributesBytes, dataBytes int, frameBytes int64, err error) {
+func DecodeHeader(buf []byte, segment SegmentID, offset int64) (e Entry, attributesBytes, dataBytes int,
+	frameBytes int64, err error) {
 	le := binary.LittleEndian
 	if len(buf) < FrameHeaderBytes || le.Uint32(buf) != FrameMarker ||
 		le.Uint32(buf[atFrameCRC:]) != frameChecksum(buf, segment, offset) {
@@ -204,7 +205,8 @@ func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 
 // requestRefusal is the rule of KindRequest, but for what its data says.
 func (e *Entry) requestRefusal(attributesBytes, dataBytes int) string {
-	if attributesBytes != 0 || dataBytes != requestDataBytes || e.Codec != CodecPlain || e.Timestamp != 0 || e.RequestID == [16]byte{} {
+	if attributesBytes != 0 || dataBytes != requestDataBytes || e.Codec != CodecPlain || e.Timestamp != 0 ||
+		e.RequestID == [16]byte{} {
 		return "a remembered request has a request id, no attributes, no timestamp and 8 bytes of data"
 	}
 	return ""

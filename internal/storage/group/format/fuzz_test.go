@@ -137,7 +137,8 @@ func FuzzManifest(f *testing.F) {
 }
 
 func fuzzLength(b []byte) uint64 {
-	return uint64(b[16]) | uint64(b[17])<<8 | uint64(b[18])<<16 | uint64(b[19])<<24 | uint64(b[20])<<32 | uint64(b[21]|b[22]|b[23])<<40
+	return uint64(b[16]) | uint64(b[17])<<8 | uint64(b[18])<<16 | uint64(b[19])<<24 | uint64(b[20])<<32 | uint64(
+		b[21]|b[22]|b[23])<<40
 }
 
 func FuzzHint(f *testing.F) {
@@ -210,7 +211,8 @@ func FuzzReplicaFile(f *testing.F) {
 			t.Fatalf("%x became %x, %v", b, again, err)
 		}
 		for i := range bad {
-			if bad[i] == nil && !bytes.Equal(again[i*BlockBytes:(i+1)*BlockBytes], b[i*BlockBytes:min(len(b), (i+1)*BlockBytes)]) {
+			if bad[i] == nil && !bytes.Equal(again[i*BlockBytes:(i+1)*BlockBytes],
+				b[i*BlockBytes:min(len(b), (i+1)*BlockBytes)]) {
 				t.Fatalf("copy %d of %x became %x", i, b, again)
 			}
 		}

@@ -44,7 +44,8 @@ func putUint32(b []byte, v uint32) {
 }
 
 func sampleHeader() SegmentHeader {
-	return SegmentHeader{Store: uuid.UUID{1, 15: 9}, Group: uuid.UUID{2}, ID: testSegment, FirstIndex: 77, Created: 1700000000123456789}
+	return SegmentHeader{Store: uuid.UUID{1, 15: 9}, Group: uuid.UUID{2}, ID: testSegment, FirstIndex: 77,
+		Created: 1700000000123456789}
 }
 
 // orderRows puts rows, used flags with them, into the order of a hint.
@@ -68,9 +69,11 @@ func orderRows(h *Hint) {
 
 // samplePiece is a second piece, with a row every 88 bytes.
 func samplePiece() *HintPiece {
-	p := &HintPiece{Segment: testSegment, First: 10, Begin: 1 << 12, End: 1 << 14, LastBefore: 30, Last: 200, RowsBefore: 15,
-		Terms: []TermRun{{31, 1}, {50, 3}},
-		Table: Rows{LastCommit: 99, Blobs: []HintBlob{{Index: 42, Ref: BlobRef{ID: uuid.UUID{1}, Size: 2 << 20, CRC32C: 5}}}}}
+	p := &HintPiece{Segment: testSegment, First: 10, Begin: 1 << 12, End: 1 << 14, LastBefore: 30, Last: 200,
+		RowsBefore: 15,
+		Terms:      []TermRun{{31, 1}, {50, 3}},
+		Table: Rows{LastCommit: 99, Blobs: []HintBlob{{Index: 42,
+			Ref: BlobRef{ID: uuid.UUID{1}, Size: 2 << 20, CRC32C: 5}}}}}
 	for i := range 71 {
 		p.Table.IDs = append(p.Table.IDs, int64(i)*7-100)
 		p.Table.Places = append(p.Table.Places, uint64(1<<12+88*i)/8<<16|2<<1|uint64(i%2))

@@ -71,7 +71,8 @@ func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.Segment != segment.ID || h.FirstIndex != segment.FirstIndex || h.LastIndex != segment.LastIndex || h.Bytes != segment.Bytes {
+	if h.Segment != segment.ID || h.FirstIndex != segment.FirstIndex || h.LastIndex != segment.LastIndex ||
+		h.Bytes != segment.Bytes {
 		return nil, fmt.Errorf("%s: %w: it is of another segment or another state of it", name, ErrCorrupt)
 	}
 	return h, nil

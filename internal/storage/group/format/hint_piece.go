@@ -61,7 +61,8 @@ type HintPiece struct {
 
 // MakePiece makes the piece that continues a part up to a state frame. rows and terms are those of the segment.
 func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, terms []TermRun) *HintPiece {
-	p := &HintPiece{Segment: s.ID, First: s.FirstIndex, Begin: from.End, End: to.Offset, LastBefore: from.Last, Last: to.Last, RowsBefore: from.Rows}
+	p := &HintPiece{Segment: s.ID, First: s.FirstIndex, Begin: from.End, End: to.Offset, LastBefore: from.Last,
+		Last: to.Last, RowsBefore: from.Rows}
 	if from.End == 0 {
 		p.Begin, p.LastBefore = SegmentHeaderBytes, s.FirstIndex-1
 	}
@@ -88,7 +89,8 @@ func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, term
 func (p *HintPiece) Encode() []byte {
 	le := binary.LittleEndian
 	const rowBytes = 8 + 2 + 2 + 1 // mostly
-	b := make([]byte, pieceHeaderBytes, pieceHeaderBytes+rowBytes*len(p.Table.IDs)+termRunBytes*len(p.Terms)+hintBlobBytes*len(p.Table.Blobs)+2*pieceTrailBytes)
+	b := make([]byte, pieceHeaderBytes, pieceHeaderBytes+rowBytes*len(p.Table.IDs)+termRunBytes*len(p.Terms)+
+		hintBlobBytes*len(p.Table.Blobs)+2*pieceTrailBytes)
 	offset, at := p.Begin, p.LastBefore
 	for i, id := range p.Table.IDs {
 		place, entry := index.Loc(p.Table.Places[i]), p.First+uint64(p.Table.Indexes[i])
@@ -153,7 +155,8 @@ func DecodePiece(b []byte) (p *HintPiece, length int64, err error) {
 		return nil, 0, fmt.Errorf("piece of a hint: %w", err)
 	}
 	rest := b[pieceHeaderBytes : length-pieceTrailBytes]
-	if pieceRowBytesMin*rows+termRunBytes*runs+hintBlobBytes*blobs > int64(len(rest)) || binary.LittleEndian.Uint64(b[length-pieceTrailBytes:]) != uint64(length) {
+	if pieceRowBytesMin*rows+termRunBytes*runs+hintBlobBytes*blobs > int64(len(rest)) ||
+		binary.LittleEndian.Uint64(b[length-pieceTrailBytes:]) != uint64(length) {
 		return nil, 0, fmt.Errorf("piece of a hint: %w: counts do not fit the length", ErrCorrupt)
 	}
 	p = &head
@@ -178,7 +181,8 @@ func DecodePiece(b []byte) (p *HintPiece, length int64, err error) {
 // check checks the header.
 func (p *HintPiece) check() error {
 	if p.First == 0 || p.LastBefore < p.First-1 || p.Last < p.LastBefore || p.Last-p.First+1 > math.MaxUint32 ||
-		p.Begin < SegmentHeaderBytes || p.End < p.Begin || p.End > index.OffsetMax || p.Begin%8 != 0 || p.End%8 != 0 || p.RowsBefore < 0 {
+		p.Begin < SegmentHeaderBytes || p.End < p.Begin || p.End > index.OffsetMax || p.Begin%8 != 0 || p.End%8 != 0 ||
+		p.RowsBefore < 0 {
 		return fmt.Errorf("%w: indexes or offsets are impossible", ErrCorrupt)
 	}
 	return nil
@@ -204,7 +208,8 @@ func (p *HintPiece) decodeRows(b []byte, rows int) (rest []byte, err error) {
 			}
 			numbers[k], b = n, b[used:]
 		}
-		if i > 0 && numbers[0] == 0 || numbers[1] > placeLengthMask || numbers[1]>>1 < FrameHeaderBytes/64+1 || numbers[2] == 0 {
+		if i > 0 && numbers[0] == 0 || numbers[1] > placeLengthMask || numbers[1]>>1 < FrameHeaderBytes/64+1 ||
+			numbers[2] == 0 {
 			return nil, errPieceRow
 		}
 		offset, at = offset+8*int64(numbers[0]), at+numbers[2]
@@ -262,7 +267,8 @@ func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
 	}
 	n := len(h.Terms)
 	switch {
-	case p.Segment != s.ID || p.First != s.FirstIndex || p.Begin != begin || p.LastBefore != last || p.RowsBefore != h.Rows:
+	case p.Segment != s.ID || p.First != s.FirstIndex || p.Begin != begin || p.LastBefore != last ||
+		p.RowsBefore != h.Rows:
 		return false
 	case len(p.Terms) > 0 && n > 0 && p.Terms[0].Term <= h.Terms[n-1].Term:
 		return false
@@ -270,7 +276,8 @@ func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
 		return false
 	}
 	t := &h.Table
-	t.IDs, t.Places, t.Indexes = append(t.IDs, p.Table.IDs...), append(t.Places, p.Table.Places...), append(t.Indexes, p.Table.Indexes...)
+	t.IDs, t.Places, t.Indexes = append(t.IDs, p.Table.IDs...), append(t.Places, p.Table.Places...),
+		append(t.Indexes, p.Table.Indexes...)
 	t.Blobs, t.LastCommit = append(t.Blobs, p.Table.Blobs...), max(t.LastCommit, p.Table.LastCommit)
 	h.Terms = append(h.Terms, p.Terms...)
 	h.End, h.Last, h.Rows, h.Bytes = p.End, p.Last, h.Rows+int64(len(p.Table.IDs)), h.Bytes+bytes
@@ -329,7 +336,8 @@ func LastPiece(fs vfs.FS, dir string, s ManifestSegment) (h HintPart, ok bool) {
 	}
 	p, _, rows, _, _ := pieceHead(b)
 	h.End, h.Last, h.Rows = p.End, p.Last, p.RowsBefore+rows
-	ok = string(b[:MagicBytes]) == PieceMagic && p.check() == nil && p.Segment == s.ID && p.First == s.FirstIndex && p.Last >= s.FirstIndex
+	ok = string(b[:MagicBytes]) == PieceMagic && p.check() == nil && p.Segment == s.ID && p.First == s.FirstIndex &&
+		p.Last >= s.FirstIndex
 	return h, ok
 }
 

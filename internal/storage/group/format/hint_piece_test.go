@@ -28,16 +28,18 @@ func TestEveryBitOfAPieceIsChecked(t *testing.T) {
 func TestPieceWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 	good := samplePiece()
 	for what, change := range map[string]func(p *HintPiece){
-		"first index 0":                     func(p *HintPiece) { p.First = 0 },
-		"last index below that before":      func(p *HintPiece) { p.Last = 29 },
-		"index of a row behind the last":    func(p *HintPiece) { p.Last = 90 },
-		"begin in the header":               func(p *HintPiece) { p.Begin = 64 },
-		"end in front of begin":             func(p *HintPiece) { p.End = 1 << 11 },
-		"a row that ends behind the end":    func(p *HintPiece) { p.End = 1<<12 + 88*70 },
-		"end that is no offset of a frame":  func(p *HintPiece) { p.End++ },
-		"end above the greatest offset":     func(p *HintPiece) { p.End = 1 << 40 },
-		"two rows at one place":             func(p *HintPiece) { p.Table.Places[7] = p.Table.Places[6] },
-		"rows out of order":                 func(p *HintPiece) { p.Table.Places[7], p.Table.Places[6] = p.Table.Places[6], p.Table.Places[7] },
+		"first index 0":                    func(p *HintPiece) { p.First = 0 },
+		"last index below that before":     func(p *HintPiece) { p.Last = 29 },
+		"index of a row behind the last":   func(p *HintPiece) { p.Last = 90 },
+		"begin in the header":              func(p *HintPiece) { p.Begin = 64 },
+		"end in front of begin":            func(p *HintPiece) { p.End = 1 << 11 },
+		"a row that ends behind the end":   func(p *HintPiece) { p.End = 1<<12 + 88*70 },
+		"end that is no offset of a frame": func(p *HintPiece) { p.End++ },
+		"end above the greatest offset":    func(p *HintPiece) { p.End = 1 << 40 },
+		"two rows at one place":            func(p *HintPiece) { p.Table.Places[7] = p.Table.Places[6] },
+		"rows out of order": func(p *HintPiece) {
+			p.Table.Places[7], p.Table.Places[6] = p.Table.Places[6], p.Table.Places[7]
+		},
 		"two rows of one index":             func(p *HintPiece) { p.Table.Indexes[7] = p.Table.Indexes[6] },
 		"a row of an index before":          func(p *HintPiece) { p.Table.Indexes[0] = 20 },
 		"a row shorter than a frame":        func(p *HintPiece) { p.Table.Places[3] &^= 1<<16 - 1 },
@@ -55,7 +57,8 @@ func TestPieceWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 		}
 	}
 	b := good.Encode()
-	for what, at := range map[string]int{"length": 80, "rows": 84, "runs": 88, "blobs": 92, "length at the end": len(b) - 8, "padding": len(b) - 9} {
+	for what, at := range map[string]int{"length": 80, "rows": 84, "runs": 88, "blobs": 92,
+		"length at the end": len(b) - 8, "padding": len(b) - 9} {
 		c := bytes.Clone(b)
 		c[at] += 8
 		putUint32(c[12:], headChecksum(c))
@@ -107,7 +110,8 @@ func TestLastPieceOfAHint(t *testing.T) {
 // Pieces count as far as one continues the other.
 func TestPiecesContinueOneAnother(t *testing.T) {
 	m := ManifestSegment{Number: 3, ID: testSegment, FirstIndex: 10}
-	first := &HintPiece{Segment: testSegment, First: 10, Begin: SegmentHeaderBytes, End: 1 << 12, LastBefore: 9, Last: 30, Terms: []TermRun{{10, 1}}}
+	first := &HintPiece{Segment: testSegment, First: 10, Begin: SegmentHeaderBytes, End: 1 << 12, LastBefore: 9, Last: 30,
+		Terms: []TermRun{{10, 1}}}
 	for range 15 {
 		n := len(first.Table.IDs)
 		first.Table.IDs = append(first.Table.IDs, int64(n))

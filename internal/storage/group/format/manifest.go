@@ -92,7 +92,8 @@ func (m *Manifest) Encode() ([]byte, error) {
 	le.PutUint64(b[24:], m.Sequence)
 	copy(b[32:], m.Identity.Store[:])
 	copy(b[48:], m.Identity.Group[:])
-	for i, v := range []uint64{m.CompactedThrough, m.CompactedTerm, m.TombstoneFloor, m.ConfIndex, m.AcceptedThrough, m.NextSegment} {
+	for i, v := range []uint64{m.CompactedThrough, m.CompactedTerm, m.TombstoneFloor, m.ConfIndex, m.AcceptedThrough,
+		m.NextSegment} {
 		le.PutUint64(b[64+8*i:], v)
 	}
 	m.HardState.encode(b[112:])

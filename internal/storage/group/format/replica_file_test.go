@@ -52,7 +52,8 @@ func TestEveryBitOfAReplicaFileCounts(t *testing.T) {
 	other.RaftID = 79
 	b, err := other.Encode()
 	ok(t, err)
-	if _, _, err := DecodeReplicaFile(append(good[:BlockBytes:BlockBytes], b[:BlockBytes]...)); !errors.Is(err, ErrCorrupt) {
+	if _, _, err := DecodeReplicaFile(append(good[:BlockBytes:BlockBytes], b[:BlockBytes]...)); !errors.Is(err,
+		ErrCorrupt) {
 		t.Errorf("two whole copies that differ: %v", err)
 	}
 	newer := append([]byte(nil), good[:BlockBytes]...)

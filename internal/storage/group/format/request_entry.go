@@ -50,12 +50,14 @@ func RequestEntry(e *Entry) Entry {
 	if !r.Delete {
 		binary.LittleEndian.PutUint32(data[4:], r.CRC32C)
 	}
-	return Entry{Kind: KindRequest, ID: e.ID, Index: e.Index, Term: e.Term, CommitTime: e.CommitTime, RequestID: e.RequestID, Data: data}
+	return Entry{Kind: KindRequest, ID: e.ID, Index: e.Index, Term: e.Term, CommitTime: e.CommitTime,
+		RequestID: e.RequestID, Data: data}
 }
 
 // isRequestData tells whether data is that of a KindRequest.
 func isRequestData(b []byte) bool {
-	return len(b) == requestDataBytes && IsZero(b[1:4]) && (Kind(b[0]) == KindPut || Kind(b[0]) == KindDelete && IsZero(b[4:]))
+	return len(b) == requestDataBytes && IsZero(b[1:4]) && (Kind(b[0]) == KindPut || Kind(b[0]) == KindDelete &&
+		IsZero(b[4:]))
 }
 
 // IsSame tells whether another write under the same request id is this one.

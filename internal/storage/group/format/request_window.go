@@ -15,4 +15,5 @@ type RequestWindow struct {
 
 // DefaultRequestWindow is what api/sheaf/record/v1/record.proto promises. AgeMin is longer than gateways and clients
 // repeat a call.
-var DefaultRequestWindow = RequestWindow{Age: 10 * time.Minute, Writes: 1 << 16, AgeMin: 2 * time.Minute, WritesMax: 1 << 20}
+var DefaultRequestWindow = RequestWindow{Age: 10 * time.Minute, Writes: 1 << 16, AgeMin: 2 * time.Minute,
+	WritesMax: 1 << 20}

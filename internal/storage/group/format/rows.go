@@ -42,8 +42,9 @@ func (r *Rows) Hint(m ManifestSegment, terms []TermRun) *Hint {
 		return 1
 	})
 	h := &Hint{
-		Segment: m.ID, FirstIndex: m.FirstIndex, LastIndex: m.LastIndex, LastCommit: r.LastCommit, Bytes: m.Bytes, Requests: r.Requests,
-		IDs: make([]int64, n), Places: make([]uint64, n), Indexes: make([]uint32, n), Used: make([]uint64, (n+63)/64),
+		Segment: m.ID, FirstIndex: m.FirstIndex, LastIndex: m.LastIndex, LastCommit: r.LastCommit, Bytes: m.Bytes,
+		Requests: r.Requests,
+		IDs:      make([]int64, n), Places: make([]uint64, n), Indexes: make([]uint32, n), Used: make([]uint64, (n+63)/64),
 		Terms: terms, Blobs: r.Blobs,
 	}
 	for i, k := range keys {

@@ -59,7 +59,8 @@ func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 	}
 	le := binary.LittleEndian
 	if string(b[:MagicBytes]) != SegmentMagic {
-		return SegmentHeader{}, fmt.Errorf("segment header: %w: magic is %q, not %q", ErrCorrupt, b[:MagicBytes], SegmentMagic)
+		return SegmentHeader{}, fmt.Errorf("segment header: %w: magic is %q, not %q", ErrCorrupt, b[:MagicBytes],
+			SegmentMagic)
 	}
 	if le.Uint32(b[124:]) != Checksum(b[:124]) {
 		return SegmentHeader{}, fmt.Errorf("segment header: %w: checksum", ErrCorrupt)
@@ -116,7 +117,8 @@ func MakeSegment(fs vfs.FS, dir string, identity Identity, m ManifestSegment, cr
 }
 
 // WriteSegmentHeader makes a segment file with its header, durable when it returns.
-func WriteSegmentHeader(fs vfs.FS, dir string, identity Identity, m ManifestSegment, created time.Time, rewritten bool) (vfs.File, error) {
+func WriteSegmentHeader(fs vfs.FS, dir string, identity Identity, m ManifestSegment, created time.Time,
+	rewritten bool) (vfs.File, error) {
 	name := path.Join(dir, SegmentName(m.Number))
 	f, err := CreateAnew(fs, name)
 	if err != nil {

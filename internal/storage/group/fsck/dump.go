@@ -131,7 +131,8 @@ func (d *dumper) headerFromManifest() (format.SegmentHeader, error) {
 	number, ok := format.ParseSegmentName(path.Base(d.name))
 	for _, s := range m.Segments {
 		if ok && s.Number == number {
-			return format.SegmentHeader{Store: m.Identity.Store, Group: m.Identity.Group, ID: s.ID, FirstIndex: s.FirstIndex}, nil
+			return format.SegmentHeader{Store: m.Identity.Store, Group: m.Identity.Group, ID: s.ID, FirstIndex: s.FirstIndex},
+				nil
 		}
 	}
 	return format.SegmentHeader{}, errors.New("the manifest beside it does not list this segment")
@@ -147,7 +148,8 @@ func (d *dumper) frame(s *segio.FrameStep) {
 		d.line("offset %d: BAD %d bytes: %s%s", s.Offset, s.Bytes, s.Status, segio.Unreadable(s))
 		return
 	case segio.FrameContent:
-		d.line("offset %d: BAD %d bytes: %s%s: %s id %d index %d term %d", s.Offset, s.Bytes, s.Status, segio.Unreadable(s), e.Kind, e.ID, e.Index, e.Term)
+		d.line("offset %d: BAD %d bytes: %s%s: %s id %d index %d term %d", s.Offset, s.Bytes, s.Status, segio.Unreadable(s),
+			e.Kind, e.ID, e.Index, e.Term)
 		return
 	}
 	switch e.Kind {
@@ -160,12 +162,14 @@ func (d *dumper) frame(s *segio.FrameStep) {
 		d.line("offset %d: %d bytes: state: %s", s.Offset, s.Bytes, dumpState(state))
 	case format.KindRequest:
 		r := format.RequestOf(e)
-		d.line("offset %d: %d bytes: request%s of a %s of id %d index %d term %d commit %s crc %08x", s.Offset, s.Bytes, dumpRequest(e),
+		d.line("offset %d: %d bytes: request%s of a %s of id %d index %d term %d commit %s crc %08x", s.Offset, s.Bytes,
+			dumpRequest(e),
 			format.Kind(e.Data[0]), e.ID, e.Index, e.Term, dumpTime(e.CommitTime), r.CRC32C)
 	case format.KindEmpty, format.KindConf:
 		d.line("offset %d: %d bytes: %s index %d term %d data %d", s.Offset, s.Bytes, e.Kind, e.Index, e.Term, len(e.Data))
 	default:
-		d.line("offset %d: %d bytes: %s id %d index %d term %d %s commit %s timestamp %s%s%s", s.Offset, s.Bytes, e.Kind, e.ID,
+		d.line("offset %d: %d bytes: %s id %d index %d term %d %s commit %s timestamp %s%s%s", s.Offset, s.Bytes, e.Kind,
+			e.ID,
 			e.Index, e.Term, usedWord(e.Used), dumpTime(e.CommitTime), dumpTime(e.Timestamp), dumpRequest(e), dumpContent(e))
 	}
 }
@@ -214,7 +218,8 @@ func dumpRef(ref format.BlobRef) string {
 }
 
 func dumpState(s format.StateRecord) string {
-	return fmt.Sprintf("term %d vote %d commit %d, synced to offset %d, index %d", s.Term, s.Vote, s.Commit, s.SyncedOffset, s.SyncedIndex)
+	return fmt.Sprintf("term %d vote %d commit %d, synced to offset %d, index %d", s.Term, s.Vote, s.Commit,
+		s.SyncedOffset, s.SyncedIndex)
 }
 
 func (d *dumper) hint(b []byte) error {
@@ -222,7 +227,8 @@ func (d *dumper) hint(b []byte) error {
 	if err != nil {
 		return err
 	}
-	d.line("hint of segment %x: version %d, indexes %d to %d, segment of %d bytes, last commit %s, %d rows", h.Segment, format.FormatVersion,
+	d.line("hint of segment %x: version %d, indexes %d to %d, segment of %d bytes, last commit %s, %d rows", h.Segment,
+		format.FormatVersion,
 		h.FirstIndex, h.LastIndex, h.Bytes, dumpTime(h.LastCommit), len(h.IDs))
 	for _, run := range h.Terms {
 		d.line("from index %d: term %d", run.FirstIndex, run.Term)
@@ -241,7 +247,8 @@ func dumpRow(row int, id int64, place, at uint64) string {
 	if loc.Tombstone() {
 		word = "delete"
 	}
-	return fmt.Sprintf("row %d: %s id %d index %d offset %d at most %d bytes", row, word, id, at, loc.Offset(), loc.LengthBound())
+	return fmt.Sprintf("row %d: %s id %d index %d offset %d at most %d bytes", row, word, id, at, loc.Offset(),
+		loc.LengthBound())
 }
 
 // format.ActiveHint writes the pieces of the hint of an active segment. What is behind the last whole one does not
@@ -257,8 +264,10 @@ func (d *dumper) activeHint(b []byte) error {
 			d.line("byte %d: what is from here on, %d bytes, does not count: %v", at, int64(len(b))-at, err)
 			return nil
 		}
-		d.line("byte %d: piece of the hint of the active segment %x, first index %d: version %d, from offset %d to %d, indexes %d to %d, last commit %s, %d rows", at, p.Segment,
-			p.First, format.FormatVersion, p.Begin, p.End, p.LastBefore+1, p.Last, dumpTime(p.Table.LastCommit), len(p.Table.IDs))
+		d.line("byte %d: piece of the hint of the active segment %x, first index %d: version %d, from offset %d to %d, "+
+			"indexes %d to %d, last commit %s, %d rows", at, p.Segment,
+			p.First, format.FormatVersion, p.Begin, p.End, p.LastBefore+1, p.Last, dumpTime(p.Table.LastCommit),
+			len(p.Table.IDs))
 		for _, run := range p.Terms {
 			d.line("from index %d: term %d", run.FirstIndex, run.Term)
 		}
@@ -283,7 +292,8 @@ func (d *dumper) manifest(b []byte) error {
 	if err != nil {
 		return err
 	}
-	d.line("manifest of group %q (%s), store %s: version %d, sequence %d", m.Identity.Name, m.Identity.Group, m.Identity.Store,
+	d.line("manifest of group %q (%s), store %s: version %d, sequence %d", m.Identity.Name, m.Identity.Group,
+		m.Identity.Store,
 		format.FormatVersion, m.Sequence)
 	d.line("compacted through %d (term %d), tombstone floor %d, accepted through %d, next segment %d", m.CompactedThrough,
 		m.CompactedTerm, m.TombstoneFloor, m.AcceptedThrough, m.NextSegment)
@@ -291,12 +301,15 @@ func (d *dumper) manifest(b []byte) error {
 	if m.Conf == nil {
 		d.line("no membership")
 	} else {
-		d.line("membership as of index %d: voters %v learners %v outgoing %v next learners %v, leaves joint by itself %v", m.ConfIndex,
-			m.Conf.GetVoters(), m.Conf.GetLearners(), m.Conf.GetVotersOutgoing(), m.Conf.GetLearnersNext(), m.Conf.GetAutoLeave())
+		d.line("membership as of index %d: voters %v learners %v outgoing %v next learners %v, leaves joint by itself %v",
+			m.ConfIndex,
+			m.Conf.GetVoters(), m.Conf.GetLearners(), m.Conf.GetVotersOutgoing(), m.Conf.GetLearnersNext(),
+			m.Conf.GetAutoLeave())
 	}
 	for _, s := range m.Segments {
 		if s.Sealed() {
-			d.line("%s: id %x, sealed, indexes %d to %d, %d bytes", format.SegmentName(s.Number), s.ID, s.FirstIndex, s.LastIndex, s.Bytes)
+			d.line("%s: id %x, sealed, indexes %d to %d, %d bytes", format.SegmentName(s.Number), s.ID, s.FirstIndex,
+				s.LastIndex, s.Bytes)
 		} else {
 			d.line("%s: id %x, active, from index %d", format.SegmentName(s.Number), s.ID, s.FirstIndex)
 		}
@@ -317,7 +330,8 @@ func (d *dumper) mark(b []byte) error {
 			if err != nil {
 				return err
 			}
-			d.line("slot %d: sequence %d: segment %x is synced to offset %d, index %d", slot, m.Sequence, m.Segment, m.Offset, m.Index)
+			d.line("slot %d: sequence %d: segment %x is synced to offset %d, index %d", slot, m.Sequence, m.Segment, m.Offset,
+				m.Index)
 		}
 	}
 	if !found && bad[0] != nil && bad[1] != nil {
@@ -363,6 +377,7 @@ func (d *dumper) replica(b []byte) error {
 	if f.Joining {
 		state = "joining"
 	}
-	d.line("replica %016x of group %s, store %s, on volume %s: version %d, %s", f.RaftID, f.Group, f.Store, f.Volume, format.FormatVersion, state)
+	d.line("replica %016x of group %s, store %s, on volume %s: version %d, %s", f.RaftID, f.Group, f.Store, f.Volume,
+		format.FormatVersion, state)
 	return nil
 }

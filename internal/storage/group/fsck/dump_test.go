@@ -38,7 +38,8 @@ func TestDumpHasALineForEveryFrame(t *testing.T) {
 		}
 		for i, f := range g.Frames[name] {
 			want := fmt.Sprintf("offset %d: %d bytes: %s", f.Offset, f.Bytes, f.Entry.Kind)
-			if !strings.HasPrefix(lines[i+1], want) || f.Entry.Kind.IsVersion() && !strings.Contains(lines[i+1], fmt.Sprintf(" id %d index %d ", f.Entry.ID, f.Entry.Index)) {
+			if !strings.HasPrefix(lines[i+1], want) || f.Entry.Kind.IsVersion() &&
+				!strings.Contains(lines[i+1], fmt.Sprintf(" id %d index %d ", f.Entry.ID, f.Entry.Index)) {
 				t.Errorf("%q, want %q", lines[i+1], want)
 			}
 		}
@@ -49,10 +50,11 @@ func TestDumpNamesBadPlaces(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 	f := g.Frames[format.SegmentName(2)][4]
 	for at, want := range map[int64]string{
-		0:             "offset 0: BAD 128 bytes: segment header",
-		100:           "offset 0: BAD 128 bytes: segment header",
-		f.Offset:      fmt.Sprintf("offset %d: BAD %d bytes: no frame", f.Offset, f.Bytes),
-		f.Offset + 80: fmt.Sprintf("offset %d: BAD %d bytes: entry content is bad: put id %d index %d", f.Offset, f.Bytes, f.Entry.ID, f.Entry.Index),
+		0:        "offset 0: BAD 128 bytes: segment header",
+		100:      "offset 0: BAD 128 bytes: segment header",
+		f.Offset: fmt.Sprintf("offset %d: BAD %d bytes: no frame", f.Offset, f.Bytes),
+		f.Offset + 80: fmt.Sprintf("offset %d: BAD %d bytes: entry content is bad: put id %d index %d", f.Offset, f.Bytes,
+			f.Entry.ID, f.Entry.Index),
 	} {
 		undo := g.Change(t, format.SegmentName(2), at, func(b []byte) { b[0] ^= 0x80 }, 1)
 		text := strings.Join(dumped(t, g, format.SegmentName(2)), "\n")
@@ -62,12 +64,14 @@ func TestDumpNamesBadPlaces(t *testing.T) {
 		undo()
 	}
 	undo := g.Change(t, format.ManifestName, 4096, func(b []byte) { b[0]++ }, 1)
-	if lines := dumped(t, g, format.ManifestName); !strings.HasPrefix(lines[0], "copy 1: BAD") || len(lines) != 1+1+1+1+1+3 {
+	if lines := dumped(t, g, format.ManifestName); !strings.HasPrefix(lines[0], "copy 1: BAD") ||
+		len(lines) != 1+1+1+1+1+3 {
 		t.Errorf("%q", lines)
 	}
 	undo()
 	undo = g.Change(t, format.MarkName, 4096, func(b []byte) { b[0]++ }, 1)
-	if lines := dumped(t, g, format.MarkName); len(lines) != 2 || !strings.HasPrefix(lines[1], "slot 1: BAD") || !strings.Contains(lines[0], "sequence 2") {
+	if lines := dumped(t, g, format.MarkName); len(lines) != 2 || !strings.HasPrefix(lines[1], "slot 1: BAD") ||
+		!strings.Contains(lines[0], "sequence 2") {
 		t.Errorf("%q", lines)
 	}
 	undo()
@@ -90,7 +94,8 @@ func TestDumpOfOtherFiles(t *testing.T) {
 	}
 	piece := samplePiece().Encode()
 	grouptest.Must(t, format.WriteReplace(g.FS, g.Dir, format.ActiveHintName, append(slices.Clone(piece), piece[:100]...)))
-	if lines := dumped(t, g, format.ActiveHintName); len(lines) != 1+2+1+71+1 || !strings.Contains(lines[len(lines)-1], "does not count") {
+	if lines := dumped(t, g, format.ActiveHintName); len(lines) != 1+2+1+71+1 ||
+		!strings.Contains(lines[len(lines)-1], "does not count") {
 		t.Errorf("%q", lines)
 	}
 	grouptest.Must(t, g.FS.Remove(path.Join(g.Dir, format.ActiveHintName)))
@@ -98,7 +103,8 @@ func TestDumpOfOtherFiles(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 	grouptest.Must(t, format.WriteReplace(g.FS, g.Dir, "other", []byte("something else")))
-	if err := Dump(&bytes.Buffer{}, g.FS, g.Dir+"/other"); err == nil || !strings.Contains(err.Error(), "no file of a group") {
+	if err := Dump(&bytes.Buffer{}, g.FS, g.Dir+"/other"); err == nil ||
+		!strings.Contains(err.Error(), "no file of a group") {
 		t.Error(err)
 	}
 	if err := Dump(&bytes.Buffer{}, g.FS, g.Dir+"/nothing"); err == nil {
@@ -112,9 +118,11 @@ func TestDumpOfOtherFiles(t *testing.T) {
 
 // samplePiece is a second piece, with a row every 88 bytes.
 func samplePiece() *format.HintPiece {
-	p := &format.HintPiece{Segment: format.SegmentID{1, 2, 3}, First: 10, Begin: 1 << 12, End: 1 << 14, LastBefore: 30, Last: 200, RowsBefore: 15,
+	p := &format.HintPiece{Segment: format.SegmentID{1, 2, 3}, First: 10, Begin: 1 << 12, End: 1 << 14, LastBefore: 30,
+		Last: 200, RowsBefore: 15,
 		Terms: []format.TermRun{{FirstIndex: 31, Term: 1}, {FirstIndex: 50, Term: 3}},
-		Table: format.Rows{LastCommit: 99, Blobs: []format.HintBlob{{Index: 42, Ref: format.BlobRef{ID: uuid.UUID{1}, Size: 2 << 20, CRC32C: 5}}}}}
+		Table: format.Rows{LastCommit: 99, Blobs: []format.HintBlob{{Index: 42,
+			Ref: format.BlobRef{ID: uuid.UUID{1}, Size: 2 << 20, CRC32C: 5}}}}}
 	for i := range 71 {
 		p.Table.IDs = append(p.Table.IDs, int64(i)*7-100)
 		p.Table.Places = append(p.Table.Places, uint64(1<<12+88*i)/8<<16|2<<1|uint64(i%2))

@@ -81,14 +81,16 @@ func (r *repairer) repair() error {
 	for _, s := range r.scans {
 		for _, at := range s.Confs {
 			if at > max(r.manifest.ConfIndex, r.manifest.CompactedThrough) {
-				return fmt.Errorf("the membership changed at index %d, after the manifest was written: start the shard once, so that "+
-					"it is taken over, or repair from a peer", at)
+				return fmt.Errorf(
+					"the membership changed at index %d, after the manifest was written: start the shard once, so that "+
+						"it is taken over, or repair from a peer", at)
 			}
 		}
 	}
 	r.plan()
 	if n := len(format.VotersOf(r.manifest.Conf)); n > 1 && r.lost {
-		return fmt.Errorf("it is one of %d voters, and what it lost must come from the others: start the shard, which repairs it", n)
+		return fmt.Errorf(
+			"it is one of %d voters, and what it lost must come from the others: start the shard, which repairs it", n)
 	}
 	if err := r.checkRoom(); err != nil {
 		return err
@@ -132,7 +134,8 @@ func (r *repairer) plan() {
 	for _, s := range r.scans {
 		// What a later segment made void must not live again where nothing is left of that one.
 		void := s.Last > s.through
-		if len(s.Bad) > 0 || len(s.faults) > 0 || s.header != nil || s.fileBytes < 0 || s.dropped > 0 || void || r.falseFrameFlag(s) {
+		if len(s.Bad) > 0 || len(s.faults) > 0 || s.header != nil || s.fileBytes < 0 || s.dropped > 0 || void ||
+			r.falseFrameFlag(s) {
 			r.rewrite[s] = true
 		}
 	}
@@ -174,7 +177,9 @@ func (r *repairer) dropDoubtful(s *segmentScan) {
 
 // falseFrameFlag tells whether a used byte says "superseded" of what is now the newest.
 func (r *repairer) falseFrameFlag(s *segmentScan) bool {
-	return slices.ContainsFunc(s.unusedRows(s.frameUnused), func(row int) bool { return r.newest[s.Rows.IDs[row]] == s.index(row) })
+	return slices.ContainsFunc(s.unusedRows(s.frameUnused), func(row int) bool {
+		return r.newest[s.Rows.IDs[row]] == s.index(row)
+	})
 }
 
 // checkRoom asks for the room of the copies and of the new segments before anything is written.
@@ -244,7 +249,8 @@ func (r *repairer) quarantine() error {
 	return r.fs.SyncDir(folder)
 }
 
-func (r *repairer) quarantineFile(f vfs.File, name, folder string, damages []format.Damage, free func(string) string) error {
+func (r *repairer) quarantineFile(f vfs.File, name, folder string, damages []format.Damage,
+	free func(string) string) error {
 	size, err := f.Size()
 	if err != nil {
 		return err
@@ -254,7 +260,8 @@ func (r *repairer) quarantineFile(f vfs.File, name, folder string, damages []for
 	}
 	for _, d := range damages {
 		if length := min(d.Length, size-d.Offset); length > 0 && length < size {
-			if err := r.copyRange(f, d.Offset, length, path.Join(folder, free(fmt.Sprintf("%s@%d", name, d.Offset)))); err != nil {
+			if err := r.copyRange(f, d.Offset, length, path.Join(folder,
+				free(fmt.Sprintf("%s@%d", name, d.Offset)))); err != nil {
 				return err
 			}
 		}

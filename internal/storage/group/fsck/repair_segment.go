@@ -145,7 +145,8 @@ func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
 // stays tells whether the frame of a step does.
 func (s *segmentScan) stays(step *segio.FrameStep) bool {
 	e := &step.Entry
-	return step.Status == segio.FrameWhole && e.Kind != format.KindState && s.Counts(e.Kind.IsVersion(), step.Offset) && !s.gone[e.Index]
+	return step.Status == segio.FrameWhole && e.Kind != format.KindState && s.Counts(e.Kind.IsVersion(), step.Offset) &&
+		!s.gone[e.Index]
 }
 
 // hasRows tells whether a row stays.

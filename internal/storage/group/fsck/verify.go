@@ -167,7 +167,8 @@ func (v *verifier) readManifest() (bool, error) {
 	v.manifest = m
 	if f := v.replica; f != nil && (f.Store != m.Identity.Store || f.Group != m.Identity.Group) {
 		v.damage(format.Damage{File: format.ReplicaName, Length: format.ReplicaFileBytes,
-			What: fmt.Sprintf("it is of group %s of store %s, the manifest of group %s of store %s", f.Group, f.Store, m.Identity.Group, m.Identity.Store)})
+			What: fmt.Sprintf("it is of group %s of store %s, the manifest of group %s of store %s", f.Group, f.Store,
+				m.Identity.Group, m.Identity.Store)})
 	}
 	return true, nil
 }
@@ -213,7 +214,8 @@ func (v *verifier) readMark() error {
 		v.mark = mark
 		if owner := v.neighbourOf(mark.Segment); owner != "" {
 			v.mark, v.badMark = format.Mark{}, true
-			v.damage(format.Damage{File: format.MarkName, Length: format.MarkFileBytes, What: "it is the mark of group " + owner + ", whose folder is beside this one"})
+			v.damage(format.Damage{File: format.MarkName, Length: format.MarkFileBytes,
+				What: "it is the mark of group " + owner + ", whose folder is beside this one"})
 		}
 	}
 	v.count(format.MarkFileBytes)
@@ -262,7 +264,8 @@ func (v *verifier) count(bytes int64) {
 	if v.opts.RateBytesPerSecond <= 0 {
 		return
 	}
-	due := v.started.Add(time.Duration(float64(v.report.Bytes) / float64(v.opts.RateBytesPerSecond) * float64(time.Second)))
+	due := v.started.Add(time.Duration(float64(v.report.Bytes) / float64(v.opts.RateBytesPerSecond) * float64(
+		time.Second)))
 	timer := time.NewTimer(time.Until(due)) // under mu on purpose: all workers wait
 	defer timer.Stop()
 	select {

@@ -26,7 +26,8 @@ func (v *verifier) checkOrder() {
 			v.damage(format.Damage{File: s.name, Length: format.SegmentHeaderBytes, What: s.header.Error()})
 		}
 		if s.manifest.Sealed() && s.Last > s.manifest.LastIndex {
-			v.damage(format.Damage{File: s.name, What: fmt.Sprintf("it ends with index %d, the manifest says %d", s.Last, s.manifest.LastIndex)})
+			v.damage(format.Damage{File: s.name, What: fmt.Sprintf("it ends with index %d, the manifest says %d", s.Last,
+				s.manifest.LastIndex)})
 		}
 		if s.first != 0 {
 			v.checkBoundary(s, last, term)
@@ -58,7 +59,8 @@ func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 func (v *verifier) cutBefore(i int, commit uint64) {
 	first := v.scans[i].manifest.FirstIndex
 	if first <= commit {
-		v.damage(format.Damage{File: v.scans[i].name, What: fmt.Sprintf("its first index %d is not above the commit %d before it", first, commit)})
+		v.damage(format.Damage{File: v.scans[i].name, What: fmt.Sprintf(
+			"its first index %d is not above the commit %d before it", first, commit)})
 	}
 	for _, before := range v.scans[:i] {
 		before.through = min(before.through, first-1)
@@ -102,7 +104,8 @@ func (v *verifier) reportRanges() {
 		for _, row := range s.unusedRows(s.badRefs) {
 			v.lost = true
 			v.damage(format.Damage{File: s.name, Offset: s.offset(row), Length: index.Loc(s.Rows.Places[row]).LengthBound(),
-				What: "reference to a blob is bad", IDs: []int64{s.Rows.IDs[row]}, IndexFirst: s.index(row), IndexLast: s.index(row)})
+				What: "reference to a blob is bad", IDs: []int64{s.Rows.IDs[row]}, IndexFirst: s.index(row),
+				IndexLast: s.index(row)})
 		}
 	}
 }
@@ -164,7 +167,8 @@ func (v *verifier) checkActiveHint(s *segmentScan) error {
 		err = s.compareActiveHint(h)
 	}
 	if err != nil {
-		v.damage(format.Damage{File: format.ActiveHintName, What: "hint does not count (the next load does without it): " + err.Error()})
+		v.damage(format.Damage{File: format.ActiveHintName, What: "hint does not count (the next load does without it): " +
+			err.Error()})
 	}
 	return v.ctx.Err()
 }
@@ -174,7 +178,8 @@ func (s *segmentScan) compareRow(i int, id int64, at, place uint64, row int) err
 	if s.Rows.IDs[row] == id && s.index(row) == at && s.Rows.Places[row] == place {
 		return nil
 	}
-	return fmt.Errorf("row %d: id %d, index %d; the segment has id %d, index %d at offset %d", i, id, at, s.Rows.IDs[row], s.index(row), s.offset(row))
+	return fmt.Errorf("row %d: id %d, index %d; the segment has id %d, index %d at offset %d", i, id, at, s.Rows.IDs[row],
+		s.index(row), s.offset(row))
 }
 
 // compareActiveHint says where a hint of the active segment differs from what was read of it: it may tell of more.
@@ -305,7 +310,8 @@ func (s *segmentScan) compareHintRest(h *format.Hint) error {
 	case !slices.Equal(lasting(s.Rows.Blobs), lasting(h.Blobs)):
 		return errors.New("blobs differ from those of the segment")
 	case !sameTerms:
-		return fmt.Errorf("term runs %v differ from those of the segment, %v, last index %d, not void through %d", h.Terms, s.Terms, s.Last, s.through)
+		return fmt.Errorf("term runs %v differ from those of the segment, %v, last index %d, not void through %d", h.Terms,
+			s.Terms, s.Last, s.through)
 	case s.Rows.Requests != h.Requests && s.Last <= s.through:
 		return fmt.Errorf("%d remembered requests, the segment has %d", h.Requests, s.Rows.Requests)
 	case s.Rows.LastCommit != h.LastCommit && s.Last <= s.through:
@@ -351,8 +357,9 @@ func (v *verifier) checkUsed() {
 			if s.hint != nil {
 				file = format.HintName(s.manifest.Number)
 			}
-			v.damage(format.Damage{File: file, Offset: s.offset(row), What: "used flag says superseded, but nothing newer is there",
-				IDs: []int64{id}, IndexFirst: at, IndexLast: at})
+			v.damage(format.Damage{File: file, Offset: s.offset(row),
+				What: "used flag says superseded, but nothing newer is there",
+				IDs:  []int64{id}, IndexFirst: at, IndexLast: at})
 		}
 	}
 }

@@ -27,12 +27,15 @@ func exchanged(fs vfs.FS, dir string, m *format.Manifest) string {
 	if err != nil || folder.String() != name || folder == m.Identity.Group {
 		return ""
 	}
-	is := fmt.Sprintf("the folder is that of group %s by its name, its manifest is of group %s (%q)", folder, m.Identity.Group, m.Identity.Name)
+	is := fmt.Sprintf("the folder is that of group %s by its name, its manifest is of group %s (%q)", folder,
+		m.Identity.Group, m.Identity.Name)
 	switch ownerOf(fs, dir, m) {
 	case folder:
-		return is + ", its other files are of the first: was the manifest exchanged with that of the other folder? Put the right one back"
+		return is + ", its other files are of the first: was the manifest exchanged with that of the other folder? Put the " +
+			"right one back"
 	case m.Identity.Group:
-		return is + ", and so are its other files: was the folder exchanged with another, or renamed? Give it the name of its group again"
+		return is + ", and so are its other files: was the folder exchanged with another, or renamed? Give it the name of " +
+			"its group again"
 	}
 	return is + ": were two folders or their manifests exchanged? Put them back"
 }

@@ -92,7 +92,8 @@ func (v *verifier) scanSegments() error {
 
 // scanSegment walks a segment. The scan is given also with an error.
 func (v *verifier) scanSegment(m format.ManifestSegment, buffer []byte) (s *segmentScan, err error) {
-	s = &segmentScan{manifest: m, name: format.SegmentName(m.Number), fileBytes: -1, through: math.MaxUint64, gone: make(map[uint64]bool)}
+	s = &segmentScan{manifest: m, name: format.SegmentName(m.Number), fileBytes: -1, through: math.MaxUint64,
+		gone: make(map[uint64]bool)}
 	bytes := m.Bytes // that are to be there
 	if !m.Sealed() {
 		bytes = v.opts.ActiveBytes
@@ -209,9 +210,12 @@ func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool
 		fault.what = fmt.Sprintf("index %d is not one of this segment", e.Index)
 	case none:
 	case e.Index <= s.Last && e.Index <= s.State.Commit:
-		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d, with a commit of %d", e.Index, e.Term, s.Last, s.Term, s.State.Commit)
-	case e.Term < before && !s.IsOpen(): // of what it makes void, the term may be lower or greater; bad bytes may hide a cut
-		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d: term %d behind term %d", e.Index, e.Term, s.Last, s.Term, e.Term, before)
+		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d, with a commit of %d", e.Index, e.Term,
+			s.Last, s.Term, s.State.Commit)
+	// of what it makes void, the term may be lower or greater; bad bytes may hide a cut
+	case e.Term < before && !s.IsOpen():
+		fault.what = fmt.Sprintf("index %d of term %d behind index %d of term %d: term %d behind term %d", e.Index, e.Term,
+			s.Last, s.Term, e.Term, before)
 	}
 	if fault.what != "" {
 		s.faults = append(s.faults, fault)

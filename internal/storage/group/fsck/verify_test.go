@@ -38,7 +38,8 @@ func TestVerifyPassesAWholeGroup(t *testing.T) {
 	var bytes, total int64
 	report, err := VerifyDir(t.Context(), g.FS, g.Dir, func(n int64) { bytes += n })
 	grouptest.Must(t, err)
-	if len(report.Damages) != 0 || report.TornBytes != 0 || report.Group != "g7" || report.Blobs != 1 || report.Entries != 3*41 {
+	if len(report.Damages) != 0 || report.TornBytes != 0 || report.Group != "g7" || report.Blobs != 1 ||
+		report.Entries != 3*41 {
 		t.Errorf("%+v", report)
 	}
 	for _, name := range g.Names(t) {
@@ -93,7 +94,8 @@ func TestVerifyTellsTheIdsThatWereHit(t *testing.T) {
 			if len(f.Entry.Data) > 0 {
 				undo := g.Change(t, name, f.Offset+format.FrameHeaderBytes, func(b []byte) { b[0]++ }, 1)
 				d := verifyFolder(t, g).Damages
-				if len(d) != 1 || d[0].IDsUnknown || !slices.Equal(d[0].IDs, []int64{f.Entry.ID}) || d[0].IndexFirst != f.Entry.Index {
+				if len(d) != 1 || d[0].IDsUnknown || !slices.Equal(d[0].IDs, []int64{f.Entry.ID}) ||
+					d[0].IndexFirst != f.Entry.Index {
 					t.Fatalf("content of index %d: %+v", f.Entry.Index, d)
 				}
 				undo()
@@ -143,7 +145,8 @@ func TestVerifyOfPaddingAndStateFramesLosesNoEntry(t *testing.T) {
 // Rule 3: bad bytes above the synced mark are a torn tail, below it they are damage.
 func TestRule3_VerifyTellsATornTailFromDamage(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
-	grouptest.Must(t, errors.Join(g.FS.Remove(g.Dir+"/"+format.HintName(1)), g.FS.Remove(g.Dir+"/"+format.HintName(2)))) // they know of the tail
+	// they know of the tail
+	grouptest.Must(t, errors.Join(g.FS.Remove(g.Dir+"/"+format.HintName(1)), g.FS.Remove(g.Dir+"/"+format.HintName(2))))
 	frames := g.Frames[g.Active()]
 	marked := frames[20]
 	g.WriteMark(t, marked.Offset, marked.Entry.Index-1)
@@ -189,7 +192,9 @@ func TestVerifyOfMissingAndWrongFiles(t *testing.T) {
 		"segment missing": {func(t *testing.T, g *foldertest.Folder) {
 			grouptest.Must(t, g.FS.Remove(g.Dir+"/"+format.SegmentName(2)))
 		}, format.SegmentName(2), "missing"},
-		"manifest missing": {func(t *testing.T, g *foldertest.Folder) { grouptest.Must(t, g.FS.Remove(g.Dir+"/manifest")) }, format.ManifestName, "missing"},
+		"manifest missing": {func(t *testing.T, g *foldertest.Folder) {
+			grouptest.Must(t, g.FS.Remove(g.Dir+"/manifest"))
+		}, format.ManifestName, "missing"},
 		"blob missing": {func(t *testing.T, g *foldertest.Folder) {
 			grouptest.Must(t, g.FS.Remove(g.Dir+"/"+format.BlobName(g.Blobs[0].ID)))
 		}, "", "missing"},
@@ -197,7 +202,8 @@ func TestVerifyOfMissingAndWrongFiles(t *testing.T) {
 			truncateFolder(t, g, format.SegmentName(1), g.Frames[format.SegmentName(1)][5].Offset)
 		}, format.SegmentName(1), "ends before"},
 		"segment of another group": {func(t *testing.T, g *foldertest.Folder) {
-			h := format.SegmentHeader{Store: g.Manifest.Identity.Store, ID: g.Manifest.Segments[1].ID, FirstIndex: g.Manifest.Segments[1].FirstIndex}
+			h := format.SegmentHeader{Store: g.Manifest.Identity.Store, ID: g.Manifest.Segments[1].ID,
+				FirstIndex: g.Manifest.Segments[1].FirstIndex}
 			g.Change(t, format.SegmentName(2), 0, func(b []byte) { copy(b, h.Encode()) }, format.SegmentHeaderBytes)
 		}, format.SegmentName(2), "another store or group"},
 		"hint of another segment": {func(t *testing.T, g *foldertest.Folder) {
@@ -205,7 +211,8 @@ func TestVerifyOfMissingAndWrongFiles(t *testing.T) {
 		}, format.HintName(1), "another segment"},
 		"an entry cut out": {func(t *testing.T, g *foldertest.Folder) {
 			m := g.Manifest.Segments[0]
-			image := format.SegmentHeader{Store: g.Manifest.Identity.Store, Group: g.Manifest.Identity.Group, ID: m.ID, FirstIndex: m.FirstIndex}.Encode()
+			image := format.SegmentHeader{Store: g.Manifest.Identity.Store, Group: g.Manifest.Identity.Group, ID: m.ID,
+				FirstIndex: m.FirstIndex}.Encode()
 			for i, f := range g.Frames[format.SegmentName(1)] {
 				if i != 25 {
 					image = format.AppendFrame(image, m.ID, int64(len(image)), &f.Entry)
@@ -240,24 +247,38 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 		change func(g *foldertest.Folder, e *format.Entry)
 		says   string // "": it is right
 	}{
-		"the next entry":                   {func(*foldertest.Folder, *format.Entry) {}, ""},
-		"a new term cuts above the commit": {func(_ *foldertest.Folder, e *format.Entry) { e.Index, e.Term = e.Index-3, 9 }, ""},
-		"a new term cuts below the commit": {func(g *foldertest.Folder, e *format.Entry) { e.Index, e.Term = g.Manifest.Segments[2].FirstIndex+1, 9 }, "behind index"},
-		"the same index and term again":    {func(_ *foldertest.Folder, e *format.Entry) { e.Index-- }, ""}, // another leader's was there and is void
-		"an older term cuts":               {func(_ *foldertest.Folder, e *format.Entry) { e.Index--; e.Term-- }, "term 2 behind term 3"},
-		"an older term":                    {func(_ *foldertest.Folder, e *format.Entry) { e.Term-- }, "term 2 behind term 3"},
-		"below the segment":                {func(_ *foldertest.Folder, e *format.Entry) { e.Index, e.Term = 1, 9 }, "is not one of this segment"},
-		"a gap":                            {func(_ *foldertest.Folder, e *format.Entry) { e.Index++ }, "missing before it"},
+		"the next entry": {func(*foldertest.Folder, *format.Entry) {}, ""},
+		"a new term cuts above the commit": {func(_ *foldertest.Folder, e *format.Entry) {
+			e.Index, e.Term = e.Index-3, 9
+		}, ""},
+		"a new term cuts below the commit": {func(g *foldertest.Folder, e *format.Entry) {
+			e.Index, e.Term = g.Manifest.Segments[2].FirstIndex+1, 9
+		}, "behind index"},
+		// another leader's was there and is void
+		"the same index and term again": {func(_ *foldertest.Folder, e *format.Entry) { e.Index-- }, ""},
+		"an older term cuts": {func(_ *foldertest.Folder, e *format.Entry) {
+			e.Index--
+			e.Term--
+		}, "term 2 behind term 3"},
+		"an older term": {func(_ *foldertest.Folder, e *format.Entry) {
+			e.Term--
+		}, "term 2 behind term 3"},
+		"below the segment": {func(_ *foldertest.Folder, e *format.Entry) {
+			e.Index, e.Term = 1, 9
+		}, "is not one of this segment"},
+		"a gap": {func(_ *foldertest.Folder, e *format.Entry) { e.Index++ }, "missing before it"},
 	} {
 		g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 		last := g.Last()
 		end := last.Offset + last.Bytes
-		e := format.Entry{Kind: format.KindPut, Used: true, ID: 5000, Index: last.Entry.Index + 1, Term: 3, CommitTime: 1000, Data: []byte("x")}
+		e := format.Entry{Kind: format.KindPut, Used: true, ID: 5000, Index: last.Entry.Index + 1, Term: 3, CommitTime: 1000,
+			Data: []byte("x")}
 		c.change(g, &e)
 		frame := format.AppendFrame(nil, g.Manifest.Segments[2].ID, end, &e)
 		g.Change(t, g.Active(), end, func(b []byte) { copy(b, frame) }, len(frame))
 		d := verifyFolder(t, g).Damages
-		if c.says == "" && len(d) != 0 || c.says != "" && (len(d) != 1 || d[0].Offset != end || !strings.Contains(d[0].What, c.says)) {
+		if c.says == "" && len(d) != 0 || c.says != "" && (len(d) != 1 || d[0].Offset != end ||
+			!strings.Contains(d[0].What, c.says)) {
 			t.Errorf("%s: %v", what, d)
 		}
 	}
@@ -330,14 +351,16 @@ func TestVerifyGoesOnBehindABadSector(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	g := foldertest.Build(t, faulty, "/g", 200, 400)
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
-		return op.Kind == vfstest.OpRead && path.Base(op.Name) == format.SegmentName(1) && op.Offset <= 20480 && 20480 < op.Offset+op.Length
+		return op.Kind == vfstest.OpRead && path.Base(op.Name) == format.SegmentName(1) && op.Offset <= 20480 &&
+			20480 < op.Offset+op.Length
 	}, Err: syscall.EIO})
 	d := verifyFolder(t, g).Damages
 	if len(d) == 0 || fault.Fired() < 2 {
 		t.Fatalf("%v, fired %d times", d, fault.Fired())
 	}
 	for _, d := range d {
-		if d.File != format.SegmentName(1) || !strings.Contains(d.What, "cannot read") || d.IDsUnknown || d.Offset > 24576 || d.Offset+d.Length < 20480 {
+		if d.File != format.SegmentName(1) || !strings.Contains(d.What, "cannot read") || d.IDsUnknown || d.Offset > 24576 ||
+			d.Offset+d.Length < 20480 {
 			t.Errorf("%v", d)
 		}
 	}

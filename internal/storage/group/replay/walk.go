@@ -66,7 +66,8 @@ type Walk struct {
 	KeepOthers  bool
 	withoutRows bool // rows stays empty
 	open        int  // bad ranges from it on have no entry behind them yet
-	Gapless     bool // indexes follow one another, as in a segment that was only appended to: what is between two is missing
+	// indexes follow one another, as in a segment that was only appended to: what is between two is missing
+	Gapless bool
 }
 
 // Other is an entry that is no version of a record.
@@ -97,7 +98,8 @@ func NewActive(first uint64) *Walk {
 // Behind is NewActive behind what a hint tells of, which has terms.
 func Behind(h *format.ActiveHint, first uint64) *Walk {
 	return &Walk{
-		Gapless: true, Rows: *h.Table.Snapshot(), Terms: slices.Clone(h.Terms), Last: h.Last, Term: h.Terms[len(h.Terms)-1].Term,
+		Gapless: true, Rows: *h.Table.Snapshot(), Terms: slices.Clone(h.Terms), Last: h.Last,
+		Term:    h.Terms[len(h.Terms)-1].Term,
 		Entries: int64(h.Last - first + 1), Synced: h.End, SyncedIndex: h.Last,
 	}
 }
@@ -125,7 +127,8 @@ func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 	case segio.FrameContent:
 		e := step.Entry
 		b := badRange{
-			Offset: step.Offset, Bytes: step.Bytes, What: step.Status.String() + segio.Unreadable(step), doubt: step.Unreadable, known: &e, before: w.Last, After: e.Index,
+			Offset: step.Offset, Bytes: step.Bytes, What: step.Status.String() + segio.Unreadable(step), doubt: step.Unreadable,
+			known: &e, before: w.Last, After: e.Index,
 		}
 		w.Bad = append(w.Bad, b) // commit does not matter: where it stands is known
 		if e.Kind == format.KindState {
@@ -173,7 +176,8 @@ func (w *Walk) IsOpen() bool { return w.open < len(w.Bad) }
 
 // Unknown notes bad bytes that may have been anything.
 func (w *Walk) Unknown(offset, bytes int64, what string, doubt bool) {
-	w.Bad = append(w.Bad, badRange{Offset: offset, Bytes: bytes, What: what, doubt: doubt, before: w.Last, commit: w.State.Commit})
+	w.Bad = append(w.Bad, badRange{Offset: offset, Bytes: bytes, What: what, doubt: doubt, before: w.Last,
+		commit: w.State.Commit})
 }
 
 func (w *Walk) whole(first uint64, step *segio.FrameStep) {
@@ -248,7 +252,9 @@ func (w *Walk) Counts(version bool, offset int64) bool {
 	if version {
 		return w.Rows.AtOffset(offset) >= 0
 	}
-	_, found := slices.BinarySearchFunc(w.Others, offset, func(o Other, offset int64) int { return cmp.Compare(o.Offset, offset) })
+	_, found := slices.BinarySearchFunc(w.Others, offset, func(o Other, offset int64) int {
+		return cmp.Compare(o.Offset, offset)
+	})
 	return found
 }
 
@@ -270,7 +276,8 @@ func (w *Walk) closeRanges(e *format.Entry) {
 // Explain says what the bad ranges of a walk mean. lastIndex is that of the last entry ever before the end of the range
 // that was walked; hint, which may be nil, knows the ids. A range between two entries that follow one another lost
 // none, unless it may hide that a new leader cut the log there: cuts says whether there can have been one.
-func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64, hint *format.Hint, cuts bool) (out []*format.Damage, ids []DamagedID) {
+func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64, hint *format.Hint,
+	cuts bool) (out []*format.Damage, ids []DamagedID) {
 	for _, b := range w.Bad {
 		d := &format.Damage{Group: group, File: format.SegmentName(m.Number), Offset: b.Offset, Length: b.Bytes, What: b.What}
 		out = append(out, d)
@@ -341,7 +348,8 @@ func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 // such that cannot be read, behind the last one that is whole.
 func (w *Walk) LostState(synced int64) bool {
 	for _, b := range w.Bad {
-		if (b.known == nil || b.known.Kind == format.KindState) && b.Offset+b.Bytes > w.StateAt && (b.Offset < synced || b.doubt) {
+		if (b.known == nil || b.known.Kind == format.KindState) && b.Offset+b.Bytes > w.StateAt &&
+			(b.Offset < synced || b.doubt) {
 			return true
 		}
 	}

@@ -48,7 +48,8 @@ func TestBadBytesBetweenNeighboursTellWhatTheyHide(t *testing.T) {
 		image, m, whole := written(t, puts, 2)
 		w := walked(t, image, m)
 		damages, ids := w.Explain("g", m, m.LastIndex, whole.Rows.Hint(m, whole.Terms), true)
-		if len(damages) != 1 || damages[0].IDsUnknown || !slices.Equal(damages[0].IDs, []int64{2}) || damages[0].IndexFirst != 2 || damages[0].IndexLast != 2 ||
+		if len(damages) != 1 || damages[0].IDsUnknown || !slices.Equal(damages[0].IDs, []int64{2}) ||
+			damages[0].IndexFirst != 2 || damages[0].IndexLast != 2 ||
 			len(ids) != 1 || ids[0].ID != 2 || ids[0].Index != 2 {
 			t.Errorf("%s, with a hint: %v, %v", what, damages, ids)
 		}

@@ -17,7 +17,8 @@ const (
 	FrameContent                        // a frame with a whole header and bad content: Entry has the header's fields
 	FrameBad                            // bytes that are no frame
 	FrameZeros                          // zeros: room at the end of an active segment, or a hole
-	FramePassed                         // a frame with a whole header that nobody wanted: what is behind the header was not looked at
+	// a frame with a whole header that nobody wanted: what is behind the header was not looked at
+	FramePassed
 )
 
 // String is the status in words, for a Damage.

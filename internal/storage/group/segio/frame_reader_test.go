@@ -20,7 +20,8 @@ import (
 var testSegment = format.SegmentID{1, 2, 3, 4, 5, 6, 7, 8}
 
 func sampleHeader() format.SegmentHeader {
-	return format.SegmentHeader{Store: uuid.UUID{1}, Group: uuid.UUID{2}, ID: testSegment, FirstIndex: 77, Created: 1700000000000000000}
+	return format.SegmentHeader{Store: uuid.UUID{1}, Group: uuid.UUID{2}, ID: testSegment, FirstIndex: 77,
+		Created: 1700000000000000000}
 }
 
 // buildImage makes the image of a segment with n entries of random sizes, and where each frame begins.
@@ -36,7 +37,8 @@ func buildImage(rnd *rand.Rand, n, dataBytesMax int) (image []byte, frames []int
 				binary.LittleEndian.PutUint32(data[k:], format.FrameMarker)
 			}
 		}
-		e := format.Entry{Kind: format.KindPut, Used: true, ID: int64(i), Index: uint64(i + 1), Term: 1, CommitTime: int64(i), Data: data}
+		e := format.Entry{Kind: format.KindPut, Used: true, ID: int64(i), Index: uint64(i + 1), Term: 1, CommitTime: int64(i),
+			Data: data}
 		frames = append(frames, int64(len(image)))
 		image = format.AppendFrame(image, testSegment, int64(len(image)), &e)
 	}
@@ -71,7 +73,8 @@ func walkBoth(t *testing.T, image []byte) []FrameStep {
 	t.Helper()
 	end := int64(len(image))
 	a := walk(t, NewFrameReaderBytes(image, testSegment, format.SegmentHeaderBytes), format.SegmentHeaderBytes, end)
-	b := walk(t, NewFrameReader(grouptest.AlignedReader{Image: image}, testSegment, format.SegmentHeaderBytes, end), format.SegmentHeaderBytes, end)
+	b := walk(t, NewFrameReader(grouptest.AlignedReader{Image: image}, testSegment, format.SegmentHeaderBytes, end),
+		format.SegmentHeaderBytes, end)
 	if !reflect.DeepEqual(a, b) {
 		t.Fatalf("memory and file differ: %d and %d steps", len(a), len(b))
 	}
@@ -98,13 +101,17 @@ func TestFrameReaderReadsAheadOfAFrameOverThreeReads(t *testing.T) {
 	image := sampleHeader().Encode()
 	const begin = aheadBytes - 40
 	add := func(id int64, bytes int) {
-		image = format.AppendFrame(image, testSegment, int64(len(image)), &format.Entry{Kind: format.KindPut, ID: id, Index: uint64(id), Term: 1, Data: grouptest.RandomBytes(uint64(id), bytes)})
+		image = format.AppendFrame(image, testSegment, int64(len(image)),
+			&format.Entry{Kind: format.KindPut, ID: id, Index: uint64(id), Term: 1,
+				Data: grouptest.RandomBytes(uint64(id), bytes)})
 	}
 	add(1, begin-format.SegmentHeaderBytes-format.FrameHeaderBytes)
 	add(2, format.DataBytesMax)
 	add(3, 100_000)
-	steps := walkAhead(t, grouptest.AlignedReader{Image: image, Bad: map[int64]bool{2 * aheadBytes / format.BlockBytes: true}}, nil)
-	if len(steps) != 3 || steps[0].Status != FrameWhole || steps[1].Status != FrameContent || !steps[1].Unreadable || steps[1].Offset != begin ||
+	steps := walkAhead(t, grouptest.AlignedReader{Image: image,
+		Bad: map[int64]bool{2 * aheadBytes / format.BlockBytes: true}}, nil)
+	if len(steps) != 3 || steps[0].Status != FrameWhole || steps[1].Status != FrameContent || !steps[1].Unreadable ||
+		steps[1].Offset != begin ||
 		steps[2].Status != FrameBad || !steps[2].Unreadable {
 		t.Errorf("steps %+v", steps)
 	}
@@ -195,7 +202,8 @@ func TestFrameReaderTellsZerosFromBadBytes(t *testing.T) {
 	n := int64(len(image))
 	for _, room := range []int{1, 7, 79, 80, 81, 4096, 5 << 20} {
 		steps := walkBoth(t, append(bytes.Clone(image), make([]byte, room)...))
-		if last := steps[len(steps)-1]; len(steps) != 4 || last.Status != FrameZeros || last.Offset != n || last.Bytes != int64(room) {
+		if last := steps[len(steps)-1]; len(steps) != 4 || last.Status != FrameZeros || last.Offset != n ||
+			last.Bytes != int64(room) {
 			t.Errorf("room of %d: %d steps, last %+v", room, len(steps), last)
 		}
 		dirty := append(bytes.Clone(image), make([]byte, room)...)
@@ -233,7 +241,8 @@ func TestFrameReaderLooksAtNothingBehindItsEnd(t *testing.T) {
 	image[frames[3]]++ // the search for the next frame must end too
 	buffer := FrameBuffer()
 	for to := frames[2]; to < int64(len(image)); to++ {
-		want := walk(t, NewFrameReaderBytes(image[:to], testSegment, format.SegmentHeaderBytes), format.SegmentHeaderBytes, to)
+		want := walk(t, NewFrameReaderBytes(image[:to], testSegment, format.SegmentHeaderBytes), format.SegmentHeaderBytes,
+			to)
 		r := NewFrameReader(grouptest.AlignedReader{Image: image}, testSegment, format.SegmentHeaderBytes, to)
 		r.UseBuffer(buffer)
 		got := walk(t, r, format.SegmentHeaderBytes, to)
@@ -247,7 +256,8 @@ func TestFrameReaderPassesOverUnreadableSectors(t *testing.T) {
 	image, frames := buildImage(rand.New(rand.NewPCG(9, 10)), 1500, 9000)
 	frames = append(frames, int64(len(image)))
 	bad := map[int64]bool{3: true, 700: true, 701: true, int64(len(image) / format.BlockBytes): true}
-	r := NewFrameReader(grouptest.AlignedReader{Image: image, Bad: bad}, testSegment, format.SegmentHeaderBytes, int64(len(image)))
+	r := NewFrameReader(grouptest.AlignedReader{Image: image, Bad: bad}, testSegment, format.SegmentHeaderBytes,
+		int64(len(image)))
 	whole := map[int64]bool{}
 	for _, s := range walk(t, r, format.SegmentHeaderBytes, int64(len(image))) {
 		if s.Status == FrameWhole {
@@ -274,8 +284,10 @@ func TestFrameReaderAnswersTheErrorOfAFileItCannotReadAtAll(t *testing.T) {
 	}
 	image, _ := buildImage(rand.New(rand.NewPCG(9, 10)), 10, 90)
 	for _, r := range []*FrameReader{
-		NewFrameReader(grouptest.AlignedReader{Image: image, Bad: bad}, testSegment, format.SegmentHeaderBytes, int64(len(image))),
-		NewFrameReader(grouptest.AlignedReader{Image: image, Bad: nil}, testSegment, format.SegmentHeaderBytes, int64(len(image))+1),
+		NewFrameReader(grouptest.AlignedReader{Image: image, Bad: bad}, testSegment, format.SegmentHeaderBytes,
+			int64(len(image))),
+		NewFrameReader(grouptest.AlignedReader{Image: image, Bad: nil}, testSegment, format.SegmentHeaderBytes,
+			int64(len(image))+1),
 	} {
 		for r.Next() {
 		}

@@ -19,7 +19,8 @@ func FuzzFrameReader(f *testing.F) {
 		grouptest.Bounded(t, len(b)+4<<20, func() {
 			end := int64(len(b))
 			a := walk(t, NewFrameReaderBytes(b, id, format.SegmentHeaderBytes), format.SegmentHeaderBytes, end)
-			c := walk(t, NewFrameReader(grouptest.AlignedReader{Image: b}, id, format.SegmentHeaderBytes, end), format.SegmentHeaderBytes, end)
+			c := walk(t, NewFrameReader(grouptest.AlignedReader{Image: b}, id, format.SegmentHeaderBytes, end),
+				format.SegmentHeaderBytes, end)
 			if !reflect.DeepEqual(a, c) {
 				t.Fatal("memory and file differ")
 			}

@@ -223,7 +223,8 @@ func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRang
 		return nil, nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: ends at offset %d, while it is read: %w", file.Name(), offset+int64(n), io.ErrUnexpectedEOF)
+		return nil, fmt.Errorf("%s: ends at offset %d, while it is read: %w", file.Name(), offset+int64(n),
+			io.ErrUnexpectedEOF)
 	}
 	w := Window{src: file}
 	n, err = w.readBlocks(into, offset)

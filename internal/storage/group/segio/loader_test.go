@@ -37,7 +37,8 @@ func loaderFile(t *testing.T, fs vfs.FS, bytes int) []byte {
 // What await has promised is there while the reading goes on, for all sizes around a chunk.
 func TestLoaderReadsInOrder(t *testing.T) {
 	for _, opts := range []LoaderOptions{{}, {Reads: 1}, {Rotational: true}} {
-		for _, size := range []int{1, 4095, 4096, 4097, loadChunkBytes - 1, loadChunkBytes, loadChunkBytes + 1, 5*loadChunkBytes + 12345} {
+		for _, size := range []int{1, 4095, 4096, 4097, loadChunkBytes - 1, loadChunkBytes, loadChunkBytes + 1,
+			5*loadChunkBytes + 12345} {
 			fs := vfstest.NewMem()
 			want := loaderFile(t, fs, size)
 			l := NewLoader(opts)

@@ -44,7 +44,8 @@ func TestReadAheadReadsWhatTheFileHolds(t *testing.T) {
 			if random.IntN(4) == 0 { // another place, and back
 				other := random.Int64N(int64(size)) &^ (format.BlockBytes - 1)
 				n, err := r.ReadAt(buffer[:format.BlockBytes], other)
-				if want := image[other:min(other+format.BlockBytes, int64(size))]; !bytes.Equal(buffer[:n], want) || err != nil && !errors.Is(err, io.EOF) {
+				if want := image[other:min(other+format.BlockBytes, int64(size))]; !bytes.Equal(buffer[:n], want) || err != nil &&
+					!errors.Is(err, io.EOF) {
 					t.Fatalf("read at %d: %d bytes, %v", other, n, err)
 				}
 			}

@@ -173,5 +173,7 @@ func (w *Window) isUnreadable(offset, bytes int64) bool {
 }
 
 func overlaps(ranges []byteRange, offset, bytes int64) bool {
-	return slices.ContainsFunc(ranges, func(r byteRange) bool { return r.offset < offset+bytes && offset < r.offset+r.bytes })
+	return slices.ContainsFunc(ranges, func(r byteRange) bool {
+		return r.offset < offset+bytes && offset < r.offset+r.bytes
+	})
 }

@@ -43,7 +43,8 @@ func (i *Install) open(f File) (*installFile, error) {
 		return nil, fmt.Errorf("%w: it is there, or being received", iofs.ErrExist)
 	}
 	in.busy = true
-	w := &installFile{install: i, in: in, at: in.Have, started: in.Have, written: in.Have, dropped: in.Have, name: path.Join(i.incoming, in.name())}
+	w := &installFile{install: i, in: in, at: in.Have, started: in.Have, written: in.Have, dropped: in.Have,
+		name: path.Join(i.incoming, in.name())}
 	i.mu.Unlock()
 	if in.Kind == BlobFile {
 		w.name += format.TmpSuffix

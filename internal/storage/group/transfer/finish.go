@@ -124,7 +124,8 @@ func (i *Install) lastTerm() (uint64, error) {
 
 // makeActive makes the active segment behind the export, and a mark file.
 func (i *Install) makeActive(next *format.Manifest) error {
-	active := format.ManifestSegment{Number: next.NextSegment, ID: format.NewSegmentID(), FirstIndex: i.manifest.HardState.Commit + 1}
+	active := format.ManifestSegment{Number: next.NextSegment, ID: format.NewSegmentID(),
+		FirstIndex: i.manifest.HardState.Commit + 1}
 	next.NextSegment++
 	next.Segments = append(next.Segments, active)
 	if err := format.MakeSegment(i.opts.FS, i.opts.Dir, i.opts.Identity, active, i.opts.Now()); err != nil {

@@ -109,11 +109,13 @@ func checkExported(m *format.Manifest, identity format.Identity) error {
 	at := m.HardState.Commit
 	for _, s := range m.Segments {
 		if !s.Sealed() || s.FirstIndex > at {
-			return fmt.Errorf("%w: the manifest is none of an export: segment %d is active, or behind the commit", format.ErrCorrupt, s.Number)
+			return fmt.Errorf("%w: the manifest is none of an export: segment %d is active, or behind the commit",
+				format.ErrCorrupt, s.Number)
 		}
 	}
 	if m.CompactedThrough > at || m.Conf == nil || m.ConfIndex > at {
-		return fmt.Errorf("%w: the manifest is none of an export: floor or membership are not those of index %d", format.ErrCorrupt, at)
+		return fmt.Errorf("%w: the manifest is none of an export: floor or membership are not those of index %d",
+			format.ErrCorrupt, at)
 	}
 	return nil
 }
@@ -171,7 +173,8 @@ type RoomError struct{ NeedBytes, FreeBytes int64 }
 
 // Error says bytes, room and what to do.
 func (e *RoomError) Error() string {
-	return fmt.Sprintf("%v: %d bytes are missing, the volume has %d free; delete other files or grow the volume", format.ErrNoSpace, e.NeedBytes, e.FreeBytes)
+	return fmt.Sprintf("%v: %d bytes are missing, the volume has %d free; delete other files or grow the volume",
+		format.ErrNoSpace, e.NeedBytes, e.FreeBytes)
 }
 
 // Is makes errors.Is(err, ErrNoSpace) true.
@@ -274,7 +277,8 @@ func (i *Install) lookAtSegment(f *incomingFile) error {
 		f.whole, f.Have = true, f.Bytes
 		return nil
 	}
-	if err := fs.Remove(path.Join(i.incoming, format.HintName(f.segment.Number))); err != nil && !errors.Is(err, iofs.ErrNotExist) {
+	if err := fs.Remove(path.Join(i.incoming, format.HintName(f.segment.Number))); err != nil &&
+		!errors.Is(err, iofs.ErrNotExist) {
 		return err
 	}
 	f.Have, err = wholeFrames(fs, name, i.opts.Identity, f.segment, min(info.Size(), f.Bytes))
@@ -282,7 +286,8 @@ func (i *Install) lookAtSegment(f *incomingFile) error {
 }
 
 // wholeFrames tells how far a segment can be used from its begin on.
-func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.ManifestSegment, size int64) (end int64, err error) {
+func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.ManifestSegment, size int64) (end int64,
+	err error) {
 	f, err := fs.Open(name)
 	if err != nil {
 		return 0, err
@@ -322,7 +327,8 @@ func (i *Install) learnBlobs() error {
 			if b.Index > through || blobs[b.Ref.ID] != nil {
 				continue
 			}
-			f := &incomingFile{File: File{Kind: BlobFile, Name: format.BlobName(b.Ref.ID), Bytes: format.BlobFileBytes(b.Ref.Size)}, ref: b.Ref}
+			f := &incomingFile{File: File{Kind: BlobFile, Name: format.BlobName(b.Ref.ID),
+				Bytes: format.BlobFileBytes(b.Ref.Size)}, ref: b.Ref}
 			if err := i.lookAtBlob(f); err != nil {
 				return err
 			}

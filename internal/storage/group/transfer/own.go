@@ -33,7 +33,8 @@ func readOwn(fs vfs.FS, dir string, identity format.Identity, replica format.Rep
 	if err != nil {
 		return nil, err
 	}
-	if found && (was.RaftID != replica.RaftID || was.Volume != replica.Volume || was.Store != replica.Store || was.Group != replica.Group) {
+	if found && (was.RaftID != replica.RaftID || was.Volume != replica.Volume || was.Store != replica.Store ||
+		was.Group != replica.Group) {
 		return nil, fmt.Errorf("%w: the folder is that of replica %016x on volume %s, not of %016x on %s", format.ErrForeign,
 			was.RaftID, was.Volume, replica.RaftID, replica.Volume)
 	}
@@ -42,7 +43,8 @@ func readOwn(fs vfs.FS, dir string, identity format.Identity, replica format.Rep
 	case errors.Is(err, iofs.ErrNotExist) && (!found || was.Joining):
 		return own, nil
 	case errors.Is(err, iofs.ErrNotExist), errors.Is(err, format.ErrCorrupt):
-		return nil, fmt.Errorf("%w: what was voted for and acknowledged is not known any more, because the manifest is lost: %w", ErrBehind, err)
+		return nil, fmt.Errorf(
+			"%w: what was voted for and acknowledged is not known any more, because the manifest is lost: %w", ErrBehind, err)
 	case err != nil:
 		return nil, err
 	}
@@ -51,19 +53,23 @@ func readOwn(fs vfs.FS, dir string, identity format.Identity, replica format.Rep
 		return nil, err
 	}
 	if !found && !slices.Contains(m.Conf.GetVoters(), replica.RaftID) {
-		return nil, fmt.Errorf("%w: the folder without a replica file is that of voters %v, not of %016x", format.ErrForeign, m.Conf.GetVoters(), replica.RaftID)
+		return nil, fmt.Errorf("%w: the folder without a replica file is that of voters %v, not of %016x", format.ErrForeign,
+			m.Conf.GetVoters(), replica.RaftID)
 	}
 	return own, nil
 }
 
 // lists tells whether the manifest lists a segment.
 func (o *ownLog) lists(number uint64) bool {
-	return o.manifest != nil && slices.ContainsFunc(o.manifest.Segments, func(s format.ManifestSegment) bool { return s.Number == number })
+	return o.manifest != nil && slices.ContainsFunc(o.manifest.Segments, func(s format.ManifestSegment) bool {
+		return s.Number == number
+	})
 }
 
 // holds tells whether an export is installed: its commit point was passed.
 func (o *ownLog) holds(m *format.Manifest) bool {
-	if o.manifest == nil || len(o.manifest.Segments) != len(m.Segments)+1 || o.manifest.HardState.Commit < m.HardState.Commit {
+	if o.manifest == nil || len(o.manifest.Segments) != len(m.Segments)+1 ||
+		o.manifest.HardState.Commit < m.HardState.Commit {
 		return false
 	}
 	return slices.EqualFunc(o.manifest.Segments[:len(m.Segments)], m.Segments, func(a, b format.ManifestSegment) bool {
@@ -106,7 +112,8 @@ func (o *ownLog) readTail() error {
 	}
 	f, err := o.fs.OpenDirect(path.Join(o.dir, format.SegmentName(active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {
-		return fmt.Errorf("%w: what was voted for and acknowledged is not known any more, because the active segment is gone", ErrBehind)
+		return fmt.Errorf("%w: what was voted for and acknowledged is not known any more, because the active segment is gone",
+			ErrBehind)
 	}
 	if err != nil {
 		return err
@@ -125,7 +132,8 @@ func (o *ownLog) readTail() error {
 		synced = max(synced, mark.Offset)
 	}
 	if o.walk.LostState(synced) {
-		return fmt.Errorf("%w: what was voted for is not known any more, because the end of the active segment is damaged", ErrBehind)
+		return fmt.Errorf("%w: what was voted for is not known any more, because the end of the active segment is damaged",
+			ErrBehind)
 	}
 	o.last = max(o.last, o.walk.Last, o.walk.SyncedIndex)
 	if o.walk.States {
@@ -152,7 +160,8 @@ func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 	if known && own != term {
 		return nil
 	}
-	return fmt.Errorf("%w: entries up to index %d may have been acknowledged, the export ends at %d", ErrBehind, o.last, at)
+	return fmt.Errorf("%w: entries up to index %d may have been acknowledged, the export ends at %d", ErrBehind, o.last,
+		at)
 }
 
 // termAt is the term of an entry; false: not known.
