@@ -10,26 +10,27 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// activeFile is the file of the active segment at a start, before anything of it is read: which bytes of it can hold
-// frames.
+// activeFile is the file of the active segment at a start, before it is read. It knows which bytes can hold frames.
 type activeFile struct {
 	mark    format.Mark // the newer whole slot of the mark file; the zero Mark where there is none
 	badMark [format.MarkSlots]error
-	file    vfs.File // nil: there is no active segment, or its file is gone
+	file    vfs.File // nil: there is no active segment, or its file is missing
 	size    int64    // of the file
-	// end is where the data ends: what is behind, up to size, is room that was never written and reads as zero.
+	// end is the offset at which the data ends. The bytes from there to size are space that was never written and reads
+	// as zero.
 	end    int64
-	synced chan error // gives the outcome of its sync; nil: none is under way
+	synced chan error // receives the result of its sync; nil: no sync is running
 }
 
-// openActiveFile opens the active segment of a group for writing, and begins to make durable what it holds: nothing
-// of it counts before awaitSync (rule 3). The room at its end is not read: it can be as large as all the rest.
+// openActiveFile opens the active segment of a group for writing, and starts to make its content durable: nothing in it
+// is valid before awaitSync (rule 3). The preallocated space at its end is not read: it can be as large as everything
+// else.
 func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	a, err := findActiveFile(opts, m, opts.FS.OpenWrite)
 	if err == nil && a.file != nil {
 		file := a.file
 		a.synced = make(chan error, 1)
-		go func() { // beside the reading: a device takes its time for it, also where nothing is to be written
+		go func() { // concurrently with reading: a sync takes time, even if there is nothing to write
 			if opts.Durable != nil && opts.Durable() == nil {
 				a.synced <- nil
 				return
@@ -40,7 +41,7 @@ func openActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	return a, err
 }
 
-// lookAtActiveFile is openActiveFile for a plan: nothing is made durable, and no file stays open.
+// lookAtActiveFile is openActiveFile for a plan: it makes nothing durable, and leaves no file open.
 func lookAtActiveFile(opts Options, m *format.Manifest) (*activeFile, error) {
 	a, err := findActiveFile(opts, m, opts.FS.Open)
 	if err != nil {
@@ -73,7 +74,7 @@ func findActiveFile(opts Options, m *format.Manifest, open func(name string) (vf
 	return a, nil
 }
 
-// awaitSync returns when what the file held at the start is durable.
+// awaitSync waits until the content that the file had at the start is durable.
 func (a *activeFile) awaitSync() error {
 	if a.synced == nil {
 		return nil
@@ -83,7 +84,7 @@ func (a *activeFile) awaitSync() error {
 	return err
 }
 
-// dataEnd tells the size of a file, and where its data ends, which is not below from.
+// dataEnd returns the size of a file, and the offset at which its data ends, which is not below from.
 func dataEnd(f vfs.File, from int64) (size, end int64, err error) {
 	if size, err = f.Size(); err != nil || from >= size {
 		return size, size, err
@@ -92,14 +93,14 @@ func dataEnd(f vfs.File, from int64) (size, end int64, err error) {
 	return size, end, err
 }
 
-// take hands the file on; nil the next time.
+// take passes on the ownership of the file. It returns nil the next time.
 func (a *activeFile) take() vfs.File {
 	f := a.file
 	a.file = nil
 	return f
 }
 
-// close waits for the sync, whose outcome does not matter any more, and closes the file, unless it was handed on.
+// close waits for the sync, ignoring its result, and closes the file unless take has passed it on.
 func (a *activeFile) close() error {
 	_ = a.awaitSync()
 	if f := a.take(); f != nil {

@@ -8,33 +8,34 @@ import (
 const (
 	allocateBytesMin = 256 << 10
 	allocateBytesMax = 16 << 20
-	// allocateShare of what the volume has to spare is allocated ahead at most, for there are many groups.
+	// allocateShare: at most one part in this number of the volume's spare bytes is allocated in advance, because there
+	// are many groups.
 	allocateShare = 64
 )
 
-// allocation is what the file of the active segment has behind the end of the log: allocated, and read as zeros. It
-// touches that file alone, and no frame in it. Guarded by writer.mu.
+// allocation manages the bytes in the file of the active segment after the end of the log: they are allocated, and read
+// as zeros. It uses only that file, and no frame in it. Guarded by writer.mu.
 type allocation struct {
 	segmentBytes int64
 	spare        func() int64 // Options.Spare
 
 	allocated int64 // size of the file
-	inherited bool  // what is behind the end was allocated by the process before
-	opened    int64 // the end when the log was opened; 0: the segment was begun since
+	inherited bool  // the space after the end was allocated by the previous process
+	opened    int64 // the end when the log was opened; 0: the segment began later
 	ahead     zerosAhead
 }
 
-// begin is about a new file, which ends where the log does.
+// begin is called for a new file, which ends where the log ends.
 func (a *allocation) begin(end int64) { a.allocated, a.opened, a.inherited = end, 0, false }
 
-// allocate makes the file long enough for bytes more behind end, in steps, so that a sync need not write the size each
-// time. ErrNoSpace.
+// allocate extends the file so that it has space for bytes more after end. It works in steps, so that not every sync
+// has to write the size. It returns ErrNoSpace if the disk is full.
 func (a *allocation) allocate(file vfs.File, end, bytes int64) error {
 	need := end + bytes
 	if need <= a.allocated {
 		return nil
 	}
-	// Little for a group that is opened and hardly written to.
+	// The step is small for a group that was opened and is hardly written to.
 	step := min(max(end-a.opened, allocateBytesMin), allocateBytesMax)
 	if a.spare != nil {
 		step = min(step, max(0, a.spare()/allocateShare))
@@ -52,7 +53,8 @@ func (a *allocation) allocate(file vfs.File, end, bytes int64) error {
 	return nil
 }
 
-// giveBack frees the room behind end. It reads as zero before and after, so that nothing has to be durable. ErrNoSpace.
+// giveBack frees the space after end. The space reads as zero before and after, so nothing has to be durable. It
+// returns ErrNoSpace if the disk is full.
 func (a *allocation) giveBack(file vfs.File, end int64) error {
 	if a.allocated <= end {
 		return nil
@@ -60,7 +62,7 @@ func (a *allocation) giveBack(file vfs.File, end int64) error {
 	return format.NoSpace(a.truncate(file, end))
 }
 
-// truncate makes the file end at end.
+// truncate truncates the file at end.
 func (a *allocation) truncate(file vfs.File, end int64) error {
 	if err := file.Truncate(end); err != nil {
 		return err

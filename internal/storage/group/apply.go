@@ -7,11 +7,11 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// applyChunk bounds how many entries are applied without letting readers in between.
+// applyChunk limits how many entries are applied before readers get the lock again.
 const applyChunk = 256
 
-// Apply makes all entries up to index visible: they are committed. Returns after the index is updated. Entries are
-// given to each, which may be nil, in order; each must not change the log.
+// Apply makes all entries up to index visible: they are committed. It returns after the index is updated. It passes the
+// entries in order to each, which may be nil; each must not change the log.
 func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -44,8 +44,8 @@ func (l *Log) Apply(through uint64, each func(*format.Entry)) error {
 	return nil
 }
 
-// applier makes committed entries visible. It touches the index, the snapshots that see what is superseded, and the
-// blobs that are referred to; no file. The caller holds writer.mu.
+// applier makes committed entries visible. It uses the index, the snapshots that see superseded versions, and the blobs
+// that are referred to, but no file. The caller holds writer.mu.
 type applier struct {
 	state  *state
 	places *places
@@ -74,7 +74,7 @@ func (a applier) chunk(entries []tailEntry) error {
 	return nil
 }
 
-// version makes a place the newest of a record. The caller holds state.mu.
+// version makes a place the newest one of a record. The caller holds state.mu.
 func (a applier) version(id int64, loc index.Loc) error {
 	old, won, err := a.places.table.Max(id, loc)
 	if err != nil || old == 0 || !won {

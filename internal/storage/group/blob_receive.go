@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// MissingBlobs gives the blobs that entries refer to and that are not here, each once. A member fetches them before it
-// appends the entries (BlobWriter). Cheap where no entry refers to one.
+// MissingBlobs returns the blobs that entries refer to and that do not exist here, each once. A member fetches them
+// before it appends the entries (BlobWriter). The call is cheap if no entry refers to a blob.
 func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 	var out []format.BlobRef
 	var seen map[uuid.UUID]bool
@@ -51,13 +51,13 @@ func (l *Log) MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error) {
 }
 
 // BlobWriter receives the data of a blob that an entry of another member refers to. Commit checks size and checksum
-// against the reference (ErrCorrupt), and makes it durable; damage of that blob is gone then. Close without Commit
-// removes it. The blob stays until the log is loaded anew without an entry that refers to it.
+// against the reference (ErrCorrupt), and makes the blob durable; damage of that blob is then repaired. Close without
+// Commit removes it. The blob stays until the log is loaded again without an entry that refers to it.
 func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
-	// Two may receive the same blob: each writes a file of its own, and either may win.
+	// Two callers may receive the same blob: each writes a separate file, and either may finish first.
 	suffix := "." + strconv.FormatUint(l.received.Add(1), 10) + format.TmpSuffix
 	w, err := format.ReceiveBlob(l.folder.fs, l.folder.dir, ref, suffix)
 	if err != nil {
@@ -66,7 +66,7 @@ func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	return &blobReceiver{BlobWriter: w, damages: &l.damages}, nil
 }
 
-// blobReceiver forgets the damage of the blob when that is whole.
+// blobReceiver forgets the damage of the blob when the blob is complete.
 type blobReceiver struct {
 	format.BlobWriter
 	damages *damages

@@ -11,15 +11,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// blobSet knows which blobs entries refer to, and which are being read: a blob that no entry refers to any more is
-// removed when its last reader has closed it.
+// blobSet knows which blobs entries refer to, and which are being read. A blob without references is removed when its
+// last reader has closed it.
 type blobSet struct {
 	folder *folder
 
 	mu     sync.Mutex
 	states map[uuid.UUID]*blobState
 	stored int64
-	holds  int // no file is removed while it is above 0
+	holds  int // while it is above 0, no file is removed
 }
 
 type blobState struct {
@@ -41,7 +41,7 @@ func (b *blobSet) state(id uuid.UUID) *blobState {
 	return s
 }
 
-// refer notes that an entry refers to a blob.
+// refer records that an entry refers to a blob.
 func (b *blobSet) refer(ref format.BlobRef) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,7 +65,7 @@ func (b *blobSet) bytes() int64 {
 	return b.stored
 }
 
-// open notes a reader; false where the blob is dropped.
+// open records a reader. It returns false if the blob is dropped.
 func (b *blobSet) open(id uuid.UUID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,17 +77,17 @@ func (b *blobSet) open(id uuid.UUID) bool {
 	return true
 }
 
-// close notes that a reader is gone.
+// close records that a reader has finished.
 func (b *blobSet) close(id uuid.UUID) {
 	b.change(id, func(s *blobState) { s.readers-- })
 }
 
-// drop notes that no entry refers to a blob any more. Its file is removed as soon as nobody reads it.
+// drop records that no entry refers to a blob any more. Its file is removed as soon as it has no readers.
 func (b *blobSet) drop(id uuid.UUID) {
 	b.change(id, func(s *blobState) { s.dropped = true })
 }
 
-// change changes what is known of a blob, and removes its file where nothing keeps it any more.
+// change updates the state of a blob, and removes its file if nothing keeps it any more.
 func (b *blobSet) change(id uuid.UUID, change func(s *blobState)) {
 	b.mu.Lock()
 	s := b.state(id)
@@ -99,7 +99,7 @@ func (b *blobSet) change(id uuid.UUID, change func(s *blobState)) {
 	}
 }
 
-// hold keeps the files of all blobs, also of those dropped meanwhile, until release.
+// hold keeps the files of all blobs until release, including those that are dropped meanwhile.
 func (b *blobSet) hold() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,15 +122,15 @@ func (b *blobSet) release() {
 	}
 }
 
-// pin notes a reader during a hold, also of a dropped blob. close ends it.
+// pin records a reader during a hold, also of a dropped blob. close ends it.
 func (b *blobSet) pin(id uuid.UUID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.state(id).readers++
 }
 
-// forget drops what is known of a blob that nobody needs any more, and tells whether its file is to be removed now. The
-// caller holds mu.
+// forget deletes the state of a blob that is not needed any more, and reports whether its file has to be removed now.
+// The caller holds mu.
 func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	if s.dropped && b.holds > 0 {
 		return false
@@ -145,8 +145,8 @@ func (b *blobSet) forget(id uuid.UUID, s *blobState) bool {
 	return s.dropped
 }
 
-// isGone tells whether a blob is not there, and is not missed: others ask by entries of theirs, which may be dropped
-// here.
+// isGone reports whether a blob is absent and need not exist: other members ask because of entries of theirs that may
+// be dropped here.
 func (b *blobSet) isGone(id uuid.UUID) bool {
 	if b.isReferred(id) {
 		return false
@@ -155,7 +155,7 @@ func (b *blobSet) isGone(id uuid.UUID) bool {
 	return errors.Is(err, iofs.ErrNotExist)
 }
 
-// has tells whether a blob is here: it gets its name only when all of it is written and synced.
+// has reports whether a blob exists here: it gets its name only when all of it is written and synced.
 func (b *blobSet) has(ref format.BlobRef) (bool, error) {
 	info, err := b.folder.fs.Stat(path.Join(b.folder.dir, format.BlobName(ref.ID)))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -164,9 +164,9 @@ func (b *blobSet) has(ref format.BlobRef) (bool, error) {
 	return err == nil && info.Size() == format.BlobFileBytes(ref.Size), err
 }
 
-// OpenBlob opens the data of a blob record for reading, each chunk checked. The file stays until it is closed, also
-// where compaction drops the version. Errors: ErrVersionNotFound where no entry refers to it and it is not there: it
-// was compacted away. *DamageError, which is noted.
+// OpenBlob opens the data of a blob record for reading; each chunk is checked. The file stays until the reader is
+// closed, even if compaction drops the version. Errors: ErrVersionNotFound if no entry refers to the blob and it does
+// not exist: it was compacted away. *DamageError, which is also recorded.
 func (l *Log) OpenBlob(ref format.BlobRef) (format.BlobReader, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func (l *Log) OpenBlob(ref format.BlobRef) (format.BlobReader, error) {
 	return &sharedBlob{BlobReader: r, blobs: &l.blobs, damages: &l.damages, id: ref.ID}, nil
 }
 
-// sharedBlob counts as a reader until it is closed.
+// sharedBlob is a blob reader that counts as a reader of the blobSet until it is closed.
 type sharedBlob struct {
 	format.BlobReader
 	blobs   *blobSet
@@ -197,22 +197,22 @@ type sharedBlob struct {
 	closed  sync.Once
 }
 
-// ReadAt reads, and notes damage that it finds.
+// ReadAt reads, and records damage that it finds.
 func (b *sharedBlob) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := b.BlobReader.ReadAt(p, offset)
 	b.damages.noteOf(err)
 	return n, err
 }
 
-// Close lets the file go.
+// Close releases the file.
 func (b *sharedBlob) Close() error {
 	err := b.BlobReader.Close()
 	b.closed.Do(func() { b.blobs.close(b.id) })
 	return err
 }
 
-// CreateBlob begins a blob file. Nothing is visible until an entry refers to it; Commit makes it durable. A blob that
-// is not referred to is garbage and removed by the next load.
+// CreateBlob creates a blob file. The blob is invisible until an entry refers to it; Commit makes it durable. A blob
+// without references is garbage, and the next load removes it.
 func (l *Log) CreateBlob() (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
@@ -220,8 +220,8 @@ func (l *Log) CreateBlob() (format.BlobWriter, error) {
 	return format.CreateBlob(l.folder.fs, l.folder.dir)
 }
 
-// DiscardBlob removes a committed blob that no entry refers to, and that none on its way will: its put was refused for
-// sure, or an earlier one counted. A failure is logged: the file is garbage for the next load.
+// DiscardBlob removes a committed blob to which no entry refers and no pending entry will refer: its put was definitely
+// refused, or an earlier put was effective. A failure is logged: the file is garbage for the next load.
 func (l *Log) DiscardBlob(ref format.BlobRef) {
 	if !l.blobs.isReferred(ref.ID) {
 		l.blobs.drop(ref.ID)

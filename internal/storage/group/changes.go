@@ -10,21 +10,22 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// Changes: what a log tells to those who follow it. An entry is a change while it is the newest version of its record:
-// who reads on from where it was learns the latest state of every record that was put or deleted since.
+// Changes: what a log reports to its followers. An entry is a change while it is the newest version of its record. A
+// follower that continues from its last position learns the latest state of every record that was put or deleted since.
 
-// ChangesOptions bounds what Changes returns: it ends behind the record that reaches a bound.
+// ChangesOptions limits the result of Changes: it ends after the record that reaches a limit.
 type ChangesOptions struct {
 	RecordsMax int
 	BytesMax   int64 // of data and attributes
 }
 
-// Changes reads the newest versions with an index above after, deletes included, in order of the index, and says up to
-// where it has read: what was superseded is passed over. Nothing above the applied index is read. The records are
-// copies. Nothing is locked or pinned when it returns.
+// Changes reads the newest versions with an index above after, including deletes, in order of the index. It skips
+// superseded versions and returns up to which index it has read. It reads nothing above the applied index. The records
+// are copies. Nothing is locked or pinned when it returns.
 //
-// ErrCursorExpired: tombstones above after may be gone, or a loss above it was accepted, or after is above all that
-// this log has; what was changed since cannot be told exactly. *DamageError: the next change cannot be read.
+// ErrCursorExpired: the changes since after cannot be determined exactly, because tombstones above after may be gone,
+// or a loss above it was accepted, or after is above all that this log has. *DamageError: the next change cannot be
+// read.
 func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (records []Record, through uint64,
 	err error) {
 	if err := l.enter(); err != nil {
@@ -48,13 +49,13 @@ func (l *Log) Changes(ctx context.Context, after uint64, opts ChangesOptions) (r
 		}
 	}
 	if len(c.records) > 0 {
-		err = nil // what comes next is for the next call
+		err = nil // the error belongs to the next call
 	}
 	return c.records, c.next - 1, err
 }
 
-// changes is one Changes under way. It reads segments, and changes nothing. One goroutine uses it, which has entered
-// the gate; state.mu is locked for a moment at a time.
+// changes is one run of Changes. It reads segments, and changes nothing. One goroutine uses it, which has entered the
+// gate; state.mu is locked for a moment at a time.
 type changes struct {
 	group  string
 	state  *state
@@ -63,26 +64,26 @@ type changes struct {
 	floor  *atomic.Uint64 // folder.changesFloor
 
 	opts    ChangesOptions
-	next    uint64 // all before it was read
+	next    uint64 // all indexes before it were read
 	through uint64
 	records []Record
 	bytes   int64
 	full    bool
-	again   bool  // compaction swapped the segment: look for it anew
+	again   bool  // compaction swapped the segment: it must be looked up again
 	damage  error // bad bytes that may be the next change
 }
 
 // step reads the segment that holds the next index to its end.
 func (c *changes) step() error {
 	views := c.reader.views(c.next, c.through)
-	// The floor is looked at after the segments: a tombstone is dropped only when the floor is above it.
+	// The floor is read after the segments: a tombstone is dropped only when the floor is above it.
 	if floor := c.floor.Load(); c.next <= floor {
 		unpinAll(views)
 		return fmt.Errorf("group %s: %w: deletes up to index %d may be forgotten, the cursor is at %d", c.group,
 			ErrCursorExpired,
 			floor, c.next-1)
 	}
-	if len(views) == 0 { // nothing is stored of what was there
+	if len(views) == 0 { // nothing is stored any more of these indexes
 		c.next = c.through + 1
 		return nil
 	}
@@ -105,7 +106,7 @@ func (c *changes) step() error {
 	return nil
 }
 
-// frame takes one frame in. False: read no further in this segment.
+// frame processes one frame. False: do not read further in this segment.
 func (c *changes) frame(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	inRange := e.Index >= c.next && e.Index <= c.through
@@ -120,11 +121,11 @@ func (c *changes) frame(v view, step *segio.FrameStep) bool {
 		return !newest && !moved
 	case step.Status != segio.FrameWhole:
 		c.damage = &format.DamageError{Damage: v.damage(c.group, step)}
-		return true // what follows says whether it was behind the cursor
+		return true // the next frames show whether it was before the cursor
 	case e.Kind == format.KindState || !c.reader.isValid(e):
 		return true
 	case e.Index <= c.next:
-		c.damage = nil // the bad bytes held nothing that is still to come
+		c.damage = nil // the bad bytes held nothing that is still to be read
 	}
 	if c.damage != nil && e.Index > c.next {
 		return false
@@ -156,7 +157,8 @@ func (c *changes) take(v view, step *segio.FrameStep) bool {
 	return !c.full && c.next <= c.through
 }
 
-// isNewest tells whether the version at a step of a view is the newest of its record; moved as for places.isNewest.
+// isNewest reports whether the version at a step of a view is the newest of its record; moved is as for
+// places.isNewest.
 func (c *changes) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 	e := &step.Entry
 	c.state.mu.RLock()
@@ -164,17 +166,17 @@ func (c *changes) isNewest(v view, step *segio.FrameStep) (newest, moved bool) {
 	return c.places.isNewest(v.segment, e.ID, v.place(step.Offset, step.Bytes, e.Kind == format.KindDelete))
 }
 
-// Applied is the index of the last entry applied, and a channel that is closed when another one is, or the log is
-// closed.
+// Applied returns the index of the last entry applied, and a channel that is closed when another entry is applied or
+// the log is closed.
 func (l *Log) Applied() (uint64, <-chan struct{}) {
 	changed := l.changed.wait()
 	return l.state.applied.Load(), changed
 }
 
-// signal wakes all that wait; it costs next to nothing while nobody does.
+// signal wakes all waiters. Firing it is almost free while nobody waits.
 type signal struct{ c atomic.Pointer[chan struct{}] }
 
-// wait gives a channel that the next fire closes.
+// wait returns a channel that the next fire closes.
 func (s *signal) wait() <-chan struct{} {
 	for {
 		if c := s.c.Load(); c != nil {

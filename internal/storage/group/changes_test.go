@@ -16,14 +16,14 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// copier follows a log by Changes, and keeps what it was told.
+// copier follows a log by Changes, and keeps the records that it received.
 type copier struct {
 	after   uint64
 	records map[int64][]byte
 	expired int
 }
 
-// follow reads on to the end. Where the cursor has expired it begins anew, from a scan.
+// follow reads to the end. If the cursor has expired it starts again, from a scan.
 func (c *copier) follow(t testing.TB, l *Log, opts ChangesOptions) {
 	t.Helper()
 	for {
@@ -160,7 +160,7 @@ func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	}
 }
 
-// What is not committed is not told, and what was cut off never.
+// Uncommitted entries are not reported, and truncated ones never are.
 func TestChangesAreCommitted(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("old")})
@@ -186,7 +186,7 @@ func TestChangesAreCommitted(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// Many follow while it is written, compacted and waited for: woken by what is applied, and by the end.
+// Many goroutines follow the log while it is written and compacted: applied entries and the end of the log wake them.
 func TestChangesWakeThoseWhoWait(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	const puts, followers = 300, 8
@@ -223,7 +223,7 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 	all.Wait()
 }
 
-// Bad bytes in the way are told; those behind the cursor are not in the way.
+// Bad bytes after the cursor are reported; those before the cursor do not matter.
 func TestChangesTellDamage(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 1<<20))

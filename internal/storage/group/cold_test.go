@@ -82,7 +82,7 @@ var coldAttributes = func() []byte {
 	return b
 }()
 
-// reads gives how often a Get of a record read past the page cache and through it.
+// reads returns how often a Get of a record read past the page cache and through it.
 func (c *coldFS) reads(t *testing.T, d *logDriver, id int64, size int) (direct, cached int64) {
 	t.Helper()
 	direct, cached = c.direct.Load(), c.cached.Load()

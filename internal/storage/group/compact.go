@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// rewritePart: a segment is rewritten when a fourth of it is superseded, or tombstones that may go; with
-	// CompactOptions.All sooner.
+	// rewritePart: a segment is rewritten if a fourth of it is superseded entries or tombstones that can be dropped.
+	// With CompactOptions.All less is enough.
 	rewritePart = 4
-	// paceBytes are read between two waits for the rate.
+	// paceBytes are read between two waits for the rate limit.
 	paceBytes = 1 << 20
 )
 
-// errNothingToDrop and errConfAhead leave a segment as it is.
+// errNothingToDrop and errConfAhead mean that a segment stays as it is.
 var (
 	errNothingToDrop = errors.New("nothing to drop")
 	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
 )
 
-// sealed is what may be touched by an operation on sealed segments that writes some of them anew.
+// sealed holds the parts of the log that operations may use which rewrite sealed segments.
 type sealed struct {
 	group   string // its name
 	state   *state
@@ -38,7 +38,7 @@ type sealed struct {
 	editor  *editor
 }
 
-// compaction is one Compact under way.
+// compaction is one run of Compact.
 type compaction struct {
 	sealed
 	logger *slog.Logger
@@ -50,8 +50,8 @@ type compaction struct {
 
 	history *history
 	applied uint64
-	// forgotten: entries above it with a request id are kept, because a replica's window may ask for them after a
-	// restart: a repeated write must find the first one (docs/format.md, request ids).
+	// forgotten: entries above this index with a request id are kept. A replica's window may need them after a restart,
+	// because a repeated write must find the first one (docs/format.md, request ids).
 	forgotten uint64
 	now       time.Time
 	pace      pace
@@ -60,13 +60,14 @@ type compaction struct {
 	garbage   bytesByOrdinal // bytes of blobs whose entries are superseded
 }
 
-// Compact rewrites sealed, committed, applied segments without the versions that retention and open snapshots no longer
-// need, merges small neighbours, and takes out of the manifest what is left empty. Checks the room first (ErrNoSpace).
-// One at a time per Log; serving goes on. A superseded version is kept if it is among the newest Retention.Versions of
-// its record, was committed less than Retention.MinAge ago, is seen by an open snapshot, or carries a request id that a
-// repeated write may still ask for. A tombstone goes once no older version of its record is stored any more, one
-// Compact later than these, and no repeated delete may ask for it. A group with damage is not compacted: *DamageError.
-// Segments rewritten before an error stay rewritten; the report counts them.
+// Compact rewrites sealed segments whose entries are committed and applied. It drops the versions that retention and
+// open snapshots no longer need, merges small neighbours, and removes empty segments from the manifest. It first checks
+// the free space (ErrNoSpace). Only one Compact runs per Log at a time; reads and writes go on. A superseded version is
+// kept if it is among the newest Retention.Versions of its record, was committed less than Retention.MinAge ago, is
+// seen by an open snapshot, or has a request id that a repeated write may still use. A tombstone is dropped once no
+// older version of its record is stored any more, one Compact later than these, and no repeated delete can refer to it.
+// A group with damage is not compacted: *DamageError. Segments that were rewritten before an error stay rewritten; the
+// report counts them.
 func (l *Log) Compact(ctx context.Context, opts CompactOptions) (CompactReport, error) {
 	l.compacting.Lock() // Close waits for it, and ends l.ctx before
 	defer l.compacting.Unlock()
@@ -97,7 +98,7 @@ func (l *Log) sealed() sealed {
 	return sealed{l.opts.Identity.Name, &l.state, &l.places, &l.reader, &l.damages, &l.blobs, &l.editor}
 }
 
-// stopped tells whether the compaction must end.
+// stopped returns the reason why the compaction must end, or nil.
 func (c *compaction) stopped() error { return context.Cause(c.ctx) }
 
 func (c *compaction) run() error {
@@ -140,8 +141,8 @@ func (c *compaction) run() error {
 	return err
 }
 
-// rewriteRuns rewrites what is worth it, and unpins the views. Where there is no room for one run, others are still
-// tried: they may make some.
+// rewriteRuns rewrites the runs that are worth it, and unpins the views. If there is no space for one run, it still
+// tries the others: they may free some.
 func (c *compaction) rewriteRuns(views []view) (failed error) {
 	defer func() { unpinAll(views) }()
 	for _, run := range c.runs(views) {
@@ -151,12 +152,13 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 				err = errors.Join(err, c.compactAlone(run))
 			}
 		}
-		unpinAll(run) // at once: the room of the old files is wanted for the next one
+		unpinAll(run) // at once: the next run needs the space of the old files
 		views = views[len(run):]
 		switch {
 		case errors.Is(err, errNothingToDrop):
 		case errors.Is(err, errConfAhead):
-			// Nor is anything behind it: the floor must not pass a membership change that is not in the manifest.
+			// Nothing after this run is compacted either: the floor must not pass a membership change that is not in
+			// the manifest.
 			c.logger.Debug("segment is compacted later", "group", c.group, "segment", run[0].number, "why", err)
 			return failed
 		case errors.Is(err, format.ErrNoSpace):
@@ -168,7 +170,7 @@ func (c *compaction) rewriteRuns(views []view) (failed error) {
 	return failed
 }
 
-// compactAlone compacts the segments of a run one by one, where there is room for that.
+// compactAlone compacts the segments of a run one by one, if there is space for that.
 func (c *compaction) compactAlone(run []view) error {
 	for i := range run {
 		alone := run[i : i+1]
@@ -182,8 +184,8 @@ func (c *compaction) compactAlone(run []view) error {
 	return nil
 }
 
-// compactable pins the segments that are sealed and wholly applied: all but the last ones. An empty one whose first
-// index is not applied may still be cut off with the log.
+// compactable pins the segments that are sealed and completely applied: all but the last ones. An empty segment whose
+// first index is not applied may still be removed when the log is truncated.
 func (c *compaction) compactable() []view {
 	views := c.reader.views(0, c.applied)
 	through := c.applied
@@ -199,7 +201,7 @@ func (c *compaction) compactable() []view {
 	return views
 }
 
-// compactRun replaces segments by one, or by none where nothing stays. Where it fails, everything is as it was.
+// compactRun replaces segments by one, or by none if nothing stays. If it fails, nothing has changed.
 func (c *compaction) compactRun(run []view) error {
 	var bytes, superseded, rows int64
 	for _, v := range run {
@@ -232,8 +234,8 @@ func (c *compaction) compactRun(run []view) error {
 	return c.dropBlobs(r.blobs)
 }
 
-// dropBlobs removes the blobs of dropped entries to which no other entry refers. Where some cannot be read, which may,
-// the blobs are garbage for a later load.
+// dropBlobs removes the blobs of dropped entries to which no other entry refers. If entries cannot be read that may
+// refer to them, the blobs stay, as garbage for a later load.
 func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	if len(dropped) == 0 || c.damages.any() {
 		return nil
@@ -257,14 +259,14 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	return nil
 }
 
-// pace holds a byte rate. The clock is the real one: Options.Now may stand still in tests.
+// pace limits a byte rate. It uses the real clock: Options.Now may stand still in tests.
 type pace struct {
 	bytesPerSecond int64 // 0: no limit
 	began          time.Time
 	bytes          int64
 }
 
-// wait counts bytes and waits until they are due, or the context ends.
+// wait counts bytes and waits until the rate allows them, or the context ends.
 func (p *pace) wait(ctx context.Context, bytes int64) error {
 	p.bytes += bytes
 	if p.bytesPerSecond <= 0 {

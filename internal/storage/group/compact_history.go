@@ -7,38 +7,38 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// history is what a compaction must know about the versions of records beyond "this one is superseded". It holds only
-// records with tombstones and, where more than one version is kept, records with superseded versions.
+// history is what a compaction must know about the versions of records beyond the fact that a version is superseded. It
+// has only records with tombstones and, if more than one version is kept, records with superseded versions.
 type history struct {
 	// recent are superseded versions that are among the newest Retention.Versions of their record.
 	recent map[index.Loc]struct{}
-	// tombstones gives, by record, a newest version that is a delete and has no older version stored.
+	// tombstones has, by record, newest versions that are deletes and have no older version stored.
 	tombstones map[int64]row
-	// floor: each newest tombstone at or below it has no older version stored.
+	// floor: newest tombstones at or below this index have no older version stored.
 	floor uint64
-	// tombstoneBytes of those that may go, by ordinal of the segment.
+	// tombstoneBytes are the bytes of tombstones that can be dropped, by ordinal of the segment.
 	tombstoneBytes bytesByOrdinal
-	// blocked are bytes of newest versions that are deletes, and have an older version stored; blockedThrough is their
-	// greatest index.
+	// blocked are the bytes of newest versions that are deletes and have an older version stored; blockedThrough is
+	// their greatest index.
 	blocked        int64
 	blockedThrough uint64
 }
 
-// row is a version as the rows of a segment tell it.
+// row is a version according to the rows of a segment.
 type row struct {
 	id    int64
 	index uint64
 	loc   index.Loc
 }
 
-// mayGo tells whether a delete is a tombstone without older versions, at or below the floor.
+// mayGo reports whether a delete is a tombstone without older versions, at or below the floor.
 func (h *history) mayGo(e *format.Entry) bool {
 	r, ok := h.tombstones[e.ID]
 	return ok && r.index == e.Index && r.index <= h.floor
 }
 
-// learnHistory reads the rows of segments, which are all that are sealed and applied. What is put or deleted meanwhile
-// only makes more versions superseded, never fewer.
+// learnHistory reads the rows of segments, which must be all segments that are sealed and applied. Concurrent puts and
+// deletes only make more versions superseded, never fewer.
 func (c *compaction) learnHistory(views []view) (*history, error) {
 	h := &history{tombstones: map[int64]row{}, tombstoneBytes: bytesByOrdinal{}}
 	versions := max(1, c.retention.Versions)
@@ -87,7 +87,7 @@ func (c *compaction) learnHistory(views []view) (*history, error) {
 	return h, nil
 }
 
-// countTombstones sums up those that may go. The floor is durable.
+// countTombstones sums the tombstones that can be dropped. The floor is durable.
 func (h *history) countTombstones() {
 	for _, r := range h.tombstones {
 		if r.index <= h.floor {
@@ -96,8 +96,8 @@ func (h *history) countTombstones() {
 	}
 }
 
-// waitingTombstones sums up those that stay, some of them perhaps because somebody may ask for them by a request id,
-// and gives the greatest index among them.
+// waitingTombstones sums the tombstones that stay, some of them perhaps because a request id may refer to them, and
+// returns the greatest index among them.
 func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint64) {
 	for _, r := range h.tombstones {
 		if r.index > min(h.floor, forgotten) {
@@ -108,7 +108,7 @@ func (h *history) waitingTombstones(forgotten uint64) (bytes int64, through uint
 	return bytes, through
 }
 
-// eachRow gives the applied versions of a segment that are not void; those of one record newest first.
+// eachRow passes the applied versions of a segment that are not void to fn; those of one record newest first.
 func (c *compaction) eachRow(v view, fn func(row)) error {
 	if err := c.stopped(); err != nil {
 		return err
@@ -126,8 +126,8 @@ func (c *compaction) eachRow(v view, fn func(row)) error {
 	return nil
 }
 
-// validOffsets gives where the frames of versions stand that are not void: one bit for 8 bytes of the segment, in which
-// at most one frame begins.
+// validOffsets returns which offsets hold frames of versions that are not void: one bit per 8 bytes of the segment, in
+// which at most one frame begins.
 func (c *compaction) validOffsets(v view) (func(offset int64) bool, error) {
 	bits := make([]uint64, v.end/8/64+1)
 	err := c.eachRow(v, func(r row) { bits[r.loc.Offset()/8/64] |= 1 << (r.loc.Offset() / 8 % 64) })

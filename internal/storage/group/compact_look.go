@@ -7,43 +7,44 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// looked is what the last compaction found that must stay for now, so that the next one begins when there is enough to
-// free, and not before. It is forgotten where what made it so may have ended. Guarded by state.mu.
+// looked is what the last compaction found that must stay for now. With it, the next compaction begins when there is
+// enough to free, and not before. A figure is forgotten when the reason for it may have ended. Guarded by state.mu.
 type looked struct {
-	// versions and scans are bytes of superseded entries in sealed segments that retention's number of versions keeps,
-	// and open snapshots.
+	// versions and scans are the bytes of superseded entries in sealed segments that are kept by Retention.Versions and
+	// by open snapshots, respectively.
 	versions, scans int64
 	// blobs are the bytes of the blobs that stay.
 	blobs int64
-	// scanBlobs of them are seen by open snapshots alone.
+	// scanBlobs are those bytes of blobs that only open snapshots see.
 	scanBlobs int64
-	// tombstones are bytes of those that could go, if what is applied everywhere and forgotten had reached
-	// tombstonesThrough.
+	// tombstones are the bytes of tombstones that could be dropped if the index up to which everything is applied
+	// everywhere and forgotten had reached tombstonesThrough.
 	tombstones        int64
 	tombstonesThrough uint64
-	closed            uint64 // snapshots that were closed before, see state.closed
-	// unfreed is what a compaction could not free that thought it could, and mergeable what it could not merge; until
-	// then.
+	closed            uint64 // number of snapshots closed before, see state.closed
+	// unfreed are bytes that a compaction expected to free and could not; mergeable counts segments that it could not
+	// merge. Both hold until the time until.
 	unfreed   int64
 	mergeable int
 	until     time.Time
 }
 
-// roomPart: where room is short, a segment is rewritten when a sixteenth of it is superseded.
+// roomPart: when free space is low, a segment is rewritten if a sixteenth of it is superseded.
 const roomPart = 16
 
-// unfreedAgain is when a compaction tries again that freed nothing, although something looked as if it could be.
+// unfreedAgain is the delay until a compaction that freed nothing tries again, although something seemed to be free to
+// drop.
 const unfreedAgain = 5 * time.Minute
 
-// aged is what a compaction kept of a segment because it was younger than Retention.MinAge: bytes of entries and of
-// their blobs, until enough of it is older. Guarded by state.mu.
+// aged is the data of a segment that a compaction kept because it was younger than Retention.MinAge: bytes of entries
+// and of their blobs. It counts until enough of it is older. Guarded by state.mu.
 type aged struct {
 	bytes, blobs   int64
 	oldest, newest int64 // commit times
 	until          time.Time
 }
 
-// add takes in an entry.
+// add counts an entry.
 func (a *aged) add(e *format.Entry, bytes int64) {
 	commitTime := e.CommitTime
 	if a.bytes == 0 {
@@ -56,12 +57,12 @@ func (a *aged) add(e *format.Entry, bytes int64) {
 	a.oldest, a.newest = min(a.oldest, commitTime), max(a.newest, commitTime)
 }
 
-// keep says until when it counts: until about a quarter of it is old enough.
+// keep sets the time until which the figures count: until about a quarter of the data is old enough.
 func (a *aged) keep(minAge time.Duration) {
 	a.until = time.Unix(0, a.oldest+(a.newest-a.oldest)/4).Add(minAge)
 }
 
-// at is what still counts.
+// at returns the bytes that still count.
 func (a *aged) at(now time.Time) (bytes, blobs int64) {
 	if now.Before(a.until) {
 		return a.bytes, a.blobs
@@ -69,30 +70,31 @@ func (a *aged) at(now time.Time) (bytes, blobs int64) {
 	return 0, 0
 }
 
-// Reclaim says what of a group compaction could free now, and why it leaves the rest of what is superseded. All in
-// bytes.
+// Reclaim says how much of a group compaction could free now, and why it leaves the other superseded data. All values
+// are in bytes.
 type Reclaim struct {
-	// Free is what would be freed now. FreeBlobs of it is a guess, as it counts what was stored in blobs since the last
-	// look.
+	// Free is how much could be freed now. FreeBlobs is the part of it in blobs; it is an estimate, as it counts the
+	// data that was stored in blobs since the last look.
 	Free, FreeBlobs int64
-	// Sealed is what sealed segments and blobs hold, without what is remembered of requests.
+	// Sealed is the size of sealed segments and blobs, without the remembered requests.
 	Sealed int64
-	// Superseded entries that stay: in the newest segment; among the newest Retention.Versions of their record; younger
-	// than Retention.MinAge; seen by an open snapshot; for another reason, as of a moment ago.
+	// Superseded entries that stay, by reason: they are in the newest segment; they are among the newest
+	// Retention.Versions of their record; they are younger than Retention.MinAge; an open snapshot sees them; another
+	// reason, known from a moment ago.
 	Newest, Versions, Age, Scans, Other int64
-	// ScanBlobs are the bytes of the blobs that open snapshots alone see.
+	// ScanBlobs are the bytes of the blobs that only open snapshots see.
 	ScanBlobs int64
-	// Tombstones that go when every member has them, nobody may ask for them by a request id, and nothing older is
+	// Tombstones are dropped when every member has them, no request id can refer to them any more, and nothing older is
 	// stored.
 	Tombstones int64
-	// Requests is what is remembered of superseded writes by their request ids.
+	// Requests are the bytes of superseded writes that are remembered by their request ids.
 	Requests int64
-	// NewestEnd is the size of the newest segment, SegmentMax that at which it is sealed.
+	// NewestEnd is the size of the newest segment, SegmentMax the size at which it is sealed.
 	NewestEnd, SegmentMax int64
 }
 
-// reclaim is the present estimate, from figures in memory alone: blobs are the bytes of all blobs. The caller holds
-// state.mu.
+// reclaim returns the present estimate, computed only from figures in memory. blobs are the bytes of all blobs. The
+// caller holds state.mu.
 func (st *state) reclaim(now time.Time, segmentBytes, blobs int64) Reclaim {
 	k := &st.looked
 	r := Reclaim{NewestEnd: st.end, SegmentMax: segmentBytes, Versions: k.versions}
@@ -140,9 +142,9 @@ func (st *state) reclaim(now time.Time, segmentBytes, blobs int64) Reclaim {
 	return r
 }
 
-// IsDue tells whether it is time for a compaction: where it frees a share of what sealed segments and blobs hold, and
-// bytes enough, or so many that with the newest segment they are more than one segment may hold. So a group holds at
-// most what it needs, divided by 1 - share, and one segment.
+// IsDue reports whether a compaction is due. It must free at least a share of the sealed segments and blobs. It must
+// also free at least bytesMin bytes, or so many that, together with the newest segment, they reach the size at which a
+// segment is sealed. So a group occupies at most the size of what it needs, divided by 1 - share, plus one segment.
 func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 	return r.Free > 0 && float64(r.Free) >= share*float64(r.Sealed) &&
 		(r.Free >= bytesMin || r.Free+r.NewestEnd >= r.SegmentMax)
@@ -151,7 +153,7 @@ func (r *Reclaim) IsDue(share float64, bytesMin int64) bool {
 // bytesByOrdinal sums up bytes by the ordinal of a segment.
 type bytesByOrdinal map[uint32]int64
 
-// look finds out what must stay, for worth and for what follows.
+// look finds out which data must stay. worth and the later steps use the result.
 func (c *compaction) look(views []view) error {
 	c.kept, c.garbage = bytesByOrdinal{}, bytesByOrdinal{}
 	sealed := make(map[uint32]bool, len(views))
@@ -197,8 +199,8 @@ func (c *compaction) look(views []view) error {
 	return nil
 }
 
-// blobGarbage sums up the blobs of a segment whose entries are superseded: those that only snapshots see, and those
-// that may go.
+// blobGarbage sums the blobs of a segment whose entries are superseded: those that only snapshots see, and those that
+// can be dropped.
 func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, garbage int64, err error) {
 	rows, err := c.reader.rowsOf(v)
 	if err != nil || len(rows.Blobs) == 0 {
@@ -228,8 +230,9 @@ func (c *compaction) blobGarbage(v view, held map[index.Loc]struct{}) (seen, gar
 	return seen, max(0, garbage-young), err
 }
 
-// sealEarly seals the newest segment where the entries of many blobs in it are superseded, as it may be long until it
-// is full; where room is short and much of it is superseded; and where more of it is than CompactOptions.SealBytes.
+// sealEarly seals the newest segment in three cases: it has superseded entries of many blobs, as it may take long until
+// it is full; free space is low and much of it is superseded; or its superseded bytes reach CompactOptions.SealBytes
+// and half of the segment.
 func (c *compaction) sealEarly() error {
 	views := c.reader.views(c.applied, c.applied)
 	defer unpinAll(views)
@@ -255,12 +258,12 @@ func (c *compaction) sealEarly() error {
 	return nil
 }
 
-// noteUnfreed notes what is left that looked as if it could go.
+// noteUnfreed records the data that seemed to be free to drop and is still there.
 func (c *compaction) noteUnfreed() {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	k := &c.state.looked
-	if c.report.EntriesDropped > 0 { // what older versions have kept may go now
+	if c.report.EntriesDropped > 0 { // data that was kept by older versions can perhaps be dropped now
 		k.tombstones += c.history.blocked
 		k.tombstonesThrough = max(k.tombstonesThrough, c.history.blockedThrough)
 	}
@@ -271,8 +274,8 @@ func (c *compaction) noteUnfreed() {
 	}
 }
 
-// droppable is what is superseded in a segment and may go, as far as is known without reading it; its blobs are not in
-// it.
+// droppable returns the superseded bytes of a segment that can be dropped, as far as that is known without reading it.
+// Its blobs are not included.
 func (c *compaction) droppable(v view) int64 {
 	superseded := v.used.figures()
 	c.state.mu.RLock()

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// due tells whether a compaction is due, by two fifths of what is sealed.
+// due reports whether a compaction is due if it has to free two fifths of the sealed data.
 func (d *logDriver) due() bool {
 	r := d.log.Stats().Reclaim
 	return r.IsDue(0.4, 0)

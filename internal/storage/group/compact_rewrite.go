@@ -8,26 +8,27 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// rewritten is a segment written anew, not in the manifest yet.
+// rewritten is a rewritten segment that is not in the manifest yet.
 type rewritten struct {
 	*rewrite
-	dropped int64              // versions
-	forgot  int64              // remembered requests that nobody may ask for any more
-	aged    aged               // what only Retention.MinAge keeps
-	blobs   map[uuid.UUID]bool // that dropped entries refer to
+	dropped int64              // number of dropped versions
+	forgot  int64              // number of dropped requests, which no repeated write can use any more
+	aged    aged               // data that only Retention.MinAge keeps
+	blobs   map[uuid.UUID]bool // blobs that dropped entries refer to
 }
 
 // rewriter writes the new segment.
 type rewriter struct {
 	*compaction
-	v     view // the one that is being copied
+	v     view // the segment that is being copied
 	out   *rewritten
 	valid func(offset int64) bool
 	conf  uint64 // membership changes up to this index are in the manifest
 }
 
-// rewrite writes what stays of a run into a new segment, durable when it returns; none where nothing stays and the
-// manifest may do without. errNothingToDrop and errConfAhead: the segments stay as they are.
+// rewrite writes the remaining entries of a run into a new segment, which is durable on return. It writes none if
+// nothing remains and the manifest can do without the segment. errNothingToDrop and errConfAhead: the segments stay as
+// they are.
 func (c *compaction) rewrite(run []view) (*rewritten, error) {
 	r, err := c.editor.begin(run[0])
 	if err != nil {
@@ -59,7 +60,7 @@ func (c *compaction) rewrite(run []view) (*rewritten, error) {
 	return w.out, nil
 }
 
-// copyAll goes through all frames of a run.
+// copyAll processes all frames of a run.
 func (w *rewriter) copyAll(run []view) error {
 	for _, v := range run {
 		var err error
@@ -81,7 +82,7 @@ func (w *rewriter) copyAll(run []view) error {
 	return nil
 }
 
-// copy goes through all frames of a segment.
+// copy processes all frames of a segment.
 func (w *rewriter) copy() error {
 	var failed error
 	before := int64(0)
@@ -101,7 +102,7 @@ func (w *rewriter) copy() error {
 	return err
 }
 
-// frame copies one frame, or leaves it out.
+// frame copies one frame, or drops it.
 func (w *rewriter) frame(step *segio.FrameStep) error {
 	e := &step.Entry
 	if step.Status != segio.FrameWhole {
@@ -147,7 +148,7 @@ func (w *rewriter) frame(step *segio.FrameStep) error {
 	return err
 }
 
-// leave notes the blob of an entry that is left out.
+// leave records the blob of an entry that is dropped.
 func (w *rewriter) leave(e *format.Entry) {
 	if ref, _ := e.BlobRef(); ref != nil {
 		w.out.blobs[ref.ID] = true
@@ -163,16 +164,16 @@ func (c *compaction) mayBeAsked(e *format.Entry) bool {
 // fate is what becomes of a version.
 type fate int
 
-// The fates. History is what retention's number of versions keeps, or an open snapshot.
+// The fates. History: kept by retention's number of versions or by an open snapshot.
 const (
 	isGone fate = iota
 	isNewest
 	isHistory
-	isAged // superseded, and too young to go
+	isAged // superseded, and too young to be dropped
 )
 
-// decide decides about an applied version. Once superseded and not needed it never is again, so no lock need be held
-// until the swap.
+// decide decides about an applied version. A version that is superseded and not needed stays so, so no lock has to be
+// held until the swap.
 func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	c.state.mu.RLock()
 	newest, known := c.places.table.Get(e.ID)
@@ -192,7 +193,7 @@ func (c *compaction) decide(e *format.Entry, loc index.Loc) fate {
 	if _, recent := c.history.recent[loc]; held || recent {
 		return isHistory
 	}
-	if !known || !loc.Less(newest) { // nothing that is known supersedes it
+	if !known || !loc.Less(newest) { // no known version supersedes it
 		if e.Used {
 			return isNewest
 		}

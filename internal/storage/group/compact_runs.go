@@ -7,21 +7,23 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// mergeMin neighbours at least are merged, unless CompactOptions.All. The greatest is at most half of them, so that an
-// entry is at least in a segment twice as large each time it is copied only to be merged.
+// mergeMin is the least number of neighbours that are merged, unless CompactOptions.All. The largest of them is at most
+// half of their total, so each time an entry is copied only for a merge, its new segment is at least twice as large as
+// the old one.
 const mergeMin = 4
 
-// roomMergeBytes of neighbours are merged at most where room is short: files of some KB are many before they are much.
+// roomMergeBytes is the greatest total size of neighbours that are merged when free space is low. The limit is small
+// because only small files are a problem then: the number of files of some KB grows large before their total size does.
 const roomMergeBytes = 4 << 20
 
-// extent is what deciding about a sealed segment needs.
+// extent is the information that the decision about a sealed segment needs.
 type extent struct {
 	first, through uint64 // not void
 	bytes          int64  // of frames
-	empty          bool   // no version is in it, and it may leave the manifest
+	empty          bool   // it has no version, and may leave the manifest
 }
 
-// mergeRun tells how many of the segments, from the first one on, are to become one; 1: it stays alone.
+// mergeRun returns how many of the segments, from the first one on, are to be merged; 1: the first one stays alone.
 func mergeRun(extents []extent, bytesMax int64, all bool) int {
 	run := 1
 	var total, greatest int64
@@ -38,7 +40,7 @@ func mergeRun(extents []extent, bytesMax int64, all bool) int {
 	return run
 }
 
-// runs cuts views into neighbours that are to become one segment each.
+// runs divides views into runs of neighbours that are to become one segment each.
 func (c *compaction) runs(views []view) [][]view {
 	extents := make([]extent, len(views))
 	for i, v := range views {
@@ -47,7 +49,7 @@ func (c *compaction) runs(views []view) [][]view {
 	var out [][]view
 	for len(views) > 0 {
 		most := c.segmentBytes
-		if c.opts.Room { // what waits for room does not wait for much to be copied
+		if c.opts.Room { // a writer that waits for free space should not wait for a long copy
 			most = min(most, roomMergeBytes)
 		}
 		n := mergeRun(extents, most, c.opts.All)
@@ -57,15 +59,14 @@ func (c *compaction) runs(views []view) [][]view {
 	return out
 }
 
-// isRemovable is removable for the first of a run.
+// isRemovable is removable for the first segment of a run.
 func (c *compaction) isRemovable(run []view) bool {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()
 	return c.state.removable(slices.Index(c.state.segments, run[0].segment))
 }
 
-// worth tells whether a run is to be written anew: it is of several segments, or has enough to drop, or nothing to
-// keep.
+// worth reports whether a run should be rewritten: it has several segments, or enough to drop, or nothing to keep.
 func (c *compaction) worth(run []view) bool {
 	if len(run) > 1 {
 		return true
@@ -85,7 +86,7 @@ func (c *compaction) worth(run []view) bool {
 	return bytes+blobs > 0 && (bytes*rewritePart >= v.end || blobs*rewritePart >= c.blobs.bytes())
 }
 
-// termsOfRun gives the term runs of what a run keeps.
+// termsOfRun returns the term runs of the entries that remain of a run.
 func (c *compaction) termsOfRun(run []view) []format.TermRun {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()
@@ -100,7 +101,7 @@ func (c *compaction) termsOfRun(run []view) []format.TermRun {
 	return out
 }
 
-// mergeable counts the sealed, applied segments that a compaction would merge with others or take out of the manifest.
+// mergeable counts the sealed, applied segments that a compaction would merge with others or remove from the manifest.
 // The caller holds state.mu.
 func (st *state) mergeable(segmentBytes int64) int {
 	var extents []extent
@@ -124,8 +125,8 @@ func (st *state) mergeable(segmentBytes int64) int {
 	return count
 }
 
-// removable tells whether a segment may leave the manifest once it is empty: its first index makes nothing void that
-// stands in the segment before it. The caller holds state.mu.
+// removable reports whether a segment may leave the manifest once it is empty: its first index must make nothing void
+// in the segment before it. The caller holds state.mu.
 func (st *state) removable(i int) bool {
 	return i == 0 || st.segments[i-1].last < st.segments[i].first
 }

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// storeModel is what a group must hold: all versions ever applied, and the snapshots that are open.
+// storeModel is the expected content of a group: all versions ever applied, and the open snapshots.
 type storeModel struct {
 	versions map[int64][]modelEntry // oldest first
 	scans    map[ScanID]map[int64]modelEntry

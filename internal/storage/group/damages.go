@@ -11,32 +11,32 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/replay"
 )
 
-// damages is what is known to be bad of a log, and neither repaired nor accepted as lost. Safe for concurrent use; its
-// lock is held for memory operations only, and nothing else is locked meanwhile.
+// damages holds the known damage of a log that is neither repaired nor accepted as lost. Safe for concurrent use; its
+// lock is held for memory operations only, and no other lock is taken meanwhile.
 type damages struct {
 	logger *slog.Logger
-	// count of all: readers look no further while it is 0.
+	// count is the number of damages: while it is 0, readers check nothing else.
 	count atomic.Int32
 
 	mu  sync.RWMutex
 	all []*format.Damage
-	ids map[int64]replay.DamagedID // of the newest entry that was hit, by record
+	ids map[int64]replay.DamagedID // by record: the newest entry that was hit
 }
 
-// any tells, at no cost, whether there is damage.
+// any cheaply reports whether there is damage.
 func (d *damages) any() bool { return d.count.Load() > 0 }
 
-// list gives all of it.
+// list returns all known damage.
 func (d *damages) list() []*format.Damage {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return slices.Clone(d.all)
 }
 
-// first is the *DamageError of the damage that was found first; nil: there is none.
+// first returns the *DamageError of the damage that was found first; nil: there is none.
 func (d *damages) first() error { return d.that(0, func(*format.Damage) bool { return true }) }
 
-// files gives the names of the files with damage, each once.
+// files returns the names of the damaged files, each once.
 func (d *damages) files() []string {
 	all := d.list()
 	out := make([]string, len(all))
@@ -47,7 +47,7 @@ func (d *damages) files() []string {
 	return slices.Compact(out)
 }
 
-// note remembers damage; the same place only once.
+// note records damage; the same place only once.
 func (d *damages) note(found format.Damage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,20 +61,20 @@ func (d *damages) note(found format.Damage) {
 	d.count.Store(int32(len(d.all)))
 }
 
-// found is note, and the error of it.
+// found records damage and returns its error.
 func (d *damages) found(damage format.Damage, id int64) error {
 	d.note(damage)
 	return &format.DamageError{Damage: damage, ID: id}
 }
 
-// noteOf is note where an error is a *DamageError.
+// noteOf records the damage if an error is a *DamageError.
 func (d *damages) noteOf(err error) {
 	if damage, ok := errors.AsType[*format.DamageError](err); ok {
 		d.note(damage.Damage)
 	}
 }
 
-// noteID remembers which entry of a record was hit.
+// noteID records which entry of a record was hit.
 func (d *damages) noteID(hit replay.DamagedID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +99,7 @@ func (d *damages) forget(repaired func(*format.Damage) bool) {
 	d.count.Store(int32(len(d.all)))
 }
 
-// that is the *DamageError of the first damage that hits a record; nil: none does.
+// that returns the *DamageError of the first damage that hits a record; nil: none does.
 func (d *damages) that(id int64, hits func(*format.Damage) bool) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -120,7 +120,7 @@ func (d *damages) inRange(v view, lo, hi uint64) error {
 	})
 }
 
-// absent is the error for a record that the index does not know.
+// absent returns the error for a record that the index does not know.
 func (d *damages) absent(id int64) error {
 	if d.any() {
 		if err := d.newer(id, 0); err != nil {
@@ -130,8 +130,8 @@ func (d *damages) absent(id int64) error {
 	return ErrNotFound
 }
 
-// newer is the *DamageError for a record whose newest known version has an index (0: there is none), where damage may
-// have hit a newer one (rule 4).
+// newer returns the *DamageError for a record if damage may have hit a version newer than its newest known one, which
+// has index at (0: there is none) (rule 4).
 func (d *damages) newer(id int64, at uint64) error {
 	d.mu.RLock()
 	hit, ok := d.ids[id]
@@ -142,17 +142,17 @@ func (d *damages) newer(id int64, at uint64) error {
 	return d.that(id, func(d *format.Damage) bool { return d.IDsUnknown && at <= d.IndexLast }) // the same: it may be void
 }
 
-// version is the *DamageError for a version that was not found, where damage may have hit it.
+// version returns the *DamageError for a version that was not found, if damage may have hit it.
 func (d *damages) version(id int64, at uint64) error {
 	return d.that(id, func(d *format.Damage) bool {
 		return mayHit(d, id) && (d.IndexFirst == 0 || at >= d.IndexFirst && at <= d.IndexLast)
 	})
 }
 
-// history is the *DamageError for a list of versions that damage may have left incomplete.
+// history returns the *DamageError for a list of versions that may be incomplete because of damage.
 func (d *damages) history(id int64) error {
 	return d.that(id, func(d *format.Damage) bool { return mayHit(d, id) })
 }
 
-// mayHit tells whether damage may have hit an entry of a record.
+// mayHit reports whether damage may have hit an entry of a record.
 func mayHit(d *format.Damage, id int64) bool { return d.IDsUnknown || slices.Contains(d.IDs, id) }

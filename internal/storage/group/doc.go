@@ -1,3 +1,3 @@
-// Package group is the log of one group while it is open: append, sync, apply, read, scan, compact, mend. The bytes of
-// its files are package format's.
+// Package group implements the log of one group while it is open: append, sync, apply, read, scan, compact, mend.
+// Package format defines the bytes of its files.
 package group

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Export is the state of a log as of one index. It stays readable until Close, whatever the log does meanwhile. Safe
-// for concurrent use.
+// Export is the state of a log as of one index. It stays readable until Close, regardless of later changes of the log.
+// Safe for concurrent use.
 type Export struct {
 	Index uint64 // applied
 	Term  uint64 // of that index
@@ -25,7 +25,7 @@ type Export struct {
 
 	group    string
 	gate     *gate
-	folder   *folder // its files are opened; what it lists is looked at when the export is made
+	folder   *folder // its files are opened; its list of files is read only when the export is made
 	reader   *reader
 	blobs    *blobSet
 	manifest []byte
@@ -39,8 +39,8 @@ type Export struct {
 }
 
 // Export pins the log as of its applied index, or as of the index before a membership change that SetConf does not know
-// yet. Nothing is locked for long. Compaction goes on, but what it removes stays on the disk until Close. A log with
-// damage is not exported: *DamageError.
+// yet. It holds no lock for long. Compaction goes on, but the files that it removes stay on the disk until Close. A log
+// with damage is not exported: *DamageError.
 func (l *Log) Export(ctx context.Context) (*Export, error) {
 	e, err := l.export(ctx)
 	if err != nil {
@@ -50,7 +50,7 @@ func (l *Log) Export(ctx context.Context) (*Export, error) {
 }
 
 func (l *Log) export(ctx context.Context) (_ *Export, err error) {
-	l.blobs.hold() // until those of the export are known
+	l.blobs.hold() // until the blobs of the export are known
 	defer func() { l.blobs.release() }()
 	e := &Export{
 		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs,
@@ -79,7 +79,7 @@ func (l *Log) export(ctx context.Context) (_ *Export, err error) {
 	return e, err
 }
 
-// pin takes the state as of one moment, and makes the manifest of it without its segments.
+// pin captures the state at one moment, and makes its manifest without the segments.
 func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 	w.mu.Lock() // so that nothing is applied meanwhile
 	defer w.mu.Unlock()
@@ -103,14 +103,14 @@ func (e *Export) pin(w *writer, damages *damages) (*format.Manifest, error) {
 	}
 	e.Term = term
 	e.views = e.reader.views(0, e.Index)
-	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- { // an empty one of an index before
+	for n := len(e.views); n > 0 && e.views[n-1].first > e.Index; n-- { // an empty segment for a later index
 		e.views[n-1].unpin()
 		e.views = e.views[:n-1]
 	}
 	return m, nil
 }
 
-// addSegments lists the segments, the last one cut behind the exported index.
+// addSegments lists the segments; the last one ends at the exported index.
 func (e *Export) addSegments(m *format.Manifest) error {
 	for i, v := range e.views {
 		s := v.m
@@ -134,8 +134,8 @@ func (e *Export) add(f transfer.File) {
 	e.Bytes += f.Bytes
 }
 
-// endOf finds where the entries of a segment up to an index end, and the last of them by place. What is void stands
-// before the last one, or behind the end: above the commit nothing is cut off any more at or below it.
+// endOf finds the end of the entries of a segment up to an index, and the last of them by place. Void entries are
+// before that last entry or after the end: above the commit, nothing at or below it is truncated any more.
 func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
 	end, last = format.SegmentHeaderBytes, v.first-1
 	var damage error
@@ -183,10 +183,12 @@ func (e *Export) addBlobs(ctx context.Context) error {
 	return nil
 }
 
-// Manifest is what NewInstall needs: all segments sealed, the commit of the hard state is Index, no vote.
+// Manifest returns the manifest for NewInstall: all segments are sealed, the commit of the hard state is Index, and
+// there is no vote.
 func (e *Export) Manifest() []byte { return e.manifest }
 
-// Open reads a file of the export from an offset on, to its end. ErrNotFound: it is none of the export; ErrClosed.
+// Open opens a file of the export for reading from an offset to its end. It returns ErrNotFound for a file that is not
+// part of the export, and ErrClosed.
 func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 	size, found := e.sizes[name]
 	switch {
@@ -210,12 +212,12 @@ func (e *Export) Open(name string, offset int64) (io.ReadCloser, error) {
 // exportReader is a part of a file. The file may be removed while it is read.
 type exportReader struct {
 	file  vfs.File
-	at    int64 // what comes next
-	asked int64 // up to here the device was told to read
+	at    int64 // offset of the next read
+	asked int64 // the device was told to read up to here
 	end   int64
 }
 
-// readAheadBytes is how far the device reads ahead of what is sent.
+// readAheadBytes is how far the device reads ahead of the bytes that are sent.
 const readAheadBytes = 4 << 20
 
 // Read implements io.Reader.
@@ -231,14 +233,14 @@ func (r *exportReader) Read(p []byte) (int, error) {
 	n, err := r.file.ReadAt(p[:min(int64(len(p)), r.end-r.at)], r.at)
 	r.at += int64(n)
 	if n > 0 && errors.Is(err, io.EOF) {
-		err = nil // a file that ends too early says so with the next read
+		err = nil // if the file ends too early, the next read reports it
 	}
 	return n, err
 }
 
 func (r *exportReader) Close() error { return r.file.Close() }
 
-// Close lets go of the files. What is open may be read on.
+// Close releases the files. Open readers stay usable.
 func (e *Export) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// folder is the files of a log: which segments there are is what its manifest says. All but remove and clear is called
-// with writer.mu held.
+// folder is the files of a log; its manifest lists the segments. All methods except remove and clear are called with
+// writer.mu held.
 type folder struct {
 	fs       vfs.FS
 	dir      string
@@ -27,13 +27,13 @@ type folder struct {
 	// a manifest was perhaps replaced, perhaps not durably: write it again before anything is acknowledged
 	unsure     bool
 	nextNumber uint64 // of the next segment file
-	sequence   uint64 // of the last manifest that was tried
-	// changesFloor: of the changes at or below it some may be missing. See Log.Changes.
+	sequence   uint64 // of the last manifest that was tried to be written
+	// changesFloor: some changes at or below it may be missing. See Log.Changes.
 	changesFloor atomic.Uint64
 }
 
-// create makes the file of a segment with an ordinal, also of one that entries of others are copied to: durable,
-// without an image, and not in the manifest yet.
+// create creates the file of a segment with an ordinal, also for a rewritten segment. The file is durable, has no
+// image, and is not in the manifest yet.
 func (f *folder) create(first uint64, ordinal uint32, rewritten bool) (*segment, error) {
 	if ordinal > index.OrdinalMax {
 		return nil, fmt.Errorf("the log has used up its %d segment ordinals: load it again", index.OrdinalMax)
@@ -50,13 +50,14 @@ func (f *folder) create(first uint64, ordinal uint32, rewritten bool) (*segment,
 	return s, nil
 }
 
-// discard removes a segment that no manifest lists. Best effort: what stays is garbage for the next load.
+// discard removes a segment that no manifest lists. Best effort: what remains is garbage for the next load.
 func (f *folder) discard(s *segment) {
 	s.retired = func() { f.remove(path.Base(s.path)) }
 	s.unpin()
 }
 
-// discardUnlessListed removes a segment after the manifest that lists it could not be written, unless it perhaps was.
+// discardUnlessListed removes a segment after writing the manifest that lists it failed, unless the manifest may have
+// been written after all.
 func (f *folder) discardUnlessListed(s *segment) {
 	if f.unsure {
 		s.unpin()
@@ -65,14 +66,14 @@ func (f *folder) discardUnlessListed(s *segment) {
 	f.discard(s)
 }
 
-// remove removes a file that the manifest does not list. A failure costs room until the next load.
+// remove removes a file that the manifest does not list. After a failure the file takes space until the next load.
 func (f *folder) remove(name string) {
 	if err := f.fs.Remove(path.Join(f.dir, name)); err != nil && !errors.Is(err, iofs.ErrNotExist) {
 		f.logger.Warn("garbage stays until the next load", "group", f.identity.Name, "file", name, "error", err)
 	}
 }
 
-// clear removes files to which nothing in the log refers, durably.
+// clear durably removes files to which nothing in the log refers.
 func (f *folder) clear(names []string) error {
 	for _, name := range names {
 		if err := f.fs.Remove(path.Join(f.dir, name)); err != nil {
@@ -85,8 +86,8 @@ func (f *folder) clear(names []string) error {
 	return f.fs.SyncDir(f.dir)
 }
 
-// writeManifest replaces the manifest by a changed copy. After an error the old one counts, unless unsure is set:
-// then settle writes it again before anything is acknowledged.
+// writeManifest replaces the manifest by a changed copy. After an error the old one is valid, unless unsure is set:
+// then settle writes the manifest again before anything is acknowledged.
 func (f *folder) writeManifest(change func(*format.Manifest)) error {
 	m := *f.manifest
 	m.Segments = append([]format.ManifestSegment(nil), m.Segments...)
@@ -106,7 +107,7 @@ func (f *folder) writeManifest(change func(*format.Manifest)) error {
 	return err
 }
 
-// retire removes the files of a segment that left the manifest, when the last reader has left it.
+// retire removes the files of a segment that left the manifest, when its last reader is done.
 func (f *folder) retire(s *segment) {
 	s.retired = func() {
 		f.remove(path.Base(s.path))

@@ -7,14 +7,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// gate is the entrance of a log: reads go through it, and Close shuts it. Safe for concurrent use. Whoever is in must
-// not wait for writer.mu: Close holds that while it waits for those that are in.
+// gate guards the access to a log: reads enter it, and Close shuts it. Safe for concurrent use. A caller inside must
+// not wait for writer.mu: Close holds writer.mu while it waits for the callers inside.
 type gate struct {
 	closed  atomic.Bool
-	readers atomic.Int64 // reads under way
+	readers atomic.Int64 // reads in progress
 }
 
-// usable tells whether the log is open.
+// usable returns an error unless the log is open.
 func (g *gate) usable() error {
 	if g.closed.Load() {
 		return format.ErrClosed
@@ -22,7 +22,7 @@ func (g *gate) usable() error {
 	return nil
 }
 
-// enter begins a read; leave must follow.
+// enter begins a read; the caller must call leave.
 func (g *gate) enter() error {
 	g.readers.Add(1)
 	if g.closed.Load() {
@@ -35,7 +35,7 @@ func (g *gate) enter() error {
 // leave ends a read.
 func (g *gate) leave() { g.readers.Add(-1) }
 
-// awaitReaders returns when the last reader is out. The gate is shut.
+// awaitReaders waits until the last reader has left. The gate is shut.
 func (g *gate) awaitReaders() {
 	for g.readers.Load() > 0 { // reads are short, and Close is rare
 		runtime.Gosched()

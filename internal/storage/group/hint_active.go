@@ -7,37 +7,39 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/replay"
 )
 
-// The hint of the active segment tells what stands in front of one of its state frames: rows, terms, blobs. A load in
-// Index residency takes them from there, and walks the segment from that frame on. The frame has the whole hard
-// state, every entry in front of it was applied when the hint was written, and every membership change in front of it
-// is in the manifest: so nothing is missed.
+// The hint of the active segment covers everything before one of its state frames: rows, terms, blobs. A load in Index
+// residency takes them from the hint, and walks the segment from that frame on. Nothing is missed: the frame has the
+// whole hard state, every entry before it was applied when the hint was written, and every membership change before it
+// is in the manifest.
 //
-// It grows with the segment, piece by piece. Pieces are written behind the sync of what they tell of, and not synced
-// themselves: after a kill the page cache has them, and after a power cut some may be missing, torn or zeros, which
-// their checksums tell.
+// The hint grows with the segment, piece by piece. A piece is written after the sync of the frames that it covers, and
+// is not synced itself. After a kill the page cache still has it. After a power cut some pieces may be missing, torn or
+// zeros; their checksums detect this.
 const (
-	// A piece is written where at least so many bytes have no hint yet: reading less costs no more than a file does,
-	// and a piece of so many costs a hundredth of what their own write does.
+	// A piece is written when at least this many bytes have no hint yet. Reading fewer bytes costs no more than opening
+	// a file. A piece for this many bytes costs a hundredth of writing the bytes themselves.
 	hintPieceOf    = 256 << 10
 	hintPieceShare = 32 // of the size of a segment
 )
 
-// activeHint is that hint while the log is open. It writes and removes the hint's file, and looks at the state; of the
-// segment it sees the rows and terms in memory. Guarded by writer.mu.
+// activeHint maintains that hint while the log is open. It writes and removes the hint's file, and reads the state; of
+// the segment it uses the rows and terms in memory. Guarded by writer.mu.
 type activeHint struct {
 	folder     *folder
 	state      *state
-	pieceBytes int64 // of the active segment, of which a piece tells at least
-	whileOpen  bool  // it grows while the log is written to, and not at a stop alone: the next start makes use of it
+	pieceBytes int64 // least number of bytes of the active segment that one piece covers
+	// whileOpen: the hint grows while the log is written to, not only at a stop, because the next start uses it
+	whileOpen bool
 
-	frame    format.StateFrame // the last one of the active segment
-	ready    format.StateFrame // the last one of the active segment that was seen to have all entries before it applied
-	told     format.HintPart   // of the active segment, what the hint tells of
-	tried    int64             // up to where a piece was tried last; 0: not yet
-	unsynced bool              // a piece was written that is not durable
+	frame format.StateFrame // the last one of the active segment
+	// the last one of the active segment that was found to have only applied entries before it
+	ready    format.StateFrame
+	told     format.HintPart // the part of the active segment that the hint covers
+	tried    int64           // offset for which a piece was tried last; 0: not yet
+	unsynced bool            // a piece was written that is not durable
 }
 
-// newActiveHint makes the hint of a log with these options.
+// newActiveHint returns the hint of a log with these options.
 func newActiveHint(folder *folder, state *state, opts *Options) activeHint {
 	return activeHint{
 		folder: folder, state: state, pieceBytes: min(hintPieceOf, opts.SegmentBytes/hintPieceShare),
@@ -45,7 +47,7 @@ func newActiveHint(folder *folder, state *state, opts *Options) activeHint {
 	}
 }
 
-// note notes a batch that was written, behind the entry last. Where it has a state frame, that stands before end.
+// note records a batch that was written after the entry last. If the batch has a state frame, the frame is before end.
 func (h *activeHint) note(batch []tailEntry, last uint64, end int64, withState bool) {
 	if n := len(batch); n > 0 {
 		if batch[0].entry.Index <= h.frame.Last {
@@ -62,21 +64,21 @@ func (h *activeHint) note(batch []tailEntry, last uint64, end int64, withState b
 	h.frame = format.StateFrame{Offset: end - format.FrameBytes(0, format.StateRecordBytes), Last: last}
 }
 
-// hintWhileOpen is growHint where that is of use to a start after a kill. The caller holds mu.
+// hintWhileOpen calls growHint if a start after a kill can use the hint. The caller holds mu.
 func (w *writer) hintWhileOpen() {
 	if w.hint.whileOpen {
 		w.growHint()
 	}
 }
 
-// growHint continues the hint of the active segment, unless a failure has left something open. The caller holds mu.
+// growHint extends the hint of the active segment, unless an earlier failure is still unresolved. The caller holds mu.
 func (w *writer) growHint() {
 	if w.suspect == nil && !w.folder.unsure {
 		w.hint.grow(w.active)
 	}
 }
 
-// grow continues the hint, where so many bytes have none yet that it pays.
+// grow extends the hint if enough bytes have none yet to make it worthwhile.
 func (h *activeHint) grow(s *segment) {
 	at := h.ready
 	if h.frame.Last <= h.state.applied.Load() && h.isSynced(h.frame) {
@@ -106,12 +108,12 @@ func (h *activeHint) grow(s *segment) {
 	h.unsynced = true
 }
 
-// isSynced tells whether a state frame and all in front of it were synced.
+// isSynced reports whether a state frame and everything before it were synced.
 func (h *activeHint) isSynced(at format.StateFrame) bool {
 	return at.Offset+format.FrameBytes(0, format.StateRecordBytes) <= h.state.syncedEnd
 }
 
-// keep makes the hint durable, at a stop.
+// keep makes the hint durable at a stop.
 func (h *activeHint) keep() {
 	if !h.unsynced {
 		return
@@ -124,7 +126,7 @@ func (h *activeHint) keep() {
 	}
 }
 
-// drop removes the hint of a segment that is active no more.
+// drop removes the hint of a segment that is no longer active.
 func (h *activeHint) drop() {
 	if h.told.Bytes > 0 {
 		h.folder.remove(format.ActiveHintName)
@@ -132,8 +134,8 @@ func (h *activeHint) drop() {
 	h.frame, h.ready, h.told, h.tried, h.unsynced = format.StateFrame{}, format.StateFrame{}, format.HintPart{}, 0, false
 }
 
-// activeHintHead tells which part of the active segment its hint tells of, for a plan in Index residency: it is not
-// checked. False: it will not be used.
+// activeHintHead returns which part of the active segment its hint covers, for a plan in Index residency. It does not
+// check the hint. False: the hint will not be used.
 func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) (format.HintPart, bool) {
 	if opts.Residency != Index {
 		return format.HintPart{}, false
@@ -144,8 +146,8 @@ func activeHintHead(opts Options, s format.ManifestSegment, active *activeFile) 
 	return format.HintPart{}, false
 }
 
-// readActiveHint reads the hint of the active segment, of which the file has data up to end; nil: there is none that
-// can be used.
+// readActiveHint reads the hint of the active segment. The segment's file has data up to end. Nil: there is no usable
+// hint.
 func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	h, err := format.ReadPieces(ld.folder.fs, ld.folder.dir, s.manifest())
 	if err != nil {
@@ -159,8 +161,8 @@ func (ld *loading) readActiveHint(s *segment, end int64) *format.ActiveHint {
 	return h
 }
 
-// walkBehind walks the active segment from the end of its hint on. False: no state frame is there, so the hint must
-// not be used.
+// walkBehind walks the active segment from the end of its hint on. False: there is no state frame at that offset, so
+// the hint must not be used.
 func (ld *loading) walkBehind(s *segment, h *format.ActiveHint, through int64) (*replay.Walk, bool, error) {
 	w := replay.Behind(h, s.first)
 	err := s.walkFileOn(w, h.End, through)

@@ -21,7 +21,7 @@ type hints struct {
 	turn    longlock.Mutex // one is written at a time
 }
 
-// writeLater writes the hint of a sealed segment off the hot path. Without it, the next load reads the segment.
+// writeLater writes the hint of a sealed segment in the background. Without the hint, the next load reads the segment.
 func (h *hints) writeLater(s *segment) {
 	if !s.pin() {
 		return
@@ -38,7 +38,7 @@ func (h *hints) writeLater(s *segment) {
 	})
 }
 
-// write writes the hint of a sealed segment, with the used flags of now, from its rows or from the hint on disk.
+// write writes the hint of a sealed segment with the present used flags, from its rows or from the hint on disk.
 func (h *hints) write(s *segment) error {
 	h.state.mu.RLock()
 	rows, m, terms := s.rows, s.manifest(), h.state.termsOf(s)
@@ -74,10 +74,11 @@ func (h *hints) write(s *segment) error {
 	return nil
 }
 
-// hintStalePart of the rows: a hint whose used flags lag by more is written again when the log is closed.
+// hintStalePart: if the used flags of a hint are outdated for more than this part of its rows, the hint is written
+// again when the log is closed.
 const hintStalePart = 64
 
-// refresh writes hints anew whose used flags are much out of date. The active segment has none.
+// refresh rewrites hints whose used flags are very outdated. The active segment has no such hint.
 func (h *hints) refresh(active *segment) {
 	h.state.mu.RLock()
 	segments := slices.Clone(h.state.segments)
@@ -90,8 +91,8 @@ func (h *hints) refresh(active *segment) {
 	}
 }
 
-// remake makes the hint of a sealed segment from its own bytes. Where some of them are bad, there is to be none:
-// the next load would not see the damage.
+// remake makes the hint of a sealed segment from the segment's bytes. If some of them are bad, there must be no hint:
+// otherwise the next load would not see the damage.
 func (h *hints) remake(s *segment, m format.ManifestSegment) (*format.Hint, error) {
 	w, err := s.walkFile(m.Bytes, true)
 	if err != nil {
@@ -103,7 +104,7 @@ func (h *hints) remake(s *segment, m format.ManifestSegment) (*format.Hint, erro
 	return w.Rows.Hint(m, w.Terms), nil
 }
 
-// hintCache keeps the hints that were used last: history is asked for seldom, but then for many records.
+// hintCache keeps the most recently used hints: history is needed rarely, but then for many records.
 type hintCache struct {
 	mu    sync.Mutex
 	hints []*format.Hint // the last used one last
@@ -111,7 +112,7 @@ type hintCache struct {
 
 const hintCacheBytesMax = 64 << 20
 
-// of is the hint of a sealed segment: from memory, from disk, or made by reading the segment.
+// of returns the hint of a sealed segment: from memory, from disk, or made by reading the segment.
 func (h *hints) of(v view) (*format.Hint, error) {
 	c := &h.cache
 	c.mu.Lock()
@@ -144,7 +145,7 @@ func (h *hints) of(v view) (*format.Hint, error) {
 	return hint, nil
 }
 
-// hintBytes is what a hint takes on disk and in memory.
+// hintBytes returns the size of a hint on disk and in memory.
 func hintBytes(h *format.Hint) int64 {
 	return format.HintBytes(int64(len(h.IDs)), int64(len(h.Terms)), int64(len(h.Blobs)))
 }

@@ -10,13 +10,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// images gives segments their place in memory, in Resident residency.
+// images allocates and fills the images of segments, in Resident residency.
 type images struct {
 	resident bool
 	loader   *segio.Loader
 }
 
-// begin gives a segment that is being made an image to encode frames into, in Resident residency.
+// begin allocates an image into which the frames of a new segment are encoded, in Resident residency.
 func (m *images) begin(s *segment, bytes int64) error {
 	if !m.resident {
 		return nil
@@ -24,8 +24,8 @@ func (m *images) begin(s *segment, bytes int64) error {
 	return m.allocate(s, bytes, true)
 }
 
-// allocate gives a segment memory for so many bytes. One that grows into its room is told apart from one that is read
-// whole.
+// allocate allocates memory for the image of a segment. grows distinguishes an image that grows into its memory from
+// one that is read as a whole.
 func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	room, err := m.loader.Allocate(bytes, grows)
 	if err != nil {
@@ -42,8 +42,8 @@ func (m *images) allocate(s *segment, bytes int64, grows bool) error {
 	return nil
 }
 
-// load reads a segment that was just written into memory, in Resident residency, and checks every frame: reads do
-// not do it any more.
+// load reads a segment that was just written into memory, in Resident residency, and checks every frame: later reads do
+// not check frames.
 func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	if !m.resident {
 		return nil
@@ -59,8 +59,8 @@ func (m *images) load(ctx context.Context, s *segment, size int64) error {
 	return nil
 }
 
-// walk reads the first size bytes of a segment's file into an image with room, and walks the frames while it does.
-// begin gives the walk, after the first reads were begun.
+// walk reads the first size bytes of a segment's file into an image with space for room bytes, and walks the frames
+// meanwhile. begin returns the walk; it is called after the first reads have started.
 func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin func() *replay.Walk,
 	onto func(bytes int64)) error {
 	return m.fill(ctx, s, size, room, onto, func(read *segio.ImageRead) error {
@@ -70,8 +70,8 @@ func (m *images) walk(ctx context.Context, s *segment, size, room int64, begin f
 	})
 }
 
-// fill reads the first size bytes of a segment's file past the page cache into a new image with room; use works on
-// it meanwhile.
+// fill reads the first size bytes of a segment's file past the page cache into a new image with space for room bytes;
+// use processes it meanwhile.
 func (m *images) fill(ctx context.Context, s *segment, size, room int64, onto func(int64),
 	use func(*segio.ImageRead) error) error {
 	f, err := s.fs.OpenDirect(s.path)

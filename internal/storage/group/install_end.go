@@ -9,9 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// endInstall ends what a crash behind an Install's commit point left, and removes what was gathered for one that the
-// log does not need any more. Best effort: a joining file beside a manifest reads as a
-// member's, and the rest costs room.
+// endInstall completes an Install that crashed after its commit point, and removes the files gathered for an install
+// that the log does not need any more. Best effort: a joining file beside a manifest is read as a member's, and the
+// other files only take space.
 func (ld *loading) endInstall() {
 	err := ld.endJoining()
 	if slices.Contains(ld.names, format.IncomingName) {

@@ -289,7 +289,8 @@ func used(t *testing.T, fs *vfstest.Mem) int64 {
 	return s.TotalBytes - s.FreeBytes
 }
 
-// TestInstallNeverLosesWhatWasAcknowledged: a member that holds the export's last entry and more has told a leader so.
+// TestInstallNeverLosesWhatWasAcknowledged: a member has the export's last entry and later ones, and has acknowledged
+// them to a leader.
 func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())

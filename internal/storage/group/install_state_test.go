@@ -35,7 +35,7 @@ func TestInstallKeepsAVote(t *testing.T) {
 	}
 }
 
-// TestExportLeavesOutWhatAnotherLeaderCutOff: the last entry applied stands behind a void one with its index.
+// TestExportLeavesOutWhatAnotherLeaderCutOff: the last entry applied is after a void one with the same index.
 func TestExportLeavesOutWhatAnotherLeaderCutOff(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		d := exporter(t)

@@ -28,7 +28,7 @@ func joinerOptions(opts Options, fs vfs.FS) Options {
 	return opts
 }
 
-// send gives an install what it misses, pieceBytes at a time.
+// send gives an install the missing files, in pieces of pieceBytes.
 func send(e *Export, i *transfer.Install, pieceBytes int) error {
 	for missing := i.Missing(); len(missing) > 0; missing = i.Missing() {
 		for _, f := range missing {
@@ -73,7 +73,7 @@ func install(from *Log, opts Options) error {
 	return errors.Join(err, e.Close())
 }
 
-// sameLogs compares all that two logs answer. b has nothing beyond what is applied in a.
+// sameLogs compares all answers of two logs. b has no entries after the last one applied in a.
 func sameLogs(a, b *Log) error {
 	at := a.AppliedIndex()
 	if last, err := b.LastIndex(); err != nil || last != at || b.AppliedIndex() != at {
@@ -277,7 +277,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 	}
 }
 
-// receiveBlobs gives a member the blobs that entries refer to.
+// receiveBlobs copies the blobs that entries refer to from one member to another.
 func receiveBlobs(from, to *Log, entries []*raftpb.Entry) error {
 	missing, err := to.MissingBlobs(entries)
 	for _, ref := range missing {

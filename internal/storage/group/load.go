@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// loading is what Load gathers before the log is complete, and the parts of the log, which it fills.
+// loading is the state of a Load in progress: intermediate results, and the parts of the log, which it fills.
 type loading struct {
 	*parts
 	logger *slog.Logger
@@ -29,34 +29,37 @@ type loading struct {
 	opts     Options
 	progress *Progress
 	manifest *format.Manifest
-	sizes    []int64 // of the files, by segment; of the active one, without the room at its end. 0: gone
-	active   *activeFile
-	names    []string                // in the folder, before garbage was removed
-	early    map[uint64]*format.Hint // hints that were read before the segments, by number; nil: it cannot be used
-	loaded   []*loaded               // by segment
-	report   Report
-	commit   uint64
-	ids      []replay.DamagedID
-	found    []*format.Damage
-	// tailIDs are the records with an entry above the commit. Its used flags may have been cleared for an entry that is
-	// not known to be committed yet.
+	// sizes of the files, by segment; for the active one, without the preallocated space at its end. 0: the file is
+	// missing
+	sizes  []int64
+	active *activeFile
+	names  []string // in the folder, before garbage was removed
+	// hints that were read before the segments, by number; nil: the hint cannot be used
+	early  map[uint64]*format.Hint
+	loaded []*loaded // by segment
+	report Report
+	commit uint64
+	ids    []replay.DamagedID
+	found  []*format.Damage
+	// tailIDs are the records with an entry above the commit. Their used flags may have been cleared for an entry that
+	// is not known to be committed yet.
 	tailIDs  map[int64]struct{}
-	voteLost bool // bytes are bad in which a vote may have been
+	voteLost bool // bad bytes may have held a vote
 }
 
-// loaded is what loading one segment gave.
+// loaded is the result of loading one segment.
 type loaded struct {
 	terms      []format.TermRun
 	blobs      []format.HintBlob
 	lastCommit int64            // the greatest commit time of its entries
-	header     []*format.Damage // of the header: no entry is hit
+	header     []*format.Damage // damage of the header: it affects no entry
 	damages    []*format.Damage
 	ids        []replay.DamagedID
-	hintGone   bool // the segment is whole, and its hint is missing: it is written
+	hintGone   bool // the segment is whole and its hint is missing: a hint is written
 }
 
-// Load opens a group: recovers the tail, reads hints or data, builds the index of all entries up to the commit known
-// on disk. Entries above it stay unapplied until Apply.
+// Load opens a group: it recovers the tail, reads hints or data, and builds the index of all entries up to the commit
+// that is known on disk. Entries above the commit stay unapplied until Apply.
 func Load(ctx context.Context, opts Options, progress *Progress) (*Log, Report, error) {
 	opts = opts.withDefaults()
 	if progress == nil {
@@ -144,7 +147,7 @@ func (ld *loading) run() error {
 	return nil
 }
 
-// removeGarbage removes the files that no manifest lists. Blobs are looked at when all references are known.
+// removeGarbage removes the files that no manifest lists. Blobs are handled later, when all references are known.
 func (ld *loading) removeGarbage() error {
 	listed := make(map[string]bool)
 	for _, s := range ld.manifest.Segments {
@@ -163,7 +166,7 @@ func (ld *loading) removeGarbage() error {
 	return ld.folder.clear(garbage)
 }
 
-// openSegments makes the segments.
+// openSegments creates the segments in memory.
 func (ld *loading) openSegments() {
 	st := &ld.state
 	ld.loaded = make([]*loaded, len(ld.manifest.Segments))
@@ -184,7 +187,7 @@ func (ld *loading) openSegments() {
 	ld.places.publish(ld.state.listed())
 }
 
-// openSealed opens the file of a sealed segment and compares its size with the manifest. False: it is gone.
+// openSealed opens the file of a sealed segment and compares its size with the manifest. False: the file is missing.
 func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool, error) {
 	f, err := s.reader()
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -199,15 +202,16 @@ func (ld *loading) openSealed(s *segment, i int, m format.ManifestSegment) (bool
 		return false, err
 	}
 	if size > m.Bytes {
-		// What a sealed segment has too much was cut off by the manifest, for example after a failed sync.
+		// If a sealed segment is too long, the manifest has cut off its end, for example after a failed sync.
 		ld.logger.Debug("segment is longer than the manifest says", "group", ld.opts.Identity.Name, "segment", m.Number)
 	}
 	ld.sizes[i] = min(size, m.Bytes)
 	return true, nil
 }
 
-// checkHeader compares the header of a segment, whose file there is or not, with the manifest: that in memory, where
-// the segment is. What differs is damage of these bytes alone; a foreign or a newer one is an error.
+// checkHeader compares the header of a segment with the manifest; there says whether the file exists. The header is
+// taken from the image if there is one. A difference is damage of these bytes only; a foreign header or a newer version
+// is an error.
 func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool) (*format.Damage, error) {
 	damage := func(what string) *format.Damage {
 		return &format.Damage{Group: ld.opts.Identity.Name, File: format.SegmentName(m.Number),
@@ -240,7 +244,7 @@ func (ld *loading) checkHeader(s *segment, m format.ManifestSegment, there bool)
 	return nil, nil
 }
 
-// loadSealed loads the sealed segments in parallel: the higher index wins.
+// loadSealed loads the sealed segments in parallel: the higher index takes precedence.
 func (ld *loading) loadSealed() error {
 	g, ctx := errgroup.WithContext(ld.ctx)
 	g.SetLimit(min(8, max(2, runtime.GOMAXPROCS(0))))
@@ -260,7 +264,7 @@ func (ld *loading) loadSealed() error {
 	return g.Wait()
 }
 
-// loadSegment loads one sealed segment: from its hint, or by reading it.
+// loadSegment loads one sealed segment, from its hint or by reading it.
 func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegment) (*loaded, error) {
 	s := ld.state.segments[i]
 	through := min(ld.commit, ld.state.through(i))
@@ -268,7 +272,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 	if err != nil {
 		return nil, err
 	}
-	// An image's first reads are in flight before its hint is asked for, so that the device does not wait for that.
+	// The first reads of an image start before its hint is read, so that the device does not wait for the hint.
 	readHint := sync.OnceValue(func() *format.Hint { return ld.readHint(m) })
 	noHint := func() bool { return readHint() == nil }
 	var w *replay.Walk
@@ -297,7 +301,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 			return nil, err
 		}
 		if len(w.Bad) == 0 {
-			// A hint made of what is left would hide the damage from the next load.
+			// A hint made of the remaining entries would hide the damage from the next load.
 			part.hintGone = true
 		}
 		return part, nil
@@ -309,7 +313,7 @@ func (ld *loading) loadSegment(ctx context.Context, i int, m format.ManifestSegm
 	return part, ld.insertHint(s, hint, through, w)
 }
 
-// readHint answers nil where a segment has no hint that can be used.
+// readHint returns nil if a segment has no usable hint.
 func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 	if hint, ok := ld.early[m.Number]; ok {
 		return hint
@@ -325,8 +329,8 @@ func (ld *loading) readHint(m format.ManifestSegment) *format.Hint {
 	return nil
 }
 
-// readSegment walks all frames of a sealed segment: those of the image in Resident residency, else of the file.
-// rows tells whether its rows are wanted; it is asked when the walk begins.
+// readSegment walks all frames of a sealed segment: those of the image in Resident residency, otherwise those of the
+// file. rows reports whether its rows are needed; it is called when the walk begins.
 func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.ManifestSegment,
 	rows func() bool) (*replay.Walk, error) {
 	w := &replay.Walk{Last: s.first - 1, Zeros: m.Bytes}
@@ -351,10 +355,10 @@ func (ld *loading) readSegment(ctx context.Context, s *segment, i int, m format.
 	return w, nil
 }
 
-// read counts what was read for the progress.
+// read adds to the progress.
 func (ld *loading) read(bytes int64) { ld.progress.BytesDone.Add(bytes) }
 
-// insertHint fills the index from a hint. Frames in bad ranges of the walk, which may be nil, are left out.
+// insertHint fills the index from a hint. It skips frames in bad ranges of the walk, which may be nil.
 func (ld *loading) insertHint(s *segment, h *format.Hint, through uint64, w *replay.Walk) error {
 	skip := func(row int) bool {
 		place := index.Loc(h.Places[row])
@@ -379,8 +383,9 @@ func (ld *loading) inTail(id int64) bool {
 	return ok
 }
 
-// insertRows fills the index from rows. What damage may have made void is left out until it is repaired: it must not
-// supersede what it may never have superseded. Reads of these records tell the damage either way.
+// insertRows fills the index from rows. It skips rows that damage may have made void until the damage is repaired: such
+// a row must not supersede a version that it may never have superseded. Reads of these records report the damage in any
+// case.
 func (ld *loading) insertRows(s *segment, r *format.Rows, through uint64, damages []*format.Damage) error {
 	name := format.SegmentName(s.number)
 	for i, place := range r.Places {

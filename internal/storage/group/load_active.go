@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// recoverLast recovers the active segment and with it the commit. Nil where the manifest has no active segment.
+// recoverLast recovers the active segment and with it the commit. It returns nil if the manifest has no active segment.
 func (ld *loading) recoverLast() (*replay.Recovered, error) {
 	for slot, e := range ld.active.badMark {
 		if e != nil {
@@ -59,12 +59,13 @@ func (ld *loading) recoverLast() (*replay.Recovered, error) {
 	return r, nil
 }
 
-// lostEntries tells whether damage has hit entries.
+// lostEntries reports whether damage has hit entries.
 func lostEntries(damages []*format.Damage) bool {
 	return slices.ContainsFunc(damages, func(d *format.Damage) bool { return d.IndexLast != 0 })
 }
 
-// walkActive walks the active segment from its begin: in Resident residency from the image, which the first walk loads.
+// walkActive walks the active segment from its beginning: in Resident residency from the image, which the first walk
+// loads.
 func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*replay.Walk, error) {
 	if ld.opts.Residency != Resident || size <= format.SegmentHeaderBytes {
 		return ld.walkActiveFile(s, size)
@@ -79,7 +80,7 @@ func (ld *loading) walkActive(s *segment, size int64) func(through int64) (*repl
 	}
 }
 
-// walkActiveFile walks the active segment from the end of its hint, or where it has none from its begin.
+// walkActiveFile walks the active segment from the end of its hint, or from the beginning if it has no hint.
 func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*replay.Walk, error) {
 	hint := ld.readActiveHint(s, size)
 	return func(through int64) (*replay.Walk, error) {
@@ -104,9 +105,9 @@ func (ld *loading) walkActiveFile(s *segment, size int64) func(through int64) (*
 	}
 }
 
-// holdBackConf lowers the commit below a membership change that the manifest does not know yet, so that Raft gives it
-// out again. The manifest's commit is never above what was applied when it was written, so only what follows can hold
-// one; and what the hint of the active segment tells holds none that the manifest does not know.
+// holdBackConf lowers the commit below a membership change that the manifest does not know yet, so that Raft delivers
+// it again. The manifest's commit is never above what was applied when it was written, so only later entries can hold
+// such a change. The part that the hint of the active segment covers has no change that the manifest does not know.
 func (ld *loading) holdBackConf(active *replay.Recovered) error {
 	known := max(ld.manifest.ConfIndex, ld.manifest.CompactedThrough)
 	hold := func(at uint64) {
@@ -137,13 +138,14 @@ func (ld *loading) holdBackConf(active *replay.Recovered) error {
 	return nil
 }
 
-// walkReadable walks the entries from lo to hi that can be read. The damage that it passes over, files that cannot be
-// opened too, the load finds by its own walks.
+// walkReadable walks the readable entries from lo to hi. It skips damage, including files that cannot be opened: the
+// load finds them by its own walks.
 func (ld *loading) walkReadable(lo, hi uint64, fn func(*format.Entry) bool) {
 	_ = ld.reader.walkEntries(lo, hi, func(format.Damage) {}, func(e *format.Entry, _ index.Loc) bool { return fn(e) })
 }
 
-// withoutRows are the indexes of sealed segments between two that are neither a put nor a delete, as far as hints tell.
+// withoutRows returns the indexes of sealed segments between first and last that are neither a put nor a delete, as far
+// as hints say.
 func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 	versions := make([]bool, last-first+1)
 	for i, m := range ld.manifest.Segments {
@@ -172,9 +174,9 @@ func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 	return joinRanges(out)
 }
 
-// findTailIDs looks for the records with an entry above the commit. Where one of these entries is damaged, all up to
-// it count as committed: Raft cannot be given what is lost, and with a single voter what was synced was committed.
-// With several it may have been cut off, or be what made a quorum: ErrTailDamaged.
+// findTailIDs finds the records with an entry above the commit. If one of these entries is damaged, all entries up to
+// it count as committed: Raft cannot get lost entries, and with a single voter synced entries were committed. With
+// several voters the entry may have been truncated, or may have been needed for a quorum: ErrTailDamaged.
 func (ld *loading) findTailIDs() error {
 	ld.tailIDs = make(map[int64]struct{})
 	commit := ld.commit

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// assemble puts the parts together: terms, index of the active segment, the tail. Then the log can be written.
+// assemble combines the parts: terms, index of the active segment, the tail. Afterwards the log can be written.
 func (ld *loading) assemble(active *replay.Recovered) error {
 	st := &ld.state
 	st.floor, st.floorTerm = ld.manifest.CompactedThrough, ld.manifest.CompactedTerm
@@ -57,10 +57,10 @@ func (ld *loading) checkTail() error {
 	return fmt.Errorf("%w: %s", ErrTailDamaged, ld.found[i])
 }
 
-// openActive opens the last segment for writing, after the cut of a torn tail.
+// openActive opens the last segment for writing, after its torn tail was truncated.
 func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	w, st := &ld.w, &ld.state
-	f, err := s.reader() // opened for writing, unless the file was gone
+	f, err := s.reader() // opened for writing, unless the file was missing
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 		}
 		size, ld.report.CutBytes = r.End, r.CutBytes
 	case r.End < size:
-		w.allocation.inherited = true // what is there reads as zero
+		w.allocation.inherited = true // the existing space reads as zero
 	}
 	last := r.LastIndex()
 	w.active, w.end, w.last = s, r.End, last
@@ -93,14 +93,14 @@ func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	return ld.growActiveImage(s, r.End, ld.sizes[len(ld.sizes)-1])
 }
 
-// growActiveImage makes room behind the end of the recovered active segment, in Resident residency. What stood behind
-// the end, up to what was read, is cut off in the file, so it must not be in memory either.
+// growActiveImage adds space after the end of the recovered active segment, in Resident residency. Bytes between the
+// end and the offset up to which it was read are truncated in the file, so they must not be in memory either.
 func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	if ld.opts.Residency != Resident {
 		return nil
 	}
 	if end <= int64(len(s.image)) {
-		clear(s.image[end:max(end, min(read, int64(len(s.image))))]) // no further: what is behind was never touched
+		clear(s.image[end:max(end, min(read, int64(len(s.image))))]) // no further: the rest was never touched
 		return nil
 	}
 	// The segment was not read, or its file ends below the synced mark.
@@ -115,7 +115,7 @@ func (ld *loading) growActiveImage(s *segment, end, read int64) error {
 	return nil
 }
 
-// beginActive makes the active segment of a manifest that has none. The log is being loaded.
+// beginActive creates the active segment for a manifest that has none. It is called during a load.
 func (w *writer) beginActive() error {
 	st := w.state
 	w.active = &segment{ordinal: ordinalStep * uint32(len(st.segments))}
@@ -162,8 +162,8 @@ func (ld *loading) fillTail(commit uint64) error {
 	return ld.placeTail()
 }
 
-// placeTail tells the entries of the tail the place that rows and hints have. An entry that was made void and came
-// again stands twice in a segment, and the first one is void: compaction leaves it out.
+// placeTail sets the places of the entries of the tail to those in rows and hints. An entry that was made void and
+// appended again is twice in a segment, and the first one is void: compaction drops it.
 func (ld *loading) placeTail() error {
 	t := &ld.state.tail
 	views := ld.reader.views(t.first, ld.state.last)
@@ -192,7 +192,7 @@ func (ld *loading) conclude() {
 		ld.damages.noteID(id)
 	}
 	for i, part := range ld.loaded {
-		if part.hintGone { // not before: hints are made of what loading gathers
+		if part.hintGone { // not earlier: hints are made from the results of the load
 			ld.hints.writeLater(ld.state.segments[i])
 		}
 	}
@@ -208,7 +208,7 @@ func (ld *loading) conclude() {
 	}
 }
 
-// abandon gives back what a load that failed has taken.
+// abandon releases everything that a failed load has acquired.
 func (l *Log) abandon() {
 	if l.closed.CompareAndSwap(false, true) {
 		l.cancel()
@@ -216,8 +216,8 @@ func (l *Log) abandon() {
 	}
 }
 
-// collectBlobs learns which blobs are referred to and removes the others, unless an entry that could not be read may
-// refer to them: the device may read it the next time.
+// collectBlobs finds the blobs that are referred to and removes the others. It removes none that an unreadable entry
+// may refer to: the device may be able to read it the next time.
 func (ld *loading) collectBlobs() error {
 	for _, part := range ld.loaded {
 		for _, b := range part.blobs {
@@ -236,7 +236,7 @@ func (ld *loading) collectBlobs() error {
 	return ld.folder.clear(garbage)
 }
 
-// SetConf records the membership after an applied membership change, durable when it returns.
+// SetConf records the membership after an applied membership change; it is durable on return.
 func (l *Log) SetConf(conf *raftpb.ConfState, at uint64) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

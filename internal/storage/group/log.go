@@ -26,13 +26,14 @@ type Log struct {
 	parts
 	editor editor
 
-	changed    signal         // woken when an entry is applied, and when the log is closed
-	received   atomic.Uint64  // how many blobs other replicas have begun to send: in the name of a file until it is whole
+	changed signal // woken when an entry is applied, and when the log is closed
+	// number of blobs that other replicas have begun to send; it is part of the name of an incomplete file
+	received   atomic.Uint64
 	compacting longlock.Mutex // one Compact or Repair at a time
 }
 
-// parts are what a log is made of. Each names in its fields what it touches. An operation is handed the parts that it
-// needs; loading fills all of them.
+// parts are the components of a log. Each declares in its fields what it uses. An operation gets the parts that it
+// needs; loading initializes all of them.
 type parts struct {
 	gate
 	w       writer
@@ -49,7 +50,7 @@ type parts struct {
 	memory  memory
 }
 
-// SegmentBytesDefault is the size at which a segment is sealed where Options say nothing.
+// SegmentBytesDefault is the size at which a segment is sealed if Options do not set one.
 const SegmentBytesDefault = 256 << 20
 
 func (o Options) withDefaults() Options {
@@ -66,7 +67,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// ForInstall gives the options of a transfer.Install into the folder of this log.
+// ForInstall returns the options of a transfer.Install into the folder of this log.
 func (o Options) ForInstall() transfer.Options {
 	return transfer.Options{FS: o.FS, Dir: o.Dir, Identity: o.Identity, Now: o.Now, Logger: o.Logger}
 }
@@ -110,7 +111,7 @@ func newLog(opts Options, m *format.Manifest, need Need) (*Log, error) {
 	return l, nil
 }
 
-// release waits for the last reader of a log that is closed, and frees its memory and its files.
+// release waits for the last reader of a closed log, and then frees the log's memory and files.
 func (l *Log) release() {
 	l.awaitReaders()
 	l.state.mu.Lock()

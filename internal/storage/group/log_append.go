@@ -16,22 +16,23 @@ import (
 )
 
 const (
-	// bufferBytesKept is the write buffer that a group keeps for its small batches; greater ones share
+	// bufferBytesKept is the size of the write buffer that a group keeps for its small batches; larger batches share
 	// segio.FrameBuffers.
 	bufferBytesKept = 32 << 10
-	// writePieceBytes of a batch are written at a time: the device begins with them while the next ones are encoded,
-	// and they stay in the processor's cache from the one to the other. With the greatest frame they fit into one of
-	// segio.FrameBuffers.
+	// writePieceBytes is how much of a batch is written at a time. The device starts with one piece while the next one
+	// is encoded, and a piece stays in the processor's cache between encoding and writing. A piece together with the
+	// largest frame fits into one of segio.FrameBuffers.
 	writePieceBytes = 512 << 10
 )
 
-// batches are used again for what decodeBatch takes apart.
+// batches pools the slices that decodeBatch fills.
 var batches = sync.Pool{New: func() any { return new([]tailEntry) }}
 
-// Append writes entries (consecutive indexes; one at or below the last index cuts the log there first, never at or
-// below the commit) and, where it is not nil, the hard state. Not durable before Sync. Seals the segment and begins a
-// new one where it is full. On ErrNoSpace nothing was appended and it may be tried again. The log keeps entries' Data
-// until they are applied; the caller must not change it. The content of a put is made by EncodePayload.
+// Append writes entries with consecutive indexes and, if it is not nil, the hard state. An entry at or below the last
+// index first truncates the log there, but never at or below the commit. Nothing is durable before Sync. If the segment
+// is full, Append seals it and begins a new one. On ErrNoSpace nothing was appended, and the caller may try again. The
+// log keeps the Data of entries until they are applied; the caller must not change it. The content of a put is made by
+// EncodePayload.
 func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -44,7 +45,7 @@ func (l *Log) Append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	return nil
 }
 
-// append is Append. The caller holds mu.
+// append implements Append. The caller holds mu.
 func (w *writer) append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	used := batches.Get().(*[]tailEntry)
 	defer batches.Put(used)
@@ -66,8 +67,8 @@ func (w *writer) append(hs *raftpb.HardState, entries []*raftpb.Entry) error {
 	return w.writeBatch(hs, batch, bytes)
 }
 
-// decodeBatch checks the order of the entries against the log, takes them apart, and adds them to batch. bytes is what
-// they take on disk.
+// decodeBatch checks the order of the entries against the log, decodes them, and adds them to batch. bytes is their
+// size on disk.
 func (w *writer) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []tailEntry, bytes int64, err error) {
 	if len(entries) == 0 {
 		return batch, 0, nil
@@ -99,13 +100,13 @@ func (w *writer) decodeBatch(batch []tailEntry, entries []*raftpb.Entry) (_ []ta
 	return batch, bytes, nil
 }
 
-// commitFloor is the index at or below which nothing is ever cut.
+// commitFloor returns the index at or below which nothing is ever truncated.
 func (w *writer) commitFloor() uint64 {
 	return max(min(w.hard.Commit, w.state.last), w.state.applied.Load(), w.state.floor)
 }
 
-// makeRoom makes the active segment ready for bytes more: continues it elsewhere after a failure, cuts away segments
-// that the batch makes void, seals it where it is full, asks for memory, allocates.
+// makeRoom prepares the active segment for bytes more. It continues the log in a new segment after a failure, removes
+// segments that the batch makes void, seals a full segment, requests memory and allocates disk space.
 func (w *writer) makeRoom(batch []tailEntry, bytes int64) error {
 	if err := w.settle(); err != nil {
 		return err
@@ -117,8 +118,8 @@ func (w *writer) makeRoom(batch []tailEntry, bytes int64) error {
 	if err := w.memory.askMore(len(batch), bytes); err != nil {
 		return err
 	}
-	// Again for each new segment: where a sync of the old one failed, the new one holds what was not synced, and begins
-	// with it.
+	// The loop runs again for each new segment: if a sync of the old one failed, the new one begins with the entries
+	// that were not synced.
 	for s := (*segment)(nil); s != w.active; {
 		s = w.active
 		var err error
@@ -126,7 +127,8 @@ func (w *writer) makeRoom(batch []tailEntry, bytes int64) error {
 		case first < s.first:
 			err = w.replaceSegments(first, bytes)
 		case w.end == format.SegmentHeaderBytes && !s.holds(bytes):
-			// An empty segment whose image is too small for this batch makes room for a greater one.
+			// The image of an empty segment may be too small for this batch. The segment is then replaced by one with a
+			// larger image.
 			err = w.replaceSegments(first, bytes)
 		case w.end > format.SegmentHeaderBytes && (w.end+bytes > w.segmentBytes ||
 			first+uint64(len(batch))-s.first >= math.MaxUint32):
@@ -144,7 +146,7 @@ func (w *writer) makeRoom(batch []tailEntry, bytes int64) error {
 	return w.allocation.allocate(w.active.file.Load(), w.end, bytes)
 }
 
-// writeBatch writes the batch, which takes so many bytes, then changes the state in memory.
+// writeBatch writes the batch, which takes the given number of bytes, then changes the state in memory.
 func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64) error {
 	hard := w.hard
 	if hs != nil {
@@ -159,8 +161,8 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 		if err := w.writeFailed(err); err != nil {
 			return err
 		}
-		// It was continued in a new segment, which begins behind what is synced: too late for a batch that cuts the
-		// log.
+		// The log was continued in a new segment, which begins after the synced entries. That is too late for a batch
+		// that truncates the log.
 		if err := w.makeRoom(batch, bytes); err != nil {
 			return err
 		}
@@ -174,8 +176,8 @@ func (w *writer) writeBatch(hs *raftpb.HardState, batch []tailEntry, bytes int64
 	return nil
 }
 
-// writeFrames encodes the batch at the end of the active segment, piece by piece, writes it, and tells it its places.
-// end is behind it. In Resident residency frames are made where they stay: in the image.
+// writeFrames encodes the batch piece by piece at the end of the active segment, writes it, and sets the places of its
+// entries. It returns the new end. In Resident residency frames are encoded directly in the image.
 func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []tailEntry, bytes int64) (end int64,
 	err error) {
 	s, file := w.active, w.active.file.Load()
@@ -225,10 +227,11 @@ func (w *writer) writeFrames(withState bool, hard format.StateRecord, batch []ta
 	return at + int64(len(buf)), err
 }
 
-// writeFailed decides what a failed write means. Nil: the log was continued in a new segment, write again.
+// writeFailed decides what a failed write means. Nil: the log was continued in a new segment, and the caller has to
+// write again.
 func (w *writer) writeFailed(cause error) error {
 	cause = format.NoSpace(cause)
-	// Frames that were written in part must not stay: beside a shorter batch they could pass as its end.
+	// Partly written frames must not stay: after a shorter batch they could pass as its end.
 	file := w.active.file.Load()
 	err := w.allocation.truncate(file, w.end)
 	if err == nil {

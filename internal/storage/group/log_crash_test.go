@@ -25,7 +25,7 @@ type modelEntry struct {
 	blob  []byte // the data, where it is in a blob
 }
 
-// model remembers what a log was told, and what it must not forget.
+// model remembers the operations on a log, and which of them the log must not forget.
 type model struct {
 	mu      sync.Mutex
 	byIndex map[uint64][]modelEntry // all that were ever appended with an index, the last one counts
@@ -38,7 +38,7 @@ type model struct {
 
 func newModel() *model { return &model{byIndex: make(map[uint64][]modelEntry)} }
 
-// needs is what a crash now must leave.
+// needs returns what must remain after a crash now.
 func (m *model) needs() (synced, applied, term uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,7 +169,7 @@ func (w *workload) putBlob() error {
 	return w.appendBatch(w.model.last+1, []modelEntry{e})
 }
 
-// reload closes the log and loads it; what was not synced is still there, because the machine did not crash.
+// reload closes the log and loads it; unsynced data still exists, because the machine did not crash.
 func (w *workload) reload() error {
 	if err := w.log.Close(w.random.IntN(2) == 0); err != nil {
 		return err

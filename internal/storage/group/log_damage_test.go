@@ -104,7 +104,7 @@ func (b *damageBed) learn(t testing.TB, m *format.Manifest) {
 	}
 }
 
-// hit tells the records whose entries lie in a range of a file, and whether that is anything but room.
+// hit returns the records whose entries lie in a range of a file, and whether the range holds anything but free space.
 func (b *damageBed) hit(name string, offset, length int64) map[int64]bool {
 	out := make(map[int64]bool)
 	for _, f := range b.frames[name] {
@@ -128,7 +128,7 @@ func (b *damageBed) damaged(change func(f vfs.File) error, name string) (*vfstes
 	return disk, errors.Join(change(f), f.Close())
 }
 
-// verdict is what a damaged group answered.
+// verdict is the answer of a damaged group.
 type verdict struct {
 	report Report
 	lost   int // records that answered DATA_LOSS
@@ -371,7 +371,7 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 	}
 }
 
-// judge tells whether damage in a file was noticed as it must be.
+// judge reports whether damage in a file was noticed as required.
 func (b *damageBed) judge(l *Log, v verdict, name string, hit map[int64]bool, residency Residency) error {
 	number, isSegment := format.ParseSegmentName(name)
 	damages := l.Stats().Damages

@@ -6,7 +6,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// joinJournal takes a log that is to be opened into the journal of its volume; nil: there is none.
+// joinJournal registers a log that is about to be opened with the journal of its volume; nil: there is no journal.
 func joinJournal(opts Options) (*journal.Member, error) {
 	if opts.Journal == nil {
 		return nil, nil
@@ -16,30 +16,30 @@ func joinJournal(opts Options) (*journal.Member, error) {
 	})
 }
 
-// SyncShared makes everything appended durable by the journal of the volume, in one sync with the small batches of
-// other groups. The segment itself is synced later: by the next Sync, which must come before the mark of a quiet group
-// is written (Tick). False: nothing was done, because there is no journal, the batch is large, or the journal needs its
-// room; call Sync.
+// SyncShared makes everything appended durable by the journal of the volume, in one sync together with the small
+// batches of other groups. The segment itself is synced later: by the next Sync, which must precede the write of the
+// mark of a quiet group (Tick). If SyncShared returns false, it did nothing, because there is no journal, the batch is
+// large, or the journal needs its space. The caller then has to call Sync.
 func (l *Log) SyncShared() bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
 	return !l.closed.Load() && l.w.syncShared()
 }
 
-// syncShared is SyncShared. The caller holds mu.
+// syncShared implements SyncShared. The caller holds mu.
 func (w *writer) syncShared() bool {
 	return !w.folder.unsure && w.suspect == nil && w.dirty && w.share.write(w.active, w.state.syncedEnd, w.end)
 }
 
-// clean notes that nothing is left to be synced. The caller holds mu.
+// clean records that nothing is left to be synced. The caller holds mu.
 func (w *writer) clean() {
 	w.dirty = false
 	w.share.settled()
 }
 
-// leaveJournal syncs what only the journal has made durable, as a log that is closed is not asked for it any more.
-// Where that fails, the journal keeps it until the next load; so it does where it was closed before the log, as if the
-// process were killed. The caller holds mu.
+// leaveJournal syncs the data that only the journal has made durable, because the journal does not ask a closed log to
+// sync. If the sync fails, the journal keeps the data until the next load. The same happens if the journal was closed
+// before the log, as if the process were killed. The caller holds mu.
 func (w *writer) leaveJournal() {
 	if !w.share.isOwed(w.state.syncedEnd) {
 		return
@@ -50,20 +50,24 @@ func (w *writer) leaveJournal() {
 	}
 }
 
-// share is the group's share of the journal of the volume: what is durable there, and not yet in the active segment. It
-// touches the journal, and tells the kernel to write the segment; it writes nothing there itself. Guarded by writer.mu.
+// share is the group's share of the journal of the volume: data that is durable there, and not yet in the active
+// segment. It uses the journal, and tells the kernel to write the segment; it does not write to the segment itself.
+// Guarded by writer.mu.
 type share struct {
-	member  *journal.Member // nil: there is no journal
-	through int64           // offset in the active segment up to which the journal has what is not synced; 0: nothing
-	started int64           // offset in the active segment up to which the kernel was told to begin to write
-	batch   []byte          // the frames that were written last, where they are in memory as one; they stand at batchAt
+	member *journal.Member // nil: there is no journal
+	// offset in the active segment up to which the journal has the unsynced data; 0: it has none
+	through int64
+	started int64 // offset in the active segment up to which the kernel was told to begin to write
+	// the frames that were written last, if they are contiguous in memory; their offset is batchAt
+	batch   []byte
 	batchAt int64
 }
 
-// begin is about a new active segment, of which all is durable.
+// begin is called for a new active segment, in which everything is durable.
 func (h *share) begin() { h.through, h.started, h.batch = 0, 0, nil }
 
-// write has the journal make durable what the active segment holds from synced to end; false: it does not.
+// write makes the bytes of the active segment from synced to end durable by the journal. It returns false if the
+// journal does not accept them.
 func (h *share) write(active *segment, synced, end int64) bool {
 	if h.member == nil || h.member.MustSync() {
 		return false
@@ -83,11 +87,12 @@ func (h *share) write(active *segment, synced, end int64) bool {
 	return true
 }
 
-// startBytes is how much the journal may make durable before the kernel begins to write it to the segment.
+// startBytes is how many bytes the journal may make durable before the kernel is told to write them to the segment.
 const startBytes = 256 << 10
 
-// startWriting has the kernel begin to write what only the journal made durable. Not all of it is left to the sync for
-// which the journal asks of all groups at once: every batch waits for that one that has a record in one of them.
+// startWriting tells the kernel to start writing the data that only the journal made durable. Then less is left for the
+// sync that the journal requests from all groups at once: every batch waits for that sync if it has a record of one of
+// them.
 func (h *share) startWriting(active *segment, synced int64) {
 	from, to := max(h.started, synced&^(format.BlockBytes-1)), h.through&^(format.BlockBytes-1)
 	if to-from >= startBytes {
@@ -96,14 +101,14 @@ func (h *share) startWriting(active *segment, synced int64) {
 	}
 }
 
-// settled tells the journal that all that it has of the group stands, durably, in the segments.
+// settled tells the journal that all data that it has of the group is durable in the segments.
 func (h *share) settled() {
 	if h.member != nil {
 		h.member.Settled()
 	}
 }
 
-// isOwed tells whether the journal, which is open, has what the active segment, synced up to an offset, has not.
+// isOwed reports whether the open journal has data that is not in the active segment, which is synced up to an offset.
 func (h *share) isOwed(synced int64) bool {
 	return h.member != nil && h.through > synced && !h.member.Ended()
 }

@@ -61,7 +61,7 @@ func (j *journaled) shared() {
 	}
 }
 
-// after loads what a power cut leaves, and gives its last index.
+// after loads the log from the disk after a power cut, and returns its last index.
 func (j *journaled) after(redo bool) uint64 {
 	j.t.Helper()
 	disk := mem(j.disk).CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})

@@ -70,7 +70,7 @@ func TestReloadEqualsTheModel(t *testing.T) {
 	})
 }
 
-// equal compares the log with the model as of what is applied in the model.
+// equal compares the log with the model, as of the model's applied index.
 func (w *workload) equal() error {
 	m := w.model
 	var log []modelEntry

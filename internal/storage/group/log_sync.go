@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Sync makes everything appended durable (fdatasync). Where a sync fails, the segment is abandoned at its synced mark
-// and the unsynced entries are written and synced in a new segment; an error means that this failed too.
+// Sync makes everything appended durable (fdatasync). If a sync fails, the segment is abandoned at its synced mark, and
+// the unsynced entries are written and synced in a new segment. An error means that this failed too.
 func (l *Log) Sync() error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -21,7 +21,7 @@ func (l *Log) Sync() error {
 	return nil
 }
 
-// sync is Sync. The caller holds mu.
+// sync implements Sync. The caller holds mu.
 func (w *writer) sync() error {
 	if err := w.settle(); err != nil {
 		return err
@@ -42,14 +42,15 @@ func (w *writer) sync() error {
 	return nil
 }
 
-// syncedTo notes that the active segment is on disk up to end, where last is its last entry. The caller holds mu.
+// syncedTo records that the active segment is on disk up to end; last is the index of its last entry before end. The
+// caller holds mu.
 func (w *writer) syncedTo(end int64, last uint64) {
 	w.clean()
 	w.state.synced(w.active, end, last)
 }
 
-// settle ends what an earlier failure left open: a manifest that was perhaps replaced, an active segment that must not
-// be continued. The caller holds mu. After it, the active segment and the manifest are sound.
+// settle completes what an earlier failure left open: a manifest that may have been replaced, or an active segment that
+// must not be continued. Afterwards the active segment and the manifest are sound. The caller holds mu.
 func (w *writer) settle() error {
 	if w.folder.unsure {
 		if err := w.folder.writeManifest(func(*format.Manifest) {}); err != nil {
@@ -70,7 +71,7 @@ func (w *writer) settle() error {
 	return nil
 }
 
-// amend writes a changed manifest, when nothing is left open. The caller holds mu.
+// amend writes a changed manifest, after settle. The caller holds mu.
 func (w *writer) amend(change func(*format.Manifest)) error {
 	if err := w.settle(); err != nil {
 		return err
@@ -78,8 +79,9 @@ func (w *writer) amend(change func(*format.Manifest)) error {
 	return w.folder.writeManifest(change)
 }
 
-// continueLog abandons the active file (rule 5): it is sealed at its synced mark, and what is not synced is written and
-// synced in a new segment, from memory. Nothing is read back to find out what is on disk. The caller holds mu.
+// continueLog abandons the active file (rule 5): the file is sealed at its synced mark, and the unsynced entries are
+// written from memory to a new segment and synced. Nothing is read back to find out what is on disk. The caller holds
+// mu.
 func (w *writer) continueLog() error {
 	old := w.active
 	w.state.mu.RLock()
@@ -120,8 +122,8 @@ func (w *writer) continueLog() error {
 	return nil
 }
 
-// rewriteUnsynced writes entries into a new segment, tells them their places, and syncs it. end is behind them.
-// ErrNoSpace.
+// rewriteUnsynced writes entries into a new segment, sets their places, and syncs it. end is the end of the entries. It
+// returns ErrNoSpace if the disk is full.
 func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error) {
 	var buf []byte
 	for i := range unsynced {
@@ -143,7 +145,7 @@ func rewriteUnsynced(next *segment, unsynced []tailEntry) (end int64, err error)
 	return format.SegmentHeaderBytes + int64(len(buf)), nil
 }
 
-// adoptContinued changes the state in memory after the log went on in a new segment.
+// adoptContinued updates the state in memory after the log continued in a new segment.
 func (w *writer) adoptContinued(old, next *segment, sealed format.ManifestSegment, unsynced []tailEntry) {
 	st := w.state
 	st.mu.Lock()

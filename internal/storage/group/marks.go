@@ -16,16 +16,16 @@ type markFile struct {
 
 	mu       sync.Mutex // guards the fields below
 	file     vfs.File   // nil: not open
-	broken   bool       // a write or sync failed: the file must be made anew
+	broken   bool       // a write or sync failed: the file must be created again
 	sequence uint64
-	last     format.Mark // as written last
+	last     format.Mark // the mark that was written last
 }
 
-// Tick makes durable that everything synced so far was: the mark on disk is up to date when it returns. The volume
-// calls it within 100 ms of a group's last sync; while a group is busy, its state records carry the mark. The room that
-// the process before has allocated in the active segment, and this one has not filled by then, is given back.
+// Tick makes the synced mark durable: on return the mark on disk covers everything synced so far. The volume calls it
+// within 100 ms of a group's last sync; while a group is busy, its state records carry the mark. Tick also frees the
+// space in the active segment that the previous process has allocated and this one has not filled yet.
 func (l *Log) Tick() error {
-	l.w.mu.Lock() // before enter: Close has it while it waits for those that are in
+	l.w.mu.Lock() // before enter: Close holds it while it waits for the callers inside
 	if !l.closed.Load() {
 		l.w.giveBackRoom()
 	}
@@ -40,8 +40,8 @@ func (l *Log) Tick() error {
 	return nil
 }
 
-// giveBackRoom gives back the room behind the end that the load has found there, as the next write may be far away.
-// The load does not do it: to free blocks takes its time. The caller holds mu.
+// giveBackRoom frees the space after the end that the load found there, as the next write may come much later. The load
+// does not do this, because freeing blocks takes time. The caller holds mu.
 func (w *writer) giveBackRoom() {
 	if !w.allocation.inherited || w.suspect != nil {
 		return
@@ -53,7 +53,7 @@ func (w *writer) giveBackRoom() {
 	}
 }
 
-// follow makes durable the mark of what is synced, unless it is the last one, or nothing is.
+// follow makes the mark of the synced data durable, unless it was written last, or nothing is synced.
 func (f *markFile) follow(st *state) error {
 	mark := st.syncedMark()
 	if mark.Offset <= format.SegmentHeaderBytes {
@@ -65,7 +65,7 @@ func (f *markFile) follow(st *state) error {
 	return nil
 }
 
-// write makes a mark durable, unless it is the last one.
+// write makes a mark durable, unless it was written last.
 func (f *markFile) write(mark format.Mark) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +87,7 @@ func (f *markFile) write(mark format.Mark) error {
 	return nil
 }
 
-// open opens the file, or makes it anew after a failure: what a failed sync left in it is not to be trusted.
+// open opens the file, or creates it again after a failure: after a failed sync its content cannot be trusted.
 func (f *markFile) open() error {
 	f.closeFile()
 	name := path.Join(f.dir, format.MarkName)
@@ -107,7 +107,7 @@ func (f *markFile) open() error {
 
 func (f *markFile) closeFile() {
 	if f.file != nil {
-		_ = f.file.Close() // what was written is synced, or given up
+		_ = f.file.Close() // its content is synced, or given up
 		f.file = nil
 	}
 }

@@ -2,8 +2,8 @@ package group
 
 import "sync"
 
-// memory asks the budget for what index, images and rows of a log take. It looks at these, and changes none of them.
-// Safe for concurrent use; state.mu is taken for a look, and not held together with mu.
+// memory requests memory for index, images and rows of a log from the budget. It reads their sizes, and changes none of
+// them. Safe for concurrent use; state.mu is locked briefly, and not together with mu.
 type memory struct {
 	state  *state
 	places *places
@@ -14,9 +14,9 @@ type memory struct {
 	taken  int64      // bytes
 }
 
-const memorySlackBytes = 1 << 20 // not given back at once
+const memorySlackBytes = 1 << 20 // not given back immediately
 
-// used is how many bytes index, images and rows take now.
+// used returns the number of bytes that index, images and rows take now.
 func (m *memory) used() int64 {
 	m.state.mu.RLock()
 	defer m.state.mu.RUnlock()
@@ -37,8 +37,8 @@ func (m *memory) used() int64 {
 	return bytes
 }
 
-// askMore makes sure that the budget has the memory of so many more entries that take bytes on disk: a row each, room
-// in the index, the image. ErrMemory where it has not.
+// askMore ensures that the budget has memory for additional entries that take bytes on disk: a row each, their part of
+// the index, and the image. It returns ErrMemory if the budget is too small.
 func (m *memory) askMore(entries int, bytes int64) error {
 	const perEntry = 20 + 32 // row and slot, both growing
 	more := int64(entries) * perEntry
@@ -48,7 +48,7 @@ func (m *memory) askMore(entries int, bytes int64) error {
 	return m.ask(m.used() + more)
 }
 
-// ask makes sure that want bytes in all are taken. ErrMemory where the budget has not so many.
+// ask ensures that want bytes are taken in total. It returns ErrMemory if the budget is too small.
 func (m *memory) ask(want int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +62,7 @@ func (m *memory) ask(want int64) error {
 	return nil
 }
 
-// settle gives back what is above used.
+// settle returns the memory above used to the budget.
 func (m *memory) settle() {
 	used := m.used()
 	m.mu.Lock()
@@ -75,7 +75,7 @@ func (m *memory) settle() {
 	}
 }
 
-// giveBack gives everything back.
+// giveBack returns all memory to the budget.
 func (m *memory) giveBack() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,22 +9,24 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// MendSource is another member, from which comes what is damaged here.
+// MendSource is another member that supplies data for a repair.
 type MendSource interface {
-	// Entries gives all of a range, as ReadRange does piece by piece: Through is below Last where it has not applied so
-	// far.
+	// Entries returns all entries of a range, as ReadRange does piece by piece. Through is below Last if the source has
+	// not applied that far.
 	Entries(ctx context.Context, r IndexRange) (RangeAnswer, error)
-	// FetchBlob receives a blob by the log's BlobWriter. ErrVersionNotFound: it has none.
+	// FetchBlob receives a blob by the log's BlobWriter. It returns ErrVersionNotFound if the source does not have the
+	// blob.
 	FetchBlob(ctx context.Context, ref format.BlobRef) error
 }
 
-// Mend repairs a damaged file (r is of Repairs) with what another member has. Errors as those of RepairRange, and those
-// of the source.
+// Mend repairs a damaged file (r is from Repairs) with data of another member. It returns the errors of RepairRange,
+// and those of the source.
 func (l *Log) Mend(ctx context.Context, r Repair, from MendSource) error {
 	if r.Blob != nil {
 		err := from.FetchBlob(ctx, *r.Blob)
 		if errors.Is(err, ErrVersionNotFound) {
-			// Compacted away there. Here it stays as long as the entry does, and with damage nothing is compacted.
+			// The source has compacted the blob away. Here it stays as long as the entry does, and a log with damage is
+			// not compacted.
 			err = ErrRepairByInstall
 		}
 		return err
@@ -51,7 +53,7 @@ func (l *Log) Mend(ctx context.Context, r Repair, from MendSource) error {
 	for _, ref := range missing {
 		err := from.FetchBlob(ctx, ref)
 		if errors.Is(err, ErrVersionNotFound) {
-			err = ErrRepairLater // compacted away since it answered
+			err = ErrRepairLater // compacted away since the source answered
 		}
 		if err != nil {
 			return err

@@ -38,7 +38,7 @@ func (d *logDriver) write(entries ...*raftpb.Entry) {
 	ok(d.t, d.log.Sync())
 }
 
-// wantsOverwritten checks what is visible of it in the end.
+// wantsOverwritten checks which entries are visible in the end.
 func (d *logDriver) wantsOverwritten() {
 	d.t.Helper()
 	for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 3: payload(3, 20), 5: payload(5, 20),
@@ -122,7 +122,7 @@ func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	})
 }
 
-// A member gives each entry once, whichever it is asked from.
+// A member returns each entry once, regardless of the member that is asked.
 func TestAnEntryThatCameAgainIsGivenOnce(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	overwritten(t, d)
@@ -140,7 +140,7 @@ func TestAnEntryThatCameAgainIsGivenOnce(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// Where bad bytes hide the entry of an older term, what stands before with a newer one is void, and nobody reads it.
+// If bad bytes hide the entry of an older term, the entries before it with a newer term are void, and are never read.
 func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	mem := vfstest.NewMem()
 	opts := driverOptions(mem, Index, 64<<10)

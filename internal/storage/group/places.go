@@ -8,23 +8,24 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// places is where the newest version of each record stands, and which frames of the segments are superseded. Safe for
-// concurrent use. A place may mean another frame after a swap: whoever holds state.mu sees no swap.
+// places knows the place of the newest version of each record, and which frames of the segments are superseded. Safe
+// for concurrent use. After a swap a place may mean another frame; no swap happens while state.mu is held.
 type places struct {
 	table *index.Table // id -> place of the newest applied entry
-	// published are the segments by ordinal, nil where there is none; replaced as a whole. For readers without a lock.
+	// published are the segments by ordinal; nil for an unused ordinal. The slice is replaced as a whole. It is for
+	// readers without a lock.
 	published  atomic.Pointer[[]*segment]
 	superseded atomic.Int64 // bytes, estimated
 	swapping   sync.RWMutex // held while places change from one segment to another. Taken before state.mu
 }
 
-// awaitSwap returns when the swap that is under way is done.
+// awaitSwap returns when the current swap is done.
 func (p *places) awaitSwap() {
 	p.swapping.RLock()
 	p.swapping.RUnlock() //nolint:staticcheck // whoever swaps holds it
 }
 
-// publish shows the segments to readers without a lock. Called with state.mu held.
+// publish makes the segments visible to readers without a lock. Called with state.mu held.
 func (p *places) publish(segments []*segment) {
 	var top uint32
 	for _, s := range segments {
@@ -37,7 +38,7 @@ func (p *places) publish(segments []*segment) {
 	p.published.Store(&table)
 }
 
-// segment is the segment with an ordinal; nil where it is gone.
+// segment returns the segment with an ordinal; nil if it is gone.
 func (p *places) segment(ordinal uint32) *segment {
 	table := *p.published.Load()
 	if int(ordinal) >= len(table) {
@@ -46,9 +47,9 @@ func (p *places) segment(ordinal uint32) *segment {
 	return table[ordinal]
 }
 
-// pin pins the segment of the place that the index has of a record; nil: the index has another one by now. An ordinal
-// is used again: a reader that was held up between two looks would find another segment under it, so the index is asked
-// once more while the segment is known to be in its place.
+// pin pins the segment of the place that the index has for a record; nil: the index has another place by now. Ordinals
+// are reused: a reader that was delayed between two lookups could find another segment under the same ordinal. So pin
+// reads the index again while it knows the segment to be in its place.
 func (p *places) pin(id int64, loc index.Loc) *segment {
 	s := p.segment(loc.Ordinal())
 	if s == nil || !s.pin() {
@@ -61,8 +62,8 @@ func (p *places) pin(id int64, loc index.Loc) *segment {
 	return nil
 }
 
-// isNewest tells whether the frame at a place of a segment is the newest version of a record; moved: the segment was
-// swapped, so that places in it mean nothing any more. Called with state.mu held.
+// isNewest reports whether the frame at a place of a segment is the newest version of a record. moved: the segment was
+// swapped, so that places in it are no longer valid. Called with state.mu held.
 func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bool) {
 	if s.moving || p.segment(s.ordinal) != s {
 		return false, true
@@ -71,7 +72,7 @@ func (p *places) isNewest(s *segment, id int64, loc index.Loc) (newest, moved bo
 	return ok && at == loc, false
 }
 
-// insert puts a place into the index; the later one of two stays, the other is superseded.
+// insert puts a place into the index; the later of two places stays, the other is superseded.
 func (p *places) insert(id int64, loc index.Loc) error {
 	old, won, err := p.table.Max(id, loc)
 	switch {
@@ -85,7 +86,7 @@ func (p *places) insert(id int64, loc index.Loc) error {
 	return nil
 }
 
-// lose clears the used flag of the frame at a place, in whichever segment it is.
+// lose clears the used flag of the frame at a place, in any segment.
 func (p *places) lose(loc index.Loc) { p.supersede(p.segment(loc.Ordinal()), loc) }
 
 // supersede clears the used flag of a frame.
@@ -95,7 +96,7 @@ func (p *places) supersede(s *segment, loc index.Loc) {
 	}
 }
 
-// supersedeKnown is supersede for a flag that the hint on disk has.
+// supersedeKnown is supersede for a flag that is already in the hint on disk.
 func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 	if s.used.supersede(loc) {
 		p.superseded.Add(loc.LengthBound())
@@ -103,7 +104,7 @@ func (p *places) supersedeKnown(s *segment, loc index.Loc) {
 	}
 }
 
-// moved tells index and used flags what became of an applied version: it is at a new place, or dropped (to is 0).
+// moved updates index and used flags for an applied version: it is at a new place, or dropped (to is 0).
 func (p *places) moved(id int64, from, to index.Loc) {
 	if to == 0 {
 		p.table.CompareAndDelete(id, from)
@@ -112,5 +113,5 @@ func (p *places) moved(id int64, from, to index.Loc) {
 	}
 }
 
-// listed are the segments of the log, and those that take the place of others now. Called with state.mu held.
+// listed returns the segments of the log, and those that are just replacing others. Called with state.mu held.
 func (st *state) listed() []*segment { return append(slices.Clip(st.segments), st.incoming...) }

@@ -36,7 +36,7 @@ func PlanLoad(opts Options) (Need, error) {
 	return need, nil
 }
 
-// planLoad looks at the sizes of the files, and of an unsealed segment into what is above the mark. names are those
+// planLoad uses the sizes of the files. Of an unsealed segment it also reads parts above the mark. names are the names
 // in the folder.
 func planLoad(opts Options, m *format.Manifest, active *activeFile, names []string) (Need, error) {
 	var need Need
@@ -94,23 +94,24 @@ func planLoad(opts Options, m *format.Manifest, active *activeFile, names []stri
 	return need, nil
 }
 
-// hintRowBytes is what a row takes in a hint, but for its used flag.
+// hintRowBytes is the size of a row in a hint, without its used flag.
 const hintRowBytes = 8 + 8 + 4
 
 func hintBytesFor(rows int64) int64 { return format.HintBytes(rows, 1, 0) }
 
-// entriesAtMost bounds the entries of a sealed segment without a hint: the manifest knows the indexes.
+// entriesAtMost returns an upper bound for the entries of a sealed segment without a hint: the manifest knows the
+// indexes.
 func entriesAtMost(s format.ManifestSegment, bytes int64) int64 {
 	return min(entriesThatFit(bytes), int64(s.LastIndex-s.FirstIndex+1))
 }
 
-// entriesThatFit is how many entries a segment can have.
+// entriesThatFit returns the greatest number of entries that a segment can have.
 func entriesThatFit(bytes int64) int64 {
 	return max(0, bytes-format.SegmentHeaderBytes) / (format.FrameHeaderBytes + 8)
 }
 
-// entriesOfActive estimates the entries of the active segment: the mark or its hint tell those in front of them, and
-// what is behind is counted where it is much.
+// entriesOfActive estimates the entries of the active segment. The mark or the hint gives the number of the first ones;
+// the entries after them are counted if they take many bytes.
 func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile, hint format.HintPart) (int64, error) {
 	from, known := int64(format.SegmentHeaderBytes), int64(0)
 	if mark := active.mark; mark.Segment == s.ID && mark.Index >= s.FirstIndex && mark.Offset >= from &&
@@ -130,19 +131,20 @@ func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile,
 	return max(0, min(fit, known+above)), nil
 }
 
-// countedMin is the number of entries that may be above the mark from which they are counted. Fewer cost little memory,
-// and the plan of all groups should not wait for a read in each.
+// countedMin is the number of possible entries above the mark from which on they are counted. Fewer entries cost little
+// memory, and the plan of all groups should not wait for a read in each.
 const countedMin = 8192
 
 const (
-	countPieceBytes = 16 << 10 // read at a time: headers are looked at alone
-	countPieces     = 64       // read of a segment at most
-	countPiecesMin  = 2        // and at least
-	countShare      = 64       // of what is above the mark is read, as the load reads all of it again
+	countPieceBytes = 16 << 10 // read at a time: only headers are needed
+	countPieces     = 64       // greatest number that is read of a segment
+	countPiecesMin  = 2        // least number that is read
+	// part of the bytes above the mark that is read, as the load reads all of them again
+	countShare = 64
 )
 
-// countFrames estimates how many entries there are from an offset to the end of the data, from pieces of it: rather
-// too many.
+// countFrames estimates from samples how many entries there are between an offset and the end of the data. The estimate
+// tends to be too high.
 func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entries int64, err error) {
 	f, err := opts.FS.OpenDirect(path.Join(opts.Dir, format.SegmentName(s.Number)))
 	if err != nil {
@@ -166,8 +168,8 @@ func countFrames(opts Options, s format.ManifestSegment, from, end int64) (entri
 // countReserve is the factor on an estimate: sizes of records differ from piece to piece.
 const countReserve = 1.25
 
-// countHeaders counts the entries that begin in a part of a segment, and tells how many bytes it looked through: to
-// the end of the part, or to where no frame follows the last one.
+// countHeaders counts the entries that begin in a part of a segment, and returns how many bytes it examined: to the end
+// of the part, or to the place where no frame follows the last one.
 func countHeaders(f vfs.File, id format.SegmentID, buffer []byte, from, end int64) (entries, bytes int64, err error) {
 	w := segio.OpenWindow(f, from, end)
 	w.UseBuffer(buffer)
@@ -190,7 +192,7 @@ func countHeaders(f vfs.File, id format.SegmentID, buffer []byte, from, end int6
 	return entries, end - from, w.Err()
 }
 
-// sizeOf is the size of a file in the group's folder; 0 where there is none.
+// sizeOf returns the size of a file in the group's folder; 0 if it does not exist.
 func sizeOf(opts Options, name string) (int64, error) {
 	info, err := opts.FS.Stat(path.Join(opts.Dir, name))
 	if errors.Is(err, iofs.ErrNotExist) {

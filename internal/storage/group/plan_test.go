@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The need of a group that was not closed is that of its records, not of the room at the end of its active segment.
+// The need of a group that was not closed is computed from its records, not from the free space at the end of its
+// active segment.
 func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewMem()

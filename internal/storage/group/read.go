@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// records reads the versions of single records: it looks a place up in the index or in the history of the segments, and
-// reads the frame there. It touches neither the files' list nor the end of the log; what it finds to be bad it notes.
-// Safe for concurrent use while the log is open: its callers have entered the gate.
+// records reads the versions of single records: it looks up the place in the index or in the history of the segments,
+// and reads the frame there. It uses neither the list of files nor the end of the log. It records the damage that it
+// finds. Safe for concurrent use while the log is open: its callers have entered the gate.
 type records struct {
 	group   string
 	state   *state
@@ -23,12 +23,12 @@ type records struct {
 	damages *damages
 }
 
-// readTries bounds how often a read looks again because compaction moved the entry between the look and the read.
+// readTries limits how often a read starts again because compaction moved the entry between the lookup and the read.
 const readTries = 1000
 
-// Get reads a committed version. Everything returned is a copy, in opts.Buffer where that has room for the whole frame.
-// The entry CRC is checked on every read that touches the data (on load for resident images). Errors: ErrNotFound (also
-// for a deleted newest version), ErrVersionNotFound, *DamageError.
+// Get reads a committed version. All returned data is copied, into opts.Buffer if the whole frame fits. The entry CRC
+// is checked on every read that uses the data (for resident images: at load). Errors: ErrNotFound (also if the newest
+// version is a delete), ErrVersionNotFound, *DamageError.
 func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	if err := l.enter(); err != nil {
 		return Record{}, err
@@ -46,14 +46,14 @@ func (l *Log) Get(id int64, opts GetOptions) (Record, error) {
 	return l.records.version(id, &opts)
 }
 
-// Has tells whether the index has a record that is not deleted. Nothing is read.
+// Has reports whether the index has the record and it is not deleted. It reads no file.
 func (l *Log) Has(id int64) bool {
 	loc, ok := l.places.table.Get(id)
 	return ok && !loc.Tombstone()
 }
 
-// Head tells the index of the newest committed version and whether it is a delete. ErrNotFound where there is none;
-// *DamageError where that cannot be known.
+// Head returns the index of the newest committed version and whether it is a delete. It returns ErrNotFound if there is
+// none, and *DamageError if damage makes the answer uncertain.
 func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 	if err := l.enter(); err != nil {
 		return 0, false, err
@@ -62,8 +62,8 @@ func (l *Log) Head(id int64) (at uint64, deleted bool, err error) {
 	return l.records.head(id)
 }
 
-// Versions lists committed versions with an index below before (0: no bound), newest first, at most n, without data.
-// ErrNotFound where there is none at all.
+// Versions lists at most n committed versions with an index below before (0: no bound), newest first, without data. It
+// returns ErrNotFound if the record has no version at all.
 func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
@@ -72,8 +72,8 @@ func (l *Log) Versions(id int64, before uint64, n int) ([]Record, error) {
 	return l.records.list(id, before, n)
 }
 
-// pin pins the segment in which the newest version of a record stands, and tells its place there. ErrNotFound where
-// there is none, *DamageError where that cannot be known.
+// pin pins the segment that holds the newest version of a record, and returns the place there. It returns ErrNotFound
+// if there is none, and *DamageError if damage makes the answer uncertain.
 func (r *records) pin(id int64) (*segment, index.Loc, error) {
 	for range readTries {
 		loc, ok := r.places.table.Get(id)
@@ -87,7 +87,7 @@ func (r *records) pin(id int64) (*segment, index.Loc, error) {
 	return nil, 0, fmt.Errorf("group %s: record %d moves faster than it can be read", r.group, id)
 }
 
-// newest reads the newest version. Deletes without doubt are not read: the Record then only says Deleted.
+// newest reads the newest version. A delete that is certain is not read: the Record then only has Deleted set.
 func (r *records) newest(id int64, opts *GetOptions) (Record, error) {
 	s, loc, err := r.pin(id)
 	if err != nil {
@@ -108,7 +108,7 @@ func (r *records) newest(id int64, opts *GetOptions) (Record, error) {
 	return rec, nil
 }
 
-// version reads a version that is not the newest, or not known to be.
+// version reads a version that is not the newest, or is not known to be the newest.
 func (r *records) version(id int64, opts *GetOptions) (rec Record, err error) {
 	found := false
 	if opts.Index <= r.state.applied.Load() {
@@ -130,7 +130,7 @@ func (r *records) version(id int64, opts *GetOptions) (rec Record, err error) {
 	return rec, nil
 }
 
-// list is Versions.
+// list implements Versions.
 func (r *records) list(id int64, before uint64, n int) ([]Record, error) {
 	if _, ok := r.places.table.Get(id); !ok {
 		return nil, r.damages.absent(id)
@@ -162,7 +162,7 @@ func (r *records) list(id int64, before uint64, n int) ([]Record, error) {
 	return out, nil
 }
 
-// read reads the frame at a place, which must be of the record. The caller has pinned the segment.
+// read reads the frame at a place; the frame must belong to the record. The caller has pinned the segment.
 func (r *records) read(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
 	if s.image != nil {
 		return r.readImage(s, loc, id, opts)
@@ -206,7 +206,7 @@ func (r *records) read(s *segment, loc index.Loc, id int64, opts *GetOptions) (R
 	return rec, rec.finish(&e, opts.MetadataOnly)
 }
 
-// decode takes apart a frame that was read from a place, and checks all of it.
+// decode decodes a frame that was read from a place, and checks all of it.
 func (r *records) decode(s *segment, frame []byte, loc index.Loc, id int64) (format.Entry, error) {
 	e, _, err := format.DecodeFrame(frame, s.id, loc.Offset())
 	if err == nil && (e.ID != id || !e.Kind.IsVersion()) {
@@ -218,7 +218,7 @@ func (r *records) decode(s *segment, frame []byte, loc index.Loc, id int64) (for
 	return e, nil
 }
 
-// copyRecord checks a frame that was read past the page cache, and copies the record out of it.
+// copyRecord checks a frame that was read past the page cache, and copies the record from it.
 func (r *records) copyRecord(s *segment, frame []byte, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
 	e, err := r.decode(s, frame, loc, id)
 	if err != nil {
@@ -231,7 +231,7 @@ func (r *records) copyRecord(s *segment, frame []byte, loc index.Loc, id int64, 
 	return rec, rec.finish(&e, opts.MetadataOnly)
 }
 
-// copyContent copies attributes and data, as far as they are wanted, into the buffer of the options or into new memory.
+// copyContent copies the requested parts of attributes and data into the buffer of the options or into new memory.
 func copyContent(e *format.Entry, opts *GetOptions) {
 	data := e.Data
 	if opts.MetadataOnly && e.Codec != format.CodecBlob {
@@ -251,7 +251,8 @@ func copyContent(e *format.Entry, opts *GetOptions) {
 
 var errOtherEntry = errors.New("the entry is of another record")
 
-// readImage copies a frame out of memory. Its entry CRC was checked when the image was loaded, or it was made here.
+// readImage copies a frame from memory. Its entry CRC was checked when the image was loaded, or this process made the
+// frame.
 func (r *records) readImage(s *segment, loc index.Loc, id int64, opts *GetOptions) (Record, error) {
 	offset := loc.Offset()
 	frame := s.image[min(offset, int64(len(s.image))):min(offset+loc.LengthBound(), int64(len(s.image)))]
@@ -273,7 +274,7 @@ func (r *records) readImage(s *segment, loc index.Loc, id int64, opts *GetOption
 	return rec, rec.finish(&e, opts.MetadataOnly)
 }
 
-// recordOf is the record of an entry, which it aliases.
+// recordOf returns the record of an entry; it aliases the entry.
 func recordOf(s *segment, loc index.Loc, e *format.Entry) Record {
 	return Record{
 		ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Timestamp: e.Timestamp,
@@ -282,7 +283,7 @@ func recordOf(s *segment, loc index.Loc, e *format.Entry) Record {
 	}
 }
 
-// finish takes the reference to a blob out of the data, and the data away where it is not wanted.
+// finish moves the reference to a blob from the data to Blob. It drops the data if only metadata is wanted.
 func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
 	ref, err := e.BlobRef()
 	if err != nil {
@@ -297,7 +298,7 @@ func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
 	return nil
 }
 
-// badFrame notes damage that a read has found, and is its error.
+// badFrame records damage that a read has found, and returns its error.
 func (r *records) badFrame(s *segment, loc index.Loc, id int64, err error) error {
 	return r.damages.found(format.Damage{
 		Group: r.group, File: format.SegmentName(s.number), Offset: loc.Offset(), Length: loc.LengthBound(),
@@ -305,7 +306,8 @@ func (r *records) badFrame(s *segment, loc index.Loc, id int64, err error) error
 	}, id)
 }
 
-// readFailed is the error of a read that the device refused: damage where it says so, else something that may pass.
+// readFailed returns the error for a read that failed: damage if the device reports an I/O error or the file is
+// missing, otherwise an error that may be temporary.
 func (r *records) readFailed(s *segment, loc index.Loc, id int64, err error) error {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, iofs.ErrNotExist) {
 		return r.badFrame(s, loc, id, err)
@@ -315,7 +317,7 @@ func (r *records) readFailed(s *segment, loc index.Loc, id int64, err error) err
 
 var headers = sync.Pool{New: func() any { return new([format.FrameHeaderBytes]byte) }}
 
-// head is Head.
+// head implements Head.
 func (r *records) head(id int64) (at uint64, deleted bool, err error) {
 	s, loc, err := r.pin(id)
 	if err != nil {
@@ -332,7 +334,7 @@ func (r *records) head(id int64) (at uint64, deleted bool, err error) {
 	return at, loc.Tombstone(), nil
 }
 
-// indexAt tells the index of the entry at a place: from memory where it is, else from the header of the frame.
+// indexAt returns the index of the entry at a place: from memory if possible, otherwise from the header of the frame.
 func (r *records) indexAt(s *segment, loc index.Loc, id int64) (uint64, error) {
 	if s.image == nil {
 		r.state.mu.RLock()

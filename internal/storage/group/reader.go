@@ -22,18 +22,18 @@ type reader struct {
 	hints   *hints
 }
 
-// view is a pinned segment with the state that belongs to it at one moment.
+// view is a pinned segment with its state at one moment.
 type view struct {
 	*segment
 	m       format.ManifestSegment
-	through uint64 // entries above it are void, or not there
-	end     int64  // behind the last frame
+	through uint64 // entries above this index are void, or do not exist
+	end     int64  // after the last frame
 	rows    *format.Rows
 	active  bool
-	scan    bool // it is read for a scan: perhaps once
+	scan    bool // it is read for a scan, so perhaps only once
 }
 
-// views pins the segments that hold indexes from lo to hi. The caller calls unpin on each.
+// views pins the segments that hold indexes from lo to hi. The caller must call unpin on each.
 func (r *reader) views(lo, hi uint64) []view {
 	r.state.mu.RLock()
 	defer r.state.mu.RUnlock()
@@ -60,13 +60,13 @@ func unpinAll(views []view) {
 	}
 }
 
-// frames walks the frames from an offset on until fn answers false.
+// frames walks the frames from an offset on until fn returns false.
 func (v view) frames(from int64, fn func(step *segio.FrameStep) bool) error {
 	return v.framesOf(from, v.end, nil, fn)
 }
 
-// framesOf is frames up to an offset, where a frame ends. It does not look at the content of those that pass, which may
-// be nil, says of.
+// framesOf is frames with an end offset, which must be the end of a frame. It does not read the content of frames for
+// which pass, if not nil, returns true.
 func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool) error {
 	var r *segio.FrameReader
 	var size int64
@@ -107,7 +107,7 @@ func (v view) framesOf(from, to int64, pass, fn func(step *segio.FrameStep) bool
 	return r.Err()
 }
 
-// damage is a step of a walk as damage.
+// damage converts a step of a walk to damage.
 func (v view) damage(group string, step *segio.FrameStep) format.Damage {
 	d := format.Damage{Group: group, File: format.SegmentName(v.number), Offset: step.Offset, Length: step.Bytes,
 		What: step.Status.String()}
@@ -117,14 +117,14 @@ func (v view) damage(group string, step *segio.FrameStep) format.Damage {
 	return d
 }
 
-// readEntries gives the entries with indexes from lo to hi in order, none left out, until fn answers false. They are
-// valid until the next one. Bad bytes among them are an error.
+// readEntries passes the entries with indexes from lo to hi to fn in order, without gaps, until fn returns false. An
+// entry is valid until the next call. Bad bytes among them are an error.
 func (r *reader) readEntries(lo, hi uint64, fn func(*format.Entry, index.Loc) bool) error {
 	return r.walkEntries(lo, hi, nil, fn)
 }
 
-// walkEntries is readEntries that, where pass is not nil, passes over what is not there, and tells it of bad bytes.
-// Then it goes on behind a file that cannot be read at all, and gives that error in the end.
+// walkEntries is readEntries that tolerates missing entries and bad bytes if pass is not nil; it passes the bad bytes
+// to pass. If a file cannot be read at all, it continues after it, and returns that error at the end.
 func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*format.Entry, index.Loc) bool) error {
 	if lo > hi {
 		return nil
@@ -183,9 +183,9 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 	return fmt.Errorf("entry with index %d is missing", next)
 }
 
-// isValid tells whether an entry read from a segment is not void: one that was cut off has another term, or came again
-// later and is the same then, byte for byte, at another place. Compaction leaves void ones in segments that it passes
-// over, so Raft's floor does not matter.
+// isValid reports whether an entry read from a segment is not void. An entry that was truncated has another term, or
+// was appended again at another place and is then the same, byte for byte. Compaction leaves void entries in segments
+// that it skips, so Raft's floor does not matter.
 func (r *reader) isValid(e *format.Entry) bool {
 	r.state.mu.RLock()
 	defer r.state.mu.RUnlock()
@@ -195,7 +195,7 @@ func (r *reader) isValid(e *format.Entry) bool {
 
 const checkpointBytes = 1 << 20
 
-// startOf is an offset in a view at or before the entry with an index.
+// startOf returns an offset in a view at or before the entry with an index.
 func (r *reader) startOf(v view, at uint64) int64 {
 	if v.rows != nil {
 		if i := v.rows.AtOrBelow(v.first, at); i >= 0 {
@@ -211,8 +211,8 @@ func (r *reader) startOf(v view, at uint64) int64 {
 	return points[i].offset
 }
 
-// boundOf is an offset in a view behind all that stands in it of entries up to an index, but for void ones: those that
-// are not void rise in index as they rise in place.
+// boundOf returns an offset in a view after all non-void entries up to an index: the indexes of non-void entries rise
+// with their places.
 func (r *reader) boundOf(v view, through uint64) int64 {
 	if through >= v.through {
 		return v.end
@@ -230,7 +230,7 @@ func (r *reader) boundOf(v view, through uint64) int64 {
 	return v.end
 }
 
-// checkpointsOf makes the checkpoints of a sealed segment from its hint, once. None where there is no hint.
+// checkpointsOf makes the checkpoints of a sealed segment from its hint, once. Without a hint there are none.
 func (r *reader) checkpointsOf(v view) []checkpoint {
 	v.checkpointsOnce.Lock()
 	defer v.checkpointsOnce.Unlock()
@@ -257,7 +257,8 @@ func (r *reader) checkpointsOf(v view) []checkpoint {
 	return v.checkpoints
 }
 
-// history gives the places of a record's versions with an index from lo to hi, newest first, until fn answers false.
+// history passes the places of a record's versions with an index from lo to hi to fn, newest first, until fn returns
+// false.
 func (r *reader) history(id int64, lo, hi uint64, fn func(v view, at uint64, loc index.Loc) (bool, error)) error {
 	views := r.views(lo, hi)
 	defer unpinAll(views)
@@ -312,8 +313,8 @@ func (r *reader) versionsIn(v view, id int64) ([]versionRow, error) {
 	return out, nil
 }
 
-// rowsOf gives the puts and deletes of a segment, those of each record in order of place, and the blobs that they refer
-// to.
+// rowsOf returns the puts and deletes of a segment, those of each record in order of place, and the blobs that they
+// refer to.
 func (r *reader) rowsOf(v view) (format.Rows, error) {
 	if v.rows != nil {
 		return *v.rows, nil

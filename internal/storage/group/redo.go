@@ -13,23 +13,23 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// redo writes the share that a group has of a journal into its active segment.
+// redo writes a group's share of a journal into the group's active segment.
 type redo struct {
 	fs     vfs.FS
 	dir    string
 	active format.ManifestSegment
-	// end is where the last range ends, and last the index of the last entry in it; 0: it has none.
+	// end is the end of the last range, and last the index of the last entry in it; 0: it has none.
 	end  int64
 	last uint64
-	// lostEnd is where what is lost ends, as far as its place is known; 0: nothing is.
+	// lostEnd is the end of the lost ranges, as far as their place is known; 0: nothing is lost.
 	lostEnd int64
 }
 
-// Redo writes what a journal holds into the active segment of a group that is not open, and syncs it. Ranges of other
-// segments are left out: a sealed one was synced before, and one that is not listed any more is void. All that stood
-// before a range was durable when it was written, so the synced mark is raised to its end: what is missing below is
-// damage for the load, and no end of the log. The mark is raised above what is lost, too, and above as much as may be
-// lost. No folder: nothing is done. It may be repeated.
+// Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs it. It skips
+// ranges of other segments: a sealed segment was synced before, and an unlisted one is void. Everything before a range
+// was durable when the range was written, so the synced mark is raised to the end of the range: missing bytes below it
+// are damage for the load, and not the end of the log. The mark is also raised above everything that is lost, and above
+// the number of bytes that may be lost. If the folder does not exist, Redo does nothing. It may be repeated.
 func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	m, err := format.ReadManifest(fs, dir)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -67,7 +67,7 @@ func (r *redo) isOfActive(m *format.Manifest, at *journal.Range) bool {
 		at.Offset >= format.SegmentHeaderBytes
 }
 
-// write writes the ranges of the active segment, durably. One that is gone is damage, which the load finds.
+// write durably writes the ranges of the active segment. A missing segment is damage, which the load finds.
 func (r *redo) write(m *format.Manifest, ranges []journal.Range) (err error) {
 	var file vfs.File
 	for i := range ranges {
@@ -99,7 +99,7 @@ func (r *redo) write(m *format.Manifest, ranges []journal.Range) (err error) {
 	return file.Sync()
 }
 
-// lastIndexOf is the index of the last entry of whole frames; 0: there is none.
+// lastIndexOf returns the index of the last entry of whole frames; 0: there is none.
 func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last uint64) {
 	for len(frames) > 0 {
 		e, n, err := format.DecodeFrame(frames, segment, offset)
@@ -114,7 +114,7 @@ func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last ui
 	return last
 }
 
-// above is a mark above all that is lost, and above as many bytes more as may be lost at the end.
+// above returns a mark above everything that is lost, and additionally above as many bytes as may be lost at the end.
 func (r *redo) above(doubt int64) (format.Mark, error) {
 	f, err := r.fs.OpenDirect(path.Join(r.dir, format.SegmentName(r.active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -131,7 +131,7 @@ func (r *redo) above(doubt int64) (format.Mark, error) {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return format.Mark{}, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	end := w.Zeros // of what is whole
+	end := w.Zeros // end of the whole frames
 	for i := len(w.Bad) - 1; i >= 0 && w.Bad[i].After == 0; i-- {
 		end = w.Bad[i].Offset
 	}

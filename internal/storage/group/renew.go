@@ -10,12 +10,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// An open log does not read its small files again: manifest, replica file and mark are kept twice, and a hint can be
-// made anew. One bad place in them loses nothing, but a second one may. So what is bad is written anew when everything
+// An open log does not read its small files again: manifest, replica file and mark are stored twice, and a hint can be
+// made again. One bad sector in them loses nothing, but a second one may. So bad copies are rewritten when everything
 // is read.
 
-// renewal reads the small files, and writes anew what is bad. It writes no segment, and changes nothing of what the log
-// says. It takes writer.mu or enters the gate, file by file.
+// renewal reads the small files, and rewrites bad ones. It writes no segment, and does not change the content of the
+// log. It takes writer.mu or enters the gate, file by file.
 type renewal struct {
 	gate   *gate
 	w      *writer
@@ -25,8 +25,8 @@ type renewal struct {
 	reader *reader
 }
 
-// run reads the small files and writes anew what is bad; found is what was found so far, hints too. It gives what
-// else is bad.
+// run reads the small files and rewrites bad ones; found is the damage found so far, including hints. It returns the
+// additional damage.
 func (r *renewal) run(found []format.Damage) ([]format.Damage, error) {
 	var bad []format.Damage
 	for _, do := range []func() ([]format.Damage, error){r.manifest, r.replica, r.mark} {
@@ -74,7 +74,8 @@ func (r *renewal) manifest() ([]format.Damage, error) {
 	return bad, r.folder.writeManifest(func(*format.Manifest) {})
 }
 
-// replica cannot help where no copy counts: the log does not know which incarnation it is.
+// replica reads the replica file. If no copy is valid, it cannot repair the file: the log does not know which
+// incarnation it is.
 func (r *renewal) replica() ([]format.Damage, error) {
 	if err := r.gate.enter(); err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func (r *renewal) mark() ([]format.Damage, error) {
 	return bad, err
 }
 
-// renew makes the file anew where a slot is bad, with the newest mark that is known.
+// renew creates the file again if a slot is bad, with the newest known mark.
 func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,8 +138,7 @@ func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	return bad, err
 }
 
-// activeHint writes the hint of the active segment anew where it tells less than was written, or is among what was
-// found.
+// activeHint rewrites the hint of the active segment if it covers less than was written, or is in found.
 func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	r.w.mu.Lock()
 	part, s := r.w.hint.told, r.w.active.manifest()
@@ -154,7 +154,7 @@ func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 	r.w.mu.Lock()
 	defer r.w.mu.Unlock()
 	if r.gate.closed.Load() || r.w.active.id != s.ID || r.w.hint.told.End < part.End || whole() {
-		return nil // that one is gone, or was written anew meanwhile
+		return nil // the hint is gone, or was rewritten meanwhile
 	}
 	r.w.hint.told, r.w.hint.tried = format.HintPart{}, 0
 	r.w.growHint()
@@ -167,7 +167,7 @@ func (r *renewal) activeHint(found []format.Damage) []format.Damage {
 		What: "a piece does not count, it is written anew"}}
 }
 
-// sealedHints makes the hints anew that were found bad.
+// sealedHints rewrites the hints that were found bad.
 func (r *renewal) sealedHints(found []format.Damage) error {
 	if err := r.gate.enter(); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// Bytes of small files rot under an open log: it is told, the file is written anew, durable, and nothing counts as
+// Bytes of small files rot under an open log: this is reported, the file is durably rewritten, and nothing counts as
 // damaged.
 func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 	for _, kind := range []string{format.ManifestName, format.MarkName, format.ReplicaName, format.HintPrefix} {
@@ -78,7 +78,7 @@ func rotAndRenew(t *testing.T, mem *vfstest.Mem, l *Log, name string, at int64) 
 	}
 }
 
-// The hint of the active segment is written anew as well. It was not synced, so that a power cut may take it.
+// The hint of the active segment is rewritten as well. It was not synced, so a power cut may remove it.
 func TestVerifyWritesTheHintOfTheActiveSegmentAnew(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<20))
 	const records, size = 100, 10 << 10
@@ -142,7 +142,8 @@ func (fs *renameFS) Rename(from, to string) error {
 	return fs.Mem.Rename(from, to)
 }
 
-// A Close that comes while the mark is written anew waits for that, and is not waited for: both end.
+// If Close is called while the mark is rewritten, Close waits for the write, and the write does not wait for Close:
+// both end.
 func TestCloseWhileTheMarkIsWrittenAnew(t *testing.T) {
 	mem := vfstest.NewMem()
 	fs := &renameFS{Mem: mem, name: format.MarkName}

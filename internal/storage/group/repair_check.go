@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// take decodes and checks the entries, and leaves out those that are whole here, or void by now.
+// take decodes and checks the entries, and drops those that are whole here, or void by now.
 func (p *rangeRepair) take(entries []*raftpb.Entry) error {
-	for _, lost := range p.s.lost { // an index that nobody asked for would look as if the peer had compacted it away
+	for _, lost := range p.s.lost { // an index that was not requested would look as if the peer had compacted it away
 		if !slices.ContainsFunc(p.asked, func(r IndexRange) bool { return r.First <= lost.First && lost.Last <= r.Last }) {
 			return fmt.Errorf("%w: indexes %d to %d were hit since the peer was asked", ErrRepairLater, lost.First, lost.Last)
 		}
@@ -42,7 +42,7 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 		}
 		if p.isOnlyRequest(&e) {
 			if e.RequestID == [16]byte{} {
-				continue // compaction has left nothing of it here
+				continue // compaction has dropped it here
 			}
 			e = format.RequestEntry(&e)
 		}
@@ -55,14 +55,14 @@ func (p *rangeRepair) take(entries []*raftpb.Entry) error {
 	return nil
 }
 
-// isOnlyRequest tells whether a version that the peer has is none here any more: compaction has left what is remembered
-// of its request, or nothing.
+// isOnlyRequest reports whether a version that the peer has is no longer a version here: compaction has kept only its
+// request, or nothing.
 func (p *rangeRepair) isOnlyRequest(e *format.Entry) bool {
 	k, known := p.s.known[e.Index]
 	return e.Kind.IsVersion() && p.s.rows && e.Index <= p.floor && (!known || !k.version)
 }
 
-// checkKnown compares an entry with what header and hint tell of it.
+// checkKnown compares an entry with what header and hint say of it.
 func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	k, known := p.s.known[e.Index]
 	what := ""
@@ -101,18 +101,19 @@ func (p *rangeRepair) checkKnown(e *format.Entry) error {
 	return err
 }
 
-// entryChecksum is the entry CRC of the frame of an entry.
+// entryChecksum returns the entry CRC of the frame of an entry.
 func entryChecksum(e *format.Entry) uint32 {
 	b := format.AppendFrame(nil, format.SegmentID{}, 0, e)
 	return format.Checksum(b[format.AtKind : format.FrameHeaderBytes+len(e.Attributes)+len(e.Data)])
 }
 
-// checkAbsent decides whether what the peer has compacted away may be left out here too. A put that it has not was
-// superseded there, by what is applied here. A tombstone it drops when it holds no older version; if one is stored
-// here, it would come back. A whole entry that may be void, and that the peer does not have, is left out as well: it is
-// not known what took its place.
+// checkAbsent decides whether entries that the peer has compacted away may be dropped here too. A put that the peer
+// does not have was superseded there by an entry that is applied here. The peer drops a tombstone when it holds no
+// older version; if an older version is stored here, it would come back. A whole entry that may be void, and that the
+// peer does not have, is dropped as well: it is not known which entry replaced it.
 func (p *rangeRepair) checkAbsent() error {
-	given := make(map[uint64]bool) // not those of which the peer has but the request: the version is absent
+	// without those of which the peer has only the request: the version is absent
+	given := make(map[uint64]bool)
 	for i := range p.given {
 		e := &p.given[i]
 		given[e.Index] = e.Kind != format.KindRequest || !p.s.known[e.Index].version
@@ -158,7 +159,7 @@ func (p *rangeRepair) checkAbsent() error {
 	return p.checkDeleted(deleted)
 }
 
-// raiseFloor lifts Raft's floor to an index at or above the last one that is absent, whose term is known for sure.
+// raiseFloor raises Raft's floor to an index at or above the last absent one, whose term is known for certain.
 func (p *rangeRepair) raiseFloor(absent uint64, given map[uint64]bool) error {
 	if absent <= p.floor {
 		return nil
@@ -177,7 +178,7 @@ func (p *rangeRepair) raiseFloor(absent uint64, given map[uint64]bool) error {
 		absent)
 }
 
-// checkDeleted looks for older versions of records whose tombstone is lost.
+// checkDeleted searches for older versions of records whose tombstone is lost.
 func (p *rangeRepair) checkDeleted(deleted []row) error {
 	for _, d := range deleted {
 		newest := uint64(0)
@@ -204,14 +205,14 @@ func (p *rangeRepair) checkDeleted(deleted []row) error {
 	return nil
 }
 
-// checkOrder drops what a given entry overrides, and checks that what comes out is a log.
+// checkOrder drops entries that a given entry overrides, and checks that the result is a valid log.
 func (p *rangeRepair) checkOrder() error {
 	given := make(map[uint64]bool)
 	for i := range p.given {
 		given[p.given[i].Index] = true
 	}
 	p.s.kept = slices.DeleteFunc(p.s.kept, func(k keptFrame) bool { return given[k.index] || p.s.have[k.index] == nil })
-	next := max(p.v.first, p.floor+1) // of those that must be there
+	next := max(p.v.first, p.floor+1) // next index that must exist
 	term := uint64(0)
 	check := func(at, is uint64) error {
 		if is < term {

@@ -16,30 +16,30 @@ import (
 
 // Errors of RepairRange and Load.
 var (
-	// ErrRepairLater asks to try again when more is applied here.
+	// ErrRepairLater asks the caller to try again when more entries are applied here.
 	ErrRepairLater = errors.New("the entries around the damage, or those that supersede them, are not applied here yet")
-	// ErrRepairByInstall says that what the peer has compacted away may have deleted records that are still stored
-	// here: install an export instead.
+	// ErrRepairByInstall says that entries which the peer has compacted away may have deleted records that are still
+	// stored here: install an export instead.
 	ErrRepairByInstall = errors.New("the damage cannot be repaired by entries: install the group from a peer")
-	// ErrTailDamaged is the error of Load where entries above the commit are bad, or a vote, in a group with several
-	// voters: they may be what made a quorum, and cannot be given to Raft. Install an export that reaches behind them,
-	// or join anew.
+	// ErrTailDamaged is returned by Load if entries above the commit, or a vote, are bad in a group with several
+	// voters. They may have formed a quorum, and cannot be given to Raft. Install an export that ends after them, or
+	// join again.
 	ErrTailDamaged = errors.New(
 		"entries above the commit, or the vote, are damaged: install an export, or join anew as another replica")
 )
 
-// IndexRange is the indexes from First to Last.
+// IndexRange is the range of indexes from First to Last, inclusive.
 type IndexRange struct{ First, Last uint64 }
 
-// Repair is what one damaged file needs.
+// Repair says what one damaged file needs.
 type Repair struct {
 	File   string
 	Ranges []IndexRange    // a segment: entries to be fetched by Log.ReadRange of a peer; none: no entry was hit
 	Blob   *format.BlobRef // a blob: to be fetched whole, by Log.BlobWriter
 }
 
-// Repairs reads the damaged files and says what each needs: for a segment RepairRange, for a blob BlobWriter. The
-// active segment is sealed where it is damaged. Nil: there is no damage.
+// Repairs reads the damaged files and returns what each needs: RepairRange for a segment, BlobWriter for a blob. If the
+// active segment is damaged, it is sealed. Nil: there is no damage.
 func (l *Log) Repairs(ctx context.Context) ([]Repair, error) {
 	repairs, err := l.repairs(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
 	return out, nil
 }
 
-// sealDamaged begins a new active segment where the present one is damaged.
+// sealDamaged begins a new active segment if the present one is damaged.
 func (e *editor) sealDamaged(files []string) error {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
@@ -99,7 +99,7 @@ func (e *editor) sealDamaged(files []string) error {
 	return e.w.replaceSegments(e.state.last+1, 0) // nothing but its header is there
 }
 
-// repairOf says what a damaged file needs; false: it is none of the log.
+// repairOf returns what a damaged file needs. False: the file does not belong to the log.
 func (r *reader) repairOf(file string, views []view) (Repair, bool, error) {
 	if id, ok := format.ParseBlobName(file); ok {
 		ref, found, err := r.findBlob(id, views)
@@ -132,14 +132,14 @@ func (r *reader) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, err
 
 // RangeAnswer is what a peer has of a range.
 type RangeAnswer struct {
-	Entries []*raftpb.Entry // those with an index from First to Through that it has
+	Entries []*raftpb.Entry // entries with an index from First to Through that the peer has
 	Through uint64          // indexes up to here that are not in Entries hold nothing that counts
 	Applied uint64          // of the peer, when it answered
 }
 
-// ReadRange is the peer's side of a repair: the applied entries of a range, at most maxBytes of data (one at least).
-// Ask again behind Through. Through is below First where nothing of it is applied. *DamageError where the peer's own
-// bytes are bad.
+// ReadRange is the peer's side of a repair. It returns the applied entries of a range, at most maxBytes of data (but at
+// least one entry). Ask again after Through. Through is below First if nothing of the range is applied. It returns
+// *DamageError if the peer's own bytes are bad.
 func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	if err := l.enter(); err != nil {
 		return RangeAnswer{}, err
@@ -166,7 +166,7 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	return a, nil
 }
 
-// readRange adds the entries of a view; false where there is no room for more.
+// readRange adds the entries of a view. It returns false if the room for bytes is used up.
 func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more bool, err error) {
 	through := min(a.Through, v.through)
 	if err := r.damages.inRange(v, from, through); err != nil {
@@ -198,6 +198,6 @@ func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (m
 	return more, errors.Join(damage, err)
 }
 
-// SetTombstoneLimit tells, in a group with several members, up to where every member has applied: a tombstone above it
-// stays. Until it is told, all stay. A group with one member has no limit.
+// SetTombstoneLimit sets, in a group with several members, the index up to which every member has applied the log:
+// tombstones above it stay. Until it is called, all tombstones stay. A group with one member has no limit.
 func (l *Log) SetTombstoneLimit(through uint64) { l.state.tombstoneLimit.Store(through) }

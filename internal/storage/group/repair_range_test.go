@@ -397,8 +397,8 @@ func TestRepairSurvivesACrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// TestRepairFromAPeerThatHasCompacted: what the peer has dropped is left out, unless that would bring back what was
-// deleted.
+// TestRepairFromAPeerThatHasCompacted: entries that the peer has dropped are dropped here too, unless that would bring
+// deleted records back.
 func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)

@@ -15,28 +15,29 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// rangeRepair is one RepairRange under way.
+// rangeRepair is one run of RepairRange.
 type rangeRepair struct {
 	sealed
-	ctx     context.Context
-	v       view
-	asked   []IndexRange // of the peer
-	s       *survey
-	given   []format.Entry  // what the peer has of what is lost, in order
-	same    map[uint64]bool // indexes of entries that the peer has too
-	peer    uint64          // applied index of the peer
-	floor   uint64          // Raft's compaction floor as it will be
-	terms   []format.TermRun
-	out     *rewrite
-	returns []move  // versions that the index did not know of, or knew at another place
-	gone    []int64 // records with a version that was left out
+	ctx   context.Context
+	v     view
+	asked []IndexRange // ranges requested from the peer
+	s     *survey
+	given []format.Entry  // lost entries that the peer has, in order
+	same  map[uint64]bool // indexes of entries that the peer has as well
+	peer  uint64          // applied index of the peer
+	floor uint64          // the new value of Raft's compaction floor
+	terms []format.TermRun
+	out   *rewrite
+	// versions that the index did not have, or had at another place
+	returns []move
+	gone    []int64 // records with a version that was dropped
 }
 
-// RepairRange replaces a damaged segment (r is of Repairs) by one without damage. entries are those of all its ranges
-// that the peer has, in order; peerApplied is the greatest RangeAnswer.Applied. They are checked against what is known:
-// index, term, checksum, id. The blobs that they refer to are here already (MissingBlobs). The damage is forgotten when
-// the new segment is durable. Errors: ErrRepairLater, ErrRepairByInstall, ErrCorrupt (they are not the entries that
-// were here), ErrNoSpace; then nothing has changed.
+// RepairRange replaces a damaged segment (r is from Repairs) by one without damage. entries are the peer's entries in
+// all ranges of r, in order; peerApplied is the greatest RangeAnswer.Applied. The entries are checked against what is
+// known: index, term, checksum, id. The blobs that they refer to must exist here already (MissingBlobs). The damage is
+// forgotten when the new segment is durable. Errors: ErrRepairLater, ErrRepairByInstall, ErrCorrupt (they are not the
+// entries that were here), ErrNoSpace; then nothing has changed.
 func (l *Log) RepairRange(ctx context.Context, r Repair, entries []*raftpb.Entry, peerApplied uint64) error {
 	if err := l.repairRange(ctx, r, entries, peerApplied); err != nil {
 		return fmt.Errorf("group %s: repair of %s: %w", l.opts.Identity.Name, r.File, err)
@@ -85,7 +86,7 @@ func (l *Log) repairRange(ctx context.Context, r Repair, entries []*raftpb.Entry
 	return p.swapIn()
 }
 
-// each goes through kept and given entries in order of the index.
+// each calls its functions for kept and given entries in order of the index.
 func (p *rangeRepair) each(kept func(keptFrame) error, given func(*format.Entry) error) error {
 	g := 0
 	for _, k := range p.s.kept {
@@ -106,7 +107,7 @@ func (p *rangeRepair) each(kept func(keptFrame) error, given func(*format.Entry)
 	return nil
 }
 
-// rewrite writes the new segment, durable when it returns.
+// rewrite writes the new segment; it is durable on return.
 func (p *rangeRepair) rewrite() error {
 	if err := p.checkRoom(); err != nil {
 		return err
@@ -152,7 +153,7 @@ func (p *rangeRepair) copyAll() error {
 		if k == len(p.s.kept) || step.Offset != p.s.kept[k].offset {
 			return true
 		}
-		if step.Status != segio.FrameWhole { // it was whole a moment ago
+		if step.Status != segio.FrameWhole { // it was whole a moment before
 			failed = &format.DamageError{Damage: p.v.damage(p.group, step)}
 			return false
 		}
@@ -185,7 +186,7 @@ func (p *rangeRepair) put(step *segio.FrameStep) error {
 	case !e.Kind.IsVersion():
 	case p.s.rows:
 		p.out.moves = append(p.out.moves, move{e.ID, e.Index, p.v.place(step.Offset, step.Bytes, tombstone), to})
-	default: // the load may have left it out, as void perhaps
+	default: // the load may have left it out, perhaps as void
 		p.returns = append(p.returns, move{id: e.ID, index: e.Index, to: to})
 	}
 	return errors.Join(err, context.Cause(p.ctx))
@@ -201,8 +202,8 @@ func (p *rangeRepair) putGiven(e *format.Entry) error {
 	return errors.Join(err, context.Cause(p.ctx))
 }
 
-// swapIn puts the new segment into the place of the damaged one, brings the index to what is there again, and forgets
-// the damage.
+// swapIn replaces the damaged segment by the new one, updates the index for the versions that are back, and forgets the
+// damage.
 func (p *rangeRepair) swapIn() error {
 	p.state.mu.Lock()
 	p.state.terms = replaceTerms(p.state.terms, p.terms, p.v.first, p.v.through)
@@ -215,7 +216,8 @@ func (p *rangeRepair) swapIn() error {
 		return err
 	}
 	p.findOld()
-	blobs := p.out.next.rows.Blobs // also of entries that the load could not read, and that are there after all
+	// including blobs of entries that the load could not read, and that exist after all
+	blobs := p.out.next.rows.Blobs
 	if err := p.editor.swap(p.out, p.floor, term, p.v.through); err != nil {
 		return err
 	}
@@ -234,9 +236,9 @@ func (p *rangeRepair) swapIn() error {
 	return nil
 }
 
-// findOld finds the places of returning versions that the index still has, so that they move as the others do, and of
-// those that the peer has not any more. The index has one of each record at most: the newest takes its place, and the
-// others are weighed against it.
+// findOld finds the places of returning versions that the index still has, so that they move as the others do, and the
+// places of versions that the peer does not have any more. The index has at most one version of each record: the newest
+// replaces it, and the others are compared with it.
 func (p *rangeRepair) findOld() {
 	kept := make(map[index.Loc]bool, len(p.out.moves))
 	for _, m := range p.out.moves {

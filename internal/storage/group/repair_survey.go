@@ -14,15 +14,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// survey is what is known of a damaged segment.
+// survey holds what is known of a damaged segment.
 type survey struct {
 	kept  []keptFrame           // whole frames of entries that count, in order
-	known map[uint64]knownEntry // what is known of entries that are not among them, by index
-	told  map[uint64]knownEntry // what only the headers of bad frames tell, as long as nothing may have made them void
-	lost  []IndexRange          // where entries are, or may be, missing; in order, apart
-	// known has every version of the segment, and terms are right: what is not among them is void
+	known map[uint64]knownEntry // known entries that are not in kept, by index
+	// told: entries known only from the headers of bad frames, as long as nothing may have made them void
+	told map[uint64]knownEntry
+	lost []IndexRange // ranges in which entries are, or may be, missing; in order, not adjacent
+	// rows: known has every version of the segment, and terms are right. A version that is not in known is void.
 	rows bool
-	// requests: there are entries of KindRequest, of which no row tells.
+	// requests: there are entries of KindRequest, for which there are no rows.
 	requests bool
 	terms    []format.TermRun      // where rows is true
 	have     map[uint64]*keptFrame // kept, by index
@@ -35,10 +36,10 @@ type keptFrame struct {
 	id            int64
 	version       bool
 	tombstone     bool
-	sure          bool // rows or terms say that it counts
+	sure          bool // rows or terms prove that it counts
 }
 
-// knownEntry is what header or hint tell of an entry whose frame is not whole.
+// knownEntry is what is known from a header or the hint about an entry whose frame is not whole.
 type knownEntry struct {
 	id        int64
 	version   bool // a put or delete
@@ -49,10 +50,11 @@ type knownEntry struct {
 	crc       *uint32 // of the entry; nil: not known
 }
 
-// survey reads a sealed segment, and finds out what it lacks.
+// survey reads a sealed segment, and finds out which entries are missing.
 func (r *reader) survey(v view) (*survey, error) {
 	s := &survey{known: make(map[uint64]knownEntry), told: make(map[uint64]knownEntry)}
-	v.through = min(v.through, v.m.LastIndex) // the next segment may begin far behind, after an accepted loss
+	// after an accepted loss the next segment may begin at a much higher index
+	v.through = min(v.through, v.m.LastIndex)
 	r.state.mu.RLock()
 	floor := r.state.floor
 	r.state.mu.RUnlock()
@@ -84,7 +86,7 @@ func (r *reader) survey(v view) (*survey, error) {
 	return s, nil
 }
 
-// learnRows takes what rows or hint know.
+// learnRows adds what rows or hint say.
 func (r *reader) learnRows(s *survey, v view) {
 	add := func(id int64, at uint64, place uint64, term uint64) {
 		if at <= v.through {
@@ -108,7 +110,7 @@ func (r *reader) learnRows(s *survey, v view) {
 	}
 	h, err := format.ReadHint(r.hints.folder.fs, r.hints.folder.dir, v.m)
 	if err != nil {
-		return // without it less is known
+		return // without a hint less is known
 	}
 	s.rows, s.terms, s.requests = true, h.Terms, h.Requests > 0
 	for i, id := range h.IDs {
@@ -117,7 +119,7 @@ func (r *reader) learnRows(s *survey, v view) {
 	}
 }
 
-// knownByHeader is what the whole header of a bad frame tells.
+// knownByHeader returns what the intact header of a bad frame says.
 func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	e := &step.Entry
 	// the length is under the checksum
@@ -130,7 +132,7 @@ func (v view) knownByHeader(step *segio.FrameStep) knownEntry {
 	return k
 }
 
-// learnHeader takes what the header of a bad frame at an offset tells.
+// learnHeader adds what the header of a bad frame at an offset says.
 func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 	row, ok := s.known[at]
 	switch {
@@ -138,10 +140,10 @@ func (s *survey) learnHeader(at uint64, k knownEntry, offset int64) {
 		s.told[at] = k
 	case row.offset == offset:
 		s.known[at] = k
-	} // it is void where the row is at another place
+	} // otherwise the entry is void: the row is at another place
 }
 
-// finish works out what is lost.
+// finish determines what is lost.
 func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]knownEntry, damages []*format.Damage) {
 	for _, h := range w.Headers {
 		mayBeVoid := func(d *format.Damage) bool { return d.MayVoid(format.SegmentName(v.number), h.Offset, h.Index) }
@@ -160,7 +162,8 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	through := v.through
 	if s.rows {
 		s.findLost(v, floor)
-		through = floor // remembered requests may have stood in bad bytes: no row tells of them
+		// remembered requests may have been in bad bytes: they have no rows
+		through = floor
 	}
 	for _, d := range damages {
 		if first, last := max(v.first, d.IndexFirst), min(through, d.IndexLast); first <= last &&
@@ -182,8 +185,8 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	s.lost = joinRanges(s.lost)
 }
 
-// dropVoid leaves out what is void, where what made it so was hit: a version without a row, or with one at another
-// place; another entry, or the header of a bad frame, of another term.
+// dropVoid drops void entries if the entry that made them void was damaged. Such an entry is a version without a row,
+// or with a row at another place; or it is another entry, or the header of a bad frame, with another term.
 func (s *survey) dropVoid() {
 	otherTerm := func(at, term uint64) bool {
 		is := format.TermAt(s.terms, at)
@@ -200,8 +203,8 @@ func (s *survey) dropVoid() {
 	maps.DeleteFunc(s.told, func(at uint64, k knownEntry) bool { return k.version || otherTerm(at, k.term) })
 }
 
-// findLost works out what is lost where all versions are known: they, and each entry above Raft's floor. Another one
-// below it matters to nobody.
+// findLost determines what is lost if all versions are known: missing versions, and all missing entries above Raft's
+// floor. Other entries below the floor do not matter.
 func (s *survey) findLost(v view, floor uint64) {
 	for at := max(v.first, floor+1); at <= v.through; at++ {
 		if s.have[at] == nil {
@@ -210,7 +213,7 @@ func (s *survey) findLost(v view, floor uint64) {
 	}
 }
 
-// joinRanges joins ranges, in order of First, that touch.
+// joinRanges joins adjacent ranges; they are sorted by First.
 func joinRanges(ranges []IndexRange) []IndexRange {
 	var out []IndexRange
 	for _, r := range ranges {
@@ -223,7 +226,7 @@ func joinRanges(ranges []IndexRange) []IndexRange {
 	return out
 }
 
-// term is that of an entry that is not among the whole ones; 0: not known.
+// term returns the term of an entry that is not among the whole ones; 0: not known.
 func (s *survey) term(at uint64) uint64 {
 	if k := s.known[at]; k.term != 0 {
 		return k.term
@@ -231,7 +234,7 @@ func (s *survey) term(at uint64) uint64 {
 	return format.TermAt(s.terms, at)
 }
 
-// ranges is what is to be fetched.
+// ranges returns the ranges to be fetched.
 func (s *survey) ranges() []IndexRange {
 	if s == nil {
 		return nil
@@ -239,7 +242,7 @@ func (s *survey) ranges() []IndexRange {
 	return s.lost
 }
 
-// replaceTerms puts other runs in the place of those from first to through.
+// replaceTerms replaces the runs from first to through by other ones.
 func replaceTerms(runs, other []format.TermRun, first, through uint64) []format.TermRun {
 	out := slices.Clone(format.CutTerms(runs, first))
 	for _, r := range other {

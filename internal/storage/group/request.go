@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// commitStepMax is how much time one entry lets pass in the log at most, see Log.RecentRequests: the commit times
-	// of a log jump where the clock of a leader is set, or another machine with another clock comes to lead.
+	// commitStepMax is the most time that counts between two entries of the log, see Log.RecentRequests. The commit
+	// times of a log jump if a leader's clock is set, or if a machine with another clock becomes leader.
 	commitStepMax = 10 * time.Second
-	// clockErrorMax is how wrong the clocks of machines may be for requests to be remembered over a start.
+	// clockErrorMax is how wrong the clocks of machines may be for requests to be remembered across a start.
 	clockErrorMax = 24 * time.Hour
 )
 
 // ages knows how long ago entries were applied in this process, by its monotonic clock. Safe for concurrent use.
 type ages struct {
 	mu    sync.Mutex
-	marks []ageMark // growing; the last one is of the last entry, the others are ageStep apart
+	marks []ageMark // growing; the last one is for the last entry, the others are ageStep apart
 }
 
-// ageMark: at a time, the entries up to an index were applied.
+// ageMark: at this time, the entries up to the index were applied.
 type ageMark struct {
 	index uint64
 	at    time.Time
@@ -29,7 +29,7 @@ type ageMark struct {
 
 const ageStep = 5 * time.Second
 
-// note notes that entries up to an index are applied now.
+// note records that entries up to an index are applied now.
 func (a *ages) note(index uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,7 +46,7 @@ func (a *ages) note(index uint64) {
 	a.marks = append(a.marks, ageMark{index, now})
 }
 
-// through gives the last index up to which every entry was applied at least so long ago; 0: not known of any.
+// through returns the last index up to which every entry was applied at least age ago; 0: none is known.
 func (a *ages) through(age time.Duration) uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -87,7 +87,7 @@ func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	}
 }
 
-// What is remembered goes when nobody may ask for it any more, and with it the segments that hold nothing else.
+// Remembered requests are dropped when they cannot be needed any more, together with segments that hold nothing else.
 func TestRememberedRequestsGoWithTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// requests gives what a window is rebuilt from, by a clock that is right.
+// requests returns the requests from which a window is rebuilt, using a correct clock.
 func (d *logDriver) requests() []format.Request {
 	return slices.Collect(d.log.RecentRequests(format.DefaultRequestWindow, d.log.LastCommitTime()))
 }
@@ -28,7 +28,7 @@ func (d *logDriver) requested() (ids string) {
 	return ids
 }
 
-// compact compacts everything and tells how many entries went.
+// compact compacts everything and returns how many entries were dropped.
 func (d *logDriver) compact() int64 {
 	d.t.Helper()
 	ok(d.t, d.log.Seal())
@@ -212,7 +212,7 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 	})
 }
 
-// A delete with a request id stays as long as its repetition may come: it must not delete what was put since.
+// A delete with a request id stays as long as it may be repeated: the repetition must not delete a later put.
 func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))

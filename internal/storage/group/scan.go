@@ -11,11 +11,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// Snapshots: a scan sees the newest version of every record as of the snapshot. Compaction keeps what open snapshots
-// need; a snapshot that holds back too much, or was not used for its time to live, expires. Where room is short, the
-// shard gives snapshots up before that (Scans, CloseScan).
+// Snapshots: a scan sees the newest version of every record as of the snapshot. Compaction keeps the versions that open
+// snapshots need. A snapshot expires if it holds back too much, or was not used for its time to live. If free space is
+// low, the shard gives snapshots up earlier (Scans, CloseScan).
 
-// snapshotHeldPart of the stored bytes, and at least snapshotHeldMin, is what one snapshot may hold back.
+// snapshotHeldPart and snapshotHeldMin limit how many bytes one snapshot may hold back: the stored bytes divided by
+// snapshotHeldPart, but at least snapshotHeldMin.
 const (
 	snapshotHeldPart = 2
 	snapshotHeldMin  = 1 << 30
@@ -23,9 +24,10 @@ const (
 
 // snapshot is the state of a group at one index. Guarded by state.mu.
 //
-// An entry is in the snapshot if its index is at or below that of the snapshot and it is either still the newest (the
-// index says so) or was superseded while the snapshot was open (held says so). An entry with such an index was applied
-// when the snapshot was taken, because nothing above the applied index was.
+// An entry is in the snapshot if its index is at or below the snapshot's index and one of two conditions holds: it is
+// still the newest version (according to the index), or it was superseded while the snapshot was open (according to
+// held). Any entry with such an index was applied when the snapshot was taken, because no entry above the applied index
+// was.
 type snapshot struct {
 	index   uint64
 	edge    index.Loc // of the last entry at or below index; places up to it are in the snapshot
@@ -34,13 +36,13 @@ type snapshot struct {
 	limit   int64
 	opened  time.Time
 	used    time.Time // last
-	readers int       // that have entered it
+	readers int       // callers that have entered it
 	ttl     time.Duration
 	gone    bool // held too much
 	info    ScanInfo
 }
 
-// supersede remembers a place that is no longer the newest of its record, where the snapshot sees it.
+// supersede remembers a place that is no longer the newest of its record, if the snapshot sees it.
 func (s *snapshot) supersede(old index.Loc) {
 	if s.gone || s.edge.Less(old) {
 		return
@@ -55,7 +57,7 @@ func (s *snapshot) supersede(old index.Loc) {
 	s.held[old] = struct{}{}
 }
 
-// moved follows an entry to its new place.
+// moved updates the place of an entry that has moved.
 func (s *snapshot) moved(from, to index.Loc, at uint64) {
 	if _, ok := s.held[from]; ok && to != 0 {
 		delete(s.held, from)
@@ -66,7 +68,7 @@ func (s *snapshot) moved(from, to index.Loc, at uint64) {
 	}
 }
 
-// OpenScan takes a snapshot now and returns its id.
+// OpenScan takes a snapshot and returns its id.
 func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	if err := l.enter(); err != nil {
 		return ScanID{}, err
@@ -92,10 +94,11 @@ func (l *Log) OpenScan(ttl time.Duration) (ScanID, error) {
 	return id, nil
 }
 
-// isOver tells whether nobody can use the snapshot any more.
+// isOver reports whether the snapshot cannot be used any more.
 func (s *snapshot) isOver(now time.Time) bool { return s.gone || now.After(s.used.Add(s.ttl)) }
 
-// EnterScan says that a caller reads a snapshot from now on, until LeaveScan; ErrCursorExpired where it is gone.
+// EnterScan registers a caller that reads a snapshot until LeaveScan. It returns ErrCursorExpired if the snapshot is
+// gone.
 func (l *Log) EnterScan(id ScanID) error {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -106,7 +109,7 @@ func (l *Log) EnterScan(id ScanID) error {
 	return err
 }
 
-// LeaveScan says that the caller of an EnterScan reads no longer.
+// LeaveScan ends the reading that EnterScan began.
 func (l *Log) LeaveScan(id ScanID) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -115,7 +118,7 @@ func (l *Log) LeaveScan(id ScanID) {
 	}
 }
 
-// Scans gives the open snapshots, in no order.
+// Scans returns the open snapshots, in no order.
 func (l *Log) Scans() (open []OpenScan) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -131,7 +134,7 @@ func (l *Log) Scans() (open []OpenScan) {
 	return open
 }
 
-// ScanInfo describes an open snapshot; ErrCursorExpired where it is gone.
+// ScanInfo describes an open snapshot. It returns ErrCursorExpired if the snapshot is gone.
 func (l *Log) ScanInfo(id ScanID) (ScanInfo, error) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -152,7 +155,8 @@ func (l *Log) CloseScan(id ScanID) {
 	}
 }
 
-// ScanSplits cuts a snapshot into index ranges (first, last] of about splitBytes each: the bounds, from 0 to Index.
+// ScanSplits splits a snapshot into index ranges (first, last] of about splitBytes each. It returns the bounds, from 0
+// to Index.
 func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 	info, err := l.ScanInfo(id)
 	if err != nil {
@@ -191,7 +195,8 @@ func (l *Log) ScanSplits(id ScanID, splitBytes int64) ([]uint64, error) {
 	return bounds, nil
 }
 
-// splitPoints gives places of a view in order, about splitBytes or checkpointBytes apart, whichever is more.
+// splitPoints returns places of a view in order. Their distance is about splitBytes or checkpointBytes, whichever is
+// more.
 func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 	if v.rows == nil {
 		return r.checkpointsOf(v)
@@ -207,10 +212,10 @@ func (r *reader) splitPoints(v view, splitBytes int64) []checkpoint {
 	return out
 }
 
-// Scan gives the records of the snapshot with an index in (after, through], in order of the index, superseded and
-// deleted ones left out. The record is valid until the next step. A damaged entry is given as a *DamageError and the
-// scan goes on; so is, in the place of a record, the damage that may have hit a newer version of that one: what Get
-// refuses, Scan leaves out. It locks nothing for long.
+// Scan yields the records of the snapshot with an index in (after, through], in order of the index, without superseded
+// and deleted ones. A record is valid until the next step. A damaged entry is yielded as a *DamageError and the scan
+// goes on. If damage may have hit a newer version of a record, this damage is yielded instead of the record: Scan
+// leaves out what Get refuses. Scan holds no lock for long.
 func (l *Log) Scan(ctx context.Context, id ScanID, after, through uint64, metadataOnly bool) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		c := &scanCursor{

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// scanCursor is one Scan under way. It reads segments by the places that the snapshot has, and changes nothing but the
-// time when the snapshot was used last. One goroutine uses it; it locks state.mu for a moment at a time.
+// scanCursor is one run of Scan. It reads segments by the places of the snapshot, and changes nothing except the time
+// when the snapshot was last used. One goroutine uses it; it locks state.mu for a moment at a time.
 type scanCursor struct {
 	group   string
 	gate    *gate
@@ -24,15 +24,15 @@ type scanCursor struct {
 	unsafe  bool // Options.UnsafeScan
 
 	id           ScanID
-	next         uint64 // the next index to give
+	next         uint64 // the next index to yield
 	through      uint64
 	metadataOnly bool
 	yield        func(Record, error) bool
 	stopped      bool
-	again        bool // compaction swapped the segment: look for it anew
+	again        bool // compaction swapped the segment: it must be looked up again
 	given        map[damagePlace]bool
-	seen         sight // of the frame at seenAt
-	seenAt       int64 // 0: of none
+	seen         sight // result for the frame at seenAt
+	seenAt       int64 // 0: for none
 }
 
 type damagePlace struct {
@@ -40,10 +40,11 @@ type damagePlace struct {
 	offset int64
 }
 
-// scanUseSteps is after how many frames the snapshot's time to live begins anew.
+// scanUseSteps is the number of frames after which the snapshot's time to live starts again.
 const scanUseSteps = 4096
 
-// run goes segment by segment. Each is pinned while it is read, so nothing is held up by a slow reader but its files.
+// run reads one segment after the other. Each is pinned while it is read, so a slow reader delays nothing except the
+// removal of its files.
 func (c *scanCursor) run(ctx context.Context) {
 	first := c.next
 	for !c.stopped && c.next <= c.through {
@@ -56,8 +57,8 @@ func (c *scanCursor) run(ctx context.Context) {
 	}
 }
 
-// rest gives the damage that the walk over the frames did not meet, as that of a segment whose end is gone, where it
-// may have hit what the scan was to give.
+// rest yields the damage that the walk over the frames did not meet, for example of a segment whose end is missing, if
+// it may have hit records of the scan.
 func (c *scanCursor) rest(first uint64) {
 	if !c.damages.any() || c.unsafe {
 		return
@@ -69,7 +70,7 @@ func (c *scanCursor) rest(first uint64) {
 	}
 }
 
-// step reads the segment that holds the next index to its end. False: there is none, or the scan has ended.
+// step reads the segment that holds the next index to its end. False: there is no such segment, or the scan has ended.
 func (c *scanCursor) step(ctx context.Context) bool {
 	if err := c.gate.enter(); err != nil {
 		c.fail(err)
@@ -87,7 +88,7 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	steps := 0
 	var pass func(*segio.FrameStep) bool
 	if v.image != nil && !c.damages.any() {
-		// Every byte in memory was checked when it came there. A superseded version is not gone over a second time.
+		// All bytes in memory were checked when they were loaded. A superseded version is not checked a second time.
 		pass = func(step *segio.FrameStep) bool { return c.unwanted(v, step) }
 	}
 	err := v.framesOf(c.reader.startOf(v, max(c.next, v.first)), c.reader.boundOf(v, c.through), pass,
@@ -113,7 +114,7 @@ func (c *scanCursor) step(ctx context.Context) bool {
 	return c.next != 0 && c.use(ctx)
 }
 
-// use tells that the snapshot is in use, and whether the scan may go on.
+// use marks the snapshot as used, and reports whether the scan may go on.
 func (c *scanCursor) use(ctx context.Context) bool {
 	err := ctx.Err()
 	if err == nil {
@@ -137,7 +138,7 @@ func (c *scanCursor) fail(err error) {
 	}
 }
 
-// unwanted tells by its header that a frame is none that the caller gets, so that its content does not matter.
+// unwanted reports, from a frame's header, that the caller does not get the frame, so that its content does not matter.
 func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
@@ -147,7 +148,7 @@ func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
 	return c.seen == sightNo
 }
 
-// frame gives one frame to the caller where the snapshot sees it. False: read no further in this segment.
+// frame yields one frame if the snapshot sees it. False: do not read further in this segment.
 func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	switch step.Status {
@@ -181,7 +182,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 		return true
 	}
 	if c.damages.any() && !c.unsafe {
-		// What Get refuses is not told here: a newer version may be among the bad bytes.
+		// A record that Get refuses is not yielded: a newer version may be in the bad bytes.
 		if doubt, ok := errors.AsType[*format.DamageError](c.damages.newer(e.ID, e.Index)); ok {
 			c.next = e.Index + 1
 			return c.tell(doubt)
@@ -198,7 +199,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	return !c.stopped
 }
 
-// damaged notes bad bytes, gives them to the caller and goes on.
+// damaged records bad bytes, yields them and goes on.
 func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
 	d := v.damage(c.group, step)
 	c.damages.note(d)
@@ -209,7 +210,7 @@ func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
 	return c.tell(damage)
 }
 
-// tell gives damage to the caller, each place once. False: the caller wants no more.
+// tell yields damage, each place once. False: the caller has stopped the scan.
 func (c *scanCursor) tell(damage *format.DamageError) bool {
 	place := damagePlace{damage.Damage.File, damage.Damage.Offset}
 	if c.given[place] {
@@ -225,17 +226,18 @@ func (c *scanCursor) tell(damage *format.DamageError) bool {
 	return !c.stopped
 }
 
-// sight is what a snapshot says about an entry.
+// sight says whether a snapshot sees an entry.
 type sight int
 
 const (
 	sightNo    sight = iota // superseded before the snapshot, or void
 	sightYes                // in the snapshot
-	sightMoved              // the segment was swapped: places in it mean nothing any more
+	sightMoved              // the segment was swapped: places in it are no longer valid
 	sightGone               // the snapshot has expired
 )
 
-// sees tells whether the snapshot sees the put at a place of a segment, whose index is not above that of the snapshot.
+// sees returns whether the snapshot sees the put at a place of a segment. The index of the put is not above that of the
+// snapshot.
 func (c *scanCursor) sees(s *segment, record int64, loc index.Loc) sight {
 	c.state.mu.RLock()
 	defer c.state.mu.RUnlock()

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Seal seals the active segment (so that it gets a hint, and can be compacted) and begins a new one.
+// Seal seals the active segment, so that it gets a hint and can be compacted, and begins a new one.
 func (l *Log) Seal() error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -22,7 +22,7 @@ func (l *Log) Seal() error {
 	return nil
 }
 
-// seal is Seal. The caller holds mu.
+// seal implements Seal. The caller holds mu.
 func (w *writer) seal() error {
 	if err := w.settle(); err != nil {
 		return err
@@ -33,9 +33,9 @@ func (w *writer) seal() error {
 	return w.roll(w.state.last+1, 0)
 }
 
-// roll seals the active segment and begins the next one, whose first index is given and which will hold bytes at least;
-// entries from there on are void. The caller holds mu. docs/format.md, write path: (1) sync, (2) exact size, (3)
-// next segment, (4) manifest.
+// roll seals the active segment and begins the next one. The next one has the given first index and has space for at
+// least bytes; entries from first on are void. The caller holds mu. docs/format.md, write path: (1) sync, (2) exact
+// size, (3) next segment, (4) manifest.
 func (w *writer) roll(first uint64, bytes int64) error {
 	old := w.active
 	if err := w.sync(); err != nil {
@@ -76,8 +76,9 @@ func (w *writer) roll(first uint64, bytes int64) error {
 	return nil
 }
 
-// list is the commit point of a new active segment: the manifest lists it behind the first keep of its segments, and
-// behind the one that is sealed with it, if any. Where that fails, the new segment is discarded. The caller holds mu.
+// list is the commit point of a new active segment. The manifest then lists the first keep of its segments, the segment
+// that is sealed with it, if any, and the new one. If writing the manifest fails, the new segment is discarded. The
+// caller holds mu.
 func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment) error {
 	err := w.folder.writeManifest(func(m *format.Manifest) {
 		m.Segments = append(append(m.Segments[:keep], sealed...), next.manifest())
@@ -89,8 +90,8 @@ func (w *writer) list(next *segment, keep int, sealed ...format.ManifestSegment)
 	return err
 }
 
-// goOn makes next the segment that is written to, from end on: all before it is durable, and last is its last entry.
-// The caller holds mu.
+// goOn makes next the active segment, to be written from end on: everything before end is durable, and last is the
+// index of its last entry. The caller holds mu.
 func (w *writer) goOn(next *segment, end int64, last uint64) {
 	w.active, w.end, w.last = next, end, last
 	w.allocation.begin(end)
@@ -107,8 +108,8 @@ func (w *writer) begin(next *segment, first uint64) {
 	w.places.publish(st.listed())
 }
 
-// createSegment makes the file of the next segment, with room in memory for a first batch of bytes: durable, and not in
-// the manifest yet. The caller holds mu.
+// createSegment creates the file of the next segment, with memory for a first batch of bytes. The file is durable, and
+// not in the manifest yet. The caller holds mu.
 func (w *writer) createSegment(first uint64, bytes int64) (*segment, error) {
 	s, err := w.folder.create(first, w.active.ordinal&^1+ordinalStep, false)
 	if err != nil {
@@ -121,8 +122,8 @@ func (w *writer) createSegment(first uint64, bytes int64) (*segment, error) {
 	return s, nil
 }
 
-// replaceSegments cuts the log below the active segment: segments that are void as a whole leave the manifest, a new
-// one begins. The caller holds mu.
+// replaceSegments truncates the log to entries before the active segment: segments that are completely void leave the
+// manifest, and a new one begins. The caller holds mu.
 func (w *writer) replaceSegments(first uint64, bytes int64) error {
 	next, err := w.createSegment(first, bytes)
 	if err != nil {
@@ -147,13 +148,13 @@ func (w *writer) replaceSegments(first uint64, bytes int64) error {
 	return nil
 }
 
-// Close stops using the files. With hints, all is synced, the mark says so, and hints are written first, also that of
-// the active segment, so that the next load reads little of it in Index residency; without, it only closes (fast
-// stop). The active segment goes on with the next load: a start leaves no file behind. What was synced is safe either
-// way.
+// Close stops the use of the files. With hints, it first syncs everything, writes the mark, and writes hints, also that
+// of the active segment, so that the next load in Index residency reads little of it. Without hints, it only closes the
+// files (fast stop). The next load continues the active segment: a start leaves no additional file. Synced data is safe
+// in both cases.
 func (l *Log) Close(hints bool) error {
 	l.cancel()
-	l.compacting.Lock() // until Compact has noticed: it must not write files any more
+	l.compacting.Lock() // waits until Compact has noticed the end and writes no more files
 	defer l.compacting.Unlock()
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -176,7 +177,7 @@ func (l *Log) Close(hints bool) error {
 	return nil
 }
 
-// tidy brings the files to where the next load has least to do. The caller holds writer.mu.
+// tidy prepares the files so that the next load has as little work as possible. The caller holds writer.mu.
 func (l *Log) tidy() error {
 	if err := l.w.sync(); err != nil {
 		return err

@@ -16,12 +16,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// segment is one segment file while the log is open. It is shared by the list of the log and by readers, who pin it;
-// the last one to leave closes the file and frees the memory.
+// segment is one segment file while the log is open. The list of the log and the readers share it. Readers pin it; the
+// last holder to release it closes the file and frees the memory.
 //
-// Ordinals: a segment takes an even one, rising by two in order of the log. What compaction writes in its place takes
-// the odd one beside it, and the next rewrite the even one again. So the old and the new place of an entry never look
-// the same, and the order of places stays that of the log.
+// Ordinals: a new segment takes an even ordinal; they rise by two in the order of the log. The segment that replaces it
+// in a compaction takes the odd ordinal beside it, and the next rewrite takes the even one again. So the old and the
+// new place of an entry always differ, and the order of places remains that of the log.
 type segment struct {
 	number  uint64
 	id      format.SegmentID
@@ -37,38 +37,38 @@ type segment struct {
 	file   atomic.Pointer[openFile] // opened at the first read; the active one from its begin
 	cold   *segio.ColdFile          // reads past the page cache; nil: none. Set before the segment is published
 
-	// image is the content of the file in Resident residency, from its first byte to its end or, for the active one,
-	// with room behind; nil: read the file. Set before the segment is published.
+	// image is the content of the file in Resident residency, from its first byte to its end; for the active segment,
+	// with free space behind it. Nil: the file has to be read. Set before the segment is published.
 	image []byte
-	free  func() // gives the image back; nil: nothing to do
+	free  func() // releases the memory of the image; nil: nothing to do
 
-	// last and bytes are those of ManifestSegment: 0 while active. Guarded by state.mu.
+	// last and bytes correspond to LastIndex and Bytes of ManifestSegment: 0 while active. Guarded by state.mu.
 	last  uint64
 	bytes int64
-	// rows are the puts and deletes in order of place: those of the active segment, and of a sealed one until its hint
-	// is written. Nil: read the hint. Guarded by state.mu; what is in it never changes, only its length.
+	// rows are the puts and deletes in order of place: those of the active segment, and those of a sealed one until its
+	// hint is written. Nil: read the hint. Guarded by state.mu. Existing rows never change; only the length does.
 	rows *format.Rows
-	// incomplete: rows lack entries that bad bytes have hit. A hint made of them would hide the damage from the next
-	// load. Set before the segment is published.
+	// incomplete says that rows lacks entries in bad bytes. A hint made from these rows would hide the damage from the
+	// next load. Set before the segment is published.
 	incomplete bool
-	moving     bool // its entries are on their way to another segment. Guarded by state.mu
+	moving     bool // its entries are being moved to another segment. Guarded by state.mu
 	// of all entries, where they were read from the segment; nil: ask the log. Guarded by state.mu
 	terms []format.TermRun
 	used  usedFlags
-	// rowCount is the number of puts and deletes once that is known; 0 before.
+	// rowCount is the number of puts and deletes; 0 until it is known.
 	rowCount atomic.Int64
 	// requestCount is the number of entries of KindRequest, as far as that is known.
 	requestCount atomic.Int64
 	aged         aged // guarded by state.mu
 
 	checkpointsOnce longlock.Mutex
-	checkpoints     []checkpoint // sparse: where to begin reading for an index; made when first needed
+	checkpoints     []checkpoint // sparse: offsets at which to begin reading for an index; made when first needed
 }
 
-// openFile makes an interface fit into an atomic pointer.
+// openFile wraps the interface for use in an atomic pointer.
 type openFile struct{ vfs.File }
 
-// checkpoint says that the entry with this index, a put or delete, stands at offset.
+// checkpoint says that the entry with this index, a put or delete, is at offset.
 type checkpoint struct {
 	index  uint64
 	offset int64
@@ -83,18 +83,18 @@ func newSegment(fs vfs.FS, dir string, m format.ManifestSegment, ordinal uint32)
 	return s
 }
 
-// manifest is what the manifest says of the segment. The caller holds state.mu or writer.mu.
+// manifest returns the manifest entry of the segment. The caller holds state.mu or writer.mu.
 func (s *segment) manifest() format.ManifestSegment {
 	return format.ManifestSegment{Number: s.number, ID: s.id, FirstIndex: s.first, LastIndex: s.last, Bytes: s.bytes}
 }
 
-// counted notes what a table says of how many entries the segment has.
+// counted stores the numbers of entries of the segment, taken from its rows.
 func (s *segment) counted(r *format.Rows) {
 	s.rowCount.Store(int64(len(r.IDs)))
 	s.requestCount.Store(int64(r.Requests))
 }
 
-// pin keeps the segment usable until unpin; false where it is freed already.
+// pin keeps the segment usable until unpin. It returns false if the segment is freed already.
 func (s *segment) pin() bool {
 	for {
 		n := s.refs.Load()
@@ -107,7 +107,7 @@ func (s *segment) pin() bool {
 	}
 }
 
-// unpin lets go; the last one frees.
+// unpin releases the segment; the last holder frees it.
 func (s *segment) unpin() {
 	if s.refs.Add(-1) != 0 {
 		return
@@ -126,7 +126,7 @@ func (s *segment) unpin() {
 	}
 }
 
-// reader is the open file. The caller has a pin.
+// reader returns the open file. The caller has a pin.
 func (s *segment) reader() (vfs.File, error) {
 	if f := s.file.Load(); f != nil {
 		return f, nil
@@ -144,8 +144,8 @@ func (s *segment) reader() (vfs.File, error) {
 	return f, nil
 }
 
-// read fills buf from offset on and returns what there is: less at the end of the file. The caller has a pin. For an
-// image the result aliases it, and buf is not used.
+// read fills buf from offset on and returns the bytes that exist: fewer than requested at the end of the file. The
+// caller has a pin. If there is an image, the result aliases it and buf is not used.
 func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 	if s.image != nil {
 		if offset > int64(len(s.image)) {
@@ -164,14 +164,14 @@ func (s *segment) read(buf []byte, offset int64) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// walkFile reads all frames of a segment's file up to an offset. It reads past the page cache where it can: after a
-// failed sync the cache holds what the disk does not (rule 5). rows as for replay.Segment.
+// walkFile reads all frames of a segment's file up to an offset. It bypasses the page cache if possible: after a failed
+// sync the cache can differ from the disk (rule 5). rows is as in replay.Segment.
 func (s *segment) walkFile(through int64, rows bool) (*replay.Walk, error) {
 	w := replay.New(s.first, rows)
 	return w, s.walkFileOn(w, format.SegmentHeaderBytes, through)
 }
 
-// walkFileOn is walkFile from an offset on, with what is known of the frames before it.
+// walkFileOn is walkFile from an offset on. w holds the result for the frames before it.
 func (s *segment) walkFileOn(w *replay.Walk, from, through int64) error {
 	f, err := s.fs.OpenDirect(s.path)
 	if err != nil {
@@ -188,18 +188,18 @@ func (s *segment) walkFileOn(w *replay.Walk, from, through int64) error {
 	return nil
 }
 
-// holds tells whether the image has room for bytes of frames.
+// holds reports whether the image has space for this many bytes of frames.
 func (s *segment) holds(bytes int64) bool {
 	return s.image == nil || format.SegmentHeaderBytes+bytes <= int64(len(s.image))
 }
 
-// place is where a frame of this segment stands.
+// place returns the place of a frame of this segment.
 func (s *segment) place(offset, length int64, tombstone bool) index.Loc {
 	return index.MakeLoc(s.ordinal, offset, length, tombstone)
 }
 
-// usedFlags remembers which frames of a segment are superseded: one bit for 64 bytes of the file, in which at most one
-// frame can begin because its header alone is longer. Made in pieces where it is needed.
+// usedFlags records which frames of a segment are superseded: one bit per 64 bytes of the file. At most one frame can
+// begin in 64 bytes because its header alone is longer. The bitmap is allocated in pieces, where it is needed.
 type usedFlags struct {
 	mu      sync.Mutex
 	pieces  map[int64]*[usedPieceWords]uint64 // by offset / usedPieceBytes
@@ -212,7 +212,7 @@ const (
 	usedPieceBytes = usedPieceWords * 64 * 64
 )
 
-// supersede marks the frame at a place as superseded; false where it was marked already.
+// supersede marks the frame at a place as superseded. It returns false if the frame was marked already.
 func (u *usedFlags) supersede(loc index.Loc) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -235,7 +235,7 @@ func (u *usedFlags) supersede(loc index.Loc) bool {
 	return true
 }
 
-// superseded tells whether the frame at offset is.
+// superseded reports whether the frame at offset is superseded.
 func (u *usedFlags) superseded(offset int64) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -247,14 +247,14 @@ func (u *usedFlags) superseded(offset int64) bool {
 	return piece[bit/64]>>(bit%64)&1 != 0
 }
 
-// figures tells the bytes of what is superseded.
+// figures returns the bytes of the superseded frames.
 func (u *usedFlags) figures() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.bytes
 }
 
-// drop forgets all flags, and tells the bytes of what was superseded.
+// drop forgets all flags, and returns the bytes of the superseded frames.
 func (u *usedFlags) drop() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -263,14 +263,14 @@ func (u *usedFlags) drop() int64 {
 	return bytes
 }
 
-// written tells that a hint with unknown flags as of its making is on disk.
+// written is called when a hint is on disk. flags is the number of unknown flags when the hint was made.
 func (u *usedFlags) written(flags int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.unknown -= flags
 }
 
-// notInHint is the number of flags that the hint on disk does not know.
+// notInHint returns the number of flags that are not in the hint on disk.
 func (u *usedFlags) notInHint() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()

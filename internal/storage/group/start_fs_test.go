@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// On real file systems a start after a kill reads what a group holds, and touches memory for that alone: the room
-// behind the end of the active segment, which each of them allocates in its own way, costs nothing.
+// On real file systems a start after a kill reads only the group's content, and touches memory only for it. The free
+// space after the end of the active segment, which each file system allocates in its own way, costs nothing.
 func TestAStartOnRealFileSystems(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: makes file systems")

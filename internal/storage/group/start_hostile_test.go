@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// hostileDisk is what a power cut leaves of a group with 120 acknowledged records, where the last 100 stand above the
-// synced mark in one batch.
+// hostileDisk is the disk after a power cut of a group with 120 acknowledged records. The last 100 are above the synced
+// mark in one batch.
 func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Options, disk *vfstest.Mem, batch int64) {
 	t.Helper()
 	mem := vfstest.NewMem()

@@ -29,7 +29,7 @@ type opsSeen struct {
 	ops []vfstest.Op // guarded by mu
 }
 
-// watchReads has a log's options go through a file system that notes what is asked of it from here on.
+// watchReads wraps the file system of a log's options with one that records all later operations.
 func watchReads(t testing.TB, opts *Options) *opsSeen {
 	t.Helper()
 	seen := new(opsSeen)
@@ -98,7 +98,7 @@ const (
 	stopped leftHow = "after a stop"
 )
 
-// leave ends a log so, and gives the disk that the next start finds.
+// leave ends a log in the given way, and returns the disk that the next start finds.
 func (d *logDriver) leave(how leftHow) vfs.FS {
 	d.t.Helper()
 	ok(d.t, d.log.Close(how == stopped))
@@ -108,7 +108,7 @@ func (d *logDriver) leave(how leftHow) vfs.FS {
 	return d.opts.FS
 }
 
-// A start reads what a group holds once, and not the room behind its end, however the process before it ended.
+// A start reads a group's content once, and not the free space after its end, however the previous process ended.
 func TestAStartReadsNoRoom(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {
@@ -166,8 +166,8 @@ func TestAStartReadsNoRoom(t *testing.T) {
 	})
 }
 
-// What stands far behind the end of a log is found before anything is cut: a state frame there tells that what is bad
-// was synced.
+// Data far after the end of a log is found before anything is truncated: a state frame there shows that the bad bytes
+// were synced.
 func TestAStartLooksBehindTheEnd(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		disk := vfstest.NewMem()
@@ -240,7 +240,7 @@ func TestRestartsLeaveNoFiles(t *testing.T) {
 
 var updateTranscripts = flag.Bool("update-transcripts", false, "write testdata/start anew; review the difference")
 
-// The operations of a start, file by file, as golden transcripts: whoever changes them sees it in the difference.
+// The operations of a start, file by file, as golden transcripts: a change of the operations shows in the difference.
 func TestTranscriptsOfAStart(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for _, how := range []leftHow{killed, stopped} {

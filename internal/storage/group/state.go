@@ -14,42 +14,42 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// state is what readers and the writer share: which entries there are, where they stand and what of them is on disk.
-// Its methods say where the caller holds mu; the others take it.
+// state is shared by readers and the writer: it knows which entries exist, where they are and which of them are on
+// disk. The comment of a method says whether the caller holds mu; the other methods lock it.
 type state struct {
-	// mu guards all below but what is atomic. Held for memory operations only, never during I/O. Taken behind
-	// writer.mu.
+	// mu guards all fields below that are not atomic. It is held for memory operations only, never during I/O. It is
+	// locked after writer.mu.
 	mu sync.RWMutex
 
 	segments  []*segment // in order of the log; the last one is active
 	tail      tail
 	terms     []format.TermRun // of all entries above the compaction floor, and of that floor
 	last      uint64           // index of the last entry
-	end       int64            // of the active segment: offset behind the last frame
+	end       int64            // of the active segment: offset after the last frame
 	floor     uint64           // Raft's compaction floor: first index - 1
 	floorTerm uint64
-	// synced: everything of the active segment before syncedEnd is on disk. syncedIndex is the greatest index on disk,
-	// over all segments; syncedLast that of the last entry by place before syncedEnd.
+	// syncedEnd: everything in the active segment before it is on disk. syncedIndex is the greatest index on disk, over
+	// all segments. syncedLast is the index of the last entry by place before syncedEnd.
 	syncedEnd   int64
 	syncedLast  uint64
 	syncedIndex uint64
-	lastCommit  int64 // the greatest commit time of an entry, for the leader to go on from
+	lastCommit  int64 // greatest commit time of an entry, from which the leader continues
 	conf        *raftpb.ConfState
 	confIndex   uint64
-	confsAhead  []uint64 // indexes of applied membership changes that SetConf was not told of yet
+	confsAhead  []uint64 // indexes of applied membership changes that were not passed to SetConf yet
 	snapshots   map[ScanID]*snapshot
-	closed      uint64 // snapshots that were closed or have expired, and are not among them any more
+	closed      uint64 // number of snapshots that were closed or have expired, and are no longer among them
 	looked      looked
-	incoming    []*segment // of the swap under way: published, not in the list yet
+	incoming    []*segment // segments of the current swap: published, not in the list yet
 
 	// applied is the index of the last entry applied. Written with mu held.
 	applied atomic.Uint64
-	ages    ages // of what is applied
-	// tombstoneLimit is what SetTombstoneLimit told.
+	ages    ages // ages of the applied entries
+	// tombstoneLimit is the value of the last SetTombstoneLimit.
 	tombstoneLimit atomic.Uint64
 }
 
-// through is the last index of a segment that is not void: a later segment may have cut the log.
+// through returns the last index of segment i that is not void: a later segment may have truncated the log.
 func (st *state) through(i int) uint64 {
 	if i+1 < len(st.segments) {
 		return st.segments[i+1].first - 1
@@ -73,7 +73,7 @@ func (st *state) term(at uint64) (uint64, error) {
 	return st.floorTerm, nil
 }
 
-// termsOf gives the term runs of a sealed segment. The caller holds mu.
+// termsOf returns the term runs of a sealed segment. The caller holds mu.
 func (st *state) termsOf(s *segment) []format.TermRun {
 	if s.terms != nil || s.last < s.first {
 		return s.terms
@@ -81,7 +81,7 @@ func (st *state) termsOf(s *segment) []format.TermRun {
 	return st.termsWithin(s.first, s.last)
 }
 
-// termsWithin gives the term runs between two indexes. The caller holds mu.
+// termsWithin returns the term runs between two indexes. The caller holds mu.
 func (st *state) termsWithin(first, last uint64) []format.TermRun {
 	var out []format.TermRun
 	if term := format.TermAt(st.terms, first); term != 0 {
@@ -95,15 +95,15 @@ func (st *state) termsWithin(first, last uint64) []format.TermRun {
 	return out
 }
 
-// addTerm notes the term of the next entry. The caller holds mu.
+// addTerm records the term of the next entry. The caller holds mu.
 func (st *state) addTerm(at, term uint64) {
 	if runs := st.terms; len(runs) == 0 || runs[len(runs)-1].Term != term {
 		st.terms = append(st.terms, format.TermRun{FirstIndex: at, Term: term})
 	}
 }
 
-// cut drops the entries from an index on, which are not committed, from memory. The active segment holds them. The
-// caller holds mu.
+// cut removes the entries from an index on from memory. They are not committed. The active segment still holds them.
+// The caller holds mu.
 func (st *state) cut(from uint64) {
 	st.tail.cut(from)
 	active := st.segments[len(st.segments)-1]
@@ -113,7 +113,8 @@ func (st *state) cut(from uint64) {
 	st.syncedIndex = min(st.syncedIndex, from-1)
 }
 
-// push adds a batch that was written to the active segment, which ends at end now. What it makes void is dropped.
+// push adds a batch that was written to the active segment, whose new end is end. Entries that the batch makes void are
+// dropped.
 func (st *state) push(active *segment, batch []tailEntry, end int64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -137,7 +138,7 @@ func (st *state) push(active *segment, batch []tailEntry, end int64) {
 	st.last = batch[len(batch)-1].entry.Index
 }
 
-// synced notes that the active segment is on disk up to end, where last is its last entry.
+// synced records that the active segment is on disk up to end; last is the index of the last entry before end.
 func (st *state) synced(active *segment, end int64, last uint64) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -147,7 +148,7 @@ func (st *state) synced(active *segment, end int64, last uint64) {
 	st.trimTail()
 }
 
-// syncedMark is the mark that says what of the active segment is on disk.
+// syncedMark returns the mark for the part of the active segment that is on disk.
 func (st *state) syncedMark() format.Mark {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
@@ -158,12 +159,12 @@ func (st *state) syncedMark() format.Mark {
 	return mark
 }
 
-// trimTail lets go of entries that are both applied and synced. The caller holds mu.
+// trimTail drops entries from memory that are both applied and synced. The caller holds mu.
 func (st *state) trimTail() {
 	st.tail.trim(min(st.applied.Load(), st.syncedIndex))
 }
 
-// tailEntries adds entries from memory. The caller holds mu.
+// tailEntries appends entries from memory. The caller holds mu.
 func (st *state) tailEntries(out []*raftpb.Entry, lo, hi uint64, room *uint64) (_ []*raftpb.Entry, more bool) {
 	for at := lo; at < hi; at++ {
 		t := st.tail.at(at)
@@ -178,7 +179,8 @@ func (st *state) tailEntries(out []*raftpb.Entry, lo, hi uint64, room *uint64) (
 	return out, true
 }
 
-// exportIndex is the greatest applied index whose membership is known: SetConf follows Apply. The caller holds mu.
+// exportIndex returns the greatest applied index whose membership is known: SetConf is called after Apply. The caller
+// holds mu.
 func (st *state) exportIndex() uint64 {
 	if len(st.confsAhead) > 0 {
 		return st.confsAhead[0] - 1
@@ -186,8 +188,7 @@ func (st *state) exportIndex() uint64 {
 	return st.applied.Load()
 }
 
-// forgotten gives the last index up to which no request id is remembered any more, by any replica that takes it from
-// this log.
+// forgotten returns the last index up to which no replica that takes the request ids from this log remembers any.
 func (st *state) forgotten(w format.RequestWindow) uint64 {
 	applied := st.applied.Load()
 	behind := func(writes int) uint64 { return applied - min(applied, uint64(writes)) }
@@ -195,7 +196,7 @@ func (st *state) forgotten(w format.RequestWindow) uint64 {
 	return max(old, behind(w.WritesMax))
 }
 
-// tombstoneFloorMax is the greatest tombstone floor that the members allow.
+// tombstoneFloorMax returns the greatest tombstone floor that the members allow.
 func (st *state) tombstoneFloorMax() uint64 {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
@@ -216,7 +217,7 @@ func (st *state) tombstoneMax() uint64 {
 	return st.tombstoneLimit.Load()
 }
 
-// edgeOf is the place of the last entry of a segment at or below an index. The caller holds mu.
+// edgeOf returns the place of the last entry of a segment at or below an index. The caller holds mu.
 func (st *state) edgeOf(s *segment, at uint64) index.Loc {
 	for i := range st.tail.entries { // what is not applied yet is in memory
 		if t := &st.tail.entries[i]; t.entry.Index > at && t.loc.Ordinal() == s.ordinal {
@@ -226,10 +227,11 @@ func (st *state) edgeOf(s *segment, at uint64) index.Loc {
 	if s.bytes == 0 {
 		return index.MakeLoc(s.ordinal, st.end-8, 0, false)
 	}
-	return index.MakeLoc(s.ordinal|1, index.OffsetMax, 0, false) // the odd ordinal too: what compaction makes of it
+	// the odd ordinal too, for the segment that compaction makes of it
+	return index.MakeLoc(s.ordinal|1, index.OffsetMax, 0, false)
 }
 
-// expireSnapshots drops the snapshots that were not used for their time to live. The caller holds mu.
+// expireSnapshots drops the snapshots that were not used for longer than their time to live. The caller holds mu.
 func (st *state) expireSnapshots(now time.Time) {
 	for id, s := range st.snapshots {
 		if s.isOver(now) {
@@ -239,7 +241,7 @@ func (st *state) expireSnapshots(now time.Time) {
 	}
 }
 
-// closedSnapshots is how many snapshots were closed, or have expired. The caller holds mu.
+// closedSnapshots returns the number of snapshots that were closed or have expired. The caller holds mu.
 func (st *state) closedSnapshots(now time.Time) uint64 {
 	closed := st.closed
 	for _, s := range st.snapshots {
@@ -250,7 +252,7 @@ func (st *state) closedSnapshots(now time.Time) uint64 {
 	return closed
 }
 
-// useSnapshot finds an open snapshot and counts this as its use. The caller holds mu.
+// useSnapshot finds an open snapshot and records this call as its last use. The caller holds mu.
 func (st *state) useSnapshot(id ScanID, now time.Time) (*snapshot, error) {
 	st.expireSnapshots(now)
 	s := st.snapshots[id]
@@ -261,8 +263,8 @@ func (st *state) useSnapshot(id ScanID, now time.Time) (*snapshot, error) {
 	return s, nil
 }
 
-// moved follows an applied version to its new place, in the snapshots; to is 0 where it is dropped. The caller holds
-// mu.
+// moved updates the snapshots when an applied version moves to a new place; to is 0 if the version is dropped. The
+// caller holds mu.
 func (st *state) moved(from, to index.Loc, at uint64) {
 	for _, s := range st.snapshots {
 		s.moved(from, to, at)

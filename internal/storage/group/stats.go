@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// Stats tells the present figures.
+// Stats returns the present figures.
 func (l *Log) Stats() Stats {
 	out := Stats{Records: l.places.table.Live(), SupersededBytes: l.places.superseded.Load()}
 	if l.enter() != nil {
@@ -45,8 +45,8 @@ func (l *Log) Stats() Stats {
 	return out
 }
 
-// Verify reads every byte of the group's files and checks it, at a byte rate (0: no limit). What is bad in the files
-// that are kept twice, and in hints, is in the report alone, and written anew.
+// Verify reads every byte of the group's files and checks it, at a limited byte rate (0: no limit). Damage in hints,
+// and in files that are stored twice, is only in the report, and is repaired by writing the file again.
 func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
 	report, err := l.verify(ctx, rateBytesPerSecond)
 	if err == nil {
@@ -62,7 +62,7 @@ func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 }
 
 func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
-	l.w.mu.Lock() // before enter: Close has it while it waits for those that are in
+	l.w.mu.Lock() // before enter: Close holds it while it waits for the callers inside
 	if err := l.enter(); err != nil {
 		l.w.mu.Unlock()
 		return fsck.VerifyReport{}, err
@@ -87,17 +87,17 @@ func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 		}
 	}
 	if err == nil {
-		err = ctx.Err() // ended while it waited for its rate, behind the last read
+		err = ctx.Err() // it ended while waiting for the rate, after the last read
 	}
 	return report, err
 }
 
-// ConfIndex is the index of the membership change that made the present membership; 0: that of Create.
+// ConfIndex returns the index of the membership change that made the present membership; 0: that of Create.
 func (l *Log) ConfIndex() uint64 {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
 	return l.state.confIndex
 }
 
-// Damaged tells, at no cost, whether there is damage that is neither repaired nor accepted as lost.
+// Damaged cheaply reports whether there is damage that is neither repaired nor accepted as lost.
 func (l *Log) Damaged() bool { return l.damages.any() }

@@ -90,7 +90,7 @@ func (l *Log) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	return out, nil
 }
 
-// raftEntry is the raftpb.Entry of an entry, and shares no memory with it.
+// raftEntry returns the raftpb.Entry of an entry. It shares no memory with the entry.
 func raftEntry(e *format.Entry) *raftpb.Entry {
 	r := format.RaftEntry(e)
 	if e.Kind == format.KindConf {
@@ -99,7 +99,7 @@ func raftEntry(e *format.Entry) *raftpb.Entry {
 	return r
 }
 
-// take counts an entry against the room; the first one always fits.
+// take subtracts the size of an entry from room; the first entry always fits.
 func take(room *uint64, r *raftpb.Entry, first bool) bool {
 	size := uint64(len(r.Data)) + 24 // type, term and index in protobuf take no more
 	if size > *room && !first {
@@ -110,8 +110,8 @@ func take(room *uint64, r *raftpb.Entry, first bool) bool {
 	return true
 }
 
-// Snapshot implements raft.Storage. Its data is empty: it only tells a member that is too far behind that it must be
-// installed anew (Export, Install).
+// Snapshot implements raft.Storage. Its data is empty: it only signals that a member is too far behind and must be
+// installed again (Export, Install).
 func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
@@ -123,22 +123,24 @@ func (l *Log) Snapshot() (*raftpb.Snapshot, error) {
 	return &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: &at, Term: &term, ConfState: l.state.conf}}, nil
 }
 
-// AppliedIndex is the index of the last entry applied.
+// AppliedIndex returns the index of the last entry applied.
 func (l *Log) AppliedIndex() uint64 { return l.state.applied.Load() }
 
-// LastCommitTime is the commit time of the last entry appended, for the leader to go on from.
+// LastCommitTime returns the commit time of the last entry appended, from which the leader continues.
 func (l *Log) LastCommitTime() int64 {
 	l.state.mu.RLock()
 	defer l.state.mu.RUnlock()
 	return l.state.lastCommit
 }
 
-// RecentRequests gives the applied puts and deletes with a request id that a window may remember, oldest first, so that
-// the replica can rebuild it after a restart. What cannot be read is left out. now is Unix ns by the machine's clock.
+// RecentRequests returns the applied puts and deletes with a request id that a window may remember, oldest first, so
+// that the replica can rebuild the window after a restart. Unreadable entries are skipped. now is Unix ns by the
+// machine's clock.
 //
-// How old they are is told by the commit times of the log: between two entries no more than commitStepMax passes, so
-// that a jump of these, by a clock that was wrong, makes nothing old. Rather too much is given than too little. The
-// machine's clock counts only where it is ahead by clockErrorMax: segments that are older are not read.
+// The age of a request is computed from the commit times in the log. Between two entries at most commitStepMax counts,
+// so that a jump of the commit times, caused by a wrong clock, makes nothing old. The result may contain too many
+// requests rather than too few. The machine's clock is used only if it is ahead by clockErrorMax: segments older than
+// that are not read.
 func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request] {
 	return func(yield func(format.Request) bool) {
 		if err := l.enter(); err != nil {
@@ -179,16 +181,16 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 	}
 }
 
-// requestPiece is what requestsIn finds.
+// requestPiece is the result of requestsIn.
 type requestPiece struct {
 	requests    []format.Request
 	first, last int64         // commit times, of all writes; 0: there are none
 	span        time.Duration // that passed between them in the log
 }
 
-// requestsIn reads the requests in a part of the log that were committed since a time.
+// requestsIn reads the requests in a part of the log that were committed since a given time.
 func (r *reader) requestsIn(lo, hi uint64, since int64) (p requestPiece, err error) {
-	// Damage that is found is noted: the replica asks again when it is repaired.
+	// Damage found here is recorded: the replica asks again when it is repaired.
 	err = r.walkEntries(lo, hi, r.damages.note, func(e *format.Entry, _ index.Loc) bool {
 		if !e.Kind.IsVersion() && e.Kind != format.KindRequest || e.CommitTime < since {
 			return true
@@ -207,13 +209,13 @@ func (r *reader) requestsIn(lo, hi uint64, since int64) (p requestPiece, err err
 	return p, err
 }
 
-// commitStep is the time that passed in the log between two writes that follow each other.
+// commitStep returns how much time counts between two consecutive writes in the log.
 func commitStep(before, after int64) time.Duration {
 	return min(max(0, time.Duration(after-before)), commitStepMax)
 }
 
-// firstSince raises from to the begin of the first segment that holds an entry committed since then: commit times never
-// decrease in a log.
+// firstSince raises from to the beginning of the first segment that holds an entry committed since the given time:
+// commit times never decrease in a log.
 func (r *reader) firstSince(from, through uint64, since int64) uint64 {
 	views := r.views(from, through)
 	defer unpinAll(views)

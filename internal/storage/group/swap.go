@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// rewrite is one segment in place of neighbours, without some of their entries.
+// rewrite is one segment that replaces neighbouring segments, without some of their entries.
 type rewrite struct {
 	old []*segment // neighbours, in order
 	// has the other ordinal of the pair (old[0]'s ^ 1), its file is durable, its image loaded; nil: nothing stays
@@ -19,7 +19,7 @@ type rewrite struct {
 	to    *segio.Writer
 }
 
-// place is what stands in the list instead of the old ones.
+// place returns the segments that replace the old ones in the list.
 func (r *rewrite) place() []*segment {
 	if r.next == nil {
 		return nil
@@ -27,16 +27,16 @@ func (r *rewrite) place() []*segment {
 	return []*segment{r.next}
 }
 
-// move is what became of a version: kept at a new place, or dropped (to is 0).
+// move says what happened to a version: it was kept at a new place, or dropped (to is 0).
 type move struct {
 	id       int64
 	index    uint64
 	from, to index.Loc
 }
 
-// editor puts rewritten segments into the places of the old ones. Compaction and the repair of a range have it, one of
-// them at a time. What it changes it changes in the manifest first, and then in memory. It takes writer.mu for moments,
-// places.swapping while places change, and state.mu within either.
+// editor replaces old segments by rewritten ones. Compaction and the repair of a range use it, one of them at a time.
+// It changes first the manifest, then the memory. It takes writer.mu for moments, places.swapping while places change,
+// and state.mu within either.
 type editor struct {
 	gate   *gate
 	w      *writer
@@ -48,7 +48,7 @@ type editor struct {
 	memory *memory
 }
 
-// checkRoom makes sure that there is room on the disk for so many bytes, and in memory for a segment of so many entries
+// checkRoom checks that there is enough free space on the disk, and enough memory for a segment with this many entries
 // and bytes.
 func (e *editor) checkRoom(disk int64, entries int, bytes int64) error {
 	if err := format.CheckRoom(e.folder.fs, e.folder.dir, disk, "a new segment"); err != nil {
@@ -67,8 +67,8 @@ func (e *editor) sealNow() error {
 	return format.NoSpace(e.w.seal())
 }
 
-// raiseTombstones makes durable that the tombstones up to a floor may go, before the first of them goes. It gives the
-// floor that the manifest has then: a higher one, where it had that before.
+// raiseTombstones durably records that the tombstones up to a floor may be dropped, before the first of them is
+// dropped. It returns the floor that the manifest has then, which is higher if it was higher before.
 func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
@@ -85,14 +85,14 @@ func (e *editor) raiseTombstones(floor uint64) (uint64, error) {
 	return floor, nil
 }
 
-// awaitHints waits until the hints on their way are written: each keeps its segment, and with it the room.
+// awaitHints waits until the pending hints are written: each of them keeps its segment, and with it the disk space.
 func (e *editor) awaitHints() {
 	e.w.mu.Lock()
 	defer e.w.mu.Unlock()
 	e.hints.writing.Wait()
 }
 
-// begin makes the file of the segment that takes the place of neighbours, of which old is the first.
+// begin creates the file of the segment that replaces neighbours; old is the first of them.
 func (e *editor) begin(old view) (*rewrite, error) {
 	e.w.mu.Lock()
 	next, err := e.folder.create(old.first, old.ordinal^1, true)
@@ -104,7 +104,7 @@ func (e *editor) begin(old view) (*rewrite, error) {
 		next.rows)}, nil
 }
 
-// finish makes the new segment durable, and loads its image. last is the last index of what it replaces.
+// finish makes the new segment durable, and loads its image. last is the last index of the segments that it replaces.
 func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
 	err := r.to.Finish()
 	if err == nil {
@@ -115,13 +115,13 @@ func (e *editor) finish(ctx context.Context, r *rewrite, last uint64) error {
 	return err
 }
 
-// swapChunk bounds how many places are changed without letting readers and writers in between.
+// swapChunk limits how many places are changed before readers and writers get the lock again.
 const swapChunk = 1024
 
-// swap puts a rewritten segment into the place of the old ones: first in the manifest (the commit point), then in
-// memory. Raft's compaction floor rises to floor, which has this term; what is applied up to an index counts as
-// committed. Readers of an old segment go on undisturbed; scans look for the new one. What supersedes an entry
-// meanwhile is noticed. writer.mu is not held. Where it fails nothing has changed, and the new segment is discarded.
+// swap replaces the old segments by a rewritten one: first in the manifest (the commit point), then in memory. Raft's
+// compaction floor rises to floor, whose term is term; entries up to the index applied count as committed. Readers of
+// an old segment go on undisturbed; scans look for the new one. Entries that are superseded meanwhile are noticed.
+// writer.mu is not held. If swap fails, nothing has changed, and the new segment is discarded.
 func (e *editor) swap(r *rewrite, floor, term, applied uint64) error {
 	if err := e.swapManifest(r, floor, term, applied); err != nil {
 		return format.NoSpace(err)
@@ -176,7 +176,7 @@ func (e *editor) swapManifest(r *rewrite, floor, term, applied uint64) error {
 			if floor > m.CompactedThrough {
 				m.CompactedThrough, m.CompactedTerm = floor, term
 			}
-			// Also where Raft has not told yet: Load applies no more than the hard state says.
+			// The commit is raised even if Raft has not reported it yet: Load applies no more than the hard state says.
 			e.w.hard.Commit = max(e.w.hard.Commit, applied)
 			m.HardState = e.w.hardForManifest()
 		})

@@ -14,13 +14,14 @@ type tailEntry struct {
 	loc   index.Loc    // its place
 }
 
-// tail is the end of the log in memory: consecutive entries from first on. Entries come at its end and go at its start.
+// tail is the end of the log in memory: consecutive entries from first on. Entries are added at its end and removed at
+// its start.
 type tail struct {
 	first   uint64
 	entries []tailEntry
 }
 
-// push adds entries; where there are none yet, from index first on.
+// push appends entries; if there are none yet, they begin with index first.
 func (t *tail) push(first uint64, batch []tailEntry) {
 	if len(t.entries) == 0 {
 		t.first = first
@@ -28,7 +29,7 @@ func (t *tail) push(first uint64, batch []tailEntry) {
 	t.entries = append(t.entries, batch...)
 }
 
-// at gives an entry; nil where it is not in memory.
+// at returns an entry; nil if it is not in memory.
 func (t *tail) at(at uint64) *tailEntry {
 	if at < t.first || at-t.first >= uint64(len(t.entries)) {
 		return nil
@@ -50,12 +51,12 @@ func (t *tail) trim(through uint64) {
 		return
 	}
 	n := min(through-t.first+1, uint64(len(t.entries)))
-	clear(t.entries[:n]) // the array lives on; what it points to need not
+	clear(t.entries[:n]) // the array stays in use; the data of the removed entries need not
 	t.keep(t.entries[n:])
 	t.first = through + 1
 }
 
-// keep is what is left of the entries. An idle group keeps no array.
+// keep stores the remaining entries. An idle group keeps no array.
 func (t *tail) keep(entries []tailEntry) {
 	if t.entries = entries; len(entries) == 0 {
 		t.entries = nil

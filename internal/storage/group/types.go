@@ -22,7 +22,7 @@ var (
 	ErrMemory          = errors.New("memory budget exceeded")
 )
 
-// Residency says what is kept in memory.
+// Residency says which parts of a group are kept in memory.
 type Residency int
 
 // The residencies.
@@ -45,9 +45,9 @@ type Retention struct {
 	MinAge   time.Duration // superseded versions younger than this are kept
 }
 
-// Budget gates memory; shared by all groups of a shard. Implementations are safe for concurrent use.
+// Budget limits memory; all groups of a shard share it. Implementations are safe for concurrent use.
 type Budget interface {
-	// Take asks for n more bytes (gives back where n < 0); ErrMemory where the limit would be passed.
+	// Take requests n more bytes, or returns memory if n < 0. It returns ErrMemory if the limit would be exceeded.
 	Take(n int64) error
 }
 
@@ -59,29 +59,31 @@ type Options struct {
 	Residency    Residency
 	SegmentBytes int64 // size at which a segment is sealed; 0: 256 MiB; tests use less
 	Retention    Retention
-	Budget       Budget           // nil: no limit
-	Spare        func() int64     // bytes that the volume has above its reserve, which is not allocated ahead; nil: enough
-	Loader       *segio.Loader    // shared reader of the volume; nil: a small one of its own
-	Journal      *journal.Journal // of the volume, for SyncShared; nil: none
-	// Durable makes durable, for all groups of the volume at once, what their files held when this process began; Load
-	// waits for it in place of a sync of its own file, which it does where Durable fails. Nothing of this process may
-	// have been written to the group's files after Durable has begun. Called by each Load, at the same time. nil: each
-	// Load syncs its own file.
+	Budget       Budget // nil: no limit
+	// bytes that the volume has above its reserve, which is not allocated in advance; nil: enough
+	Spare   func() int64
+	Loader  *segio.Loader    // shared reader of the volume; nil: a small one of its own
+	Journal *journal.Journal // of the volume, for SyncShared; nil: none
+	// Durable makes the files' content as of the start of this process durable, for all groups of the volume at once.
+	// Load waits for it instead of syncing its own file; if Durable fails, Load syncs its file. This process must not
+	// have written to the group's files after Durable began. Every Load calls it, possibly concurrently. nil: each Load
+	// syncs its own file.
 	Durable func() error
 	Sealed  func()           // called when the newest segment was sealed because it was full; must not wait; nil: nothing
 	Now     func() time.Time // nil: time.Now
 	Logger  *slog.Logger     // nil: discards
-	// UnsafeScan is for simulations, which prove that they would notice: a scan gives what damage may have superseded.
+	// UnsafeScan is for simulations, which prove that they would notice: a scan returns records that damage may have
+	// superseded.
 	UnsafeScan bool
 }
 
-// Progress of loading, filled in while it runs. Safe for concurrent use.
+// Progress of loading is updated while the load runs. Safe for concurrent use.
 type Progress struct {
 	BytesTotal atomic.Int64
 	BytesDone  atomic.Int64
 }
 
-// Need is what loading a group will take, computed from manifest, headers and hints without reading data.
+// Need is what loading a group requires, computed from manifest, headers and hints without reading data.
 type Need struct {
 	StoredBytes int64 // of segments, hints and blobs
 	LoadBytes   int64 // that loading will read in the residency asked for
@@ -89,13 +91,13 @@ type Need struct {
 	Records     int64 // upper bound
 }
 
-// Outcome is what loading found.
+// Outcome is the result of a load.
 type Outcome int
 
 // The outcomes.
 const (
 	Loaded    Outcome = iota + 1 // every byte as written
-	Truncated                    // a torn tail above the synced mark was cut
+	Truncated                    // a torn tail above the synced mark was truncated
 	Damaged                      // bad bytes below the synced mark
 )
 
@@ -104,11 +106,11 @@ type Report struct {
 	Outcome  Outcome
 	Damages  []format.Damage
 	CutBytes int64 // torn tail removed
-	// HintedBytes of the active segment were not read, as its hint tells them.
+	// HintedBytes are the bytes of the active segment that were not read because its hint covers them.
 	HintedBytes int64
 }
 
-// Record is one version of a record as read.
+// Record is one version of a record, as read.
 type Record struct {
 	ID         int64
 	Index      uint64 // the version
@@ -116,7 +118,7 @@ type Record struct {
 	Timestamp  int64
 	Attributes []byte // encoded
 	Size       int64  // of the data, bytes
-	Data       []byte // nil for a blob and where it was not asked for
+	Data       []byte // nil for a blob, and if the data was not requested
 	Deleted    bool
 	Blob       *format.BlobRef // nil unless the data is in a blob file
 	Location   Location        // for messages
@@ -126,19 +128,19 @@ type Record struct {
 type GetOptions struct {
 	Index        uint64 // this version; 0: the newest
 	MetadataOnly bool
-	Buffer       []byte // data and attributes are copied into it where it has room
+	Buffer       []byte // data and attributes are copied into it if it is large enough
 }
 
-// ScanID names an open snapshot of a group, unique also over restarts.
+// ScanID identifies an open snapshot of a group. It is unique also across restarts.
 type ScanID [16]byte
 
-// OpenScan is an open snapshot, as who decides which to give up needs it.
+// OpenScan describes an open snapshot for the code that decides which snapshots to give up.
 type OpenScan struct {
 	ID     ScanID
 	Opened time.Time
-	Used   time.Time // last; now, where it is read
-	Read   bool      // somebody has entered it
-	Keeps  bool      // it sees what was superseded since
+	Used   time.Time // time of the last use; now, while it is read
+	Read   bool      // a caller has entered it
+	Keeps  bool      // it sees data that was superseded since
 }
 
 // ScanInfo describes an open snapshot.
@@ -152,18 +154,18 @@ type ScanInfo struct {
 type CompactOptions struct {
 	All                bool  // also segments with little to drop
 	RateBytesPerSecond int64 // 0: no limit
-	// Through: segments with entries above it stay as they are, so that members that have not got them yet can be given
-	// them one by one. 0: all that is applied.
+	// Through: segments with entries above this index stay as they are, so that members that do not have these entries
+	// yet can receive them one by one. 0: everything that is applied may be compacted.
 	Through uint64
-	// Room: room is short. Only little is merged; the newest segment is sealed where much of it is superseded; every
-	// segment is rewritten of which a 16th can go.
+	// Room says that free space is low. Then only little data is merged; the newest segment is sealed if much of it is
+	// superseded; and every segment is rewritten of which a 16th can be dropped.
 	Room bool
-	// SealBytes: the newest segment is sealed, so that it can be rewritten, where at least so many bytes of it, and
-	// half of it, are superseded. 0: it is left until it is full.
+	// SealBytes: if at least this many bytes and at least half of the newest segment are superseded, it is sealed so
+	// that it can be rewritten. 0: it stays active until it is full.
 	SealBytes int64
-	// LookOnly: nothing is rewritten, but Stats knows then exactly what may go and what must stay.
+	// LookOnly: nothing is rewritten, but afterwards Stats knows exactly which data can be dropped and which must stay.
 	LookOnly bool
-	// Unsafe is for simulations, which prove that they would notice: request ids keep nothing.
+	// Unsafe is for simulations, which prove that they would notice: request ids protect nothing from compaction.
 	Unsafe bool
 }
 
@@ -175,7 +177,7 @@ type CompactReport struct {
 	BytesAfter        int64
 }
 
-// Stats of a Log; cheap.
+// Stats are figures of a Log; they are cheap to get.
 type Stats struct {
 	Records         int64
 	StoredBytes     int64
@@ -186,10 +188,10 @@ type Stats struct {
 	Damages         []format.Damage
 	Reclaim         Reclaim
 	Scans           int // open snapshots
-	ScansRead       int // of these: somebody has entered them
+	ScansRead       int // of these: snapshots that a caller has entered
 }
 
-// Location is where a record stands, for messages. It is text only where it is asked for: reading builds no strings.
+// Location is the place of a record, for messages. The text is made only on request, so that reading builds no strings.
 type Location struct {
 	Segment uint64 // number of the segment file
 	Offset  int64  // bytes

@@ -77,7 +77,7 @@ func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 	}
 }
 
-// Repair of a real log, with voids, blobs and hints in it: what was not hit stays, and nothing wrong is read.
+// Repair of a real log that has void entries, blobs and hints: undamaged entries stay, and no wrong data is read.
 func TestRepairOfARealLogLeavesWhatWasNotHit(t *testing.T) {
 	hits := 0
 	for seed := range uint64(40) {
@@ -143,7 +143,7 @@ func sameRecord(e format.Entry, r Record) bool {
 		bytes.Equal(e.Data, data)
 }
 
-// hitRow is a put or delete as it stands in a segment.
+// hitRow is a put or delete in a segment.
 type hitRow struct {
 	id    int64
 	index uint64
@@ -189,7 +189,7 @@ func readSegments(t *testing.T, mem *vfstest.Mem, dir string) []*hitSegment {
 	return out
 }
 
-// hitSegments writes over some bytes of the segments, and gives the newest row of each id that was not hit.
+// hitSegments overwrites some bytes of the segments, and returns the newest row of each id that was not damaged.
 func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, segments []*hitSegment) map[int64]hitRow {
 	t.Helper()
 	type span struct{ begin, end int64 }

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// writtenLog is the plain model that the walks over a log are compared with: the frames as they were written, in the
-// order of the log, with what was done to their bytes.
+// writtenLog is the simple model with which the walks over a log are compared: the frames as they were written, in the
+// order of the log, and the changes of their bytes.
 type writtenLog struct {
 	segments []*writtenSegment
 	floor    uint64
@@ -130,8 +130,8 @@ func (w *writtenLog) syncedMark() int64 {
 	return mark
 }
 
-// cutTail takes away what stands behind the first bad bytes above the synced mark: the log ends there. It tells whether
-// there are any; zeros up to the end are room where nothing was written.
+// cutTail removes everything after the first bad bytes above the synced mark: the log ends there. It reports whether
+// there are such bytes; zeros up to the end are free space in which nothing was written.
 func (w *writtenLog) cutTail() bool {
 	s, mark := w.active(), w.syncedMark()
 	for _, b := range s.badRanges() {
@@ -145,7 +145,7 @@ func (w *writtenLog) cutTail() bool {
 	return false
 }
 
-// straddles tells whether bad bytes begin below the synced mark and go on above it.
+// straddles reports whether bad bytes begin below the synced mark and continue above it.
 func (w *writtenLog) straddles() bool {
 	mark := w.syncedMark()
 	return slices.ContainsFunc(w.active().badRanges(), func(b badBytes) bool {
@@ -153,8 +153,8 @@ func (w *writtenLog) straddles() bool {
 	})
 }
 
-// counting gives the frames that count, by index: of each index the last, unless an entry below it was written later.
-// Damage does not matter: this is what was written.
+// counting returns the frames that count, by index: the last one of each index, unless an entry with a lower index was
+// written later. It ignores damage: the result is about the log as it was written.
 func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	out := make(map[uint64]*writtenFrame)
 	cut := func(from uint64) {
@@ -267,8 +267,8 @@ func asWritten(a, b *format.Entry) error {
 	return nil
 }
 
-// cutBehindBad tells whether the log was cut behind bytes of a segment of which nothing is known: by an entry there, or
-// by the next segment.
+// cutBehindBad reports whether the log was truncated after unknown bytes of a segment: by an entry there, or by the
+// next segment.
 func (w *writtenLog) cutBehindBad(number uint64) bool {
 	for i, s := range w.segments {
 		before, bad := s.m.FirstIndex-1, false

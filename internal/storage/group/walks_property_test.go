@@ -31,7 +31,7 @@ type walkCase struct {
 	done      []string
 }
 
-// String says what was done to the log.
+// String returns the operations on the log as text.
 func (c *walkCase) String() string {
 	return fmt.Sprintf("residency %s, hints %t, tail cut %t, damage: %s", c.residency, c.hints, c.cut,
 		strings.Join(c.done, "; "))
@@ -87,7 +87,8 @@ func (c *walkCase) small() []modelEntry {
 	return batch
 }
 
-// cutLog has a new leader write over what is not applied: other entries, or those that the last cut made void.
+// cutLog lets a new leader overwrite entries that are not applied. It writes other entries, or those that the last
+// truncation made void.
 func (c *walkCase) cutLog() error {
 	from := c.model.applied + 1 + c.random.Uint64N(c.model.last-c.model.applied)
 	c.term++
@@ -131,8 +132,8 @@ func (c *walkCase) change() error {
 	return nil
 }
 
-// agreesWithAppended checks the model by what was appended: above the floor each index has the last entry appended for
-// it, below it compaction may have dropped some.
+// agreesWithAppended checks the model against the appended entries: above the floor each index has the last entry
+// appended for it; below it compaction may have dropped some.
 func (c *walkCase) agreesWithAppended() {
 	c.t.Helper()
 	frames := c.written.counting()
@@ -412,7 +413,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 	return nil
 }
 
-// surveyKeeps: what is kept and not asked for is what counts.
+// surveyKeeps checks that every kept frame outside the lost ranges is that of an entry that counts.
 func surveyKeeps(s *survey, lost func(uint64) bool, counting map[uint64]*writtenFrame) error {
 	for _, k := range s.kept {
 		f := counting[k.index]
@@ -443,8 +444,8 @@ func acceptLoss(opts Options) error {
 	return errors.Join(err, l.Close(false))
 }
 
-// checkGivenUp gives up what is damaged: each version that stays is one that counts, and all stay that are not in
-// doubt.
+// checkGivenUp gives up the damaged entries and checks two things: each version that stays counts, and all versions
+// stay that are not in doubt.
 func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err error) {
 	opts := c.fork()
 	if err := giveUp(opts); err != nil {

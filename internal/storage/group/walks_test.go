@@ -62,7 +62,7 @@ func TestTheWalksAgreeOnLogsDrawnAtRandom(t *testing.T) {
 	}
 }
 
-// walksDiffer gives those of so many logs, from the first seed on, on which the walks differ.
+// walksDiffer returns the logs on which the walks differ, among the given number of seeds from the first seed on.
 func walksDiffer(t *testing.T, first, seeds uint64) (differences []string) {
 	const parts = 8
 	var mu sync.Mutex // guards differences

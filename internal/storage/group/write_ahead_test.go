@@ -35,7 +35,7 @@ func (a *aheadFS) watch(f vfs.File, err error) (vfs.File, error) {
 	return f, err
 }
 
-// reset forgets what was counted.
+// reset sets the counters to zero.
 func (a *aheadFS) reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -5,15 +5,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// writer is the end of the log. It appends to the active segment, makes durable what it wrote, seals the segment and
-// begins the next one, also where the active file must not be continued after a failure. It touches the folder, the
-// state, the places of what moves with it, and the hints of what it seals. It reads no segment, and applies nothing.
+// writer writes at the end of the log. It appends to the active segment, makes written data durable, seals the segment
+// and begins the next one, also if the active file must not be continued after a failure. It uses the folder, the
+// state, the places of entries that move with it, and the hints of segments that it seals. It reads no segment, and
+// applies nothing.
 //
-// Between two calls the active segment is the last one of the state and of the manifest, state.end is end, and all
-// before state.syncedEnd is on disk.
+// Between two calls the active segment is the last one of the state and of the manifest, state.end is end, and
+// everything before state.syncedEnd is on disk.
 type writer struct {
-	// mu is held by whoever changes the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and the swap of
-	// compaction. It guards writer and folder. Taken before state.mu, never while that is held.
+	// mu is held by the operations that change the files of the log: Append, Sync, Apply, Seal, SetConf, Close, and the
+	// swap of compaction. It guards writer and folder. It is locked before state.mu, never while state.mu is held.
 	mu longlock.Mutex
 
 	folder       *folder
@@ -22,22 +23,23 @@ type writer struct {
 	images       *images
 	hints        *hints
 	memory       *memory
-	segmentBytes int64  // at which a segment is sealed
+	segmentBytes int64  // size at which a segment is sealed
 	onSealed     func() // Options.Sealed
 
-	active     *segment
-	end        int64              // offset of the next frame
-	last       uint64             // index of the last entry in the active segment by place; first - 1: none
-	hard       format.StateRecord // term, vote, commit as given by Raft
-	dirty      bool               // something was written since the last sync
-	suspect    error              // a write or sync of the active file failed: it must not be continued; nil: it is well
-	buffer     []byte             // for small batches
+	active *segment
+	end    int64              // offset of the next frame
+	last   uint64             // index of the last entry in the active segment by place; first - 1: none
+	hard   format.StateRecord // term, vote, commit as given by Raft
+	dirty  bool               // something was written since the last sync
+	// a write or sync of the active file failed: the file must not be continued; nil: none failed
+	suspect    error
+	buffer     []byte // for small batches
 	allocation allocation
 	share      share
 	hint       activeHint
 }
 
-// newWriter makes the writer of a log that is loaded: its end is found by the load.
+// newWriter makes the writer of a log that is being loaded; the load sets its end.
 func newWriter(p *parts, opts *Options) writer {
 	return writer{
 		folder: &p.folder, state: &p.state, places: &p.places, images: &p.images, hints: &p.hints, memory: &p.memory,
@@ -48,7 +50,8 @@ func newWriter(p *parts, opts *Options) writer {
 	}
 }
 
-// hardForManifest is the hard state with a commit that is applied: a membership change above it is looked for by Load.
+// hardForManifest returns the hard state with a commit that is already applied: Load searches for membership changes
+// above it.
 func (w *writer) hardForManifest() format.StateRecord {
 	hard := w.hard
 	hard.Commit = min(hard.Commit, w.state.applied.Load())

@@ -5,32 +5,34 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Room that was only allocated costs a journal commit of the file system with each sync: its extents become written
-// ones. So the sync of a small write takes zeros behind it along, and the next writes overwrite these: their syncs
-// write data alone. What the journal makes durable needs none of that. See docs/adr/0009-zeros-ahead.md.
+// Space that was only allocated costs a journal commit of the file system with each sync, because its extents become
+// written ones. So the sync of a small write also writes zeros after it, and the next writes overwrite these zeros:
+// their syncs write only data. Writes that the journal makes durable do not need this. See
+// docs/adr/0009-zeros-ahead.md.
 const (
-	aheadWriteMax = 16 << 10 // greater writes share one commit among many bytes anyway
-	aheadFactor   = 16       // zeros for so many writes of the same size
+	aheadWriteMax = 16 << 10 // larger writes share one commit among many bytes anyway
+	aheadFactor   = 16       // number of writes of the same size for which zeros are written
 	aheadMax      = 256 << 10
 	aheadMin      = 16 << 10
-	// Of what the segment holds: a start after a kill reads the zeros, and in Index residency little else.
+	// aheadShare limits the zeros to a part of the segment's content: a start after a kill reads them, and in Index
+	// residency little else.
 	aheadShare      = 32
 	aheadShareIndex = 256
 )
 
-// aheadZeros is what is written ahead. Never changed.
+// aheadZeros are the zeros to write. Never changed.
 var aheadZeros [aheadMax]byte
 
-// zerosAhead knows how far the bytes of the active file were written, with data or zeros.
+// zerosAhead knows up to where the active file was written, with data or zeros.
 type zerosAhead struct {
-	share int64 // what zeros may be of a segment: one part of so many
+	share int64 // zeros are at most one part in this number of a segment
 
-	file  vfs.File // the one that the rest is about
+	file  vfs.File // the file that the other fields refer to
 	cheap bool
-	end   int64 // all before it were written
+	end   int64 // everything before it was written
 }
 
-// zerosShare is zerosAhead.share.
+// zerosShare returns the value of zerosAhead.share.
 func (r Residency) zerosShare() int64 {
 	if r == Index {
 		return aheadShareIndex
@@ -38,8 +40,8 @@ func (r Residency) zerosShare() int64 {
 	return aheadShare
 }
 
-// zeros comes before a sync of the bytes from begin to end, and writes zeros behind them where that pays, at most a
-// share of what the segment holds. They are room as before, so that an error changes nothing but the speed.
+// zeros is called before a sync of the bytes from begin to end. It writes zeros after them if that is worthwhile, at
+// most a share of the segment's content. The space stays free space, so an error affects only the speed.
 func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if a.file != file {
 		a.file, a.cheap, a.end = file, file.CheapOverwrite(), 0
@@ -64,5 +66,5 @@ func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	}
 }
 
-// cut notes that the file was cut at end.
+// cut records that the file was truncated at end.
 func (a *zerosAhead) cut(end int64) { a.end = min(a.end, end) }

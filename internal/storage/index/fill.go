@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// fillParallelRows is the number of rows from which Fill uses more than one core.
+// fillParallelRows is the least number of rows for which Fill uses more than one core.
 const fillParallelRows = 1 << 15
 
-// Fill sets places as Max does, for rows in ascending order of Hash (those of a hint): fast, for it walks the table's
-// memory in order and takes each lock once. Row r has ids[r] and places[r] | ordinal; skip, where it is not nil, leaves
-// rows out. lost is told of each place that is not the newest, whether it was in the table or comes from a row; it may
-// be called by several goroutines at once, and must not call the table. It returns by how much the count of live ids
-// rose.
+// Fill sets places as Max does, for rows in ascending order of Hash (those of a hint). It is fast, because it walks the
+// table's memory in order and takes each lock once. Row r has ids[r] and places[r] | ordinal; skip, if not nil,
+// excludes rows. lost is called for each place that is not the newest, whether it was in the table or comes from a row;
+// several goroutines may call it at once, and it must not call the table. Fill returns by how much the count of live
+// ids rose.
 func (t *Table) Fill(ids []int64, places []uint64, ordinal uint32, skip func(row int) bool,
 	lost func(loc Loc)) (live int64, err error) {
 	before := t.Live()

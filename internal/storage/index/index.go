@@ -1,10 +1,10 @@
-// Package index is the off-heap table from record id to the place of its newest entry. Nothing of it is seen by the
-// garbage collector: 16 bytes per slot in anonymous mappings, no pointer per record.
+// Package index implements the off-heap table from record id to the place of its newest entry. The garbage collector
+// does not scan it: it has 16 bytes per slot in anonymous mappings, and no pointer per record.
 package index
 
-// Loc is the place of an entry, packed so that a greater Loc is a later entry of the log: the segment's ordinal
-// (20 bits, from 1), the offset in the segment in units of 8 bytes (28 bits), then what does not order: the length of
-// the frame in units of 64 bytes, rounded up (15 bits), and the tombstone bit. 0 is no place.
+// Loc is the packed place of an entry. A greater Loc is a later entry of the log. It consists of the segment's ordinal
+// (20 bits, from 1), the offset in the segment in units of 8 bytes (28 bits), and two parts that do not affect the
+// order: the length of the frame in units of 64 bytes, rounded up (15 bits), and the tombstone bit. 0 is no place.
 type Loc uint64
 
 const (
@@ -25,19 +25,19 @@ func MakeLoc(ordinal uint32, offset, length int64, tombstone bool) Loc {
 	return loc
 }
 
-// Ordinal is the ordinal of the segment.
+// Ordinal returns the ordinal of the segment.
 func (l Loc) Ordinal() uint32 { return uint32(l >> 44) }
 
-// In is a place of ordinal 0 in the segment with an ordinal.
+// In converts a place with ordinal 0 to a place in the segment with the given ordinal.
 func (l Loc) In(ordinal uint32) Loc { return l | Loc(ordinal)<<44 }
 
-// Offset is the offset of the frame in its segment, in bytes.
+// Offset returns the offset of the frame in its segment, in bytes.
 func (l Loc) Offset() int64 { return int64(l>>16&(1<<28-1)) * 8 }
 
-// LengthBound is an upper bound of the frame's length in bytes, at most 63 too much.
+// LengthBound returns an upper bound of the frame's length in bytes, at most 63 too high.
 func (l Loc) LengthBound() int64 { return int64(l>>1&(1<<15-1)) * 64 }
 
-// Tombstone tells whether the entry is a delete.
+// Tombstone reports whether the entry is a delete.
 func (l Loc) Tombstone() bool { return l&1 != 0 }
 
 // Less orders places by their position in the log alone.

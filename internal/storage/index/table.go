@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hash is the order of slots and of the rows of hints: the finalizer of MurmurHash3 (Appleby, public domain) over the
-// id. It is another mix than placement.Key on purpose: a group holds only a range of those keys. It is part of the
-// format of hints and never changes.
+// Hash determines the order of slots and of the rows of hints. It is the finalizer of MurmurHash3 (Appleby, public
+// domain) over the id. It differs from placement.Key on purpose: a group holds only a range of those keys. Hash is part
+// of the format of hints and never changes.
 func Hash(id int64) uint64 {
 	x := uint64(id) ^ 0x5ea15ea15ea15ea1
 	x ^= x >> 33
@@ -29,8 +29,8 @@ const (
 	slotBytes = 16
 	slotsMin  = 4096 / slotBytes // one page
 	hugeBytes = 2 << 20
-	// Smaller parts come from the heap (they hold no pointers, so the collector does not look into them): a process may
-	// have some 65,000 mappings, and a shard many small groups.
+	// Smaller parts are allocated on the heap (they hold no pointers, so the collector does not scan them): a process
+	// may have only some 65,000 mappings, and a shard may have many small groups.
 	mappedBytesMin = 64 << 10
 	loadMaxNum     = 13 // a stripe grows beyond 13/16 of its slots...
 	loadMaxDen     = 16
@@ -47,17 +47,18 @@ type slot struct {
 	loc Loc
 }
 
-// stripe is one part of a Table: the ids whose hash begins with its number. Open addressing with linear probing; the
-// first slot tried rises with the hash, so that filling in the order of Hash touches memory in order.
+// stripe is one part of a Table: it holds the ids whose hash begins with the stripe's number. It uses open addressing
+// with linear probing. The first slot tried rises with the hash, so that filling in the order of Hash touches memory in
+// order.
 type stripe struct {
 	mu    sync.RWMutex // guards all below
 	slots []slot       // in an anonymous mapping, or on the heap while small; nil while empty
 	used  int          // slots that are not empty
-	live  int          // of them without tombstones
-	_     [64]byte     // apart from the next one's cache line
+	live  int          // those of them that are not tombstones
+	_     [64]byte     // padding, so that stripes share no cache line
 }
 
-// Table maps ids to places, off the Go heap. Safe for concurrent use, but for Close: after it every id is absent and
+// Table maps ids to places, off the Go heap. Safe for concurrent use, except Close: after it every id is absent and
 // every change is refused.
 type Table struct {
 	stripes [stripeCount]stripe
@@ -66,12 +67,12 @@ type Table struct {
 	closed  atomic.Bool
 }
 
-// ErrClosed is the answer of a Table after Close.
+// ErrClosed is returned by a Table after Close.
 var ErrClosed = fmt.Errorf("index: the table is closed")
 
-// New makes a table with room for records: at most 24 bytes for each. It grows beyond by itself. take is asked before
-// memory is taken (n > 0) and told when it is given back (n < 0); nil: no limit. The error is that of take, or of the
-// kernel.
+// New makes a table for a number of records: at most 24 bytes for each. The table grows by itself if there are more.
+// take is called before memory is allocated (n > 0) and when memory is released (n < 0); nil: no limit. The error is
+// that of take or of the kernel.
 func New(records int64, take func(bytes int64) error) (*Table, error) {
 	if take == nil {
 		take = func(int64) error { return nil }
@@ -92,7 +93,7 @@ func New(records int64, take func(bytes int64) error) (*Table, error) {
 	return t, nil
 }
 
-// BytesFor is the memory of a table made by New(records), for planning.
+// BytesFor returns the memory size of a table made by New(records), for planning.
 func BytesFor(records int64) int64 {
 	if records <= 0 {
 		return 0
@@ -110,7 +111,7 @@ func slotsFor(records int64) int {
 
 func mappingBytes(slots int) int64 { return (int64(slots)*slotBytes + 4095) &^ 4095 }
 
-// mapSlots maps room for slots and accounts for it.
+// mapSlots allocates memory for slots and accounts for it.
 func (t *Table) mapSlots(n int) ([]slot, error) {
 	bytes := mappingBytes(n)
 	if err := t.take(bytes); err != nil {
@@ -152,7 +153,7 @@ func (t *Table) unmapSlots(slots []slot) {
 
 func (t *Table) stripeOf(hash uint64) *stripe { return &t.stripes[hash>>(64-stripeBits)] }
 
-// home is the first slot to try.
+// home returns the first slot to try.
 func (s *stripe) home(hash uint64) int {
 	hi, _ := bits.Mul64(hash<<stripeBits, uint64(len(s.slots)))
 	return int(hi)
@@ -184,8 +185,8 @@ func (t *Table) Get(id int64) (Loc, bool) {
 	return at.loc, at.loc != 0
 }
 
-// Max sets the place of an id unless a later one is there. old is what was there, 0 for nothing; won tells that loc is
-// there now. The error is ErrClosed, or that of growing; then nothing changed.
+// Max sets the place of an id unless a later place is stored. old is the place before, 0 for none; won reports whether
+// loc is stored now. The error is ErrClosed or that of growing; the table is then unchanged.
 func (t *Table) Max(id int64, loc Loc) (old Loc, won bool, err error) {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -206,10 +207,10 @@ func (t *Table) max(s *stripe, hash uint64, id int64, loc Loc) (old Loc, won boo
 	return old, true, nil
 }
 
-// room is the slot of an id, or an empty one after growing where that is needed. The caller holds mu.
+// room returns the slot of an id, or an empty slot. It grows the stripe if needed. The caller holds mu.
 func (t *Table) room(s *stripe, hash uint64, id int64) (*slot, error) {
 	if s.slots != nil {
-		// A known id needs no room: it must not fail because the table may not grow.
+		// A known id needs no new slot: the operation must not fail because the table may not grow.
 		if at := s.find(hash, id); at.loc != 0 || (s.used+1)*loadMaxDen <= len(s.slots)*loadMaxNum {
 			return at, nil
 		}
@@ -234,7 +235,7 @@ func (s *stripe) put(at *slot, id int64, loc Loc) {
 // alive is 1 for the place of a put and 0 for that of a delete.
 func alive(loc Loc) int { return int(^loc & 1) }
 
-// CompareAndSwap replaces the place of an id if it is old; false where it is another one by now.
+// CompareAndSwap replaces the place of an id if it is old. It returns false if the place has changed.
 func (t *Table) CompareAndSwap(id int64, old, loc Loc) bool {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -252,7 +253,7 @@ func (t *Table) CompareAndSwap(id int64, old, loc Loc) bool {
 	return true
 }
 
-// CompareAndDelete removes an id if its place is old; false where it is another one by now.
+// CompareAndDelete removes an id if its place is old. It returns false if the place has changed.
 func (t *Table) CompareAndDelete(id int64, old Loc) bool {
 	hash := Hash(id)
 	s := t.stripeOf(hash)
@@ -271,7 +272,8 @@ func (t *Table) CompareAndDelete(id int64, old Loc) bool {
 	return true
 }
 
-// closeGap empties a slot and moves later ones of its run up, so that no probe stops short (Knuth 6.4, algorithm R).
+// closeGap empties a slot and moves later entries of its run up, so that no probe stops too early (Knuth 6.4, algorithm
+// R).
 func (s *stripe) closeGap(gap int) {
 	n := len(s.slots)
 	for i := gap; ; {
@@ -291,7 +293,7 @@ func (s *stripe) closeGap(gap int) {
 	s.slots[gap] = slot{}
 }
 
-// grow gives a stripe more room. The caller holds mu.
+// grow enlarges a stripe. The caller holds mu.
 func (t *Table) grow(s *stripe) error {
 	if t.closed.Load() {
 		return ErrClosed
@@ -332,10 +334,10 @@ func (t *Table) sum(count func(*stripe) int) int64 {
 	return n
 }
 
-// MemoryBytes is the memory mapped now.
+// MemoryBytes returns the size of the memory that is mapped now.
 func (t *Table) MemoryBytes() int64 { return t.bytes.Load() }
 
-// Close gives the memory back.
+// Close releases the memory.
 func (t *Table) Close() {
 	t.closed.Store(true)
 	for i := range t.stripes {

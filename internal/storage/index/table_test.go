@@ -221,7 +221,7 @@ func TestMemoryPerRecord(t *testing.T) {
 	}
 }
 
-// A refused growth changes nothing, and the table goes on when there is room.
+// A refused growth changes nothing, and the table works again when memory is available.
 func TestGrowthRefused(t *testing.T) {
 	full := errors.New("full")
 	refuse, refused := false, 0

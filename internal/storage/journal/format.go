@@ -1,10 +1,10 @@
-// Package journal is a file of a volume into which small writes of many groups go together, so that one sync makes all
-// of them durable. The bytes stand in the groups' own segments too; these are synced later. After a crash they are
-// written there again (Replay) before anything else looks at the groups. See docs/adr/0012-journal.md and
+// Package journal implements a file of a volume that takes small writes of many groups together, so that one sync makes
+// all of them durable. The bytes are also in the groups' own segments, which are synced later. After a crash, Replay
+// writes the bytes to the segments again before anything else reads the groups. See docs/adr/0012-journal.md and
 // docs/format-volume.md.
 //
-// The same bytes are only ever written to the same place: a place of a segment, which is named by its random id, is
-// written once. So it does not matter how often, or from which state of the segments, they are written again.
+// The same bytes are only ever written to the same place: each place of a segment, which is identified by its random
+// id, is written once. So it does not matter how often they are written again, or from which state of the segments.
 package journal
 
 import (
@@ -17,19 +17,20 @@ import (
 	"github.com/google/uuid"
 )
 
-// Range is bytes of a segment of a group.
+// Range is a range of bytes in a segment of a group.
 type Range struct {
 	Group   uuid.UUID
 	Number  uint64  // of the segment's file
 	Segment [8]byte // its id
 	Offset  int64
 	Bytes   []byte
-	// Before, where it is not 0, is a number of bytes of which the last record before this one made that place durable:
-	// Bytes is empty, and nothing is to be written. So a record that cannot be read is known by the next one.
+	// Before, if not 0, is the number of bytes at this place that the previous record made durable. Bytes is then
+	// empty, and nothing is to be written. If a record cannot be read, the next record thus shows which places it
+	// covered.
 	Before int64
 }
 
-// named is what the next record says of a range.
+// named returns the range without bytes, as the next record names it.
 func named(r *Range) Range {
 	return Range{Group: r.Group, Number: r.Number, Segment: r.Segment, Offset: r.Offset, Before: int64(len(r.Bytes))}
 }
@@ -76,11 +77,11 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 var errRecord = errors.New("is no record")
 
-// record is one as read.
+// record is a record as read from the file.
 type record struct {
 	epoch, sequence uint64
 	ranges          []Range // their Bytes alias what was read
-	before          []Range // of the last record that had ranges
+	before          []Range // ranges of the last record that had any
 	at, bytes       int     // in the file, with padding
 }
 
@@ -88,7 +89,7 @@ func padded(n, to int) int { return (n + to - 1) / to * to }
 
 func rangeBytes(bytes int) int { return rangeHeaderBytes + padded(bytes, 8) }
 
-// appendRange appends a range to a record that is being made.
+// appendRange appends a range to a record that is being encoded.
 func appendRange(b []byte, r *Range) []byte {
 	from := len(b)
 	b = append(b, r.Group[:]...)
@@ -124,7 +125,7 @@ func encode(b []byte, epoch, sequence uint64, before, ranges []Range) []byte {
 	return zeroTo(b, padded(len(b), blockBytes))
 }
 
-// bytesOf is how long the record of these ranges is, with padding.
+// bytesOf returns the length of a record with these ranges, with padding.
 func bytesOf(before, ranges []Range) int {
 	n := headerBytes + len(before)*rangeHeaderBytes
 	for i := range ranges {
@@ -133,7 +134,7 @@ func bytesOf(before, ranges []Range) int {
 	return padded(n, blockBytes)
 }
 
-// decode reads the record at the begin of b; anything may stand there.
+// decode decodes the record at the beginning of b, which may hold any bytes.
 func decode(b []byte) (record, error) {
 	if len(b) < headerBytes || string(b[:len(magic)]) != magic {
 		return record{}, errRecord

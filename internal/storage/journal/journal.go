@@ -18,73 +18,75 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ErrUnused says that the journal did not take a write, which is durable only once the group's own file is synced.
+// ErrUnused says that the journal did not accept a write. The write becomes durable only when the group's own file is
+// synced.
 var ErrUnused = errors.New("the journal does not take it")
 
 const (
 	fileBytesFirst = 1 << 20
 	fileBytesMax   = 16 << 20
-	// A file that is full sooner than that is followed by a larger one.
+	// If a file is full sooner than this, the next one is made larger.
 	fullSoon = 4 * time.Second
-	// spareShare of what the volume has to spare is what a file may take.
+	// spareShare limits a file to this fraction (one sixteenth) of the volume's spare bytes.
 	spareShare = 16
-	// yields is how often one who is to write lets others run first: those who wrote before go on, answer their
-	// callers, and write again. Written at once, a batch held hardly half of the groups that had something to write.
-	// See docs/adr/0015-cheaper-rounds.md.
+	// yields is how often the writer of a batch yields to other goroutines first: those whose write just ended go on,
+	// answer their callers, and write again. Without yielding, a batch contained hardly half of the groups that had
+	// something to write. See docs/adr/0015-cheaper-rounds.md.
 	yields = 4
-	// After a failure to make a file, the next try comes that much later.
+	// tryAgain is the delay until the next try after a file could not be made.
 	tryAgain = time.Minute
 )
 
 // Options of New.
 type Options struct {
 	FS  vfs.FS
-	Dir string // of the volume. What Read finds there must have been replayed and removed
-	// Begin is called before the first file is made: what may not be opened by a program that knows no journal is
-	// marked so, durably. nil: nothing.
+	Dir string // of the volume. The journal that Read finds there must have been replayed and removed
+	// Begin is called before the first file is made. It durably marks the volume so that no program that does not know
+	// journals opens it. nil: nothing is called.
 	Begin func() error
 	// FileBytes is the size of a file, a multiple of 4 KiB; 0: 1 MiB, growing to 16 MiB while it is filled quickly.
 	FileBytes int64
-	// Spare is the bytes that the volume has above its reserve, of which a file takes a small part at most; nil:
-	// enough.
+	// Spare returns the bytes that the volume has above its reserve. A file takes only a small part of them. nil: there
+	// is always enough.
 	Spare  func() int64
 	Logger *slog.Logger // nil: discards
-	// Unsafe uses room again while groups still need what is in it, for simulations that prove that they notice.
+	// Unsafe reuses space while groups still need its content, for simulations that prove that they notice it.
 	Unsafe bool
 }
 
-// Stats are counted since New.
+// Stats are counters since New.
 type Stats struct {
 	Writes  int64 // made durable
 	Syncs   int64 // that this took
 	Bytes   int64 // written, with padding
-	Refused int64 // writes: no room yet, or the journal is broken
+	Refused int64 // writes that were not accepted: no free space yet, or the journal is broken
 }
 
-// Journal writes. Two files are used in turn: when one is full, the other is begun anew, as soon as no group needs
-// anything of it any more. So each Member is told to sync its own file (MustSync) when the files change. Safe for
-// concurrent use.
+// Journal accepts writes of many groups. Two files are used in turn: when one is full, the other is started again as
+// soon as no group needs its content any more. When the files change, each Member is therefore asked to sync its own
+// file (MustSync). Safe for concurrent use.
 type Journal struct {
 	opts   Options
 	logger *slog.Logger
 
-	mu       longlock.Mutex // guards what follows
-	halves   [2]half
-	current  int // of halves
-	pending  *batch
-	flushing bool // somebody writes: only they use halves, but for live, and what is below made
+	mu      longlock.Mutex // guards what follows
+	halves  [2]half
+	current int // of halves
+	pending *batch
+	// a goroutine writes: only this goroutine uses halves (except live) and the fields from before on
+	flushing bool
 	broken   error
 	closed   bool
 	stats    Stats
 
-	before []Range // tell of the last record
+	before []Range // ranges of the last record
 	made   bool    // Begin was called
 	uses   uint64  // of files, so far
 	buffer []byte
 	failed time.Time // when no file could be made
 }
 
-// half is one of the files.
+// half is one of the two files of the journal.
 type half struct {
 	file  vfs.File // nil: none
 	size  int64
@@ -92,19 +94,19 @@ type half struct {
 	end   int64
 	next  uint64 // sequence of the next record
 	began time.Time
-	live  map[*Member]struct{} // those whose own file is not synced since they wrote here. Guarded by Journal.mu
+	live  map[*Member]struct{} // members whose own file is not synced since they wrote here. Guarded by Journal.mu
 }
 
-// batch is what one sync makes durable.
+// batch holds the writes that one sync makes durable.
 type batch struct {
 	ranges  []Range
 	members []*Member
-	lead    chan struct{} // tells one who waits to write the batch
+	lead    chan struct{} // tells one waiting goroutine to write the batch
 	done    chan struct{}
 	err     error // set before done is closed
 }
 
-// Member is an open log of a group. Its methods are called by one goroutine at a time.
+// Member is an open log of a group that writes to the journal. Its methods are called by one goroutine at a time.
 type Member struct {
 	journal  *Journal
 	group    uuid.UUID
@@ -112,7 +114,7 @@ type Member struct {
 	mustSync atomic.Bool
 }
 
-// New begins a journal. It makes no file before the first write.
+// New returns a journal. It makes no file before the first write.
 func New(opts Options) *Journal {
 	j := &Journal{opts: opts, logger: opts.Logger}
 	if j.logger == nil {
@@ -124,9 +126,9 @@ func New(opts Options) *Journal {
 	return j
 }
 
-// Join takes a log in that is being opened. Where an earlier log of the group was closed before its own file could be
-// synced, or its files could not be written when the journal was replayed, what the journal holds for it is given to
-// apply first.
+// Join registers a log that is being opened. The journal may still hold data of the group: an earlier log was closed
+// before its own file could be synced, or its files could not be written when the journal was replayed. Join passes
+// this data to apply first.
 func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error) {
 	if err := applyKept(j.opts.FS, j.opts.Dir, group, apply); err != nil {
 		return nil, err
@@ -156,17 +158,18 @@ func (j *Journal) Join(group uuid.UUID, apply func(Share) error) (*Member, error
 	return &Member{journal: j, group: group}, nil
 }
 
-// MustSync tells that the log is to sync its own file now, and not to write here: the journal needs the room.
+// MustSync reports whether the log must now sync its own file instead of writing to the journal: the journal needs the
+// space.
 func (m *Member) MustSync() bool { return m.mustSync.Load() }
 
-// Ended tells that the journal was closed: what it held at that time stays in its files.
+// Ended reports whether the journal was closed. The data that it held at that time stays in its files.
 func (m *Member) Ended() bool {
 	m.journal.mu.Lock()
 	defer m.journal.mu.Unlock()
 	return m.journal.closed
 }
 
-// Settled tells that everything that was written here stands, durably, in the log's own files, or is void.
+// Settled is called when everything that the member wrote to the journal is durable in the log's own files, or is void.
 func (m *Member) Settled() {
 	if !m.live.Load() {
 		return
@@ -181,8 +184,8 @@ func (m *Member) Settled() {
 	m.mustSync.Store(false)
 }
 
-// Write makes bytes of a segment durable. They must stand in the segment's file already, perhaps not synced, and must
-// not change before it returns. ErrUnused: they are not durable, and the file is to be synced.
+// Write makes bytes of a segment durable. The bytes must already be in the segment's file, perhaps not synced, and must
+// not change before Write returns. ErrUnused: the bytes are not durable, and the caller must sync the file.
 func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) error {
 	j := m.journal
 	j.mu.Lock()
@@ -215,7 +218,7 @@ func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) e
 	return p.err
 }
 
-// flush writes what is pending, for all who wait for it. The caller has set flushing, or was told to lead.
+// flush writes the pending batch for all who wait for it. The caller has set flushing, or was chosen by lead.
 func (j *Journal) flush() {
 	j.mu.Lock()
 	p := j.pending
@@ -239,7 +242,7 @@ func (j *Journal) flush() {
 	close(p.done)
 }
 
-// write makes a batch durable; ErrUnused where it cannot.
+// write makes a batch durable, or returns ErrUnused if it cannot.
 func (j *Journal) write(p *batch) error {
 	n := int64(bytesOf(j.before, p.ranges))
 	h := j.room(n)
@@ -259,8 +262,8 @@ func (j *Journal) write(p *batch) error {
 		err = h.file.Sync()
 	}
 	if err != nil {
-		// Whether it is on the disk is not known, so it is not used any more (rule 5). What was written here before
-		// stays until the groups have synced their own files.
+		// It is unknown whether the batch is on disk, so the journal is not used any more (rule 5). Earlier records
+		// stay until the groups have synced their own files.
 		j.logger.Error("the journal cannot be written: each group syncs its own file from now on", "file", h.file.Name(),
 			"error", err)
 		j.giveUp(err)
@@ -275,7 +278,7 @@ func (j *Journal) write(p *batch) error {
 	return nil
 }
 
-// giveUp has no more written.
+// giveUp makes the journal reject all further writes.
 func (j *Journal) giveUp(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -292,7 +295,7 @@ func (j *Journal) release(h *half) {
 	}
 }
 
-// room gives the half with room for n bytes; nil: there is none now.
+// room returns the half that has space for n bytes, or nil if none has now.
 func (j *Journal) room(n int64) *half {
 	h := &j.halves[j.current]
 	if h.file != nil && h.end+n <= h.size {
@@ -316,7 +319,7 @@ func (j *Journal) room(n int64) *half {
 	if size == 0 {
 		j.failed = now
 	}
-	if n+blockBytes > size { // behind the record with which it begins
+	if n+blockBytes > size { // after the first record of the use
 		return nil
 	}
 	if err := j.begin(1-j.current, size); err != nil {
@@ -332,7 +335,7 @@ func (j *Journal) room(n int64) *half {
 	return other
 }
 
-// sizeAfter is how large the half has to be that follows h; 0: the volume has no room for one.
+// sizeAfter returns the size of the half that follows h; 0: the volume has no space for one.
 func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	size := j.opts.FileBytes
 	switch {
@@ -349,20 +352,20 @@ func (j *Journal) sizeAfter(h, other *half, now time.Time) int64 {
 	}
 	for room := j.opts.Spare() / spareShare; size > room; size /= 4 {
 		if size <= max(other.size, fileBytesFirst) {
-			return other.size // what is there; else there is none
+			return other.size // the size of the existing file; 0: there is none
 		}
 	}
 	return size
 }
 
-// begin begins a half anew, in which nothing is live.
+// begin starts a half again, in which nothing is live.
 func (j *Journal) begin(i int, size int64) error {
 	h := &j.halves[i]
 	if h.file == nil || h.size < size {
 		if h.file != nil {
-			_ = h.file.Close() // what was in it is needed no more
+			_ = h.file.Close() // nothing needs its content any more
 		}
-		h.file, h.size = nil, 0 // it is removed, even where no other one can be made
+		h.file, h.size = nil, 0 // the old file is removed, even if no new one can be made
 		file, err := j.make(names[i], size)
 		if err != nil {
 			return err
@@ -375,14 +378,14 @@ func (j *Journal) begin(i int, size int64) error {
 	if err == nil {
 		err = h.file.Sync()
 	}
-	if err != nil { // what is on the disk is not known: another file takes its place
+	if err != nil { // the content on disk is unknown: another file replaces it
 		err = errors.Join(err, h.file.Close())
 		h.file, h.size = nil, 0
 	}
 	return err
 }
 
-// make makes a file of zeros, in the place of one that is there.
+// make makes a file of zeros that replaces an existing one.
 func (j *Journal) make(name string, size int64) (vfs.File, error) {
 	if !j.made && j.opts.Begin != nil {
 		if err := j.opts.Begin(); err != nil {
@@ -408,8 +411,8 @@ func (j *Journal) make(name string, size int64) (vfs.File, error) {
 	return file, nil
 }
 
-// zero makes a new file so long, durably. Where that makes later syncs cheaper, because they have no metadata to write,
-// it is filled with zeros.
+// zero durably grows a new file to size bytes. If it makes later syncs cheaper (no metadata to write), the file is
+// filled with zeros.
 func zero(file vfs.File, size int64) error {
 	if err := file.Allocate(0, size); err != nil {
 		return err
@@ -425,14 +428,14 @@ func zero(file vfs.File, size int64) error {
 	return file.Sync()
 }
 
-// Stats since New.
+// Stats returns the counters since New.
 func (j *Journal) Stats() Stats {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.stats
 }
 
-// Close ends it; no Write may be under way. Where no log needs anything of it any more, its files are removed, and
+// Close ends the journal; no Write may be under way. If no log needs its content any more, its files are removed and
 // clean is true.
 func (j *Journal) Close() (clean bool, err error) {
 	j.mu.Lock()

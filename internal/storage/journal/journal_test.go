@@ -49,7 +49,8 @@ func join(t testing.TB, j *Journal, n int) *member {
 	return &member{Member: m, group: groupID(n)}
 }
 
-// write appends bytes and makes them durable, by the journal or by itself. It tells whether the journal took them.
+// write appends bytes and makes them durable, by the journal or by a sync of the segment. It reports whether the
+// journal accepted them.
 func (m *member) write(b []byte) bool {
 	m.bytes = append(m.bytes, b...)
 	if !m.MustSync() && m.Write(7, [8]byte{1}, int64(m.durable), m.bytes[m.durable:]) == nil {
@@ -61,7 +62,7 @@ func (m *member) write(b []byte) bool {
 	return false
 }
 
-// check compares what a disk has of a group with what was made durable.
+// check compares a group's content on a disk with the data that was made durable.
 func (m *member) check(t testing.TB, found Found) {
 	t.Helper()
 	got := bytes.Clone(m.bytes[:m.own])
@@ -175,8 +176,8 @@ func TestOneSyncServesAllThatWait(t *testing.T) {
 	}
 }
 
-// TestRoomIsUsedAgainWhenNobodyNeedsIt: a group that does not sync its own file keeps the room, and the others go on
-// without.
+// TestRoomIsUsedAgainWhenNobodyNeedsIt: a group that does not sync its own file keeps the space occupied, and the other
+// groups go on without the journal.
 func TestRoomIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 8 << 10})
@@ -244,7 +245,7 @@ func TestALogThatCouldNotSyncGetsItsBytesBack(t *testing.T) {
 	}
 }
 
-// TestAFailedSyncEndsIt: nothing is said to be durable after it, and what was before stays readable.
+// TestAFailedSyncEndsIt: after a failed sync nothing is reported as durable, and earlier records stay readable.
 func TestAFailedSyncEndsIt(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -266,7 +267,7 @@ func TestAFailedSyncEndsIt(t *testing.T) {
 	}
 }
 
-// TestNoRoomForAFile: the groups sync their own files, and nobody tries again and again.
+// TestNoRoomForAFile: the groups sync their own files, and the journal does not retry again and again.
 func TestNoRoomForAFile(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -342,8 +343,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestBadBytes: a bad record between others is told, costs only itself, and is known by the next one; one at the end is
-// torn.
+// TestBadBytes: a bad record between others is reported, affects only itself, and is named by the next record; a bad
+// record at the end counts as torn.
 func TestBadBytes(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -397,7 +398,8 @@ func TestBadBytes(t *testing.T) {
 	}
 }
 
-// TestTheLastRecordOfAFileIsKnownByTheOther: it is no torn one, where the next use of the other file tells of it.
+// TestTheLastRecordOfAFileIsKnownByTheOther: the last record does not count as torn if the next use of the other file
+// names it.
 func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
@@ -418,8 +420,8 @@ func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
 	}
 }
 
-// TestBlocksThatCannotBeRead: what may have stood there is told; behind the end, where the record that follows is known
-// not to be there, nothing was.
+// TestBlocksThatCannotBeRead: records that may have been in unreadable blocks are reported. After the end, where the
+// next record is known not to exist, there were none.
 func TestBlocksThatCannotBeRead(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -453,8 +455,8 @@ func TestBlocksThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestReplayKeepsWhatItCannotGive: a group whose files cannot be written keeps nobody else from starting, and loses
-// nothing.
+// TestReplayKeepsWhatItCannotGive: a group whose files cannot be written does not keep other groups from starting, and
+// loses nothing.
 func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	disk := newDisk(t)
 	begin := func(texts ...string) {
@@ -537,7 +539,7 @@ func TestReplayKeepsWhatItCannotGive(t *testing.T) {
 	replay("", "", 1, 0)
 }
 
-// TestAnEarlierUseOfAFileDoesNotCount: what is left of it behind the new records is not read.
+// TestAnEarlierUseOfAFileDoesNotCount: records of an earlier use after the new records are not read.
 func TestAnEarlierUseOfAFileDoesNotCount(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 16 << 10})
@@ -595,7 +597,7 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 	m.check(t, read(t, disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})))
 }
 
-// FuzzDecode: no panic on any input, and what is taken is what is made of it.
+// FuzzDecode: no input causes a panic, and an accepted record is encoded to a record of the same length.
 func FuzzDecode(f *testing.F) {
 	f.Add(encode(nil, 3, 4, nil, []Range{{Group: groupID(1), Number: 2, Segment: [8]byte{3}, Offset: 64,
 		Bytes: []byte("abc")}}))

@@ -20,44 +20,43 @@ import (
 // names of the files, which are used in turn.
 var names = [2]string{"journal-0", "journal-1"}
 
-// Found is what the files of a volume hold.
+// Found is the content of the journal files of a volume.
 type Found struct {
-	Files  int // that there are
+	Files  int // number of files
 	Ranges []Range
-	// Bad says what cannot be read and may have been acknowledged. A record at the end that is not whole is torn, and
-	// is not among them: a last record that rots looks like one that is torn.
+	// Bad lists what cannot be read and may have been acknowledged. An incomplete record at the end counts as torn and
+	// is not listed: a rotten last record looks the same as a torn one.
 	Bad []error
-	// Lost are places of segments that a record made durable which cannot be read: the next one tells of it. Bytes is
-	// empty.
+	// Lost lists places of segments that an unreadable record made durable; the next record names them. Bytes is empty.
 	Lost []Range
 
-	gaps []gap                     // records of which nothing is known
-	last map[uuid.UUID]placeInTime // the last record of each group that is known
+	gaps []gap                     // unreadable records whose content is unknown
+	last map[uuid.UUID]placeInTime // position of the last known record of each group
 }
 
-// placeInTime is that of a record.
+// placeInTime is the position of a record in the order of all records.
 type placeInTime struct{ epoch, sequence uint64 }
 
 func (p placeInTime) compare(q placeInTime) int {
 	return cmp.Or(cmp.Compare(p.epoch, q.epoch), cmp.Compare(p.sequence, q.sequence))
 }
 
-// gap is where records cannot be read.
+// gap is a range of unreadable records.
 type gap struct {
-	last  placeInTime // of these
-	bytes int64       // that they had at most
+	last  placeInTime // position of the last of them
+	bytes int64       // their total size at most
 }
 
-// Share is what the files hold for one group.
+// Share is the part of the journal that belongs to one group.
 type Share struct {
 	Ranges []Range // oldest first
 	Lost   []Range // as Found.Lost
-	// Doubt is how many bytes records had at most which cannot be read, and may have held something of the group behind
-	// all else; 0: there are none.
+	// Doubt is the greatest number of bytes that unreadable records may have held for the group after everything else;
+	// 0: there are no such records.
 	Doubt int64
 }
 
-// Share is what was found for a group.
+// Share returns the part of the journal that was found for a group.
 func (f *Found) Share(group uuid.UUID) (s Share) {
 	of := func(ranges []Range) (out []Range) {
 		for i := range ranges {
@@ -77,7 +76,7 @@ func (f *Found) Share(group uuid.UUID) (s Share) {
 	return s
 }
 
-// groups are those for which something was found.
+// groups returns the groups for which something was found.
 func (f *Found) groups() (groups []uuid.UUID) {
 	seen := map[uuid.UUID]bool{}
 	for _, ranges := range [][]Range{f.Ranges, f.Lost} {
@@ -91,11 +90,11 @@ func (f *Found) groups() (groups []uuid.UUID) {
 	return groups
 }
 
-// Doubtful tells whether groups may have lost something for which nothing was found.
+// Doubtful reports whether even groups without any found data may have lost something.
 func (f *Found) Doubtful() bool { return len(f.gaps) > 0 }
 
-// Read reads what the files of a volume hold, oldest first. No file: nothing. A file of which no block can be read is
-// an error: the device may answer the next time.
+// Read reads the journal files of a volume, oldest record first. If there is no file, it finds nothing. If no block of
+// a file can be read, Read returns an error: the device may answer the next time.
 func Read(fsys vfs.FS, dir string) (Found, error) {
 	found := Found{last: map[uuid.UUID]placeInTime{}}
 	var uses []use
@@ -133,7 +132,7 @@ func Read(fsys vfs.FS, dir string) (Found, error) {
 	return found, nil
 }
 
-// note notes which groups a record had.
+// note records which groups a record has ranges of.
 func (f *Found) note(ranges []Range, at placeInTime) {
 	for i := range ranges {
 		if g := ranges[i].Group; at.compare(f.last[g]) > 0 {
@@ -142,7 +141,7 @@ func (f *Found) note(ranges []Range, at placeInTime) {
 	}
 }
 
-// compareEnd finds that the last record of a use is gone: the first one of the next use tells of it.
+// compareEnd detects that the last record of a use is lost: the first record of the next use names its ranges.
 func (f *Found) compareEnd(ended, next *use) {
 	i := slices.IndexFunc(next.records, func(r record) bool { return r.sequence == 1 })
 	if i < 0 || ended.epoch>>32+1 != next.epoch>>32 {
@@ -175,7 +174,7 @@ func (f *Found) compareEnd(ended, next *use) {
 	f.Lost = append(f.Lost, before...)
 }
 
-// content is what a file holds.
+// content is the content of one file.
 type content struct {
 	bytes      []byte
 	unreadable []bool // by block
@@ -199,7 +198,7 @@ func readFile(fsys vfs.FS, name string) (c content, err error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		return content{bytes: b[:n]}, nil
 	}
-	// Block by block: one that cannot be read costs only its own record.
+	// The file is read block by block: an unreadable block costs only its own record.
 	c = content{bytes: b, unreadable: make([]bool, (size+blockBytes-1)/blockBytes)}
 	for i := range c.unreadable {
 		at := int64(i) * blockBytes
@@ -221,7 +220,7 @@ func readFile(fsys vfs.FS, name string) (c content, err error) {
 	return c, nil
 }
 
-// isUnreadable tells whether a block cannot be read in a part of a file.
+// isUnreadable reports whether any block in a part of the file is unreadable.
 func (c *content) isUnreadable(from, to int) bool {
 	if c.unreadable == nil || from >= to {
 		return false
@@ -229,16 +228,16 @@ func (c *content) isUnreadable(from, to int) bool {
 	return slices.Contains(c.unreadable[from/blockBytes:(to+blockBytes-1)/blockBytes], true)
 }
 
-// use is the last use of a file.
+// use is the last use of a file: the records since the file was last started.
 type use struct {
 	epoch   uint64
 	records []record
 	bad     []error
 	gaps    []gap
-	lost    []record // those whose record before is lost, and known by them
+	lost    []record // records that are lost but named by the record after them
 }
 
-// scan finds the records of a file's last use, and what is missing among them.
+// scan finds the records of a file's last use, and detects which are missing.
 func (c *content) scan() (u use) {
 	for at := 0; at < len(c.bytes); {
 		r, err := decode(c.bytes[at:])
@@ -274,8 +273,8 @@ func (c *content) scan() (u use) {
 	return u
 }
 
-// missing notes the records from a sequence on in front of one: that one knows the last of them, and the first of a use
-// holds nothing.
+// missing notes the missing records from a sequence up to the record r. r names the ranges of the last of them; the
+// first record of a use holds nothing.
 func (u *use) missing(from uint64, r record, end int) {
 	u.bad = append(u.bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", from, r.sequence-1, u.epoch))
 	unknown := r.sequence - 1
@@ -288,7 +287,7 @@ func (u *use) missing(from uint64, r record, end int) {
 	}
 }
 
-// mayGoOn tells whether a record may begin at an offset that cannot be read to its end.
+// mayGoOn reports whether a record may begin at an offset, although it cannot be read to its end.
 func (c *content) mayGoOn(at int, epoch, sequence uint64) bool {
 	if c.isUnreadable(at, min(at+blockBytes, len(c.bytes))) {
 		return true

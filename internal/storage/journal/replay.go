@@ -17,35 +17,35 @@ import (
 )
 
 const (
-	// damagedPrefix and a number name a file that was set aside, as something of it cannot be read.
+	// damagedPrefix and a number form the name of a file that was set aside because a part of it cannot be read.
 	damagedPrefix = "journal-damaged-"
-	// keptPrefix and a group's UUID name a file with what could not be written to the files of the group.
+	// keptPrefix and a group's UUID form the name of a file with data that could not be written to the group's files.
 	keptPrefix = "journal-kept-"
-	// replaysMax is how many groups are written and synced at a time: each waits for the device.
+	// replaysMax is how many groups are written and synced concurrently: each waits for the device.
 	replaysMax = 16
-	// keptRecordBytes is what a record of a kept file has at most, unless one range is longer.
+	// keptRecordBytes is the greatest size of a record in a kept file, unless a single range is longer.
 	keptRecordBytes = 8 << 20
 )
 
-// IsName tells whether a file's name is that of a journal, or of what was kept of one.
+// IsName reports whether a file name belongs to a journal, or to data that was kept from one.
 func IsName(name string) bool {
 	return name == names[0] || name == names[1] || strings.HasPrefix(name, damagedPrefix) ||
 		strings.HasPrefix(name, keptPrefix)
 }
 
-// Target is what a journal is written back to.
+// Target is where a journal is written back to.
 type Target struct {
-	// Groups lists all groups of the volume: those may have lost something that were in a record which cannot be read.
+	// Groups lists all groups of the volume: an unreadable record may have held data of any of them.
 	Groups func() ([]uuid.UUID, error)
-	// Apply makes durable in the files of a group what is found for it, and notes there what is lost. nil where the
-	// group has no files any more. It is called for several groups at a time.
+	// Apply makes the data that was found for a group durable in its files, and records there what is lost. nil is also
+	// returned if the group has no files any more. Apply is called concurrently for several groups.
 	Apply func(group uuid.UUID, share Share) error
 }
 
-// Replay gives each group what the files of a volume hold for it, and then removes the files. Files of which something
-// cannot be read are set aside instead, as journal-damaged-N. What cannot be written to a group's files is kept in a
-// file of its own, journal-kept-GROUP, until Join or a later Replay can write it: the other groups go on without that
-// one. An error: nothing was removed, and the files are to be replayed again.
+// Replay passes each group the data that the files of a volume hold for it, and then removes the files. Files with an
+// unreadable part are set aside instead, as journal-damaged-N. Data that cannot be written to a group's files is kept
+// in a separate file, journal-kept-GROUP, until Join or a later Replay can write it; the other groups are not affected.
+// If Replay returns an error, nothing was removed, and the files have to be replayed again.
 func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 	found, err := Read(fsys, dir)
 	if err != nil {
@@ -91,7 +91,7 @@ func Replay(fsys vfs.FS, dir string, to Target) (Found, error) {
 	return found, Remove(fsys, dir)
 }
 
-// Left are the names of the files of a volume that were set aside or kept.
+// Left returns the names of the files of a volume that were set aside or kept.
 func Left(fsys vfs.FS, dir string) (damaged, kept []string, err error) {
 	all, err := fsys.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,7 +112,7 @@ func Left(fsys vfs.FS, dir string) (damaged, kept []string, err error) {
 	return damaged, kept, nil
 }
 
-// setAside gives the files names under which nobody uses them, durably.
+// setAside durably renames the files to names that nobody uses.
 func setAside(fsys vfs.FS, dir string) error {
 	damaged, _, err := Left(fsys, dir)
 	if err != nil {
@@ -136,7 +136,7 @@ func setAside(fsys vfs.FS, dir string) error {
 	return fsys.SyncDir(dir)
 }
 
-// Remove removes the files, durably.
+// Remove durably removes the files.
 func Remove(fsys vfs.FS, dir string) error { return remove(fsys, dir, names[:]...) }
 
 func remove(fsys vfs.FS, dir string, files ...string) error {
@@ -156,8 +156,8 @@ func remove(fsys vfs.FS, dir string, files ...string) error {
 
 const tmpSuffix = ".tmp"
 
-// keep writes the share of a group into a file of its own, durably, behind what was kept before: records as in a
-// journal, of which the first one has what is lost. The doubt is a range of segment 0, which no group has.
+// keep durably appends the share of a group to a file of its own, after the data that was kept before. The file has
+// records as in a journal; the first one has what is lost. The doubt is a range of segment 0, which no group has.
 func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	name := path.Join(dir, keptPrefix+group.String())
 	earlier, err := readKept(fsys, name)
@@ -168,7 +168,7 @@ func keep(fsys vfs.FS, dir string, group uuid.UUID, share Share) error {
 	if doubt := earlier.Doubt + share.Doubt; doubt > 0 {
 		before = append(before, Range{Group: group, Before: doubt})
 	}
-	err = fsys.Remove(name + tmpSuffix) // of a start that was cut off
+	err = fsys.Remove(name + tmpSuffix) // left by a start that was interrupted
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -222,7 +222,7 @@ func readKept(fsys vfs.FS, name string) (share Share, err error) {
 	return share, nil
 }
 
-// applyKept applies what was kept for a group, and forgets it then.
+// applyKept applies the data that was kept for a group, and then removes it.
 func applyKept(fsys vfs.FS, dir string, group uuid.UUID, apply func(Share) error) error {
 	name := keptPrefix + group.String()
 	share, err := readKept(fsys, path.Join(dir, name))
@@ -239,7 +239,7 @@ func applyKept(fsys vfs.FS, dir string, group uuid.UUID, apply func(Share) error
 	return remove(fsys, dir, name)
 }
 
-// applyAllKept applies what was kept for groups that can be written now. What cannot stays.
+// applyAllKept applies the kept data of groups that can be written now. The rest stays.
 func applyAllKept(fsys vfs.FS, dir string, apply func(uuid.UUID, Share) error) error {
 	_, kept, err := Left(fsys, dir)
 	if err != nil {

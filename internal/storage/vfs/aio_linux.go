@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A goroutine in a call that waits for the device keeps its processor from the others until the runtime's monitor
-// notices, which with few processors and many such calls is most of the time. So syncs and reads past the page cache
-// are handed to the kernel by its asynchronous I/O (io_submit; for a sync, a worker of the kernel calls the same
-// vfs_fsync), and completions come by an eventfd that the runtime polls like a socket. See io_submit(2),
-// docs/adr/0006-asynchronous-syncs.md and docs/adr/0008-cold-reads.md. Where the kernel or a sandbox does not allow
-// that, the ordinary calls do the work.
+// A goroutine in a call that waits for the device blocks its processor for other goroutines until the runtime's monitor
+// notices. With few processors and many such calls that is most of the time. So syncs and direct reads are passed to
+// the kernel's asynchronous I/O (io_submit; for a sync, a worker of the kernel calls the same vfs_fsync). Completions
+// arrive through an eventfd that the runtime polls like a socket. See io_submit(2), docs/adr/0006-asynchronous-syncs.md
+// and docs/adr/0008-cold-reads.md. If the kernel or a sandbox does not allow this, the ordinary calls are used.
 
 const (
-	aioUnderWay = 512 // more are done by the ordinary calls
+	aioUnderWay = 512 // calls beyond this number use the ordinary calls
 
 	iocbPread     = 0 // IOCB_CMD_PREAD
 	iocbFdsync    = 3 // IOCB_CMD_FDSYNC
@@ -28,7 +27,7 @@ const (
 
 // iocb is struct iocb of linux/aio_abi.h on a little-endian machine.
 type iocb struct {
-	data      uint64 // comes back in the event
+	data      uint64 // is returned in the event
 	_         [2]uint32
 	opcode    uint16
 	_         int16
@@ -49,14 +48,15 @@ type ioEvent struct {
 	_      int64
 }
 
-// aioCall is one call that the kernel may have under way. It is used again for later ones.
+// aioCall is a slot for one asynchronous call. It is reused for later calls.
 type aioCall struct {
 	control iocb
-	memory  []byte     // what is read into: kept, and kept in its place, while the kernel writes to it
-	done    chan int64 // holds one
+	// target of a read: kept alive, and at its place, while the kernel writes to it
+	memory []byte
+	done   chan int64 // holds one
 }
 
-// aio hands calls to the kernel.
+// aio passes calls to the kernel.
 type aio struct {
 	context uintptr
 	eventFd int
@@ -67,7 +67,7 @@ type aio struct {
 	free []int // of calls. Guarded by mu
 }
 
-// kernelAIO is made at the first call; nil where it cannot be.
+// kernelAIO is created at the first call; nil if it cannot be created.
 var kernelAIO = sync.OnceValue(func() *aio {
 	a, err := newAIO()
 	if err != nil {
@@ -96,7 +96,7 @@ func newAIO() (*aio, error) {
 	return a, nil
 }
 
-// fdatasync makes the content and the size of a file durable, and holds no processor of the runtime while it waits.
+// fdatasync makes the content and the size of a file durable, without blocking a processor of the runtime.
 func fdatasync(fd int) error {
 	if a := kernelAIO(); a != nil {
 		if taken, err := a.sync(fd); taken {
@@ -106,13 +106,13 @@ func fdatasync(fd int) error {
 	return unix.Fdatasync(fd)
 }
 
-// sync is fdatasync. false where the kernel did not take it: nothing was done then.
+// sync is fdatasync. It returns taken = false if the kernel did not accept the call: then nothing was done.
 func (a *aio) sync(fd int) (taken bool, err error) {
 	_, taken, err = a.do(iocb{opcode: iocbFdsync, fd: uint32(fd)}, nil)
 	return taken, err
 }
 
-// preadDirect is pread of a file opened with O_DIRECT, and holds no processor of the runtime while it waits.
+// preadDirect is pread of a file opened with O_DIRECT, without blocking a processor of the runtime.
 func preadDirect(fd int, p []byte, offset int64) (int, error) {
 	if a := kernelAIO(); a != nil {
 		if n, taken, err := a.read(fd, p, offset); taken {
@@ -122,7 +122,7 @@ func preadDirect(fd int, p []byte, offset int64) (int, error) {
 	return unix.Pread(fd, p, offset)
 }
 
-// read is pread. false where the kernel did not take it: nothing was done then.
+// read is pread. It returns taken = false if the kernel did not accept the call: then nothing was done.
 func (a *aio) read(fd int, p []byte, offset int64) (n int, taken bool, err error) {
 	if len(p) == 0 {
 		return 0, false, nil
@@ -133,7 +133,7 @@ func (a *aio) read(fd int, p []byte, offset int64) (n int, taken bool, err error
 	}, p)
 }
 
-// do hands one call to the kernel and waits for its result.
+// do passes one call to the kernel and waits for its result.
 func (a *aio) do(control iocb, memory []byte) (n int, taken bool, err error) {
 	a.mu.Lock()
 	last := len(a.free) - 1
@@ -164,13 +164,12 @@ func (a *aio) do(control iocb, memory []byte) (n int, taken bool, err error) {
 	return int(result), taken, nil
 }
 
-// complete wakes those whose call has ended, for as long as the process lives.
+// complete wakes the callers whose calls have ended, for as long as the process lives.
 func (a *aio) complete() {
 	var count [8]byte
 	events := make([]ioEvent, 64)
 	for {
-		// The eventfd is never closed, so that a read can only be interrupted; what has completed is looked at in any
-		// case.
+		// The eventfd is never closed, so that a read can only be interrupted; completions are checked in any case.
 		_, _ = a.events.Read(count[:])
 		for {
 			var none unix.Timespec
@@ -183,10 +182,10 @@ func (a *aio) complete() {
 				break
 			}
 			for i := range events[:n] {
-				a.calls[events[i].data].done <- events[i].result // holds one: never waits
+				a.calls[events[i].data].done <- events[i].result // capacity 1: never blocks
 			}
 			if int(n) < len(events) {
-				break // what completes from now on is counted by the eventfd
+				break // later completions are counted by the eventfd
 			}
 		}
 	}

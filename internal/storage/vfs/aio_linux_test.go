@@ -89,7 +89,7 @@ func TestKernelRefusesAIO(t *testing.T) {
 	}
 }
 
-// A read that the kernel takes ends at the end of the file, and gives its error.
+// A read that the kernel accepts ends at the end of the file, and returns its error.
 func TestKernelAIOEndAndError(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {

@@ -2,7 +2,7 @@ package vfs
 
 import "unsafe"
 
-// AlignedBytes makes a slice of n bytes in memory aligned to DirectAlign, as reads from OpenDirect need it.
+// AlignedBytes returns a slice of n bytes in memory aligned to DirectAlign, as reads from OpenDirect require.
 func AlignedBytes(n int) []byte {
 	if n <= 0 {
 		return nil

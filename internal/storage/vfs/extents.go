@@ -14,11 +14,11 @@ import (
 // include/uapi/linux/fiemap.h.
 const (
 	fsIocFiemap = 0xC020660B // _IOWR('f', 11, struct fiemap)
-	// write the pages out first: until then what was written may stand in an unwritten extent
+	// writes the pages out first: before that, written data may be in an unwritten extent
 	fiemapFlagSync        = 0x1
 	fiemapExtentLast      = 0x1
 	fiemapExtentUnwritten = 0x800 // allocated, and reads as zeros
-	fiemapExtents         = 64    // asked for at a time
+	fiemapExtents         = 64    // requested at a time
 )
 
 // fiemapExtent is struct fiemap_extent.
@@ -29,15 +29,15 @@ type fiemapExtent struct {
 	_                         [3]uint32
 }
 
-// fiemap is struct fiemap with room for its extents.
+// fiemap is struct fiemap with space for its extents.
 type fiemap struct {
 	start, length                uint64
 	flags, mapped, count, unused uint32
 	extents                      [fiemapExtents]fiemapExtent
 }
 
-// DataEnd implements File by the extents of the file. SEEK_DATA would not do: ext4 and xfs call an unwritten extent
-// data as soon as somebody has read it through the page cache.
+// DataEnd implements File by the extents of the file. SEEK_DATA is not suitable: ext4 and xfs report an unwritten
+// extent as data after it was read through the page cache.
 func (o *osFile) DataEnd(from int64) (int64, error) {
 	size, err := o.Size()
 	if err != nil {
@@ -54,7 +54,7 @@ func (o *osFile) DataEnd(from int64) (int64, error) {
 		for next, last := from, false; next < size && !last; {
 			ask := fiemap{start: uint64(next), length: uint64(size - next), flags: fiemapFlagSync, count: fiemapExtents}
 			if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fsIocFiemap, uintptr(unsafe.Pointer(&ask))); errno != 0 {
-				end = size // it cannot be told: all of the file may be data
+				end = size // unknown: all of the file may be data
 				break
 			}
 			before := next

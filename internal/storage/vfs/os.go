@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Permissions of what OS makes: the group may read and write, because Kubernetes gives a pod its volume by fsGroup.
+// Permissions of new files and folders: the group may read and write, because Kubernetes gives a pod access to its
+// volume by fsGroup.
 const (
 	filePerm = 0o660
 	dirPerm  = 0o770
@@ -37,7 +38,7 @@ func (OS) Open(name string) (File, error) { return openOS(name, os.O_RDONLY, fal
 // OpenWrite implements FS.
 func (OS) OpenWrite(name string) (File, error) { return openOS(name, os.O_RDWR, false) }
 
-// OpenDirect implements FS. File systems that know no O_DIRECT answer EINVAL to the open.
+// OpenDirect implements FS. File systems that do not support O_DIRECT answer EINVAL to the open.
 func (OS) OpenDirect(name string) (File, error) {
 	f, err := openOS(name, os.O_RDONLY|unix.O_DIRECT, true)
 	if errors.Is(err, unix.EINVAL) {
@@ -46,7 +47,7 @@ func (OS) OpenDirect(name string) (File, error) {
 	return f, err
 }
 
-// openOS avoids the trap of a nil *osFile in a non-nil File, and refuses folders, which os.Open would open.
+// openOS avoids the trap of a nil *osFile in a non-nil File. It rejects folders, which os.Open would open.
 func openOS(name string, flag int, direct bool) (File, error) {
 	f, err := os.OpenFile(name, flag, filePerm)
 	if err != nil {
@@ -98,7 +99,8 @@ func MakeFolders(fsys FS, dir string, mkdir func(string) error) error {
 			return err
 		}
 	}
-	// Another caller may have been faster; its sync may still be under way, so ours is needed all the same.
+	// Another caller may have made the folder first. Its sync may still be in progress, so this one is needed all the
+	// same.
 	if err := mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -194,7 +196,7 @@ type osFile struct {
 	align  int64
 }
 
-// readAlign asks the kernel (since 6.1) how O_DIRECT reads of a file have to be aligned.
+// readAlign asks the kernel (since 6.1) for the alignment that O_DIRECT reads of a file require.
 func readAlign(f *os.File) (align int64) {
 	align = DirectAlign
 	_ = control(f, func(fd int) error {
@@ -223,7 +225,7 @@ func (o *osFile) CheapOverwrite() bool {
 	return kind == unix.EXT4_SUPER_MAGIC || kind == unix.XFS_SUPER_MAGIC
 }
 
-// fileSystem is the magic number of its kind; 0: it cannot be told.
+// fileSystem returns the magic number of the file system type; 0: unknown.
 func (o *osFile) fileSystem() (kind int64) {
 	_ = control(o.f, func(fd int) error {
 		var facts unix.Statfs_t
@@ -244,8 +246,8 @@ func (o *osFile) Size() (int64, error) {
 	return info.Size(), nil
 }
 
-// ReadAt reads until p is full or the file ends. With O_DIRECT a read that ends at an offset that is not aligned has
-// met the end of the file; going on from there, as os.File does, is refused by some file systems.
+// ReadAt reads until p is full or the file ends. With O_DIRECT, a read that ends at an unaligned offset has reached the
+// end of the file. Some file systems refuse to continue from there, as os.File does.
 func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
 	if !o.direct {
 		return o.f.ReadAt(p, off)
@@ -276,8 +278,8 @@ func (o *osFile) ReadAt(p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// Sync is fdatasync: it makes the size durable where it changed, but not times. It is not tried again, not even after
-// EINTR: the kernel reports a lost page once, and the second call would lie.
+// Sync calls fdatasync: it makes the content and a changed size durable, but not times. It is never retried, not even
+// after EINTR: the kernel reports a lost page once, and a second call would falsely succeed.
 func (o *osFile) Sync() error {
 	err := control(o.f, fdatasync)
 	if err != nil {
@@ -296,7 +298,7 @@ func (o *osFile) Allocate(offset, length int64) error {
 			syscall.EFBIG)}
 	}
 	if o.fileSystem() == unix.BTRFS_SUPER_MAGIC {
-		// Each write goes elsewhere in any case, so that room that was allocated only costs: a tenth of small commits,
+		// Every write goes to a new place in any case, so allocated space is only a cost: a tenth of small commits,
 		// more of small fills.
 		return o.grow(offset + length)
 	}
@@ -317,7 +319,7 @@ func (o *osFile) Allocate(offset, length int64) error {
 	return o.grow(offset + length)
 }
 
-// grow makes the file so long, where it is not.
+// grow extends the file to length, if it is shorter.
 func (o *osFile) grow(length int64) error {
 	size, err := o.Size()
 	if err != nil || size >= length {
@@ -326,7 +328,7 @@ func (o *osFile) grow(length int64) error {
 	return o.Truncate(length)
 }
 
-// control runs f with the descriptor, which cannot be closed and used for another file meanwhile.
+// control calls f with the descriptor. During the call the descriptor cannot be closed and reused for another file.
 func control(file *os.File, f func(fd int) error) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -334,7 +336,8 @@ func control(file *os.File, f func(fd int) error) error {
 	}
 	var inner error
 	if err := raw.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
-		return fs.ErrClosed // it fails for no other reason, and names it by an error that nobody can test for
+		// control fails for no other reason, and returns an error that nobody can test for
+		return fs.ErrClosed
 	}
 	return inner
 }

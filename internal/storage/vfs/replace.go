@@ -8,7 +8,7 @@ import (
 )
 
 // ReplaceFile writes a file of the operating system under another name in the same folder, and renames it when it is
-// whole: under its name there is the old file or the new one, never half of one. It syncs nothing.
+// complete: the name always refers to the old or to the new file, never to half of one. It syncs nothing.
 func ReplaceFile(name string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), ".sheaf-new-*")
 	if err != nil {

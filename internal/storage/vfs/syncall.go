@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncAllDirtyMax bounds the memory of this machine that is not written yet, of whatever program, at which OS.SyncAll
-// is still worth it: a sync of a whole file system waits for other programs' files on it, too.
+// syncAllDirtyMax is the most unwritten memory of this machine, of all programs, for which OS.SyncAll is worthwhile: a
+// sync of a whole file system also waits for other programs' files on it.
 const syncAllDirtyMax = 128 << 20
 
 // SyncAll implements FS by syncfs.
@@ -39,7 +39,7 @@ func (OS) SyncAll(dir string) error {
 	return errors.Join(err, d.Close())
 }
 
-// syncfsTellsErrors tells whether syncfs answers errors of earlier writes: since Linux 5.8.
+// syncfsTellsErrors reports whether syncfs returns errors of earlier writes: since Linux 5.8.
 var syncfsTellsErrors = sync.OnceValue(func() bool {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {
@@ -50,7 +50,7 @@ var syncfsTellsErrors = sync.OnceValue(func() bool {
 	return n == 2 && (major > 5 || major == 5 && minor >= 8)
 })
 
-// dirtyBytes is the memory of this machine that waits to be written, or is being written.
+// dirtyBytes returns the amount of memory of this machine that waits to be written, or is being written.
 func dirtyBytes() (bytes int64, err error) {
 	content, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -2,9 +2,9 @@ package vfs
 
 import "time"
 
-// Timed is another file system that tells how long each sync of a file took. Syncs of folders are not told.
+// Timed wraps a file system and reports how long each sync of a file took. It does not report syncs of folders.
 type Timed struct {
-	FS     // the one inside
+	FS     // the wrapped one
 	synced func(name string, took time.Duration, err error)
 }
 
@@ -14,7 +14,7 @@ func NewTimed(inner FS, synced func(name string, took time.Duration, err error))
 	return &Timed{FS: inner, synced: synced}
 }
 
-// Unwrap is the file system inside.
+// Unwrap returns the wrapped file system.
 func (t *Timed) Unwrap() FS { return t.FS }
 
 // Create implements FS.

@@ -19,12 +19,12 @@ const (
 	factsName     = "store.json"
 	factsTempName = "store.json.tmp"
 	factsBytesMax = 64 << 10
-	// FactsVersion of the file that this program writes.
+	// FactsVersion is the version of the file that this program writes.
 	FactsVersion = 1
 )
 
-// Facts is what a volume remembers of its store, so that placement can be rebuilt without etcd. The file is one line of
-// JSON and a line with its CRC32C; docs/format-volume.md says the same.
+// Facts is what a volume stores about its store, so that placement can be rebuilt without etcd. The file is one line of
+// JSON and a line with its CRC32C; docs/format-volume.md describes it too.
 type Facts struct {
 	Format    int       `json:"format"`
 	Store     uuid.UUID `json:"store"`
@@ -34,7 +34,7 @@ type Facts struct {
 	GroupsMax int       `json:"groupsMax"`
 	Created   string    `json:"created"`
 	Epoch     uint64    `json:"epoch"` // highest routing epoch seen when this was written
-	// How far etcd was seen: placement.Mark. An etcd that is behind it was set back.
+	// The Etcd fields hold how far etcd was observed: placement.Mark. An etcd that is behind them was set back.
 	EtcdBase       uint64 `json:"etcdBase,omitempty"`
 	EtcdRevision   int64  `json:"etcdRevision,omitempty"`
 	EtcdContent    int64  `json:"etcdContent,omitempty"`
@@ -42,10 +42,10 @@ type Facts struct {
 	EtcdCluster    uint64 `json:"etcdCluster,omitempty,string"`
 }
 
-// ErrNoFacts says that the volume was never opened by a program that writes them.
+// ErrNoFacts says that the volume was never opened by a program that writes facts.
 var ErrNoFacts = errors.New("the volume does not say what its store is like")
 
-// ReadFacts reads what the volume in a folder remembers. Errors: ErrNoFacts, ErrDamaged, ErrFormatVersion.
+// ReadFacts reads the facts of the volume in a folder. Errors: ErrNoFacts, ErrDamaged, ErrFormatVersion.
 func ReadFacts(fsys vfs.FS, dir string) (Facts, error) {
 	name := path.Join(dir, factsName)
 	content, err := readSmall(fsys, name)
@@ -92,7 +92,7 @@ func readSmall(fsys vfs.FS, name string) ([]byte, error) {
 	return content, errors.Join(err, f.Close())
 }
 
-// WriteFacts makes the volume remember, durably. Format and Store are filled in.
+// WriteFacts durably stores the facts. It fills in Format and Store.
 func (v *Volume) WriteFacts(facts Facts) error {
 	facts.Format, facts.Store = FactsVersion, v.superblock.Store
 	line, err := json.Marshal(facts)

@@ -15,13 +15,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// What follows looks at a volume without writing to it, before it is opened and while it is in use.
+// The functions below inspect a volume without writing to it, before it is opened and while it is in use.
 
-// ErrMount says that the file system below a folder is not the one that was asked for.
+// ErrMount says that the file system of a folder is not the requested one.
 var ErrMount = errors.New("wrong file system")
 
-// Blank says whether a folder is absent, or holds nothing that a new volume may not be made beside. An error says that
-// it holds something else (ErrNotEmpty), or cannot be listed.
+// Blank reports whether a folder is absent, or holds only files beside which a new volume may be made. An error says
+// that it holds something else (ErrNotEmpty), or cannot be listed.
 func Blank(fsys vfs.FS, dir string) (bool, error) {
 	v := Volume{fs: fsys, dir: dir}
 	names, err := fsys.List(dir)
@@ -37,8 +37,8 @@ func Blank(fsys vfs.FS, dir string) (bool, error) {
 	return true, v.refuseForeign(names)
 }
 
-// FreshSuperblock reads the superblock past the page cache, where the file system can: what the device holds now, not
-// what was once read from it. Errors as VerifySuperblock.
+// FreshSuperblock reads the superblock past the page cache, if the file system supports that: it returns what the
+// device holds now, not what was read from it earlier. Errors are as in VerifySuperblock.
 func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 	state, err := copiesFrom(dir, fsys.OpenDirect)
 	if err != nil {
@@ -47,9 +47,9 @@ func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 	return state.superblock, nil
 }
 
-// MountOf is Volume.Mount of a folder that need not hold a volume, or exist: then of the nearest folder above it.
-// Nothing is written. A disk that the ext4 driver has mounted is told apart by a file of its own, or else by the
-// folder: those that mkfs.ext4 and the driver make have extents.
+// MountOf is Volume.Mount for a folder that need not hold a volume, or exist: the nearest existing parent folder is
+// then used. Nothing is written. On a disk that the ext4 driver has mounted, the type is determined by a file of its
+// own, or else by the folder: folders made by mkfs.ext4 and the driver have extents.
 func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	if inMemory(fsys) {
 		return Mount{FileSystem: "mem", Source: "none"}, nil
@@ -61,7 +61,7 @@ func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	return m, nil
 }
 
-// inMemory tells whether a file system says of itself that it is on no disk, as that of the tests does.
+// inMemory reports whether a file system declares that it is not on a disk, as that of the tests does.
 func inMemory(fsys vfs.FS) bool {
 	for {
 		if on, ok := fsys.(interface{ InMemory() bool }); ok {
@@ -102,7 +102,7 @@ func mountOf(dir string) (Mount, error) {
 	return m, err
 }
 
-// unchecked are options that are for mount(8) and not for the kernel, or that say nothing.
+// unchecked reports whether an option is for mount(8) and not for the kernel, or has no effect.
 func unchecked(option string) bool {
 	switch option {
 	case "", "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group":
@@ -111,13 +111,13 @@ func unchecked(option string) bool {
 	return strings.HasPrefix(option, "x-")
 }
 
-// opposites: the kernel shows nothing for these defaults, and the other word where they are not in force.
+// opposites: for these defaults the kernel shows nothing, and the opposite word if they are not in force.
 var opposites = map[string]string{
 	"atime": "noatime", "exec": "noexec", "suid": "nosuid", "dev": "nodev", "async": "sync", "diratime": "nodiratime",
 	"rw": "ro",
 }
 
-// Check says what of a wanted type and options is not in force; nil: all is. An empty type is any.
+// Check returns which of a wanted type and options are not in force; nil: all are. An empty type matches any.
 func (m Mount) Check(fileSystem string, options []string) error {
 	if fileSystem != "" && !strings.EqualFold(fileSystem, m.FileSystem) {
 		return fmt.Errorf(
@@ -141,7 +141,7 @@ func (m Mount) Check(fileSystem string, options []string) error {
 	return nil
 }
 
-// ReadOnly tells whether the file system refuses writes, as the kernel makes it after an error of the disk.
+// ReadOnly reports whether the file system refuses writes; the kernel makes it read-only after an error of the disk.
 func ReadOnly(fsys vfs.FS, dir string) (bool, error) {
 	if inMemory(fsys) {
 		return false, nil

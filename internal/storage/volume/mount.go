@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount is what the kernel says about the file system that holds a folder.
+// Mount is the kernel's information about the file system that holds a folder.
 type Mount struct {
 	// FileSystem: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... An ext3 disk mounted by the ext4 driver is ext3.
 	// "mem" for a file system in memory of a test.
@@ -28,7 +28,7 @@ type Mount struct {
 
 // Mount reads /proc/self/mountinfo and the block device's queue.
 func (v *Volume) Mount() (Mount, error) {
-	// The superblock was written anew at this start, so its flags are those of a new file here.
+	// The superblock was written at this start, so its flags are those of a new file on this disk.
 	return MountOf(v.fs, v.dir)
 }
 
@@ -42,8 +42,8 @@ type mountInfo struct {
 	options []string
 }
 
-// findMount finds the mount that holds a folder: by the mount id that the kernel gives (5.8 or newer), else the last of
-// those with the longest mount point above the folder.
+// findMount finds the mount that holds a folder: by the mount id that the kernel returns (5.8 or newer), otherwise the
+// last of the mounts with the longest mount point above the folder.
 func findMount(dir string) (mountInfo, error) {
 	resolved, err := filepath.Abs(dir)
 	if err != nil {
@@ -68,7 +68,7 @@ func findMount(dir string) (mountInfo, error) {
 	return longestMount(mounts, resolved)
 }
 
-// longestMount picks the mount by path alone.
+// longestMount selects the mount by path alone.
 func longestMount(mounts []mountInfo, dir string) (mountInfo, error) {
 	var best *mountInfo
 	for i, m := range mounts {
@@ -83,7 +83,7 @@ func longestMount(mounts []mountInfo, dir string) (mountInfo, error) {
 	return *best, nil
 }
 
-// mountID is the kernel's id of the mount that holds a folder.
+// mountID returns the kernel's id of the mount that holds a folder.
 func mountID(dir string) (int, bool) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
@@ -126,7 +126,7 @@ func parseMountInfo(r io.Reader) ([]mountInfo, error) {
 	return mounts, scanner.Err()
 }
 
-// unescape undoes the octal escapes (space, tab, newline, backslash, #) of mountinfo.
+// unescape decodes the octal escapes (space, tab, newline, backslash, #) of mountinfo.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -145,12 +145,12 @@ func unescape(s string) string {
 	return out.String()
 }
 
-// flagExtents is FS_EXTENT_FL of FS_IOC_GETFLAGS (linux/fs.h). Small files of an ext4 with inline_data have none, but
-// a superblock file is larger than an inode.
+// flagExtents is FS_EXTENT_FL of FS_IOC_GETFLAGS (linux/fs.h). On an ext4 with inline_data small files lack it, but a
+// superblock file is larger than an inode.
 const flagExtents = 0x00080000
 
-// extFamily tells which of ext2, ext3 and ext4 a disk is that the ext4 driver has mounted, by the flags of a new file
-// on it and by whether it has a journal.
+// extFamily distinguishes ext2, ext3 and ext4 on a disk that the ext4 driver has mounted: by the flags of a new file on
+// it and by whether it has a journal.
 func extFamily(info mountInfo, newFile string) (string, error) {
 	f, err := os.Open(newFile)
 	if err != nil {
@@ -173,7 +173,8 @@ func extFamily(info mountInfo, newFile string) (string, error) {
 	return "ext3", nil
 }
 
-// rotational asks the block device of a mount, or the disk that it is a partition of; nil: unknown.
+// rotational reads whether the block device of a mount, or the disk that it is a partition of, is rotational; nil:
+// unknown.
 func rotational(info mountInfo) *bool {
 	device := info.device
 	if strings.HasPrefix(device, "0:") { // btrfs and others have a number of their own, no device's

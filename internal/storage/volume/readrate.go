@@ -19,13 +19,13 @@ import (
 const (
 	rateReadBytes    = 1 << 20
 	rateReaders      = 2
-	rateFilesMax     = 64      // largest files that are read
-	rateBytesMinimum = 8 << 20 // less says nothing about a disk
+	rateFilesMax     = 64      // greatest number of files that are read
+	rateBytesMinimum = 8 << 20 // less data says nothing about a disk
 )
 
-// MeasureReadRate reads a sample past the page cache (O_DIRECT, 1 MiB, 2 readers) from the largest files of the
-// volume, at most limitBytes, and returns bytes per second; 0 where there is too little to read (8 MiB) or the file
-// system cannot read past the page cache. Room that was reserved but not written is not read: it would look fast.
+// MeasureReadRate reads a sample past the page cache (O_DIRECT, 1 MiB, 2 readers) from the largest files of the volume,
+// at most limitBytes, and returns bytes per second. It returns 0 if there is too little to read (8 MiB) or the file
+// system cannot bypass the page cache. Space that was reserved but not written is not read: it would seem fast.
 func (v *Volume) MeasureReadRate(limitBytes int64) (float64, error) {
 	rate, err := v.measure(limitBytes)
 	if err != nil {
@@ -52,7 +52,7 @@ func (v *Volume) measure(limitBytes int64) (rate float64, err error) {
 		}
 		f, err := v.fs.OpenDirect(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // compaction was faster
+			continue // compaction removed it first
 		}
 		if err != nil {
 			return 0, err
@@ -73,13 +73,13 @@ func (v *Volume) measure(limitBytes int64) (rate float64, err error) {
 	return readParts(parts)
 }
 
-// part is rateReadBytes of a file.
+// part is a piece of a file, rateReadBytes long.
 type part struct {
 	file   vfs.File
 	offset int64
 }
 
-// largestFiles gives the names of the largest files of all groups, the largest first.
+// largestFiles returns the names of the largest files of all groups, the largest first.
 func (v *Volume) largestFiles() ([]string, error) {
 	groups, err := v.Groups()
 	if err != nil {
@@ -112,7 +112,7 @@ func (v *Volume) largestFiles() ([]string, error) {
 	return names, nil
 }
 
-// dataParts gives the whole parts of a file that hold data, of at most limitBytes together.
+// dataParts returns the whole parts of a file that hold data, at most limitBytes in total.
 func dataParts(f vfs.File, limitBytes int64) ([]part, error) {
 	size, err := f.Size()
 	if err != nil {
@@ -133,8 +133,8 @@ func dataParts(f vfs.File, limitBytes int64) ([]part, error) {
 	return parts, nil
 }
 
-// dataRange is the next range of data at or behind offset: the rest of the file where the file system cannot tell,
-// (size, size) where there is none.
+// dataRange returns the next range of data at or after offset. It returns the rest of the file if the file system
+// cannot tell, and (size, size) if there is no more data.
 func dataRange(f vfs.File, offset, size int64) (begin, end int64) {
 	fd, ok := f.Fd()
 	if !ok {
@@ -161,7 +161,7 @@ func readParts(parts []part) (float64, error) {
 	buffers := [rateReaders][]byte{}
 	for i := range buffers {
 		buffers[i] = vfs.AlignedBytes(rateReadBytes)
-		clear(buffers[i]) // touched: the first touch of memory is not the disk's time
+		clear(buffers[i]) // touched, because the first use of memory is not the disk's time
 	}
 	start := time.Now()
 	for _, buf := range buffers {

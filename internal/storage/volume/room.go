@@ -14,23 +14,23 @@ const (
 	lookInterval    = 50 * time.Millisecond
 )
 
-// room is what was seen of the disk when it was looked at last.
+// room is the state of the disk when it was last examined.
 type room struct {
 	looked   time.Time // zero: never
 	space    vfs.Space
 	admitted int64 // bytes since then
 }
 
-// FullError says that a write would eat into the reserve. It is an ErrFull.
+// FullError says that a write would use bytes of the reserve. It is an ErrFull.
 type FullError struct {
 	Dir          string
-	Bytes        int64 // asked for
-	FreeBytes    int64 // on the file system, less what was admitted since it was looked at
+	Bytes        int64 // requested
+	FreeBytes    int64 // on the file system, minus the bytes admitted since it was last examined
 	ReserveBytes int64 // that must stay free
-	Delete       bool  // it was to be a delete
+	Delete       bool  // the write was a delete
 }
 
-// Error says bytes, room, reserve and what to do.
+// Error names the bytes, the free space, the reserve and what to do.
 func (e *FullError) Error() string {
 	what, whose := "write", ""
 	if e.Delete {
@@ -45,7 +45,7 @@ func (e *FullError) Error() string {
 // Is makes errors.Is(err, ErrFull) true.
 func (e *FullError) Is(target error) bool { return target == ErrFull }
 
-// reserve is the bytes to keep free on a file system of that size.
+// reserve returns the bytes to keep free on a file system of the given size.
 func (v *Volume) reserve(totalBytes int64) int64 {
 	if v.reserveBytes > 0 {
 		return v.reserveBytes
@@ -53,7 +53,7 @@ func (v *Volume) reserve(totalBytes int64) int64 {
 	return max(min(totalBytes/100*reservePercent, reserveBytesMax), reserveBytesMin)
 }
 
-// look asks the file system for its room. Called with the lock.
+// look reads the free space from the file system. The caller holds the lock.
 func (v *Volume) look() error {
 	space, err := v.fs.Space(v.dir)
 	if err != nil {
@@ -63,10 +63,10 @@ func (v *Volume) look() error {
 	return nil
 }
 
-// Admit says whether bytes may be written now: a *FullError, which is an ErrFull, where they would eat into the
-// reserve, and an ErrRoom where the file system is broken. Deletes may use half of the reserve. It looks at the disk at
-// most every 50 ms and counts what was admitted since, so room made is noticed without a restart. What was admitted
-// before the last look and is not on the disk yet goes uncounted: the reserve bears that.
+// Admit decides whether bytes may be written now. It returns a *FullError, which is an ErrFull, if they would use bytes
+// of the reserve, and an ErrRoom if the file system is broken. Deletes may use half of the reserve. Admit examines the
+// disk at most every 50 ms and counts the bytes admitted since, so freed space is noticed without a restart. Bytes that
+// were admitted before the last examination and are not on the disk yet are not counted: the reserve covers them.
 func (v *Volume) Admit(bytes int64, forDelete bool) error {
 	if bytes < 0 {
 		return fmt.Errorf("volume %s: a write of %d bytes cannot be", v.dir, bytes)
@@ -93,7 +93,7 @@ func (v *Volume) Admit(bytes int64, forDelete bool) error {
 	return nil
 }
 
-// Space of the volume, looked at now, and its reserve in bytes.
+// Space returns the present space of the volume, and its reserve in bytes.
 func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -103,7 +103,7 @@ func (v *Volume) Space() (space vfs.Space, reserveBytes int64, err error) {
 	return v.room.space, v.reserve(v.room.space.TotalBytes), nil
 }
 
-// TotalBytes is the size of the file system as it was seen last; 0 where it cannot be told.
+// TotalBytes returns the size of the file system when it was last examined; 0 if unknown.
 func (v *Volume) TotalBytes() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -115,7 +115,7 @@ func (v *Volume) TotalBytes() int64 {
 	return v.room.space.TotalBytes
 }
 
-// Spare is what is free above the reserve; 0 where that cannot be told.
+// Spare returns the free bytes above the reserve; 0 if unknown.
 func (v *Volume) Spare() int64 {
 	space, err := v.fs.Space(v.dir)
 	if err != nil {

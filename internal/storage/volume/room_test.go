@@ -38,7 +38,7 @@ func smallVolume(t *testing.T) (*Volume, *vfstest.Mem, *clock) {
 	return v, m, &c
 }
 
-// take makes a file of n bytes that have room on the disk.
+// take makes a file of n bytes that occupy space on the disk.
 func take(t *testing.T, m vfs.FS, name string, n int64) {
 	t.Helper()
 	f, err := m.Create(name)
@@ -172,8 +172,8 @@ func TestReserveBySizeOfTheDisk(t *testing.T) {
 	}
 }
 
-// TestRule10_FullDiskOnRealFileSystems fills a real disk: refused in time; still opened when others filled it to the
-// last byte; room made is noticed.
+// TestRule10_FullDiskOnRealFileSystems fills a real disk. Writes are refused in time; the volume still opens when other
+// programs filled the disk to the last byte; freed space is noticed.
 func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 	for fsType, size := range map[string]int64{"ext4": 64 * mib, "xfs": 320 * mib} {
 		t.Run(fsType, func(t *testing.T) {

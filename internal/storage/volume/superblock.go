@@ -35,9 +35,9 @@ import (
 // all bytes called zero are. Magic, format version and CRC stay where they are in all formats to come.
 // docs/format-volume.md says the same.
 const (
-	// FormatVersion is the greatest one of a superblock that this program knows, and the one that it writes.
+	// FormatVersion is the greatest superblock version that this program can read, and the one that it writes.
 	FormatVersion = 3
-	// oldJournalVersion was that of a volume with a journal.
+	// oldJournalVersion was the version of volumes with a journal.
 	oldJournalVersion = 2
 
 	flagJournal = 1
@@ -62,7 +62,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encode makes one copy.
+// encode returns the bytes of one copy.
 func (s *Superblock) encode() []byte {
 	b := make([]byte, copyBytes)
 	copy(b, magic)
@@ -82,8 +82,8 @@ func (s *Superblock) encode() []byte {
 	return b
 }
 
-// decode reads one copy; anything may stand in b. ErrFormatVersion only where the CRC is right: a flipped bit in the
-// version is damage, not news from the future.
+// decode decodes one copy; b may hold any bytes. It returns ErrFormatVersion only if the CRC is right: a flipped bit in
+// the version is damage, not a newer format.
 func decode(b []byte) (Superblock, error) {
 	if len(b) != copyBytes {
 		return Superblock{}, fmt.Errorf("has %d of %d bytes", len(b), copyBytes)
@@ -148,11 +148,11 @@ func allZero(b []byte) bool {
 	return true
 }
 
-// copies is what the superblock file held.
+// copies is the content of the superblock file.
 type copies struct {
 	superblock Superblock // of the valid copy; of the later one, by generation and step
 	bad        []badCopy  // the copies that are damaged
-	older      int        // the copy that is damaged or earlier; the last one where both are alike
+	older      int        // the copy that is damaged or earlier; the last one if both are equal
 }
 
 // badCopy is a damaged copy.
@@ -161,9 +161,9 @@ type badCopy struct {
 	err  error
 }
 
-// VerifySuperblock reads the superblock of a volume without locking it: one valid copy is enough. It also tells, one
-// error each with file and offset, which copies are damaged although the other one serves. Errors: ErrNoVolume,
-// ErrDamaged, ErrFormatVersion.
+// VerifySuperblock reads the superblock of a volume without locking it. One valid copy is enough. damages has one
+// error, with file and offset, for each damaged copy, even if the other copy is valid. Errors: ErrNoVolume, ErrDamaged,
+// ErrFormatVersion.
 func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, err error) {
 	state, err := readCopies(fsys, dir)
 	if err != nil {
@@ -179,7 +179,7 @@ func VerifySuperblock(fsys vfs.FS, dir string) (sb Superblock, damages []error, 
 // readCopies reads and checks both copies.
 func readCopies(fsys vfs.FS, dir string) (copies, error) { return copiesFrom(dir, fsys.Open) }
 
-// copiesFrom is readCopies of a file that is opened in another way.
+// copiesFrom is readCopies with another function to open the file.
 func copiesFrom(dir string, open func(name string) (vfs.File, error)) (copies, error) {
 	name := path.Join(dir, superblockName)
 	blocks, err := readBlocks(name, open)
@@ -227,13 +227,13 @@ func copiesFrom(dir string, open func(name string) (vfs.File, error)) (copies, e
 	return state, nil
 }
 
-// block is a copy as read.
+// block is the content of one copy as read.
 type block struct {
 	content []byte
-	err     error // it could not be read
+	err     error // why it could not be read
 }
 
-// readBlocks reads the copies one by one: a sector that cannot be read costs only its own copy.
+// readBlocks reads the copies one by one: an unreadable sector affects only its own copy.
 func readBlocks(name string, open func(name string) (vfs.File, error)) (blocks [copyCount]block, err error) {
 	f, err := open(name)
 	if err != nil {
@@ -250,9 +250,10 @@ func readBlocks(name string, open func(name string) (vfs.File, error)) (blocks [
 	return blocks, f.Close()
 }
 
-// replaceSuperblock makes the superblock durable: aside, synced, renamed, the folder synced. Where the disk has no room
-// for that, a full disk must not keep a shard from reading: then in place, the older or damaged copy first, the other
-// one only after that is synced. Called with writing held, or before the volume is known to others.
+// replaceSuperblock makes the superblock durable: it writes a new file, syncs and renames it, and syncs the folder. If
+// the disk has no space for a new file, it writes in place, because a full disk must not keep a shard from reading:
+// first the older or damaged copy, then, after a sync, the other one. Called with writing held, or before the volume is
+// known to others.
 func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	v.tried = next
 	defer func() {
@@ -282,7 +283,7 @@ func (v *Volume) replaceSuperblock(old copies, next Superblock) (err error) {
 	return v.writeInPlace(name, one, old.older)
 }
 
-// writeAside makes a new file, durable but for its name.
+// writeAside makes a new file with the content. The content is durable, the name is not.
 func (v *Volume) writeAside(name string, content []byte) error {
 	f, err := v.fs.Create(name)
 	if err != nil {
@@ -295,7 +296,7 @@ func (v *Volume) writeAside(name string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// writeInPlace writes one copy after the other.
+// writeInPlace writes one copy after the other into the existing file.
 func (v *Volume) writeInPlace(name string, one []byte, first int) (err error) {
 	f, err := v.fs.OpenWrite(name)
 	if err != nil {

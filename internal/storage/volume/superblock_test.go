@@ -34,7 +34,7 @@ func flip(t testing.TB, m *vfstest.Mem, offset int64, bit int) {
 	check(t, f.Close())
 }
 
-// after is what a superblock has to be at the next start; the nonce of its step is that of now.
+// after returns the superblock that is expected at the next start; the nonce of its step is the present one.
 func after(before, now Superblock) Superblock {
 	before.Generation++
 	before.Step.Number++
@@ -259,8 +259,8 @@ func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	}
 }
 
-// Each start and each NextStep makes another state; a crash at any moment leaves the one before or the one after, and
-// what is known to be registered stays with it.
+// Each start and each NextStep makes another state. A crash at any moment leaves the state before or the state after,
+// and the registered step stays with it.
 func TestStepsOfAVolume(t *testing.T) {
 	m := vfstest.NewMem()
 	seen := map[Step]bool{}
@@ -334,8 +334,8 @@ func FuzzDecodeSuperblock(f *testing.F) {
 	})
 }
 
-// A device that lost what was on it is not given a superblock again by the next step: whoever looks at it is to see
-// that it is another one.
+// If a device lost its content, the next step does not write a superblock to it again: it must be recognizable as
+// another device.
 func TestAStepDoesNotHealWhatTheDeviceLost(t *testing.T) {
 	for name, now := range map[string]func(was []byte) []byte{
 		"zeros":     func(was []byte) []byte { return make([]byte, len(was)) },

@@ -1,5 +1,5 @@
-// Package volume is one file system that a shard owns: its superblock (identity, generation), its lock, its room and
-// what the kernel says about it.
+// Package volume manages one file system that a shard owns: its superblock (identity, generation), its lock, its free
+// space and what the kernel reports about it.
 package volume
 
 import (
@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Why a volume cannot be opened or written. Test with errors.Is; the messages name the folder and say what to do.
+// Errors of opening and writing a volume. Test with errors.Is. The messages name the folder and say what to do.
 var (
 	ErrLocked        = errors.New("volume is locked by another process")
 	ErrNoVolume      = errors.New("no volume here")
@@ -54,38 +54,43 @@ type Superblock struct {
 	Generation uint64 // raised, durably, at every Open; 1 at the first
 	Created    int64  // Unix ns
 	Shard      string // name of the shard that owns it, 1 to ShardNameBytesMax bytes
-	Journal    bool   // there is a journal, which may hold what stands nowhere else yet
-	// Step tells this state of the volume from all earlier ones: another one at every Open, and now and then while the
-	// volume is written to (Volume.NextStep). Zero: no program that knows steps has opened it.
+	Journal    bool   // a journal exists; it may hold data that is stored nowhere else yet
+	// Step distinguishes this state of the volume from all earlier ones. It changes at every Open, and from time to
+	// time while the volume is written to (Volume.NextStep). Zero: no program that knows steps has opened the volume.
 	Step Step
-	// Registered is the last step of which the volume knows that etcd held it. Zero: of none.
+	// Registered is the last step that etcd is known to have stored. Zero: none is known.
 	Registered Step
 }
 
-// Step is one of the states that a volume was in, one after the other.
+// Step identifies one state in the sequence of states of a volume.
 type Step struct {
 	Number uint64 // 1 at the first, raised by one
-	// Nonce is random: two copies of one volume that go on, each by itself, have other ones under one number.
+	// Nonce is random. Two copies of one volume that are used independently have different nonces under the same
+	// number.
 	Nonce uuid.UUID
 }
 
-// next is the step behind this one.
+// next returns the step after s.
 func (s Step) next() Step { return Step{Number: s.Number + 1, Nonce: uuid.New()} }
 
 // Options of Open.
 type Options struct {
-	FS     vfs.FS
-	Dir    string
-	Store  uuid.UUID // must match an existing superblock; zero: take what is there. Needed to create one
-	Shard  string    // must match too; empty: take what is there. Needed to create one
-	Create bool      // make a superblock where the folder is absent or empty (but for lost+found)
-	Adopt  bool      // where the volume is of another shard of the store, make it this one's
-	// Renew gives an existing volume another UUID, as Volume.Renew does, in the one write in which its generation would
-	// be raised.
+	FS  vfs.FS
+	Dir string
+	// Store must match an existing superblock; zero: any store is accepted. Required to create a superblock.
+	Store uuid.UUID
+	// Shard must match too; empty: any shard is accepted. Required to create a superblock.
+	Shard string
+	// Create makes a superblock if the folder is absent or empty (except lost+found).
+	Create bool
+	// Adopt: if the volume belongs to another shard of the store, it is taken over for this one.
+	Adopt bool
+	// Renew gives an existing volume another UUID, as Volume.Renew does, in the same write that raises its generation.
 	Renew bool
-	// Registered is the step that etcd holds of the volume; zero: etcd holds none.
+	// Registered is the step that etcd stores for the volume; zero: etcd stores none.
 	Registered Step
-	// ReserveBytes kept free for compaction, deletes and consensus; 0: the smaller of 5 % and 1 GiB, at least 16 MiB.
+	// ReserveBytes are kept free for compaction, deletes and consensus. 0: the smaller of 5 % and 1 GiB, at least 16
+	// MiB.
 	ReserveBytes int64
 	Logger       *slog.Logger // nil: discards
 }
@@ -102,15 +107,17 @@ type Volume struct {
 
 	writing longlock.Mutex // of the superblock; guards what follows
 	written Superblock     // on disk
-	tried   Superblock     // what was to be written last; on disk, perhaps, where that failed
+	// last superblock that a write was tried for; after a failed write it may or may not be on disk
+	tried Superblock
 
 	mu   longlock.Mutex // guards what follows
 	lock io.Closer      // nil: closed
 	room room
 }
 
-// Open locks the volume and raises its generation. Errors say what is there and what to do: locked by another
-// process; a foreign store; another shard's; not empty and no superblock; a newer format.
+// Open locks the volume and raises its generation. Errors say which problem there is and what to do: another process
+// holds the lock; the store is foreign; the volume belongs to another shard; the folder is not empty and has no
+// superblock; the format is newer.
 func Open(opts Options) (*Volume, error) {
 	if err := validate(opts); err != nil {
 		return nil, err
@@ -121,7 +128,7 @@ func Open(opts Options) (*Volume, error) {
 	if v.logger == nil {
 		v.logger = slog.New(slog.DiscardHandler)
 	}
-	// Looked at before the lock too: the lock file must not appear in a folder that is not ours.
+	// The folder is also checked before locking: the lock file must not appear in a folder that is not ours.
 	if _, err := v.exists(opts.Create); err != nil {
 		return nil, err
 	}
@@ -136,7 +143,7 @@ func Open(opts Options) (*Volume, error) {
 	return v, nil
 }
 
-// validate refuses options that cannot work.
+// validate rejects invalid combinations of options.
 func validate(opts Options) error {
 	switch {
 	case opts.FS == nil:
@@ -159,7 +166,7 @@ func validate(opts Options) error {
 	return nil
 }
 
-// exists tells whether the folder holds a superblock, and refuses the folder where it holds none and none may be made.
+// exists reports whether the folder holds a superblock. It rejects a folder without one unless a new one may be made.
 func (v *Volume) exists(create bool) (bool, error) {
 	if create {
 		if err := v.fs.MkdirAll(v.dir); err != nil {
@@ -184,9 +191,9 @@ func (v *Volume) exists(create bool) (bool, error) {
 	return false, v.refuseForeign(names)
 }
 
-// refuseForeign refuses a folder without a superblock where a new volume must not be made.
+// refuseForeign rejects a folder without a superblock in which no new volume must be made.
 func (v *Volume) refuseForeign(names []string) error {
-	// What a start that was interrupted before its first superblock leaves is ours.
+	// Files that an interrupted first start leaves before it writes the superblock are ours.
 	foreign := slices.DeleteFunc(names, func(name string) bool {
 		return name == lostFoundName || name == lockName || name == superblockTempName
 	})
@@ -197,7 +204,7 @@ func (v *Volume) refuseForeign(names []string) error {
 	return nil
 }
 
-// start reads or makes the superblock, under the lock, and makes the layout.
+// start reads or creates the superblock and creates the layout. The caller holds the lock.
 func (v *Volume) start(opts Options) error {
 	there, err := v.exists(opts.Create)
 	if err != nil {
@@ -235,14 +242,15 @@ func (v *Volume) start(opts Options) error {
 			return fmt.Errorf("open volume %s: make its layout: %w", v.dir, err)
 		}
 	}
-	// A process killed between making a name and syncing it leaves a name that a power cut can still take.
+	// A process that is killed after it creates a name and before it syncs the folder leaves a name that a power cut
+	// can still remove.
 	if err := errors.Join(v.fs.SyncDir(v.dir), v.fs.SyncDir(path.Join(v.dir, groupsName))); err != nil {
 		return fmt.Errorf("open volume %s: sync its folders: %w", v.dir, err)
 	}
 	return nil
 }
 
-// admitIdentity refuses a volume of another store or shard.
+// admitIdentity rejects a volume of another store or shard.
 func (v *Volume) admitIdentity(opts Options) error {
 	sb := v.superblock
 	if opts.Store != uuid.Nil && opts.Store != sb.Store {
@@ -263,8 +271,8 @@ func (v *Volume) admitIdentity(opts Options) error {
 	return nil
 }
 
-// Renew gives the volume another UUID, durably: it was set back to an earlier state, so that it is not what others
-// think that the old UUID is. The files stay. It is called before the volume is used.
+// Renew durably gives the volume another UUID. It is for a volume that was reset to an earlier state, so that nobody
+// takes it for the volume that had the old UUID. The files stay. Renew must be called before the volume is used.
 func (v *Volume) Renew() error {
 	before := v.superblock
 	next := before
@@ -279,15 +287,15 @@ func (v *Volume) Renew() error {
 	return nil
 }
 
-// renew makes the superblock that of another volume, which nobody has heard of.
+// renew changes the superblock into that of a new volume that nobody knows yet.
 func (s *Superblock) renew(now time.Time) {
 	s.Volume, s.Generation, s.Created = uuid.New(), 1, now.UnixNano()
 	s.Step, s.Registered = Step{}.next(), Step{}
 }
 
-// NextStep takes the volume to its next step, durably, and gives that. registered is the step of which etcd is known to
-// hold it by now. The next step is to be told to etcd before there is another one: an image of the volume from before
-// this call is told from the volume then.
+// NextStep durably moves the volume to its next step and returns that step. registered is the latest step that etcd is
+// known to have stored. The caller must register the new step in etcd before it calls NextStep again: then an image of
+// the volume from before this call can be distinguished from the volume after it.
 func (v *Volume) NextStep(registered Step) (next Step, err error) {
 	err = v.rewrite(func(sb *Superblock) {
 		sb.Step, sb.Registered = sb.Step.next(), registered
@@ -299,7 +307,7 @@ func (v *Volume) NextStep(registered Step) (next Step, err error) {
 	return next, nil
 }
 
-// Step that the volume is in now.
+// Step returns the current step of the volume.
 func (v *Volume) Step() Step {
 	v.writing.Lock()
 	defer v.writing.Unlock()
@@ -326,9 +334,9 @@ func (v *Volume) rewrite(change func(*Superblock)) error {
 	return v.replaceSuperblock(copies{superblock: v.written}, next)
 }
 
-// checkWritten tells that the device does not hold what was written to it last. It must not be written again then: a
-// device that was zeroed or exchanged under the file system would look like the one that was opened. Called with
-// writing held.
+// checkWritten returns an error if the device no longer holds the superblock that was written last. Such a device must
+// not be written again: if it was zeroed or exchanged under the file system, a new superblock would make it look like
+// the volume that was opened. The caller holds writing.
 func (v *Volume) checkWritten() error {
 	now, err := FreshSuperblock(v.fs, v.dir)
 	if err != nil {
@@ -342,11 +350,11 @@ func (v *Volume) checkWritten() error {
 	return nil
 }
 
-// Superblock as of this start; its step, too.
+// Superblock returns the superblock as of this start, including the step at that time.
 func (v *Volume) Superblock() Superblock { return v.superblock }
 
-// SetJournal notes, durably, whether there is a journal: before its first file is made, and after its files were
-// removed.
+// SetJournal durably records whether there is a journal. It is called before the first file of the journal is made and
+// after its files were removed.
 func (v *Volume) SetJournal(there bool) error {
 	if err := v.rewrite(func(sb *Superblock) { sb.Journal = there }); err != nil {
 		return fmt.Errorf("volume %s: note in its superblock whether there is a journal: %w", v.dir, err)
@@ -354,28 +362,28 @@ func (v *Volume) SetJournal(there bool) error {
 	return nil
 }
 
-// Dir is the folder of the volume.
+// Dir returns the folder of the volume.
 func (v *Volume) Dir() string { return v.dir }
 
-// GroupDir is the folder for a group.
+// GroupDir returns the folder of a group.
 func (v *Volume) GroupDir(group uuid.UUID) string {
 	return GroupDirIn(v.dir, group)
 }
 
-// GroupDirIn is Volume.GroupDir of a volume that is not open.
+// GroupDirIn is Volume.GroupDir for a volume that is not open.
 func GroupDirIn(dir string, group uuid.UUID) string {
 	return path.Join(dir, groupsName, group.String())
 }
 
-// TrashDir is the folder for what is to be deleted later.
+// TrashDir returns the folder for files that are deleted later.
 func (v *Volume) TrashDir() string { return path.Join(v.dir, trashName) }
 
-// Groups lists the groups that have a folder, in order of their UUIDs. Names that are no UUID are logged and left out.
+// Groups lists the groups that have a folder, in order of their UUIDs. Names that are not UUIDs are logged and skipped.
 func (v *Volume) Groups() ([]uuid.UUID, error) {
 	return groupsIn(v.fs, v.dir, v.logger)
 }
 
-// GroupsIn is Volume.Groups of a volume that is not open.
+// GroupsIn is Volume.Groups for a volume that is not open.
 func GroupsIn(fsys vfs.FS, dir string) ([]uuid.UUID, error) {
 	return groupsIn(fsys, dir, slog.New(slog.DiscardHandler))
 }
@@ -388,7 +396,7 @@ func groupsIn(fsys vfs.FS, volumeDir string, logger *slog.Logger) ([]uuid.UUID, 
 	}
 	groups := make([]uuid.UUID, 0, len(names))
 	for _, name := range names {
-		// uuid.Parse takes other spellings too, but only this one is where GroupDir points.
+		// uuid.Parse accepts other spellings too, but GroupDir uses only this one.
 		group, err := uuid.Parse(name)
 		if err != nil || group.String() != name {
 			logger.Warn("a name that is no group is ignored", "folder", dir, "name", name)
@@ -399,7 +407,7 @@ func groupsIn(fsys vfs.FS, volumeDir string, logger *slog.Logger) ([]uuid.UUID, 
 	return groups, nil
 }
 
-// Close releases the lock. Again: nothing.
+// Close releases the lock. A second call does nothing.
 func (v *Volume) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -414,7 +422,7 @@ func (v *Volume) Close() error {
 	return nil
 }
 
-// InUse says which process is in the way where another one has the volume open; nil: none has. Nothing is written to a
+// InUse returns an error that names the process that has the volume open, or nil if none has. It does not write to the
 // volume.
 func InUse(fsys vfs.FS, dir string) error {
 	lock, err := takeLock(fsys, dir)

@@ -26,7 +26,7 @@ var (
 	storeB = uuid.MustParse("bbbbbbbb-0000-4000-8000-000000000002")
 )
 
-// options of a volume at /v of store A and shard s0, to be created where it is absent.
+// options returns options for a volume at /v of store A and shard s0, which is created if it is absent.
 func options(fsys vfs.FS) Options {
 	return Options{FS: fsys, Dir: "/v", Store: storeA, Shard: "s0", Create: true}
 }

@@ -1,4 +1,4 @@
-// Package wipe makes a disk blank: so that the kubelet makes a new file system on it, and no tool finds the old one.
+// Package wipe clears a disk, so that the kubelet makes a new file system on it, and no tool finds the old one.
 package wipe
 
 import (
@@ -16,35 +16,35 @@ const (
 	kib = 1 << 10
 	mib = 1 << 20
 	gib = 1 << 30
-	// edge is how much is zeroed at both ends: labels, partition tables and their copies, the first superblocks of xfs
-	// and ext, those of RAID members.
+	// edge is how many bytes are zeroed at both ends of the disk: labels, partition tables and their copies, the first
+	// superblocks of xfs and ext, and those of RAID members.
 	edge = 16 * mib
-	// around is how much is zeroed at the places in between.
+	// around is how many bytes are zeroed at the places in between.
 	around = 64 * kib
 )
 
-// mirrors are where btrfs keeps copies of its superblock, beside the first one at 64 KiB.
+// mirrors are the offsets of the copies of the btrfs superblock, in addition to the first one at 64 KiB.
 var mirrors = []int64{64 * mib, 256 * gib}
 
-// ErrInUse is a disk that is mounted, or belongs to something else in the kernel.
+// ErrInUse says that a disk is mounted, or that something else in the kernel uses it.
 var ErrInUse = errors.New("it is in use")
 
-// Report is what was done to a disk.
+// Report says what was done to a disk.
 type Report struct {
 	Bytes     int64 `json:"bytes,string"` // of the disk
 	Zeroed    int64 `json:"zeroed,string"`
-	Discarded bool  `json:"discarded"` // the disk was told that all of it is free
+	Discarded bool  `json:"discarded"` // the disk was told that all its bytes are free
 }
 
-// Device wipes a block device. It is refused where the kernel uses the device, such as for a file system that is
-// mounted in any namespace of the machine; while it is wiped, nothing can mount it. All bytes are discarded where the
-// disk can do that, and what file systems, partition tables and RAID are known by is overwritten with zeros, synced and
-// read back.
+// Device wipes a block device. It refuses a device that the kernel uses, for example for a file system that is mounted
+// in any namespace of the machine; during the wipe nothing can mount the device. All bytes are discarded if the disk
+// supports that. The signatures of file systems, partition tables and RAID are overwritten with zeros, synced and read
+// back.
 //
-// It is no secure erasure: what is not overwritten and not discarded can be read by who looks for it.
+// This is no secure erasure: bytes that are neither overwritten nor discarded can still be read.
 func Device(path string) (Report, error) {
 	var report Report
-	// O_EXCL without O_CREAT is how a block device is taken for oneself: EBUSY where it is mounted.
+	// O_EXCL without O_CREAT claims a block device exclusively: EBUSY if it is mounted.
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_EXCL, 0)
 	if errors.Is(err, unix.EBUSY) {
 		return report, fmt.Errorf(
@@ -54,7 +54,7 @@ func Device(path string) (Report, error) {
 	if err != nil {
 		return report, fmt.Errorf("open the disk for itself alone: %w", err)
 	}
-	defer func() { _ = f.Close() }() // all was synced, or the error is told
+	defer func() { _ = f.Close() }() // everything was synced, or the error is reported
 	info, err := f.Stat()
 	if err != nil {
 		return report, err
@@ -78,7 +78,7 @@ func Device(path string) (Report, error) {
 	if err := f.Sync(); err != nil {
 		return report, fmt.Errorf("%s: sync: %w", path, err)
 	}
-	// What is read back comes from the disk, not from the memory of the kernel.
+	// The bytes are read back from the disk, not from the kernel's cache.
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return report, fmt.Errorf("%s: forget what was cached: %w", path, err)
 	}
@@ -93,7 +93,7 @@ func Device(path string) (Report, error) {
 // span is a part of a disk.
 type span struct{ at, n int64 }
 
-// ranges are what is zeroed of a disk of a size; they do not overlap beyond its end.
+// ranges returns the spans to zero on a disk of the given size; they do not extend beyond its end.
 func ranges(size int64) []span {
 	if size <= 2*edge {
 		return []span{{0, size}}
@@ -107,7 +107,7 @@ func ranges(size int64) []span {
 	return append(out, span{size - edge, edge})
 }
 
-// discard tells the disk that none of its bytes are needed. Not every disk can do that.
+// discard tells the disk that none of its bytes are needed. Not every disk supports that.
 func discard(f *os.File, size int64) error {
 	whole := [2]uint64{0, uint64(size)}
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&whole)))

@@ -77,7 +77,7 @@ func TestDeviceIsBlank(t *testing.T) {
 	}
 }
 
-// TestWhatIsInUseIsRefused: a device that is mounted, or that somebody has for himself, keeps every byte.
+// TestWhatIsInUseIsRefused: a device that is mounted or exclusively opened keeps every byte.
 func TestWhatIsInUseIsRefused(t *testing.T) {
 	d := newDevice(t, 32*mib)
 	alone, err := os.OpenFile(d.Name, os.O_RDONLY|unix.O_EXCL, 0)

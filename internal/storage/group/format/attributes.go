@@ -12,10 +12,10 @@ import (
 const (
 	attributeHeaderBytes  = 6
 	attributeKeyBytesMax  = 255
-	attributesPreallocate = 16 // more keys than most records have; the rest grows as it is proven to be there
+	attributesPreallocate = 16 // more keys than most records have; more are allocated only as they are decoded
 )
 
-// EncodeAttributes encodes attributes, sorted by key; the error says which limit is passed. No attributes: nil.
+// EncodeAttributes encodes attributes, sorted by key; the error says which limit is exceeded. No attributes: nil.
 func EncodeAttributes(attributes map[string][]byte) ([]byte, error) {
 	size := 0
 	for key, value := range attributes {
@@ -42,7 +42,7 @@ func EncodeAttributes(attributes map[string][]byte) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeAttributes is the reverse of EncodeAttributes; never panics. Values are copies. No attributes: nil.
+// DecodeAttributes decodes the result of EncodeAttributes; it never panics. Values are copies. No attributes: nil.
 func DecodeAttributes(encoded []byte) (map[string][]byte, error) {
 	if len(encoded) == 0 {
 		return nil, nil

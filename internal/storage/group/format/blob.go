@@ -30,7 +30,7 @@ const (
 	BlobRefBytes = 40
 )
 
-// Encode makes the 40 bytes of a reference: UUID (16), size (8), CRC of the data (4), zeros (8), CRC of these 36 (4).
+// Encode returns the 40 bytes of a reference: UUID (16), size (8), CRC of the data (4), zeros (8), CRC of these 36 (4).
 func (b BlobRef) Encode() []byte {
 	out := make([]byte, BlobRefBytes)
 	b.encode(out)
@@ -46,7 +46,8 @@ func (b BlobRef) encode(out []byte) {
 	le.PutUint32(out[36:], Checksum(out[:36]))
 }
 
-// BlobRef is what the entry of a put in a blob refers to; nil: its data is in the entry, or it is no put.
+// BlobRef returns the reference of a put whose data is in a blob. It returns nil if the data is in the entry, or the
+// entry is no put.
 func (e *Entry) BlobRef() (*BlobRef, error) {
 	if e.Kind != KindPut || e.Codec != CodecBlob {
 		return nil, nil
@@ -58,7 +59,7 @@ func (e *Entry) BlobRef() (*BlobRef, error) {
 	return &ref, nil
 }
 
-// DecodeBlobRef is the reverse of BlobRef.Encode.
+// DecodeBlobRef decodes the result of BlobRef.Encode.
 func DecodeBlobRef(data []byte) (BlobRef, error) {
 	le := binary.LittleEndian
 	if len(data) != BlobRefBytes || le.Uint32(data[36:]) != Checksum(data[:36]) || !IsZero(data[28:36]) {
@@ -72,7 +73,7 @@ func DecodeBlobRef(data []byte) (BlobRef, error) {
 	return ref, nil
 }
 
-// BlobFileBytes is the exact size of the file of a blob with so many bytes of data.
+// BlobFileBytes returns the exact file size of a blob with the given number of bytes of data.
 func BlobFileBytes(size int64) int64 {
 	chunks := size / BlobChunkBytes
 	if size%BlobChunkBytes != 0 {
@@ -90,7 +91,7 @@ func encodeBlobHeader(ref BlobRef) []byte {
 	return b
 }
 
-// DecodeBlobHeader gives the reference that the file itself claims to be of.
+// DecodeBlobHeader returns the reference in the header of a blob file.
 func DecodeBlobHeader(b []byte) (BlobRef, error) {
 	if len(b) < BlobHeaderBytes {
 		return BlobRef{}, fmt.Errorf("blob header: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -115,13 +116,14 @@ func blobChunkChecksum(data []byte, id uuid.UUID, chunk int64) uint32 {
 	return checksumWord(crc, uint64(chunk))
 }
 
-// BlobChunk tells where a chunk of a blob with so many bytes of data stands in the file, with the checksum behind it.
+// BlobChunk returns the place of a chunk in a blob file, including its checksum. size is the number of bytes of the
+// blob's data.
 func BlobChunk(size, number int64) (offset, length int64) {
 	return BlobHeaderBytes + number*(BlobChunkBytes+BlobCRCBytes),
 		min(BlobChunkBytes, size-number*BlobChunkBytes) + BlobCRCBytes
 }
 
-// IsBlobChunk tells whether a chunk, with the checksum behind it, is that of a blob.
+// IsBlobChunk reports whether b is the chunk of a blob, followed by its checksum.
 func IsBlobChunk(b []byte, id uuid.UUID, number int64) bool {
 	n := len(b) - BlobCRCBytes
 	return binary.LittleEndian.Uint32(b[n:]) == blobChunkChecksum(b[:n], id, number)
@@ -133,14 +135,14 @@ type blobFileWriter struct {
 	dir    string
 	tmp    string   // name of the file until it is whole
 	file   vfs.File // nil: closed
-	ref    BlobRef  // of what came so far
-	want   *BlobRef // what must come; nil: anything
+	ref    BlobRef  // of the data received so far
+	want   *BlobRef // the expected reference; nil: any
 	chunk  []byte   // not yet written
-	number int64    // of that chunk
-	err    error    // the first failure, which stays
+	number int64    // number of that chunk
+	err    error    // the first failure; it is kept
 }
 
-// CreateBlob begins a blob file in the folder of a group. Close without Commit removes it.
+// CreateBlob creates a blob file in the folder of a group. Close without Commit removes it.
 func CreateBlob(fs vfs.FS, dir string) (BlobWriter, error) {
 	id, err := uuid.NewRandom()
 	if err != nil {
@@ -149,8 +151,8 @@ func CreateBlob(fs vfs.FS, dir string) (BlobWriter, error) {
 	return createBlob(fs, dir, id, TmpSuffix)
 }
 
-// ReceiveBlob is CreateBlob for a blob that there is elsewhere: Commit answers ErrCorrupt unless its size and checksum
-// are those of ref. Until then the file has its name with suffix behind, which ends in TmpSuffix.
+// ReceiveBlob is CreateBlob for a blob that exists elsewhere: Commit returns ErrCorrupt unless its size and checksum
+// are those of ref. Until Commit, the name of the file has a suffix, which ends in TmpSuffix.
 func ReceiveBlob(fs vfs.FS, dir string, ref BlobRef, suffix string) (BlobWriter, error) {
 	w, err := createBlob(fs, dir, ref.ID, suffix)
 	if err != nil {
@@ -207,7 +209,7 @@ func (w *blobFileWriter) flush() {
 	w.chunk = w.chunk[:0]
 }
 
-// Commit makes the blob durable under its name. After an error it can only be closed.
+// Commit makes the blob durable under its name. After an error the blob can only be closed.
 func (w *blobFileWriter) Commit() (BlobRef, error) {
 	if w.err == nil && w.file == nil {
 		w.err = fmt.Errorf("commit blob %s: %w", w.ref.ID, ErrClosed)
@@ -249,7 +251,7 @@ func (w *blobFileWriter) finish() error {
 	return w.fs.SyncDir(w.dir)
 }
 
-// Close removes what was not committed.
+// Close removes an uncommitted file.
 func (w *blobFileWriter) Close() error {
 	if w.file == nil {
 		return nil
@@ -259,7 +261,8 @@ func (w *blobFileWriter) Close() error {
 	return errors.Join(f.Close(), w.fs.Remove(w.tmp))
 }
 
-// blobReader implements BlobReader. It keeps the last chunk, so that small reads in order check each chunk once.
+// blobReader implements BlobReader. It keeps the last chunk in memory, so that each chunk is checked once for
+// sequential small reads.
 type blobReader struct {
 	file  vfs.File
 	group string
@@ -270,9 +273,9 @@ type blobReader struct {
 	number int64  // guarded by mu; -1: none
 }
 
-// OpenBlob opens the data of a blob in the folder of a group; group is its name, for messages. The header and the exact
-// size are checked against the reference here, each chunk when it is read. Errors: *DamageError, also where the file is
-// missing.
+// OpenBlob opens the data of a blob in the folder of a group; group is its name, for messages. OpenBlob checks the
+// header and the exact size against the reference; each chunk is checked when it is read. It returns a *DamageError,
+// also if the file is missing.
 func OpenBlob(fs vfs.FS, dir, group string, ref BlobRef) (BlobReader, error) {
 	r := &blobReader{group: group, ref: ref, number: -1}
 	f, err := fs.Open(path.Join(dir, BlobName(ref.ID)))
@@ -369,7 +372,7 @@ func (r *blobReader) load(number int64) error {
 
 func (r *blobReader) Close() error { return r.file.Close() }
 
-// BlobReader reads a blob. ReadAt answers *DamageError where a chunk is bad.
+// BlobReader reads a blob. ReadAt returns a *DamageError if a chunk is bad.
 type BlobReader interface {
 	io.ReaderAt
 	io.Closer

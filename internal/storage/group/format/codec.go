@@ -7,7 +7,7 @@ import (
 	"hash/crc32"
 )
 
-// FormatVersion of all files that this program writes, but for the segments of segmentVersionRequests.
+// FormatVersion is the version of all files that this program writes, except segments of segmentVersionRequests.
 const FormatVersion = 1
 
 // Sizes in bytes.
@@ -16,10 +16,10 @@ const (
 	FrameHeaderBytes   = 80
 
 	MagicBytes = 8
-	BlockBytes = 4096 // what is stored twice stands in blocks of its own
+	BlockBytes = 4096 // structures that are stored twice have blocks of their own
 )
 
-// What decoding can answer. errFrameHeader: marker, lengths or header are bad (a hole, a torn or stale block).
+// Errors of decoding. errFrameHeader: marker, lengths or header are bad (a hole, a torn or stale block).
 // ErrFrameContent: the header is whole, so id, index and length are known, but attributes, data or padding are bad.
 // ErrCorrupt: any other structure is not as it was written.
 var (
@@ -34,7 +34,7 @@ var (
 	slicing    = makeSlicing()
 )
 
-// Checksum is the CRC-32C of b.
+// Checksum returns the CRC-32C of b.
 func Checksum(b []byte) uint32 { return crc32.Update(0, Castagnoli, b) }
 
 // makeSlicing makes the eight tables of the slicing-by-8 method (Kounavis and Berry, 2005).
@@ -51,15 +51,16 @@ func makeSlicing() *[8]crc32.Table {
 	return &t
 }
 
-// checksumWord goes on with a CRC by the 8 bytes of a little-endian number. A register goes in, no slice: package crc32
-// would move a slice of a local array to the heap, once for each frame.
+// checksumWord continues a CRC with the 8 bytes of a little-endian number. It takes a number, not a slice: package
+// crc32 would move a slice of a local array to the heap, once for each frame.
 func checksumWord(crc uint32, word uint64) uint32 {
 	w := word ^ uint64(^crc)
 	return ^(slicing[7][w&0xff] ^ slicing[6][w>>8&0xff] ^ slicing[5][w>>16&0xff] ^ slicing[4][w>>24&0xff] ^
 		slicing[3][w>>32&0xff] ^ slicing[2][w>>40&0xff] ^ slicing[1][w>>48&0xff] ^ slicing[0][w>>56])
 }
 
-// Head of manifest, mark, hint and blob: magic (8), version (4), CRC (4) of the bytes 0 to 12 and 16 to the end.
+// headBytes is the length of the head of manifest, mark, hint and blob: magic (8), version (4), CRC (4) of the bytes 0
+// to 12 and 16 to the end.
 const headBytes = 16
 
 func putHead(b []byte, magic string) {
@@ -86,8 +87,8 @@ func checkHead(b []byte, magic string) error {
 	return checkVersion(binary.LittleEndian.Uint32(b[8:]), FormatVersion)
 }
 
-// checkVersion is asked only after the checksum: then a version that is not ours is really another one. known is the
-// newest that this program reads.
+// checkVersion is called only after the checksum was verified: then an unknown version is really another version, not
+// damage. known is the newest version that this program reads.
 func checkVersion(version, known uint32) error {
 	switch {
 	case version == FormatVersion:
@@ -99,7 +100,7 @@ func checkVersion(version, known uint32) error {
 	}
 }
 
-// IsZero tells whether all bytes are zero.
+// IsZero reports whether all bytes are zero.
 func IsZero(b []byte) bool {
 	for len(b) >= 32 {
 		w := binary.LittleEndian.Uint64(b) | binary.LittleEndian.Uint64(b[8:]) |

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// String names group, file, offset, length and what.
+// String describes the damage: group, file, offset, length and what is wrong.
 func (d Damage) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "group %s: %s: %s at offset %d, %d bytes", d.Group, d.File, d.What, d.Offset, d.Length)
@@ -24,7 +24,7 @@ func (d Damage) String() string {
 	return b.String()
 }
 
-// CopyDamages names the bad ones of two copies, of so many bytes each, that a file is to have.
+// CopyDamages returns damage for the bad ones of two copies in a file; each copy has the given number of bytes.
 func CopyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
 	for i, why := range bad {
 		if why != nil {
@@ -35,7 +35,7 @@ func CopyDamages(file string, bytes int64, bad [2]error) (out []Damage) {
 	return out
 }
 
-// DamageError says that stored bytes are bad: DATA_LOSS for whoever needs them.
+// DamageError says that stored bytes are bad. A request that needs them gets DATA_LOSS.
 type DamageError struct {
 	Damage Damage
 	ID     int64 // the record asked for
@@ -43,24 +43,24 @@ type DamageError struct {
 
 func (e *DamageError) Error() string { return "damaged: " + e.Damage.String() }
 
-// Damage is one place of bad bytes. Where the ids hit are not known, any entry with an index in
-// [IndexFirst, IndexLast] may have been there.
+// Damage is one range of bad bytes. If the affected ids are not known, any entry with an index in [IndexFirst,
+// IndexLast] may have been there.
 type Damage struct {
 	Group      string
 	File       string // name within the group's folder
 	Offset     int64  // bytes
 	Length     int64  // bytes
 	What       string
-	IDs        []int64 // ids known to be hit, from a whole header or a hint
+	IDs        []int64 // ids known to be affected, from a whole header or a hint
 	IDsUnknown bool
 	IndexFirst uint64
 	IndexLast  uint64
 }
 
-// MayVoid tells whether damage may hide what made an entry void whose frame stands in a file at an offset.
+// MayVoid reports whether damage may hide why an entry is void. The entry's frame is at an offset of a file.
 func (d *Damage) MayVoid(file string, offset int64, at uint64) bool {
 	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
 }
 
-// LossJump is how far new indexes jump ahead of all that a client may have seen (rule 8).
+// LossJump is how far new indexes jump ahead of all indexes that a client may have seen (rule 8).
 const LossJump = 1 << 32

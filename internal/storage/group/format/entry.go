@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Kind says what an entry is.
+// Kind is the type of an entry.
 type Kind uint8
 
 // The kinds of entries. The numbers are part of the format.
@@ -16,9 +16,9 @@ const (
 	KindEmpty  Kind = 3 // an internal entry of Raft without content (a new leader's first)
 	KindConf   Kind = 4 // an internal entry: membership change; Data is the raftpb message (ConfChangeV2)
 	KindState  Kind = 5 // not an entry of the Raft log and without an index: term, vote, commit and synced mark
-	// KindRequest is what compaction leaves of a put or delete whose request id a repeated write may still ask for: id,
-	// index, term, commit time and request id are those of the write, the data is what RequestOf needs beside them. It
-	// is no version of the record. No log has it above the compaction floor, so Raft never sees it.
+	// KindRequest is what compaction keeps of a put or delete whose request id a repeated write may still use. Its id,
+	// index, term, commit time and request id are those of the write; its data is what RequestOf needs in addition. It
+	// is not a version of the record. It is never above the compaction floor of a log, so Raft never sees it.
 	KindRequest Kind = 6
 )
 
@@ -31,9 +31,9 @@ const (
 	CodecBlob  Codec = 1 // the data is a BlobRef; the bytes are in a blob file
 )
 
-// Limits of what an entry may hold, in bytes.
+// Limits on the size of an entry's parts, in bytes.
 const (
-	DataBytesMax       = 1 << 20  // inline data; above that a blob file
+	DataBytesMax       = 1 << 20  // inline data; larger data is in a blob file
 	AttributesBytesMax = 64 << 10 // encoded attributes
 	BlobChunkBytes     = 1 << 20  // one checksum each
 )
@@ -42,12 +42,13 @@ const (
 // passes.
 type SegmentID [8]byte
 
-// Entry is one item of a group's log. Attributes and Data may alias a buffer or mapping that the reader must not keep
-// beyond its pin.
+// Entry is one item of a group's log. Attributes and Data may alias a buffer or mapping, which the reader must not use
+// after it releases its pin.
 type Entry struct {
-	Kind       Kind
-	Codec      Codec
-	Used       bool // newest version as of the time the frame was written; not covered by the entry CRC
+	Kind  Kind
+	Codec Codec
+	// Used: the newest version when the frame was written; not covered by the entry CRC
+	Used       bool
 	ID         int64
 	Index      uint64 // Raft index; the record's version. 0 only for KindState
 	Term       uint64
@@ -72,7 +73,7 @@ type BlobRef struct {
 	CRC32C uint32    // of the record's whole data
 }
 
-// CutTerms gives the runs of the entries below an index.
+// CutTerms returns the runs of the entries below an index.
 func CutTerms(runs []TermRun, from uint64) []TermRun {
 	n := len(runs)
 	for n > 0 && runs[n-1].FirstIndex >= from {
@@ -89,7 +90,7 @@ func AddTerm(runs []TermRun, at, term uint64) []TermRun {
 	return append(runs, TermRun{FirstIndex: at, Term: term})
 }
 
-// TermAt is the term of the last entry at or below an index; 0: there is none.
+// TermAt returns the term of the last entry at or below an index; 0: there is none.
 func TermAt(runs []TermRun, at uint64) uint64 {
 	n := sort.Search(len(runs), func(i int) bool { return runs[i].FirstIndex > at })
 	if n == 0 {

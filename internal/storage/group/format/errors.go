@@ -2,11 +2,12 @@ package format
 
 import "errors"
 
-// Errors of files. Test with errors.Is; damage with errors.As on *DamageError. Those of decoding are beside the codec.
+// Errors of files. Test with errors.Is; damage with errors.As on *DamageError. The errors of decoding are beside the
+// codec.
 var (
 	ErrNoSpace       = errors.New("no room on the volume")
 	ErrFormatVersion = errors.New("format version is newer than this program")
 	ErrForeign       = errors.New("file belongs to another store or group")
-	// ErrClosed: of a log, or of a blob that is read or written.
+	// ErrClosed says that a log, or the reader or writer of a blob, is closed.
 	ErrClosed = errors.New("log is closed")
 )

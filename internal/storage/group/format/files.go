@@ -29,7 +29,7 @@ func ReadAll(fs vfs.FS, name string, maxBytes int64) (b []byte, err error) {
 	return b, ReadFull(f, b, 0)
 }
 
-// ReadFull fills b from offset; a file that ends before is an error.
+// ReadFull fills b from offset; it returns an error if the file ends before.
 func ReadFull(f io.ReaderAt, b []byte, offset int64) error {
 	n, err := f.ReadAt(b, offset)
 	if n == len(b) {
@@ -41,8 +41,8 @@ func ReadFull(f io.ReaderAt, b []byte, offset int64) error {
 	return fmt.Errorf("read %d bytes at offset %d: %w", len(b), offset, err)
 }
 
-// WriteReplace makes or replaces a file: written aside, synced, renamed, the folder synced. What stood aside from an
-// earlier try is removed first.
+// WriteReplace creates or replaces a file: it writes a new file, syncs it, renames it, and syncs the folder. It first
+// removes the new file of an earlier try.
 func WriteReplace(fs vfs.FS, dir, name string, content []byte) error {
 	tmp := path.Join(dir, name+TmpSuffix)
 	if err := writeAside(fs, tmp, content); err != nil {
@@ -71,7 +71,7 @@ func writeAside(fs vfs.FS, tmp string, content []byte) (err error) {
 	return f.Sync()
 }
 
-// CreateAnew makes a file; one that is left over from before a crash is removed first.
+// CreateAnew creates a file; it first removes a file that is left over from before a crash.
 func CreateAnew(fs vfs.FS, name string) (vfs.File, error) {
 	f, err := fs.Create(name)
 	if !errors.Is(err, iofs.ErrExist) {
@@ -83,7 +83,7 @@ func CreateAnew(fs vfs.FS, name string) (vfs.File, error) {
 	return fs.Create(name)
 }
 
-// CheckRoom is ErrNoSpace where a volume has less room than something takes.
+// CheckRoom returns ErrNoSpace if a volume has fewer free bytes than needed.
 func CheckRoom(fs vfs.FS, dir string, bytes int64, what string) error {
 	space, err := fs.Space(dir)
 	if err == nil && space.FreeBytes < bytes {

@@ -34,13 +34,13 @@ const (
 	atRequestID  = 64
 )
 
-// FrameBytes is the length of a frame in the file: header, attributes, data, padding to 8.
+// FrameBytes returns the length of a frame in the file: header, attributes, data, padding to 8.
 func FrameBytes(attributesBytes, dataBytes int) int64 {
 	return (FrameHeaderBytes + int64(attributesBytes) + int64(dataBytes) + 7) &^ 7
 }
 
-// AppendFrame encodes an entry as a frame that will stand at offset in the segment, both CRCs computed. The entry must
-// pass Check, or the frame will not be read again. The used flag counts for puts and deletes only.
+// AppendFrame encodes an entry as a frame for the given offset in the segment and computes both CRCs. The entry must
+// pass Check, otherwise the frame cannot be decoded. The used flag is meaningful for puts and deletes only.
 func AppendFrame(dst []byte, segment SegmentID, offset int64, e *Entry) []byte {
 	begin := len(dst)
 	var header [FrameHeaderBytes]byte
@@ -71,15 +71,15 @@ func AppendFrame(dst []byte, segment SegmentID, offset int64, e *Entry) []byte {
 	return dst
 }
 
-// AppendStateFrame encodes a state record as a frame that will stand at offset in the segment.
+// AppendStateFrame encodes a state record as a frame for the given offset in the segment.
 func AppendStateFrame(dst []byte, segment SegmentID, offset int64, s StateRecord) []byte {
 	var data [StateRecordBytes]byte
 	s.encode(data[:])
 	return AppendFrame(dst, segment, offset, &Entry{Kind: KindState, Data: data[:]})
 }
 
-// MoveFrame changes a whole frame, which DecodeFrame has passed at its old place, in place for a new one: used flag and
-// frame CRC are new, the entry CRC stays what it was.
+// MoveFrame updates a frame in place for a new offset: it changes used flag and frame CRC and keeps the entry CRC.
+// DecodeFrame must have accepted the frame at its old place.
 func MoveFrame(frame []byte, segment SegmentID, offset int64, used bool) {
 	frame[atUsed] = 0
 	if used && Kind(frame[AtKind]).IsVersion() {
@@ -132,7 +132,7 @@ func DecodeFrame(buf []byte, segment SegmentID, offset int64) (e Entry, frameByt
 	return e, frameBytes, e.DecodeContent(buf, attributesBytes, dataBytes, frameBytes)
 }
 
-// DecodeContent checks what is behind a header and sets attributes and data to it.
+// DecodeContent checks what follows a header, and sets attributes and data.
 func (e *Entry) DecodeContent(buf []byte, attributesBytes, dataBytes int, frameBytes int64) error {
 	if frameBytes > int64(len(buf)) {
 		return ErrFrameContent
@@ -157,10 +157,10 @@ func (e *Entry) DecodeContent(buf []byte, attributesBytes, dataBytes int, frameB
 	return nil
 }
 
-// IsVersion tells whether an entry is a version of a record: a put or a delete.
+// IsVersion reports whether an entry is a version of a record: a put or a delete.
 func (k Kind) IsVersion() bool { return k == KindPut || k == KindDelete }
 
-// Check says why an entry cannot be stored; nil where it can. It looks at the shape alone, not into the attributes.
+// Check returns why an entry cannot be stored, or nil. It checks only the shape, not the content of the attributes.
 func (e *Entry) Check() error {
 	if why := e.refusal(len(e.Attributes), len(e.Data)); why != "" {
 		return fmt.Errorf("%s entry with index %d, id %d: %s", e.Kind, e.Index, e.ID, why)
@@ -168,7 +168,7 @@ func (e *Entry) Check() error {
 	return nil
 }
 
-// refusal is the rule of each kind. Empty: none.
+// refusal returns which rule of its kind the entry violates; empty: none.
 func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 	switch e.Kind {
 	case KindPut:
@@ -203,7 +203,7 @@ func (e *Entry) refusal(attributesBytes, dataBytes int) string {
 	return ""
 }
 
-// requestRefusal is the rule of KindRequest, but for what its data says.
+// requestRefusal checks the rules of KindRequest, except those for the content of its data.
 func (e *Entry) requestRefusal(attributesBytes, dataBytes int) string {
 	if attributesBytes != 0 || dataBytes != requestDataBytes || e.Codec != CodecPlain || e.Timestamp != 0 ||
 		e.RequestID == [16]byte{} {

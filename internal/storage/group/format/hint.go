@@ -25,8 +25,8 @@ const (
 	HintBytesMax    = 2 << 30
 )
 
-// Hint is the sidecar of a sealed segment. One row per put and delete, sorted by index.Hash(id), then by place: filling
-// the table of package index then touches memory in order.
+// Hint is the sidecar file of a sealed segment. It has one row per put and delete, sorted by index.Hash(id), then by
+// place: filling the table of package index then touches memory in order.
 type Hint struct {
 	Segment    SegmentID
 	FirstIndex uint64
@@ -42,7 +42,7 @@ type Hint struct {
 	Blobs      []HintBlob
 }
 
-// TermRun says that entries from FirstIndex on have this term.
+// TermRun says that the entries from FirstIndex on have this term.
 type TermRun struct{ FirstIndex, Term uint64 }
 
 // HintBlob is a blob that an entry of the segment refers to.
@@ -51,7 +51,7 @@ type HintBlob struct {
 	Ref   BlobRef
 }
 
-// IsUsed tells the used flag of a row.
+// IsUsed returns the used flag of a row.
 func (h *Hint) IsUsed(row int) bool { return h.Used[row/64]>>(row%64)&1 != 0 }
 
 // SetUsed sets the used flag of a row.
@@ -63,8 +63,8 @@ func (h *Hint) SetUsed(row int, used bool) {
 	}
 }
 
-// ReadHint reads and checks the hint of a segment; any error means: do without it. The columns alias one buffer, off no
-// other; they are the caller's.
+// ReadHint reads and checks the hint of a segment. After any error the caller has to do without the hint. The columns
+// alias one buffer that belongs to the caller.
 func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {
 	name := path.Join(dir, HintName(segment.Number))
 	h, err := readHintFile(fs, name)
@@ -78,7 +78,7 @@ func ReadHint(fs vfs.FS, dir string, segment ManifestSegment) (*Hint, error) {
 	return h, nil
 }
 
-// readHintFile reads a hint and checks it by itself.
+// readHintFile reads a hint and checks it without the manifest.
 func readHintFile(fs vfs.FS, name string) (h *Hint, err error) {
 	f, err := fs.Open(name)
 	if err != nil {
@@ -102,7 +102,7 @@ func readHintFile(fs vfs.FS, name string) (h *Hint, err error) {
 	return h, nil
 }
 
-// WriteHint writes aside, syncs, renames, syncs the folder.
+// WriteHint writes a new file, syncs it, renames it, and syncs the folder.
 func WriteHint(fs vfs.FS, dir string, number uint64, h *Hint) error {
 	b, err := h.Encode()
 	if err != nil {
@@ -111,7 +111,7 @@ func WriteHint(fs vfs.FS, dir string, number uint64, h *Hint) error {
 	return WriteReplace(fs, dir, HintName(number), b)
 }
 
-// hintLayout is where the columns begin in the file.
+// hintLayout holds the offsets at which the columns begin in the file.
 type hintLayout struct{ places, indexes, used, terms, blobs, end int64 }
 
 func layoutHint(rows, terms, blobs int64) hintLayout {
@@ -125,10 +125,10 @@ func layoutHint(rows, terms, blobs int64) hintLayout {
 	return l
 }
 
-// HintBytes is the length of the file of a hint with so many rows, runs of terms, and blobs.
+// HintBytes returns the file size of a hint with these numbers of rows, term runs and blobs.
 func HintBytes(rows, terms, blobs int64) int64 { return layoutHint(rows, terms, blobs).end }
 
-// Encode makes the content of the file.
+// Encode returns the content of the file.
 func (h *Hint) Encode() ([]byte, error) {
 	rows := len(h.IDs)
 	if len(h.Places) != rows || len(h.Indexes) != rows || len(h.Used) != (rows+63)/64 {
@@ -176,7 +176,7 @@ func (h *Hint) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// DecodeHint is the reverse of Encode. The columns of the result may alias b.
+// DecodeHint decodes the result of Encode. The columns of the result may alias b.
 func DecodeHint(b []byte) (*Hint, error) {
 	if len(b) < hintHeaderBytes {
 		return nil, fmt.Errorf("hint: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -214,7 +214,7 @@ func DecodeHint(b []byte) (*Hint, error) {
 	return h, nil
 }
 
-// hintHead takes what a hint says of its segment from its header, without a check.
+// hintHead decodes the fields of the header that describe the segment, without checking them.
 func hintHead(b []byte) *Hint {
 	le := binary.LittleEndian
 	h := &Hint{
@@ -225,7 +225,7 @@ func hintHead(b []byte) *Hint {
 	return h
 }
 
-// Check is the rule of the format beyond the bytes. It is on the path of every start, so it is one pass over the rows.
+// Check validates the content of the fields. Every start calls it, so it makes only one pass over the rows.
 func (h *Hint) Check() error {
 	if h.FirstIndex == 0 || h.LastIndex < h.FirstIndex-1 || h.Bytes < SegmentHeaderBytes || h.Bytes > index.OffsetMax ||
 		int64(h.Requests) > h.Bytes/RequestFrameBytes {
@@ -265,8 +265,8 @@ func (h *Hint) Check() error {
 	return nil
 }
 
-// column views little-endian numbers as a slice without copying where the machine is little-endian and b is aligned:
-// a start from hints is bound by memory, and a second copy of all rows would double it.
+// column returns little-endian numbers as a slice. It does not copy if the machine is little-endian and b is aligned: a
+// start from hints is limited by memory, and a second copy of all rows would double it.
 func column[T int64 | uint64 | uint32](b []byte) []T {
 	size := int(unsafe.Sizeof(T(0)))
 	n := len(b) / size

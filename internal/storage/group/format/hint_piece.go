@@ -27,11 +27,11 @@ const (
 	pieceHeaderBytes = 96
 	pieceTrailBytes  = 8
 	pieceRowBytesMin = 8 + 3 // of a row
-	// pieceGuessBytes at the end of the file hold its last piece, mostly.
+	// pieceGuessBytes is a size at the end of the file that usually contains the last piece.
 	pieceGuessBytes = 8 << 10
 )
 
-// HintPart is the part of the active segment that pieces tell of: all in front of a state frame.
+// HintPart is the part of the active segment that pieces cover: everything before a state frame.
 type HintPart struct {
 	End   int64  // offset of that frame; 0: there are no pieces
 	Last  uint64 // index of the last entry in front of it
@@ -39,27 +39,27 @@ type HintPart struct {
 	Bytes int64  // of all pieces in their file
 }
 
-// ActiveHint is what the pieces of an active segment tell.
+// ActiveHint is the content of the pieces of an active segment.
 type ActiveHint struct {
 	HintPart
 	Table Rows
 	Terms []TermRun
 }
 
-// HintPiece is one piece: what an active segment holds from the end of a part to that of a greater one.
+// HintPiece is one piece: it covers an active segment from the end of one part to the end of a greater part.
 type HintPiece struct {
 	Segment    SegmentID
-	First      uint64 // index of the segment
+	First      uint64 // first index of the segment
 	Begin      int64  // offset
 	End        int64  // offset of a state frame
 	LastBefore uint64 // index of the last entry in front of begin
-	Last       uint64 // and in front of end
-	RowsBefore int64  // of the pieces before it
+	Last       uint64 // index of the last entry in front of end
+	RowsBefore int64  // number of rows in the pieces before it
 	Table      Rows   // its rows and blobs, and the last commit time
 	Terms      []TermRun
 }
 
-// MakePiece makes the piece that continues a part up to a state frame. rows and terms are those of the segment.
+// MakePiece makes the piece that extends a part up to a state frame. rows and terms are those of the segment.
 func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, terms []TermRun) *HintPiece {
 	p := &HintPiece{Segment: s.ID, First: s.FirstIndex, Begin: from.End, End: to.Offset, LastBefore: from.Last,
 		Last: to.Last, RowsBefore: from.Rows}
@@ -85,7 +85,7 @@ func MakePiece(s ManifestSegment, from HintPart, to StateFrame, rows *Rows, term
 	return p
 }
 
-// Encode makes the bytes of a piece.
+// Encode returns the bytes of a piece.
 func (p *HintPiece) Encode() []byte {
 	le := binary.LittleEndian
 	const rowBytes = 8 + 2 + 2 + 1 // mostly
@@ -127,7 +127,7 @@ func (p *HintPiece) Encode() []byte {
 	return b
 }
 
-// placeLengthMask are the bits of a place that are its length and whether it is a tombstone.
+// placeLengthMask masks the bits of a place that hold its length and whether it is a tombstone.
 const placeLengthMask = 1<<16 - 1
 
 // pieceHead reads the header of a piece, without a check.
@@ -140,8 +140,8 @@ func pieceHead(b []byte) (p HintPiece, length, rows, runs, blobs int64) {
 	return p, int64(le.Uint32(b[80:])), int64(le.Uint32(b[84:])), int64(le.Uint32(b[88:])), int64(le.Uint32(b[92:]))
 }
 
-// DecodePiece is the reverse of encode, for the piece with which b begins, and gives its length. An error says that no
-// whole piece begins there.
+// DecodePiece decodes the piece at the beginning of b and returns its length. An error says that no whole piece begins
+// there.
 func DecodePiece(b []byte) (p *HintPiece, length int64, err error) {
 	if len(b) < pieceHeaderBytes+pieceTrailBytes {
 		return nil, 0, fmt.Errorf("piece of a hint: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -178,7 +178,7 @@ func DecodePiece(b []byte) (p *HintPiece, length int64, err error) {
 	return p, length, nil
 }
 
-// check checks the header.
+// check validates the header.
 func (p *HintPiece) check() error {
 	if p.First == 0 || p.LastBefore < p.First-1 || p.Last < p.LastBefore || p.Last-p.First+1 > math.MaxUint32 ||
 		p.Begin < SegmentHeaderBytes || p.End < p.Begin || p.End > index.OffsetMax || p.Begin%8 != 0 || p.End%8 != 0 ||
@@ -258,8 +258,8 @@ func (p *HintPiece) decodeBlobs(b []byte, blobs int) (rest []byte, err error) {
 	return b, nil
 }
 
-// add takes the next piece of a segment, which has so many bytes in the file. False: it does not continue what is
-// there.
+// add appends the next piece of a segment, which takes the given number of bytes in the file. It returns false if the
+// piece does not continue the previous ones.
 func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
 	begin, last := h.End, h.Last
 	if begin == 0 {
@@ -284,8 +284,8 @@ func (h *ActiveHint) add(p *HintPiece, s ManifestSegment, bytes int64) bool {
 	return true
 }
 
-// ReadPieces reads the hint of the active segment. What is behind the last whole piece was torn by a crash, or is being
-// written: it does not count. Nil: there is no whole piece of this segment, and why where that is an error.
+// ReadPieces reads the hint of the active segment. Bytes after the last whole piece do not count: a crash tore them, or
+// they are being written. Nil: there is no whole piece of this segment; the error, if any, says why.
 func ReadPieces(fs vfs.FS, dir string, s ManifestSegment) (*ActiveHint, error) {
 	name := path.Join(dir, ActiveHintName)
 	b, err := ReadAll(fs, name, HintBytesMax)
@@ -310,8 +310,8 @@ func ReadPieces(fs vfs.FS, dir string, s ManifestSegment) (*ActiveHint, error) {
 	return h, nil
 }
 
-// LastPiece reads the header of the last piece in the file, for a plan: it is not checked, nor are the pieces before
-// it. False: there is none that can be of this segment.
+// LastPiece reads the header of the last piece in the file, for a plan. It checks neither this piece nor the pieces
+// before it. It returns false if no piece can belong to this segment.
 func LastPiece(fs vfs.FS, dir string, s ManifestSegment) (h HintPart, ok bool) {
 	f, err := fs.Open(path.Join(dir, ActiveHintName))
 	if err != nil {
@@ -341,8 +341,8 @@ func LastPiece(fs vfs.FS, dir string, s ManifestSegment) (h HintPart, ok bool) {
 	return h, ok
 }
 
-// WritePiece writes a piece behind those that are there, which have so many bytes, without a sync: a hint that a power
-// cut takes is missed by nobody. What was torn behind them is cut off.
+// WritePiece writes a piece at offset at, the end of the existing pieces. It does not sync: losing a hint in a power
+// cut does no harm. A torn piece after the offset is truncated.
 func WritePiece(fs vfs.FS, dir string, at int64, b []byte) (err error) {
 	name := path.Join(dir, ActiveHintName)
 	f, err := fs.OpenWrite(name)
@@ -368,7 +368,7 @@ func WritePiece(fs vfs.FS, dir string, at int64, b []byte) (err error) {
 	return err
 }
 
-// SyncPieces makes the hint of the active segment durable, so that it is there after an orderly stop.
+// SyncPieces makes the hint of the active segment durable, so that it exists after an orderly stop.
 func SyncPieces(fs vfs.FS, dir string) (err error) {
 	f, err := fs.OpenWrite(path.Join(dir, ActiveHintName))
 	if err != nil {

@@ -28,8 +28,8 @@ const (
 	nameBytesMax         = 253
 )
 
-// Manifest is the list of a group's live segments and its floors. A file that it does not list is garbage. Stored
-// twice in its file, each copy with a CRC and in 4 KiB blocks of its own, so one bad sector loses nothing.
+// Manifest lists a group's live segments and its floors. A file that it does not list is garbage. The manifest is
+// stored twice in its file. Each copy has a CRC and its own 4 KiB blocks, so one bad sector loses nothing.
 type Manifest struct {
 	Identity         Identity
 	Sequence         uint64            // raised with each write
@@ -53,11 +53,11 @@ type ManifestSegment struct {
 	Bytes      int64  // sealed: exact size of the file; active: 0
 }
 
-// Sealed tells whether the segment is immutable.
+// Sealed reports whether the segment is immutable.
 func (s ManifestSegment) Sealed() bool { return s.Bytes != 0 }
 
-// ReadManifest reads the manifest of a group's folder. A bad copy beside a whole one is passed over: it heals with the
-// next write, and VerifyDir names it. Errors: fs.ErrNotExist, ErrCorrupt, ErrFormatVersion.
+// ReadManifest reads the manifest of a group's folder. It ignores a bad copy if the other one is whole: the next write
+// repairs it, and VerifyDir reports it. Errors: fs.ErrNotExist, ErrCorrupt, ErrFormatVersion.
 func ReadManifest(fs vfs.FS, dir string) (*Manifest, error) {
 	b, err := ReadAll(fs, path.Join(dir, ManifestName), ManifestBytesMax)
 	if err != nil {
@@ -70,8 +70,8 @@ func ReadManifest(fs vfs.FS, dir string) (*Manifest, error) {
 	return m, nil
 }
 
-// WriteManifest writes aside, syncs, renames, syncs the folder. An error says whether the manifest can be stored at all
-// (nothing is written then) or what failed; after that either the old or the new one is in place.
+// WriteManifest writes a new file, syncs it, renames it, and syncs the folder. If the manifest cannot be stored at all,
+// it returns an error and writes nothing. After any other error, either the old or the new manifest is in place.
 func WriteManifest(fs vfs.FS, dir string, m *Manifest) error {
 	b, err := m.Encode()
 	if err != nil {
@@ -80,7 +80,7 @@ func WriteManifest(fs vfs.FS, dir string, m *Manifest) error {
 	return WriteReplace(fs, dir, ManifestName, b)
 }
 
-// Encode makes the content of the file: both copies.
+// Encode returns the content of the file: both copies.
 func (m *Manifest) Encode() ([]byte, error) {
 	if err := m.check(); err != nil {
 		return nil, err
@@ -129,8 +129,8 @@ func (m *Manifest) Encode() ([]byte, error) {
 	return file, nil
 }
 
-// DecodeManifest is the reverse of Encode: the newer whole copy. bad says, for each copy, why it does not count; both
-// nil where the file is as it was written.
+// DecodeManifest decodes the result of Encode and returns the newer whole copy. bad says, for each copy, why it is not
+// valid; both are nil if the file is as it was written.
 func DecodeManifest(file []byte) (m *Manifest, bad [2]error, err error) {
 	half := len(file) / 2
 	var copies [2]*Manifest
@@ -138,7 +138,7 @@ func DecodeManifest(file []byte) (m *Manifest, bad [2]error, err error) {
 		copies[i], bad[i] = decodeManifestCopy(b)
 	}
 	if copies[0] == nil {
-		// The begin says itself how long the first copy is, also where the end of the file is missing.
+		// The first copy contains its own length, so it can be read even if the end of the file is missing.
 		if m, err := decodeManifestCopy(file); err == nil {
 			copies[0], bad[0] = m, fmt.Errorf("%w: half of the file is missing", ErrCorrupt)
 		}
@@ -227,7 +227,7 @@ func decodeManifestFields(b []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// check is the rule of the format beyond the bytes.
+// check validates the content of the fields.
 func (m *Manifest) check() error {
 	if n := len(m.Identity.Name); n < 1 || n > nameBytesMax || !utf8.ValidString(m.Identity.Name) {
 		return fmt.Errorf("%w: manifest: name of the group is not 1 to 253 bytes of UTF-8", ErrCorrupt)
@@ -271,8 +271,8 @@ func boolByte(b bool) byte {
 	return 0
 }
 
-// CheckIdentity answers ErrForeign where a file is of another store or group than wanted. A name that is wanted may be
-// empty: any.
+// CheckIdentity returns ErrForeign if a file belongs to another store or group than wanted. If the wanted name is
+// empty, any name is accepted.
 func CheckIdentity(is, want Identity) error {
 	switch {
 	case is.Store != want.Store:
@@ -285,10 +285,11 @@ func CheckIdentity(is, want Identity) error {
 	return nil
 }
 
-// MayHaveCuts tells whether a new leader may ever have cut the log: not as long as one voter was alone.
+// MayHaveCuts reports whether a new leader may ever have truncated the log. This is impossible while there has always
+// been a single voter.
 func (m *Manifest) MayHaveCuts() bool { return m.ConfIndex > 0 || len(VotersOf(m.Conf)) > 1 }
 
-// VotersOf gives the ids of all voters, also of the outgoing ones of a joint membership.
+// VotersOf returns the ids of all voters, including the outgoing ones of a joint membership.
 func VotersOf(conf *raftpb.ConfState) map[uint64]bool {
 	ids := make(map[uint64]bool)
 	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing()) {
@@ -297,7 +298,7 @@ func VotersOf(conf *raftpb.ConfState) map[uint64]bool {
 	return ids
 }
 
-// ActiveSegment is the last segment where it is not sealed.
+// ActiveSegment returns the last segment if it is not sealed.
 func (m *Manifest) ActiveSegment() (ManifestSegment, bool) {
 	n := len(m.Segments)
 	if n == 0 || m.Segments[n-1].Sealed() {

@@ -23,16 +23,17 @@ const (
 	MarkFileBytes = MarkSlots * BlockBytes
 )
 
-// Mark is the local synced mark of a group: everything before it was synced. A small file of two slots, written in turn
-// in place; the newer whole slot counts. Kept up to date for idle groups (within 100 ms); busy ones have StateRecord.
+// Mark is the local synced mark of a group: everything before it was synced. The mark file is small and has two slots,
+// which are written alternately in place; the newer whole slot is valid. It is kept up to date for idle groups (within
+// 100 ms); busy groups have StateRecord.
 type Mark struct {
-	Sequence uint64 // raised with each write; picks the slot
+	Sequence uint64 // raised with each write; selects the slot
 	Segment  SegmentID
 	Offset   int64
 	Index    uint64
 }
 
-// EncodeMark makes the bytes of a slot.
+// EncodeMark returns the bytes of a slot.
 func EncodeMark(m Mark) []byte {
 	b := make([]byte, BlockBytes)
 	le := binary.LittleEndian
@@ -44,7 +45,7 @@ func EncodeMark(m Mark) []byte {
 	return b
 }
 
-// DecodeMark is the reverse of EncodeMark. slot is the place in the file, 0 or 1.
+// DecodeMark decodes the result of EncodeMark. slot is the slot's number in the file, 0 or 1.
 func DecodeMark(b []byte, slot int) (Mark, error) {
 	if len(b) != BlockBytes {
 		return Mark{}, fmt.Errorf("mark: %w: %d bytes, not %d", ErrCorrupt, len(b), BlockBytes)
@@ -61,9 +62,9 @@ func DecodeMark(b []byte, slot int) (Mark, error) {
 	return m, nil
 }
 
-// ReadMark reads the newer whole mark of a group's folder. found is false where none was ever written. bad says, for
-// each slot, why it does not count: torn by a crash while it was written, or damaged; nil where it is whole or was
-// never written. err is for what hinders reading, and for a newer format.
+// ReadMark reads the newer whole mark of a group's folder. found is false if none was ever written. bad says, for each
+// slot, why it is not valid: a crash tore it while it was written, or it is damaged; nil if the slot is whole or was
+// never written. err reports failed reads and a newer format.
 func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, err error) {
 	b, err := ReadAll(fs, path.Join(dir, MarkName), 1<<20)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -81,8 +82,8 @@ func ReadMark(fs vfs.FS, dir string) (m Mark, found bool, bad [MarkSlots]error, 
 	return m, found, bad, nil
 }
 
-// DecodeMarkFile takes the newer whole slot of a mark file. found is false where no slot was ever written; bad says
-// what is wrong with each slot.
+// DecodeMarkFile returns the newer whole slot of a mark file. found is false if no slot was ever written; bad says what
+// is wrong with each slot.
 func DecodeMarkFile(b []byte) (m Mark, found bool, bad [MarkSlots]error) {
 	for slot := range MarkSlots {
 		at := slot * BlockBytes
@@ -109,13 +110,13 @@ func DecodeMarkFile(b []byte) (m Mark, found bool, bad [MarkSlots]error) {
 	return m, found, bad
 }
 
-// CreateMark makes the mark file without a mark, durable when it returns. A whole new file replaces an old one.
+// CreateMark creates the mark file without a mark; it is durable on return. A new file replaces an old one as a whole.
 func CreateMark(fs vfs.FS, dir string) error {
 	return WriteReplace(fs, dir, MarkName, make([]byte, MarkFileBytes))
 }
 
-// WriteMark writes a mark into its slot of the open mark file and syncs it. After an error the file must be made anew
-// by CreateMark.
+// WriteMark writes a mark into its slot of the open mark file and syncs it. After an error the file must be created
+// again by CreateMark.
 func WriteMark(f vfs.File, m Mark) error {
 	if _, err := f.WriteAt(EncodeMark(m), int64(m.Sequence%MarkSlots)*BlockBytes); err != nil {
 		return NoSpace(err)
@@ -123,8 +124,8 @@ func WriteMark(f vfs.File, m Mark) error {
 	return f.Sync()
 }
 
-// Below is the offset in a segment up to which the mark says that everything was synced; the end of the header where it
-// says nothing of this segment.
+// Below returns the offset in a segment up to which, according to the mark, everything was synced. If the mark is not
+// about this segment, that is the end of the header.
 func (m Mark) Below(s ManifestSegment) int64 {
 	if m.Segment != s.ID {
 		return SegmentHeaderBytes

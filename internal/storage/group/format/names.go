@@ -13,8 +13,8 @@ const (
 	ManifestName   = "manifest"
 	MarkName       = "mark"
 	ReplicaName    = "replica"
-	ActiveHintName = "hint-active" // of the active segment, whichever that is
-	IncomingName   = "incoming"    // folder: files of an Install that has not ended
+	ActiveHintName = "hint-active" // of the active segment, regardless of its number
+	IncomingName   = "incoming"    // folder: files of an unfinished Install
 	QuarantineName = "quarantine"
 	TmpSuffix      = ".tmp" // of a file being made; garbage after a crash
 
@@ -32,15 +32,15 @@ func HintName(number uint64) string { return fmt.Sprintf("%s%012d", HintPrefix, 
 // BlobName is the file name of a blob.
 func BlobName(id uuid.UUID) string { return BlobPrefix + id.String() }
 
-// ParseSegmentName tells the number of a segment's file name.
+// ParseSegmentName returns the number in a segment's file name.
 func ParseSegmentName(name string) (number uint64, ok bool) {
 	return parseNumbered(name, SegmentPrefix)
 }
 
-// ParseHintName tells the number of a hint's file name.
+// ParseHintName returns the number in a hint's file name.
 func ParseHintName(name string) (number uint64, ok bool) { return parseNumbered(name, HintPrefix) }
 
-// IsHintName tells whether a file is a hint, also that of the active segment.
+// IsHintName reports whether a file is a hint, including that of the active segment.
 func IsHintName(name string) bool {
 	_, numbered := ParseHintName(name)
 	return numbered || name == ActiveHintName
@@ -55,7 +55,7 @@ func parseNumbered(name, prefix string) (uint64, bool) {
 	return number, err == nil && name == fmt.Sprintf("%s%012d", prefix, number)
 }
 
-// ParseBlobName tells the id of a blob's file name.
+// ParseBlobName returns the id in a blob's file name.
 func ParseBlobName(name string) (id uuid.UUID, ok bool) {
 	digits, ok := strings.CutPrefix(name, BlobPrefix)
 	if !ok {

@@ -28,24 +28,24 @@ const (
 	ReplicaFileBytes = 2 * BlockBytes
 )
 
-// ReplicaFile says which incarnation of a replica a group's folder is.
+// ReplicaFile identifies the incarnation of a replica that a group's folder holds.
 type ReplicaFile struct {
-	RaftID uint64    // never zero, never used again for another incarnation
-	Volume uuid.UUID // the volume it was made on: on another one it is a copy, and must not run
+	RaftID uint64    // never zero, never reused for another incarnation
+	Volume uuid.UUID // the volume on which it was made: on another volume it is a copy, and must not run
 	Store  uuid.UUID
 	Group  uuid.UUID
-	// Joining: there is nothing yet that counts. It becomes a member by an Install.
+	// Joining: the folder holds no data that counts yet. The replica becomes a member by an Install.
 	Joining bool
 }
 
-// NewRaftID makes the Raft id of a new incarnation: random and odd, so never zero.
+// NewRaftID returns the Raft id of a new incarnation: random and odd, so never zero.
 func NewRaftID() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint64(b[:]) | 1
 }
 
-// Encode makes the content of the file.
+// Encode returns the content of the file.
 func (f ReplicaFile) Encode() ([]byte, error) {
 	if f.RaftID == 0 {
 		return nil, fmt.Errorf("%w: replica file without a Raft id", ErrCorrupt)
@@ -63,8 +63,8 @@ func (f ReplicaFile) Encode() ([]byte, error) {
 	return append(b, b...), nil
 }
 
-// DecodeReplicaFile is the reverse of Encode. bad says, for each copy, why it does not count; both nil where the file
-// is as it was written. Errors: ErrCorrupt, ErrFormatVersion.
+// DecodeReplicaFile decodes the result of Encode. bad says, for each copy, why it is not valid; both are nil if the
+// file is as it was written. Errors: ErrCorrupt, ErrFormatVersion.
 func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 	var copies [2]ReplicaFile
 	for i := range copies {
@@ -83,7 +83,7 @@ func DecodeReplicaFile(b []byte) (f ReplicaFile, bad [2]error, err error) {
 	case bad[0] != nil:
 		return copies[1], bad, nil //nolint:nilerr // bad says it
 	case bad[1] == nil && copies[0] != copies[1]:
-		// The file is replaced as a whole: such a one was never written, and neither copy is to be trusted.
+		// The file is replaced as a whole, so two different copies were never written: neither can be trusted.
 		err := fmt.Errorf("%w: the copies of the replica file differ", ErrCorrupt)
 		return ReplicaFile{}, [2]error{err, err}, err
 	}
@@ -104,10 +104,10 @@ func decodeReplicaCopy(b []byte) (ReplicaFile, error) {
 	return f, nil
 }
 
-// ReadReplicaFile reads the replica file of a group's folder; false: there is none, as in all folders made before there
-// were copies: then the replica is the sole voter of the manifest. A joining one that has its manifest is a member: a
-// crash came between the two. A bad copy beside a whole one is passed over: VerifyDir names it. Errors: ErrCorrupt,
-// ErrFormatVersion.
+// ReadReplicaFile reads the replica file of a group's folder. found is false if there is none, as in all folders made
+// before there were copies: the replica is then the sole voter of the manifest. A joining replica that has its manifest
+// is a member: a crash happened between the two writes. A bad copy beside a whole one is ignored: VerifyDir reports it.
+// Errors: ErrCorrupt, ErrFormatVersion.
 func ReadReplicaFile(fs vfs.FS, dir string) (f ReplicaFile, found bool, err error) {
 	b, err := ReadAll(fs, path.Join(dir, ReplicaName), 2*ReplicaFileBytes)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -129,8 +129,8 @@ func ReadReplicaFile(fs vfs.FS, dir string) (f ReplicaFile, found bool, err erro
 	return f, true, nil
 }
 
-// WriteReplicaFile makes or replaces the file, durable when it returns. Where the same is there already, nothing is
-// written.
+// WriteReplicaFile creates or replaces the file; it is durable on return. If the file has this content already, nothing
+// is written.
 func WriteReplicaFile(fs vfs.FS, dir string, f ReplicaFile) error {
 	b, err := f.Encode()
 	if err != nil {

@@ -2,18 +2,19 @@ package format
 
 import "encoding/binary"
 
-// Request is what is remembered of a put or delete by its request id: its result, and what tells whether another write
-// is the same one.
+// Request is what is remembered of a put or delete by its request id: its result, and the fields that show whether
+// another write is the same one.
 type Request struct {
 	RequestID  [16]byte
 	ID         int64
 	Index      uint64
 	CommitTime int64 // Unix ns
 	Delete     bool
-	CRC32C     uint32 // of the record's whole data, also where a blob holds them; 0 of a delete
+	CRC32C     uint32 // of the record's whole data, also if it is in a blob; 0 for a delete
 }
 
-// RequestOf gives what is remembered of an applied put or delete, from it or from what compaction left of it.
+// RequestOf returns what is remembered of an applied put or delete, given that entry or the KindRequest that compaction
+// made of it.
 func RequestOf(e *Entry) Request {
 	r := Request{RequestID: e.RequestID, ID: e.ID, Index: e.Index, CommitTime: e.CommitTime, Delete: e.Kind == KindDelete}
 	switch {
@@ -41,8 +42,8 @@ const requestDataBytes = 8
 // RequestFrameBytes is the length of the frame of a KindRequest.
 const RequestFrameBytes = FrameHeaderBytes + requestDataBytes
 
-// RequestEntry is what compaction leaves of a put or delete with a request id. Every copy of the group makes the same
-// one.
+// RequestEntry returns the entry that compaction keeps of a put or delete with a request id. All copies of the group
+// make the same one.
 func RequestEntry(e *Entry) Entry {
 	r := RequestOf(e)
 	data := make([]byte, requestDataBytes)
@@ -54,13 +55,13 @@ func RequestEntry(e *Entry) Entry {
 		RequestID: e.RequestID, Data: data}
 }
 
-// isRequestData tells whether data is that of a KindRequest.
+// isRequestData reports whether data is valid data of a KindRequest.
 func isRequestData(b []byte) bool {
 	return len(b) == requestDataBytes && IsZero(b[1:4]) && (Kind(b[0]) == KindPut || Kind(b[0]) == KindDelete &&
 		IsZero(b[4:]))
 }
 
-// IsSame tells whether another write under the same request id is this one.
+// IsSame reports whether another write under the same request id is the same write.
 func (r *Request) IsSame(other *Request) bool {
 	return r.ID == other.ID && r.Delete == other.Delete && r.CRC32C == other.CRC32C
 }

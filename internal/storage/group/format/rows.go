@@ -14,13 +14,13 @@ type Rows struct {
 	Places  []uint64 // index.Loc with ordinal 0
 	Indexes []uint32 // index - first index of the segment
 	Blobs   []HintBlob
-	// LastCommit is the greatest commit time so far, syncedCommit that of what was synced.
+	// LastCommit is the greatest commit time so far, syncedCommit the greatest one of synced entries.
 	LastCommit, syncedCommit int64
 	// Requests is the number of entries of KindRequest, which have no row.
 	Requests uint32
 }
 
-// Hint makes the hint of a sealed segment, all rows used.
+// Hint returns the hint of a sealed segment, with all rows used.
 func (r *Rows) Hint(m ManifestSegment, terms []TermRun) *Hint {
 	n := len(r.IDs)
 	type key struct {
@@ -59,16 +59,16 @@ func (r *Rows) Hint(m ManifestSegment, terms []TermRun) *Hint {
 	return h
 }
 
-// IsEmpty tells whether nothing of a log is in the segment that anybody may ask for.
+// IsEmpty reports whether the segment holds nothing that may still be needed.
 func (r *Rows) IsEmpty() bool { return len(r.IDs) == 0 && r.Requests == 0 }
 
-// AddRequest takes in an entry of KindRequest.
+// AddRequest counts an entry of KindRequest.
 func (r *Rows) AddRequest(e *Entry) {
 	r.Requests++
 	r.LastCommit = max(r.LastCommit, e.CommitTime)
 }
 
-// Add appends the row of a put or delete, whose frame stands at an offset, in a segment that begins with index first.
+// Add appends the row of a put or delete. Its frame is at an offset of a segment that begins with index first.
 func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
 	r.IDs = append(r.IDs, e.ID)
 	r.Places = append(r.Places, uint64(index.MakeLoc(0, offset, length, e.Kind == KindDelete)))
@@ -79,7 +79,7 @@ func (r *Rows) Add(first uint64, e *Entry, offset, length int64) {
 	}
 }
 
-// Cut drops the rows from an index on. The columns keep their memory: a reader may still look at what it has seen.
+// Cut drops the rows from an index on. The columns keep their memory: a reader may still use the rows that it has seen.
 func (r *Rows) Cut(first, from uint64) {
 	n := len(r.IDs)
 	for n > 0 && first+uint64(r.Indexes[n-1]) >= from {
@@ -89,14 +89,14 @@ func (r *Rows) Cut(first, from uint64) {
 	for b > 0 && r.Blobs[b-1].Index >= from {
 		b--
 	}
-	// The full slice expressions make the next add copy instead of writing below what a reader has seen.
+	// The full slice expressions make the next append copy instead of overwriting rows that a reader has seen.
 	r.IDs, r.Places, r.Indexes, r.Blobs = r.IDs[:n:n], r.Places[:n:n], r.Indexes[:n:n], r.Blobs[:b:b]
 }
 
-// Synced notes that everything so far is on disk.
+// Synced records that all rows so far are on disk.
 func (r *Rows) Synced() { r.syncedCommit = r.LastCommit }
 
-// CutUnsynced drops the rows from an offset on, up to which the segment was synced.
+// CutUnsynced drops the rows from an offset on; the segment was synced up to that offset.
 func (r *Rows) CutUnsynced(first uint64, offset int64) {
 	r.LastCommit = r.syncedCommit
 	n := sort.Search(len(r.Places), func(i int) bool { return index.Loc(r.Places[i]).Offset() >= offset })
@@ -105,18 +105,18 @@ func (r *Rows) CutUnsynced(first uint64, offset int64) {
 	}
 }
 
-// Snapshot is a copy of the table that stays as it is.
+// Snapshot returns a copy of the table that does not change.
 func (r *Rows) Snapshot() *Rows {
 	c := *r
 	return &c
 }
 
-// MemoryBytes is what the columns take.
+// MemoryBytes returns the memory size of the columns.
 func (r *Rows) MemoryBytes() int64 {
 	return 8*int64(cap(r.IDs)+cap(r.Places)) + 4*int64(cap(r.Indexes)) + 48*int64(cap(r.Blobs))
 }
 
-// AtOrBelow finds the last row with an index at or below the one given; -1: none.
+// AtOrBelow returns the last row with an index at or below the given one; -1: none.
 func (r *Rows) AtOrBelow(first, at uint64) int {
 	if at < first {
 		return -1
@@ -124,7 +124,7 @@ func (r *Rows) AtOrBelow(first, at uint64) int {
 	return sort.Search(len(r.Indexes), func(i int) bool { return first+uint64(r.Indexes[i]) > at }) - 1
 }
 
-// AtOffset finds the row at an offset; -1: none.
+// AtOffset returns the row at an offset; -1: none.
 func (r *Rows) AtOffset(offset int64) int {
 	i := sort.Search(len(r.Places), func(i int) bool { return index.Loc(r.Places[i]).Offset() >= offset })
 	if i == len(r.Places) || index.Loc(r.Places[i]).Offset() != offset {

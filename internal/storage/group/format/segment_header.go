@@ -16,8 +16,8 @@ import (
 // SegmentMagic begins each segment file.
 const SegmentMagic = "SHEAFSEG"
 
-// segmentVersionRequests is the version of a segment that may hold entries of KindRequest: those that compaction and
-// repair write. A program from before them says of it that it is newer. Segments that were only appended to have
+// segmentVersionRequests is the version of segments that may hold entries of KindRequest: those that compaction and
+// repair write. An older program reports such a segment as newer. Segments that were only appended to have
 // FormatVersion.
 const segmentVersionRequests = 2
 
@@ -34,7 +34,7 @@ type SegmentHeader struct {
 	Rewritten  bool  // by compaction or repair: its version is segmentVersionRequests
 }
 
-// Encode makes the SegmentHeaderBytes of a header.
+// Encode returns the header in SegmentHeaderBytes bytes.
 func (h SegmentHeader) Encode() []byte {
 	b := make([]byte, SegmentHeaderBytes)
 	le := binary.LittleEndian
@@ -52,7 +52,7 @@ func (h SegmentHeader) Encode() []byte {
 	return b
 }
 
-// DecodeSegmentHeader is the reverse of Encode; b may be longer. Errors: ErrCorrupt, ErrFormatVersion.
+// DecodeSegmentHeader decodes the result of Encode; b may be longer. Errors: ErrCorrupt, ErrFormatVersion.
 func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 	if len(b) < SegmentHeaderBytes {
 		return SegmentHeader{}, fmt.Errorf("segment header: %w: %d bytes are too few", ErrCorrupt, len(b))
@@ -81,8 +81,8 @@ func DecodeSegmentHeader(b []byte) (SegmentHeader, error) {
 	return h, nil
 }
 
-// CheckSegmentHeader checks the first bytes of a segment against what the manifest says of it. Errors: ErrCorrupt (the
-// manifest's word counts, the frames can be read), ErrFormatVersion, ErrForeign.
+// CheckSegmentHeader checks the first bytes of a segment against the manifest. Errors: ErrCorrupt (the manifest takes
+// precedence, the frames can be read), ErrFormatVersion, ErrForeign.
 func CheckSegmentHeader(b []byte, identity Identity, segment ManifestSegment) error {
 	h, err := DecodeSegmentHeader(b)
 	if err != nil {
@@ -100,14 +100,14 @@ func CheckSegmentHeader(b []byte, identity Identity, segment ManifestSegment) er
 	return nil
 }
 
-// NewSegmentID is a random one.
+// NewSegmentID returns a random id.
 func NewSegmentID() SegmentID {
 	var id SegmentID
 	_, _ = rand.Read(id[:]) // never fails
 	return id
 }
 
-// MakeSegment makes the file of an empty segment, durable when it returns.
+// MakeSegment creates the file of an empty segment; it is durable on return.
 func MakeSegment(fs vfs.FS, dir string, identity Identity, m ManifestSegment, created time.Time) error {
 	f, err := WriteSegmentHeader(fs, dir, identity, m, created, false)
 	if err != nil {
@@ -116,7 +116,7 @@ func MakeSegment(fs vfs.FS, dir string, identity Identity, m ManifestSegment, cr
 	return f.Close()
 }
 
-// WriteSegmentHeader makes a segment file with its header, durable when it returns.
+// WriteSegmentHeader creates a segment file with its header; it is durable on return.
 func WriteSegmentHeader(fs vfs.FS, dir string, identity Identity, m ManifestSegment, created time.Time,
 	rewritten bool) (vfs.File, error) {
 	name := path.Join(dir, SegmentName(m.Number))

@@ -9,16 +9,16 @@ import (
 const StateRecordBytes = 40
 
 // StateRecord is the data of a KindState frame. It is written with each batch that changes one of its fields; the last
-// whole one of a log counts.
+// whole one of a log is valid.
 type StateRecord struct {
 	Term         uint64
 	Vote         uint64
 	Commit       uint64
-	SyncedOffset int64 // in this segment: all before it was synced when this was written
+	SyncedOffset int64 // in this segment: everything before it was synced when the record was written
 	SyncedIndex  uint64
 }
 
-// Encode makes the data of a KindState frame.
+// Encode returns the data of a KindState frame.
 func (s StateRecord) Encode() []byte {
 	b := make([]byte, StateRecordBytes)
 	s.encode(b)
@@ -34,7 +34,7 @@ func (s StateRecord) encode(b []byte) {
 	le.PutUint64(b[32:], s.SyncedIndex)
 }
 
-// DecodeStateRecord is the reverse of Encode.
+// DecodeStateRecord decodes the result of Encode.
 func DecodeStateRecord(b []byte) (StateRecord, error) {
 	if len(b) != StateRecordBytes {
 		return StateRecord{}, fmt.Errorf("state record: %w: %d bytes, not %d", ErrCorrupt, len(b), StateRecordBytes)
@@ -50,9 +50,9 @@ func DecodeStateRecord(b []byte) (StateRecord, error) {
 	return s, nil
 }
 
-// MergeHardState raises term, vote and commit by another record, whichever of the two is older: the greater term with
-// its vote (in the same term: a vote that is set), and the greater commit. The synced mark is taken from the argument,
-// because it belongs to a segment.
+// MergeHardState combines term, vote and commit with those of another record, which may be older or newer: the greater
+// term with its vote (if the terms are equal: the vote that is set), and the greater commit. The synced mark is taken
+// from the argument, because it belongs to a segment.
 func (s *StateRecord) MergeHardState(other StateRecord) {
 	switch {
 	case other.Term > s.Term:

@@ -16,9 +16,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Dump writes a segment, hint, manifest, mark, blob or replica file in words, one line for each frame, row, slot or
-// chunk; bad places are named in their line. The type is told by the magic, and where that is damaged by the name. An
-// error says that the file cannot be read, is none of these, or that nothing of it can be decoded.
+// Dump writes a segment, hint, manifest, mark, blob or replica file as text, one line for each frame, row, slot or
+// chunk; damage is reported in the line where it is. The type is determined by the magic or, if the magic is damaged,
+// by the name. An error says that the file cannot be read, has none of these types, or that no part of it can be
+// decoded.
 func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 	f, err := fs.Open(name)
 	if err != nil {
@@ -56,9 +57,10 @@ func Dump(w io.Writer, fs vfs.FS, name string) (err error) {
 
 // fileType is a type of the files of a group.
 type fileType struct {
-	magic    string
-	prefix   string // what names of such files begin with
-	bytesMax int64  // of a file that is read as a whole; 0: dump reads it
+	magic  string
+	prefix string // prefix of the names of such files
+	// largest size of a file that is read as a whole; 0: dump reads it
+	bytesMax int64
 	dump     func(d *dumper, all []byte) error
 }
 
@@ -72,7 +74,7 @@ var fileTypes = []fileType{
 	{format.ReplicaMagic, format.ReplicaName, 1 << 20, (*dumper).replica},
 }
 
-// fileTypeOf tells the type of a file, by its magic or else by its name; nil: none.
+// fileTypeOf determines the type of a file by its magic or else by its name; nil: none.
 func fileTypeOf(magic, base string) *fileType {
 	i := slices.IndexFunc(fileTypes, func(t fileType) bool { return t.magic == magic })
 	if i < 0 {
@@ -84,7 +86,7 @@ func fileTypeOf(magic, base string) *fileType {
 	return &fileTypes[i]
 }
 
-// dumper writes; its buffer keeps the first error of writing until Flush.
+// dumper writes the text; its buffer keeps the first write error until Flush.
 type dumper struct {
 	*bufio.Writer
 	file vfs.File
@@ -94,7 +96,7 @@ type dumper struct {
 }
 
 func (d *dumper) line(format string, args ...any) {
-	fmt.Fprintf(d, format+"\n", args...) // an error is kept by the buffer until Flush
+	fmt.Fprintf(d, format+"\n", args...) // the buffer keeps an error until Flush
 }
 
 func (d *dumper) segment([]byte) error {
@@ -122,7 +124,7 @@ func (d *dumper) segment([]byte) error {
 	return r.Err()
 }
 
-// headerFromManifest finds a segment whose own header is damaged in the manifest beside it.
+// headerFromManifest finds a segment with a damaged header in the manifest beside it.
 func (d *dumper) headerFromManifest() (format.SegmentHeader, error) {
 	m, err := format.ReadManifest(d.fs, path.Dir(d.name))
 	if err != nil {
@@ -251,8 +253,7 @@ func dumpRow(row int, id int64, place, at uint64) string {
 		loc.LengthBound())
 }
 
-// format.ActiveHint writes the pieces of the hint of an active segment. What is behind the last whole one does not
-// count.
+// activeHint writes the pieces of the hint of an active segment. Bytes after the last whole piece do not count.
 func (d *dumper) activeHint(b []byte) error {
 	row := 0
 	for at := int64(0); at < int64(len(b)); {

@@ -16,21 +16,21 @@ import (
 
 // RepairReport of RepairDir.
 type RepairReport struct {
-	Before      VerifyReport // what was found
-	After       VerifyReport // what is there now; zero where nothing was to be done
+	Before      VerifyReport // result of the check before the repair
+	After       VerifyReport // result of the check after the repair; zero if nothing had to be done
 	Quarantined []string     // names of the files in the group's quarantine folder
 	Rewritten   []string     // segments that were replaced
-	Dropped     int64        // entries that were whole, but whose blob is bad
-	NextIndex   uint64       // index of the next entry, where entries were given up; 0: none were
+	Dropped     int64        // whole entries that were dropped because their blob is bad
+	NextIndex   uint64       // index of the next entry if entries were given up; 0: none were
 }
 
-// RepairDir gives up what is damaged in a group that no log has open, so that the rest loads clean. Only a person may
-// ask for it: what a peer or a backup still has should come from there. Bad ranges and the files they are in are copied
-// to the folder quarantine/ of the group first; docs/format.md has the steps. progress is as in VerifyDir. Where
-// nothing is damaged, nothing is changed.
+// RepairDir gives up the damaged parts of a group that no log has open, so that the rest loads without damage. Only a
+// person may request it: data that a peer or a backup still has should be restored from there. RepairDir first copies
+// bad ranges and their files to the folder quarantine/ of the group; docs/format.md has the steps. progress is as in
+// VerifyDir. If nothing is damaged, nothing is changed.
 //
-// It refuses, without a change, where there is no manifest, where the manifest is another group's than the folder,
-// where the membership changed after the manifest was written, and where there is no room (ErrNoSpace).
+// RepairDir refuses, without a change, if there is no manifest, if the manifest belongs to another group than the
+// folder, if the membership changed after the manifest was written, and if there is not enough free space (ErrNoSpace).
 func RepairDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (RepairReport, error) {
 	v := newVerifier(ctx, fs, dir, VerifyOptions{Progress: progress})
 	if err := v.run(); err != nil {
@@ -57,20 +57,20 @@ func RepairDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes i
 	return r.report, nil
 }
 
-// repairer turns what a verifier has found into a group without damage.
+// repairer turns the result of a verifier into a group without damage.
 type repairer struct {
 	*verifier
 	report RepairReport
 
-	newest   map[int64]uint64      // of each id: the greatest index of what stays
+	newest   map[int64]uint64      // by id: the greatest index of the entries that stay
 	rewrite  map[*segmentScan]bool // segments to be replaced
-	greatest uint64                // index that an entry has or may have had
+	greatest uint64                // greatest index that an entry has or may have had
 	term     uint64                // greatest term seen
-	next     format.Manifest       // what the manifest will be
+	next     format.Manifest       // the new manifest
 	garbage  []string              // files to be removed after the commit point
 }
 
-// repair is the steps of docs/format.md, "Accepted loss and repair".
+// repair performs the steps of docs/format.md, "Accepted loss and repair".
 func (r *repairer) repair() error {
 	if r.manifest == nil {
 		return errors.New("without a manifest it is not known which segments live: restore the group from a peer or a backup")
@@ -132,7 +132,7 @@ func (r *repairer) plan() {
 	r.term = max(r.term, r.hard.Term, m.CompactedTerm)
 	r.rewrite = make(map[*segmentScan]bool)
 	for _, s := range r.scans {
-		// What a later segment made void must not live again where nothing is left of that one.
+		// Entries that a later segment made void must not become valid again when nothing of that segment is left.
 		void := s.Last > s.through
 		if len(s.Bad) > 0 || len(s.faults) > 0 || s.header != nil || s.fileBytes < 0 || s.dropped > 0 || void ||
 			r.falseFrameFlag(s) {
@@ -163,8 +163,9 @@ func (r *repairer) dropBlobs(s *segmentScan) {
 	}
 }
 
-// dropDoubtful drops the entries before bad bytes that may hide what made them void: given up with what was there, as a
-// version that was never acknowledged must not take its place. Where there is a hint, it has just what counts.
+// dropDoubtful drops the entries before bad bytes that may hide why they are void. They are given up together with the
+// bad bytes, because a version that was never acknowledged must not take the place of a lost one. If there is a hint,
+// it has exactly the entries that count.
 func (r *repairer) dropDoubtful(s *segmentScan) {
 	for _, d := range r.damages(s) {
 		for row := range s.Rows.IDs {
@@ -175,14 +176,14 @@ func (r *repairer) dropDoubtful(s *segmentScan) {
 	}
 }
 
-// falseFrameFlag tells whether a used byte says "superseded" of what is now the newest.
+// falseFrameFlag reports whether a used byte says "superseded" for an entry that is now the newest.
 func (r *repairer) falseFrameFlag(s *segmentScan) bool {
 	return slices.ContainsFunc(s.unusedRows(s.frameUnused), func(row int) bool {
 		return r.newest[s.Rows.IDs[row]] == s.index(row)
 	})
 }
 
-// checkRoom asks for the room of the copies and of the new segments before anything is written.
+// checkRoom checks, before anything is written, that there is free space for the copies and the new segments.
 func (r *repairer) checkRoom() error {
 	var need int64
 	for name, damages := range r.damagedFiles() {
@@ -201,7 +202,7 @@ func (r *repairer) checkRoom() error {
 	return format.CheckRoom(r.fs, r.dir, need, "quarantine with new segments")
 }
 
-// damagedFiles gives the damages by file.
+// damagedFiles groups the damages by file.
 func (r *repairer) damagedFiles() map[string][]format.Damage {
 	files := make(map[string][]format.Damage)
 	for _, d := range r.report.Before.Damages {
@@ -210,7 +211,7 @@ func (r *repairer) damagedFiles() map[string][]format.Damage {
 	return files
 }
 
-// quarantine copies the damaged files, and each bad range by itself.
+// quarantine copies the damaged files, and additionally each bad range as a file of its own.
 func (r *repairer) quarantine() error {
 	folder := path.Join(r.dir, format.QuarantineName)
 	if err := r.fs.MkdirAll(folder); err != nil {
@@ -269,7 +270,7 @@ func (r *repairer) quarantineFile(f vfs.File, name, folder string, damages []for
 	return nil
 }
 
-// copyRange copies a range of a file into a new one and syncs it. Sectors that cannot be read become bytes 0xff.
+// copyRange copies a range of a file into a new one and syncs it. Unreadable sectors become bytes 0xff.
 func (r *repairer) copyRange(f vfs.File, offset, length int64, name string) (err error) {
 	out, err := format.CreateAnew(r.fs, name)
 	if err != nil {
@@ -293,7 +294,7 @@ func (r *repairer) copyRange(f vfs.File, offset, length int64, name string) (err
 	return out.Sync()
 }
 
-// finish heals the mark and removes what the new manifest does not list.
+// finish repairs the mark and removes the files that the new manifest does not list.
 func (r *repairer) finish() error {
 	if r.badMark || len(r.garbage) > 0 {
 		if err := r.rewriteMark(); err != nil {
@@ -313,7 +314,7 @@ func (r *repairer) finish() error {
 	return r.fs.SyncDir(r.dir)
 }
 
-// rewriteMark makes both slots say what the one that counted said.
+// rewriteMark writes the content of the valid slot to both slots.
 func (r *repairer) rewriteMark() error {
 	if r.mark.Sequence == 0 {
 		return format.CreateMark(r.fs, r.dir)

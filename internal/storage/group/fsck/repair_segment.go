@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// writeSegments makes the new segments and hints, and with them the manifest to come.
+// writeSegments writes the new segments and hints, and thereby builds the new manifest.
 func (r *repairer) writeSegments() error {
 	m := r.manifest
 	r.next = *m
@@ -58,7 +58,7 @@ func (r *repairer) writeActive(first uint64) error {
 	return nil
 }
 
-// writeSegment decides what becomes of one segment: it stays, is sealed, is replaced, or is left out because nothing of
+// writeSegment decides what happens to one segment: it stays, is sealed, is replaced, or is dropped because nothing of
 // it is left.
 func (r *repairer) writeSegment(s *segmentScan) error {
 	m := s.manifest
@@ -83,7 +83,7 @@ func (r *repairer) writeSegment(s *segmentScan) error {
 	return r.writeSegmentHint(s, m, &s.Rows)
 }
 
-// cutFile makes the end of what is whole the end of the file.
+// cutFile truncates the file after its whole frames.
 func (r *repairer) cutFile(name string, size int64) error {
 	f, err := r.fs.OpenWrite(path.Join(r.dir, name))
 	if err != nil {
@@ -96,7 +96,7 @@ func (r *repairer) cutFile(name string, size int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// replaceSegment writes what is left of a segment as a new one, under the next number.
+// replaceSegment writes the rest of a segment as a new segment with the next number.
 func (r *repairer) replaceSegment(s *segmentScan) error {
 	m := format.ManifestSegment{Number: r.next.NextSegment, ID: format.NewSegmentID(), FirstIndex: s.manifest.FirstIndex,
 		LastIndex: max(s.manifest.LastIndex, s.Last)}
@@ -116,8 +116,8 @@ func (r *repairer) replaceSegment(s *segmentScan) error {
 	return r.writeSegmentHint(s, m, to.Rows)
 }
 
-// copyEntries copies the entries that stay into a new segment, durable when it returns. Each entry is verified again as
-// it is read.
+// copyEntries copies the entries that stay into a new segment, which is durable on return. Each entry is verified again
+// when it is read.
 func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
 	in, err := r.fs.OpenDirect(path.Join(r.dir, s.name))
 	if err != nil {
@@ -142,14 +142,14 @@ func (r *repairer) copyEntries(s *segmentScan, to *segio.Writer) (err error) {
 	return to.Finish()
 }
 
-// stays tells whether the frame of a step does.
+// stays reports whether the frame of a step stays.
 func (s *segmentScan) stays(step *segio.FrameStep) bool {
 	e := &step.Entry
 	return step.Status == segio.FrameWhole && e.Kind != format.KindState && s.Counts(e.Kind.IsVersion(), step.Offset) &&
 		!s.gone[e.Index]
 }
 
-// hasRows tells whether a row stays.
+// hasRows reports whether any row stays.
 func (s *segmentScan) hasRows() bool {
 	for row := range s.Rows.IDs {
 		if s.counts(row) {
@@ -159,7 +159,7 @@ func (s *segmentScan) hasRows() bool {
 	return false
 }
 
-// writeSegmentHint writes the hint of a segment as it will be, with used flags that are true for what stays.
+// writeSegmentHint writes the hint of a segment as it will be. Its used flags are correct for the entries that stay.
 func (r *repairer) writeSegmentHint(s *segmentScan, m format.ManifestSegment, table *format.Rows) error {
 	h := table.Hint(m, s.Terms)
 	for i, id := range h.IDs {

@@ -19,72 +19,73 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// verifyWorkers read segments and blobs at the same time: enough requests in flight for an SSD, and enough checksums
-// for its rate.
+// verifyWorkers is the number of goroutines that read segments and blobs: enough requests in flight for an SSD, and
+// enough parallel checksums for its rate.
 const verifyWorkers = 4
 
 // VerifyReport of Verify and VerifyDir.
 type VerifyReport struct {
 	Group     string
 	Bytes     int64 // read
-	Entries   int64 // whole ones
-	Blobs     int64 // that entries refer to
+	Entries   int64 // whole entries
+	Blobs     int64 // blobs that entries refer to
 	Damages   []format.Damage
-	TornBytes int64 // a torn tail above the synced mark, which the next load cuts off: no damage
-	Joining   bool  // the replica is only joining: nothing that counts is there yet
-	// Exchanged says why the folder is another group's than its manifest's; empty: it is not. Then nothing else was
-	// looked at.
+	TornBytes int64 // a torn tail above the synced mark, which the next load truncates: no damage
+	Joining   bool  // the replica is only joining: it holds no data that counts yet
+	// Exchanged says why the folder belongs to another group than its manifest; empty: it does not. If it is set,
+	// nothing else was checked.
 	Exchanged string
 }
 
 // VerifyOptions of VerifyFiles.
 type VerifyOptions struct {
-	// Manifest as it is in memory; nil: the file's, and the file is checked too.
+	// Manifest is the manifest in memory; nil: the file is read, and checked too.
 	Manifest *format.Manifest
-	// ActiveBytes is where the synced part of the active segment ends; the rest is not looked at. 0: to the file's end.
+	// ActiveBytes is the end of the synced part of the active segment; the rest is not checked. 0: to the end of the
+	// file.
 	ActiveBytes int64
 	// ActiveIndex is the index of the last entry before ActiveBytes.
 	ActiveIndex uint64
-	// BlobGone says of a blob whose file is missing whether compaction dropped it since, with the entry that referred
-	// to it; nil: it did not.
+	// BlobGone is called for a blob whose file is missing. It reports whether compaction has dropped the blob since,
+	// together with the entry that referred to it. nil: no blob was dropped.
 	BlobGone func(id uuid.UUID) bool
-	// RateBytesPerSecond: 0: no limit.
+	// RateBytesPerSecond limits the read rate. 0: no limit.
 	RateBytesPerSecond int64
-	// Progress is called with the bytes read since the last call, by one goroutine at a time. Nil: nobody.
+	// Progress is called with the bytes read since the last call, by one goroutine at a time. Nil: it is not called.
 	Progress func(bytes int64)
 }
 
 // VerifyDir checks every byte of a group that no log has open: manifest, segment headers, all frames, padding and
-// preallocated room, the order of indexes, hints against the segments, used flags, blobs against the entries that refer
-// to them, and the mark. progress is called with the bytes read since the last call. What is bad is in the report;
-// the error says why something could not be looked at: the end of ctx, a newer format, no such folder.
+// preallocated space, the order of indexes, hints against the segments, used flags, blobs against the entries that
+// refer to them, and the mark. progress is called with the bytes read since the last call. The report lists the damage.
+// The error says why something could not be checked: ctx ended, the format is newer, the folder does not exist.
 func VerifyDir(ctx context.Context, fs vfs.FS, dir string, progress func(bytes int64)) (VerifyReport, error) {
 	return VerifyFiles(ctx, fs, dir, VerifyOptions{Progress: progress})
 }
 
-// VerifyFiles is VerifyDir for a log that is open: its caller sees to it that no file of the manifest is removed
-// meanwhile. Blobs may be: see VerifyOptions.BlobGone.
+// VerifyFiles is VerifyDir for a log that is open. The caller ensures that no file of the manifest is removed
+// meanwhile. Blobs may be removed: see VerifyOptions.BlobGone.
 func VerifyFiles(ctx context.Context, fs vfs.FS, dir string, opts VerifyOptions) (VerifyReport, error) {
 	v := newVerifier(ctx, fs, dir, opts)
 	err := v.run()
 	return v.report, err
 }
 
-// verifier gathers what the files of a group hold; run fills it in.
+// verifier checks the files of a group; run gathers the result.
 type verifier struct {
 	ctx      context.Context
 	fs       vfs.FS
 	dir      string
 	opts     VerifyOptions
 	manifest *format.Manifest
-	replica  *format.ReplicaFile // nil: there is none, or none that can be read
+	replica  *format.ReplicaFile // nil: there is none, or it cannot be read
 	mark     format.Mark
 	scans    []*segmentScan // as in the manifest
 	report   VerifyReport
-	hard     format.StateRecord // manifest and state frames together
-	lost     bool               // entries are lost, or may be, beyond blobs
+	hard     format.StateRecord // combined from manifest and state frames
+	lost     bool               // entries are lost or may be lost, apart from blobs
 	badMark  bool
-	// badReplica: a copy of the replica file does not count.
+	// badReplica: a copy of the replica file is not valid.
 	badReplica bool
 	started    time.Time
 
@@ -126,7 +127,7 @@ func (v *verifier) run() error {
 	v.dropVoid()
 	v.reportRanges()
 	if v.opts.Manifest == nil {
-		// In an open log, hints go on to be written: they know of entries that are not looked at.
+		// In an open log, hints are still being written: they include entries that are not checked here.
 		v.checkUsed()
 	}
 	if err := v.checkBlobs(); err != nil {
@@ -138,7 +139,7 @@ func (v *verifier) run() error {
 	return nil
 }
 
-// readManifest answers false where there is none that could say what else to look at.
+// readManifest returns false if there is no manifest from which to find the other files.
 func (v *verifier) readManifest() (bool, error) {
 	v.report.Group = path.Base(v.dir)
 	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ManifestName), format.ManifestBytesMax)
@@ -173,7 +174,7 @@ func (v *verifier) readManifest() (bool, error) {
 	return true, nil
 }
 
-// readReplica answers true where the replica is only joining.
+// readReplica returns true if the replica is only joining.
 func (v *verifier) readReplica() (joining bool, err error) {
 	v.report.Group = path.Base(v.dir)
 	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ReplicaName), 2*format.ReplicaFileBytes)
@@ -222,8 +223,9 @@ func (v *verifier) readMark() error {
 	return nil
 }
 
-// neighbourOf is the group of a folder beside this one that has a segment; empty: there is none, or this group has it.
-// A mark may well name a segment that no group has any more, as compaction makes new ones.
+// neighbourOf returns the group of a sibling folder that has the segment. It returns an empty string if there is none,
+// or if this group has the segment. A mark may refer to a segment that no group has any more, as compaction makes new
+// ones.
 func (v *verifier) neighbourOf(id format.SegmentID) string {
 	has := func(m *format.Manifest) bool {
 		return slices.ContainsFunc(m.Segments, func(s format.ManifestSegment) bool { return s.ID == id })
@@ -231,7 +233,7 @@ func (v *verifier) neighbourOf(id format.SegmentID) string {
 	if id == (format.SegmentID{}) || has(v.manifest) {
 		return ""
 	}
-	beside, _ := v.fs.List(path.Dir(v.dir)) // where it cannot be listed, nothing is known
+	beside, _ := v.fs.List(path.Dir(v.dir)) // if it cannot be listed, nothing is known
 	for _, name := range beside {
 		if name == path.Base(v.dir) {
 			continue
@@ -243,7 +245,7 @@ func (v *verifier) neighbourOf(id format.SegmentID) string {
 	return ""
 }
 
-// damage adds some to the report.
+// damage adds damages to the report.
 func (v *verifier) damage(damages ...format.Damage) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -253,7 +255,7 @@ func (v *verifier) damage(damages ...format.Damage) {
 	}
 }
 
-// count tells the progress, and holds the rate.
+// count reports the progress and limits the rate.
 func (v *verifier) count(bytes int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -274,7 +276,7 @@ func (v *verifier) count(bytes int64) {
 	}
 }
 
-// countingFile reads for a verifier: it counts, and stops at the end of the context.
+// countingFile wraps a file for a verifier: it counts the bytes read, and stops when the context ends.
 type countingFile struct {
 	vfs.File
 	v *verifier
@@ -289,7 +291,7 @@ func (f countingFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// each runs work for the numbers from 0 to n - 1, some at a time, each with a buffer of its own.
+// each calls work for the numbers from 0 to n - 1, several at a time, each with its own buffer.
 func (v *verifier) each(n int, work func(i int, buffer []byte) error) error {
 	all, ctx := errgroup.WithContext(v.ctx)
 	all.SetLimit(verifyWorkers)

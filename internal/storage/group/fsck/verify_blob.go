@@ -12,10 +12,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// checkBlobs reads all blobs that entries refer to. Others are garbage, which the next load removes.
+// checkBlobs reads all blobs that entries refer to. Other blobs are garbage, which the next load removes.
 func (v *verifier) checkBlobs() error {
 	type job struct {
-		scan *segmentScan // that refers to it
+		scan *segmentScan // the segment that refers to it
 		format.HintBlob
 	}
 	var jobs []job
@@ -51,7 +51,7 @@ func (v *verifier) checkBlobs() error {
 	})
 }
 
-// checkBlob reads one blob; bad is what is not right with it.
+// checkBlob reads one blob and returns its damage.
 func (v *verifier) checkBlob(ref format.BlobRef, buffer []byte) (bad []format.Damage, err error) {
 	name := format.BlobName(ref.ID)
 	f, err := v.fs.OpenDirect(path.Join(v.dir, name))

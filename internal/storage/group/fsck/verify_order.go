@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// checkOrder checks the order from segment to segment.
+// checkOrder checks the order across segments.
 func (v *verifier) checkOrder() {
-	var last, term, commit uint64 // commit: as far as state records before had it
+	var last, term, commit uint64 // commit: the greatest commit in earlier state records
 	for i, s := range v.scans {
 		if first := s.manifest.FirstIndex; last >= first {
 			v.cutBefore(i, commit)
@@ -33,7 +33,7 @@ func (v *verifier) checkOrder() {
 			v.checkBoundary(s, last, term)
 			last, term = s.Last, s.Term
 		}
-		if s.IsOpen() { // what is missing at the end is damage of these bytes
+		if s.IsOpen() { // missing entries at the end are damage of these bytes
 			last = max(last, s.manifest.LastIndex)
 		}
 	}
@@ -54,8 +54,8 @@ func (v *verifier) checkBoundary(s *segmentScan, last, term uint64) {
 	}
 }
 
-// cutBefore makes void what the first index of segment i cuts off the segments before it. commit is as far as state
-// records before it had it.
+// cutBefore makes the entries of earlier segments void that segment i truncates by its first index. commit is the
+// greatest commit in state records before it.
 func (v *verifier) cutBefore(i int, commit uint64) {
 	first := v.scans[i].manifest.FirstIndex
 	if first <= commit {
@@ -67,7 +67,7 @@ func (v *verifier) cutBefore(i int, commit uint64) {
 	}
 }
 
-// termBefore is the term of the last entry before segment i that it does not make void; 0: there is none.
+// termBefore returns the term of the last entry before segment i that is not made void by it; 0: there is none.
 func (v *verifier) termBefore(i int) uint64 {
 	at := v.scans[i].manifest.FirstIndex - 1
 	for k := i - 1; k >= 0; k-- {
@@ -79,7 +79,7 @@ func (v *verifier) termBefore(i int) uint64 {
 	return 0
 }
 
-// dropVoid drops what a later segment made void. Hints may still have it, so they are compared before.
+// dropVoid drops the rows that a later segment made void. Hints may still have these rows, so they are compared first.
 func (v *verifier) dropVoid() {
 	for _, s := range v.scans {
 		if s.through != math.MaxUint64 {
@@ -88,7 +88,7 @@ func (v *verifier) dropVoid() {
 	}
 }
 
-// reportRanges turns what the scans found into damages.
+// reportRanges turns the results of the scans into damages.
 func (v *verifier) reportRanges() {
 	for _, s := range v.scans {
 		v.lost = v.lost || s.hidden
@@ -110,7 +110,7 @@ func (v *verifier) reportRanges() {
 	}
 }
 
-// checkHints checks the hints that checkHintEarly has left.
+// checkHints checks the hints that checkHintEarly did not check.
 func (v *verifier) checkHints() error {
 	return v.each(len(v.scans), func(i int, _ []byte) error {
 		switch s := v.scans[i]; {
@@ -124,8 +124,8 @@ func (v *verifier) checkHints() error {
 	})
 }
 
-// checkHintEarly checks the hint of segment i behind its scan, while others are read, where nothing that is found later
-// matters to it: not a cut by a later segment, nor what is bad.
+// checkHintEarly checks the hint of segment i right after its scan, while other segments are read. It does so only if
+// no later result matters for the hint: neither a truncation by a later segment nor damage.
 func (v *verifier) checkHintEarly(i int, s *segmentScan) error {
 	if !s.manifest.Sealed() || len(s.Bad)+len(s.faults) > 0 || s.fileBytes < s.manifest.Bytes {
 		return nil
@@ -138,7 +138,7 @@ func (v *verifier) checkHintEarly(i int, s *segmentScan) error {
 	return v.checkHint(s)
 }
 
-// checkHint reads a hint and compares it with its segment. One that is not right does not count any more.
+// checkHint reads a hint and compares it with its segment. A wrong hint is not used any further.
 func (v *verifier) checkHint(s *segmentScan) error {
 	s.hintChecked = true
 	name := format.HintName(s.manifest.Number)
@@ -158,8 +158,8 @@ func (v *verifier) checkHint(s *segmentScan) error {
 	return v.ctx.Err()
 }
 
-// checkActiveHint compares the hint of the active segment with what stands there. Pieces that are not whole are none: a
-// power cut may have torn them, or they are being written.
+// checkActiveHint compares the hint of the active segment with the segment. Incomplete pieces are ignored: a power cut
+// may have torn them, or they are being written.
 func (v *verifier) checkActiveHint(s *segmentScan) error {
 	h, err := format.ReadPieces(v.fs, v.dir, s.manifest)
 	if h != nil {
@@ -173,7 +173,7 @@ func (v *verifier) checkActiveHint(s *segmentScan) error {
 	return v.ctx.Err()
 }
 
-// compareRow says where a row of a hint differs from that of the segment at the same offset.
+// compareRow returns how a row of a hint differs from the row of the segment at the same offset.
 func (s *segmentScan) compareRow(i int, id int64, at, place uint64, row int) error {
 	if s.Rows.IDs[row] == id && s.index(row) == at && s.Rows.Places[row] == place {
 		return nil
@@ -182,7 +182,8 @@ func (s *segmentScan) compareRow(i int, id int64, at, place uint64, row int) err
 		s.index(row), s.offset(row))
 }
 
-// compareActiveHint says where a hint of the active segment differs from what was read of it: it may tell of more.
+// compareActiveHint returns how a hint of the active segment differs from what was read of the segment. The hint may
+// cover more.
 func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 	end := min(h.End, s.end)
 	find := s.finder()
@@ -212,9 +213,9 @@ func (s *segmentScan) compareActiveHint(h *format.ActiveHint) error {
 	return nil
 }
 
-// compareHint says where a hint differs from the segment, and takes over its used flags where it does not. Rows that
-// the segment does not have must lie in bad bytes. Entries without a row were made void by what bad bytes hide, and do
-// not count.
+// compareHint returns how a hint differs from the segment; if it does not, the segment takes over the used flags of the
+// hint. Rows that the segment does not have must lie in bad bytes. Entries without a row in the hint were made void by
+// an entry that bad bytes hide, and do not count.
 func (s *segmentScan) compareHint(h *format.Hint) error {
 	used, told := make([]bool, len(s.Rows.IDs)), make([]bool, len(s.Rows.IDs))
 	find := s.finder()
@@ -264,8 +265,8 @@ func (s *segmentScan) compareHint(h *format.Hint) error {
 	return nil
 }
 
-// finder gives a search for the row at an offset. Hints have their rows in no order that a search through all rows
-// would be fast for: so it goes to the part of the file first, as many parts as rows.
+// finder returns a search for the row at an offset. Hints have their rows in no useful order for that search. So the
+// search first selects one part of the file; there are as many parts as rows.
 func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	shift := 0
 	for s.end>>shift > int64(len(s.Rows.IDs)) {
@@ -294,9 +295,9 @@ func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	}
 }
 
-// compareHintRest compares blobs, terms and commit time. What a later segment made void may be in the hint or not.
-// Terms are compared at the first entry of each run and at the last entry, because they only rise; runs of a compacted
-// segment may begin at entries that are dropped.
+// compareHintRest compares blobs, terms and commit time. The hint may or may not have entries that a later segment made
+// void. Terms are compared at the first entry of each run and at the last entry, because terms only rise. Runs of a
+// compacted segment may begin at entries that are dropped.
 func (s *segmentScan) compareHintRest(h *format.Hint) error {
 	lasting := func(blobs []format.HintBlob) []format.HintBlob {
 		n := sort.Search(len(blobs), func(i int) bool { return blobs[i].Index > s.through })
@@ -320,8 +321,8 @@ func (s *segmentScan) compareHintRest(h *format.Hint) error {
 	return nil
 }
 
-// checkUsed finds flags that say "superseded" where nothing newer is: a load would lose that record. Where bytes with
-// unknown ids are bad, the newer one may have been there, and nothing can be said.
+// checkUsed finds flags that say "superseded" although nothing newer exists: a load would lose that record. If there
+// are bad bytes with unknown ids, the newer version may have been there, and nothing can be concluded.
 func (v *verifier) checkUsed() {
 	newest := make(map[int64]uint64) // of each id with a flag 0: the greatest index of all its rows
 	for _, s := range v.scans {

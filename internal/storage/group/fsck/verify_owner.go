@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Exchanged says in words that a folder whose name is the UUID of a group holds the manifest of another one, and what
-// to do; empty: it does not, as far as can be told. Nothing of such a folder is bad: everything is whole, and in the
-// wrong place.
+// Exchanged describes that a folder whose name is the UUID of one group holds the manifest of another group, and what
+// to do; empty: it does not, as far as can be determined. No file of such a folder is bad: everything is whole, but in
+// the wrong place.
 func Exchanged(fs vfs.FS, dir string) string {
 	m, err := format.ReadManifest(fs, dir)
 	if err != nil {
@@ -40,8 +40,8 @@ func exchanged(fs vfs.FS, dir string, m *format.Manifest) string {
 	return is + ": were two folders or their manifests exchanged? Put them back"
 }
 
-// ownerOf is the group that the other files of a folder say they are of: its replica file, else the first segment that
-// can be read.
+// ownerOf returns the group to which the other files of a folder belong: according to its replica file, or else to the
+// first segment that can be read.
 func ownerOf(fs vfs.FS, dir string, m *format.Manifest) uuid.UUID {
 	if f, found, err := format.ReadReplicaFile(fs, dir); err == nil && found {
 		return f.Group

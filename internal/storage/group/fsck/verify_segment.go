@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// segmentScan is what a segment's file holds. What counts of it, and what bad bytes may hide, is the walk's to say.
+// segmentScan is the content of a segment's file. The embedded walk knows what counts, and what bad bytes may hide.
 type segmentScan struct {
 	manifest  format.ManifestSegment
 	name      string
@@ -21,25 +21,27 @@ type segmentScan struct {
 	header    error // why the header is bad; nil: whole
 
 	*replay.Walk
-	recovered *replay.Recovered // of an active segment that no log has open
-	end       int64             // behind the last frame
+	recovered *replay.Recovered // for an active segment that no log has open
+	end       int64             // after the last frame
 
 	faults      []scanFault // entries whose order is wrong
 	badRefs     []int64     // offsets of puts whose reference to a blob is bad
-	frameUnused []int64     // offsets of frames whose used byte says that they are superseded
-	unused      []int64     // the same, by the hint where there is one that counts
+	frameUnused []int64     // offsets of frames whose used byte says "superseded"
+	unused      []int64     // the same, according to the hint if there is a valid one
 
 	first       uint64 // index of the first entry; 0: none
 	firstTerm   uint64
 	firstOffset int64
 
-	through uint64          // rows above are void, because a later segment cut the log
-	gone    map[uint64]bool // indexes of whole entries that do not count, or that repair gives up with their blobs
-	dropped int64           // entries that repair gives up
+	through uint64 // rows above this index are void, because a later segment truncated the log
+	// indexes of whole entries that do not count, or that repair gives up together with their blobs
+	gone    map[uint64]bool
+	dropped int64 // entries that repair gives up
 
-	hint        *format.Hint // nil: none, or one that does not count
+	hint        *format.Hint // nil: there is none, or it is not valid
 	hintChecked bool
-	hidden      bool // the hint tells that bad bytes hide a cut: what took the place of whole entries is lost
+	// the hint shows that bad bytes hide a truncation: the entries that replaced whole ones are lost
+	hidden bool
 }
 
 type scanFault struct {
@@ -49,18 +51,18 @@ type scanFault struct {
 	missingLast   uint64
 }
 
-// index is that of a row.
+// index returns the index of a row's entry.
 func (s *segmentScan) index(row int) uint64 {
 	return s.manifest.FirstIndex + uint64(s.Rows.Indexes[row])
 }
 
-// offset is that of a row's frame.
+// offset returns the offset of a row's frame.
 func (s *segmentScan) offset(row int) int64 { return index.Loc(s.Rows.Places[row]).Offset() }
 
-// counts tells whether a row does.
+// counts reports whether a row counts.
 func (s *segmentScan) counts(row int) bool { return !s.gone[s.index(row)] }
 
-// rowOf finds the row of an entry that has one.
+// rowOf returns the row of an entry that has one.
 func (s *segmentScan) rowOf(at uint64) int { return s.Rows.AtOrBelow(s.manifest.FirstIndex, at) }
 
 func (v *verifier) scanSegments() error {
@@ -90,11 +92,11 @@ func (v *verifier) scanSegments() error {
 	return nil
 }
 
-// scanSegment walks a segment. The scan is given also with an error.
+// scanSegment walks a segment. It returns the scan even if there is an error.
 func (v *verifier) scanSegment(m format.ManifestSegment, buffer []byte) (s *segmentScan, err error) {
 	s = &segmentScan{manifest: m, name: format.SegmentName(m.Number), fileBytes: -1, through: math.MaxUint64,
 		gone: make(map[uint64]bool)}
-	bytes := m.Bytes // that are to be there
+	bytes := m.Bytes // expected size
 	if !m.Sealed() {
 		bytes = v.opts.ActiveBytes
 	}
@@ -171,7 +173,7 @@ func (s *segmentScan) begin(m *format.Manifest) {
 	}
 }
 
-// take notes what the walk does not.
+// take records what the walk does not.
 func (s *segmentScan) take(step *segio.FrameStep) {
 	e := &step.Entry
 	if s.first == 0 {
@@ -198,8 +200,8 @@ func (s *segmentScan) checkState(step *segio.FrameStep) bool {
 	return true
 }
 
-// checkOrder checks the place of an entry in the log; false where it cannot be there, and does not count. Only gaps
-// above what was compacted are missing entries.
+// checkOrder checks the place of an entry in the log. False: the entry cannot be there, and does not count. Only gaps
+// above the compacted index are missing entries.
 func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool {
 	e := &step.Entry
 	fault := scanFault{offset: step.Offset, bytes: step.Bytes}
@@ -229,7 +231,7 @@ func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool
 	return true
 }
 
-// damages says what the bad bytes mean.
+// damages returns the meaning of the bad bytes.
 func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	if s.recovered != nil {
 		return s.recovered.Damages
@@ -242,7 +244,7 @@ func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	return out
 }
 
-// unusedRows gives the rows that count among sorted offsets.
+// unusedRows returns the rows at the sorted offsets that count.
 func (s *segmentScan) unusedRows(offsets []int64) (rows []int) {
 	for _, offset := range offsets {
 		if row := s.Rows.AtOffset(offset); row >= 0 && s.counts(row) {

@@ -2,20 +2,20 @@ package replay
 
 import "sheaf.dev/sheaf/internal/storage/group/format"
 
-// Recovered is what recovery of the last segment found.
+// Recovered is the result of the recovery of the last segment.
 type Recovered struct {
 	*Walk
-	End      int64  // the log goes on there
+	End      int64  // the log continues there
 	VoteLost bool   // see Walk.LostState
-	Cut      bool   // a torn tail begins at end: it must be removed
-	CutBytes int64  // of it, without the zeros at its end
-	reach    uint64 // no entry that counts has a greater index: whole ones behind bad bytes say so
+	Cut      bool   // a torn tail begins at End: it must be removed
+	CutBytes int64  // size of the torn tail, without the zeros at its end
+	reach    uint64 // no entry that counts has a greater index: whole entries after bad bytes show this
 	Damages  []*format.Damage
 	IDs      []DamagedID
 }
 
-// Recover is step 5 of the recovery in docs/format.md, but for the cut itself. size is where the data of the
-// file ends; walk reads the segment up to an offset.
+// Recover is step 5 of the recovery in docs/format.md, without the truncation itself. size is the offset at which the
+// data of the file ends; walk reads the segment up to an offset.
 func Recover(group string, m *format.Manifest, s format.ManifestSegment, size int64, mark format.Mark,
 	walk func(through int64) (*Walk, error),
 ) (*Recovered, error) {
@@ -38,7 +38,7 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 		}
 	}
 	last := max(out.Last, syncedIndex, out.mayReach())
-	if out.End < synced { // zeros, or the end of the file, where there was something
+	if out.End < synced { // zeros, or the end of the file, where there was data
 		out.Unknown(out.End, synced-out.End, "what was synced is gone", true)
 		out.End = synced
 	}
@@ -51,8 +51,8 @@ func Recover(group string, m *format.Manifest, s format.ManifestSegment, size in
 	return out, nil
 }
 
-// LastIndex is the greatest index that counts, or counted before it was hit. Damage may name a greater one, of an entry
-// that was made void.
+// LastIndex returns the greatest index that counts, or counted before it was damaged. Damage may name a greater index,
+// of an entry that was made void.
 func (r *Recovered) LastIndex() uint64 {
 	last := r.Last
 	for _, d := range r.Damages {

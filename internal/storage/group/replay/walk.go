@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/index"
 )
 
-// DamagedID is a record whose entry with an index was hit.
+// DamagedID is a record with damage to one of its entries, and the index of that entry.
 type DamagedID struct {
 	ID     int64
 	Index  uint64
@@ -22,32 +22,32 @@ type DamagedID struct {
 type badRange struct {
 	Offset, Bytes int64
 	What          string
-	doubt         bool          // what is acknowledged may be there: unlike a torn write, it is no end of the log
-	known         *format.Entry // the header is whole: without attributes and data
+	doubt         bool          // acknowledged data may be in it: unlike a torn write, it does not end the log
+	known         *format.Entry // the entry whose header is intact: without attributes and data
 	before, After uint64        // indexes of the whole entries around it; after 0: none follows
-	commit        uint64        // of the state records in front of it
-	// cutFrom, where it is not 0: another leader's entries may have been here, which made void what stands before from
-	// this index on, because the term of what follows is another one.
+	commit        uint64        // commit index of the state records before it
+	// cutFrom, if not 0, is an index from which the entries before this range may be void: the range may have held
+	// entries of another leader that truncated the log there, because the entry after it has another term.
 	cutFrom uint64
 }
 
-// mayHideCut tells whether bad bytes have room for an entry and stand where the term changes, to a greater or a lower
-// one. 0: not known.
+// mayHideCut reports whether bad bytes are long enough for an entry and lie where the term changes (it may rise or
+// fall). A term of 0 is unknown.
 func mayHideCut(bytes int64, before, after uint64) bool {
 	return bytes >= format.FrameHeaderBytes && before != 0 && after != 0 && after != before
 }
 
-// Walk is what reading all frames of a segment gives.
+// Walk is the result of reading all frames of a segment.
 type Walk struct {
 	Rows    format.Rows
 	Terms   []format.TermRun
-	Last    uint64 // index of the last entry by place; first - 1: none
+	Last    uint64 // index of the last entry by place; first - 1 if there is none
 	Entries int64
 	State   format.StateRecord
 	States  bool  // there was a state record
 	StateAt int64 // offset of the last one; 0: none
-	// StateFirst is the offset of the first one, 0: none; StateLast the index of the last entry in front of the last
-	// one.
+	// StateFirst is the offset of the first state record, 0: none. StateLast is the index of the last entry before the
+	// last state record.
 	StateFirst int64
 	StateLast  uint64
 	Term       uint64 // of the last entry by place
@@ -57,45 +57,47 @@ type Walk struct {
 	Confs       []uint64 // indexes of membership changes
 	Bad         []badRange
 	Zeros       int64 // offset of the zeros at the end; the end where there are none
-	// Check, where it is set, sees each frame first; false: it does not count.
+	// Check, if set, sees each frame first. If it returns false, the frame does not count.
 	Check func(*segio.FrameStep) bool
-	// Where KeepOthers is set, Others are the whole entries without a row, and Headers those of which only the header
-	// is whole.
+	// If KeepOthers is set, Others collects the whole entries without a row, and Headers the entries with only an
+	// intact header.
 	Others      []Other
 	Headers     []Other
 	KeepOthers  bool
 	withoutRows bool // rows stays empty
-	open        int  // bad ranges from it on have no entry behind them yet
-	// indexes follow one another, as in a segment that was only appended to: what is between two is missing
+	open        int  // bad ranges from this index on are not followed by an entry yet
+	// Gapless: indexes are consecutive, as in a segment that was only appended to. A gap between two indexes means
+	// missing entries.
 	Gapless bool
 }
 
-// Other is an entry that is no version of a record.
+// Other is an entry that is not a version of a record.
 type Other struct {
 	Index  uint64
 	Offset int64
 }
 
-// Segment reads frames until the reader ends, and checks them all. The effect on the log is followed: rows and terms
-// of void entries are dropped. Without rows, where a hint has them, none are gathered.
+// Segment reads and checks all frames until the reader ends. It applies their effect on the log: rows and terms of void
+// entries are dropped. If rows is false, because a hint has them, no rows are gathered.
 func Segment(r *segio.FrameReader, first uint64, end int64, rows bool) (*Walk, error) {
 	w := New(first, rows)
 	return w, w.GoOn(r, first, end)
 }
 
-// New is a walk of a segment that begins with index first, before its first frame.
+// New returns a walk, before its first frame, of a segment that begins with index first.
 func New(first uint64, rows bool) *Walk {
 	return &Walk{Last: first - 1, withoutRows: !rows}
 }
 
-// NewActive is a walk of a segment that was only appended to.
+// NewActive returns a walk of a segment that was only appended to.
 func NewActive(first uint64) *Walk {
 	w := New(first, true)
 	w.Gapless = true
 	return w
 }
 
-// Behind is NewActive behind what a hint tells of, which has terms.
+// Behind returns a walk like NewActive that continues after the part of the segment that the hint covers. The hint has
+// the terms.
 func Behind(h *format.ActiveHint, first uint64) *Walk {
 	return &Walk{
 		Gapless: true, Rows: *h.Table.Snapshot(), Terms: slices.Clone(h.Terms), Last: h.Last,
@@ -104,7 +106,7 @@ func Behind(h *format.ActiveHint, first uint64) *Walk {
 	}
 }
 
-// GoOn is Segment of the frames behind those that the walk has seen.
+// GoOn continues the walk, as Segment does, with the frames after those that it has seen.
 func (w *Walk) GoOn(r *segio.FrameReader, first uint64, end int64) error {
 	w.Zeros = end
 	for r.Next() {
@@ -113,7 +115,7 @@ func (w *Walk) GoOn(r *segio.FrameReader, first uint64, end int64) error {
 	return r.Err()
 }
 
-// Take is one step of GoOn.
+// Take processes one step of GoOn.
 func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 	if w.Check != nil && !w.Check(step) {
 		return
@@ -130,7 +132,7 @@ func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 			Offset: step.Offset, Bytes: step.Bytes, What: step.Status.String() + segio.Unreadable(step), doubt: step.Unreadable,
 			known: &e, before: w.Last, After: e.Index,
 		}
-		w.Bad = append(w.Bad, b) // commit does not matter: where it stands is known
+		w.Bad = append(w.Bad, b) // commit does not matter: the place of the range in the log is known
 		if e.Kind == format.KindState {
 			return
 		}
@@ -150,9 +152,10 @@ func (w *Walk) Take(step *segio.FrameStep, first uint64, end int64) {
 	}
 }
 
-// EndAt notes what a segment lacks that is to have so many bytes, after a walk to the end of its file.
+// EndAt records what is missing from a segment that must have the given number of bytes. It is called after a walk to
+// the end of its file.
 func (w *Walk) EndAt(fileBytes, bytes int64) {
-	if w.Zeros < fileBytes { // where all is to be there, there is no room at the end
+	if w.Zeros < fileBytes { // if the segment must be complete, there is no preallocated space at its end
 		w.Unknown(w.Zeros, fileBytes-w.Zeros, segio.FrameZeros.String(), false)
 	}
 	if fileBytes < bytes {
@@ -160,7 +163,7 @@ func (w *Walk) EndAt(fileBytes, bytes int64) {
 	}
 }
 
-// Whole is ErrCorrupt for a segment of which not all of so many bytes are whole frames.
+// Whole returns ErrCorrupt unless the first bytes of the segment, of the given number, are all whole frames.
 func (w *Walk) Whole(bytes int64) error {
 	switch {
 	case len(w.Bad) > 0:
@@ -171,7 +174,7 @@ func (w *Walk) Whole(bytes int64) error {
 	return nil
 }
 
-// IsOpen tells whether bad bytes stand behind the last entry.
+// IsOpen reports whether there are bad bytes after the last entry.
 func (w *Walk) IsOpen() bool { return w.open < len(w.Bad) }
 
 // Unknown notes bad bytes that may have been anything.
@@ -213,8 +216,8 @@ func (w *Walk) whole(first uint64, step *segio.FrameStep) {
 	}
 }
 
-// follow makes void what an entry makes void, and notes its index and term. In a log terms do not fall: where a greater
-// term stands before, bad bytes have hidden what made that void.
+// follow drops the entries that e makes void, and records its index and term. Terms never fall in a log: if there is a
+// greater term before e, the entry that made those entries void was in bad bytes.
 func (w *Walk) follow(first uint64, e *format.Entry) {
 	if from := w.voidFrom(e); from <= w.Last {
 		w.Cut(first, from)
@@ -223,7 +226,7 @@ func (w *Walk) follow(first uint64, e *format.Entry) {
 	w.Terms = format.AddTerm(w.Terms, e.Index, e.Term)
 }
 
-// voidFrom is the first index that an entry shows to be void.
+// voidFrom returns the first index that the entry shows to be void.
 func (w *Walk) voidFrom(e *format.Entry) uint64 {
 	from := e.Index
 	for n := len(w.Terms); n > 0 && (w.Terms[n-1].FirstIndex >= e.Index || w.Terms[n-1].Term > e.Term); n-- {
@@ -232,7 +235,7 @@ func (w *Walk) voidFrom(e *format.Entry) uint64 {
 	return from
 }
 
-// Cut makes void what has an index from one on.
+// Cut makes the entries with indexes from the given one on void.
 func (w *Walk) Cut(first, from uint64) {
 	w.Rows.Cut(first, from)
 	w.Others, w.Headers = cutOthers(w.Others, from), cutOthers(w.Headers, from)
@@ -247,7 +250,8 @@ func cutOthers(others []Other, from uint64) []Other {
 	return others[:n]
 }
 
-// Counts tells whether the whole frame of an entry at an offset does: of a version, or of another one, which was kept.
+// Counts reports whether the whole frame of an entry at an offset counts: a version of a record, or another entry that
+// was kept.
 func (w *Walk) Counts(version bool, offset int64) bool {
 	if version {
 		return w.Rows.AtOffset(offset) >= 0
@@ -258,12 +262,13 @@ func (w *Walk) Counts(version bool, offset int64) bool {
 	return found
 }
 
-// closeRanges notes the entry that follows bad ranges.
+// closeRanges sets the entry that follows the bad ranges.
 func (w *Walk) closeRanges(e *format.Entry) {
 	for i := w.open; i < len(w.Bad); i++ {
 		b := &w.Bad[i]
 		b.After = e.Index
-		if from := w.voidFrom(e); from < e.Index { // what made that void, and took its place, was here
+		// the entries that made these void and replaced them were in the bad bytes
+		if from := w.voidFrom(e); from < e.Index {
 			b.before = min(b.before, from-1)
 		}
 		if b.known == nil && mayHideCut(b.Bytes, w.Term, e.Term) {
@@ -273,9 +278,10 @@ func (w *Walk) closeRanges(e *format.Entry) {
 	w.Term, w.open = e.Term, len(w.Bad)
 }
 
-// Explain says what the bad ranges of a walk mean. lastIndex is that of the last entry ever before the end of the range
-// that was walked; hint, which may be nil, knows the ids. A range between two entries that follow one another lost
-// none, unless it may hide that a new leader cut the log there: cuts says whether there can have been one.
+// Explain says which damage the bad ranges of a walk mean. lastIndex is the index of the last entry ever written before
+// the end of the range that was walked. hint, which may be nil, knows the ids. A range between two consecutive entries
+// lost none, unless the range may hide that a new leader truncated the log there: cuts says whether a truncation is
+// possible.
 func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64, hint *format.Hint,
 	cuts bool) (out []*format.Damage, ids []DamagedID) {
 	for _, b := range w.Bad {
@@ -299,12 +305,12 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 		}
 		d.IndexFirst, d.IndexLast = b.before+1, after-1
 		if after <= b.before {
-			d.IndexLast = max(b.before, lastIndex) // the log was cut here: anything may have been between
+			d.IndexLast = max(b.before, lastIndex) // the log was truncated here: any entry may have been in between
 		}
 		if b.cutFrom != 0 && cuts && hint == nil {
 			d.IndexFirst, d.IndexLast = min(d.IndexFirst, max(b.cutFrom, m.FirstIndex)), max(d.IndexLast, b.before)
 		}
-		if b.After != 0 { // what stands behind says where the log ends
+		if b.After != 0 { // the entry after the range says where the log ends
 			d.IndexLast = min(d.IndexLast, w.mayEnd(lastIndex))
 		}
 		if hint != nil {
@@ -326,7 +332,7 @@ func (w *Walk) Explain(group string, m format.ManifestSegment, lastIndex uint64,
 	return out, ids
 }
 
-// IsBad tells whether a frame at offset is in a bad range.
+// IsBad reports whether a frame at offset is in a bad range.
 func (w *Walk) IsBad(offset int64) bool {
 	for _, b := range w.Bad {
 		if offset >= b.Offset && offset < b.Offset+b.Bytes {
@@ -336,7 +342,7 @@ func (w *Walk) IsBad(offset int64) bool {
 	return false
 }
 
-// mayEnd is the greatest index that the log may have there: another one was made void by what stands behind it.
+// mayEnd returns the greatest index that the log may have there: a later entry has made any greater index void.
 func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 	if n := len(w.Bad); n > 0 && w.Bad[n-1].After == 0 {
 		return max(w.Last, lastIndex)
@@ -344,8 +350,8 @@ func (w *Walk) mayEnd(lastIndex uint64) uint64 {
 	return w.Last
 }
 
-// LostState tells whether bytes are bad in which a state frame may have been that counts: below the synced mark, or
-// such that cannot be read, behind the last one that is whole.
+// LostState reports whether a state frame that counts may have been in bad bytes: in those below the synced mark, or in
+// unreadable ones after the last whole state frame.
 func (w *Walk) LostState(synced int64) bool {
 	for _, b := range w.Bad {
 		if (b.known == nil || b.known.Kind == format.KindState) && b.Offset+b.Bytes > w.StateAt &&
@@ -356,7 +362,8 @@ func (w *Walk) LostState(synced int64) bool {
 	return w.Zeros < synced
 }
 
-// mayReach is the greatest index that an entry may have had in bytes at the end that cannot be read; 0: there are none.
+// mayReach returns the greatest index that an entry may have had in unreadable bytes at the end; 0: there are no such
+// bytes.
 func (w *Walk) mayReach() uint64 {
 	n := len(w.Bad)
 	if n == 0 || !w.Bad[n-1].doubt || w.Bad[n-1].After != 0 {

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// CheckBlob reads the file of a blob in windows of a buffer, and gives what is not right with it, in order of the file.
-// want is the blob that it must be; nil: the one that its header names. The error says why it could not be read.
+// CheckBlob reads the file of a blob in windows of a buffer, and returns the damage, in order of the file. want is the
+// expected blob; nil: the one that the header names. The error says why the file could not be read.
 func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte) (bad []format.Damage, err error) {
 	add := func(offset, length int64, what string) {
 		bad = append(bad, format.Damage{Offset: offset, Length: length, What: what})
@@ -60,7 +60,8 @@ func CheckBlob(src io.ReaderAt, size int64, want *format.BlobRef, buffer []byte)
 	return bad, nil
 }
 
-// WholeBlob tells how far the file of a blob is whole, of which CheckBlob found what is bad: to the begin of a chunk.
+// WholeBlob returns the offset up to which the file of a blob is whole: the beginning of a chunk. bad is the damage
+// that CheckBlob found.
 func WholeBlob(size int64, bad []format.Damage) int64 {
 	if len(bad) == 0 {
 		return size

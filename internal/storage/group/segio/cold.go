@@ -14,9 +14,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// A record that is read once is not worth a place in the page cache, and getting it there keeps a processor of the
-// runtime waiting for the device. So the first read of a block goes past the page cache; one that is read again goes
-// through it and stays. docs/adr/0008-cold-reads.md.
+// A record that is read only once should not take space in the page cache, and reading it through the cache blocks a
+// processor of the runtime while the device works. So the first read of a block bypasses the page cache; a block that
+// is read again goes through the cache and stays there. See docs/adr/0008-cold-reads.md.
 
 const (
 	coldBlocksPerWord = 32 // two bits each: was read, goes through the page cache
@@ -24,15 +24,15 @@ const (
 	coldCacheShare    = 2 // of the machine's memory
 )
 
-// coldBuffers hold most frames wherever they begin in a block; greater ones are read into FrameBuffers.
+// coldBuffers hold most frames at any offset in a block; larger frames are read into FrameBuffers.
 var coldBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(coldBufferBytes); return &b }}
 
-// pageCache is what the segments of a volume assume about the page cache: which round of it they are in. When so many
-// bytes went through it as it may hold, a new round begins, in which everything is cold again: what is hot costs one
-// read of the device then, and what the kernel dropped is not read through the cache for ever.
+// pageCache is what the segments of a volume assume about the page cache: its current round. When as many bytes went
+// through the cache as it can hold, a new round begins, in which everything is cold again. A hot block then costs one
+// read of the device, and blocks that the kernel dropped are not read through the cache for ever.
 type pageCache struct {
 	bytesMax int64
-	bytes    atomic.Int64 // that went into it in this round
+	bytes    atomic.Int64 // bytes that went into it in this round
 	round    atomic.Uint32
 }
 
@@ -47,7 +47,7 @@ func newPageCache(bytesMax int64) *pageCache {
 	return &pageCache{bytesMax: bytesMax}
 }
 
-// fill notes that bytes are read into the cache.
+// fill records that bytes are read into the cache.
 func (c *pageCache) fill(bytes int64) {
 	if c.bytes.Add(bytes) > c.bytesMax {
 		c.bytes.Store(0)
@@ -55,8 +55,8 @@ func (c *pageCache) fill(bytes int64) {
 	}
 }
 
-// ColdFile is the file of a sealed segment that was not written by this process, so that the page cache is not assumed
-// to hold it.
+// ColdFile is the file of a sealed segment that this process did not write, so that the page cache is not assumed to
+// hold it.
 type ColdFile struct {
 	fs     vfs.FS
 	name   string
@@ -66,19 +66,19 @@ type ColdFile struct {
 
 	mu     sync.Mutex
 	file   atomic.Pointer[directFile] // opened past the page cache at the first read
-	refuse atomic.Bool                // it cannot be opened that way: all reads go through the page cache
+	refuse atomic.Bool                // O_DIRECT is not possible: all reads go through the page cache
 }
 
-// directFile makes an interface fit into an atomic pointer.
+// directFile wraps the interface for use in an atomic pointer.
 type directFile struct{ vfs.File }
 
-// coldBlocks remembers what was read in a round of the page cache.
+// coldBlocks records the blocks that were read in a round of the page cache.
 type coldBlocks struct {
 	round uint32
 	words []atomic.Uint64
 }
 
-// direct decides whether the frame at offset is read past the page cache, and remembers that it was read.
+// direct decides whether the frame at offset is read past the page cache, and records that it was read.
 func (f *ColdFile) direct(offset, length int64) bool {
 	if f.refuse.Load() {
 		return false
@@ -113,7 +113,7 @@ func (f *ColdFile) direct(offset, length int64) bool {
 	}
 }
 
-// open is the file, opened past the page cache; nil where that cannot be.
+// open returns the file, opened past the page cache; nil if that is not possible.
 func (f *ColdFile) open() vfs.File {
 	if file := f.file.Load(); file != nil {
 		return file
@@ -128,7 +128,7 @@ func (f *ColdFile) open() vfs.File {
 	}
 	file, err := f.fs.OpenDirect(f.name)
 	if err != nil {
-		return nil // perhaps too many files are open: the ordinary read says what is wrong, if anything is
+		return nil // perhaps too many files are open: the ordinary read reports the problem, if there is one
 	}
 	if !file.Direct() {
 		f.refuse.Store(true)
@@ -139,15 +139,15 @@ func (f *ColdFile) open() vfs.File {
 	return file
 }
 
-// Close closes the file, if it was opened. Nobody may read from it then.
+// Close closes the file if it was opened. No reads may be in progress or follow.
 func (f *ColdFile) Close() {
 	if file := f.file.Load(); file != nil {
 		_ = file.Close() // only read from
 	}
 }
 
-// Read reads a frame past the page cache, where that is right for it, and gives its bytes; done gives their memory
-// back. ok is false where it is to be read in the ordinary way.
+// Read reads a frame past the page cache if that is useful, and returns its bytes; done releases their memory. If ok is
+// false, the caller has to read the frame in the ordinary way.
 func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err error) {
 	if !f.direct(loc.Offset(), loc.LengthBound()) {
 		return nil, nil, false, nil
@@ -173,8 +173,8 @@ func (f *ColdFile) Read(loc index.Loc) (frame []byte, done func(), ok bool, err 
 	return frame, func() { pool.Put(buffer) }, true, nil
 }
 
-// ReadInOrder gives what a part of the file is read from in order: past the page cache, with more reads under way,
-// where that part is long, cold, and read for the first time. Nil: the file as it is.
+// ReadInOrder returns a reader for reading a part of the file sequentially past the page cache, with more reads in
+// flight. It does so if the part is long, cold, and read for the first time. Nil: the caller reads the file itself.
 func (f *ColdFile) ReadInOrder(from, to int64) *ReadAhead {
 	if to-from < aheadBytes || !f.direct(from, to-from) {
 		return nil

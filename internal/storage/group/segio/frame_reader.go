@@ -11,13 +11,13 @@ import (
 // FrameStatus says what a FrameReader found in a range of bytes.
 type FrameStatus int
 
-// What there is in a range.
+// The statuses of a range.
 const (
 	FrameWhole   FrameStatus = iota + 1 // a frame, both CRCs and padding checked
 	FrameContent                        // a frame with a whole header and bad content: Entry has the header's fields
 	FrameBad                            // bytes that are no frame
-	FrameZeros                          // zeros: room at the end of an active segment, or a hole
-	// a frame with a whole header that nobody wanted: what is behind the header was not looked at
+	FrameZeros                          // zeros: preallocated space at the end of an active segment, or a hole
+	// a frame with a whole header that Pass did not want: the bytes after the header were not checked
 	FramePassed
 )
 
@@ -38,7 +38,7 @@ func (s FrameStatus) String() string {
 	return "unknown"
 }
 
-// FrameStep is one range of a walk. The ranges of a walk follow one another without gaps.
+// FrameStep is one range of a walk. The ranges of a walk are adjacent, without gaps.
 type FrameStep struct {
 	Status     FrameStatus
 	Offset     int64 // in the segment, bytes
@@ -61,26 +61,27 @@ type FrameReader struct {
 	segment format.SegmentID
 	offset  int64 // of the next step
 	step    FrameStep
-	// pass, where it is not nil, sees each header and says that the frame's content is not wanted.
+	// Pass, if not nil, sees each header and reports that the frame's content is not wanted.
 	Pass func(step *FrameStep) bool
 }
 
-// NewFrameReader walks src, the file of the segment, between two offsets; from is a multiple of 8 where a frame begins
-// or began. Reads are large and aligned, so src may be a file opened by OpenDirect. Entries are valid until the next
-// step.
+// NewFrameReader walks src, the file of the segment, between two offsets. from is a multiple of 8 at which a frame
+// begins or began. Reads are large and aligned, so src may be a file opened by OpenDirect. Entries are valid until the
+// next step.
 func NewFrameReader(src io.ReaderAt, segment format.SegmentID, from, to int64) *FrameReader {
 	return &FrameReader{Window: OpenWindow(src, from, to), segment: segment, offset: from}
 }
 
-// NewFrameReaderBytes walks the image of a segment's file, from its first byte on in memory. Entries alias it.
+// NewFrameReaderBytes walks the image of a segment's file; the image begins with the file's first byte. Entries alias
+// it.
 func NewFrameReaderBytes(image []byte, segment format.SegmentID, from int64) *FrameReader {
 	return &FrameReader{Window: Window{bytes: image, end: int64(len(image))}, segment: segment, offset: from}
 }
 
-// Step is what the last Next found.
+// Step returns the range that the last Next found.
 func (r *FrameReader) Step() *FrameStep { return &r.step }
 
-// Next goes on to the next range. False at the end, or where Err is set.
+// Next moves to the next range. It returns false at the end, or if Err is set.
 func (r *FrameReader) Next() bool {
 	if r.offset >= r.end || r.failed != nil {
 		return false
@@ -115,8 +116,8 @@ func (r *FrameReader) Next() bool {
 	return true
 }
 
-// skip makes a step of everything up to the next valid header. Where there is none, zeros at the end are a step of
-// their own.
+// skip makes one step of all bytes up to the next valid header. If there is none, zeros at the end become a separate
+// step.
 func (r *FrameReader) skip() {
 	begin, at := r.offset, r.offset
 	dirty := begin // end of the last word that is not zero
@@ -158,7 +159,7 @@ func (r *FrameReader) skip() {
 	r.offset += r.step.Bytes
 }
 
-// Unreadable are words for a step behind its status: empty unless the device refused to read it.
+// Unreadable returns words to append to the status of a step; empty unless the device failed to read it.
 func Unreadable(s *FrameStep) string {
 	if s.Unreadable {
 		return ", and the device cannot read it"

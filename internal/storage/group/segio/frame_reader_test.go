@@ -45,7 +45,7 @@ func buildImage(rnd *rand.Rand, n, dataBytesMax int) (image []byte, frames []int
 	return image, frames
 }
 
-// walk gives the steps of a walk, and fails where they leave gaps.
+// walk returns the steps of a walk, and fails if they leave gaps.
 func walk(t *testing.T, r *FrameReader, from, to int64) []FrameStep {
 	t.Helper()
 	var steps []FrameStep
@@ -117,8 +117,8 @@ func TestFrameReaderReadsAheadOfAFrameOverThreeReads(t *testing.T) {
 	}
 }
 
-// TestFrameReaderReadsAhead: with frames over several reads, blocks that cannot be read, and frames that nobody wants,
-// what is read ahead is walked as the file is.
+// TestFrameReaderReadsAhead: a walk with read-ahead gives the same steps as a walk of the file. The file has frames
+// over several reads, unreadable blocks, and unwanted frames.
 func TestFrameReaderReadsAhead(t *testing.T) {
 	rnd, rounds := rand.New(rand.NewPCG(5, 6)), 40
 	if testing.Short() {

@@ -20,14 +20,14 @@ const (
 
 // LoaderOptions of NewLoader.
 type LoaderOptions struct {
-	// Reads is the number of reads under way at the same time, over all groups; 0: 8, and 1 on a rotational device.
+	// Reads is the number of concurrent reads over all groups; 0: 8, and 1 on a rotational device.
 	Reads int
-	// Rotational says that seeks are dear: segments are read one after another.
+	// Rotational says that seeks are expensive: segments are read one after another.
 	Rotational bool
-	// KeepBytes of memory are kept when images are freed, and used again for later ones: memory that was touched
-	// before costs no page faults. 0: none is kept.
+	// KeepBytes is the amount of memory that is kept when images are freed, for use by later ones: memory that was
+	// touched before costs no page faults. 0: none is kept.
 	KeepBytes int64
-	// CacheBytes of the page cache may be counted on to stay there; 0: half of the machine's memory.
+	// CacheBytes is how much of the page cache can be expected to stay cached; 0: half of the machine's memory.
 	CacheBytes int64
 }
 
@@ -45,7 +45,7 @@ type Loader struct {
 	closed    bool     // guarded by mu
 }
 
-// NewLoader makes a loader. Close gives back what it keeps.
+// NewLoader returns a loader. Close releases the memory that it keeps.
 func NewLoader(opts LoaderOptions) *Loader {
 	if opts.Reads <= 0 {
 		opts.Reads = loaderReads
@@ -60,31 +60,31 @@ func NewLoader(opts LoaderOptions) *Loader {
 	return l
 }
 
-// ColdFile is the file of a sealed segment with so many bytes that this process has not written.
+// ColdFile returns the file of a sealed segment with the given number of bytes, which this process has not written.
 func (l *Loader) ColdFile(fs vfs.FS, name string, bytes int64) *ColdFile {
 	return &ColdFile{fs: fs, name: name, bytes: bytes, cache: l.cache}
 }
 
-// CacheRound counts how often it was forgotten what the page cache holds: each time when as much as CacheBytes went
-// into it.
+// CacheRound counts how often the record of the page cache's content was reset: each time after CacheBytes went into
+// the cache.
 func (l *Loader) CacheRound() uint32 { return l.cache.round.Load() }
 
-// ForgetCache takes all files for cold again.
+// ForgetCache makes all files count as cold again.
 func (l *Loader) ForgetCache() { l.cache.round.Add(1) }
 
-// Close gives back the memory that is kept; images still in use are given back when they are freed.
+// Close releases the memory that is kept. Images still in use are released when they are freed.
 func (l *Loader) Close() {
 	l.mu.Lock()
 	kept := l.kept
 	l.kept, l.keptBytes, l.closed = nil, 0, true
 	l.mu.Unlock()
 	for _, room := range kept {
-		_ = unix.Munmap(room) // fails for what is not mapped only
+		_ = unix.Munmap(room) // fails only for memory that is not mapped
 	}
 }
 
-// Allocate maps room for bytes; its capacity is a multiple of 4 KiB. Kept memory may hold what was there before. Room
-// that is filled little by little must be fresh: it is zero, and takes memory only as it is written to.
+// Allocate maps memory for bytes; its capacity is a multiple of 4 KiB. Kept memory may hold old content. Memory that is
+// filled little by little must be fresh: it is zero, and is backed by physical memory only as it is written.
 func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	size := (max(bytes, 1) + vfs.DirectAlign - 1) &^ (vfs.DirectAlign - 1)
 	if !fresh {
@@ -100,7 +100,7 @@ func (l *Loader) Allocate(bytes int64, fresh bool) ([]byte, error) {
 	return room[:bytes], nil
 }
 
-// takeKept finds the smallest kept room that is large enough, but not much larger than asked for.
+// takeKept finds the smallest kept memory that is large enough, but not much larger than requested.
 func (l *Loader) takeKept(size int64) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,8 +121,8 @@ func (l *Loader) takeKept(size int64) []byte {
 	return room
 }
 
-// Release takes back what allocate gave. touched is how much of it was written to: where that is
-// little, most of the room is no memory yet, and keeping it would be worth nothing.
+// Release takes back memory from Allocate. touched is the number of bytes that were written to: if it is small, most of
+// the mapping is not backed by memory yet, so it is not worth keeping.
 func (l *Loader) Release(room []byte, touched int64) {
 	room = room[:cap(room)]
 	l.mu.Lock()
@@ -133,27 +133,27 @@ func (l *Loader) Release(room []byte, touched int64) {
 		return
 	}
 	l.mu.Unlock()
-	_ = unix.Munmap(unsafe.Slice(unsafe.SliceData(room), len(room))) // fails for what is not mapped only
+	_ = unix.Munmap(unsafe.Slice(unsafe.SliceData(room), len(room))) // fails only for memory that is not mapped
 }
 
-// ImageRead is the reading of one file into memory. Bytes up to a growing bound may be used while it goes on.
+// ImageRead reads one file into memory. While the read goes on, bytes up to a growing bound may be used.
 type ImageRead struct {
 	file  vfs.File
 	into  []byte // length: bytes wanted; the capacity is a multiple of 4 KiB
 	ctx   context.Context
-	onto  func(bytes int64) // told of each chunk
+	onto  func(bytes int64) // called with the bytes of each chunk
 	after sync.WaitGroup    // the goroutines that read
 
 	mu         sync.Mutex
 	moved      sync.Cond
-	next       int    // chunk that is read next. Guarded by mu
-	whole      []bool // chunks that are there. Guarded by mu
-	prefix     int    // all before this chunk are there. Guarded by mu
+	next       int    // the next chunk to read. Guarded by mu
+	whole      []bool // chunks that have arrived. Guarded by mu
+	prefix     int    // all chunks before this one have arrived. Guarded by mu
 	unreadable []byteRange
 	err        error // guarded by mu
 }
 
-// Read begins to read a file, opened by OpenDirect, into memory. finish must be called.
+// Read starts to read a file, opened by OpenDirect, into memory. The caller must call Finish.
 func (l *Loader) Read(ctx context.Context, file vfs.File, into []byte, onto func(bytes int64)) (*ImageRead, error) {
 	chunks := (len(into) + loadChunkBytes - 1) / loadChunkBytes
 	r := &ImageRead{file: file, into: into, ctx: ctx, onto: onto, whole: make([]bool, chunks)}
@@ -180,7 +180,7 @@ func (l *Loader) Read(ctx context.Context, file vfs.File, into []byte, onto func
 	return r, nil
 }
 
-// readNext reads one chunk; false where there is nothing left to do.
+// readNext reads one chunk. It returns false if nothing is left to do.
 func (l *Loader) readNext(r *ImageRead) bool {
 	select {
 	case l.reads <- struct{}{}:
@@ -215,8 +215,8 @@ func (l *Loader) readNext(r *ImageRead) bool {
 	return true
 }
 
-// readChunk reads a chunk of which the first wanted bytes must be in the file. Where the device refuses, it goes block
-// by block; what cannot be read becomes bytes that no checksum passes.
+// readChunk reads a chunk; its first wanted bytes must be in the file. If the device fails the read, readChunk reads
+// block by block. Unreadable blocks become bytes that no checksum passes.
 func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRange, error) {
 	n, err := file.ReadAt(into, offset)
 	if n >= min(wanted, len(into)) {
@@ -234,7 +234,7 @@ func readChunk(file vfs.File, into []byte, offset int64, wanted int) ([]byteRang
 	return w.unreadable, nil
 }
 
-// arrived notes a chunk.
+// arrived records a chunk.
 func (r *ImageRead) arrived(chunk int, bad []byteRange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,7 +249,7 @@ func (r *ImageRead) arrived(chunk int, bad []byteRange) {
 	r.moved.Broadcast()
 }
 
-// isUnreadable tells whether the device refused to read a part of a range that has arrived.
+// isUnreadable reports whether the device failed to read a part of a range that has arrived.
 func (r *ImageRead) isUnreadable(offset, bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,7 +265,7 @@ func (r *ImageRead) fail(err error) {
 	r.moved.Broadcast()
 }
 
-// await returns when the bytes up to through are there, and up to where they are.
+// await waits until the bytes up to through have arrived, and returns the offset up to which bytes have arrived.
 func (r *ImageRead) await(through int64) (int64, error) {
 	through = min(through, int64(len(r.into)))
 	r.mu.Lock()
@@ -279,7 +279,7 @@ func (r *ImageRead) await(through int64) (int64, error) {
 	}
 }
 
-// Finish waits until nothing reads into the memory any more.
+// Finish waits until no goroutine reads into the memory any more.
 func (r *ImageRead) Finish() error {
 	r.after.Wait()
 	r.mu.Lock()

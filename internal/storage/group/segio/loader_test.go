@@ -164,7 +164,7 @@ func TestLoaderErrors(t *testing.T) {
 	}
 }
 
-// Freed memory is used again, but not as room to grow into, and never beyond what may be kept.
+// Freed memory is reused, but not as fresh memory, and not more than may be kept.
 func TestLoaderKeepsMemory(t *testing.T) {
 	l := NewLoader(LoaderOptions{KeepBytes: 5 << 20})
 	first, err := l.Allocate(4<<20, false)

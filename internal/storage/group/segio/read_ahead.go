@@ -12,40 +12,41 @@ import (
 const (
 	aheadBytes = 1 << 20 // of one read
 	aheadDepth = 3       // reads under way at the same time
-	// aheadRoom in front of what is read takes the end of the piece before it, so that a frame that is in both is in
-	// one piece.
+	// aheadRoom is free space in front of the bytes read. It takes the end of the previous piece, so that a frame that
+	// spans both is contiguous.
 	aheadRoom = WindowBytes
-	// ScanBufferBytes is what a Scan holds in buffers at most while it reads a log that is cold: what is read ahead,
-	// the piece that it works on, and a window.
+	// ScanBufferBytes is the greatest size of the buffers of a Scan that reads a cold log: the bytes read ahead, the
+	// current piece, and a window.
 	ScanBufferBytes = (aheadDepth+1)*(aheadRoom+aheadBytes) + WindowBytes
 )
 
 var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(aheadRoom + aheadBytes); return &b }}
 
-// ReadAhead keeps reads of a file under way that is read in order, so that the device works while checksums are
-// computed. A read at another place than expected begins anew there; one of a single block, as behind a bad sector,
-// goes to the file itself. A window takes the pieces as they are, anyone else copies. For one goroutine.
+// ReadAhead keeps reads of a sequentially read file in flight, so that the device works while checksums are computed. A
+// read at an unexpected offset starts again there. A read of a single block, as after a bad sector, reads the file
+// directly. A window takes the pieces without a copy; other readers copy. It must be used by one goroutine.
 type ReadAhead struct {
 	src   io.ReaderAt
-	end   int64 // nothing is asked for from here on
-	at    int64 // what comes next in order
-	asked int64 // up to here it was asked for
+	end   int64 // nothing is read from here on
+	at    int64 // the next offset in order
+	asked int64 // reads have started up to here
 	queue []*aheadRead
-	lent  []*aheadRead // what next gave away, until release or close
+	lent  []*aheadRead // pieces that next returned, until release or close
 }
 
 type aheadRead struct {
 	offset int64
-	buffer *[]byte // aheadRoom, then what was read
+	buffer *[]byte // aheadRoom, then the bytes read
 	n      int
 	err    error
 	done   chan struct{} // closed when n and err are set
 }
 
-// NewReadAhead reads src in order, up to an end.
+// NewReadAhead returns a ReadAhead for src, up to an end.
 func NewReadAhead(src io.ReaderAt, end int64) *ReadAhead { return &ReadAhead{src: src, end: end} }
 
-// ReadAt reads in order what is under way. Offsets and lengths are as aligned as the file wants them.
+// ReadAt reads bytes whose reads have started already. Offsets and lengths must have the alignment that the file
+// requires.
 func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) {
 	if offset%format.BlockBytes != 0 || offset >= r.end || len(p) <= format.BlockBytes {
 		return r.src.ReadAt(p, offset)
@@ -71,7 +72,7 @@ func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) {
 			break
 		}
 		if head.n < aheadBytes || head.err != nil && !errors.Is(head.err, io.EOF) {
-			err := head.err // the end, or a bad place: the next read asks the file itself
+			err := head.err // the end, or a bad sector: the next read reads the file directly
 			r.drop()
 			if err == nil {
 				err = io.EOF
@@ -85,7 +86,7 @@ func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) {
 	return n, nil
 }
 
-// ask starts reads until enough are under way.
+// ask starts reads until enough are in flight.
 func (r *ReadAhead) ask() {
 	for len(r.queue) < aheadDepth && r.asked < r.end {
 		a := &aheadRead{offset: r.asked, buffer: aheadBuffers.Get().(*[]byte), done: make(chan struct{})}
@@ -98,9 +99,9 @@ func (r *ReadAhead) ask() {
 	}
 }
 
-// next gives what stands at an offset, a multiple of a block, as far as one read brought it: the bytes of buffer from
-// begin on. Those before are free for the caller until release. Nil: there is nothing, or it cannot be read; ReadAt
-// says what is wrong.
+// next returns the bytes at an offset, a multiple of a block, as far as one read covers them: the bytes of buffer from
+// begin on. The caller may use the bytes before begin until release. Nil: there is nothing, or it cannot be read;
+// ReadAt returns the error.
 func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	if at%format.BlockBytes != 0 || at >= r.end {
 		return nil, 0
@@ -123,7 +124,7 @@ func (r *ReadAhead) next(at int64) (buffer []byte, begin int) {
 	return (*head.buffer)[:aheadRoom+head.n], aheadRoom + skip
 }
 
-// release takes back all that next gave but the last.
+// release takes back all pieces that next returned, except the last one.
 func (r *ReadAhead) release() {
 	for len(r.lent) > 1 {
 		r.free(r.lent[0])
@@ -131,7 +132,7 @@ func (r *ReadAhead) release() {
 	}
 }
 
-// Close takes back everything, and waits for all reads under way; the file may be closed after it.
+// Close takes back all pieces and waits for all reads in flight; the file may be closed afterwards.
 func (r *ReadAhead) Close() {
 	r.drop()
 	for _, a := range r.lent {
@@ -140,7 +141,7 @@ func (r *ReadAhead) Close() {
 	r.lent = nil
 }
 
-// drop waits for all reads under way.
+// drop waits for all reads in flight.
 func (r *ReadAhead) drop() {
 	for _, a := range r.queue {
 		<-a.done

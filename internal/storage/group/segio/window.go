@@ -9,49 +9,50 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// WindowBytes holds the greatest frame, and a chunk of a blob, wherever it begins in a block.
+// WindowBytes is enough for the largest frame, and for a chunk of a blob, at any offset in a block.
 const WindowBytes = 2 << 20
 
-// Window reads a file in order in large, aligned pieces and gives contiguous views of it. Sectors that cannot be read
+// Window reads a file sequentially in large, aligned pieces and returns contiguous views of it. Unreadable sectors
 // become bytes that no checksum passes.
 type Window struct {
 	src        io.ReaderAt // nil: bytes is the whole file
-	ahead      *ReadAhead  // src where it is one
-	end        int64       // of what is read of the file
-	bytes      []byte      // of the file from at on
+	ahead      *ReadAhead  // src, if it is a ReadAhead
+	end        int64       // end of the part of the file to be read
+	bytes      []byte      // content of the file from at on
 	at         int64
-	space      []byte // what bytes is a part of; aligned for O_DIRECT
+	space      []byte // the memory that bytes is a part of; aligned for O_DIRECT
 	unreadable []byteRange
 	failed     error      // the file cannot be read at all
-	read       *ImageRead // that fills bytes meanwhile; nil: they are there
-	arrived    int64      // up to where they are
+	read       *ImageRead // fills bytes concurrently; nil: they are complete
+	arrived    int64      // offset up to which they have arrived
 }
 
-// ErrStop from a reader ends the reading, whereas any other error is taken for a bad sector.
+// ErrStop from a reader ends the reading. Any other error is treated as a bad sector.
 var ErrStop = errors.New("stopped")
 
 type byteRange struct{ offset, bytes int64 }
 
-// OpenWindow reads src between two offsets. Reads are large and aligned, so src may be a file opened by OpenDirect.
+// OpenWindow returns a window on src between two offsets. Reads are large and aligned, so src may be a file opened by
+// OpenDirect.
 func OpenWindow(src io.ReaderAt, from, to int64) Window {
 	ahead, _ := src.(*ReadAhead)
 	return Window{src: src, ahead: ahead, end: to, at: from &^ (format.BlockBytes - 1)}
 }
 
-// FrameBuffer makes a buffer for FrameReader.UseBuffer.
+// FrameBuffer returns a buffer for FrameReader.UseBuffer.
 func FrameBuffer() []byte { return vfs.AlignedBytes(WindowBytes) }
 
-// UseBuffer gives the window memory to work in, made by FrameBuffer, so that one buffer serves many. Before anything is
-// read.
+// UseBuffer sets the working memory of the window, made by FrameBuffer, so that one buffer can serve many windows. It
+// must be called before the first read.
 func (w *Window) UseBuffer(buffer []byte) { w.space = buffer }
 
-// Await says that the image which the window looks at is filled by read meanwhile. Before anything is read.
+// Await says that read fills the image of the window concurrently. It must be called before the first read.
 func (w *Window) Await(read *ImageRead) { w.read = read }
 
-// Err is what ended the reading before its end: the file could not be read at all.
+// Err returns the error that ended the reading early: the file could not be read at all.
 func (w *Window) Err() error { return w.failed }
 
-// Fill returns the bytes of the file from offset on: at least n, unless the end comes before.
+// Fill returns the bytes of the file from offset on: at least n, unless the file ends earlier.
 func (w *Window) Fill(offset, n int64) []byte {
 	n = min(n, w.end-offset)
 	if w.read != nil && offset+n > w.arrived && w.failed == nil {
@@ -65,8 +66,8 @@ func (w *Window) Fill(offset, n int64) []byte {
 	return w.bytes[offset-w.at : min(have, w.end)-w.at]
 }
 
-// slideAhead moves the window to offset, in pieces that are being read already, until it has n bytes there; only what
-// is kept of the piece before is copied. False: that cannot be, because something cannot be read.
+// slideAhead moves the window to offset, using pieces whose reads have started already, until it has n bytes there. It
+// copies only the bytes that are kept from the previous piece. It returns false if a part cannot be read.
 func (w *Window) slideAhead(offset, n int64) bool {
 	for {
 		have := w.at + int64(len(w.bytes))
@@ -94,7 +95,7 @@ func (w *Window) slideAhead(offset, n int64) bool {
 	}
 }
 
-// slide moves the window to offset, where so many bytes are wanted at least, and fills it up.
+// slide moves the window to offset, where at least want bytes are needed, and fills it.
 func (w *Window) slide(offset, want int64) {
 	if w.ahead != nil && w.slideAhead(offset, want) {
 		return
@@ -105,7 +106,7 @@ func (w *Window) slide(offset, want int64) {
 	at := offset &^ (format.BlockBytes - 1)
 	kept := 0
 	if have := w.at + int64(len(w.bytes)); at >= w.at && at < have {
-		// What is kept ends at a block, because all reads before the end of the file do.
+		// The kept bytes end at a block boundary, because all reads before the end of the file do.
 		kept = copy(w.space, w.bytes[at-w.at:])
 	}
 	wanted := min(int64(len(w.space)), (w.end-at+format.BlockBytes-1)&^(format.BlockBytes-1))
@@ -120,15 +121,15 @@ func (w *Window) slide(offset, want int64) {
 			err = io.ErrUnexpectedEOF
 		}
 		w.failed = err
-		w.bytes = w.space[:wanted] // callers look into it before they see the error
+		w.bytes = w.space[:wanted] // callers read these bytes before they see the error
 	}
 }
 
 // BlockTries is how often a block is read before it counts as unreadable: some devices fail once and then answer.
 const BlockTries = 3
 
-// readBlocks reads block by block where a large read failed. Blocks that cannot be read become bytes that no checksum
-// passes; where none can, the error is returned.
+// readBlocks reads block by block after a large read has failed. Unreadable blocks become bytes that no checksum
+// passes. If no block can be read, the error is returned.
 func (w *Window) readBlocks(b []byte, offset int64) (n int, err error) {
 	var last error
 	good := false
@@ -154,7 +155,7 @@ func (w *Window) readBlocks(b []byte, offset int64) (n int, err error) {
 		n += len(block)
 	}
 	if !good && offset == 0 {
-		return 0, last // not one block: the file, not a sector of it
+		return 0, last // not a single block is readable: the file has failed, not a sector of it
 	}
 	return n, nil
 }
@@ -167,7 +168,7 @@ func (w *Window) noteUnreadable(offset, bytes int64) {
 	w.unreadable = append(w.unreadable, byteRange{offset, bytes})
 }
 
-// isUnreadable tells whether the device refused to read a part of a range.
+// isUnreadable reports whether the device failed to read a part of a range.
 func (w *Window) isUnreadable(offset, bytes int64) bool {
 	return overlaps(w.unreadable, offset, bytes) || w.read != nil && w.read.isUnreadable(offset, bytes)
 }

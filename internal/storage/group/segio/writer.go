@@ -8,23 +8,24 @@ import (
 // writeBytes are written at a time.
 const writeBytes = 1 << 20
 
-// Writer writes the entries of a whole new segment: of compaction, of a repair. The file is there with its header and
-// its name (format.WriteSegmentHeader), and counts when a manifest lists it: what a crash leaves of it is garbage.
+// Writer writes the entries of a new segment for a compaction or a repair. The file exists already, with its header and
+// its name (format.WriteSegmentHeader). It becomes valid when a manifest lists it: what a crash leaves of it is
+// garbage.
 type Writer struct {
 	Rows  *format.Rows // of the entries so far
-	Bytes int64        // of the file, with what is not written yet
+	Bytes int64        // of the file, including bytes that are not written yet
 	file  vfs.File
 	id    format.SegmentID
 	first uint64
-	buf   []byte // ends at Bytes
+	buf   []byte // it ends at Bytes
 }
 
-// NewWriter is a writer behind the header of a segment. Rows are gathered in the table that is given.
+// NewWriter returns a writer that continues after the header of a segment. It adds rows to the given table.
 func NewWriter(f vfs.File, s format.ManifestSegment, rows *format.Rows) *Writer {
 	return &Writer{Rows: rows, Bytes: format.SegmentHeaderBytes, file: f, id: s.ID, first: s.FirstIndex}
 }
 
-// Copy appends the entry of a whole frame, which keeps its checksum, and tells the offset of its frame.
+// Copy appends the entry of a whole frame, which keeps its checksum, and returns the offset of its frame.
 func (w *Writer) Copy(step *FrameStep, used bool) (offset int64, err error) {
 	at := len(w.buf)
 	w.buf = append(w.buf, step.Raw...)
@@ -32,14 +33,14 @@ func (w *Writer) Copy(step *FrameStep, used bool) (offset int64, err error) {
 	return w.wrote(&step.Entry, at)
 }
 
-// Append appends an entry, and tells the offset of its frame.
+// Append appends an entry, and returns the offset of its frame.
 func (w *Writer) Append(e *format.Entry) (offset int64, err error) {
 	at := len(w.buf)
 	w.buf = format.AppendFrame(w.buf, w.id, w.Bytes, e)
 	return w.wrote(e, at)
 }
 
-// wrote counts the frame that stands in buf from at on.
+// wrote adds the row of the frame that is in buf from at on.
 func (w *Writer) wrote(e *format.Entry, at int) (offset int64, err error) {
 	offset = w.Bytes
 	bytes := int64(len(w.buf) - at)
@@ -62,7 +63,7 @@ func (w *Writer) flush() error {
 	return format.NoSpace(err)
 }
 
-// Finish makes all that was appended durable.
+// Finish makes all appended entries durable.
 func (w *Writer) Finish() error {
 	if err := w.flush(); err != nil {
 		return err

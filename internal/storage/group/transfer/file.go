@@ -13,16 +13,17 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// InstallFile is a file being received. Commit, which the receiver calls at the file's end, checks every byte
-// (checksums, identity, order) and makes it durable; a bad one is removed, and missing again from its begin:
-// ErrCorrupt. Close without Commit keeps what was written, for the next try. Errors of a full disk are ErrNoSpace.
+// InstallFile is a file that is being received. The receiver calls Commit at the end of the file. Commit checks every
+// byte (checksums, identity, order) and makes the file durable. It removes a bad file, which is then missing again from
+// its beginning, and returns ErrCorrupt. Close without Commit keeps the bytes written so far for the next try. Errors
+// of a full disk are ErrNoSpace.
 type InstallFile interface {
 	io.Writer
 	Commit() error
 	io.Closer
 }
 
-// File receives a missing file from its Have on.
+// File returns a writer that receives a missing file from its offset Have on.
 func (i *Install) File(f File) (InstallFile, error) {
 	w, err := i.open(f)
 	if err != nil {
@@ -55,7 +56,7 @@ func (i *Install) open(f File) (*installFile, error) {
 	return w, nil
 }
 
-// find gives a file by its name in the export. The caller holds mu.
+// find returns a file by its name in the export. The caller holds mu.
 func (i *Install) find(name string) *incomingFile {
 	if id, ok := format.ParseBlobName(name); ok {
 		return i.blobs[id]
@@ -77,24 +78,24 @@ type installFile struct {
 	at      int64
 	err     error
 
-	arrivals *arrivals // checks what comes; nil: little comes
-	started  int64     // up to here the kernel was told to write
-	written  int64     // up to here it has written
-	dropped  int64     // up to here it was told to drop it from the page cache
-	// unwritten: the device has failed to write, and what is in the page cache is not what is on the disk.
+	arrivals *arrivals // checks the bytes as they arrive; nil: only few bytes are missing
+	started  int64     // the kernel was told to write up to here
+	written  int64     // the kernel has written up to here
+	dropped  int64     // the kernel was told to drop the page cache up to here
+	// unwritten: the device has failed to write, and the page cache differs from the disk.
 	unwritten bool
 }
 
-// The device is told to write in small steps, while more comes: little is left for the sync, and others who write to
-// the device wait for a step and not for a file. What it has not written yet is bounded, so that it is the source that
-// waits for a slow device. What is written and checked is dropped from the page cache, which others need: a log is read
-// past it.
+// The device is told to write in small steps while more bytes arrive. So little is left for the sync, and other writers
+// to the device wait for one step and not for a whole file. The amount of unwritten bytes is limited, so that the
+// source waits for a slow device. Bytes that are written and checked are dropped from the page cache, which others
+// need: a log is read past it.
 const (
 	writeOutBytes    = 1 << 20
 	writeBehindBytes = 8 << 20
 )
 
-// begin opens the file, and cuts off what cannot be used.
+// begin opens the file, and truncates the unusable part.
 func (w *installFile) begin() (err error) {
 	fs := w.install.opts.FS
 	if err := w.install.room(w.in.Bytes - w.at); err != nil {
@@ -138,7 +139,7 @@ func (w *installFile) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// writeOut keeps the device busy. What is before read was checked.
+// writeOut keeps the device busy. Bytes before read have been checked.
 func (w *installFile) writeOut(read int64) error {
 	if w.at-w.started < writeOutBytes {
 		return nil
@@ -193,14 +194,14 @@ func (w *installFile) Commit() error {
 	return w.err
 }
 
-// discard empties the file: nothing tells which of its bytes are right, so all come anew.
+// discard empties the file: it is unknown which of its bytes are right, so all have to be received again.
 func (w *installFile) discard() error {
 	w.at, w.unwritten = 0, false
 	return errors.Join(w.file.Truncate(0), w.file.Sync())
 }
 
-// commit checks the file, through the page cache where it still is, then makes it durable, and then says that it is
-// whole.
+// commit checks the file, through the page cache as far as it is still cached, then makes it durable, and then marks it
+// as complete.
 func (w *installFile) commit() error {
 	i := w.install
 	hint, err := w.checked()
@@ -208,7 +209,7 @@ func (w *installFile) commit() error {
 		return err
 	}
 	if err := w.file.Sync(); err != nil {
-		w.unwritten = true // what it could not write still reads back, and another sync would succeed
+		w.unwritten = true // bytes that it could not write can still be read, and another sync would succeed
 		return err
 	}
 	if w.arrivals != nil {
@@ -226,7 +227,7 @@ func (w *installFile) commit() error {
 	return format.WriteHint(i.opts.FS, i.incoming, w.in.segment.Number, hint)
 }
 
-// checked tells what is wrong with the file, and gives the hint of a segment.
+// checked returns what is wrong with the file, or the hint of a segment.
 func (w *installFile) checked() (*format.Hint, error) {
 	if w.arrivals == nil {
 		return w.check(w.file)
@@ -234,7 +235,8 @@ func (w *installFile) checked() (*format.Hint, error) {
 	return w.arrivals.end()
 }
 
-// checkSegment reads a sealed segment and makes its hint. ErrCorrupt: it is not as the manifest says.
+// checkSegment reads a sealed segment and makes its hint. It returns ErrCorrupt if the segment differs from the
+// manifest.
 func checkSegment(f io.ReaderAt, identity format.Identity, m format.ManifestSegment) (*format.Hint, error) {
 	header := make([]byte, format.SegmentHeaderBytes)
 	if err := format.ReadFull(f, header, 0); err != nil {
@@ -270,7 +272,7 @@ func checkSegment(f io.ReaderAt, identity format.Identity, m format.ManifestSegm
 func (w *installFile) Close() error {
 	i := w.install
 	if w.arrivals != nil {
-		_, _ = w.arrivals.end() // Commit has asked what it found, or nobody wants to know
+		_, _ = w.arrivals.end() // Commit has used the result already, or nobody needs it
 	}
 	var err error
 	if w.unwritten {

@@ -9,10 +9,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// FileKind is what an File holds.
+// FileKind is the type of a File's content.
 type FileKind int
 
-// The kinds of files that are sent. Hints are not: the receiver reads every frame, and makes them of what it has seen.
+// The kinds of files that are sent. Hints are not sent: the receiver reads every frame, and makes them itself.
 const (
 	SegmentFile FileKind = iota + 1
 	BlobFile
@@ -22,11 +22,11 @@ const (
 type File struct {
 	Kind  FileKind
 	Name  string
-	Bytes int64 // in all
-	Have  int64 // of these, from the begin on, the receiver has them already; an Export tells 0
+	Bytes int64 // total size
+	Have  int64 // number of bytes, from the beginning on, that the receiver has already; 0 in an Export
 }
 
-// ErrNotWanted says that the file is none of what is installed.
+// ErrNotWanted says that the file is not part of the install.
 var ErrNotWanted = errors.New("it is not wanted")
 
 // Options of NewInstall. FS, Dir and Identity are required.

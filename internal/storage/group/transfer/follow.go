@@ -10,11 +10,12 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// FollowBytesMin is how much of a file has to be missing for it to be checked while it comes, so that little is left
-// when it is whole, and the processor is not busy with all of it at once. A smaller one is checked then.
+// FollowBytesMin: if at least this many bytes of a file are missing, the file is checked while it arrives. Then little
+// work is left at its end, and the processor does not get all of it at once. A smaller file is checked when it is
+// complete.
 const FollowBytesMin = 4 << 20
 
-// check reads a file that is whole, and tells what is wrong with it.
+// check reads a complete file, and returns what is wrong with it.
 func (w *installFile) check(f io.ReaderAt) (*format.Hint, error) {
 	if w.in.Kind == SegmentFile {
 		return checkSegment(f, w.install.opts.Identity, w.in.segment)
@@ -26,23 +27,23 @@ func (w *installFile) check(f io.ReaderAt) (*format.Hint, error) {
 	return nil, err
 }
 
-// arrivals reads a file behind the one who writes it: a read waits for its bytes.
+// arrivals reads a file while another goroutine writes it: a read waits for its bytes.
 type arrivals struct {
 	file vfs.File
 	size int64 // of the whole file
 	over chan struct{}
-	// What was found out. Set when over is closed.
+	// Results of the check. Set when over is closed.
 	hint *format.Hint
 	err  error
 
 	mu    sync.Mutex
 	come  sync.Cond
-	at    int64 // so many bytes were written. Guarded by mu
-	ended bool  // no more come. Guarded by mu
-	read  int64 // what is before was read. Guarded by mu
+	at    int64 // number of bytes written. Guarded by mu
+	ended bool  // no more bytes arrive. Guarded by mu
+	read  int64 // bytes before it were read. Guarded by mu
 }
 
-// follow begins to check a file of which the first bytes are there.
+// follow starts to check a file whose first bytes exist.
 func (w *installFile) follow() *arrivals {
 	f := &arrivals{file: w.file, size: w.in.Bytes, at: w.at, over: make(chan struct{})}
 	f.come.L = &f.mu
@@ -57,7 +58,7 @@ func (w *installFile) follow() *arrivals {
 func (f *arrivals) ReadAt(p []byte, offset int64) (int, error) {
 	through := min(offset+int64(len(p)), f.size)
 	f.mu.Lock()
-	f.read = max(f.read, offset) // it is read in order
+	f.read = max(f.read, offset) // reads are sequential
 	for f.at < through && !f.ended {
 		f.come.Wait()
 	}
@@ -69,7 +70,7 @@ func (f *arrivals) ReadAt(p []byte, offset int64) (int, error) {
 	return f.file.ReadAt(p, offset)
 }
 
-// advance tells that the file was written up to an offset, and gives up to where it was read.
+// advance says that the file was written up to an offset. It returns the offset up to which the file was read.
 func (f *arrivals) advance(at int64) (read int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +79,7 @@ func (f *arrivals) advance(at int64) (read int64) {
 	return f.read
 }
 
-// end waits until the check is over: to the file's end where all of it was written.
+// end waits until the check is over. If the whole file was written, the check reads to its end.
 func (f *arrivals) end() (*format.Hint, error) {
 	f.mu.Lock()
 	f.ended = true

@@ -20,39 +20,40 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ErrBehind says that the folder holds, or may hold, entries behind the end of the export that must not be lost. Take a
-// newer export; where there is none, the replica is to be removed and joins anew with another Raft id.
+// ErrBehind says that the folder holds, or may hold, entries after the end of the export that must not be lost. Take a
+// newer export. If there is none, the replica has to be removed and to join again with another Raft id.
 var ErrBehind = errors.New("the log holds more than what is to be installed")
 
-// Install makes the folder of a replica out of the files of an Export. They are gathered in the folder IncomingName,
-// beside a log that may be open until Finish, and may be gathered in several tries, over restarts, from several
-// Exports. Not safe for concurrent use, but files may be written by several goroutines.
+// Install builds the folder of a replica from the files of an Export. The files are gathered in the folder
+// IncomingName, beside a log that may stay open until Finish. Gathering may take several tries, over restarts, from
+// several Exports. Not safe for concurrent use, but several goroutines may write files.
 //
-// In that folder a segment is named by its id, so that one of another Export never passes for it, and its hint says
-// that every byte of it was checked and synced. A blob has its name once that is so.
+// In that folder the name of a segment is its id, so that it is never taken for a segment of another Export. The hint
+// of a segment exists only when every byte of the segment was checked and synced. A blob gets its name at the same
+// point.
 type Install struct {
 	opts     Options
 	replica  format.ReplicaFile
 	manifest *format.Manifest // of the export
 	incoming string
-	done     bool // the folder has what is to be installed; Finish need only clean up
+	done     bool // the folder holds what was to be installed; Finish only needs to clean up
 
 	mu       sync.Mutex
 	segments []*incomingFile             // as in the manifest. Guarded by mu
-	blobs    map[uuid.UUID]*incomingFile // known when all segments are whole; nil before. Guarded by mu
+	blobs    map[uuid.UUID]*incomingFile // nil until all segments are whole. Guarded by mu
 }
 
-// incomingFile is one that is gathered.
+// incomingFile is a file that is being gathered.
 type incomingFile struct {
 	File
-	segment format.ManifestSegment // with the number that names it in the incoming folder
+	segment format.ManifestSegment // with the number of its name in the incoming folder
 	ref     format.BlobRef
 	whole   bool
-	inPlace bool // a blob that the group's folder has already
-	busy    bool // is being received
+	inPlace bool // a blob that is already in the group's folder
+	busy    bool // it is being received
 }
 
-// name is that in the incoming folder.
+// name returns the name of the file in the incoming folder.
 func (f *incomingFile) name() string {
 	if f.Kind == SegmentFile {
 		return format.SegmentName(f.segment.Number)
@@ -60,12 +61,13 @@ func (f *incomingFile) name() string {
 	return format.BlobName(f.ref.ID)
 }
 
-// incomingNumber names a segment by its id.
+// incomingNumber returns the number for the name of a segment, derived from its id.
 func incomingNumber(id format.SegmentID) uint64 { return binary.LittleEndian.Uint64(id[:]) }
 
-// NewInstall begins or resumes. manifest is Export.Manifest; replica is what the file will say once it is whole
-// (Joining is ignored). It looks at what earlier tries left. An Identity without a name takes that of the manifest.
-// Errors: ErrForeign, ErrCorrupt, ErrFormatVersion, ErrBehind, ErrNoSpace (asked for all segments that are missing).
+// NewInstall begins or resumes an install. manifest is Export.Manifest. replica becomes the content of the replica file
+// once the install is complete (Joining is ignored). NewInstall looks for files that earlier tries left. An Identity
+// without a name takes the name of the manifest. Errors: ErrForeign, ErrCorrupt, ErrFormatVersion, ErrBehind,
+// ErrNoSpace (the space for all missing segments is checked).
 func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, manifest []byte) (*Install, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -101,7 +103,7 @@ func NewInstall(ctx context.Context, opts Options, replica format.ReplicaFile, m
 	return i, nil
 }
 
-// checkExported checks that a manifest is one of an Export of the group.
+// checkExported checks that a manifest belongs to an Export of the group.
 func checkExported(m *format.Manifest, identity format.Identity) error {
 	if err := format.CheckIdentity(m.Identity, identity); err != nil {
 		return err
@@ -120,7 +122,7 @@ func checkExported(m *format.Manifest, identity format.Identity) error {
 	return nil
 }
 
-// gather looks at what is there of the files.
+// gather finds out which parts of the files exist already.
 func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	fs := i.opts.FS
 	if err := fs.MkdirAll(i.incoming); err != nil {
@@ -137,7 +139,7 @@ func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	if err := i.removeOthers(); err != nil {
 		return err
 	}
-	// The manifest tells a load whether what was gathered may still be of use.
+	// From this manifest a load knows whether the gathered files may still be useful.
 	if err := format.WriteManifest(fs, i.incoming, i.manifest); err != nil {
 		return err
 	}
@@ -159,7 +161,7 @@ func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	return i.learnBlobs()
 }
 
-// room tells ErrNoSpace where the volume has less free.
+// room returns ErrNoSpace if the volume has fewer free bytes.
 func (i *Install) room(bytes int64) error {
 	space, err := i.opts.FS.Space(i.opts.Dir)
 	if err == nil && space.FreeBytes < bytes {
@@ -168,10 +170,10 @@ func (i *Install) room(bytes int64) error {
 	return err
 }
 
-// RoomError says how much room an install needs. It is an ErrNoSpace.
+// RoomError says how much space an install needs and how much is free, in bytes. It is an ErrNoSpace.
 type RoomError struct{ NeedBytes, FreeBytes int64 }
 
-// Error says bytes, room and what to do.
+// Error names the needed bytes, the free bytes and what to do.
 func (e *RoomError) Error() string {
 	return fmt.Sprintf("%v: %d bytes are missing, the volume has %d free; delete other files or grow the volume",
 		format.ErrNoSpace, e.NeedBytes, e.FreeBytes)
@@ -180,7 +182,7 @@ func (e *RoomError) Error() string {
 // Is makes errors.Is(err, ErrNoSpace) true.
 func (e *RoomError) Is(target error) bool { return target == format.ErrNoSpace }
 
-// takeBack moves files back that a Finish which did not come to its end has put into the group's folder.
+// takeBack moves files back that an unfinished Finish has put into the group's folder.
 func (i *Install) takeBack(own *ownLog) error {
 	names, err := i.opts.FS.List(i.opts.Dir)
 	if err != nil {
@@ -215,7 +217,7 @@ func (i *Install) takeBack(own *ownLog) error {
 	return errors.Join(i.opts.FS.SyncDir(i.incoming), i.opts.FS.SyncDir(i.opts.Dir))
 }
 
-// segmentOf tells which of the segments a file is; -1: none.
+// segmentOf returns the index of the segment that a file holds; -1: none.
 func (i *Install) segmentOf(name string) (int, error) {
 	f, err := i.opts.FS.Open(name)
 	if err != nil {
@@ -234,7 +236,7 @@ func (i *Install) segmentOf(name string) (int, error) {
 	}), nil
 }
 
-// removeOthers removes what is of no use in the incoming folder.
+// removeOthers removes useless files from the incoming folder.
 func (i *Install) removeOthers() error {
 	wanted := make(map[string]bool)
 	for _, f := range i.segments {
@@ -262,8 +264,8 @@ func trimTmp(name string) string {
 	return name
 }
 
-// lookAtSegment finds how much of a segment is there: all of it where its hint says so, else whole frames from the
-// begin on.
+// lookAtSegment finds how much of a segment exists: all of it if its hint says so, otherwise the whole frames from the
+// beginning on.
 func (i *Install) lookAtSegment(f *incomingFile) error {
 	fs, name := i.opts.FS, path.Join(i.incoming, f.name())
 	info, err := fs.Stat(name)
@@ -285,7 +287,7 @@ func (i *Install) lookAtSegment(f *incomingFile) error {
 	return err
 }
 
-// wholeFrames tells how far a segment can be used from its begin on.
+// wholeFrames returns the end of the usable part of a segment, which starts at its beginning.
 func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.ManifestSegment, size int64) (end int64,
 	err error) {
 	f, err := fs.Open(name)
@@ -308,7 +310,7 @@ func wholeFrames(fs vfs.FS, name string, identity format.Identity, m format.Mani
 	return end, r.Err()
 }
 
-// learnBlobs finds out which blobs are wanted, once all segments are whole. The caller holds mu, or is NewInstall.
+// learnBlobs finds out which blobs are needed, once all segments are complete. The caller holds mu, or is NewInstall.
 func (i *Install) learnBlobs() error {
 	if i.blobs != nil || slices.ContainsFunc(i.segments, func(f *incomingFile) bool { return !f.whole }) {
 		return nil
@@ -339,7 +341,8 @@ func (i *Install) learnBlobs() error {
 	return nil
 }
 
-// lookAtBlob finds how much of a blob is there: one that was gathered, or that the group has, else whole chunks.
+// lookAtBlob finds how much of a blob exists: all of it if it was gathered or the group has it, otherwise the whole
+// chunks.
 func (i *Install) lookAtBlob(f *incomingFile) error {
 	fs, name := i.opts.FS, format.BlobName(f.ref.ID)
 	if _, err := fs.Stat(path.Join(i.incoming, name)); err == nil {
@@ -358,7 +361,7 @@ func (i *Install) lookAtBlob(f *incomingFile) error {
 	return err
 }
 
-// wholeChunks tells how far the file of a blob can be used from its begin on.
+// wholeChunks returns the size of the usable part of a blob file, which starts at its beginning.
 func wholeChunks(fs vfs.FS, name string, ref format.BlobRef) (have int64, err error) {
 	f, err := fs.Open(name)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -374,7 +377,7 @@ func wholeChunks(fs vfs.FS, name string, ref format.BlobRef) (have int64, err er
 	}
 	bad, err := checkBlob(f, size, ref)
 	if err != nil {
-		return 0, nil // what cannot be read comes anew
+		return 0, nil // a file that cannot be read is fetched again
 	}
 	return segio.WholeBlob(size, bad), nil
 }
@@ -385,8 +388,9 @@ func checkBlob(f io.ReaderAt, size int64, ref format.BlobRef) ([]format.Damage, 
 	return segio.CheckBlob(f, size, &ref, *space)
 }
 
-// Missing lists what is still wanted: first segments; when they are there, the blobs that they refer to; nil: Finish.
-// Have says from where on. Asked again after each file. What is being received is not listed.
+// Missing lists the files that are still needed: first segments, then, when all segments are complete, the blobs that
+// they refer to. nil: call Finish. Have is the offset from which on a file is missing. Call Missing again after each
+// file. Files that are being received are not listed.
 func (i *Install) Missing() []File {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -405,7 +409,7 @@ func (i *Install) Missing() []File {
 	return out
 }
 
-// RemoveIncoming removes the incoming folder of a group's.
+// RemoveIncoming removes the incoming folder of a group.
 func RemoveIncoming(fs vfs.FS, dir string) error {
 	incoming := path.Join(dir, format.IncomingName)
 	names, err := fs.List(incoming)

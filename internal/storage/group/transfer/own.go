@@ -13,20 +13,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// ownLog is what the folder holds into which a group is to be installed.
+// ownLog is the log in the folder into which a group is to be installed.
 type ownLog struct {
 	fs       vfs.FS
 	dir      string
-	manifest *format.Manifest // nil: nothing that counts
+	manifest *format.Manifest // nil: the folder has no valid data
 
-	// Known after readTail. An entry that may be there counts as one that is.
+	// The fields below are known after readTail. An entry that may exist counts as existing.
 	hard  format.StateRecord
 	last  uint64
 	walk  *replay.Walk // of the active segment; nil: there is none
 	whole bool         // nothing in the active segment is bad
 }
 
-// readOwn looks at the folder, and at whether it is that of the replica.
+// readOwn reads the folder, and checks that it belongs to the replica.
 func readOwn(fs vfs.FS, dir string, identity format.Identity, replica format.ReplicaFile) (*ownLog, error) {
 	own := &ownLog{fs: fs, dir: dir}
 	was, found, err := format.ReadReplicaFile(fs, dir)
@@ -59,14 +59,14 @@ func readOwn(fs vfs.FS, dir string, identity format.Identity, replica format.Rep
 	return own, nil
 }
 
-// lists tells whether the manifest lists a segment.
+// lists reports whether the manifest lists a segment.
 func (o *ownLog) lists(number uint64) bool {
 	return o.manifest != nil && slices.ContainsFunc(o.manifest.Segments, func(s format.ManifestSegment) bool {
 		return s.Number == number
 	})
 }
 
-// holds tells whether an export is installed: its commit point was passed.
+// holds reports whether an export is installed: its commit point was passed.
 func (o *ownLog) holds(m *format.Manifest) bool {
 	if o.manifest == nil || len(o.manifest.Segments) != len(m.Segments)+1 ||
 		o.manifest.HardState.Commit < m.HardState.Commit {
@@ -77,7 +77,7 @@ func (o *ownLog) holds(m *format.Manifest) bool {
 	})
 }
 
-// checkCommit tells ErrBehind where the manifest says that more is committed.
+// checkCommit returns ErrBehind if, according to the manifest, more is committed.
 func (o *ownLog) checkCommit(m *format.Manifest) error {
 	if o.manifest == nil {
 		return nil
@@ -88,7 +88,7 @@ func (o *ownLog) checkCommit(m *format.Manifest) error {
 	return nil
 }
 
-// readTail learns the hard state and the last entry.
+// readTail reads the hard state and the last entry.
 func (o *ownLog) readTail() error {
 	m := o.manifest
 	if m == nil {
@@ -96,7 +96,8 @@ func (o *ownLog) readTail() error {
 	}
 	o.hard, o.last, o.whole = m.HardState, m.CompactedThrough, true
 	for _, s := range m.Segments {
-		o.last = max(min(o.last, s.FirstIndex-1), s.LastIndex, m.CompactedThrough) // what it cuts off is void
+		// the entries that the segment cuts off are void
+		o.last = max(min(o.last, s.FirstIndex-1), s.LastIndex, m.CompactedThrough)
 	}
 	n := len(m.Segments)
 	if n == 0 || m.Segments[n-1].Sealed() {
@@ -142,9 +143,9 @@ func (o *ownLog) readTail() error {
 	return nil
 }
 
-// checkTail tells ErrBehind where entries may be lost that this replica has acknowledged to a leader: those behind the
-// export's end, in a log that holds the export's last entry. In another log they are void: what is committed has that
-// entry.
+// checkTail returns ErrBehind if entries may be lost that this replica has acknowledged to a leader. These are the
+// entries after the export's end in a log that has the export's last entry. In any other log they are void: the
+// committed log has that entry.
 func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 	if o.manifest == nil {
 		return nil
@@ -164,7 +165,7 @@ func (o *ownLog) checkTail(m *format.Manifest, term uint64) error {
 		at)
 }
 
-// termAt is the term of an entry; false: not known.
+// termAt returns the term of an entry; false: not known.
 func (o *ownLog) termAt(at uint64) (term uint64, known bool) {
 	m := o.manifest
 	if at == m.CompactedThrough {
