@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// forAdmin is the shard as AdminService sees it. The groups that it is given are those that forCalls gave.
+// forAdmin implements serve.Admin for a shard. It receives only groups that forCalls returned.
 type forAdmin struct{ s *Shard }
 
 // Shard implements serve.Admin.

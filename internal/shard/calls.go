@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// newCalls makes what answers the calls that come to the shard.
+// newCalls makes the server for the calls to the shard.
 func (s *Shard) newCalls() *serve.Server {
 	l := &s.cfg.Limits
 	return serve.New(serve.Options{
@@ -27,7 +27,7 @@ func (s *Shard) newCalls() *serve.Server {
 	}, forCalls{s})
 }
 
-// forCalls is the shard as calls see it.
+// forCalls implements serve.Replicas for a shard.
 type forCalls struct{ s *Shard }
 
 // Address implements serve.Replicas.
@@ -113,7 +113,7 @@ func (sv *served) Replica() *replica.Replica { return sv.replica }
 func (sv *served) Tenant() *quota.Tenant {
 	t := sv.tenant.Tenant()
 	if t == nil || !sv.replica.Readable() && !sv.replica.Status().Leader {
-		return nil // who leads it counts
+		return nil // the leader counts the calls
 	}
 	return t
 }

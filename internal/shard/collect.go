@@ -50,7 +50,7 @@ var (
 	descDamages    = desc("damages", "Places of damage known in all groups.")
 	descLeading    = desc("leading_groups", "Groups that this shard leads.")
 
-	// Of single groups, where there are few.
+	// Metrics of single groups, if there are few.
 	descGroupRecords    = desc("group_records", "Records of the group.", "group")
 	descGroupStored     = desc("group_stored_bytes", "Bytes of the group's files.", "group")
 	descGroupSuperseded = desc("group_superseded_bytes", "Bytes of superseded entries in sealed segments.", "group")
@@ -58,8 +58,8 @@ var (
 	descGroupLeader     = desc("group_leader", "1 where this shard leads the group.", "group")
 )
 
-// groupSeriesMax is the number of groups up to which each has series of its own: above it five per group are more than
-// all else together, times the shards, and the sums have to do; /status has each group.
+// groupSeriesMax is the number of groups up to which each group has its own series. With more groups, five series per
+// group would outnumber all others, times the number of shards; the sums must do then, and /status has each group.
 const groupSeriesMax = 256
 
 // Describe implements prometheus.Collector: unchecked, since groups come and go.
@@ -107,7 +107,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.shard.volume.collect(ch)
 }
 
-// collectGroups tells of all groups in sums, and of each where they are few.
+// collectGroups collects the sums over all groups, and the metrics of each group if there are few.
 func (c *collector) collectGroups(ch chan<- prometheus.Metric, groups []status.Group) {
 	states := map[string]int{"Pending": 0, "Loading": 0, "Serving": 0, "Damaged": 0, "Failed": 0}
 	var records, stored, superseded, damages, leading float64

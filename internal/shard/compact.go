@@ -16,16 +16,17 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// compactor compacts groups in the background, one at a time. It looks at all groups at an interval, since time alone
-// lets things go (request ids run out, retention ends, scans expire, copies catch up); at a group as soon as it has
-// filled a segment. It makes room (room.go) when a write or a new copy finds none, and when little is left.
+// compactor compacts groups in the background, one at a time. It looks at all groups at an interval, because data
+// becomes free by time alone: request ids expire, retention ends, scans expire, copies catch up. It looks at one group
+// as soon as the group has filled a segment. It frees space (room.go) when a write or a new copy finds none, and when
+// free space is low.
 type compactor struct {
 	cfg      *Config
 	ctx      context.Context // of the shard
 	follower *follower
 	volume   *storage
 	trash    func() *trash.Bin
-	freed    func() // has replicas look again that found no room
+	freed    func() // makes replicas retry that found no space
 	routes   *atomic.Pointer[routes]
 	problems *problems
 	metrics  *metrics
@@ -35,25 +36,25 @@ type compactor struct {
 
 	mu     sync.Mutex // guards all below
 	sealed map[string]struct{}
-	short  bool             // somebody found no room
-	asked  int64            // most bytes above the reserve that one of those needs
-	hurry  func()           // ends a compaction that goes at a rate; nil: none does
-	failed map[string]error // of the last compaction of a group
-	// progress is closed when a compaction has made room, or a pass for room is over.
+	short  bool             // a caller found no space
+	asked  int64            // the largest number of bytes above the reserve that one of those callers needs
+	hurry  func()           // ends a compaction that is limited to a rate; nil: none is
+	failed map[string]error // error of the last compaction of a group
+	// progress is closed when a compaction has freed space, or when a pass to free space is over.
 	progress chan struct{}
-	passes   uint64 // for room, that have ended
-	// when the last pass ended that made none; zero: the last one made some, or there is something new to free
+	passes   uint64 // number of finished passes to free space
+	// end of the last pass that freed nothing; zero: the last pass freed some, or there is something new to free
 	barren time.Time
 }
 
 const (
-	// appliedAfter is how long after a segment was sealed its group is looked at: what stands at its end is to be
-	// applied by then.
+	// appliedAfter is the time from the sealing of a segment to the look at its group. The entries at the segment's end
+	// should be applied by then.
 	appliedAfter = 100 * time.Millisecond
-	// garbagePart: a group of which less than a 64th is superseded is left alone when room is short.
+	// garbagePart: when free space is low, a group with less than a 64th superseded is left alone.
 	garbagePart = 64
-	// garbageOfVolume: an eighth of the volume, divided by its groups, makes a compaction of a group due, where that is
-	// less than SupersededBytesMin; but less than garbageMin bytes do not.
+	// garbageOfVolume: an eighth of the volume, divided by its groups, makes a compaction of a group due if that is
+	// less than SupersededBytesMin. Less than garbageMin bytes never do.
 	garbageOfVolume = 8
 	garbageMin      = 1 << 20
 )
@@ -105,7 +106,7 @@ func (c *compactor) notify() {
 	}
 }
 
-// noteSealed is called when a group has filled a segment. It does not wait.
+// noteSealed is called when a group has filled a segment. It does not block.
 func (c *compactor) noteSealed(name string) {
 	c.mu.Lock()
 	c.sealed[name] = struct{}{}
@@ -120,7 +121,7 @@ type servedGroup struct {
 	stats group.Stats
 }
 
-// servedGroups gives those that are served, with their figures.
+// servedGroups returns the groups that are served, with their figures.
 func (c *compactor) servedGroups(only map[string]struct{}) (out []servedGroup) {
 	for name, g := range c.routes.Load().byName {
 		if _, wanted := only[name]; only != nil && !wanted {
@@ -142,7 +143,7 @@ func (c *compactor) lookAtAll(ctx context.Context) {
 	}
 	c.limitScans()
 	for _, g := range c.servedGroups(nil) {
-		if g.stats.Reclaim.Tombstones > 0 { // some wait for the other members
+		if g.stats.Reclaim.Tombstones > 0 { // some tombstones wait for the other members
 			c.limitTombstones(g.served)
 		}
 		c.lookAt(ctx, &g)
@@ -167,19 +168,19 @@ func (c *compactor) isDue(stats *group.Stats) bool {
 	return stats.Mergeable > 0 || stats.Reclaim.IsDue(share, least) || c.isNewestDue(&stats.Reclaim, least)
 }
 
-// isNewestDue tells whether the newest segment is to be compacted before it is full: on a volume so small that it may
-// never be.
+// isNewestDue reports whether the newest segment must be compacted before it is full. That is so on volumes so small
+// that it may never fill up.
 func (c *compactor) isNewestDue(r *group.Reclaim, least int64) bool {
 	return least < c.cfg.Compaction.SupersededBytesMin && r.Newest >= least && 2*r.Newest >= r.NewestEnd
 }
 
-// supersededMin is how much of a group must be superseded on this volume before the group is compacted.
+// supersededMin is how many bytes of a group must be superseded on this volume before the group is compacted.
 func (c *compactor) supersededMin() int64 {
 	return supersededMin(c.cfg.Compaction.SupersededBytesMin, c.volume.TotalBytes(), len(c.routes.Load().byName))
 }
 
-// supersededMin is what was asked for, and on a small volume its share of an eighth: else the groups together could
-// fill it with what is superseded. A volume of 0 bytes is not known.
+// supersededMin returns the configured minimum, or on a small volume the group's share of an eighth of it. Otherwise
+// the superseded bytes of all groups could fill the volume. A volumeBytes of 0 means unknown.
 func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 	if volumeBytes <= 0 || groups == 0 {
 		return wanted
@@ -187,8 +188,8 @@ func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 	return min(wanted, max(garbageMin, volumeBytes/garbageOfVolume/int64(groups)))
 }
 
-// lookAt compacts a group where it is due. It ends early where room is short: then all groups are compacted, without a
-// rate.
+// lookAt compacts a group if that is due. It ends early when free space is low, because then all groups are compacted
+// without a rate.
 func (c *compactor) lookAt(ctx context.Context, g *servedGroup) {
 	if ctx.Err() != nil || !c.isDue(&g.stats) {
 		return
@@ -208,7 +209,7 @@ func (c *compactor) lookAt(ctx context.Context, g *servedGroup) {
 	c.mu.Unlock()
 }
 
-// rate is what was asked for, and more where more is superseded since than that keeps up with.
+// rate returns the configured rate, or a higher one if more is superseded than the configured rate can keep up with.
 func (c *compactor) rate(r *group.Reclaim) int64 {
 	k := &c.cfg.Compaction
 	rate := float64(max(k.RateBytesPerSecond, 0)) // negative: no limit, which Compact calls 0
@@ -216,9 +217,9 @@ func (c *compactor) rate(r *group.Reclaim) int64 {
 	return int64(rate * max(1, float64(r.Free)/needed))
 }
 
-// compact compacts a group and tells how many bytes were freed.
+// compact compacts a group and returns how many bytes were freed.
 func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.CompactOptions) (freed int64) {
-	// A bug here must not take serving along.
+	// A bug here must not stop the shard from serving.
 	defer func() {
 		if p := recover(); p != nil {
 			c.problems.Note("compacting group "+g.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
@@ -247,15 +248,15 @@ func (c *compactor) compact(ctx context.Context, g *servedGroup, opts group.Comp
 	return freed
 }
 
-// failure is why the last compaction of a group ended early; nil: it did not.
+// failure returns why the last compaction of a group ended early; nil: it did not.
 func (c *compactor) failure(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failed[name]
 }
 
-// compactLog is Compact, where all segments are meant also of the newest one, which has to be sealed for it; groups
-// that wait for room learn at once that there is some.
+// compactLog is Compact. If all segments are meant, it includes the newest one, which it seals first. Groups that wait
+// for space learn at once that some was freed.
 func (c *compactor) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport,
 	error) {
 	if opts.All && sv.log.Stats().SupersededBytes > 0 {
@@ -265,15 +266,15 @@ func (c *compactor) compactLog(ctx context.Context, sv *served, opts group.Compa
 	}
 	c.limitTombstones(sv)
 	report, err := sv.log.Compact(ctx, opts)
-	if report.BytesAfter < report.BytesBefore { // also where it ended early
+	if report.BytesAfter < report.BytesBefore { // also after it ended early
 		c.freed()
 	}
 	return report, err
 }
 
-// limitTombstones tells the log up to where every member has everything: the leader knows it, and tells etcd, where the
-// others ask for it: it was so a while ago. It only grows: a member that came since took over files, or entries, of one
-// that had them.
+// limitTombstones tells the log up to which index every member has everything. The leader knows that index and reports
+// it to etcd, from which the other members read it, a little late. The index only grows: a member added since then took
+// its files or entries from a member that had them.
 func (c *compactor) limitTombstones(sv *served) {
 	if m := sv.replica.Members(); m.LeaderID == sv.raftID && len(m.Progress) > 0 {
 		sv.log.SetTombstoneLimit(everywhere(sv, m))
@@ -285,7 +286,7 @@ func (c *compactor) limitTombstones(sv *served) {
 	}
 }
 
-// everywhere is the index up to which every member has everything, as its leader knows.
+// everywhere returns the index up to which every member has everything, according to the leader.
 func everywhere(sv *served, m replica.Members) uint64 {
 	index := m.AppliedIndex
 	for _, p := range m.Progress {

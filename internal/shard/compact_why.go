@@ -9,14 +9,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// uncompacted is why superseded bytes of a group are still stored.
+// uncompacted says why superseded bytes of a group are still stored.
 type uncompacted struct {
 	reason string
 	bytes  int64
 	text   string
 }
 
-// The reasons of what is uncompacted, as the contract and the metric have them.
+// The reasons for uncompacted bytes, as the API and the metric name them.
 const (
 	holdDue        = "due"
 	holdThreshold  = "threshold"
@@ -40,7 +40,8 @@ var holdReasons = []string{
 	holdError, holdOther,
 }
 
-// holds says why superseded bytes of a group are still stored, by figures in memory; those of no bytes are left out.
+// holds returns why superseded bytes of a group are still stored, from figures in memory. Reasons with no bytes are
+// left out.
 func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	r, retention := &stats.Reclaim, &c.cfg.Retention
 	add := func(reason string, bytes int64, text string, args ...any) {
@@ -73,7 +74,7 @@ func (c *compactor) holds(name string, stats *group.Stats) (out []uncompacted) {
 	return out
 }
 
-// whyFree says why what could be freed was not.
+// whyFree returns why superseded bytes that could be freed were not.
 func (c *compactor) whyFree(name string, stats *group.Stats) (reason, text string) {
 	r, k := &stats.Reclaim, &c.cfg.Compaction
 	failure := c.failure(name)
@@ -106,7 +107,7 @@ func (c *compactor) whyNewest() string {
 	return fmt.Sprintf(", %d bytes and half of it are superseded,", least)
 }
 
-// explain looks at a group as a compaction does, and says why what is superseded stays.
+// explain examines a group as a compaction does, and returns why superseded data stays.
 func (c *compactor) explain(sv *served) ([]*recordv1.CompactionHold, error) {
 	c.limitTombstones(sv)
 	if len(sv.log.Stats().Damages) == 0 {

@@ -1,5 +1,5 @@
-// Package shard is a process's part that owns the replicas of one volume: identity, loading, memory, and serving them
-// over gRPC.
+// Package shard is the part of a process that owns the replicas of one volume. It identifies and loads the volume,
+// bounds the memory, and serves the replicas over gRPC.
 package shard
 
 import (
@@ -26,8 +26,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Medium says what the volume is made of. Only a stated HDD is read one segment after another: Auto is taken for SSD,
-// because virtual disks often call themselves rotational. A device that contradicts what was stated is logged.
+// Medium is the kind of disk under the volume. Only on a stated HDD are segments read one after another. Auto counts as
+// SSD, because virtual disks often report themselves as rotational. A device that contradicts the stated medium is
+// logged.
 type Medium string
 
 // The media.
@@ -37,19 +38,19 @@ const (
 	HDD  Medium = "HDD"
 )
 
-// Config of a shard. Name, Dir, Listen and Placement are required.
+// Config configures a shard. Name, Dir, Listen and Placement are required.
 type Config struct {
 	Name      string // 1 to 253 bytes of [a-z0-9.-]
 	Dir       string // the folder of the volume
 	Listen    string // host:port for gRPC; port 0 takes a free one
-	Advertise string // host:port that others reach it by; empty: the address it listens on
+	Advertise string // host:port under which others reach the shard; empty: the address it listens on
 	Domain    string // failure domain; empty: the node, else the name of the shard
-	Node      string // where it runs, for the registration and status; may be empty
+	Node      string // node it runs on, for the registration and status; may be empty
 	Zone      string
 
-	// Wanted is asked of the volume before it is touched.
+	// Wanted is what the volume must satisfy; it is checked before the volume is touched.
 	Wanted host.Wanted
-	// Stay: a Host whose volume cannot be served stays up and says so; else it ends with the error.
+	// With Stay, a Host whose volume cannot be served keeps running and reports why; without, it ends with the error.
 	Stay bool
 
 	Residency group.Residency
@@ -63,50 +64,50 @@ type Config struct {
 
 	// TrashDelay is how long the files of a replica that has left its group are kept; 0: 1 h.
 	TrashDelay time.Duration
-	// ScrubBytesPerSecond is the rate at which groups of several copies are read over and over to find damage; 0: 4
+	// ScrubBytesPerSecond is the rate at which groups of several copies are read again and again to find damage; 0: 4
 	// MiB/s; negative: never.
 	ScrubBytesPerSecond int64
-	// NoReadLease has leaders ask a majority of copies before each read, see replica.Options.Lease: for machines whose
-	// clocks may stand still while others go on.
+	// NoReadLease makes leaders ask a majority of copies before each read, see replica.Options.Lease. It is for
+	// machines whose clocks may stand still while others go on.
 	NoReadLease bool
-	// Audit is told of what Secure refuses, and of what is done; nil: nobody is.
+	// Audit records what Secure refuses and what is done; nil: nothing is recorded.
 	Audit *guard.Audit
-	// PeerCredentials for the connections to another shard, by its name; nil: no TLS.
+	// PeerCredentials returns the credentials for connections to another shard, by its name; nil: no TLS.
 	PeerCredentials func(shard string) credentials.TransportCredentials
-	// SpeaksFor tells whether a connection may speak for a shard; nil: shards are believed, without TLS.
+	// SpeaksFor reports whether a connection may speak for a shard; nil (without TLS): every shard is trusted.
 	SpeaksFor func(ctx context.Context, shard string) bool
 
 	Placement  Registry
 	Limits     Limits
 	Compaction Compaction
 
-	// ReportInterval is the time between two looks at the figures of groups; 0: 3 s. Etcd is told of them after three
-	// at the soonest, where they moved far, else each minute.
+	// ReportInterval is the time between two looks at the figures of groups; 0: 3 s. They are reported to etcd after
+	// three looks at the soonest if they changed much, otherwise each minute.
 	ReportInterval time.Duration
 	Version        string                // of the binary, for status
 	Registry       prometheus.Registerer // nil: no metrics
 	Logger         *slog.Logger          // nil: discards
 	FS             vfs.FS                // nil: the operating system's
-	// ListenConfig of the gRPC server's socket: what limits floods sets it.
+	// ListenConfig opens the gRPC server's socket. The flood limits set it.
 	ListenConfig net.ListenConfig
-	// Listener opens what the gRPC server accepts connections from, and Dial connects to an address of another shard;
-	// nil: by TCP. Tests have connections in memory.
+	// Listener opens the listener from which the gRPC server accepts connections, and Dial connects to an address of
+	// another shard; nil: TCP. Tests use in-memory connections.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	Dial     func(ctx context.Context, address string) (net.Conn, error)
 	// ServerOptions are added to those of the gRPC server: credentials, traces, seams for tests.
 	ServerOptions []grpc.ServerOption
-	Tracer        trace.Tracer // of spans inside calls that are traced; nil: there are none
+	Tracer        trace.Tracer // for spans inside traced calls; nil: no spans
 
 	tables *tables        // where Secure follows the table of grants
-	server *host.Server   // of a Host; nil: the shard has its own
+	server *host.Server   // the server of a Host; nil: the shard has its own
 	probe  *replica.Probe // of all replicas, for tests; nil: none
 	unsafe unsafe         // rules switched off, for tests
 	times  host.Times     // of a Host, shorter in tests
-	// Shorter in tests: between two looks for damage, and before everything is read again.
+	// The times between two looks for damage, and before everything is read again. Shorter in tests.
 	mendEvery, scrubPause time.Duration
 	stepEvery             time.Duration // shorter in tests
 	rememberQuiet         time.Duration // shorter in tests
-	// Shorter in tests: calls and syncs that take longer are kept.
+	// Calls and syncs that take longer than this are kept. Shorter in tests.
 	slowCallMin, slowSyncMin time.Duration
 }
 
@@ -114,26 +115,26 @@ type Config struct {
 type Limits struct {
 	MessageBytesMax         int    // of one gRPC message; 8 MiB
 	StreamsPerConnectionMax uint32 // concurrent calls of one connection; 1,024
-	CallsMax                int    // concurrent calls in all, OVERLOADED beyond; 16,384
-	BytesInFlightMax        int64  // data of writes being worked on, OVERLOADED beyond; 256 MiB
-	// data of answers being worked on or not taken by their callers, OVERLOADED beyond; 256 MiB
+	CallsMax                int    // concurrent calls in all; beyond: OVERLOADED; 16,384
+	BytesInFlightMax        int64  // data of writes in progress; beyond: OVERLOADED; 256 MiB
+	// data of answers that are being prepared or that their callers have not read yet; beyond: OVERLOADED; 256 MiB
 	AnswerBytesMax int64
-	// scans that read their log at the same time, 16 MiB each where it is cold; others wait in line; 16
+	// scans that read their log at the same time, with 16 MiB each if the data is not cached; other scans queue; 16
 	ScansReadingMax int
-	// for one message of a stream until its caller takes it, SLOW_READER beyond; 1 min
+	// for one message of a stream until its caller reads it; beyond: SLOW_READER; 1 min
 	SendTimeout             time.Duration
 	ReplicaBytesInFlightMax int64         // see replica.Options; 64 MiB
-	CallTimeout             time.Duration // for unary calls that come without a deadline; 60 s
-	KeepaliveMin            time.Duration // clients that ping more often are cut off; 10 s
-	ConnectionAgeMax        time.Duration // 30 min, then clients connect anew; negative: never
-	ConnectionAgeGrace      time.Duration // for calls under way when the age is reached; 24 h
+	CallTimeout             time.Duration // for unary calls without a deadline; 60 s
+	KeepaliveMin            time.Duration // clients that ping more often are disconnected; 10 s
+	ConnectionAgeMax        time.Duration // 30 min, then clients reconnect; negative: never
+	ConnectionAgeGrace      time.Duration // for calls in progress when the age is reached; 24 h
 	ScanTTL                 time.Duration // a snapshot not used for this long expires; 10 min
 	GroupsLoadingMax        int           // groups loaded at a time; 16
-	GroupsMovingMax         int           // groups led here that get copies elsewhere at a time; 4
-	FetchBytesPerSecond     int64         // of files that are sent to other shards in all; 0: no limit
+	GroupsMovingMax         int           // groups led here that are getting copies elsewhere at a time; 4
+	FetchBytesPerSecond     int64         // total rate of files sent to other shards; 0: no limit
 }
 
-// Compaction in the background. A zero field takes its default.
+// Compaction configures the compaction in the background. A zero field takes its default.
 type Compaction struct {
 	Off bool
 	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded; 0.5. A group
@@ -142,12 +143,13 @@ type Compaction struct {
 	// SupersededBytesMin must be superseded too, or what makes more than a segment together with the newest one; 64
 	// MiB.
 	SupersededBytesMin int64
-	// 0: 64 MiB/s; negative: no limit. Raised where more than that is superseded, and off where room is short
+	// 0: 64 MiB/s; negative: no limit. The rate is raised when more than that is superseded, and unlimited when free
+	// space is low.
 	RateBytesPerSecond int64
 	Interval           time.Duration // between looks at all groups; 30 s
 }
 
-// Registry is what a shard needs of etcd: part of *placement.Store, which says what each method does.
+// Registry is the part of *placement.Store that a shard needs; the methods are documented there.
 type Registry interface {
 	follow.Etcd
 	Meta(ctx context.Context) (placement.Meta, error)
@@ -206,7 +208,7 @@ func (c *Config) setDefaults() {
 	k.Interval = cmp.Or(k.Interval, 30*time.Second)
 }
 
-// validate says every field that is wrong.
+// validate returns an error that names every invalid field.
 func (c *Config) validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

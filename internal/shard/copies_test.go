@@ -20,16 +20,16 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// cluster is several shards of one store in this process.
+// cluster is a set of shards of one store in this process.
 type cluster struct {
 	t        testing.TB
 	registry *memRegistry
-	shards   map[string]*fixture // those that run
+	shards   map[string]*fixture // running shards
 	stopped  map[string]*fixture
 }
 
-// newCluster starts shards; each group has as many copies as its target, which is that of all groups turned by its
-// number.
+// newCluster starts shards. Each group has as many copies as target has shards; the group's own target is target
+// rotated by the group's number.
 func newCluster(t testing.TB, routing placement.Routing, target []string, more ...string) *cluster {
 	c := &cluster{t: t, registry: newRegistry(routing, ""), shards: map[string]*fixture{}, stopped: map[string]*fixture{}}
 	c.registry.view.Meta.Copies = len(target)
@@ -89,7 +89,7 @@ func (c *cluster) eventually(what string, is func() bool) {
 	}
 }
 
-// membersOn are the shards of a group's voters as etcd has them, sorted; nil while there are learners.
+// membersOn returns the sorted shards of a group's voters according to etcd; nil while there are learners.
 func (c *cluster) membersOn(name string) []string {
 	var shards []string
 	for _, m := range c.registry.now().Groups[name].Members {
@@ -102,7 +102,7 @@ func (c *cluster) membersOn(name string) []string {
 	return shards
 }
 
-// settled waits until all groups are on just these shards.
+// settled waits until all groups are on exactly these shards.
 func (c *cluster) settled(shards ...string) {
 	c.t.Helper()
 	slices.Sort(shards)
@@ -116,7 +116,7 @@ func (c *cluster) settled(shards ...string) {
 	})
 }
 
-// call does a call at one shard after another until one is the leader.
+// call makes a call at one shard after another until one of them is the leader.
 func (c *cluster) call(do func(f *fixture) error) {
 	c.t.Helper()
 	var last error
@@ -162,7 +162,7 @@ func (c *cluster) upload(id int64, data []byte) {
 	})
 }
 
-// holds checks what the leader has of a record.
+// holds checks the leader's data of a record.
 func (c *cluster) holds(id int64, want []byte) {
 	c.t.Helper()
 	c.call(func(f *fixture) error {
@@ -265,7 +265,7 @@ func TestMetricsTellOfPeers(t *testing.T) {
 	})
 }
 
-// A shard that is not the leader says who is.
+// A shard that is not the leader names the leader.
 func TestOthersNameTheLeader(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -393,7 +393,7 @@ func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 	})
 }
 
-// A shard that stops hands the lead over, so that nobody waits for an election.
+// A shard that stops hands the lead over, so that no caller waits for an election.
 func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -412,7 +412,7 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		for id := range int64(8) { // reads give a lease, which must not keep it
+		for id := range int64(8) { // reads give a lease, which must not prevent the transfer
 			c.holds(id, data(id, 10))
 		}
 		a := c.shards["a"].shard
@@ -425,14 +425,15 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 			return ""
 		}
 		var began time.Time
-		c.eventually("a leads nothing", func() bool { // one try is short, and disks may be slow
+		c.eventually("a leads nothing", func() bool { // one attempt is short, and disks may be slow
 			began = time.Now()
 			a.steerer.handOver(ctx)
 			return leads() == ""
 		})
-		// Targets name it first, and it is registered still: it must not be given the lead back before it has stopped.
+		// Targets name this shard first, and it is still registered: it must not get the lead back before it has
+		// stopped.
 		for end := time.Now().Add(leadRest / 5); time.Now().Before(end); {
-			// On a machine that stood still it may have it again when that time is over.
+			// On a machine that stood still, it may have the lead again when that time is over.
 			if group := leads(); group != "" && time.Since(began) < leadRest {
 				t.Fatalf("a leads group %s again", group)
 			}

@@ -11,43 +11,43 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// The rate of a copy is that of the last rateSpan, looked at each rateStep.
+// The rate of a copy is its rate over the last rateSpan, sampled each rateStep.
 const (
 	rateSpan = 10 * time.Second
 	rateStep = 500 * time.Millisecond
 )
 
-// copying is how far a replica is that takes the files of its group over. Safe for concurrent use.
+// copying is the progress of a replica that is fetching the files of its group. Safe for concurrent use.
 type copying struct {
 	now func() time.Time
 
 	mu          sync.Mutex
 	from        string // shard; empty: it waits for its turn
 	total, done int64
-	samples     []sample // of the attempt under way, oldest first
+	samples     []sample // of the current attempt, oldest first
 }
 
-// sample is how many bytes were there at a time.
+// sample is the number of bytes present at a certain time.
 type sample struct {
 	at   time.Time
 	done int64
 }
 
-// begin notes that files come from a shard now, so many bytes in all, and counts the rate anew.
+// begin notes that files come from a shard now, with total bytes in all, and restarts the rate.
 func (c *copying) begin(from string, total int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.from, c.total, c.samples = from, total, nil
 }
 
-// waits notes that nothing comes for now. What is here stays.
+// waits notes that nothing is being received for now. The received bytes stay.
 func (c *copying) waits() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.from, c.samples = "", nil
 }
 
-// have notes how many bytes are here, some of them from earlier attempts: those do not count for the rate.
+// have notes how many bytes are present. Bytes from earlier attempts do not count for the rate.
 func (c *copying) have(done int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *copying) have(done int64) {
 	c.sample()
 }
 
-// add counts bytes that have come.
+// add counts received bytes.
 func (c *copying) add(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,7 +66,7 @@ func (c *copying) add(n int64) {
 	c.sample()
 }
 
-// sample is called with mu held.
+// sample takes a sample if one is due. Called with mu held.
 func (c *copying) sample() {
 	now := c.now()
 	if n := len(c.samples); n > 0 && now.Sub(c.samples[n-1].at) < rateStep {
@@ -78,7 +78,7 @@ func (c *copying) sample() {
 	}
 }
 
-// describe fills in what is known.
+// describe fills in the known progress.
 func (c *copying) describe(p *recordv1.Copy) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +101,7 @@ func (c *copying) describe(p *recordv1.Copy) {
 	}
 }
 
-// countedFile counts what is written to a file that comes.
+// countedFile counts the bytes written to a file that is being received.
 type countedFile struct {
 	peer.SinkFile
 	copying *copying
@@ -113,8 +113,8 @@ func (f countedFile) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// haveBytes tells how many bytes are here while these files are missing: blobs are known only when all segments are
-// here.
+// haveBytes returns how many bytes are present while these files are missing: blobs are known only after all segments
+// are present.
 func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	have = total
 	if slices.ContainsFunc(missing, func(f transfer.File) bool { return f.Kind == transfer.SegmentFile }) {
@@ -126,7 +126,7 @@ func haveBytes(missing []transfer.File, segments, total int64) (have int64) {
 	return max(0, have)
 }
 
-// copyTo describes how the replica comes to be on the shard of this name; nil where it is here. Called with Shard.mu
+// copyTo describes the progress of copying the replica to the named shard; nil if it is complete. Called with Shard.mu
 // held.
 func (g *groupReplica) copyTo(shard string) *recordv1.Copy {
 	p := &recordv1.Copy{Shard: shard}
@@ -141,7 +141,7 @@ func (g *groupReplica) copyTo(shard string) *recordv1.Copy {
 	return nil
 }
 
-// copies describes the copies that are being made on this shard, by group.
+// copies describes the copies that are being created on this shard, sorted by group.
 func (s *Shard) copies() []*recordv1.Move {
 	var out []*recordv1.Move
 	add := func(g *groupReplica, c *recordv1.Copy) {
@@ -174,7 +174,7 @@ func (s *Shard) copies() []*recordv1.Move {
 	return out
 }
 
-// phaseOf is the phase of a move whose one copy is in this one.
+// phaseOf returns the phase of a move with a single copy in the given phase.
 func phaseOf(p recordv1.CopyPhase) recordv1.MovePhase {
 	switch p {
 	case recordv1.CopyPhase_COPY_PHASE_WAITING:

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// groupStatuses describes the groups of this shard by name.
+// groupStatuses describes the groups of this shard, sorted by name.
 func (s *Shard) groupStatuses() []*recordv1.Group {
 	s.mu.Lock()
 	groups := make([]*groupReplica, 0, len(s.groups))
@@ -42,7 +42,7 @@ func (s *Shard) groupStatuses() []*recordv1.Group {
 	return out
 }
 
-// describe fills in what only a serving group can tell.
+// describe fills in the facts that only a serving group has.
 func describe(p *recordv1.Group, sv *served) {
 	stats, node := sv.log.Stats(), sv.replica.Status()
 	p.Leader = node.Leader
@@ -73,7 +73,7 @@ func outcomeOf(o group.Outcome) recordv1.LoadOutcome {
 	}
 }
 
-// describeFacts adds what is newer in memory than in the manifest.
+// describeFacts adds the facts that are newer in memory than in the manifest.
 func (sv *served) describeFacts(p *recordv1.GroupFacts) {
 	p.RaftId, p.ConfIndex = sv.raftID, sv.log.ConfIndex()
 	stats := sv.log.Stats()
@@ -87,12 +87,12 @@ func (sv *served) describeFacts(p *recordv1.GroupFacts) {
 	p.VotersOutgoing = conf.GetVotersOutgoing()
 }
 
-// learnersOf are all, also those that are voters until both memberships have agreed.
+// learnersOf returns all learners, including those that are voters until the joint membership is left.
 func learnersOf(conf *raftpb.ConfState) []uint64 {
 	return slices.Concat(conf.GetLearners(), conf.GetLearnersNext())
 }
 
-// roleOf is what a replica is in its group, as it knows.
+// roleOf returns the role of a replica in its group, as far as the replica knows.
 func roleOf(node replica.Status, raftID uint64) recordv1.MemberRole {
 	switch {
 	case node.Removed:
@@ -106,7 +106,7 @@ func roleOf(node replica.Status, raftID uint64) recordv1.MemberRole {
 	}
 }
 
-// describeMembers tells what a replica is, and, where it leads, how the members of its group are.
+// describeMembers fills in the role of a replica and, if it leads, the state of the members of its group.
 func describeMembers(p *recordv1.Group, sv *served, node replica.Status) {
 	p.RaftId, p.Role = sv.raftID, roleOf(node, sv.raftID)
 	if !node.Leader {
@@ -127,7 +127,7 @@ func describeMembers(p *recordv1.Group, sv *served, node replica.Status) {
 		}
 		if one.ID != sv.raftID {
 			member.LagEntries = m.LastIndex - min(one.Match, m.LastIndex)
-			// RecentActive is taken back once per election timeout, until the next answer.
+			// RecentActive is reset once per election timeout, until the next answer.
 			member.Active = !one.Down && (one.RecentActive || one.State == replica.StateReplicate)
 			member.NeedsFiles = one.State == replica.StateSnapshot
 			member.CaughtUp = member.GetActive() && one.State == replica.StateReplicate &&

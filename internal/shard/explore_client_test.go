@@ -28,17 +28,17 @@ type written struct {
 	acked bool
 }
 
-// absent is the place of what stands for "nothing was written", or of a delete.
+// absent is the index that stands for "nothing was written", or for a delete.
 const absent = -1
 
-// record is what was written under one id, in the order in which its only writer began. Of the writes whose outcome
-// nobody knows each may have been done at any time, of the others only the last counts.
+// record holds the writes under one id, in the order in which its only writer began them. A write of unknown outcome
+// may have been done at any time; of the others only the last one counts.
 type record struct {
 	id     int64
 	writes []written
 }
 
-// mayBe tells whether the record may be as its n-th write left it; absent: whether it may be without data.
+// mayBe reports whether the record may be as its n-th write left it; absent: whether it may have no data.
 func (r *record) mayBe(n int) bool {
 	last := -1
 	for i, w := range r.writes {
@@ -66,7 +66,7 @@ func (r *record) content(n int) []byte {
 	return data(r.id*tags+int64(n), r.writes[n].bytes)[:r.writes[n].bytes]
 }
 
-// which tells by which write these data came; absent: by none.
+// which returns the write that wrote this data; absent: none did.
 func (r *record) which(b []byte) int {
 	tag, _, _ := bytes.Cut(b, []byte("/"))
 	n, err := strconv.ParseInt(string(tag), 10, 64)
@@ -77,8 +77,8 @@ func (r *record) which(b []byte) int {
 	return int(n)
 }
 
-// person writes some records that are nobody else's, one call after another, each until it is answered, or given up for
-// good.
+// person writes some records that no other client writes. It makes one call after another, and waits until each is
+// answered or given up for good.
 type person struct {
 	x       *exploration
 	random  *rand.Rand
@@ -86,7 +86,7 @@ type person struct {
 	calls   int
 }
 
-// patienceOfCall is that of one try. More than enough where a leader is there.
+// patienceOfCall is the timeout of one attempt. It is more than enough if there is a leader.
 const patienceOfCall = 5 * time.Second
 
 func (p *person) live(ctx context.Context) {
@@ -107,7 +107,7 @@ func (p *person) live(ctx context.Context) {
 	}
 }
 
-// tries does a call for a record until it is answered.
+// tries repeats a call for a record until it is answered.
 func (p *person) tries(r *record, do func(ctx context.Context, c recordv1.RecordServiceClient) error) bool {
 	name := placement.GroupName(p.x.routing.GroupOf(r.id))
 	err := p.x.atLeader(name, p.random.IntN, do)
@@ -117,7 +117,7 @@ func (p *person) tries(r *record, do func(ctx context.Context, c recordv1.Record
 	return err == nil
 }
 
-// oracleOf is what an error is a violation of that does not end.
+// oracleOf returns the oracle that a persistent error violates.
 func oracleOf(err error) oracle {
 	if status.Code(err) == codes.DataLoss {
 		return oracleDamage
@@ -125,8 +125,8 @@ func oracleOf(err error) oracle {
 	return oracleStuck
 }
 
-// atLeader does a call at the leader of a group, as far as etcd knows, or at any other shard, until it is answered, or
-// patience ends. Damage is an answer.
+// atLeader makes a call at the leader of a group, as far as etcd knows the leader, otherwise at another shard. It
+// repeats the call until it is answered or patience ends. Damage counts as an answer.
 func (x *exploration) atLeader(name string, choose func(n int) int,
 	do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {
 	for began, try := time.Now(), 0; time.Since(began) < x.patience; try++ {
@@ -157,13 +157,13 @@ func (x *exploration) atLeader(name string, choose func(n int) int,
 	return err
 }
 
-// begin notes a write before it is sent.
+// begin records a write before it is sent.
 func (r *record) begin(bytes int) int {
 	r.writes = append(r.writes, written{bytes: bytes})
 	return len(r.writes) - 1
 }
 
-// request is the id of a write's request.
+// request returns the request id of a write.
 func (r *record) request(n int) []byte {
 	id := make([]byte, 16)
 	binary.LittleEndian.PutUint64(id, uint64(r.id)+1)
@@ -189,8 +189,8 @@ func (p *person) delete(r *record) {
 	})
 }
 
-// upload writes a blob. Often the connection is cut in the middle, or when all was sent; some of these uploads are
-// repeated.
+// upload writes a blob. Often it cuts the connection in the middle, or after everything was sent; it repeats some of
+// these uploads.
 func (p *person) upload(r *record, bytes int) {
 	n := r.begin(bytes)
 	content := r.content(n)
@@ -234,7 +234,7 @@ func (p *person) upload(r *record, bytes int) {
 	}
 }
 
-// cutSoon cuts an upload off that was sent as a whole, while it is worked on.
+// cutSoon cuts off an upload that was sent completely, while the shard processes it.
 func (p *person) cutSoon(stream recordv1.RecordService_UploadClient, cancel func()) {
 	timer := time.AfterFunc(time.Duration(p.random.IntN(30_000))*time.Microsecond, cancel)
 	defer timer.Stop()
@@ -243,7 +243,7 @@ func (p *person) cutSoon(stream recordv1.RecordService_UploadClient, cancel func
 	}
 }
 
-// read reads a record as the leader has it.
+// read reads a record at the leader.
 func (p *person) read(r *record) {
 	var got []byte
 	var found bool
@@ -256,7 +256,7 @@ func (p *person) read(r *record) {
 	p.x.judgeRecord("a read", r, got, found)
 }
 
-// download gives what a record holds; found is false where there is none.
+// download returns the data of a record; found is false if there is none.
 func download(ctx context.Context, c recordv1.RecordServiceClient, id int64) (got []byte, found bool, err error) {
 	stream, err := c.Download(ctx, &recordv1.DownloadRequest{Key: key(id)})
 	if err != nil {
@@ -276,7 +276,7 @@ func download(ctx context.Context, c recordv1.RecordServiceClient, id int64) (go
 	}
 }
 
-// judgeRecord compares what is there with what was written.
+// judgeRecord compares the data that is there with the writes.
 func (x *exploration) judgeRecord(who string, r *record, got []byte, found bool) {
 	n := absent
 	if found {

@@ -21,20 +21,20 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// oracle is what finds a violation.
+// oracle names the check that found a violation.
 type oracle string
 
 // The oracles.
 const (
-	oracleKept     oracle = "acknowledged"  // what was acknowledged is there
-	oracleInvented oracle = "invented"      // nothing else is
-	oracleDamage   oracle = "damage"        // without rot nothing is bad
+	oracleKept     oracle = "acknowledged"  // acknowledged data is there
+	oracleInvented oracle = "invented"      // no other data is there
+	oracleDamage   oracle = "damage"        // without rot nothing is damaged
 	oracleAgree    oracle = "copies agree"  // the copies of a group hold the same
 	oracleStuck    oracle = "comes to rest" // each group has its wanted members, no learner, and a leader that answers
-	oracleStop     oracle = "stops"         // a stop and a kill end
-	oracleStart    oracle = "starts"        // a shard starts on what is left of its disk
-	oraclePast     oracle = "past"          // of damaged groups nothing old is told as current
-	oracleAnswers  oracle = "answers"       // no call ends with an error that is nobody's
+	oracleStop     oracle = "stops"         // stops and kills end
+	oracleStart    oracle = "starts"        // a shard starts on the surviving disk
+	oraclePast     oracle = "past"          // a damaged group does not report old data as current
+	oracleAnswers  oracle = "answers"       // no call ends with an unexpected error
 	oracleSigns    oracle = "vital signs"   // no figure of a status is impossible
 )
 
@@ -71,7 +71,7 @@ func (x *exploration) rests() bool {
 	return ok
 }
 
-// led says why a group has no leader that answers, or copies that are not as far as it.
+// led returns why a group has no leader that answers, or has copies that are behind the leader.
 func (x *exploration) led(name string, g placement.Group) string {
 	m := x.machineOf(g.Leader)
 	if m == nil {
@@ -114,7 +114,7 @@ func (x *exploration) servedOn(shard string, g placement.Group) *served {
 	return s.routes.Load().served(g.UUID)
 }
 
-// states are those of all replicas, for messages.
+// states returns the states of all replicas, for messages.
 func (x *exploration) states() string {
 	var b strings.Builder
 	for _, m := range x.machines {
@@ -132,7 +132,7 @@ func (x *exploration) states() string {
 	return b.String()
 }
 
-// judge reads everything, in each way, when all is at rest and nobody writes any more.
+// judge reads everything, in each way, when everything is at rest and no client writes any more.
 func (x *exploration) judge() {
 	view := x.registry.now()
 	for name, g := range view.Groups {
@@ -151,7 +151,7 @@ func (x *exploration) judge() {
 	}
 }
 
-// readOne reads a record at rest, by Get too where its data are no blob.
+// readOne reads a record at rest, also by Get if its data is not a blob.
 func (x *exploration) readOne(name string, r *record) (got []byte, found bool) {
 	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) (err error) {
 		if got, found, err = download(ctx, c, r.id); err != nil || !found || len(got) > format.DataBytesMax {
@@ -171,8 +171,8 @@ func (x *exploration) readOne(name string, r *record) (got []byte, found bool) {
 	return got, found
 }
 
-// scan gives what a scan of a group gives: nil data for a blob. Where damage is allowed, it may end with DATA_LOSS;
-// whole is false then.
+// scan returns the records of a scan of a group, with nil data for a blob. If damage is allowed, the scan may end with
+// DATA_LOSS, and whole is then false.
 func (x *exploration) scan(name string, damage bool) (all map[int64][]byte, whole bool) {
 	err := x.atLeader(name, x.dice, func(ctx context.Context, c recordv1.RecordServiceClient) error {
 		all = map[int64][]byte{}
@@ -204,7 +204,7 @@ func (x *exploration) scan(name string, damage bool) (all map[int64][]byte, whol
 	return all, false
 }
 
-// judgeCopies compares what the copies of a group hold, and reads every byte of each.
+// judgeCopies compares the contents of the copies of a group, and reads every byte of each.
 func (x *exploration) judgeCopies(name string, g placement.Group) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -235,7 +235,7 @@ func (x *exploration) judgeCopies(name string, g placement.Group) {
 	}
 }
 
-// holdings are the records of a copy, in words.
+// holdings returns the records of a copy as text.
 func holdings(ctx context.Context, log *group.Log) (map[int64]string, error) {
 	id, err := log.OpenScan(time.Minute)
 	if err != nil {
@@ -256,8 +256,9 @@ func holdings(ctx context.Context, log *group.Log) (map[int64]string, error) {
 	return all, nil
 }
 
-// truncated cuts a segment of one copy off while its shard is down, when everything else is over. With other copies it
-// comes whole again. Alone it is damaged: what is told of it is right, and what may be wrong is refused.
+// truncated truncates a segment of one copy while its shard is down, after everything else. If there are other copies,
+// the copy becomes complete again. A single copy stays damaged: its answers are correct, and reads that may be wrong
+// are refused.
 func (x *exploration) truncated() {
 	m, name, g := x.anyReplica()
 	if m == nil {
@@ -271,7 +272,7 @@ func (x *exploration) truncated() {
 	m.start(vfstest.Survival{Kind: vfstest.SurviveAll})
 	if x.copies > 1 {
 		if x.rests() {
-			x.await(func() bool { // what is bad is repaired, or made anew
+			x.await(func() bool { // damage is repaired, or the copy is reinstalled
 				for _, member := range x.registry.now().Groups[name].Members {
 					sv := x.servedOn(member.Shard, g)
 					if sv == nil || sv.log.Damaged() {
@@ -300,7 +301,7 @@ func (x *exploration) truncated() {
 	x.judgeDamaged(name)
 }
 
-// judgeDamaged reads a damaged group: each record is as it was, or refused.
+// judgeDamaged reads a damaged group: each record is as before, or refused.
 func (x *exploration) judgeDamaged(name string) {
 	scanned, whole := x.scan(name, true)
 	for id, r := range x.records {

@@ -19,11 +19,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// line is what one process has of etcd: nothing any more once the process is dead.
+// line is the connection of one process to etcd. It is useless once the process is dead.
 type line struct {
 	*memRegistry
 	dead  atomic.Bool
-	stays bool // the registration outlives the process, as a lease does that nobody gives back
+	stays bool // the registration outlives the process, like a lease that is not returned
 }
 
 func (l *line) Meta(ctx context.Context) (placement.Meta, error) {
@@ -73,7 +73,7 @@ func (l *line) PutGroupAsLeader(ctx context.Context, g placement.Group) (placeme
 	return l.memRegistry.PutGroupAsLeader(ctx, g)
 }
 
-// machine is a disk in memory, and the shard that runs on it, or none. Only the nemesis starts and ends it.
+// machine is an in-memory disk, and the shard that runs on it, if any. Only the nemesis starts and ends the shard.
 type machine struct {
 	x    *exploration
 	name string
@@ -82,22 +82,22 @@ type machine struct {
 	faulty *vfstest.Faulty // the disk, as the shard sees it
 	line   *line
 
-	mu      sync.Mutex // guards what clients look at
+	mu      sync.Mutex // guards the fields that clients read
 	shard   *Shard     // nil: none runs
 	conn    *grpc.ClientConn
 	records recordv1.RecordServiceClient
 }
 
-// stage is a part of a replica's life, by what is done to the disk in it.
+// stage is a part of a replica's life, identified by the disk operations in it.
 type stage struct {
 	name  string
 	match func(op vfstest.Op) bool
-	most  int // operations of it before the machine dies
+	most  int // number of its operations, at most, before the machine dies
 }
 
 const exploreDir = "/v"
 
-// inGroup is the name of a file in the folder of a group, or in a folder of that; "." is the folder itself.
+// inGroup returns the path of a file relative to the folder of its group; "." is the folder itself.
 func inGroup(name string) (file string, ok bool) {
 	_, rest, ok := strings.Cut(name, exploreDir+"/groups/")
 	if !ok {
@@ -125,8 +125,8 @@ var (
 	anything = stage{"does anything", func(vfstest.Op) bool { return true }, 200}
 )
 
-// arm has the machine die behind the n-th operation of a stage, at once and with all that it says to etcd. The channel
-// is closed then.
+// arm makes the machine die right after the n-th operation of a stage, together with its connection to etcd. The
+// channel is closed then.
 func (m *machine) arm(s stage, n int) (hit chan struct{}) {
 	hit = make(chan struct{})
 	disk, line := m.disk, m.line
@@ -144,8 +144,8 @@ func (m *machine) arm(s stage, n int) (hit chan struct{}) {
 
 func (m *machine) disarm() { m.disk.AfterOp(nil) }
 
-// die ends the process at this moment, and leaves of the disk what survives: everything behind a kill, less behind a
-// power cut.
+// die ends the process at this moment, and keeps of the disk what survives: everything after a kill, less after a power
+// cut.
 func (m *machine) die(how vfstest.Survival) {
 	m.line.dead.Store(true)
 	m.disk.CrashAfter(0)
@@ -153,15 +153,15 @@ func (m *machine) die(how vfstest.Survival) {
 	m.renew(how)
 }
 
-// renew gives the machine the disk that survives.
+// renew gives the machine the surviving disk.
 func (m *machine) renew(how vfstest.Survival) {
 	m.disarm()
 	m.disk = m.disk.CrashClone(how)
 	m.faulty = vfstest.NewFaulty(m.disk)
 }
 
-// end stops the shard, in whatever way. One that does not come to its end in time is a violation: its disk is mended
-// then, so that the test ends.
+// end stops the shard by how. A shard that does not end in time is a violation: its disk is then repaired, so that the
+// test ends.
 func (m *machine) end(how func(s *Shard)) {
 	m.mu.Lock()
 	s, conn := m.shard, m.conn
@@ -185,7 +185,7 @@ func (m *machine) end(how func(s *Shard)) {
 	_ = conn.Close()
 }
 
-// stop stops the shard in order.
+// stop stops the shard gracefully.
 func (m *machine) stop() {
 	m.end(func(s *Shard) {
 		ctx, cancel := context.WithTimeout(context.Background(), m.x.patience/2)
@@ -196,8 +196,8 @@ func (m *machine) stop() {
 	})
 }
 
-// start starts the shard, and again where etcd is away, or where the machine dies meanwhile: then how says what of its
-// disk survives.
+// start starts the shard. It retries if etcd is down, or if the machine dies meanwhile: how then says what of the disk
+// survives.
 func (m *machine) start(how vfstest.Survival) {
 	for began := time.Now(); ; {
 		err := m.startOnce()
@@ -243,14 +243,14 @@ func (m *machine) startOnce() error {
 	return nil
 }
 
-// running is the shard, and a client of it; nil: none runs.
+// running returns the shard and a client of it; nil: no shard runs.
 func (m *machine) running() (*Shard, recordv1.RecordServiceClient) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.shard, m.records
 }
 
-// eventWriter writes the log of a shard among the events.
+// eventWriter writes the log of a shard to the events.
 type eventWriter struct{ x *exploration }
 
 func (w eventWriter) Write(b []byte) (int, error) {

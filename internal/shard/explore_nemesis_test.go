@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// misfortune is one kind of trouble. It tells whether it came; when it has ended, all shards run.
+// misfortune is one kind of fault. It reports whether it happened; when it has ended, all shards run.
 type misfortune struct {
 	name string
 	run  func(x *exploration) bool
@@ -45,7 +45,7 @@ var misfortunes = []misfortune{
 	{"killed when its disk has failed", (*exploration).killedWhenItsDiskHasFailed},
 }
 
-// step brings one misfortune; every fourth time the groups are moved meanwhile.
+// step causes one misfortune; every fourth time the groups are moved meanwhile.
 func (x *exploration) step(n int, names []string) {
 	some := misfortunes
 	if len(names) > 0 {
@@ -59,8 +59,8 @@ func (x *exploration) step(n int, names []string) {
 	x.pause(400 * time.Millisecond)
 }
 
-// killed has a machine die at some operation of a stage, that begins with the function, and starts it again on what is
-// left of its disk, where it may die once more.
+// killed makes a machine die at some operation of a stage, which the function begins. It then restarts the machine on
+// the surviving disk, where it may die once more.
 func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	how := x.survival()
 	hit := m.arm(s, 1+x.dice(s.most))
@@ -93,7 +93,7 @@ func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	return true
 }
 
-// killedAsItBegins gives a shard a group, and kills it when it begins its replica.
+// killedAsItBegins gives a shard a group, and kills the shard when it begins its replica.
 func (x *exploration) killedAsItBegins() bool { return x.killedAsItJoins(beginning) }
 
 func (x *exploration) killedAsItJoins(s stage) bool {
@@ -102,7 +102,7 @@ func (x *exploration) killedAsItJoins(s stage) bool {
 	return name != "" && x.killed(m, s, func() { x.aim(name, m, nil) })
 }
 
-// killedAsItLeaves takes a group from a shard, sometimes one that it was just given.
+// killedAsItLeaves takes a group from a shard, sometimes a group that the shard was just given.
 func (x *exploration) killedAsItLeaves() bool {
 	m := x.anyMachine()
 	name := x.some(m, x.dice(3) > 0)
@@ -128,7 +128,7 @@ func (x *exploration) killedWithoutEtcd() bool {
 	return true
 }
 
-// unbegun has the first steps of a replica's folder fail.
+// unbegun makes the first steps of a replica's folder fail.
 func (x *exploration) unbegun(before func(op vfstest.Op)) *vfstest.Fault {
 	return &vfstest.Fault{
 		Match:  func(op vfstest.Op) bool { return op.Kind.Mutates() && beginning.match(op) },
@@ -137,7 +137,7 @@ func (x *exploration) unbegun(before func(op vfstest.Op)) *vfstest.Fault {
 	}
 }
 
-// stoppedWhileItCannotBegin stops a shard at the moment at which its disk refuses a replica.
+// stoppedWhileItCannotBegin stops a shard at the moment when its disk refuses a replica.
 func (x *exploration) stoppedWhileItCannotBegin() bool {
 	m := x.anyMachine()
 	name := x.some(m, false)
@@ -185,7 +185,7 @@ func (x *exploration) cannotBegin() bool {
 	return fault.Fired() > 0
 }
 
-// slow has each sync of a segment and of the journal take a while.
+// slow makes each sync of a segment and of the journal take a while.
 func (m *machine) slow(each time.Duration) *vfstest.Fault {
 	return m.faulty.Add(&vfstest.Fault{
 		Match: func(op vfstest.Op) bool {
@@ -196,7 +196,7 @@ func (m *machine) slow(each time.Duration) *vfstest.Fault {
 	})
 }
 
-// slowDisk has all disks be slow for a while.
+// slowDisk makes all disks slow for a while.
 func (x *exploration) slowDisk() bool {
 	var all []*vfstest.Fault
 	for _, m := range x.machines {
@@ -211,7 +211,7 @@ func (x *exploration) slowDisk() bool {
 	return fired
 }
 
-// roomUnknown has the file system of a machine not tell its room.
+// roomUnknown makes the file system of a machine fail to report its free space.
 func (x *exploration) roomUnknown() bool {
 	fault := x.anyMachine().faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpSpace
@@ -221,7 +221,7 @@ func (x *exploration) roomUnknown() bool {
 	return fault.Fired() > 0
 }
 
-// truncate cuts off a segment of a group, at any place.
+// truncate truncates a segment of a group, at a random place.
 func (x *exploration) truncate(m *machine, g placement.Group) bool {
 	dir := path.Join(exploreDir, "groups", g.UUID.String())
 	names, err := m.disk.List(dir)
@@ -246,7 +246,7 @@ func (x *exploration) truncate(m *machine, g placement.Group) bool {
 	return file.Truncate(at) == nil && file.Sync() == nil
 }
 
-// killedWhenItsDiskHasFailed has a disk refuse all that changes it, from one moment on, until the process is killed.
+// killedWhenItsDiskHasFailed makes a disk refuse all changes, from one moment on, until the process is killed.
 func (x *exploration) killedWhenItsDiskHasFailed() bool {
 	m := x.anyMachine()
 	kinds := []vfstest.Effect{vfstest.EffectNone, vfstest.EffectDone, vfstest.EffectPart, vfstest.EffectDrop}

@@ -24,17 +24,18 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// An exploration is a random walk through the life of shards: real shards, with all that they are made of, talk to each
-// other and to their clients over connections in memory; their disks are in memory, too, and lose power. Groups are
-// moved from shard to shard while shards die where they begin, install and remove replicas, stop while they cannot
-// begin one, and uploads are cut off. When everything is whole again, each group has to come to rest, and hold all that
-// was acknowledged. Time is virtual. The dice are those of the seed; the turns of the goroutines are not.
+// An exploration is a random walk through the life of shards. Real shards, with all their parts, communicate with each
+// other and with their clients over in-memory connections. Their disks are in memory, too, and lose power. Groups are
+// moved from shard to shard. Meanwhile shards die where they begin, install and remove replicas, or stop while they
+// cannot begin one, and uploads are cut off. When everything works again, each group must come to rest, and hold
+// everything that was acknowledged. Time is virtual. The seed determines the random choices, but not the scheduling of
+// the goroutines.
 type exploration struct {
 	seed        uint64
 	copies      int
 	routing     placement.Routing
 	shardConfig Config
-	patience    time.Duration // for whatever must come to an end
+	patience    time.Duration // for everything that must come to an end
 	began       time.Time
 
 	registry *memRegistry
@@ -75,7 +76,7 @@ func (x *exploration) fire(what string) {
 	x.fired[what]++
 }
 
-// dice gives 0 to n-1.
+// dice returns a random number from 0 to n-1.
 func (x *exploration) dice(n int) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -84,7 +85,7 @@ func (x *exploration) dice(n int) int {
 
 func (x *exploration) pause(most time.Duration) { time.Sleep(time.Duration(x.dice(int(most)))) }
 
-// await waits for something, as long as patience lasts and nothing is violated.
+// await waits for a condition until patience ends or a violation is found.
 func (x *exploration) await(is func() bool) bool {
 	for end := time.Now().Add(x.patience); ; time.Sleep(50 * time.Millisecond) {
 		switch {
@@ -112,7 +113,7 @@ func (x *exploration) groupNumber(name string) int {
 
 func (x *exploration) anyMachine() *machine { return x.machines[x.dice(len(x.machines))] }
 
-// anyReplica is one that etcd knows.
+// anyReplica returns a random replica that etcd knows.
 func (x *exploration) anyReplica() (*machine, string, placement.Group) {
 	groups := x.registry.now().Groups
 	names := slices.Sorted(maps.Keys(groups))
@@ -124,7 +125,7 @@ func (x *exploration) anyReplica() (*machine, string, placement.Group) {
 	return x.machineOf(members[x.dice(len(members))].Shard), name, groups[name]
 }
 
-// survival is what is left of a disk: behind a kill, or a power cut.
+// survival chooses what survives on a disk: everything after a kill, less after a power cut.
 func (x *exploration) survival() vfstest.Survival {
 	if x.dice(2) == 0 {
 		return vfstest.Survival{Kind: vfstest.SurviveAll}
@@ -132,8 +133,8 @@ func (x *exploration) survival() vfstest.Survival {
 	return vfstest.Survival{Kind: vfstest.SurvivalKinds[x.dice(len(vfstest.SurvivalKinds))], Seed: uint64(x.dice(1 << 30))}
 }
 
-// aim gives a group to shards at random, of which must, where it is not nil, is one, and not is none. The target says
-// which leads.
+// aim gives a group a random target. The target contains must, unless must is nil, and does not contain not. The target
+// determines the leader.
 func (x *exploration) aim(name string, must, not *machine) {
 	order := slices.Clone(x.machines)
 	x.mu.Lock()
@@ -153,13 +154,13 @@ func (x *exploration) aim(name string, must, not *machine) {
 	})
 }
 
-// isOn tells whether a shard is a member of a group.
+// isOn reports whether a shard is a member of a group.
 func (x *exploration) isOn(m *machine, g placement.Group) bool {
 	_, on := follow.MemberOf(g, m.name)
 	return on
 }
 
-// some group that a shard is a member of, or is none of; "": there is none.
+// some returns a group of which a shard is a member, or is not; "": there is none.
 func (x *exploration) some(m *machine, member bool) string {
 	var names []string
 	for name, g := range x.registry.now().Groups {
@@ -186,7 +187,7 @@ type settings struct {
 
 const exploreGroups = 3
 
-// explore lives through one seed, in a bubble of its own.
+// explore runs one seed, in its own bubble.
 func explore(t *testing.T, seed uint64, set settings) (x *exploration) {
 	bubbletest.Run(t, func(_ *testing.T, network *bubbletest.Net) { x = exploreOn(network, seed, set) })
 	return x
@@ -254,7 +255,7 @@ func exploreOn(network *bubbletest.Net, seed uint64, set settings) *exploration 
 	return x
 }
 
-// watch looks at what the shards say of themselves, until the function that it gives is called.
+// watch checks what the shards report about themselves, until the returned function is called.
 func (x *exploration) watch() (end func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -280,7 +281,7 @@ func (x *exploration) watch() (end func()) {
 	}
 }
 
-// impossible names figures of a status that cannot be.
+// impossible names the figures of a status that are impossible.
 func impossible(st status.Shard) string {
 	var bad []string
 	for name, n := range map[string]int64{
@@ -306,7 +307,7 @@ func impossible(st status.Shard) string {
 const exploreAgain = "again: SHEAF_EXPLORE_SEED=%d SHEAF_EXPLORE_SEEDS=5 go test ./internal/shard -run TestExplore " +
 	"-v (the goroutines' turns differ from run to run)"
 
-// exploreNumber gives that in a variable of the environment.
+// exploreNumber returns the number in an environment variable.
 func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	s := os.Getenv(name)
 	if s == "" {
@@ -319,7 +320,7 @@ func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// usually is how most seeds are lived through.
+// usually returns the settings for most seeds.
 func usually(seed uint64) settings {
 	set := settings{copies: 3, steps: 10, patience: 2 * time.Minute}
 	if seed%3 == 0 {
@@ -328,8 +329,8 @@ func usually(seed uint64) settings {
 	return set
 }
 
-// TestExplore lives through some seeds: 6, random ones in a soak, or as many as SHEAF_EXPLORE_SEEDS says.
-// SHEAF_EXPLORE_SEED runs one seed so many times.
+// TestExplore runs some seeds: 6, random ones in a soak, or as many as SHEAF_EXPLORE_SEEDS says. SHEAF_EXPLORE_SEED
+// runs one seed that many times.
 func TestExplore(t *testing.T) {
 	t.Parallel()
 	seeds, first := uint64(6), uint64(1)

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// damage flips a byte of the only place in the group's segments that holds these bytes.
+// damage flips a byte of these bytes at their only place in the group's segments.
 func (f *fixture) damage(groupName string, what []byte) {
 	f.t.Helper()
 	dir := filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups[groupName].UUID.String())
@@ -106,7 +106,7 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 	})
 }
 
-// scanResumedBehindDamageSaysSo breaks the scan off after each message and goes on by cursor.
+// scanResumedBehindDamageSaysSo interrupts the scan after each message and resumes it by cursor.
 func (f *fixture) scanResumedBehindDamageSaysSo(whole map[int64][]byte) {
 	f.t.Helper()
 	in, n := &recordv1.ScanRequest{}, 0
@@ -242,7 +242,7 @@ func fullDiskIsRefusedEarly(t testing.TB) {
 	f.holds(-2, []byte("fits"))
 }
 
-// What groups allocate ahead is not taken from the reserve: it is for deletes, which have to work on a full disk.
+// Space that groups allocate ahead is not taken from the reserve, because deletes need it to work on a full disk.
 func TestRule10_TheReserveIsNotAllocatedAhead(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { theReserveIsNotAllocatedAhead(t) })
@@ -377,7 +377,7 @@ func TestCompactDropsWhatRetentionDoesNotKeep(t *testing.T) {
 	})
 }
 
-// The newest segment of a small disk is never full: what was deleted in it goes only where it is sealed first.
+// The newest segment of a small disk is never full: deleted data in it is freed only if the segment is sealed first.
 func TestCompactAllMakesRoomInTheNewestSegment(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -426,7 +426,8 @@ func TestCompactionInTheBackground(t *testing.T) {
 	})
 }
 
-// A view from before the shard told etcd that it has made a group comes late: the group goes on serving.
+// An outdated view arrives, from before the shard reported to etcd that it has created a group: the group continues to
+// serve.
 func TestALateViewTakesNoRouteFromAGroupMadeHere(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// findGroups learns which groups have a folder on the volume, and forgets what it knew of them.
+// findGroups finds the groups that have a folder on the volume, and drops earlier knowledge of them.
 func (s *Shard) findGroups() error {
 	ids, err := s.volume.Groups()
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Shard) findGroups() error {
 	return nil
 }
 
-// find looks into the folder of a group.
+// find inspects the folder of a group.
 func (v *storage) find(id uuid.UUID) *groupReplica {
 	g := v.newReplica(placement.Group{UUID: id})
 	file, found, err := format.ReadReplicaFile(v.cfg.FS, g.Dir)
@@ -53,7 +53,7 @@ func (v *storage) find(id uuid.UUID) *groupReplica {
 	}
 	switch {
 	case err != nil:
-		// The folder's name still says which group it is; etcd may know its name.
+		// The folder's name still identifies the group; etcd may know the group's name.
 		g.Phase, g.Err, g.Unreadable = member.Failed, fmt.Errorf("reading its manifest: %w", err), true
 		if found && (errors.Is(err, format.ErrCorrupt) || errors.Is(err, fs.ErrNotExist)) {
 			g.Phase = member.Torn

@@ -17,10 +17,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// follower follows etcd, with the replicas as a shard has them.
+// follower follows etcd with this package's type of replica.
 type follower = follow.Follower[*groupReplica]
 
-// newFollower makes what follows etcd for the shard.
+// newFollower makes the follower of the shard.
 func (s *Shard) newFollower() *follower {
 	return follow.New(follow.Options[*groupReplica]{
 		Shard: s.cfg.Name, Store: func() uuid.UUID { return s.volume.store }, Meta: func() placement.Meta { return s.meta },
@@ -37,7 +37,7 @@ func (s *Shard) newFollower() *follower {
 	})
 }
 
-// hands are what the follower has done with replicas.
+// hands implements follow.Hands for a shard.
 type hands struct{ s *Shard }
 
 var _ follow.Hands[*groupReplica] = hands{}
@@ -86,7 +86,7 @@ func (h hands) Trash(ctx context.Context, g *groupReplica) error {
 	raftID, joining := g.RaftID, g.joining()
 	s.mu.Unlock()
 	if joining {
-		// Nothing in it counts.
+		// The content does not count.
 		if err := trash.RemoveAll(s.cfg.FS, g.Dir); err != nil {
 			return fmt.Errorf("removing what it gathered: %w", err)
 		}
@@ -123,8 +123,8 @@ func (h hands) Create(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// MakeFolder implements follow.Hands. What is in the way of the new folder is no member any more, or never was one
-// here.
+// MakeFolder implements follow.Hands. A folder in the way of the new one belongs to a replica that is no longer a
+// member, or never was one here.
 func (h hands) MakeFolder(state placement.Group) error {
 	s := h.s
 	s.mu.Lock()
@@ -147,7 +147,7 @@ func (h hands) MakeFolder(state placement.Group) error {
 		return err
 	}
 	s.mu.Lock()
-	s.groups[g.UUID], s.follower.Spent[g.RaftID] = g, true // the reconcile that follows publishes it
+	s.groups[g.UUID], s.follower.Spent[g.RaftID] = g, true // the following reconcile publishes it
 	s.mu.Unlock()
 	return nil
 }
@@ -162,7 +162,7 @@ func (s *Shard) newTrash() *trash.Bin {
 	}}
 }
 
-// isComing tells whether another copy of a group than one in the trash is to be here, and is not complete.
+// isComing reports whether another copy of a group, besides one in the trash, is to come here and is not complete.
 func (s *Shard) isComing(id uuid.UUID) bool {
 	s.mu.Lock()
 	wanted := false

@@ -38,13 +38,13 @@ type memRegistry struct {
 	watchers map[chan placement.View]bool
 	seen     map[uuid.UUID]placement.VolumeSeen
 	down     bool                   // etcd does not answer
-	refuse   bool                   // groups are not written, and all else goes on
-	puts     int                    // of groups
-	taken    bool                   // the shards' names are those of other processes
-	asked    int                    // whether a shard may be registered
+	refuse   bool                   // writes of groups fail, and everything else works
+	puts     int                    // number of writes of groups
+	taken    bool                   // the shards' names belong to other processes
+	asked    int                    // number of calls that asked whether a shard may be registered
 	refused  map[string]func(error) // of registered shards
-	silent   time.Duration          // since etcd answered last
-	changed  func(placement.View)   // is given each view, where it is not nil
+	silent   time.Duration          // time since etcd last answered
+	changed  func(placement.View)   // called with each view, unless nil
 	weights  map[string]map[string]placement.Weight
 	table    []byte // of grants; nil: none
 	ledgers  map[string]placement.Ledger
@@ -52,7 +52,7 @@ type memRegistry struct {
 
 var errDown = errors.New("etcd is down")
 
-// newRegistry makes a store with groups that nobody holds; every group is wanted on the shard of this name.
+// newRegistry makes a store with groups that no shard holds yet; the named shard is the target of every group.
 func newRegistry(routing placement.Routing, shard string, names ...string) *memRegistry {
 	r := &memRegistry{seen: map[uuid.UUID]placement.VolumeSeen{}, refused: map[string]func(error){},
 		watchers: map[chan placement.View]bool{}}
@@ -72,8 +72,8 @@ func newRegistry(routing placement.Routing, shard string, names ...string) *memR
 	return r
 }
 
-// change alters the view and tells the watchers. A group that is altered gets a revision of its own, as in etcd: a
-// write that was begun on what stood there before is refused.
+// change alters the view and sends it to the watchers. An altered group gets a new revision, as in etcd: a write that
+// is based on the previous revision is refused.
 func (r *memRegistry) change(do func(v *placement.View)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +139,7 @@ func (r *memRegistry) MayRegister(_ context.Context, s placement.Shard) (placeme
 	return r.seen[s.VolumeUUID].Step, r.mayRegister(s)
 }
 
-// mayRegister is called with mu held.
+// mayRegister refuses a shard that may not be registered. Called with mu held.
 func (r *memRegistry) mayRegister(s placement.Shard) error {
 	if r.down {
 		return errDown
@@ -210,7 +210,7 @@ func (r *memRegistry) Heard() (last time.Time, held string) {
 	return time.Now().Add(-r.silent), ""
 }
 
-// Look is what is there of one group, and of the shards that it names.
+// Look returns the view of one group, and of the shards that it names.
 func (r *memRegistry) Look(_ context.Context, group string) (placement.View, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -251,14 +251,14 @@ func (r *memRegistry) Weights(_ context.Context, shard string) (map[string]place
 	return r.weights[shard], nil
 }
 
-// told is what a shard told last of the groups that it leads.
+// told returns what a shard last reported of the groups that it leads.
 func (r *memRegistry) told(shard string) map[string]placement.Weight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.weights[shard]
 }
 
-// WatchAccess implements Registry: there is no table of grants but the one that a test has set before.
+// WatchAccess implements Registry. The only table of grants is the one that a test has set before.
 func (r *memRegistry) WatchAccess(ctx context.Context) <-chan placement.Access {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -318,7 +318,7 @@ func (r *memRegistry) PutLedger(_ context.Context, tenant string, value []byte, 
 // SealKey implements Registry.
 func (r *memRegistry) SealKey(context.Context) ([]byte, error) { return make([]byte, 32), nil }
 
-// Follow gives views of everything; the shard takes what is its own.
+// Follow returns views of everything; the shard picks what concerns it.
 func (r *memRegistry) Follow(ctx context.Context, _ placement.Seen, _ placement.Own) <-chan placement.View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -362,7 +362,7 @@ func (r *memRegistry) PutGroupAsLeader(ctx context.Context, g placement.Group) (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// fixture is a shard that runs, and a client of it.
+// fixture is a running shard with a client.
 type fixture struct {
 	t        testing.TB
 	cfg      Config
@@ -384,7 +384,7 @@ func handlerOf(s *Shard) http.Handler {
 var hash4 = placement.Routing{Mode: placement.Hash, Groups: 4}
 var named = placement.Routing{Mode: placement.Named}
 
-// start starts a shard on a new folder with a registry of its own; change may be nil.
+// start starts a shard on a new folder with its own registry; change may be nil.
 func start(t testing.TB, registry *memRegistry, change func(*Config)) *fixture {
 	t.Helper()
 	f := &fixture{t: t, registry: registry}
@@ -401,7 +401,7 @@ func start(t testing.TB, registry *memRegistry, change func(*Config)) *fixture {
 	return f
 }
 
-// run starts the shard of the fixture, and waits until it has loaded what is there.
+// run starts the shard of the fixture, and waits until it has loaded everything.
 func (f *fixture) run() {
 	f.t.Helper()
 	f.start()
@@ -428,7 +428,7 @@ func (f *fixture) start() {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	conn := f.conn // of this start: others may follow
+	conn := f.conn // the connection of this start: others may follow
 	f.t.Cleanup(func() { _ = conn.Close() })
 	f.records, f.admin = recordv1.NewRecordServiceClient(f.conn), recordv1.NewAdminServiceClient(f.conn)
 }
@@ -447,7 +447,7 @@ func (f *fixture) ready() *fixture {
 	return f
 }
 
-// again starts the shard anew on the same folder.
+// again restarts the shard on the same folder.
 func (f *fixture) again(change func(*Config)) *fixture {
 	f.t.Helper()
 	_ = f.conn.Close()
@@ -510,7 +510,7 @@ func (f *fixture) get(id int64) *recordv1.Record {
 	return out.GetRecord()
 }
 
-// holds checks that the newest version of a record has just these data.
+// holds checks that the newest version of a record has exactly this data.
 func (f *fixture) holds(id int64, data []byte) {
 	f.t.Helper()
 	rec := f.get(id)
@@ -529,7 +529,7 @@ func (f *fixture) absent(id int64) {
 
 func key(id int64) *recordv1.RecordKey { return &recordv1.RecordKey{Id: id} }
 
-// idsOf gives n ids of one group, in Hash routing.
+// idsOf returns n ids of one group, in Hash routing.
 func idsOf(routing placement.Routing, group, n int) []int64 {
 	var ids []int64
 	for id := int64(0); len(ids) < n; id++ {
@@ -593,8 +593,7 @@ func retryAfter(err error) time.Duration {
 	return 0
 }
 
-// testWriter writes the log of a shard into that of the test, which fails where a replica went through a transition
-// that must not be.
+// testWriter writes the log of a shard to the log of the test. The test fails if a replica made an illegal transition.
 type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(b []byte) (int, error) {
@@ -605,7 +604,7 @@ func (w testWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// data makes n bytes that differ from record to record and from place to place; first the id, in digits, and "/".
+// data makes n bytes that differ between records and between positions: first the id, in digits, and "/".
 func data(id int64, n int) []byte {
 	b := make([]byte, 0, n+64)
 	b = append(strconv.AppendInt(b, id, 10), '/')
@@ -617,7 +616,7 @@ func data(id int64, n int) []byte {
 	return b[:n]
 }
 
-// newEtcd starts a real etcd and gives a store in it.
+// newEtcd starts a real etcd and returns a store in it.
 func newEtcd(t *testing.T) *placement.Store {
 	t.Helper()
 	server, err := etcd.StartUnsynced(t.TempDir())

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// StartHost runs a shard where its volume may be served, and says why where it may not. The error is that of a
-// configuration that cannot be, or of an address that is taken.
+// StartHost runs a shard while its volume may be served, and reports why while it may not. It returns an error for an
+// invalid configuration or an address in use.
 func StartHost(ctx context.Context, cfg Config) (*host.Host, error) {
 	cfg.setDefaults()
 	err := cfg.validate()
@@ -42,7 +42,7 @@ func StartHost(ctx context.Context, cfg Config) (*host.Host, error) {
 	return h, nil
 }
 
-// identity of the shard, as far as it is configured.
+// identity returns the identity of the shard, as far as it is configured.
 func (c *Config) identity() host.Identity {
 	return host.Identity{
 		Name: c.Name, Address: c.Advertise, Domain: c.Domain, Node: c.Node, Zone: c.Zone, FS: c.FS, Dir: c.Dir,
@@ -60,7 +60,7 @@ func (c *Config) serverOptions() host.ServerOptions {
 	}
 }
 
-// dials are the options of a connection to another shard that say how it is dialed.
+// dials returns the options that determine how another shard is dialed.
 func (c *Config) dials() []grpc.DialOption {
 	if c.Dial == nil {
 		return nil
@@ -68,7 +68,7 @@ func (c *Config) dials() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(c.Dial)}
 }
 
-// status is what the configuration alone tells of a shard.
+// status returns the part of the status that follows from the configuration alone.
 func (c *Config) status() status.Shard {
 	return status.Shard{
 		Version: c.Version, Residency: residencyName(c.Residency), Medium: string(c.Medium),
@@ -77,7 +77,7 @@ func (c *Config) status() status.Shard {
 	}
 }
 
-// forHost is the shard as its host sees it.
+// forHost implements host.Shard for a Shard.
 type forHost struct{ *Shard }
 
 // State implements host.Shard.
@@ -127,7 +127,7 @@ func (f forHost) Ready() error {
 	return nil
 }
 
-// setHealth tells the health service about one group: "group/NAME".
+// setHealth sets the health of one group in the health service: "group/NAME".
 func (s *Shard) setHealth(g *groupReplica, serving bool) {
 	if s.server != nil { // it was started
 		s.server.SetHealth("group/"+g.Name, serving)

@@ -34,7 +34,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// hostFixture is a host that runs, and a client of it.
+// hostFixture is a running host with a client.
 type hostFixture struct {
 	t        testing.TB
 	cfg      Config
@@ -75,7 +75,7 @@ func (f *hostFixture) run() {
 	}
 }
 
-// stop may be called again.
+// stop stops the host. It may be called again.
 func (f *hostFixture) stop() {
 	if f.host == nil {
 		return
@@ -89,7 +89,7 @@ func (f *hostFixture) stop() {
 	f.host = nil
 }
 
-// row is what AdminService says of the shard.
+// row returns the row of the shard in AdminService.
 func (f *hostFixture) row() *recordv1.Shard {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -101,7 +101,7 @@ func (f *hostFixture) row() *recordv1.Shard {
 	return out.GetShards()[0]
 }
 
-// reaches waits for a state, and for words in its message.
+// reaches waits for a state, and for words in the message of the state.
 func (f *hostFixture) reaches(state recordv1.ShardState, words ...string) *recordv1.Shard {
 	f.t.Helper()
 	says := func(message string) bool {
@@ -125,7 +125,7 @@ func (f *hostFixture) http(path string) (int, string) {
 	return answer.Code, answer.Body.String()
 }
 
-// holdsBack checks all that a state which does not serve must answer.
+// holdsBack checks everything that a state which does not serve must answer.
 func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 	f.t.Helper()
 	row := f.reaches(state, words...)
@@ -135,7 +135,7 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 			f.t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}
 	}
-	// A host that tries again may have said the same in other words meanwhile: then both are asked once more.
+	// A host that retries may have reported the same in other words meanwhile: then both are asked once more.
 	var st shardstatus.Shard
 	for end := time.Now().Add(time.Minute); ; row = f.row() {
 		st = shardstatus.Shard{}
@@ -177,7 +177,7 @@ func (f *hostFixture) put(id int64, data string) {
 	f.t.Fatalf("put %d: %v", id, err)
 }
 
-// get waits until the group answers.
+// get waits until the group answers with the data.
 func (f *hostFixture) get(id int64, data string) {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -194,7 +194,7 @@ func (f *hostFixture) get(id int64, data string) {
 	}
 }
 
-// placed waits until etcd knows where all groups are.
+// placed waits until etcd knows the location of all groups.
 func (f *hostFixture) placed() {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -213,7 +213,7 @@ func (f *hostFixture) placed() {
 	}
 }
 
-// leaves waits until no shard is registered: the word of a host comes before what is done about it.
+// leaves waits until no shard is registered: a host reports a state before it acts on it.
 func (f *hostFixture) leaves() {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -356,7 +356,7 @@ func TestHostWaitsForEtcdAndTheStore(t *testing.T) {
 	})
 }
 
-// lossyFS makes reads of the superblock fail, or answers zeros, when told to.
+// lossyFS makes reads of the superblock fail, or return zeros, on request.
 type lossyFS struct {
 	vfs.FS
 	lost chan struct{}
@@ -365,7 +365,7 @@ type lossyFS struct {
 	waited atomic.Int32
 }
 
-// InMemory says that there is no mount to look at.
+// InMemory reports that there is no mount to inspect.
 func (l *lossyFS) InMemory() bool { return true }
 
 func (l *lossyFS) OpenDirect(name string) (vfs.File, error) {
@@ -396,8 +396,8 @@ func (l *lossyFile) ReadAt(p []byte, off int64) (int, error) {
 	}
 }
 
-// One server answers all the time: who watched the health of a shard that waits hears that it serves, and who had a
-// stream of a shard whose disk is lost hears that it ended.
+// One server answers all the time. A client that watches the health of a waiting shard hears when the shard serves. A
+// client with a stream to a shard whose disk is lost hears that the stream has ended.
 func TestHostKeepsItsServer(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -421,7 +421,7 @@ func TestHostKeepsItsServer(t *testing.T) {
 		hears(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 		registry.setDown(false)
 		hears(grpc_health_v1.HealthCheckResponse_SERVING)
-		// The word of a host comes before what is done about it, so the health of a group follows a little later.
+		// A host reports a state before it acts on it, so the health of a group follows a little later.
 		follows := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
 			t.Helper()
 			for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -474,8 +474,8 @@ func TestHostNoticesALostDisk(t *testing.T) {
 	})
 }
 
-// A disk that lets its shard wait without an error is told of in a field of its own, and nothing is given up: it may be
-// slow.
+// A disk that blocks its shard without an error is reported in a separate field, and nothing is given up: the disk may
+// be slow.
 func TestHostTellsOfADiskThatHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -484,8 +484,8 @@ func TestHostTellsOfADiskThatHangs(t *testing.T) {
 			c.FS, c.times.GuardPatience = lossy, 20*time.Millisecond
 		})
 		f.put(1, "one")
-		// The disk itself may be slow at times, too: it is asked for what is so now, and for silence only once a read
-		// waits.
+		// The disk itself may be slow at times, too. So the present state is requested, and silence is expected only
+		// once a read waits.
 		says := func(silent bool) *recordv1.Shard {
 			t.Helper()
 			for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -517,7 +517,7 @@ func TestHostTellsOfADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A disk that hangs holds up no stop: the process ends, which is to the disk as if it was killed.
+// A hanging disk does not delay a stop: the process ends, which to the disk is the same as a kill.
 func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -533,7 +533,7 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 				f.put(1, "one")
 				f.reaches(serving)
 				if !served {
-					f.stop() // as patient as ever: the disk answers, if late
+					f.stop() // with the usual patience: the disk answers, if late
 					f.cfg.times.StopPatience = patience
 				}
 				lossy.mu.Lock()
@@ -561,8 +561,8 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 					t.Error("it waits for the disk")
 				}
 				answers()
-				// Of what was left, nothing goes on beside other tests. Each stop is as impatient: until one has its
-				// answer in time.
+				// Nothing that was left may go on beside other tests. Each stop is as impatient as before, until one
+				// gets its answer in time.
 				for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
 					if ctx.Err() != nil {
 						t.Fatalf("with a disk that answers: %v", err)
@@ -575,7 +575,7 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 	})
 }
 
-// The same holds where a sync hangs that a write waits for: the stop waits until its context ends, and not much longer.
+// The same holds if a sync hangs for which a write waits: the stop waits until its context ends, and not much longer.
 func TestHostStopsWhileASyncHangs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -617,7 +617,7 @@ func TestHostStopsWhileASyncHangs(t *testing.T) {
 	})
 }
 
-// A twin, on a copy of the volume, registered while this shard was silent: its name is the twin's.
+// A twin, on a copy of the volume, registered while this shard was silent: the name now belongs to the twin.
 func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -634,7 +634,7 @@ func TestHostEndsAShardInWhosePlaceAnotherServes(t *testing.T) {
 			f.holdsBack(foreign, "took the place", "generation 2")
 			f.leaves()
 			if stay {
-				// It does not try again: the twin may only be between two starts.
+				// The shard does not retry: the twin may only be between two starts.
 				time.Sleep(10 * f.cfg.times.Inspect)
 				if state := f.row().GetState(); state != foreign || len(registry.now().Shards) != 0 {
 					t.Errorf("it came back: %v", state)

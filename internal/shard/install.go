@@ -22,18 +22,18 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica that joins, and one that is too far behind, take the files of another member over: they are gathered beside
-// what is there, checked, and swapped in at once.
+// A replica that joins, or that is too far behind, takes the files of another member. They are collected beside the
+// existing files, checked, and swapped in at once.
 
 const (
-	installsAtOnce = 16 // who sends bounds the large ones
+	installsAtOnce = 16 // the sender bounds large installs
 	installBusy    = 250 * time.Millisecond
 )
 
-// installPauses are those between two tries of an install.
+// installPauses are the pauses between two attempts of an install.
 var installPauses = backoff.Doubling{First: 50 * time.Millisecond, Most: 5 * time.Second}
 
-// installer takes the files of replicas over from other members. Safe for concurrent use.
+// installer installs replicas from the files of other members. Safe for concurrent use.
 type installer struct {
 	name     string // of the shard
 	ctx      context.Context
@@ -47,7 +47,7 @@ type installer struct {
 	tails    *prometheus.CounterVec
 	logger   *slog.Logger
 
-	slots    chan struct{} // bound the installs under way
+	slots    chan struct{} // bounds the installs in progress
 	tookOver atomic.Uint64 // replicas that were installed
 }
 
@@ -59,7 +59,7 @@ func newInstaller(s *Shard) *installer {
 	}
 }
 
-// endFetch is the end of what BeginFetch began: what waited for it goes on.
+// endFetch ends what BeginFetch began, and wakes what waited for that.
 func (i *installer) endFetch(g *groupReplica) {
 	i.mu.Lock()
 	g.EndFetch()
@@ -78,7 +78,7 @@ func (i *installer) happens(g *groupReplica, e member.Event) {
 	g.Happens(e, i.logger)
 }
 
-// join installs a replica that has nothing yet, and serves it.
+// join installs a replica that is still empty, and serves it.
 func (i *installer) join(g *groupReplica) {
 	defer i.endFetch(g)
 	i.mu.Lock()
@@ -92,8 +92,8 @@ func (i *installer) join(g *groupReplica) {
 	i.loading.loadOne(i.ctx, g, nil)
 }
 
-// takeOver installs a replica that does not run from another member, again and again until it is done. False: etcd does
-// not name it any more, its context has ended, or giveUp, where that is not nil, said so of an error.
+// takeOver installs a replica that does not run from another member, and retries until it succeeds. It returns false if
+// etcd no longer names the replica, if its context has ended, or if giveUp, unless nil, returned true for an error.
 func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 	giveUp func(state placement.Group, from string, err error) bool) bool {
 	defer i.problems.Note(what, nil)
@@ -103,7 +103,7 @@ func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 		if !wanted || !slices.ContainsFunc(i.follower.Here(state.Group), func(m placement.Member) bool {
 			return m.RaftID == g.RaftID
 		}) {
-			return false // the follower sees to it
+			return false // the follower handles it
 		}
 		from, err := i.fetchFrom(g, state.Group)
 		if err == nil {
@@ -115,7 +115,7 @@ func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 		case ctx.Err() != nil, giveUp != nil && giveUp(state.Group, from, err):
 			return false
 		case errors.Is(err, peer.ErrBusy):
-			tries.AtMost(installBusy) // its turn comes
+			tries.AtMost(installBusy) // it is waiting for its turn
 		case !errors.Is(err, peer.ErrNotHere):
 			i.problems.Note(what, err)
 		}
@@ -125,7 +125,7 @@ func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 	}
 }
 
-// fetchFrom chooses the shard to install from: the leader, else another voter.
+// fetchFrom returns the shard to install from: the leader, otherwise another voter.
 func (i *installer) fetchFrom(g *groupReplica, state placement.Group) (string, error) {
 	if _, ok := i.follower.Address(state.Leader); ok && state.Leader != i.name {
 		return state.Leader, nil
@@ -138,8 +138,7 @@ func (i *installer) fetchFrom(g *groupReplica, state placement.Group) (string, e
 	return "", fmt.Errorf("group %s: no member is known that it could be fetched from", g.Name)
 }
 
-// install fetches the files of a group from a shard and swaps them in. Before that it calls ready, where that is not
-// nil.
+// install fetches the files of a group from a shard and swaps them in. It first calls ready, unless that is nil.
 func (i *installer) install(ctx context.Context, g *groupReplica, from string, ready func() error) error {
 	select {
 	case i.slots <- struct{}{}:
@@ -171,7 +170,7 @@ type installSink struct {
 	opts    group.Options
 	replica format.ReplicaFile
 	install *transfer.Install
-	missing map[string]transfer.File // as last told
+	missing map[string]transfer.File // as last reported
 
 	from            string // shard
 	copying         *copying
@@ -183,7 +182,7 @@ func (i *installSink) Describe(d peer.Description) (err error) {
 		return err
 	}
 	i.total = d.Bytes
-	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // NewInstall has taken it
+	if m, _, err := format.DecodeManifest(d.Manifest); err == nil { // NewInstall has accepted it
 		for _, segment := range m.Segments {
 			i.segments += segment.Bytes
 		}
@@ -212,7 +211,7 @@ func (i *installSink) Create(r peer.FileRange) (peer.SinkFile, error) {
 	return countedFile{file, i.copying}, nil
 }
 
-// installAgain brings a replica up to date whose leader has compacted what it needs.
+// installAgain updates a replica that needs entries which its leader has compacted away.
 func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint64) {
 	i.mu.Lock()
 	sv := g.served.Load()
@@ -238,19 +237,19 @@ func (i *installer) installAgain(ctx context.Context, g *groupReplica, from uint
 		i.loading.loadOne(ctx, g, nil)
 		g.changing.Unlock()
 	}
-	if fetch.Err() != nil { // it stops, or has left its group meanwhile
+	if fetch.Err() != nil { // the shard stops, or the replica has left its group
 		return
 	}
 	if !errors.Is(err, peer.ErrBusy) && !errors.Is(err, peer.ErrNotHere) {
 		i.problems.Note("installing group "+g.Name, err)
 	}
 	if err != nil {
-		backoff.Sleep(ctx, time.Second) // the leader offers it again at once
+		backoff.Sleep(ctx, time.Second) // the leader repeats its offer at once
 	}
 	i.tellLeader(g, sv.raftID, from, err == nil)
 }
 
-// pause closes a group that serves, and lets nothing else change it: where it was closed, the caller unlocks changing.
+// pause closes a served group, and locks it against other changes. If closed is true, the caller must unlock changing.
 func (i *installer) pause(ctx context.Context, g *groupReplica, sv *served) (closed bool, err error) {
 	g.changing.Lock()
 	if !g.served.CompareAndSwap(sv, nil) {
@@ -262,14 +261,14 @@ func (i *installer) pause(ctx context.Context, g *groupReplica, sv *served) (clo
 	i.mu.Unlock()
 	i.loading.health(g, false)
 	over, cancel := context.WithCancel(ctx)
-	cancel() // it does not lead: nothing of a caller is on its way
+	cancel() // the replica does not lead: no caller's write is in progress
 	if err := sv.replica.Stop(over); err != nil {
 		i.logger.Debug("stopping to install", "group", g.Name, "error", err)
 	}
 	return true, sv.log.Close(false)
 }
 
-// tellLeader tells the leader how an install went, so that it sends entries again.
+// tellLeader reports the result of an install to the leader, so that the leader sends entries again.
 func (i *installer) tellLeader(g *groupReplica, raftID, to uint64, ok bool) {
 	i.peers.hub.Transport(g.UUID, g.Route).Send([]*raftpb.Message{{
 		Type: raftpb.MsgSnapStatus.Enum(), From: &raftID, To: &to, Reject: new(!ok),

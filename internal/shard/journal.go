@@ -23,8 +23,8 @@ var (
 		"Writes that the journal did not take, because it had no room yet or is broken: their groups synced their own files.")
 )
 
-// openJournal writes what a journal still holds into the segments, before anything else looks at them, and begins a new
-// one.
+// openJournal writes the rest of an old journal into the segments, before any other code reads them, and begins a new
+// journal.
 func (v *storage) openJournal() error {
 	found, err := journal.Replay(v.cfg.FS, v.cfg.Dir, journal.Target{
 		Groups: v.Groups,
@@ -54,7 +54,7 @@ func (v *storage) openJournal() error {
 	return nil
 }
 
-// redo writes the share of a group into its segment.
+// redo writes the journal's entries of a group into the group's segment.
 func (v *storage) redo(id uuid.UUID, share journal.Share) error {
 	err := group.Redo(v.cfg.FS, v.GroupDir(id), share)
 	if err != nil {
@@ -70,11 +70,11 @@ func (v *storage) redo(id uuid.UUID, share journal.Share) error {
 	return err
 }
 
-// journalLeft are the files of earlier journals that were there when the shard started. Whoever asks for its status is
-// not to wait for the disk.
+// journalLeft holds the files of earlier journals that existed when the shard started. They are kept in memory, so that
+// a status request need not wait for the disk.
 type journalLeft struct{ damaged, kept []string }
 
-// problems say what is to be done about them.
+// problems describes what must be done about them.
 func (l journalLeft) problems(dir string) (problems []string) {
 	if len(l.damaged) > 0 {
 		problems = append(problems, fmt.Sprintf(

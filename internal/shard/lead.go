@@ -24,26 +24,28 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// What the leader of a group does about its members: package move decides, here it is done. It looks again whenever the
-// group's leader or membership, the view or the peers have changed, and now and then while something is unfinished.
+// This file carries out what the leader of a group does about the members; package move decides it. The leader looks
+// again whenever the group's leader or membership, the view or the peers have changed, and repeatedly while something
+// is unfinished.
 
 const (
-	settleTime   = 300 * time.Millisecond // for members to apply a membership change, before one of them is to lead
+	// for members to apply a membership change, before one of them is made leader
+	settleTime   = 300 * time.Millisecond
 	steerAtOnce  = 16
 	changeTime   = 10 * time.Second // for one membership change
 	etcdTime     = 5 * time.Second
-	stepsAtOnce  = 32 // of one group, before others have their turn
+	stepsAtOnce  = 32 // steps of one group before other groups get their turn
 	handOverTime = 3 * time.Second
-	handOverWait = 50 * time.Millisecond // between two tries of that
-	// leadRest is how long a new leader keeps the lead, though the target names another first: the one that it has it
-	// from may be about to stop, and still be registered.
+	handOverWait = 50 * time.Millisecond // between two attempts to hand over
+	// leadRest is how long a new leader keeps the lead although the target wants another leader. The previous leader
+	// may be about to stop while it is still registered.
 	leadRest = 5 * time.Second
 )
 
-// lookPauses are those between two looks at a group that is unfinished.
+// lookPauses are the pauses between two looks at an unfinished group.
 var lookPauses = backoff.Doubling{First: 200 * time.Millisecond, Most: 2 * time.Second}
 
-// steerer takes the groups that are led here, step by step, to where they are wanted. Safe for concurrent use.
+// steerer brings the groups that are led here to their target, step by step. Safe for concurrent use.
 type steerer struct {
 	steering
 	cfg      *Config
@@ -53,8 +55,9 @@ type steerer struct {
 	problems *problems
 	logger   *slog.Logger
 
-	copies func() int // of each group that are wanted
-	// a peer was found to be silent; peers.heard has its groups looked at when it is heard
+	copies func() int // number of copies wanted of each group
+	// isSilent reports whether a peer was found to be silent; when the peer is heard again, peers.heard has its groups
+	// looked at
 	isSilent     func(shard string) bool
 	withdraw     func(ctx context.Context, sv *served, why error)
 	installAgain func(ctx context.Context, g *groupReplica, from uint64)
@@ -72,21 +75,22 @@ func newSteerer(s *Shard) *steerer {
 	}
 }
 
-// steering is the list of groups to look at. It has its own lock: groups are put in with their replica locked.
+// steering is the list of groups to look at. It has its own lock, because groups are added while their replica is
+// locked.
 type steering struct {
 	wake chan struct{}
 
 	list  sync.Mutex // guards all below
 	due   map[*groupReplica]struct{}
 	busy  map[*groupReplica]struct{} // being looked at
-	moves map[*groupReplica]struct{} // that get copies elsewhere now
+	moves map[*groupReplica]struct{} // groups that are getting copies elsewhere now
 	waits map[*groupReplica]*steerWait
-	fetch map[*groupReplica]uint64 // to be installed anew, from which member
+	fetch map[*groupReplica]uint64 // groups to install anew, and the member to install from
 }
 
 // steerWait is the time until the next look at a group that is unfinished.
 type steerWait struct {
-	looks int // that left something unfinished, since the last step
+	looks int // looks since the last step that left something unfinished
 	timer *time.Timer
 }
 
@@ -105,7 +109,7 @@ func (q *steering) stir() {
 	}
 }
 
-// ask asks for a look at a group. It never blocks.
+// ask requests a look at a group. It never blocks.
 func (q *steering) ask(g *groupReplica) {
 	q.list.Lock()
 	q.due[g] = struct{}{}
@@ -113,7 +117,7 @@ func (q *steering) ask(g *groupReplica) {
 	q.stir()
 }
 
-// take gives the groups that are due and not being looked at, and those to be installed anew.
+// take returns the groups that are due and not being looked at, and the groups to install anew.
 func (q *steering) take() (due []*groupReplica, fetch map[*groupReplica]uint64) {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -128,8 +132,8 @@ func (q *steering) take() (due []*groupReplica, fetch map[*groupReplica]uint64) 
 	return due, fetch
 }
 
-// done ends the look at a group. Where something is left to do, next is called in a while: longer each time, and never
-// in step with the clocks of Raft, at whose turns a member looks silent.
+// done ends the look at a group. If something is left to do, next is called after a pause. The pause grows each time,
+// and is never in step with Raft's clocks, because a member looks silent whenever they tick.
 func (q *steering) done(g *groupReplica, unfinished bool, next func()) {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -153,7 +157,7 @@ func (q *steering) done(g *groupReplica, unfinished bool, next func()) {
 	w.looks++
 }
 
-// stepped: the waiting begins anew.
+// stepped resets the pauses of a group after a step.
 func (q *steering) stepped(g *groupReplica) {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -162,7 +166,7 @@ func (q *steering) stepped(g *groupReplica) {
 	}
 }
 
-// mayMove tells whether a group may get copies elsewhere now, and takes a place for it.
+// mayMove reports whether a group may get copies elsewhere now, and if so reserves a place for it.
 func (q *steering) mayMove(g *groupReplica, limit int) bool {
 	q.list.Lock()
 	defer q.list.Unlock()
@@ -205,7 +209,8 @@ func (q *steerer) run(ctx context.Context) {
 	}
 }
 
-// lead takes steps towards the target while this replica leads. True: something is unfinished, look again.
+// lead takes steps towards the target while this replica leads. It returns true if something is unfinished and needs
+// another look.
 func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -224,14 +229,14 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 		}
 		if !status.Leader {
 			q.moved(g)
-			return status.LeaderID == sv.raftID // it leads, and has not applied an entry of its own yet
+			return status.LeaderID == sv.raftID // it leads, but has not applied an entry of its own term yet
 		}
 		if q.follower.IsHeld() {
 			return true
 		}
 		state, ok := q.follower.StateOf(g)
 		if !ok || len(state.Members) == 0 {
-			return false // adopt tells etcd of it first
+			return false // adopt informs etcd of it first
 		}
 		m := sv.replica.Members()
 		if isPlain(sv, m, state) {
@@ -243,7 +248,7 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 			errors.Is(err, replica.ErrChanging),
 			errors.Is(err, replica.ErrNoLeader), errors.Is(err, replica.ErrNotTransferred),
 			errors.Is(err, replica.ErrOutcomeUnknown):
-			return true // decided from what is over
+			return true // the decision was based on an outdated state
 		case ctx.Err() != nil:
 			return false
 		}
@@ -255,19 +260,20 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 	return true
 }
 
-// stepped says how it goes on after a step.
+// stepped is the result of a step.
 type stepped uint8
 
 const (
 	stepDone  stepped = iota // nothing is left to do
-	stepLater                // it waits for something
+	stepLater                // the step must wait for something
 	stepAgain                // the step is done
 )
 
 // groupView is what etcd holds of a group.
 type groupView = follow.Group
 
-// isPlain: one copy, which is where it is wanted. Its figures are told by the reporter alone.
+// isPlain reports whether a group has one copy, which is where it is wanted. Its figures are reported by the reporter
+// alone.
 func isPlain(sv *served, m replica.Members, state groupView) bool {
 	return len(m.Conf.GetVoters()) == 1 && len(m.Conf.GetLearners()) == 0 && len(m.Conf.GetVotersOutgoing()) == 0 &&
 		len(state.Members) == 1 && state.Members[0].RaftID == sv.raftID && state.Members[0].Role == placement.Voter &&
@@ -275,8 +281,8 @@ func isPlain(sv *served, m replica.Members, state groupView) bool {
 		state.Target[0] == state.Members[0].Shard)
 }
 
-// namesAll tells whether a list has every member of a membership. Where it has not, it must not be written as of that
-// membership: a replica that it leaves out would take itself for one that has left.
+// namesAll reports whether a list has every member of a membership. An incomplete list must not be written for that
+// membership: a replica that it omits would conclude that it has left the group.
 func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
 	for _, id := range slices.Concat(conf.GetVoters(), conf.GetVotersOutgoing(), conf.GetLearners(),
 		conf.GetLearnersNext()) {
@@ -287,7 +293,7 @@ func namesAll(members []placement.Member, conf *raftpb.ConfState) bool {
 	return true
 }
 
-// step decides and acts.
+// step decides on one step and takes it.
 func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state groupView) (stepped, error) {
 	g := sv.group
 	if g.leadTerm != m.Term {
@@ -295,7 +301,7 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 	}
 	if namesAll(state.Members, m.Conf) && (state.Leader != q.cfg.Name || state.Term < m.Term ||
 		state.ConfIndex < m.ConfIndex) {
-		return stepAgain, q.storeAsLeader(ctx, sv, m, state.Group) // calls find the leader there
+		return stepAgain, q.storeAsLeader(ctx, sv, m, state.Group) // calls use this record to find the leader
 	}
 	in := move.State{
 		Self: sv.raftID, Conf: m.Conf, Pending: m.Changing, Last: m.LastIndex, Progress: map[uint64]move.Progress{},
@@ -310,7 +316,7 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 	}
 	in.Shards = shardsOf(state, in.Known)
 	if knownVoters(m.Conf, state.Members) >= q.copies() && !q.mayMove(g, q.cfg.Limits.GroupsMovingMax) {
-		in.LearnersMax = 0 // a group that is not whole yet need not wait for others
+		in.LearnersMax = 0 // a group that still lacks copies need not wait for others
 	}
 	a := move.Decide(in)
 	if a.Kind == move.Nothing {
@@ -318,14 +324,14 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 			q.moved(g)
 		}
 		if a.Done && (state.Target[0] == q.cfg.Name || q.isSilent(state.Target[0])) {
-			return stepDone, nil // peers.heard looks again when the shard that is to lead is heard
+			return stepDone, nil // peers.heard looks again when the designated leader is heard
 		}
-		// It waits, be it only for the shard that is to lead.
+		// The group waits, if only for the designated leader.
 		q.logger.Debug("a move waits", "group", g.Name, "reason", a.Reason)
 		return stepLater, nil
 	}
 	if a.Kind == move.TransferLeader && time.Since(g.changedAt) < settleTime {
-		return stepLater, nil // it would refuse, and writes would wait for that
+		return stepLater, nil // the heir would refuse, and writes would be held up meanwhile
 	}
 	if a.Kind == move.TransferLeader && slices.Contains(state.Target, q.cfg.Name) && time.Since(g.leadSince) < leadRest {
 		return stepLater, nil
@@ -339,7 +345,7 @@ func (q *steerer) step(ctx context.Context, sv *served, m replica.Members, state
 	return stepAgain, q.act(ctx, sv, m, state.Group, a)
 }
 
-// knownVoters counts the voters of which it is known where they are.
+// knownVoters counts the voters whose location is known.
 func knownVoters(conf *raftpb.ConfState, members []placement.Member) (n int) {
 	for _, id := range conf.GetVoters() {
 		if !slices.ContainsFunc(members, func(m placement.Member) bool { return m.RaftID == id && m.Shard == "" }) {
@@ -349,15 +355,17 @@ func knownVoters(conf *raftpb.ConfState, members []placement.Member) (n int) {
 	return n
 }
 
-// claimTime is how long a wanted shard that has come has to say that it holds a member of which etcd lost where it is.
+// claimTime is how long a wanted shard that has registered has to report that it holds a member whose location etcd has
+// lost.
 const claimTime = 3 * time.Second
 
-// mayStillClaim tells that a member to be removed, or any where another one is to come, is only looked for, and may be
-// found yet: no shard is there that could take its place, or one has just come, and has not said what it holds. Removed
-// too early, the group would be without a copy that is there, and need both of two that are left.
+// mayStillClaim reports whether a lost member may still be found, so that it must not be removed or replaced yet. It
+// may be found if no shard is there that could take its place, or if a shard has just registered and has not reported
+// what it holds. If the member were removed too early, the group would lose a copy that exists, and would need both of
+// the two that are left.
 func mayStillClaim(g *groupReplica, state groupView, id uint64, comes bool) bool {
 	var come []string
-	whole := len(state.Target) > 0 // nothing is missing without it
+	whole := len(state.Target) > 0 // nothing is missing without the member
 	for _, name := range state.Target {
 		if _, holds := follow.MemberOf(state.Group, name); holds {
 			continue
@@ -376,7 +384,7 @@ func mayStillClaim(g *groupReplica, state groupView, id uint64, comes bool) bool
 	return lookedFor && !whole && (len(come) == 0 || time.Since(g.comeSince) < claimTime)
 }
 
-// act does what was decided.
+// act carries out what was decided.
 func (q *steerer) act(ctx context.Context, sv *served, m replica.Members, state placement.Group, a move.Action) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTime)
 	defer cancel()
@@ -387,7 +395,7 @@ func (q *steerer) act(ctx context.Context, sv *served, m replica.Members, state 
 	case move.TransferLeader:
 		return sv.replica.TransferLeader(ctx, a.ID)
 	case move.AddLearner:
-		// Until now its membership could tell which replica this is.
+		// Until now the membership alone identified this replica.
 		if err := format.WriteReplicaFile(q.cfg.FS, sv.group.Dir, q.replicaFile(sv.group, sv.raftID)); err != nil {
 			return err
 		}
@@ -396,7 +404,7 @@ func (q *steerer) act(ctx context.Context, sv *served, m replica.Members, state 
 	return sv.replica.ChangeMembers(ctx, a.Change())
 }
 
-// storeAsLeader writes what the leader of a group says of it to etcd.
+// storeAsLeader writes the leader's record of a group to etcd.
 func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Members, state placement.Group) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
@@ -414,8 +422,8 @@ func (q *steerer) storeAsLeader(ctx context.Context, sv *served, m replica.Membe
 	return nil
 }
 
-// handOver lets others lead all groups, before this shard stops. Where one does not take it, or gives it back, it is
-// offered again for a while.
+// handOver hands the lead of all groups to other shards before this shard stops. If a member does not accept the lead
+// or returns it, handOver repeats the offer for a while.
 func (q *steerer) handOver(ctx context.Context) {
 	r := q.routes.Load()
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
@@ -434,13 +442,13 @@ func (q *steerer) handOver(ctx context.Context) {
 	}
 }
 
-// handOverAll tries it once for each group: others took so many, and so many are kept. Open are those of them that
-// another could take.
+// handOverAll tries to hand over each group once. took counts the groups that others took, and kept those that are
+// still led here; open counts the kept groups that another shard could take.
 func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept int) {
 	var mu sync.Mutex
 	parallel.Each(maps.Values(r.byUUID), 4*steerAtOnce, func(g *groupReplica) {
 		sv := g.served.Load()
-		if sv == nil || sv.replica.Alone() { // nobody can lead in its place
+		if sv == nil || sv.replica.Alone() { // no other member can lead in its place
 			return
 		}
 		m := sv.replica.Members()
@@ -469,7 +477,7 @@ func (q *steerer) handOverAll(ctx context.Context, r *routes) (took, open, kept 
 	return took, open, kept
 }
 
-// heir is the member that has most, of those that can take the lead; 0: nobody can.
+// heir returns the member with the longest log of those that can take the lead; 0: no member can.
 func heir(sv *served, m replica.Members) uint64 {
 	var to, match uint64
 	for _, p := range m.Progress {
@@ -481,7 +489,7 @@ func heir(sv *served, m replica.Members) uint64 {
 	return to
 }
 
-// catchUp is told that a leader has no entries any more that the replica here needs. It never blocks.
+// catchUp notes that the leader from no longer has entries that the replica here needs. It never blocks.
 func (q *steering) catchUp(g *groupReplica, from uint64) {
 	q.list.Lock()
 	q.fetch[g] = from
@@ -489,7 +497,7 @@ func (q *steering) catchUp(g *groupReplica, from uint64) {
 	q.stir()
 }
 
-// shardsOf is what package move is to know of the shards of a group, known members included.
+// shardsOf returns what package move needs to know of the shards of a group, including those of known members.
 func shardsOf(state groupView, known []placement.Member) map[string]move.Shard {
 	out := make(map[string]move.Shard, len(state.Members)+len(state.Target))
 	note := func(name string) {

@@ -21,15 +21,15 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Measuring the device before loading is worth it only where loading takes long, and must not.
+// The device is measured before loading only if loading takes long; the measurement itself must be short.
 const (
-	measureShare    = 64 // of the bytes to load: a start reads them on top of what is held
+	measureShare    = 64 // one in measureShare of the bytes to load is read, on top of the load itself
 	measureBytesMin = 8 << 20
 	measureBytesMax = 256 << 20
 )
 
-// loading brings the groups of a volume into memory: after a start all that are there, later one at a time. It knows
-// how far that is, and so what state the shard is in. Safe for concurrent use.
+// loading brings the groups of a volume into memory: all of them after a start, later one at a time. It knows the
+// progress, and therefore the state of the shard. Safe for concurrent use.
 type loading struct {
 	cfg      *Config
 	follower *follower
@@ -43,13 +43,13 @@ type loading struct {
 
 	done chan struct{} // closed when the first load is over
 
-	// Of the first load; guarded by mu.
+	// Fields of the first load; guarded by mu.
 	first      []*groupReplica
 	beganAt    time.Time
 	endedAt    time.Time
 	deviceRate float64 // bytes per second; 0: not measured
 	need       int64   // memory of all groups, bytes
-	tooSmall   error   // the limit of memory, because of which not everything could be loaded; nil: everything could
+	tooSmall   error   // the memory limit kept groups from being loaded; nil: everything was loaded
 }
 
 func newLoading(s *Shard) *loading {
@@ -61,11 +61,11 @@ func newLoading(s *Shard) *loading {
 
 func (l *loading) begun() bool { return !l.beganAt.IsZero() }
 
-// loadFirst loads what the volume holds of this shard's groups.
+// loadFirst loads this shard's groups on the volume.
 func (l *loading) loadFirst(ctx context.Context) {
 	defer close(l.done)
 	groups := l.takePending()
-	l.follower.Nudge() // what joins waits for this
+	l.follower.Nudge() // joins wait until the first load has begun
 	l.plan(groups)
 	l.measureDevice(groups)
 	durable := l.syncVolume()
@@ -73,7 +73,7 @@ func (l *loading) loadFirst(ctx context.Context) {
 
 	atOnce := l.cfg.Limits.GroupsLoadingMax
 	if l.cfg.Medium == HDD {
-		atOnce = min(atOnce, 2) // one is read while the index of the other is made
+		atOnce = min(atOnce, 2) // one is read while the index of the other is built
 	}
 	parallel.Each(slices.Values(groups), atOnce, func(g *groupReplica) { l.loadOne(ctx, g, durable) })
 	l.mu.Lock()
@@ -84,7 +84,7 @@ func (l *loading) loadFirst(ctx context.Context) {
 		"bytes", status.BytesDone, "seconds", status.ElapsedSeconds, "bytes_per_second", status.BytesPerSecond)
 }
 
-// takePending marks what is to be loaded now; later arrivals are loaded one by one.
+// takePending marks the groups to load now; groups that arrive later are loaded one by one.
 func (l *loading) takePending() []*groupReplica {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +108,7 @@ func (l *loading) plan(groups []*groupReplica) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if err != nil {
-			// Loading will say what is wrong; the plan goes on without this group.
+			// The load will report the error; the plan goes on without this group.
 			l.logger.Warn("planning a load", "group", g.Name, "error", err)
 			return
 		}
@@ -116,8 +116,8 @@ func (l *loading) plan(groups []*groupReplica) {
 	})
 }
 
-// fitMemory puts the groups into the order in which they are loaded, the smallest first, so that as many as can be
-// serve soon, and leaves out those for which there is no memory.
+// fitMemory sorts the groups into loading order, smallest first, so that as many as possible serve soon. It leaves out
+// groups for which there is no memory.
 func (l *loading) fitMemory(groups []*groupReplica) []*groupReplica {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,13 +163,13 @@ func (l *loading) measureDevice(groups []*groupReplica) {
 	}
 	l.mu.Lock()
 	l.deviceRate = rate
-	l.beganAt = time.Now() // the sample is no part of the load
+	l.beganAt = time.Now() // the sample does not count as load time
 	l.mu.Unlock()
 }
 
-// syncVolume makes what the volume holds durable, by one sync of its file system when the first group asks for it: a
-// device takes about as long for the sync of one file as for that of all of them. It is for the first load alone,
-// before which this process has written nothing but what it has synced.
+// syncVolume makes everything on the volume durable, by one sync of its file system when the first group asks for it.
+// On most devices this takes about as long as the sync of one file. It is only for the first load: before that, this
+// process has written nothing that it has not synced.
 func (l *loading) syncVolume() func() error {
 	return sync.OnceValue(func() error {
 		err := l.cfg.FS.SyncAll(l.volume.Dir())
@@ -180,7 +180,7 @@ func (l *loading) syncVolume() func() error {
 	})
 }
 
-// loadOne loads a group and serves it. Its state says how it went. durable as in group.Options.
+// loadOne loads a group and serves it. The result is in the group's state. durable is that of group.Options.
 func (l *loading) loadOne(ctx context.Context, g *groupReplica, durable func() error) {
 	report, err := l.open(ctx, g, durable)
 	l.mu.Lock()
@@ -199,10 +199,10 @@ func (l *loading) loadOne(ctx context.Context, g *groupReplica, durable func() e
 	}
 }
 
-// open loads the group's log and starts its node. It returns with g.served set, or an error. durable as in
+// open loads the group's log and starts its node. It returns with g.served set, or an error. durable is that of
 // group.Options.
 func (l *loading) open(ctx context.Context, g *groupReplica, durable func() error) (report group.Report, err error) {
-	// A group that cannot be loaded must not take its neighbours along.
+	// A group that cannot be loaded must not affect the other groups.
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
@@ -220,7 +220,8 @@ func (l *loading) open(ctx context.Context, g *groupReplica, durable func() erro
 	return report, nil
 }
 
-// ended notes how a load went. What was decided of the replica while it ran stays. Called with mu held.
+// ended records the result of a load. Decisions about the replica that were made during the load stay. Called with mu
+// held.
 func (l *loading) ended(g *groupReplica, err error) {
 	if g.Phase == member.Lost || g.Phase == member.Forgetful {
 		return
@@ -237,7 +238,7 @@ func (l *loading) ended(g *groupReplica, err error) {
 	}
 }
 
-// noteTail notes that the replica is torn, and why. Called with mu held.
+// noteTail records that the tail of the replica is damaged, and why. Called with mu held.
 func (l *loading) noteTail(g *groupReplica, err error) {
 	g.Err = fmt.Errorf("%w; it does not vote, and is installed anew from another copy, or replaced; where it stays so, "+
 		"start the shards that hold the other copies: a replacement needs a majority without this one", err)
@@ -257,7 +258,7 @@ func (l *loading) status() status.Load {
 		switch {
 		case g.Phase.Broken():
 			st.GroupsFailed++
-			st.BytesTotal += bytes // nothing more comes
+			st.BytesTotal += bytes // no more bytes are read
 			continue
 		case g.report.Outcome == group.Damaged:
 			st.GroupsDamaged++
@@ -289,12 +290,12 @@ func (l *loading) status() status.Load {
 	return st
 }
 
-// eta is the time until everything is loaded, as far as it can be told.
+// eta returns the estimated time until everything is loaded.
 func (l *loading) eta() time.Duration {
 	return time.Duration(l.status().ETASeconds * float64(time.Second))
 }
 
-// state of the shard whose volume is open, and why.
+// state returns the state of a shard whose volume is open, and the reason.
 func (l *loading) state() (recordv1.ShardState, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

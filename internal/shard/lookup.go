@@ -9,20 +9,20 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// A shard follows its own groups (placement.Store.Follow). What it needs to know of another group, for a call that has
-// come to the wrong shard, it asks etcd.
+// A shard follows its own groups (placement.Store.Follow). It asks etcd about another group when a call for that group
+// has come to the wrong shard.
 
 const (
 	lookupTime   = 2 * time.Second
-	lookupKeep   = time.Second // so long one answer serves all calls
+	lookupKeep   = time.Second // how long one answer serves all calls
 	lookupsMax   = 16          // at a time
 	lookupsKnown = 4096
 )
 
-// errBusyLookups: so many groups are asked for that this one is not.
+// errBusyLookups means that too many lookups run for this one to start.
 var errBusyLookups = errors.New("too many groups that are elsewhere are asked for")
 
-// lookups are questions to etcd for groups that are not this shard's.
+// lookups are requests to etcd for groups that are not this shard's.
 type lookups struct {
 	ask   func(group string) (placement.View, error) // etcd
 	begin func(func())                               // in the background
@@ -32,7 +32,7 @@ type lookups struct {
 	recent  map[string]*lookup // by group
 }
 
-// lookup is one question. What it answers may be read when done is closed.
+// lookup is one request. Its result may be read when done is closed.
 type lookup struct {
 	began time.Time
 	done  chan struct{}
@@ -40,7 +40,7 @@ type lookup struct {
 	err   error
 }
 
-// isOver tells whether a question is of no use to callers that have heard of an epoch.
+// isOver reports whether a lookup is useless to callers that know the given epoch.
 func (l *lookup) isOver(epoch uint64) bool {
 	select {
 	case <-l.done:
@@ -50,7 +50,7 @@ func (l *lookup) isOver(epoch uint64) bool {
 	}
 }
 
-// find is a view of one group as etcd has it, not older than epoch unless etcd itself is.
+// find returns a view of one group as etcd has it, not older than epoch unless etcd itself is.
 func (q *lookups) find(ctx context.Context, name string, epoch uint64) (placement.View, error) {
 	q.mu.Lock()
 	l := q.recent[name]

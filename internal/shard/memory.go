@@ -7,9 +7,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// budget gates the memory of all groups of a shard. It implements group.Budget.
+// budget bounds the memory of all groups of a shard. It implements group.Budget.
 type budget struct {
-	limit int64 // bytes; 0: none
+	limit int64 // bytes; 0: no limit
 	used  atomic.Int64
 }
 
@@ -25,7 +25,7 @@ func (b *budget) Take(n int64) error {
 	return fmt.Errorf("%w: %d bytes more than the %d in use, limit %d", group.ErrMemory, n, used-n, b.limit)
 }
 
-// admit refuses a write that would need n bytes more than there are.
+// admit refuses a write that would need n bytes if fewer are left.
 func (b *budget) admit(n int64) error {
 	if used := b.used.Load(); b.limit > 0 && used+n > b.limit {
 		return fmt.Errorf("%w: a write of %d bytes on top of the %d in use, limit %d", group.ErrMemory, n, used, b.limit)
@@ -33,10 +33,10 @@ func (b *budget) admit(n int64) error {
 	return nil
 }
 
-// indexBytesPerRecord is what a new record may cost in the index while its table grows.
+// indexBytesPerRecord is the largest cost of a new record in the index while its table grows.
 const indexBytesPerRecord = 34
 
-// writeMemory is the memory that a write of so many stored bytes needs.
+// writeMemory returns the memory that a write of so many stored bytes needs.
 func writeMemory(residency group.Residency, bytes int64) int64 {
 	if residency == group.Resident {
 		return bytes + indexBytesPerRecord

@@ -15,21 +15,21 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Damage in a replica of a group with several copies is repaired from another one (rule 4). It bars the replica from
-// leading meanwhile.
+// Damage in a replica of a group with several copies is repaired from another copy (rule 4). Until then it keeps the
+// replica from leading.
 
 const (
 	mendEvery  = time.Second
 	scrubPause = 10 * time.Minute
 )
 
-// mender finds damage in the replicas that serve here, and has it repaired. It looks at routes, and asks peers for what
-// is missing. One goroutine repairs, another one reads.
+// mender finds damage in the replicas that serve here, and has it repaired. It finds the replicas in routes, and
+// fetches missing data from peers. One goroutine repairs, another one reads.
 type mender struct {
 	cfg      *Config
 	routes   *atomic.Pointer[routes]
 	peers    *peers
-	catchUp  func(g *groupReplica, from uint64) // has a replica installed anew from a member
+	catchUp  func(g *groupReplica, from uint64) // makes a replica reinstall from a member
 	problems *problems
 	logger   *slog.Logger
 }
@@ -39,7 +39,7 @@ func newMender(s *Shard) *mender {
 		logger: s.logger}
 }
 
-// mendAll repairs what is damaged, and reads everything now and then to find it, until ctx ends.
+// mendAll repairs damage, and reads everything regularly to find it, until ctx ends.
 func (m *mender) mendAll(ctx context.Context) {
 	tick := time.NewTicker(m.cfg.mendEvery)
 	defer tick.Stop()
@@ -113,20 +113,20 @@ func (m mendSource) Entries(ctx context.Context, r group.IndexRange) (group.Rang
 func (m mendSource) FetchBlob(ctx context.Context, ref format.BlobRef) error {
 	err := m.fetchBlob(ctx, ref)
 	if errors.Is(err, peer.ErrNotHere) {
-		// Or the group does not serve there now: then an install from there comes to nothing too.
+		// Or the group does not serve there now: then an install from there would fail, too.
 		err = group.ErrVersionNotFound
 	}
 	return err
 }
 
-// scrubAll reads every byte of all groups of several copies over and over, slowly, so that damage is found while there
-// are copies to repair it from.
+// scrubAll reads every byte of all groups of several copies again and again, slowly, so that damage is found while
+// there are copies to repair it from.
 func (m *mender) scrubAll(ctx context.Context) {
 	if m.cfg.ScrubBytesPerSecond < 0 {
 		return
 	}
 	for {
-		select { // also where there is next to nothing to read
+		select { // even if there is almost nothing to read
 		case <-ctx.Done():
 			return
 		case <-time.After(m.cfg.scrubPause):
@@ -134,7 +134,7 @@ func (m *mender) scrubAll(ctx context.Context) {
 		for _, g := range m.routes.Load().byUUID {
 			sv := g.served.Load()
 			if sv == nil || sv.replica.Alone() {
-				continue // with one copy nothing can be repaired: sheaf verify tells
+				continue // a single copy cannot be repaired: sheaf verify reports damage
 			}
 			report, err := sv.log.Verify(ctx, m.cfg.ScrubBytesPerSecond)
 			if ctx.Err() != nil {

@@ -11,7 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// metrics of a shard: those of its calls are serve's; counters, and a collector that reads the rest when asked.
+// metrics are the metrics of a shard, except those of its calls, which package serve has: counters, and a collector
+// that reads the rest on request.
 type metrics struct {
 	shard    *Shard
 	syncs    map[string]prometheus.Observer // by kind of file; never changed
@@ -19,19 +20,19 @@ type metrics struct {
 	dropped  prometheus.Counter
 	freed    prometheus.Counter
 	tails    *prometheus.CounterVec
-	// scansLost counts scans that were given up for room.
+	// scansLost counts scans that were given up to free space.
 	scansLost *prometheus.CounterVec
 
 	registry   prometheus.Registerer // nil: not registered
 	registered []prometheus.Collector
 }
 
-// What a sync is told of by, as a label: the kind of file.
+// The label values for a sync: the kind of file.
 const (
 	syncJournal = "journal"
 	syncSegment = "segment"
 	syncBlob    = "blob"
-	syncOther   = "other" // manifests, hints, superblocks: small, and not in the way of writes
+	syncOther   = "other" // manifests, hints, superblocks: small, and not on the path of writes
 )
 
 func newMetrics(s *Shard) *metrics {
@@ -72,7 +73,7 @@ func newMetrics(s *Shard) *metrics {
 	return m
 }
 
-// synced counts the time of one sync. It has the form that vfs.NewTimed asks for.
+// synced records the time of one sync. It has the signature that vfs.NewTimed requires.
 func (m *metrics) synced(name string, took time.Duration, err error) {
 	kind := syncKind(path.Base(name))
 	m.syncs[kind].Observe(took.Seconds())
@@ -81,7 +82,7 @@ func (m *metrics) synced(name string, took time.Duration, err error) {
 	}
 }
 
-// syncKind is the kind of a file by its name.
+// syncKind returns the kind of a file by its name.
 func syncKind(file string) string {
 	for _, kind := range []string{syncSegment, syncJournal, syncBlob} {
 		if strings.HasPrefix(file, kind+"-") {
@@ -96,7 +97,7 @@ func (m *metrics) compacted(report group.CompactReport) {
 	m.freed.Add(float64(max(report.BytesBefore-report.BytesAfter, 0)))
 }
 
-// register makes them known, with the shard's name as a label: in one process there may be several shards.
+// register registers the metrics with the shard's name as a label, because a process may run several shards.
 func (m *metrics) register() error {
 	if m.shard.cfg.Registry == nil {
 		return nil

@@ -24,7 +24,7 @@ var (
 	descPeerQueue   = desc("peer_queued_bytes", "Bytes of the messages that wait to be sent to the peer.", "peer")
 )
 
-// collect tells of what goes between this shard and its peers.
+// collect collects the metrics of the traffic between this shard and its peers.
 func (p *peers) collect(ch chan<- prometheus.Metric) {
 	st := p.hub.Stats()
 	for _, m := range []struct {

@@ -15,14 +15,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// peers is what goes between this shard and the others: messages of consensus, and files. It finds the groups that
-// serve here by routes, tells them who is heard, and lets others fetch from them. It loads and closes none. Safe for
-// concurrent use.
+// peers handles the traffic between this shard and the others: Raft messages and files. It finds the served groups in
+// routes, informs them which shards are heard, and lets other shards fetch from them. It neither loads nor closes
+// groups. Safe for concurrent use.
 type peers struct {
 	name   string // of the shard
 	routes *atomic.Pointer[routes]
-	ask    func(g *groupReplica)                        // has the steerer look at a group
-	admit  func(ctx context.Context, bytes int64) error // asks for room on the volume, and waits for it
+	ask    func(g *groupReplica)                        // makes the steerer look at a group
+	admit  func(ctx context.Context, bytes int64) error // reserves space on the volume, and waits for it
 	logger *slog.Logger
 
 	hub *peer.Hub // nil until the shard knows its store; set before anything serves
@@ -38,7 +38,7 @@ func newPeers(s *Shard) *peers {
 	}
 }
 
-// newHub makes this shard's end of what shards say to each other.
+// newHub makes this shard's end of the communication between shards.
 func (s *Shard) newHub() *peer.Hub {
 	return peer.New(peer.Options{
 		Shard: s.cfg.Name, Store: s.volume.store, Address: s.follower.Address, Deliver: s.peers.deliver, Alive: s.peers.heard,
@@ -49,7 +49,7 @@ func (s *Shard) newHub() *peer.Hub {
 	})
 }
 
-// deliver gives a message to the group that it is for.
+// deliver passes a message to its group.
 func (p *peers) deliver(id uuid.UUID, m *raftpb.Message) bool {
 	sv := p.routes.Load().served(id)
 	if sv == nil || sv.raftID != m.GetTo() {
@@ -61,7 +61,7 @@ func (p *peers) deliver(id uuid.UUID, m *raftpb.Message) bool {
 	return true
 }
 
-// heard tells the groups which share members with a shard whether it is heard.
+// heard informs the groups that share members with a shard whether that shard is heard.
 func (p *peers) heard(shard string, alive bool) {
 	p.logger.Debug("peer", "peer", shard, "alive", alive)
 	for _, g := range p.routes.Load().byUUID {
@@ -82,13 +82,13 @@ func (p *peers) heard(shard string, alive bool) {
 	}
 }
 
-// isSilent tells whether a peer was found to be silent. heard tells its groups when it is heard.
+// isSilent reports whether a peer was found to be silent. heard informs its groups when it is heard again.
 func (p *peers) isSilent(shard string) bool {
 	alive, since := p.hub.Alive(shard)
 	return !alive && !since.IsZero()
 }
 
-// tell tells a group that has begun to serve which of its members are not heard.
+// tell informs a group that has begun to serve which of its members are not heard.
 func (p *peers) tell(g *groupReplica, sv *served) {
 	for id, m := range g.Members() {
 		if id == sv.raftID || m.Shard == p.name {
@@ -98,13 +98,13 @@ func (p *peers) tell(g *groupReplica, sv *served) {
 			continue // heard, or not known yet
 		}
 		sv.replica.PeerDown(id)
-		if alive, _ := p.hub.Alive(m.Shard); alive { // it was told so meanwhile, before this
+		if alive, _ := p.hub.Alive(m.Shard); alive { // the group was informed meanwhile, before this call
 			sv.replica.PeerUp(id)
 		}
 	}
 }
 
-// served gives the group that serves here; peer.ErrNotHere.
+// served returns the group that serves here, or peer.ErrNotHere.
 func (p *peers) served(id uuid.UUID) (*served, error) {
 	if sv := p.routes.Load().served(id); sv != nil {
 		return sv, nil
@@ -132,7 +132,7 @@ func (e exported) Describe() peer.Description {
 	return peer.Description{Manifest: e.Manifest(), Index: e.Index, Term: e.Term, Bytes: e.Bytes}
 }
 
-// notHereAnyMore: a group that is being closed does not serve.
+// notHereAnyMore translates the errors of a group that is being closed: the group does not serve.
 func notHereAnyMore(err error) error {
 	if errors.Is(err, format.ErrClosed) || errors.Is(err, group.ErrVersionNotFound) {
 		return fmt.Errorf("%w: %w", peer.ErrNotHere, err)
@@ -171,7 +171,7 @@ func (p *peers) Blob(_ context.Context, id uuid.UUID, encoded []byte) (peer.File
 	return blob, ref.Size, nil
 }
 
-// fetchBlobs gets blobs that entries of another member refer to.
+// fetchBlobs fetches the blobs that entries of another member refer to.
 func (p *peers) fetchBlobs(ctx context.Context, g *groupReplica, log *group.Log, from uint64,
 	refs []format.BlobRef) error {
 	shard, ok := g.Route(from)

@@ -5,7 +5,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// state is how far the replica is, in the words of the contract. Called with Shard.mu held.
+// state returns the progress of the replica, in the terms of the API. Called with Shard.mu held.
 func (g *groupReplica) state() recordv1.GroupState {
 	switch {
 	case g.Phase.Broken():
@@ -18,5 +18,5 @@ func (g *groupReplica) state() recordv1.GroupState {
 	return recordv1.GroupState_GROUP_STATE_LOADING
 }
 
-// joining tells whether the replica has a Raft id and nothing else yet. Called with Shard.mu held.
+// joining reports whether the replica has a Raft id and nothing else yet. Called with Shard.mu held.
 func (g *groupReplica) joining() bool { return g.Phase == member.Joining }

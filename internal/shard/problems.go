@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// problems are what a person should see of the shard, until it is taken back. Safe for concurrent use.
+// problems are the problems of the shard to show to an operator, until they are removed. Safe for concurrent use.
 type problems struct {
 	logger *slog.Logger
 
 	mu  sync.Mutex
-	now map[string]error // by what they are with
+	now map[string]error // by their subject
 }
 
-// Note remembers a problem, and logs it where it is news; nil takes it back.
+// Note remembers a problem, and logs it if it is new; a nil error removes it.
 func (p *problems) Note(what string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -28,21 +28,21 @@ func (p *problems) Note(what string, err error) {
 	p.now[what] = err
 }
 
-// Forget takes back the problems with what is over.
+// Forget removes the problems for which over returns true.
 func (p *problems) Forget(over func(what string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.now, func(what string, _ error) bool { return over(what) })
 }
 
-// has tells whether there is a problem with something.
+// has reports whether there is a problem with something.
 func (p *problems) has(what string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.now[what] != nil
 }
 
-// words are the problems, in no order.
+// words returns the problems as text, in no particular order.
 func (p *problems) words() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// residencies runs a test in both.
+// residencies runs a test in both residencies.
 func residencies(t *bubble, run func(t *bubble, f *fixture)) {
 	for _, r := range []group.Residency{group.Index, group.Resident} {
 		t.Run(residencyName(r), func(t *bubble) {
@@ -67,7 +67,7 @@ func TestPutGetDelete(t *testing.T) {
 	})
 }
 
-// head is a record without its data.
+// head returns a copy of a record without its data.
 func head(r *recordv1.Record) *recordv1.Record {
 	r = proto.Clone(r).(*recordv1.Record)
 	r.Data = nil
@@ -105,7 +105,7 @@ func TestPutKeepsTimestampAndAttributes(t *testing.T) {
 	})
 }
 
-// attributesOf makes attributes of just n bytes: one key of 1 byte, 6 bytes each, the rest is value.
+// attributesOf makes attributes of exactly n bytes: one key of 1 byte, 6 bytes of overhead, the rest is the value.
 func attributesOf(n int) map[string][]byte { return map[string][]byte{"k": make([]byte, n-7)} }
 
 func TestPutBadFields(t *testing.T) {
@@ -198,7 +198,7 @@ func TestPutAbove1MiBSaysUseUpload(t *testing.T) {
 			_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)})
 			want(t, err, codes.FailedPrecondition, reason.UseUpload)
 		}
-		// Far above the limit of a message gRPC itself answers, before the shard sees anything.
+		// Far above the limit of a message, gRPC itself answers before the shard sees anything.
 		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, 25<<20)})
 		want(t, err, codes.ResourceExhausted, "")
 		f.absent(1)
@@ -305,7 +305,8 @@ func TestRequestIDMakesRetriesExact(t *testing.T) {
 	})
 }
 
-// One request id is for one write: another one under the same id is refused, and never answered as if it were stored.
+// A request id identifies one write: another write under the same id is refused, and never answered as if it were
+// stored.
 func TestOneRequestIDForTwoWritesIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -362,8 +363,8 @@ func TestOneRequestIDForTwoWritesIsRefused(t *testing.T) {
 	})
 }
 
-// A call that is read when its deadline has passed, as by a process that was stopped, writes nothing: its caller has
-// gone on.
+// A call that is read after its deadline, as by a process that was stopped, writes nothing, because its caller has gone
+// on.
 func TestAWriteWhoseCallerWaitsNoMoreIsNotBegun(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -400,7 +401,7 @@ func TestGetPinsVersions(t *testing.T) {
 			}
 			_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: cursor.Version(1 << 50)})
 			want(t, err, codes.NotFound, reason.VersionNotFound)
-			// Versions are those of a record: one of another record is none.
+			// Versions belong to a record: a version of another record is unknown.
 			id := idsOf(hash4, hash4.GroupOf(3), 3)[2]
 			v := f.put(id, []byte("else"))
 			_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(3), Version: v.GetVersion()})
@@ -514,14 +515,14 @@ func TestNamedGroupNames(t *testing.T) {
 		want(t, err, codes.InvalidArgument, "")
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"}})
 		want(t, err, codes.NotFound, reason.GroupNotFound)
-		// The caller has heard of a group that this shard has not heard of yet.
+		// The caller knows of a group that this shard does not know yet.
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"},
 			RoutingEpoch: math.MaxUint64})
 		want(t, err, codes.Unavailable, reason.GroupLoading)
 	})
 }
 
-// justNow is a context that ends right behind the first look at it.
+// justNow is a context that ends right after it is first checked.
 type justNow struct {
 	context.Context
 	looks atomic.Int32
@@ -549,7 +550,7 @@ func TestDeadlinePassed(t *testing.T) {
 	stop()
 	unknown := 0
 	for range 50 {
-		// A put that was faster than the look at the deadline is simply done.
+		// A put that completes before the deadline is checked is simply done.
 		if _, err = f.shard.calls.Records().Put(&justNow{Context: gone},
 			&recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
 			want(t, err, codes.Unknown, reason.OutcomeUnknown)

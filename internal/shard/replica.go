@@ -23,24 +23,24 @@ type groupReplica struct {
 	follow.Replica
 
 	progress group.Progress
-	// copying is how far its files are that come from another shard; nil: none come.
+	// copying is the progress of copying its files from another shard; nil: no copy is in progress.
 	copying atomic.Pointer[copying]
 	// served is nil while the group does not serve.
 	served atomic.Pointer[served]
-	// changing is held while what is served is stopped or replaced.
+	// changing is held while the node of the group is stopped or replaced.
 	changing longlock.Mutex
 
-	// Of lead alone.
+	// Used only by lead.
 	changedAt time.Time // of the last membership change asked for here
-	leadTerm  uint64    // in which this shard led it last
-	leadSince time.Time // when that was seen
-	// wanted shards that are registered and hold no member, and their volumes, as the leader saw them last
+	leadTerm  uint64    // term in which this shard last led the group
+	leadSince time.Time // when leadTerm was first seen
+	// wanted shards that are registered and hold no member, with their volumes, as the leader saw them last
 	come      []string
-	comeSince time.Time // when that was seen first
+	comeSince time.Time // when come was first seen
 
 	// Guarded by Shard.mu.
 
-	need   group.Need // zero: it was not planned, or could not be
+	need   group.Need // zero: the load was not planned, or could not be
 	report group.Report
 }
 
@@ -56,7 +56,7 @@ func (g *groupReplica) BeginFetch(ctx context.Context) {
 	g.copying.Store(&copying{now: time.Now})
 }
 
-// served is what a call needs of a group that serves.
+// served is what a call needs of a served group.
 type served struct {
 	shard   *Shard
 	group   *groupReplica
@@ -116,8 +116,8 @@ func (s *Shard) serve(g *groupReplica, log *group.Log) error {
 	return nil
 }
 
-// acceptLoss declares the damage of a group lost. Its indexes jump ahead, so its node starts anew on them; calls that
-// come meanwhile answer GROUP_LOADING.
+// acceptLoss declares the damage of a group lost. The group's indexes jump ahead, so its node restarts on them. Calls
+// meanwhile get GROUP_LOADING.
 func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]format.Damage, error) {
 	g.changing.Lock()
 	defer g.changing.Unlock()
@@ -147,7 +147,7 @@ func (s *Shard) acceptLoss(ctx context.Context, g *groupReplica) ([]format.Damag
 	return damages, err
 }
 
-// close stops serving the group. Calls under way get STOPPING.
+// close stops serving the group. Calls in progress get STOPPING.
 func (g *groupReplica) close(ctx context.Context, hints bool) error {
 	g.changing.Lock()
 	defer g.changing.Unlock()
@@ -156,13 +156,13 @@ func (g *groupReplica) close(ctx context.Context, hints bool) error {
 		return nil
 	}
 	if err := sv.replica.Stop(ctx); err != nil {
-		// What was in flight is cut: an orderly close would wait for it.
+		// Writes in flight are cut off: an orderly close would wait for them.
 		return errors.Join(err, sv.log.Close(false))
 	}
 	return sv.log.Close(hints)
 }
 
-// unavailable says why the group does not serve on the shard of this name. Called with Shard.mu held.
+// unavailable returns why the group does not serve on the named shard. Called with Shard.mu held.
 func (g *groupReplica) unavailable(shard string, eta time.Duration) error {
 	switch {
 	case g.Phase == member.Lost:

@@ -11,17 +11,17 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// What makes a report of sizes worth a write to etcd, which gateways and planners read. Small changes wait for
-// reportAge, large ones for a few intervals.
+// The thresholds that make a report of sizes worth a write to etcd, where gateways and planners read it. Small changes
+// wait for reportAge, large ones for a few intervals.
 const (
-	reportShare     = 20 // 1/20 of the bytes told last
+	reportShare     = 20 // 1/20 of the bytes reported last
 	reportBytesMin  = 1 << 20
 	reportAge       = time.Minute
 	reportIntervals = 3
 )
 
-// reporter tells etcd the figures of the groups that are led here, as they change. With each of its ticks, snapshots of
-// scans end that nobody has read from for long.
+// reporter reports the figures of the groups that are led here to etcd, as they change. At each tick it also closes the
+// snapshots of scans that were not read from for long.
 type reporter struct {
 	cfg         *Config
 	routes      *atomic.Pointer[routes]
@@ -31,7 +31,7 @@ type reporter struct {
 
 	told map[string]placement.Weight
 	at   time.Time
-	base uint64 // of the etcd that was told
+	base uint64 // of the etcd that received told
 }
 
 // run reports until ctx ends.
@@ -59,8 +59,8 @@ func (p *reporter) run(ctx context.Context) {
 	}
 }
 
-// leaders tells etcd, in the keys of groups, which of them this shard leads, where it says otherwise, and answers what
-// those weigh.
+// leaders corrects in the keys of groups in etcd which of them this shard leads. It returns the weights of the groups
+// that this shard leads.
 func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]placement.Weight, err error) {
 	weights = map[string]placement.Weight{}
 	for name, g := range r.byName {
@@ -71,7 +71,7 @@ func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]p
 		}
 		leads := sv.replica.Status().Leader
 		if len(state.Members) > 1 && !leads {
-			continue // its leader tells
+			continue // its leader reports it
 		}
 		stats, next := sv.log.Stats(), state
 		weight := placement.Weight{UUID: g.UUID, Bytes: stats.StoredBytes, Records: stats.Records}
@@ -91,7 +91,7 @@ func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]p
 		}
 		next.Bytes, next.Records = stats.StoredBytes, stats.Records
 		if err := p.report(ctx, next); err != nil {
-			return nil, err // etcd is away
+			return nil, err // etcd does not answer
 		}
 	}
 	return weights, nil
@@ -106,15 +106,16 @@ func (p *reporter) report(ctx context.Context, state placement.Group) error {
 	}
 	_, err := put(ctx, state)
 	if errors.Is(err, placement.ErrChanged) || errors.Is(err, placement.ErrStaleLeader) {
-		return nil // the next view holds what was changed
+		return nil // the next view shows what was changed
 	}
 	return err
 }
 
-// weigh tells etcd what the groups that are led here weigh, in keys of this shard's own, where that is worth it.
+// weigh reports the weights of the groups that are led here to etcd, in this shard's own keys, if the change is worth
+// it.
 func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]placement.Weight) error {
 	if base := r.view.Meta.EpochBase; base != p.base {
-		p.told, p.base = nil, base // another etcd: it may have been told nothing, or what was true long ago
+		p.told, p.base = nil, base // a different etcd may have received nothing, or outdated figures
 	}
 	if !worthReporting(p.told, weights, time.Since(p.at), p.cfg.ReportInterval) {
 		return nil
@@ -128,8 +129,8 @@ func (p *reporter) weigh(ctx context.Context, r *routes, weights map[string]plac
 	return nil
 }
 
-// worthReporting tells whether what groups weigh is to be told, so long after it was told last: sizes that moved far
-// within a few intervals, all else when it is long ago.
+// worthReporting reports whether weights must be reported, age after the last report: large changes after a few
+// intervals, all others after a long time.
 func worthReporting(told, now map[string]placement.Weight, age, interval time.Duration) bool {
 	if told != nil && age < reportIntervals*interval {
 		return false
@@ -144,14 +145,14 @@ func worthReporting(told, now map[string]placement.Weight, age, interval time.Du
 	return false
 }
 
-// heardWeights is what leaders told last, as it was read a moment ago.
+// heardWeights caches the weights that leaders last reported, as read a moment ago.
 type heardWeights struct {
 	registry Registry
-	fresh    time.Duration // so long an answer serves
+	fresh    time.Duration // how long an answer is used
 
 	mu     sync.Mutex
 	shards map[string]heardWeight
-	silent time.Time // until then etcd is not asked: it did not answer
+	silent time.Time // until then etcd is not asked, because it did not answer
 }
 
 type heardWeight struct {
@@ -164,7 +165,7 @@ const (
 	heardSilent = 30 * time.Second
 )
 
-// weightOf is what the shard that leads a group told of it last; false: nothing, or etcd does not answer.
+// weightOf returns the weight that the leader of a group last reported; false: none, or etcd does not answer.
 func (h *heardWeights) weightOf(ctx context.Context, state placement.Group) (placement.Weight, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

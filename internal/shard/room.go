@@ -14,22 +14,22 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// Room on the volume. What is there for convenience goes before anything is refused: the files of replicas that moved
-// away, superseded records, and what only scans see. It goes as soon as little is left, and whoever finds no room wakes
-// the compactor and waits.
+// This file frees space on the volume. Expendable data goes before anything is refused: files of replicas that moved
+// away, superseded records, and data that only scans see. It goes as soon as free space is low. A caller that finds no
+// space wakes the compactor and waits.
 
 const (
-	// barrenTime is how long nobody waits for room after a pass that made none.
+	// barrenTime is how long no caller waits for space after a pass that freed none.
 	barrenTime = time.Second
-	// roomPasses is for how many passes one waits for room: others may take what was made.
+	// roomPasses is the number of passes for which a caller waits: other callers may take the space that a pass freed.
 	roomPasses = 4
-	// lowSegments: little room is left where it is not enough for two segments above the reserve; on a small volume,
-	// where it is less than a sixteenth (lowPart) of it.
+	// lowSegments: free space is low if it does not hold two segments above the reserve; on a small volume, if it is
+	// less than a sixteenth (lowPart) of the volume.
 	lowSegments = 2
 	lowPart     = 16
 )
 
-// withRoom tries something that needs room, and tries it again as long as room is being made for it.
+// withRoom calls try, which needs space, and repeats it as long as space is being freed for it.
 func (c *compactor) withRoom(ctx context.Context, try func() error) error {
 	err := try()
 	last := uint64(0)
@@ -53,7 +53,7 @@ func (c *compactor) withRoom(ctx context.Context, try func() error) error {
 	return err
 }
 
-// missing is how much room an error says is needed; 0: it does not say.
+// missing returns how many bytes an error says are needed; 0: it does not say.
 func missing(err error) int64 {
 	var full *volume.FullError
 	var none *transfer.RoomError
@@ -66,9 +66,9 @@ func missing(err error) int64 {
 	return 0
 }
 
-// ask wakes the compactor, as so many bytes above the reserve are needed. It does not wait: progress is closed when
-// some room was made, or a pass for room is over. passes is how many were before. Not ok: there is nothing that can be
-// freed now.
+// ask wakes the compactor because a caller needs so many bytes above the reserve. It does not wait: progress is closed
+// when some space was freed, or when a pass to free space is over. passes is the number of passes before. If ok is
+// false, nothing can be freed now.
 func (c *compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +83,7 @@ func (c *compactor) ask(bytes int64) (progress <-chan struct{}, passes uint64, o
 	return c.progress, c.passes, true
 }
 
-// noRoom is ask for those who try again by themselves.
+// noRoom is ask for callers that retry by themselves.
 func (c *compactor) noRoom(bytes int64) { _, _, _ = c.ask(bytes) }
 
 func (c *compactor) isShort() bool {
@@ -92,16 +92,16 @@ func (c *compactor) isShort() bool {
 	return c.short
 }
 
-// hasRoom tells whether there is room for a few segments above the reserve, and for so many bytes.
+// hasRoom reports whether there is space for a few segments above the reserve, and for bytes.
 func (c *compactor) hasRoom(bytes int64) bool {
 	space, reserve, err := c.volume.Space()
 	if err != nil {
-		return true // what is broken does not get better by deleting
+		return true // deleting does not help a broken volume
 	}
 	return space.FreeBytes-reserve >= max(bytes, lowRoom(space.TotalBytes, c.cfg.SegmentBytes))
 }
 
-// lowRoom is how much room is little.
+// lowRoom is the free space below which the shard starts to free some.
 func lowRoom(volumeBytes, segmentBytes int64) int64 {
 	if segmentBytes <= 0 {
 		segmentBytes = group.SegmentBytesDefault
@@ -109,9 +109,9 @@ func lowRoom(volumeBytes, segmentBytes int64) int64 {
 	return min(lowSegments*segmentBytes, volumeBytes/lowPart)
 }
 
-// makeRoom gives up one thing after another until there is room, what is missed least first: what lies in the trash,
-// superseded records, scans that nobody reads. Where somebody would be refused, also scans that are read, the older
-// half of them at a time.
+// makeRoom gives up one thing after another until there is enough space, the most expendable first: the trash,
+// superseded records, scans that nobody reads. If a caller would be refused otherwise, it also gives up scans that are
+// being read, the older half of them at a time.
 func (c *compactor) makeRoom(ctx context.Context) {
 	c.mu.Lock()
 	refused, asked := c.short, c.asked
@@ -136,14 +136,14 @@ func (c *compactor) makeRoom(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.follower.Nudge() // groups that waited for room to join
+		c.follower.Nudge() // groups that wait for space to join
 	case refused:
 		c.barren = time.Now()
 	}
 	c.wakeWaiters()
 }
 
-// freeTrash deletes from the trash until there is room.
+// freeTrash deletes from the trash until done returns true.
 func (c *compactor) freeTrash(done func() bool) (made bool) {
 	err := c.trash().Drop(func(*trash.Folder) bool {
 		may := !done()
@@ -157,7 +157,7 @@ func (c *compactor) freeTrash(done func() bool) (made bool) {
 	return made
 }
 
-// compactAll frees what is superseded and may go, the most of it first.
+// compactAll frees superseded data where that is allowed, starting with the group that has most of it.
 func (c *compactor) compactAll(ctx context.Context) (made bool) {
 	if c.cfg.Compaction.Off {
 		return false
@@ -176,14 +176,14 @@ func (c *compactor) compactAll(ctx context.Context) (made bool) {
 	return made
 }
 
-// lookAtVolume has the volume see room that was made: it admits writes by its last look.
+// lookAtVolume makes the volume measure its free space again: it admits writes by its last measurement.
 func (c *compactor) lookAtVolume() {
 	if _, _, err := c.volume.Space(); err != nil {
 		c.logger.Warn("the room of the volume cannot be told", "error", err)
 	}
 }
 
-// roomMade lets those go on that wait for room.
+// roomMade wakes the callers that wait for space.
 func (c *compactor) roomMade() {
 	c.lookAtVolume()
 	c.mu.Lock()
@@ -192,25 +192,25 @@ func (c *compactor) roomMade() {
 	c.wakeWaiters()
 }
 
-// moreToFree tells that something can be freed that could not before.
+// moreToFree notes that something can be freed that could not be before.
 func (c *compactor) moreToFree() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.barren = time.Time{}
 }
 
-// wakeWaiters is called with mu held.
+// wakeWaiters wakes the callers that wait for progress. Called with mu held.
 func (c *compactor) wakeWaiters() {
 	close(c.progress)
 	c.progress = make(chan struct{})
 }
 
-// admitWithRoom asks for room for what is not in memory: a blob, or a part of one.
+// admitWithRoom reserves space for data that is not in memory: a blob, or a part of one.
 func (c *compactor) admitWithRoom(ctx context.Context, bytes int64) error {
 	return c.withRoom(ctx, func() error { return c.volume.Admit(bytes, false) })
 }
 
-// admitSoon asks for room, and has some made where there is none; the caller tries again.
+// admitSoon checks for space, and requests more if there is none; the caller retries.
 func (c *compactor) admitSoon(bytes int64) error {
 	err := c.volume.Admit(bytes, false)
 	if errors.Is(err, volume.ErrFull) {

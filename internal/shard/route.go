@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// findGroup is the group of a valid name.
+// findGroup returns the group of a valid name.
 func (s *Shard) findGroup(ctx context.Context, r *routes, name string, epoch uint64) (*served, error) {
 	if g := r.byName[name]; g != nil {
 		if sv := g.served.Load(); sv != nil {
@@ -24,7 +24,7 @@ func (s *Shard) findGroup(ctx context.Context, r *routes, name string, epoch uin
 	return nil, s.notServed(ctx, r, name, epoch)
 }
 
-// notServed says why, and where to go.
+// notServed returns why this shard does not serve a group, and where to go.
 func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uint64) error {
 	if s.stopping.Load() {
 		return answer.Stopping()
@@ -43,11 +43,11 @@ func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uin
 	}
 	view := r.view
 	if r.held {
-		return answer.Loading(name, follow.ThawEvery) // etcd may not know yet where it is
+		return answer.Loading(name, follow.ThawEvery) // etcd may not know its location yet
 	}
-	behind := epoch > r.epoch // the caller has heard more than this shard
+	behind := epoch > r.epoch // the caller knows a newer view than this shard
 	if view.Own && (behind || !follow.IsOwn(view, name, s.cfg.Name)) {
-		// Of other groups this shard hears nothing.
+		// This shard does not follow other groups.
 		var err error
 		if view, err = s.lookups.find(ctx, name, epoch); err != nil {
 			return s.notFollowed(ctx, r, name)
@@ -58,7 +58,7 @@ func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uin
 	}
 	state, known := view.Groups[name]
 	switch {
-	// it is about to be made here
+	// it is about to be created here
 	case behind, slices.Contains(view.Targets[name].Shards, s.cfg.Name) && len(state.Members) == 0:
 		return answer.Loading(name, 0)
 	case !known && s.meta.Routing.Mode == placement.Named:
@@ -70,8 +70,8 @@ func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uin
 	return answer.WrongShard(name, addressOf(view, state), view.Epoch)
 }
 
-// notFollowed is the error of a call for a group of which etcd does not answer now: where it is is for others to say,
-// unless it is one of this shard's own.
+// notFollowed makes the error of a call for a group about which etcd does not answer now. Other shards must say where
+// the group is, unless it is one of this shard's own.
 func (s *Shard) notFollowed(ctx context.Context, r *routes, name string) error {
 	switch {
 	case ctx.Err() != nil:
@@ -82,8 +82,8 @@ func (s *Shard) notFollowed(ctx context.Context, r *routes, name string) error {
 	return answer.WrongShard(name, "", r.epoch)
 }
 
-// anothersFolder is the error of a group that etcd says is here, where the folder of its UUID holds another group's
-// files; else nil. That stays so until somebody puts the files back.
+// anothersFolder returns the error for a group that etcd places here, if the folder of its UUID holds another group's
+// files; otherwise nil. The error stays until an operator puts the files back.
 func (s *Shard) anothersFolder(r *routes, state placement.Group) error {
 	if len(s.follower.Here(state)) == 0 {
 		return nil
@@ -103,8 +103,8 @@ func (s *Shard) anothersFolder(r *routes, state placement.Group) error {
 	return answer.Failed(state.Name, s.cfg.Name, errors.New(reason))
 }
 
-// barrierTime bounds the wait of a read for the majority: a leader that is cut off does not know it, and the caller has
-// others to ask.
+// barrierTime bounds the wait of a read for the majority. A leader that is cut off does not know it, and the caller can
+// ask other members.
 const barrierTime = 2 * time.Second
 
 // Barrier implements serve.Group.
@@ -156,7 +156,7 @@ func (sv *served) Elsewhere(err error) error {
 	return answer.NotLeader(sv.group.Name, address, sv.shard.routes.Load().epoch)
 }
 
-// addressOf is where a group's leader is, or a member that is alive; empty: none.
+// addressOf returns the address of a group's leader, or of a live member; empty: none.
 func addressOf(view placement.View, state placement.Group) string {
 	if leader, ok := view.Shards[state.Leader]; ok {
 		return leader.Address
@@ -169,7 +169,7 @@ func addressOf(view placement.View, state placement.Group) string {
 	return ""
 }
 
-// otherMember is the address of a shard that can serve a group while this one cannot; empty: there is none.
+// otherMember returns the address of a shard that can serve a group while this one cannot; empty: there is none.
 func (s *Shard) otherMember(view placement.View, name string) string {
 	state := view.Groups[name]
 	if !member.IsShared(state) || state.Leader == s.cfg.Name {

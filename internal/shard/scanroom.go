@@ -7,19 +7,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// What scans keep. A scan sees its group as it was when it began, so what is overwritten or deleted beside it stays.
-// Callers that hang, or went away, must not fill a volume by that: such scans are given up, and answer CURSOR_EXPIRED
-// where a caller comes back.
+// A scan sees its group as it was when the scan began, so data that is overwritten or deleted meanwhile stays. Callers
+// that hang, or went away, must not fill a volume by that: their scans are given up, and answer CURSOR_EXPIRED if the
+// caller comes back.
 
 const (
-	// cutOffAfter is how long nobody has read a scan that is taken for cut off: who lost a connection is back by then.
+	// cutOffAfter is the time without a read after which a scan counts as cut off: a caller that lost its connection
+	// would be back by then.
 	cutOffAfter = 10 * time.Second
-	// scansPart: where scans keep more than a sixteenth of the volume, those that are cut off are given up although
-	// there is room.
+	// scansPart: if scans keep more than a sixteenth of the volume, those that are cut off are given up even if there
+	// is free space.
 	scansPart = 16
 )
 
-// scanLoss is which scans are given up, and the label of the metric that counts them.
+// scanLoss says which scans are given up. It is the label of the metric that counts them.
 type scanLoss string
 
 const (
@@ -34,7 +35,7 @@ type scanOf struct {
 	group.OpenScan
 }
 
-// losers decides which of the scans that keep something are given up.
+// losers returns those of the scans that are given up. Only scans that keep something are.
 func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
 	keep := func(s scanOf) bool { return !s.Keeps || l == scansCutOff && (s.Read || now.Sub(s.Used) < cutOffAfter) }
 	left := slices.DeleteFunc(slices.Clone(scans), keep)
@@ -45,7 +46,7 @@ func (l scanLoss) losers(scans []scanOf, now time.Time) []scanOf {
 	return left
 }
 
-// keptByScans is what only open scans see, as of the last looks.
+// keptByScans returns the bytes that only open scans see, as of the last looks.
 func keptByScans(r *group.Reclaim) int64 { return r.Scans + r.ScanBlobs }
 
 // giveUpScans closes scans of the groups in which scans keep much; false: there are none.
@@ -74,7 +75,7 @@ func (c *compactor) giveUpScans(which scanLoss) bool {
 	return len(lost) > 0
 }
 
-// limitScans gives up scans that are cut off where scans keep more than they may.
+// limitScans gives up scans that are cut off, if scans keep more than they may.
 func (c *compactor) limitScans() {
 	kept := int64(0)
 	for _, g := range c.servedGroups(nil) {

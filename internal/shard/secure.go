@@ -13,9 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// Secure makes the shard speak mutual TLS, as the mode of its certificates says: callers must be of the store, or be
-// named by a token where the store has issuers, or by a gateway; other shards be who they say; and calls be granted.
-// Placement, Registry, Logger and Audit are set before. The caller closes what it gives when the shard has ended.
+// Secure makes the shard use mutual TLS according to the mode of its certificates. Callers must belong to the store, be
+// named by a token if the store has issuers, or be named by a gateway. Other shards must prove their names, and calls
+// must be granted. Set Placement, Registry, Logger and Audit before. The caller closes the returned guard after the
+// shard has ended.
 func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	store, tables := source.Identity().Store, c.Placement
 	c.tables = newTables()
@@ -50,14 +51,14 @@ func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	return g
 }
 
-// carriesOthers tells whether a connection is that of a gateway or shard of the store: a gateway's has the calls, and
-// the resets, of all its callers, and must not be read slowly for what one of them does.
+// carriesOthers reports whether a connection belongs to a gateway or shard of the store. A gateway's connection carries
+// the calls, and the resets, of all its callers, and must not be throttled because of one of them.
 func carriesOthers(store identity.Store, info credentials.AuthInfo) bool {
 	known, ok := info.(certs.AuthInfo)
 	return ok && known.Peer.Store == store && (known.Peer.Role == identity.Gateway || known.Peer.Role == identity.Shard)
 }
 
-// speaksTo gives the credentials by which the shard asks another one.
+// speaksTo returns the credentials with which this shard calls another one.
 func (c *Config) speaksTo(shard string) credentials.TransportCredentials {
 	if c.PeerCredentials == nil {
 		return insecure.NewCredentials()

@@ -30,14 +30,14 @@ type Shard struct {
 	meta      placement.Meta
 	volume    *storage
 	committer *replica.Committer
-	id        host.Identity // under which name and volume etcd knows this shard
+	id        host.Identity // the name and volume under which etcd knows this shard
 	boot      uuid.UUID     // drawn anew at each start
-	lookups   lookups       // asks etcd for groups that callers want and that are not here
+	lookups   lookups       // asks etcd for groups that callers request and that are not here
 
-	follower  *follower  // etcd, and what it says of groups
-	loading   *loading   // groups come into memory
-	installer *installer // files of other shards come in
-	steerer   *steerer   // groups that are led here
+	follower  *follower  // follows etcd and what it says of groups
+	loading   *loading   // loads groups into memory
+	installer *installer // fetches files from other shards
+	steerer   *steerer   // looks after the groups that are led here
 	trash     *trash.Bin
 	quotas    *quota.Set
 
@@ -49,37 +49,37 @@ type Shard struct {
 	stopping  atomic.Bool
 	stopped   chan struct{} // closed when stopping begins
 	deposing  sync.Once
-	deposed   chan struct{} // closed when the name or the volume is another's: successor says whose
+	deposed   chan struct{} // closed when another process owns the name or the volume; successor names it
 	successor error         // written before deposed is closed
 	once      sync.Once     // end does its work once
 	cancel    context.CancelFunc
-	ctx       context.Context // what runs in the background ends when ctx does
-	wait      sync.WaitGroup  // for what runs in the background
+	ctx       context.Context // its end stops the background goroutines
+	wait      sync.WaitGroup  // for the background goroutines
 
 	problems  problems
 	compactor *compactor
 	peers     *peers
 	mender    *mender
 
-	// routes is what calls look at, never nil; replaced as a whole by publish.
+	// routes is the routing table that calls read, never nil; publish replaces it as a whole.
 	routes atomic.Pointer[routes]
 
 	mu     sync.Mutex
 	groups map[uuid.UUID]*groupReplica // on the volume, strays included
 }
 
-// routes is an immutable picture of which groups this shard answers for. The zero value is that of a shard which has
-// not heard of etcd.
+// routes is an immutable table of the groups that this shard serves. The zero value is the table of a shard that has
+// received nothing from etcd yet.
 type routes struct {
 	epoch    uint64
-	held     bool // etcd was set back: what it says of groups may be old
+	held     bool // etcd was set back: what it says of groups may be outdated
 	view     placement.View
 	byName   map[string]*groupReplica // nil: etcd has said nothing yet
 	byUUID   map[uuid.UUID]*groupReplica
-	byNumber []*groupReplica // Hash routing; nil where the group is elsewhere
+	byNumber []*groupReplica // for Hash routing; nil where the group is on another shard
 }
 
-// served gives the group that serves here; nil: it does not.
+// served returns the group if it serves here, else nil.
 func (r *routes) served(id uuid.UUID) *served {
 	if g := r.byUUID[id]; g != nil {
 		return g.served.Load()
@@ -87,8 +87,8 @@ func (r *routes) served(id uuid.UUID) *served {
 	return nil
 }
 
-// Start opens the volume, begins serving gRPC (UNAVAILABLE GROUP_LOADING while a group loads), registers with etcd, and
-// then loads groups in parallel and follows targets in the background. ctx bounds only the start itself.
+// Start opens the volume, begins to serve gRPC (UNAVAILABLE GROUP_LOADING while a group loads) and registers with etcd.
+// In the background it then loads groups in parallel and follows targets. ctx bounds only the start itself.
 func Start(ctx context.Context, cfg Config) (*Shard, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -144,7 +144,7 @@ func newShard(cfg Config) *Shard {
 	return s
 }
 
-// start does in order what Start says. What it opened before an error is closed by end.
+// start performs the steps of Start in order. After an error, end closes what was opened.
 func (s *Shard) start(ctx context.Context) error {
 	var err error
 	if s.server = s.cfg.server; s.server == nil {
@@ -175,7 +175,7 @@ func (s *Shard) start(ctx context.Context) error {
 	}
 	err = s.register(ctx)
 	if s.volume.isRolledBack(err) {
-		// It is taken for another one before anything on it has served: none of its replicas votes again.
+		// The volume becomes a different one before anything on it has served, so none of its replicas votes again.
 		if err := s.volume.Renew(); err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (s *Shard) start(ctx context.Context) error {
 	return err
 }
 
-// register makes the shard known in etcd and begins to follow it.
+// register registers the shard in etcd and begins to follow etcd.
 func (s *Shard) register(ctx context.Context) error {
 	if err := s.follower.Start(ctx); err != nil {
 		return err
@@ -196,7 +196,7 @@ func (s *Shard) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// ctx bounds the first attempt to register. The registration lasts until the shard ends.
+	// ctx bounds only the first attempt to register. The registration lasts until the shard ends.
 	registration, cancel := context.WithCancel(s.ctx)
 	release := context.AfterFunc(ctx, cancel)
 	known := s.id.Registration(s.volume.Superblock())
@@ -219,17 +219,18 @@ func (s *Shard) register(ctx context.Context) error {
 	return nil
 }
 
-// care starts what runs in the background from now on until the shard ends. known: as what the shard is registered.
+// care starts the background goroutines, which run until the shard ends. known is the shard's registration.
 func (s *Shard) care(known placement.Shard) {
 	reporter := &reporter{cfg: &s.cfg, routes: &s.routes, isHeld: s.follower.IsHeld, expireScans: s.calls.ExpireScans,
 		problems: &s.problems}
 	for _, task := range []func(ctx context.Context){
-		s.loading.loadFirst, // ends when what was on the volume is loaded
+		s.loading.loadFirst, // ends when everything that was on the volume is loaded
 		s.follower.Run,
 		s.steerer.run,   // moves groups that are led here
-		reporter.run,    // tells etcd their figures
-		s.follower.Thaw, // ends freezes of an etcd that was set back
-		// Counts in the superblock and in etcd: a copy of the disk from before is told by its lower number.
+		reporter.run,    // reports the figures of groups to etcd
+		s.follower.Thaw, // ends the freezes that follow when etcd was set back
+		// Step numbers are kept in the superblock and in etcd. An older copy of the disk is recognized by its lower
+		// number.
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.run,
 		s.mender.mendAll,
@@ -244,7 +245,7 @@ func (s *Shard) care(known placement.Shard) {
 	}
 }
 
-// depose notes that another process took the shard's place while this one was silent; the host ends it.
+// depose notes that another process took the shard's place while this one was silent. The host then ends the shard.
 func (s *Shard) depose(err error) {
 	s.problems.Note("the registration in etcd", err)
 	s.deposing.Do(func() {
@@ -256,7 +257,7 @@ func (s *Shard) depose(err error) {
 // Addr is the address that gRPC listens on.
 func (s *Shard) Addr() string { return s.server.Addr() }
 
-// WaitLoaded returns when everything that can be loaded is, or ctx ends.
+// WaitLoaded returns when everything that can be loaded is loaded, or when ctx ends.
 func (s *Shard) WaitLoaded(ctx context.Context) error {
 	select {
 	case <-s.loading.done:
@@ -266,7 +267,7 @@ func (s *Shard) WaitLoaded(ctx context.Context) error {
 	}
 }
 
-// publish replaces what calls look at. Called with mu held.
+// publish replaces the routing table that calls read. Called with mu held.
 func (s *Shard) publish() {
 	r := &routes{
 		epoch: s.follower.View.Epoch, held: s.follower.Held != "", view: s.follower.View,
@@ -288,15 +289,15 @@ func (s *Shard) publish() {
 	s.routes.Store(r)
 }
 
-// Stop stops gracefully: refuses new calls, lets those under way end, syncs, writes hints, unregisters. When ctx ends
-// first, calls under way are cut and the rest is done without hints.
+// Stop stops gracefully: it refuses new calls, lets calls in progress end, syncs, writes hints and unregisters. If ctx
+// ends first, calls in progress are cut off, and the rest is done without hints.
 func (s *Shard) Stop(ctx context.Context) error {
 	s.steerer.handOver(ctx)
 	return s.end(ctx, true)
 }
 
-// Kill stops at once, as SIGKILL would: calls are cut, no hint is written. What was acknowledged is on disk. The folder
-// can be opened again when it returns.
+// Kill stops at once, as SIGKILL would: calls are cut off, and no hint is written. Acknowledged writes are on disk. The
+// folder can be opened again when Kill returns.
 func (s *Shard) Kill() {
 	if err := s.end(context.Background(), false); err != nil {
 		s.logger.Warn("killed", "error", err)
@@ -315,13 +316,13 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 		case gracefully:
 			s.server.Drain(ctx, s.calls.Calls)
 		case s.cfg.server != nil:
-			s.server.Leave() // its host goes on
+			s.server.Leave() // its host keeps running
 		default:
 			s.server.Stop()
 		}
 		s.cancel()
 		s.calls.Wait()
-		s.wait.Wait() // a group that was being loaded is closed then, too
+		s.wait.Wait() // by then, a group that was still loading is closed, too
 		err = errors.Join(err, s.closeGroups(ctx, gracefully))
 		if s.peers.hub != nil {
 			s.peers.hub.Close()
@@ -335,7 +336,7 @@ func (s *Shard) end(ctx context.Context, gracefully bool) (err error) {
 	return err
 }
 
-// closeGroups closes all groups in parallel; with hints only where there is time.
+// closeGroups closes all groups in parallel. It writes hints only while there is time.
 func (s *Shard) closeGroups(ctx context.Context, hints bool) error {
 	if !hints {
 		over, cancel := context.WithCancel(ctx)

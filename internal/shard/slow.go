@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// slowCallMin: a call takes milliseconds where disk and memory are well, and tens of them on a loaded HDD. One that
-	// took longer than a second waited for something: a disk, an election, a group that was being loaded.
+	// slowCallMin: a call takes milliseconds if disk and memory are fine, and tens of milliseconds on a loaded HDD. A
+	// call that took longer than a second waited for something: a disk, an election, a group that was loading.
 	slowCallMin = time.Second
-	// slowSyncMin is less: one write can wait for two syncs in a row, the one under way and its own.
+	// slowSyncMin is less, because one write can wait for two syncs in a row, the one in progress and its own.
 	slowSyncMin = 500 * time.Millisecond
-	// slowKept of each are kept: enough to see whether all are of one group, one method or one file. A slow disk makes
-	// thousands.
+	// slowKept is how many of each are kept: enough to see whether all concern one group, one method or one file. A
+	// slow disk causes thousands.
 	slowKept = 32
-	// slowErrorBytesMax of the text of an error are kept, so that a ring has a greatest size.
+	// slowErrorBytesMax is how many bytes of an error's text are kept, so that the size of a ring is bounded.
 	slowErrorBytesMax = 256
 )
 
-// slow is what took long since the shard started.
+// slow records slow calls and syncs since the shard started.
 type slow struct {
 	routes *atomic.Pointer[routes]
 	calls  ring[status.SlowCall]
@@ -46,7 +46,7 @@ func (r *ring[T]) add(one T) {
 	r.total++
 }
 
-// newest gives what is kept, the newest first, and how many were added in all.
+// newest returns the kept elements, newest first, and how many were added in all.
 func (r *ring[T]) newest() (kept []T, total int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,14 +56,14 @@ func (r *ring[T]) newest() (kept []T, total int64) {
 	return kept, r.total
 }
 
-// status of what was slow.
+// status returns the slow calls and syncs.
 func (s *slow) status() (st status.Slow) {
 	st.Calls, st.CallsTotal = s.calls.newest()
 	st.Syncs, st.SyncsTotal = s.syncs.newest()
 	return st
 }
 
-// sync notes a sync that took longer than slowSyncMin. name is the path of its file.
+// sync records a sync that took longer than slowSyncMin. name is the path of its file.
 func (s *slow) sync(name, kind string, took time.Duration, err error) {
 	one := status.SlowSync{BeganUnixNs: time.Now().Add(-took).UnixNano(), DurationNs: took.Nanoseconds(), Kind: kind,
 		File: strings.Clone(path.Base(name))}
@@ -71,7 +71,7 @@ func (s *slow) sync(name, kind string, took time.Duration, err error) {
 		one.Error = err.Error()
 		one.Error = strings.ToValidUTF8(one.Error[:min(len(one.Error), slowErrorBytesMax)], "")
 	}
-	// The files of a group are in a folder that has the name of its UUID.
+	// The files of a group are in a folder that is named after its UUID.
 	if id, err := uuid.Parse(path.Base(path.Dir(name))); err == nil {
 		if g := s.routes.Load().byUUID[id]; g != nil {
 			one.Group = g.Name

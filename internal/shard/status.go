@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Status tells the present state.
+// Status returns the present state.
 func (s *Shard) Status() status.Shard {
 	st := s.cfg.status()
 	s.id.Describe(&st, s.volume.Superblock())
@@ -69,7 +69,7 @@ func residencyName(r group.Residency) string {
 	return "Index"
 }
 
-// movesOf tells of the copies that are being made here.
+// movesOf converts the copies that are being created here.
 func movesOf(copies []*recordv1.Move) (out []status.Move) {
 	for _, m := range copies {
 		for _, c := range m.GetCopies() {
@@ -83,7 +83,7 @@ func movesOf(copies []*recordv1.Move) (out []status.Move) {
 	return out
 }
 
-// uncompacted sums up by reason why superseded bytes of all groups are still stored.
+// uncompacted sums up, by reason, the superseded bytes of all groups that are still stored.
 func (c *compactor) uncompacted() []status.Uncompacted {
 	type most struct {
 		status.Uncompacted
@@ -99,7 +99,7 @@ func (c *compactor) uncompacted() []status.Uncompacted {
 			}
 			sum.Bytes += h.bytes
 			sum.Groups++
-			// The names break ties: groups come in no order, and the answer is to stay the same.
+			// The names break ties, because groups come in no order, and the answer must be stable.
 			if h.bytes > sum.bytes || h.bytes == sum.bytes && g.name < sum.Group {
 				sum.bytes, sum.Group, sum.Text = h.bytes, g.name, h.text
 			}

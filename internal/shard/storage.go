@@ -18,30 +18,32 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// keepBytes holds one segment of the usual size. Kept memory is in no budget, so there is none where there is a limit.
+// keepBytes is enough for one segment of the usual size. Kept memory is in no budget, so none is kept if there is a
+// limit.
 const keepBytes = 272 << 20
 
-// storage is the volume of a shard with its journal, and what the logs on it share: memory, and who reads segments.
-// Safe for concurrent use once it is open.
+// storage is the volume of a shard with its journal, and what the logs on it share: the memory budget and the reading
+// of segments. Safe for concurrent use once it is open.
 type storage struct {
 	*volume.Volume // nil until it is open
 	store          uuid.UUID
 	journal        *journal.Journal // nil until it is open
-	left           journalLeft      // set before anybody can ask
+	left           journalLeft      // set before any caller can ask
 	budget         budget
 	loader         *segio.Loader
 
 	cfg    *Config
 	id     *host.Identity
-	sealed func(group string) // is told of a group that has filled a segment
+	sealed func(group string) // called when a group has filled a segment
 	logger *slog.Logger
 }
 
-// newStorage makes it before the volume is open. Only a stated HDD is read one segment after another: virtual disks
-// often call themselves rotational. In Resident residency the memory of one segment is kept for what compaction writes.
+// newStorage makes the storage before the volume is open. Only on a stated HDD are segments read one after another,
+// because virtual disks often report themselves as rotational. In Resident residency the memory of one segment is kept
+// for the output of compaction.
 func newStorage(s *Shard) *storage {
 	limit := s.cfg.MemoryLimitBytes
-	// The page cache of a container counts against its limit, which is what the memory limit is taken from.
+	// The page cache of a container counts against the container's limit, from which the memory limit is derived.
 	reading := segio.LoaderOptions{Rotational: s.cfg.Medium == HDD, CacheBytes: limit / 2}
 	if s.cfg.Residency == group.Resident && limit == 0 {
 		reading.KeepBytes = keepBytes
@@ -52,9 +54,9 @@ func newStorage(s *Shard) *storage {
 	}
 }
 
-// open opens the volume of a store, where etcd says that it may be registered. Before that nothing is written to it: an
-// open raises its generation, and a copy that is refused again and again, or a volume that was set back, would come to
-// have a later one than the true one.
+// open opens the volume of a store, if etcd says that it may be registered. Nothing is written to the volume before
+// that. An open raises the volume's generation. A copy that is refused again and again, or a rolled-back volume, would
+// otherwise get a later generation than the true volume.
 func (v *storage) open(ctx context.Context, store uuid.UUID) error {
 	v.store = store
 	opts := volume.Options{
@@ -63,14 +65,14 @@ func (v *storage) open(ctx context.Context, store uuid.UUID) error {
 	}
 	sb, err := volume.FreshSuperblock(v.cfg.FS, v.cfg.Dir)
 	switch {
-	case err == nil && sb.Store == v.store: // one of another store is refused by the open
+	case err == nil && sb.Store == v.store: // the open refuses a volume of another store
 		registered, err := v.id.MayRegister(ctx, sb)
 		opts.Renew, opts.Registered = v.isRolledBack(err), volume.Step(registered)
 		if err != nil && !opts.Renew {
 			return err
 		}
 	case err != nil && !errors.Is(err, volume.ErrNoVolume):
-		return err // an open that can read it after all would not know what is registered
+		return err // if the open could read it after all, it would not know what is registered
 	}
 	if v.Volume, err = volume.Open(opts); err != nil {
 		return err
@@ -82,7 +84,7 @@ func (v *storage) open(ctx context.Context, store uuid.UUID) error {
 	return nil
 }
 
-// Close closes the volume where it is open, and removes its journal where all groups have what that held. The groups
+// Close closes the volume if it is open, and removes its journal if all groups have the journal's content. The groups
 // are closed.
 func (v *storage) Close() (err error) {
 	if v.Volume == nil {
@@ -91,14 +93,14 @@ func (v *storage) Close() (err error) {
 	v.loader.Close()
 	if v.journal != nil {
 		var clean bool
-		if clean, err = v.journal.Close(); err == nil && clean { // else the next start writes it to the segments
+		if clean, err = v.journal.Close(); err == nil && clean { // otherwise the next start writes it to the segments
 			err = v.SetJournal(false)
 		}
 	}
 	return errors.Join(err, v.Volume.Close())
 }
 
-// isRolledBack tells that the volume was set back, and is to be taken for another one; and logs it.
+// isRolledBack reports, and logs, that the volume was rolled back and should become a different volume.
 func (v *storage) isRolledBack(err error) bool {
 	if !v.id.Renews(err) {
 		return false
@@ -108,7 +110,7 @@ func (v *storage) isRolledBack(err error) bool {
 	return true
 }
 
-// checkMedium warns where the device contradicts the medium that was stated.
+// checkMedium warns if the device contradicts the stated medium.
 func (v *storage) checkMedium() {
 	mount, err := v.Mount()
 	if err != nil {
@@ -121,13 +123,13 @@ func (v *storage) checkMedium() {
 	}
 }
 
-// newReplica stands for the replica of a group on the volume. Its folder is not looked at.
+// newReplica makes a groupReplica for the volume. It does not look at the folder.
 func (v *storage) newReplica(state placement.Group) *groupReplica {
 	return &groupReplica{Replica: follow.Replica{Name: state.Name, UUID: state.UUID, Dir: v.GroupDir(state.UUID)}}
 }
 
-// raftIDOf is the Raft id of the incarnation in a folder: that of its replica file, and where there is none that of the
-// sole voter.
+// raftIDOf returns the Raft id of the incarnation in a folder: the id in its replica file, or without that file the id
+// of the sole voter.
 func (v *storage) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
 	f, found, err := format.ReadReplicaFile(v.cfg.FS, g.Dir)
 	switch {
@@ -148,7 +150,7 @@ func (v *storage) raftIDOf(g *groupReplica, log *group.Log) (uint64, error) {
 	return conf.GetVoters()[0], nil
 }
 
-// checkReplicaFile says why a replica must not run here.
+// checkReplicaFile returns why a replica must not run here; nil: it may.
 func (v *storage) checkReplicaFile(g *groupReplica, f format.ReplicaFile) error {
 	here := v.Superblock().Volume
 	switch {
@@ -164,7 +166,7 @@ func (v *storage) replicaFile(g *groupReplica, raftID uint64) format.ReplicaFile
 	return format.ReplicaFile{RaftID: raftID, Volume: v.Superblock().Volume, Store: v.store, Group: g.UUID}
 }
 
-// admitWrite is asked before each write.
+// admitWrite is called before each write.
 func (v *storage) admitWrite(bytes int64, deletes bool) error {
 	if err := v.Admit(bytes, deletes); err != nil || deletes {
 		return err

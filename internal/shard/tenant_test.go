@@ -36,7 +36,7 @@ func withTenants(t testing.TB, r *memRegistry, tenants ...access.Tenant) *memReg
 	return r
 }
 
-// limited waits until the quotas of groups hold.
+// limited waits until the quotas of groups apply.
 func (f *fixture) limited(groups ...string) *fixture {
 	f.t.Helper()
 	f.eventually("groups have a tenant", func() bool {
@@ -55,8 +55,8 @@ func (f *fixture) putIn(ctx context.Context, group string, id int64, data []byte
 	return err
 }
 
-// putDecided is putIn, again while etcd has not said yet whether there is room: on a slow machine that takes longer
-// than a put waits for it.
+// putDecided is putIn, repeated while etcd has not granted or refused quota yet: on a slow machine that takes longer
+// than a put waits.
 func (f *fixture) putDecided(group string, id int64, data []byte) (err error) {
 	f.t.Helper()
 	f.eventually("etcd says whether there is room", func() bool {
@@ -85,8 +85,8 @@ func teamA(quotas access.Quotas) access.Tenant {
 	return access.Tenant{Name: "team-a", Prefix: "a-", Quotas: quotas}
 }
 
-// What is stored stays within its quota however many put at once; refused puts leave nothing on the disk, and other
-// tenants, gets and deletes go on.
+// Stored data stays within its quota however many callers put at once. Refused puts leave nothing on the disk, and
+// other tenants, gets and deletes continue.
 func TestAStoredQuotaHolds(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -118,7 +118,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 		for _, name := range []string{"a-1", "a-2"} {
 			held += f.shard.routes.Load().byName[name].served.Load().log.Stats().StoredBytes
 		}
-		if held > limit+2*size || held < limit-2*size { // what is no record is in the files, too
+		if held > limit+2*size || held < limit-2*size { // the files also contain bytes that are not records
 			t.Errorf("%d bytes are stored, of %d", held, limit)
 		}
 		before := filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))
@@ -202,7 +202,7 @@ func TestAQuotaOfRecords(t *testing.T) {
 	})
 }
 
-// A rate is refused with when to try again, another tenant's calls go on, and streams wait.
+// An exceeded rate is refused with a time to retry; the calls of another tenant continue, and streams wait.
 func TestRatesOfATenant(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -251,7 +251,7 @@ func TestRatesOfATenant(t *testing.T) {
 	})
 }
 
-// A call of a tenant that goes on to call is kept until its turn, and ends with the shard.
+// A call of a tenant that ignores refusals waits for its turn, and ends with the shard.
 func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -292,8 +292,8 @@ func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 	})
 }
 
-// Every call in which data move is counted: Put, Get, Upload, Download, BatchPut, BatchGet, Scan, Watch, ListVersions,
-// PlanScan. Streams wait for their turn where the quota of bytes is used up, and end with the shard.
+// Every call that moves data is counted: Put, Get, Upload, Download, BatchPut, BatchGet, Scan, Watch, ListVersions,
+// PlanScan. Streams wait for their turn if the quota of bytes is used up, and end with the shard.
 func TestEveryCallIsCounted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -430,7 +430,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 	})
 }
 
-// putAnywhere puts at the shard that leads a group: the error is its answer.
+// putAnywhere puts at the shard that leads a group, and returns its answer.
 func (c *cluster) putAnywhere(group string, id int64, data []byte) (err error) {
 	c.t.Helper()
 	c.eventually("a leader answers", func() bool {
@@ -444,7 +444,7 @@ func (c *cluster) putAnywhere(group string, id int64, data []byte) (err error) {
 	return err
 }
 
-// leaderOf names the shard that leads a group.
+// leaderOf returns the name of the shard that leads a group.
 func (c *cluster) leaderOf(group string) (name string) {
 	c.t.Helper()
 	c.eventually("the group has a leader", func() bool {
@@ -461,7 +461,7 @@ func (c *cluster) leaderOf(group string) (name string) {
 	return name
 }
 
-// The quota is that of the tenant, whoever leads its groups.
+// The quota belongs to the tenant, whichever shard leads its groups.
 func TestAQuotaStaysWhenTheLeadMoves(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

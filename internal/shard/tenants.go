@@ -10,11 +10,11 @@ import (
 	"sheaf.dev/sheaf/internal/shard/quota"
 )
 
-// tables is the table of grants as it was read last, for those who do not read it themselves. Safe for concurrent use.
+// tables holds the last table of grants that was read, for code that does not read it itself. Safe for concurrent use.
 type tables struct {
 	mu      sync.Mutex
 	last    placement.Access
-	changed chan struct{} // closed when there is another one
+	changed chan struct{} // closed when the table changes
 }
 
 func newTables() *tables { return &tables{changed: make(chan struct{})} }
@@ -27,7 +27,7 @@ func (t *tables) set(found placement.Access) {
 	t.changed = make(chan struct{})
 }
 
-// follow gives the table as it is, and again after each change, until ctx ends.
+// follow passes the present table to take, and again after each change, until ctx ends.
 func (t *tables) follow(ctx context.Context, take func(placement.Access)) {
 	for {
 		t.mu.Lock()
@@ -42,7 +42,7 @@ func (t *tables) follow(ctx context.Context, take func(placement.Access)) {
 	}
 }
 
-// newQuotas makes what bounds tenants in the groups that are led here.
+// newQuotas makes the quotas of tenants for the groups that are led here.
 func (s *Shard) newQuotas() *quota.Set {
 	return quota.New(quota.Config{
 		Shard: s.cfg.Name, Etcd: s.cfg.Placement, Every: s.cfg.ReportInterval,
@@ -50,7 +50,8 @@ func (s *Shard) newQuotas() *quota.Set {
 	})
 }
 
-// stored tells what the groups store that are led here. What is superseded does not count: it goes by itself.
+// stored calls tell with the size of each group that is led here. Superseded data does not count, because it is freed
+// without the tenant's action.
 func (r *routes) stored(tell func(group string, stored quota.Amount)) {
 	for name, g := range r.byName {
 		sv := g.served.Load()

@@ -14,32 +14,33 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/transfer"
 )
 
-// A replica is torn where what it acknowledged or voted for may be missing: its tail is damaged, or its manifest lost.
-// It must not run as what it was (rule 7). So is one that has lost entries which its leader counts on. Either another
-// member has, committed, all that it ever had: then it is installed anew in place and goes on. Or it is given up: etcd
-// is told that it is gone, the leader removes it as soon as a majority is elsewhere, and a new replica takes its place.
-// Its files stay until that one is complete.
+// A replica is torn if data that it acknowledged or voted for may be missing, because its tail is damaged or its
+// manifest is lost. It must not run under its identity (rule 7). The same holds for a replica that has lost entries on
+// which its leader counts. If another member has everything that the replica ever had, and has it committed, the
+// replica is reinstalled in place and continues. Otherwise it is given up: its loss is reported to etcd, the leader
+// removes it as soon as a majority is elsewhere, and a new replica takes its place. Its files stay until the new
+// replica is complete.
 
-// tailRefusals is how often the leader's files are not enough before a replica is given up: about 3 s. What the leader
-// has of the replica's last entries is committed by then.
+// tailRefusals is how many times the leader's files may be insufficient before a replica is given up: about 3 s. By
+// then, those of the replica's last entries that the leader has are committed.
 const tailRefusals = 6
 
-// surveyTime is for the answer of a leader that is asked whether it leads.
+// surveyTime bounds the wait for the answer of a shard that is asked whether it leads.
 const surveyTime = 5 * time.Second
 
-// What became of torn replicas, as metrics tell it.
+// The outcomes for torn replicas, as metric labels.
 const (
 	tailFound     = "found"
 	tailInstalled = "installed"
 	tailGivenUp   = "given_up"
 )
 
-// replaceForgetful gives a replica up as soon as the others can replace it.
+// replaceForgetful gives up a replica as soon as the others can replace it.
 func (i *installer) replaceForgetful(ctx context.Context, g *groupReplica) {
 	for {
 		state, wanted := i.follower.StateOf(g)
 		if !wanted {
-			return // the follower sees to it
+			return // the follower handles it
 		}
 		if isReplaceable(state.Group, g.RaftID) && i.isLed(ctx, state.Group) {
 			i.mu.Lock()
@@ -86,12 +87,12 @@ func (i *installer) reinstall(g *groupReplica) {
 	torn := g.Phase.LacksEntries()
 	i.mu.Unlock()
 	if torn {
-		backoff.Sleep(ctx, installPauses.Most) // the disk is bad: not again and again without a pause
+		backoff.Sleep(ctx, installPauses.Most) // the disk is bad: pause between attempts
 	}
 }
 
-// isReplaceable tells whether the others can remove a member while it is missing: a learner always, a voter where there
-// are three and more.
+// isReplaceable reports whether the others can remove a member while it is missing: a learner always, a voter if there
+// are three or more.
 func isReplaceable(state placement.Group, raftID uint64) bool {
 	voters := 0
 	role := placement.Voter
@@ -106,8 +107,8 @@ func isReplaceable(state placement.Group, raftID uint64) bool {
 	return role != placement.Voter || voters >= 3
 }
 
-// isLed asks the shard that etcd names as a group's leader whether it leads. Then a majority is elsewhere: who is not
-// heard by one steps down.
+// isLed asks the shard that etcd names as a group's leader whether it leads. If it does, it hears a majority of other
+// members, because a leader without one steps down.
 func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	address, known := i.follower.Address(state.Leader)
 	if !known {
@@ -121,7 +122,7 @@ func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	})
 }
 
-// giveUp notes that a replica is to be replaced.
+// giveUp marks a replica as to be replaced.
 func (i *installer) giveUp(g *groupReplica, why error) {
 	i.happens(g, member.Abandoned)
 	i.tails.WithLabelValues(tailGivenUp).Inc()
@@ -131,12 +132,12 @@ func (i *installer) giveUp(g *groupReplica, why error) {
 	i.follower.Nudge()
 }
 
-// withdraw takes a replica out of service that lacks entries which its leader counts on.
+// withdraw takes a replica out of service that lacks entries on which its leader counts.
 func (i *installer) withdraw(ctx context.Context, sv *served, why error) {
 	g := sv.group
 	closed, err := i.pause(ctx, g, sv)
 	if !closed {
-		return // whoever closed it loads it again, or ends it
+		return // the code that closed it loads it again, or ends it
 	}
 	defer g.changing.Unlock()
 	i.mu.Lock()

@@ -29,7 +29,7 @@ func (f *fixture) upload(header *recordv1.UploadHeader, chunks ...[]byte) (*reco
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	// A refusal shows in CloseAndRecv; until then Send answers io.EOF.
+	// A refusal shows in CloseAndRecv; until then Send returns io.EOF.
 	if header != nil {
 		_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}})
 	}
@@ -331,8 +331,8 @@ func TestUploadRepeatedByRequestID(t *testing.T) {
 	})
 }
 
-// A batch whose puts all have one request id stores the first of each group, and says of each other one that it is not
-// stored.
+// A batch whose puts all have one request id stores the first put of each group, and reports for each other put that it
+// is not stored.
 func TestBatchPutWithOneRequestIDForAllLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -1,14 +1,14 @@
 package shard
 
-// unsafe switches rules off: tests prove that they would notice.
+// unsafe is a set of rules that are switched off: tests prove that they notice.
 type unsafe uint32
 
-// The rules that can be switched off. Each of these must make an exploration fail.
+// The rules that can be switched off. Switching off any of them must make an exploration fail.
 const (
-	unsafeRemnant unsafe = 1 << iota // what a kill leaves of a learner's folder is taken for a replica that is there
-	unsafeStop                       // what fails while the shard stops counts as done
+	unsafeRemnant unsafe = 1 << iota // the remnant of a learner's folder after a kill counts as a replica
+	unsafeStop                       // work that fails while the shard stops counts as done
 	unsafeDoubt                      // the blob of an upload of unknown outcome is removed
-	unsafeScan                       // a scan gives what damage may have superseded
+	unsafeScan                       // a scan returns records that may be superseded in a damaged range
 )
 
 func (u unsafe) has(rule unsafe) bool { return u&rule != 0 }

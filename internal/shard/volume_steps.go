@@ -9,21 +9,21 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// A disk may be put back from an image that was taken while a shard ran on it. Nothing in the image says so: it is what
-// a kill leaves. So the volume takes a step every few seconds in which something became durable, and etcd is told of
-// each: of an image that is put back, etcd knows a later step, and the volume is refused. What was acknowledged since
-// the last step that etcd knows is not covered.
+// A disk may be restored from an image that was taken while a shard ran on it. Nothing in the image shows that: it
+// looks like the disk after a kill. So the volume takes a step every few seconds in which something became durable, and
+// reports each step to etcd. For a restored image, etcd knows a later step, and the volume is refused. What was
+// acknowledged since the last step that etcd knows is not covered.
 
 const (
-	// stepEvery is the time between two steps of a volume that is written to, and so the time for which an image of it
-	// may pass for it.
+	// stepEvery is the time between two steps of a volume that is written to. For that time, an image of the volume may
+	// be mistaken for the volume.
 	stepEvery = 5 * time.Second
-	// stepPatience bounds one question to etcd.
+	// stepPatience bounds one request to etcd.
 	stepPatience = 5 * time.Second
 )
 
 // stepAll takes the volume from step to step until ctx ends. An etcd that does not answer stops nothing: the volume
-// stays in the step that etcd is to be told of, and the time goes on for which an image may pass for it.
+// stays in the step that must be reported to etcd, and the time in which an image may be mistaken for the volume grows.
 func (s *Shard) stepAll(ctx context.Context, known placement.Shard) {
 	tick := time.NewTicker(s.cfg.stepEvery)
 	defer tick.Stop()

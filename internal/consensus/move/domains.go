@@ -6,11 +6,12 @@ import (
 )
 
 // The order of the steps keeps copies in different failure domains. A learner takes the place of the voter in its own
-// domain, where one is to leave; one in a domain that no voter is in may take any place. So a group whose voters are in
-// different domains, on its way to a target whose shards are, never has two in one: each swap leaves the domains of the
-// voters as they were, or exchanges one for another that was free. docs/adr/0022-moves-keep-domains.md has the proof.
+// domain, if that voter is to leave. A learner in a domain without voters may take any place. Therefore a group whose
+// voters are in different domains, on its way to a target whose shards are too, never has two voters in one domain:
+// each swap leaves the domains of the voters unchanged, or exchanges one for a free one.
+// docs/adr/0022-moves-keep-domains.md has the proof.
 
-// domain is the failure domain of a member. A shard that says none is one of its own, as in package placement.
+// domain returns the failure domain of a member. A shard without a domain is its own domain, as in package placement.
 func (d *decider) domain(id uint64) string {
 	shard := d.where[id].Shard
 	switch domain := d.Shards[shard].Domain; {
@@ -22,7 +23,7 @@ func (d *decider) domain(id uint64) string {
 	return "\x00" + shard
 }
 
-// shared counts the members of a list that are in the domain of one before them.
+// shared counts the members of a list whose domain an earlier member of the list has, too.
 func (d *decider) shared(ids []uint64) int {
 	domains := map[string]bool{}
 	for _, id := range ids {
@@ -31,15 +32,15 @@ func (d *decider) shared(ids []uint64) int {
 	return len(ids) - len(domains)
 }
 
-// swap is a learner that may take the place of a voter.
+// swap is a pair of a voter and a learner that may take its place.
 type swap struct {
 	out, in uint64
-	shared  int // of the voters then
+	shared  int // number of voters in shared domains after the swap
 }
 
-// bestSwap is the swap that leaves the fewest voters in shared domains; of several the one whose voter is not well, or
-// at least does not lead, and then the first. Where nobody can take the lead over, the leader leaves only if no other
-// can.
+// bestSwap returns the swap that leaves the fewest voters in shared domains. Of several it prefers one whose voter is
+// not well, or at least does not lead, and then the first. If no member can take the lead over, the leader leaves only
+// if no other voter can.
 func (d *decider) bestSwap(extras, ready []uint64) swap {
 	if first := extras[0]; first != d.Self && d.heir(false) == 0 {
 		extras = without(extras, d.Self)
@@ -55,8 +56,8 @@ func (d *decider) bestSwap(extras, ready []uint64) swap {
 	return best
 }
 
-// coming tells whether a copy is being made whose voter can be swapped while this leader stays. Shards that are away
-// are not waited for.
+// coming reports whether a copy is being created whose voter can be swapped while this leader stays. Shards that are
+// not there are not waited for.
 func (d *decider) coming() bool {
 	return slices.ContainsFunc(d.learners, func(id uint64) bool {
 		shard := d.where[id].Shard
@@ -64,7 +65,7 @@ func (d *decider) coming() bool {
 	})
 }
 
-// apart puts those first that share no domain with a voter or with one before them.
+// apart sorts members first that share no domain with a voter or with an earlier one in the list.
 func (d *decider) apart(ids []uint64) []uint64 {
 	chosen := slices.Clone(d.voters)
 	var others []uint64

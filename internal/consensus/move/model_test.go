@@ -13,10 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// The model: up to six shards in failure domains, each with its first volume or a second one that came in its place, so
-// twelve replicas that there can be. What happens between two steps of the leader: the leader changes, a learner
-// catches up, a shard falls silent or comes back, a volume is replaced, the target changes. Every state that can be
-// reached is looked at.
+// The model has up to six shards in failure domains. Each shard has its first volume, or a second one that replaced it,
+// so there are twelve possible replicas. Between two steps of the leader, the leader may change, a learner may catch
+// up, a shard may fall silent or come back, a volume may be replaced, and the target may change. Every reachable state
+// is checked.
 
 const (
 	shards = 6
@@ -58,7 +58,7 @@ func (w *world) well(slot int) bool {
 	return w.up(slot) && (w.conf[slot] == voter || w.conf[slot] == learner && w.caught[slot])
 }
 
-// voters counts them, and those that are well.
+// voters counts all voters, and the voters that are well.
 func (w *world) voters() (all, well int) {
 	for slot, role := range w.conf {
 		if role == voter {
@@ -71,7 +71,7 @@ func (w *world) voters() (all, well int) {
 	return all, well
 }
 
-// leads: there is a majority, and the leader is one of it.
+// leads reports whether there is a majority that includes the leader.
 func (w *world) leads() bool {
 	all, well := w.voters()
 	return well >= all/2+1 && w.conf[w.leader] == voter && w.well(int(w.leader))
@@ -113,10 +113,10 @@ func (w *world) state(m *model) move.State {
 	return s
 }
 
-// slotOf finds the replica that a member stands for.
+// slotOf returns the replica of a member.
 func slotOf(m placement.Member) int { return int(m.VolumeUUID[1]) }
 
-// take does one step, and says what rule it breaks.
+// take takes one step, and returns the rule that the step breaks.
 func (w world) take(a move.Action, m *model) (world, error) {
 	before := w
 	switch a.Kind {
@@ -166,8 +166,8 @@ func (w world) take(a move.Action, m *model) (world, error) {
 	return w, nil
 }
 
-// checkChange: a majority is caught up after a change, and no fewer than a majority of the copies, unless there were no
-// more.
+// checkChange checks that after a change a majority is caught up, and no fewer members than a majority of the copies,
+// unless there were fewer before.
 func (w *world) checkChange(before *world, copies int) error {
 	all, well := w.voters()
 	_, had := before.voters()
@@ -177,7 +177,7 @@ func (w *world) checkChange(before *world, copies int) error {
 	return nil
 }
 
-// next gives the states that may follow without the leader doing anything.
+// next yields the states that may follow without any action of the leader.
 func (w world) next(m *model, yield func(world)) {
 	for slot := range slots {
 		if w.conf[slot] == voter && w.well(slot) && slot != int(w.leader) {
@@ -215,7 +215,7 @@ func (w world) next(m *model, yield func(world)) {
 	}
 }
 
-// settles follows the leader's steps while nothing else happens but that learners catch up.
+// settles follows the leader's steps while nothing else happens except that learners catch up.
 func (w world) settles(m *model, known map[world]bool) error {
 	var path []world
 	for step := 0; !known[w]; step++ {
@@ -251,13 +251,13 @@ func (w world) settles(m *model, known map[world]bool) error {
 
 var slotsAll = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 
-// checkEnd: nothing is left to do, or what is left is barred by a shard that is not there.
+// checkEnd checks that nothing is left to do, or that the rest is blocked by a shard that is not there.
 func (w *world) checkEnd(a move.Action, target []string) error {
 	arrived := true
 	for s := range shards {
 		slot := 2*s + int(w.volume[s])
 		if w.silent[s] && w.conf[slot] == none {
-			slot ^= 1 // the leader cannot see yet that the volume is another one
+			slot ^= 1 // the leader cannot know yet that the volume was replaced
 		}
 		wanted := slices.Contains(target, shardName(s))
 		if (w.conf[slot] == voter) != wanted || w.conf[slot] == learner || w.conf[slot^1] != none || w.etcd[slot^1] != none {
@@ -358,7 +358,7 @@ func explore(t *testing.T, from world, m *model) {
 		}
 		w.next(m, add)
 		if !w.leads() {
-			continue // nobody decides anything until another leader is found or shards come back
+			continue // no decision is made until another leader is found or shards come back
 		}
 		a := move.Decide(w.state(m))
 		steps[a.Kind]++

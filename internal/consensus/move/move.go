@@ -1,7 +1,8 @@
 // Package move decides what the leader of a group does next to bring its copies to where the target wants them. Decide
-// is pure: it looks at one state and names one step. The leader takes the step, and asks again. A step is one write to
-// etcd, one membership change or one transfer of the leadership, so a crash between any two leaves a state from which
-// the next leader goes on, and a target that has changed meanwhile is simply another state.
+// is a pure function: it looks at one state and names one step. The leader takes the step and calls Decide again. A
+// step is one write to etcd, one membership change or one transfer of the leadership. A crash between two steps
+// therefore leaves a state from which the next leader continues, and a target that has changed meanwhile is simply
+// another state.
 package move
 
 import (
@@ -14,47 +15,48 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// CaughtUpEntries is how many entries a member may be behind and be caught up.
+// CaughtUpEntries is how many entries a member may lag behind and still count as caught up.
 const CaughtUpEntries = 1000
 
 // State is what the leader of a group knows when it decides.
 type State struct {
 	Self     uint64            // the leader's Raft id
-	Conf     *raftpb.ConfState // as it was applied last
+	Conf     *raftpb.ConfState // as last applied
 	Pending  bool              // a membership change was proposed and is not applied yet
 	Last     uint64            // index of the last entry of the leader's log
 	Progress map[uint64]Progress
-	// Members are those that etcd names; Known those that the leader knows of besides, from what etcd said earlier.
+	// Members are the members that etcd names. Known are further members that the leader knows from earlier views of
+	// etcd.
 	Members []placement.Member
 	Known   []placement.Member
-	// Target are the shards that are wanted, as many as copies, the first one is to lead; empty: none is said.
+	// Target lists the wanted shards, one for each copy; the first one is to lead. Empty: no target is given.
 	Target []string
 	Shards map[string]Shard
-	// FreshID is a random odd number, for a learner that is recorded now.
+	// FreshID is a random odd number, used as the Raft id of a learner that is recorded in this step.
 	FreshID uint64
-	// LearnersMax limits the learners of this group now: 0 holds back new ones, those that are there go on. Negative:
-	// no limit.
+	// LearnersMax limits the learners of this group now. 0 holds back new learners, while existing ones continue.
+	// Negative: no limit.
 	LearnersMax int
 }
 
-// Progress of a member, as the leader's node tells it. That of the leader itself is not looked at.
+// Progress is the progress of a member, as the leader's node reports it. The leader's own progress is ignored.
 type Progress struct {
 	Match       uint64
 	Replicating bool // entries flow: neither probing nor waiting for an install
-	Active      bool // heard of within the last election timeout
+	Active      bool // heard within the last election timeout
 }
 
-// Shard is what is known of a shard now; of one that is not registered, what was known last.
+// Shard is the current knowledge of a shard; for a shard that is not registered, the last knowledge.
 type Shard struct {
-	Domain string    // failure domain; empty: the shard is one of its own
-	Volume uuid.UUID // that it is registered with; zero: it is not registered
-	Alive  bool      // it is registered, or its peers hear of it
+	Domain string    // failure domain; empty: the shard is its own domain
+	Volume uuid.UUID // volume with which it is registered; zero: it is not registered
+	Alive  bool      // it is registered, or its peers hear it
 }
 
-// Kind of an Action.
+// Kind is the kind of an Action.
 type Kind int
 
-// The kinds. Each but Nothing is one step, after which to decide anew.
+// The kinds. Each except Nothing is one step; after it, call Decide again.
 const (
 	Nothing        Kind = iota
 	RecordMembers       // write Action.Members to etcd, see placement.Store.PutGroupAsLeader
@@ -69,17 +71,17 @@ func (k Kind) String() string {
 	return [...]string{"Nothing", "RecordMembers", "AddLearner", "Promote", "Replace", "RemoveMember", "TransferLeader"}[k]
 }
 
-// Action is what to do.
+// Action is the next step.
 type Action struct {
 	Kind    Kind
-	ID      uint64   // of the member that is added, removed, or to lead; of Replace: that leaves
-	IDs     []uint64 // of those that become voters
+	ID      uint64   // of the member to add, to remove or to make leader; for Replace: of the voter that leaves
+	IDs     []uint64 // of the learners that become voters
 	Members []placement.Member
-	Done    bool   // Nothing: the group is where the target wants it. Else it waits: decide again soon
-	Reason  string // in words
+	Done    bool   // for Nothing: the group is where the target wants it. If false, it waits: call Decide again soon
+	Reason  string // for people
 }
 
-// Change is the membership change to propose; nil for other kinds.
+// Change returns the membership change to propose; nil for other kinds.
 func (a Action) Change() *raftpb.ConfChangeV2 {
 	cc := &raftpb.ConfChangeV2{}
 	add := func(kind raftpb.ConfChangeType, id uint64) {
@@ -105,20 +107,20 @@ func (a Action) Change() *raftpb.ConfChangeV2 {
 
 func (a Action) String() string { return fmt.Sprintf("%v: %s", a.Kind, a.Reason) }
 
-// wait is an Action for a state in which nothing can be done now.
+// wait makes an Action for a state in which nothing can be done now.
 func wait(format string, args ...any) Action { return Action{Reason: fmt.Sprintf(format, args...)} }
 
 // Decide names the next step.
 //
-//   - A learner first: it is recorded in etcd, added, and promoted once it is caught up.
-//   - A voter that leaves for a new one does so in one joint change. Where it leads, it hands over first.
-//   - A change that is taken leaves a majority of caught-up voters, and never makes fewer of them than a majority of
-//     the copies that are wanted.
-//   - What is not wanted any more goes first: learners that no target names, then voters that are gone for good.
-//   - Voters that are merely silent stay, until the target names another shard in their place. So do those of which
-//     nobody knows where they are.
-//   - No two voters get into one failure domain where an order of the steps avoids it (domains.go). What is short of
-//     copies gets them first, and is moved apart then.
+//   - A learner comes first: it is recorded in etcd, added, and promoted once it is caught up.
+//   - A voter that leaves for a new one does so in one joint change. If it leads, it hands over first.
+//   - A change is made only if it leaves a majority of caught-up voters. It never reduces their number below a majority
+//     of the wanted copies.
+//   - Unwanted members go first: learners that no target names, then voters that are gone for good.
+//   - Voters that are merely silent stay until the target names another shard in their place. So do voters whose
+//     location nobody knows.
+//   - No two voters get into one failure domain if some order of the steps avoids it (domains.go). A group that lacks
+//     copies gets them first, and is spread over domains then.
 func Decide(s State) Action {
 	if s.Pending {
 		return wait("a membership change is on its way")
@@ -138,18 +140,18 @@ func Decide(s State) Action {
 	return d.settled()
 }
 
-// decider holds a state and what follows from it.
+// decider holds a state and the facts derived from it.
 type decider struct {
 	State
 	voters, learners []uint64 // of the configuration
 	where            map[uint64]placement.Member
-	holder           map[string]uint64 // voter that holds the copy of a wanted shard
-	waiting          string            // the last reason for not going on
+	holder           map[string]uint64 // wanted shard -> the voter on it
+	waiting          string            // the last reason for waiting
 }
 
 func newDecider(s State) (*decider, *Action) {
 	d := &decider{State: s, where: map[uint64]placement.Member{}, holder: map[string]uint64{}}
-	for _, list := range [][]placement.Member{s.Known, s.Members} { // etcd has the last word
+	for _, list := range [][]placement.Member{s.Known, s.Members} { // etcd overrides
 		for _, m := range list {
 			if _, known := d.where[m.RaftID]; !known || m.Shard != "" {
 				d.where[m.RaftID] = m
@@ -177,15 +179,16 @@ func newDecider(s State) (*decider, *Action) {
 	return d, nil
 }
 
-// gone: the replica is not coming back, because its shard has another volume now, or nobody knows where it is: etcd was
-// rebuilt without it. Of these, one may come back after all.
+// gone reports whether the replica is not coming back. That is the case if its shard has another volume now, or if
+// nobody knows where the replica is because etcd was rebuilt without it. A replica of the second sort may come back
+// after all.
 func (d *decider) gone(id uint64) bool {
 	m := d.where[id]
 	now := d.Shards[m.Shard].Volume
 	return id != d.Self && (m.Shard == "" || now != uuid.Nil && now != m.VolumeUUID)
 }
 
-// well: the member is there and caught up.
+// well reports whether the member is there and caught up.
 func (d *decider) well(id uint64) bool {
 	if id == d.Self {
 		return true
@@ -194,7 +197,7 @@ func (d *decider) well(id uint64) bool {
 	return p.Active && p.Replicating && !d.gone(id) && p.Match+CaughtUpEntries >= d.Last
 }
 
-// countWell counts those of a list that are caught up.
+// countWell counts the members of a list that are caught up.
 func (d *decider) countWell(ids []uint64) (n int) {
 	for _, id := range ids {
 		if d.well(id) {
@@ -206,7 +209,7 @@ func (d *decider) countWell(ids []uint64) (n int) {
 
 func quorum(n int) int { return n/2 + 1 }
 
-// canCommit tells whether the voters can commit a change now, and would go on after it with next as voters.
+// canCommit reports whether the voters can commit a change now, and can still commit after it with next as voters.
 func (d *decider) canCommit(next []uint64) bool {
 	have, then := d.countWell(d.voters), d.countWell(next)
 	return have >= quorum(len(d.voters)) && then >= quorum(len(next)) && (then >= have || then >= quorum(len(d.Target)))

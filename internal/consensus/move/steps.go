@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// record makes etcd name the members of the configuration, and of the others only learners that are about to be added.
+// record makes etcd name the members of the configuration, plus only those learners that are about to be added.
 func (d *decider) record() *Action {
 	want := d.membersNow()
 	if placement.SameSet(want, d.Members) {
@@ -19,7 +19,7 @@ func (d *decider) record() *Action {
 	return &Action{Kind: RecordMembers, Members: want, Reason: "etcd learns who the members are"}
 }
 
-// membersNow lists them in etcd's order, what it does not know behind.
+// membersNow lists the members in etcd's order, and appends those that etcd does not know.
 func (d *decider) membersNow() []placement.Member {
 	roles := map[uint64]placement.Role{}
 	for _, id := range d.learners {
@@ -35,7 +35,7 @@ func (d *decider) membersNow() []placement.Member {
 		if listed[m.RaftID] || !member && !d.planned(m) {
 			continue
 		}
-		if m.Shard == "" { // it may be known by now where it is
+		if m.Shard == "" { // its location may be known by now
 			m = d.where[m.RaftID]
 		}
 		if member {
@@ -54,7 +54,7 @@ func (d *decider) membersNow() []placement.Member {
 	return out
 }
 
-// planned: a learner that etcd names, that is not in the configuration yet, and that is still wanted.
+// planned reports whether m is a wanted learner that etcd names and that is not in the configuration yet.
 func (d *decider) planned(m placement.Member) bool {
 	if m.Role != placement.Learner || d.gone(m.RaftID) || !slices.Contains(d.Target, m.Shard) {
 		return false
@@ -74,7 +74,7 @@ func (d *decider) inConf(id uint64) bool {
 	return slices.Contains(d.voters, id) || slices.Contains(d.learners, id)
 }
 
-// leaveJoint waits: Raft leaves the joint configuration by itself.
+// leaveJoint waits, because Raft leaves the joint configuration by itself.
 func (d *decider) leaveJoint() *Action {
 	if len(d.Conf.GetVotersOutgoing()) == 0 {
 		return nil
@@ -83,7 +83,7 @@ func (d *decider) leaveJoint() *Action {
 	return &a
 }
 
-// heir is who may take the lead over: a voter that is caught up, first as the target orders them; 0: nobody.
+// heir returns the voter that may take the lead over: the first in the target's order that is caught up; 0: none.
 func (d *decider) heir(wantedOnly bool) uint64 {
 	for _, shard := range d.Target {
 		if id := d.holder[shard]; id != 0 && d.mayLead(id) {
@@ -109,8 +109,7 @@ func (d *decider) transfer(to uint64, why string) *Action {
 		d.name(to), why)}
 }
 
-// dropLearner removes a learner that nobody wants: the target has changed, its replica is gone, or its shard has a
-// voter.
+// dropLearner removes an unwanted learner: the target has changed, its replica is gone, or its shard has a voter.
 func (d *decider) dropLearner() *Action {
 	taken := map[string]bool{}
 	for _, id := range d.learners {
@@ -132,9 +131,9 @@ func (d *decider) dropLearner() *Action {
 	return nil
 }
 
-// dropGone removes a voter that is not coming back, while the others hold everything. One of which only nobody knows
-// where it is may come back, and holds what it has: it stays until another copy takes its place, unless there are more
-// than are wanted.
+// dropGone removes a voter that is not coming back, while the others hold everything. A voter whose location is merely
+// unknown may come back with its data. It stays until another copy takes its place, unless there are more voters than
+// wanted.
 func (d *decider) dropGone() *Action {
 	for _, id := range d.voters {
 		if !d.gone(id) || d.where[id].Shard == "" && (len(d.Target) == 0 || len(d.voters) <= len(d.Target)) {
@@ -152,7 +151,7 @@ func (d *decider) dropGone() *Action {
 	return nil
 }
 
-// missing are the wanted shards that have neither voter nor learner.
+// missing returns the wanted shards that have neither voter nor learner.
 func (d *decider) missing() []string {
 	var out []string
 	for _, shard := range d.Target {
@@ -165,7 +164,7 @@ func (d *decider) missing() []string {
 	return out
 }
 
-// recordLearners writes one learner down, before it is proposed: its shard then waits for it.
+// recordLearners writes one learner to etcd before the learner is proposed, so that its shard expects it.
 func (d *decider) recordLearners() *Action {
 	open := len(d.learners)
 	for _, m := range d.Members {
@@ -205,8 +204,8 @@ func (d *decider) addLearner() *Action {
 	return nil
 }
 
-// extras are the voters that the target does not want, in the order in which they may go: those that are not well, then
-// those in the domain of another voter, then the others, this leader last.
+// extras returns the voters that the target does not want, in the order in which they may leave: first those that are
+// not well, then those in the domain of another voter, then the others, with this leader last.
 func (d *decider) extras() []uint64 {
 	var out []uint64
 	for _, id := range d.voters {
@@ -229,7 +228,7 @@ func (d *decider) extras() []uint64 {
 	return out
 }
 
-// shrink removes a voter where there are more than copies are wanted.
+// shrink removes a voter if there are more voters than wanted copies.
 func (d *decider) shrink() *Action {
 	if len(d.Target) == 0 || len(d.voters) <= len(d.Target) {
 		return nil
@@ -249,7 +248,7 @@ func (d *decider) shrink() *Action {
 	return &Action{Kind: RemoveMember, ID: out, Reason: fmt.Sprintf("%s is not wanted any more", d.name(out))}
 }
 
-// handOver lets another lead before this replica leaves.
+// handOver transfers the lead before this replica leaves.
 func (d *decider) handOver() *Action {
 	if to := d.heir(true); to != 0 {
 		return d.transfer(to, "it is to leave")
@@ -261,14 +260,14 @@ func (d *decider) handOver() *Action {
 	return &a
 }
 
-// ready are the learners on wanted shards that are caught up.
+// ready returns the learners on wanted shards that are caught up.
 func (d *decider) ready() []uint64 {
 	return slices.DeleteFunc(slices.Clone(d.learners), func(id uint64) bool {
 		return !slices.Contains(d.Target, d.where[id].Shard) || !d.well(id)
 	})
 }
 
-// replace lets a learner take the place of a voter: of that in its own failure domain, where one is to leave.
+// replace lets a learner take the place of a voter, preferably of one to leave in its own failure domain.
 func (d *decider) replace() *Action {
 	extras, ready := d.extras(), d.ready()
 	if len(extras) == 0 || len(ready) == 0 || len(d.voters) < len(d.Target) {
@@ -278,7 +277,7 @@ func (d *decider) replace() *Action {
 	out, in := best.out, best.in
 	if out == d.Self && len(d.voters) > 1 {
 		if best.shared == d.shared(d.voters) && d.coming() {
-			// Others copy from here: they would begin anew from another.
+			// Others copy from this replica: without it, they would have to restart from another one.
 			d.waiting = fmt.Sprintf("%s is to take the place of %s, which leads and leaves last", d.name(in), d.name(out))
 			return nil
 		}
@@ -298,16 +297,16 @@ func (d *decider) replace() *Action {
 	}
 }
 
-// grow makes voters of learners where there are fewer than copies: all that are to come at once, because an even number
-// of voters bears no more losses than one less. Those in domains of their own come first; what is short of copies does
-// not wait for them.
+// grow promotes learners if there are fewer voters than wanted copies. It promotes all of them at once, because an even
+// number of voters tolerates no more losses than one voter less. Learners in domains of their own come first; a group
+// that is short of copies does not wait for them.
 func (d *decider) grow() *Action {
 	ready := d.ready()
 	need := len(d.Target) - len(d.voters)
 	if need <= 0 || len(ready) == 0 {
 		return nil
 	}
-	coming := 0 // those that can be added have been
+	coming := 0 // those that can be added were added
 	for _, id := range d.learners {
 		if d.Shards[d.where[id].Shard].Alive {
 			coming++
@@ -324,7 +323,7 @@ func (d *decider) grow() *Action {
 	return &Action{Kind: Promote, IDs: in, Reason: fmt.Sprintf("%d learners are caught up", len(in))}
 }
 
-// lead hands over to the shard that is to lead.
+// lead transfers the lead to the designated leader.
 func (d *decider) lead() *Action {
 	if len(d.Target) == 0 {
 		return nil
@@ -335,7 +334,7 @@ func (d *decider) lead() *Action {
 	return nil
 }
 
-// settled says that everything is as wanted, or what it waits for.
+// settled reports that everything is as wanted, or what the group waits for.
 func (d *decider) settled() Action {
 	if len(d.Target) == 0 {
 		return wait("no target is set")

@@ -14,18 +14,18 @@ import (
 	"sheaf.dev/sheaf/internal/call/message"
 )
 
-// Chunks of files are most of what shards send to each other when groups move. gRPC's way through protobuf copies each
-// byte once to encode it, and twice, into fresh memory, to decode it. Here the data are sent from where they were read
-// to, and copied once into memory that serves for all chunks of a fetch. On the wire these are the messages of the
-// .proto file.
+// Chunks of files are most of what shards send to each other when groups move. gRPC with protobuf copies each byte once
+// to encode it, and twice, into new memory, to decode it. The code here sends the data from the buffer into which it
+// was read, and copies it once on receipt, into a buffer that is reused for all chunks of a fetch. On the wire these
+// are the messages of the .proto file.
 
-// The field that holds the chunk.
+// The number of the field that holds the chunk.
 const (
 	chunkOfGroup protowire.Number = 2 // in FetchGroupResponse
 	chunkOfBlob  protowire.Number = 1 // in FetchBlobResponse
 )
 
-// The fields of a FileChunk.
+// The field numbers of a FileChunk.
 const (
 	chunkName   protowire.Number = 1
 	chunkOffset protowire.Number = 2
@@ -34,11 +34,11 @@ const (
 	chunkLast   protowire.Number = 5
 )
 
-// sentChunk is a message with a chunk that is to be sent.
+// sentChunk is a message with a chunk to send.
 type sentChunk struct {
 	field  protowire.Number
-	chunk  *peerv1.FileChunk // its data are those of buffer
-	buffer *[]byte           // of message.Pool, to which it returns when it was sent
+	chunk  *peerv1.FileChunk // its data is in buffer
+	buffer *[]byte           // from message.Pool, to which it returns after sending
 }
 
 var _ message.Encoder = (*sentChunk)(nil)
@@ -73,12 +73,13 @@ func (c *sentChunk) Encode() (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(head), mem.NewBuffer(c.buffer, message.Pool)}, nil
 }
 
-// receivedChunk takes messages with a chunk in, one after another.
+// receivedChunk receives messages with a chunk, one after another.
 type receivedChunk struct {
 	field  protowire.Number
-	decode func(encoded []byte) (*peerv1.FileChunk, error) // any message of the kind
-	buffer *[]byte                                         // of message.Pool
-	chunk  *peerv1.FileChunk                               // of the last message, until the next; nil: it had none
+	decode func(encoded []byte) (*peerv1.FileChunk, error) // decodes any message of this type
+	buffer *[]byte                                         // from message.Pool
+	// of the last message, valid until the next; nil: it had none
+	chunk *peerv1.FileChunk
 }
 
 var _ message.Decoder = (*receivedChunk)(nil)
@@ -111,7 +112,7 @@ func (c *receivedChunk) next(receive func(any) error) func() (*peerv1.FileChunk,
 	}
 }
 
-// free gives the memory back. The last chunk is gone with it.
+// free releases the memory. The last chunk is invalid afterwards.
 func (c *receivedChunk) free() {
 	message.Pool.Put(c.buffer)
 	c.buffer, c.chunk = nil, nil
@@ -124,7 +125,7 @@ func (c *receivedChunk) Decode(data mem.BufferSlice) (err error) {
 	if err := r.Close(); err != nil || c.chunk != nil {
 		return err
 	}
-	// Something else, or a chunk as a later version may send it.
+	// Something other than a chunk, or a chunk in the format of a later version.
 	whole := data.MaterializeToBuffer(message.Pool)
 	defer whole.Free()
 	if c.chunk, err = c.decode(whole.ReadOnlyData()); err != nil {
@@ -133,7 +134,7 @@ func (c *receivedChunk) Decode(data mem.BufferSlice) (err error) {
 	return nil
 }
 
-// read decodes a message that has nothing but a chunk with the fields that are known; nil: it is none.
+// read decodes a message that consists only of a chunk with known fields; nil: the message is not of that form.
 func (c *receivedChunk) read(r *mem.Reader) *peerv1.FileChunk {
 	if tag, err := binary.ReadUvarint(r); err != nil || tag != protowire.EncodeTag(c.field, protowire.BytesType) {
 		return nil
@@ -161,7 +162,7 @@ func (c *receivedChunk) readField(r *mem.Reader, chunk *peerv1.FileChunk) bool {
 		chunk.DataCrc32C = binary.LittleEndian.Uint32(b[:])
 		return err == nil
 	}
-	value, err := binary.ReadUvarint(r) // or a length
+	value, err := binary.ReadUvarint(r) // a value, or a length
 	if err != nil {
 		return false
 	}

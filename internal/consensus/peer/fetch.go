@@ -17,11 +17,11 @@ import (
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
 
-// errSilent ends what is fetched from a peer that has fallen silent.
+// errSilent ends fetches from a peer that has fallen silent.
 var errSilent = errors.New("it is silent")
 
-// Fetcher fetches from one peer, on connections of its own: files must not hold up heartbeats. A call ends where the
-// peer falls silent: a process that was stopped would not end it for as long as that lasts.
+// Fetcher fetches from one peer, on its own connections, because files must not delay heartbeats. A call ends if the
+// peer falls silent: a stopped process would not end the call for as long as it is stopped.
 type Fetcher struct {
 	hub   *Hub
 	shard string
@@ -30,7 +30,7 @@ type Fetcher struct {
 // Fetcher makes a fetcher from a peer.
 func (h *Hub) Fetcher(shard string) *Fetcher { return &Fetcher{hub: h, shard: shard} }
 
-// connect dials and gives what ends the call and the connection.
+// connect dials, and returns a function that ends the call and the connection.
 func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServiceClient, func(), error) {
 	conn, err := f.hub.dial(f.shard)
 	if err != nil {
@@ -47,7 +47,7 @@ func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServ
 	}, nil
 }
 
-// failed makes the error of a call that this package's callers look for.
+// failed wraps an error in the one that this package's callers look for.
 func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err error) error {
 	var kind error
 	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
@@ -65,8 +65,8 @@ func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err 
 		Message())
 }
 
-// Group fetches the files of a replica into sink. What sink already has is not sent again, so that a caller may simply
-// try again: ErrBusy, a lost connection.
+// Group fetches the files of a replica into sink. Files that sink already has are not sent again, so a caller may
+// simply retry, for example after ErrBusy or a lost connection.
 func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 	ctx, client, end, err := f.connect(ctx)
 	if err != nil {
@@ -107,7 +107,7 @@ func (f *Fetcher) Group(ctx context.Context, group uuid.UUID, sink Sink) error {
 	}
 }
 
-// receiveFiles asks for some files, and takes them in.
+// receiveFiles requests some files, and receives them.
 func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange, sink Sink) error {
 	part := &peerv1.FetchGroupWanted{}
 	for _, r := range wanted {
@@ -138,7 +138,7 @@ func receiveFiles(stream peerv1.PeerService_FetchGroupClient, wanted []FileRange
 	return last.wait()
 }
 
-// committing is a file that has come whole and is being checked and synced, while the next one comes.
+// committing is a received file that is being checked and synced while the next one is received.
 type committing struct{ over chan error }
 
 func (c *committing) begin(file SinkFile, name string) {
@@ -153,7 +153,7 @@ func (c *committing) begin(file SinkFile, name string) {
 	}()
 }
 
-// wait gives the outcome; nil where nothing was begun.
+// wait returns the outcome; nil if nothing was begun.
 func (c *committing) wait() error {
 	if c.over == nil {
 		return nil
@@ -235,7 +235,7 @@ func (f *Fetcher) Entries(ctx context.Context, group uuid.UUID, first, last uint
 	return out, f.failed(ctx, "entries", group, err)
 }
 
-// add takes a piece of an answer in.
+// add adds a part of an answer.
 func (out *Entries) add(in *peerv1.FetchEntriesResponse, first, last uint64) error {
 	after := max(out.Through, first-1)
 	for _, encoded := range in.GetEntries() {

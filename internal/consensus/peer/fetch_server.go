@@ -18,14 +18,14 @@ import (
 
 const (
 	chunkBytesMax = 1 << 20 // of FileChunk.data
-	// chunkBytes are sent at a time: they stay in the processor's cache from one copy to the next, and what waits for
-	// the device or the byte rate beside them waits less.
+	// chunkBytes is the size of one chunk. It is small enough to stay in the processor's cache from one copy to the
+	// next, and to keep short the waits of others for the device or the byte rate.
 	chunkBytes       = 256 << 10
 	nameBytesMax     = 256 // of FileChunk.name
 	filesPerMessage  = 1024
-	entriesBytesMax  = 1 << 20 // of a message of FetchEntries, about
+	entriesBytesMax  = 1 << 20 // approximate size of a message of FetchEntries
 	manifestBytesMax = 1 << 20 // of a message of a description
-	smallBytesMax    = 4 << 20 // of a group that is not counted among those that are sent
+	smallBytesMax    = 4 << 20 // groups up to this size do not count as exports
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -45,7 +45,7 @@ func (h *Hub) sourceOf(ctx context.Context, header *peerv1.PeerHeader, group []b
 	return h.opts.Source, id, nil
 }
 
-// answer gives an error of the source its code.
+// answer converts an error of the source to a gRPC status.
 func answer(group uuid.UUID, err error) error {
 	switch {
 	case errors.Is(err, ErrNotHere):
@@ -59,7 +59,7 @@ func answer(group uuid.UUID, err error) error {
 	return status.Errorf(codes.Internal, "group %s: %v", group, err)
 }
 
-// until lets a context end with the hub.
+// until makes a context end with the hub.
 func (h *Hub) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	release := context.AfterFunc(h.ctx, cancel)
@@ -87,7 +87,7 @@ func (h *Hub) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 			h.logger.Warn("letting go of what was sent", "group", group, "error", err)
 		}
 	}()
-	if export.Describe().Bytes > smallBytesMax { // small ones are over at once
+	if export.Describe().Bytes > smallBytesMax { // small ones finish quickly
 		defer h.count.exports.Add(-1)
 		if h.count.exports.Add(1) > int64(h.opts.ExportsMax) {
 			h.count.exportsRefused.Add(1)
@@ -98,7 +98,7 @@ func (h *Hub) FetchGroup(stream peerv1.PeerService_FetchGroupServer) error {
 	return e.run()
 }
 
-// exporting is a FetchGroup under way.
+// exporting is a FetchGroup in progress.
 type exporting struct {
 	hub    *Hub
 	ctx    context.Context
@@ -114,7 +114,7 @@ func (e *exporting) run() error {
 	for {
 		in, err := e.stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return nil // it has all, or has lost interest
+			return nil // it has everything, or has lost interest
 		}
 		if err != nil {
 			return err
@@ -165,7 +165,7 @@ func (e *exporting) describe(d Description) error {
 	}
 }
 
-// sendChunks sends what is left of a file as chunks like first, the last of which may be empty. limiter may be nil.
+// sendChunks sends the rest of a file as chunks like first; the last chunk may be empty. limiter may be nil.
 func (h *Hub) sendChunks(ctx context.Context, file io.Reader, limiter *rate.Limiter, first *peerv1.FileChunk,
 	send func(*sentChunk) error) error {
 	for chunk := first; ; {

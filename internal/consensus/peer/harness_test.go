@@ -39,7 +39,7 @@ func (n *network) move(shard, address string) {
 	n.at[shard] = address
 }
 
-// node is a hub that serves, and what came to it.
+// node is a hub that serves, and the messages that it received.
 type node struct {
 	*Hub
 	server *grpc.Server
@@ -47,11 +47,11 @@ type node struct {
 
 	mu      sync.Mutex
 	came    []*raftpb.Message
-	local   []*raftpb.Message // that no peer sent
+	local   []*raftpb.Message // messages that no peer sent
 	alive   map[string]bool
 	downs   int
 	changed chan struct{} // closed at each change
-	hold    chan struct{} // not nil: Deliver waits for it
+	hold    chan struct{} // if not nil, Deliver waits for it
 }
 
 // start starts a hub under a name; change may be nil.
@@ -109,7 +109,7 @@ func (d *node) deliver(_ uuid.UUID, m *raftpb.Message) bool {
 	return m.GetTo() != strayID
 }
 
-// strayID is a Raft id that nobody has.
+// strayID is a Raft id that no replica has.
 const strayID = 666
 
 func (d *node) setAlive(shard string, alive bool) {
@@ -133,7 +133,7 @@ func (d *node) release() {
 	})
 }
 
-// until waits for a condition about what came, which is asked with mu held.
+// until waits for a condition on the received messages, which is checked with mu held.
 func (d *node) until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)
@@ -167,7 +167,7 @@ func msg(kind raftpb.MessageType, index uint64, bytes int) *raftpb.Message {
 	return m
 }
 
-// eventually waits for a condition of the hub that nobody tells of.
+// eventually waits for a condition of the hub that must be polled.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(time.Millisecond) {

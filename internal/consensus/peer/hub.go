@@ -1,5 +1,5 @@
-// Package peer carries what the shards of one store say to each other: the Raft messages of all groups, in one stream
-// for each ordered pair of shards, and the files, entries and blobs that a replica fetches from another one.
+// Package peer carries the communication between the shards of one store: the Raft messages of all groups, in one
+// stream for each ordered pair of shards, and the files, entries and blobs that a replica fetches from another one.
 package peer
 
 import (
@@ -25,35 +25,35 @@ import (
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
 
-// Options of a Hub. Shard, Store, Address and Deliver are required.
+// Options configures a Hub. Shard, Store, Address and Deliver are required.
 type Options struct {
 	Shard string // this one's name
 	Store uuid.UUID
-	// Address of a shard; false: none is known now. Asked before each connection.
+	// Address returns the address of a shard; false: none is known now. It is called before each connection.
 	Address func(shard string) (address string, ok bool)
-	// Deliver takes a message in. It must not block for long: it holds up all that comes from the same shard. False:
-	// the group, or the Raft id that the message is for, is not here.
+	// Deliver receives a message. It must not block for long, because it delays all messages from the same shard. It
+	// returns false if the group, or the Raft id that the message is for, is not here.
 	Deliver func(group uuid.UUID, m *raftpb.Message) bool
-	// Alive is told when a peer begins to answer and when it has been silent for SilenceMax, also that it was silent
-	// where it has only begun anew; nil: nobody is. Calls come one after another.
+	// Alive is called when a peer begins to answer and when it has been silent for SilenceMax. If a peer has restarted
+	// in between, Alive is first called as if the peer had been silent. Calls are sequential. Nil: no calls.
 	Alive func(shard string, alive bool)
-	// Source of what peers fetch; nil: there is nothing.
+	// Source provides what peers fetch; nil: there is nothing to fetch.
 	Source Source
-	// Credentials for the connections to a peer, by its name; nil: no TLS.
+	// Credentials returns the credentials for connections to a peer, by its name; nil: no TLS.
 	Credentials func(shard string) credentials.TransportCredentials
-	// SpeaksFor tells whether a connection may speak for a shard; nil: peers are believed, without TLS.
+	// SpeaksFor reports whether a connection may speak for a shard; nil (without TLS): every peer is trusted.
 	SpeaksFor func(ctx context.Context, shard string) bool
 	// Dial opens the connection to an address, below TLS; nil: by TCP.
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	Logger *slog.Logger // nil: discards
 
 	QueueBytesMax int64 // of messages that wait to be sent to one peer; 0: 64 MiB
-	// FetchBytesPerSecond bounds what FetchGroup sends in all; 0: no limit.
+	// FetchBytesPerSecond bounds the total rate of FetchGroup; 0: no limit.
 	FetchBytesPerSecond int64
-	ExportsMax          int           // groups sent at the same time, but for small ones; 0: 2
+	ExportsMax          int           // groups sent at the same time, not counting small ones; 0: 2
 	PingEvery           time.Duration // 0: 300 ms
 	SilenceMax          time.Duration // 0: 1 s
-	// StallMax ends a connection on which nothing is answered for so long; 0: 10 s.
+	// StallMax is the time without an answer after which a connection is closed; 0: 10 s.
 	StallMax time.Duration
 }
 
@@ -74,7 +74,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Stats counts since the start.
+// Stats are counts since the start.
 type Stats struct {
 	Sent, Received   uint64 // messages
 	SentBytes        uint64
@@ -89,11 +89,11 @@ type Stats struct {
 	MessageBytesKept int64
 }
 
-// LinkStats is what there is to say of the way to one peer.
+// LinkStats describes the link to one peer.
 type LinkStats struct {
 	Shard    string
 	Alive    bool          // heard within SilenceMax
-	Silence  time.Duration // since it was heard, or since it was first looked for
+	Silence  time.Duration // since the peer was heard, or since the link was made
 	Messages int64         // that wait to be sent
 	Bytes    int64         // of them
 }
@@ -122,17 +122,17 @@ type Hub struct {
 
 	mu      sync.Mutex
 	links   map[string]*link // by shard
-	reports []report         // not told to the groups yet
+	reports []report         // not yet passed to the groups
 	fetches map[*fetching]struct{}
 }
 
-// fetching is what a Fetcher waits for.
+// fetching is the wait of a Fetcher for a shard.
 type fetching struct {
 	shard string
 	end   func()
 }
 
-// report tells a group that a message to one of its members was lost.
+// report informs a group that a message to one of its members was lost.
 type report struct {
 	group   uuid.UUID
 	message *raftpb.Message
@@ -153,17 +153,17 @@ func New(opts Options) *Hub {
 	return h
 }
 
-// Close ends all streams, also those of peers to this shard. Messages on their way are lost.
+// Close ends all streams, including those from peers to this shard. Messages in flight are lost.
 func (h *Hub) Close() {
 	h.cancel()
 	h.group.Wait()
 }
 
-// Register serves the peers. It comes before the server serves.
+// Register registers the service for peers. Call it before the server serves.
 func (h *Hub) Register(server grpc.ServiceRegistrar) { peerv1.RegisterPeerServiceServer(server, h) }
 
-// SetPeers says which shards share groups with this one: they are kept connected, so that each knows whether the other
-// one is alive. Connections to others are closed.
+// SetPeers sets the shards that share groups with this one. They are kept connected, so that each side knows whether
+// the other one is alive. Connections to other shards are closed.
 func (h *Hub) SetPeers(shards []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -194,7 +194,7 @@ func (h *Hub) link(shard string) *link {
 	return l
 }
 
-// Alive tells whether a peer has answered lately, and since when that is so; a zero time: that is not known yet.
+// Alive reports whether a peer has answered lately, and since when that is the case; a zero time: unknown so far.
 func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,7 +205,7 @@ func (h *Hub) Alive(shard string) (alive bool, since time.Time) {
 	return l.alive, l.since
 }
 
-// Stats tells what was counted.
+// Stats returns the counts.
 func (h *Hub) Stats() Stats {
 	c := &h.count
 	s := Stats{
@@ -224,7 +224,7 @@ func (h *Hub) Stats() Stats {
 	return s
 }
 
-// Peers tells of each peer, by name.
+// Peers returns the stats of each peer, sorted by name.
 func (h *Hub) Peers() []LinkStats {
 	h.mu.Lock()
 	links := slices.SortedFunc(maps.Values(h.links), func(a, b *link) int { return cmp.Compare(a.shard, b.shard) })
@@ -249,7 +249,8 @@ type Transport struct {
 	route func(raftID uint64) (shard string, ok bool)
 }
 
-// Transport makes the transport of a group. route says on which shard a member is; messages to others are lost.
+// Transport makes the transport of a group. route returns the shard of a member; messages to members without a shard
+// are lost.
 func (h *Hub) Transport(group uuid.UUID, route func(raftID uint64) (shard string, ok bool)) *Transport {
 	return &Transport{hub: h, group: group, route: route}
 }
@@ -270,7 +271,8 @@ func (t *Transport) Send(messages []*raftpb.Message) {
 	}
 }
 
-// lost tells the group of a message that it did not leave. It does so later and elsewhere: the sender holds locks.
+// lost informs the group of a message that was not sent. It does so later in another goroutine, because the sender
+// holds locks.
 func (h *Hub) lost(group uuid.UUID, m *raftpb.Message) {
 	back := &raftpb.Message{Type: raftpb.MsgUnreachable.Enum(), From: new(m.GetTo()), To: new(m.GetFrom())}
 	if m.GetType() == raftpb.MsgSnap {
@@ -289,7 +291,7 @@ func (h *Hub) wake() {
 	}
 }
 
-// heard notes that a peer is there.
+// heard notes that a peer was heard.
 func (h *Hub) heard(l *link) {
 	l.heardAt.Store(int64(h.clock()))
 	if l.silent.Load() {
@@ -297,10 +299,10 @@ func (h *Hub) heard(l *link) {
 	}
 }
 
-// clock is the time of links, monotonic. It is above 0 from the start on: a link that was heard at 0 never was.
+// clock is the monotonic time of links. It is above 0 from the start, so that a link with heardAt 0 was never heard.
 func (h *Hub) clock() time.Duration { return time.Since(h.zero) }
 
-// monitor tells who is alive and what was lost.
+// monitor reports which peers are alive and which messages were lost.
 func (h *Hub) monitor() {
 	seen := looks{last: h.clock()}
 	tick := time.NewTicker(h.opts.SilenceMax / 8)
@@ -330,8 +332,8 @@ func (h *Hub) tellReports() {
 // looks are those of a monitor, by Hub.clock.
 type looks struct{ last, resumed time.Duration }
 
-// look notes a look, and gives when the process last went on after it was held up itself, which is where no look came
-// for longer than most: nobody was heard meanwhile. 0: it never was.
+// look records a look of the monitor. It returns when the process last resumed after it was held up itself; 0: never.
+// The process was held up if two looks are more than most apart: no peer could be heard in between.
 func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	if now-l.last > most {
 		l.resumed = now
@@ -340,8 +342,9 @@ func (l *looks) look(now, most time.Duration) (resumed time.Duration) {
 	return l.resumed
 }
 
-// tellAlive tells which peers have fallen silent, and which answer again. A peer that was alive when this process was
-// held up has SilenceMax once more, from when the process went on, but is silent when it was not heard for StallMax.
+// tellAlive reports which peers have fallen silent and which answer again. A peer that was alive when this process was
+// held up gets SilenceMax once more, from when the process resumed. It is silent all the same if it was not heard for
+// StallMax.
 func (h *Hub) tellAlive(resumed time.Duration) {
 	type change struct {
 		shard string
@@ -375,7 +378,7 @@ func (h *Hub) tellAlive(resumed time.Duration) {
 	}
 }
 
-// onSilence has end called where a shard falls silent, until leave is called.
+// onSilence calls end when a shard falls silent, until leave is called.
 func (h *Hub) onSilence(shard string, end func()) (leave func()) {
 	f := &fetching{shard: shard, end: end}
 	h.mu.Lock()
@@ -400,10 +403,10 @@ func (h *Hub) endFetches(shard string) {
 
 // Errors of a Fetcher.
 var (
-	// ErrNotHere: the peer has no replica of the group that serves, or not the blob that is asked for.
+	// ErrNotHere means that the peer has no replica of the group that serves, or lacks the requested blob.
 	ErrNotHere = errors.New("it is not here")
-	// ErrBusy: as many groups are being sent as may be. Try again.
+	// ErrBusy means that the limit of groups being sent is reached. Try again.
 	ErrBusy = errors.New("as many groups are being sent as may be")
-	// ErrCorrupt: what came is not what was sent. Fetch it again.
+	// ErrCorrupt means that the received bytes differ from those that were sent. Fetch again.
 	ErrCorrupt = errors.New("bytes were changed on their way")
 )

@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	batchBytesMax = 1 << 20 // of a message of Exchange, about
+	batchBytesMax = 1 << 20 // approximate size of a message of Exchange
 	messageMax    = 64 << 20
 	dialMax       = 3 * time.Second
 	window        = 4 << 20 // of a stream and of its connection
 )
 
-// redialPauses are those between two connections to a peer.
+// redialPauses are the pauses between two attempts to connect to a peer.
 var redialPauses = backoff.Doubling{First: 20 * time.Millisecond, Most: time.Second}
 
-// link is this shard's way to one peer.
+// link is this shard's connection to one peer.
 type link struct {
 	hub    *Hub
 	shard  string
@@ -40,20 +40,20 @@ type link struct {
 	madeAt time.Duration // by Hub.clock
 
 	heardAt atomic.Int64  // ns of Hub.clock; 0: never
-	silent  atomic.Bool   // as the monitor last said
-	begun   atomic.Bool   // the peer's process is another one than before; the monitor has not said so yet
+	silent  atomic.Bool   // as the monitor last determined
+	begun   atomic.Bool   // the peer has restarted, and the monitor has not reported it yet
 	number  atomic.Uint64 // of the peer's process
 
-	// Guarded by Hub.mu, of the monitor.
+	// Fields of the monitor, guarded by Hub.mu.
 	alive bool
 	told  bool
 	since time.Time
 
 	mu       sync.Mutex
-	reported map[member]struct{} // who was told that messages are lost, since the last connection
+	reported map[member]struct{} // members that were informed of lost messages since the last connection
 }
 
-// member of a group.
+// member is a member of a group.
 type member struct {
 	group  uuid.UUID
 	raftID uint64
@@ -69,12 +69,12 @@ func newLink(h *Hub, shard string) *link {
 	return l
 }
 
-// send queues a message, or tells that it is lost.
+// send queues a message, or reports it as lost.
 func (l *link) send(group uuid.UUID, m *raftpb.Message) {
 	switch l.queue.push(group, m) {
 	case full:
 		l.hub.count.droppedFull.Add(1)
-		if isAppend(m) { // what else is lost is repeated by itself
+		if isAppend(m) { // other lost messages are repeated anyway
 			l.hub.lost(group, m)
 		}
 	case down:
@@ -83,7 +83,7 @@ func (l *link) send(group uuid.UUID, m *raftpb.Message) {
 	}
 }
 
-// unconnected tells a group once per lost connection that a member cannot be reached: its leader then sends single
+// unconnected informs a group once per lost connection that a member cannot be reached. Its leader then sends single
 // appends until one is answered.
 func (l *link) unconnected(group uuid.UUID, m *raftpb.Message) {
 	if !isAppend(m) && m.GetType() != raftpb.MsgHeartbeat {
@@ -139,7 +139,7 @@ func (h *Hub) dial(shard string) (*grpc.ClientConn, error) {
 	if h.opts.Dial != nil {
 		options = append(options, grpc.WithContextDialer(h.opts.Dial))
 	}
-	// each attempt looks the name up: a restarted shard has another address
+	// the name is looked up at each attempt, because a restarted shard has another address
 	conn, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("shard %s at %q: %w", shard, address, err)
@@ -151,7 +151,7 @@ func (h *Hub) header(to string) *peerv1.PeerHeader {
 	return &peerv1.PeerHeader{Store: h.opts.Store[:], FromShard: h.opts.Shard, ToShard: to, Instance: h.number}
 }
 
-// introduced notes which process the peer is.
+// introduced records which process the peer is.
 func (l *link) introduced(number uint64) {
 	if before := l.number.Swap(number); before != 0 && before != number {
 		l.begun.Store(true)
@@ -159,7 +159,7 @@ func (l *link) introduced(number uint64) {
 	}
 }
 
-// session connects and sends until that fails.
+// session connects and sends until sending fails.
 func (l *link) session() (connected bool, err error) {
 	conn, err := l.hub.dial(l.shard)
 	if err != nil {
@@ -208,7 +208,7 @@ func (l *link) session() (connected bool, err error) {
 	return true, context.Cause(ctx)
 }
 
-// streamError finds out why a Send failed.
+// streamError returns the reason why a Send failed.
 func streamError(stream peerv1.PeerService_ExchangeClient, err error) error {
 	if _, why := stream.Recv(); why != nil {
 		return why
@@ -216,7 +216,7 @@ func streamError(stream peerv1.PeerService_ExchangeClient, err error) error {
 	return err
 }
 
-// session is a connection that sends.
+// session is a connection on which this side sends.
 type session struct {
 	link   *link
 	stream peerv1.PeerService_ExchangeClient
@@ -225,7 +225,7 @@ type session struct {
 	batch  []item
 }
 
-// send sends what is queued, and pings.
+// send sends the queued messages and pings.
 func (s *session) send(ctx context.Context) error {
 	l := s.link
 	pings := time.NewTicker(l.hub.opts.PingEvery)
@@ -250,7 +250,7 @@ func (s *session) send(ctx context.Context) error {
 	}
 }
 
-// ping sends messages and asks for an answer.
+// ping sends messages and requests an answer.
 func (s *session) ping(header *peerv1.PeerHeader, messages []*peerv1.RaftMessage) error {
 	s.number++
 	s.pinged = time.Now()
@@ -278,6 +278,6 @@ func (s *session) sendBatch() error {
 	} else {
 		err = s.stream.Send(&peerv1.ExchangeRequest{Messages: messages})
 	}
-	clear(s.batch) // Send is done with the bytes; the group's memory need not be held
+	clear(s.batch) // Send has encoded the batch; the group's memory need not be retained
 	return err
 }

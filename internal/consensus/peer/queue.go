@@ -9,24 +9,24 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Bounds of a queue in messages. Those in bytes are in Options.
+// Limits of a queue, in messages. The limit in bytes is in Options.
 const (
 	queuedMax       = 1 << 16 // of each kind
-	messageOverhead = 64      // bytes that a message takes beyond its own
+	messageOverhead = 64      // bytes of memory per message in addition to its own
 )
 
-// queue holds the messages to one peer. Appends keep their order among each other; votes, heartbeats and answers keep
-// theirs, and go first: an election must not wait for megabytes, and where there is no room, appends are lost before
-// anything else.
+// queue holds the messages to one peer. Appends keep their order among each other. Votes, heartbeats and answers keep
+// theirs, and go first: an election must not wait for megabytes, and in a full queue appends are lost before anything
+// else.
 type queue struct {
 	bytesMax int64
-	wake     chan struct{} // there is something
+	wake     chan struct{} // signals that the queue has messages
 
 	mu      sync.Mutex
 	urgent  []item
 	appends []item
 	bytes   int64
-	shut    bool // nothing is taken in: the peer is not connected
+	shut    bool // no message is accepted, because the peer is not connected
 }
 
 type item struct {
@@ -46,7 +46,8 @@ const (
 
 func newQueue(bytesMax int64) *queue { return &queue{bytesMax: bytesMax, wake: make(chan struct{}, 1)} }
 
-// isAppend: an append that overtakes another one is refused by the follower, so also the empty ones keep their place.
+// isAppend reports whether a message must keep its place among the appends. A follower refuses an append that overtakes
+// another one, so empty appends keep their place, too.
 func isAppend(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgApp || m.GetType() == raftpb.MsgSnap
 }
@@ -62,7 +63,7 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	switch {
 	case q.shut:
 		return down
-	// A single message passes whatever its size, else it never would.
+	// A single message is accepted whatever its size; otherwise it never would be.
 	case len(*list) >= queuedMax, q.bytes > 0 && q.bytes+it.bytes > limit:
 		return full
 	}
@@ -75,7 +76,7 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	return queued
 }
 
-// take moves messages of about bytesMax into batch, at least one where there is one.
+// take moves messages of about bytesMax into batch, at least one if there is one.
 func (q *queue) take(batch []item, bytesMax int64) []item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -104,7 +105,7 @@ func (q *queue) take(batch []item, bytesMax int64) []item {
 	return batch
 }
 
-// close lets nothing in any more until open, and gives what is left.
+// close refuses further messages until open, and returns those that are left.
 func (q *queue) close() []item {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	peerv1 "sheaf.dev/sheaf/api/sheaf/peer/v1"
 )
 
-// admit refuses what is meant for another store or shard, or does not come from the shard that it names.
+// admit refuses calls that are meant for another store or shard, or that do not come from the shard that they name.
 func (h *Hub) admit(ctx context.Context, header *peerv1.PeerHeader) error {
 	if h.opts.SpeaksFor != nil && !h.opts.SpeaksFor(ctx, header.GetFromShard()) {
 		return status.Errorf(codes.PermissionDenied,
@@ -36,7 +36,7 @@ func (h *Hub) admit(ctx context.Context, header *peerv1.PeerHeader) error {
 	return nil
 }
 
-// errClosed ends what peers have open here.
+// errClosed ends the streams of peers.
 var errClosed = status.Error(codes.Unavailable, "the shard is stopping")
 
 // Exchange implements PeerService.
@@ -63,14 +63,14 @@ func (h *Hub) Exchange(stream peerv1.PeerService_ExchangeServer) error {
 	}
 }
 
-// receive takes messages in until the stream ends.
+// receive receives messages until the stream ends.
 func (h *Hub) receive(stream peerv1.PeerService_ExchangeServer, in *peerv1.ExchangeRequest) error {
 	from := in.GetHeader().GetFromShard()
 	for {
 		if h.ctx.Err() != nil {
 			return errClosed
 		}
-		// A peer that speaks is alive, also where nothing was sent to it yet.
+		// A peer that sends is alive, even if nothing was sent to it yet.
 		h.mu.Lock()
 		l := h.link(from)
 		h.mu.Unlock()
@@ -109,7 +109,8 @@ func (h *Hub) deliver(in *peerv1.RaftMessage) {
 	}
 }
 
-// isRemote: no other message comes from a peer; Raft would obey some that only its own process may give.
+// isRemote reports whether a message is of a type that a peer may send. Raft would obey some messages that only its own
+// process may issue.
 func isRemote(m *raftpb.Message) bool {
 	if m.GetFrom() == 0 || m.GetTo() == 0 {
 		return false

@@ -16,7 +16,7 @@ import (
 var errLeadLost = errors.New("the leadership was lost")
 
 // applyEarly does what need not wait for the sync of the same Ready: it sends messages, and applies committed entries
-// that the log holds already.
+// that are already in the log.
 func (rd *round) applyEarly() error {
 	if rd.done {
 		return nil
@@ -44,14 +44,14 @@ func (rd *round) applyReady() error {
 		return nil
 	}
 	if err := rd.apply(rd.ready.CommittedEntries); err != nil {
-		return err // the entries stay in the Ready: without room they are applied again, from where that stopped
+		return err // the entries stay in the Ready: after a lack of space, applying continues where it stopped
 	}
 	rd.ready.CommittedEntries = nil
 	return nil
 }
 
-// apply makes committed entries visible, then answers their writes. After format.ErrNoSpace it is to be called again
-// with the same entries, and goes on where it stopped.
+// apply makes committed entries visible, then answers their writes. After format.ErrNoSpace it must be called again
+// with the same entries, and continues where it stopped.
 func (rd *round) apply(committed []*raftpb.Entry) error {
 	if !rd.visible {
 		if err := rd.makeVisible(committed[len(committed)-1].GetIndex()); err != nil {
@@ -84,7 +84,7 @@ func (rd *round) makeVisible(last uint64) error {
 	})
 }
 
-// leads tells whether an entry was written by this replica as the leader it is now.
+// leads reports whether an entry was written by this replica in its present leadership.
 func (rd *round) leads(e *format.Entry) bool {
 	c := rd.state.lock()
 	defer c.unlock()
@@ -105,8 +105,8 @@ func (rd *round) settleCore(committed []*raftpb.Entry) (answered []*Pending) {
 	return c.writes.Answered(rd.answered)
 }
 
-// changeMembers applies an entry of Raft's own, unless the log had it when this replica started: the membership is
-// durable before the commit index need be.
+// changeMembers applies a membership change, unless the log had it when this replica started: the membership may become
+// durable before the commit index.
 func (rd *round) changeMembers(e *raftpb.Entry) error {
 	if e.GetIndex() <= rd.firstConf {
 		return nil
@@ -127,14 +127,14 @@ func (rd *round) changeMembers(e *raftpb.Entry) error {
 
 func (rd *round) applyChange(change raftpb.ConfChangeI, at uint64) *raftpb.ConfState {
 	c := rd.state.lock()
-	defer c.unlock() // Raft panics where it cannot
+	defer c.unlock() // Raft panics if it cannot apply the change
 	conf := c.node.raft.ApplyConfChange(change)
 	c.setMembers(conf, at)
 	c.observe()
 	return conf
 }
 
-// changeOf reads the membership change of an entry.
+// changeOf decodes the membership change of an entry.
 func changeOf(e *raftpb.Entry) (raftpb.ConfChangeI, error) {
 	if e.GetType() == raftpb.EntryConfChange {
 		first := &raftpb.ConfChange{}

@@ -15,13 +15,14 @@ import (
 // fetchesMax bounds the messages of a group that wait for blobs.
 const fetchesMax = 4
 
-// blobFetches holds messages back until the blobs that their entries refer to are here: an entry must not be promised
-// without its data. Safe for concurrent use; its mutex may be taken with a core's held, not the other way around.
+// blobFetches delays messages until the blobs that their entries refer to are here: an entry must not be promised
+// without its data. Safe for concurrent use. Its mutex may be taken while a core's mutex is held, not the other way
+// around.
 type blobFetches struct {
 	log    store
 	logger *slog.Logger
 	get    func(ctx context.Context, from uint64, refs []format.BlobRef) error // Options.FetchBlobs
-	take   func(m *raftpb.Message) error                                       // gives Raft a message that is whole
+	take   func(m *raftpb.Message) error                                       // passes a complete message to Raft
 
 	ctx    context.Context // ends with the replica
 	cancel context.CancelFunc
@@ -37,7 +38,7 @@ type blobFetch struct {
 	cancel context.CancelCauseFunc
 }
 
-// Why fetches of blobs end.
+// The reasons why fetches of blobs end.
 var (
 	errLeaderGone  = errors.New("the member that they come from does not lead any more")
 	errMemberQuiet = errors.New("the member that they come from is silent")
@@ -51,14 +52,14 @@ func newBlobFetches(opts *Options, log store, take func(m *raftpb.Message) error
 	return f
 }
 
-// stop ends all fetches. None may begin any more.
+// stop ends all fetches. No more may begin.
 func (f *blobFetches) stop() {
 	f.cancel()
 	f.group.Wait()
 }
 
-// begin fetches the blobs that a message lacks, and gives it to take then. False where it drops the message, because it
-// waits already or too many do.
+// begin fetches the blobs that a message lacks, and then passes the message to take. It returns false if it drops the
+// message, because the message waits already or too many messages wait.
 func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,8 +72,8 @@ func (f *blobFetches) begin(m *raftpb.Message, missing []format.BlobRef) bool {
 	return true
 }
 
-// end ends those fetches that stay is not true for: a member that hangs never ends them, and while they wait, nothing
-// is taken that another leader sends in their place.
+// end ends the fetches for which stay returns false. A member that hangs never completes them, and while they wait, the
+// same entries from another leader are not accepted.
 func (f *blobFetches) end(why error, stay func(from uint64) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,7 +84,7 @@ func (f *blobFetches) end(why error, stay func(from uint64) bool) {
 	}
 }
 
-// run gets blobs, and gives their message to Raft then.
+// run fetches blobs, and then passes their message to Raft.
 func (f *blobFetches) run(ctx context.Context, m *raftpb.Message, missing []format.BlobRef) {
 	err := f.get(ctx, m.GetFrom(), missing)
 	if err != nil && ctx.Err() != nil {

@@ -12,9 +12,10 @@ import (
 )
 
 // ChangeMembers proposes a membership change on the leader, and returns when a majority of the new members knows that
-// it is committed; one that goes through a joint membership when that is left, which Raft does by itself. One at a
-// time. The leader keeps its vote: hand over the lead first (TransferLeader). ErrNoLeader, ErrChanging, ErrInvalid:
-// surely nothing was changed. ErrOutcomeUnknown: see Members of the leader to come.
+// the change is committed. A change that goes through a joint membership ends when Raft has left that by itself. Only
+// one change runs at a time. The leader keeps its vote: to remove it, hand over the lead first (TransferLeader). After
+// ErrNoLeader, ErrChanging or ErrInvalid, certainly nothing was changed. After ErrOutcomeUnknown, see Members of the
+// next leader.
 func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2) error {
 	if change.GetTransition() == raftpb.ConfChangeTransitionJointExplicit || len(change.GetChanges()) == 0 {
 		return fmt.Errorf("%w: a membership change names members, and leaves a joint membership by itself", ErrInvalid)
@@ -56,8 +57,8 @@ func (r *Replica) beginChange(one *memberChange, change *raftpb.ConfChangeV2) er
 	return nil
 }
 
-// Wake ends the rest of a group in which nothing happens: its clock runs again. Whoever finds damage in the log of a
-// leader calls it, as the lead is handed over by the clock (rule 4). Safe for concurrent use.
+// Wake ends the rest of an idle group: its clock runs again. Code that finds damage in the log of a leader calls it,
+// because the clock hands the lead over (rule 4). Safe for concurrent use.
 func (r *Replica) Wake() {
 	c := r.state.lock()
 	defer c.unlock()
@@ -66,9 +67,10 @@ func (r *Replica) Wake() {
 	}
 }
 
-// TransferLeader hands the lead over to a voter and waits until that leads. Where it does not within about an election
-// timeout, the error says so, and this replica may lead on. Writes are refused with ErrNoLeader meanwhile, but not
-// while the voter is far behind, or has not the membership change that gave it its vote: that is waited for first.
+// TransferLeader hands the lead over to a voter and waits until the voter leads. If the voter does not lead within
+// about an election timeout, the error says so, and this replica may continue to lead. During the transfer writes are
+// refused with ErrNoLeader. If the voter is far behind, or lacks the membership change that gave it its vote,
+// TransferLeader first waits for the voter, and writes are not refused meanwhile.
 func (r *Replica) TransferLeader(ctx context.Context, to uint64) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, transferTimeMax, ErrNotTransferred)
 	defer cancel()
@@ -91,7 +93,7 @@ func (r *Replica) TransferLeader(ctx context.Context, to uint64) error {
 	}
 }
 
-// transferStep begins a transfer or looks how it stands. Where changed is nil, it has ended with err.
+// transferStep begins a transfer or checks its state. If changed is nil, the transfer has ended with err.
 func (r *Replica) transferStep(to uint64, begun *bool) (changed <-chan struct{}, err error) {
 	c := r.state.lock()
 	defer c.unlock()

@@ -34,7 +34,7 @@ func change(changes ...*raftpb.ConfChangeSingle) *raftpb.ConfChangeV2 {
 	return &raftpb.ConfChangeV2{Changes: changes}
 }
 
-// until waits in the bubble's time, which does not pass while anything runs.
+// until waits in the bubble's time, which does not pass while any goroutine runs.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for range 60_000 {
@@ -97,7 +97,7 @@ func TestLearnerCatchesUpReplacesAVoterInOneChange(t *testing.T) {
 			len(conf.GetVotersOutgoing())+len(conf.GetLearners()) > 0 {
 			t.Fatalf("after the replacement: %v", conf)
 		}
-		// The new voter counts: without it and the one that is gone there is no majority; with it there is.
+		// The new voter counts: without it and the lost one there is no majority; with it there is.
 		n.stop(gone)
 		third := 6 - first - gone
 		n.isolate(third, true)
@@ -142,8 +142,8 @@ func TestLeaderHandsOverBeforeItIsRemoved(t *testing.T) {
 		ok(t, leader.TransferLeader(timeout(t), heir))
 		until(t, "the heir serves", func() bool { return n.members[heir].Status().Leader })
 		ok(t, n.members[heir].ChangeMembers(timeout(t), change(add(4), remove(first))))
-		// The removed replica mostly hears of it, and never where the last message to it was on its way when the heir
-		// applied the change: placement tells it then. In both cases it disturbs nobody.
+		// The removed replica usually learns of its removal. It never does if the last message to it was in flight when
+		// the heir applied the change: placement then informs it. In both cases it disturbs no other member.
 		term := leader.Members().Term
 		time.Sleep(time.Minute)
 		if !n.members[heir].Status().Leader {
@@ -190,8 +190,8 @@ func TestMembershipChangesThatAreNotPossibleAreRefused(t *testing.T) {
 	})
 }
 
-// Raft takes one membership change at a time, also those of an earlier leader, and puts an empty entry in the place of
-// another one: that must not count as done.
+// Raft accepts one membership change at a time, including those of an earlier leader, and replaces another one by an
+// empty entry. Such a change must not count as done.
 func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -209,8 +209,8 @@ func TestMembershipChangeThatRaftPassesOverIsNotDone(t *testing.T) {
 	})
 }
 
-// Raft leaves a joint membership when it applies an entry, but not while the lead is handed over. Where that comes to
-// nothing and nobody writes, it is left all the same.
+// Raft leaves a joint membership when it applies an entry, but not while the lead is handed over. If the transfer fails
+// and nobody writes, the joint membership is left all the same.
 func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -239,8 +239,8 @@ func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 	})
 }
 
-// A follower that was away gets a membership change together with the word that it is committed. While its disk is full
-// it cannot record the membership; it must not take that for the next one.
+// A follower that was away receives a membership change together with the information that it is committed. While its
+// disk is full, it cannot record the membership. It must not confuse that membership with the next one.
 func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -277,8 +277,8 @@ func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 	})
 }
 
-// Where the leader dies right after a membership change, those left know of it: by the membership before, the other of
-// two is no majority.
+// If the leader dies right after a membership change, the remaining members know of the change. By the previous
+// membership, one of two members would be no majority.
 func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -312,8 +312,8 @@ func TestPanicOfRaftFailsTheReplica(t *testing.T) {
 	})
 }
 
-// A member that says something impossible, as one does whose disk was rolled back unnoticed, fails the replica; its
-// writes are answered.
+// A member that sends something impossible, as after an unnoticed rollback of its disk, fails the replica; the
+// replica's writes are answered.
 func TestPanicOverAMessageAnswersWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -368,11 +368,12 @@ func TestLeadIsHandedOver(t *testing.T) {
 	})
 }
 
-// A voter that was a learner just now does not know yet that it may lead: the call to do so waits for that.
+// A voter that was a learner until just now does not know yet that it may lead: the request to campaign waits for that.
 func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
-		// nobody gets what this leader puts behind the change: else the new voter may lack it, and is not elected
+		// no member receives what this leader appends after the change: otherwise the new voter may lack it, and is not
+		// elected
 		var alone atomic.Uint64
 		n.change = func(id uint64, o *Options) {
 			o.Transport = dropping{o.Transport, func(m *raftpb.Message) bool { return id == alone.Load() && hasConfirmation(m) }}
@@ -387,7 +388,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 			m := leader.Members()
 			return m.Progress[3].Match == m.LastIndex && m.Progress[3].State == StateReplicate
 		})
-		// The call overtakes what makes it a voter.
+		// The request overtakes the entry that makes the member a voter.
 		id, term := leader.Members().LeaderID, leader.Members().Term
 		ok(t, fourth.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &id, To: new(uint64(4)), Term: &term}))
 		alone.Store(id)
@@ -400,7 +401,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 			t.Fatalf("it took %v: that was an election by a timeout", took)
 		}
 		fourth.must(t, put(1, "a"))
-		// One that comes too late for its leader is not followed.
+		// A request that comes too late for its leader is not followed.
 		id, term = leader.Members().LeaderID, leader.Members().Term
 		ok(t, fourth.ChangeMembers(timeout(t), change(learner(5))))
 		fifth := n.start(5)
@@ -419,7 +420,7 @@ func TestLeadGoesToAVoterOfJustNow(t *testing.T) {
 	})
 }
 
-// Writes go on while the voter that is to lead is far behind.
+// Writes continue while the future leader is far behind.
 func TestLeadIsHandedOverWhenTheOtherIsNear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -2,7 +2,7 @@ package replica
 
 import "go.etcd.io/raft/v3/raftpb"
 
-// tick is Raft's clock. It gives the messages to send.
+// tick is Raft's clock. It returns the messages to send.
 func (c *core) tick() []*raftpb.Message {
 	if c.err != nil {
 		return nil
@@ -36,7 +36,7 @@ func (c *core) tick() []*raftpb.Message {
 	return c.quiet.rest(c.isBusy)
 }
 
-// tickRaft gives the call to lead that is to be sent when what Raft says about the leadership was observed; nil: none.
+// tickRaft returns the request to campaign that must be sent after the leadership was observed; nil: none.
 func (c *core) tickRaft(barred bool) (call *raftpb.Message) {
 	switch {
 	case !c.node.leader && (barred || c.node.behindFloor()):
@@ -58,11 +58,11 @@ func (c *core) forgetSilentLeader() {
 	}
 }
 
-// lostTicksMax is how long a round may take to answer what the lost lead left.
+// lostTicksMax is how many ticks a round may take to answer the writes left by a lost leadership.
 const lostTicksMax = 2
 
-// tickLost lets go who waits for a round that does not end, once the lead is lost. The write goes on, and may come to
-// be applied.
+// tickLost releases the callers that wait for a round that does not end, after the leadership was lost. Their writes
+// continue, and may yet be applied.
 func (c *core) tickLost() {
 	if !c.node.lost {
 		c.lostTicks = 0

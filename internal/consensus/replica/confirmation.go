@@ -2,34 +2,35 @@ package replica
 
 import "go.etcd.io/raft/v3/raftpb"
 
-// confirmation is the empty entry that a leader puts behind a membership change which it has applied. When it is
-// committed, a majority of the new members knows that the change is, and only then the change is over: whoever has the
-// entry has heard with it that the change is committed.
+// confirmation is the empty entry that a leader proposes after a membership change which it has applied. When it is
+// committed, a majority of the new members knows that the change is committed, because the entry carries that
+// knowledge. Only then is the change complete.
 //
-// Raft counts votes by the membership that a member has applied, not by the newest one in its log. Where only the
-// leader knows that the old membership is left, and is lost in that moment, the others still ask a majority of the old
-// one, of which a member may be gone for good: then nobody is elected ever again, though only one of the new members is
-// lost.
+// Raft counts votes by the membership that a member has applied, not by the newest one in its log. Suppose that only
+// the leader knows that the old membership was left, and that the leader is lost in that moment. The others then still
+// ask a majority of the old membership, of which a member may be gone for good. Nobody would ever be elected again,
+// although only one of the new members is lost.
 //
-// A leader that the change removes, because it came to lead in the midst of it, can propose nothing any more: it hands
-// the lead over (transfer.yield), and its successor leaves the joint membership again or finds that it is left.
+// A leader that the change removes, because it came to lead in the middle of the change, can propose nothing any more.
+// It hands the lead over (transfer.yield), and its successor leaves the joint membership again or finds that it was
+// left.
 type confirmation struct {
-	due   bool   // the entry is to be proposed
-	asked bool   // Raft has it
+	due   bool   // the entry must be proposed
+	asked bool   // Raft has the entry
 	index uint64 // of the entry; 0: not known yet
 }
 
-// pending tells that a majority may not know yet.
+// pending reports whether a majority may not know of the change yet.
 func (c confirmation) pending() bool { return c.due || c.asked }
 
-// stored is told of the entries of a Ready. The confirmation was the last that was proposed before it.
+// stored receives the entries of a Ready. The confirmation was the last proposal before it.
 func (c *confirmation) stored(entries []*raftpb.Entry) {
 	if c.asked && c.index == 0 {
 		c.index = entries[len(entries)-1].GetIndex()
 	}
 }
 
-// confirm is called when a change was applied that is not joint.
+// confirm is called after a change was applied that is not joint.
 func (m *members) confirm() {
 	switch {
 	case !m.node.leader:
@@ -43,13 +44,13 @@ func (m *members) confirm() {
 }
 
 func (m *members) proposeConfirmation() {
-	// Where Raft does not take it, as while the lead is being handed over, the clock tries again.
+	// If Raft rejects the proposal, for example during a transfer of the lead, the clock retries.
 	if m.confirmation.due && m.node.propose(&raftpb.Entry{}) == nil {
 		m.confirmation = confirmation{asked: true}
 	}
 }
 
-// committed is told how far entries are applied; true: the last change is confirmed by that.
+// committed is called with the index up to which entries are applied; true: this confirms the last change.
 func (m *members) committed(index uint64) bool {
 	if m.confirmation.index == 0 || index < m.confirmation.index {
 		return false
@@ -58,7 +59,7 @@ func (m *members) committed(index uint64) bool {
 	return true
 }
 
-// confirmed ends the change that is under way, where it is the one that was applied last.
+// confirmed ends the change in progress, if it is the one that was applied last.
 func (m *members) confirmed() {
 	m.confirmation = confirmation{}
 	if c := m.change; c != nil && c.index != 0 && c.index <= m.index {

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// guarded is a core that is reached through its mutex alone: whoever has a *core holds the mutex. Functions of a core,
-// and of what belongs to it, need not say so.
+// guarded is a core that can be reached only through its mutex: code that has a *core holds the mutex. The functions of
+// a core and of its parts do not repeat this.
 type guarded struct{ core core }
 
 func (g *guarded) lock() *core {
@@ -25,12 +25,12 @@ func (g *guarded) lock() *core {
 	return &g.core
 }
 
-// core is the state of a replica: Raft's node and the parts around it. A part has state of its own and is handed the
-// parts that it asks; what concerns several of them is decided here.
+// core is the state of a replica: Raft's node and the parts around it. Each part has its own state, and receives the
+// parts that it calls. What concerns several parts is decided here.
 type core struct {
 	mu     sync.Mutex
 	err    error // failed for good
-	broken bool  // by a message; the next round gives everything up
+	broken bool  // by a message; the next round fails everything
 
 	seat      *rounds.Seat
 	logger    *slog.Logger
@@ -52,12 +52,12 @@ type core struct {
 	transfer transfer
 	full     fullLog
 
-	formed  bool          // Options.Forming has let writes in
+	formed  bool          // Options.Forming has admitted writes
 	changed chan struct{} // closed by announce; nil: nobody waits
-	// With a disk that hangs no round ends, and so none answers what a lost lead left. hangs is closed then, and made
-	// anew: who waits is not kept from asking the members that go on.
+	// When a disk hangs, no round ends, so no round answers the writes left by a lost leadership. hangs is then closed
+	// and replaced: its waiters are free to turn to the members that still work.
 	hangs     chan struct{}
-	lostTicks int // since the lead was lost
+	lostTicks int // since the leadership was lost
 
 	stopping bool
 	drained  chan struct{} // made by Stop; closed when no write is left
@@ -65,7 +65,7 @@ type core struct {
 
 func (c *core) unlock() { c.mu.Unlock() }
 
-// init gives each part what it may touch, and starts Raft.
+// init gives each part the parts that it may use, and starts Raft.
 func (c *core) init(opts *Options, log store, proposals writes.Options) error {
 	c.logger, c.log, c.rules, c.forming, c.onChange = opts.Logger, log, proposals.Rules, opts.Forming, opts.OnChange
 	c.startedAt, c.hangs = time.Now(), make(chan struct{})
@@ -103,12 +103,13 @@ func (c *core) isOpen() error {
 	return nil
 }
 
-// barred tells that damage keeps this replica from leading (rule 4, rules.Damage): with other voters one of them can.
+// barred reports whether damage keeps this replica from leading (rule 4, rules.Damage). It does if there are other
+// voters, because one of them can lead.
 func (c *core) barred() bool {
 	return !c.members.sole && c.log.Damaged() && c.rules.Keeps(rules.Damage)
 }
 
-// observe takes over what Raft says about the leadership.
+// observe adopts what Raft says about the leadership.
 func (c *core) observe() {
 	was, now := c.node.standing, c.node.now()
 	if now == was {
@@ -135,7 +136,7 @@ func (c *core) observe() {
 	c.announce()
 }
 
-// announce tells those who wait that the leader, the term or the membership has changed.
+// announce wakes those that wait for a change of the leader, the term or the membership.
 func (c *core) announce() {
 	if c.changed != nil {
 		close(c.changed)
@@ -146,28 +147,29 @@ func (c *core) announce() {
 	}
 }
 
-// isBusy tells whether something is on its way in this replica.
+// isBusy reports whether this replica has something in progress.
 func (c *core) isBusy() bool {
 	return !c.writes.IsEmpty() || c.reads.isBusy() || c.members.isChanging() || c.node.transferee != raft.None ||
 		c.full.err != nil || c.err != nil
 }
 
-// propose gives to Raft what was accepted. No Ready may be taken.
+// propose passes accepted writes to Raft. No Ready may be taken.
 func (c *core) propose() {
 	if c.node.lost {
-		return // what is on its way is answered first
+		return // what is in progress is answered first
 	}
 	c.flush()
 	c.members.propose()
 }
 
-// stub stands for an entry whose payload Raft need not see.
+// stub replaces an entry whose payload Raft need not see.
 var stub = &raftpb.Entry{Data: []byte{0}}
 
-// flush gives the accepted writes to Raft in one message.
+// flush passes the accepted writes to Raft in one message.
 //
-// Raft copies what it is given. Where there is no other member to send it to, it gets a stub, and stored puts the
-// payload into Raft's entry before anyone else sees it. With others, Raft must know the sizes to bound its messages.
+// Raft copies its input. If there is no other member to send an entry to, Raft gets a stub, and stored puts the payload
+// into Raft's entry before any other code sees it. If there are other members, Raft must know the sizes to bound its
+// messages.
 func (c *core) flush() {
 	taken := c.writes.Take()
 	if len(taken) == 0 {
@@ -202,8 +204,8 @@ func (c *core) ready() raft.Ready {
 	return rd
 }
 
-// stored tells the writes which index Raft gave them, and gives Raft their payloads. Raft adds entries of its own
-// between them: empty ones, and membership changes.
+// stored informs the writes which index Raft gave them, and gives Raft their payloads. Raft adds entries of its own
+// between them: empty ones and membership changes.
 func (c *core) stored(entries []*raftpb.Entry) {
 	for _, e := range entries {
 		if c.writes.Awaits() && e.GetType() == raftpb.EntryNormal && len(e.Data) > 0 && e.GetTerm() == c.node.term {
@@ -214,15 +216,15 @@ func (c *core) stored(entries []*raftpb.Entry) {
 	c.writes.Extends(entries[len(entries)-1].GetIndex())
 }
 
-// setMembers takes over the membership after an applied change.
+// setMembers adopts the membership after an applied change.
 func (c *core) setMembers(conf *raftpb.ConfState, at uint64) {
 	c.members.applied(conf, at)
 	c.lease.soleVoter.Store(c.members.sole && c.node.serving)
 	c.announce()
 }
 
-// settle answers the writes among committed entries that were applied, then those that were lost with the leadership.
-// requests are those of the entries that have become visible.
+// settle answers the writes among the committed entries that were applied, then those that were lost with the
+// leadership. requests are the requests of the entries that have become visible.
 func (c *core) settle(committed []*raftpb.Entry, requests []format.Request, syncs *writes.SyncLog) {
 	c.writes.Remember(requests)
 	for _, e := range committed {
@@ -255,7 +257,7 @@ func (c *core) settleOne(e *raftpb.Entry, syncs *writes.SyncLog) {
 	}
 }
 
-// abandon answers everything that is left, and tells how many writes have an unknown outcome.
+// abandon answers everything that is left, and returns how many writes have an unknown outcome.
 func (c *core) abandon(why error) (answered []*Pending, cut int) {
 	cut = c.writes.Logged()
 	c.writes.Lose(fmt.Errorf("%w: %w", ErrOutcomeUnknown, why), fmt.Errorf("%w: %w", ErrFailed, why))
@@ -265,7 +267,7 @@ func (c *core) abandon(why error) (answered []*Pending, cut int) {
 	return c.writes.Answered(nil), cut
 }
 
-// refuse lets no write in any more, and gives what is closed when none is left.
+// refuse admits no more writes, and returns a channel that is closed when none is left.
 func (c *core) refuse() <-chan struct{} {
 	if !c.stopping {
 		c.stopping = true
@@ -275,7 +277,7 @@ func (c *core) refuse() <-chan struct{} {
 	return c.drained
 }
 
-// checkDrained is called where a write was answered.
+// checkDrained is called after a write was answered.
 func (c *core) checkDrained() {
 	if c.drained == nil || !c.writes.IsEmpty() {
 		return

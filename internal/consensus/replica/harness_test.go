@@ -31,7 +31,7 @@ type machine struct {
 	dir       string
 	committer *Committer
 	journal   *journal.Journal
-	replayed  int // writes that the journal held
+	replayed  int // writes found in the journal
 	members   []*member
 }
 
@@ -53,7 +53,7 @@ func newMachine(t testing.TB, fs vfs.FS, dir string) *machine {
 	return m
 }
 
-// replay writes what the journal of a machine that was killed holds to the segments.
+// replay writes the journal of a killed machine to the segments.
 func replay(fs vfs.FS, dir string) (writes int, err error) {
 	found, err := journal.Replay(fs, dir, journal.Target{Apply: func(id uuid.UUID, share journal.Share) error {
 		names, err := fs.List(dir)
@@ -102,7 +102,7 @@ func (m *machine) open(name string, change func(*group.Options, *Options)) *memb
 	return one
 }
 
-// halt stops everything as a killed process would: nothing is drained or sealed.
+// halt stops everything as a killed process would stop: nothing is drained or sealed.
 func (m *machine) halt() {
 	if m.committer == nil {
 		return
@@ -115,7 +115,7 @@ func (m *machine) halt() {
 	m.committer, m.members = nil, nil
 }
 
-// stop stops a replica in good order.
+// stop stops a replica gracefully.
 func (one *member) stop(t testing.TB) {
 	t.Helper()
 	ok(t, one.Stop(timeout(t)))
@@ -154,13 +154,13 @@ func (w write) request(a, b uint64) write    { w.RequestID = requestID(a, b); re
 // Propose is Replica.Propose.
 func (one *member) Propose(w write) *Pending { return one.Replica.Propose(w.Write) }
 
-// do proposes and waits.
+// do proposes a write and waits for its result.
 func (one *member) do(t testing.TB, w write) (Result, error) {
 	t.Helper()
 	return one.Propose(w).Wait(timeout(t))
 }
 
-// must is do, of a write that succeeds.
+// must is do for a write that succeeds.
 func (one *member) must(t testing.TB, w write) Result {
 	t.Helper()
 	result, err := one.do(t, w)
@@ -170,7 +170,7 @@ func (one *member) must(t testing.TB, w write) Result {
 	return result
 }
 
-// data reads a record; "" and false where there is none.
+// data reads a record; it returns "" and false if there is none.
 func (one *member) data(t testing.TB, id int64) (string, bool) {
 	t.Helper()
 	ok(t, one.ReadBarrier(timeout(t)))

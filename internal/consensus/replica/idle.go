@@ -2,28 +2,28 @@ package replica
 
 import "sync/atomic"
 
-// idle says why the clock need not look at a replica. It is read without the core's mutex: the clock asks it for each
-// group of the volume.
+// idle says why the clock need not look at a replica. It is read without the core's mutex, because the clock reads it
+// for each group of the volume.
 type idle struct {
 	onlyMember atomic.Bool // learners count: Raft needs no clock
 	resting    atomic.Bool // the group rests: Raft needs no clock
-	stuck      atomic.Bool // the log has no room: it is tried again by the clock, in any case
+	stuck      atomic.Bool // the log has no space: the clock retries it in any case
 }
 
 func (i *idle) needsTick() bool { return !i.onlyMember.Load() && !i.resting.Load() || i.stuck.Load() }
 
-// fullLog says that the log had no room, and when it is tried again. It belongs to a core.
+// fullLog records that the log had no space, and when to retry. It belongs to a core.
 type fullLog struct {
 	idle  *idle
-	err   error // nil: there is room
-	ticks int   // until the next try
-	wait  int   // between the last two
+	err   error // nil: there is space
+	ticks int   // until the next attempt
+	wait  int   // between the last two attempts
 }
 
-// retryTicksMax bounds the wait: a log without room is tried again after 1 tick, then after twice as long each time.
+// retryTicksMax bounds the wait: a log without space is retried after 1 tick, then after twice as long each time.
 const retryTicksMax = 10
 
-// set notes what the last try found.
+// set records the result of the last attempt.
 func (f *fullLog) set(err error) (changed bool) {
 	changed = (err == nil) != (f.err == nil)
 	f.err = err
@@ -36,7 +36,7 @@ func (f *fullLog) set(err error) (changed bool) {
 	return changed
 }
 
-// tick tells that it is time for a try.
+// tick reports whether it is time for an attempt.
 func (f *fullLog) tick() bool {
 	f.ticks--
 	return f.ticks <= 0

@@ -10,39 +10,38 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 )
 
-// lease says whether this replica may answer reads by itself. Its methods may be called with or without the core's
-// mutex.
+// lease says whether this replica may answer reads alone. Its methods may be called with or without the core's mutex.
 //
-// A leader whose question the majority has answered may answer reads by itself for a while: for leaseTime since it
-// asked. It can, because whoever answers hears of a leader, and gives nobody else a vote for an election timeout since
-// then. So no other leader can be elected, and nothing be acknowledged elsewhere, while the lease runs. Four rules make
-// that true; each has a test that fails without it.
+// A leader whose question was answered by the majority may answer reads alone for leaseTime, counted from when it
+// asked. This is safe because a member that answers hears from a leader, and gives its vote to no other for an election
+// timeout from then on. So no other leader can be elected, and nothing can be acknowledged elsewhere, while the lease
+// runs. Four rules ensure that; each has a test that fails without it.
 //
 //  1. The lease counts from before the question was sent, and ends by this process's monotonic clock, which goes on
-//     while the process is stopped. It is looked at before the log is read, so that what is read afterwards is at
-//     least as new.
-//  2. leaseTime is far below the election timeout of 10 ticks (of which a late clock may make 9), which followers
-//     measure by their own clocks: they may run faster by 80 %.
-//     A member that is told that its leader's shard is silent (PeerDown) may vote sooner, but not before it has heard
-//     nothing of the leader for an election timeout itself: the word may come late, when the member has answered the
-//     leader again.
+//     while the process is stopped. It is checked before the log is read, so that the data read afterwards is at least
+//     as new.
+//  2. leaseTime is far below the election timeout of 10 ticks (9 if a tick comes late), which followers measure by
+//     their own clocks: these may run faster by 80 %.
+//     A member that is told that its leader's shard is silent (PeerDown) may vote sooner, but not before it has itself
+//     heard nothing from the leader for an election timeout: the report may come late, after the member has answered
+//     the leader again.
 //  3. A replica that has just started does not know what it has answered: it gives no vote for voteSilence, which is
 //     more than leaseTime.
-//  4. A member to whom the lead is handed over need not wait for anybody: whoever hands it over has no lease for the
-//     rest of its term.
+//  4. A member to which the lead is handed over need not wait for anybody, because the leader that hands it over has no
+//     lease for the rest of its term.
 //
-// What must hold of the machines: a clock does not stand still while its process, or its whole virtual machine, does
-// and others go on.
+// The machines must guarantee that a clock does not stand still while its process, or its whole virtual machine, stands
+// still and others go on.
 type lease struct {
 	seat    *rounds.Seat
 	rules   rules.Off
 	allowed bool // Options.Lease
 
-	// soleVoter: this node is the sole voter and leader, and an entry of its own term is applied, so that the log
-	// holds everything that was ever acknowledged.
+	// soleVoter means that this node is the sole voter and leader, and has applied an entry of its own term, so that
+	// the log holds everything that was ever acknowledged.
 	soleVoter atomic.Bool
-	until     atomic.Int64 // monotonic; until then this leader may answer reads by itself; 0: it may not
-	renew     atomic.Bool  // the majority is to be asked although nobody waits, so that the lease goes on
+	until     atomic.Int64 // monotonic; until then this leader may answer reads alone; 0: it may not
+	renew     atomic.Bool  // ask the majority although no read waits, to prolong the lease
 }
 
 const (
@@ -50,7 +49,7 @@ const (
 	voteSilence = 600 * time.Millisecond
 )
 
-// isValid tells whether the lease runs. Where half of it is over, the majority is asked anew, and nobody waits for
+// isValid reports whether the lease runs. After half of the lease, it has the majority asked again; no read waits for
 // that.
 func (l *lease) isValid() bool {
 	until := l.until.Load()
@@ -70,21 +69,22 @@ func (l *lease) isValid() bool {
 // end ends the lease.
 func (l *lease) end() { l.until.Store(0) }
 
-// endAll takes from this replica that it may answer reads by itself, also where it is alone.
+// endAll ends the permission to answer reads alone, even for a sole voter.
 func (l *lease) endAll() {
 	l.soleVoter.Store(false)
 	l.end()
 }
 
-// start begins the lease of a leader, whose question of a time the majority has answered.
+// start begins the lease of a leader: the majority has answered the question of time askedAt.
 func (l *lease) start(askedAt int64) {
 	if l.allowed {
 		l.until.Store(askedAt + int64(leaseTime))
 	}
 }
 
-// isTooEarly tells that a call for votes comes too soon after the start: before it, this replica may have answered a
-// leader whose lease still runs (rules.LeaseVote). A candidate that the leader itself has called is one to vote for.
+// isTooEarly reports whether a request for a vote comes too soon after the start. Before the start, this replica may
+// have answered a leader whose lease still runs (rules.LeaseVote). It may vote for a candidate that the leader itself
+// has called.
 func (c *core) isTooEarly(m *raftpb.Message) bool {
 	if !asksForVote(m) || string(m.GetContext()) == campaignTransfer || !c.rules.Keeps(rules.LeaseVote) {
 		return false
@@ -96,5 +96,5 @@ func asksForVote(m *raftpb.Message) bool {
 	return m.GetType() == raftpb.MsgVote || m.GetType() == raftpb.MsgPreVote
 }
 
-// campaignTransfer is the context of calls for votes behind a transfer: Raft does not export it.
+// campaignTransfer is the context of vote requests after a transfer: Raft does not export it.
 const campaignTransfer = "CampaignTransfer"

@@ -15,10 +15,10 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// ErrChanging says that another membership change is on its way; nothing was changed.
+// ErrChanging means that another membership change is in progress; nothing was changed.
 var ErrChanging = errors.New("another membership change is not finished")
 
-// members is the membership, and its change. It belongs to a core.
+// members is the membership and its current change. It belongs to a core.
 type members struct {
 	node   *node
 	seat   *rounds.Seat
@@ -26,18 +26,18 @@ type members struct {
 	idle   *idle
 
 	conf     *raftpb.ConfState // replaced as a whole
-	index    uint64            // of the change that made it
+	index    uint64            // of the change that led to conf
 	isMember bool              // conf names this replica
 	sole     bool              // this replica is the only voter
 
-	change       *memberChange // under way; nil: none
-	confirmation confirmation  // of the last one
+	change       *memberChange // in progress; nil: none
+	confirmation confirmation  // of the last change
 	leave        bool          // a joint membership is to be left
-	jointTicks   int           // since a joint membership could be left and nothing is on its way
+	jointTicks   int           // ticks since a joint membership could be left and nothing is in progress
 	offerTicks   int           // since a member needs a snapshot
 }
 
-// memberChange is a membership change on its way.
+// memberChange is a membership change in progress.
 type memberChange struct {
 	data     []byte // as proposed
 	proposed bool   // Raft has it
@@ -46,7 +46,7 @@ type memberChange struct {
 	err      error // set before done is closed
 }
 
-// set takes over a membership.
+// set adopts a membership.
 func (m *members) set(conf *raftpb.ConfState, at uint64) {
 	m.conf, m.index = conf, at
 	id := m.node.id
@@ -60,14 +60,15 @@ func (m *members) isVoter() bool { return isVoter(m.conf, m.node.id) }
 
 func (m *members) isJoint() bool { return len(m.conf.GetVotersOutgoing()) > 0 }
 
-// isChanging tells that a change is on its way, or that a majority may not know yet that it is over.
+// isChanging reports whether a change is in progress, or a majority may not know yet that it is complete.
 func (m *members) isChanging() bool {
 	return m.change != nil || m.isJoint() || m.confirmation.pending()
 }
 
-// check refuses what Raft could not apply: there it would be too late, on every member. It refuses a change that takes
-// this replica's own vote, too: it would lead no more when it applies that, and the others, who have not heard yet that
-// it is committed, could still need its vote, which it does not give to whom lacks what it wrote last.
+// check refuses a change that Raft could not apply: when it is applied, it is too late, on every member. It also
+// refuses a change that takes this replica's own vote. After applying it, the replica would no longer lead. The other
+// members may not know yet that the change is committed, and could still need this replica's vote. It does not vote for
+// a member that lacks its last entries.
 func (m *members) check(change *raftpb.ConfChangeV2) error {
 	c := confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0)}
 	config, progress, err := confchange.Restore(c, m.conf)
@@ -88,7 +89,7 @@ func (m *members) check(change *raftpb.ConfChangeV2) error {
 	return nil
 }
 
-// propose gives to Raft what is due: a change, the end of a joint membership, and at last the confirmation. No Ready
+// propose passes due proposals to Raft: a change, the end of a joint membership, and finally the confirmation. No Ready
 // may be taken.
 func (m *members) propose() {
 	m.proposeChange()
@@ -108,7 +109,7 @@ func (m *members) proposeChange() {
 	c.proposed = true
 }
 
-// proposeLeave asks Raft to leave a joint membership; where it may not, it puts an empty entry in its place.
+// proposeLeave asks Raft to leave a joint membership; if Raft may not, it logs an empty entry instead.
 func (m *members) proposeLeave() {
 	if !m.leave {
 		return
@@ -122,8 +123,8 @@ func (m *members) proposeLeave() {
 	}
 }
 
-// stored is told of the entries of a Ready. It looks for the entry of the change among those that Raft has made of what
-// it was given. Where it is not there, Raft has put an empty entry in its place.
+// stored receives the entries of a Ready. It looks for the entry of the change among those that Raft has made of the
+// proposals. If it is missing, Raft has logged an empty entry instead.
 func (m *members) stored(entries []*raftpb.Entry) {
 	if c := m.change; c != nil && c.proposed && c.index == 0 {
 		at := slices.IndexFunc(entries, func(e *raftpb.Entry) bool {
@@ -138,7 +139,7 @@ func (m *members) stored(entries []*raftpb.Entry) {
 	m.confirmation.stored(entries)
 }
 
-// applied takes over the membership after an applied change.
+// applied adopts the membership after an applied change.
 func (m *members) applied(conf *raftpb.ConfState, at uint64) {
 	m.set(conf, at)
 	m.confirmation = confirmation{}
@@ -147,7 +148,7 @@ func (m *members) applied(conf *raftpb.ConfState, at uint64) {
 	}
 }
 
-// lose ends a change with the leadership.
+// lose ends a change when the leadership is lost.
 func (m *members) lose(why error) {
 	switch c := m.change; {
 	case c == nil:
@@ -170,9 +171,9 @@ func (m *members) tick() {
 	m.tickJoint()
 }
 
-// tickJoint leaves a joint membership where Raft did not. Raft proposes that when it applies an entry, and drops it
-// while the lead is being handed over; where that fails and nobody writes, no entry follows. So it is with the
-// confirmation of a change.
+// tickJoint leaves a joint membership if Raft did not. Raft proposes that when it applies an entry, and drops the
+// proposal while the lead is being handed over. If the transfer then fails and nobody writes, no entry follows. The
+// same holds for the confirmation of a change.
 func (m *members) tickJoint() {
 	if m.confirmation.due {
 		m.seat.Schedule()
@@ -187,11 +188,11 @@ func (m *members) tickJoint() {
 	}
 }
 
-// offerTicks is the time between two offers of a snapshot.
+// offerTicks is the number of ticks between two offers of a snapshot.
 const offerTicks = 5 * electionTicks
 
-// tickOffers lets Raft try anew to bring members up to date that were offered a snapshot: the offer, or the word that
-// it was taken, may be lost.
+// tickOffers makes Raft retry members that were offered a snapshot: the offer, or the reply that it was accepted, may
+// be lost.
 func (m *members) tickOffers() {
 	if m.offerTicks++; !m.node.leader || m.offerTicks < offerTicks {
 		return

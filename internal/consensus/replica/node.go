@@ -12,48 +12,49 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// Raft counts in ticks of 100 ms. An election begins after 1 to 2 s of silence.
+// Raft counts time in ticks of 100 ms. An election begins after 1 to 2 s of silence.
 const (
 	electionTicks  = 10
 	heartbeatTicks = 2
-	// electionTimeout is how long a follower hears nothing of its leader before it may campaign.
+	// electionTimeout is how long a follower must not have heard its leader before it may campaign.
 	electionTimeout = electionTicks * rounds.Tick
 )
 
-// Bounds of Raft's messages and of what is applied at once, in bytes.
+// Limits of Raft's messages and of what is applied at once, in bytes.
 const (
 	messageBytesMax  = 1 << 20
 	applyBytesMax    = 16 << 20
 	inflightMessages = 256
 )
 
-// standing is what Raft says about the leadership.
+// standing is Raft's view of the leadership.
 type standing struct {
 	leader     bool
 	leaderID   uint64 // 0: none known
 	term       uint64
-	transferee uint64 // whom the lead is handed to; 0: nobody
+	transferee uint64 // receiver of the lead during a transfer; 0: no transfer
 }
 
-// node is Raft's node, and what is known of its leadership. It belongs to a core.
+// node is Raft's node and the observed leadership. It belongs to a core.
 type node struct {
 	id   uint64
 	log  store
 	raft *raft.RawNode
 
-	standing // as it was seen last
-	// serving: this replica leads, and an entry of its own term is applied, so that it holds everything that was ever
-	// acknowledged.
+	standing // as last observed
+	// serving means that this replica leads and has applied an entry of its own term, so that it holds everything that
+	// was ever acknowledged.
 	serving bool
-	// lost: leadership or term changed. What is on its way is to be answered as unknown, unless it is seen applied.
+	// lost means that the leadership or the term changed. Writes in progress must be answered as unknown, unless they
+	// are seen applied.
 	lost    bool
 	applied uint64 // index
 }
 
-// startRaft makes Raft's node of what the log says, and gives the membership.
+// startRaft makes Raft's node from the state in the log, and returns the membership.
 func (n *node) startRaft(logger *slog.Logger) (conf *raftpb.ConfState, err error) {
 	defer func() {
-		// Raft panics where what the log says contradicts itself.
+		// Raft panics if the state in the log contradicts itself.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the log cannot be a Raft log: %v", p)
 		}
@@ -79,7 +80,7 @@ func (n *node) startRaft(logger *slog.Logger) (conf *raftpb.ConfState, err error
 		CheckQuorum:               true,
 		PreVote:                   true,
 		DisableProposalForwarding: true,  // conditions are evaluated by the leader
-		StepDownOnRemoval:         false, // transfer.yield: nobody else may know yet that it is no member
+		StepDownOnRemoval:         false, // transfer.yield: no other member may know yet that this one was removed
 		Logger:                    raftLogger{logger},
 	})
 	if err != nil {
@@ -88,7 +89,7 @@ func (n *node) startRaft(logger *slog.Logger) (conf *raftpb.ConfState, err error
 	return conf, nil
 }
 
-// now is what Raft says at this moment.
+// now returns Raft's present view of the leadership.
 func (n *node) now() standing {
 	status := n.raft.BasicStatus()
 	return standing{
@@ -97,27 +98,27 @@ func (n *node) now() standing {
 	}
 }
 
-// propose gives entries to Raft as the leader. An error says that Raft took none of them: it lost the leadership, or
-// hands it over.
+// propose passes entries to Raft as the leader. An error means that Raft accepted none of them, because it lost the
+// leadership or is handing it over.
 func (n *node) propose(entries ...*raftpb.Entry) error {
 	return n.raft.Step(&raftpb.Message{Type: raftpb.MsgProp.Enum(), From: new(n.id), Entries: entries})
 }
 
-// hasAll tells that everything in the log is applied, and gives the last index.
+// hasAll reports whether everything in the log is applied, and returns the last index.
 func (n *node) hasAll() (last uint64, all bool) {
 	last, err := n.log.LastIndex()
 	return last, err == nil && n.applied == last
 }
 
-// behindFloor tells that the log has dropped entries which are applied, but of which Raft was not told yet: a
-// compaction or a repair can, and the end of the round that applied them tells it. Raft reads what it takes for
-// unapplied before it campaigns, and panics where that is gone.
+// behindFloor reports whether the log has dropped entries that are applied but not yet reported to Raft as applied. A
+// compaction or a repair can drop them; the end of the round that applied them reports them. Before Raft campaigns, it
+// reads the entries that it believes are not applied, and panics if they are gone.
 func (n *node) behindFloor() bool {
 	first, err := n.log.FirstIndex()
 	return err == nil && first > n.raft.BasicStatus().Applied+1
 }
 
-// isFromLeader tells that a message comes from the leader of this term.
+// isFromLeader reports whether a message comes from the leader of this term.
 func (n *node) isFromLeader(m *raftpb.Message) bool {
 	return m.GetFrom() == n.leaderID && m.GetTerm() == n.term
 }
@@ -126,14 +127,14 @@ func isVoter(conf *raftpb.ConfState, id uint64) bool {
 	return slices.Contains(conf.GetVoters(), id) || slices.Contains(conf.GetVotersOutgoing(), id)
 }
 
-// monotonicZero is the zero of leases.
+// monotonicZero is the zero point of lease times.
 var monotonicZero = time.Now()
 
-// monotonic is the time of this process's own clock, in ns: it goes on while the process is stopped, and nobody sets
-// it.
+// monotonic returns the time of this process's own clock, in ns. The clock goes on while the process is stopped, and
+// cannot be set.
 func monotonic() int64 { return int64(time.Since(monotonicZero)) }
 
-// raftLogger is Raft's logger on slog. Raft's Panicf must not return.
+// raftLogger is a Raft logger that writes to slog. Raft's Panicf must not return.
 type raftLogger struct{ logger *slog.Logger }
 
 func (l raftLogger) Debug(...any)                {}

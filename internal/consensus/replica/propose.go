@@ -16,19 +16,19 @@ type (
 	Write = writes.Write
 	// Condition makes a write depend on the newest version.
 	Condition = writes.Condition
-	// Pending is a write on its way.
+	// Pending is a write in progress.
 	Pending = writes.Pending
-	// Result is that of a write that is committed.
+	// Result is the result of a committed write.
 	Result = writes.Result
 	// ConditionError is a refusal by a condition.
 	ConditionError = writes.ConditionError
-	// SyncTimes is when a write became durable here.
+	// SyncTimes says when a write became durable here.
 	SyncTimes = writes.SyncTimes
 )
 
 func notServing(err error, why string) error { return fmt.Errorf("%w: %s", err, why) }
 
-// Propose hands a write to the node. It evaluates the condition against everything proposed before, in order.
+// Propose passes a write to the node. It evaluates the condition against all writes proposed before, in order.
 func (r *Replica) Propose(w Write) *Pending {
 	if err := writes.Check(&w); err != nil {
 		return writes.Failed(err)
@@ -76,7 +76,7 @@ func (c *core) mayWrite() error {
 	return nil
 }
 
-// mayForm decides whether a new group takes writes: never again, once it does.
+// mayForm decides whether a new group admits writes. Once a group admits writes, it always does.
 func (c *core) mayForm() error {
 	if c.forming != nil && c.log.LastCommitTime() == 0 && c.forming(c.members.conf) {
 		voters := len(c.members.conf.GetVoters())
@@ -86,11 +86,11 @@ func (c *core) mayForm() error {
 	return nil
 }
 
-// decidesAlone tells that what is committed here is the newest: nobody else can lead (rules.Decline).
+// decidesAlone reports whether what is committed here is the newest, because no other member can lead (rules.Decline).
 func (c *core) decidesAlone() bool { return c.members.sole || !c.rules.Keeps(rules.Decline) }
 
-// declined answers a declined write when a majority has said that this replica leads still: else another leader may be
-// at work already, and current not be the newest version.
+// declined answers a declined write after a majority has confirmed that this replica still leads. Otherwise another
+// leader may be active already, and current may not be the newest version.
 func (c *core) declined(p *Pending, current uint64) {
 	if c.decidesAlone() {
 		c.writes.Answer(p, current)

@@ -10,13 +10,13 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// quiet lays a group to rest where every member has everything: its leader says so once, in a heartbeat with a mark,
-// and from then on no clock of the group runs and no message is sent. Any other message, write, read or change wakes a
-// member. While the group rests, the liveness of the members' shards counts (silence): members whose leader's shard
-// falls silent wake up and elect another. It belongs to a core.
+// quiet lets a group rest when every member has everything. The leader says so once, in a heartbeat with a mark. From
+// then on no clock of the group runs, and no message is sent. Any other message, write, read or change wakes a member.
+// While the group rests, the liveness of the members' shards counts (silence): if the leader's shard falls silent, the
+// members wake up and elect another leader. quiet belongs to a core.
 //
-// Nothing that is safe depends on it: a member that rests answers every message as one that is awake, and a leader that
-// rests asks the majority before it answers a read. What could be lost is time.
+// Safety does not depend on it: a resting member answers every message as an awake one does, and a resting leader asks
+// the majority before it answers a read. Only time can be lost.
 type quiet struct {
 	node    *node
 	members *members
@@ -25,15 +25,15 @@ type quiet struct {
 	idle    *idle
 	allowed bool // Options.Quiet
 
-	idleTicks int // how long there was nothing to do
-	callTicks int // since a leader was looked for, by a member that cannot campaign
+	idleTicks int // ticks without work
+	callTicks int // ticks since a member that cannot campaign last called for a leader
 }
 
-// restTicks is how long a group has nothing to do before it rests.
+// restTicks is how many ticks a group must be without work before it rests.
 const restTicks = 5
 
-// quietMark is the context of a heartbeat that lays the group to rest, and of the answer of a member that cannot. Raft
-// takes contexts of heartbeats for counts of reads: these never reach it.
+// quietMark is the context of a heartbeat that lets the group rest, and of the answer of a member that cannot rest.
+// Raft interprets contexts of heartbeats as read requests, so these heartbeats never reach Raft.
 var quietMark = []byte("sheaf: rest")
 
 func isQuietMark(m *raftpb.Message) bool {
@@ -50,8 +50,8 @@ func (q *quiet) wake() {
 	}
 }
 
-// rest is called by the clock, with whether something is on its way here. Where this replica leads and the group has
-// nothing to do any more, it gives the messages that lay the group to rest.
+// rest is called by the clock; isBusy reports whether something is in progress here. If this replica leads and the
+// group has no more work, rest returns the messages that let the group rest.
 func (q *quiet) rest(isBusy func() bool) []*raftpb.Message {
 	if !q.allowed || !q.node.leader || isBusy() {
 		q.idleTicks = 0
@@ -83,8 +83,9 @@ func (q *quiet) rest(isBusy func() bool) []*raftpb.Message {
 	return marks
 }
 
-// callLeader wakes a leader that rests and does not know that this member has begun anew: where this member cannot
-// campaign, nothing else would. Called by the clock; barred says that damage keeps this replica from leading.
+// callLeader wakes a resting leader that does not know that this member has restarted. If this member cannot campaign,
+// nothing else would wake the leader. It is called by the clock; barred means that damage keeps this replica from
+// leading.
 func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 	if !q.allowed || q.node.leaderID != raft.None || !q.members.isMember || !barred && q.members.isVoter() {
 		q.callTicks = 0
@@ -105,10 +106,10 @@ func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 	return calls
 }
 
-// inRound tells whether Raft has something to say.
+// inRound reports whether Raft has output to process.
 func (q *quiet) inRound() bool { return q.seat.IsScheduled() || q.node.raft.HasReady() }
 
-// allHave tells whether every member whose shard is heard has everything, and these are a majority.
+// allHave reports whether the members whose shards are heard have everything, and form a majority.
 func (q *quiet) allHave(last uint64) bool {
 	voters, all := 0, true
 	q.node.raft.WithProgress(func(id uint64, kind raft.ProgressType, pr tracker.Progress) {
@@ -126,8 +127,8 @@ func (q *quiet) allHave(last uint64) bool {
 	return all && 2*voters > len(q.members.conf.GetVoters())
 }
 
-// mayRest tells whether this member rests when its leader says so in m; isBusy says whether something is on its way
-// here.
+// mayRest reports whether this member may rest when its leader says so in m; isBusy reports whether something is in
+// progress here.
 func (q *quiet) mayRest(m *raftpb.Message, isBusy func() bool) bool {
 	if !q.allowed || q.node.leader || !q.node.isFromLeader(m) || q.silence.isDown(m.GetFrom()) || isBusy() || q.inRound() {
 		return false
@@ -140,12 +141,12 @@ func (q *quiet) mayRest(m *raftpb.Message, isBusy func() bool) bool {
 	return err == nil && lastTerm == m.GetLogTerm()
 }
 
-// withoutMark is the heartbeat that carried the mark.
+// withoutMark returns the heartbeat without its mark.
 func withoutMark(m *raftpb.Message) *raftpb.Message {
 	return &raftpb.Message{Type: m.Type, From: m.From, To: m.To, Term: m.Term, Commit: m.Commit}
 }
 
-// cannotRest answers the mark of a heartbeat, so that the leader wakes up.
+// cannotRest returns the answer to a heartbeat with the mark that wakes the leader up.
 func cannotRest(m *raftpb.Message) *raftpb.Message {
 	return &raftpb.Message{Type: raftpb.MsgHeartbeatResp.Enum(), From: m.To, To: m.From, Term: m.Term, Context: quietMark}
 }

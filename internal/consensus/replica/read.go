@@ -27,33 +27,33 @@ type reads struct {
 	rules   rules.Off
 
 	nonce      uint64    // of this start, random
-	waiting    []*reader // to be asked about
-	question   question  // under way
-	handedOver uint64    // the last term in which this leader has handed the lead over, or tried to
+	waiting    []*reader // readers that wait for the next question
+	question   question  // in progress
+	handedOver uint64    // the last term in which this leader handed the lead over, or tried to
 }
 
-// reader waits until the log holds everything that was acknowledged before it came.
+// reader waits until the log holds everything that was acknowledged before the reader came.
 type reader struct {
 	done chan error // of a barrier
 
-	declined *Pending // of a write that was declined by what was committed; instead of done
+	declined *Pending // set instead of done: a write that was declined because of committed version current
 	current  uint64
 }
 
-// question is one question to the majority of the voters, asked for many readers at once.
+// question is one question to the majority of the voters, asked on behalf of many readers.
 type question struct {
 	number  uint64 // names the question; 0: none was asked yet
 	readers []*reader
 	index   uint64 // the answer: what must be applied; 0: none yet
 	ticks   int    // since it was asked
 
-	askedAt    int64  // monotonic, before it was asked
-	leaderTerm uint64 // of this replica as the leader that asks; 0: it is none
+	askedAt    int64  // monotonic time just before it was asked
+	leaderTerm uint64 // term in which this replica asks as the leader; 0: it does not lead
 }
 
-// ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Errors:
-// ErrStopping, ErrFailed with why the replica failed, ErrNoLeader where it lost the lead and its disk hangs, or those
-// of ctx; without a leader it waits.
+// ReadBarrier returns when reads from the log see every write acknowledged before the call (linearizable). Without a
+// leader it waits. Errors: ErrStopping; ErrFailed with the reason; ErrNoLeader if the replica lost the lead and its
+// disk hangs; or those of ctx.
 func (r *Replica) ReadBarrier(ctx context.Context) error {
 	if r.Readable() || !r.seams.Off.Keeps(rules.Read) && ctx.Err() == nil {
 		return nil
@@ -92,10 +92,10 @@ func (r *reads) add(w *reader) {
 	r.waiting = append(r.waiting, w)
 }
 
-// isBusy tells that somebody waits.
+// isBusy reports whether a reader waits.
 func (r *reads) isBusy() bool { return len(r.waiting) > 0 || len(r.question.readers) > 0 }
 
-// ask asks for all readers that wait, unless a question is on its way already.
+// ask asks on behalf of all waiting readers, unless a question is in progress already.
 func (r *reads) ask() {
 	if r.members.sole {
 		r.release()
@@ -105,7 +105,7 @@ func (r *reads) ask() {
 	if len(r.waiting) == 0 && !renew || len(r.question.readers) > 0 || r.node.leaderID == raft.None {
 		return
 	}
-	r.quiet.wake() // also where nobody waits: a group that is read does not rest
+	r.quiet.wake() // even if no reader waits: a group that is read does not rest
 	r.question = question{number: r.question.number + 1, readers: r.waiting, askedAt: monotonic()}
 	if r.node.leader {
 		r.question.leaderTerm = r.node.term
@@ -114,8 +114,8 @@ func (r *reads) ask() {
 	r.node.raft.ReadIndex(r.name())
 }
 
-// name names the question under way. The answer to one that was asked before a restart, or by another member, must not
-// pass for the answer to this one (rules.Question).
+// name returns the name of the current question. An answer to a question from before a restart, or from another member,
+// must not be taken for the answer to this one (rules.Question).
 func (r *reads) name() []byte {
 	if !r.rules.Keeps(rules.Question) {
 		return make([]byte, 8)
@@ -126,7 +126,7 @@ func (r *reads) name() []byte {
 	return binary.LittleEndian.AppendUint64(b, r.question.number)
 }
 
-// askAgain puts the question to whoever leads now.
+// askAgain puts the question to the current leader.
 func (r *reads) askAgain() {
 	if q := &r.question; len(q.readers) > 0 && q.index == 0 {
 		r.waiting = append(q.readers, r.waiting...)
@@ -134,7 +134,7 @@ func (r *reads) askAgain() {
 	}
 }
 
-// answered takes the answer of the majority.
+// answered processes the answer of the majority.
 func (r *reads) answered(state raft.ReadState) {
 	if !bytes.Equal(state.RequestCtx, r.name()) {
 		return
@@ -145,8 +145,8 @@ func (r *reads) answered(state raft.ReadState) {
 	}
 }
 
-// transferBegun notes that this leader has asked another member to campaign: that may come late, and also when the
-// transfer was given up.
+// transferBegun notes that this leader has asked another member to campaign. The campaign may begin late, even after
+// the transfer was given up.
 func (r *reads) transferBegun() {
 	r.handedOver = r.node.term
 	if r.hasHandedOver() {
@@ -158,10 +158,10 @@ func (r *reads) hasHandedOver() bool {
 	return r.handedOver == r.node.term && r.rules.Keeps(rules.LeaseTransfer)
 }
 
-// release lets go those whose answer is applied. The caller wakes declined writes.
+// release releases the readers whose answer is applied. The caller wakes declined writes.
 func (r *reads) release() {
 	if r.members.sole {
-		// Nobody else can lead: what is applied is all, once this node leads.
+		// No other member can lead: what is applied is everything, once this node leads.
 		if r.node.serving {
 			r.letGo(r.waiting)
 			r.letGo(r.question.readers)
@@ -188,8 +188,8 @@ func (r *reads) letGo(readers []*reader) {
 	}
 }
 
-// loseDeclined refuses the writes that were declined by what this replica held as the leader: whoever leads now may
-// hold a newer version, and answers the question all the same. To be called before release.
+// loseDeclined refuses the writes that were declined because of versions that this replica held as the leader. The new
+// leader may hold a newer version, and answers the question all the same. Call loseDeclined before release.
 func (r *reads) loseDeclined(why error) {
 	for _, readers := range []*[]*reader{&r.waiting, &r.question.readers} {
 		*readers = slices.DeleteFunc(*readers, func(w *reader) bool {
@@ -201,7 +201,7 @@ func (r *reads) loseDeclined(why error) {
 	}
 }
 
-// tick asks again where an answer was lost.
+// tick asks again if an answer was lost.
 func (r *reads) tick() {
 	q := &r.question
 	if len(q.readers) == 0 || q.index != 0 {

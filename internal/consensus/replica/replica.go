@@ -1,5 +1,5 @@
-// Package replica runs one group's Raft node on the group's own log. docs/raft.md lists what it adds to Raft, and
-// docs/adr/0031-the-rooms-of-a-replica.md says which part owns which state.
+// Package replica runs the Raft node of one group on the group's own log. docs/raft.md lists what the package adds to
+// Raft, and docs/adr/0031-the-rooms-of-a-replica.md says which part owns which state.
 package replica
 
 import (
@@ -19,7 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Errors of a replica. Those of writes are explained in package writes; those marked "refused" are surely not applied.
+// Errors of a replica. Errors of writes are explained in package writes. After an error marked "refused", the write is
+// certainly not applied.
 var (
 	ErrStopping       = errors.New("the replica is stopping")                  // refused
 	ErrFailed         = errors.New("the replica cannot write until a restart") // refused
@@ -43,49 +44,49 @@ type Committer = rounds.Committer
 // NewCommitter starts a committer.
 func NewCommitter() *Committer { return rounds.NewCommitter() }
 
-// Options of a Replica. Log, Committer and RaftID are required.
+// Options configures a Replica. Log, Committer and RaftID are required.
 type Options struct {
 	Log       *group.Log
 	Committer *Committer
 	RaftID    uint64
-	// Window says how long request ids are remembered, counted in writes with one. The zero value:
-	// format.DefaultRequestWindow, by which the log keeps what a window is read back from.
+	// Window says how long request ids are remembered, counted in writes that have one. The zero value stands for
+	// format.DefaultRequestWindow. The log keeps enough to restore a window of that size.
 	Window format.RequestWindow
-	// InFlightBytesMax bounds the bytes proposed and not yet applied; ErrOverloaded beyond. A single write passes
-	// always. 0: DefaultInFlightBytesMax.
+	// InFlightBytesMax bounds the bytes proposed and not yet applied; beyond it, writes get ErrOverloaded. A single
+	// write is always admitted. 0: DefaultInFlightBytesMax.
 	InFlightBytesMax int64
 	Now              func() time.Time // nil: time.Now
 	Logger           *slog.Logger     // nil: discards
-	// Admit is asked before each write with the bytes it will store (disk reserve, memory); nil: always. Deletes are
-	// asked with delete true. It is called with the replica locked, so it must not call the replica.
+	// Admit is called before each write with the bytes it will store (disk reserve, memory); nil: every write is
+	// admitted. For deletes, delete is true. It is called with the replica locked, so it must not call the replica.
 	Admit func(bytes int64, delete bool) error
-	// NoRoom is called when the log finds no room to write. It must not block; nil: nothing.
+	// NoRoom is called when the log has no space to write. It must not block; nil: no call.
 	NoRoom func()
 	// Transport carries messages to the other members; nil: there are none.
 	Transport Transport
-	// OnSnapshot is told that the leader from no longer has the entries that this replica needs: it is to be stopped
-	// and installed anew, as of index or later, and its leader told by MsgSnapStatus. Told again until then. It must
-	// not block.
+	// OnSnapshot is called when the leader from no longer has the entries that this replica needs. The replica must
+	// then be stopped and installed anew, as of index or later, and MsgSnapStatus must be sent to its leader. The call
+	// is repeated until then. It must not block.
 	OnSnapshot func(index, term, from uint64)
 	// FetchBlobs gets blobs from the member from; they are durable when it returns nil. It is called in a goroutine of
-	// its own, perhaps twice at once for the same blob; ctx ends with Stop, where another member leads than from, and
-	// where from falls silent. Nil: messages with entries that refer to blobs are taken as they are.
+	// its own, perhaps twice at once for the same blob. ctx ends with Stop, when a member other than from leads, and
+	// when from falls silent. Nil: messages with entries that refer to blobs are accepted as they are.
 	FetchBlobs func(ctx context.Context, from uint64, refs []format.BlobRef) error
-	// Forming tells whether a group that never held a write takes none yet, because it has fewer voters than it is to
-	// have; nil: it takes writes. Called with the replica locked, so it must not call the replica.
+	// Forming reports whether a group that never held a write still refuses writes, because it has fewer voters than it
+	// is to have; nil: the group admits writes. It is called with the replica locked, so it must not call the replica.
 	Forming func(conf *raftpb.ConfState) bool
-	// OnChange is told that the leader, the term or the membership has changed. It is called with the replica locked,
-	// so it must neither block nor call the replica; nil: nobody is told.
+	// OnChange is called when the leader, the term or the membership has changed. It is called with the replica locked,
+	// so it must neither block nor call the replica; nil: no call.
 	OnChange func()
-	// Lease lets a leader answer reads by itself for a while after a majority has answered it, see lease.go.
+	// Lease lets a leader answer reads alone for a while after a majority has answered it, see lease.go.
 	Lease bool
-	// Quiet lets a group without work rest: no clock, no heartbeats. PeerDown and PeerUp must be called then.
+	// Quiet lets a group without work rest: no clock, no heartbeats. It requires calls of PeerDown and PeerUp.
 	Quiet bool
 	// Probe is for simulations; nil everywhere else.
 	Probe *Probe
 }
 
-// store is what a replica needs of a group's log: *group.Log, but for benchmarks without a disk.
+// store is what a replica needs of a group's log. It is a *group.Log, except in benchmarks without a disk.
 type store interface {
 	raft.Storage
 	Append(hs *raftpb.HardState, entries []*raftpb.Entry) error
@@ -103,20 +104,20 @@ type store interface {
 	MissingBlobs(entries []*raftpb.Entry) ([]format.BlobRef, error)
 }
 
-// Replica is one group's Raft node. Safe for concurrent use.
+// Replica is the Raft node of one group. Safe for concurrent use.
 //
-// A write goes: Propose -> writes.Queue -> (the committer's round) -> Raft's log and the group's log -> synced ->
-// applied.
+// The path of a write: Propose -> writes.Queue -> (the committer's round) -> Raft's log and the group's log -> synced
+// -> applied.
 type Replica struct {
-	// What the clock looks at stands together: there are thousands of replicas in a process, and none of it is in a
-	// cache.
+	// The fields that the clock looks at are adjacent, because a process has thousands of replicas, and none of these
+	// fields is in a CPU cache.
 	seat  rounds.Seat
 	idle  idle
-	state guarded // all that the mutex guards
+	state guarded // everything that the mutex guards
 
 	opts    Options
 	log     store
-	round   round // of whoever runs the round
+	round   round // used by the goroutine that runs the round
 	lease   lease
 	blobs   *blobFetches
 	heads   writes.Log
@@ -124,8 +125,8 @@ type Replica struct {
 	seams   seams
 }
 
-// Start runs the node; a single voter elects itself before Start returns, unless the log has no room or fails, which
-// Status tells then. The error says why the log cannot be the log of a Raft node.
+// Start runs the node. A single voter elects itself before Start returns, unless the log has no space or fails; Status
+// then reports that. The error says why the log cannot be the log of a Raft node.
 func Start(opts Options) (*Replica, error) {
 	if opts.Log == nil {
 		return nil, fmt.Errorf("%w: a replica needs a log", ErrInvalid)
@@ -149,7 +150,7 @@ func start(opts Options, log store) (_ *Replica, err error) {
 	return r, nil
 }
 
-// init makes the parts, and starts Raft.
+// init makes the parts and starts Raft.
 func (r *Replica) init() error {
 	opts, off := &r.opts, r.seams.Off
 	r.seat.Init(opts.Committer, (*runner)(r))
@@ -214,7 +215,7 @@ func (r *runner) Trim() {
 	}
 }
 
-// Refuse is the stop without a wait, when no round can begin any more.
+// Refuse stops the replica without waiting, when no round can begin any more.
 func (r *runner) Refuse() {
 	(*Replica)(r).refuse()
 	r.blobs.stop()
@@ -222,16 +223,16 @@ func (r *runner) Refuse() {
 	r.round.abandon(ErrStopping)
 }
 
-// Readable tells, at no cost, that ReadBarrier returns at once: this is the sole voter, or a leader with a lease, and
-// serves.
+// Readable reports whether ReadBarrier returns at once: this is the serving sole voter, or a leader with a lease that
+// serves. The call is cheap.
 func (r *Replica) Readable() bool { return r.Alone() || r.lease.isValid() }
 
-// Alone tells, at no cost, that this is the only voter, and serves: nobody else can lead in its place.
+// Alone reports whether this is the only voter and serves: no other member can lead in its place. The call is cheap.
 func (r *Replica) Alone() bool { return r.lease.soleVoter.Load() }
 
-// Stop refuses new writes, waits until those in flight are answered or ctx ends, and stops the node. The log stays
-// open, and nothing of the replica uses it any more when Stop returns. Writes that ctx cut off are answered
-// ErrOutcomeUnknown, and the error says how many. Stop may be called again.
+// Stop refuses new writes, waits until the writes in progress are answered or ctx ends, and stops the node. The log
+// stays open, and no part of the replica uses it after Stop returns. Writes that were cut off when ctx ended are
+// answered with ErrOutcomeUnknown, and the error says how many. Stop may be called again.
 func (r *Replica) Stop(ctx context.Context) error {
 	select {
 	case <-r.refuse():

@@ -16,9 +16,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// round takes what Raft has to say (Ready), writes and syncs it, sends, applies and answers. Only the goroutine that is
-// in the round uses it, but for Stop when there is none any more; the core is locked for what needs it, and never
-// during I/O.
+// round takes a Ready from Raft, writes and syncs it, sends its messages, applies the committed entries and answers the
+// writes. Only the goroutine that runs the round uses it, except for Stop after the last round. The core is locked when
+// it is needed, and never during I/O.
 type round struct {
 	state     *guarded
 	log       store
@@ -31,30 +31,30 @@ type round struct {
 	noRoom    func() // Options.NoRoom
 	logger    *slog.Logger
 	id        uint64 // of this replica
-	firstConf uint64 // index of the membership change that the log knew when this replica started
+	firstConf uint64 // index of the last membership change in the log when this replica started
 
 	taken    bool       // ready was taken from Raft and is not finished
-	ready    raft.Ready // of which entries and hard state are to be written, committed entries to be applied
+	ready    raft.Ready // its entries and hard state are to be written, its committed entries to be applied
 	appended bool       // ready is in the group's log, perhaps not synced
-	synced   bool       // and is synced
-	done     bool       // the committed entries of ready that the log held already are applied
-	early    bool       // the messages that need not wait for the sync are sent
-	late     bool       // the others are sent
+	synced   bool       // ready is synced as well
+	done     bool       // the committed entries of ready that were already in the log are applied
+	early    bool       // the messages that need not wait for the sync were sent
+	late     bool       // the other messages were sent
 	failed   bool
 
-	commit *raftpb.HardState // a commit index that rides along with the next append
+	commit *raftpb.HardState // a commit index to write with the next append
 
-	// What is left to do of the committed entries, when a membership found no room on the disk.
+	// The rest of the committed entries, after recording a membership failed for lack of disk space.
 	visible    bool              // the log has applied them
 	behind     int               // how many of them are done
-	unrecorded *raftpb.ConfState // Raft has taken it over; the log has not recorded it
+	unrecorded *raftpb.ConfState // Raft has adopted it; the log has not recorded it
 
 	syncs    writes.SyncLog
 	requests []format.Request // of the committed entries that are visible
-	answered []*Pending       // those to be woken; scratch
+	answered []*Pending       // writes to wake; scratch
 }
 
-// next says what a round has to do behind write.
+// next is what a round has to do after write.
 type next uint8
 
 const (
@@ -63,7 +63,7 @@ const (
 	nextFinish             // finish alone
 )
 
-// run runs one round; false where there was nothing to do.
+// run runs one round; it returns false if there was nothing to do.
 func (rd *round) run() bool {
 	switch rd.write() {
 	case nextEnd:
@@ -77,7 +77,7 @@ func (rd *round) run() bool {
 	return true
 }
 
-// elect has a sole voter elect itself, in the place of a round.
+// elect makes a sole voter elect itself, instead of a round.
 func (rd *round) elect() {
 	defer rd.guard()
 	if !rd.campaign() {
@@ -100,7 +100,7 @@ func (rd *round) campaign() bool {
 	return true
 }
 
-// write begins a round: what was accepted since the last one goes into Raft's log and the group's log.
+// write begins a round: it writes what was accepted since the last round to Raft's log and the group's log.
 func (rd *round) write() next {
 	defer rd.guard()
 	if !rd.take() {
@@ -132,10 +132,10 @@ func (rd *round) write() next {
 	return nextSync
 }
 
-// mustWrite tells that the Ready has something that must be durable.
+// mustWrite reports whether the Ready has something that must become durable.
 func (rd *round) mustWrite() bool { return len(rd.ready.Entries) > 0 || rd.ready.MustSync }
 
-// sync makes durable what write wrote; false where it could not.
+// sync makes durable what write wrote; it returns false on failure.
 func (rd *round) sync() (synced bool) {
 	defer rd.guard()
 	began := time.Now()
@@ -151,7 +151,7 @@ func (rd *round) sync() (synced bool) {
 	return true
 }
 
-// finish tells Raft that the log is durable, applies what is committed by that, and answers.
+// finish tells Raft that the log is durable, applies what is committed as a result, and answers.
 func (rd *round) finish() {
 	defer rd.guard()
 	rd.sendLate()
@@ -184,7 +184,7 @@ func (rd *round) finish() {
 	}
 }
 
-// take gets the next Ready from Raft, unless one is left from before; false where there is nothing to do.
+// take gets the next Ready from Raft, unless an earlier one is unfinished; it returns false if there is nothing to do.
 func (rd *round) take() bool {
 	c := rd.state.lock()
 	defer c.unlock()
@@ -199,8 +199,8 @@ func (rd *round) take() bool {
 	return rd.takeReady(c)
 }
 
-// advance ends the Ready taken and takes the next one; false where there is none. Writes that wait are left to the next
-// round, so that it takes as many as possible.
+// advance ends the current Ready and takes the next one; it returns false if there is none. Waiting writes are left to
+// the next round, so that it takes as many as possible.
 func (rd *round) advance() bool {
 	c := rd.state.lock()
 	defer c.unlock()
@@ -220,8 +220,8 @@ func (rd *round) takeReady(c *core) bool {
 	return true
 }
 
-// send hands messages over: those that promise something about this node's log when it is synced (late), the others
-// before, so that the other members work at the same time (rules.Promise).
+// send passes messages to the transport. Messages that promise something about this node's log are sent after the sync
+// (late). The others are sent before it, so that the other members work at the same time (rules.Promise).
 func (rd *round) send(messages []*raftpb.Message, late bool) {
 	if len(messages) == 0 {
 		return
@@ -237,8 +237,8 @@ func (rd *round) send(messages []*raftpb.Message, late bool) {
 	}
 }
 
-// sendLate sends what had to wait for the sync. A Ready that is tried again for want of room is not sent again: each
-// answer would begin another round.
+// sendLate sends the messages that had to wait for the sync. A Ready that is retried for lack of space is not sent
+// again, because each answer would begin another round.
 func (rd *round) sendLate() {
 	if !rd.late {
 		rd.send(rd.ready.Messages, true)
@@ -246,13 +246,13 @@ func (rd *round) sendLate() {
 	}
 }
 
-// mark brings the local synced mark of an idle group up to date. It runs in the place of a round.
+// mark updates the local synced mark of an idle group. It runs instead of a round.
 func (rd *round) mark() (written bool) {
 	defer rd.guard()
 	if rd.failed {
 		return false
 	}
-	// What was made durable together with other groups is not in the segment for sure.
+	// What was made durable together with other groups need not be in the group's own segment.
 	if err := rd.log.Sync(); err != nil {
 		rd.logger.Error("the segment of an idle group cannot be synced: tried again", "error", err)
 		return false
@@ -264,7 +264,7 @@ func (rd *round) mark() (written bool) {
 	return true
 }
 
-// saveState writes the commit index that was not written yet, so that the next load finds everything committed.
+// saveState writes a commit index that is not written yet, so that the next load finds everything committed.
 func (rd *round) saveState() error {
 	if rd.commit == nil || rd.failed || rd.taken {
 		return nil
@@ -274,7 +274,7 @@ func (rd *round) saveState() error {
 		err = rd.log.Sync()
 	}
 	if errors.Is(err, format.ErrNoSpace) {
-		return nil // it rides along with a later append, and a load finds it out by itself
+		return nil // it is written with a later append, and a load finds it out by itself
 	}
 	if err != nil {
 		return fmt.Errorf("write the commit index: %w", err)
@@ -283,7 +283,7 @@ func (rd *round) saveState() error {
 	return nil
 }
 
-// guard turns a panic of Raft or the log into the failure of this replica: its neighbours go on.
+// guard turns a panic of Raft or the log into the failure of this replica; the other replicas keep running.
 func (rd *round) guard() {
 	if p := recover(); p != nil {
 		rd.logger.Error("panic in the round of a replica", "panic", p, "stack", string(debug.Stack()))
@@ -291,8 +291,8 @@ func (rd *round) guard() {
 	}
 }
 
-// logFailed decides what an error of the log means. Without room the Ready stays taken, with what was done of it, and
-// is tried again; anything else leaves open what is on the disk, so nothing is acknowledged any more.
+// logFailed handles an error of the log. Without free space, the Ready stays taken with its progress, and is retried.
+// After any other error the state of the disk is unknown, so nothing is acknowledged any more.
 func (rd *round) logFailed(err error) {
 	if errors.Is(err, format.ErrNoSpace) || errors.Is(err, group.ErrMemory) {
 		rd.setNoRoom(err)
@@ -301,7 +301,7 @@ func (rd *round) logFailed(err error) {
 	rd.fail(err)
 }
 
-// setNoRoom notes that the log has no room, or has room again.
+// setNoRoom records that the log has run out of space, or has space again.
 func (rd *round) setNoRoom(err error) {
 	if err == nil && !rd.idle.stuck.Load() {
 		return
@@ -321,7 +321,7 @@ func (rd *round) setNoRoom(err error) {
 	}
 }
 
-// fail ends the writing for good: nothing on its way is acknowledged any more.
+// fail ends the writing for good: nothing in progress is acknowledged any more.
 func (rd *round) fail(err error) {
 	c := rd.state.lock()
 	first := c.err == nil
@@ -337,7 +337,7 @@ func (rd *round) fail(err error) {
 	rd.abandon(err)
 }
 
-// endBroken fails the replica where Raft panicked over a message.
+// endBroken fails the replica after Raft panicked over a message.
 func (rd *round) endBroken() {
 	c := rd.state.lock()
 	broken, err := c.broken && !rd.failed, c.err
@@ -347,7 +347,7 @@ func (rd *round) endBroken() {
 	}
 }
 
-// abandon answers everything that is left, and tells how many writes have an unknown outcome.
+// abandon answers everything that is left, and returns how many writes have an unknown outcome.
 func (rd *round) abandon(why error) (cut int) {
 	c := rd.state.lock()
 	answered, cut := c.abandon(why)

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// gate holds the syncs of segments until it is opened, and tells of each that it holds.
+// gate holds the syncs of segments until it is opened, and reports each sync that it holds.
 type gate struct {
 	fault   *vfstest.Fault
 	reached chan string
@@ -112,7 +112,7 @@ func TestRule1_SyncsSixteenGroupsInParallelAndNoMore(t *testing.T) {
 	}
 }
 
-// A sync that takes long holds up its own group alone.
+// A slow sync delays only its own group.
 func TestASlowGroupHoldsUpNobody(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	m := newMachine(t, faulty, "/v")
@@ -215,8 +215,8 @@ func wantCondition(t *testing.T, p *Pending, want error, current uint64) {
 	}
 }
 
-// Every index that a caller was told, by a result or a refusal, stays taken over crashes that lose all that may be
-// lost.
+// Every index that a caller received, by a result or a refusal, stays used after crashes that lose everything that may
+// be lost.
 func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 	mem := vfstest.NewMem()
 	seen := map[uint64]int64{} // index -> record
@@ -234,7 +234,7 @@ func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 		}
 		mem = mem.CrashClone(vfstest.Survival{Kind: vfstest.SurvivalKinds[crash%len(vfstest.SurvivalKinds)],
 			Seed: uint64(crash)})
-		m.halt() // the old machine goes on for a moment: its acknowledgements after the cut do not count
+		m.halt() // the old machine runs on for a moment: its acknowledgements after the cut do not count
 		next := newMachine(t, mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), "/v")
 		after := next.open("7", func(g *group.Options, _ *Options) { g.SegmentBytes = 16 << 10 })
 		for id, p := range pending {
@@ -291,7 +291,7 @@ func TestRule10_FullDiskRefusesEarlyAndRoomIsNoticed(t *testing.T) {
 	one.must(t, del(1))
 	refuse.Store(false)
 
-	// The reserve is gone too: the log itself has no room.
+	// The reserve is used up, too: the log itself has no space.
 	noRoom := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpWrite || op.Kind == vfstest.OpAllocate
 	}, Err: syscall.ENOSPC})

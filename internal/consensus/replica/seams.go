@@ -8,17 +8,16 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Probe is for simulations, which look into a replica and prove that they would notice if a rule of safety were not
-// kept.
+// Probe is for simulations. They observe a replica through it, and prove that they notice if a safety rule is not kept.
 type Probe struct {
 	BeforeSync func()              // between the write and the sync of a round; no lock is held
 	Applied    func(*format.Entry) // each entry that becomes visible, in order; it must not be kept
 	Off        rules.Off           // rules switched off
-	Shared     bool                // one group alone shares syncs too, where there is a journal
+	Shared     bool                // a single group shares syncs, too, if there is a journal
 }
 
-// seams is what a round does where a test may look in, or switch a rule off that the round keeps. Without a Probe it
-// does what its comments say. The zero value is for production.
+// seams holds the steps of a round that a test may observe, or whose rule a test may switch off. Without a Probe each
+// step does what its comment says. The zero value is for production.
 type seams struct{ Probe }
 
 func newSeams(p *Probe) seams {
@@ -28,7 +27,7 @@ func newSeams(p *Probe) seams {
 	return seams{*p}
 }
 
-// hardState is the hard state to write: with the vote (rules.Vote).
+// hardState returns the hard state to write, with the vote (rules.Vote).
 func (s *seams) hardState(state *raftpb.HardState) *raftpb.HardState {
 	if state == nil || s.Off.Keeps(rules.Vote) {
 		return state
@@ -47,9 +46,9 @@ func (s *seams) sync(c *Committer, log store) error {
 	return c.Sync(log, s.Shared)
 }
 
-// mayGoEarly tells whether a message may be sent before the sync of the Ready that it came with (rules.Promise): one
-// that says nothing about this node's own disk. A candidate's call for votes does: it names its last entry, and a vote
-// for that must not reach it when it has lost that entry in a crash.
+// mayGoEarly reports whether a message may be sent before the sync of its Ready (rules.Promise). It may if it says
+// nothing about this node's own disk. A candidate's request for votes does not qualify: it names the candidate's last
+// entry, and a vote based on it must not reach the candidate after a crash that lost the entry.
 func (s *seams) mayGoEarly(m *raftpb.Message) bool {
 	switch m.GetType() {
 	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap, raftpb.MsgReadIndex:
@@ -59,7 +58,7 @@ func (s *seams) mayGoEarly(m *raftpb.Message) bool {
 	}
 }
 
-// applyUncommitted does nothing, unless rules.Apply is switched off: then entries become visible that may not be
+// applyUncommitted does nothing unless rules.Apply is switched off: then it makes entries visible that may not be
 // committed.
 func (s *seams) applyUncommitted(log store, entries []*raftpb.Entry) error {
 	if s.Off.Keeps(rules.Apply) || len(entries) == 0 {
@@ -68,7 +67,7 @@ func (s *seams) applyUncommitted(log store, entries []*raftpb.Entry) error {
 	return log.Apply(entries[len(entries)-1].GetIndex(), s.Applied)
 }
 
-// applied is told of each entry that has become visible.
+// applied is called for each entry that has become visible.
 func (s *seams) applied(e *format.Entry) {
 	if s.Applied != nil {
 		s.Applied(e)

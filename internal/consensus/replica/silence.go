@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 )
 
-// silence knows which members' shards are silent, as the transport tells by PeerDown and PeerUp, and has this replica
-// campaign soon when its leader's shard is one of them. It belongs to a core.
+// silence tracks the members whose shards are silent, as the transport reports by PeerDown and PeerUp. When its
+// leader's shard is one of them, this replica campaigns soon. It belongs to a core.
 type silence struct {
 	node    *node
 	members *members
@@ -19,12 +19,13 @@ type silence struct {
 	rules   rules.Off
 
 	down       map[uint64]bool // members whose shard is silent
-	heardAt    time.Time       // when the present leader was heard last; zero: none was, since the start
-	leaderDown bool            // the leader's shard is silent: forget the leader when it was not heard for silenceMin
+	heardAt    time.Time       // when the present leader was last heard; zero: not since the start
+	leaderDown bool            // the leader's shard is silent: forget the leader after it was not heard for silenceMin
 	early      earlyCampaign
 }
 
-// silenceMin is how long a leader must not have been heard before it is forgotten, whatever is told of its shard.
+// silenceMin is how long a leader must not have been heard before it is forgotten, whatever is reported about its
+// shard.
 const silenceMin = electionTimeout
 
 func (s *silence) isDown(id uint64) bool { return s.down[id] }
@@ -40,16 +41,16 @@ func (s *silence) set(id uint64, down bool) {
 	}
 }
 
-// heard notes a message from another member that Raft has taken.
+// heard records a message from another member that Raft has accepted.
 func (s *silence) heard(m *raftpb.Message) {
 	if s.node.isFromLeader(m) {
 		s.heardAt, s.leaderDown = time.Now(), false
 	}
 }
 
-// forgetLeader forgets a leader whose shard is silent when this replica has heard nothing of the leader for silenceMin
-// either: until then the leader may read by a lease that this replica has answered (rules.Silence). This member votes
-// for others at once then, and campaigns soon. True: it did.
+// forgetLeader forgets a leader whose shard is silent, once this replica has itself heard nothing from the leader for
+// silenceMin. Until then the leader may read by a lease that this replica has answered (rules.Silence). Afterwards this
+// member votes for others at once, and campaigns soon. It returns true if it forgot the leader.
 func (s *silence) forgetLeader() bool {
 	switch {
 	case !s.leaderDown:
@@ -78,8 +79,8 @@ func (s *silence) forgetLeader() bool {
 	return true
 }
 
-// PeerDown tells that the shard of a member is silent for longer than an election timeout, or has begun anew: what was
-// agreed with it about a rest no longer counts. The word may come late, when that member is heard again.
+// PeerDown reports that the shard of a member is silent for longer than an election timeout, or has restarted. What was
+// agreed with it about a rest no longer counts. The report may come late, when the member is heard again.
 func (r *Replica) PeerDown(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -95,7 +96,7 @@ func (r *Replica) PeerDown(raftID uint64) {
 	}
 }
 
-// PeerUp tells that the shard of a member is heard again.
+// PeerUp reports that the shard of a member is heard again.
 func (r *Replica) PeerUp(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -105,8 +106,8 @@ func (r *Replica) PeerUp(raftID uint64) {
 	}
 }
 
-// earlyCampaign is the campaign of a member whose leader is gone. Raft's own waits for 1 to 2 election timeouts, so
-// that one of several members is first; here those that are left campaign in turn, by their ids.
+// earlyCampaign is the campaign of a member whose leader is gone. Raft's own campaign waits for 1 to 2 election
+// timeouts, so that one of several members is first. Here the remaining members campaign in turn, ordered by their ids.
 type earlyCampaign struct {
 	tries int // left
 	ticks int // until the next
@@ -115,10 +116,10 @@ type earlyCampaign struct {
 
 const (
 	earlyTries = 3
-	earlyTicks = 3 // for an election
+	earlyTicks = 3 // duration of an election
 )
 
-// tick campaigns when it is this member's turn. Called by the clock of one that may lead.
+// tick campaigns when it is this member's turn. It is called by the clock of a member that may lead.
 func (s *silence) tick() {
 	if s.early.tries == 0 {
 		return

@@ -9,20 +9,20 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 )
 
-// Status of a replica.
+// Status is the status of a replica.
 type Status struct {
-	Leader        bool // and writes are accepted
+	Leader        bool // it leads and accepts writes
 	LeaderID      uint64
 	Term          uint64
 	AppliedIndex  uint64
 	InFlightBytes int64
-	Removed       bool  // the membership as of AppliedIndex does not name it: it never campaigns
+	Removed       bool  // the membership as of AppliedIndex does not include it: it never campaigns
 	Learner       bool  // it has no vote
-	Damaged       bool  // the log has damage, which bars it from leading where there are other voters
-	Err           error // why it cannot write any more, or not now (group.ErrNoSpace); nil while it can
+	Damaged       bool  // the log has damage, which keeps it from leading if there are other voters
+	Err           error // why it cannot write any more, or not now (group.ErrNoSpace); nil: it can
 }
 
-// Status tells the present state.
+// Status returns the present state.
 func (r *Replica) Status() Status {
 	c := r.state.lock()
 	defer c.unlock()
@@ -43,27 +43,27 @@ func (r *Replica) Status() Status {
 	return s
 }
 
-// Members is what a replica knows of its group's membership. Nothing in it may be changed.
+// Members is what a replica knows of its group's membership. It must not be changed.
 type Members struct {
 	Conf         *raftpb.ConfState // as of AppliedIndex
-	ConfIndex    uint64            // of the change that made it; 0: the group was created with it
+	ConfIndex    uint64            // of the change that led to Conf; 0: the group was created with it
 	LeaderID     uint64            // 0: none known
 	Term         uint64
 	AppliedIndex uint64
 	LastIndex    uint64
-	Changing     bool     // a change is on its way, or a majority may not know yet that it is over
+	Changing     bool     // a change is in progress, or a majority may not know yet that it is complete
 	Quiet        bool     // the group rests: see Options.Quiet
-	Progress     []Member // on the leader only: of all members, itself too, in the order of their ids
+	Progress     []Member // on the leader only: all members, itself included, sorted by id
 }
 
 // Member is the progress of a member as its leader sees it.
 type Member struct {
 	ID           uint64
 	Learner      bool
-	Match        uint64 // its log is known to hold everything up to this index
+	Match        uint64 // the log of the member is known to hold everything up to this index
 	State        MemberState
-	RecentActive bool // it was heard within an election timeout
-	Down         bool // its shard is silent, as PeerDown says
+	RecentActive bool // it was heard within the last election timeout
+	Down         bool // its shard is silent according to PeerDown
 }
 
 // MemberState says how a leader brings a member's log up to date.
@@ -71,18 +71,19 @@ type MemberState uint8
 
 // The member states.
 const (
-	StateProbe     MemberState = iota // it looks for the last entry that both have
+	StateProbe     MemberState = iota // the leader looks for the last common entry
 	StateReplicate                    // entries are streamed
-	StateSnapshot                     // the entries that it needs are compacted away: it must be installed anew
+	// the entries that the member needs are compacted away: it must be installed anew
+	StateSnapshot
 )
 
 func (s MemberState) String() string {
 	return [...]string{"probe", "replicate", "snapshot"}[min(s, StateSnapshot)]
 }
 
-// Members tells the membership. It is cheap: no I/O, a few allocations on the leader.
+// Members returns the membership. It is cheap: no I/O, a few allocations on the leader.
 func (r *Replica) Members() Members {
-	last, _ := r.log.LastIndex() // of memory: it has no error
+	last, _ := r.log.LastIndex() // from memory: no error is possible
 	c := r.state.lock()
 	defer c.unlock()
 	m := Members{

@@ -8,26 +8,25 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// ErrLostEntries is the failure of a replica whose leader knows that it had more of the log than it has: its disk was
-// set back, or has lost what was synced. What it acknowledged is counted on, and it may have forgotten votes, so it
-// must never run again as what it was.
+// ErrLostEntries is the failure of a replica whose leader knows that the replica had more of the log than it has now.
+// Its disk was rolled back, or has lost synced data. The leader counts on what the replica acknowledged, and the
+// replica may have forgotten votes, so it must never run again under its identity.
 var ErrLostEntries = errors.New("the log lacks entries that this replica has acknowledged")
 
-// Transport carries Raft's messages to the other members of a group. Send must not block, may be called by several
-// goroutines, and must not call the replica; messages may be lost, doubled and reordered. The messages must not be
-// changed.
+// Transport carries Raft's messages to the other members of a group. Send must not block, must be safe for concurrent
+// use, and must not call the replica. Messages may be lost, duplicated and reordered. The messages must not be changed.
 type Transport interface {
 	Send(messages []*raftpb.Message)
 }
 
-// noTransport is that of a group that has no other members.
+// noTransport is the transport of a group that has no other members.
 type noTransport struct{}
 
 func (noTransport) Send([]*raftpb.Message) {}
 
-// Step takes a message from another member, or one that the transport makes about it: MsgUnreachable (a message to it
-// was lost), MsgSnapStatus (it was installed anew, or, with Reject, could not be). It does not block. An error says why
-// the message was not taken; Raft repeats what matters.
+// Step receives a message from another member, or a report that the transport makes about it: MsgUnreachable (a message
+// to the member was lost), or MsgSnapStatus (the member was installed anew or, with Reject, could not be). It does not
+// block. An error says why the message was not accepted; Raft repeats important messages.
 func (r *Replica) Step(m *raftpb.Message) error {
 	switch {
 	case m.GetTo() != r.opts.RaftID:
@@ -51,7 +50,7 @@ func (r *Replica) Step(m *raftpb.Message) error {
 	return r.take(m)
 }
 
-// take gives a message to Raft, and sends what answers it at once.
+// take passes a message to Raft, and sends the answers that need not wait.
 func (r *Replica) take(m *raftpb.Message) error {
 	c := r.state.lock()
 	answer, err := c.step(m) // a panic of Raft is an error there
@@ -66,7 +65,8 @@ func (r *Replica) take(m *raftpb.Message) error {
 	return nil
 }
 
-// hasSnapshot tells whether the log has the snapshot offered, so that Raft only notes that and answers.
+// hasSnapshot reports whether the log already has the offered snapshot, so that Raft only notes the snapshot and
+// answers.
 func (r *Replica) hasSnapshot(s *raftpb.Snapshot) bool {
 	index, term := s.GetMetadata().GetIndex(), s.GetMetadata().GetTerm()
 	if index <= r.log.AppliedIndex() {
@@ -76,7 +76,7 @@ func (r *Replica) hasSnapshot(s *raftpb.Snapshot) bool {
 	return err == nil && own == term
 }
 
-// offer hands a snapshot on: its data is fetched outside of Raft, and this replica begins anew with it.
+// offer passes a snapshot on: its data is fetched outside of Raft, and this replica then restarts with it.
 func (r *Replica) offer(m *raftpb.Message) {
 	c := r.state.lock()
 	c.quiet.wake()
@@ -87,8 +87,8 @@ func (r *Replica) offer(m *raftpb.Message) {
 	}
 }
 
-// fetchBlobs holds a message back until the blobs that its entries refer to are here. True where it does, or drops the
-// message.
+// fetchBlobs delays a message until the blobs that its entries refer to are here. It returns true if it delays or drops
+// the message.
 func (r *Replica) fetchBlobs(m *raftpb.Message) (held bool, err error) {
 	missing, err := r.log.MissingBlobs(m.GetEntries())
 	if err != nil {
@@ -105,7 +105,7 @@ func (r *Replica) fetchBlobs(m *raftpb.Message) (held bool, err error) {
 	return true, nil
 }
 
-// step gives a message to Raft. What it answers is to be sent.
+// step passes a message to Raft. The caller must send the answer.
 func (c *core) step(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -134,14 +134,14 @@ func (c *core) step(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	return answer, nil
 }
 
-// breakDown fails the replica where no round is under way that could: the next one answers what waits.
+// breakDown fails the replica while no round is in progress that could: the next round answers all waiting callers.
 func (c *core) breakDown(err error) {
 	c.err, c.broken = err, true
 	c.seat.Schedule()
 }
 
-// hasLost tells ErrLostEntries where a heartbeat proves it: a leader names as committed no more than what the receiver
-// has acknowledged as synced.
+// hasLost returns ErrLostEntries if a heartbeat proves it. A leader sends as committed at most what the receiver has
+// acknowledged as synced.
 func (c *core) hasLost(m *raftpb.Message) error {
 	if m.GetType() != raftpb.MsgHeartbeat || m.GetTerm() < c.node.term {
 		return nil
@@ -153,7 +153,7 @@ func (c *core) hasLost(m *raftpb.Message) error {
 	return fmt.Errorf("%w: it ends at index %d, and index %d was committed by it", ErrLostEntries, last, m.GetCommit())
 }
 
-// route decides what becomes of a message; taken: it was not dropped.
+// route decides what to do with a message. taken means that the message was not dropped.
 func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err error) {
 	switch {
 	case isQuietMark(m):
@@ -169,21 +169,21 @@ func (c *core) route(m *raftpb.Message) (answer *raftpb.Message, taken bool, err
 	case m.GetType() == raftpb.MsgUnreachable:
 		c.node.raft.ReportUnreachable(m.GetFrom())
 	case m.GetType() == raftpb.MsgHeartbeatResp:
-		err = c.node.raft.Step(m) // no work; in a rest, the answer to the last heartbeat before it
+		err = c.node.raft.Step(m) // causes no work; during a rest, this answers the last heartbeat before it
 	case c.isTooEarly(m):
-		return nil, false, nil // whoever asks does so again
+		return nil, false, nil // the candidate asks again
 	default:
 		err = c.stepOther(m)
 	}
 	return answer, true, err
 }
 
-// stepMark takes a heartbeat with the mark that lays this group to rest, or the answer of a member that cannot rest.
+// stepMark processes a heartbeat with the mark that lets this group rest, or the answer of a member that cannot rest.
 func (c *core) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	switch {
 	case m.GetType() == raftpb.MsgHeartbeatResp:
 		if c.node.leader {
-			c.quiet.wake() // somebody cannot rest, or has begun anew
+			c.quiet.wake() // a member cannot rest, or has restarted
 		}
 		return nil, nil
 	case c.quiet.mayRest(m, c.isBusy):
@@ -196,12 +196,12 @@ func (c *core) stepMark(m *raftpb.Message) (answer *raftpb.Message, err error) {
 	}
 	c.observe()
 	if m.GetTerm() != c.node.term {
-		return nil, nil // Raft answers that
+		return nil, nil // Raft answers this message
 	}
 	return cannotRest(m), nil
 }
 
-// stepTimeoutNow takes a call to lead.
+// stepTimeoutNow processes a request to campaign.
 func (c *core) stepTimeoutNow(m *raftpb.Message) error {
 	switch barred := c.barred(); {
 	case c.transfer.keep(m, barred):
@@ -218,7 +218,7 @@ func (c *core) stepTimeoutNow(m *raftpb.Message) error {
 func (c *core) stepOther(m *raftpb.Message) error {
 	c.quiet.wake()
 	if asksForVote(m) && m.GetFrom() == c.node.leaderID && m.GetTerm() > c.node.term && !c.node.leader {
-		// Whoever asks for votes of a new term does not lead any more: it need not be waited for.
+		// A member that asks for votes of a new term no longer leads: there is no need to wait for it.
 		if err := c.node.raft.ForgetLeader(); err != nil {
 			return err
 		}
@@ -226,7 +226,7 @@ func (c *core) stepOther(m *raftpb.Message) error {
 	return c.node.raft.Step(m)
 }
 
-// followTimeoutNow follows a call to lead that was kept. Called when entries were applied.
+// followTimeoutNow follows a request to campaign that was kept. It is called after entries were applied.
 func (c *core) followTimeoutNow() {
 	m := c.transfer.due()
 	if m == nil || c.barred() {

@@ -24,13 +24,14 @@ func (s storage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	return hard, conf, err
 }
 
-// committedByChanges finds what is surely committed of the entries that are not known to be: a leader proposes a
-// membership change only when it has applied the one before, so that one, and all before it, are. 0: nothing.
+// committedByChanges finds entries that are certainly committed although the log does not say so. A leader proposes a
+// membership change only after it has applied the previous one, so the previous change and everything before it are
+// committed. 0: nothing.
 //
-// Raft relies on it that whoever has stored a change knows that the one before is committed: a message brings both. On
-// the disk they are one write, of which a power cut may leave the entries, which nobody was told of, and not the commit
-// index. A member that does not know it counts votes by a membership that is two changes old, of which a majority may
-// know nothing of what is committed since.
+// Raft relies on the fact that a member that has stored a change knows that the previous one is committed, because one
+// message carries both. On the disk they are one write. After a power cut, the entries may be left without the commit
+// index, although the write was never acknowledged. A member without that knowledge counts votes by a membership that
+// is two changes old. A majority of that membership may know nothing of what is committed since.
 func committedByChanges(log store) (uint64, error) {
 	first, err := log.FirstIndex()
 	if err != nil {
@@ -44,7 +45,7 @@ func committedByChanges(log store) (uint64, error) {
 	for next := max(first, log.AppliedIndex()+1); next <= last; {
 		entries, err := log.Entries(next, last+1, changesBytesMax)
 		if _, ok := errors.AsType[*format.DamageError](err); ok {
-			return before, nil // it bars the replica from leading until it is repaired
+			return before, nil // the damage keeps the replica from leading until it is repaired
 		}
 		if err != nil {
 			return 0, err
@@ -59,12 +60,12 @@ func committedByChanges(log store) (uint64, error) {
 	return before, nil
 }
 
-// changesBytesMax is read at a time.
+// changesBytesMax is how many bytes are read at a time.
 const changesBytesMax = 4 << 20
 
-// Entries gives what is damaged as compacted: Raft panics over any other error. A leader then offers the follower a
-// snapshot, which is taken from whoever has one, and hands over, because damage bars it from leading. What is not
-// applied yet is in memory.
+// Entries reports damaged entries as compacted, because Raft panics over any other error. A leader then offers the
+// follower a snapshot, which is fetched from a member that has one, and hands over, because damage keeps it from
+// leading. Entries that are not applied yet are in memory.
 func (s storage) Entries(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error) {
 	entries, err := s.store.Entries(lo, hi, maxBytes)
 	if _, ok := errors.AsType[*format.DamageError](err); ok {

@@ -11,37 +11,37 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 )
 
-// ErrNotTransferred says that another member leads, or nobody yet.
+// ErrNotTransferred means that a different member leads, or no member does yet.
 var ErrNotTransferred = errors.New("the lead was not handed over")
 
 const (
-	// transferTimeMax bounds the wait for the election behind a transfer.
+	// transferTimeMax bounds the wait for the election after a transfer.
 	transferTimeMax = 3 * electionTimeout
-	// transferLagMax is how many entries a voter may lack when the lead is handed to it: writes are refused until it
-	// has them.
+	// transferLagMax is how many entries a voter may lack when the lead is handed to it. Writes are refused until the
+	// voter has them.
 	transferLagMax = 1000
 	// timeoutNowTicksMax is how long a MsgTimeoutNow is kept.
 	timeoutNowTicksMax = electionTicks / 2
-	// yieldTicks is the pause between two tries to yield: writes are refused while one is under way.
+	// yieldTicks is the pause between two attempts to yield: writes are refused during an attempt.
 	yieldTicks = 5 * electionTicks
-	// barredTicksMax is how long damage may keep a leader from handing over to one that has all of its entries.
+	// barredTicksMax is how long a damaged leader tries to hand over to a member that has all of its entries.
 	barredTicksMax = 2 * yieldTicks
 )
 
-// transfer hands the lead over, and takes it over. It belongs to a core.
+// transfer hands the lead over and receives it. It belongs to a core.
 type transfer struct {
 	node    *node
 	members *members
 	silence *silence
 	logger  *slog.Logger
 
-	timeoutNow  *raftpb.Message // that came before its time; nil: none
-	keptTicks   int             // since it came
+	timeoutNow  *raftpb.Message // received too early; nil: none
+	keptTicks   int             // since timeoutNow was received
 	yieldTicks  int             // until the lead may be handed over again because of damage
 	barredTicks int             // for which this leader has been barred by damage
 }
 
-// begin hands the lead over to a voter; false: that one is not ready yet, and is brought up to date meanwhile.
+// begin hands the lead over to a voter. False: the voter is not ready yet, and is brought up to date meanwhile.
 func (t *transfer) begin(to uint64) (begun bool, err error) {
 	switch {
 	case !t.node.leader:
@@ -55,7 +55,7 @@ func (t *transfer) begin(to uint64) (begun bool, err error) {
 	return true, nil
 }
 
-// failed tells why a transfer that was begun has come to nothing; nil: it has not.
+// failed returns why a transfer that was begun has failed; nil: it has not.
 func (t *transfer) failed(to uint64) error {
 	switch {
 	case t.node.leader && t.node.transferee != to:
@@ -66,7 +66,8 @@ func (t *transfer) failed(to uint64) error {
 	return nil
 }
 
-// isReady tells whether a voter is near enough to take the lead, and has the membership change that gave it its vote.
+// isReady reports whether a voter is close enough behind to take the lead, and has the membership change that gave it
+// its vote.
 func (t *transfer) isReady(to uint64) (ready bool) {
 	last, err := t.node.log.LastIndex()
 	if err != nil {
@@ -81,8 +82,9 @@ func (t *transfer) isReady(to uint64) (ready bool) {
 	return ready
 }
 
-// keep keeps a MsgTimeoutNow until this replica has applied what it knows to be committed: Raft would ignore the
-// message before, and writes would be refused for an election timeout. False: it can be followed now, or not at all.
+// keep keeps a MsgTimeoutNow until this replica has applied everything that it knows to be committed. Raft would ignore
+// the message before that, and writes would be refused for an election timeout. False: the message can be followed now,
+// or not at all.
 func (t *transfer) keep(m *raftpb.Message, barred bool) bool {
 	if t.canCampaign() || !t.node.isFromLeader(m) || !t.members.isMember || barred {
 		return false
@@ -91,13 +93,13 @@ func (t *transfer) keep(m *raftpb.Message, barred bool) bool {
 	return true
 }
 
-// canCampaign tells what Raft asks of a candidate.
+// canCampaign reports whether this replica meets Raft's conditions for a candidate.
 func (t *transfer) canCampaign() bool {
 	status := t.node.raft.BasicStatus()
 	return t.members.isVoter() && status.Applied >= status.GetCommit()
 }
 
-// due gives the kept MsgTimeoutNow when it can be followed; nil: none. To be called when entries were applied.
+// due returns the kept MsgTimeoutNow when it can be followed; nil: none. Call it after entries were applied.
 func (t *transfer) due() *raftpb.Message {
 	m := t.timeoutNow
 	if m == nil || !t.canCampaign() {
@@ -110,7 +112,7 @@ func (t *transfer) due() *raftpb.Message {
 	return m
 }
 
-// tick forgets a MsgTimeoutNow that is too old: its leader has given the transfer up.
+// tick drops a MsgTimeoutNow that is too old: its leader has given up the transfer.
 func (t *transfer) tick() {
 	if t.timeoutNow == nil {
 		return
@@ -120,12 +122,12 @@ func (t *transfer) tick() {
 	}
 }
 
-// yield hands the lead over, to the member that has most: where the log has damage (rule 4), and where the leader is no
-// voter any more. Called by the clock of a leader that is not alone.
+// yield hands the lead over to the most advanced member, if the log has damage (rule 4) or if the leader is no longer a
+// voter. It is called by the clock of a leader that is not alone.
 //
-// Raft hands over to a member that has all entries. Where what is damaged is among those that nobody else has, and so
-// not committed, no member ever will. Then one is called to campaign without them, provided that the other voters can
-// elect it: the call it gives is to be sent after observe has ended the leases.
+// Raft hands over only to a member that has all entries. If the damaged entries are among those that no other member
+// has, and that are therefore not committed, no member ever will. Then one member is asked to campaign without them,
+// provided that the other voters can elect it. The returned request must be sent after observe has ended the leases.
 func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 	if t.barredTicks++; !barred {
 		t.barredTicks = 0
@@ -148,8 +150,8 @@ func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 	return &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(t.node.id), To: new(to), Term: new(t.node.term)}
 }
 
-// heir is the voter that is there and has most; 0: there is none, or, where it cannot wait for entries, the voters that
-// are there are too few to elect one without this leader, whose log is longer.
+// heir returns the live voter with the longest log; 0: there is none. If the heir cannot wait for entries, 0 also means
+// that the live voters are too few to elect it without this leader, whose log is longer.
 func (t *transfer) heir(waits bool) (to uint64) {
 	var match uint64
 	there := map[uint64]bool{}

@@ -1,4 +1,4 @@
-// Package answer is what callers of a shard hear where a call fails: gRPC codes, reasons and details.
+// Package answer makes the errors that a shard returns to its callers: gRPC codes, reasons and details.
 package answer
 
 import (
@@ -37,10 +37,10 @@ type Error struct {
 	Violations []*errdetails.BadRequest_FieldViolation
 }
 
-// Error is the message.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// GRPCStatus makes it a gRPC status; package status looks for this method.
+// GRPCStatus returns the error as a gRPC status; package status looks for this method.
 func (e *Error) GRPCStatus() *status.Status {
 	st := status.New(e.Code, e.Message)
 	var details []protoadapt.MessageV1
@@ -63,7 +63,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	return with
 }
 
-// Fail makes an answer; no reason: it has no ErrorInfo.
+// Fail makes an Error; with an empty reason it has no ErrorInfo.
 func Fail(code codes.Code, reason, format string, args ...any) *Error {
 	return &Error{Code: code, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
@@ -76,7 +76,7 @@ func (v *Violations) Add(field, format string, args ...any) {
 	*v = append(*v, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
 }
 
-// Err is nil where nothing is wrong.
+// Err returns nil if no field is wrong.
 func (v Violations) Err() error {
 	if len(v) == 0 {
 		return nil
@@ -88,7 +88,7 @@ func (v Violations) Err() error {
 	return &Error{Code: codes.InvalidArgument, Message: message, Violations: v}
 }
 
-// Or is Err, and where no field is wrong, err: what is wrong with a request itself is said first.
+// Or returns the error of Err, or err if no field is wrong: errors in the request itself are reported first.
 func (v Violations) Or(err error) error {
 	if invalid := v.Err(); invalid != nil {
 		return invalid
@@ -96,14 +96,14 @@ func (v Violations) Or(err error) error {
 	return err
 }
 
-// Invalid is the answer where one field is wrong.
+// Invalid makes the error for one wrong field.
 func Invalid(field, format string, args ...any) error {
 	var v Violations
 	v.Add(field, format, args...)
 	return v.Err()
 }
 
-// Where names what a call was about, for messages.
+// Where names the target of a call, for messages.
 type Where struct {
 	Group string
 	ID    int64
@@ -112,8 +112,8 @@ type Where struct {
 // String names the record.
 func (w Where) String() string { return "group " + w.Group + ", record " + strconv.FormatInt(w.ID, 10) }
 
-// Of turns an error of the packages that a shard is made of into the answer to the caller. An error that already is an
-// answer stays as it is.
+// Of translates an error of the packages that a shard consists of into the answer to the caller. An error that already
+// is an answer is returned unchanged.
 func Of(err error, w Where) error {
 	var answer *Error
 	if err == nil || errors.As(err, &answer) {
@@ -178,7 +178,7 @@ var knownErrors = []struct {
 }{
 	{group.ErrNotFound, codes.NotFound, reason.RecordNotFound, ""},
 	{group.ErrVersionNotFound, codes.NotFound, reason.VersionNotFound, ""},
-	// others lead soon, where there are copies
+	// if the group has copies, another member leads soon
 	{volume.ErrRoom, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 	{volume.ErrFull, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
 	{format.ErrNoSpace, codes.ResourceExhausted, reason.DiskFull, "; delete records, compact, or enlarge the volume"},
@@ -193,14 +193,14 @@ var knownErrors = []struct {
 	{replica.ErrStopping, codes.Unavailable, reason.Stopping, ""},
 	{format.ErrClosed, codes.Unavailable, reason.Stopping, ""},
 	{cursor.ErrBad, codes.InvalidArgument, "", ""},
-	// behind what is known better, as that it is full
+	// after the more specific errors, such as a full volume
 	{errNotStored, codes.Unavailable, reason.NoLeader, "; see to the disk of this shard"},
 }
 
-// errNotStored: the file of a blob could not be written. Nothing refers to it.
+// errNotStored means that the file of a blob could not be written. Nothing refers to the file.
 var errNotStored = errors.New("the data cannot be stored")
 
-// Storing notes that an error came of writing a blob's file.
+// Storing marks an error as one from writing a blob's file.
 func Storing(err error) error {
 	if err == nil {
 		return nil
@@ -208,7 +208,7 @@ func Storing(err error) error {
 	return fmt.Errorf("%w: %w", errNotStored, err)
 }
 
-// SurelyNotApplied tells whether an answer to a write rules out that it was or will be applied.
+// SurelyNotApplied reports whether an answer to a write rules out that the write was or will be applied.
 func SurelyNotApplied(err error) bool {
 	switch CodeOf(err) {
 	case codes.Aborted, codes.AlreadyExists, codes.Unavailable, codes.ResourceExhausted, codes.InvalidArgument:
@@ -218,7 +218,7 @@ func SurelyNotApplied(err error) bool {
 	}
 }
 
-// quotaError: nothing was done.
+// quotaError makes the answer to a call that exceeds a quota. Nothing was done.
 func quotaError(e *quota.Exceeded) error {
 	answer := Fail(codes.ResourceExhausted, reason.QuotaExceeded, "%v", e)
 	answer.Metadata = map[string]string{"tenant": e.Tenant, "quota": string(e.Quota),
@@ -227,7 +227,7 @@ func quotaError(e *quota.Exceeded) error {
 	return answer
 }
 
-// reusedError: nothing was written, and what was written under the request id is something else.
+// reusedError makes the answer to a write whose request id belongs to a different write. Nothing was written.
 func reusedError(err error, w Where) error {
 	answer := Fail(codes.InvalidArgument, reason.RequestIDReused,
 		"%v: nothing is written: %v; give each write 16 random bytes of its own", w, err)
@@ -248,7 +248,7 @@ func conditionError(e *replica.ConditionError, w Where) error {
 	return answer
 }
 
-// damageError: some of the record's bytes, or those of entries that may have been the record's, are bad.
+// damageError makes the answer for bad bytes in the record, or in entries that may have been the record's.
 func damageError(e *format.DamageError, w Where) error {
 	answer := Fail(codes.DataLoss, reason.Damaged,
 		"%v: stored bytes are bad: %v; restore the record, or accept the loss of the group's damage", w, e.Damage)
@@ -260,26 +260,26 @@ func damageError(e *format.DamageError, w Where) error {
 	return answer
 }
 
-// ScanDamaged ends a scan that was resumed behind damage.
+// ScanDamaged ends a scan that was resumed after damage.
 func ScanDamaged() error {
 	return Fail(codes.DataLoss, reason.Damaged,
 		"damaged entries were left out of the scan before the cursor; Verify names them")
 }
 
-// Stopping refuses what comes while the shard stops.
+// Stopping refuses calls while the shard stops.
 func Stopping() error {
 	answer := Fail(codes.Unavailable, reason.Stopping, "the shard is stopping; go to another, or come back")
 	answer.RetryAfter = time.Second
 	return answer
 }
 
-// SlowReader ends a stream whose caller did not take a message within so long.
+// SlowReader ends a stream whose caller did not read a message within most.
 func SlowReader(most time.Duration) error {
 	return Fail(codes.Unavailable, reason.SlowReader,
 		"a message of the answer was not taken for %v: read faster, or go on from the last cursor", most)
 }
 
-// Overloaded refuses what would pass a limit.
+// Overloaded refuses a call that would exceed a limit.
 func Overloaded(what string, limit int64) error {
 	answer := Fail(codes.ResourceExhausted, reason.Overloaded, "the shard is at its limit of %d %s; wait and try again",
 		limit, what)
@@ -287,13 +287,13 @@ func Overloaded(what string, limit int64) error {
 	return answer
 }
 
-// UseUpload refuses a Put of more data than a Put takes.
+// UseUpload refuses a Put with more data than a Put accepts.
 func UseUpload(bytes int) error {
 	return Fail(codes.FailedPrecondition, reason.UseUpload,
 		"data has %d bytes, Put takes at most %d: use Upload", bytes, format.DataBytesMax)
 }
 
-// PutTooLarge is UseUpload for a message that was not even decoded.
+// PutTooLarge is UseUpload for a message that was refused before it was decoded.
 func PutTooLarge(in *message.Bounded) error {
 	return Fail(codes.FailedPrecondition, reason.UseUpload,
 		"the message has %d bytes, Put takes at most %d of data: use Upload", in.Bytes, format.DataBytesMax)
@@ -304,20 +304,20 @@ func PartTooLarge(in *message.Bounded, field, instead string) error {
 	return Invalid(field, "the message has %d bytes, at most %d are allowed: %s", in.Bytes, in.BytesMax, instead)
 }
 
-// UseDownload refuses a Get of more data than a Get gives.
+// UseDownload refuses a Get of more data than a Get returns.
 func UseDownload(w Where, bytes int64) error {
 	return Fail(codes.FailedPrecondition, reason.UseDownload,
 		"%v has %d bytes, Get gives at most %d: use Download, or metadata_only", w, bytes, format.DataBytesMax)
 }
 
-// Loading refuses a call to a group that will serve in about so long.
+// Loading refuses a call to a group that is expected to serve in about eta.
 func Loading(group string, eta time.Duration) error {
 	answer := Fail(codes.Unavailable, reason.GroupLoading, "group %s is loading", group)
 	answer.RetryAfter = min(max(eta, 100*time.Millisecond), 30*time.Second)
 	return answer
 }
 
-// Lost refuses calls to a group of which etcd says that the data are here, and they are not (rule 7).
+// Lost refuses calls to a group whose data should be here according to etcd, but is not (rule 7).
 func Lost(group string, err error) error {
 	answer := Fail(codes.DataLoss, reason.Damaged, "group %s: %v", group, err)
 	answer.Metadata = map[string]string{"group": group}
@@ -341,7 +341,7 @@ func GroupNotFound(group string) error {
 	return Fail(codes.NotFound, reason.GroupNotFound, "group %s does not exist: create it first", group)
 }
 
-// WrongShard names the shard to go to; address is empty where none is known.
+// WrongShard names the shard to call instead; address is empty if it is unknown.
 func WrongShard(group, address string, epoch uint64) error {
 	answer := Fail(codes.FailedPrecondition, reason.WrongShard, "group %s is not on this shard (routing epoch %d)", group,
 		epoch)
@@ -349,29 +349,29 @@ func WrongShard(group, address string, epoch uint64) error {
 	return answer
 }
 
-// NotLeader names the shard that leads a group; address is empty where that is not known.
+// NotLeader names the shard that leads a group; address is empty if it is unknown.
 func NotLeader(group, address string, epoch uint64) error {
 	answer := Fail(codes.FailedPrecondition, reason.NotLeader, "group %s is led by another shard", group)
 	answer.Metadata = map[string]string{"address": address, "routing_epoch": strconv.FormatUint(epoch, 10)}
 	return answer
 }
 
-// RangeError refuses a Download from behind the end of the data.
+// RangeError refuses a Download that begins after the end of the data.
 func RangeError(w Where, offset, size int64) error {
 	return Fail(codes.OutOfRange, reason.BadRange, "%v has %d bytes: offset_bytes is %d", w, size, offset)
 }
 
-// Panicked ends a call in which something panicked.
+// Panicked ends a call in which a panic occurred.
 func Panicked(method string) error {
 	return Fail(codes.Internal, "", "%s: a bug stopped this call; the shard's log has the trace", method)
 }
 
-// NotHere refuses a method that gateways alone serve.
+// NotHere refuses a method that only gateways serve.
 func NotHere(method string) error {
 	return Fail(codes.Unimplemented, "", "%s is not served by a shard: ask the gateway", method)
 }
 
-// CodeOf is the code that the caller sees.
+// CodeOf returns the code that the caller sees.
 func CodeOf(err error) codes.Code {
 	if err == nil {
 		return codes.OK

@@ -9,30 +9,31 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// Work is what was decided, and is to be done.
+// Work is the work that was decided on.
 type Work[R any] struct {
-	Create     []placement.Group // targets without members: make the group here
-	Announce   []placement.Group // groups made here whose state was not written to etcd
+	Create     []placement.Group // targets without members: create the group here
+	Announce   []placement.Group // groups created here whose state was not written to etcd
 	MakeFolder []placement.Group // a learner of this shard is recorded, and has no folder yet
 	Confess    []placement.Group // this shard is a member without its data
-	Claim      []placement.Group // a member is here of which etcd does not know where it is
-	Load       []R               // became this shard's after the first load
-	Join       []R               // have a folder, and are to be installed
-	Reinstall  []R               // are torn, and are to be installed in place
-	Close      []R               // is served and no longer this shard's; its files stay: nobody said where it lives
-	Trash      []R               // has left its group
-	Later      bool              // something waits for what is under way
+	Claim      []placement.Group // groups with a member here whose location etcd does not know
+	Load       []R               // replicas that became this shard's after the first load
+	Join       []R               // replicas that have a folder, and are to be installed
+	Reinstall  []R               // replicas with a damaged tail, to be reinstalled in place
+	// replicas that are served and no longer this shard's; their files stay, because no other location is known
+	Close []R
+	Trash []R  // replicas that have left their group
+	Later bool // something waits for work in progress
 }
 
-// groups are those about which etcd is told, or for which a folder is made.
+// groups returns the groups that are reported to etcd, or for which a folder is made.
 func (w *Work[R]) groups() []placement.Group {
 	return slices.Concat(w.Create, w.Announce, w.MakeFolder, w.Confess, w.Claim)
 }
 
-// acts tells whether anything is made or taken away on the word of etcd.
+// acts reports whether anything is created or removed on the word of etcd.
 func (w *Work[R]) acts() bool { return len(w.groups())+len(w.Trash) > 0 }
 
-// Decide says what to do, and sets which replicas are strays or lost. Called with Options.Lock held.
+// Decide returns the work to do, and marks replicas as strays or lost. Called with Options.Lock held.
 func (f *Follower[R]) Decide(view placement.View) Work[R] {
 	var todo Work[R]
 	v := f.memberView(view)
@@ -44,7 +45,7 @@ func (f *Follower[R]) Decide(view placement.View) Work[R] {
 			r := owned.Known()
 			r.Learn(state.Members)
 			if r.Name == "" {
-				r.Name = name // its manifest cannot be read, or it has none yet
+				r.Name = name // its manifest is unreadable or missing
 			}
 		}
 		v.Known = true
@@ -60,7 +61,7 @@ func (f *Follower[R]) Decide(view placement.View) Work[R] {
 	return todo
 }
 
-// peers are the shards that hold a member of a group which is here.
+// peers returns the shards that hold a member of a group which is here.
 func (f *Follower[R]) peers() []string {
 	wanted := map[string]bool{}
 	for _, owned := range f.Replicas {
@@ -81,7 +82,7 @@ func (f *Follower[R]) peers() []string {
 	return slices.Collect(maps.Keys(wanted))
 }
 
-// memberView is what is known when it is decided what to do about groups, without the group. Called with Options.Lock
+// memberView returns the knowledge that decisions about all groups share, without a group. Called with Options.Lock
 // held.
 func (f *Follower[R]) memberView(view placement.View) *member.View {
 	return &member.View{
@@ -91,8 +92,8 @@ func (f *Follower[R]) memberView(view placement.View) *member.View {
 	}
 }
 
-// decideOne decides about one group of which etcd says state, notes that, and adds what is to be done to todo. owned is
-// the zero R where the group has no folder here.
+// decideOne decides about one group with the given state in etcd, records the decision, and adds the work to todo.
+// owned is the zero R if the group has no folder here.
 func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.View, state placement.Group, owned R) {
 	v.Group, v.Target = state, nil
 	if len(state.Members) == 0 {
@@ -151,7 +152,8 @@ func (f *Follower[R]) decideOne(todo *Work[R], v *member.View, view placement.Vi
 	}
 }
 
-// lose notes that etcd says this shard holds a group which is not on this volume: never served as if it were empty.
+// lose records that etcd places a group here which is not on this volume. The group is never served as if it were
+// empty.
 func (f *Follower[R]) lose(state placement.Group) {
 	here := f.Volume().Superblock().Volume
 	err := fmt.Errorf("etcd says that it is on volume %s of this shard, and it is not there: "+
@@ -171,8 +173,7 @@ func (f *Follower[R]) lose(state placement.Group) {
 	f.Logger.Error("the data of a group are lost", "group", r.Name, "error", err)
 }
 
-// replacedMembers counts the members of a group whose shard is registered with another volume than theirs: those are
-// gone.
+// replacedMembers counts the members whose shard is registered with a different volume now: those members are gone.
 func replacedMembers(view placement.View, state placement.Group) (n int64) {
 	for _, m := range state.Members {
 		if shard, registered := view.Shards[m.Shard]; registered && shard.VolumeUUID != m.VolumeUUID {
@@ -182,13 +183,13 @@ func replacedMembers(view placement.View, state placement.Group) (n int64) {
 	return n
 }
 
-// IsOwn tells whether a view names a shard for a group: as a member, or as one that is to have a copy.
+// IsOwn reports whether a view names a shard for a group: as a member, or as a target for a copy.
 func IsOwn(view placement.View, name, shard string) bool {
 	_, isMember := MemberOf(view.Groups[name], shard)
 	return isMember || slices.Contains(view.Targets[name].Shards, shard)
 }
 
-// MemberOf is the member of a group on the shard of this name.
+// MemberOf returns the member of a group on the named shard.
 func MemberOf(g placement.Group, shard string) (placement.Member, bool) {
 	for _, m := range g.Members {
 		if m.Shard == shard {

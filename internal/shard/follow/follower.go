@@ -1,6 +1,6 @@
-// Package follow has a shard do what etcd says of the groups of its volume: a view of etcd comes in, package member
-// decides about each group, and what was decided is carried out by the hands that the Follower is given. Here is also
-// what a shard knows of etcd: the view that is followed, whether etcd was set back, and where the other shards are.
+// Package follow makes a shard do what etcd says of the groups of its volume. The Follower receives views of etcd,
+// package member decides about each group, and the Hands of the Follower carry the decisions out. The package also
+// holds what a shard knows of etcd: the current view, whether etcd was set back, and the addresses of the other shards.
 package follow
 
 import (
@@ -21,37 +21,38 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// Options are all that a Follower may touch.
+// Options are everything that a Follower may touch.
 type Options[R Owned] struct {
 	Shard  string
 	Store  func() uuid.UUID
-	Volume func() *volume.Volume // that is open
+	Volume func() *volume.Volume // the open volume
 	Facts  func() (volume.Facts, error)
 	Meta   func() placement.Meta // of the store
 	Etcd   Etcd
 	Hands  Hands[R]
-	// Ask has another shard say what its volume holds.
+	// Ask asks another shard what its volume holds.
 	Ask func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error)
-	// Background is the context of all that goes on after the start.
+	// Background is the context of all work that goes on after the start.
 	Background context.Context
-	// Lock guards Replicas, which are those on the volume by UUID of their group, strays included; and what each of
-	// them, and the Follower, say that it guards.
+	// Lock guards Replicas, and those fields of each replica and of the Follower that are documented as guarded by it.
+	// Replicas holds the replicas on the volume by UUID of their group, strays included.
 	Lock     *sync.Mutex
 	Replicas map[uuid.UUID]R
 	Problems Problems
 	Logger   *slog.Logger
 
-	// RememberQuiet is how often the volume is told how far etcd is, where nothing in it concerned this shard.
+	// RememberQuiet is how often the volume records the revision of etcd when nothing in it concerned this shard.
 	RememberQuiet time.Duration
-	// Adopt has groups taken over that etcd gives to another shard, which is not there, on just this volume.
+	// Adopt makes the shard take over groups that etcd assigns to another shard on this same volume, if that shard is
+	// not there.
 	Adopt bool
 
-	// Rules that tests switch off: what a kill leaves of a learner's folder is taken for a replica that is there, and
-	// what fails while the shard stops counts as done.
+	// CountRemnants and ForgiveStop switch rules off in tests. With CountRemnants, the remnant of a learner's folder
+	// after a kill counts as a replica. With ForgiveStop, work that fails while the shard stops counts as done.
 	CountRemnants, ForgiveStop bool
 }
 
-// Etcd is what a Follower needs of etcd: part of *placement.Store, which says what each method does.
+// Etcd is the part of *placement.Store that a Follower needs; the methods are documented there.
 type Etcd interface {
 	Follow(ctx context.Context, before placement.Seen, own placement.Own) <-chan placement.View
 	Look(ctx context.Context, group string) (placement.View, error)
@@ -62,63 +63,63 @@ type Etcd interface {
 	Newest(m placement.Mark) placement.Mark
 }
 
-// Problems are what a person should see of the shard.
+// Problems shows problems of the shard to an operator.
 type Problems interface {
-	// Note remembers a problem; nil takes it back.
+	// Note remembers a problem; a nil error removes it.
 	Note(what string, err error)
-	// Forget takes back the problems with what is over.
+	// Forget removes the problems for which over returns true.
 	Forget(over func(what string) bool)
 }
 
-// Hands are what a Follower has done with replicas.
+// Hands carries out what a Follower decides about replicas.
 type Hands[R Owned] interface {
-	// LoadBegun tells whether the first load has begun. It and the next four are called with Options.Lock held, and do
-	// not wait.
+	// LoadBegun reports whether the first load has begun. LoadBegun and the next four methods are called with
+	// Options.Lock held, and do not wait.
 	LoadBegun() bool
-	// Missing stands for the replica of a group that etcd says is here, and that has no folder.
+	// Missing makes the placeholder for a replica that etcd places here and that has no folder.
 	Missing(state placement.Group) R
-	// Look has the leader of a group look at it again, where it is here.
+	// Look makes the leader of a group look at the group again, if the leader is here.
 	Look(r R)
-	// Publish has calls find the replicas as they are now.
+	// Publish makes the current replicas visible to calls.
 	Publish()
-	// Connect keeps connections to these shards, and no others.
+	// Connect keeps connections to these shards and to no others.
 	Connect(shards []string)
 
-	// Load, Join and Reinstall begin to load a replica, to install one that has nothing yet, and one that is torn. They
-	// do not wait.
+	// Load begins to load a replica, Join to install an empty one, and Reinstall to install one whose tail is damaged.
+	// They do not wait.
 	Load(r R)
 	Join(r R)
 	Reinstall(r R)
-	// LoadNow loads a replica. Whether it serves then, its Node says.
+	// LoadNow loads a replica and waits for it. The replica's Node says whether it serves then.
 	LoadNow(ctx context.Context, r R)
 	// Close takes a replica out of service. Its files stay.
 	Close(ctx context.Context, r R) error
-	// Trash does so with one that has left its group, and puts its files into the trash.
+	// Trash closes a replica that has left its group, and moves its files to the trash.
 	Trash(ctx context.Context, r R) error
-	// Create makes a group, and loads it.
+	// Create makes a group and loads it.
 	Create(ctx context.Context, state placement.Group) error
 	// MakeFolder makes the folder of a learner of this shard.
 	MakeFolder(state placement.Group) error
 }
 
-// Follower follows etcd for one shard. Start comes first, then Run and Thaw side by side; everything else is safe for
+// Follower follows etcd for one shard. Call Start first, then Run and Thaw in parallel. All other methods are safe for
 // concurrent use.
 type Follower[R Owned] struct {
 	Options[R]
 	neighbours neighbours
 	seen       memory
 	views      <-chan placement.View // set by Start
-	nudged     chan struct{}         // Run looks again
+	nudged     chan struct{}         // makes Run look again
 
 	// Guarded by Options.Lock.
 
-	View  placement.View  // that is followed
-	Told  placement.View  // the newest, also of an etcd that was set back
-	Held  string          // why nothing is done on the word of etcd; empty: it is
-	Spent map[uint64]bool // Raft ids: see member.View
+	View  placement.View  // the view that is followed
+	Told  placement.View  // the newest view, even if etcd was set back
+	Held  string          // why etcd's word is not acted upon; empty: it is
+	Spent map[uint64]bool // Raft ids, see member.View
 }
 
-// New makes a Follower, which follows nothing before Start.
+// New makes a Follower. It follows nothing before Start.
 func New[R Owned](opts Options[R]) *Follower[R] {
 	return &Follower[R]{
 		Options: opts, neighbours: neighbours{addresses: map[string]string{}}, nudged: make(chan struct{}, 1),
@@ -126,9 +127,9 @@ func New[R Owned](opts Options[R]) *Follower[R] {
 	}
 }
 
-// Start takes the first view of etcd and decides about what is on the volume; Run does what was decided. Where etcd was
-// set back it is told so before this returns, so that nobody gives anything to the shard on the word of an older etcd.
-// ctx bounds the start.
+// Start receives the first view of etcd and decides about what is on the volume; Run carries the decisions out. If etcd
+// was set back, Start records that in etcd before it returns, so that nobody assigns anything to the shard on the word
+// of an older etcd. ctx bounds the start.
 func (f *Follower[R]) Start(ctx context.Context) error {
 	f.views = f.Etcd.Follow(f.Background, f.recall(), f.own(f.holds))
 	select {
@@ -145,7 +146,7 @@ func (f *Follower[R]) Start(ctx context.Context) error {
 		if err := placement.Patiently(ctx, f.freeze); err != nil {
 			return fmt.Errorf("etcd was set back, and cannot be told so: %w", err)
 		}
-		_ = f.remember(view) // it is a problem that is shown
+		_ = f.remember(view) // the error is shown as a problem
 		f.Lock.Lock()
 		defer f.Lock.Unlock()
 		f.Decide(view)
@@ -156,8 +157,9 @@ func (f *Follower[R]) Start(ctx context.Context) error {
 	}
 }
 
-// Spend notes the replicas that etcd names here at the start, before anybody can give the shard a new one: an earlier
-// process may have begun them. What was begun, the volume remembers the view of: no earlier one is followed.
+// Spend notes the replicas that etcd names here at the start, before the shard can be given a new one, because an
+// earlier process may have begun them. For a replica that was begun, the volume remembers the view: no earlier view is
+// followed.
 func (f *Follower[R]) Spend(view placement.View) {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
@@ -174,7 +176,7 @@ const (
 	viewPauseMax = 100 * time.Millisecond
 )
 
-// Run does what views say, one after another, and tries again what failed, until ctx ends.
+// Run carries out what the views say, one view after another, and retries what failed, until ctx ends.
 func (f *Follower[R]) Run(ctx context.Context) {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
@@ -190,8 +192,8 @@ func (f *Follower[R]) Run(ctx context.Context) {
 			began := time.Now()
 			f.See(view)
 			unfinished = f.Reconcile(ctx)
-			// While very many groups are made, views must not keep a processor busy: the newest one waits a little,
-			// those between are left out.
+			// While very many groups are created, views must not keep a processor busy: the newest view waits a little,
+			// and those in between are skipped.
 			if cost := time.Since(began); cost > viewCostMax {
 				backoff.Sleep(ctx, min(2*cost, viewPauseMax))
 			}
@@ -205,7 +207,7 @@ func (f *Follower[R]) Run(ctx context.Context) {
 	}
 }
 
-// Nudge has Run look again. It never blocks.
+// Nudge makes Run look again. It never blocks.
 func (f *Follower[R]) Nudge() {
 	select {
 	case f.nudged <- struct{}{}:
@@ -213,7 +215,7 @@ func (f *Follower[R]) Nudge() {
 	}
 }
 
-// Reconcile compares the volume with the view, and does what follows. True: something is left to do.
+// Reconcile compares the volume with the view and acts on the differences. It returns true if something is left to do.
 func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	f.Lock.Lock()
 	view := f.View
@@ -222,7 +224,7 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 	f.forgetDone(todo)
 	f.Lock.Unlock()
 	if todo.acts() && f.remember(view) != nil {
-		// An older etcd could not be told from this one later: what may wait does.
+		// An older etcd could not be distinguished from this one later, so only urgent work is done.
 		todo = Work[R]{Load: todo.Load, Join: todo.Join, Reinstall: todo.Reinstall, Close: todo.Close, Later: true}
 	}
 
@@ -265,16 +267,16 @@ func (f *Follower[R]) Reconcile(ctx context.Context) (unfinished bool) {
 		return f.Hands.MakeFolder(state)
 	})
 	if len(todo.MakeFolder) > 0 && !notBegun {
-		return f.Reconcile(ctx) || unfinished // which installs them
+		return f.Reconcile(ctx) || unfinished // the second pass installs them
 	}
 	return unfinished || notBegun || failed
 }
 
-// groupProblem is what the problem with making a group, or with telling etcd of it, is known by.
+// groupProblem is the name of a problem with creating a group or with reporting it to etcd.
 func groupProblem(group string) string { return "group " + group }
 
-// forgetDone takes back what was said of groups for which nothing is left to do: others did it, or it is not wanted any
-// more.
+// forgetDone removes the problems of groups for which nothing is left to do: other shards did it, or it is no longer
+// wanted.
 func (f *Follower[R]) forgetDone(todo Work[R]) {
 	wanted := map[string]bool{}
 	for _, state := range todo.groups() {
@@ -283,7 +285,7 @@ func (f *Follower[R]) forgetDone(todo Work[R]) {
 	f.Problems.Forget(func(what string) bool { return strings.HasPrefix(what, groupProblem("")) && !wanted[what] })
 }
 
-// errLater: what is to be done waits for something else here.
+// errLater means that the work must wait for something else on this shard.
 var errLater = errors.New("later")
 
 // inParallel does at most 16 at a time; true where one failed.
@@ -308,20 +310,20 @@ func (f *Follower[R]) inParallel(
 	return all.Wait() != nil
 }
 
-// Here are the members of a group on this shard and volume: usually one.
+// Here returns the members of a group on this shard and volume: usually one.
 func (f *Follower[R]) Here(state placement.Group) []placement.Member {
 	return member.Here(state, f.Shard, f.Volume().Superblock().Volume)
 }
 
-// Group is what etcd holds of a group.
+// Group is what etcd knows of a group.
 type Group struct {
 	placement.Group
 	Target  []string
 	Shards  map[string]placement.Shard
-	Domains map[string]string // failure domains of shards, also of those that are not registered any more
+	Domains map[string]string // failure domains of shards, including shards that are no longer registered
 }
 
-// StateOf is what etcd says of the group of a replica, as this shard knows it; false: nothing.
+// StateOf returns what etcd says of the group of a replica, as far as this shard knows; false: nothing.
 func (f *Follower[R]) StateOf(owned R) (Group, bool) {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
@@ -337,15 +339,15 @@ func (f *Follower[R]) StateOf(owned R) (Group, bool) {
 		Domains: f.neighbours.allDomains()}, true
 }
 
-// Address of a shard, as etcd last said; false: it was never heard of.
+// Address returns the address of a shard as etcd last reported it; false: the shard is unknown.
 func (f *Follower[R]) Address(shard string) (string, bool) { return f.neighbours.address(shard) }
 
-// own says which groups this shard follows.
+// own describes the groups that this shard follows.
 func (f *Follower[R]) own(holds func(group uuid.UUID) bool) placement.Own {
 	return placement.Own{Shard: f.Shard, Volume: f.Volume().Superblock().Volume, Holds: holds, Held: f.heldNames}
 }
 
-// heldNames are the names of the groups that have a folder on the volume, as far as they are known.
+// heldNames returns the names of the groups that have a folder on the volume, if known.
 func (f *Follower[R]) heldNames() []string {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
@@ -358,7 +360,7 @@ func (f *Follower[R]) heldNames() []string {
 	return names
 }
 
-// holds tells whether a group has a folder on the volume.
+// holds reports whether a group has a folder on the volume.
 func (f *Follower[R]) holds(group uuid.UUID) bool {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()

@@ -16,14 +16,14 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// An etcd that was set back to an older backup is recognised by what the volume remembers of it. Until it is reconciled
-// nothing is done on its word: what serves goes on, what it names here is loaded, and no replica is made, moved or
-// deleted (rule 9).
+// An etcd that was set back to an older backup is recognised by the facts that the volume remembers. Until that etcd is
+// reconciled, nothing is done on its word: served groups continue, groups that it names here are loaded, and no replica
+// is created, moved or deleted (rule 9).
 
 const (
-	// ThawEvery is the time between two tries to end a freeze.
+	// ThawEvery is the time between two attempts to end a freeze.
 	ThawEvery     = time.Second
-	rememberEvery = 5 * time.Second // what was seen, where nothing was done on its word
+	rememberEvery = 5 * time.Second // for views on which nothing was done
 	surveyTime    = 5 * time.Second // for the answer of one shard
 	reconcileTime = 10 * time.Second
 )
@@ -31,9 +31,9 @@ const (
 // memory is what the volume remembers of its store.
 type memory struct {
 	mu    sync.Mutex
-	facts volume.Facts // as written last
+	facts volume.Facts // as last written
 	at    time.Time
-	newer bool // a newer program wrote them: they are left as they are
+	newer bool // a newer program wrote the facts: they are left unchanged
 }
 
 // recall reads what the volume remembers.
@@ -64,8 +64,8 @@ func markOf(f volume.Facts) placement.Mark {
 	}
 }
 
-// remember makes the volume know how far etcd was seen. It is called before anything is done that an older etcd would
-// not know of.
+// remember records on the volume the newest revision of etcd that was seen. It is called before anything is done that
+// an older etcd would not know of.
 func (f *Follower[R]) remember(view placement.View) error {
 	if view.Held() != "" {
 		return nil
@@ -85,7 +85,7 @@ func (f *Follower[R]) remember(view placement.View) error {
 	there.Format, there.Store = 0, uuid.Nil
 	if m.newer || there == facts || markOf(facts).Behind(placement.Mark{Base: there.EtcdBase,
 		Revision: there.EtcdRevision}) != "" {
-		return nil // what is known is as new
+		return nil // the remembered facts are as new
 	}
 	err := f.Volume().WriteFacts(facts)
 	if err == nil {
@@ -95,8 +95,8 @@ func (f *Follower[R]) remember(view placement.View) error {
 	return err
 }
 
-// rememberLater is remember of a view on whose word nothing was done, not too often. How far etcd is since then, by
-// writes that do not concern this shard, is remembered more seldom: a quiet volume is left in peace.
+// rememberLater is remember for a view on which nothing was done, at a limited rate. Revisions of etcd that do not
+// concern this shard are remembered less often, so that a quiet volume is rarely written to.
 func (f *Follower[R]) rememberLater() {
 	f.Lock.Lock()
 	view := f.View
@@ -108,15 +108,15 @@ func (f *Follower[R]) rememberLater() {
 		view.Mark = f.Etcd.Newest(view.Mark)
 	}
 	if age > min(rememberEvery, f.RememberQuiet) {
-		_ = f.remember(view) // it is a problem that is shown
+		_ = f.remember(view) // the error is shown as a problem
 	}
 }
 
-// See takes a view in. A view of an etcd that was set back does not take the place of what was known before.
+// See processes a view. A view of an etcd that was set back does not replace earlier knowledge.
 func (f *Follower[R]) See(view placement.View) {
 	held := view.Held()
 	f.Lock.Lock()
-	if view.Own { // after a listing it is of everything
+	if view.Own { // after a listing, a view is of everything
 		view = view.Of(f.own(func(id uuid.UUID) bool { _, ok := f.Replicas[id]; return ok }))
 	}
 	f.neighbours.note(view.Shards)
@@ -124,7 +124,7 @@ func (f *Follower[R]) See(view placement.View) {
 	if held == "" || f.View.Groups == nil || f.View.Held() != "" {
 		if f.View.Meta.EpochBase != view.Meta.EpochBase {
 			for _, r := range f.Replicas {
-				r.Known().Stored = placement.Group{} // its revision is of another etcd
+				r.Known().Stored = placement.Group{} // its revision belongs to a different etcd
 			}
 		}
 		f.View = view
@@ -137,14 +137,14 @@ func (f *Follower[R]) See(view placement.View) {
 	f.Problems.Note("following etcd", err)
 }
 
-// IsHeld tells whether nothing may be done on the word of etcd.
+// IsHeld reports whether nothing may be done on the word of etcd.
 func (f *Follower[R]) IsHeld() bool {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
 	return f.Held != ""
 }
 
-// freeze tells all others that etcd was set back, where this shard is the first to see it.
+// freeze informs all other shards that etcd was set back, if this shard is the first to notice.
 func (f *Follower[R]) freeze(ctx context.Context) error {
 	f.Lock.Lock()
 	told := f.Told
@@ -176,14 +176,14 @@ func (f *Follower[R]) Thaw(ctx context.Context) {
 			err = f.thaw(ctx)
 		}
 		if errors.Is(err, placement.ErrChanged) || ctx.Err() != nil {
-			err = nil // again
+			err = nil // retry
 		}
 		f.Problems.Note("reconciling etcd", err)
 	}
 }
 
-// thaw asks all shards that are registered what their volumes hold, and writes it over what etcd says. The first of
-// them by name does it.
+// thaw asks all registered shards what their volumes hold, and overwrites etcd with the answers. The first shard by
+// name does it.
 func (f *Follower[R]) thaw(ctx context.Context) error {
 	f.Lock.Lock()
 	told := f.Told
@@ -206,7 +206,7 @@ func (f *Follower[R]) thaw(ctx context.Context) error {
 	return err
 }
 
-// isFirst tells whether a shard is the first by name of those that are registered.
+// isFirst reports whether a shard is the first by name of the registered ones.
 func isFirst(view placement.View, shard string) bool {
 	for name := range view.Shards {
 		if name < shard {
@@ -217,7 +217,7 @@ func isFirst(view placement.View, shard string) bool {
 	return registered
 }
 
-// surveyAll asks what each volume holds. silent are those that did not answer, in words.
+// surveyAll asks each shard what its volume holds. silent describes the shards that did not answer.
 func (f *Follower[R]) surveyAll(ctx context.Context, view placement.View) (volumes []placement.FoundVolume,
 	silent []string) {
 	var mu sync.Mutex

@@ -7,15 +7,15 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// neighbours are where the other shards are, as etcd last said: one whose lease ran out while etcd was away still
-// serves, and is where it was. Safe for concurrent use.
+// neighbours holds the addresses of the other shards as etcd last reported them. A shard whose lease ran out while etcd
+// was down still serves at its last address. Safe for concurrent use.
 type neighbours struct {
 	mu        sync.Mutex
 	addresses map[string]string
 	domains   map[string]string // failure domains; replaced as a whole
 }
 
-// note takes in what etcd says of registered shards.
+// note records what etcd says of registered shards.
 func (n *neighbours) note(shards map[string]placement.Shard) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -36,7 +36,7 @@ func (n *neighbours) note(shards map[string]placement.Shard) {
 	}
 }
 
-// address of a shard; false: it was never heard of.
+// address returns the address of a shard; false: the shard is unknown.
 func (n *neighbours) address(shard string) (string, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -44,7 +44,7 @@ func (n *neighbours) address(shard string) (string, bool) {
 	return address, ok
 }
 
-// allDomains are the failure domains of shards.
+// allDomains returns the failure domains of shards.
 func (n *neighbours) allDomains() map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

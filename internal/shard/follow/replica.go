@@ -14,64 +14,64 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// Replica is what is known of a group's replica on the volume, from the moment that its folder is found or made.
+// Replica is the state of a group's replica on the volume, from the moment that its folder is found or made.
 type Replica struct {
 	Name string // of the group; empty: not known yet
 	UUID uuid.UUID
 	Dir  string
 
-	// known is every member that etcd ever named, by Raft id: see Members.
+	// known holds every member that etcd ever named, by Raft id: see Members.
 	known atomic.Pointer[map[uint64]placement.Member]
 
 	// Guarded by Options.Lock.
 
-	Phase    member.Phase    // how far it is: after it is found or made, Happens alone changes it
-	Err      error           // why Phase is one that is broken
+	Phase    member.Phase    // progress; after the replica is found or made, only Happens changes it
+	Err      error           // why Phase is a broken one
 	Standing member.Standing // what etcd says of it: a stray is not served
-	// What the folder is. Each may be so in any phase.
-	Foreign    bool   // it was made on another volume, so that it must not run
-	Exchanged  string // why it is another group's than its manifest's, as fsck.Exchanged says; empty: it is not
-	Unreadable bool   // it has no manifest that can be read
-	// What was said to etcd, whatever etcd says since.
-	// this process made it for a new group, and etcd never said that it is here: it has never served
+	// Facts of the folder. Each may hold in any phase.
+	Foreign bool // it was made on another volume, so that it must not run
+	// why its files are another group's than the manifest's, as fsck.Exchanged says; empty: they are not
+	Exchanged  string
+	Unreadable bool // it has no readable manifest
+	// What this shard reported to etcd, whatever etcd says since.
+	// this process made it for a new group, and etcd never listed it here: it has never served
 	Untold bool
-	// the epoch at which etcd was told that the group made here is here: what an older view says of it is late
+	// the epoch at which this process reported to etcd that the group it made is here; older views are outdated
 	Confirmed uint64
 	RaftID    uint64             // of this incarnation; 0: not known before it is loaded
-	ConfIndex uint64             // of the membership in the manifest that was found
+	ConfIndex uint64             // of the membership in the manifest as found
 	Conf      *raftpb.ConfState  // that membership
-	Fetch     context.Context    // of an install that is under way, in whatever phase; nil: none is
+	Fetch     context.Context    // of an install in progress, in whatever phase; nil: none
 	StopFetch context.CancelFunc // ends it
-	// Stored is the group as this shard wrote it to etcd last: views may be older.
+	// Stored is the group as this shard last wrote it to etcd: views may be older.
 	Stored placement.Group
-	// seen is what was there when it was looked at last: the revisions of the group and its target, and how many of its
-	// members' shards have another volume now.
+	// seen is the state at the last look: the revisions of the group and its target, and how many shards of its members
+	// have another volume now.
 	seen [3]int64
 }
 
-// Owned is a replica as its shard has it: a type that embeds Replica, and knows what serves it.
+// Owned is a replica as its shard holds it: a type that embeds Replica, and knows the node that serves it.
 type Owned interface {
 	comparable
 	Known() *Replica
-	// Node is what serves the replica; false: nothing does.
+	// Node returns the node that serves the replica; false: none does.
 	Node() (Node, bool)
 	// BeginFetch makes the context of an install. Called with Options.Lock held.
 	BeginFetch(ctx context.Context)
 }
 
-// Node is what serves a replica, as far as membership goes.
+// Node is the part of the serving node that concerns membership.
 type Node interface {
-	// ConfIndex of the newest membership that it knows.
+	// ConfIndex returns the index of the newest membership that the node knows.
 	ConfIndex() uint64
-	// Conf is that membership.
+	// Conf returns that membership.
 	Conf() *raftpb.ConfState
 }
 
 // Known implements Owned.
 func (r *Replica) Known() *Replica { return r }
 
-// NoTransition is logged where something happens to a replica that cannot happen in its phase. Tests fail where they
-// see it.
+// NoTransition is logged when an event is not legal in the phase of a replica. Tests fail if they see it.
 const NoTransition = "a replica stays in its phase, which this event must not find it in: that is a bug, please " +
 	"report it"
 
@@ -84,8 +84,8 @@ func (r *Replica) Happens(e member.Event, logger *slog.Logger) {
 	r.Phase = next
 }
 
-// BeginFetch makes the context of an install: of a replica that joins, of a torn one, or of one that is installed anew.
-// Called with Options.Lock held.
+// BeginFetch makes the context of an install: of a replica that joins, of one with a damaged tail, or of one that is
+// reinstalled. Called with Options.Lock held.
 func (r *Replica) BeginFetch(ctx context.Context) {
 	r.Fetch, r.StopFetch = context.WithCancel(ctx)
 }
@@ -108,7 +108,7 @@ func (r *Replica) Members() map[uint64]placement.Member {
 	return nil
 }
 
-// Learn notes the members that etcd names.
+// Learn adds the members that etcd names.
 func (r *Replica) Learn(named []placement.Member) {
 	old := r.Members()
 	if !slices.ContainsFunc(named, func(m placement.Member) bool { return old[m.RaftID] != m }) {
@@ -119,21 +119,20 @@ func (r *Replica) Learn(named []placement.Member) {
 		next = map[uint64]placement.Member{}
 	}
 	for _, m := range named {
-		if m.Shard != "" { // empty: etcd does not know
+		if m.Shard != "" { // empty: etcd does not know the location
 			next[m.RaftID] = m
 		}
 	}
 	r.known.Store(&next)
 }
 
-// Route says on which shard a member is.
+// Route returns the shard of a member.
 func (r *Replica) Route(raftID uint64) (shard string, ok bool) {
 	m, ok := r.Members()[raftID]
 	return m.Shard, ok && m.Shard != ""
 }
 
-// facts are what is known of a replica when it is decided about; nil where there is none. Called with Options.Lock
-// held.
+// facts returns what is known of a replica for a decision; nil if there is none. Called with Options.Lock held.
 func facts[R Owned](owned R, state placement.Group) *member.Replica {
 	var none R
 	if owned == none {
@@ -157,7 +156,8 @@ func facts[R Owned](owned R, state placement.Group) *member.Replica {
 	return r
 }
 
-// role is what the replica is in the newest membership that it knows; false: nothing. Called with Options.Lock held.
+// role returns the role of the replica in the newest membership that it knows; false: it has none. Called with
+// Options.Lock held.
 func role[R Owned](owned R) (placement.Role, bool) {
 	conf, raftID := owned.Known().Conf, owned.Known().RaftID
 	if node, serves := owned.Node(); serves {

@@ -13,10 +13,10 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// etcdTime bounds one question to etcd.
+// etcdTime bounds one request to etcd.
 const etcdTime = 5 * time.Second
 
-// create makes a group that a target wants here, and serves it as soon as etcd says it is here.
+// create creates a group that a target wants here, and serves it as soon as etcd lists it here.
 func (f *Follower[R]) create(ctx context.Context, state placement.Group) error {
 	if err := f.Hands.Create(ctx, state); err != nil {
 		return fmt.Errorf("creating it: %w", err)
@@ -24,7 +24,8 @@ func (f *Follower[R]) create(ctx context.Context, state placement.Group) error {
 	return f.announce(ctx, state)
 }
 
-// announce tells etcd that the group is here. Its folder was made here for just this group, as its UUID says.
+// announce reports to etcd that the group is here. Its folder was created here for exactly this group, as its UUID
+// shows.
 func (f *Follower[R]) announce(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
 	owned, ok := f.Replicas[state.UUID]
@@ -42,7 +43,7 @@ func (f *Follower[R]) announce(ctx context.Context, state placement.Group) error
 		f.Hands.LoadNow(ctx, owned)
 	}
 	if _, serves := owned.Node(); !serves {
-		return errLater // still loading, or failed: its state says so
+		return errLater // still loading, or failed, as its state shows
 	}
 	f.Lock.Lock()
 	raftID := r.RaftID
@@ -60,11 +61,11 @@ func (f *Follower[R]) announce(ctx context.Context, state placement.Group) error
 	return nil
 }
 
-// confess tells etcd that replicas of a group of several copies are not here any more, or not whole, so that the leader
-// replaces them. They never come back: a Raft id is not used again.
+// confess reports to etcd that replicas of a group of several copies are missing here, or incomplete, so that the
+// leader replaces them. They never come back: a Raft id is not reused.
 func (f *Follower[R]) confess(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
-	sound := uint64(0) // the one that is here, and well
+	sound := uint64(0) // the replica that is here and complete
 	if owned, ok := f.Replicas[state.UUID]; ok {
 		if r := owned.Known(); r.Phase != member.Lost && r.Phase != member.GivenUp {
 			sound = r.RaftID
@@ -85,10 +86,10 @@ func (f *Follower[R]) confess(ctx context.Context, state placement.Group) error 
 	return nil
 }
 
-// claim tells etcd that a member is here. etcd may not know where the member is, because it was rebuilt without this
-// volume, or not name it at all, because somebody wrote an older membership. Nobody would find it; the leader changes
-// nothing before it knows where all members are. Where the member has been removed since, the leader says so with a
-// later membership.
+// claim reports to etcd that a member is here. etcd may lack the member's location because etcd was rebuilt without
+// this volume. It may also not name the member at all, because an older membership was written. Without the claim the
+// member would not be found, and the leader changes nothing until it knows the location of all members. If the member
+// has been removed since, the leader reports that with a later membership.
 func (f *Follower[R]) claim(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
 	owned, ok := f.Replicas[state.UUID]
@@ -116,8 +117,8 @@ func (f *Follower[R]) claim(ctx context.Context, state placement.Group) error {
 	return nil
 }
 
-// hasLeftNow tells whether the group's own key in etcd says, now, what reconcile has found: that this replica has left
-// it. An error: it does not answer.
+// hasLeftNow asks etcd whether the group's own key confirms now what reconcile has found: that this replica has left
+// the group. An error means that etcd does not answer.
 func (f *Follower[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
@@ -133,15 +134,15 @@ func (f *Follower[R]) hasLeftNow(ctx context.Context, owned R) (bool, error) {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()
 	if view.Meta.EpochBase != f.View.Meta.EpochBase || state.Revision < f.View.Groups[r.Name].Revision {
-		return false, nil // it is another etcd, or an older one, than that of the view: its views come
+		return false, nil // this etcd is another one, or older, than that of the view: its views will follow
 	}
 	now := f.memberView(view)
 	now.Group = state
 	return state.UUID == r.UUID && now.Left(facts(owned, state)), nil
 }
 
-// adoptMembers takes over the groups that etcd gives to another shard, which is not there, on just this volume. It
-// returns the view as it is then.
+// adoptMembers takes over the groups that etcd assigns to another shard on this same volume, if that shard is not
+// there. It returns the resulting view.
 func (f *Follower[R]) adoptMembers(ctx context.Context, view placement.View) (placement.View, error) {
 	if !f.Adopt || view.Held() != "" {
 		return view, nil

@@ -13,13 +13,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// heldAdmin is AdminService while nothing is served.
+// heldAdmin serves AdminService while no volume is served.
 type heldAdmin struct {
 	recordv1.UnimplementedAdminServiceServer
 	host *Host
 }
 
-// refuse is the answer to calls that need a volume.
+// refuse returns the answer to calls that need a volume.
 func (h *Host) refuse() error {
 	held := h.why()
 	return answer.Fail(codes.Unavailable, reason.NotServing, "shard %s does not serve (%s): %v", h.id.Name,
@@ -31,12 +31,12 @@ func (a heldAdmin) ListShards(context.Context, *recordv1.ListShardsRequest) (*re
 	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{a.host.Status().Row()}}, nil
 }
 
-// ListGroups implements AdminService: nothing is open.
+// ListGroups implements AdminService. It returns no groups, because nothing is open.
 func (heldAdmin) ListGroups(context.Context, *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
 	return &recordv1.ListGroupsResponse{}, nil
 }
 
-// WatchLoad implements AdminService: nothing loads, and that is not done either.
+// WatchLoad implements AdminService. It refuses, because no load runs, and none has completed either.
 func (a heldAdmin) WatchLoad(*recordv1.WatchLoadRequest, recordv1.AdminService_WatchLoadServer) error {
 	return a.host.refuse()
 }
@@ -60,7 +60,7 @@ func (a heldAdmin) DescribeVolume(context.Context, *recordv1.DescribeVolumeReque
 	return out, nil
 }
 
-// why nothing is served.
+// why returns why nothing is served.
 func (h *Host) why() *heldError {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,7 +70,7 @@ func (h *Host) why() *heldError {
 	return h.held
 }
 
-// Status tells the present state, also while nothing is served.
+// Status returns the present state, even while nothing is served.
 func (h *Host) Status() status.Shard {
 	h.mu.Lock()
 	shard, seen, id := h.shard, h.seen, h.id

@@ -1,5 +1,5 @@
-// Package host is what the process of a shard is before and beside a shard that serves: whose volume it has, whether
-// that may be served and why not, and the servers of gRPC and HTTP, which answer from the first moment to the last.
+// Package host is the process of a shard before and around the serving shard. It decides whose volume this is, whether
+// it may be served and why not. It also runs the gRPC and HTTP servers, which answer from the first moment to the last.
 package host
 
 import (
@@ -21,41 +21,42 @@ import (
 )
 
 const (
-	// guardStrikes: one read that fails does not stop a shard.
+	// guardStrikes is the number of failed reads in a row that stop a shard; a single one does not.
 	guardStrikes = 2
-	// VolumeSilent is the problem of a shard whose disk lets it wait without an error.
+	// VolumeSilent is the problem of a shard whose disk blocks without an error.
 	VolumeSilent = "the volume does not answer"
 	// metaPatience bounds one question to etcd.
 	metaPatience = 5 * time.Second
 )
 
-// Shard is one that serves the volume. Safe for concurrent use.
+// Shard is a shard that serves the volume. Safe for concurrent use.
 type Shard interface {
-	// Status tells the present state; State and Load are parts of it.
+	// Status returns the present state; State and Load return parts of it.
 	Status() status.Shard
 	State() (recordv1.ShardState, string)
 	Load() status.Load
 	// Ready is nil when a group serves, or there is nothing to load.
 	Ready() error
-	// Superblock of the volume, as it was opened.
+	// Superblock returns the superblock of the volume as it was opened.
 	Superblock() volume.Superblock
-	// Problem notes what a person should see; a nil error takes it back.
+	// Problem records a problem for an operator; a nil error removes it.
 	Problem(what string, err error)
-	// Deposed is closed when another process serves in the place of the shard; Successor then says which.
+	// Deposed is closed when another process serves in the place of the shard; Successor then names that process.
 	Deposed() <-chan struct{}
 	Successor() error
-	// Stop ends the shard gracefully, and with it the server. Kill ends the shard at once, and the server goes on.
+	// Stop ends the shard gracefully, and the server with it. Kill ends the shard at once, and the server keeps
+	// running.
 	Stop(ctx context.Context) error
 	Kill()
 }
 
 // Options of a Host. All but Registry are required.
 type Options struct {
-	Identity Identity // an empty Address: the one that the server listens on
+	Identity Identity // an empty Address: the address that the server listens on
 	Server   ServerOptions
-	// Stay: a Host whose volume cannot be served stays up and says so; else it ends with the error.
+	// With Stay, a Host whose volume cannot be served keeps running and reports why; without, it ends with the error.
 	Stay bool
-	// Status is what a shard tells of itself that does not serve, as far as it is known before.
+	// Status is the status of the shard while it does not serve, as far as it is known in advance.
 	Status   status.Shard
 	Registry prometheus.Registerer // nil: no metrics
 	Logger   *slog.Logger
@@ -65,18 +66,20 @@ type Options struct {
 	Times Times
 }
 
-// Times of a Host; tests take less. A zero field takes its default.
+// Times are the intervals of a Host; tests use shorter ones. A zero field takes its default.
 type Times struct {
 	Inspect time.Duration // between two looks at a volume that is not served; 2 s
 	Guard   time.Duration // between two looks at a volume that is served; 3 s
-	// GuardPatience: a read of such a volume that takes longer is worth a word, but slow is not lost; 15 s.
+	// GuardPatience is how long a read of a served volume may take before it is reported. A slow volume is not a lost
+	// one. 15 s.
 	GuardPatience time.Duration
-	// StopPatience is how long a stop waits for what it cannot end: files of a disk that does not answer; 10 s.
+	// StopPatience is how long a stop waits for work that it cannot interrupt: files of a disk that does not answer; 10
+	// s.
 	StopPatience time.Duration
 }
 
-// Host runs a shard where its volume may be served, and says why where it may not: it answers health, AdminService and
-// HTTP in every state, from the first moment on. What cannot be served is looked at again until it can.
+// Host runs a shard while its volume may be served, and reports why while it may not. From the first moment on it
+// answers health, AdminService and HTTP in every state. It checks a volume that cannot be served again until it can be.
 type Host struct {
 	opts   Options
 	server *Server
@@ -84,17 +87,17 @@ type Host struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  chan struct{} // closed when run has ended
-	fatal  chan error    // why it ended by itself, without Stay
+	fatal  chan error    // why the host ended by itself, without Stay
 
 	mu       sync.Mutex
-	id       Identity // of it, just Wanted.Volume changes
+	id       Identity // only its Wanted.Volume changes
 	shard    Shard    // nil: nothing is served
 	held     *heldError
 	seen     inspected
 	progress progress
 }
 
-// Start listens, and serves the volume as soon as it may. The error is that of an address that is taken.
+// Start listens, and serves the volume as soon as it may be served. It returns an error if the address is in use.
 func Start(ctx context.Context, opts Options) (*Host, error) {
 	h := &Host{
 		opts: opts, id: opts.Identity, ended: make(chan struct{}), fatal: make(chan error, 1),
@@ -122,7 +125,7 @@ func Start(ctx context.Context, opts Options) (*Host, error) {
 	return h, nil
 }
 
-// deaf says that no connection is accepted any more.
+// deaf reports that connections are no longer accepted.
 func (h *Host) deaf(err error) {
 	if shard := h.serving(); shard != nil {
 		shard.Problem("serving gRPC", err)
@@ -134,16 +137,16 @@ func (h *Host) deaf(err error) {
 // Addr is the address that gRPC listens on.
 func (h *Host) Addr() string { return h.server.Addr() }
 
-// Failed says why the host has ended by itself; never with Options.Stay.
+// Failed receives the error with which the host ended by itself; never with Options.Stay.
 func (h *Host) Failed() <-chan error { return h.fatal }
 
-// Stop stops the shard as its Stop does. A disk that does not answer is not waited for much longer than until ctx ends:
-// the error says so, and the process is to end, which is to the disk as if it was killed.
+// Stop stops the shard as Shard.Stop does. It waits for a disk that does not answer only a little longer than until ctx
+// ends. The error then says so, and the process should exit, which to the disk is the same as a kill.
 func (h *Host) Stop(ctx context.Context) error {
 	h.cancel()
 	done := make(chan error, 1)
 	go func() { done <- h.end(ctx) }()
-	if h.serving() != nil { // else no call is under way
+	if h.serving() != nil { // otherwise no call is in progress
 		select {
 		case err := <-done:
 			return err
@@ -158,7 +161,7 @@ func (h *Host) Stop(ctx context.Context) error {
 	}
 }
 
-// end ends everything, in whatever time it takes.
+// end ends everything, however long that takes.
 func (h *Host) end(ctx context.Context) error {
 	<-h.ended
 	var err error
@@ -172,14 +175,14 @@ func (h *Host) end(ctx context.Context) error {
 	return err
 }
 
-// serving is the shard that serves; nil: none.
+// serving returns the shard that serves; nil: no shard serves.
 func (h *Host) serving() Shard {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.shard
 }
 
-// identity as it is now.
+// identity returns the current identity.
 func (h *Host) identity() Identity {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -200,7 +203,8 @@ func (h *Host) run() {
 			return
 		}
 		if errors.Is(held, errDeposed) {
-			<-h.ctx.Done() // to come back when the other one is silent would set back what it has acknowledged
+			// to come back when the other process falls silent would roll back writes that it has acknowledged
+			<-h.ctx.Done()
 			return
 		}
 		select {
@@ -210,7 +214,7 @@ func (h *Host) run() {
 	}
 }
 
-// setHeld notes why nothing is served, and logs it where it is news.
+// setHeld records why nothing is served, and logs a reason that is new.
 func (h *Host) setHeld(held *heldError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -222,13 +226,14 @@ func (h *Host) setHeld(held *heldError) {
 }
 
 var (
-	// errEtcd marks what waits for etcd.
+	// errEtcd marks errors that end when etcd answers.
 	errEtcd = errors.New("etcd does not answer")
 	// errDeposed marks the end of a shard in whose place another process serves.
 	errDeposed = errors.New("another process took the place of this shard while it was silent")
 )
 
-// serve looks at the volume, starts a shard on it and returns when that may not go on, or why it was not started.
+// serve checks the volume and starts a shard on it. It returns when the shard must not go on, or why it was not
+// started.
 func (h *Host) serve() *heldError {
 	id := h.identity()
 	seen, held := id.inspect()
@@ -249,20 +254,20 @@ func (h *Host) serve() *heldError {
 		}
 		return held
 	}
-	// From now on just this volume is served here, also after it was lost.
+	// From now on only this volume is served here, even after it was lost.
 	h.mu.Lock()
 	h.id.Wanted.Volume = shard.Superblock().Volume
 	h.shard, h.held = shard, nil
 	h.mu.Unlock()
 	h.opts.Logger.Info("shard serves", "name", id.Name, "address", h.Addr(), "dir", id.Dir)
 	held = h.guard(&id, shard)
-	if held != nil { // nil: stopped, Stop does the rest
+	if held != nil { // nil: the host was stopped, and Stop does the rest
 		h.lose(shard, held)
 	}
 	return held
 }
 
-// lose takes a shard out of service: first the word, then the calls, then the files.
+// lose takes a shard out of service: it records the reason, then ends the calls, then closes the files.
 func (h *Host) lose(shard Shard, held *heldError) {
 	h.setHeld(held)
 	h.mu.Lock()
@@ -271,7 +276,8 @@ func (h *Host) lose(shard Shard, held *heldError) {
 	shard.Kill()
 }
 
-// store asks etcd for the store, and refuses one that is not meant, or in which the volume may not serve.
+// store asks etcd for the store. It refuses a store other than the intended one, or one in which the volume may not
+// serve.
 func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	ctx, cancel := context.WithTimeout(h.ctx, metaPatience)
 	defer cancel()
@@ -289,10 +295,10 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 		return fmt.Errorf("etcd holds store %s, wanted is store %s: see that endpoints, prefix and store are right",
 			meta.StoreUUID, want)
 	case sb.Volume == uuid.Nil || sb.Store != meta.StoreUUID:
-		return nil // it is new, or refused when it is opened
+		return nil // the volume is new, or is refused when it is opened
 	}
-	// Options.Start asks this too. It may take a while to see whether another process lives, and here who asks for the
-	// state is answered meanwhile.
+	// Options.Start checks this again. The check may take a while to see whether another process lives; made here,
+	// requests for the state are answered meanwhile.
 	_, err = id.MayRegister(h.ctx, sb)
 	switch {
 	case err == nil, id.Renews(err):
@@ -303,7 +309,7 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	return fmt.Errorf("%w: %w", errEtcd, err)
 }
 
-// guard returns why a shard may not go on, or nil when the host is stopped.
+// guard returns why a shard must not go on, or nil when the host is stopped.
 func (h *Host) guard(id *Identity, shard Shard) *heldError {
 	tick := time.NewTicker(h.opts.Times.Guard)
 	defer tick.Stop()
@@ -335,8 +341,8 @@ func (h *Host) guard(id *Identity, shard Shard) *heldError {
 	}
 }
 
-// look compares the volume with what was opened. A disk that does not answer at all is a problem to show, and waited
-// for: it may be slow.
+// look compares the volume with its state when it was opened. A disk that does not answer at all is reported as a
+// problem and waited for, because it may be slow.
 func (h *Host) look(id *Identity, shard Shard, opened volume.Superblock) error {
 	done := make(chan error, 1)
 	go func() { done <- id.stillSame(opened) }()

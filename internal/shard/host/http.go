@@ -12,17 +12,18 @@ import (
 	"sheaf.dev/sheaf/internal/shard/status"
 )
 
-// startupPatience: a load that reads nothing for so long is stuck. A slow disk is not: it reads something.
+// startupPatience is the time without a read after which a load counts as stuck. A slow disk is not stuck: it reads
+// something.
 const startupPatience = 5 * time.Minute
 
-// progress remembers when a load was last seen to move.
+// progress remembers when a load last made progress.
 type progress struct {
 	bytes  int64
 	groups int
 	at     time.Time
 }
 
-// moved notes the progress and says for how long there was none. Now is given for tests.
+// moved records the progress and returns for how long there was none. now is a parameter for tests.
 func (p *progress) moved(load *status.Load, now time.Time) time.Duration {
 	groups := load.GroupsLoaded + load.GroupsFailed
 	if p.at.IsZero() || load.BytesDone != p.bytes || groups != p.groups {
@@ -31,7 +32,7 @@ func (p *progress) moved(load *status.Load, now time.Time) time.Duration {
 	return now.Sub(p.at)
 }
 
-// startup is nil unless a load has begun and does not move.
+// startup returns nil unless a load has begun and makes no progress.
 func (h *Host) startup(now time.Time) error {
 	var load *status.Load
 	if shard := h.serving(); shard != nil {
@@ -53,7 +54,7 @@ func (h *Host) startup(now time.Time) error {
 	return nil
 }
 
-// ready is nil when a group serves, or there is nothing to load.
+// ready returns nil if a group serves, or there is nothing to load.
 func (h *Host) ready() error {
 	if shard := h.serving(); shard != nil {
 		return shard.Ready()
@@ -62,7 +63,7 @@ func (h *Host) ready() error {
 	return fmt.Errorf("%s: %w", held.state.Word(), held)
 }
 
-// stateCollector tells the state as a metric, also while nothing is served.
+// stateCollector exports the state as a metric, even while nothing is served.
 type stateCollector struct{ host *Host }
 
 var stateDesc = prometheus.NewDesc("sheaf_shard_state", "1 for the state that the shard is in.", []string{"state"}, nil)
@@ -79,9 +80,10 @@ func (c *stateCollector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(stateDesc, prometheus.GaugeValue, 1, state.Word())
 }
 
-// Handler serves, from the first moment on and in every state: a page for people at /, /metrics (where Options.Registry
-// is also a prometheus.Gatherer), /healthz (the process answers; never judges anything else), /startupz (fails only
-// while a load does not move), /readyz (a group serves, or there is none to load) and /status (JSON of Status).
+// Handler serves HTTP from the first moment on and in every state. / is a page for people. /metrics is served if
+// Options.Registry is also a prometheus.Gatherer. /healthz succeeds whenever the process answers. /startupz fails only
+// while a load makes no progress. /readyz succeeds if a group serves, or there is none to load. /status is the JSON of
+// Status.
 func (h *Host) Handler() http.Handler {
 	return serve.HTTP{
 		Registry: h.opts.Registry, Logger: h.opts.Logger, Status: func() any { return h.Status() },

@@ -17,22 +17,23 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// Wanted is what is asked of a volume before it is touched. A zero field asks nothing.
+// Wanted is what a volume must satisfy, checked before the volume is touched. A zero field requires nothing.
 type Wanted struct {
 	FileSystem   string   // its type, as Mount.FileSystem
 	MountOptions []string // that must be in force
 	Store        uuid.UUID
-	// Volume is the one that was here before: a blank or another one is then never initialised and never served.
+	// Volume is the volume that was here before. If it is set, a blank or different volume is never initialised and
+	// never served.
 	Volume uuid.UUID
-	// Adopt takes over a volume of the store that is of another shard, and its groups where that shard is not
-	// registered.
+	// Adopt takes over a volume of the store that belongs to another shard, and takes over its groups if that shard is
+	// not registered.
 	Adopt bool
 }
 
-// Identity is who a shard is, and which volume it is to have.
+// Identity is the identity of a shard and the volume that it wants.
 type Identity struct {
 	Name    string
-	Address string // that others reach it by
+	Address string // under which others reach the shard
 	Domain  string // failure domain
 	Node    string // may be empty
 	Zone    string // may be empty
@@ -44,14 +45,14 @@ type Identity struct {
 	Placement Registry
 }
 
-// Registry is what a host needs of etcd: part of *placement.Store, which says what each method does.
+// Registry is the part of *placement.Store that a host needs; the methods are documented there.
 type Registry interface {
 	Meta(ctx context.Context) (placement.Meta, error)
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	Heard() (last time.Time, held string)
 }
 
-// heldError says why a volume is not served, and which state that is.
+// heldError says why a volume is not served, and the state that follows.
 type heldError struct {
 	state recordv1.ShardState
 	err   error
@@ -64,13 +65,13 @@ func hold(state recordv1.ShardState, format string, args ...any) *heldError {
 	return &heldError{state: state, err: fmt.Errorf(format, args...)}
 }
 
-// inspected is what was seen of a folder without writing to it.
+// inspected is what an inspection found in a folder without writing to it.
 type inspected struct {
 	superblock volume.Superblock // zero: blank
 	mount      volume.Mount
 }
 
-// inspect looks at the folder of a volume, and says why it must not be served. Nothing is written.
+// inspect checks the folder of a volume, and returns why it must not be served. It writes nothing.
 func (id *Identity) inspect() (seen inspected, held *heldError) {
 	w := id.Wanted
 	mount, err := volume.MountOf(id.FS, id.Dir)
@@ -100,7 +101,7 @@ func (id *Identity) inspect() (seen inspected, held *heldError) {
 	return seen, id.admit(sb)
 }
 
-// expecting names the volume that should have been there.
+// expecting adds to an error the volume that should have been there.
 func expecting(wanted uuid.UUID, err error) error {
 	if wanted == uuid.Nil {
 		return err
@@ -108,7 +109,7 @@ func expecting(wanted uuid.UUID, err error) error {
 	return fmt.Errorf("%w (expected is volume %s)", err, wanted)
 }
 
-// admit refuses a volume that is not the one that is asked for.
+// admit refuses a volume other than the wanted one.
 func (id *Identity) admit(sb volume.Superblock) *heldError {
 	w := id.Wanted
 	const foreign = recordv1.ShardState_SHARD_STATE_FOREIGN
@@ -128,7 +129,7 @@ func (id *Identity) admit(sb volume.Superblock) *heldError {
 	return nil
 }
 
-// classify finds the state for an error of looking at a volume or opening it.
+// classify returns the state for an error from checking or opening a volume.
 func classify(err error) *heldError {
 	var held *heldError
 	if errors.As(err, &held) {
@@ -163,7 +164,7 @@ func classify(err error) *heldError {
 }
 
 // MayRegister asks etcd whether a volume may be registered once it is opened, and which step of it is registered now.
-// The folder's lock is looked at first: a second process on it is no copy.
+// It checks the folder's lock first, because a second process on the same folder is not a copy of the volume.
 func (id *Identity) MayRegister(ctx context.Context, sb volume.Superblock) (registered placement.Step, err error) {
 	if err := volume.InUse(id.FS, id.Dir); err != nil {
 		return placement.Step{}, err
@@ -172,7 +173,7 @@ func (id *Identity) MayRegister(ctx context.Context, sb volume.Superblock) (regi
 	return id.Placement.MayRegister(ctx, id.Registration(sb))
 }
 
-// Registration is the shard as etcd is told of it, on a volume as it is.
+// Registration returns the shard's entry for etcd, for a volume in its current state.
 func (id *Identity) Registration(sb volume.Superblock) placement.Shard {
 	return placement.Shard{
 		Name: id.Name, Address: id.Address, VolumeUUID: sb.Volume, Generation: sb.Generation, Step: placement.Step(sb.Step),
@@ -180,12 +181,12 @@ func (id *Identity) Registration(sb volume.Superblock) placement.Shard {
 	}
 }
 
-// Renews tells that a volume was set back, and is to be taken for another one.
+// Renews reports whether an error means that the volume was rolled back and should become a different volume.
 func (id *Identity) Renews(err error) bool {
 	return errors.Is(err, placement.ErrRolledBack) && id.Wanted.Volume == uuid.Nil
 }
 
-// stillSame says why a volume in use is not what it was when it was opened; nil: it is.
+// stillSame returns how a volume in use differs from its state when it was opened; nil: it does not.
 func (id *Identity) stillSame(opened volume.Superblock) error {
 	now, err := volume.FreshSuperblock(id.FS, id.Dir)
 	switch {
@@ -201,7 +202,7 @@ func (id *Identity) stillSame(opened volume.Superblock) error {
 	return nil
 }
 
-// Describe fills in who the shard is, what was asked for and whose the volume is.
+// Describe fills in the identity of the shard, the wanted volume, and the owner of the volume.
 func (id *Identity) Describe(st *status.Shard, sb volume.Superblock) {
 	wanted := &id.Wanted
 	st.Name, st.Address, st.Path = id.Name, id.Address, id.Dir

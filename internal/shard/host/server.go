@@ -28,18 +28,18 @@ type ServerOptions struct {
 	Listen                  string // host:port; port 0 takes a free one
 	MessageBytesMax         int    // of one message that is decoded
 	StreamsPerConnectionMax uint32
-	KeepaliveMin            time.Duration // clients that ping more often are cut off
-	ConnectionAgeMax        time.Duration // then clients connect anew; not above 0: never
-	ConnectionAgeGrace      time.Duration // for calls under way when the age is reached
+	KeepaliveMin            time.Duration // clients that ping more often are disconnected
+	ConnectionAgeMax        time.Duration // then clients reconnect; 0 or less: never
+	ConnectionAgeGrace      time.Duration // for calls in progress when the age is reached
 	ListenConfig            net.ListenConfig
-	// Listener opens what the server accepts connections from; nil: a socket of TCP, by ListenConfig.
+	// Listener opens the listener from which the server accepts connections; nil: a TCP socket from ListenConfig.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	// Extra are added to the options of gRPC: credentials, traces, interceptors.
 	Extra []grpc.ServerOption
 }
 
-// Server is the gRPC server of a shard's process: one, on one socket, until the process ends. Every service is
-// registered once. While a volume is served, its Services answer; while none may be served, the server says why.
+// Server is the gRPC server of a shard's process. There is one, on one socket, until the process ends. Every service is
+// registered once. While a volume is served, its Services answer; otherwise the server answers why nothing is served.
 // Interceptors see each call in both cases. Safe for concurrent use.
 type Server struct {
 	listener *listener
@@ -51,13 +51,13 @@ type Server struct {
 	held     held
 }
 
-// held is what answers while nothing is served.
+// held answers calls while nothing is served.
 type held struct {
 	admin  recordv1.AdminServiceServer
-	refuse func() error // RecordService; nil: it cannot happen
+	refuse func() error // for RecordService; nil: not needed
 }
 
-// Services answer while a volume is served.
+// Services answer calls while a volume is served.
 type Services struct {
 	Calls *serve.Server
 	Admin serve.Admin
@@ -68,11 +68,11 @@ type Services struct {
 type session struct {
 	records, admin, peers any
 	calls                 *serve.Server
-	// underWay is held for reading by each call. It is locked for ever when the session ends.
+	// Each call holds underWay for reading. It is locked forever when the session ends.
 	underWay sync.RWMutex
 }
 
-// Listen makes a server without a Host. It accepts no connection before it has services.
+// Listen makes a server without a Host. It accepts no connection until it has services.
 func Listen(ctx context.Context, opts *ServerOptions) (*Server, error) {
 	return listen(ctx, opts, held{admin: recordv1.UnimplementedAdminServiceServer{}, refuse: answer.Stopping})
 }
@@ -129,7 +129,7 @@ func listen(ctx context.Context, opts *ServerOptions, held held) (*Server, error
 // Addr is the address that the server listens on.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// accept begins to accept connections, where that has not begun. failed is told when it ends by itself.
+// accept begins to accept connections, unless that has begun. failed is called when accepting ends by itself.
 func (s *Server) accept(failed func(error)) {
 	s.begun.Do(func() {
 		s.ended.Go(func() {
@@ -140,7 +140,7 @@ func (s *Server) accept(failed func(error)) {
 	})
 }
 
-// Serve has services answer from now on. failed is told when the server ends by itself.
+// Serve makes services answer from now on. failed is called when the server ends by itself.
 func (s *Server) Serve(services Services, failed func(error)) {
 	s.session.Store(&session{
 		records: services.Calls.Records(), admin: services.Calls.Admin(services.Admin), peers: services.Peers,
@@ -150,8 +150,8 @@ func (s *Server) Serve(services Services, failed func(error)) {
 	s.accept(failed)
 }
 
-// Leave takes back the services: all connections are cut, and their calls have ended when it returns. It says why
-// nothing is served to those who connect anew.
+// Leave removes the services. It cuts all connections, and returns when their calls have ended. Clients that reconnect
+// are told why nothing is served.
 func (s *Server) Leave() {
 	now := s.session.Swap(nil)
 	if now == nil {
@@ -169,15 +169,15 @@ func (s *Server) Drain(ctx context.Context, open func() int64) {
 	s.Stop()
 }
 
-// Stop ends the server at once: calls are cut, and have ended when it returns. It may be called again.
+// Stop ends the server at once: it cuts off the calls and waits until they have ended. It may be called again.
 func (s *Server) Stop() {
 	s.health.Shutdown()
 	s.grpc.Stop()
-	_ = s.listener.Close() // it was, where the server has accepted
+	_ = s.listener.Close() // already closed, if the server has accepted connections
 	s.ended.Wait()
 }
 
-// SetHealth tells the health service about one service, or about the shard as a whole: empty.
+// SetHealth sets the health of one service, or of the shard as a whole if service is empty.
 func (s *Server) SetHealth(service string, serving bool) {
 	st := grpc_health_v1.HealthCheckResponse_NOT_SERVING
 	if serving {
@@ -186,13 +186,13 @@ func (s *Server) SetHealth(service string, serving bool) {
 	s.health.SetServingStatus(service, st)
 }
 
-// setServing tells the health service whether records are served.
+// setServing sets the health of the shard: whether records are served.
 func (s *Server) setServing(serving bool) {
 	s.SetHealth("", serving)
 	s.SetHealth(recordv1.RecordService_ServiceDesc.ServiceName, serving)
 }
 
-// enter begins a call of the session; underWay.RUnlock ends it. Nil: there is no session.
+// enter begins a call in the session; underWay.RUnlock ends the call. Nil: there is no session.
 func (s *Server) enter() *session {
 	if now := s.session.Load(); now != nil && now.underWay.TryRLock() {
 		return now
@@ -200,15 +200,15 @@ func (s *Server) enter() *session {
 	return nil
 }
 
-// service is what gRPC knows as the server of one service.
+// service is the implementation that gRPC has for one service.
 type service struct {
-	of     func(*session) any // what answers in a session
-	held   any                // what answers where there is none
-	refuse func() error       // in place of held, where it is not nil
+	of     func(*session) any // returns what answers in a session
+	held   any                // answers while there is no session
+	refuse func() error       // replaces held, if not nil
 }
 
-// register registers a service whose calls go to what answers when they come: to handlers of served in a session, else
-// to those of waiting, which has the same methods.
+// register registers a service that picks the implementation at each call: in a session, the handlers of served;
+// otherwise those of waiting, which has the same methods.
 func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
 	d := *served
 	d.HandlerType = (*any)(nil)
@@ -236,7 +236,7 @@ func (s *Server) register(served, waiting *grpc.ServiceDesc, to *service) {
 	s.grpc.RegisterService(&d, to)
 }
 
-// refusing calls the interceptors with a handler that refuses, where the service refuses its calls.
+// refusing calls the interceptors with a handler that refuses, if the service refuses its calls.
 func (to *service) refusing(interceptor grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	if to.refuse == nil {
 		return interceptor
@@ -246,7 +246,7 @@ func (to *service) refusing(interceptor grpc.UnaryServerInterceptor) grpc.UnaryS
 	}
 }
 
-// unary is the outermost interceptor: that of the session which answers.
+// unary is the outermost interceptor: it calls the interceptor of the session that answers.
 func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if calls, ok := info.Server.(interface {
 		Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error)
@@ -256,7 +256,7 @@ func unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grp
 	return handler(ctx, req)
 }
 
-// stream is the outermost interceptor of streams. It chooses what answers, which for unary calls was chosen before.
+// stream is the outermost interceptor of streams. It picks the implementation; for unary calls that is picked earlier.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	to, ok := srv.(*service)
@@ -271,14 +271,14 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	return now.calls.Stream(to.of(now), stream, info, handler)
 }
 
-// listener knows the connections that it has accepted.
+// listener tracks the connections that it has accepted.
 type listener struct {
 	net.Listener
 	mu   sync.Mutex
 	open map[*connection]struct{}
 }
 
-// connection is one that the listener has accepted.
+// connection is a connection that the listener has accepted.
 type connection struct {
 	net.Conn
 	of *listener
@@ -305,11 +305,11 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// cut closes all connections. The address stays open.
+// cut closes all connections. The listening socket stays open.
 func (l *listener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
-		_ = c.Conn.Close() // whoever has it finds that out
+		_ = c.Conn.Close() // its user notices
 	}
 }

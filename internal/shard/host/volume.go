@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// DescribeVolume reads from the files alone what a volume holds.
+// DescribeVolume describes the content of a volume from its files alone.
 func (id *Identity) DescribeVolume(sb volume.Superblock) (*recordv1.DescribeVolumeResponse, error) {
 	out := &recordv1.DescribeVolumeResponse{
 		Shard: id.Name, VolumeUuid: sb.Volume.String(), Generation: sb.Generation, VolumeShard: sb.Shard,

@@ -1,6 +1,6 @@
-// Package member decides what a shard does about one group, from what etcd says of the group and what is on the
-// volume. Decide is pure: it looks at one view and one replica and names one action. The shard gathers both, and
-// acts. A replica has a Phase, which says how far it is, and a Standing, which says what etcd says of it;
+// Package member decides what a shard does about one group, from what etcd says of the group and what is on the volume.
+// Decide is a pure function: it looks at one view and one replica and names one action. The shard gathers both, and
+// acts. A replica has a Phase, which is its progress, and a Standing, which is what etcd says of it.
 // docs/adr/0033-states-of-a-replica.md has the states and transitions as tables.
 package member
 
@@ -10,53 +10,55 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// View is what a shard knows of a group when it decides, beside what is on its volume.
+// View is what a shard knows of a group when it decides, besides what is on its volume.
 type View struct {
 	Shard  string    // this shard
 	Volume uuid.UUID // of this shard
 
-	Known     bool            // etcd has the group. Else Group and Target are empty
-	Group     placement.Group // as etcd says
-	Target    []string        // shards that are to hold it; the first one makes it. Looked at only where it has no members
-	EpochBase uint64          // added to the group's revision it is an epoch
+	Known bool            // etcd has the group. Otherwise Group and Target are empty
+	Group placement.Group // as etcd says
+	// shards that are to hold the group; the first one creates it. Used only while the group has no members
+	Target    []string
+	EpochBase uint64 // the group's revision plus EpochBase is an epoch
 
-	SetBack   bool // etcd was set back: nothing is made, moved or deleted on its word (rule 9)
+	SetBack   bool // etcd was set back: nothing is created, moved or deleted on its word (rule 9)
 	LoadBegun bool // the first load after the start has begun
-	// Spent are the Raft ids that were begun on this volume before, or may have been. A replica of such an id may have
-	// answered and voted, so none is begun again (rule 7).
+	// Spent are the Raft ids that were, or may have been, begun on this volume before. A replica with such an id may
+	// have answered and voted, so none is begun again (rule 7).
 	Spent map[uint64]bool
 
-	// CountRemnants switches a rule off, for tests alone: what a kill leaves of a learner's folder is taken for a
-	// replica.
+	// CountRemnants switches a rule off in tests: the remnant of a learner's folder after a kill counts as a replica.
 	CountRemnants bool
 }
 
-// Replica is what is on the volume of a group.
+// Replica is what the volume holds of a group.
 type Replica struct {
-	Name   string // of the group, as its manifest says; as etcd says where that cannot be read
+	Name   string // of the group, according to its manifest; according to etcd if the manifest cannot be read
 	RaftID uint64 // 0: not known
 
 	Phase    Phase
 	Standing Standing
 
-	// Facts of the folder. They exclude neither each other nor a phase.
+	// Facts of the folder. Several of them may hold, in any phase.
 
 	Foreign    bool   // it was made on another volume, or for another group: it never runs
 	Exchanged  string // why the folder holds the files of another group; empty: it does not
-	Unreadable bool   // it has no manifest that can be read
+	Unreadable bool   // it has no readable manifest
 
-	// What was said to etcd. A later view does not change it.
+	// What this shard reported to etcd. A later view does not change it.
 
-	Untold    bool   // this process made it for a new group, and etcd never said that it is here: it has never served
-	Confirmed uint64 // epoch at which etcd was told that the group is here; 0: not by this process
+	Untold    bool   // this process made it for a new group, and etcd never listed it here: it has never served
+	Confirmed uint64 // epoch at which this process reported to etcd that the group is here; 0: it did not
 
-	// What runs beside, in any phase that has files.
+	// Activities that may run in any phase that has files.
 
 	Fetching bool // files are being installed
-	Serves   bool // a node takes its calls
+	Serves   bool // a node serves its calls
 
-	KnownIndex uint64 // of the newest membership that it knows
-	InConf     bool   // that membership has it. Looked at only where it is later than etcd's, which does not name it
+	KnownIndex uint64 // of the newest membership that the replica knows
+	// that membership names the replica. Used only if it is later than etcd's membership, which does not name the
+	// replica
+	InConf bool
 }
 
 // Kind of an Action.
@@ -65,19 +67,19 @@ type Kind int
 // The kinds.
 const (
 	Nothing    Kind = iota
-	Load            // load its folder and serve it
-	Join            // install it from another copy, then load it
-	Reinstall       // install it in place, or give it up
-	Create          // make the group here
-	Announce        // tell etcd that the group, which was made here, is here
+	Load            // load the folder and serve the group
+	Join            // install the replica from another copy, then load it
+	Reinstall       // install the replica in place, or give it up
+	Create          // create the group here
+	Announce        // report to etcd that the group, which was created here, is here
 	MakeFolder      // make the folder of a learner that is to join
-	Claim           // tell etcd that a member is here of which it does not know where it is
-	Confess         // tell etcd that a member is not here, or not whole
-	Lose            // note that a member is not here: no other copy replaces it
-	Keep            // do not serve it, and delete nothing
-	EndFetch        // end the install that is under way, and decide again
-	Trash           // take it out of service, and put its files into the trash
-	kinds           // how many there are
+	Claim           // report to etcd that a member is here whose location etcd does not know
+	Confess         // report to etcd that a member is missing here, or incomplete
+	Lose            // record that a member is missing here, and that no other copy replaces it
+	Keep            // do not serve the replica, and delete nothing
+	EndFetch        // end the install in progress, and decide again
+	Trash           // take the replica out of service, and move its files to the trash
+	kinds           // number of kinds
 )
 
 func (k Kind) String() string {
@@ -94,19 +96,20 @@ func (k Kind) String() string {
 // Action is what to do about a group.
 type Action struct {
 	Kind Kind
-	// Standing is that of the replica from now on.
+	// Standing is the standing of the replica from now on.
 	Standing Standing
-	// Named: etcd says that the replica is here, and etcd is to be believed.
+	// Named means that etcd lists the replica here, and that etcd can be trusted.
 	Named bool
 }
 
-// Decide names what to do about a group. r is nil where the group has no folder on the volume.
+// Decide names what to do about a group. r is nil if the group has no folder on the volume.
 //
-//   - A replica that etcd names on this volume goes on. One made elsewhere, or with another group's files, never runs.
-//   - A replica that is a member by its own, later membership says so to etcd.
-//   - A replica that etcd does not name leaves only where a leader wrote a membership that is not older than its own.
+//   - A replica that etcd names on this volume continues. A replica made elsewhere, or with files of another group,
+//     never runs.
+//   - A replica that is a member according to its own, later membership reports that to etcd.
+//   - A replica that etcd does not name leaves only if a leader wrote a membership that is not older than its own.
 //   - A member without its data is never served as if it were empty: another copy replaces it, or it is lost.
-//   - What etcd says is elsewhere, or does not know, is kept and not served.
+//   - A replica that etcd places elsewhere, or does not know, is kept and not served.
 func Decide(v *View, r *Replica) Action {
 	here := v.here()
 	switch {
@@ -134,8 +137,8 @@ func Decide(v *View, r *Replica) Action {
 	return v.notHere(r, here)
 }
 
-// whileSetBack is Decide while etcd was set back: what etcd names here is loaded, all else stays as it is. Raft keeps
-// a replica that is no member any more from doing harm.
+// whileSetBack is Decide while etcd was set back: replicas that etcd names here are loaded, and everything else stays
+// as it is. Raft keeps a replica that is no longer a member from doing harm.
 func (v *View) whileSetBack(r *Replica) Action {
 	switch here := v.here(); {
 	case r == nil || r.Phase == Lost || r.Phase.LacksEntries() || r.Foreign || r.Serves || r.Phase == Joining:
@@ -148,7 +151,7 @@ func (v *View) whileSetBack(r *Replica) Action {
 	return stay(r)
 }
 
-// goOn is what to do about a replica that etcd says is here.
+// goOn decides about a replica that etcd places here.
 func (v *View) goOn(r *Replica) Action {
 	free := v.LoadBegun && !r.Fetching
 	switch {
@@ -164,8 +167,8 @@ func (v *View) goOn(r *Replica) Action {
 	return Action{}
 }
 
-// withoutData is what to do about a group of which the volume holds nothing that counts. here are the members that
-// etcd names on it.
+// withoutData decides about a group of which the volume has no data that counts. here are the members that etcd names
+// on the volume.
 func (v *View) withoutData(r *Replica, here []placement.Member) Action {
 	switch {
 	case isLearner(here) && v.LoadBegun && !v.Spent[here[0].RaftID]:
@@ -173,12 +176,12 @@ func (v *View) withoutData(r *Replica, here []placement.Member) Action {
 	case len(here) > 0 && IsShared(v.Group):
 		return does(Confess, r)
 	case len(here) == 0 && v.isMember() && IsShared(v.Group):
-		return stay(r) // the volume that had it is gone: its leader replaces it
+		return stay(r) // the volume that had it is gone: the group's leader replaces it
 	}
 	return v.notHere(r, here)
 }
 
-// leave is what to do about a replica that was a member and is none any more.
+// leave decides about a replica that is no longer a member.
 func leave(r *Replica) Action {
 	if r.Fetching {
 		return does(EndFetch, r)
@@ -190,22 +193,23 @@ func leave(r *Replica) Action {
 	return a
 }
 
-// notHere is what to do where what is on the volume, if anything, is none of the members that etcd names here.
+// notHere decides about a group if none of the members that etcd names here is on the volume, whatever else is.
 func (v *View) notHere(r *Replica, here []placement.Member) Action {
 	switch {
 	case v.isMember() && len(here) == 0 && IsShared(v.Group):
 		return keep(Standing{Reason: r.away(v.Group)})
 	case v.isMember() && r != nil && (r.Untold || r.Phase == Lost):
-		// Another shard has made the group too, and was the first to tell: what was made here never served, and is
-		// not what etcd names here.
+		// Another shard has created the group too, and reported it first. The replica created here never served, and is
+		// not the one that etcd names here.
 		return stay(r)
 	case v.isMember():
 		return Action{Kind: Lose}
 	case r != nil && len(v.Group.Members) == 0 && v.EpochBase+uint64(v.Group.Revision) < r.Confirmed:
-		return stay(r) // the view is older than what this shard wrote: the group goes on serving
+		return stay(r) // the view is older than this shard's last write to etcd: the group continues to serve
 	case len(v.Group.Members) == 0 && len(v.Target) > 0 && v.Target[0] == v.Shard:
 		if r == nil || r.Unreadable {
-			return does(Create, r) // a crash while it was made leaves a folder without a manifest: making it again clears that
+			// a crash during creation leaves a folder without a manifest: creating the group again clears it
+			return does(Create, r)
 		}
 		return Action{Kind: Announce, Standing: Standing{Reason: Unconfirmed}}
 	case r != nil:
@@ -214,13 +218,13 @@ func (v *View) notHere(r *Replica, here []placement.Member) Action {
 	return Action{}
 }
 
-// keep is an Action for a replica that is kept, and not served.
+// keep makes an Action for a replica that is kept and not served.
 func keep(why Standing) Action { return Action{Kind: Keep, Standing: why} }
 
-// stay is an Action for a replica that is left as it is.
+// stay makes an Action for a replica that is left as it is.
 func stay(r *Replica) Action { return does(Nothing, r) }
 
-// does is an Action that leaves the standing of a replica, where there is one, as it is.
+// does makes an Action that keeps the standing of a replica, if there is one.
 func does(kind Kind, r *Replica) Action {
 	a := Action{Kind: kind}
 	if r != nil {

@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Here are the members of a group on a volume of a shard: usually one.
+// Here returns the members of a group on a volume of a shard: usually one.
 func Here(group placement.Group, shard string, volume uuid.UUID) []placement.Member {
 	var here []placement.Member
 	for _, m := range group.Members {
@@ -19,7 +19,7 @@ func Here(group placement.Group, shard string, volume uuid.UUID) []placement.Mem
 	return here
 }
 
-// IsShared tells whether a group has several copies.
+// IsShared reports whether a group has several copies.
 func IsShared(group placement.Group) bool {
 	voters := 0
 	for _, m := range group.Members {
@@ -30,67 +30,68 @@ func IsShared(group placement.Group) bool {
 	return voters > 1 || voters == 1 && len(group.Members) > 1
 }
 
-// Names tells whether etcd names a replica, wherever it says it is.
+// Names reports whether etcd names a replica, on whatever shard.
 func Names(group placement.Group, raftID uint64) bool {
 	return slices.ContainsFunc(group.Members, func(m placement.Member) bool { return m.RaftID == raftID })
 }
 
-// EtcdIsBehind tells whether etcd does not name the replica, and the membership that the replica knows, with itself in
-// it, is later than etcd's.
+// EtcdIsBehind reports whether etcd does not name the replica although the replica knows a later membership, which
+// includes it.
 func EtcdIsBehind(group placement.Group, r *Replica) bool {
 	return len(group.Members) > 0 && !Names(group, r.RaftID) && r.KnownIndex > group.ConfIndex && r.InConf
 }
 
-// Left tells whether the replica was a member of its group and is none any more: etcd does not name it, on no shard
-// and no volume, and the leader wrote a membership that is not older than the one that the replica knows. Where only
-// one copy was ever wanted nobody writes that, and nothing is deleted. A replica that this process made, and of which
-// etcd was never told, has left where etcd wants a learner in its place: another shard made the group at the same
-// time, and was the first to tell.
+// Left reports whether the replica was a member of its group and no longer is. That is so if etcd names it on no shard
+// and no volume, and the leader wrote a membership that is not older than the one that the replica knows. In a group
+// that was only ever to have one copy no leader writes that, and nothing is deleted. A replica that this process
+// created, and that was never reported to etcd, has left if etcd wants a learner in its place: another shard created
+// the group at the same time, and reported it first.
 func (v *View) Left(r *Replica) bool {
 	here := v.here()
 	switch {
 	case r.isOneOf(here), !r.Foreign && Names(v.Group, r.RaftID):
 		return false
 	case r.Phase == Joining:
-		return true // nothing in it counts
+		return true // its content does not count
 	case r.Standing.Reason == Unconfirmed && (!r.Untold || !isLearner(here)):
 		return false
 	}
 	return r.RaftID != 0 && v.Group.ConfIndex > 0 && v.Group.ConfIndex >= r.KnownIndex
 }
 
-// here are the members that etcd names on this volume.
+// here returns the members that etcd names on this volume.
 func (v *View) here() []placement.Member { return Here(v.Group, v.Shard, v.Volume) }
 
-// isMember tells whether the group has a member on this shard, whatever its volume.
+// isMember reports whether the group has a member on this shard, on whatever volume.
 func (v *View) isMember() bool {
 	return slices.ContainsFunc(v.Group.Members, func(m placement.Member) bool { return m.Shard == v.Shard })
 }
 
-// isLearner tells whether etcd wants just a learner here, of the members that it names on this volume.
+// isLearner reports whether the only member that etcd names on this volume is a learner.
 func isLearner(here []placement.Member) bool {
 	return len(here) == 1 && here[0].Role == placement.Learner
 }
 
-// isOneOf tells whether the folder is of one of these members.
+// isOneOf reports whether the folder belongs to one of these members.
 func (r *Replica) isOneOf(members []placement.Member) bool {
 	return slices.ContainsFunc(members, func(m placement.Member) bool { return r.RaftID == 0 || m.RaftID == r.RaftID })
 }
 
-// isRemnant tells whether the folder is what a kill leaves of a replica that was just begun, or being removed, where
-// etcd wants a learner here: it holds no manifest, and not which replica it is. Nothing in it counts.
+// isRemnant reports whether the folder is the remnant, after a kill, of a replica that was just begun or being removed,
+// while etcd wants a learner here. Such a folder has no manifest, and does not say which replica it is. Its content
+// does not count.
 func (r *Replica) isRemnant(here []placement.Member) bool {
 	return r.Unreadable && r.RaftID == 0 && isLearner(here)
 }
 
-// isLookedFor tells whether etcd names the replica as a member, and does not know where it is.
+// isLookedFor reports whether etcd names the replica as a member without knowing its location.
 func (r *Replica) isLookedFor(group placement.Group) bool {
 	return slices.ContainsFunc(group.Members, func(m placement.Member) bool {
 		return m.RaftID == r.RaftID && m.Shard == ""
 	})
 }
 
-// away is why a replica is a stray whose group has a member on this shard, and not on this volume.
+// away returns why a replica is a stray although its group has a member on this shard, on a different volume.
 func (r *Replica) away(group placement.Group) Reason {
 	if slices.ContainsFunc(group.Members, func(m placement.Member) bool {
 		return m.RaftID == r.RaftID && m.VolumeUUID == uuid.Nil

@@ -1,20 +1,20 @@
 package member
 
-// Phase is how far a replica is. The phases exclude each other.
+// Phase is the progress of a replica. The phases exclude each other.
 type Phase int
 
 // The phases.
 const (
-	Pending   Phase = iota // its folder is here, and is not loaded: not yet, or not any more
-	Joining                // its folder holds a Raft id and nothing else: it is installed from another copy
-	Loading                // its log is being read, or is read anew after files were put in its place
+	Pending   Phase = iota // its folder is here and not loaded: not yet, or no longer
+	Joining                // its folder holds a Raft id and nothing else: it is being installed from another copy
+	Loading                // its log is being read, or read again after files were replaced
 	Serving                // its node runs
 	Failed                 // it could not be loaded; a new start tries again
-	Torn                   // what it acknowledged or voted for may be missing (rule 7): it is installed anew
-	Forgetful              // a leader counts on entries that are missing: it waits until the others can replace it
-	GivenUp                // nothing here mends it: etcd is told that it is gone, and its leader replaces it
-	Lost                   // etcd says that it is here, and it is not: it never serves as if it were empty
-	phases                 // how many there are
+	Torn                   // what it acknowledged or voted for may be missing (rule 7): it is being reinstalled
+	Forgetful              // its leader counts on entries that are missing: it waits until the others can replace it
+	GivenUp                // nothing here can repair it: its loss is reported to etcd, and its leader replaces it
+	Lost                   // etcd lists it here, but it is missing: it never serves as if it were empty
+	phases                 // number of phases
 )
 
 func (p Phase) String() string {
@@ -24,28 +24,28 @@ func (p Phase) String() string {
 	return [...]string{"Pending", "Joining", "Loading", "Serving", "Failed", "Torn", "Forgetful", "GivenUp", "Lost"}[p]
 }
 
-// Broken tells whether a person is shown the phase as a failure. The replica's error says which.
+// Broken reports whether the phase is shown as a failure. The replica's error says which.
 func (p Phase) Broken() bool { return p >= Failed }
 
-// LacksEntries tells whether entries are missing that count.
+// LacksEntries reports whether the replica lacks entries that count.
 func (p Phase) LacksEntries() bool { return p == Torn || p == Forgetful || p == GivenUp }
 
-// Event is what happens to a replica.
+// Event is an event in the life of a replica.
 type Event int
 
 // The events.
 const (
 	LoadBegins Event = iota // its load begins
-	Installed               // the files of another copy are in its place
+	Installed               // the files of another copy are installed
 	Loaded                  // its load has ended, and its node runs
 	Failing                 // its load has ended with an error
 	Tearing                 // its load has ended with an error: its tail is damaged
-	Paused                  // its log was closed, to be loaded again or to be found forgetful
-	Forgot                  // its leader counts on entries that it does not have
+	Paused                  // its log was closed, to be loaded again or to become forgetful
+	Forgot                  // its leader counts on entries that it lacks
 	Abandoned               // it is given up
-	SetAside                // etcd says that it is elsewhere: it stops to serve
-	Missing                 // etcd says that it is here, and it is not
-	events                  // how many there are
+	SetAside                // etcd places it elsewhere: it stops serving
+	Missing                 // etcd lists it here, but it is missing
+	events                  // number of events
 )
 
 func (e Event) String() string {
@@ -57,8 +57,8 @@ func (e Event) String() string {
 	}[e]
 }
 
-// transitions are all that are legal. A load runs without the lock under which a decision is made, so it may end
-// after the replica was set aside or found forgetful: what was decided meanwhile stays.
+// transitions are all legal transitions. A load runs without the lock under which decisions are made. It may therefore
+// end after the replica was set aside or became forgetful: what was decided meanwhile stays.
 var transitions = map[Phase]map[Event]Phase{
 	Pending: {
 		LoadBegins: Loading, SetAside: Pending, Forgot: Forgetful,
@@ -73,8 +73,7 @@ var transitions = map[Phase]map[Event]Phase{
 	GivenUp:   {},
 }
 
-// After is the phase of a replica in phase p to which e has happened. False: e cannot happen to it, and the phase is
-// as it was.
+// After returns the phase that follows p after e. False: e cannot happen in phase p, and the phase stays.
 func (p Phase) After(e Event) (Phase, bool) {
 	if p == Lost || e == Missing {
 		return Lost, true // until another replica is begun in its place

@@ -1,37 +1,37 @@
 package member
 
-// Reason is why a replica that is on the volume is not one that etcd says is here.
+// Reason is why etcd does not list a replica that is on the volume.
 type Reason int
 
 // The reasons.
 const (
-	Ours        Reason = iota // etcd says that it is here: it is no stray
-	Unconfirmed               // it was made here for a new group, and etcd does not say yet that it is here
-	SetBack                   // etcd was set back, and does not say yet that it is here
-	HasLeft                   // it was a member, and is none any more
+	Ours        Reason = iota // etcd lists it here: it is no stray
+	Unconfirmed               // it was created here for a new group, and etcd does not list it here yet
+	SetBack                   // etcd was set back, and does not list it here yet
+	HasLeft                   // it was a member, and no longer is
 	Unknown                   // etcd does not know the group
 	Elsewhere                 // etcd names other shards
 	OtherVolume               // etcd names this shard with another volume
-	Replaceable               // etcd knows that it is given up; its leader has not replaced it yet
-	OtherName                 // etcd knows the group by the name of Detail
+	Replaceable               // etcd knows that it was given up; its leader has not replaced it yet
+	OtherName                 // etcd knows the group by the name in Detail
 	OtherGroup                // the files are those of another group, as Detail says
 	Foreign                   // the files were made on another volume or for another group, as Detail says
 )
 
-// Standing is what etcd says of a replica that is on the volume. The zero value: etcd says that it is here.
+// Standing is what etcd says of a replica that is on the volume. The zero value: etcd lists it here.
 type Standing struct {
 	Reason Reason
-	Detail string // of OtherName: that name; of OtherGroup and Foreign: what a person is to know
+	Detail string // for OtherName: that name; for OtherGroup and Foreign: an explanation for people
 }
 
-// Stray tells whether the replica has no route: etcd does not say that it is here.
+// Stray reports whether the replica has no route, because etcd does not list it here.
 func (s Standing) Stray() bool { return s.Reason != Ours }
 
-// Apart tells whether the replica is shown as a stray, and not as one of the shard's groups. One that was just made
-// is shown as a group.
+// Apart reports whether the replica is shown as a stray, and not as one of the shard's groups. A replica that was just
+// created is shown as a group.
 func (s Standing) Apart() bool { return s.Reason != Ours && s.Reason != Unconfirmed }
 
-// String says the reason to a person; empty where there is none.
+// String returns the reason for people; empty if there is none.
 func (s Standing) String() string {
 	switch s.Reason {
 	case OtherName:

@@ -2,12 +2,12 @@ package quota
 
 import "time"
 
-// bucket lets so much through in a second, and half a second's worth at once. Unlike rate.Limiter it may go into debt,
-// so that what is larger than it holds is let through, and waited off by whoever comes next. Not safe for concurrent
-// use.
+// bucket admits an amount per second, and half a second's worth at once. Unlike rate.Limiter it may go into debt: an
+// amount larger than its capacity is admitted, and the callers that follow wait until the debt is paid. Not safe for
+// concurrent use.
 type bucket struct {
 	rate   float64 // per second; 0: no limit
-	holds  float64 // at most
+	holds  float64 // capacity
 	left   float64 // negative: a debt
 	filled time.Time
 }
@@ -15,7 +15,7 @@ type bucket struct {
 // burst is how long a bucket takes to fill.
 const burst = 500 * time.Millisecond
 
-// set sets the rate. least is what the bucket holds at least. Debts stay. The first rate fills it.
+// set sets the rate. least is the minimum capacity. Debts stay. The first rate fills the bucket.
 func (b *bucket) set(now time.Time, rate, least float64) {
 	first := b.rate == 0
 	b.fill(now)
@@ -33,7 +33,7 @@ func (b *bucket) fill(now time.Time) {
 	}
 }
 
-// wait is how long it takes until the bucket has n; 0: it has.
+// wait returns the time until the bucket has n; 0: it has n now.
 func (b *bucket) wait(now time.Time, n float64) time.Duration {
 	if b.rate == 0 {
 		return 0
@@ -49,10 +49,10 @@ func (b *bucket) wait(now time.Time, n float64) time.Duration {
 	return time.Duration(seconds*float64(time.Second)) + 1
 }
 
-// waitMost is told where it takes longer.
+// waitMost is the largest result of wait.
 const waitMost = time.Hour
 
-// take takes n, whether they are there or not.
+// take takes n, even if the bucket has less.
 func (b *bucket) take(now time.Time, n float64) {
 	if b.rate > 0 {
 		b.fill(now)

@@ -8,38 +8,40 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// A refused call costs a shard nearly as much as one that is let in. So callers are told different times to come again,
-// one after another, as fast as the rate lets calls in; and where a tenant is refused more often than that although it
-// was told, its further calls wait for their turn before they are answered. A loop that never waits is so kept from the
-// processors that all tenants share.
+// A refused call costs a shard nearly as much as an admitted one. So each caller gets a different time to retry, and
+// these times follow each other at the rate that the quota admits. If a tenant is refused more often than that although
+// its callers were given a time, its further calls wait for their turn before they are answered. This keeps a loop that
+// never waits away from the processors that all tenants share.
 
 const (
-	// turnMost is the longest RetryAfter, unless the quota itself needs longer, and the longest time between two turns.
+	// turnMost is the longest RetryAfter, unless the quota itself needs longer. It is also the longest time between two
+	// turns.
 	turnMost = time.Second
-	// lateMost is how long a call is kept before it is answered. It is well below what counts as a slow call.
+	// lateMost is how long a call waits before it is answered. It is well below the limit for a slow call.
 	lateMost = 500 * time.Millisecond
-	// keptMost bounds the calls of one tenant that are kept at a time. Each takes up a stream of its connection, which
-	// for a gateway is one for all callers.
+	// keptMost bounds the waiting calls of one tenant. Each uses a stream of its connection, and a gateway has one
+	// connection for all its callers.
 	keptMost = 256
-	// keptOfAllMost bounds those of all tenants at one shard: half of the streams that a connection has by default.
+	// keptOfAllMost bounds the waiting calls of all tenants on one shard: half of the streams that a connection has by
+	// default.
 	keptOfAllMost = 512
-	// keptBytes is the memory of a call that is kept, without its request and its buffers.
+	// keptBytes is the memory of a waiting call, without its request and its buffers.
 	keptBytes = 16 << 10
-	// turnsPerSecond is how many callers are told to come again in a second where no rate of calls says that.
+	// turnsPerSecond is how many callers are asked to retry per second if there is no quota for the rate of calls.
 	turnsPerSecond = 200
 )
 
-// late is what a tenant's refusals cost, and who waits for an answer. Guarded by Tenant.mu.
+// late is the cost of a tenant's refusals, and the calls that wait for an answer. Guarded by Tenant.mu.
 type late struct {
-	atOnce bucket    // refusals that are answered at once
-	last   time.Time // the last turn that was given out
-	kept   int       // calls
-	mean   float64   // bytes that a call moves, of the last ones mostly
+	atOnce bucket    // limits the refusals that are answered at once
+	last   time.Time // the last turn that was assigned
+	kept   int       // waiting calls
+	mean   float64   // bytes that a call moves, a moving average
 }
 
-// Begin begins a call; End must follow where it answers nil. Where a quota is in the way, the call is refused at once;
-// or, where the tenant is refused more often than its rate, it is tried again when its turn has come, after half a
-// second, or half of the time that ctx has left, at most. holds is the memory that the call has taken, in bytes. Errors
+// Begin begins a call; if it returns nil, End must follow. If a quota is exceeded, the call is refused at once. If the
+// tenant is refused more often than its rate, the call instead waits for its turn and is tried again; it waits at most
+// half a second, or half of the time that ctx has left. holds is the memory that the call has taken, in bytes. Errors
 // are *Exceeded, ErrStopping, or that of ctx.
 func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	now := t.set.now()
@@ -77,8 +79,8 @@ func (t *Tenant) Begin(ctx context.Context, holds int64) error {
 	return t.refuseCall(quota, t.turn(now, quota, needs))
 }
 
-// turn is when a call may come again that a quota keeps from beginning: behind those who were told before. needs is
-// what the quota itself needs. Called with mu held.
+// turn returns the delay after which a call blocked by a quota may come again: after the calls that were given a turn
+// before. needs is the delay that the quota itself requires. Called with mu held.
 func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) time.Duration {
 	perSecond := float64(turnsPerSecond)
 	switch {
@@ -100,7 +102,7 @@ func (t *Tenant) turn(now time.Time, quota access.Quota, needs time.Duration) ti
 	return at.Sub(now)
 }
 
-// keep tells whether a call is kept instead of being refused at once: letGo must follow then. Called with mu held.
+// keep reports whether a call waits instead of being refused at once; if so, letGo must follow. Called with mu held.
 func (t *Tenant) keep(now time.Time, holds int64) bool {
 	if t.late.atOnce.wait(now, 1) == 0 {
 		t.late.atOnce.take(now, 1)
@@ -118,14 +120,14 @@ func (t *Tenant) keep(now time.Time, holds int64) bool {
 	return true
 }
 
-// letGo ends what keep has begun. Called with mu held.
+// letGo ends the wait that keep has begun. Called with mu held.
 func (t *Tenant) letGo(holds int64) {
 	t.set.kept.Add(-1)
 	t.late.kept--
 	t.held -= keptBytes + holds
 }
 
-// refuseCall makes the error of a call that is refused, and counts it. Called with mu held.
+// refuseCall makes the error for a refused call, and counts it. Called with mu held.
 func (t *Tenant) refuseCall(quota access.Quota, turn time.Duration) error {
 	words := fmt.Sprintf("try again in %v", max(turn.Round(time.Millisecond), time.Millisecond))
 	if quota == access.CallsAtOnce {

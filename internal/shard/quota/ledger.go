@@ -7,24 +7,24 @@ import (
 	"slices"
 )
 
-// Ledger says what each shard stores of a tenant, and what it may store beyond that until it has asked again. The sum
-// of both over all shards is within the tenant's quotas, unless these were lowered, or groups that a shard leads since
-// a moment ago are still in the share of the one that led them before.
+// Ledger records, for each shard, what it stores of a tenant, and what it may store beyond that until it reads the
+// ledger again. The sum of both over all shards is within the tenant's quotas, with two exceptions: the quotas were
+// lowered, or groups have just moved to a new leader and are still in the share of the previous one.
 type Ledger struct {
 	Shards map[string]Share `json:"shards"`
 }
 
-// Share is that of one shard.
+// Share is the part of one shard.
 type Share struct {
-	Groups int64  `json:"groups"` // that it leads
+	Groups int64  `json:"groups"` // groups that the shard leads
 	Used   Amount `json:"used,omitzero"`
-	Slack  Amount `json:"slack,omitzero"` // that it may store beyond
-	Want   Amount `json:"want,omitzero"`  // that something waits for, and others have as slack
+	Slack  Amount `json:"slack,omitzero"` // what the shard may store on top of Used
+	Want   Amount `json:"want,omitzero"`  // what a waiting write needs, while others have it as slack
 }
 
 func (s Share) top() Amount { return s.Used.plus(s.Slack) }
 
-// ParseLedger reads a ledger as etcd has it; no text: an empty one.
+// ParseLedger parses a ledger as stored in etcd; an empty text is an empty ledger.
 func ParseLedger(text []byte) (Ledger, error) {
 	l := Ledger{}
 	if len(text) > 0 {
@@ -38,7 +38,7 @@ func ParseLedger(text []byte) (Ledger, error) {
 	return l, nil
 }
 
-// Used is what all shards store.
+// Used returns what all shards store.
 func (l Ledger) Used() (used Amount) {
 	for _, s := range l.Shards {
 		used = used.plus(s.Used)
@@ -46,32 +46,33 @@ func (l Ledger) Used() (used Amount) {
 	return used
 }
 
-// facts is what a shard knows when it looks for its share.
+// facts is what a shard knows when it computes its share.
 type facts struct {
 	shard  string
-	groups int64    // that it leads
-	all    int64    // of the tenant
+	groups int64    // groups that it leads
+	all    int64    // groups of the tenant
 	used   Amount   // by groups that it leads
-	want   Amount   // the largest that waits for slack
-	left   Amount   // of its slack
-	limits Amount   // 0: there is none
+	want   Amount   // the largest amount that waits for slack
+	left   Amount   // rest of its slack
+	limits Amount   // 0: no limit
 	gone   []string // shards of the ledger that are not registered
 	aged   bool     // the share was written long ago
-	// patient: groups that are in no share, whatever they store, will be soon. Until then no slack is taken.
+	// patient means that groups that are in no share yet, whatever they store, will soon be in one. Until then no slack
+	// is taken.
 	patient bool
 }
 
-// outlook is what follows from a ledger for a shard.
+// outlook is what a ledger implies for a shard.
 type outlook struct {
-	share Share    // that is to be in the ledger
-	gone  []string // shards that are to be taken out of it
-	total Amount   // what all store
-	// inFlight is what counts in total and may be in it twice: as under way, and as stored.
+	share Share    // to be written to the ledger
+	gone  []string // shards to remove from the ledger
+	total Amount   // stored by all shards
+	// inFlight is the part of total that may be counted twice: as in progress, and as stored.
 	inFlight Amount
 	settled  bool // each group is in the ledger once
 }
 
-// look finds the share of a shard.
+// look computes the share of a shard.
 func (l Ledger) look(f facts) outlook {
 	out := outlook{share: Share{Groups: f.groups, Used: f.used}}
 	var others, lost Share
@@ -86,8 +87,8 @@ func (l Ledger) look(f facts) outlook {
 		}
 	}
 	old := l.Shards[f.shard]
-	// What a shard led that is gone, and what this one led, counts there until others lead it, and say so: nobody may
-	// take it for room.
+	// The groups of a shard that is gone, and groups that this shard led, stay counted there until their new leaders
+	// report them. Otherwise their storage could be taken for free quota.
 	if known := others.Groups + f.groups; known < f.all {
 		if len(out.gone) > 0 {
 			others.add(lost)
@@ -116,7 +117,7 @@ func (l Ledger) look(f facts) outlook {
 		case of(others.Want) > 0:
 			return of(f.want)
 		}
-		// Each takes half of what the others leave: all have as much in the end, and so much again is left.
+		// Each shard takes half of what the others leave. In the end all have the same, and as much again is left.
 		return max(free/2, min(free, of(f.want)))
 	})
 	out.share.Want = each(func(of func(Amount) int64) int64 {
@@ -133,11 +134,13 @@ func (s *Share) add(other Share) {
 	s.Used, s.Slack, s.Want = s.Used.plus(other.Used), s.Slack.plus(other.Slack), s.Want.plus(other.Want)
 }
 
-// toldShare of a quota is what a shard may store before it tells, if that is not long ago.
+// toldShare is the fraction of a quota by which a shard's stored amount may change before it is reported, if the last
+// report is recent.
 const toldShare = 128
 
-// isWorth tells whether the share that follows from a ledger is to be written: groups have come or gone, what is told
-// of what is stored is old or far from it, or the slack is twice what is left of it, or half.
+// isWorth reports whether the computed share must be written. That is so if the number of groups has changed, if the
+// reported amount is old or far from the actual one, or if the computed slack is more than twice, or less than half, of
+// what is left of the current slack.
 func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	if !is || o.share.Groups != old.Groups || o.share.Want != old.Want || len(o.gone) > 0 {
 		return is || o.share != Share{}
@@ -150,18 +153,18 @@ func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 		case of(f.limits) > 0 && max(moved, -moved) > of(f.limits)/toldShare, moved != 0 && f.aged:
 			worth = true
 		case left < 0:
-			worth = true // groups came that hold more
+			worth = true // new groups came with larger storage
 		case slack > left && (2*left < slack || of(f.want) > left):
 			worth = true
 		case slack < left && 2*slack <= left:
-			worth = true // others may need it
+			worth = true // others may need the slack
 		}
 		return 0
 	})
 	return worth
 }
 
-// with gives the ledger with a share of a shard in it, and without those that are gone.
+// with returns the ledger with the share of a shard added, and without the shards that are gone.
 func (l Ledger) with(shard string, o *outlook) ([]byte, error) {
 	next := Ledger{Shards: maps.Clone(l.Shards)}
 	for _, name := range o.gone {

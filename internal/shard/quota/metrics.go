@@ -6,10 +6,10 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// collector reads what tenants use when metrics are asked for.
+// collector reads the usage of tenants when metrics are collected.
 type collector struct{ set *Set }
 
-// Collector of what tenants use, for a registry.
+// Collector returns a collector of the usage of tenants, for a registry.
 func (s *Set) Collector() prometheus.Collector { return &collector{s} }
 
 var (

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// clock stands still but for those who pause.
+// clock stands still except for callers that pause.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -93,7 +93,7 @@ func (m *memory) PutLedger(_ context.Context, name string, value []byte, revisio
 	return true, nil
 }
 
-// play is shards that lead groups of a tenant.
+// play is a set of shards that lead groups of a tenant.
 type play struct {
 	etcd   *memory
 	clock  *clock
@@ -141,7 +141,7 @@ func (p *play) look(t rapid.TB, shards ...string) {
 	}
 }
 
-// put stores in a group, where its leader has room. final: there is none anywhere.
+// put stores in a group, if its leader has quota left. final means that no shard has any left.
 func (p *play) put(group string, n Amount) (done, final bool) {
 	t := p.tenant(p.leader[group])
 	t.mu.Lock()
@@ -210,7 +210,7 @@ func TestGroupsFindTheirTenant(t *testing.T) {
 	}
 }
 
-// A tenant that calls ten times as often as it may gets what it may within a tenth over ten seconds.
+// A tenant that calls ten times as often as its rate gets its rate within a tenth, over ten seconds.
 func TestRatesHold(t *testing.T) {
 	const limit, seconds = 100, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
@@ -229,7 +229,7 @@ func TestRatesHold(t *testing.T) {
 	}
 }
 
-// Calls of more data than a second's are let in, and waited off.
+// Calls with more data than a second's worth are admitted, and the following calls wait for them.
 func TestBytesHold(t *testing.T) {
 	const limit, seconds, call = 1000, 10, 2500
 	for _, waits := range []bool{false, true} {
@@ -289,7 +289,7 @@ func TestCallsAtOnce(t *testing.T) {
 	}
 }
 
-// Messages that wait hold a bounded part of the memory: what is beyond it is refused.
+// Waiting messages hold a bounded part of the memory: more is refused.
 func TestWhatWaitsIsBounded(t *testing.T) {
 	p := newPlay(access.Quotas{BytesPerSecond: 1}, 1, "s")
 	p.sets["s"].cfg.Pause = nil
@@ -316,7 +316,7 @@ func TestWhatWaitsIsBounded(t *testing.T) {
 	}
 }
 
-// Rates are divided as the groups are.
+// Rates are divided in the same way as the groups.
 func TestRatesAreDividedByGroups(t *testing.T) {
 	p := newPlay(access.Quotas{CallsPerSecond: 400, CallsAtOnce: 8}, 4, "s", "o")
 	p.leader["a-1"] = "s"
@@ -366,7 +366,7 @@ func TestStoredQuotasHold(t *testing.T) {
 	}
 }
 
-// Without etcd what was granted stays, and what was not is refused, to be tried again.
+// Without etcd, granted quota stays, and other writes are refused and may be retried.
 func TestEtcdAway(t *testing.T) {
 	p := newPlay(access.Quotas{StoredBytes: 1000}, 2, "s", "o")
 	p.look(t, "s", "o", "s")
@@ -388,8 +388,8 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// In any order of puts, looks, deletes, moves of the lead and ends of shards no more is stored than may be, and in the
-// end all of it can be.
+// In any order of puts, looks, deletes, transfers of the lead and ends of shards, no more is stored than the quota, and
+// in the end all of the quota can be used.
 func TestLedgersHold(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		const limit, records = 10_000, 100
@@ -411,8 +411,8 @@ func TestLedgersHold(t *testing.T) {
 				t.Fatalf("%+v are stored", sum)
 			}
 		}
-		// All look before the next move: shares say how many groups are in them, and not which, so that one that is in two
-		// shares hides one that is in none.
+		// All shards look before the next move. Shares record how many groups they contain, and not which, so a group
+		// in two shares hides one that is in none.
 		moving := true
 		for range rapid.IntRange(10, 120).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "step") {
@@ -456,7 +456,7 @@ func TestLedgersHold(t *testing.T) {
 		for range 40 {
 			p.look(t, alive()...)
 		}
-		for g := range p.stored { // what was there before may be more than may be
+		for g := range p.stored { // earlier data may exceed the quota
 			p.stored[g] = Amount{Bytes: p.stored[g].Bytes / 8}
 		}
 		p.look(t, alive()...)
@@ -486,7 +486,7 @@ func TestLedgersHold(t *testing.T) {
 	})
 }
 
-// What is used, let in and refused is told as metrics, of the quotas that there are.
+// The metrics show what is used, admitted and refused, for the quotas that exist.
 func TestMetricsOfTenants(t *testing.T) {
 	p := newPlay(access.Quotas{Records: 5, CallsPerSecond: 2}, 1, "s")
 	p.look(t, "s")
@@ -527,7 +527,7 @@ func TestMetricsOfTenants(t *testing.T) {
 	}
 }
 
-// BenchmarkNoTenant is what calls cost in a store without tenants, or in a group of nobody.
+// BenchmarkNoTenant measures calls in a store without tenants, or in a group without a tenant.
 func BenchmarkNoTenant(b *testing.B) {
 	for name, tenants := range map[string][]access.Tenant{"none": nil,
 		"others": {{Name: "a", Prefix: "a-", Quotas: access.Quotas{Records: 1}}}} {
@@ -545,7 +545,7 @@ func BenchmarkNoTenant(b *testing.B) {
 	}
 }
 
-// BenchmarkCall is what a call costs in a group with quotas.
+// BenchmarkCall measures a call in a group with quotas.
 func BenchmarkCall(b *testing.B) {
 	s := New(Config{})
 	s.Take([]access.Tenant{{Name: "a", Prefix: "a-", Quotas: access.Quotas{CallsPerSecond: 1e12, BytesPerSecond: 1e12,

@@ -1,6 +1,6 @@
 // Package quota bounds what tenants do: how much their groups store together, and how many calls and bytes go to them.
-// A shard bounds what goes to the groups that it leads. Rates are divided by groups; what is stored is shared out by a
-// ledger in etcd. See docs/adr/0042-quotas-are-divided-among-leaders.md.
+// A shard bounds the calls to the groups that it leads. Rates are divided by groups. The storage quota is shared out by
+// a ledger in etcd. See docs/adr/0042-quotas-are-divided-among-leaders.md.
 package quota
 
 import (
@@ -18,26 +18,26 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Etcd has the ledgers: part of *placement.Store.
+// Etcd is the part of *placement.Store that holds the ledgers.
 type Etcd interface {
 	Ledgers(ctx context.Context, tenants []placement.TenantKey) ([]placement.Ledger, error)
 	PutLedger(ctx context.Context, tenant string, value []byte, revision int64) (bool, error)
 	AreRegistered(ctx context.Context, shards []string) (map[string]bool, error)
 }
 
-// Config of a Set. All but Now and Pause are required.
+// Config configures a Set. All but Now and Pause are required.
 type Config struct {
 	Shard string // whose share this is
 	Etcd  Etcd
-	// Led tells the groups that this shard leads, and what each stores.
+	// Led calls tell for each group that this shard leads, with the amount that the group stores.
 	Led   func(tell func(group string, stored Amount))
 	Every time.Duration // between two looks at the ledgers
-	// Now and Pause: the system's clock where they are nil. Pause returns when so much time is over, or early.
+	// Now and Pause replace the system's clock in tests; nil: the system's clock. Pause returns after d, or earlier.
 	Now   func() time.Time
 	Pause func(ctx context.Context, d time.Duration) error
 }
 
-// Set is the tenants of a store, as one shard bounds them. Safe for concurrent use.
+// Set holds the tenants of a store and their limits on one shard. Safe for concurrent use.
 type Set struct {
 	cfg     Config
 	current atomic.Pointer[tenants]
@@ -46,21 +46,21 @@ type Set struct {
 	closing sync.Once
 	taking  sync.Mutex
 	looked  longlock.Mutex // one look at a time
-	kept    atomic.Int64   // calls of all tenants that are kept until their turn
+	kept    atomic.Int64   // calls of all tenants that wait for their turn
 }
 
-// tenants never change, but each of them does.
+// tenants is immutable; each Tenant in it is not.
 type tenants struct{ byPrefix []*Tenant }
 
-// New makes a Set without tenants. Run does what goes on in the background.
+// New makes a Set without tenants. Run does its background work.
 func New(cfg Config) *Set {
 	return &Set{cfg: cfg, kick: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
-// ErrStopping ends calls that wait when the Set is closed.
+// ErrStopping is the error of calls that wait when the Set is closed.
 var ErrStopping = errors.New("the shard is stopping")
 
-// Close ends what waits, with ErrStopping. It may be called again.
+// Close ends all waiting calls with ErrStopping. It may be called again.
 func (s *Set) Close() { s.closing.Do(func() { close(s.closed) }) }
 
 func (s *Set) now() time.Time {
@@ -70,10 +70,10 @@ func (s *Set) now() time.Time {
 	return time.Now()
 }
 
-// pauseMost is after what time a call that waits looks again: quotas may have been raised.
+// pauseMost is the longest time until a waiting call checks again: quotas may have been raised.
 const pauseMost = time.Second
 
-// pause waits, until early is closed at most.
+// pause waits for d, at most pauseMost, and returns at once when early is closed.
 func (s *Set) pause(ctx context.Context, d time.Duration, early <-chan struct{}) error {
 	d = min(d, pauseMost)
 	if s.cfg.Pause != nil {
@@ -93,7 +93,7 @@ func (s *Set) pause(ctx context.Context, d time.Duration, early <-chan struct{})
 	}
 }
 
-// Take takes the tenants of a table of grants. Those that were there go on with what they have used.
+// Take installs the tenants of a table of grants. Tenants that were there before keep their usage.
 func (s *Set) Take(list []access.Tenant) {
 	s.taking.Lock()
 	defer s.taking.Unlock()
@@ -129,7 +129,8 @@ func (s *Set) all() []*Tenant {
 	return nil
 }
 
-// of gives the tenant of a group: prefixes do not overlap, so it can only be the last one that is not behind the name.
+// of returns the tenant of a group. Prefixes do not overlap, so only the last prefix that does not sort after the name
+// can match.
 func (n *tenants) of(group string) *Tenant {
 	if n == nil {
 		return nil
@@ -146,8 +147,8 @@ func (n *tenants) of(group string) *Tenant {
 	return n.byPrefix[at]
 }
 
-// Of is the tenant of one group, kept from call to call. The zero value is of a group of nobody. Safe for concurrent
-// use.
+// Of caches the tenant of one group from call to call. The zero value is for a group without a tenant. Safe for
+// concurrent use.
 type Of struct {
 	set   *Set
 	group string
@@ -159,10 +160,10 @@ type known struct {
 	tenant *Tenant
 }
 
-// Group gives the Of of a group.
+// Group returns the Of of a group.
 func (s *Set) Group(group string) *Of { return &Of{set: s, group: group} }
 
-// Tenant is the tenant of the group now; nil: it has none.
+// Tenant returns the current tenant of the group; nil: it has none.
 func (o *Of) Tenant() *Tenant {
 	now := o.set.current.Load()
 	if now == nil {
@@ -176,7 +177,7 @@ func (o *Of) Tenant() *Tenant {
 	return k.tenant
 }
 
-// Kick has Run look now: groups are led elsewhere, or somebody waits for room.
+// Kick makes Run look now, because groups have other leaders or a call waits for storage.
 func (s *Set) Kick() {
 	select {
 	case s.kick <- struct{}{}:
@@ -187,12 +188,13 @@ func (s *Set) Kick() {
 const (
 	// kicksApart is the shortest time between two looks.
 	kicksApart = 100 * time.Millisecond
-	// lookShare is how much longer than a look the pause behind it is: one at thousands of groups takes a while.
+	// lookShare is how many times longer than a look the pause after it is: a look at thousands of groups takes a
+	// while.
 	lookShare = 20
 )
 
-// Run keeps what this shard may use of the quotas as the ledgers and the groups that it leads say, until ctx ends. told
-// is given the error of each look, nil where there is none.
+// Run keeps this shard's limits up to date with the ledgers and with the groups that it leads, until ctx ends. told
+// receives the error of each look, nil if there is none.
 func (s *Set) Run(ctx context.Context, told func(error)) {
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
@@ -224,7 +226,7 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 // lookTime bounds one look.
 const lookTime = 5 * time.Second
 
-// look does once what Run does.
+// look does one look of Run.
 func (s *Set) look(ctx context.Context) error {
 	s.looked.Lock()
 	defer s.looked.Unlock()
@@ -266,17 +268,17 @@ func (s *Set) look(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// measured is what groups led here store, from a moment on.
+// measured is what the groups led here store, as measured from a certain moment on.
 type measured struct {
 	groups   int64
 	used     Amount
-	inFlight Amount // of used: what was let in, and may be stored
+	inFlight Amount // part of used that was admitted and may be stored
 	want     Amount
-	left     Amount // of the slack
-	matters  bool   // the ledger is to be read also where no group is led here
+	left     Amount // what is left of the slack
+	matters  bool   // the ledger must be read even if no group is led here
 }
 
-// beginMeasuring begins to count what is let in beside what is measured from now on.
+// beginMeasuring begins to count the amounts that are admitted while the measurement runs.
 func (t *Tenant) beginMeasuring() *measured {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -291,13 +293,13 @@ func (t *Tenant) beginMeasuring() *measured {
 	return m
 }
 
-// agedLooks is after how many times Config.Every a shard tells what it stores though little has changed.
+// agedLooks is after how many times Config.Every a shard writes its share though little has changed.
 const agedLooks = 10
 
-// conflictsMax is how often a share is written again that others wrote meanwhile.
+// conflictsMax is how often the write of a share is retried after other shards wrote the ledger in between.
 const conflictsMax = 5
 
-// settle finds what this shard may use, and writes its share where that is worth it.
+// settle computes what this shard may use, and writes its share if the change is worth a write.
 func (t *Tenant) settle(ctx context.Context, m *measured, found placement.Ledger) error {
 	for range conflictsMax {
 		ledger, err := ParseLedger(found.Value)
@@ -311,7 +313,7 @@ func (t *Tenant) settle(ctx context.Context, m *measured, found placement.Ledger
 			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left,
 			limits: Amount{quotas.StoredBytes, quotas.Records},
 		}
-		// A group of a tenant without a call yet counts as led here as soon as one comes.
+		// A tenant whose groups had no call yet counts as having one group led here, as soon as a call comes.
 		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
 		if f.gone, err = t.gone(ctx, ledger, &f); err != nil {
 			return err
@@ -321,7 +323,7 @@ func (t *Tenant) settle(ctx context.Context, m *measured, found placement.Ledger
 		out.inFlight = m.inFlight
 		old, is := ledger.Shards[f.shard]
 		if f.limits == (Amount{}) && !is {
-			return nil // rates alone
+			return nil // only rates are limited
 		}
 		if !t.prepare(&out, old, is, f) {
 			return nil
@@ -344,11 +346,11 @@ func (t *Tenant) settle(ctx context.Context, m *measured, found placement.Ledger
 		}
 		found = again[0]
 	}
-	return nil // others write all the time: the next look tries again
+	return nil // other shards write all the time: the next look tries again
 }
 
-// gone names the shards of a ledger that are not registered. Where each group is in it once nobody is asked: a shard
-// that is gone counts for its groups until others lead them.
+// gone returns the shards of a ledger that are not registered. If the ledger has each group once, etcd is not asked: a
+// shard that is gone counts for its groups until other shards lead them.
 func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error) {
 	groups, ask := f.groups, []string{}
 	idle := false
@@ -367,8 +369,8 @@ func (t *Tenant) gone(ctx context.Context, l Ledger, f *facts) ([]string, error)
 	return slices.DeleteFunc(ask, func(name string) bool { return registered[name] }), nil
 }
 
-// isPatient tells whether there may soon be a share for groups that are in none: not for ever, as a group that nobody
-// can lead must not keep a tenant from its quota.
+// isPatient reports whether groups that are in no share may soon be in one. It does not wait forever, because a group
+// that nobody can lead must not keep a tenant from its quota.
 func (t *Tenant) isPatient(l Ledger, f *facts) bool {
 	known := f.groups
 	for name, s := range l.Shards {
@@ -387,8 +389,8 @@ func (t *Tenant) isPatient(l Ledger, f *facts) bool {
 	return now.Sub(t.stored.missing) <= agedLooks*t.set.cfg.Every
 }
 
-// prepare tells whether the share is to be written. Where it is not, what the ledger has is used. Where it is, what is
-// given back is not used any more from now on: others may have it as soon as it is written.
+// prepare reports whether the share must be written. If not, the share in the ledger is used. If so, slack that is to
+// be given back is no longer used from now on, because other shards may take it as soon as the share is written.
 func (t *Tenant) prepare(out *outlook, old Share, is bool, f facts) (write bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -410,7 +412,7 @@ func (t *Tenant) prepare(out *outlook, old Share, is bool, f facts) (write bool)
 	return true
 }
 
-// granted uses what was written.
+// granted uses the share that was written.
 func (t *Tenant) granted(out *outlook) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -418,7 +420,7 @@ func (t *Tenant) granted(out *outlook) {
 	t.use(out)
 }
 
-// use goes over to what the ledger has. Called with mu held.
+// use adopts the share that the ledger has. Called with mu held.
 func (t *Tenant) use(out *outlook) {
 	s := &t.stored
 	s.known, s.slack, s.spent = true, out.share.Slack, s.next

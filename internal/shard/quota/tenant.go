@@ -10,12 +10,12 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Exceeded says that a call would pass a quota. Nothing was done.
+// Exceeded is the error of a call that would exceed a quota. Nothing was done.
 type Exceeded struct {
 	Tenant string
 	Quota  access.Quota
 	Limit  int64 // of the tenant in the whole store
-	// RetryAfter is when the call may be repeated; 0: only what is deleted, or a higher quota, makes room for it.
+	// RetryAfter is when the call may be repeated; 0: only deletes or a higher quota make it possible.
 	RetryAfter time.Duration
 	words      string
 }
@@ -25,7 +25,7 @@ func (e *Exceeded) Error() string {
 	return fmt.Sprintf("tenant %s: the quota %s of %d is used up: %s", e.Tenant, e.Quota, e.Limit, e.words)
 }
 
-// Amount is what is stored, or is to be.
+// Amount is an amount of stored data, or of data to store.
 type Amount struct {
 	Bytes   int64 `json:"bytes,omitempty"`
 	Records int64 `json:"records,omitempty"`
@@ -35,13 +35,13 @@ func (a Amount) plus(b Amount) Amount { return Amount{a.Bytes + b.Bytes, a.Recor
 
 func (a Amount) minus(b Amount) Amount { return Amount{a.Bytes - b.Bytes, a.Records - b.Records} }
 
-// each makes an amount of what do gives for bytes and for records.
+// each calls do for bytes and for records, and makes an Amount of the two results.
 func each(do func(of func(Amount) int64) int64) Amount {
 	return Amount{do(func(a Amount) int64 { return a.Bytes }), do(func(a Amount) int64 { return a.Records })}
 }
 
-// Tenant bounds what is done in those of its groups that this shard leads. Its rates, and the calls at a time, are the
-// part of the tenant's that falls to as many of its groups. Safe for concurrent use.
+// Tenant bounds the calls to those groups of a tenant that this shard leads. The tenant's rates and its limit of
+// concurrent calls are divided by groups, and the Tenant gets the part of the groups led here. Safe for concurrent use.
 type Tenant struct {
 	set    *Set
 	name   string
@@ -49,34 +49,36 @@ type Tenant struct {
 
 	mu       sync.Mutex
 	quotas   access.Quotas
-	part     float64 // of the groups of the tenant, that are led here
+	part     float64 // share of the tenant's groups that are led here
 	calls    bucket
 	bytes    bucket
-	open     int64 // calls under way
+	open     int64 // calls in progress
 	openMost int64
 	over     chan struct{} // closed when a call ends; nil: nobody waits
-	held     int64         // bytes of memory, by calls and messages that wait
+	held     int64         // bytes of memory held by waiting calls and messages
 	late     late
 	stored   stored
 	counts   counts
 }
 
-// stored is what groups led here may take in before the ledger is asked again. Guarded by Tenant.mu.
+// stored is what the groups led here may still store before the ledger is read again. Guarded by Tenant.mu.
 type stored struct {
-	known    bool          // the ledger was read
-	slack    Amount        // that may be stored beyond what was measured
-	spent    Amount        // of slack
-	next     Amount        // what was let in since the measurement began that is under way
-	inFlight Amount        // let in, and not known to be stored or refused
-	epoch    int64         // of measurements: what is given back counts only in that in which it was taken
-	want     Amount        // the largest that waits for slack
-	total    Amount        // what all shards store
-	doubt    Amount        // of total and spent: what was under way may have been measured, too
-	settled  bool          // each group was in the ledger once
-	mine     Share         // as the ledger has it
-	wrote    time.Time     // when that was written
-	missing  time.Time     // since when there are groups that are in no share; zero: there are none
-	changed  chan struct{} // closed when any of this changes
+	known    bool   // the ledger was read
+	slack    Amount // may be stored beyond what was measured
+	spent    Amount // part of slack that is used
+	next     Amount // admitted since the measurement began, and still in progress
+	inFlight Amount // admitted, and not yet known to be stored or refused
+	// number of the measurement: an amount given back counts only in the epoch in which it was taken
+	epoch int64
+	want  Amount // the largest amount that waits for slack
+	total Amount // what all shards store
+	// part of total and spent that may be counted twice: writes in progress may have been measured, too
+	doubt   Amount
+	settled bool          // each group was in the ledger once
+	mine    Share         // this shard's share in the ledger
+	wrote   time.Time     // when mine was written
+	missing time.Time     // since when some groups are in no share; zero: none are missing
+	changed chan struct{} // closed when any of this changes
 }
 
 // counts are for metrics. Guarded by Tenant.mu.
@@ -86,19 +88,19 @@ type counts struct {
 	waited       map[access.Quota]int64
 }
 
-// Usage is what a tenant has used here.
+// Usage is how much of a tenant's quotas is used here.
 type Usage struct {
 	Quotas  access.Quotas // of the tenant in the whole store
-	Part    float64       // of its groups, that are led here, and of its rates, that hold here; 0 to 1
-	Stored  Amount        // by groups that are led here, as they were measured last, and what was let in since
-	Calls   int64         // that were let in
-	Bytes   int64         // that they have moved
-	Open    int64         // calls under way
+	Part    float64       // share of its groups that are led here, and of its rates that apply here; 0 to 1
+	Stored  Amount        // by groups that are led here: as last measured, plus what was admitted since
+	Calls   int64         // calls admitted
+	Bytes   int64         // bytes that these calls moved
+	Open    int64         // calls in progress
 	Refused map[access.Quota]int64
-	Waited  map[access.Quota]int64 // messages of streams, and calls that were kept until their turn
+	Waited  map[access.Quota]int64 // messages of streams, and calls that were delayed until their turn
 }
 
-// Usage tells what was used until now.
+// Usage returns what was used until now.
 func (t *Tenant) Usage() Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,10 +119,10 @@ func newTenant(set *Set, t *access.Tenant) *Tenant {
 	return n
 }
 
-// Name of the tenant.
+// Name returns the name of the tenant.
 func (t *Tenant) Name() string { return t.name }
 
-// limit sets the quotas, and the part of them that is this shard's.
+// limit sets the quotas and this shard's part of them.
 func (t *Tenant) limit(quotas access.Quotas, part float64) {
 	now := t.set.now()
 	t.mu.Lock()
@@ -139,7 +141,7 @@ func (t *Tenant) limit(quotas access.Quotas, part float64) {
 	t.freed()
 }
 
-// freed wakes those who wait for calls to end. Called with mu held.
+// freed wakes the callers that wait for calls to end. Called with mu held.
 func (t *Tenant) freed() {
 	if t.over != nil {
 		close(t.over)
@@ -147,17 +149,17 @@ func (t *Tenant) freed() {
 	}
 }
 
-// refuse makes an error and counts it. Called with mu held.
+// refuse makes an Exceeded error and counts it. Called with mu held.
 func (t *Tenant) refuse(quota access.Quota, after time.Duration, words string) error {
 	t.counts.refused[quota]++
 	return &Exceeded{Tenant: t.name, Quota: quota, Limit: t.quotas.Of(quota), RetryAfter: after, words: words}
 }
 
-// openAgain is when a call may be repeated that found as many under way as may be.
+// openAgain is the delay after which a call may be repeated that was refused for too many concurrent calls.
 const openAgain = 100 * time.Millisecond
 
-// blocked says which quota keeps a call from beginning now, and for how long: of calls under way that is not known.
-// Empty: none does. Called with mu held.
+// blocked returns the quota that keeps a call from beginning now, and the time until the call may begin; for the quota
+// of concurrent calls that time is unknown. An empty quota: the call may begin. Called with mu held.
 func (t *Tenant) blocked(now time.Time) (access.Quota, time.Duration) {
 	if t.openMost > 0 && t.open >= t.openMost {
 		return access.CallsAtOnce, openAgain
@@ -171,18 +173,19 @@ func (t *Tenant) blocked(now time.Time) (access.Quota, time.Duration) {
 	return "", 0
 }
 
-// begun counts a call in. Called with mu held.
+// begun counts the start of a call. Called with mu held.
 func (t *Tenant) begun(now time.Time) {
 	t.open++
 	t.calls.take(now, 1)
 	t.counts.calls++
 }
 
-// heldMost is what calls and messages of a tenant may hold of the memory that all share while they wait, in bytes.
+// heldMost is how many bytes of the shared memory the calls and messages of one tenant may hold while they wait.
 const heldMost = 16 << 20
 
-// Await is Begin for the message of a stream: it waits where that refuses. holds is what it keeps in memory meanwhile,
-// in bytes: where much is kept so already it is refused. Errors are *Exceeded, ErrStopping, or that of ctx.
+// Await is Begin for the message of a stream: it waits where Begin refuses. holds is the number of bytes that the
+// message keeps in memory meanwhile. If waiting messages already hold too much, the message is refused. Errors are
+// *Exceeded, ErrStopping, or that of ctx.
 func (t *Tenant) Await(ctx context.Context, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		quota, wait := t.blocked(now)
@@ -193,7 +196,7 @@ func (t *Tenant) Await(ctx context.Context, holds int64) error {
 	})
 }
 
-// until tries until no quota is in the way. try is called with mu held.
+// until calls try until no quota blocks. try is called with mu held.
 func (t *Tenant) until(ctx context.Context, holds int64, try func(now time.Time) (access.Quota, time.Duration)) error {
 	for first := true; ; first = false {
 		wait, over, err := t.tried(first, holds, try)
@@ -246,7 +249,7 @@ func (t *Tenant) End() {
 	t.freed()
 }
 
-// Moved counts bytes of data that a call has written or read: whoever comes next waits them off.
+// Moved counts bytes of data that a call has written or read; the calls that follow wait until the rate allows them.
 func (t *Tenant) Moved(n int64) {
 	if n == 0 {
 		return
@@ -259,8 +262,8 @@ func (t *Tenant) Moved(n int64) {
 	t.late.mean += (float64(n) - t.late.mean) / 16
 }
 
-// Move is Moved for the message of a stream, and waits first until what went before is waited off. holds, and errors,
-// as of Await.
+// Move is Moved for the message of a stream. It waits first until the rate allows the message. holds and the errors are
+// those of Await.
 func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
 	return t.until(ctx, holds, func(now time.Time) (access.Quota, time.Duration) {
 		if wait := t.bytes.wait(now, 0); wait > 0 {
@@ -272,7 +275,7 @@ func (t *Tenant) Move(ctx context.Context, n, holds int64) error {
 	})
 }
 
-// Reserved is room for what is about to be stored. The zero value is none.
+// Reserved is a reservation for data that is about to be stored. The zero value reserves nothing.
 type Reserved struct {
 	tenant *Tenant
 	amount Amount
@@ -280,15 +283,15 @@ type Reserved struct {
 }
 
 const (
-	// storePatience is how long a put waits for the ledger to grant room, where there may be some.
+	// storePatience is how long a put waits for a grant from the ledger, if one is possible.
 	storePatience = 2 * time.Second
-	// storeAgain is when a put may be repeated that has waited so in vain.
+	// storeAgain is the delay after which a put may be repeated that has waited storePatience in vain.
 	storeAgain = time.Second
 )
 
-// Store reserves room for what is to be stored; Done must follow where it answers nil. It waits for a moment where this
-// shard has no room and the store as a whole may have some, unless it is in a hurry. Errors are *Exceeded, ErrStopping,
-// or that of ctx.
+// Store reserves n for data to be stored. If it returns nil, Done must follow. If this shard's slack is used up but the
+// store as a whole may have some, Store waits for a moment, unless hurry is set. Errors are *Exceeded, ErrStopping, or
+// that of ctx.
 func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, error) {
 	var patience <-chan time.Time
 	for {
@@ -339,8 +342,8 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 	}
 }
 
-// short says of which quota there is too little left here for n, and whether that is so in the whole store. Empty: of
-// none. Called with mu held.
+// short returns the quota that leaves too little here for n, and whether it is exhausted in the whole store. Empty: no
+// quota. Called with mu held.
 func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 	s := &t.stored
 	for _, one := range []struct {
@@ -358,14 +361,15 @@ func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 	return "", false
 }
 
-// release counts out what does not wait any more.
+// release subtracts the memory of a caller that no longer waits.
 func (t *Tenant) release(holds int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held -= holds
 }
 
-// Done says what became of what was to be stored: it surely was not, or it was, or may be.
+// Done reports the outcome of a reservation: surelyNot means that nothing was stored; otherwise the data was stored, or
+// may have been.
 func (r *Reserved) Done(surelyNot bool) {
 	t := r.tenant
 	if t == nil {
@@ -376,7 +380,8 @@ func (r *Reserved) Done(surelyNot bool) {
 	s := &t.stored
 	s.inFlight = s.inFlight.minus(r.amount)
 	if surelyNot {
-		// What was taken before the last measurement began was measured as if it were stored; the next one corrects that.
+		// An amount taken before the last measurement began was measured as if it were stored; the next measurement
+		// corrects that.
 		if r.epoch == s.epoch {
 			s.spent, s.next = s.spent.minus(r.amount), s.next.minus(r.amount)
 		}
@@ -384,7 +389,7 @@ func (r *Reserved) Done(surelyNot bool) {
 	r.tenant = nil
 }
 
-// Add reserves more on top.
+// Add adds another reservation to this one.
 func (r *Reserved) Add(more Reserved) {
 	if r.tenant == nil {
 		*r = more

@@ -11,31 +11,31 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Admin is what AdminService asks of the shard. Safe for concurrent use.
+// Admin is what AdminService needs of the shard. Safe for concurrent use.
 type Admin interface {
-	// Shard is the row of this shard.
+	// Shard returns the row of this shard.
 	Shard() *recordv1.Shard
-	// Groups are the rows of its replicas, by name.
+	// Groups returns the rows of its replicas, sorted by name.
 	Groups() []*recordv1.Group
-	// Moves are the copies that are being made here.
+	// Moves returns the copies that are being created here.
 	Moves() []*recordv1.Move
-	// Load is how far the first load is. Loaded is closed when it is over.
+	// Load returns the progress of the first load. Loaded is closed when that load is over.
 	Load() *recordv1.Load
 	Loaded() <-chan struct{}
-	// DescribeVolume reads what the volume holds.
+	// DescribeVolume reads and describes the content of the volume.
 	DescribeVolume() (*recordv1.DescribeVolumeResponse, error)
-	// Explain says why what is superseded in a group is still stored.
+	// Explain returns why superseded data of a group is still stored.
 	Explain(g Group) ([]*recordv1.CompactionHold, error)
-	// Compact frees what is superseded in a group.
+	// Compact frees superseded data of a group.
 	Compact(ctx context.Context, g Group, options group.CompactOptions) (group.CompactReport, error)
 	// AcceptLoss declares the damage of a group lost.
 	AcceptLoss(ctx context.Context, g Group) ([]format.Damage, error)
 }
 
-// verifyRateDefault is the byte rate of Verify where none is given.
+// verifyRateDefault is the default rate of Verify, in bytes per second.
 const verifyRateDefault = 64 << 20
 
-// adminServer serves AdminService about this shard.
+// adminServer serves AdminService for this shard.
 type adminServer struct {
 	recordv1.UnimplementedAdminServiceServer
 	*Server
@@ -48,12 +48,12 @@ func (s *adminServer) CreateGroup(context.Context, *recordv1.CreateGroupRequest)
 	return nil, answer.NotHere("CreateGroup")
 }
 
-// PlanMoves implements AdminService: the copies that are being made here.
+// PlanMoves implements AdminService. It returns the copies that are being created here.
 func (s *adminServer) PlanMoves(context.Context, *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse, error) {
 	return &recordv1.PlanMovesResponse{Moves: s.admin.Moves()}, nil
 }
 
-// ListGroups implements AdminService: the replicas of this shard.
+// ListGroups implements AdminService. It returns the replicas of this shard.
 func (s *adminServer) ListGroups(_ context.Context, in *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse,
 	error) {
 	if in.GetGroup() != "" {
@@ -73,7 +73,7 @@ func (s *adminServer) ListGroups(_ context.Context, in *recordv1.ListGroupsReque
 	return out, nil
 }
 
-// ListShards implements AdminService: this shard.
+// ListShards implements AdminService. It returns this shard.
 func (s *adminServer) ListShards(context.Context, *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
 	return &recordv1.ListShardsResponse{Shards: []*recordv1.Shard{s.admin.Shard()}}, nil
 }
@@ -93,7 +93,7 @@ func (s *adminServer) WatchLoad(_ *recordv1.WatchLoadRequest, stream recordv1.Ad
 		select {
 		case <-tick.C:
 		case <-loaded:
-			loaded = nil // the next turn says that it is done
+			loaded = nil // the next iteration reports that it is done
 		case <-s.stopped:
 			return answer.Stopping()
 		case <-stream.Context().Done():
@@ -178,7 +178,7 @@ func (s *adminServer) AcceptLoss(ctx context.Context, in *recordv1.AcceptLossReq
 	return &recordv1.AcceptLossResponse{Damages: DamagesOf(damages)}, nil
 }
 
-// DamagesOf makes messages of damage.
+// DamagesOf converts damage to messages.
 func DamagesOf(damages []format.Damage) []*recordv1.Damage {
 	out := make([]*recordv1.Damage, 0, len(damages))
 	for _, d := range damages {

@@ -15,32 +15,32 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
-// Limits of the batch calls; the .proto says the same.
+// Limits of the batch calls; the .proto documents the same.
 const (
 	BatchPutsMax      = 1024
 	batchPutBytesMax  = 4 << 20
 	BatchGetsMax      = 4096
-	ResultBytes       = 1 << 20 // a message of results is sent when it has come to this
-	batchesInFlight   = 4       // messages of one stream whose puts are on their way
+	ResultBytes       = 1 << 20 // a message of results is sent when it reaches this size
+	batchesInFlight   = 4       // messages of one stream whose puts are in progress
 	batchReadersMax   = 8       // of one BatchGet
 	batchReadsPerFork = 8       // fewer reads than this are not worth a goroutine
 )
 
-// batch is one message of BatchPut on its way.
+// batch is one message of BatchPut in progress.
 type batch struct {
 	writes []write
 	errs   []error // per write: why it was not proposed
 	err    error   // ends the stream; io.EOF: the caller is done
-	// tenants in whose groups the puts are.
+	// tenants are the tenants of the groups of the puts.
 	tenants batchTenants
 }
 
-// BatchPut implements RecordService. One goroutine receives and proposes, the other waits and answers, so that the
-// next message is on its way while the last one is being synced.
+// BatchPut implements RecordService. One goroutine receives and proposes, the other waits and answers, so that the next
+// message is in progress while the last one is being synced.
 func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) error {
 	ctx := stream.Context()
 	batches := make(chan *batch, batchesInFlight-1)
-	// It ends with the stream: when this function returns, Recv fails.
+	// The goroutine ends with the stream: when this function returns, Recv fails.
 	go func() {
 		defer close(batches)
 		for {
@@ -56,7 +56,7 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 			}
 		}
 	}()
-	// What is on its way when this returns early still gives back its bytes.
+	// After an early return, the batches in progress still return their bytes.
 	defer func() {
 		go func() {
 			for b := range batches {
@@ -85,7 +85,7 @@ func (s *recordServer) BatchPut(stream recordv1.RecordService_BatchPutServer) er
 	}
 }
 
-// receiveBatch takes one message and proposes its puts, in order.
+// receiveBatch receives one message and proposes its puts, in order.
 func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer) *batch {
 	in := &recordv1.BatchPutRequest{}
 	bounded := s.bounded(in)
@@ -113,7 +113,8 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 			b.tenants.add(b.writes[i].served.Tenant())
 		}
 	}
-	// All of it waits before any of it is proposed: what was proposed takes of the bytes in flight of all tenants.
+	// The whole message waits before any of it is proposed, because proposed writes use the bytes in flight that all
+	// tenants share.
 	err, hurry := b.pass(stream.Context()), false
 	for i := range b.writes {
 		if b.errs[i] == nil {
@@ -128,7 +129,7 @@ func (s *recordServer) receiveBatch(stream recordv1.RecordService_BatchPutServer
 	return b
 }
 
-// isQuota tells that a quota has refused a put.
+// isQuota reports whether a quota has refused a put.
 func isQuota(err error) bool {
 	var e *answer.Error
 	return errors.As(err, &e) && e.Reason == reason.QuotaExceeded
@@ -189,7 +190,7 @@ func (s *recordServer) finishBatch(ctx context.Context, b *batch) *recordv1.Batc
 	return out
 }
 
-// wrote tells the audit log of the puts of a message that were handed to their groups, when their outcome is in errs.
+// wrote adds the puts of a message that were passed to their groups to the audit log, after their outcome is in errs.
 func (b *batch) wrote(ctx context.Context) {
 	call := access.CallOf(ctx)
 	if call == nil {
@@ -204,14 +205,15 @@ func (b *batch) wrote(ctx context.Context) {
 	})
 }
 
-// abandon gives back what the puts of a batch took, when nobody waits for them any more. ctx is that of the stream.
+// abandon releases what the puts of a batch hold, when no caller waits for them any more. ctx is that of the stream.
 func (s *Server) abandon(ctx context.Context, b *batch) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	defer b.tenants.leave()
 	for i := range b.writes {
 		if b.errs[i] == nil {
-			_, b.errs[i] = s.finish(over, &b.writes[i]) // the stream is gone: nobody can be told but the audit log
+			// the stream is gone: only the audit log can record the outcome
+			_, b.errs[i] = s.finish(over, &b.writes[i])
 		}
 	}
 	b.wrote(ctx)

@@ -61,7 +61,7 @@ func (s *recordServer) BatchGet(in *recordv1.BatchGetRequest, stream recordv1.Re
 	return nil
 }
 
-// batchGet is a BatchGet under way.
+// batchGet is a BatchGet in progress.
 type batchGet struct {
 	server *Server
 	stream recordv1.RecordService_BatchGetServer
@@ -69,20 +69,20 @@ type batchGet struct {
 	reads  []read
 	errs   []error
 	held   *message.Held
-	// tenants in whose groups the reads are.
+	// tenants are the tenants of the groups that are read.
 	tenants batchTenants
 
 	asking  sync.Mutex
-	encoded int64 // what an encoded message may take: asked for twice, as one is in the transport and one waits
+	encoded int64 // memory for one encoded message; reserved twice, because one is in the transport while one waits
 
 	send longlock.Mutex // one message at a time; guards all below
-	rest []*batchReader // ended, and their last results not sent
+	rest []*batchReader // readers that have ended with their last results unsent
 }
 
-// batchGetHeldBytes is what a read takes in memory: its request, and its result without data and attributes.
+// batchGetHeldBytes is the memory of one read: its request, and its result without data and attributes.
 const batchGetHeldBytes = 512 + recordHeldBytes
 
-// open makes readers: one at least, and so many as there is memory for, up to what the reads are worth.
+// open makes readers: at least one, and as many as the memory allows, up to the number that the reads justify.
 func (b *batchGet) open() ([]*batchReader, error) {
 	n := len(b.gets)
 	most := min(batchReadersMax, (n+batchReadsPerFork-1)/batchReadsPerFork)
@@ -100,7 +100,7 @@ func (b *batchGet) open() ([]*batchReader, error) {
 	return readers, nil
 }
 
-// message asks for what messages of up to size bytes take.
+// message reserves memory for messages of up to size bytes.
 func (b *batchGet) message(size int64) error {
 	b.asking.Lock()
 	defer b.asking.Unlock()
@@ -115,7 +115,7 @@ func (b *batchGet) message(size int64) error {
 	return nil
 }
 
-// prepare checks all reads and waits once per group until they see what was acknowledged.
+// prepare checks all reads. Once per group it waits until reads see every acknowledged write.
 func (b *batchGet) prepare(ctx context.Context) {
 	b.reads, b.errs = make([]read, len(b.gets)), make([]error, len(b.gets))
 	barriers := map[Group]error{}
@@ -136,18 +136,18 @@ func (b *batchGet) prepare(ctx context.Context) {
 	}
 }
 
-// batchReader makes the messages of one goroutine of a BatchGet. It is used again, with its memory, for another one.
+// batchReader makes the messages of one goroutine of a BatchGet. It is reused, with its memory, for another one.
 type batchReader struct {
 	out     recordv1.BatchGetResponse
 	items   []*batchItem
 	arena   []byte // data of the records in out
-	size    int64  // of out, encoded, at most
-	granted int64  // that size may come to
-	largest int64  // of the sizes of records
-	apart   int64  // asked for attributes, and data that are not in the arena
+	size    int64  // upper bound of the encoded size of out
+	granted int64  // memory reserved for size
+	largest int64  // largest size of a record so far
+	apart   int64  // memory reserved for attributes, and for data outside the arena
 }
 
-// batchItem is a result with what it points to.
+// batchItem is a result with the objects that it points to.
 type batchItem struct {
 	result recordv1.BatchGetResult
 	record recordv1.Record
@@ -156,19 +156,19 @@ type batchItem struct {
 }
 
 const (
-	// blobRefBytes is the length of a group.BlobRef, which may stand in the place of data.
+	// blobRefBytes is the length of a group.BlobRef, which may replace data.
 	blobRefBytes = 40
-	// batchDataBytes is what a reader has room for by each of its reads; larger data get memory of their own.
+	// batchDataBytes is the space in a reader's arena for each of its reads; larger data gets memory of its own.
 	batchDataBytes = 16 << 10
 	batchArenaMin  = 64 << 10
-	// batchFailedBytes is about what a result takes that says why there is no record.
+	// batchFailedBytes is the approximate size of a result that says why there is no record.
 	batchFailedBytes = 512
 )
 
-// batchReaders are those that are not used, by the binary logarithm of their arena's capacity.
+// batchReaders pools unused readers, by the binary logarithm of their arena's capacity.
 var batchReaders [32]sync.Pool
 
-// newBatchReader makes one with an arena of so many bytes, a power of two.
+// newBatchReader makes a reader with an arena of arena bytes, a power of two.
 func newBatchReader(arena int64) *batchReader {
 	if r, ok := batchReaders[bits.Len64(uint64(arena))].Get().(*batchReader); ok {
 		return r
@@ -176,7 +176,7 @@ func newBatchReader(arena int64) *batchReader {
 	return &batchReader{arena: make([]byte, 0, arena)}
 }
 
-// read does every stride-th read from first on.
+// read does every stride-th read, beginning with first.
 func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) error {
 	defer b.keep(r)
 	for i := first; i < len(b.gets); i += stride {
@@ -192,13 +192,14 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 		}
 		var refused refusedError
 		if errors.As(err, &refused) {
-			return refused.error // one answer for all that is left: thousands of them would take memory where there is none
+			// one answer for all remaining reads: thousands of answers would need memory that is not there
+			return refused.error
 		}
 		if err != nil {
 			item.result.Record, item.result.Status = nil, itemStatus(err)
 			r.size += batchFailedBytes
 		}
-		// The next record is taken for one of the largest: a message is to stay within its limit.
+		// The next record is assumed to be as large as the largest so far, so that a message stays within its limit.
 		if r.size+r.largest > ResultBytes-messageSize || len(r.out.Results) == scanRecordsMax {
 			if err := b.flush(r); err != nil {
 				return err
@@ -208,20 +209,20 @@ func (b *batchGet) read(ctx context.Context, r *batchReader, first, stride int) 
 	return nil
 }
 
-// keep leaves the last results of a reader to sendRest: few large messages cost less than many small ones.
+// keep leaves the last results of a reader to sendRest, because few large messages cost less than many small ones.
 func (b *batchGet) keep(r *batchReader) {
 	b.send.Lock()
 	defer b.send.Unlock()
 	b.rest = append(b.rest, r)
 }
 
-// done leaves a reader to others.
+// done returns a reader to the pool.
 func (b *batchGet) done(r *batchReader) {
 	b.clear(r)
 	batchReaders[bits.Len(uint(cap(r.arena)))].Put(r)
 }
 
-// sendRest sends what the readers had not come to send, in messages of about ResultBytes. All have ended.
+// sendRest sends the unsent results of the readers, in messages of about ResultBytes. All readers have ended.
 func (b *batchGet) sendRest() error {
 	out := &recordv1.BatchGetResponse{Results: make([]*recordv1.BatchGetResult, 0, min(len(b.gets), scanRecordsMax))}
 	size := int64(messageSize)
@@ -242,7 +243,7 @@ func (b *batchGet) sendRest() error {
 	return b.transmit(out)
 }
 
-// transmit sends a message, and counts what was taken.
+// transmit sends a message, and counts the data sent.
 func (b *batchGet) transmit(out *recordv1.BatchGetResponse) error {
 	if err := b.stream.Send(out); err != nil {
 		return err
@@ -268,7 +269,7 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	if err != nil {
 		return err
 	}
-	// At most a whole frame of the arena is taken now.
+	// From here on the record uses at most one whole frame of the arena.
 	n := len(rec.Data)
 	frame := format.FrameBytes(len(rec.Attributes), max(n, blobRefBytes))
 	room := int64(cap(r.arena) - len(r.arena))
@@ -281,10 +282,10 @@ func (b *batchGet) one(i int, r *batchReader, item *batchItem) error {
 	return fillRecord(&item.record, get.where, &rec, dataOf(&rec, get.options.MetadataOnly, &item.crc))
 }
 
-// refusedError: there is no memory for the record.
+// refusedError means that there is no memory for the record.
 type refusedError struct{ error }
 
-// admit asks for what a record takes that was read. apart: its data may have got memory of their own.
+// admit reserves memory for a record that was read. With apart set, its data may have memory of its own.
 func (b *batchGet) admit(r *batchReader, rec *group.Record, name string, apart bool) error {
 	size := answerSize(name, rec)
 	if r.size+size+messageSize > r.granted {
@@ -312,7 +313,7 @@ func (b *batchGet) admit(r *batchReader, rec *group.Record, name string, apart b
 	return nil
 }
 
-// next is the item for the result of a read.
+// next returns the item for the result of a read.
 func (r *batchReader) next(position int) *batchItem {
 	n := len(r.out.Results)
 	if n == len(r.items) {
@@ -324,7 +325,7 @@ func (r *batchReader) next(position int) *batchItem {
 	return item
 }
 
-// flush sends what has come together.
+// flush sends the collected results.
 func (b *batchGet) flush(r *batchReader) error {
 	b.send.Lock()
 	err := b.transmit(&r.out)
@@ -333,7 +334,7 @@ func (b *batchGet) flush(r *batchReader) error {
 	return err
 }
 
-// clear makes a reader as new, but for its memory.
+// clear resets a reader, except for its memory.
 func (b *batchGet) clear(r *batchReader) {
 	_ = b.held.More(-r.apart) // less is never refused
 	for _, item := range r.items[:len(r.out.Results)] {

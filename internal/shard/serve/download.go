@@ -72,7 +72,7 @@ func (s *recordServer) Download(in *recordv1.DownloadRequest, stream recordv1.Re
 		}
 		return err
 	}
-	// What was read last, a chunk that waits and one in the transport.
+	// The last chunk read, one chunk that waits, and one in the transport.
 	if err := held.Ask(format.BlobChunkBytes + 2*min(format.BlobChunkBytes,
 		message.RoundUp(end-in.GetOffsetBytes()))); err != nil {
 		return err
@@ -91,10 +91,10 @@ func sendHead(stream recordv1.RecordService_DownloadServer, head *recordv1.Recor
 	return stream.Send(&recordv1.DownloadResponse{Part: &recordv1.DownloadResponse_Record{Record: head}})
 }
 
-// chunk is the message of a chunk. Its data are not copied to encode it.
+// chunk is the message of a chunk. Its data is not copied to be encoded.
 type chunk struct{ data mem.Buffer }
 
-// Encode implements message.Encoder. The data are let go with the message.
+// Encode implements message.Encoder. The data is released with the message.
 func (c chunk) Encode() (mem.BufferSlice, error) {
 	n := c.data.Len()
 	inner := protowire.SizeTag(1) + protowire.SizeBytes(n) + protowire.SizeTag(2) + protowire.SizeFixed32()
@@ -106,7 +106,7 @@ func (c chunk) Encode() (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(front), c.data, mem.SliceBuffer(behind)}, nil
 }
 
-// sendSlice sends data of at most one chunk, which nobody else uses.
+// sendSlice sends data of at most one chunk, which no other code uses.
 func sendSlice(stream recordv1.RecordService_DownloadServer, head *recordv1.Record, data []byte) error {
 	if err := sendHead(stream, head); err != nil || len(data) == 0 {
 		return err

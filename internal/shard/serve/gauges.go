@@ -8,18 +8,18 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// gauge bounds something that is being worked on. Safe for concurrent use.
+// gauge bounds a resource in use. Safe for concurrent use.
 type gauge struct {
 	what  string
 	limit int64
 	used  atomic.Int64
 }
 
-// take answers OVERLOADED where the limit would be passed. One taker passes whatever it asks for, so that nothing is
-// refused for ever.
+// take returns OVERLOADED if the limit would be exceeded. A single taker gets any amount, so that nothing is refused
+// forever.
 func (g *gauge) take(n int64) error { return g.Take(n, 0) }
 
-// Take implements message.Allowance: take for one that has taken have before.
+// Take implements message.Allowance: it is take for a caller that already holds have.
 func (g *gauge) Take(n, have int64) error {
 	if used := g.used.Add(n); used > g.limit && used != have+n {
 		g.used.Add(-n)
@@ -33,14 +33,14 @@ func (g *gauge) Add(n int64) { g.used.Add(n) }
 
 func (g *gauge) give(n int64) { g.used.Add(-n) }
 
-// streamAnswers is what streams may hold of the room for answers. The rest is for Get, whose answer is gone in a
-// moment: callers that do not read their streams must not keep others from reading a record.
+// streamAnswers is the part of the answer memory that streams may use. The rest is for Get, whose answers are
+// short-lived: callers that do not read their streams must not keep others from reading a record.
 type streamAnswers struct{ *gauge }
 
-// StreamAnswers is the room that streams have for answers.
+// StreamAnswers returns the answer memory that streams may use.
 func (s *Server) StreamAnswers() message.Allowance { return streamAnswers{&s.answers} }
 
-// getShare of the room for answers is kept for Get.
+// getShare: one part in getShare of the answer memory is kept for Get.
 const getShare = 8
 
 // Take implements message.Allowance.
@@ -54,13 +54,14 @@ func (a streamAnswers) Take(n, have int64) error {
 }
 
 const (
-	// messageSize is what a message of results may take beside the results: its cursor above all.
+	// messageSize is the size of a message of results without the results: mainly its cursor.
 	messageSize = 1 << 10
-	// recordHeldBytes is what a record's message takes in memory beside data and attributes.
+	// recordHeldBytes is the memory of a record's message without data and attributes.
 	recordHeldBytes = 320
 )
 
-// answerSize bounds what a record takes in an encoded answer, and, where it has attributes, in memory.
+// answerSize returns an upper bound of the size of a record in an encoded answer and, if the record has attributes, in
+// memory.
 func answerSize(name string, rec *group.Record) int64 {
 	n := 128 + len(name) + len(rec.Data)
 	if len(rec.Attributes) > 0 {

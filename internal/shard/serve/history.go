@@ -46,7 +46,7 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	if err := sv.Barrier(ctx); err != nil {
 		return nil, answer.Of(err, w)
 	}
-	// One more than asked for tells whether there is a next page.
+	// One version more than requested shows whether there is a next page.
 	records, err := sv.Log().Versions(id, below, n+1)
 	if err != nil {
 		return nil, answer.Of(err, w)
@@ -69,7 +69,7 @@ func (s *recordServer) ListVersions(ctx context.Context, in *recordv1.ListVersio
 	return out, nil
 }
 
-// pageBelow is the index below which the page of a request begins; 0: with the newest version.
+// pageBelow returns the index below which the page of a request begins; 0: the page begins with the newest version.
 func pageBelow(ctx context.Context, group string, in *recordv1.ListVersionsRequest) (below uint64, err error) {
 	token, err := access.OpenPage(ctx, group, in.GetPageToken())
 	if err != nil {
@@ -84,7 +84,7 @@ func pageBelow(ctx context.Context, group string, in *recordv1.ListVersionsReque
 	return below, nil
 }
 
-// Find implements RecordService: it asks the groups of this shard.
+// Find implements RecordService. It searches the groups of this shard.
 func (s *recordServer) Find(ctx context.Context, in *recordv1.FindRequest) (*recordv1.FindResponse, error) {
 	out := &recordv1.FindResponse{}
 	var names []string
@@ -104,7 +104,7 @@ func (s *recordServer) Find(ctx context.Context, in *recordv1.FindRequest) (*rec
 	}
 	for _, name := range names {
 		if s.shard.IsJoining(name) {
-			continue // it never led: whoever does is asked too
+			continue // this shard never led the group: the leader is asked, too
 		}
 		sv, err := s.shard.Group(ctx, name, 0)
 		if err != nil {

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// HTTP is what a port for people, probes and metrics serves: a page at /, /metrics, /healthz, which answers as long as
-// the process does, the checks, and /status.
+// HTTP serves the port for people, probes and metrics: a page at /, /metrics, /healthz, which answers as long as the
+// process does, the checks, and /status.
 type HTTP struct {
 	Registry prometheus.Registerer   // /metrics is served where it is also a prometheus.Gatherer
 	Checks   map[string]func() error // by path
@@ -21,7 +21,7 @@ type HTTP struct {
 	Logger   *slog.Logger
 }
 
-// Handler serves it.
+// Handler returns the handler of all these paths.
 func (h HTTP) Handler() http.Handler {
 	mux := http.NewServeMux()
 	page.Handle(mux)

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
-// callMetrics are counters that calls raise.
+// callMetrics are the metrics of calls.
 type callMetrics struct {
 	duration *prometheus.HistogramVec
 	calls    *prometheus.CounterVec
@@ -29,7 +29,7 @@ type callMetrics struct {
 // methodMetrics are the metrics of one method, looked up when it is called for the first time.
 type methodMetrics struct {
 	name    string
-	long    bool          // no deadline of ours
+	long    bool          // the default deadline does not apply
 	slowMin time.Duration // calls that take longer are kept
 
 	vectors  *callMetrics
@@ -67,7 +67,7 @@ func newCallMetrics(slowMin time.Duration) *callMetrics {
 			m.methods["/"+service.ServiceName+"/"+method.MethodName] = m.newMethod(method.MethodName)
 		}
 		for _, stream := range service.Streams {
-			// A stream takes as long as its two sides go on, a Watch hours.
+			// A stream takes as long as its two sides continue, a Watch hours.
 			method := m.newMethod(stream.StreamName)
 			method.slowMin = neverSlow
 			m.methods["/"+service.ServiceName+"/"+stream.StreamName] = method
@@ -80,12 +80,12 @@ func newCallMetrics(slowMin time.Duration) *callMetrics {
 func (m *callMetrics) newMethod(name string) *methodMetrics {
 	method := &methodMetrics{name: name, long: name == "Verify" || name == "Compact", slowMin: m.slowMin, vectors: m}
 	if method.long {
-		method.slowMin = neverSlow // as long as the group is large
+		method.slowMin = neverSlow // takes longer the larger the group is
 	}
 	return method
 }
 
-// method finds the metrics of a method by its full name.
+// method returns the metrics of a method by its full name.
 func (m *callMetrics) method(full string) *methodMetrics {
 	if mm, ok := m.methods[full]; ok {
 		return mm
@@ -93,7 +93,7 @@ func (m *callMetrics) method(full string) *methodMetrics {
 	return m.other
 }
 
-// lookUp makes the series of the method, which is not done before it is called: most methods never are.
+// lookUp creates the series of the method at its first call, because most methods are never called.
 func (mm *methodMetrics) lookUp() {
 	mm.once.Do(func() {
 		mm.duration = mm.vectors.duration.WithLabelValues(mm.name)
@@ -103,7 +103,7 @@ func (mm *methodMetrics) lookUp() {
 	})
 }
 
-// moved counts records that a call of the method wrote or read, and the bytes of their data (of a write with its
+// moved counts records that a call of the method wrote or read, and the bytes of their data (for a write, also of its
 // attributes).
 func (mm *methodMetrics) moved(records int, bytes int64) {
 	mm.lookUp()
@@ -111,7 +111,7 @@ func (mm *methodMetrics) moved(records int, bytes int64) {
 	mm.bytes.Add(float64(bytes))
 }
 
-// movedRecords is moved for what a message held.
+// movedRecords is moved for the records of a message.
 func (mm *methodMetrics) movedRecords(records []*recordv1.Record) {
 	bytes := int64(0)
 	for _, r := range records {

@@ -27,7 +27,7 @@ type recordServer struct {
 	handlePut grpc.UnaryHandler     // Put
 }
 
-// write is a put or delete that was checked and found its group.
+// write is a put or delete that was checked and whose group was found.
 type write struct {
 	where   answer.Where
 	served  Group
@@ -36,13 +36,13 @@ type write struct {
 	span    trace.Span // nil: the call is not traced
 	pending *replica.Pending
 	replica replica.Write
-	// reserved of the quotas of the group's tenant.
+	// reserved is reserved from the quotas of the group's tenant.
 	reserved quota.Reserved
-	// hurry: another put of the message has waited for that in vain.
+	// hurry means that another put of the same message has waited for its reservation in vain.
 	hurry bool
 }
 
-// propose hands the write to its group, unless the caller waits no more. finish must follow where there is no error.
+// propose passes the write to its group, unless the caller has stopped waiting. If it returns nil, finish must follow.
 func (s *Server) propose(ctx context.Context, w *write) error {
 	if err := overdue(ctx); err != nil {
 		w.bytes = 0
@@ -68,8 +68,8 @@ func (s *Server) propose(ctx context.Context, w *write) error {
 	return nil
 }
 
-// proposeAgain proposes a write that was refused again, where room is made for it. It is apart, and given copies, so
-// that writes that are not refused need no memory for it.
+// proposeAgain repeats a refused write as long as space is being freed for it. It is a separate function that receives
+// copies, so that writes that are not refused need no memory for it.
 func (s *Server) proposeAgain(ctx context.Context, g Group, w replica.Write,
 	pending *replica.Pending) *replica.Pending {
 	first := true
@@ -99,7 +99,7 @@ func (s *Server) finish(ctx context.Context, w *write) (replica.Result, error) {
 	return result, nil
 }
 
-// common checks what all writes have in common.
+// common checks the fields that all writes have.
 func (w *write) common(v *answer.Violations, prefix string, requestID []byte, condition *recordv1.WriteCondition,
 	timestamp *int64) {
 	switch len(requestID) {
@@ -166,8 +166,8 @@ func (s *Server) preparePut(ctx context.Context, in *recordv1.PutRequest, w *wri
 	return nil
 }
 
-// putResponse fills in the answer to a put. A repeated one has the data of the first: the replica compares their
-// checksums.
+// putResponse fills in the answer to a put. A repeated put has the same data as the first one: the replica compares
+// their checksums.
 func (w *write) putResponse(out *recordv1.PutResponse, result replica.Result) {
 	out.Version = cursor.Version(result.Index)
 	out.CommitTimeUnixNs = result.CommitTime
@@ -240,7 +240,7 @@ func (s *recordServer) Delete(ctx context.Context, in *recordv1.DeleteRequest) (
 	return out, nil
 }
 
-// read is a read that was checked and found its group.
+// read is a read that was checked and whose group was found.
 type read struct {
 	where   answer.Where
 	served  Group
@@ -260,7 +260,7 @@ func (s *Server) prepareGet(ctx context.Context, in *recordv1.GetRequest, r *rea
 	return nil
 }
 
-// parsePin reads a version pin: 0 for the newest.
+// parsePin parses a version pin; 0: the newest version.
 func parsePin(v *answer.Violations, version string) uint64 {
 	if version == "" {
 		return 0
@@ -284,8 +284,8 @@ func (r *read) get() (group.Record, error) {
 	return rec, nil
 }
 
-// dataOf is the checksum of a record's data where these are wanted and all there, else nil. It is stored in sum, which
-// may be nil.
+// dataOf returns the checksum of a record's data if the data is wanted and complete, otherwise nil. The checksum is
+// stored in sum, which may be nil.
 func dataOf(rec *group.Record, metadataOnly bool, sum *uint32) *uint32 {
 	if metadataOnly || rec.Deleted || rec.Blob != nil {
 		return nil
@@ -297,8 +297,8 @@ func dataOf(rec *group.Record, metadataOnly bool, sum *uint32) *uint32 {
 	return sum
 }
 
-// fillRecord makes the message of a record. With a checksum of the data it holds the data, which it aliases. A key that
-// is there is used.
+// fillRecord fills in the message of a record. If sum is given, the message holds the data, which it aliases. An
+// existing key is reused.
 func fillRecord(out *recordv1.Record, w answer.Where, rec *group.Record, sum *uint32) error {
 	if out.Key == nil {
 		out.Key = &recordv1.RecordKey{}

@@ -16,32 +16,33 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// Replicas is what calls ask of the shard. Safe for concurrent use.
+// Replicas is what calls need of the shard. Safe for concurrent use.
 type Replicas interface {
-	// Address that others reach the shard by.
+	// Address returns the address under which others reach the shard.
 	Address() string
-	// Routing of the store.
+	// Routing returns the routing of the store.
 	Routing() placement.Routing
-	// Group is the group of a valid name where it is served here, else the error that says where to go: ctx bounds the
-	// time to find that out. epoch is that of the routing that the caller knows; 0: of none.
+	// Group returns the group of a valid name if it is served here, otherwise an error that says where to go. ctx
+	// bounds the search. epoch is the epoch of the routing that the caller knows; 0: none.
 	Group(ctx context.Context, name string, epoch uint64) (Group, error)
 	// GroupOf is Group by number, for Hash routing.
 	GroupOf(ctx context.Context, number int, epoch uint64) (Group, error)
-	// Groups are the names of all groups that the shard answers for, sorted. Not known: it has not heard of etcd yet.
+	// Groups returns the sorted names of all groups that the shard is responsible for. known is false until the shard
+	// has received a view of etcd.
 	Groups() (names []string, known bool)
-	// IsJoining tells whether the replica of a group has no data yet.
+	// IsJoining reports whether the replica of a group has no data yet.
 	IsJoining(name string) bool
-	// Known is the name of a group that the shard answers for, served or not; empty: of none.
+	// Known returns name if the shard is responsible for that group, served or not; otherwise an empty string.
 	Known(name string) string
 
-	// Admit is asked for a write before it is begun.
+	// Admit is called for a write before the write begins.
 	Admit(bytes int64) error
-	// AdmitFile is asked for what goes to a file at once, and not into memory.
+	// AdmitFile is called for data that is written directly to a file, and not kept in memory.
 	AdmitFile(bytes int64) error
-	// WithRoom tries something that needs room on the volume, and tries it again as long as room is being made for it.
+	// WithRoom calls try, which needs space on the volume, and repeats it as long as space is being freed for it.
 	WithRoom(ctx context.Context, try func() error) error
 
-	// WasSlow notes a call that took longer than Options.SlowCallMin.
+	// WasSlow records a call that took longer than Options.SlowCallMin.
 	WasSlow(status.SlowCall)
 }
 
@@ -51,25 +52,26 @@ type Group interface {
 	UUID() uuid.UUID
 	Log() *group.Log
 	Replica() *replica.Replica
-	// Barrier returns when reads see every write acknowledged before. Of a group with several members only the leader
-	// reads.
+	// Barrier returns when reads see every write acknowledged before. In a group with several members only the leader
+	// may read.
 	Barrier(ctx context.Context) error
 	// ReadHere is Barrier for any member: it asks the leader.
 	ReadHere(ctx context.Context) error
-	// MayWrite says early where a write must go; nil: here, or that is not known.
+	// MayWrite returns early the error for a write that belongs elsewhere; nil: the write belongs here, or that is
+	// unknown.
 	MayWrite() error
-	// Elsewhere is the error of a call that only the leader of a group can answer, with the leader's address where that
-	// is known; other errors stay.
+	// Elsewhere adds the leader's address, if known, to the error of a call that only the leader can answer. It returns
+	// other errors unchanged.
 	Elsewhere(err error) error
-	// Tenant is whose quotas hold in the group; nil: none do, or it is led elsewhere.
+	// Tenant returns the tenant whose quotas apply to the group; nil: no quotas apply, or another shard leads the
+	// group.
 	Tenant() *quota.Tenant
-	// IsServed tells whether this still is what the shard serves of the group.
+	// IsServed reports whether this is still the served instance of the group.
 	IsServed() bool
 }
 
-// find is the group of a key where this shard serves it, else the error that says where to go. What is wrong with the
-// key goes into v and makes the group nil. Whether the caller may use the verb there is decided before anything is
-// looked up.
+// find returns the group of a key if this shard serves it, otherwise an error that says where to go. Errors in the key
+// are added to v, and the group is then nil. The permission of the caller for the verb is checked before any lookup.
 func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.RecordKey, epoch uint64,
 	v *answer.Violations, field string) (Group, error) {
 	if key == nil {
@@ -99,8 +101,8 @@ func (s *Server) find(ctx context.Context, verb access.Verb, key *recordv1.Recor
 	return s.shard.Group(ctx, key.GetGroup(), epoch)
 }
 
-// Asked is the group of a name that a person or a scan gave, in either routing. Whether the caller may use the verb
-// there is decided as by find.
+// Asked returns the group of a name that a person or a scan gave, in either routing. The permission of the caller for
+// the verb is checked as in find.
 func (s *Server) Asked(ctx context.Context, verb access.Verb, name, field string) (Group, error) {
 	if err := s.validGroup(name, field); err != nil {
 		return nil, err
@@ -111,7 +113,7 @@ func (s *Server) Asked(ctx context.Context, verb access.Verb, name, field string
 	return s.shard.Group(ctx, name, 0)
 }
 
-// validGroup checks the name of a group that is asked for by name, in either routing.
+// validGroup checks a group name from a request, in either routing.
 func (s *Server) validGroup(name, field string) error {
 	var v answer.Violations
 	if routing := s.shard.Routing(); routing.Mode == placement.Hash {

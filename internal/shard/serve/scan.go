@@ -27,10 +27,11 @@ const (
 	splitBytesMax     = 1 << 40
 )
 
-// sealed is how long splits and cursors of scans are taken, where callers are known. Their snapshots end sooner.
+// sealed is how long splits and cursors of scans are accepted, if callers are authenticated. Their snapshots expire
+// sooner.
 const sealed = 7 * 24 * time.Hour
 
-// notOpened is the answer to a value that a caller has handed back, and that this store did not give to it, or too long
+// notOpened makes the answer to a value from the caller that this store did not give to that caller, or gave too long
 // ago.
 func notOpened(field string, err error) error {
 	if errors.Is(err, access.ErrOutdated) {
@@ -39,7 +40,7 @@ func notOpened(field string, err error) error {
 	return answer.Invalid(field, "is %v", err)
 }
 
-// scanRecordsMax bounds the records of one message of Scan, where their data are small or left out.
+// scanRecordsMax bounds the number of records in one message of Scan, for records with small data or none.
 const scanRecordsMax = 4096
 
 // PlanScan implements RecordService.
@@ -97,7 +98,7 @@ func (s *recordServer) PlanScan(ctx context.Context, in *recordv1.PlanScanReques
 	return out, nil
 }
 
-// splits cuts a snapshot.
+// splits divides a snapshot into splits.
 func (s *Server) splits(ctx context.Context, name string, log *group.Log, id group.ScanID,
 	size int64) ([]*recordv1.ScanSplit, error) {
 	info, err := log.ScanInfo(id)
@@ -120,7 +121,7 @@ func (s *Server) splits(ctx context.Context, name string, log *group.Log, id gro
 	return splits, nil
 }
 
-// groupsToScan checks names, and whether the caller may scan these groups; none: all of this shard.
+// groupsToScan checks names, and whether the caller may scan these groups. No names: all groups of this shard.
 func (s *Server) groupsToScan(ctx context.Context, asked []string) ([]string, error) {
 	if len(asked) == 0 {
 		if err := access.May(ctx, access.Scan, ""); err != nil {
@@ -152,8 +153,8 @@ func (s *Server) groupsToScan(ctx context.Context, asked []string) ([]string, er
 	return names, nil
 }
 
-// Scan implements RecordService. Damaged entries do not end it: all that is whole is sent first, then DATA_LOSS says
-// what was left out.
+// Scan implements RecordService. Damaged entries do not end a scan: all intact records are sent first, then DATA_LOSS
+// reports what was left out.
 func (s *recordServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordService_ScanServer) error {
 	sc := &scan{
 		server: s.Server, stream: stream, metadataOnly: in.GetMetadataOnly(), held: message.HeldOf(stream.Context()),
@@ -188,7 +189,7 @@ func (s *recordServer) Scan(in *recordv1.ScanRequest, stream recordv1.RecordServ
 	return nil
 }
 
-// scan is a Scan under way.
+// scan is a Scan in progress.
 type scan struct {
 	server       *Server
 	stream       recordv1.RecordService_ScanServer
@@ -200,20 +201,21 @@ type scan struct {
 	records []*recordv1.Record // reused from message to message
 	sums    []*uint32          // of the records
 	arena   *[]byte            // data of the records of one message; of message.Pool
-	size    int64              // of the message, encoded, at most
+	size    int64              // upper bound of the encoded size of the message
 	sizeMax int64              // of a message of several records
 	encoded int64              // what an encoded message may take
 
 	tenant *quota.Tenant // of the group that is read
-	begun  bool          // a group was read: what follows waits for its quotas
+	begun  bool          // a group was read: the groups that follow wait for their quotas
 
 	turn    time.Time  // when it began
-	sending bool       // out and what it refers to are being sent
-	sent    chan error // of capacity 1: how that ended
+	sending bool       // out and the data it refers to are being sent
+	sent    chan error // of capacity 1: the result of sending
 	look    *time.Timer
 }
 
-// begin says where to begin (no group: with the first of groups) and which groups follow.
+// begin returns where to begin and which groups follow. Without a group in at, the scan begins with the first of
+// groups.
 func (sc *scan) begin(in *recordv1.ScanRequest) (at cursor.Cursor, groups []string, err error) {
 	var v answer.Violations
 	given := 0
@@ -244,7 +246,7 @@ func (sc *scan) begin(in *recordv1.ScanRequest) (at cursor.Cursor, groups []stri
 	return at, groups, err
 }
 
-// resume reads a split or cursor.
+// resume decodes a split or cursor.
 func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []string, err error) {
 	field, value, kind := "cursor", in.GetCursor(), cursor.Resume
 	if len(in.GetSplit()) > 0 {
@@ -280,11 +282,11 @@ func (sc *scan) resume(in *recordv1.ScanRequest) (at cursor.Cursor, groups []str
 	return at, groups, sc.take()
 }
 
-// group scans one group from at on; at follows what was sent.
+// group scans one group from at on; at advances with what was sent.
 func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) error {
 	s := sc.server
 	if at.Through > 0 && at.After == at.Through {
-		return nil // it had come to its end
+		return nil // the scan of this group had ended
 	}
 	w := answer.Where{Group: at.Group}
 	sv, err := s.shard.Group(ctx, at.Group, epoch)
@@ -327,8 +329,8 @@ func (sc *scan) group(ctx context.Context, at *cursor.Cursor, epoch uint64) erro
 	return nil
 }
 
-// enter begins the part of the scan that is in a group: the first one is refused where the quotas of its tenant are
-// used up, later ones wait.
+// enter begins the part of the scan that is in one group. If the quotas of the tenant are used up, the first group is
+// refused, while later groups wait.
 func (sc *scan) enter(ctx context.Context, sv Group, w answer.Where) (err error) {
 	if !sc.begun {
 		sc.begun = true
@@ -349,8 +351,9 @@ func (sc *scan) leave() {
 	sc.tenant = nil
 }
 
-// read reads the group from at on. ended: to its end. Else it has let go of the log, as its message is not taken or
-// others wait for their turn, and goes on from at when it is called again; what is being sent then is settled first.
+// read reads the group from at on. If ended is true, it has read to the end. Otherwise it has released the log, because
+// its message was not read or other scans wait for their turn; the next call goes on from at. A message that is being
+// sent is completed first.
 func (sc *scan) read(ctx context.Context, sv Group, at *cursor.Cursor) (ended bool, err error) {
 	s := sc.server
 	if err := s.reading.begin(ctx); err != nil {
@@ -397,8 +400,8 @@ func (sc *scan) open(ctx context.Context, sv Group, at *cursor.Cursor) error {
 	return nil
 }
 
-// scanCloser closes snapshots that Scan took for itself a while after they were read to the end: the caller may not
-// have got the last message and come back with a cursor.
+// scanCloser closes the snapshots that Scan took for itself, a while after they were read to the end. The caller may
+// not have received the last message, and may come back with a cursor.
 type scanCloser struct {
 	mu    sync.Mutex
 	ended map[scanKey]time.Time
@@ -409,7 +412,7 @@ type scanKey struct {
 	id  group.ScanID
 }
 
-// ScanGrace is the time for coming back.
+// ScanGrace is how long a caller may come back.
 const ScanGrace = time.Minute
 
 func (c *scanCloser) use(log *group.Log, id group.ScanID) {
@@ -427,7 +430,7 @@ func (c *scanCloser) done(log *group.Log, id group.ScanID) {
 	c.ended[scanKey{log, id}] = time.Now()
 }
 
-// expire closes what ended before the grace.
+// expire closes the snapshots that ended more than grace ago.
 func (c *scanCloser) expire(grace time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,23 +11,23 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// How the messages of a Scan are made, what memory they are given, and how they are sent.
+// This file makes the messages of a Scan, bounds their memory, and sends them.
 
 const (
-	// scanSizeFirst is the limit of the first messages of a scan, so that one of few records holds little; it grows
-	// while messages are full.
+	// scanSizeFirst is the limit of the first messages of a scan, so that a scan of few records uses little memory. The
+	// limit grows while messages are full.
 	scanSizeFirst = 64 << 10
-	// scanLook is how often a scan whose message is not taken looks whether others want its turn; scanPatience ends it
-	// in any case.
+	// scanLook is how often a scan with an unread message checks whether other scans want its turn. scanPatience ends
+	// the turn in any case.
 	scanLook     = 20 * time.Millisecond
 	scanPatience = time.Second
 )
 
-// take bounds the memory of all scans.
+// take reserves the memory for the first messages.
 func (sc *scan) take() error { return sc.ask(scanSizeFirst, scanSizeFirst) }
 
-// ask takes the memory for messages of so many bytes: the data, and the encoded message twice, as one is in the
-// transport and one waits. Nothing is in the message.
+// ask reserves the memory for messages of size bytes: for the data, and twice for the encoded message, because one is
+// in the transport while one waits. The message must be empty.
 func (sc *scan) ask(data, size int64) error {
 	arena, encoded := int64(0), max(sc.encoded, message.RoundUp(size))
 	if sc.arena != nil {
@@ -46,7 +46,7 @@ func (sc *scan) ask(data, size int64) error {
 	return nil
 }
 
-// drop gives the arena back.
+// drop releases the arena.
 func (sc *scan) drop() {
 	if sc.arena != nil {
 		message.Pool.Put(sc.arena)
@@ -54,7 +54,7 @@ func (sc *scan) drop() {
 	}
 }
 
-// release is called when nothing is being sent.
+// release releases the memory. It is called when nothing is being sent.
 func (sc *scan) release() {
 	sc.drop()
 	if sc.look != nil {
@@ -62,8 +62,8 @@ func (sc *scan) release() {
 	}
 }
 
-// add takes a record into the message, and sends first what is in the way of it. Not added: the log is to be let go,
-// and the record read again.
+// add adds a record to the message, and first sends what is in the way. If added is false, the log must be released and
+// the record read again.
 func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error) {
 	size := answerSize(at.Group, rec)
 	if n := len(sc.out.Records); n > 0 && (sc.size+size > sc.sizeMax || n == scanRecordsMax || n == len(sc.records) &&
@@ -72,7 +72,7 @@ func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error
 			return false, err
 		}
 		if next := min(4*sc.sizeMax, ResultBytes); next > sc.sizeMax && sc.ask(sc.dataOf(next), next) == nil {
-			sc.sizeMax = next // else the messages stay small
+			sc.sizeMax = next // otherwise the messages stay small
 		}
 	}
 	n := len(sc.out.Records)
@@ -103,7 +103,7 @@ func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error
 	return true, nil
 }
 
-// dataOf is how much of a message may be data.
+// dataOf returns how many bytes of a message may be data.
 func (sc *scan) dataOf(size int64) int64 {
 	if sc.metadataOnly {
 		return 0
@@ -111,7 +111,7 @@ func (sc *scan) dataOf(size int64) int64 {
 	return size
 }
 
-// prepare makes room for more records in a message.
+// prepare makes space for more records in a message.
 func (sc *scan) prepare() error {
 	more := min(max(16, len(sc.records)), scanRecordsMax-len(sc.records))
 	if err := sc.held.More(recordHeldBytes * int64(more)); err != nil {
@@ -124,8 +124,8 @@ func (sc *scan) prepare() error {
 	return nil
 }
 
-// sendReading is send for one that reads the log. Not going: the message is not taken, and settle says what comes of
-// it, or others wait for their turn.
+// sendReading is send for a scan that is reading the log. If going is false, the message was not read yet, and settle
+// returns its result, or other scans wait for their turn.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	sc.out.Cursor = access.Seal(sc.stream.Context(), at.Encode(), sealed)
 	sc.sending = true
@@ -153,7 +153,7 @@ func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	}
 }
 
-// settle waits for what is being sent.
+// settle waits until the message being sent is sent.
 func (sc *scan) settle() error {
 	if !sc.sending {
 		return nil
@@ -163,14 +163,14 @@ func (sc *scan) settle() error {
 	return err
 }
 
-// clear makes room when a message was sent.
+// clear empties the message after it was sent.
 func (sc *scan) clear() {
 	sc.sending = false
 	sc.out.Records = sc.out.Records[:0]
 	*sc.arena = (*sc.arena)[:0]
 }
 
-// send sends what has come together; the cursor goes on behind it.
+// send sends the collected records; the cursor points after them.
 func (sc *scan) send(at *cursor.Cursor) error {
 	if len(sc.out.Records) == 0 {
 		return nil
@@ -181,7 +181,7 @@ func (sc *scan) send(at *cursor.Cursor) error {
 	return err
 }
 
-// transmit sends out as it is, and counts what was taken.
+// transmit sends out as it is, and counts the data sent.
 func (sc *scan) transmit() error {
 	moved := int64(0)
 	for _, r := range sc.out.Records {

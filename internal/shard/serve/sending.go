@@ -9,9 +9,9 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
-// sendWithin runs the handler of a stream, counts what it holds for its answers, and ends the stream where a message
-// took longer than Options.SendTimeout, or where the shard stops and nothing moves. The message that waits is given up
-// when the stream has ended, and the handler with it.
+// sendWithin runs the handler of a stream, and counts the memory held for its answers. It ends the stream if a message
+// takes longer than Options.SendTimeout, or if the shard stops and nothing moves. When the stream has ended, the
+// waiting message is given up, and with it the handler.
 func (s *Server) sendWithin(srv any, stream grpc.ServerStream, method *methodMetrics,
 	handler grpc.StreamHandler) error {
 	out := message.NewStream(stream, message.Codec{}, s.StreamAnswers(), s.opts.SendTimeout)

@@ -1,5 +1,5 @@
-// Package serve answers the calls that come to a shard: RecordService, AdminService, HTTP, and what all calls have in
-// common, which is limits, counts, and an orderly end. It knows the shard by the interfaces Replicas and Admin.
+// Package serve answers the calls to a shard: RecordService, AdminService and HTTP. It also holds what all calls have
+// in common: limits, counts and an orderly end. It knows the shard through the interfaces Replicas and Admin.
 package serve
 
 import (
@@ -22,39 +22,39 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// ourServices begins the names of the methods that are counted, limited and refused while stopping.
+// ourServices is the prefix of the methods that are counted, limited, and refused while stopping.
 const ourServices = "/sheaf.record.v1."
 
-// Options of a Server. All but Tracer are required.
+// Options configures a Server. All but Tracer are required.
 type Options struct {
 	Name        string // of the shard, in spans
 	Residency   group.Residency
 	Logger      *slog.Logger
-	Tracer      trace.Tracer  // of spans inside calls that are traced; nil: there are none
-	SlowCallMin time.Duration // unary calls that take longer are told to Replicas.WasSlow
+	Tracer      trace.Tracer  // for spans inside traced calls; nil: no spans
+	SlowCallMin time.Duration // unary calls that take longer are reported to Replicas.WasSlow
 
 	MessageBytesMax  int           // of one message that is decoded
 	CallsMax         int           // concurrent calls
-	BytesInFlightMax int64         // data of writes being worked on
-	AnswerBytesMax   int64         // data of answers being worked on or not taken by their callers
+	BytesInFlightMax int64         // data of writes in progress
+	AnswerBytesMax   int64         // data of answers that are being prepared or that their callers have not read
 	ScansReadingMax  int           // scans that read their log at the same time
-	SendTimeout      time.Duration // for one message of a stream until its caller takes it
-	CallTimeout      time.Duration // for unary calls that come without a deadline
+	SendTimeout      time.Duration // for one message of a stream until its caller reads it
+	CallTimeout      time.Duration // for unary calls without a deadline
 	ScanTTL          time.Duration // a snapshot not used for this long expires
 
-	// UnsafeDoubt drops the data of an upload whose outcome is not known, for a test that shows why they are kept.
+	// UnsafeDoubt drops the data of an upload whose outcome is unknown, for a test that shows why the data is kept.
 	UnsafeDoubt bool
 }
 
-// Server answers the calls that come to a shard, within limits. Safe for concurrent use.
+// Server answers the calls to a shard, within limits. Safe for concurrent use.
 type Server struct {
 	opts    Options
 	shard   Replicas
 	metrics *callMetrics
 
-	calls   gauge // calls under way
-	bytes   gauge // data of writes being worked on
-	answers gauge // what is held for answers that are made, or that their callers have not taken
+	calls   gauge // calls in progress
+	bytes   gauge // data of writes in progress
+	answers gauge // memory of answers that are being prepared or that their callers have not read
 	reading *turns
 	scans   scanCloser
 
@@ -63,7 +63,8 @@ type Server struct {
 	streams  sync.WaitGroup // handlers of streams
 }
 
-// New makes a server that asks shard. It serves what is registered with a gRPC server that has its interceptors.
+// New makes a server for shard. It serves the services that are registered with a gRPC server that has its
+// interceptors.
 func New(opts Options, shard Replicas) *Server {
 	return &Server{
 		opts: opts, shard: shard, metrics: newCallMetrics(opts.SlowCallMin),
@@ -75,15 +76,15 @@ func New(opts Options, shard Replicas) *Server {
 	}
 }
 
-// Records is what RecordService describes.
+// Records returns the implementation of RecordService.
 func (s *Server) Records() recordv1.RecordServiceServer { return newRecordServer(s) }
 
-// Admin is AdminService, which asks admin.
+// Admin returns the implementation of AdminService on top of admin.
 func (s *Server) Admin(admin Admin) recordv1.AdminServiceServer {
 	return &adminServer{Server: s, admin: admin}
 }
 
-// Stop refuses new calls, and ends those that wait for something else than their own work. To be called once.
+// Stop refuses new calls, and ends calls that wait for anything but their own work. Call it once.
 func (s *Server) Stop() {
 	s.stopping.Store(true)
 	close(s.stopped)
@@ -92,25 +93,25 @@ func (s *Server) Stop() {
 // Wait returns when the handlers of all streams have ended.
 func (s *Server) Wait() { s.streams.Wait() }
 
-// Calls is how many calls are under way.
+// Calls returns the number of calls in progress.
 func (s *Server) Calls() int64 { return s.calls.used.Load() }
 
-// BytesInFlight is the data of writes being worked on.
+// BytesInFlight returns the bytes of data of writes in progress.
 func (s *Server) BytesInFlight() int64 { return s.bytes.used.Load() }
 
-// AnswerBytes is what is held for answers.
+// AnswerBytes returns the bytes held for answers.
 func (s *Server) AnswerBytes() int64 { return s.answers.used.Load() }
 
-// ExpireScans closes the snapshots of scans that were read to the end so long ago. To be called now and then.
+// ExpireScans closes the snapshots of scans that were read to the end more than grace ago. Call it regularly.
 func (s *Server) ExpireScans(grace time.Duration) { s.scans.expire(grace) }
 
-// Collectors are the metrics of calls.
+// Collectors returns the metrics of calls.
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return []prometheus.Collector{m.duration, m.calls, m.records, m.bytes, m.streams}
 }
 
-// deadline gives a call without a deadline ours.
+// deadline adds the default deadline to a call without one.
 func (s *Server) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -118,7 +119,7 @@ func (s *Server) deadline(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, s.opts.CallTimeout)
 }
 
-// begin admits a call. endCall must follow where it answers nil.
+// begin admits a call. If it returns nil, endCall must follow.
 func (s *Server) begin() error {
 	if s.stopping.Load() {
 		return answer.Stopping()
@@ -126,7 +127,7 @@ func (s *Server) begin() error {
 	if err := s.calls.take(1); err != nil {
 		return err
 	}
-	// Stopping may have begun in between, and then does not wait for this call.
+	// If the stop has begun in between, it does not wait for this call.
 	if s.stopping.Load() {
 		s.calls.give(1)
 		return answer.Stopping()
@@ -147,7 +148,7 @@ func (s *Server) endCall(c *running, err *error) {
 	}
 }
 
-// contain is deferred on a goroutine of a call that endCall does not see.
+// contain catches a panic on a goroutine of a call that endCall does not cover; it is deferred there.
 func (s *Server) contain(method *methodMetrics, err *error) {
 	if p := recover(); p != nil {
 		*err = s.panicked(method, p)
@@ -186,7 +187,8 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return out, err
 }
 
-// untilStopped is for Verify and Compact: they take as long as the group is large, and must not hold up a stop.
+// untilStopped makes the context of Verify and Compact, which ends when stopping begins. Both take longer the larger
+// the group is, and must not delay a stop.
 func (s *Server) untilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -218,12 +220,12 @@ func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return s.sendWithin(srv, ss, method, handler)
 }
 
-// bounded receives one message, decoded only where it is within the limit.
+// bounded wraps a message to receive, which is decoded only if it is within the limit.
 func (s *Server) bounded(m proto.Message) *message.Bounded {
 	return &message.Bounded{Message: m, BytesMax: s.opts.MessageBytesMax}
 }
 
-// What to do instead of sending a message that is too large.
+// What callers should do instead of sending a message that is too large.
 const (
 	smallerBatches = "send at most 4 MiB of data in one message, and a record above 1 MiB by Upload"
 	smallerChunks  = "send chunks of at most 1 MiB"

@@ -14,14 +14,14 @@ import (
 // neverSlow is for calls that take as long as their callers want.
 const neverSlow = time.Duration(math.MaxInt64)
 
-// running is a call under way.
+// running is a call in progress.
 type running struct {
 	method  *methodMetrics
 	began   time.Time
-	request any // from which the group can be told when the call was slow; nil: of a stream
+	request any // identifies the group if the call was slow; nil for a stream
 }
 
-// wasSlow tells of a call that took longer than its method should.
+// wasSlow reports a call that took longer than its method should.
 func (s *Server) wasSlow(c *running, took time.Duration, err error) {
 	one := status.SlowCall{
 		BeganUnixNs: c.began.UnixNano(), DurationNs: took.Nanoseconds(), Method: c.method.name, Group: s.groupOf(c.request),
@@ -34,8 +34,8 @@ func (s *Server) wasSlow(c *running, took time.Duration, err error) {
 	s.shard.WasSlow(one)
 }
 
-// groupOf is the group that a request is about; empty: none, or it is not here. It is the shard's own name of the
-// group, and not the request's, which is as long as its caller likes.
+// groupOf returns the group of a request; empty: it has none, or the group is not here. The name is the shard's own
+// copy, because the name in the request may be as long as its caller likes.
 func (s *Server) groupOf(request any) (name string) {
 	switch in := request.(type) {
 	case interface{ GetKey() *recordv1.RecordKey }:

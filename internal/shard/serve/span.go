@@ -10,8 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// spanOf begins the span of a write from when its group gets it until it is acknowledged: the wait for a round, the
-// round's syncs here and, with several copies, those of a majority. Nil: the call is not traced.
+// spanOf begins the span of a write. The span lasts from when the group gets the write until the write is acknowledged.
+// It includes the wait for a round, the round's syncs here and, with several copies, those of a majority. Nil: the call
+// is not traced.
 func (s *Server) spanOf(ctx context.Context, w *write) trace.Span {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return nil
@@ -22,8 +23,8 @@ func (s *Server) spanOf(ctx context.Context, w *write) trace.Span {
 	return span
 }
 
-// endSpan ends the span of a write with its outcome. The sync of this shard that made the write durable is a span below
-// it.
+// endSpan ends the span of a write with its outcome. The sync of this shard that made the write durable becomes a child
+// span.
 func (s *Server) endSpan(ctx context.Context, w *write, sync *replica.SyncTimes, err error) {
 	if err != nil {
 		w.span.SetStatus(codes.Error, err.Error())

@@ -11,13 +11,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Calls are counted against the quotas of the tenant in whose group they are. A call of its own is refused where it
-// would pass a rate, and the calls of a tenant that goes on all the same are answered late. A message of a stream
-// waits, as its caller has begun something that a refusal would undo, unless the messages that wait hold too much of
-// the memory that all share.
+// Calls count against the quotas of the tenant whose group they use. A single call is refused if it would exceed a
+// rate; if the tenant continues all the same, its calls are answered late. A message of a stream waits instead, because
+// a refusal would undo what its caller has begun. It is refused only if the waiting messages hold too much of the
+// shared memory.
 
-// enter begins a call in a group, for which so many bytes of memory are held. leave must follow where the tenant is not
-// nil.
+// enter begins a call in a group; holds is the memory that the call holds, in bytes. If the tenant is not nil, leave
+// must follow.
 func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.Tenant, error) {
 	t := sv.Tenant()
 	if t == nil {
@@ -29,7 +29,7 @@ func enter(ctx context.Context, sv Group, w answer.Where, holds int64) (*quota.T
 	return t, nil
 }
 
-// leave ends a call that enter has begun. bytes of data, and of attributes, were moved.
+// leave ends a call that enter has begun. bytes is the amount of data and attributes that were moved.
 func leave(t *quota.Tenant, bytes int64) {
 	if t != nil {
 		t.Moved(bytes)
@@ -37,11 +37,11 @@ func leave(t *quota.Tenant, bytes int64) {
 	}
 }
 
-// movedOf is what a record that was read counts.
+// movedOf returns the bytes that a record counts when it is read.
 func movedOf(rec *group.Record) int64 { return int64(len(rec.Data) + len(rec.Attributes)) }
 
-// pass waits until a message of a stream may move so many bytes, and counts them. holds is what the stream keeps in
-// memory meanwhile, in bytes. nil: nothing is counted.
+// pass waits until a message of a stream may move bytes, and counts them. holds is the memory that the stream holds
+// meanwhile, in bytes. With a nil tenant nothing is counted.
 func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	if t == nil {
 		return nil
@@ -49,7 +49,7 @@ func pass(ctx context.Context, t *quota.Tenant, bytes, holds int64) error {
 	return answer.Of(t.Move(ctx, bytes, holds), answer.Where{})
 }
 
-// reserve makes sure that what a write stores is within the quotas of its tenant. Deletes are never refused.
+// reserve makes sure that the data a write stores is within the quotas of its tenant. Deletes are never refused.
 func (w *write) reserve(ctx context.Context) error {
 	t := w.served.Tenant()
 	if t == nil || w.replica.Delete || w.reserved != (quota.Reserved{}) {
@@ -67,8 +67,8 @@ func (w *write) reserve(ctx context.Context) error {
 	return answer.Of(err, w.where)
 }
 
-// batchTenants are the tenants of the items of a message, each once, in the order of their names, so that two messages
-// do not wait for each other.
+// batchTenants are the tenants of the items of a message, each once. They are sorted by name, so that two messages do
+// not wait for each other.
 type batchTenants []*quota.Tenant
 
 func (b *batchTenants) add(t *quota.Tenant) {
@@ -77,8 +77,8 @@ func (b *batchTenants) add(t *quota.Tenant) {
 	}
 }
 
-// enter waits until the message may be worked on, of which so many bytes are held meanwhile. leave must follow in any
-// case.
+// enter waits until the message may be processed; holds is the memory held meanwhile, in bytes. leave must follow in
+// any case.
 func (b *batchTenants) enter(ctx context.Context, holds int64) error {
 	all := *b
 	slices.SortFunc(all, func(x, y *quota.Tenant) int { return cmp.Compare(x.Name(), y.Name()) })

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// turns bounds how many scans read their log at the same time: each holds buffers of the log then, up to
-// group.ScanBufferBytes where it reads ahead. Who comes later waits in line. Safe for concurrent use.
+// turns bounds how many scans read their log at the same time: each then holds buffers of the log, up to
+// group.ScanBufferBytes if it reads ahead. Later scans queue. Safe for concurrent use.
 type turns struct {
 	slots   chan struct{}
 	waiting atomic.Int64
 }
 
-// turnTime is how long a scan reads on while others wait in line.
+// turnTime is how long a scan continues to read while others queue.
 const turnTime = 500 * time.Millisecond
 
 func newTurns(most int) *turns { return &turns{slots: make(chan struct{}, most)} }
 
-// begin waits for a turn; end must follow where it answers nil.
+// begin waits for a turn; if it returns nil, end must follow.
 func (t *turns) begin(ctx context.Context) error {
 	select {
 	case t.slots <- struct{}{}:
@@ -35,8 +35,8 @@ func (t *turns) begin(ctx context.Context) error {
 	}
 }
 
-// end gives the turn to the one that has waited longest.
+// end passes the turn to the scan that has waited longest.
 func (t *turns) end() { <-t.slots }
 
-// wanted says that others wait.
+// wanted reports whether others wait.
 func (t *turns) wanted() bool { return t.waiting.Load() > 0 }

@@ -13,11 +13,11 @@ import (
 	"sheaf.dev/sheaf/internal/shard/answer"
 )
 
-// Get and Put are most of the calls. Their handlers are not the generated ones: the answer to a Get lies in memory that
-// is used again, and a Put is not decoded where its message is too large. Interceptors see what they see of every other
-// unary call.
+// Get and Put are most of the calls. Their handlers are not the generated ones: the answer to a Get is in memory that
+// is reused, and a Put whose message is too large is not decoded. Interceptors see both as they see every other unary
+// call.
 
-// RecordService describes RecordService with these two handlers, for what Server.Records gives.
+// RecordService describes RecordService with these two handlers, for the implementation that Server.Records returns.
 func RecordService() *grpc.ServiceDesc {
 	own := map[string]grpc.MethodHandler{"Get": handleGet, "Put": handlePut}
 	d := recordv1.RecordService_ServiceDesc
@@ -30,7 +30,7 @@ func RecordService() *grpc.ServiceDesc {
 	return &d
 }
 
-// getCall is what one Get needs; used again for another one.
+// getCall is the state of one Get; it is reused for another one.
 type getCall struct {
 	server *recordServer
 	in     recordv1.GetRequest
@@ -40,11 +40,11 @@ type getCall struct {
 	crc    uint32
 	out    recordv1.GetResponse
 	buffer []byte
-	taken  int64             // of Server.answers
+	taken  int64             // reserved from Server.answers
 	handle grpc.UnaryHandler // answer, made once
 }
 
-// getBufferBytes holds the data of most records; larger ones are left to the garbage collector.
+// getBufferBytes is enough for the data of most records; larger buffers are left to the garbage collector.
 const getBufferBytes = 32 << 10
 
 var getCalls = sync.Pool{New: func() any {
@@ -53,9 +53,9 @@ var getCalls = sync.Pool{New: func() any {
 	return c
 }}
 
-// handleGet answers with the getCall itself, which gRPC encodes: with that the call has ended. Where there is an error,
-// or another answer of an interceptor, the getCall is left to the garbage collector, as they may refer to it. An
-// interceptor waits for its handler, and keeps neither request nor answer.
+// handleGet answers with the getCall itself. gRPC encodes it, and that ends the call. After an error, or if an
+// interceptor gives a different answer, the getCall is left to the garbage collector, because the error or answer may
+// refer to it. Interceptors must wait for their handler, and must keep neither request nor answer.
 func handleGet(srv any, ctx context.Context, //nolint:revive // the parameters are gRPC's
 	decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*recordServer)
@@ -113,7 +113,7 @@ func (c *getCall) answer(ctx context.Context, request any) (any, error) {
 	return &c.out, nil
 }
 
-// giveBack ends what the call holds of the shard.
+// giveBack releases what the call holds of the shard.
 func (c *getCall) giveBack() {
 	c.server.answers.give(c.taken)
 	c.taken = 0
@@ -134,7 +134,7 @@ func (c *getCall) Encode() (mem.BufferSlice, error) {
 	return encoded, nil
 }
 
-// handlePut gives interceptors of a message that is too large what stands before the data.
+// handlePut lets interceptors see the fields before the data of a message that is too large.
 func handlePut(srv any, ctx context.Context, //nolint:revive // the parameters are gRPC's
 	decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	s := srv.(*recordServer)
@@ -150,7 +150,7 @@ func handlePut(srv any, ctx context.Context, //nolint:revive // the parameters a
 	return interceptor(ctx, in, s.put, handle)
 }
 
-// newRecordServer makes a RecordService. What its hottest handlers give to interceptors is made once.
+// newRecordServer makes a RecordService. The values that its hottest handlers pass to interceptors are made once.
 func newRecordServer(server *Server) *recordServer {
 	s := &recordServer{Server: server}
 	s.get = &grpc.UnaryServerInfo{Server: s, FullMethod: recordv1.RecordService_Get_FullMethodName}

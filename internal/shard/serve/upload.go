@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// upload is an Upload under way: data up to group.DataBytesMax are collected, more goes to a blob file.
+// upload is an Upload in progress: up to group.DataBytesMax of data are collected in memory, more goes to a blob file.
 type upload struct {
 	server *Server
 	write  write
@@ -24,13 +24,13 @@ type upload struct {
 	data []byte
 	blob format.BlobWriter // nil while data are collected
 	sum  uint32
-	n    int64 // bytes that came
+	n    int64 // bytes received
 
 	tenant *quota.Tenant
-	stores int64 // bytes that are reserved of its quota
+	stores int64 // bytes reserved from the tenant's quota
 }
 
-// Upload implements RecordService. Nothing is visible before the last chunk has come and was checked.
+// Upload implements RecordService. Nothing is visible until the last chunk was received and checked.
 func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error {
 	first, err := s.receivePart(stream)
 	if errors.Is(err, io.EOF) {
@@ -47,7 +47,7 @@ func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error 
 	for {
 		in, err := s.receivePart(stream)
 		if errors.Is(err, io.EOF) {
-			break // the half-close: all has come
+			break // the half-close: everything was received
 		}
 		if err != nil {
 			return err
@@ -80,7 +80,7 @@ func (s *recordServer) Upload(stream recordv1.RecordService_UploadServer) error 
 	return stream.SendAndClose(out)
 }
 
-// receivePart takes one message.
+// receivePart receives one message.
 func (s *recordServer) receivePart(stream recordv1.RecordService_UploadServer) (*recordv1.UploadRequest, error) {
 	in := &recordv1.UploadRequest{}
 	bounded := s.bounded(in)
@@ -121,13 +121,13 @@ func (u *upload) begin(ctx context.Context, in *recordv1.UploadHeader) error {
 	if err := u.reserve(ctx, in.GetSizeBytes()); err != nil {
 		return err
 	}
-	// Refuse early what has no room, before the caller sends it.
+	// Data for which there is no space is refused before the caller sends it.
 	return answer.Of(u.server.shard.WithRoom(ctx, func() error {
 		return u.server.shard.Admit(in.GetSizeBytes())
 	}), w.where)
 }
 
-// take takes one chunk in.
+// take processes one chunk.
 func (u *upload) take(ctx context.Context, chunk []byte) error {
 	if len(chunk) > format.BlobChunkBytes {
 		return answer.Invalid("chunk", "has %d bytes: give at most %d", len(chunk), format.BlobChunkBytes)
@@ -166,7 +166,7 @@ func (u *upload) take(ctx context.Context, chunk []byte) error {
 	return u.store(ctx, chunk)
 }
 
-// reserve makes sure that so many bytes of data in all are within the quotas of the tenant.
+// reserve makes sure that a total of bytes of data is within the quotas of the tenant.
 func (u *upload) reserve(ctx context.Context, bytes int64) error {
 	more := quota.Amount{Bytes: bytes - u.stores}
 	if u.tenant == nil || more.Bytes <= 0 && u.write.reserved != (quota.Reserved{}) {
@@ -197,7 +197,7 @@ func (u *upload) store(ctx context.Context, data []byte) error {
 	return answer.Of(answer.Storing(err), u.write.where)
 }
 
-// check compares with what was announced, when all has come.
+// check compares the received data with the announced size and checksum.
 func (u *upload) check() error {
 	var v answer.Violations
 	if u.size != nil && u.n != *u.size {
@@ -213,7 +213,7 @@ func (u *upload) check() error {
 func (u *upload) commit() error {
 	if u.blob == nil {
 		u.write.replica.Data = u.data
-		u.release() // propose takes them again
+		u.release() // propose reserves them again
 		u.write.bytes = int64(len(u.data))
 		return nil
 	}
@@ -225,8 +225,8 @@ func (u *upload) commit() error {
 	return nil
 }
 
-// put writes the entry. A blob that no entry will refer to is removed: the put was refused for sure, or an earlier one
-// with the same request id counts.
+// put writes the entry. It removes the blob if no entry will refer to it: the put was certainly refused, or an earlier
+// put with the same request id counts.
 func (u *upload) put(ctx context.Context) (result replica.Result, err error) {
 	err = u.server.propose(ctx, &u.write)
 	proposed := err == nil
@@ -246,7 +246,7 @@ func (u *upload) release() {
 	u.write.bytes = 0
 }
 
-// discard removes a blob that was not committed, and gives back what was not proposed.
+// discard removes a blob that was not committed, and releases what was not proposed.
 func (u *upload) discard() {
 	leave(u.tenant, 0)
 	if u.write.pending == nil {

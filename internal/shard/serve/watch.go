@@ -20,17 +20,18 @@ import (
 )
 
 const (
-	// watchRecordsMax bounds the records of one message of Watch, where their data are small.
+	// watchRecordsMax bounds the number of records in one message of Watch, for records with small data.
 	watchRecordsMax = 1024
-	// WatchBytes is what the records of one message may take: it ends behind the one that reaches ResultBytes.
+	// WatchBytes is the largest size of the records of one message: the message ends after the record that reaches
+	// ResultBytes.
 	WatchBytes = ResultBytes + format.DataBytesMax + format.AttributesBytesMax
-	// watchLook is how often a watch that has nothing to tell looks whether the group still is led here.
+	// watchLook is how often an idle watch checks whether the group is still led here.
 	watchLook = time.Second
-	// watchTurn is how long one waits that found the shard at its limit of bytes.
+	// watchTurn is how long a watch waits after it found the shard at its limit of bytes.
 	watchTurn = 50 * time.Millisecond
 )
 
-// Watch implements RecordService. Only what is committed is told: entries that are applied.
+// Watch implements RecordService. It sends only committed changes: entries that are applied.
 func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordService_WatchServer) error {
 	if in.GetGroup() == "" {
 		return answer.Invalid("group", "is required")
@@ -55,7 +56,8 @@ func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordSe
 		}
 		w.at = at.Index
 	}
-	// What was acknowledged before is behind "from now", and the place of a cursor is in the log of a new leader.
+	// The barrier puts everything acknowledged earlier before "from now", and the position of a cursor into the log of
+	// a new leader.
 	if err := sv.Barrier(stream.Context()); err != nil {
 		return answer.Of(err, w.what)
 	}
@@ -65,20 +67,20 @@ func (s *recordServer) Watch(in *recordv1.WatchRequest, stream recordv1.RecordSe
 	return w.run(stream.Context())
 }
 
-// watch is a Watch under way.
+// watch is a Watch in progress.
 type watch struct {
 	server *Server
 	stream recordv1.RecordService_WatchServer
 	sv     Group
 	what   answer.Where
-	at     uint64 // everything up to it was read
+	at     uint64 // everything up to at was read
 	tenant *quota.Tenant
 }
 
-// run tells what there is, then waits for more.
+// run sends the pending changes, then waits for more.
 func (w *watch) run(ctx context.Context) error {
-	// The first message holds the cursor, also where there is nothing to tell: who reads the group by Scan next misses
-	// nothing.
+	// The first message holds the cursor even if there are no changes: a caller that then reads the group by Scan
+	// misses nothing.
 	if err := w.send(nil); err != nil {
 		return err
 	}
@@ -112,7 +114,7 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// stillHere says where to go when the group has left this shard, or is led elsewhere.
+// stillHere returns the shard to go to when the group has left this shard, or has another leader; nil: it is led here.
 func (w *watch) stillHere() error {
 	switch {
 	case w.server.stopping.Load():
@@ -126,8 +128,8 @@ func (w *watch) stillHere() error {
 	return answer.Of(w.sv.Elsewhere(replica.ErrNoLeader), w.what)
 }
 
-// tell sends one message of changes. busy: the shard is at its limit of bytes, and nothing was done. Nothing is held of
-// the log while the message waits for a slow reader, but the message.
+// tell sends one message of changes. busy means that the shard is at its limit of bytes, and that nothing was done.
+// While the message waits for a slow reader, only the message is held, and nothing of the log.
 func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	if err := pass(ctx, w.tenant, 0, 0); err != nil {
 		return false, err // it waits before it holds anything
@@ -136,7 +138,7 @@ func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	if held.Ask(WatchBytes) != nil {
 		return true, nil
 	}
-	defer func() { _ = held.Ask(0) }() // less is never refused; what is not written yet stays counted
+	defer func() { _ = held.Ask(0) }() // a decrease is never refused; unsent data stays counted
 	records, through, err := w.sv.Log().Changes(ctx, w.at, group.ChangesOptions{RecordsMax: watchRecordsMax,
 		BytesMax: ResultBytes})
 	switch {
@@ -155,7 +157,7 @@ func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	applied, _ := w.sv.Log().Applied()
 	if len(records) == 0 && applied != through {
 		w.at = through
-		return false, nil // superseded ones only: the cursor comes with what follows
+		return false, nil // only superseded records: the cursor comes with the next message
 	}
 	for i, part := range parts {
 		w.at = through
@@ -169,7 +171,7 @@ func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	return false, nil
 }
 
-// parts divides records into those of single messages; one part at least.
+// parts divides records into messages; there is at least one part.
 func (w *watch) parts(records []group.Record) (parts [][]group.Record) {
 	first, size := 0, int64(messageSize)
 	for i := range records {
@@ -183,8 +185,8 @@ func (w *watch) parts(records []group.Record) (parts [][]group.Record) {
 	return append(parts, records[first:])
 }
 
-// size is what records hold while they are sent in parts: they, and the largest message twice, as one is in the
-// transport and one waits.
+// size returns the memory held while records are sent in parts: the records, and twice the largest message, because one
+// is in the transport while one waits.
 func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
 	size, largest := int64(0), int64(0)
 	for _, part := range parts {
@@ -198,7 +200,7 @@ func (w *watch) size(records []group.Record, parts [][]group.Record) int64 {
 	return size + recordHeldBytes*int64(len(records)) + 2*message.RoundUp(largest)
 }
 
-// send sends records and the cursor behind them.
+// send sends records and the cursor after them.
 func (w *watch) send(records []group.Record) error {
 	out := &recordv1.WatchResponse{
 		Records: make([]*recordv1.Record, len(records)), Cursor: access.Seal(w.stream.Context(),

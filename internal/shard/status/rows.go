@@ -6,7 +6,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// Row is the status as AdminService tells it.
+// Row returns the status as a row of AdminService.
 func (st Shard) Row() *recordv1.Shard {
 	p := &recordv1.Shard{
 		Name: st.Name, Address: st.Address, Alive: true, VolumeUuid: st.VolumeUUID, Generation: st.Generation,
@@ -39,7 +39,7 @@ func (st Shard) Row() *recordv1.Shard {
 	return p
 }
 
-// Row is the progress as AdminService tells it.
+// Row returns the progress as a row of AdminService.
 func (l Load) Row() *recordv1.Load {
 	return &recordv1.Load{
 		GroupsTotal: int32(l.GroupsTotal), GroupsLoaded: int32(l.GroupsLoaded), GroupsDamaged: int32(l.GroupsDamaged),
@@ -49,7 +49,7 @@ func (l Load) Row() *recordv1.Load {
 	}
 }
 
-// GroupOf is the status of a replica whose row is given.
+// GroupOf converts the row of a replica to its status.
 func GroupOf(g *recordv1.Group) Group {
 	st := Group{
 		Group: g.GetGroup(), UUID: g.GetUuid(), Message: g.GetMessage(), Leader: g.GetLeader(), Records: g.GetRecords(),

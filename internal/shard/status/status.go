@@ -1,4 +1,4 @@
-// Package status is what a shard tells of itself: as JSON at /status, as a row of AdminService, and in a sentence.
+// Package status is the status that a shard reports: as JSON at /status, as a row of AdminService, and as a sentence.
 package status
 
 import (
@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Shard is the status of a shard, for people and machines; its JSON is served at /status. It is no JSON of the
-// contract's Shard: protobuf writes 64-bit numbers as strings, and has other names.
+// Shard is the status of a shard, for people and machines; its JSON is served at /status. It is not the JSON of the
+// API's Shard message, because protobuf writes 64-bit numbers as strings and uses other names.
 type Shard struct {
 	// Summary is the state in a sentence, and what to do.
 	Summary    page.Summary `json:"summary"`
@@ -27,7 +27,7 @@ type Shard struct {
 	CapacityBytes int64    `json:"capacityBytes"`
 	FreeBytes     int64    `json:"freeBytes"`
 	ReserveBytes  int64    `json:"reserveBytes"`
-	// MemoryNeedBytes was computed before loading; MemoryLimitBytes 0: no limit.
+	// MemoryNeedBytes was computed before loading. A MemoryLimitBytes of 0 means no limit.
 	MemoryNeedBytes  int64   `json:"memoryNeedBytes"`
 	MemoryUsedBytes  int64   `json:"memoryUsedBytes"`
 	MemoryLimitBytes int64   `json:"memoryLimitBytes"`
@@ -36,24 +36,24 @@ type Shard struct {
 	Stopping         bool    `json:"stopping"`
 	Load             Load    `json:"load"`
 	Groups           []Group `json:"groups"`
-	// EtcdSilentSeconds since etcd answered last; -1: it never has.
+	// EtcdSilentSeconds is the time since etcd last answered; -1: it never has.
 	EtcdSilentSeconds float64 `json:"etcdSilentSeconds"`
-	// Moves are the copies that are being made here.
+	// Moves are the copies that are being created here.
 	Moves []Move `json:"moves,omitempty"`
-	// Uncompacted says why superseded bytes are still stored, the most bytes first.
+	// Uncompacted lists the reasons why superseded bytes are still stored, sorted by bytes, largest first.
 	Uncompacted []Uncompacted `json:"uncompacted,omitempty"`
-	// Slow is what took long since this process serves the volume.
+	// Slow lists slow calls and syncs since this process began to serve the volume.
 	Slow Slow `json:"slow"`
-	// Strays are groups on the volume that etcd says are elsewhere or does not know: not served, not deleted.
+	// Strays are groups on the volume that etcd places elsewhere or does not know: they are neither served nor deleted.
 	Strays []Stray `json:"strays,omitempty"`
-	// VolumeSilent: the disk lets the shard wait without an error; one of the problems says so.
+	// VolumeSilent means that the disk blocks without an error; one of the problems says so.
 	VolumeSilent bool `json:"volumeSilent,omitempty"`
-	// Problems in words: what is wrong and what to do; empty where all is well.
+	// Problems are sentences that say what is wrong and what to do; empty if there is no problem.
 	Problems []string `json:"problems,omitempty"`
-	// Findings are what sheaf doctor says of this shard, the worst first: these problems, and what follows from the
+	// Findings are what sheaf doctor says of this shard, the worst first: these problems, and conclusions from the
 	// figures.
 	Findings []finding.Finding `json:"findings,omitempty"`
-	// State is the word of recordv1.ShardState; Message says why it is so and what to do.
+	// State is the word of recordv1.ShardState; Message says why the shard is in that state and what to do.
 	State              string   `json:"state"`
 	Message            string   `json:"message,omitempty"`
 	WantedFileSystem   string   `json:"wantedFileSystem,omitempty"`
@@ -70,7 +70,7 @@ type Shard struct {
 	state recordv1.ShardState
 }
 
-// SetState sets the state, and its word.
+// SetState sets the state and its word.
 func (st *Shard) SetState(state recordv1.ShardState) { st.state, st.State = state, state.Word() }
 
 // Load is the progress of loading.
@@ -107,7 +107,7 @@ type Group struct {
 	Damages         []Damage `json:"damages,omitempty"`
 }
 
-// Damage is one place of bad bytes.
+// Damage is one range of bad bytes.
 type Damage struct {
 	File        string  `json:"file"`
 	OffsetBytes int64   `json:"offsetBytes"`
@@ -124,7 +124,7 @@ type Stray struct {
 	Reason string `json:"reason"`
 }
 
-// Move is a copy of a group that is being made on this shard.
+// Move is a copy of a group that is being created on this shard.
 type Move struct {
 	Group          string   `json:"group"`
 	From           string   `json:"from,omitempty"` // shard that sends files now
@@ -136,17 +136,17 @@ type Move struct {
 	ETASeconds     *float64 `json:"etaSeconds,omitempty"` // missing: not known
 }
 
-// Uncompacted is one reason for which superseded bytes are still stored.
+// Uncompacted is one reason why superseded bytes are still stored.
 type Uncompacted struct {
-	Reason string `json:"reason"` // as sheaf_shard_uncompacted_bytes has it
+	Reason string `json:"reason"` // a label value of sheaf_shard_uncompacted_bytes
 	Bytes  int64  `json:"bytes"`  // of all groups
 	Groups int    `json:"groups"`
-	// Group has the most of these bytes; Text is what sheaf group compact --why says of it.
+	// Group is the group with the most of these bytes; Text is what sheaf group compact --why says of it.
 	Group string `json:"group"`
 	Text  string `json:"text"`
 }
 
-// Slow is what took long since the shard started: how often, and the newest 32 of each, the newest first.
+// Slow counts slow calls and syncs since the shard started, and lists the newest 32 of each, the newest first.
 type Slow struct {
 	CallsTotal int64      `json:"callsTotal"` // longer than 1 s; without streams, Verify and Compact
 	SyncsTotal int64      `json:"syncsTotal"` // longer than 500 ms
@@ -154,22 +154,22 @@ type Slow struct {
 	Syncs      []SlowSync `json:"syncs,omitempty"`
 }
 
-// SlowCall is one call that took long.
+// SlowCall is one slow call.
 type SlowCall struct {
 	BeganUnixNs int64  `json:"beganUnixNs"`
 	DurationNs  int64  `json:"durationNs"`
 	Method      string `json:"method"`
-	Group       string `json:"group,omitempty"`  // empty: of none, or it is not here
-	Code        string `json:"code"`             // of gRPC, as in sheaf_shard_calls_total
+	Group       string `json:"group,omitempty"`  // empty: the call is for no group, or the group is not here
+	Code        string `json:"code"`             // gRPC code, as in sheaf_shard_calls_total
 	Reason      string `json:"reason,omitempty"` // of the ErrorInfo
 }
 
-// SlowSync is one sync of a file that took long.
+// SlowSync is one slow sync of a file.
 type SlowSync struct {
 	BeganUnixNs int64  `json:"beganUnixNs"`
 	DurationNs  int64  `json:"durationNs"`
 	Kind        string `json:"kind"`            // as in sheaf_shard_sync_duration_seconds
 	File        string `json:"file"`            // without its folder
-	Group       string `json:"group,omitempty"` // empty: of none, or it is not served
+	Group       string `json:"group,omitempty"` // empty: the file belongs to no group, or the group is not served
 	Error       string `json:"error,omitempty"` // empty: it succeeded
 }

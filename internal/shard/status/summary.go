@@ -9,12 +9,12 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Find says what is wrong, as sheaf doctor does.
+// Find sets the findings, as sheaf doctor computes them.
 func (st *Shard) Find(groups []*recordv1.Group) {
 	st.Findings = finding.Of(finding.Seen{Shards: []*recordv1.Shard{st.Row()}, Groups: groups})
 }
 
-// Summarize puts the state into a sentence.
+// Summarize describes the state in a sentence.
 func (st *Shard) Summarize() {
 	f := page.Facts{
 		EtcdSilent: time.Duration(max(0, st.EtcdSilentSeconds) * float64(time.Second)), Load: st.Load.page(),
@@ -43,7 +43,7 @@ func (st *Shard) Summarize() {
 		case g.State == "Damaged":
 			f.Damaged = append(f.Damaged, g.Group)
 		case comes[g.Group]:
-			f.Groups-- // it is served elsewhere until it is here
+			f.Groups-- // it is served elsewhere until it is complete here
 		default:
 			f.Fail(g.Group, g.Message)
 		}
@@ -51,7 +51,7 @@ func (st *Shard) Summarize() {
 	st.Summary = page.Summarize(&f)
 }
 
-// page is the progress as a sentence needs it.
+// page converts the progress for a sentence.
 func (l *Load) page() page.Load {
 	return page.Load{
 		GroupsDone: l.GroupsLoaded, GroupsAll: l.GroupsTotal, BytesDone: l.BytesDone, BytesAll: l.BytesTotal,
@@ -59,7 +59,7 @@ func (l *Load) page() page.Load {
 	}
 }
 
-// SilentSeconds since a time; -1 where it never was.
+// SilentSeconds returns the seconds since last; -1 if last is zero.
 func SilentSeconds(last time.Time) float64 {
 	if last.IsZero() {
 		return -1

@@ -1,6 +1,6 @@
-// Package trash keeps the folders of replicas that have left their groups, for a while. What is there has left its
-// group by a change that a majority of the others has committed, so nothing is lost with it; but where another copy is
-// to take its place on the volume, it stays until that is complete, as long as there is room.
+// Package trash keeps the folders of replicas that have left their groups, for a while. Such a replica has left its
+// group by a change that a majority of the other members has committed, so nothing is lost with it. If another copy is
+// to take its place on the volume, the folder stays until that copy is complete, as long as there is free space.
 package trash
 
 import (
@@ -22,20 +22,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// every is the longest time between two looks for what is old enough to be deleted.
+// every is the longest time between two checks for folders that are old enough to delete.
 const every = 30 * time.Second
 
-// Options are all that a Bin may touch.
+// Options are everything that a Bin may touch.
 type Options struct {
 	FS  vfs.FS
 	Dir func() string // of the trash
-	// Delay is how long a folder is kept where there is room.
+	// Delay is how long a folder is kept if there is free space.
 	Delay time.Duration
-	// Held tells whether nothing may be deleted now.
+	// Held reports whether nothing may be deleted now.
 	Held func() bool
-	// Coming tells whether another copy of a group is to be here, and is not complete.
+	// Coming reports whether another copy of a group is to come here and is not complete.
 	Coming func(group uuid.UUID) bool
-	// Fuller is told that something can be deleted that could not before, Freed that there is more room.
+	// Fuller is called when something can be deleted that could not be before, Freed when space was freed.
 	Fuller, Freed func()
 	Problem       func(what string, err error)
 	Logger        *slog.Logger
@@ -47,14 +47,14 @@ type Bin struct {
 	deleting longlock.Mutex // held while files are deleted
 }
 
-// Folder is what is in the trash of one replica.
+// Folder is the trashed folder of one replica.
 type Folder struct {
 	name   string
 	since  time.Time
-	coming bool // another copy of the group is to be here, and is not complete
+	coming bool // another copy of the group is to come here and is not complete
 }
 
-// Put renames the folder of a replica to UUID-RAFTID-SECONDS in the trash. Nothing happens where there is none.
+// Put renames the folder of a replica to UUID-RAFTID-SECONDS in the trash. It does nothing if there is no folder.
 func (b *Bin) Put(dir string, group uuid.UUID, raftID uint64) error {
 	trash := b.Dir()
 	if err := b.FS.MkdirAll(trash); err != nil {
@@ -87,13 +87,13 @@ func (b *Bin) Run(ctx context.Context) {
 	}
 }
 
-// Empty deletes what is old enough at a time.
+// Empty deletes the folders that are old enough at now.
 func (b *Bin) Empty(now time.Time) error {
 	return b.Drop(func(f *Folder) bool { return now.Sub(f.since) >= b.Delay && !f.coming })
 }
 
-// Drop deletes what may go, in the order in which it is missed least: what another copy replaces comes last, the older
-// first. Nothing while it is held.
+// Drop deletes the folders that may satisfies, the least needed first: folders that another copy replaces come last,
+// and older ones come before newer ones. It deletes nothing while Held is true.
 func (b *Bin) Drop(may func(f *Folder) bool) error {
 	if b.Held() {
 		return nil
@@ -121,7 +121,7 @@ func (b *Bin) Drop(may func(f *Folder) bool) error {
 	return nil
 }
 
-// list gives what shards have put into the trash, in the order in which it may go.
+// list returns the folders that shards have put into the trash, in the order of deletion.
 func (b *Bin) list() (all []Folder, err error) {
 	names, err := b.FS.List(b.Dir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -145,7 +145,8 @@ func (b *Bin) list() (all []Folder, err error) {
 	return all, nil
 }
 
-// trashedAt is when a folder was put into the trash; false: it was put there by somebody else, who will see to it.
+// trashedAt returns when a folder was put into the trash; false: someone other than a shard put it there and is
+// responsible for it.
 func trashedAt(name string) (time.Time, bool) {
 	i := strings.LastIndexByte(name, '-')
 	if i < 36+1+16 {
@@ -155,8 +156,9 @@ func trashedAt(name string) (time.Time, bool) {
 	return time.Unix(seconds, 0), err == nil
 }
 
-// RemoveAll removes a folder and what is in it. Again after a crash: the rest. The manifest goes first, so that no half
-// of a group is ever taken for one, and the replica file last, so that the rest is known as what it is.
+// RemoveAll removes a folder and its content. After a crash, call it again to remove the rest. The manifest goes first,
+// so that half of a group is never mistaken for a group. The replica file goes last, so that the rest can be
+// recognized.
 func RemoveAll(fsys vfs.FS, dir string) error {
 	if err := fsys.Remove(path.Join(dir, format.ManifestName)); err == nil {
 		if err := fsys.SyncDir(dir); err != nil {

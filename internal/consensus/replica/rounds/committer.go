@@ -1,5 +1,5 @@
-// Package rounds runs the rounds of the replicas of one volume: which replica is next, how many write and sync at a
-// time, and their clock. It knows nothing of Raft or of what a round does.
+// Package rounds runs the rounds of the replicas of one volume. It decides which replica is next and how many write and
+// sync at a time, and runs their clock. It knows nothing of Raft, nor of what a round does.
 package rounds
 
 import (
@@ -12,57 +12,58 @@ import (
 	"time"
 )
 
-// ErrClosed says that the committer runs no rounds any more.
+// ErrClosed means that the committer no longer runs rounds.
 var ErrClosed = errors.New("the committer is closed")
 
 const (
-	// roundsMax is how many groups are written at a time; those that share a sync wait for it together.
+	// roundsMax is how many groups are written at a time. Groups that share a sync wait for it together.
 	roundsMax = 64
 	// syncsMax is how many segments are synced in parallel.
 	syncsMax = 16
-	// sharedFrom is the number of rounds under way from which on they share syncs: alone, a group's own sync is
+	// sharedFrom is the number of concurrent rounds from which on they share syncs. A single group's own sync is
 	// cheaper.
 	sharedFrom = 3
-	// Interval is the committer's clock. A group is idle when it was not synced between two of its ticks, and its local
-	// synced mark is written then: at most 100 ms after its last sync.
+	// Interval is the period of the committer's clock. A group that was not synced between two ticks is idle, and its
+	// local synced mark is then written: at most 100 ms after its last sync.
 	Interval = 50 * time.Millisecond
-	// Tick is the clock of the replicas (Runner.Tick).
+	// Tick is the period of the replicas' clock (Runner.Tick).
 	Tick      = tickEvery * Interval
 	tickEvery = 2
 	// trimInterval is how often replicas forget request ids that are too old.
 	trimInterval = time.Minute
-	// marksMax is how many marks are written in parallel: they must not hold up the syncs.
+	// marksMax is how many marks are written in parallel. It is low because marks must not delay the syncs.
 	marksMax = 4
 )
 
-// Log is what a Committer syncs.
+// Log is a log that a Committer syncs.
 type Log interface {
 	Sync() error
-	SyncShared() bool // false: nothing was done, Sync is to be called
+	SyncShared() bool // false: nothing was done, call Sync
 }
 
-// Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time, the others
-// wait in order. Small writes of several groups share a sync (group.Log.SyncShared), at most 16 segments are synced at
-// a time. A round of a group serves all its writes that wait, and what comes meanwhile its next one. Groups do not wait
-// for one another's rounds to end: a slow one holds up nobody. It also has the local synced mark of each group written
-// that has become idle, and runs the clock of the replicas. Safe for concurrent use.
+// Committer makes the entries of all groups of one volume durable. At most 64 groups are written at a time; the others
+// queue in order. Small writes of several groups share a sync (group.Log.SyncShared). At most 16 segments are synced at
+// a time. A round of a group serves all its waiting writes; writes that arrive meanwhile are served by its next round.
+// Groups do not wait for the end of one another's rounds, so a slow group delays no other. The Committer also has the
+// local synced mark written for each group that has become idle, and runs the clock of the replicas. Safe for
+// concurrent use.
 type Committer struct {
 	stop  chan struct{}  // closed by Close
-	woken chan struct{}  // the clock has something to look at
+	woken chan struct{}  // wakes the clock
 	group sync.WaitGroup // of all goroutines
 	syncs chan struct{}  // a token for each segment that is being synced
-	// waiting is how many wait for such a token.
+	// waiting is how many syncs wait for such a token.
 	waiting atomic.Int32
-	busy    atomic.Int32  // rounds, for those that do not hold mu
+	busy    atomic.Int32  // copy of rounds, for readers that do not hold mu
 	synced  atomic.Uint64 // see Synced
 
 	mu      sync.Mutex // guards all below
 	work    sync.Cond  // list is not empty, or closed
-	list    []*Seat    // those that wait for a round, in order
-	head    int        // of list
+	list    []*Seat    // seats that wait for a round, in order
+	head    int        // index of the first one in list
 	seats   map[*Seat]struct{}
-	clocked map[*Seat]struct{} // those that the clock looks at; the others rest
-	rounds  int                // under way
+	clocked map[*Seat]struct{} // seats that the clock looks at; the others rest
+	rounds  int                // in progress
 	closed  bool
 	marking bool // marks of an earlier tick are still being written
 }
@@ -84,8 +85,8 @@ func NewCommitter() *Committer {
 	return c
 }
 
-// Close stops it after the rounds under way. Replicas that were not stopped before refuse writes from now on; what was
-// on its way is answered ErrOutcomeUnknown.
+// Close stops the committer after the rounds in progress. Replicas that were not stopped before refuse writes from now
+// on. Writes in progress are answered with ErrOutcomeUnknown.
 func (c *Committer) Close() {
 	c.mu.Lock()
 	if !c.closed {
@@ -107,7 +108,7 @@ func (c *Committer) Close() {
 	}
 }
 
-// RoomMade tells that room was made on the volume: logs without room are tried again at once.
+// RoomMade signals that space was freed on the volume: logs without space are retried at once.
 func (c *Committer) RoomMade() {
 	var stuck []*Seat
 	c.mu.Lock()
@@ -122,7 +123,7 @@ func (c *Committer) RoomMade() {
 	}
 }
 
-// enter begins to run rounds of a replica.
+// enter adds a replica to the committer.
 func (c *Committer) enter(s *Seat) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +135,7 @@ func (c *Committer) enter(s *Seat) error {
 	return nil
 }
 
-// watch has the clock look at a replica, until that rests.
+// watch puts a replica on the clock, until the replica rests.
 func (c *Committer) watch(s *Seat) {
 	if s.clocked.Load() {
 		return
@@ -172,13 +173,13 @@ func (c *Committer) Clocked() int {
 	return len(c.clocked)
 }
 
-// Synced counts the rounds whose entries were made durable. Each is counted before anything of it is acknowledged, and
-// after it is durable: where the count is what it was at some moment, nothing was acknowledged since that was not
-// durable then.
+// Synced counts the rounds whose entries were made durable. A round is counted after its entries are durable, and
+// before any of them is acknowledged. If the count has not changed since some moment, everything acknowledged since
+// then was durable at that moment.
 func (c *Committer) Synced() uint64 { return c.synced.Load() }
 
-// Sync makes what was appended to a log durable: with the writes of other groups, where several are under way or share
-// says so.
+// Sync makes durable what was appended to a log. It shares the sync with other groups if several rounds are in progress
+// or if share is set.
 func (c *Committer) Sync(log Log, share bool) error {
 	defer c.synced.Add(1)
 	if (share || int(c.busy.Load()) >= sharedFrom) && log.SyncShared() {
@@ -191,7 +192,7 @@ func (c *Committer) Sync(log Log, share bool) error {
 	return log.Sync()
 }
 
-// push puts a replica in the list. It is not in it.
+// push appends a replica to the list. The replica must not be in it.
 func (c *Committer) push(s *Seat) {
 	c.mu.Lock()
 	c.list = append(c.list, s)
@@ -200,7 +201,7 @@ func (c *Committer) push(s *Seat) {
 	c.work.Signal()
 }
 
-// next takes the first replica of the list. Nil: the committer closes.
+// next takes the first replica from the list. Nil: the committer is closing.
 func (c *Committer) next() *Seat {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,7 +226,7 @@ func (c *Committer) next() *Seat {
 	return s
 }
 
-// roundOver ends what next began. With again the replica wants another round.
+// roundOver ends the round that next began. If again is set, the replica wants another round.
 func (c *Committer) roundOver(s *Seat, again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,7 +237,7 @@ func (c *Committer) roundOver(s *Seat, again bool) {
 	}
 }
 
-// run is one of the goroutines that write and sync.
+// run is the body of the goroutines that write and sync.
 func (c *Committer) run() {
 	for {
 		s := c.next()
@@ -247,7 +248,7 @@ func (c *Committer) run() {
 		if s.begin() {
 			s.runner.Round()
 			if again = s.end(); again {
-				runtime.Gosched() // whoever was answered may write again, and be part of the next round
+				runtime.Gosched() // an answered caller may write again, and join the next round
 			}
 		}
 		c.roundOver(s, again)
@@ -278,7 +279,7 @@ func (c *Committer) clock() {
 	}
 }
 
-// trim has all replicas forget old request ids.
+// trim makes all replicas forget old request ids.
 func (c *Committer) trim() {
 	c.mu.Lock()
 	all := slices.Collect(maps.Keys(c.seats))
@@ -288,7 +289,7 @@ func (c *Committer) trim() {
 	}
 }
 
-// tick runs Raft's clocks, tries again what had no room, and has the marks of idle groups written. False: all rest.
+// tick runs Raft's clocks, retries logs that had no space, and has the marks of idle groups written. False: all rest.
 func (c *Committer) tick(ticks int) bool {
 	var clocked, idle []*Seat
 	c.mu.Lock()
@@ -301,7 +302,7 @@ func (c *Committer) tick(ticks int) bool {
 		}
 		if s.rests() {
 			s.clocked.Store(false)
-			if s.rests() { // else it woke up meanwhile, and took the clock for running
+			if s.rests() { // otherwise it woke up meanwhile, and relies on the clock
 				delete(c.clocked, s)
 			} else {
 				s.clocked.Store(true)
@@ -320,7 +321,7 @@ func (c *Committer) tick(ticks int) bool {
 	return left
 }
 
-// mark writes the marks of replicas that are idle still.
+// mark writes the marks of replicas that are still idle.
 func (c *Committer) mark(idle []*Seat) {
 	var marks sync.WaitGroup
 	todo := make(chan *Seat)

@@ -1,18 +1,18 @@
 // Package rules names the rules of safety of a replica that a test can switch off, to prove that the test would notice.
 //
-// Production code asks Off.Keeps at the place where a rule decides, and its Off is always the zero value: every rule is
-// kept. A rule belongs here when a simulation can tell its absence: TestEveryRuleIsNeeded in internal/test/sim switches
-// each one off, and fails where no seed finds a violation. What keeps a rule that is an addition to Raft, and why,
-// stands in docs/raft.md.
+// Production code calls Off.Keeps where a rule decides. Its Off is always the zero value: every rule is kept. A rule
+// belongs here if a simulation can notice its absence. TestEveryRuleIsNeeded in internal/test/sim switches each rule
+// off, and fails if no seed finds a violation. docs/raft.md says what each rule that is an addition to Raft protects,
+// and why.
 package rules
 
 // Off is a set of rules that are switched off. The zero value keeps all.
 type Off uint32
 
-// Keeps tells whether a rule is kept.
+// Keeps reports whether a rule is kept.
 func (o Off) Keeps(rule Off) bool { return o&rule == 0 }
 
-// The rules. Beside each stands what comes of it when it is switched off, and the case of TestEveryRuleIsNeeded that
+// The rules. Each comment says what happens when the rule is switched off, and which case of TestEveryRuleIsNeeded
 // finds it.
 const (
 	// Sync: what was appended is synced before it counts (rule 1). Off: a power cut takes acknowledged writes.
@@ -53,8 +53,8 @@ const (
 	// called leads while the lease runs. Found by "a lead that is handed over has no lease" and "nor has one whose
 	// handing over was given up".
 	LeaseTransfer
-	// Damage: a replica whose log is damaged does not lead (rule 4). Off: what it cannot read is missing for everybody.
-	// Found by "who is damaged does not come to lead".
+	// Damage: a replica whose log is damaged does not lead (rule 4). Off: what it cannot read is missing for all
+	// clients. Found by "who is damaged does not come to lead".
 	Damage
 	// Clock: request ids age by a monotonic clock. Off: setting the machine's clock makes a repeated write be done
 	// twice. Found by "requests are remembered whatever the clock says".

@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Draft is what Accept needs to know of a write beside it, and what needs no lock. It does not hold the write, which
-// thereby need not be on the heap.
+// Draft is what Accept needs to know of a write besides the write itself, as far as it needs no lock. A Draft does not
+// hold the write, so that the write need not be on the heap.
 type Draft struct {
 	request format.Request
 	head    head
@@ -22,8 +22,8 @@ type head struct {
 	err     error
 }
 
-// Prepare looks up what a write needs of the log, which may read the disk. The replica need not be locked. w must be
-// what Check lets pass.
+// Prepare looks up in the log what a write needs; it may read the disk. The replica need not be locked. w must have
+// passed Check.
 func Prepare(w *Write, log Log) Draft {
 	return Draft{request: requestOf(w), head: lookUp(w, log)}
 }
@@ -37,14 +37,14 @@ func lookUp(w *Write, log Log) head {
 	return h
 }
 
-// Lead says how the leader stands that accepts a write.
+// Lead is the state of the leader that accepts a write.
 type Lead struct {
-	Sole   bool            // nobody else can lead: a committed version is the newest
-	NoRoom error           // why the log takes nothing now; nil: it does
-	Hangs  <-chan struct{} // closed when the lead was lost and no round ends
+	Sole   bool            // no other member can lead: a committed version is the newest
+	NoRoom error           // why the log accepts nothing now; nil: it does
+	Hangs  <-chan struct{} // closed when the leadership was lost and no round ends
 }
 
-// Accept decides about a write, in the order of all writes of the group. It evaluates the condition against everything
+// Accept decides about a write, in the order of all writes of the group. It evaluates the condition against all writes
 // accepted before.
 func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 	request := d.request
@@ -57,7 +57,7 @@ func (q *Queue) Accept(w *Write, d Draft, lead Lead) *Pending {
 	if d.head.known {
 		before, h := q.newest[w.ID], d.head
 		if before == nil && h.applied != q.opts.Log.AppliedIndex() {
-			h = lookUp(w, q.opts.Log) // read a moment ago, so it is in memory
+			h = lookUp(w, q.opts.Log) // just read, so it is in memory
 		}
 		if before == nil && h.err != nil {
 			return Failed(h.err)
@@ -100,8 +100,8 @@ func (q *Queue) remembered(requestID [16]byte) *windowSlot {
 	return s
 }
 
-// evaluate decides what becomes of a delete or a write with a condition. The newest version is that of before, a write
-// on its way, or where that is nil current, committed (0: no record).
+// evaluate decides the role of a delete or of a write with a condition. The newest version is that of before, a write
+// in progress. If before is nil, the newest version is the committed one, current (0: no record).
 func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 	exists := current != 0
 	if before != nil {
@@ -118,8 +118,8 @@ func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 	return written, nil
 }
 
-// decline answers a write that makes no entry: when what it depends on is committed (rule 2), and surely the newest
-// (rules.Decline).
+// decline answers a write that makes no entry. It does so when the version it depends on is committed (rule 2), and
+// certainly the newest (rules.Decline).
 func (q *Queue) decline(p *Pending, before *Pending, current uint64, sole bool) *Pending {
 	if before == nil && sole {
 		q.decided(p, current)

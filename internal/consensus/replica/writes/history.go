@@ -8,14 +8,14 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rules"
 )
 
-// History reads back the part of a queue's window that was there before the start. A start must not wait for that, so
-// the first write with a request id does it. Safe for concurrent use.
+// History reads back the part of a queue's window from before the start. A start must not wait for that, so the first
+// write with a request id triggers it. Safe for concurrent use.
 type History struct {
 	log     Log
 	now     func() time.Time
 	age     time.Duration
 	rules   rules.Off
-	applied uint64 // index when it started: all before comes from the log, all behind was seen
+	applied uint64 // index at the start: everything up to it comes from the log, everything after it was seen
 	started int64  // by windowClock
 
 	whole atomic.Bool
@@ -23,7 +23,7 @@ type History struct {
 	part  bool // guarded by mu: the log was read while it had damage, so something may be missing
 }
 
-// NewHistory is to be called before the first entry is applied.
+// NewHistory makes a History. Call it before the first entry is applied.
 func NewHistory(opts *Options) *History {
 	return &History{
 		log: opts.Log, now: opts.Now, age: opts.Window.Age, rules: opts.Rules,
@@ -34,8 +34,8 @@ func NewHistory(opts *Options) *History {
 // Older are writes that were applied before the start, oldest first.
 type Older []windowSlot
 
-// Read hands what was applied before the start to put, unless that is done; put gives it to Queue.PutBefore. Where the
-// log has damage, Read does so again when that is repaired: before, other members can lead.
+// Read passes the writes that were applied before the start to put, unless that is done; put passes them to
+// Queue.PutBefore. If the log has damage, Read repeats this after the repair: until then, other members can lead.
 func (h *History) Read(put func(Older)) {
 	if h.whole.Load() {
 		return
@@ -64,8 +64,8 @@ func (h *History) read() (older Older) {
 	return older
 }
 
-// PutBefore remembers what History has read.
+// PutBefore adds the writes that History has read.
 func (q *Queue) PutBefore(older Older) { q.window.putBefore(older) }
 
-// Trim forgets some request ids that need not be remembered any more; true: there may be more of them.
+// Trim forgets some request ids that need not be remembered any more; true: there may be more to forget.
 func (q *Queue) Trim() (more bool) { return q.window.trim(windowNow()) }

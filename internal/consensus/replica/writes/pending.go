@@ -8,10 +8,10 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Pending is a write on its way. Its caller waits for it; all else belongs to the Queue.
+// Pending is a write in progress. Its caller waits for it; everything else belongs to the Queue.
 type Pending struct {
 	done   chan struct{}   // closed when result and err are set
-	hangs  <-chan struct{} // closed when the lead was lost and no round ends; nil: never
+	hangs  <-chan struct{} // closed when the leadership was lost and no round ends; nil: never
 	result Result
 	err    error
 
@@ -24,36 +24,36 @@ type Pending struct {
 	term       uint64 // 0 until the index is real
 	commitTime int64
 	condition  Condition
-	request    format.Request // what tells it from another write with its request id
+	request    format.Request // distinguishes the write from another one with its request id
 	bytes      int64
 	payload    []byte     // until the log's entry has it
 	after      []*Pending // answered together with this one
 }
 
-// role says how a Pending is answered.
+// role determines when a Pending is answered.
 type role uint8
 
 const (
-	written  role = iota // it made an entry: when that is applied
-	refused              // by a condition: when what it was refused for is applied
+	written  role = iota // it made an entry: when the entry is applied
+	refused              // by a condition: when the version that refused it is applied
 	nothing              // a delete of nothing: when the delete before it is applied
-	repeated             // its request id is on its way: with the first one's result
+	repeated             // its request id is in progress: with the first write's result
 )
 
-// atOnce is the done of all that were answered at once.
+// atOnce is the done channel of all writes that were answered immediately.
 var atOnce = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// Failed is a write that is refused at once.
+// Failed makes a write that is refused immediately.
 func Failed(err error) *Pending { return &Pending{done: atOnce, err: err} }
 
 func succeeded(result Result) *Pending { return &Pending{done: atOnce, result: result} }
 
-// Refused is the error of a write that was refused at once, before anything was done; nil: it was not, or that is not
-// known yet.
+// Refused returns the error of a write that was refused immediately, before anything was done; nil: the write was not
+// refused, or that is not known yet.
 func (p *Pending) Refused() error {
 	if p.done == atOnce {
 		return p.err
@@ -61,17 +61,17 @@ func (p *Pending) Refused() error {
 	return nil
 }
 
-// IsQueued tells that Accept has put the write into the queue.
+// IsQueued reports whether Accept has put the write into the queue.
 func (p *Pending) IsQueued() bool { return p.role == written && p.done != atOnce }
 
-// Done is closed when the write is answered: Wait returns at once then.
+// Done is closed when the write is answered: Wait then returns at once.
 func (p *Pending) Done() <-chan struct{} { return p.done }
 
-// Payload is the entry's payload, until Index was called.
+// Payload returns the entry's payload, until Index is called.
 func (p *Pending) Payload() []byte { return p.payload }
 
-// Wait returns when the write is committed, durable and visible, or refused. When ctx ends first, or the lead is lost
-// while the disk hangs, the error wraps ErrOutcomeUnknown, unless the write was refused.
+// Wait returns when the write is committed, durable and visible, or refused. If ctx ends first, or if the leadership is
+// lost while the disk hangs, the error wraps ErrOutcomeUnknown, unless the write was refused.
 func (p *Pending) Wait(ctx context.Context) (Result, error) {
 	select {
 	case <-p.done:
@@ -102,7 +102,7 @@ func (p *Pending) Wait(ctx context.Context) (Result, error) {
 	return Result{}, fmt.Errorf("nothing was written, and what that depends on is not committed yet: %w", why)
 }
 
-// newest is the version of the record after a write.
+// newest returns the version of the record after a write.
 func (p *Pending) newest() uint64 {
 	if p.delete {
 		return 0
@@ -110,7 +110,7 @@ func (p *Pending) newest() uint64 {
 	return p.index
 }
 
-// Wake wakes those who wait for answered writes. No lock need be held.
+// Wake wakes the callers of answered writes. No lock is needed.
 func Wake(answered []*Pending) {
 	for i, p := range answered {
 		close(p.done)
@@ -118,7 +118,7 @@ func Wake(answered []*Pending) {
 	}
 }
 
-// fifo holds the writes that the log's order is known of, in that order.
+// fifo holds the writes whose position in the log is known, in that order.
 type fifo struct {
 	items []*Pending
 	head  int
@@ -145,5 +145,5 @@ func (f *fifo) pop() *Pending {
 	return p
 }
 
-// last gives the last but i-1.
+// last returns the i-th write from the end; 1 is the last one.
 func (f *fifo) last(i int) *Pending { return f.items[len(f.items)-i] }

@@ -9,36 +9,38 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Options of a Queue. Log, Now, Window and Declined are required.
+// Options configures a Queue. Log, Now, Window and Declined are required.
 type Options struct {
 	Log    Log
 	Now    func() time.Time
 	Window format.RequestWindow // how long request ids are remembered
-	// InFlightBytesMax bounds the bytes accepted and not yet applied; ErrOverloaded beyond. A single write passes
-	// always.
+	// InFlightBytesMax bounds the bytes accepted and not yet applied; beyond it, writes get ErrOverloaded. A single
+	// write is always admitted.
 	InFlightBytesMax int64
-	// Admit is asked before each write with the bytes it will store; nil: always. It must not call the Queue.
+	// Admit is called before each write with the bytes it will store; nil: every write is admitted. It must not call
+	// the Queue.
 	Admit func(bytes int64, delete bool) error
-	// Declined is told of a write that makes no entry because of version current, which is committed: Answer or Refuse
-	// is to be called when it is known whether this replica still leads, so that current was the newest.
+	// Declined is called for a write that makes no entry because the committed version current does not meet its
+	// condition. Once it is known whether this replica still leads, so that current was the newest version, call Answer
+	// or Refuse.
 	Declined func(p *Pending, current uint64)
 	Rules    rules.Off
 }
 
-// Log is what a Queue needs of a group's log. It is safe for concurrent use.
+// Log is the part of a group's log that a Queue needs. It is safe for concurrent use.
 type Log interface {
 	AppliedIndex() uint64
 	LastCommitTime() int64
-	// Head gives the newest committed version of a record; 0: there is no record. It may read the disk.
+	// Head returns the newest committed version of a record; 0: there is no record. It may read the disk.
 	Head(id int64) (index uint64, err error)
-	// RecentRequests gives the applied writes that had a request id, oldest first, as far back as the window goes.
+	// RecentRequests returns the applied writes that had a request id, oldest first, as far back as the window reaches.
 	RecentRequests(now int64) iter.Seq[format.Request]
-	// Damaged tells that something may be missing in what the others give.
+	// Damaged reports whether something may be missing in the results of the other methods.
 	Damaged() bool
 }
 
-// Queue holds the writes of a group that are not answered. Accept puts a write in; Take gives those that are to go into
-// the log; Taken or TurnedDown says whether they did; Index which index each got; Commit and Lose answer.
+// Queue holds the unanswered writes of a group. Accept adds a write. Take returns the writes that are to go into the
+// log. Taken or TurnedDown says whether they did. Index assigns each its index. Commit and Lose answer.
 //
 // A Queue is not safe for concurrent use: the mutex of its replica orders all calls.
 type Queue struct {
@@ -46,16 +48,16 @@ type Queue struct {
 
 	queued    []*Pending // accepted, in order, not in the log yet
 	logged    fifo       // in the log, not answered yet, in order
-	unindexed int        // the last so many of logged, whose real index is not known yet
+	unindexed int        // number of writes at the end of logged whose real index is not known yet
 	nextIndex uint64     // expected index of the next write accepted
 
 	newest   map[int64]*Pending    // record -> its last write that is not applied yet
 	requests map[[16]byte]*Pending // request id -> its write that is not answered yet
-	window   window                // of those that are answered
+	window   window                // of the answered writes
 
 	lastCommitTime int64
 	inFlightBytes  int64
-	answered       []*Pending // the answer is set, and nobody was woken yet
+	answered       []*Pending // the answer is set, and no caller was woken yet
 }
 
 // New makes an empty queue.
@@ -66,30 +68,30 @@ func New(opts Options) *Queue {
 	}
 }
 
-// IsEmpty tells that no write is queued or in the log without an answer. Declined writes are not counted.
+// IsEmpty reports whether no unanswered write is queued or in the log. Declined writes are not counted.
 func (q *Queue) IsEmpty() bool { return len(q.queued) == 0 && q.logged.len() == 0 }
 
-// Logged counts the writes that are in the log and not answered: their outcome is not known.
+// Logged counts the unanswered writes that are in the log: their outcome is unknown.
 func (q *Queue) Logged() int { return q.logged.len() }
 
-// InFlightBytes is what Options.InFlightBytesMax bounds.
+// InFlightBytes returns the bytes that Options.InFlightBytesMax bounds.
 func (q *Queue) InFlightBytes() int64 { return q.inFlightBytes }
 
-// Serve begins to accept writes as a new leader. Commit times never go back: ahead is how far the last one is ahead of
-// the clock.
+// Serve begins to accept writes as a new leader. Commit times never go back: ahead is how far the last commit time is
+// ahead of the clock.
 func (q *Queue) Serve() (ahead time.Duration) {
 	q.lastCommitTime = max(q.lastCommitTime, q.opts.Log.LastCommitTime())
 	return time.Duration(q.lastCommitTime - q.opts.Now().UnixNano())
 }
 
-// Take empties the queue. Taken or TurnedDown is to be called with what it gives.
+// Take empties the queue and returns its writes. Call Taken or TurnedDown with them.
 func (q *Queue) Take() []*Pending {
 	writes := q.queued
 	q.queued = nil
 	return writes
 }
 
-// Taken says that the log will have the writes, in this order.
+// Taken notes that the log will have the writes, in this order.
 func (q *Queue) Taken(writes []*Pending) {
 	q.logged.push(writes)
 	q.unindexed += len(writes)
@@ -102,10 +104,10 @@ func (q *Queue) TurnedDown(writes []*Pending, err error) {
 	}
 }
 
-// Awaits tells that the index of a write is not known yet.
+// Awaits reports whether the index of some write is not known yet.
 func (q *Queue) Awaits() bool { return q.unindexed > 0 }
 
-// Index says which entry the next write in order has become, and hands over its payload.
+// Index sets the entry that the next write in order has become, and returns the write's payload.
 func (q *Queue) Index(index, term uint64) (payload []byte) {
 	p := q.logged.last(q.unindexed)
 	q.unindexed--
@@ -114,13 +116,13 @@ func (q *Queue) Index(index, term uint64) (payload []byte) {
 	return payload
 }
 
-// Extends says that the log ends with last: what is accepted from now on comes behind it.
+// Extends notes that the log ends with last: writes accepted from now on come after it.
 func (q *Queue) Extends(last uint64) {
 	q.nextIndex = max(q.nextIndex, last+1+uint64(q.unindexed+len(q.queued)))
 }
 
-// Remember adds applied entries with request ids to those that are answered. They are to be added before Commit is
-// called for them.
+// Remember adds applied entries with request ids to the answered requests. Call it before Commit is called for these
+// entries.
 func (q *Queue) Remember(applied []format.Request) {
 	now := windowNow()
 	for i := range applied {
@@ -128,8 +130,8 @@ func (q *Queue) Remember(applied []format.Request) {
 	}
 }
 
-// Commit answers the write that has become an entry, which is applied now; where the entry is no write of this queue,
-// it does nothing.
+// Commit answers the write that has become this entry, which is applied now. If the entry is no write of this queue,
+// Commit does nothing.
 func (q *Queue) Commit(index, term uint64, syncs *SyncLog) {
 	if q.logged.len() == 0 || q.logged.front().index != index || q.logged.front().term != term {
 		return
@@ -142,7 +144,7 @@ func (q *Queue) Commit(index, term uint64, syncs *SyncLog) {
 	q.settle(p)
 }
 
-// Lose answers everything: what is in the log may come to be applied, what is queued surely not.
+// Lose answers everything: writes in the log may yet be applied, queued writes certainly not.
 func (q *Queue) Lose(logged, queued error) {
 	for q.logged.len() > 0 {
 		q.Refuse(q.logged.pop(), logged)
@@ -151,7 +153,7 @@ func (q *Queue) Lose(logged, queued error) {
 	q.TurnedDown(q.Take(), queued)
 }
 
-// Answer answers a declined write: current is the newest version of its record.
+// Answer answers a declined write; current is the newest version of its record.
 func (q *Queue) Answer(p *Pending, current uint64) {
 	q.decided(p, current)
 	q.settle(p)
@@ -163,14 +165,14 @@ func (q *Queue) Refuse(p *Pending, err error) {
 	q.settle(p)
 }
 
-// Answered gives those who are to be woken (Wake), and keeps scratch for the next ones.
+// Answered returns the writes whose callers are to be woken (Wake), and keeps scratch for the next ones.
 func (q *Queue) Answered(scratch []*Pending) []*Pending {
 	answered := q.answered
 	q.answered = scratch[:0]
 	return answered
 }
 
-// settle notes that the answer of a write is set, and answers what waits for the write.
+// settle notes that the answer of a write is set, and answers the writes that wait for it.
 func (q *Queue) settle(p *Pending) {
 	q.inFlightBytes -= p.bytes
 	if q.newest[p.id] == p {
@@ -189,14 +191,14 @@ func (q *Queue) settle(p *Pending) {
 		case p.err != nil:
 			q.Refuse(next, fmt.Errorf("%w: nothing was written, and what that depends on has an unknown outcome", ErrNoLeader))
 		default:
-			q.opts.Declined(next, p.newest()) // that p is committed may be old news
+			q.opts.Declined(next, p.newest()) // that p is committed may be outdated
 		}
 	}
 	p.after = nil
 }
 
-// decided sets the answer of a declined write, and remembers it: a duplicate that comes when the record is another one
-// must not be done (rules.Forget).
+// decided sets the answer of a declined write, and remembers the write: a duplicate that arrives after the record has
+// changed must not be done (rules.Forget).
 func (q *Queue) decided(p *Pending, current uint64) {
 	if p.role == refused {
 		p.err = &ConditionError{Err: p.refusal, Current: current}

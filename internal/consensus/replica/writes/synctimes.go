@@ -2,15 +2,14 @@ package writes
 
 import "time"
 
-// SyncTimes is when the sync began and ended that made a write durable here. With several copies those of a majority
-// count; this is the leader's own.
+// SyncTimes holds the begin and the end of the sync that made a write durable here. With several copies, the syncs of a
+// majority count; this is the leader's own.
 type SyncTimes struct {
 	Began, Ended time.Time
 	first, last  uint64 // indexes of the entries that it made durable
 }
 
-// syncsKept is how many syncs back a round looks: with several copies a write is committed some rounds after its own
-// sync.
+// syncsKept is how many syncs are kept: with several copies a write is committed some rounds after its own sync.
 const syncsKept = 16
 
 // SyncLog holds the times of the last syncs of one replica. It is not safe for concurrent use.
@@ -19,13 +18,13 @@ type SyncLog struct {
 	next  int
 }
 
-// Note notes a sync that has just ended, and the indexes of the entries that it made durable.
+// Note records a sync that has just ended, and the indexes of the entries that it made durable.
 func (l *SyncLog) Note(began time.Time, first, last uint64) {
 	l.syncs[l.next] = SyncTimes{Began: began, Ended: time.Now(), first: first, last: last}
 	l.next = (l.next + 1) % syncsKept
 }
 
-// Of gives the sync of an entry; nil: it is too long ago, or the entry was not synced by itself.
+// Of returns the sync of an entry; nil: the sync is too long ago, or the entry was not synced by this replica.
 func (l *SyncLog) Of(index uint64) *SyncTimes {
 	for i := range l.syncs {
 		if s := l.syncs[i]; s.first <= index && index <= s.last {

@@ -8,8 +8,8 @@ import (
 )
 
 // window remembers the last writes with a request id and their results, in the order in which this replica applied or
-// declined them. It holds no pointer, so that its size costs the garbage collector nothing. Ages are measured by this
-// process's monotonic clock, in ns since windowClock: the machine's time may be set. Not safe for concurrent use.
+// declined them. It holds no pointer, so that its size costs the garbage collector nothing. Ages are in ns since
+// windowClock, by this process's monotonic clock, because the machine's time may be set. Not safe for concurrent use.
 type window struct {
 	format.RequestWindow // how long
 
@@ -19,34 +19,35 @@ type window struct {
 	next  uint64              // sequence number of the next one; next-first are held
 }
 
-// windowClock is the zero of the ages of windows.
+// windowClock is the zero point of the ages in windows.
 var windowClock = time.Now()
 
 func windowNow() int64 { return int64(time.Since(windowClock)) }
 
-// windowSlot is a write that is remembered, in 56 bytes: a busy shard has millions of them.
+// windowSlot is a remembered write, in 56 bytes: a busy shard has millions of them.
 type windowSlot struct {
 	requestID [16]byte
 	id        int64
 	index     uint64
-	time      int64 // commit time, Unix ns; of a refused write IfVersion of its condition
-	at        int64 // when it was applied or declined here, or the window was read from the log
+	time      int64 // commit time, Unix ns; for a refused write: IfVersion of its condition
+	at        int64 // when it was applied or declined here, or when the window was read from the log
 	crc       uint32
 	delete    bool
-	// role is written, refused or nothing. Where it is not written, the write made no entry: index is the record's
-	// newest version that it was declined for, 0: none. No log has that: it is forgotten with this process.
+	// role is written, refused or nothing. Unless it is written, the write made no entry, and index is the record's
+	// newest version because of which it was declined, 0: none. No log holds such a write: it is forgotten when this
+	// process ends.
 	role     role
 	ifAbsent bool // of the condition of a refused write
 }
 
-// appliedSlot is a write that the log has.
+// appliedSlot makes the slot of a write that is in the log.
 func appliedSlot(r *format.Request, at int64) windowSlot {
 	return windowSlot{
 		requestID: r.RequestID, id: r.ID, index: r.Index, time: r.CommitTime, at: at, crc: r.CRC32C, delete: r.Delete,
 	}
 }
 
-// declinedSlot is a write that made no entry, because of the record's newest version.
+// declinedSlot makes the slot of a write that made no entry, because of the record's newest version.
 func declinedSlot(p *Pending, current uint64, at int64) windowSlot {
 	r := &p.request
 	return windowSlot{
@@ -55,7 +56,7 @@ func declinedSlot(p *Pending, current uint64, at int64) windowSlot {
 	}
 }
 
-// request is what tells the write from others under its request id.
+// request returns what distinguishes the write from others with its request id.
 func (s *windowSlot) request() format.Request {
 	return format.Request{RequestID: s.requestID, ID: s.id, Index: s.index, Delete: s.delete, CRC32C: s.crc}
 }
@@ -64,13 +65,13 @@ func (w *window) slot(sequence uint64) *windowSlot {
 	return &w.slots[sequence&uint64(len(w.slots)-1)]
 }
 
-// find gives the write with a request id that is remembered; nil: none is. It must not be kept.
+// find returns the remembered write with a request id; nil: none. The result must not be kept.
 func (w *window) find(requestID [16]byte, now int64) *windowSlot {
 	low, ok := w.at[requestID]
 	if !ok {
 		return nil
 	}
-	s := w.slot(uint64(low)) // the ring is shorter than 2^32, so the low bits name the slot
+	s := w.slot(uint64(low)) // the ring is shorter than 2^32, so the low bits identify the slot
 	if w.expired(s, now) {
 		return nil
 	}
@@ -79,7 +80,7 @@ func (w *window) find(requestID [16]byte, now int64) *windowSlot {
 
 func (w *window) expired(s *windowSlot, now int64) bool { return now-s.at > int64(w.Age) }
 
-// add remembers a write. Where its request id is remembered already, the first one stays, unless that wrote nothing.
+// add remembers a write. If its request id is remembered already, the first write stays, unless that wrote nothing.
 func (w *window) add(s windowSlot) {
 	w.forget(s.at, 1)
 	if low, ok := w.at[s.requestID]; ok && w.slot(uint64(low)).role == written {
@@ -100,7 +101,7 @@ func (w *window) held() int { return int(w.next - w.first) }
 
 func (w *window) drop() {
 	id := w.slot(w.first).requestID
-	if w.at[id] == uint32(w.first) { // else a later one took its place
+	if w.at[id] == uint32(w.first) { // otherwise a later write has replaced it
 		delete(w.at, id)
 	}
 	w.first++
@@ -114,10 +115,10 @@ func (w *window) resize(slots int) {
 	}
 }
 
-// forgottenMax writes are dropped at a time, so that nobody waits long for it.
+// forgottenMax is how many writes are dropped at a time, so that no caller waits long for it.
 const forgottenMax = 8192
 
-// forget drops what need not be remembered any more when so many are to come; true: there may be more of it.
+// forget drops writes that need not be remembered when coming more are added; true: there may be more to drop.
 func (w *window) forget(now int64, coming int) (more bool) {
 	for range forgottenMax {
 		if w.held() == 0 {
@@ -132,7 +133,7 @@ func (w *window) forget(now int64, coming int) (more bool) {
 	return true
 }
 
-// trim forgets what is too old or too much, and gives memory back where little is left; true: there may be more of it.
+// trim drops writes that are too old or too many, and releases memory if few are left; true: there may be more to drop.
 func (w *window) trim(now int64) (more bool) {
 	if w.forget(now, 0) {
 		return true
@@ -149,7 +150,7 @@ func (w *window) trim(now int64) (more bool) {
 	return false
 }
 
-// putBefore remembers older writes, oldest first, before all that it holds.
+// putBefore adds older writes, oldest first, before everything that the window holds.
 func (w *window) putBefore(older []windowSlot) {
 	all := window{RequestWindow: w.RequestWindow}
 	for _, s := range older {
@@ -161,7 +162,7 @@ func (w *window) putBefore(older []windowSlot) {
 	*w = all
 }
 
-// answer is that to a write with its request id; nil: it is a new one, and nothing was written under the id before.
+// answer returns the answer to a repeated write; nil: the write is new, and nothing was written under its id before.
 func (s *windowSlot) answer(w *Write, request *format.Request, reuse bool) *Pending {
 	first := s.request()
 	same := first.IsSame(request)

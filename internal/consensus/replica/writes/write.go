@@ -1,6 +1,7 @@
-// Package writes holds the writes of one group that are on their way: what each depends on, in which order they go into
-// the log, who waits for them, and which request ids were answered. It knows nothing of Raft: its caller, which orders
-// all calls by one mutex, takes what is queued, says which index each write got, and what is committed or lost.
+// Package writes holds the writes of one group that are in progress. It knows what each write depends on, the order in
+// which they go into the log, who waits for them, and which request ids were answered. It knows nothing of Raft. Its
+// caller, which orders all calls by one mutex, takes the queued writes, and reports the index of each write and which
+// writes are committed or lost.
 package writes
 
 import (
@@ -10,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Errors of writes. Those marked "refused" are surely not applied.
+// Errors of writes. After an error marked "refused", the write is certainly not applied.
 var (
 	ErrNoLeader       = errors.New("the group has no leader now")                // refused
 	ErrOverloaded     = errors.New("too many writes in flight")                  // refused
@@ -21,11 +22,11 @@ var (
 	ErrMismatch       = errors.New("the record's version is another")            // always inside a *ConditionError
 )
 
-// ErrDiskHangs is why a wait ends when the lead is lost and no round ends that would answer.
+// ErrDiskHangs ends a wait when the leadership is lost and no round ends that would answer the write.
 var ErrDiskHangs = errors.New("the leadership was lost, and the disk of this replica does not answer")
 
-// ConditionError is a refusal by a condition. Err is ErrExists or ErrMismatch; Current is the newest version's index,
-// 0 where there is no record. It is given only once the version it names is committed.
+// ConditionError is a refusal by a condition. Err is ErrExists or ErrMismatch. Current is the newest version's index, 0
+// if there is no record. The error is returned only after the version that it names is committed.
 type ConditionError struct {
 	Err     error
 	Current uint64
@@ -34,7 +35,7 @@ type ConditionError struct {
 func (e *ConditionError) Error() string { return fmt.Sprintf("%v (current %d)", e.Err, e.Current) }
 func (e *ConditionError) Unwrap() error { return e.Err }
 
-// Condition makes a write depend on the newest version.
+// Condition makes a write depend on the record's newest version.
 type Condition struct {
 	IfAbsent  bool
 	IfVersion uint64 // 0: no condition
@@ -51,20 +52,20 @@ type Write struct {
 	HasTime    bool
 	RequestID  [16]byte // zero: none
 	Condition  Condition
-	Timed      bool // Result.Sync is wanted
+	Timed      bool // fill in Result.Sync
 }
 
-// Result of a write that is committed.
+// Result is the result of a committed write.
 type Result struct {
-	Index      uint64 // 0 for a delete of nothing
+	Index      uint64 // 0 if there was nothing to delete
 	CommitTime int64  // Unix ns
 	Repeated   bool   // the request id was known; nothing was written again
-	Existed    bool   // delete: there was a record
-	// Sync is when the write became durable here; nil: it was not asked for, or is not known.
+	Existed    bool   // for a delete: the record existed
+	// Sync says when the write became durable here; nil: not requested or unknown.
 	Sync *SyncTimes
 }
 
-// Check refuses a write that no group could take.
+// Check refuses a write that no group could accept.
 func Check(w *Write) error {
 	switch {
 	case len(w.Data) > format.DataBytesMax:
@@ -79,7 +80,8 @@ func Check(w *Write) error {
 	return nil
 }
 
-// requestOf gives what tells a write from another one with its request id; nothing, where it has none.
+// requestOf returns what distinguishes a write from another one with the same request id; the zero value if it has
+// none.
 func requestOf(w *Write) format.Request {
 	e := format.Entry{Kind: format.KindPut, ID: w.ID, RequestID: w.RequestID, Data: w.Data}
 	switch {
@@ -93,7 +95,7 @@ func requestOf(w *Write) format.Request {
 	return format.RequestOf(&e)
 }
 
-// reused refuses a write whose request id is that of another one.
+// reused refuses a write whose request id belongs to another write.
 func reused(first *format.Request) error {
 	what := "put"
 	if first.Delete {
@@ -120,7 +122,7 @@ func payload(w *Write, commitTime int64) []byte {
 	return format.EncodePayload(&entry)
 }
 
-// frameBytes is what a write takes in the log.
+// frameBytes returns the size of a write in the log.
 func frameBytes(w *Write) int64 {
 	dataBytes := len(w.Data)
 	if w.Blob != nil {
