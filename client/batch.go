@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// Limits of one message of a batch; those of the API are a little higher.
+// These limits of one batch message are a little below the limits of the API.
 const (
 	batchPuts     = 1024
 	batchPutBytes = 2 << 20
@@ -54,13 +54,13 @@ func (p *pendingItem) failed(err error) {
 	p.err, p.verdict = err, routing.Judge(status.Convert(err), p.sent)
 }
 
-// end is the outcome where no attempt follows.
+// end returns the outcome of an item for which no further attempt follows.
 func (p *pendingItem) end(ctx context.Context) error {
 	return p.attempts.end(ctx, p.err, p.verdict, p.sent)
 }
 
-// BatchPut stores many records, with one outcome for each in the same place. Puts of one key are applied in their order
-// unless one of them has to be repeated.
+// BatchPut stores many records and returns one outcome for each, at the same index. Puts of one key are applied in
+// their order, unless one of them has to be retried.
 func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -92,8 +92,8 @@ func (c *Client) BatchPut(ctx context.Context, items []PutItem) []PutOutcome {
 	return outcomes
 }
 
-// rounds sends what is pending, split by target, until all is answered: run leaves err in those that are not; failed
-// takes those that failed for good.
+// rounds sends the pending items, split by target, until all are answered. run sets err in each item that has no
+// answer; failed receives the items that failed for good.
 func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]*pendingItem),
 	failed func(*pendingItem, error)) {
 	for len(pending) > 0 {
@@ -116,7 +116,7 @@ func (c *Client) rounds(ctx context.Context, pending []*pendingItem, run func([]
 	}
 }
 
-// remaining lists what is to be repeated. One pause serves all of them.
+// remaining lists the items to retry. It pauses once for all of them.
 func (c *Client) remaining(ctx context.Context, pending []*pendingItem,
 	failed func(*pendingItem, error)) []*pendingItem {
 	var again []*pendingItem
@@ -164,10 +164,10 @@ func (c *Client) putPart(ctx context.Context, part []*pendingItem, outcomes []Pu
 				p.sent = true
 			}
 			if stream.Send(message) != nil {
-				break // Recv tells why
+				break // Recv returns the reason
 			}
 		}
-		_ = stream.CloseSend() // as above
+		_ = stream.CloseSend() // Recv returns the reason
 	})
 	received := 0
 	for err == nil && received < len(messages) {
@@ -177,7 +177,7 @@ func (c *Client) putPart(ctx context.Context, part []*pendingItem, outcomes []Pu
 			received++
 		}
 	}
-	cancel() // ends a Send that waits
+	cancel() // ends a Send that blocks
 	sending.Wait()
 	err = notEOF(err)
 	for n, items := range messages[received:] {
@@ -187,7 +187,7 @@ func (c *Client) putPart(ctx context.Context, part []*pendingItem, outcomes []Pu
 	}
 }
 
-// splitPuts makes messages within their limits.
+// splitPuts divides puts into messages that stay within the limits.
 func splitPuts(part []*pendingItem) [][]*pendingItem {
 	var messages [][]*pendingItem
 	begin, bytes := 0, 0
@@ -209,7 +209,7 @@ func failAll(items []*pendingItem, err error) {
 	}
 }
 
-// notEOF is the error of a stream that ended too early without one.
+// notEOF replaces io.EOF by an error for a stream that ended too early without an error.
 func notEOF(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return status.Error(codes.Unavailable, "the server ended the stream without an answer")
@@ -245,7 +245,7 @@ type GetOutcome struct {
 	Err    error
 }
 
-// BatchGet reads many records, with one outcome for each in the same place.
+// BatchGet reads many records and returns one outcome for each, at the same index.
 func (c *Client) BatchGet(ctx context.Context, items []GetItem) []GetOutcome {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -305,7 +305,7 @@ func (c *Client) getMessage(ctx context.Context, items []*pendingItem, message *
 		for _, result := range answer.GetResults() {
 			position := result.GetPosition()
 			if int64(position) >= int64(len(items)) {
-				continue // of nothing that was asked
+				continue // the position belongs to no item of the request
 			}
 			p := items[position]
 			answered[position] = true

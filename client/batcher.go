@@ -9,18 +9,19 @@ import (
 	"time"
 )
 
-// BatcherConfig of NewBatcher. A zero field takes its default.
+// BatcherConfig configures NewBatcher. A zero field takes its default.
 type BatcherConfig struct {
-	// BytesMax bounds the data that wait or are on their way; Put blocks beyond. 32 MiB.
+	// BytesMax bounds the data that wait or are in flight; Put blocks beyond it. Default: 32 MiB.
 	BytesMax int64
-	// FlushBytes and FlushItems: a batch of this size is sent at once. 1 MiB, 512.
+	// FlushBytes and FlushItems are the sizes at which a batch is sent at once. Defaults: 1 MiB and 512 items.
 	FlushBytes int64
 	FlushItems int
-	// FlushInterval: a smaller batch waits this long at most for company. 5 ms.
+	// FlushInterval is the longest time that a smaller batch waits for more items. Default: 5 ms.
 	FlushInterval time.Duration
-	// Lanes: batches on their way at a time. Puts of one key share a lane and keep their order. 4.
+	// Lanes is the number of batches in flight at a time. Puts of one key share a lane and keep their order.
+	// Default: 4.
 	Lanes int
-	// Timeout of one batch. The client's CallTimeout.
+	// Timeout bounds one batch. Default: the client's CallTimeout.
 	Timeout time.Duration
 }
 
@@ -37,7 +38,7 @@ func (b *BatcherConfig) setDefaults(c *Client) error {
 	return nil
 }
 
-// itemBytes is what an item counts beside its data.
+// itemBytes is the size that each item counts in addition to its data.
 const itemBytes = 128
 
 // Batcher collects puts into batches. Safe for concurrent use.
@@ -51,17 +52,17 @@ type Batcher struct {
 
 	mu     sync.Mutex
 	room   *sync.Cond // signalled when bytes, waiting or closed change
-	bytes  int64      // data that wait or are on their way
+	bytes  int64      // data that wait or are in flight
 	items  int        // puts without an outcome
 	closed bool
 }
 
-// batchLane is a queue with one batch on its way.
+// batchLane is a queue with one batch in flight.
 type batchLane struct {
 	items []batchItem // guarded by Batcher.mu
 	bytes int64       // guarded by Batcher.mu
 	wake  chan struct{}
-	full  bool // guarded by Batcher.mu: to be sent at once
+	full  bool // guarded by Batcher.mu: send at once
 }
 
 type batchItem struct {
@@ -69,7 +70,7 @@ type batchItem struct {
 	done func(PutResult, error)
 }
 
-// NewBatcher makes a batcher. It must be closed.
+// NewBatcher makes a batcher. The caller must close it.
 func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
 	if err := cfg.setDefaults(c); err != nil {
 		return nil, err
@@ -85,9 +86,9 @@ func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
 	return b, nil
 }
 
-// Put adds a put, and calls done, which may be nil, with its outcome from another goroutine; done must not block. Put
-// waits while BytesMax is reached, until ctx ends. The data must not be changed before done is called. ctx does not
-// bound the put itself.
+// Put adds a put. Another goroutine calls done, which may be nil, with the outcome; done must not block. While BytesMax
+// is reached, Put waits until ctx ends. ctx does not bound the write itself. The caller must not change the data before
+// done is called.
 func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, error)) error {
 	size := int64(len(item.Data)) + itemBytes
 	stop := context.AfterFunc(ctx, func() {
@@ -99,7 +100,7 @@ func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, er
 	lane := b.lanes[uint64(item.Key.ID)*0x9e3779b97f4a7c15>>32%uint64(len(b.lanes))]
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// One item may be larger than BytesMax: it goes alone.
+	// One item may be larger than BytesMax: it is sent alone.
 	for !b.closed && ctx.Err() == nil && b.bytes > 0 && b.bytes+size > b.cfg.BytesMax {
 		b.hurry()
 		b.room.Wait()
@@ -128,7 +129,7 @@ func (l *batchLane) signal() {
 	}
 }
 
-// hurry sends all lanes' items without waiting for more. b.mu is held.
+// hurry sends the items of all lanes without waiting for more. The caller holds b.mu.
 func (b *Batcher) hurry() {
 	for _, lane := range b.lanes {
 		if len(lane.items) > 0 {
@@ -138,7 +139,7 @@ func (b *Batcher) hurry() {
 	}
 }
 
-// Flush sends what waits, and returns when every put added before has its outcome, or ctx ends.
+// Flush sends all waiting puts. It returns when every put added before has its outcome, or when ctx ends.
 func (b *Batcher) Flush(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		b.mu.Lock()
@@ -158,8 +159,8 @@ func (b *Batcher) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close refuses further puts, flushes, and ends. When ctx ends first, puts on their way are cut; their outcome is
-// ErrOutcomeUnknown or ErrUnavailable.
+// Close refuses further puts, flushes, and ends the batcher. When ctx ends first, puts in flight are aborted; their
+// outcome is ErrOutcomeUnknown or ErrUnavailable.
 func (b *Batcher) Close(ctx context.Context) error {
 	b.mu.Lock()
 	if b.closed {
@@ -183,7 +184,7 @@ func (b *Batcher) run(lane *batchLane) {
 		select {
 		case <-lane.wake:
 		case <-b.ctx.Done():
-			b.send(lane) // what Close could not wait for fails at once
+			b.send(lane) // puts that Close could not wait for fail at once
 			return
 		}
 		b.mu.Lock()
@@ -193,7 +194,7 @@ func (b *Batcher) run(lane *batchLane) {
 			timer.Reset(b.cfg.FlushInterval)
 			select {
 			case <-timer.C:
-			case <-lane.wake: // full, or to hurry
+			case <-lane.wake: // the batch is full, or must be sent now
 			case <-b.ctx.Done():
 			}
 			timer.Stop()
@@ -202,7 +203,7 @@ func (b *Batcher) run(lane *batchLane) {
 	}
 }
 
-// send sends all that a lane holds as one batch and tells the outcomes.
+// send sends all items of a lane as one batch and reports the outcomes.
 func (b *Batcher) send(lane *batchLane) {
 	b.mu.Lock()
 	batch, bytes := lane.items, lane.bytes

@@ -1,9 +1,9 @@
-// Package client is the Go client of Sheaf, sharded record storage. It talks to a gateway, or with Config.Direct to
-// shards themselves, by the gateway's routing table.
+// Package client is the Go client of Sheaf, sharded record storage. It talks to a gateway. With Config.Direct it talks
+// to the shards themselves and uses the routing table of a gateway.
 //
-// Every write carries a request id, so that it is repeated safely: inside the deadline of the context (or
-// Config.CallTimeout where that has none) the client retries what failed by connection, loading, or a change of
-// routing. Data are checked by CRC32C on the way there and back.
+// Every write carries a request id, so that it can be retried safely. Until the deadline of the context, or for
+// Config.CallTimeout if the context has none, the client retries calls that failed because of a connection, loading, or
+// a change of routing. Data are checked by CRC32C in both directions.
 //
 // All methods are safe for concurrent use. Errors are *Error; use errors.Is with the variables of this package.
 package client
@@ -37,41 +37,43 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// Sizes that the API sets, in bytes.
+// Sizes set by the API, in bytes.
 const (
-	putBytesMax   = 1 << 20  // of data in Put and Get; above that Upload and Download
-	messageBytes  = 16 << 20 // of one answer that the client takes
+	putBytesMax   = 1 << 20  // data in Put and Get; larger data use Upload and Download
+	messageBytes  = 16 << 20 // largest answer message that the client accepts
 	routingBytes  = 256 << 20
 	getBytesMax   = 64 << 20
 	pauseFirst    = 5 * time.Millisecond
 	pauseMax      = 500 * time.Millisecond
-	closeAfter    = 2 * time.Minute // a connection that routing no longer names; calls may still use it
+	closeAfter    = 2 * time.Minute // for a connection that routing no longer names; calls may still use it
 	timeoutNormal = 30 * time.Second
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Config of a Client. Addresses is required.
+// Config configures a Client. Addresses is required.
 type Config struct {
-	// Addresses of gateways, host:port. The first one that answers is used.
+	// Addresses lists gateways as host:port. The client uses the first one that answers.
 	Addresses []string
-	// Direct sends calls to the shards themselves, by the routing that a gateway tells; gateways stay the fallback.
+	// Direct sends calls directly to the shards, by the routing table of a gateway. Gateways remain the fallback.
 	Direct bool
-	// Credentials for all connections; nil: no TLS.
+	// Credentials are used for all connections; nil: no TLS.
 	Credentials credentials.TransportCredentials
-	// CallCredentials are sent with each call, as those of Token; nil: none. They need TLS.
+	// CallCredentials are sent with each call, for example those of Token; nil: none. They need TLS.
 	CallCredentials credentials.PerRPCCredentials
-	// CallTimeout bounds calls whose context has no deadline, and how long streams try to go on; 0: 30 s.
+	// CallTimeout bounds calls whose context has no deadline, and the time for which streams try to resume; 0: 30
+	// s.
 	CallTimeout time.Duration
-	// FailFast ends calls at once, with ErrUnavailable, where nobody is at the addresses: connections are refused, or
-	// the name is not known. It does so until a server has answered; later on one that is away is waited for, as ever.
-	// For commands: an address that was mistyped is told at once, and a server that starts again is waited for.
+	// FailFast ends calls at once with ErrUnavailable if no server listens at the addresses: connections are
+	// refused, or the name is unknown. It applies until a server has answered. Later the client waits as usual for
+	// a server that is unavailable. Commands use it: a mistyped address is reported at once, and a server that
+	// restarts is waited for.
 	FailFast bool
-	// DialOptions are added to those of each connection. With a dialer among them, calls at a server that hangs end by
-	// keepalive, after up to 25 s, and not within 3 s: give it as Dial.
+	// DialOptions are added to the options of each connection. If they include a dialer, calls to a server that
+	// hangs end by keepalive after up to 25 s, instead of within 3 s. Use Dial for a custom dialer.
 	DialOptions []grpc.DialOption
-	// Dial opens a connection to an address, host:port, and ends with its context; nil: by TCP. For proxies, and for
-	// connections in memory of tests.
+	// Dial opens a connection to an address, host:port, and ends with its context; nil: TCP. It serves proxies, and
+	// in-memory connections in tests.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
@@ -79,19 +81,19 @@ type Config struct {
 type Client struct {
 	cfg     Config
 	pace    routing.Pace
-	gateway atomic.Uint32         // place in Addresses of the one in use
+	gateway atomic.Uint32         // index in Addresses of the gateway in use
 	table   atomic.Pointer[table] // nil: none yet
-	heard   atomic.Bool           // a server has answered: kept with Config.FailFast alone
+	heard   atomic.Bool           // a server has answered; only tracked with Config.FailFast
 	cancel  context.CancelFunc
 	watched chan struct{}
 
 	mu      sync.Mutex
 	conns   map[string]*server      // by address
-	leaving map[*server]*time.Timer // that routing no longer names, with what closes them
+	leaving map[*server]*time.Timer // servers that routing no longer names, each with the timer that closes it
 	closed  bool
 }
 
-// New makes a client. It connects when it is used first, with Direct at once.
+// New makes a client. It connects on first use; with Direct it connects at once.
 func New(cfg Config) (*Client, error) {
 	if len(cfg.Addresses) == 0 {
 		return nil, errors.New("sheaf: no address: give host:port of a gateway")
@@ -124,9 +126,10 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Dial is New that returns when a gateway has answered. ctx bounds only that, or Config.CallTimeout where it has no
-// deadline. Where no gateway answers in that time, the error is ErrUnavailable and context.DeadlineExceeded at once (or
-// context.Canceled, where ctx was cancelled), whatever was tried last; it names the addresses.
+// Dial is New that returns when a gateway has answered. ctx bounds only that wait; without a deadline,
+// Config.CallTimeout bounds it. If no gateway answers in that time, the error is both ErrUnavailable and
+// context.DeadlineExceeded (or context.Canceled if ctx was cancelled), whatever the last attempt returned. The error
+// names the addresses.
 func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	c, err := New(cfg)
 	if err != nil {
@@ -145,7 +148,7 @@ func Dial(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// askRouting takes the first message of the routing.
+// askRouting receives the first routing message.
 func askRouting(ctx context.Context, to target, options []grpc.CallOption) (*recordv1.WatchRoutingResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -157,7 +160,8 @@ func askRouting(ctx context.Context, to target, options []grpc.CallOption) (*rec
 	return stream.Recv()
 }
 
-// unanswered is the error of a Dial that no gateway has answered; an answer stays as it is.
+// unanswered returns the error of a Dial that no gateway answered. The error of a gateway that did answer is returned
+// unchanged.
 func unanswered(ctx context.Context, addresses []string, err error) error {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -174,7 +178,7 @@ func unanswered(ctx context.Context, addresses []string, err error) error {
 	}
 	said := e.Reason
 	if said == reason.ShardUnreachable {
-		said = "" // of the transport: no server has said so
+		said = "" // these are words of the transport: no server sent them
 	}
 	message := fmt.Sprintf("no gateway has answered at %s: %v", strings.Join(addresses, ", "), why)
 	if e.Code == codes.Unavailable {
@@ -184,7 +188,7 @@ func unanswered(ctx context.Context, addresses []string, err error) error {
 		Metadata: e.Metadata, err: why}
 }
 
-// Close ends all connections. Calls under way fail.
+// Close closes all connections. Calls in flight fail.
 func (c *Client) Close() error {
 	c.cancel()
 	<-c.watched
@@ -209,7 +213,7 @@ func (c *Client) closeConns() error {
 	return errors.Join(errs...)
 }
 
-// server is one that the client is connected to.
+// server is a server to which the client is connected.
 type server struct {
 	*grpc.ClientConn
 	pulse *liveness.Pulse
@@ -220,7 +224,7 @@ func (s *server) close() error {
 	return s.Close()
 }
 
-// hearing notes that a server has answered.
+// hearing records that a server has answered.
 type hearing atomic.Bool
 
 // TagRPC implements stats.Handler.
@@ -240,16 +244,17 @@ func (*hearing) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Conte
 // HandleConn implements stats.Handler.
 func (*hearing) HandleConn(context.Context, stats.ConnStats) {}
 
-// dialTarget is what gRPC is to connect to. Passthrough: each attempt to connect looks the name up. gRPC's own resolver
-// does so every 30 s at most, and what was restarted may have another address behind its name.
+// dialTarget returns the gRPC target of an address. The passthrough resolver looks the name up at each attempt to
+// connect. gRPC's own resolver looks it up at most every 30 s, but a restarted server may have another address behind
+// the same name.
 func dialTarget(address string) string {
 	if strings.Contains(address, "://") || strings.HasPrefix(address, "unix:") {
-		return address // the caller says how
+		return address // the caller chose the scheme
 	}
 	return "passthrough:///" + address
 }
 
-// conn is the connection to an address, made the first time.
+// conn returns the connection to an address. The first call makes it.
 func (c *Client) conn(address string) (*server, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,25 +293,25 @@ func (c *Client) conn(address string) (*server, error) {
 	return s, nil
 }
 
-// call describes a call to do.
+// call describes a call to be made.
 type call struct {
 	op    string // for errors
-	key   *Key   // nil: any gateway will do
-	group string // where key is nil: of Named or Hash routing by name; empty: none
+	key   *Key   // nil: any gateway can serve the call
+	group string // when key is nil: a group of Named routing, or of Hash routing by name; empty: none
 	write bool   // carries a request id
 }
 
-// target is where an attempt goes.
+// target is the destination of an attempt.
 type target struct {
 	conn    grpc.ClientConnInterface
-	epoch   uint64 // of the routing that chose it
+	epoch   uint64 // epoch of the routing that chose the target
 	gateway bool
-	place   uint32 // of the gateway
+	place   uint32 // index of the gateway
 	tenure  *liveness.Tenure
 }
 
-// target chooses where to go: with Direct first to the shard, then to a gateway, which knows newer routing or waits for
-// it, and so on in turn.
+// target chooses the destination of an attempt. With Direct it alternates: first the shard, then a gateway, which has
+// newer routing or waits for it.
 func (c *Client) target(what call, attempt int) (target, error) {
 	if attempt%2 == 0 {
 		if t := c.table.Load(); t != nil {
@@ -320,14 +325,14 @@ func (c *Client) target(what call, attempt int) (target, error) {
 	return target{conn: conn, gateway: true, place: place}, err
 }
 
-// unreachable notes that a gateway does not answer.
+// unreachable records that a gateway does not answer.
 func (c *Client) unreachable(to target) {
 	if to.gateway {
 		c.gateway.CompareAndSwap(to.place, to.place+1)
 	}
 }
 
-// attempts is a call with its attempts.
+// attempts is a call and the state of its attempts.
 type attempts struct {
 	routing.Attempts
 	client *Client
@@ -337,14 +342,13 @@ type attempts struct {
 func (c *Client) attempts(what call) attempts {
 	return attempts{client: c, what: what, Attempts: routing.Attempts{
 		Pace: &c.pace, Effect: routing.Effect{Write: what.write},
-		AtOnce: c.table.Load() != nil, // from the shard to a gateway
+		AtOnce: c.table.Load() != nil, // the next attempt goes from the shard to a gateway
 	}}
 }
 
-// judge decides about a verdict for this client. The call goes on where the server has too much to do, or
-// the quota of a rate is used up; and where a
-// shard could not load its copy of the group, as a gateway knows whether there are other copies. A gateway that does
-// not answer is noted, so that the next attempt goes to another.
+// judge adapts a verdict to this client. The call is retried if the server is overloaded or a rate quota is used up. It
+// is also retried if a shard could not load its copy of the group, because a gateway knows whether other copies exist.
+// judge records a gateway that does not answer, so that the next attempt uses another one.
 func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdict {
 	switch {
 	case v.Later(), !to.gateway && v.Reason == reason.GroupFailed:
@@ -359,9 +363,9 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 	return v
 }
 
-// nobody tells, with Config.FailFast, that nobody is behind an address. One that answers too late may be that of a
-// service, which leads to another server the next time. A Pulse cancels an attempt that takes long, and closes a
-// connection on which nothing was ever answered.
+// nobody reports, with Config.FailFast, that no server listens at an address. An address that answers too late may
+// belong to a Service, which leads to another server the next time. A Pulse cancels an attempt that takes long, and
+// closes a connection on which nothing was ever answered.
 func (c *Client) nobody(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false
@@ -373,7 +377,7 @@ func (c *Client) nobody(err error) bool {
 			"no route to host"}, late)
 }
 
-// failed takes in that an attempt failed and waits until another makes sense. Otherwise it returns the call's error.
+// failed records a failed attempt and waits until another attempt makes sense. Otherwise it returns the call's error.
 func (a *attempts) failed(ctx context.Context, to target, err error, sent bool) error {
 	v := a.judge(to, err, routing.Judge(status.Convert(err), sent))
 	if a.Failed(err, v, sent) && a.Pause(ctx, v.Wait, nil, nil) {
@@ -382,7 +386,7 @@ func (a *attempts) failed(ctx context.Context, to target, err error, sent bool) 
 	return a.end(ctx, err, v, sent)
 }
 
-// end is the error of the call where no attempt follows a failed one.
+// end returns the error of the call when no attempt follows a failed one.
 func (a *attempts) end(ctx context.Context, err error, v routing.Verdict, sent bool) error {
 	e := a.newError(a.Told(err, v, sent))
 	if v.Fate != routing.Final || v.Cut {
@@ -396,7 +400,7 @@ func (a *attempts) newError(err error) *Error {
 	return newError(a.what.op, err, a.Doubtful(routing.Judge(status.Convert(err), true)))
 }
 
-// bounded gives a context without a deadline the client's.
+// bounded adds the client's timeout to a context without a deadline.
 func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
@@ -404,7 +408,7 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, c.cfg.CallTimeout)
 }
 
-// do does a unary call until it is answered or the deadline is near.
+// do makes a unary call and retries it until it is answered or the deadline is near.
 func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context, to target,
 	options ...grpc.CallOption) error) error {
 	ctx, cancel := c.bounded(ctx)
@@ -415,8 +419,8 @@ func (c *Client) do(ctx context.Context, what call, do func(ctx context.Context,
 		if err != nil {
 			return a.newError(err)
 		}
-		// Of a write it is asked for the peer: that is filled in once the call has a stream of a connection, and before
-		// nothing was sent.
+		// A write asks for the peer. gRPC sets the peer once the call has a stream on a connection; before
+		// that, nothing was sent.
 		var at *peer.Peer
 		var options []grpc.CallOption
 		if what.write {

@@ -14,59 +14,60 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// What errors.Is finds in the errors of this package. Every error of a call is an *Error.
+// errors.Is matches these variables against the errors of this package. Every error of a call is an *Error.
 var (
-	// ErrNotFound: there is no such record, version or group. Error.Reason tells which.
+	// ErrNotFound: the record, version or group does not exist. Error.Reason says which.
 	ErrNotFound = errors.New("not found")
 	// ErrGroupNotFound: the group of Named routing does not exist. It is also ErrNotFound.
 	ErrGroupNotFound = errors.New("group not found")
 	// ErrVersionNotFound: the record has no such version, or retention has dropped it. It is also ErrNotFound.
 	ErrVersionNotFound = errors.New("version not found")
-	// ErrVersionMismatch: the record's version is not that of IfVersion; Error.Version holds the current one.
+	// ErrVersionMismatch: the record's version differs from IfVersion; Error.Version holds the current one.
 	ErrVersionMismatch = errors.New("version mismatch")
-	// ErrExists: IfAbsent was asked for and there is a record; Error.Version holds its version.
+	// ErrExists: IfAbsent was set and the record exists; Error.Version holds its version.
 	ErrExists = errors.New("record exists")
-	// ErrInvalid: the request cannot be; the message names the field.
+	// ErrInvalid: the request is not valid; the message names the field.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrTooLarge: the record has more bytes than GetOptions.BytesMax. Use Download.
 	ErrTooLarge = errors.New("record too large")
-	// ErrDiskFull: the volume is at its reserve. Reads and deletes work.
+	// ErrDiskFull: the volume has only its reserve left. Reads and deletes work.
 	ErrDiskFull = errors.New("disk full")
-	// ErrOverloaded: the server is at one of its limits (also of memory or groups).
+	// ErrOverloaded: the server is at one of its limits, which include memory and the number of groups.
 	ErrOverloaded = errors.New("overloaded")
-	// ErrMemoryFull: the server is at its limit of memory: it takes no writes that need more. It is also ErrOverloaded.
+	// ErrMemoryFull: the server is at its memory limit and refuses writes that need more. It is also ErrOverloaded.
 	ErrMemoryFull = errors.New("memory full")
-	// ErrGroupLimit: the store has as many groups as it may have. It is also ErrOverloaded.
+	// ErrGroupLimit: the store has reached its maximum number of groups. It is also ErrOverloaded.
 	ErrGroupLimit = errors.New("group limit")
-	// ErrQuotaExceeded: a quota of the tenant whose group it is, is used up; Error.Metadata names tenant, quota and limit.
-	// With RetryAfter above 0 it is that of a rate, and the time of the call has ended before it could be repeated; else
-	// records must be deleted, or the quota raised. It is not ErrOverloaded.
+	// ErrQuotaExceeded: the tenant that owns the group has used up a quota; Error.Metadata names tenant, quota and
+	// limit. If RetryAfter is above 0, it is a rate quota, and the call ran out of time before it could be retried.
+	// Otherwise delete records or raise the quota. It is not ErrOverloaded.
 	ErrQuotaExceeded = errors.New("quota exceeded")
-	// ErrHashRouting: the groups of the store are fixed, none can be made.
+	// ErrHashRouting: the store uses Hash routing, so its groups are fixed and none can be created.
 	ErrHashRouting = errors.New("hash routing")
-	// ErrUnavailable: nobody could answer inside the deadline, also where the last one who was asked named another
-	// (Error.Reason NOT_LEADER or WRONG_SHARD). A write was surely not applied.
+	// ErrUnavailable: no server could answer before the deadline. This includes a last answer that named another
+	// server (Error.Reason NOT_LEADER or WRONG_SHARD). A write was certainly not applied.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrGroupFailed: the group cannot be loaded where it is, and of its other copies no majority is left. The message
-	// says which, where and why. Waiting does not help: somebody has to mend it. A write was surely not applied. It is
-	// not ErrUnavailable.
+	// ErrGroupFailed: the group cannot be loaded on its shard, and its other copies have no majority. The message
+	// says which group, where and why. Waiting does not help: a person has to repair it. A write was certainly not
+	// applied. It is not ErrUnavailable.
 	ErrGroupFailed = errors.New("group failed")
-	// ErrOutcomeUnknown: the write may or may not have been applied. Repeat it with the same RequestID to know. An
-	// error can be this and another at once: after an attempt without an answer, ErrOverloaded or ErrDiskFull of the
-	// next one says nothing of the first.
+	// ErrOutcomeUnknown: the write may or may not have been applied. To find out, repeat it with the same
+	// RequestID. An error can match this and another variable: after an attempt without an answer, ErrOverloaded or
+	// ErrDiskFull of the next attempt says nothing about the first.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrRequestIDReused: the RequestID is that of another write (another record or data, or a delete). Nothing was
+	// ErrRequestIDReused: the RequestID belongs to another write (another record or data, or a delete). Nothing was
 	// written.
 	ErrRequestIDReused = errors.New("request id reused")
-	// ErrDataLoss: stored bytes are bad, or bytes were changed on their way.
+	// ErrDataLoss: stored bytes are damaged, or bytes were changed in transit.
 	ErrDataLoss = errors.New("data loss")
-	// ErrCursorExpired: the snapshot of a scan is gone. Begin the scan again.
+	// ErrCursorExpired: the snapshot of a scan no longer exists. Start the scan again.
 	ErrCursorExpired = errors.New("cursor expired")
-	// ErrBadRange: the offset of a download is behind the end of the record.
+	// ErrBadRange: the offset of a download is past the end of the record.
 	ErrBadRange = errors.New("bad range")
-	// ErrPermissionDenied: the caller may not do that in that group. It says nothing about whether the group exists.
+	// ErrPermissionDenied: the caller may not use that operation in that group. It does not reveal whether the
+	// group exists.
 	ErrPermissionDenied = errors.New("permission denied")
-	// ErrUnauthenticated: the server does not know the caller, or does not take the token.
+	// ErrUnauthenticated: the server does not know the caller, or rejects the token.
 	ErrUnauthenticated = errors.New("unauthenticated")
 	// ErrClosed: the client or the batcher was closed.
 	ErrClosed = errors.New("closed")
@@ -74,24 +75,25 @@ var (
 
 // Error is the failure of a call.
 type Error struct {
-	// Op says what was done to what, as "put 42".
+	// Op names the operation and its object, for example "put 42".
 	Op string
 	// Code is the canonical gRPC code.
 	Code codes.Code
-	// Reason as listed with RecordService in record.proto; empty: none was given.
+	// Reason is one of those listed with RecordService in record.proto; empty: none was given.
 	Reason string
-	// Message is what the server said.
+	// Message is the server's message.
 	Message string
-	// Version is the record's current version, with ErrVersionMismatch (empty: there is no record) and ErrExists.
+	// Version is the record's current version. It is set with ErrVersionMismatch (empty: the record does not exist)
+	// and with ErrExists.
 	Version string
-	// RetryAfter is what the server asks to wait; 0: nothing was said.
+	// RetryAfter is the wait that the server asks for; 0: none.
 	RetryAfter time.Duration
-	// Metadata of the reason, as group, segment and offset of damage.
+	// Metadata belongs to the reason, for example group, segment and offset of damage.
 	Metadata map[string]string
 
-	doubtful bool // a write that may have been applied
+	doubtful bool // the write may have been applied
 	err      error
-	ended    error // why no attempt follows: that of the context that has ended; nil: it has not
+	ended    error // why no attempt follows: the error of the context that ended; nil: it has not ended
 }
 
 // Error implements error.
@@ -102,7 +104,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("sheaf: %s: %s: %s", e.Op, e.Code, e.Message)
 }
 
-// Unwrap gives the error below, often a gRPC status.
+// Unwrap returns the underlying error, often a gRPC status.
 func (e *Error) Unwrap() error { return e.err }
 
 // GRPCStatus lets status.FromError find the status.
@@ -115,13 +117,13 @@ func (e *Error) GRPCStatus() *status.Status {
 		return st
 	}
 	full, err := st.WithDetails(&errdetails.ErrorInfo{Domain: reason.Domain, Reason: e.Reason, Metadata: e.Metadata})
-	if err != nil { // only where the code is OK
+	if err != nil { // happens only if the code is OK
 		return st
 	}
 	return full
 }
 
-// Is says which of the variables above an error is.
+// Is reports whether the error matches one of the variables above.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrOutcomeUnknown:
@@ -179,7 +181,7 @@ func (e *Error) Is(target error) bool {
 
 const reasonChecksum = "CHECKSUM"
 
-// newError describes the failure of a call. doubtful: it is a write that may have been applied.
+// newError describes the failure of a call. doubtful: a write that may have been applied.
 func newError(op string, err error, doubtful bool) *Error {
 	if made, ok := errors.AsType[*Error](err); ok {
 		return made
@@ -195,7 +197,7 @@ func newError(op string, err error, doubtful bool) *Error {
 	}
 }
 
-// checksumError says that bytes are not those that were sent.
+// checksumError returns the error for bytes that differ from those that were sent.
 func checksumError(op string, got, want uint32) *Error {
 	return &Error{
 		Op: op, Code: codes.DataLoss, Reason: reasonChecksum,

@@ -18,7 +18,7 @@ import (
 type Key struct {
 	// ID is any 64-bit value.
 	ID int64
-	// Group is required in Named routing, and left empty in Hash routing.
+	// Group is required in Named routing and empty in Hash routing.
 	Group string
 }
 
@@ -39,12 +39,12 @@ type Record struct {
 	Timestamp  time.Time
 	CommitTime time.Time
 	Attributes map[string][]byte
-	// Size of the data in bytes, also where Data is left out.
+	// Size is the length of the data in bytes, also if Data is left out.
 	Size    int64
 	Deleted bool
-	// Data is nil where it was not asked for, and in scans for records above 1 MiB: see HasData.
+	// Data is nil if it was not requested, and in scans for records above 1 MiB: see HasData.
 	Data []byte
-	// HasData tells whether Data is complete.
+	// HasData reports whether Data is complete.
 	HasData bool
 }
 
@@ -58,7 +58,7 @@ func toRecord(r *recordv1.Record) Record {
 	}
 }
 
-// checked is toRecord that compares the data with its CRC, where that is given.
+// checked is toRecord that also compares the data with its CRC, if the message has one.
 func checked(op string, r *recordv1.Record) (Record, error) {
 	if r.DataCrc32C != nil && (len(r.GetData()) > 0 || r.GetSizeBytes() == 0) {
 		if got := crc32.Checksum(r.GetData(), castagnoli); got != r.GetDataCrc32C() {
@@ -68,25 +68,26 @@ func checked(op string, r *recordv1.Record) (Record, error) {
 	return toRecord(r), nil
 }
 
-// PutOptions of Put, Upload and BatchPut. The zero value puts unconditionally.
+// PutOptions are the options of Put, Upload and BatchPut. The zero value puts unconditionally.
 type PutOptions struct {
-	// IfVersion: only where this is the newest version, else ErrVersionMismatch.
+	// IfVersion: put only if this is the newest version, else ErrVersionMismatch.
 	IfVersion string
-	// IfAbsent: only where there is no record, else ErrExists.
+	// IfAbsent: put only if the record does not exist, else ErrExists.
 	IfAbsent bool
-	// Timestamp of the record; zero: the commit time.
+	// Timestamp is the record's timestamp; zero: the commit time.
 	Timestamp time.Time
-	// Attributes: at most 64 KiB together.
+	// Attributes have at most 64 KiB together.
 	Attributes map[string][]byte
-	// RequestID: 16 bytes, the same for each repetition of one write by the caller; nil: made for this call.
+	// RequestID has 16 bytes and must be the same for each repetition of one write by the caller; nil: a new one
+	// for this call.
 	RequestID []byte
 }
 
-// PutResult of a write that is durable.
+// PutResult is the result of a durable write.
 type PutResult struct {
 	Version    string
 	CommitTime time.Time
-	// Size of the data in bytes, and their CRC32C (Castagnoli), which the server has confirmed.
+	// Size is the length of the data in bytes. CRC32C (Castagnoli) is their checksum, confirmed by the server.
 	Size   int64
 	CRC32C uint32
 	// Repeated: an earlier attempt with the same request id was applied; Version is its version.
@@ -109,7 +110,7 @@ func (o *PutOptions) orZero() PutOptions {
 
 func (o *PutOptions) condition() *recordv1.WriteCondition {
 	switch {
-	case o.IfVersion != "" && o.IfAbsent: // an empty condition: the server names the field
+	case o.IfVersion != "" && o.IfAbsent: // IfVersion "" is left to the server, which names the field
 		return &recordv1.WriteCondition{}
 	case o.IfVersion != "":
 		return &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfVersion{IfVersion: o.IfVersion}}
@@ -153,7 +154,7 @@ func toPutResult(op string, r *recordv1.PutResponse, sum uint32, size int64) (Pu
 	return result, nil
 }
 
-// check says which option cannot be.
+// check returns an error that names an invalid option.
 func (o *PutOptions) check(op string) error {
 	if t := o.Timestamp; !t.IsZero() && !time.Unix(0, t.UnixNano()).Equal(t) {
 		return invalid(op, "Timestamp is "+t.String()+", it must lie between the years 1678 and 2262")
@@ -167,8 +168,8 @@ func (o *PutOptions) check(op string) error {
 	return nil
 }
 
-// Put stores one version of a record and returns when it is durable on a quorum of the group's copies. Data above 1 MiB
-// go by Upload.
+// Put stores one version of a record. It returns when the version is durable on a quorum of the group's copies. Data
+// above 1 MiB are sent by Upload.
 func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOptions) (PutResult, error) {
 	op := "put " + key.String()
 	o := options.orZero()
@@ -192,18 +193,19 @@ func (c *Client) Put(ctx context.Context, key Key, data []byte, options *PutOpti
 	return toPutResult(op, answer, request.GetDataCrc32C(), int64(len(data)))
 }
 
-// GetOptions of Get.
+// GetOptions are the options of Get.
 type GetOptions struct {
-	// Version to read; empty: the newest.
+	// Version is the version to read; empty: the newest.
 	Version string
 	// MetadataOnly leaves the data out.
 	MetadataOnly bool
-	// BytesMax is the greatest record that Get reads into memory, else ErrTooLarge; 0: 64 MiB. Records up to 1 MiB it
-	// always reads.
+	// BytesMax is the size of the largest record that Get reads into memory, else ErrTooLarge; 0: 64 MiB. Get
+	// always reads records up to 1 MiB.
 	BytesMax int64
 }
 
-// Get reads the newest version of a record, or the given one. ErrNotFound where there is none.
+// Get reads the newest version of a record, or the version in options. It returns ErrNotFound if the record does not
+// exist.
 func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record, error) {
 	op := "get " + key.String()
 	var o GetOptions
@@ -227,16 +229,16 @@ func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record,
 	return c.getLarge(ctx, op, key, o)
 }
 
-// DeleteOptions of Delete.
+// DeleteOptions are the options of Delete.
 type DeleteOptions struct {
 	IfVersion string    // as in PutOptions
 	Timestamp time.Time // as in PutOptions
 	RequestID []byte    // as in PutOptions
 }
 
-// DeleteResult of a delete that is durable.
+// DeleteResult is the result of a durable delete.
 type DeleteResult struct {
-	// Existed tells whether there was a record. If not, nothing was written, and Version is empty.
+	// Existed reports whether the record existed. If not, nothing was written, and Version is empty.
 	Existed    bool
 	Version    string
 	CommitTime time.Time
@@ -273,8 +275,8 @@ func (c *Client) Delete(ctx context.Context, key Key, options *DeleteOptions) (D
 	return result, nil
 }
 
-// Versions gives the versions of a record that retention keeps, newest first, deletes included, without data. It ends
-// with an error where one occurs.
+// Versions yields the versions of a record that retention keeps, newest first, including deletes, without data. An
+// error ends the sequence.
 func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		op := "list versions of " + key.String()
@@ -303,8 +305,8 @@ func (c *Client) Versions(ctx context.Context, key Key) iter.Seq2[Record, error]
 	}
 }
 
-// Find looks for an id in all groups: one record for each group that holds it, without data. It fails with
-// ErrUnavailable while any group that could hold it is silent.
+// Find looks for an id in all groups. It returns one record without data for each group that holds the id. It fails
+// with ErrUnavailable if any group that could hold it does not answer.
 func (c *Client) Find(ctx context.Context, id int64) ([]Record, error) {
 	var answer *recordv1.FindResponse
 	err := c.do(ctx, call{op: "find " + strconv.FormatInt(id, 10)},
@@ -322,7 +324,8 @@ func (c *Client) Find(ctx context.Context, id int64) ([]Record, error) {
 	return records, nil
 }
 
-// Named tells whether the store has Named routing, where each key names its group; in Hash routing its id decides.
+// Named reports whether the store has Named routing, where each key names its group. In Hash routing the id determines
+// the group.
 func (c *Client) Named(ctx context.Context) (named bool, err error) {
 	err = c.do(ctx, call{op: "ask for the routing"}, func(ctx context.Context, to target,
 		options ...grpc.CallOption) error {
@@ -333,7 +336,7 @@ func (c *Client) Named(ctx context.Context) (named bool, err error) {
 	return named, err
 }
 
-// CreateGroup makes a group of Named routing. A group that exists is ErrExists.
+// CreateGroup creates a group of Named routing. It returns ErrExists if the group exists.
 func (c *Client) CreateGroup(ctx context.Context, group string) error {
 	return c.do(ctx, call{op: "create group " + group}, func(ctx context.Context, to target,
 		options ...grpc.CallOption) error {

@@ -13,24 +13,24 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// table is the routing that a gateway told. It never changes.
+// table is the routing table received from a gateway. It is immutable.
 type table struct {
 	epoch uint64
 	hash  []*shardRoute // by first key; nil in Named routing
 	named map[string]*shardRoute
 }
 
-// shardRoute is where a group's leader is.
+// shardRoute says which shard leads a group.
 type shardRoute struct {
 	first, last uint64
 	server      *server
-	tenure      *liveness.Tenure // of server, as the leader
+	tenure      *liveness.Tenure // the time for which server leads
 }
 
-// deposedPatience is for how long calls may still wait at a shard when another leads their group.
+// deposedPatience bounds the wait of calls at a shard after another shard has become leader of their group.
 const deposedPatience = 2 * time.Second
 
-// find is the route of a call; nil where the table has none.
+// find returns the route of a call; nil: the table has none.
 func (t *table) find(what call) *shardRoute {
 	switch {
 	case what.key == nil && what.group == "":
@@ -48,7 +48,7 @@ func (t *table) find(what call) *shardRoute {
 	return t.hash[i]
 }
 
-// route is that of a group; nil where there is none.
+// route returns the route of a group; nil: there is none.
 func (t *table) route(group string) *shardRoute {
 	if t == nil {
 		return nil
@@ -56,7 +56,7 @@ func (t *table) route(group string) *shardRoute {
 	return t.named[group]
 }
 
-// follows goes on with the tenure of the route before, or ends it where another leads.
+// follows continues the tenure of the previous route, or ends it if another shard leads.
 func (r *shardRoute) follows(before *shardRoute) {
 	switch {
 	case before == nil:
@@ -69,7 +69,8 @@ func (r *shardRoute) follows(before *shardRoute) {
 	}
 }
 
-// setTable takes in what a gateway told. Routes to shards without an address are left out: a gateway waits for them.
+// setTable installs a routing table received from a gateway. It leaves out routes to shards without an address: a
+// gateway waits for those.
 func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 	t := &table{epoch: message.GetEpoch(), named: make(map[string]*shardRoute, len(message.GetGroups()))}
 	before := c.table.Load()
@@ -85,7 +86,7 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 		}
 		to, err := c.conn(address)
 		if err != nil {
-			continue // closed, or an address that cannot be: gateways stay
+			continue // the client is closed, or the address is invalid: gateways still serve the group
 		}
 		inUse[address] = true
 		r := &shardRoute{first: g.GetKeyFirst(), last: g.GetKeyLast(), server: to}
@@ -105,7 +106,7 @@ func (c *Client) setTable(message *recordv1.WatchRoutingResponse) {
 	c.forget(inUse)
 }
 
-// forget closes connections that neither the table nor the configuration names, when calls had time to end.
+// forget closes connections that neither the table nor the configuration names, after calls had time to end.
 func (c *Client) forget(inUse map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,7 +123,7 @@ func (c *Client) forget(inUse map[string]bool) {
 	}
 }
 
-// watchRouting keeps the table new until ctx ends.
+// watchRouting keeps the table current until ctx ends.
 func (c *Client) watchRouting(ctx context.Context) {
 	defer close(c.watched)
 	n := 0

@@ -13,50 +13,51 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// ScanOptions of Scan. The zero value scans all groups, one after another.
+// ScanOptions are the options of Scan. The zero value scans all groups, one after another.
 type ScanOptions struct {
-	// Group to scan; empty: all.
+	// Group is the group to scan; empty: all.
 	Group string
-	// Cursor of an earlier scan: goes on behind it. Excludes Group, Split and Parallel.
+	// Cursor comes from an earlier scan; this scan resumes after it. It excludes Group, Split and Parallel.
 	Cursor []byte
-	// Split of PlanScan: scans that part alone. Excludes Group, Cursor and Parallel.
+	// Split comes from PlanScan; only that part is scanned. It excludes Group, Cursor and Parallel.
 	Split *Split
 	// MetadataOnly leaves the data out.
 	MetadataOnly bool
-	// Parallel is the number of splits scanned at a time; 0 or 1: no splits, records come in the order of the log.
+	// Parallel is the number of splits scanned at a time; 0 or 1: no splits, and records come in log order.
 	Parallel int
-	// SplitBytes aimed at, with Parallel; 0: 256 MiB.
+	// SplitBytes is the target size of a split, with Parallel; 0: 256 MiB.
 	SplitBytes int64
-	// OnCursor is called with the cursor behind all records given so far. Not with Parallel.
+	// OnCursor is called with a cursor that points after all records yielded so far. Not with Parallel.
 	OnCursor func(cursor []byte)
 }
 
-// Split is a part of a snapshot of a group, which any process may scan alone. It may be sent to others, as JSON.
+// Split is a part of a snapshot of a group. Any process may scan it independently. It can be sent to other processes as
+// JSON.
 type Split struct {
 	// Group of the split.
 	Group string
-	// Token is opaque. The server keeps the snapshot for 10 minutes after its last use; then the scan is
+	// Token is opaque. The server keeps the snapshot for 10 minutes after its last use; after that, a scan returns
 	// ErrCursorExpired.
 	Token []byte
-	// Addresses of the shards that hold it, host:port, best first: to do the work near them. With Config.Direct the
-	// scan goes there.
+	// Addresses lists the shards that hold the split, host:port, best first, so that the work can run near them.
+	// With Config.Direct the scan goes there.
 	Addresses []string
-	// Bytes that are stored, about.
+	// Bytes is the approximate stored size.
 	Bytes int64
-	// Records, about.
+	// Records is the approximate number of records.
 	Records int64
 }
 
-// PlanScanOptions of PlanScan. The zero value plans a scan of all groups.
+// PlanScanOptions are the options of PlanScan. The zero value plans a scan of all groups.
 type PlanScanOptions struct {
 	// Groups to scan; none: all.
 	Groups []string
-	// SplitBytes aimed at for each split, 1 MiB to 1 TiB; 0: 256 MiB.
+	// SplitBytes is the target size of each split, 1 MiB to 1 TiB; 0: 256 MiB.
 	SplitBytes int64
 }
 
-// PlanScan takes a snapshot of each group and cuts it into splits, which together hold the newest version of every
-// record once: for batch systems that share the work out. Scan with Parallel does both in one process.
+// PlanScan takes a snapshot of each group and divides it into splits. Together they hold the newest version of every
+// record exactly once. Batch systems use it to distribute the work; Scan with Parallel does both in one process.
 func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Split, error) {
 	var o PlanScanOptions
 	if options != nil {
@@ -74,9 +75,9 @@ func (c *Client) PlanScan(ctx context.Context, options *PlanScanOptions) ([]Spli
 	return splits, nil
 }
 
-// Scan gives the newest version of every record, as of a snapshot of each group. A stream that breaks is taken up again
-// by its cursor: each record comes once. Records above 1 MiB come without data (HasData is false): use Download with
-// the version. An error ends the scan, but for damaged entries: those are told at the end, as ErrDataLoss.
+// Scan yields the newest version of every record, as of a snapshot of each group. A broken stream resumes from its
+// cursor, so each record comes once. Records above 1 MiB come without data (HasData is false): use Download with the
+// version. An error ends the scan, except for damaged entries: these are reported at the end as ErrDataLoss.
 func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Record, error] {
 	var o ScanOptions
 	if options != nil {
@@ -123,7 +124,7 @@ func (c *Client) Scan(ctx context.Context, options *ScanOptions) iter.Seq2[Recor
 	}
 }
 
-// scanning is one stream of a scan, taken up again where it breaks.
+// scanning is one stream of a scan, which resumes after it breaks.
 type scanning struct {
 	client   *Client
 	request  recordv1.ScanRequest
@@ -133,7 +134,7 @@ type scanning struct {
 	addresses []string
 }
 
-// run gives each message's records to take, until that answers false (nil is returned then).
+// run passes the records of each message to take. If take returns false, run ends and returns nil.
 func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 	for {
 		to, err := s.target()
@@ -150,7 +151,7 @@ func (s *scanning) run(ctx context.Context, take func([]Record) bool) error {
 	}
 }
 
-// target goes to the shard of a split first where Direct is wanted.
+// target chooses the shard of a split first if Direct is set.
 func (s *scanning) target() (target, error) {
 	if s.client.cfg.Direct && len(s.addresses) > 0 && s.attempts.N()%2 == 0 {
 		if to, err := s.client.conn(s.addresses[0]); err == nil && !to.pulse.Silent() {
@@ -193,7 +194,7 @@ func (s *scanning) once(ctx context.Context, to target, take func([]Record) bool
 	}
 }
 
-// planScan takes the snapshots of a scan and cuts them into splits.
+// planScan takes the snapshots of a scan and divides them into splits.
 func (c *Client) planScan(ctx context.Context, request *recordv1.PlanScanRequest) (plan *recordv1.PlanScanResponse,
 	err error) {
 	err = c.do(ctx, call{op: "plan a scan"}, func(ctx context.Context, to target, options ...grpc.CallOption) (err error) {
@@ -204,7 +205,7 @@ func (c *Client) planScan(ctx context.Context, request *recordv1.PlanScanRequest
 	return plan, err
 }
 
-// scanned is a message of one split, or what ended it.
+// scanned is a message of one split, or the error that ended it.
 type scanned struct {
 	records []Record
 	err     error
@@ -240,7 +241,7 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []*recordv1
 	_ = workers.Wait() // no error is returned above
 }
 
-// scanSplits scans several splits at a time. Memory is bounded: each waits until its message was taken.
+// scanSplits scans several splits at a time. Memory is bounded: each split waits until its message was consumed.
 func (c *Client) scanSplits(ctx context.Context, o ScanOptions, yield func(Record, error) bool) {
 	request := &recordv1.PlanScanRequest{SplitBytes: o.SplitBytes}
 	if o.Group != "" {

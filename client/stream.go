@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// chunkBytes of an upload.
+// chunkBytes is the size of an upload chunk.
 const chunkBytes = 512 << 10
 
 var chunks = sync.Pool{New: func() any { b := make([]byte, chunkBytes); return &b }}
@@ -35,9 +35,9 @@ func (c *Client) putLarge(ctx context.Context, key Key, data []byte, o PutOption
 	return u.run(ctx)
 }
 
-// Upload stores one version of a record of any size from a reader, with bounded memory. Where from is an io.Seeker the
-// size is told ahead, so that a full disk refuses at once, and the upload is repeated where that is safe; else it is
-// repeated only as long as nothing was read. An error of from stores nothing, and is wrapped.
+// Upload stores one version of a record of any size from a reader, with bounded memory. If from is an io.Seeker, the
+// size is sent first, so that a full disk refuses the upload at once, and the upload is retried when that is safe.
+// Otherwise it is retried only if nothing was read yet. After an error of from nothing is stored; the error is wrapped.
 func (c *Client) Upload(ctx context.Context, key Key, from io.Reader, options *PutOptions) (PutResult, error) {
 	u := &uploading{client: c, op: "upload " + key.String(), key: key, options: options.orZero(), from: from}
 	return u.run(ctx)
@@ -50,8 +50,8 @@ type uploading struct {
 	key     Key
 	options PutOptions
 	from    io.Reader
-	sum     *uint32 // known ahead
-	size    *int64  // known ahead
+	sum     *uint32 // known in advance
+	size    *int64  // known in advance
 	read    int64
 	readErr error
 }
@@ -60,7 +60,7 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 	if err := u.options.check(u.op); err != nil {
 		return PutResult{}, err
 	}
-	u.options.RequestID = u.options.requestID() // one for all attempts
+	u.options.RequestID = u.options.requestID() // the same for all attempts
 	seeker, _ := u.from.(io.Seeker)
 	start, err := u.measure(seeker)
 	if err != nil {
@@ -99,7 +99,7 @@ func (u *uploading) run(ctx context.Context) (PutResult, error) {
 	}
 }
 
-// unreadable is the error of an upload whose data cannot be read. doubtful: an earlier attempt had sent all of them.
+// unreadable returns the error of an upload whose data cannot be read. doubtful: an earlier attempt had sent all data.
 func (u *uploading) unreadable(doubtful bool) *Error {
 	message := "nothing was stored, the data cannot be read: "
 	if doubtful {
@@ -108,7 +108,7 @@ func (u *uploading) unreadable(doubtful bool) *Error {
 	return &Error{Op: u.op, Code: codes.Aborted, Message: message + u.readErr.Error(), doubtful: doubtful, err: u.readErr}
 }
 
-// measure finds where the data begin, and their size.
+// measure finds the offset at which the data begin, and their size.
 func (u *uploading) measure(seeker io.Seeker) (start int64, err error) {
 	if seeker == nil {
 		return 0, nil
@@ -126,7 +126,7 @@ func (u *uploading) measure(seeker io.Seeker) (start int64, err error) {
 	return start, err
 }
 
-// once is one attempt.
+// once makes one attempt.
 func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // without a half-close nothing is stored
@@ -155,7 +155,7 @@ func (u *uploading) once(ctx context.Context, to target, at *peer.Peer) (PutResu
 	return toPutResult(u.op, answer.GetPut(), sum, size)
 }
 
-// send sends the header and all data. io.EOF: the server has answered already.
+// send sends the header and all data. io.EOF: the server has already answered.
 func (u *uploading) send(stream recordv1.RecordService_UploadClient, header *recordv1.UploadHeader) (sum uint32,
 	size int64, err error) {
 	if err := stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}}); err != nil {
@@ -185,17 +185,17 @@ func (u *uploading) send(stream recordv1.RecordService_UploadClient, header *rec
 	}
 }
 
-// DownloadOptions of Open and Download.
+// DownloadOptions are the options of Open and Download.
 type DownloadOptions struct {
-	// Version to read; empty: the newest.
+	// Version is the version to read; empty: the newest.
 	Version string
-	// Offset of the first byte, 0 to the size.
+	// Offset is the offset of the first byte, from 0 to the size.
 	Offset int64
-	// Length in bytes; 0: to the end. Cut to what is there.
+	// Length is the length in bytes; 0: to the end. It is limited to the data that exist.
 	Length int64
 }
 
-// Download writes a record of any size, or a slice of it, to a writer, with bounded memory.
+// Download writes a record of any size, or a range of it, to a writer, with bounded memory.
 func (c *Client) Download(ctx context.Context, key Key, to io.Writer, options *DownloadOptions) (Record, error) {
 	r, err := c.Open(ctx, key, options)
 	if err != nil {
@@ -206,8 +206,8 @@ func (c *Client) Download(ctx context.Context, key Key, to io.Writer, options *D
 	return r.Record(), err
 }
 
-// Open begins to read a record of any size. Each chunk is checked by its CRC; a stream that breaks is taken up again
-// where it was, at the same version. The reader must be closed.
+// Open starts to read a record of any size. Each chunk is checked by its CRC. A broken stream resumes at its offset, at
+// the same version. The caller must close the reader.
 func (c *Client) Open(ctx context.Context, key Key, options *DownloadOptions) (*Reader, error) {
 	r := &Reader{client: c, op: "download " + key.String()}
 	r.ctx, r.cancel = context.WithCancel(ctx)
@@ -232,7 +232,7 @@ type Reader struct {
 	attempts attempts
 	version  string
 	offset   int64 // of the next byte to come
-	end      int64 // behind the last one: known with the first message
+	end      int64 // offset after the last byte; known from the first message on
 	left     int64 // where limited
 	limited  bool
 	record   Record
@@ -242,10 +242,10 @@ type Reader struct {
 	err      error
 }
 
-// Record is the record without its data.
+// Record returns the record without its data.
 func (r *Reader) Record() Record { return r.record }
 
-// connect opens the stream at offset and takes its first message, again and again inside the deadline.
+// connect opens the stream at offset and receives its first message. It retries until the deadline.
 func (r *Reader) connect() error {
 	for {
 		err := r.connectOnce()
@@ -279,14 +279,14 @@ func (r *Reader) connectOnce() (err error) {
 		return &Error{Op: r.op, Code: codes.Internal, Message: "the server's first message holds no record"}
 	}
 	r.record = toRecord(first.GetRecord())
-	r.version = r.record.Version // whatever comes later is of this version
+	r.version = r.record.Version // a resumed stream reads the same version
 	if r.end = r.record.Size; r.limited {
 		r.end = r.offset + min(r.left, r.end-r.offset)
 	}
 	return nil
 }
 
-// next takes the next chunk. io.EOF at the end.
+// next receives the next chunk. io.EOF marks the end.
 func (r *Reader) next() error {
 	for {
 		message, err := r.stream.Recv()
@@ -367,7 +367,7 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// getLarge reads a record that Get does not give.
+// getLarge reads a record that is too large for the Get call.
 func (c *Client) getLarge(ctx context.Context, op string, key Key, o GetOptions) (Record, error) {
 	limit := o.BytesMax
 	if limit == 0 {

@@ -12,14 +12,14 @@ import (
 	"sheaf.dev/sheaf/internal/security/reload"
 )
 
-// TLSFiles says by which files a caller and a store know each other; all in PEM.
+// TLSFiles names the files by which a caller and a store authenticate each other; all in PEM.
 type TLSFiles struct {
 	CA        string // authorities of the store
 	Cert, Key string // of the caller; both or none
 }
 
-// TLS gives credentials for Config.Credentials. The files are read now, and again for each connection: certificates may
-// be renewed under a running process. Servers must show a certificate for the host that is dialled.
+// TLS returns credentials for Config.Credentials. The files are read now, and again for each connection, so that
+// certificates can be renewed while a process runs. Servers must present a certificate for the dialled host.
 func TLS(files TLSFiles) (credentials.TransportCredentials, error) {
 	return reload.Credentials(files.config)
 }
@@ -45,7 +45,8 @@ func (f *TLSFiles) config() (*tls.Config, error) {
 		if err != nil {
 			return fail(fmt.Errorf("certificate %s and key %s: %w", f.Cert, f.Key, err))
 		}
-		// Also where the server names authorities that have not signed it: its answer says what is wrong then.
+		// The certificate is also sent if the server lists only authorities that have not signed it: the
+		// server's answer then says what is wrong.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	return cfg, nil

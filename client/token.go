@@ -12,12 +12,12 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// tokenBytesMax bounds the file of a token.
+// tokenBytesMax bounds the size of a token file.
 const tokenBytesMax = 64 << 10
 
-// Token gives credentials for Config.CallCredentials: the token in a file, as of a projected volume of a pod, says who
-// calls. The file is read again when it changes. Calls fail where it cannot be read, holds no token, or the connection
-// is not TLS. A caller with a certificate (TLSFiles.Cert) gives no token.
+// Token returns credentials for Config.CallCredentials. The token in a file, for example of a projected volume of a
+// pod, identifies the caller. The file is read again when it changes. Calls fail if the file cannot be read or holds no
+// token, or if the connection is not TLS. A caller with a certificate (TLSFiles.Cert) sends no token.
 func Token(file string) credentials.PerRPCCredentials { return &tokenFile{path: file} }
 
 // tokenFile implements credentials.PerRPCCredentials. Safe for concurrent use.
@@ -25,11 +25,11 @@ type tokenFile struct {
 	path string
 
 	mu    sync.Mutex
-	seen  fs.FileInfo // of the file that was read last; nil: none was
+	seen  fs.FileInfo // the file that was read last; nil: none
 	token string
 }
 
-// RequireTransportSecurity implements credentials.PerRPCCredentials: whoever reads a token may use it.
+// RequireTransportSecurity implements credentials.PerRPCCredentials: anyone who reads a token can use it.
 func (*tokenFile) RequireTransportSecurity() bool { return true }
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.
@@ -41,7 +41,7 @@ func (t *tokenFile) GetRequestMetadata(context.Context, ...string) (map[string]s
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
-// read gives the token, from the file where that is another one than was read last.
+// read returns the token. It reads the file again if the file has changed.
 func (t *tokenFile) read() (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

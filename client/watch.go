@@ -12,21 +12,22 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// WatchOptions of Watch. The zero value watches from now.
+// WatchOptions are the options of Watch. The zero value watches from now on.
 type WatchOptions struct {
-	// Cursor of an earlier watch of this group: goes on behind it.
+	// Cursor comes from an earlier watch of this group; this watch resumes after it.
 	Cursor []byte
-	// OnCursor is called with the cursor behind all changes given so far; first at once, before any change.
+	// OnCursor is called with a cursor that points after all changes yielded so far. The first call comes at once,
+	// before any change.
 	OnCursor func(cursor []byte)
 }
 
-// Watch gives the changes of a group as they are committed: the latest state of each record that was put or deleted
-// (Record.Deleted), at least once, in the order of the group's log. It does not end by itself: a stream that breaks is
-// taken up again by its cursor, also where the group has gone to another shard. Records above 1 MiB come without data
-// (HasData is false).
+// Watch yields the changes of a group as they are committed: the latest state of each record that was put or deleted
+// (Record.Deleted), at least once, in the order of the group's log. It does not end by itself. A broken stream resumes
+// from its cursor, also after the group has moved to another shard. Records above 1 MiB come without data (HasData is
+// false).
 //
-// To begin with everything that is there: note the first cursor of a watch, Scan the group, then watch from that
-// cursor. ErrCursorExpired asks for the same: deletes behind the cursor were forgotten.
+// To start with all existing records: save the first cursor of a watch, Scan the group, then watch from that cursor.
+// ErrCursorExpired requires the same steps: deletes after the cursor were forgotten.
 func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions) iter.Seq2[Record, error] {
 	var o WatchOptions
 	if options != nil {
@@ -48,7 +49,7 @@ func (c *Client) Watch(ctx context.Context, group string, options *WatchOptions)
 	}
 }
 
-// watching is one stream of changes, taken up again where it breaks.
+// watching is one stream of changes, which resumes after it breaks.
 type watching struct {
 	client   *Client
 	options  WatchOptions
@@ -57,7 +58,7 @@ type watching struct {
 	yield    func(Record, error) bool
 }
 
-// run returns nil where the caller wants no more.
+// run returns nil if the caller stops the iteration.
 func (w *watching) run(ctx context.Context) error {
 	for {
 		to, err := w.client.target(w.attempts.what, w.attempts.N())

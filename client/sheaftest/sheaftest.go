@@ -1,5 +1,5 @@
-// Package sheaftest runs a whole Sheaf store inside a test: etcd, shards, planner and gateway in one process, on a
-// temporary folder and free ports of 127.0.0.1. It is the real thing with everything synced to disk, and no TLS.
+// Package sheaftest runs a whole Sheaf store inside a test: etcd, shards, planner and gateway in one process, with a
+// temporary folder and free ports of 127.0.0.1. It runs the production code, syncs everything to disk, and uses no TLS.
 package sheaftest
 
 import (
@@ -26,16 +26,16 @@ import (
 // startTimeout bounds the start and the stop of a store.
 const startTimeout = 2 * time.Minute
 
-// Config of a store. A zero field takes its default.
+// Config configures a store. A zero field takes its default.
 type Config struct {
-	// Dir keeps the data, also for a later process, but not where the machine fails: its etcd does not sync. Empty: a
-	// temporary folder, removed by Close.
+	// Dir keeps the data, also for a later process. The data may not survive a machine failure: the store's etcd
+	// does not sync. Empty: a temporary folder, removed by Close.
 	Dir string
-	// Groups of Hash routing; 4.
+	// Groups is the number of groups of Hash routing; default: 4.
 	Groups int
-	// Named routing instead: the caller names groups, which are made by the first write.
+	// Named selects Named routing: the caller names groups, and the first write to a group creates it.
 	Named bool
-	// Shards; 1.
+	// Shards is the number of shards; default: 1.
 	Shards int
 	// Logger; nil: discards.
 	Logger *slog.Logger
@@ -56,13 +56,13 @@ type Server struct {
 	err     error // of Close
 }
 
-// Start runs a store with one shard and Hash routing as long as the test runs.
+// Start runs a store with one shard and Hash routing until the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	return StartWith(t, Config{})
 }
 
-// StartWith runs a store as long as the test runs.
+// StartWith runs a store until the test ends.
 func StartWith(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	if cfg.Dir == "" {
@@ -134,7 +134,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 	background, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.planner.Go(func() {
-		// The policy is right, so that this returns only when it is cancelled.
+		// The policy is valid, so RunPlanner returns only when it is cancelled.
 		_ = placement.RunPlanner(background, s.store, there.Policy(), s.cfg.Logger)
 	})
 	for n := range s.cfg.Shards {
@@ -169,7 +169,7 @@ func (s *Server) startShard(ctx context.Context, n int) error {
 	return nil
 }
 
-// ready waits until the gateway knows an owner of every group.
+// ready waits until the gateway knows a leader of every group.
 func (s *Server) ready(ctx context.Context, meta placement.Meta) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -204,14 +204,14 @@ func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() }) // answers only that a connection was closed before
+	t.Cleanup(func() { _ = c.Close() }) // Close fails only if a connection is already closed
 	return c
 }
 
-// KillShard stops shard n at once, as a power cut of its process would: nothing is sealed. What was acknowledged stays.
+// KillShard stops shard n at once, like a crash of its process: nothing is sealed. Acknowledged writes survive.
 func (s *Server) KillShard(n int) { s.shards[n].Kill() }
 
-// RestartShard starts shard n again after KillShard, on its folder and with a new address.
+// RestartShard starts shard n again after KillShard, with its old folder and a new address.
 func (s *Server) RestartShard(n int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -229,7 +229,8 @@ func (s *Server) close() error {
 	defer cancel()
 	var errs []error
 	if s.gateway != nil {
-		short, cut := context.WithTimeout(ctx, time.Second) // clients that keep their streams are cut
+		// clients that keep their streams open are disconnected
+		short, cut := context.WithTimeout(ctx, time.Second)
 		errs = append(errs, s.gateway.Stop(short))
 		cut()
 	}

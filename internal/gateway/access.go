@@ -14,10 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// may decides whether the caller may use a verb in the group of a key, before anything is looked up there.
+// may decides whether the caller may use a verb in the group of a key. It decides before it looks anything up in the
+// group.
 func (g *Gateway) may(ctx context.Context, verb access.Verb, k *key) error {
 	if access.CallOf(ctx) == nil {
-		return nil // callers are not known here
+		return nil // this gateway does not identify callers
 	}
 	t, err := g.router.wait(ctx)
 	if err != nil {
@@ -26,7 +27,7 @@ func (g *Gateway) may(ctx context.Context, verb access.Verb, k *key) error {
 	return access.MayRecord(ctx, verb, t.groupOf(k), k.id)
 }
 
-// groupOf names the group of a key, whether there is one or not.
+// groupOf returns the name of a key's group, whether the group exists or not.
 func (t *table) groupOf(k *key) string {
 	if routing := t.view.Meta.Routing; routing.Mode == placement.Hash {
 		return placement.GroupName(routing.GroupOf(k.id))
@@ -34,10 +35,10 @@ func (t *table) groupOf(k *key) string {
 	return string(k.group)
 }
 
-// sealed is how long splits and cursors of scans are taken, where callers are known. Their snapshots end sooner.
+// sealed is the lifetime of sealed splits and scan cursors, if callers are identified. Their snapshots expire earlier.
 const sealed = 7 * 24 * time.Hour
 
-// opened gives what this store has given to the caller, who hands it back.
+// opened returns the original of a sealed value that this store gave to the caller, and that the caller sends back.
 func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
 	out, err := access.Open(ctx, value)
 	if err != nil {
@@ -46,8 +47,7 @@ func opened(ctx context.Context, field string, value []byte) ([]byte, error) {
 	return out, nil
 }
 
-// notOpened is the answer to a value that a caller has handed back, and that this store did not give to it, or too long
-// ago.
+// notOpened is the error for a value sent back by a caller that this store did not give to it, or gave too long ago.
 func notOpened(field string, err error) error {
 	if errors.Is(err, access.ErrOutdated) {
 		return fail(codes.OutOfRange, reason.CursorExpired, "%s: is %v: begin again", field, err)
@@ -55,17 +55,17 @@ func notOpened(field string, err error) error {
 	return invalid(field, "is %v", err)
 }
 
-// cursorField is the field of a cursor in the answers of Scan and Watch.
+// cursorField is the field number of the cursor in the answers of Scan and Watch.
 const cursorField = 2
 
-// replaceBytes gives a message another value of a field of bytes or text: of a field that comes twice the last one
-// counts.
+// replaceBytes replaces the value of a bytes or string field of a message. It appends the field: if a field occurs
+// twice, the last one counts.
 func replaceBytes(message *frame, number protowire.Number, value []byte) {
 	field := protowire.AppendTag(nil, number, protowire.BytesType)
 	message.bufs = append(message.bufs, mem.SliceBuffer(protowire.AppendBytes(field, value)))
 }
 
-// refuseItems answers the items of a batch that the caller may not touch.
+// refuseItems answers the items of a batch to which the caller has no access.
 func (g *Gateway) refuseItems(ctx context.Context, verb access.Verb, b *batch) error {
 	if access.CallOf(ctx) == nil {
 		return nil

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	adminTimeout = 5 * time.Second        // for one shard's answer to a listing
+	adminTimeout = 5 * time.Second        // for one shard to answer a listing
 	loadInterval = 500 * time.Millisecond // between two messages of WatchLoad
 )
 
@@ -36,12 +36,12 @@ func sortRecords(records []*recordv1.Record) {
 	})
 }
 
-// shards lists the shards of a table by name.
+// sortedShards lists the shards of a table by name.
 func (t *table) sortedShards() []*shard {
 	return slices.SortedFunc(maps.Values(t.shards), func(a, b *shard) int { return cmp.Compare(a.name, b.name) })
 }
 
-// ListGroups asks all shards. A group that no shard answers for is listed too, with why.
+// ListGroups asks all shards. A group for which no shard answers is listed too, with the reason.
 func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGroupsRequest) (
 	*recordv1.ListGroupsResponse, error) {
 	only := request.GetGroup()
@@ -58,7 +58,8 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 	parallel.Times(len(shards), fanOut, func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 		defer cancel()
-		// A shard that does not hold the one group answers NOT_FOUND, a dead one UNAVAILABLE: no rows either way.
+		// A shard that does not hold the requested group answers NOT_FOUND, a dead shard UNAVAILABLE: there are
+		// no rows in either case.
 		if answer, err := recordv1.NewAdminServiceClient(shards[i].conn()).ListGroups(ctx, request); err == nil {
 			answers[i] = answer
 		}
@@ -67,7 +68,7 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 		return nil, status.FromContextError(err).Err()
 	}
 	out := &recordv1.ListGroupsResponse{}
-	answered := map[string]bool{} // group and shard
+	answered := map[string]bool{} // keys of group and shard
 	listed := map[string]bool{}
 	tellMembers(answers)
 	for i, answer := range answers {
@@ -87,7 +88,7 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 	return out, nil
 }
 
-// cmpNames orders numbers by value and other names as text.
+// cmpNames compares numbers by value and other names as text.
 func cmpNames(a, b string) int {
 	if isNumber(a) && isNumber(b) {
 		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
@@ -99,7 +100,7 @@ func isNumber(name string) bool {
 	return !slices.ContainsFunc([]byte(name), func(c byte) bool { return c < '0' || c > '9' })
 }
 
-// silent makes rows for the replicas of a group that no shard answered for.
+// silent makes rows for the replicas of a group for which no shard answered.
 func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recordv1.Group {
 	g := t.view.Groups[r.group]
 	var rows []*recordv1.Group
@@ -124,7 +125,7 @@ func (t *table) silent(r *route, answered map[string]bool, listed bool) []*recor
 	return rows
 }
 
-// ListShards asks all shards; those that do not answer are listed with what etcd knows.
+// ListShards asks all shards. Shards that do not answer are listed with etcd's data.
 func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShardsRequest) (
 	*recordv1.ListShardsResponse, error) {
 	t, err := a.g.router.wait(ctx)
@@ -176,14 +177,14 @@ func (a *adminServer) ListShards(ctx context.Context, request *recordv1.ListShar
 	return out, nil
 }
 
-// loads collects what shards tell about their loading.
+// loads collects the loading progress that shards report.
 type loads struct {
 	mu      sync.Mutex
 	newest  map[string]*recordv1.Load
 	changed bool
 }
 
-// sum is what to send: nil where nothing is new.
+// sum returns the next message; nil: nothing has changed.
 func (l *loads) sum(ended bool) *recordv1.WatchLoadResponse {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,7 +250,7 @@ func (a *adminServer) WatchLoad(request *recordv1.WatchLoadRequest,
 	return nil
 }
 
-// follow takes one shard's progress until it ends or the shard goes away.
+// follow receives one shard's progress until it ends or the shard goes away.
 func (l *loads) follow(ctx context.Context, s *shard, request *recordv1.WatchLoadRequest) {
 	from, err := recordv1.NewAdminServiceClient(s.conn()).WatchLoad(ctx, request)
 	for err == nil {
@@ -262,7 +263,7 @@ func (l *loads) follow(ctx context.Context, s *shard, request *recordv1.WatchLoa
 	}
 }
 
-// CreateGroup makes a group of Named routing.
+// CreateGroup creates a group of Named routing.
 func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateGroupRequest) (
 	*recordv1.CreateGroupResponse, error) {
 	t, err := a.g.router.wait(ctx)
@@ -285,7 +286,7 @@ func (a *adminServer) CreateGroup(ctx context.Context, request *recordv1.CreateG
 	return &recordv1.CreateGroupResponse{Group: g.Name, Uuid: g.UUID.String()}, nil
 }
 
-// atGroup does a call at the shard that leads a group. It is not repeated where it may have begun.
+// atGroup makes a call to the shard that leads a group. It does not retry a call that may have started.
 func (a *adminServer) atGroup(ctx context.Context, group string,
 	do func(context.Context, recordv1.AdminServiceClient) error) error {
 	if group == "" {
@@ -297,7 +298,7 @@ func (a *adminServer) atGroup(ctx context.Context, group string,
 	})
 }
 
-// Verify implements AdminService: of every copy that votes.
+// Verify implements AdminService. It verifies every voting copy.
 func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyRequest) (out *recordv1.VerifyResponse,
 	err error) {
 	if request.GetGroup() == "" {
@@ -317,7 +318,7 @@ func (a *adminServer) Verify(ctx context.Context, request *recordv1.VerifyReques
 	return out, err
 }
 
-// votersOf are the members of a group that vote, by the name of their shard.
+// votersOf returns the voting members of a group, sorted by shard name.
 func votersOf(t *table, group string) (voters []placement.Member) {
 	for _, m := range t.view.Groups[group].Members {
 		if m.Role == placement.Voter {
@@ -328,7 +329,7 @@ func votersOf(t *table, group string) (voters []placement.Member) {
 	return voters
 }
 
-// verifyCopies asks the shard of each copy, all at once. The first error is told where no copy was checked.
+// verifyCopies asks the shards of all copies concurrently. It returns the first error if no copy was checked.
 func (a *adminServer) verifyCopies(ctx context.Context, t *table, voters []placement.Member,
 	request *recordv1.VerifyRequest) (*recordv1.VerifyResponse, error) {
 	answers, errs := make([]*recordv1.VerifyResponse, len(voters)), make([]error, len(voters))

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/reason"
 )
 
-// answers bounds what is held of answers that are handed on. It implements message.Allowance.
+// answers bounds the memory held for answers that are forwarded. It implements message.Allowance.
 type answers struct {
 	limit int64
 	used  atomic.Int64
@@ -29,8 +29,9 @@ func (a *answers) Take(n, have int64) error {
 // Add implements message.Allowance.
 func (a *answers) Add(n int64) { a.used.Add(n) }
 
-// sendWithin runs the handler of a stream, counts what it holds of answers, and ends the stream where a message took
-// longer than Limits.SendTimeout, or where the gateway stops and nothing moves. The handler ends when the stream has.
+// sendWithin runs the handler of a stream and counts the memory that it holds for answers. It ends the stream if one
+// message takes longer than Limits.SendTimeout, or if the gateway stops and no message moves. The handler ends when the
+// stream has ended.
 func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerStream) error) error {
 	out := message.NewStream(stream, g.router.codec, &g.answers, g.cfg.Limits.SendTimeout)
 	ended := make(chan error, 1)
@@ -50,8 +51,8 @@ func (g *Gateway) sendWithin(stream grpc.ServerStream, handle func(grpc.ServerSt
 	return err
 }
 
-// handOn sends a message to the caller. While it waits the shard goes on until the window of its stream is full. bytes:
-// that came from the shard so far.
+// handOn sends a message to the caller. While it waits, the shard continues until the window of its stream is full.
+// bytes: received from the shard so far.
 func handOn(held *message.Held, to grpc.ServerStream, out *frame, bytes int64) error {
 	n := 2*int64(out.bufs.Len()) + min(streamWindow, bytes) // one message waits, one is in the transport
 	if err := held.More(n); err != nil {
@@ -59,6 +60,6 @@ func handOn(held *message.Held, to grpc.ServerStream, out *frame, bytes int64) e
 		return err
 	}
 	err := to.SendMsg(out)
-	_ = held.More(-n) // less is never refused; what is not written yet stays counted
+	_ = held.More(-n) // a reduction is never refused; unwritten bytes stay counted
 	return err
 }

@@ -21,13 +21,13 @@ import (
 // item is one put or get of a batch.
 type item struct {
 	key        key
-	begin, end int // in the message, tag and length included
+	begin, end int // offsets in the message, including tag and length
 	effect     routing.Effect
 	answered   bool
-	err        error // the last failure, when not answered
+	err        error // the last failure, if not answered
 	failures   failures
 	route      *route
-	to         *shard // where it was sent last
+	to         *shard // the shard of the last attempt
 }
 
 // batch is one message with many items.
@@ -37,10 +37,11 @@ type batch struct {
 	items []item
 }
 
-// itemFields of PutRequest and GetRequest. A GetRequest has a version in the place of the request id; nobody asks then.
+// itemFields are the fields of PutRequest and GetRequest. GetRequest has its version in place of the request id; no
+// code reads that field of it.
 var itemFields = fields{key: 1, requestID: 3}
 
-// readBatch finds the items of a message and takes its buffers over.
+// readBatch finds the items of a message and takes ownership of its buffers.
 func readBatch(in *frame, field string, write bool, itemsMax, bytesMax int) (*batch, error) {
 	defer in.free()
 	if n := in.bufs.Len(); n > bytesMax {
@@ -77,17 +78,17 @@ func readBatch(in *frame, field string, write bool, itemsMax, bytesMax int) (*ba
 	return b, nil
 }
 
-// free gives the message back.
+// free releases the message.
 func (b *batch) free() { b.base.Free() }
 
-// part is what one shard gets of a batch.
+// part is the items of a batch that go to one shard.
 type part struct {
 	shard *shard
-	items []int        // places in the batch, in order
-	told  map[int]bool // those of them whose result says that they are to be repeated
+	items []int        // indices in the batch, sorted
+	told  map[int]bool // the items whose result asks for a retry
 }
 
-// tenures are those for which the part's shard leads the groups of the part.
+// tenures returns the times for which the part's shard leads the groups of the part.
 func (b *batch) tenures(p *part) []*liveness.Tenure {
 	var out []*liveness.Tenure
 	seen := map[*route]bool{}
@@ -104,7 +105,7 @@ func (b *batch) tenures(p *part) []*liveness.Tenure {
 	return out
 }
 
-// refused notes that the shard has told of an item what is wrong: the end of the stream says no more of it.
+// refused records that the shard has reported the error of an item: the end of the stream adds nothing for this item.
 func (p *part) refused(i int) {
 	if p.told == nil {
 		p.told = map[int]bool{}
@@ -112,8 +113,8 @@ func (p *part) refused(i int) {
 	p.told[i] = true
 }
 
-// split divides the items that are not answered yet by shard, in order. Those without a route stay behind, with the
-// reason; those that can have none are answered.
+// split divides the unanswered items by shard, in order. Items without a route are left over, with the reason; items
+// that cannot have a route are answered.
 func (g *Gateway) split(ctx context.Context, t *table, b *batch) []*part {
 	var parts []*part
 	failed := g.resolveMissing(ctx, t, b)
@@ -144,7 +145,7 @@ func (g *Gateway) split(ctx context.Context, t *table, b *batch) []*part {
 	return parts
 }
 
-// resolveMissing asks once for each group of Named routing that the table does not have, several at a time.
+// resolveMissing looks up each group of Named routing that the table lacks, once per group, several at a time.
 func (g *Gateway) resolveMissing(ctx context.Context, t *table, b *batch) map[string]error {
 	if t.hash != nil {
 		return nil
@@ -177,7 +178,7 @@ func addTo(parts []*part, s *shard, i int) []*part {
 	return append(parts, &part{shard: s, items: []int{i}})
 }
 
-// route0 is route, nil also where the key names no group.
+// route0 is route that also returns nil if the key names no group.
 func (t *table) route0(k *key) *route {
 	if t.hash == nil && len(k.group) == 0 {
 		return nil
@@ -185,7 +186,7 @@ func (t *table) route0(k *key) *route {
 	return t.route(k)
 }
 
-// message makes the request for a part: the bytes of its items as they came, neighbours in one piece.
+// message builds the request of a part: the bytes of its items unchanged, with adjacent items in one piece.
 func (b *batch) message(p *part) *frame {
 	f := &frame{}
 	for n := 0; n < len(p.items); {
@@ -199,7 +200,7 @@ func (b *batch) message(p *part) *frame {
 	return f
 }
 
-// failPart notes a failure of the whole part for the items that have no answer.
+// failPart records a failure of the whole part for the items without an answer.
 func (b *batch) failPart(p *part, err error, v routing.Verdict) {
 	err = unreachable(err, p.shard.name)
 	for _, i := range p.items {
@@ -209,7 +210,7 @@ func (b *batch) failPart(p *part, err error, v routing.Verdict) {
 	}
 }
 
-// failed notes that an attempt at a shard failed.
+// failed records a failed attempt at a shard.
 func (it *item) failed(err error, v routing.Verdict) {
 	if it.route != nil {
 		it.route.learn(it.to, v)
@@ -217,13 +218,13 @@ func (it *item) failed(err error, v routing.Verdict) {
 	it.note(err, v)
 }
 
-// note notes a failure, and decides whether the item is answered by that.
+// note records a failure, and decides whether that failure answers the item.
 func (it *item) note(err error, v routing.Verdict) {
 	it.answered = !it.effect.Failed(v, true)
 	it.err = told(err, &it.effect)
 }
 
-// open lists the items that have no answer yet; v is the verdict on the first of them.
+// open counts the items without an answer; v is the verdict on the first of them.
 func (b *batch) open() (n int, v routing.Verdict) {
 	for i := range b.items {
 		if it := &b.items[i]; !it.answered {
@@ -236,7 +237,7 @@ func (b *batch) open() (n int, v routing.Verdict) {
 	return n, v
 }
 
-// resultStatus is the status in a BatchPutResult or BatchGetResult; nil: done.
+// resultStatus returns the status in a BatchPutResult or BatchGetResult; nil: success.
 func resultStatus(s scanner, field protowire.Number) (*status.Status, error) {
 	var st *status.Status
 	for s.left > 0 {
@@ -265,12 +266,12 @@ func resultStatus(s scanner, field protowire.Number) (*status.Status, error) {
 	return st, nil
 }
 
-// putFailure is the BatchPutResult of an item that failed, with tag and length.
+// putFailure appends the BatchPutResult of a failed item, with tag and length.
 func putFailure(dst []byte, err error) []byte {
 	return appendMessage(dst, &recordv1.BatchPutResult{Status: status.Convert(err).Proto()})
 }
 
-// getFailure is the BatchGetResult of an item that failed, with tag and length.
+// getFailure appends the BatchGetResult of a failed item, with tag and length.
 func getFailure(dst []byte, position int, err error) []byte {
 	return appendMessage(dst, &recordv1.BatchGetResult{Position: uint32(position), Status: status.Convert(err).Proto()})
 }
@@ -278,7 +279,7 @@ func getFailure(dst []byte, position int, err error) []byte {
 func appendMessage(dst []byte, m proto.Message) []byte {
 	dst = protowire.AppendTag(dst, 1, protowire.BytesType)
 	encoded, err := proto.Marshal(m)
-	if err != nil { // only strings that are not UTF-8, which no error text of ours holds
+	if err != nil { // only for strings that are not UTF-8; our error texts are UTF-8
 		encoded = nil
 	}
 	return protowire.AppendBytes(dst, encoded)

@@ -22,9 +22,9 @@ const (
 	getBytesMax = 4 << 20
 )
 
-// batchGet splits the reads by shard, runs the parts in parallel and hands results on as they come, each with the
-// position that the caller knows it by. A call is bounded by flow control, one message per shard, all together by
-// Limits.AnswerBytesMax.
+// batchGet splits the reads by shard, runs the parts in parallel and forwards results as they arrive, each with the
+// caller's position. Flow control bounds one call to one message per shard; Limits.AnswerBytesMax bounds all calls
+// together.
 func (g *Gateway) batchGet(stream grpc.ServerStream) error {
 	in := &frame{}
 	if err := stream.RecvMsg(in); err != nil {
@@ -57,7 +57,7 @@ func (g *Gateway) batchGet(stream grpc.ServerStream) error {
 	return get.sendFailures()
 }
 
-// getting is a BatchGet under way.
+// getting is a BatchGet call in progress.
 type getting struct {
 	g *Gateway
 	*batch
@@ -68,7 +68,7 @@ type getting struct {
 	sendErr error
 }
 
-// run repeats until all is answered, the caller is gone, or the deadline is near.
+// run retries until all items are answered, the caller has gone, or the deadline is near.
 func (get *getting) run(ctx context.Context) {
 	call := get.g.repeated(routing.Effect{})
 	for {
@@ -93,12 +93,12 @@ func (get *getting) run(ctx context.Context) {
 func (get *getting) part(ctx context.Context, p *part) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err := notEOF(get.read(ctx, p)) // what the shard left out is not answered
+	err := notEOF(get.read(ctx, p)) // items that the shard left out have no answer
 	v := routing.Judge(status.Convert(err), true)
 	get.failPart(p, err, v)
 }
 
-// read hands on what the shard answers until that ends; io.EOF is the good end.
+// read forwards the shard's answers until the stream ends; io.EOF is the normal end.
 func (get *getting) read(ctx context.Context, p *part) error {
 	from, err := p.shard.conn().NewStream(ctx, downloadDesc, recordv1.RecordService_BatchGet_FullMethodName)
 	if err != nil {
@@ -136,17 +136,17 @@ func (get *getting) read(ctx context.Context, p *part) error {
 	}
 }
 
-// send hands one message to the caller. bytes: that came from its shard so far.
+// send forwards one message to the caller. bytes: received from its shard so far.
 func (get *getting) send(out *frame, bytes int64) error {
 	if out.bufs.Len() == 0 {
 		out.free()
 		return nil
 	}
-	// What waits in line is held too.
+	// Messages that wait for the lock are held too.
 	n := int64(out.bufs.Len()) + min(streamWindow, bytes)
 	err := get.held.More(n)
 	if err == nil {
-		defer func() { _ = get.held.More(-n) }() // less is never refused
+		defer func() { _ = get.held.More(-n) }() // a reduction is never refused
 	} else {
 		out.free()
 	}
@@ -163,8 +163,8 @@ func (get *getting) send(out *frame, bytes int64) error {
 	return get.sendErr
 }
 
-// renumber copies the results of a message, each with the caller's position behind it: of a field that comes twice the
-// last one counts. Results that are to be repeated are left out.
+// renumber copies the results of a message and appends the caller's position to each: if a field occurs twice, the last
+// one counts. It leaves out results that must be retried.
 func (get *getting) renumber(p *part, in *frame) (*frame, error) {
 	pool := message.Pool
 	buf := pool.Get(in.bufs.Len() + 8*len(p.items))
@@ -208,7 +208,7 @@ func (get *getting) renumber(p *part, in *frame) (*frame, error) {
 	return pooled(pool, buf, out), nil
 }
 
-// readPosition reads the position of a BatchGetResult; 0 where it is left out.
+// readPosition reads the position of a BatchGetResult; 0 if it is absent.
 func readPosition(s scanner) (position uint64, err error) {
 	for s.left > 0 {
 		number, kind, length, err := s.next()

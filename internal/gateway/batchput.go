@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Limits of a BatchPut message, and how many of them one stream may have under way.
+// Limits of a BatchPut message, and of the messages in flight on one stream.
 const (
 	putsMax       = 1024
 	putBytesMax   = 4<<20 + 64<<10 // 4 MiB of puts, and their tags
@@ -28,8 +28,8 @@ const (
 )
 
 // batchPut splits each message by shard and sends the parts over one stream per shard, so that puts of one record keep
-// their order; the results are put together in the order of the message. Puts that are to be repeated go over streams
-// of their own, behind those that came later.
+// their order. It combines the results in the order of the message. Puts that must be retried use separate streams,
+// after puts that arrived later.
 func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	if _, err := g.router.wait(stream.Context()); err != nil {
 		return err
@@ -42,10 +42,10 @@ func (g *Gateway) batchPut(stream grpc.ServerStream) error {
 	go func() {
 		err := b.answer(stream, under)
 		if err != nil {
-			cancel() // nobody takes answers any more
+			cancel() // answers are no longer read
 		}
 		answered <- err
-		for pb := range under { // free what is left
+		for pb := range under { // free the remaining messages
 			pb.wait.Wait()
 			pb.wrote(ctx, g)
 			pb.free(g)
@@ -73,12 +73,12 @@ type putting struct {
 	lanes map[*shard]*lane
 }
 
-// putBatch is one message under way.
+// putBatch is one message in progress.
 type putBatch struct {
 	*batch
 	bytes   int64
 	wait    sync.WaitGroup // for the parts
-	results []scanner      // where answered without err: the result's bytes
+	results []scanner      // bytes of each result, if answered without err
 	mu      sync.Mutex
 	frames  []*frame // that hold the results
 }
@@ -91,7 +91,7 @@ func (pb *putBatch) free(g *Gateway) {
 	g.release(pb.bytes)
 }
 
-// wrote tells the audit log of the puts of a message, which are answered or given up.
+// wrote reports the puts of a message to the audit log, once they are answered or given up.
 func (pb *putBatch) wrote(ctx context.Context, g *Gateway) {
 	call := access.CallOf(ctx)
 	if call == nil {
@@ -156,7 +156,7 @@ func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) erro
 	}
 }
 
-// answer completes messages in their order.
+// answer answers messages in their order.
 func (b *putting) answer(stream grpc.ServerStream, under <-chan *putBatch) error {
 	for pb := range under {
 		pb.wait.Wait()
@@ -171,7 +171,7 @@ func (b *putting) answer(stream grpc.ServerStream, under <-chan *putBatch) error
 	return nil
 }
 
-// retry repeats what is not answered yet, until the deadline is near.
+// retry repeats the unanswered puts until the deadline is near.
 func (b *putting) retry(pb *putBatch) {
 	n, v := pb.open()
 	if n == 0 {
@@ -194,7 +194,7 @@ func (b *putting) retry(pb *putBatch) {
 	}
 }
 
-// once sends a part over a stream of its own.
+// once sends a part over a separate stream.
 func (b *putting) once(ctx context.Context, pb *putBatch, p *part) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -204,7 +204,7 @@ func (b *putting) once(ctx context.Context, pb *putBatch, p *part) {
 		return
 	}
 	if err := to.SendMsg(pb.message(p)); err == nil {
-		_ = to.CloseSend() // what is wrong, RecvMsg says
+		_ = to.CloseSend() // RecvMsg returns the error
 	}
 	out := &frame{}
 	if err := to.RecvMsg(out); err != nil {
@@ -215,7 +215,7 @@ func (b *putting) once(ctx context.Context, pb *putBatch, p *part) {
 	pb.take(p, out)
 }
 
-// notEOF is the error of a stream that ended too early without one.
+// notEOF replaces io.EOF by an error for a stream that ended too early without an error.
 func notEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return status.Error(codes.Unavailable, "the shard ended the stream without an answer")
@@ -223,7 +223,7 @@ func notEOF(err error) error {
 	return err
 }
 
-// take notes the results of a part.
+// take records the results of a part.
 func (pb *putBatch) take(p *part, out *frame) {
 	pb.mu.Lock()
 	pb.frames = append(pb.frames, out)
@@ -263,7 +263,7 @@ func (pb *putBatch) take(p *part, out *frame) {
 	}
 }
 
-// response puts the results together in order.
+// response combines the results in order.
 func (pb *putBatch) response() *frame {
 	size := 0
 	for i := range pb.items {
@@ -285,7 +285,7 @@ func (pb *putBatch) response() *frame {
 	return pooled(pool, buf, out)
 }
 
-// pooled makes a frame of bytes that were appended to a buffer of the pool, and may have outgrown it.
+// pooled makes a frame of bytes that were appended to a pool buffer. The bytes may have outgrown the buffer.
 func pooled(pool mem.BufferPool, buf *[]byte, out []byte) *frame {
 	if cap(out) != cap(*buf) {
 		pool.Put(buf)
@@ -295,7 +295,7 @@ func pooled(pool mem.BufferPool, buf *[]byte, out []byte) *frame {
 	return &frame{bufs: mem.BufferSlice{mem.NewBuffer(buf, pool)}}
 }
 
-// lane is the stream to one shard. Its parts are answered in the order in which they were sent.
+// lane is the stream to one shard. The shard answers its parts in the order in which they were sent.
 type lane struct {
 	to     grpc.ClientStream
 	cancel context.CancelFunc
@@ -310,11 +310,11 @@ type sentPart struct {
 	sent bool
 }
 
-// lane returns the stream to a shard, opening it the first time.
+// lane returns the stream to a shard. The first call opens it.
 func (b *putting) lane(s *shard) *lane {
 	if l := b.lanes[s]; l != nil && l.err == nil {
 		select {
-		case <-l.ended: // broken: a new one is worth a try
+		case <-l.ended: // broken: a new stream may work
 			l.close()
 		default:
 			return l
@@ -332,19 +332,19 @@ func (b *putting) lane(s *shard) *lane {
 	return l
 }
 
-// send sends a part; its failure is noted in the batch.
+// send sends a part; it records a failure in the batch.
 func (l *lane) send(pb *putBatch, p *part) {
 	if l.err != nil {
 		pb.failPart(p, l.err, routing.Judge(status.Convert(l.err), false))
 		pb.wait.Done()
 		return
 	}
-	// What the error of SendMsg was, RecvMsg says in receive. At most batchesFlight+2 parts are under way.
+	// RecvMsg in receive returns the reason of an error of SendMsg. At most batchesFlight+2 parts are in flight.
 	err := l.to.SendMsg(pb.message(p))
 	l.parts <- sentPart{pb: pb, p: p, sent: err == nil}
 }
 
-// receive takes answers until the lane is closed. Once the stream is broken all further parts fail alike.
+// receive reads answers until the lane is closed. After the stream breaks, all further parts fail with the same error.
 func (l *lane) receive() {
 	var broken error
 	for s := range l.parts {
@@ -369,10 +369,10 @@ func (l *lane) receive() {
 	l.cancel()
 }
 
-// close ends the lane when its parts are answered.
+// close ends the lane after its parts are answered.
 func (l *lane) close() {
 	if l.err == nil {
-		_ = l.to.CloseSend() // fails only where the stream is broken already
+		_ = l.to.CloseSend() // fails only if the stream is already broken
 		close(l.parts)
 	}
 }

@@ -17,16 +17,16 @@ const (
 	// Pauses between attempts. A newer view ends a pause at once.
 	pauseFirst = 5 * time.Millisecond
 	pauseMax   = 250 * time.Millisecond
-	// reserveMax is kept of the time to the deadline for the answer to travel: a caller whose own clock ends the call
-	// learns nothing of why.
+	// reserveMax is the time before the deadline that is reserved for the answer's way back: a caller whose own
+	// clock ends the call does not learn the reason.
 	reserveMax    = 250 * time.Millisecond
 	createTimeout = 10 * time.Second
-	// groupsUncounted is how far below its limit a store must be for groups to be made without counting them in etcd.
+	// groupsUncounted is the distance from the limit at which groups are created without counting them in etcd.
 	groupsUncounted = 1000
 )
 
-// resolve finds the route of a key in the table. creates says that the call may make a group of Named routing. The
-// route is nil where the caller is to wait for a newer table.
+// resolve finds the route of a key in the table. creates: the call may create a group of Named routing. A nil route
+// means that the caller must wait for a newer table.
 func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (*route, error) {
 	if t.view.Meta.Routing.Mode == placement.Hash {
 		return t.route(k), nil
@@ -44,8 +44,8 @@ func (g *Gateway) resolve(ctx context.Context, t *table, k *key, creates bool) (
 	return nil, g.lookUp(ctx, t, name, creates)
 }
 
-// lookUp asks etcd for a group that is not in the table, which may lag behind what another gateway has made. Nil: it is
-// there, or was made where creates says so; a newer table will have it.
+// lookUp asks etcd for a group that is missing in the table: the table may not yet contain a group that another gateway
+// has created. Nil: the group exists, or was created if creates allows it; a newer table will contain it.
 func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates bool) error {
 	_, err, _ := g.creating.Do(name, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
@@ -66,7 +66,7 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 	case err == nil:
 		return nil
 	case errors.Is(err, placement.ErrNoGroup) && creates:
-		return nil // joined a read's look-up: the next attempt makes it
+		return nil // shared the lookup of a read: the next attempt creates the group
 	case errors.Is(err, placement.ErrNoGroup):
 		return fail(codes.NotFound, reason.GroupNotFound, "group %q does not exist", name)
 	case errors.Is(err, placement.ErrGroupLimit):
@@ -77,8 +77,8 @@ func (g *Gateway) lookUp(ctx context.Context, t *table, name string, creates boo
 	}
 }
 
-// tableWith gives a table that has a group, by its name. Where etcd has the group and the table does not, it waits for
-// a newer one.
+// tableWith returns a table that contains the group of this name. If etcd has the group and the table does not, it
+// waits for a newer table.
 func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	t, err := g.router.wait(ctx)
 	if err != nil || t.byName(group) != nil {
@@ -105,10 +105,10 @@ func (g *Gateway) tableWith(ctx context.Context, group string) (*table, error) {
 	return t, nil
 }
 
-// attempt is one try to do a call at a shard. sent says whether the request may have left this process.
+// attempt is one try of a call at a shard. sent: the request may have left this process.
 type attempt func(ctx context.Context, s place) (sent bool, err error)
 
-// repeated is a call that is tried until it is answered.
+// repeated is a call that is retried until it is answered.
 type repeated struct {
 	routing.Attempts
 	g      *Gateway
@@ -119,7 +119,7 @@ func (g *Gateway) repeated(effect routing.Effect) repeated {
 	return repeated{g: g, Attempts: routing.Attempts{Pace: &g.pace, Effect: effect}}
 }
 
-// route does attempts at the shard of the key until one is answered for good or the deadline is near.
+// route makes attempts at the shard of the key until one has a final answer or the deadline is near.
 func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) error {
 	t, err := c.g.router.wait(ctx)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *repeated) route(ctx context.Context, k *key, creates bool, do attempt) 
 	}
 }
 
-// named is route for a group that must be there.
+// named is route for a group that must exist.
 func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	t, err := c.g.tableWith(ctx, group)
 	if err != nil {
@@ -155,7 +155,7 @@ func (c *repeated) named(ctx context.Context, group string, do attempt) error {
 	}
 }
 
-// try does one attempt at the leader of a group, as tryAt.
+// try makes one attempt at the leader of a group, like tryAt.
 func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (done bool, err error) {
 	var leader *shard
 	if r != nil {
@@ -164,8 +164,8 @@ func (c *repeated) try(ctx context.Context, t *table, r *route, do attempt) (don
 	return c.tryAt(ctx, t, r, leader, do)
 }
 
-// tryAt does one attempt at a shard, which may be nil, and where that is to be repeated waits until the next makes
-// sense. done: err is the answer.
+// tryAt makes one attempt at a shard, which may be nil. If the call must be retried, tryAt waits until the next attempt
+// makes sense. done: err is the answer.
 func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do attempt) (done bool, err error) {
 	sent := false
 	if at == nil {
@@ -189,16 +189,16 @@ func (c *repeated) tryAt(ctx context.Context, t *table, r *route, at *shard, do 
 	return false, nil
 }
 
-// end is the answer when no attempt follows.
+// end returns the answer when no attempt follows.
 func (c *repeated) end(err error) error { return told(err, &c.Effect) }
 
-// pause waits until the next attempt makes sense; false where that is behind the deadline.
+// pause waits until the next attempt makes sense; false: that is after the deadline.
 func (c *repeated) pause(ctx context.Context, changed <-chan struct{}, v routing.Verdict) bool {
 	c.g.metrics.retries.WithLabelValues(v.Reason).Inc()
 	return c.Pause(ctx, v.Wait, changed, c.g.stopping)
 }
 
-// admit counts a call and its bytes in; the caller must give them back by release.
+// admit counts a call and its bytes; the caller must call release afterwards.
 func (g *Gateway) admit(bytes int64) error {
 	calls, held := g.calls.Add(1), g.bytes.Add(bytes)
 	if calls > g.cfg.Limits.CallsMax || held > g.cfg.Limits.BytesInFlightMax {
@@ -213,7 +213,7 @@ func (g *Gateway) release(bytes int64) {
 	g.bytes.Add(-bytes)
 }
 
-// bounded gives a call that comes without a deadline one.
+// bounded adds a deadline to a call without one.
 func (g *Gateway) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}

@@ -8,15 +8,15 @@ import (
 	"sheaf.dev/sheaf/internal/call/message"
 )
 
-// frame is one gRPC message as bytes, undecoded. It holds a reference on its buffers until it is freed or sent.
+// frame is one gRPC message as undecoded bytes. It holds a reference to its buffers until it is freed or sent.
 type frame struct {
 	bufs mem.BufferSlice
-	// keep: sending takes further references, so that the frame can be sent again. Otherwise sending gives the frame's
-	// own references away.
+	// keep: sending takes additional references, so that the frame can be sent again. Otherwise sending consumes
+	// the frame's own references.
 	keep bool
 }
 
-// free gives the buffers back. A frame may be freed more than once.
+// free releases the buffers. A frame may be freed more than once.
 func (f *frame) free() {
 	f.bufs.Free()
 	f.bufs = nil
@@ -25,7 +25,7 @@ func (f *frame) free() {
 // DecodeInto implements message.Undecoded.
 func (f *frame) DecodeInto(m proto.Message) error { return message.Codec{}.Unmarshal(f.bufs, m) }
 
-// codec passes frames through as they are and everything else to the protobuf codec.
+// codec passes frames through unchanged and delegates all other messages to the protobuf codec.
 type codec struct{ proto encoding.CodecV2 }
 
 func newCodec() codec { return codec{proto: message.Codec{}} }
@@ -51,7 +51,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.proto.Unmarshal(data, v)
 	}
-	data.Ref() // the caller frees its own references when this returns
+	data.Ref() // the caller frees its own references after this returns
 	f.bufs = data
 	return nil
 }

@@ -30,33 +30,34 @@ func invalid(field, format string, args ...any) error {
 	})
 }
 
-// overloaded is fail for a call that is refused because others hold too much; it says when to try again.
+// overloaded is fail for a call that is refused because other calls hold too much; it says when to retry.
 func overloaded(format string, args ...any) error {
 	return withDetails(codes.ResourceExhausted, fmt.Sprintf(format, args...),
 		&errdetails.ErrorInfo{Domain: reason.Domain, Reason: reason.Overloaded},
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(overloadedPause)})
 }
 
-// overloadedPause is when who is refused may try again.
+// overloadedPause is the time after which a refused caller may retry.
 const overloadedPause = 100 * time.Millisecond
 
 func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) error {
 	plain := status.New(code, text)
 	full, err := plain.WithDetails(details...)
-	if err != nil { // only where code is OK
+	if err != nil { // happens only if code is OK
 		return plain.Err()
 	}
 	return full.Err()
 }
 
-// outcomeUnknown is the answer for a write that may have been applied.
+// outcomeUnknown returns the answer for a write that may have been applied.
 func outcomeUnknown(cause error) error {
 	return fail(codes.Unknown, reason.OutcomeUnknown,
 		"the write may or may not have been applied: repeat it with its request_id (%v)", status.Convert(cause).Message())
 }
 
-// told is what the caller of a write hears of a failure. Where the write is in doubt, only what ends the doubt is told
-// as it is, and the end of the caller's own time, which says as little about the outcome.
+// told returns the error that the caller of a write gets. If the write is in doubt, only two errors are returned
+// unchanged: one that ends the doubt, and the end of the caller's own time, which says equally little about the
+// outcome.
 func told(err error, effect *routing.Effect) error {
 	v := routing.Judge(status.Convert(err), false)
 	if v.Cut || v.Reason == reason.OutcomeUnknown || !effect.Doubtful(v) {
@@ -65,7 +66,7 @@ func told(err error, effect *routing.Effect) error {
 	return outcomeUnknown(err)
 }
 
-// unreachable gives an error of the transport its reason, where the request surely was not applied.
+// unreachable adds a reason to a transport error if the request was certainly not applied.
 func unreachable(err error, shard string) error {
 	st := status.Convert(err)
 	if st.Code() != codes.Unavailable || routing.Judge(st, false).Reason != reason.ShardUnreachable {
@@ -74,7 +75,7 @@ func unreachable(err error, shard string) error {
 	return fail(codes.Unavailable, reason.ShardUnreachable, "shard %s does not answer: %s", shard, st.Message())
 }
 
-// fromContext is the error of a call whose context has ended.
+// fromContext returns the error of a call whose context has ended.
 func fromContext(ctx context.Context) error {
 	err := ctx.Err()
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -83,8 +84,8 @@ func fromContext(ctx context.Context) error {
 	return status.FromContextError(err).Err()
 }
 
-// tooLarge refuses a request above the limit of a message, in the words of its method; nil where it is not. Such a
-// message comes to no shard.
+// tooLarge returns the error for a request above the message limit, in the words of its method; nil: the request is
+// within the limit. No shard receives such a message.
 func (g *Gateway) tooLarge(full string, in *frame) error {
 	n, most := in.bufs.Len(), g.cfg.Limits.MessageBytesMax
 	if n <= most {

@@ -1,6 +1,6 @@
-// Package gateway routes calls to shards. It reads the key of a request from its bytes and forwards the bytes as they
-// are; data is never decoded. It retries what is surely not applied, and writes that carry a request id, inside the
-// caller's deadline.
+// Package gateway routes calls to shards. It reads the key of a request from its bytes and forwards the bytes
+// unchanged; it never decodes data. Until the caller's deadline it retries calls that were certainly not applied, and
+// writes that carry a request id.
 package gateway
 
 import (
@@ -34,27 +34,27 @@ import (
 	"sheaf.dev/sheaf/internal/security/access/guard"
 )
 
-// Config of a gateway. Listen and Store are required.
+// Config configures a gateway. Listen and Store are required.
 type Config struct {
 	Listen string // host:port; port 0 takes a free one
 	Store  *placement.Store
-	// StoreUUID is the store that must be there: views of another one are not followed; zero: any.
+	// StoreUUID is the expected store: views of another store are ignored; zero: any store.
 	StoreUUID uuid.UUID
 	Limits    Limits
 	Version   string                // of the binary, for status
 	Logger    *slog.Logger          // nil: discards
 	Registry  prometheus.Registerer // nil: no metrics
-	// ListenConfig of the gRPC server's socket: what limits floods sets it.
+	// ListenConfig is used for the gRPC server's socket; the flood limits set it.
 	ListenConfig net.ListenConfig
-	// Listener opens what the gRPC server accepts connections from, and Dial connects to an address of a shard; nil: by
-	// TCP. Tests have connections in memory.
+	// Listener opens the listener of the gRPC server, and Dial connects to the address of a shard; nil: TCP. Tests
+	// use in-memory connections.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
 	Dial     func(ctx context.Context, address string) (net.Conn, error)
-	// ServerOptions are added to those of the gRPC server: credentials, seams for tests.
+	// ServerOptions are added to those of the gRPC server: credentials, and hooks for tests.
 	ServerOptions []grpc.ServerOption
-	// Audit is told of what Secure refuses, and of what is done; nil: nobody is.
+	// Audit receives refusals by Secure, and completed operations; nil: no audit log.
 	Audit *guard.Audit
-	// ShardCredentials for the connections to a shard, by its name; nil: no TLS.
+	// ShardCredentials returns the credentials for connections to a shard, by its name; nil: no TLS.
 	ShardCredentials func(shard string) credentials.TransportCredentials
 	// ShardDialOptions are added to those of the connections to shards.
 	ShardDialOptions []grpc.DialOption
@@ -62,19 +62,20 @@ type Config struct {
 
 // Limits of serving. A zero field takes its default.
 type Limits struct {
-	MessageBytesMax         int    // of one gRPC message; 8 MiB
-	StreamsPerConnectionMax uint32 // concurrent calls of one connection; 4,096
-	CallsMax                int64  // concurrent calls in all, OVERLOADED beyond; 65,536
-	BytesInFlightMax        int64  // bytes of requests being worked on, OVERLOADED beyond; 512 MiB
-	// held of the answers of streams that are handed on or not taken by their callers, OVERLOADED beyond; 512 MiB
+	MessageBytesMax         int    // of one gRPC message; default: 8 MiB
+	StreamsPerConnectionMax uint32 // concurrent calls of one connection; default: 4,096
+	CallsMax                int64  // concurrent calls in total, OVERLOADED beyond; default: 65,536
+	BytesInFlightMax        int64  // bytes of requests in progress, OVERLOADED beyond; default: 512 MiB
+	// bytes held for answers of streams that are forwarded or not yet read by their callers, OVERLOADED beyond;
+	// default: 512 MiB
 	AnswerBytesMax int64
-	// for one message of a stream until its caller takes it, SLOW_READER beyond; 1 min
+	// for the caller to read one message of a stream, SLOW_READER beyond; default: 1 min
 	SendTimeout time.Duration
-	// for unary calls that come without a deadline, and for each message of a batch; 60 s
+	// for unary calls without a deadline, and for each message of a batch; default: 60 s
 	CallTimeout        time.Duration
-	KeepaliveMin       time.Duration // clients that ping more often are cut off; 10 s
-	ConnectionAgeMax   time.Duration // 30 min, then clients connect anew; negative: never
-	ConnectionAgeGrace time.Duration // for calls under way when the age is reached; 10 min
+	KeepaliveMin       time.Duration // clients that ping more often are disconnected; default: 10 s
+	ConnectionAgeMax   time.Duration // after it clients reconnect; default: 30 min; negative: never
+	ConnectionAgeGrace time.Duration // for calls in flight when the age is reached; default: 10 min
 }
 
 func (l *Limits) setDefaults() error {
@@ -95,7 +96,7 @@ func (l *Limits) setDefaults() error {
 	return nil
 }
 
-// A table that takes longer to make than tableCostMax is followed by a pause of at most tablePauseMax.
+// After a table that takes longer than tableCostMax to build, follow pauses for at most tablePauseMax.
 const (
 	tableCostMax  = 5 * time.Millisecond
 	tablePauseMax = 200 * time.Millisecond
@@ -104,7 +105,7 @@ const (
 // Gateway serves RecordService, RoutingService, AdminService, health and reflection.
 type Gateway struct {
 	cfg      Config
-	pace     routing.Pace // of repeated calls
+	pace     routing.Pace // pace of retries
 	router   *router
 	server   *grpc.Server
 	listener net.Listener
@@ -112,9 +113,9 @@ type Gateway struct {
 	metrics  *metrics
 	creating singleflight.Group
 
-	open  atomic.Int64 // calls that a stop waits for
-	calls atomic.Int64 // under way
-	bytes atomic.Int64 // of requests under way
+	open  atomic.Int64 // calls that Stop waits for
+	calls atomic.Int64 // in progress
+	bytes atomic.Int64 // of requests in progress
 
 	answers answers
 	streams sync.WaitGroup // handlers of streams
@@ -122,11 +123,11 @@ type Gateway struct {
 	cancel  context.CancelFunc // ends the watch
 	watched chan struct{}      // closed when the watch has ended
 	served  chan error         // the result of Serve
-	// stopping is closed when Stop begins: streams that would not end by themselves do then.
+	// stopping is closed when Stop begins: it ends streams that would not end by themselves.
 	stopping chan struct{}
 }
 
-// Start listens, follows the store in the background and serves; calls wait for the first view inside their deadline.
+// Start listens, follows the store in the background and serves; calls wait for the first view until their deadline.
 // ctx bounds only the start itself. Health is SERVING once there is a view.
 func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 	if cfg.Store == nil {
@@ -171,7 +172,7 @@ func Start(ctx context.Context, cfg Config) (*Gateway, error) {
 
 func (g *Gateway) newServer() *grpc.Server {
 	l := &g.cfg.Limits
-	age := max(l.ConnectionAgeMax, 0) // 0: for gRPC, never
+	age := max(l.ConnectionAgeMax, 0) // gRPC takes 0 as never
 	options := append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(g.router.codec),
 		grpc.MaxRecvMsgSize(message.RefusedBytesMax(l.MessageBytesMax)),
@@ -195,7 +196,8 @@ func (g *Gateway) newServer() *grpc.Server {
 	return server
 }
 
-// setHealth tells the same of the process and of each service by its name, which a probe may ask for.
+// setHealth sets the same health status for the process and for each service by name, because a probe may ask for
+// either.
 func (g *Gateway) setHealth(st healthv1.HealthCheckResponse_ServingStatus) {
 	for _, service := range []string{
 		"", recordv1.RecordService_ServiceDesc.ServiceName, recordv1.RoutingService_ServiceDesc.ServiceName,
@@ -206,7 +208,7 @@ func (g *Gateway) setHealth(st healthv1.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-// follow takes views in until ctx ends.
+// follow applies views until ctx ends.
 func (g *Gateway) follow(ctx context.Context) {
 	defer close(g.watched)
 	for view := range g.cfg.Store.Watch(ctx) {
@@ -217,8 +219,8 @@ func (g *Gateway) follow(ctx context.Context) {
 		began := time.Now()
 		g.router.set(view)
 		g.setHealth(healthv1.HealthCheckResponse_SERVING)
-		// A store of very many groups must not keep a processor busy with tables while groups are being made: the
-		// newest view waits a little, those between are left out.
+		// A store with very many groups must not keep a processor busy with tables while groups are being
+		// created: the newest view waits briefly, and the views between are skipped.
 		if cost := time.Since(began); cost > tableCostMax {
 			select {
 			case <-time.After(min(3*cost, tablePauseMax)):
@@ -228,7 +230,7 @@ func (g *Gateway) follow(ctx context.Context) {
 	}
 }
 
-// Addr is the address that gRPC listens on.
+// Addr returns the address on which gRPC listens.
 func (g *Gateway) Addr() string { return g.listener.Addr().String() }
 
 // Ready returns when the gateway has a view, or ctx ends.
@@ -237,7 +239,7 @@ func (g *Gateway) Ready(ctx context.Context) error {
 	return err
 }
 
-// epoch of the newest view; 0: none yet.
+// epoch returns the epoch of the newest view; 0: there is none yet.
 func (g *Gateway) epoch() uint64 {
 	if t := g.router.table.Load(); t != nil {
 		return t.view.Epoch
@@ -245,7 +247,7 @@ func (g *Gateway) epoch() uint64 {
 	return 0
 }
 
-// ourServices begins the names of the methods whose calls a stop waits for.
+// ourServices is the prefix of the methods whose calls Stop waits for.
 const ourServices = "/sheaf."
 
 func (g *Gateway) countStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
@@ -266,13 +268,13 @@ func (g *Gateway) countUnary(ctx context.Context, req any, info *grpc.UnaryServe
 	return handler(ctx, req)
 }
 
-// Stop refuses new calls and lets those under way end; when ctx ends first, they are cut. Streams whose callers neither
-// take nor send anything are cut before. To be called once.
+// Stop refuses new calls and lets calls in flight end; when ctx ends first, it aborts them. It aborts streams earlier
+// if their callers neither receive nor send anything. Call Stop once.
 func (g *Gateway) Stop(ctx context.Context) error {
 	g.health.Shutdown()
 	close(g.stopping)
 	message.Drain(ctx, g.server, g.open.Load)
-	g.streams.Wait() // their streams have ended
+	g.streams.Wait() // their streams have already ended
 	g.cancel()
 	<-g.watched
 	g.router.close()

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/telemetry"
 )
 
-// metrics of a gateway. All of them exist also without a registry, so that nobody has to ask.
+// metrics holds the metrics of a gateway. All of them also exist without a registry, so no caller needs a nil check.
 type metrics struct {
 	registry   prometheus.Registerer
 	collectors []prometheus.Collector
@@ -69,7 +69,7 @@ func (m *metrics) unregister() {
 	}
 }
 
-// methodMetrics are those of one method, looked up once.
+// methodMetrics holds the metrics of one method, looked up once.
 type methodMetrics struct {
 	m       *metrics
 	name    string

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// tellMembers puts what the leader of a group says of its members into their own rows.
+// tellMembers copies what the leader of a group reports about its members into the members' own rows.
 func tellMembers(answers []*recordv1.ListGroupsResponse) {
 	type replica struct {
 		group string
@@ -38,7 +38,7 @@ func tellMembers(answers []*recordv1.ListGroupsResponse) {
 	}
 }
 
-// PlanMoves shows what is under way, how far that is, and what the planner would do.
+// PlanMoves returns the moves under way, their progress, and the moves that the planner would start.
 func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMovesRequest) (*recordv1.PlanMovesResponse,
 	error) {
 	t, err := a.g.router.wait(ctx)
@@ -63,7 +63,7 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 		out.Moves = append(out.Moves, move)
 	}
 	for group, made := range copies {
-		if !planned[group] { // the shards stay, a copy is made anew: on another volume of the same shard
+		if !planned[group] { // the shards stay the same, and a copy is rebuilt on another volume of one of them
 			out.Moves = append(out.Moves, t.madeAnew(group, made))
 		}
 	}
@@ -71,8 +71,8 @@ func (a *adminServer) PlanMoves(ctx context.Context, request *recordv1.PlanMoves
 	return out, nil
 }
 
-// copies asks all shards which copies are being made there, by group. One that does not answer, or is older than the
-// question, tells of none.
+// copies asks all shards which copies they are building, and returns these by group. A shard that does not answer, or
+// is too old for the request, contributes none.
 func (a *adminServer) copies(ctx context.Context, t *table, request *recordv1.PlanMovesRequest) (
 	map[string][]*recordv1.Copy, error) {
 	shards := t.sortedShards()
@@ -98,7 +98,7 @@ func (a *adminServer) copies(ctx context.Context, t *table, request *recordv1.Pl
 	return out, nil
 }
 
-// madeAnew is the move of a group whose shards stay the same.
+// madeAnew returns the move of a group whose shards stay the same.
 func (t *table) madeAnew(group string, copies []*recordv1.Copy) *recordv1.Move {
 	g := t.view.Groups[group]
 	m := &recordv1.Move{Group: group, Running: true, Reason: string(placement.ForRepair)}
@@ -118,7 +118,7 @@ func (t *table) madeAnew(group string, copies []*recordv1.Copy) *recordv1.Move {
 	return m
 }
 
-// follow says how far a move is: g is what etcd knows of the group, copies what the shards that take it say.
+// follow sets the progress of a move: g is etcd's record of the group, copies the reports of the receiving shards.
 func follow(m *recordv1.Move, g placement.Group, copies []*recordv1.Copy) {
 	for _, shard := range m.GetTo() {
 		i := slices.IndexFunc(copies, func(c *recordv1.Copy) bool { return c.GetShard() == shard })
@@ -126,7 +126,7 @@ func follow(m *recordv1.Move, g placement.Group, copies []*recordv1.Copy) {
 		switch {
 		case i >= 0:
 			m.Copies = append(m.Copies, copies[i])
-		case slices.Contains(m.GetFrom(), shard): // it stays
+		case slices.Contains(m.GetFrom(), shard): // it keeps its copy
 		case j >= 0 && g.Members[j].Role == placement.Voter:
 			m.Copies = append(m.Copies, &recordv1.Copy{
 				Shard: shard, Phase: recordv1.CopyPhase_COPY_PHASE_DONE, BytesTotal: g.Bytes, BytesDone: g.Bytes,
@@ -139,8 +139,8 @@ func follow(m *recordv1.Move, g placement.Group, copies []*recordv1.Copy) {
 	sumUp(m, g.Bytes)
 }
 
-// sumUp makes the figures of a move of those of its copies. One whose size is not known yet is as large as the group
-// was last.
+// sumUp computes the figures of a move from its copies. A copy of unknown size counts as large as the group's last
+// reported size.
 func sumUp(m *recordv1.Move, bytes int64) {
 	m.Phase, m.Bytes = recordv1.MovePhase_MOVE_PHASE_SWITCHING, 0
 	var eta float64
@@ -158,7 +158,7 @@ func sumUp(m *recordv1.Move, bytes int64) {
 		switch {
 		case phase > recordv1.MovePhase_MOVE_PHASE_COPYING:
 		case c.EtaSeconds != nil:
-			eta = max(eta, c.GetEtaSeconds()) // they come side by side
+			eta = max(eta, c.GetEtaSeconds()) // copies are built in parallel
 		default:
 			known = false
 		}
@@ -168,7 +168,8 @@ func sumUp(m *recordv1.Move, bytes int64) {
 	}
 }
 
-// behind is the phase of a move with copies in two phases: that with work to do, of these the earlier one.
+// behind returns the phase of a move whose copies are in two phases: the phase with work left, and of two such phases
+// the earlier one.
 func behind(a, b recordv1.MovePhase) recordv1.MovePhase {
 	if a == recordv1.MovePhase_MOVE_PHASE_COPYING || b == recordv1.MovePhase_MOVE_PHASE_COPYING {
 		return recordv1.MovePhase_MOVE_PHASE_COPYING

@@ -27,16 +27,16 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Connections to shards.
+// Settings of the connections to shards.
 const (
 	connsPerShard   = 2
-	keepaliveTime   = 20 * time.Second // shards cut off who pings more often than every 10 s
+	keepaliveTime   = 20 * time.Second // shards disconnect clients that ping more often than every 10 s
 	keepaliveWait   = 5 * time.Second
 	connectBase     = 20 * time.Millisecond
 	connectMax      = 2 * time.Second
 	streamWindow    = 1 << 20
 	connWindow      = 4 << 20
-	closeConnsAfter = 2 * time.Minute // calls under way may still use them
+	closeConnsAfter = 2 * time.Minute // calls in flight may still use the connections
 )
 
 // shard is one shard and the connections to it.
@@ -45,32 +45,33 @@ type shard struct {
 	address string
 	conns   []*grpc.ClientConn
 	next    atomic.Uint32
-	// generation of the volume when it was last registered; guarded by router.mu.
+	// generation is the volume's generation at its last registration; guarded by router.mu.
 	generation uint64
-	// deposed: another shard has come to lead a group in its place. Guarded by router.mu.
+	// deposed: another shard now leads a group that this shard led. Guarded by router.mu.
 	deposed bool
 	pulse   *liveness.Pulse
 }
 
-// conn picks a connection in turn.
+// conn returns the connections in turn.
 func (s *shard) conn() *grpc.ClientConn {
 	return s.conns[s.next.Add(1)%uint32(len(s.conns))]
 }
 
-// route is where a group is.
+// route says which shards hold a group.
 type route struct {
 	group  string
-	told   *shard   // its leader, as etcd says; nil: none is known
+	told   *shard   // its leader according to etcd; nil: unknown
 	voters []string // addresses
-	holds  bool     // some shard has made the group: it may hold records
-	votes  int      // of its members that vote, also where no address is known
+	holds  bool     // a shard has created the group: it may hold records
+	votes  int      // number of voting members, including those without a known address
 
-	members []*shard              // that vote
+	members []*shard              // the voting members
 	tenure  *liveness.Tenure      // of told
-	lead    atomic.Pointer[shard] // where calls go: told, until answers say better
+	lead    atomic.Pointer[shard] // destination of calls: told, unless answers named another shard
 }
 
-// leader is where calls go; nil: nobody is known. One that hangs is left out where there are others.
+// leader returns the destination of calls; nil: none is known. It avoids a leader that hangs if another member does not
+// hang.
 func (r *route) leader() *shard {
 	s := r.lead.Load()
 	if s == nil || len(r.members) < 2 || !s.pulse.Silent() {
@@ -86,10 +87,11 @@ func (r *route) leader() *shard {
 	return s
 }
 
-// place is where an attempt of a call goes: a shard, and the time for which it leads the group, where etcd says so.
+// place is the destination of an attempt: a shard, and the time for which it leads the group, if etcd names it as
+// leader.
 type place struct {
 	*shard
-	tenure *liveness.Tenure // nil: not known
+	tenure *liveness.Tenure // nil: unknown
 }
 
 // place is one of the group's shards.
@@ -100,8 +102,8 @@ func (r *route) place(s *shard) place {
 	return place{shard: s, tenure: r.tenure}
 }
 
-// learn takes in what became of a call at a shard: another member may lead now. Its answer may say which; else the
-// others are asked in turn.
+// learn uses the outcome of a call at a shard: another member may lead now. The answer may name it; otherwise the other
+// members are asked in turn.
 func (r *route) learn(from *shard, v routing.Verdict) {
 	if len(r.members) < 2 || v.Fate == routing.Final || v.Reason == reason.Overloaded {
 		return
@@ -110,18 +112,18 @@ func (r *route) learn(from *shard, v routing.Verdict) {
 	if address := v.Info["address"]; address != "" {
 		i := slices.IndexFunc(r.members, func(s *shard) bool { return s.address == address })
 		if i < 0 || r.members[i] == from {
-			return // the view to come knows it
+			return // the next view contains it
 		}
 		next = r.members[i]
 	}
-	r.lead.CompareAndSwap(from, next) // unless another call has learned it already
+	r.lead.CompareAndSwap(from, next) // unless another call has already changed it
 }
 
-// failures are the shards that one call has heard of that their copy of its group cannot be loaded.
+// failures holds the shards that told one call that their copy of its group cannot be loaded.
 type failures []*shard
 
-// judge is routing.Judge for an answer of a shard of the group. GROUP_FAILED is the answer of the call only where no
-// majority of the group's copies is left; before that the call goes on to the others.
+// judge is routing.Judge for an answer of a shard of the group. GROUP_FAILED becomes the answer of the call only if no
+// majority of the group's copies is left; before that the call tries the other shards.
 func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) routing.Verdict {
 	v := routing.Judge(st, sent)
 	if v.Reason != reason.GroupFailed || v.Fate != routing.Final || r == nil {
@@ -136,18 +138,18 @@ func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) rout
 	return v
 }
 
-// table is the routing of one view. It never changes, but for changed, which is closed when a newer one is there.
+// table is the routing of one view. It is immutable, except for changed, which is closed when a newer table exists.
 type table struct {
 	view    placement.View
-	hash    []*route // by number; nil: not created yet
+	hash    []*route // by number; nil: not yet created
 	named   map[string]*route
-	shards  map[string]*shard // registered, or holding a group at an address known from before
+	shards  map[string]*shard // registered, or holding a group at a previously known address
 	changed chan struct{}
 	message func() *recordv1.WatchRoutingResponse
 	places  func() places
 }
 
-// route finds the group of a key; nil where it is not there.
+// route finds the group of a key; nil: it does not exist.
 func (t *table) route(k *key) *route {
 	if t.view.Meta.Routing.Mode == placement.Hash {
 		return t.hash[t.view.Meta.Routing.GroupOf(k.id)]
@@ -155,7 +157,7 @@ func (t *table) route(k *key) *route {
 	return t.named[string(k.group)]
 }
 
-// leaderOf finds the group of a key and where calls to it go; nil where nobody is known.
+// leaderOf finds the group of a key and the destination of calls to it; nil: no shard is known.
 func (t *table) leaderOf(k *key) (*route, *shard) {
 	r := t.route(k)
 	if r == nil {
@@ -172,30 +174,31 @@ func (t *table) groups() []*route {
 	return slices.SortedFunc(maps.Values(t.named), func(a, b *route) int { return cmp.Compare(a.group, b.group) })
 }
 
-// router follows the store and keeps the newest table and the connections.
+// router follows the store, and keeps the newest table and the connections.
 type router struct {
 	credentials func(shard string) credentials.TransportCredentials
 	codec       codec
 	options     []grpc.DialOption
 	connectTo   func(ctx context.Context, address string) (net.Conn, error) // nil: by TCP
 	bytesMax    int
-	several     atomic.Bool // copies of each group
+	several     atomic.Bool // each group has several copies
 	logger      *slog.Logger
 	table       atomic.Pointer[table]
 
 	mu    sync.Mutex
-	first chan struct{} // closed when the first table is there
-	// addresses last known by shard name: a shard whose lease ran out while etcd was away still serves.
+	first chan struct{} // closed when the first table exists
+	// addresses holds the last known address by shard name: a shard whose lease expired during an outage of etcd
+	// still serves.
 	addresses map[string]string
 	dialled   map[string]*shard      // by name
-	leaving   map[*shard]*time.Timer // that nothing is routed to any more, with what closes their connections
+	leaving   map[*shard]*time.Timer // shards without routes, each with the timer that closes its connections
 	closed    bool
-	// deposedPatience is for how long calls may still wait at a shard when another leads their group.
+	// deposedPatience bounds the wait of calls at a shard after another shard has become leader of their group.
 	deposedPatience time.Duration
 }
 
-// deposedPatience is long enough for what a leader that steps down still answers, and short beside the deadlines of
-// calls.
+// deposedPatience is long enough for the last answers of a leader that steps down, and short compared with the
+// deadlines of calls.
 const deposedPatience = 2 * time.Second
 
 func newRouter(
@@ -210,7 +213,7 @@ func newRouter(
 	}
 }
 
-// wait returns the table as soon as there is one.
+// wait returns the table as soon as one exists.
 func (r *router) wait(ctx context.Context) (*table, error) {
 	if t := r.table.Load(); t != nil {
 		return t, nil
@@ -265,8 +268,8 @@ func (r *router) set(view placement.View) {
 	r.forget(t)
 }
 
-// resetHung ends the calls at shards that do not answer any more: one that another leads in the place of, and whose
-// registration has run out. Such calls would wait for their deadline.
+// resetHung aborts the calls at shards that no longer answer: another shard has become leader in their place, and their
+// registration has expired. Otherwise such calls would wait for their deadline.
 func (r *router) resetHung(before *table, view placement.View) {
 	if before == nil {
 		return
@@ -289,8 +292,8 @@ func (r *router) resetHung(before *table, view placement.View) {
 	}
 }
 
-// route makes the route of a group: to its leader, or where none is known to its first member, which knows better. What
-// answers have taught since etcd said the same stays.
+// route makes the route of a group: to its leader or, if none is known, to its first member, which may know the leader.
+// What answers have taught stays valid while etcd names the same leader.
 func (r *router) route(t, before *table, g placement.Group) *route {
 	out := &route{group: g.Name, holds: len(g.Members) > 0}
 	for _, m := range g.Members {
@@ -303,7 +306,7 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 			continue
 		}
 		if registered, ok := t.view.Shards[m.Shard]; ok && registered.VolumeUUID != m.VolumeUUID {
-			continue // that shard came back with another volume: it does not hold the group
+			continue // that shard returned with another volume, without the group
 		}
 		out.voters, out.members = append(out.voters, s.address), append(out.members, s)
 		if out.told == nil || m.Shard == g.Leader {
@@ -335,7 +338,7 @@ func (r *router) route(t, before *table, g placement.Group) *route {
 	return out
 }
 
-// dial gives the shard of a name with its connections, and notes it in the table; nil where no address is known.
+// dial returns the shard of a name with its connections, and adds it to the table; nil: no address is known.
 func (r *router) dial(t *table, name string) *shard {
 	if s, ok := t.shards[name]; ok {
 		return s
@@ -365,14 +368,14 @@ func (r *router) connect(name, address string) (*shard, error) {
 	s := &shard{name: name, address: address}
 	s.pulse = liveness.New(liveness.Options{
 		Dial: r.connectTo,
-		May:  r.several.Load, // only another copy can answer in its place
+		May:  r.several.Load, // only another copy can answer instead
 		Hung: func() {
 			r.logger.Warn("a shard does not answer any more: calls at it are ended", "shard", name, "address", address)
 		},
 	})
 	for range connsPerShard {
-		// Passthrough: each attempt to connect looks the name up. gRPC's own resolver does so every 30 s at most, and a
-		// shard that was restarted has another address behind its name.
+		// The passthrough resolver looks the name up at each attempt to connect. gRPC's own resolver looks it
+		// up at most every 30 s, but a restarted shard has another address behind its name.
 		options := append(s.pulse.DialOptions(),
 			grpc.WithTransportCredentials(r.credentials(name)),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(r.codec), grpc.MaxCallRecvMsgSize(r.bytesMax),
@@ -397,8 +400,8 @@ func (r *router) connect(name, address string) (*shard, error) {
 	return s, nil
 }
 
-// started notes the generation of a shard's volume. A shard that has started again at its address is connected to at
-// once, without waiting for the backoff that its absence has grown.
+// started records the generation of a shard's volume. The gateway connects at once to a shard that has restarted at its
+// address, without the backoff that grew while the shard was away.
 func (s *shard) started(generation uint64) {
 	if s.generation != 0 && s.generation != generation {
 		for _, c := range s.conns {
@@ -411,12 +414,12 @@ func (s *shard) started(generation uint64) {
 func (s *shard) closeNow() {
 	s.pulse.Close()
 	for _, c := range s.conns {
-		_ = c.Close() // answers only that it is closed already
+		_ = c.Close() // fails only if it is already closed
 	}
 }
 
-// closeLater closes the connections of a shard that nothing is routed to any more, when the calls under way have had
-// time to end. It needs r.mu.
+// closeLater closes the connections of a shard without routes, after the calls in flight had time to end. The caller
+// holds r.mu.
 func (r *router) closeLater(s *shard) {
 	r.leaving[s] = time.AfterFunc(closeConnsAfter, func() {
 		s.closeNow()
@@ -426,7 +429,7 @@ func (r *router) closeLater(s *shard) {
 	})
 }
 
-// forget drops connections to shards that the table does not use any more.
+// forget drops connections to shards that the table no longer uses.
 func (r *router) forget(t *table) {
 	for name, s := range r.dialled {
 		if t.shards[name] == nil {
@@ -452,7 +455,7 @@ func (r *router) close() {
 	}
 }
 
-// build makes the routing table for clients.
+// build returns the routing table for clients.
 func (t *table) build() *recordv1.WatchRoutingResponse {
 	message := &recordv1.WatchRoutingResponse{
 		Epoch: t.view.Epoch, StoreUuid: t.view.Meta.StoreUUID.String(), Mode: recordv1.RoutingMode_ROUTING_MODE_NAMED,
@@ -474,7 +477,7 @@ func (t *table) build() *recordv1.WatchRoutingResponse {
 	return message
 }
 
-// sameRouting says whether two tables route alike, whatever their epochs.
+// sameRouting reports whether two tables have the same routes, ignoring epochs.
 func sameRouting(a, b *recordv1.WatchRoutingResponse) bool {
 	return slices.EqualFunc(a.GetGroups(), b.GetGroups(), func(x, y *recordv1.GroupRoute) bool {
 		return proto.Equal(x, y)

@@ -12,10 +12,10 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Each table to a client is whole, so that large ones are sent less often: the shortest time between two.
+// Clients always receive complete tables, so large tables are sent less often. This is the shortest pause between two.
 const (
 	routingPause      = 50 * time.Millisecond
-	routingPauseGroup = 10 * time.Microsecond // more for each group
+	routingPauseGroup = 10 * time.Microsecond // additional pause for each group
 )
 
 // routingServer implements RoutingService.
@@ -24,7 +24,7 @@ type routingServer struct {
 	g *Gateway
 }
 
-// WatchRouting sends the table, and again whenever routes change.
+// WatchRouting sends the table at once, and again whenever routes change.
 func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest,
 	stream grpc.ServerStreamingServer[recordv1.WatchRoutingResponse]) error {
 	ctx := stream.Context()
@@ -36,7 +36,7 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest,
 	known := request.GetKnownEpoch()
 	for {
 		message := seen(ctx, t.message())
-		// Views also change by what clients need not know, as the sizes of groups.
+		// Views also change in ways that clients need not know, for example in the sizes of groups.
 		if message.GetEpoch() != known && (last == nil || !sameRouting(last, message)) {
 			if err := stream.Send(message); err != nil {
 				return err
@@ -58,8 +58,8 @@ func (r *routingServer) WatchRouting(request *recordv1.WatchRoutingRequest,
 	}
 }
 
-// seen leaves of a routing table what its caller may know: the groups in which it may do anything. What is left out, a
-// client asks a gateway for, which refuses it.
+// seen reduces a routing table to what its caller may know: the groups in which the caller may do anything. For other
+// groups a client asks a gateway, which refuses the call.
 func seen(ctx context.Context, all *recordv1.WatchRoutingResponse) *recordv1.WatchRoutingResponse {
 	call := access.CallOf(ctx)
 	if call == nil || call.Can(access.AdminRead, "") == nil || call.Table() == 0 {

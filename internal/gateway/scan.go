@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// decode makes a message of a frame.
+// decode decodes a frame into a message.
 func decode(in *frame, m proto.Message) error {
 	buf := in.bufs.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()
@@ -29,9 +29,9 @@ func decode(in *frame, m proto.Message) error {
 	return nil
 }
 
-// scan streams one group, one split, what is left behind a cursor, or all groups one after another in the order of
-// their names. A cursor of a scan of all groups is that of the shard with the mark "go on with the groups behind this
-// one"; records are handed on undecoded.
+// scan streams one group, one split, the remainder after a cursor, or all groups one after another in the order of
+// their names. A cursor of a scan of all groups is the shard's cursor with the mark "continue with the groups after
+// this one". Records are forwarded undecoded.
 func (g *Gateway) scan(stream grpc.ServerStream) error {
 	in := &frame{}
 	if err := stream.RecvMsg(in); err != nil {
@@ -109,8 +109,8 @@ func mayScan(stream grpc.ServerStream, group string) error {
 	return access.May(stream.Context(), access.Scan, group)
 }
 
-// scanBehind scans all groups with names behind one. Damage of a group, also that found before, is told at the end: the
-// other groups go on.
+// scanBehind scans all groups whose names sort after the given one. Damage of a group, including damage found earlier,
+// is reported at the end: the other groups are still scanned.
 func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanRequest, behind string,
 	damage error) error {
 	t, err := g.router.wait(stream.Context())
@@ -119,7 +119,7 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 	}
 	for _, r := range t.groups() {
 		if r.group <= behind || !r.holds && t.view.Meta.Routing.Mode == placement.Named {
-			continue // a group that no shard has made yet holds nothing
+			continue // a group that no shard has created yet is empty
 		}
 		one := &recordv1.ScanRequest{Group: r.group, MetadataOnly: request.GetMetadataOnly(),
 			RoutingEpoch: request.GetRoutingEpoch()}
@@ -133,7 +133,7 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 	return damage
 }
 
-// scanGroup streams what one shard answers. all marks its cursors.
+// scanGroup streams one shard's answers. all: mark its cursors.
 func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequest, group string, all bool) error {
 	encoded, err := proto.Marshal(request)
 	if err != nil {
@@ -149,8 +149,8 @@ func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequ
 	}, recordv1.RecordService_Scan_FullMethodName, in, change)
 }
 
-// changeCursor gives a ScanResponse another cursor: that of the shard, signed for the caller, and with all marked as
-// one that goes on with the groups behind.
+// changeCursor replaces the cursor in a ScanResponse: it signs the shard's cursor for the caller, and with all marks it
+// as one that continues with the following groups.
 func changeCursor(ctx context.Context, out *frame, all bool) error {
 	encoded, err := bytesOf(out, cursorField)
 	if err != nil {
@@ -171,7 +171,7 @@ func changeCursor(ctx context.Context, out *frame, all bool) error {
 	return nil
 }
 
-// planScan asks the shards of the groups wanted and puts their splits together by group.
+// planScan asks the shards of the requested groups and combines their splits by group.
 func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, error) {
 	request := &recordv1.PlanScanRequest{}
 	if err := decode(in, request); err != nil {
@@ -228,11 +228,11 @@ func (g *Gateway) planScan(ctx context.Context, m *method, in *frame) (any, erro
 	return out, nil
 }
 
-// fanOut bounds the calls that one call makes at a time.
+// fanOut bounds the concurrent calls that one call makes.
 const fanOut = 16
 
-// find looks for an id: in Hash routing in its one group, in Named routing at all shards. Silence of a shard that holds
-// a group is UNAVAILABLE: the id could be there.
+// find looks for an id: in Hash routing in its only group, in Named routing at all shards. If a shard that holds a
+// group does not answer, the result is UNAVAILABLE: the id could be there.
 func (g *Gateway) find(ctx context.Context, m *method, in *frame) (any, error) {
 	t, err := g.router.wait(ctx)
 	if err != nil {
@@ -301,7 +301,7 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 		out.Records = append(out.Records, answers[i].GetRecords()...)
 	}
 	sortRecords(out.Records)
-	// Each member of a group answers for it, where its shard is asked.
+	// Each member of a group answers for it, if its shard is asked.
 	out.Records = slices.CompactFunc(out.Records, func(a, b *recordv1.Record) bool {
 		return a.GetKey().GetGroup() == b.GetKey().GetGroup() && a.GetKey().GetId() == b.GetKey().GetId()
 	})

@@ -12,9 +12,9 @@ import (
 	"sheaf.dev/sheaf/internal/security/ratelimit"
 )
 
-// Secure makes the gateway speak mutual TLS, as the mode of its certificates says: callers must be of the store, or be
-// named by a token where the store has issuers; shards be who they are said to be; and calls be granted. Store,
-// Registry, Logger and Audit are set before. The caller closes what it gives when the gateway has ended.
+// Secure configures mutual TLS for the gateway, according to the mode of its certificates. Callers must belong to the
+// store, or have a token if the store has issuers. Shards must have the expected identity. Calls must be granted. Set
+// Store, Registry, Logger and Audit first. The caller closes the returned Guard after the gateway has ended.
 func (c *Config) Secure(source *certs.Source) *guard.Guard {
 	g := guard.New(guard.Config{
 		Store: source.Identity().Store, Who: certs.PeerOf, Open: certs.Plain, Audit: c.Audit, Logger: c.Logger,

@@ -14,29 +14,29 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Status of a gateway: what it knows from etcd, and how long ago that was. Its JSON is served at /status. Shards are
-// not asked: what they hold, load and need is in their own status.
+// Status is the status of a gateway: what it knows from etcd, and the age of that knowledge. Its JSON is served at
+// /status. Shards are not asked: their own status reports what they hold, load and need.
 type Status struct {
 	Summary page.Summary `json:"summary"` // the state in a sentence, and what to do
 	Store   string       `json:"store"`
 	Address string       `json:"address"`
 	Version string       `json:"version"`
-	// StoreUUID, Routing and Copies are known once etcd was read.
+	// StoreUUID, Routing and Copies are known once etcd has been read.
 	StoreUUID string             `json:"storeUUID,omitempty"`
 	Routing   *placement.Routing `json:"routing,omitempty"`
 	Copies    int                `json:"copies,omitempty"`
-	Epoch     uint64             `json:"routingEpoch"` // 0: etcd was not read yet
-	// EtcdSilentSeconds since etcd answered last; -1: it never has.
+	Epoch     uint64             `json:"routingEpoch"` // 0: etcd has not been read yet
+	// EtcdSilentSeconds is the time since etcd last answered; -1: it never has.
 	EtcdSilentSeconds float64       `json:"etcdSilentSeconds"`
-	Calls             int64         `json:"calls"` // under way
+	Calls             int64         `json:"calls"` // in progress
 	Stopping          bool          `json:"stopping"`
 	Shards            []ShardStatus `json:"shards"`
 	Groups            []GroupStatus `json:"groups"`
-	// Moves are groups that are to be elsewhere than they are, as the planner sees it.
+	// Moves are the groups whose target differs from their place, according to the planner.
 	Moves []MoveStatus `json:"moves,omitempty"`
-	// Problems in words: what is wrong and what to do; empty where all is well.
+	// Problems say what is wrong and what to do; empty: all is well.
 	Problems []string `json:"problems,omitempty"`
-	// Findings are the same as sheaf doctor has them, the worst first.
+	// Findings are the same as those of sheaf doctor, the worst first.
 	Findings []finding.Finding `json:"findings,omitempty"`
 }
 
@@ -49,33 +49,34 @@ type ShardStatus struct {
 	Zone          string `json:"zone,omitempty"`
 	Domain        string `json:"domain,omitempty"`
 	CapacityBytes int64  `json:"capacityBytes,omitempty"`
-	GroupCount    int    `json:"groupCount"` // copies that vote
+	GroupCount    int    `json:"groupCount"` // voting copies
 	Leaders       int    `json:"leaders"`
-	StoredBytes   int64  `json:"storedBytes"` // of these, as last reported
+	StoredBytes   int64  `json:"storedBytes"` // of the voting copies, as last reported
 }
 
 // GroupStatus is where a group is.
 type GroupStatus struct {
 	Group string `json:"group"`
-	// Routed; Degraded: a shard of its copies is silent; Unavailable: a majority of them; Pending: not made yet
+	// Routed; Degraded: a shard with a copy is silent; Unavailable: a majority of these shards is silent; Pending:
+	// not yet created
 	State       string   `json:"state"`
 	Leader      string   `json:"leader,omitempty"`
-	Shards      []string `json:"shards"` // of the copies that vote
+	Shards      []string `json:"shards"` // of the voting copies
 	Records     int64    `json:"records"`
 	StoredBytes int64    `json:"storedBytes"`
 }
 
-// MoveStatus is a group that is to be elsewhere.
+// MoveStatus is a group whose target differs from its place.
 type MoveStatus struct {
 	Group   string   `json:"group"`
 	From    []string `json:"from"`
 	To      []string `json:"to"`
 	Bytes   int64    `json:"bytesTotal"`
 	Reason  string   `json:"reason,omitempty"`
-	Running bool     `json:"running"` // it was decided; else the planner would do it
+	Running bool     `json:"running"` // the move is decided; else the planner would start it
 }
 
-// Status tells the present state.
+// Status returns the present state.
 func (g *Gateway) Status() Status {
 	last, held := g.cfg.Store.Heard()
 	st := Status{
@@ -104,7 +105,7 @@ func (g *Gateway) Status() Status {
 
 const silent = "Silent"
 
-// find says what is wrong of what etcd tells, as sheaf doctor does of what the shards tell.
+// find derives findings from etcd's data, like sheaf doctor does from the shards' reports.
 func (st *Status) find() {
 	var seen finding.Seen
 	for i := range st.Shards {
@@ -124,14 +125,14 @@ func (st *Status) find() {
 	st.Problems = finding.Problems(st.Findings, "")
 }
 
-// places is what a view says of shards, groups and moves.
+// places holds a view's data on shards, groups and moves.
 type places struct {
 	shards []ShardStatus
 	groups []GroupStatus
 	moves  []MoveStatus
 }
 
-// tell makes the lists of a status. It is called once for each view at most.
+// tell builds the lists of a status. It is called at most once per view.
 func (t *table) tell() places {
 	shards := make(map[string]*ShardStatus, len(t.view.Shards))
 	for name, s := range t.view.Shards {
@@ -179,7 +180,8 @@ func (t *table) tell() places {
 	return out
 }
 
-// groupState of a group with so many copies that vote, so many of them on shards that are registered with their volume.
+// groupState returns the state of a group that has this many voting copies, with there of them on shards that are
+// registered with their volume.
 func groupState(copies, there int) string {
 	switch {
 	case copies == 0:
@@ -192,7 +194,7 @@ func groupState(copies, there int) string {
 	return "Routed"
 }
 
-// summarize puts the state into a sentence.
+// summarize sets the summary sentence.
 func (st *Status) summarize(known bool, held string) {
 	f := page.Facts{
 		EtcdSilent: time.Duration(max(0, st.EtcdSilentSeconds) * float64(time.Second)), EtcdHeld: held, Problems: st.Problems,
@@ -217,12 +219,12 @@ func (st *Status) summarize(known bool, held string) {
 	case waiting > 0:
 		f.Waits = fmt.Sprintf("%d of %d groups are not made yet: shards make them when they start", waiting, len(st.Groups))
 	case f.EtcdSilent >= page.EtcdSilentMin:
-		f.Failed = nil // registrations run out while etcd is away: who is silent is not known
+		f.Failed = nil // registrations expire while etcd is away, so silent shards are unknown
 	}
 	st.Summary = page.Summarize(&f)
 }
 
-// HandleStatus serves a page for people at /, and /status (JSON of Status).
+// HandleStatus serves a web page at /, and /status (JSON of Status).
 func (g *Gateway) HandleStatus(mux *http.ServeMux) {
 	page.Handle(mux)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {

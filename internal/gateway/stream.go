@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// replayBytesMax bounds what is kept of an upload so that it can be sent again.
+// replayBytesMax bounds the part of an upload that is kept for a retry.
 const replayBytesMax = 1 << 20
 
 var (
@@ -24,7 +24,7 @@ var (
 	bidiDesc     = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 )
 
-// counted counts the calls of a streaming method in and out, and what they hold of answers.
+// counted counts the calls of a streaming method, and the memory that they hold for answers.
 func (g *Gateway) counted(full string, handle func(grpc.ServerStream) error) grpc.StreamHandler {
 	mm := g.metrics.method(full)
 	return func(_ any, stream grpc.ServerStream) error {
@@ -38,7 +38,7 @@ func (g *Gateway) counted(full string, handle func(grpc.ServerStream) error) grp
 	}
 }
 
-// download forwards a call with one request and a stream of answers. It is repeated only before the first answer.
+// download forwards a call with one request and a stream of answers. It is retried only before the first answer.
 func (g *Gateway) download(m *method) grpc.StreamHandler {
 	return g.counted(m.full, func(stream grpc.ServerStream) error {
 		in := &frame{keep: true}
@@ -59,20 +59,20 @@ func (g *Gateway) download(m *method) grpc.StreamHandler {
 	})
 }
 
-// pump opens a stream at the shard that through chooses, sends in, and hands on all answers, each given to change
-// first. A stream is bounded by flow control on both sides, all together by Limits.AnswerBytesMax.
+// pump opens a stream at the shard that through chooses, sends in, and forwards all answers; change sees each answer
+// first. Flow control bounds a stream on both sides; Limits.AnswerBytesMax bounds all streams together.
 func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context.Context, attempt) error, full string,
 	in *frame,
 	change func(*frame) error,
 ) error {
 	call := g.repeated(routing.Effect{})
 	held := message.HeldOf(stream.Context())
-	idles := full == recordv1.RecordService_Watch_FullMethodName // an answer comes when there is something to tell
+	idles := full == recordv1.RecordService_Watch_FullMethodName // answers come only when something changes
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	return through(&call, ctx, func(ctx context.Context, s place) (bool, error) {
 		ctx, cancel := context.WithCancel(ctx)
-		defer cancel() // gives up the shard's stream where this side ends first
+		defer cancel() // aborts the shard's stream if this side ends first
 		from, err := s.conn().NewStream(ctx, downloadDesc, full)
 		if err != nil {
 			return true, err
@@ -117,13 +117,13 @@ func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context
 	})
 }
 
-// broken is an error behind the first answer of a stream: it is not repeated, whatever it is.
+// broken is an error after the first answer of a stream: the call is not retried, whatever the error is.
 type broken struct{ error }
 
 // Unwrap gives the error itself.
 func (b broken) Unwrap() error { return b.error }
 
-// upload forwards a stream of requests. It is repeated only while all that was sent is still held here.
+// upload forwards a stream of requests. It is retried only while everything that was sent is still held here.
 func (g *Gateway) upload(m *method) grpc.StreamHandler {
 	return g.counted(m.full, func(stream grpc.ServerStream) error {
 		first := &frame{keep: true}
@@ -152,18 +152,18 @@ func (g *Gateway) upload(m *method) grpc.StreamHandler {
 	})
 }
 
-// uploading is an upload on its way.
+// uploading is an upload in progress.
 type uploading struct {
 	g      *Gateway
 	m      *method
 	stream grpc.ServerStream
-	held   []*frame // all that was received, while it is little
+	held   []*frame // everything received, while it is small
 	bytes  int64    // of held
-	gone   bool     // more was received than is held: cannot be sent again
+	gone   bool     // more was received than is held: a retry is impossible
 	ended  bool     // the caller has half-closed
 }
 
-// drop gives everything held back.
+// drop releases everything held.
 func (u *uploading) drop() {
 	for _, f := range u.held {
 		f.free()
@@ -171,7 +171,7 @@ func (u *uploading) drop() {
 	u.held = nil
 }
 
-// send is one attempt: what is held, then what comes.
+// send makes one attempt: it sends the held frames, then the frames that arrive.
 func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -191,7 +191,7 @@ func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 				u.ended = true
 				break
 			}
-			return true, broken{err} // the caller is gone: without a half-close nothing is stored
+			return true, broken{err} // the caller has gone: without a half-close nothing is stored
 		}
 		if err := u.g.tooLarge(u.m.full, f); err != nil {
 			f.free()
@@ -209,14 +209,14 @@ func (u *uploading) send(ctx context.Context, s *shard) (sent bool, err error) {
 	return u.answer(to, s)
 }
 
-// keepOrFree gives a frame back that was not sent and is not held.
+// keepOrFree releases a frame that was not sent and is not held.
 func (f *frame) keepOrFree() {
 	if !f.keep {
 		f.free()
 	}
 }
 
-// hold keeps a frame for another attempt as long as all of them fit.
+// hold keeps a frame for another attempt as long as all frames fit.
 func (u *uploading) hold(f *frame) {
 	if u.gone {
 		return
@@ -231,14 +231,14 @@ func (u *uploading) hold(f *frame) {
 	u.held = append(u.held, f)
 }
 
-// answer waits for the shard's answer and hands it on.
+// answer waits for the shard's answer and forwards it.
 func (u *uploading) answer(to grpc.ClientStream, s *shard) (sent bool, err error) {
 	out := &frame{}
 	if err := to.RecvMsg(out); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = status.Error(codes.Internal, "the shard ended the upload without an answer")
 		}
-		// Only a stream that was half-closed can have been stored.
+		// Only a half-closed stream can have been stored.
 		if !u.ended && routing.Judge(status.Convert(err), false).Fate == routing.Refused {
 			if u.gone {
 				return false, broken{unreachable(err, s.name)}
@@ -257,7 +257,7 @@ func (u *uploading) answer(to grpc.ClientStream, s *shard) (sent bool, err error
 	return true, nil
 }
 
-// lost is the answer for an upload that cannot be sent again from here.
+// lost returns the answer for an upload that cannot be sent again from here.
 func (u *uploading) lost(err error, s *shard) error {
 	if routing.Judge(status.Convert(err), true).Fate == routing.Unknown {
 		return broken{outcomeUnknown(err)}

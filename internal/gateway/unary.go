@@ -21,7 +21,7 @@ type method struct {
 	full    string
 	fields  fields
 	write   bool
-	creates bool // makes the group of Named routing where it is missing
+	creates bool // creates the group of Named routing if it is missing
 	verb    access.Verb
 	metrics methodMetrics
 }
@@ -31,7 +31,7 @@ func (g *Gateway) method(full string, f fields, write, creates bool) *method {
 		metrics: g.metrics.method(full)}
 }
 
-// recordService is the service with handlers that pass bytes through.
+// recordService returns the service with handlers that pass bytes through.
 func (g *Gateway) recordService() *grpc.ServiceDesc {
 	keyed := fields{key: 1}
 	written := fields{key: 1, requestID: 3}
@@ -78,7 +78,7 @@ func (g *Gateway) recordService() *grpc.ServiceDesc {
 	}
 }
 
-// unaryHandler receives the request as a frame. Interceptors see it as message.Undecoded.
+// unaryHandler receives the request as a frame. Interceptors see a message.Undecoded.
 func (g *Gateway) unaryHandler(full string, handle func(ctx context.Context, in *frame) (any,
 	error)) grpc.MethodHandler {
 	return func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any,
@@ -124,7 +124,7 @@ func (g *Gateway) forward(ctx context.Context, m *method, in *frame) (*frame, er
 		return nil, err
 	}
 	out := &frame{}
-	// The shortest way first: no timer where the caller gave no deadline, as shards have their own.
+	// First the fast path: it sets no timer if the caller gave no deadline, because shards have their own.
 	if t := g.router.table.Load(); t != nil {
 		if t.view.Meta.Routing.Mode == placement.Hash || len(k.group) > 0 {
 			if r, s := t.leaderOf(&k); s != nil {
@@ -151,7 +151,7 @@ type tried struct {
 	table *table
 }
 
-// again is the long way: waits for routes, makes groups, repeats.
+// again is the slow path: it waits for routes, creates groups, and retries.
 func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, before *tried) error {
 	ctx, cancel := g.bounded(ctx)
 	defer cancel()
@@ -167,7 +167,7 @@ func (g *Gateway) again(ctx context.Context, m *method, k *key, in, out *frame, 
 	})
 }
 
-// listVersions forwards a call whose page token is signed for its caller, where the store knows callers.
+// listVersions forwards a call whose page token is signed for its caller, if the store identifies callers.
 func (g *Gateway) listVersions(ctx context.Context, m *method, in *frame) (any, error) {
 	call := access.CallOf(ctx)
 	if call == nil || !call.Signs() {
@@ -212,7 +212,7 @@ func (g *Gateway) listVersions(ctx context.Context, m *method, in *frame) (any, 
 	return out, nil
 }
 
-// Fields of ListVersions.
+// Field numbers of ListVersions.
 const (
 	pageTokenField     = 4
 	nextPageTokenField = 2
@@ -229,7 +229,7 @@ func (m *method) readKey(in *frame, k *key) error {
 	return nil
 }
 
-// invoke does one unary call at a shard. sent says whether the request may have left.
+// invoke makes one unary call to a shard. sent: the request may have left.
 func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame) (sent bool, err error) {
 	defer s.tenure.End(s.tenure.Begin())
 	var trailer metadata.MD
@@ -237,20 +237,20 @@ func (g *Gateway) invoke(ctx context.Context, s place, m *method, in, out *frame
 		err = s.conn().Invoke(ctx, m.full, in, out, grpc.Trailer(&trailer))
 		sent = true
 	} else {
-		// Peer is filled in once the call has a stream of a connection: before that nothing was sent.
+		// gRPC sets the peer once the call has a stream on a connection; before that nothing was sent.
 		var to peer.Peer
 		err = s.conn().Invoke(ctx, m.full, in, out, grpc.Trailer(&trailer), grpc.Peer(&to))
 		sent = to.Addr != nil
 	}
 	if trailer = own(trailer); len(trailer) > 0 && (err == nil || routing.Judge(status.Convert(err), sent).
 		Fate == routing.Final) {
-		_ = grpc.SetTrailer(ctx, trailer) // fails only where the call has ended
+		_ = grpc.SetTrailer(ctx, trailer) // fails only if the call has ended
 	}
 	return sent, err
 }
 
-// own leaves of a trailer what the shard set itself: the details of a status travel with the status, and those of an
-// attempt that is repeated must not stay.
+// own reduces a trailer to what the shard itself set: status details travel with the status, and those of a retried
+// attempt must not remain.
 func own(trailer metadata.MD) metadata.MD {
 	delete(trailer, "grpc-status-details-bin")
 	return trailer

@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// watch hands on the changes of a group. Where the group goes to another shard it goes on there, from the last cursor
-// that was handed on: the caller's stream stays.
+// watch forwards the changes of a group. If the group moves to another shard, watch continues there from the last
+// forwarded cursor: the caller's stream stays open.
 func (g *Gateway) watch(stream grpc.ServerStream) error {
 	in := &frame{}
 	if err := stream.RecvMsg(in); err != nil {
@@ -67,7 +67,7 @@ func (g *Gateway) watch(stream grpc.ServerStream) error {
 	}
 }
 
-// watchOnce is one stream to a shard. moved: messages came, and the request's cursor is behind them.
+// watchOnce is one stream to a shard. moved: messages arrived, and the request's cursor now points after them.
 func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, request *recordv1.WatchRequest) (moved bool,
 	err error) {
 	encoded, err := proto.Marshal(request)
@@ -90,7 +90,7 @@ func (g *Gateway) watchOnce(ctx context.Context, stream grpc.ServerStream, reque
 	return moved, err
 }
 
-// bytesOf copies a field of bytes or text out of a shard's answer; nil: it is not there.
+// bytesOf copies a bytes or string field out of a shard's answer; nil: it is absent.
 func bytesOf(out *frame, field protowire.Number) ([]byte, error) {
 	s := scan(out.bufs)
 	var found []byte
@@ -108,11 +108,11 @@ func bytesOf(out *frame, field protowire.Number) ([]byte, error) {
 	return bytes.Clone(found), nil
 }
 
-// withContext is a stream under another context.
+// withContext is a stream with another context.
 type withContext struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-// Context is that of the stream, or ends before.
+// Context returns the stream's context, or a derived one that may end earlier.
 func (s withContext) Context() context.Context { return s.ctx }

@@ -8,11 +8,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// errWire: the bytes are not a protobuf message.
+// errWire says that the bytes are not a protobuf message.
 var errWire = errors.New("the message is not valid protobuf")
 
-// scanner walks over the fields of a protobuf message that lies in several buffers, without joining them. A copy of it
-// is a bookmark. Source of the encoding: protobuf.dev/programming-guides/encoding.
+// scanner iterates over the fields of a protobuf message that lies in several buffers, without joining them. A copy of
+// a scanner is a bookmark. Source of the encoding: protobuf.dev/programming-guides/encoding.
 type scanner struct {
 	cur  []byte // may be longer than left
 	rest mem.BufferSlice
@@ -21,7 +21,7 @@ type scanner struct {
 
 func scan(bufs mem.BufferSlice) scanner { return scanner{rest: bufs, left: bufs.Len()} }
 
-// fill makes cur non-empty; only called where left > 0.
+// fill makes cur non-empty. It is only called if left > 0.
 func (s *scanner) fill() {
 	for len(s.cur) == 0 && len(s.rest) > 0 {
 		s.cur, s.rest = s.rest[0].ReadOnlyData(), s.rest[1:]
@@ -45,7 +45,7 @@ func (s *scanner) uvarint() (uint64, error) {
 	return 0, errWire
 }
 
-// skip goes n bytes on.
+// skip skips n bytes.
 func (s *scanner) skip(n int) error {
 	if n < 0 || n > s.left {
 		return errWire
@@ -60,7 +60,7 @@ func (s *scanner) skip(n int) error {
 	return nil
 }
 
-// take returns the next n bytes: of the buffer itself where they lie in one, else a copy.
+// take returns the next n bytes: a slice of the buffer if they lie in one, else a copy.
 func (s *scanner) take(n int) ([]byte, error) {
 	if n < 0 || n > s.left {
 		return nil, errWire
@@ -77,7 +77,7 @@ func (s *scanner) take(n int) ([]byte, error) {
 	return s.appendTo(make([]byte, 0, n), n), nil
 }
 
-// appendTo appends the next n bytes, of which the caller knows that they are there.
+// appendTo appends the next n bytes. The caller knows that they exist.
 func (s *scanner) appendTo(dst []byte, n int) []byte {
 	s.left -= n
 	for n > 0 {
@@ -89,7 +89,7 @@ func (s *scanner) appendTo(dst []byte, n int) []byte {
 	return dst
 }
 
-// next reads the tag of the next field and, of one with a length, the length.
+// next reads the tag of the next field and, for a field with a length, the length.
 func (s *scanner) next() (number protowire.Number, kind protowire.Type, length int, err error) {
 	tag, err := s.uvarint()
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *scanner) next() (number protowire.Number, kind protowire.Type, length i
 	return number, kind, length, nil
 }
 
-// skipValue goes over the value of a field whose tag (and length) next has read.
+// skipValue skips the value of a field whose tag (and length) next has read.
 func (s *scanner) skipValue(kind protowire.Type, length int) error {
 	switch kind {
 	case protowire.VarintType:
@@ -126,22 +126,22 @@ func (s *scanner) skipValue(kind protowire.Type, length int) error {
 	}
 }
 
-// sub gives a scanner over the next n bytes and goes over them.
+// sub returns a scanner over the next n bytes and skips them.
 func (s *scanner) sub(n int) (scanner, error) {
 	inner := *s
 	inner.left = n
 	return inner, s.skip(n)
 }
 
-// key is what routing needs to know of a request.
+// key is the part of a request that routing needs.
 type key struct {
 	present   bool
 	id        int64
-	group     []byte // aliases the message where it can
-	requestID bool   // the write can be repeated
+	group     []byte // aliases the message if possible
+	requestID bool   // the write can be retried
 }
 
-// fields of a request message: 0 means that it has no such field.
+// fields holds the field numbers of a request message; 0: it has no such field.
 type fields struct {
 	header    protowire.Number // message that holds the others (UploadRequest)
 	key       protowire.Number // RecordKey
@@ -150,8 +150,8 @@ type fields struct {
 	requestID protowire.Number
 }
 
-// readKey reads the key of a request, wherever it stands in it. As in protobuf, of a field that comes twice the last
-// one counts, and messages that come twice are merged.
+// readKey reads the key of a request, wherever it is in the message. As in protobuf, the last one counts if a field
+// occurs twice, and messages that occur twice are merged.
 func (f *fields) readKey(s scanner, k *key) error {
 	for s.left > 0 {
 		number, kind, length, err := s.next()
@@ -203,11 +203,11 @@ func (f *fields) readKey(s scanner, k *key) error {
 	return nil
 }
 
-// recordKey are the fields of RecordKey itself.
+// recordKey holds the field numbers of RecordKey itself.
 var recordKey = fields{id: 1, group: 2}
 
-// eachItem calls each with every item of a message that is nothing but `repeated Item items = 1`; whole is the item's
-// length with tag and length in front.
+// eachItem calls each for every item of a message that consists only of `repeated Item items = 1`; begin and end
+// include the item's tag and length.
 func eachItem(bufs mem.BufferSlice, each func(item scanner, begin, end int) error) error {
 	s := scan(bufs)
 	total := s.left

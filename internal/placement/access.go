@@ -10,13 +10,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ErrAccessChanged says that the table of grants is another than the one that was read.
+// ErrAccessChanged says that the table of grants has changed since it was read.
 var ErrAccessChanged = errors.New("the table of grants was changed since it was read")
 
-// grants are how calls are judged: the table of grants, and the key of seals.
+// grants accesses the data that decide about calls: the table of grants, and the seal key.
 type grants struct{ keys }
 
-// Access is the table of grants as etcd has it.
+// Access is the table of grants as stored in etcd.
 type Access struct {
 	Table    []byte // nil: there is none
 	Revision int64  // of the key; 0: there is none
@@ -31,8 +31,8 @@ func (g *grants) Access(ctx context.Context) (Access, error) {
 	return Access{Table: there.Value, Revision: there.ModRevision}, nil
 }
 
-// PutAccess writes a table of grants in the place of the one that was read at a revision, 0: of none. ErrAccessChanged
-// where there is another one by then.
+// PutAccess writes a table of grants if etcd still holds the one that was read at revision; 0: if etcd holds none.
+// Otherwise it returns ErrAccessChanged.
 func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) error {
 	done, err := g.replace(ctx, accessKey, table, g.at(accessKey, revision))
 	switch {
@@ -46,7 +46,7 @@ func (g *grants) PutAccess(ctx context.Context, table []byte, revision int64) er
 
 const sealKeyBytes = 32
 
-// SealKey reads the key of the store's seals, and makes it at random where there is none.
+// SealKey reads the store's seal key. If there is none, it creates a random one.
 func (g *grants) SealKey(ctx context.Context) ([]byte, error) {
 	made := make([]byte, sealKeyBytes)
 	if _, err := rand.Read(made); err != nil {
@@ -59,12 +59,12 @@ func (g *grants) SealKey(ctx context.Context) ([]byte, error) {
 	return there, nil
 }
 
-// accessLook is how often the table of grants is read though no change is heard: a watch may be silent for other
-// reasons.
+// accessLook is the interval at which the table of grants is read even if the watch reports no change: a watch may be
+// silent for other reasons.
 const accessLook = 2 * time.Second
 
-// WatchAccess gives the table of grants as it is, and again after each change, until ctx ends; then the channel is
-// closed. A slow reader gets only the newest. While etcd does not answer, nothing is given.
+// WatchAccess sends the current table of grants, and again after each change, until ctx ends; then it closes the
+// channel. A slow reader gets only the newest table. While etcd does not answer, nothing is sent.
 func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 	out := make(chan Access, 1)
 	go func() {
@@ -72,7 +72,7 @@ func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 		last := int64(-1)
 		for tries := retries(); ctx.Err() == nil; tries.Wait(ctx) {
 			began := time.Now()
-			_ = g.watchAccess(ctx, &last, out) // whatever ended it, the remedy is to read again
+			_ = g.watchAccess(ctx, &last, out) // whatever the error is, the remedy is to read again
 			if time.Since(began) > retryMax {
 				tries.Again()
 			}
@@ -81,7 +81,7 @@ func (g *grants) WatchAccess(ctx context.Context) <-chan Access {
 	return out
 }
 
-// watchAccess gives what differs from the revision that was given last, until the watch breaks.
+// watchAccess sends each table whose revision differs from the last one sent, until the watch breaks.
 func (g *grants) watchAccess(ctx context.Context, last *int64, out chan Access) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -89,7 +89,7 @@ func (g *grants) watchAccess(ctx context.Context, last *int64, out chan Access) 
 	look := func() error {
 		ctx, cancel := context.WithTimeout(ctx, 2*accessLook)
 		defer cancel()
-		// The table itself is sent only where it is another one.
+		// etcd sends the table itself only if it has changed.
 		answer, err := g.client.Txn(ctx).If(g.at(accessKey, max(*last, 0))).Else(clientv3.OpGet(key)).Commit()
 		switch {
 		case err != nil:

@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// Balance of what is settled. Three loads are levelled, one after another: bytes, groups, leaders. Each is taken
-// relative to the shard's weight, and pairs of shards are levelled as long as they differ by more than a slack, which
-// is a part of what the shard with more has: whatever happens to a third one does not set them moving. A step that
-// levels bytes makes the sum of their squares smaller; one that levels groups does so with those, and either leaves the
-// bytes of all shards within their slack or does not make their squares greater. So the steps come to an end, and a
-// plan that was carried out is followed by none.
+// Balance of settled groups. Three loads are levelled, one after another: bytes, groups, leaders. Each load is relative
+// to the shard's weight. Two shards are levelled while they differ by more than a slack, which is a fraction of the
+// load of the more loaded shard, so that changes on a third shard do not cause moves. A step that levels bytes reduces
+// the sum of their squares. A step that levels groups reduces the sum of squares of the group counts, and either leaves
+// the bytes of all shards within their slack or does not increase their squares. So the steps terminate, and a plan
+// that was carried out is followed by none.
 
-// slack is by how much a load may be greater than another: a part of what the shard with more has, and at least so
-// much.
+// slack is the difference between two loads that is tolerated: a fraction of the greater load, and at least a minimum.
 type slack struct{ part, least float64 }
 
 func (s slack) of(load float64) float64 { return max(s.least, s.part*load) }
 
-// Groups may differ more than bytes: what is moved for their number is moved on top of what the bytes need.
+// The slack for groups is greater than the slack for bytes: moves that level groups come on top of the moves that level
+// bytes.
 var (
 	bytesSlack   = slack{0.1, 64 << 20}
 	groupsSlack  = slack{0.25, 1}
@@ -26,11 +26,13 @@ var (
 )
 
 const (
-	// slackAbove: a shard that has the mean already gets more only from one that has so many times the slack more.
+	// slackAbove: a shard that has reached the mean receives more only from a shard that has more by this multiple
+	// of the slack.
 	slackAbove = 3
-	// aboveMeanPart is by how much of it a shard that had less may come above the mean.
+	// aboveMeanPart is the fraction of the mean by which a shard that was below the mean may exceed it.
 	aboveMeanPart = 0.05
-	// bytesStepsMax: a group that is a smaller part of the difference between two shards is not moved for it.
+	// bytesStepsMax: a group smaller than 1/bytesStepsMax of the difference between two shards is not moved to
+	// level bytes.
 	bytesStepsMax = 1000
 )
 
@@ -44,11 +46,11 @@ type balancer struct {
 
 	stepsLeft   int
 	bytesMean   float64
-	least, most float64 // of the bytes of the shards that take part
+	least, most float64 // minimum and maximum of the bytes of the shards that take part
 }
 
-// balance moves copies and leaders of groups that are settled. While one moves, or is to move, for another reason, it
-// does nothing.
+// balance moves copies and leaders of settled groups. It does nothing while a group moves, or has to move, for another
+// reason.
 func (p *planner) balance() {
 	b := &balancer{planner: p, on: make([][]int, len(p.shards)), room: p.underWay()}
 	for i := range p.groups {
@@ -81,7 +83,7 @@ func (p *planner) balance() {
 	b.levelLeaders()
 }
 
-// settled: the group is where it is wanted, on shards that are there, and stays there for all other reasons.
+// settled reports whether the group is at its target, on shards that are registered, and no other reason will move it.
 func (p *planner) settled(g *planned) bool {
 	if g.reason != "" || len(g.voters) == 0 || len(g.voters) != len(g.Members) || len(g.voters) != len(g.chosen) {
 		return false
@@ -99,7 +101,7 @@ func (p *planner) settled(g *planned) bool {
 func (b *balancer) bytesOf(i int) float64  { return float64(b.shards[i].bytes) / b.shards[i].weight }
 func (b *balancer) groupsOf(i int) float64 { return float64(b.shards[i].groups) / b.shards[i].weight }
 
-// extremes finds the least and the most bytes of a shard, for its weight.
+// extremes finds the smallest and the greatest weighted bytes of a shard.
 func (b *balancer) extremes() {
 	for n, i := range b.part {
 		bytes := b.bytesOf(i)
@@ -112,8 +114,8 @@ func (b *balancer) extremes() {
 	}
 }
 
-// level moves groups from shards with much of a load to those with little, as long as two differ by more than the
-// slack. pick names the group for a pair; -1: none.
+// level moves groups from shards with a high load to shards with a low load, while two shards differ by more than the
+// slack. pick chooses the group for a pair; -1: none.
 func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 	pick func(from, to int, gap float64) int) (moved bool) {
 	order := slices.Clone(b.part)
@@ -128,7 +130,8 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 				gap := loadOf(from) - loadOf(to)
 				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack ||
 					!b.room.has([]int{from, to}) {
-					break // to another shard than the one with the least it must not go meanwhile
+					// the group must not go to another shard before the one with the least load
+					break
 				}
 				if g := pick(from, to, gap); g >= 0 {
 					b.move(g, from, to)
@@ -145,7 +148,7 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 	return moved
 }
 
-// sink moves the shard at a place down in the order to where its load belongs.
+// sink moves the shard at an index down to its sorted position by load.
 func sink(order []int, at int, loadOf func(int) float64) {
 	for ; at > 0 && loadOf(order[at]) < loadOf(order[at-1]); at-- {
 		order[at], order[at-1] = order[at-1], order[at]
@@ -159,8 +162,8 @@ func rise(order []int, at int, loadOf func(int) float64) {
 	}
 }
 
-// may tells whether a group's copy may go from one shard to another. No shard that has less bytes than the mean gets
-// more than that.
+// may reports whether a group's copy may move from one shard to another. No shard with fewer bytes than the mean may
+// exceed the mean by more than the tolerance.
 func (b *balancer) may(g *planned, from, to int) bool {
 	s := &b.shards[to]
 	if !b.takes(s) || s.limit > 0 && s.bytes+g.Bytes > s.limit || b.aboveMean(g, to) {
@@ -174,8 +177,8 @@ func (b *balancer) may(g *planned, from, to int) bool {
 	return true
 }
 
-// pickBytes is the largest group that does not turn the difference round; else the smallest that leaves it in half the
-// slack. One of which too many would have to move stays.
+// pickBytes returns the largest group that does not reverse the difference, else the smallest that leaves it within
+// half the slack. A group so small that too many would have to move stays.
 func (b *balancer) pickBytes(from, to int, gap float64) int {
 	best, bestOver := -1, -1
 	slack := bytesSlack.of(b.bytesOf(from))
@@ -198,18 +201,18 @@ func (b *balancer) pickBytes(from, to int, gap float64) int {
 	return best
 }
 
-// aboveMean: a shard that has less than the mean would have more.
+// aboveMean reports whether a shard below the mean would exceed it.
 func (b *balancer) aboveMean(g *planned, to int) bool {
 	have := b.bytesOf(to)
 	return have < b.bytesMean && have+float64(g.Bytes)/b.shards[to].weight > b.bytesMean*(1+aboveMeanPart)
 }
 
-// step is by how much a move changes the difference of the bytes.
+// step returns by how much a move changes the difference in bytes.
 func (b *balancer) step(g *planned, from, to int) float64 {
 	return float64(g.Bytes)/b.shards[from].weight + float64(g.Bytes)/b.shards[to].weight
 }
 
-// pickSmall is the smallest group that may go from one shard to another for the number of groups.
+// pickSmall returns the smallest group that may move from one shard to another to level the number of groups.
 func (b *balancer) pickSmall(from, to int, gap float64) int {
 	if 1/b.shards[from].weight+1/b.shards[to].weight > gap+groupsSlack.of(b.groupsOf(from))/2 {
 		return -1
@@ -227,8 +230,8 @@ func (b *balancer) pickSmall(from, to int, gap float64) int {
 	return best
 }
 
-// bytesStay: before and after the move the bytes of all shards are within half their slack, or those of these two lie
-// within what they were before.
+// bytesStay reports whether the move keeps the balance of bytes: before and after it the bytes of all shards are within
+// half their slack, or the bytes of the two shards stay within their previous range.
 func (b *balancer) bytesStay(g *planned, from, to int) bool {
 	gap := b.bytesOf(from) - b.bytesOf(to)
 	less, more := float64(g.Bytes)/b.shards[from].weight, float64(g.Bytes)/b.shards[to].weight
@@ -240,7 +243,7 @@ func (b *balancer) bytesStay(g *planned, from, to int) bool {
 	return within(b.most, b.least) && within(afterTo, b.least) && within(b.most, after) && within(afterTo, after)
 }
 
-// move takes a copy from one shard to another.
+// move moves a copy from one shard to another.
 func (b *balancer) move(at, from, to int) {
 	g := &b.groups[at]
 	g.change = ForBalance
@@ -265,7 +268,7 @@ func (b *balancer) move(at, from, to int) {
 	b.extremes()
 }
 
-// levelLeaders lets another copy of a group lead where its shard leads less.
+// levelLeaders makes another copy of a group the leader if that copy's shard leads fewer groups.
 func (b *balancer) levelLeaders() {
 	if b.policy.Copies == 1 || len(b.part) == 0 {
 		return

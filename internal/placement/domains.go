@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// withDomains adds to a view the failure domains of shards that were registered before: one whose process is starting
-// anew, or whose node is away, is where it was, and no second copy goes there. A process that has just begun does not
-// know them, and takes such a shard for a domain of its own.
+// withDomains adds the failure domains of shards that were registered before to a view. A shard whose process restarts,
+// or whose node is down, stays in its domain, and no second copy is placed there. A process that has just started does
+// not know these domains, and treats such a shard as a domain of its own.
 func (m *memory) withDomains(view View) View {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var next map[string]string // views have the one before
+	var next map[string]string // earlier views share the previous map
 	for name, shard := range view.Shards {
 		if m.domains[name] == shard.Domain {
 			continue
@@ -29,7 +29,7 @@ func (m *memory) withDomains(view View) View {
 	return view
 }
 
-// Domain is the failure domain of a shard; empty where none is known.
+// Domain returns the failure domain of a shard; empty: none is known.
 func (v View) Domain(shard string) string {
 	if registered, ok := v.Shards[shard]; ok {
 		return registered.Domain
@@ -37,15 +37,14 @@ func (v View) Domain(shard string) string {
 	return v.Domains[shard]
 }
 
-// SharedDomains are the failure domains in which two copies of a group are while it moves from shards to others, in the
-// order of their names. Leaders take their steps in an order that avoids it (package move); what is left is where there
-// is none:
+// SharedDomains returns the failure domains that hold two copies of a group while it moves between shards, sorted by
+// name. Leaders order their steps so that this does not happen (package move). In these cases no such order exists:
 //
-//   - two of the shards that it is on, or that it is to be on, are in one domain;
-//   - it is on fewer shards than it is to be on: a copy that is missing is made good at once, though one that is to
-//     leave be in the same domain. Then it may be so.
+//   - two of its present shards, or two of its target shards, are in one domain;
+//   - it has fewer shards than its target: a missing copy is replaced at once, even if a copy that will leave is in
+//     the same domain. In this case a domain may be shared, but need not be.
 //
-// Shards of which no domain is known are in none.
+// A shard without a known domain belongs to no domain.
 func SharedDomains(from, to []string, domain func(shard string) string) (shared []string) {
 	note := func(a, b string) {
 		d := domain(a)

@@ -16,27 +16,28 @@ import (
 // Times of a follower.
 const (
 	readAgain = time.Second // after etcd did not answer
-	// A group that is followed without a wake as new as it is read every strayLooks looks: a stray, which names nobody
-	// here, and one that a program of before wrote, until the keeper sees to it. Where the next write takes it away, no
-	// key is there whose end would tell. So is a group that has a folder here and is not followed.
+	// Every strayLooks looks, the follower reads each group that it follows without a wake as new as the group: a
+	// stray, which does not name this shard, or a group written by an older program, until the keeper adds the
+	// wake. If the next write takes such a group away, there is no wake whose deletion would report that. A group
+	// that has a folder here and is not followed is read as well.
 	strayLooks = 5
 )
 
-// Follow is Watch for shards, which tell what is true: they get views of an etcd that was set back too, with SetBack or
-// Freeze set. before is how far the shard has seen the store, as its volume remembers it.
+// Follow is Watch for shards, which hold the true state: they also get views of an etcd that was set back, with SetBack
+// or Freeze set. before says how far the shard has seen the store, as remembered by its volume.
 //
-// A shard follows its own groups, and all shards. The first view, and the one after each time that the watch broke or
-// meta changed, is of everything; those between are of its own, each read from the keys of the groups and targets
-// themselves.
+// A shard follows its own groups, and all shards. The first view, and the first one after the watch broke or meta
+// changed, covers everything. The views between cover the shard's own groups, each read from the keys of the group and
+// its target.
 func (s *Store) Follow(ctx context.Context, before Seen, own Own) <-chan View {
 	s.See(before)
 	return s.watch(ctx, &watcher{store: s, follow: true, own: own})
 }
 
-// errListAgain: what changed is worth a whole listing.
+// errListAgain says that a change requires a full listing.
 var errListAgain = errors.New("list again")
 
-// runOwn is run for a shard.
+// runOwn is run for a shard's own groups.
 func (w *watcher) runOwn(ctx context.Context) error {
 	for {
 		st, err := w.store.listFor(ctx, false, w.last)
@@ -70,19 +71,19 @@ func (w *watcher) runOwn(ctx context.Context) error {
 	}
 }
 
-// ownFollower follows what is one shard's own, from a listing on.
+// ownFollower follows one shard's own groups, starting from a listing.
 type ownFollower struct {
 	*watcher
 
 	st      *state
-	shardAt map[string]int64 // at which revision a registration was read, or heard of
+	shardAt map[string]int64 // the revision at which each registration was read or reported
 	touched map[string]bool  // groups to be read
-	woken   map[string]int64 // the revisions of the wakes that are there, by group
-	peers   map[string]bool  // shards that the shard's groups name; nil: to be found
+	woken   map[string]int64 // the revisions of the existing wakes, by group
+	peers   map[string]bool  // shards that the shard's groups name; nil: must be computed
 	looks   int
 }
 
-// run follows changes until the watch breaks, ctx ends or something changes that is listed again.
+// run follows changes until the watch breaks, ctx ends, or a change requires a new listing.
 func (f *ownFollower) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -138,12 +139,12 @@ func (f *ownFollower) run(ctx context.Context) error {
 	}
 }
 
-// watchOwn watches what may concern the shard, from the listing on. Registrations are few: one for each start of a
-// shard, and one for its end.
+// watchOwn watches all keys that may concern the shard, from the listing on. Registrations are few: one when a shard
+// starts, and one when it ends.
 func (f *ownFollower) watchOwn(ctx context.Context) (changes [5]clientv3.WatchChan) {
 	s, from := f.store, clientv3.WithRev(f.st.revision+1)
-	// Little comes: without notices of how far etcd is, a watch that is resumed would begin at a revision that etcd has
-	// compacted.
+	// Changes are rare here. Without progress notifications, a watch that resumes would start at a revision that
+	// etcd has already compacted.
 	progress := clientv3.WithProgressNotify()
 	for i, key := range []string{metaKey, frozenKey, statesKey + f.own.Shard} {
 		changes[i] = s.client.Watch(ctx, s.prefix+key, from, progress)
@@ -154,7 +155,7 @@ func (f *ownFollower) watchOwn(ctx context.Context) (changes [5]clientv3.WatchCh
 	return changes
 }
 
-// take takes changes in, and says whether the view is another then, or a group is to be read.
+// take applies changes. It reports whether the view has changed, or a group must be read.
 func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) {
 	for _, e := range events {
 		name := f.store.name(e.Kv.Key)
@@ -162,9 +163,9 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 		kind, rest, _ := strings.Cut(name, "/")
 		switch {
 		case kind == metaKey, kind == frozenKey && (gone || f.st.view.Freeze == nil || e.Kv.ModRevision <= f.st.freezeAt):
-			// All is judged anew. A freeze may be the first that is heard of an etcd that was set back: what is known
-			// of it until now is of the other one, and whoever reconciles must not ask only the shards that were
-			// registered there.
+			// Everything is checked again. A freeze may be the first sign that etcd was set back. In that
+			// case the known state belongs to the other etcd, and a process that reconciles must ask more
+			// than the shards registered there.
 			return false, errListAgain
 		case kind+"/" == wakesKey:
 			_, group, _ := strings.Cut(rest, "/")
@@ -175,7 +176,7 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 			continue
 		case kind+"/" == shardsKey:
 			if e.Kv.ModRevision <= f.shardAt[rest] {
-				continue // it was read later than that
+				continue // it was read at a later revision
 			}
 			f.shardAt[rest] = e.Kv.ModRevision
 		}
@@ -183,7 +184,7 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 		if gone {
 			changed = f.st.drop(name)
 		} else if _, err := f.st.put(name, e.Kv); err != nil {
-			changed = false // what was known before stays: whoever wrote it is at fault
+			changed = false // the known value stays: the fault is the writer's
 		}
 		if changed && (kind+"/" != shardsKey || f.isPeer(rest)) {
 			relevant, f.st.news = true, true
@@ -193,7 +194,7 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 	return relevant, nil
 }
 
-// isPeer tells whether a shard is one that matters: while the store is frozen all do.
+// isPeer reports whether the follower needs a shard; while the store is frozen it needs all shards.
 func (f *ownFollower) isPeer(shard string) bool {
 	if f.peers == nil {
 		f.peers = map[string]bool{f.own.Shard: true}
@@ -206,8 +207,7 @@ func (f *ownFollower) isPeer(shard string) bool {
 	return f.peers[shard] || f.st.view.Freeze != nil
 }
 
-// refresh reads the groups that were touched, and gives the view. False: etcd does not answer. An error: it was set
-// back.
+// refresh reads the touched groups and gives the view. False: etcd does not answer. An error: etcd was set back.
 func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 	if len(f.touched) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, leaseSeconds*time.Second)
@@ -225,9 +225,9 @@ func (f *ownFollower) refresh(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// readTouched reads the groups that were touched with their targets at one revision, and then the registrations of the
-// shards that they name: a shard that a group names must not be taken for one on another volume because the watch of
-// registrations is behind.
+// readTouched reads the touched groups with their targets at one revision, and then the registrations of the shards
+// that they name. Otherwise a shard that a group names could be mistaken for one on another volume because the watch of
+// registrations lags.
 func (f *ownFollower) readTouched(ctx context.Context) error {
 	s, st := f.store, f.st
 	var keys []string
@@ -247,7 +247,7 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 		return s.setBackSince(st, why)
 	}
 	st.looked = at.revision
-	var more []string // shards that are named now and were not before
+	var more []string // shards that are named now and were not named before
 	for group := range f.touched {
 		for _, key := range shardKeys(namedBy(found[groupsKey+group], found[targetsKey+group])) {
 			if _, asked := slices.BinarySearch(keys, key); !asked {
@@ -274,7 +274,7 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 	return nil
 }
 
-// older says which group or target that was read was written before the one that is known, or is gone; empty: none.
+// older returns the name of a group or target that is missing, or was written before the known one; empty: none.
 func (f *ownFollower) older(found map[string]*mvccpb.KeyValue) string {
 	for group := range f.touched {
 		for _, key := range []string{groupsKey + group, targetsKey + group} {
@@ -298,12 +298,12 @@ func shardKeys(shards []string) []string {
 	return keys
 }
 
-// namedBy are the shards that a group and its target name, as they were read; nil: it is not there.
+// namedBy returns the shards that a group and its target name, as they were read; nil: the key does not exist.
 func namedBy(group, target *mvccpb.KeyValue) []string {
 	var g Group
 	var t Target
 	if group != nil {
-		g, _ = decodeGroup(group.Value, group.ModRevision) // where it cannot be read, what was known before stays
+		g, _ = decodeGroup(group.Value, group.ModRevision) // if it cannot be read, the known value stays
 	}
 	if target != nil {
 		t, _ = decodeTarget(target.Value, target.ModRevision)
@@ -311,14 +311,14 @@ func namedBy(group, target *mvccpb.KeyValue) []string {
 	return concerned(g, t)
 }
 
-// setAll takes keys in as they were read at a revision; those that were not found are gone.
+// setAll applies keys as read at a revision. Keys that were not found were deleted.
 func (f *ownFollower) setAll(keys []string, found map[string]*mvccpb.KeyValue, revision int64) {
 	st, changed := f.st, false
 	for _, name := range keys {
 		kind, rest, _ := strings.Cut(name, "/")
 		if kind+"/" == shardsKey {
 			if f.shardAt[rest] > revision {
-				continue // a later one was heard of
+				continue // a later change was already reported
 			}
 			f.shardAt[rest] = revision
 		}
@@ -339,7 +339,7 @@ func (f *ownFollower) setAll(keys []string, found map[string]*mvccpb.KeyValue, r
 	}
 }
 
-// has tells whether a key is in the state.
+// has reports whether a key is in the state.
 func (st *state) has(name string) bool {
 	kind, rest, _ := strings.Cut(name, "/")
 	if kind+"/" == shardsKey {
@@ -349,7 +349,7 @@ func (st *state) has(name string) bool {
 	return st.revisionOf(name) != 0
 }
 
-// revisionOf is that of a group or target in the state; 0: it is not there.
+// revisionOf returns the revision of a group or target in the state; 0: it does not exist.
 func (st *state) revisionOf(name string) int64 {
 	kind, rest, _ := strings.Cut(name, "/")
 	if kind+"/" == groupsKey {
@@ -358,8 +358,8 @@ func (st *state) revisionOf(name string) int64 {
 	return st.targets[rest].Revision
 }
 
-// lookOwn compares etcd with what was listed, keeps the wakes where nobody does, and has groups read of which nobody
-// wakes it.
+// lookOwn compares etcd with the listing, starts a keeper if no shard keeps the wakes, and has groups read for which no
+// wake exists.
 func (f *ownFollower) lookOwn(ctx context.Context) error {
 	counts, err := f.look(ctx, f.st, keeperKey)
 	if err != nil {
@@ -374,7 +374,8 @@ func (f *ownFollower) lookOwn(ctx context.Context) error {
 		if f.own.Held != nil {
 			for _, name := range f.own.Held() {
 				if _, followed := f.st.groups[name]; !followed {
-					// its folder came since it was read: no wake is there for it where another shard has the group
+					// its folder appeared after the group was read: no wake exists for it if
+					// another shard has the group
 					f.touched[name] = true
 				}
 			}

@@ -10,28 +10,28 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// An etcd that was set back to an older backup says where groups were, not where they are (rule 9). Whoever notices
-// freezes the store: from then on nobody moves, makes or deletes anything on the word of etcd, until the shards have
-// written over it what is true. docs/placement.md says how.
+// An etcd that was set back to an older backup says where groups were, not where they are (rule 9). The first process
+// that notices freezes the store. From then on, no process moves, creates or deletes anything on the basis of etcd,
+// until the shards have overwritten etcd with the true state. docs/placement.md describes the procedure.
 
-// ErrFrozen says that etcd holds an older state of the store than was seen before. Nothing was written.
+// ErrFrozen says that etcd holds an older state of the store than one seen before. Nothing was written.
 var ErrFrozen = errors.New("etcd was set back to an older state of this store")
 
-// Mark is how far the placement of a store was seen: two of one store can be compared.
+// Mark says how far the placement of a store was seen. Two marks of one store can be compared.
 type Mark struct {
-	Base uint64 // Meta.EpochBase: raised when an etcd was rebuilt or reconciled
-	// Revision is that of the whole etcd, which every write raises, whoever makes it and whatever it is of.
+	Base uint64 // Meta.EpochBase: it grows when etcd is rebuilt or reconciled
+	// Revision is the revision of the whole etcd. Every write to any key by any client increases it.
 	Revision int64
-	// Content is the highest revision at which a key was written that is never deleted. It tells an older etcd also
-	// where its revision was raised as it was restored.
+	// Content is the highest revision at which a key that is never deleted was written. It exposes an older etcd
+	// even if the restore raised etcd's revision.
 	Content int64
-	// ContentKey is the key that was written then, without the store's prefix; empty: not known. No later state of the
-	// same etcd holds an earlier value of it, or none.
+	// ContentKey is the key written at Content, without the store's prefix; empty: unknown. In every later state of
+	// the same etcd the key exists, with this value or a newer one.
 	ContentKey string
-	Cluster    uint64 // id of etcd's cluster; 0: not known
+	Cluster    uint64 // id of etcd's cluster; 0: unknown
 }
 
-// Behind says why what was seen before was later than this; empty: it was not.
+// Behind says why the mark seen before is later than this one; empty: it is not.
 func (m Mark) Behind(seen Mark) string {
 	switch {
 	case m.Base > seen.Base:
@@ -49,15 +49,15 @@ func (m Mark) Behind(seen Mark) string {
 	return ""
 }
 
-// Freeze says why a store is frozen, and for what it waits. Key "frozen".
+// Freeze says why a store is frozen and what it waits for. Key "frozen".
 type Freeze struct {
-	By     string   `json:"by"` // who noticed
+	By     string   `json:"by"` // the process that noticed
 	Reason string   `json:"reason"`
 	Since  string   `json:"since"` // RFC 3339
 	Waits  []string `json:"waits,omitempty"`
 }
 
-// String says what is going on and what to do.
+// String describes the state and what to do.
 func (f Freeze) String() string {
 	words := fmt.Sprintf(
 		"etcd was set back to an older state (noticed by %s: %s). Nothing is moved, made or deleted until the shards have "+
@@ -73,7 +73,7 @@ func (f Freeze) String() string {
 	return words
 }
 
-// Held says why nothing may be moved, made or deleted on the word of this view; empty: it may.
+// Held says why nothing may be moved, created or deleted on the basis of this view; empty: it may.
 func (v View) Held() string {
 	switch {
 	case v.Freeze != nil:
@@ -84,7 +84,7 @@ func (v View) Held() string {
 	return ""
 }
 
-// Freeze freezes the store in etcd where it is not frozen yet.
+// Freeze freezes the store in etcd unless it is already frozen.
 func (s *Store) Freeze(ctx context.Context, by, reason string) error {
 	value, err := json.Marshal(Freeze{By: by, Reason: reason, Since: time.Now().UTC().Format(time.RFC3339)})
 	if err != nil {
@@ -96,11 +96,11 @@ func (s *Store) Freeze(ctx context.Context, by, reason string) error {
 	return nil
 }
 
-// notFrozen is the condition of every write that acts on what etcd says.
+// notFrozen is the condition of every write that relies on etcd's contents.
 func (k keys) notFrozen() clientv3.Cmp { return k.at(frozenKey, 0) }
 
-// frozen is the error for a state that must not be acted on; nil: it may. Where this process is the first to notice, it
-// freezes the store.
+// frozen returns the error for a state that must not be used; nil: it may be used. If this process is the first to
+// notice, it freezes the store.
 func (s *Store) frozen(ctx context.Context, st *state, by string) error {
 	switch {
 	case !st.hasMeta:

@@ -15,16 +15,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// The wakes of a store (wakes.go) are written by whoever writes groups and targets, but not by programs of before,
-// which may run beside: while a store is upgraded, or rolled back in part. So one of the shards that follow by wakes
-// keeps them: it sees all groups, and writes what is missing. That is a shard because nobody else needs them: as long
-// as one follows by them, one keeps them, whichever version planners, gateways and other shards have.
+// Every process that writes groups and targets also writes the wakes of a store (wakes.go). Older programs do not, and
+// they may run at the same time during an upgrade or a partial rollback. So one of the shards that follow by wakes
+// keeps them: it sees all groups, and writes the missing wakes. A shard does this because only shards need wakes: as
+// long as one shard follows by them, one keeps them, whatever the versions of planners, gateways and other shards.
 
-// keeperTerm bounds the time for which one shard keeps them. The next one lists everything again.
+// keeperTerm bounds the time for which one shard keeps the wakes. The next keeper lists everything again.
 const keeperTerm = 10 * time.Minute
 
-// startKeeper keeps the wakes of the store beside this follower, where nobody else begins to, until ctx ends: that of
-// the follower's watch, so that the keeper, too, begins anew where etcd was set back.
+// startKeeper keeps the store's wakes in parallel to this follower, unless another shard does, until ctx ends. ctx is
+// that of the follower's watch, so that the keeper also starts again after etcd was set back.
 func (w *watcher) startKeeper(ctx context.Context) {
 	if !w.keeping.CompareAndSwap(false, true) {
 		return
@@ -41,7 +41,7 @@ func (w *watcher) startKeeper(ctx context.Context) {
 	})
 }
 
-// naming is which shards a group or a target names, and at which revision it was written.
+// naming records which shards a group or a target names, and the revision at which it was written.
 type naming struct {
 	shards []string
 	at     int64
@@ -54,10 +54,11 @@ type keeper struct {
 	groups  map[string]naming
 	targets map[string]naming
 	wakes   map[string]map[string]int64 // group, shard: the revision
-	written int                         // that were missing
+	written int                         // number of missing wakes that were written
 }
 
-// keep keeps the wakes until ctx ends, the term is over, or something fails. Nil at once where another one does.
+// keep keeps the wakes until ctx ends, the term is over, or something fails. It returns nil at once if another shard
+// keeps them.
 func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error {
 	granted, err := k.client.Grant(ctx, leaseSeconds)
 	if err != nil {
@@ -83,10 +84,10 @@ func (k *keeper) keep(ctx context.Context, by string, term time.Duration) error 
 	if err := k.run(ctx); ctx.Err() == nil {
 		return fmt.Errorf("keeping wakes: %w", err)
 	}
-	return nil // it was asked to end, or its term is over
+	return nil // ctx ended, or the term is over
 }
 
-// run lists everything, and follows it, until the watch breaks or ctx ends; the error says why.
+// run lists everything, and follows it, until the watch breaks or ctx ends; the error gives the reason.
 func (k *keeper) run(ctx context.Context) error {
 	from, end := k.prefix+groupsKey, clientv3.GetPrefixRangeEnd(k.prefix+wakesKey)
 	touched := map[string]bool{}
@@ -100,7 +101,8 @@ func (k *keeper) run(ctx context.Context) error {
 	if err := k.repair(ctx, touched); err != nil {
 		return err
 	}
-	// One range, so that the changes of a transaction come together: a wake that is missing then was not written.
+	// One range, so that all changes of a transaction arrive together: a wake that is missing after that was not
+	// written.
 	for change := range k.client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end),
 		clientv3.WithRev(revision+1)) {
 		if err := change.Err(); err != nil {
@@ -117,7 +119,7 @@ func (k *keeper) run(ctx context.Context) error {
 	return errors.New("the watch ended")
 }
 
-// take takes one key in, and notes which group it is of.
+// take applies one key, and adds its group to touched.
 func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 	kind, rest, _ := strings.Cut(k.name(kv.Key), "/")
 	var n naming
@@ -126,7 +128,7 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 		if g, err := decodeGroup(kv.Value, kv.ModRevision); err == nil && !gone {
 			n = naming{concerned(g, Target{}), kv.ModRevision}
 		} else if !gone {
-			return // it cannot be read: whoever it named before is told nothing
+			return // it cannot be read: the shards that it named before are not woken
 		}
 		k.groups[rest], touched[rest] = n, true
 	case targetsKey:
@@ -148,7 +150,7 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 	}
 }
 
-// missing is what has to be written, so that each shard that the group concerns has been told of it as it is.
+// missing returns the writes after which each shard that the group concerns has a wake for its current state.
 func (k *keeper) missing(group string) (ops []clientv3.Op) {
 	g, t := k.groups[group], k.targets[group]
 	wanted := map[string]bool{}
@@ -163,11 +165,11 @@ func (k *keeper) missing(group string) (ops []clientv3.Op) {
 			ops = append(ops, clientv3.OpDelete(k.wakeKey(shard, group)))
 		}
 	}
-	return ops[:min(len(ops), wakesMax)] // what is written comes back by the watch, and then the rest is
+	return ops[:min(len(ops), wakesMax)] // the watch returns these writes, and then the rest are written
 }
 
-// repair writes the wakes of groups that are missing, where group and target are as they were seen: else they come
-// again.
+// repair writes missing wakes of groups if group and target are unchanged since they were read; otherwise the watch
+// reports them again.
 func (k *keeper) repair(ctx context.Context, groups map[string]bool) error {
 	var ops []clientv3.Op
 	for group := range groups {

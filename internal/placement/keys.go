@@ -11,53 +11,54 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Keys below <prefix>/<store name>/.
+// These are the keys below <prefix>/<store name>/.
 const (
 	metaKey     = "meta"
 	shardsKey   = "shards/"
 	groupsKey   = "groups/"
 	targetsKey  = "targets/"
 	volumesKey  = "volumes/"
-	statesKey   = "states/" // what is wanted of shards, see SetShardState
+	statesKey   = "states/" // desired states of shards, see SetShardState
 	electionKey = "election/planner"
-	frozenKey   = "frozen" // there while the store is frozen (rule 9)
-	// These are no part of a View.
+	frozenKey   = "frozen" // exists while the store is frozen (rule 9)
+	// The following keys are not part of a View.
 	accessKey = "access" // the table of grants, which internal/security/access reads
-	sealKey   = "seal"   // the key by which gateways and shards sign what callers hand back
-	// These come behind volumes/, where no watch of an earlier program sees them.
+	sealKey   = "seal"   // key with which gateways and shards sign values that callers send back
+	// These keys sort after volumes/, where no watch of an older program sees them.
 	wakesKey   = "wakes/"              // wakes.go
-	keeperKey  = "wakes-keeper"        // there while a shard keeps the wakes, under a lease
+	keeperKey  = "wakes-keeper"        // exists while a shard keeps the wakes, under a lease
 	weightsKey = "weights/"            // weights.go
 	tenantsKey = "weights-of-tenants/" // a ledger of each tenant with stored quotas, which internal/shard/quota reads
 )
 
 const (
-	// etcd refuses a transaction of more than 128 operations. One that is nested may have what the outer one leaves.
+	// etcd refuses a transaction of more than 128 operations. A nested transaction may use what the outer one
+	// leaves.
 	txnOpsMax    = 50
 	readKeysMax  = 100
 	listPageKeys = 5000
 )
 
-// keys are those of one store in etcd.
+// keys accesses the keys of one store in etcd.
 type keys struct {
 	client *clientv3.Client
-	prefix string // of them all, with a slash behind
+	prefix string // common prefix, with a trailing slash
 }
 
-// name cuts the store's prefix off a key.
+// name strips the store's prefix from a key.
 func (k keys) name(key []byte) string { return strings.TrimPrefix(string(key), k.prefix) }
 
-// at is the condition that a key is as it was read at a revision, 0: that it is not there.
+// at is the condition that a key is unchanged since it was read at a revision; 0: that it does not exist.
 func (k keys) at(name string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(k.prefix+name), "=", revision)
 }
 
-// exists is the condition that somebody has made the store.
+// exists is the condition that the store exists.
 func (k keys) exists() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(k.prefix+metaKey), ">", 0)
 }
 
-// only is the key that a request for one key found; its ModRevision is 0 where it is not there.
+// only returns the key that a request for one key found; its ModRevision is 0 if the key does not exist.
 func only(found []*mvccpb.KeyValue) *mvccpb.KeyValue {
 	if len(found) == 0 {
 		return &mvccpb.KeyValue{}
@@ -74,7 +75,7 @@ func (k keys) get(ctx context.Context, name string) (*mvccpb.KeyValue, error) {
 	return only(answer.Kvs), nil
 }
 
-// create makes a key where there is none, and answers the value that is there then.
+// create writes a key if it does not exist, and returns the value that etcd holds afterwards.
 func (k keys) create(ctx context.Context, name string, value []byte) (there []byte, err error) {
 	answer, err := k.client.Txn(ctx).If(k.at(name, 0)).
 		Then(clientv3.OpPut(k.prefix+name, string(value))).Else(clientv3.OpGet(k.prefix + name)).Commit()
@@ -84,14 +85,14 @@ func (k keys) create(ctx context.Context, name string, value []byte) (there []by
 	return only(answer.Responses[0].GetResponseRange().Kvs).Value, nil
 }
 
-// replace writes a key where all conditions hold, and tells whether they did.
+// replace writes a key if all conditions hold, and reports whether they did.
 func (k keys) replace(ctx context.Context, name string, value []byte, conditions ...clientv3.Cmp) (done bool,
 	err error) {
 	answer, err := k.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(k.prefix+name, string(value))).Commit()
 	return err == nil && answer.Succeeded, err
 }
 
-// read gets keys, named without the store's prefix, at one revision. Those that are not there are missing in found.
+// read reads keys, named without the store's prefix, at one revision. Keys that do not exist are missing in found.
 func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccpb.KeyValue, at readAt, err error) {
 	found = make(map[string]*mvccpb.KeyValue, len(names))
 	for chunk := range slices.Chunk(names, readKeysMax) {
@@ -119,13 +120,13 @@ func (k keys) read(ctx context.Context, names []string) (found map[string]*mvccp
 	return found, at, nil
 }
 
-// readAt is where something was read.
+// readAt says at which revision of which etcd something was read.
 type readAt struct {
 	revision int64
 	cluster  uint64
 }
 
-// pages reads a range of keys at a revision, 0: the newest, which it answers.
+// pages reads a range of keys at a revision and returns the revision; 0: the newest.
 func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error,
 	options ...clientv3.OpOption,
 ) (revision int64, cluster uint64, err error) {
@@ -154,14 +155,14 @@ func (k keys) pages(ctx context.Context, from, end string, at int64, each func(k
 	}
 }
 
-// write applies ops in transactions of at most txnOpsMax; each only where all of onlyIf hold, else ErrNotElected.
+// write applies ops in transactions of at most txnOpsMax, each only if all of onlyIf hold, else ErrNotElected.
 func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) error {
 	_, err := k.writeEach(ctx, ops, onlyIf...)
 	return err
 }
 
-// writeEach is write that says, for each op that was applied, whether it was done: a nested transaction whose
-// conditions do not hold was not.
+// writeEach is write that also reports, for each op that was applied, whether it took effect: a nested transaction
+// whose conditions do not hold did not.
 func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
 	for chunk := range slices.Chunk(ops, txnOpsMax) {
 		answer, err := k.client.Txn(ctx).If(onlyIf...).Then(chunk...).Commit()
@@ -179,7 +180,8 @@ func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...client
 	return done, nil
 }
 
-// keepAlive returns when the lease is lost or ctx ends. The client renews it while the answers are taken.
+// keepAlive returns when the lease is lost or ctx ends. The client renews the lease while this function consumes the
+// answers.
 func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
 	answers, err := k.client.KeepAlive(ctx, lease)
 	if err != nil {
@@ -189,11 +191,11 @@ func (k keys) keepAlive(ctx context.Context, lease clientv3.LeaseID) {
 	}
 }
 
-// revokePatience bounds giving a lease back, which a stop waits for. Tests make it longer: what hangs on the lease must
-// be gone then, however slow the disk of etcd is.
+// revokePatience bounds the revocation of a lease, which a stop waits for. Tests use a longer time: there, keys under
+// the lease must be gone afterwards, however slow etcd's disk is.
 var revokePatience = time.Second
 
-// revoke gives a lease back, so that what hangs on it goes at once; where that fails, it expires by itself.
+// revoke revokes a lease, so that its keys are deleted at once. If that fails, the lease expires by itself.
 func (k keys) revoke(lease clientv3.LeaseID) {
 	if lease == 0 {
 		return

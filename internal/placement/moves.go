@@ -2,20 +2,20 @@ package placement
 
 import "slices"
 
-// Move is one group that is to be elsewhere than it is.
+// Move is one group whose target differs from its present place.
 type Move struct {
 	Group   string
-	From    []string // shards that hold a copy now
-	To      []string // shards that are to
+	From    []string // shards that have a copy now
+	To      []string // shards that are to have a copy
 	Bytes   int64    // to be copied
 	Reason  Reason
-	Running bool // its target says so already
-	// SharedDomains: see there.
+	Running bool // the target already says so
+	// SharedDomains is the result of the function SharedDomains.
 	SharedDomains []string
 }
 
-// Moves shows what is under way, and all that the planner would do if nothing else changed, whatever the limits on
-// moves at a time. Groups that nobody holds yet are left out, and those where only another copy is to lead.
+// Moves returns the moves under way, and all moves that the planner would start if nothing else changed, whatever the
+// limits on concurrent moves. It leaves out groups without members, and groups where only the leader changes.
 func Moves(view View, policy Policy) []Move {
 	if plansNothing(view, policy) != "" {
 		return nil

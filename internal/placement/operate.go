@@ -11,34 +11,35 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// What follows is for whoever decides targets from outside and knows which store exists: the operator. Several of them
-// may call at once; every write depends on what it was decided from.
+// The following functions serve the operator, which decides targets from outside and knows which store exists. Several
+// operators may call concurrently; every write is conditional on the state that it was decided from.
 
 // Errors of a store that is known to exist.
 var (
-	// ErrPlacementLost: etcd is empty for a store that exists. It is rebuilt from the shards, never made afresh.
+	// ErrPlacementLost: etcd is empty for a store that exists. Its placement is rebuilt from the shards, never
+	// created anew.
 	ErrPlacementLost = errors.New("etcd has lost the placement of this store")
 	// ErrOtherStore: etcd holds another store under this name.
 	ErrOtherStore = errors.New("etcd holds another store")
-	// ErrShardHoldsGroups: groups name the shard as a member, or want it.
+	// ErrShardHoldsGroups: groups name the shard as a member, or have it in their target.
 	ErrShardHoldsGroups = errors.New("the shard still holds groups")
 )
 
-// MetaOf is Meta of a store that is known to exist: ErrPlacementLost where etcd is empty, ErrOtherStore where it holds
-// another.
+// MetaOf is Meta of a store that is known to exist: it returns ErrPlacementLost if etcd is empty, ErrOtherStore if etcd
+// holds another store.
 func (s *Store) MetaOf(ctx context.Context, store uuid.UUID) (Meta, error) {
 	meta, err := s.Meta(ctx)
 	return meta, s.known(store, meta.StoreUUID, err)
 }
 
-// ViewOf is View of a store that is known to exist: ErrPlacementLost where etcd is empty, ErrOtherStore where it holds
-// another, ErrFrozen where it was set back.
+// ViewOf is View of a store that is known to exist: it returns ErrPlacementLost if etcd is empty, ErrOtherStore if etcd
+// holds another store, ErrFrozen if etcd was set back.
 func (s *Store) ViewOf(ctx context.Context, store uuid.UUID) (View, error) {
 	_, view, err := s.listOf(ctx, store)
 	return view, err
 }
 
-// listOf is ViewOf, with the state that the view is of.
+// listOf is ViewOf that also returns the state that the view was made from.
 func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, View, error) {
 	st, err := s.existing(ctx)
 	if err != nil {
@@ -51,10 +52,10 @@ func (s *Store) listOf(ctx context.Context, store uuid.UUID) (*state, View, erro
 	return st, view, s.frozen(ctx, st, whoPlans)
 }
 
-// whoPlans is who notices, where it is not a shard.
+// whoPlans names the process that notices a setback if it is not a shard.
 const whoPlans = "the planner or operator"
 
-// known compares what etcd holds with the store that is meant.
+// known compares the store in etcd with the expected one.
 func (s *Store) known(want, have uuid.UUID, err error) error {
 	switch {
 	case errors.Is(err, ErrNoMeta):
@@ -69,17 +70,17 @@ func (s *Store) known(want, have uuid.UUID, err error) error {
 	return nil
 }
 
-// Planned is what PlanOnce did.
+// Planned is the result of PlanOnce.
 type Planned struct {
-	View           View // that it was decided from
+	View           View // the view that it was decided from
 	GroupsCreated  int
 	TargetsWritten int
-	Unplaced       map[string]string // group and why it cannot be placed now
+	Unplaced       map[string]string // groups that cannot be placed now, with the reason
 }
 
-// PlanOnce makes the groups of Hash routing that are missing, else writes the targets that Plan wants changed: the step
-// of RunPlanner, for a caller that decides itself when to take it. Each write depends on what it was decided from:
-// after ErrChanged, call again. Meta is never made here: see ViewOf for the errors.
+// PlanOnce creates the missing groups of Hash routing, or else writes the targets that Plan changes. It is one step of
+// RunPlanner, for a caller that chooses when to take it. Each write is conditional on the state that it was decided
+// from: after ErrChanged, call again. PlanOnce never creates Meta: see ViewOf for the errors.
 func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (Planned, error) {
 	if err := policy.Validate(); err != nil {
 		return Planned{}, err
@@ -110,10 +111,10 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 	return out, nil
 }
 
-// pair is a group and its target as a view has them.
+// pair returns a group and its target in a view.
 func (v View) pair(name string) pair { return pair{v.Groups[name], v.Targets[name]} }
 
-// changed says of a condition that did not hold what it means here.
+// changed translates the error of a condition that did not hold.
 func changed(err error) error {
 	if errors.Is(err, ErrNotElected) {
 		return fmt.Errorf("planning: %w", ErrChanged)
@@ -135,8 +136,8 @@ func (s ShardState) validate() error {
 	return fmt.Errorf("state %q: give %s, %s or %s", s, Active, Cordoned, Draining)
 }
 
-// SetShardState says what is wanted of a shard, whether it runs or not: it stays until it is set anew. Active is what a
-// shard is that nothing was said of. Nothing is written where it is so already.
+// SetShardState sets the desired state of a shard, whether the shard runs or not. The state persists until it is set
+// again. Active is the default. Nothing is written if the state is already set.
 func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string, state ShardState) error {
 	if err := ValidateShardName(shard); err != nil {
 		return err
@@ -174,8 +175,8 @@ func (s *Store) SetShardState(ctx context.Context, store uuid.UUID, shard string
 	return nil
 }
 
-// ForgetShard takes back what SetShardState said of a shard that is gone for good. ErrShardHoldsGroups while it is
-// registered, or a group is on it or wanted there.
+// ForgetShard deletes the state set by SetShardState for a shard that is gone for good. It returns ErrShardHoldsGroups
+// while the shard is registered, or a group is on it or has it in its target.
 func (s *Store) ForgetShard(ctx context.Context, store uuid.UUID, shard string) error {
 	view, err := s.ViewOf(ctx, store)
 	if err != nil {

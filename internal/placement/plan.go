@@ -9,18 +9,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// Plan is pure: it says which targets differ from those in the view, with least movement: a group that has Members
-// keeps its shards as long as the policy allows; new groups go to the shards with the least bytes, then the fewest
-// groups, never two copies in one domain. Groups that cannot be placed are given in unplaced with the reason. The same
-// input gives the same output.
+// Plan is pure: it returns the targets that differ from those in the view, with the least movement. A group with
+// Members keeps its shards as long as the policy allows. New groups go to the shards with the least bytes, then the
+// fewest groups, and never two copies into one domain. unplaced holds groups that cannot be placed, with the reason.
+// The same input gives the same output.
 //
-// In detail. A shard that is not registered is in the domain that it was in last, as far as that is known. A member is
-// kept on a shard that is Active, Cordoned or not registered (its data are there; a person removes it by draining); it
-// is moved off a Draining shard and off a domain that holds another copy. The target of a group without members is kept
-// on live shards. Where too few shards can take a copy, a group that has members keeps its target. Full shards (bytes
-// at or above CapacityBytes, where that is given) and shards at the policy's limit get nothing new.
+// In detail: a shard that is not registered is in its last known domain. A member stays on a shard that is Active,
+// Cordoned or not registered (its data are there; a person removes it by draining). It is moved off a Draining shard,
+// and out of a domain that holds another copy. The target of a group without members stays on live shards. If too few
+// shards can take a copy, a group with members keeps its target. Full shards (bytes at or above CapacityBytes, if
+// known) and shards at the policy's limit get nothing new.
 //
-// Where the policy allows moves, settled groups are balanced too (balance.go), and targets change in waves (waves.go).
+// If the policy allows moves, settled groups are also balanced (balance.go), and targets change in waves (waves.go).
 func Plan(view View, policy Policy) (targets []Target, unplaced map[string]string) {
 	unplaced = map[string]string{}
 	if reason := plansNothing(view, policy); reason != "" {
@@ -43,7 +43,7 @@ func Plan(view View, policy Policy) (targets []Target, unplaced map[string]strin
 	return targets, unplaced
 }
 
-// plansNothing says why no group can be placed now; empty: some may.
+// plansNothing says why no group can be placed now; empty: some groups may be.
 func plansNothing(view View, policy Policy) string {
 	if err := policy.Validate(); err != nil {
 		return err.Error()
@@ -51,7 +51,7 @@ func plansNothing(view View, policy Policy) string {
 	return firstPlacementWaits(view, policy)
 }
 
-// firstPlacementWaits says for what; empty where it does not wait.
+// firstPlacementWaits says what the first placement waits for; empty: it does not wait.
 func firstPlacementWaits(view View, policy Policy) string {
 	alive := 0
 	for _, s := range view.Shards {
@@ -70,7 +70,7 @@ func firstPlacementWaits(view View, policy Policy) string {
 	return fmt.Sprintf("the first placement waits until %d shards are alive, %d are", policy.ShardsMin, alive)
 }
 
-// load is what the planner knows of one shard.
+// load is the planner's state of one shard.
 type load struct {
 	name    string
 	domain  int // number of the domain
@@ -79,32 +79,32 @@ type load struct {
 	state   ShardState
 	bytes   int64
 	limit   int64   // bytes, 0: none
-	weight  float64 // its part of the load; 1 on the average
+	weight  float64 // its share of the load; 1 on average
 	groups  int
 	leaders int
 }
 
-// takesPart: the shard gives and takes where loads are balanced.
+// takesPart reports whether balancing moves groups to and from the shard.
 func (s *load) takesPart() bool { return s.known && (s.state == Active || s.state == "") }
 
-// planned is what the planner knows of one group. Shards are places in planner.shards.
+// planned is the planner's state of one group. Shards are indices of planner.shards.
 type planned struct {
 	Group
 	old    Target
 	voters []int
-	kept   int    // so many of chosen were kept
-	chosen []int  // where it is wanted; the first one is to lead
-	reason string // why it is not: chosen is what was kept
+	kept   int    // number of chosen shards that were kept
+	chosen []int  // target shards; the first one should lead
+	reason string // why it cannot be placed; chosen then holds the kept shards
 	change Reason // of the change from old to chosen
 }
 
-// planner accumulates what each shard will hold.
+// planner accumulates the future load of each shard.
 type planner struct {
 	policy  Policy
 	states  map[string]ShardState
-	gone    map[string]string // failure domains of shards, also of those that are not registered
+	gone    map[string]string // failure domains of shards, including those that are not registered
 	shards  []load            // the registered ones by name, then unknown members
-	byName  map[string]int    // place in shards
+	byName  map[string]int    // index in shards
 	domains map[string]int
 	groups  []planned // by name
 }
@@ -124,7 +124,7 @@ func newPlanner(view View, policy Policy) *planner {
 	for _, name := range slices.Sorted(maps.Keys(view.Groups)) {
 		g := planned{Group: view.Groups[name], old: view.Targets[name]}
 		for _, m := range g.Members {
-			if m.Role == Voter && m.Shard != "" { // empty: nobody knows where it is
+			if m.Role == Voter && m.Shard != "" { // empty: its shard is unknown
 				g.voters = append(g.voters, p.find(m.Shard))
 			}
 		}
@@ -133,7 +133,7 @@ func newPlanner(view View, policy Policy) *planner {
 	return p
 }
 
-// weigh gives each shard its part of the load: by capacity, where all that take part tell theirs.
+// weigh gives each shard its share of the load: by capacity, if all shards that take part report theirs.
 func (p *planner) weigh() {
 	var sum float64
 	n, all := 0, true
@@ -153,7 +153,7 @@ func (p *planner) weigh() {
 	}
 }
 
-// planAll decides where each group is wanted.
+// planAll chooses the target of each group.
 func (p *planner) planAll() {
 	for i := range p.groups {
 		p.keep(&p.groups[i])
@@ -170,7 +170,7 @@ func (p *planner) planAll() {
 }
 
 func (p *planner) add(l load, domain string) int {
-	// A NUL keeps the shard's own domain apart from any domain that is named.
+	// A NUL separates the shard's own domain from every named domain.
 	if domain == "" {
 		domain = "\x00" + l.name
 	}
@@ -185,7 +185,7 @@ func (p *planner) add(l load, domain string) int {
 	return len(p.shards) - 1
 }
 
-// find is the place of a shard by name; one that is not registered is added as unknown.
+// find returns the index of a shard by name. It adds a shard that is not registered as unknown.
 func (p *planner) find(name string) int {
 	if i, ok := p.byName[name]; ok {
 		return i
@@ -193,7 +193,7 @@ func (p *planner) find(name string) int {
 	return p.add(load{name: name, weight: 1, state: p.states[name]}, p.gone[name])
 }
 
-// keep decides which shards of a group stay, and counts them.
+// keep decides which shards of a group stay, and counts their load.
 func (p *planner) keep(g *planned) {
 	for _, i := range p.current(g) {
 		s := &p.shards[i]
@@ -213,10 +213,10 @@ func (p *planner) keep(g *planned) {
 	}
 }
 
-// current lists the shards of a group in the order in which they are kept: the target's order where it names members
-// (its first one leads), then the leader, then the others. Replacements that the target names already come last, so
-// that an unfinished move goes on to the same shard, and one whose reason has gone goes back. A move for balance has no
-// such reason: its target comes first.
+// current lists the shards of a group in the order of preference: in the target's order if it names members (its first
+// one leads), then the leader, then the others. Replacements that the target already names come last, so that an
+// unfinished move continues to the same shard, and a move whose reason has vanished is reversed. A move for balance has
+// no such reason: its target comes first.
 func (p *planner) current(g *planned) []int {
 	old := make([]int, 0, len(g.old.Shards))
 	for _, name := range g.old.Shards {
@@ -242,7 +242,7 @@ func (p *planner) current(g *planned) []int {
 	return append(list, old...)
 }
 
-// place fills a group up to the number of copies.
+// place adds shards to a group up to the number of copies.
 func (p *planner) place(g *planned) {
 	for len(g.chosen) < p.policy.Copies {
 		i := p.best(g.chosen)
@@ -260,7 +260,7 @@ func (p *planner) place(g *planned) {
 	}
 }
 
-// undo takes back what place has added for a group that cannot be placed whole.
+// undo removes the shards that place added for a group that cannot be placed completely.
 func (p *planner) undo(g *planned) {
 	for _, i := range g.chosen[g.kept:] {
 		p.shards[i].bytes -= g.Bytes
@@ -269,7 +269,7 @@ func (p *planner) undo(g *planned) {
 	g.chosen = g.chosen[:g.kept]
 }
 
-// target is what is to be written for a group.
+// target returns the target to write for a group.
 func (p *planner) target(g *planned) Target {
 	t := Target{Group: g.Name, Shards: make([]string, len(g.chosen)), Reason: g.change}
 	for n, i := range g.chosen {
@@ -278,7 +278,7 @@ func (p *planner) target(g *planned) Target {
 	return t
 }
 
-// changes tells whether a group's target is another one now. Without moves the order alone is no change.
+// changes reports whether a group's target changes now. Without moves, a different order alone is no change.
 func (p *planner) changes(g *planned) bool {
 	if g.reason != "" {
 		return false
@@ -290,7 +290,8 @@ func (p *planner) changes(g *planned) bool {
 	return !SameSet(t.Shards, g.old.Shards)
 }
 
-// lead puts the shard that is to lead first: of a group with members the first one kept, else the one that leads least.
+// lead puts the shard that should lead first: for a group with members the first one kept, else the one that leads
+// least.
 func (p *planner) lead(g *planned) {
 	chosen := g.chosen
 	if g.kept == 0 {
@@ -305,8 +306,8 @@ func (p *planner) lead(g *planned) {
 	p.shards[chosen[0]].leaders++
 }
 
-// best is the shard that takes the next copy: least bytes, then fewest groups, then least leaders, then by name; -1
-// where none can. A scan over the shards is linear, but at 1,000 shards no heap is faster where domains bar many.
+// best returns the shard that takes the next copy: least bytes, then fewest groups, then fewest leaders, then by name;
+// -1: no shard can. The scan over the shards is linear, but at 1,000 shards no heap is faster if domains exclude many.
 func (p *planner) best(chosen []int) int {
 	best := -1
 	for i := range p.shards {
@@ -325,7 +326,7 @@ func (p *planner) best(chosen []int) int {
 	return best
 }
 
-// less orders shards by load, for their weight; shards lie in order of their names.
+// less orders shards by weighted load; shards are sorted by name.
 func less(a, b *load) bool {
 	if x, y := float64(a.bytes)*b.weight, float64(b.bytes)*a.weight; x != y {
 		return x < y
@@ -336,13 +337,13 @@ func less(a, b *load) bool {
 	return a.leaders < b.leaders
 }
 
-// takes says whether a shard may get something new.
+// takes reports whether a shard may get a new copy.
 func (p *planner) takes(s *load) bool {
 	return s.takesPart() &&
 		(s.limit <= 0 || s.bytes < s.limit) && (p.policy.ShardGroupsMax == 0 || s.groups < p.policy.ShardGroupsMax)
 }
 
-// reason says why a group could get no more than have copies.
+// reason says why a group got no more than have copies.
 func (p *planner) reason(have int) string {
 	var cordoned, draining, full, open int
 	domains := map[int]bool{}
@@ -377,7 +378,7 @@ func (p *planner) reason(have int) string {
 		p.policy.Copies, have, open, len(domains), more)
 }
 
-// SameSet says whether two slices without repetitions hold the same items, in whatever order.
+// SameSet reports whether two slices without duplicates hold the same items, in any order.
 func SameSet[T comparable](a, b []T) bool {
 	if len(a) != len(b) {
 		return false

@@ -13,12 +13,12 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// plannerLeaseSeconds is short: after a crash new groups wait for the next planner.
+// plannerLeaseSeconds is short because new groups wait for the next planner after a crash.
 const plannerLeaseSeconds = 3
 
-// RunPlanner creates the groups of Hash routing and writes the targets that Plan wants changed, on each view, until
-// ctx ends. Several may run: one is elected by a lease, and its writes are void once it is not any more. It goes on
-// over outages of etcd. The error is that of a policy that cannot be; nil when ctx has ended.
+// RunPlanner creates the groups of Hash routing and writes the targets that Plan changes, on each view, until ctx ends.
+// Several planners may run: a lease elects one, and its writes have no effect after it has lost the lease. RunPlanner
+// continues after outages of etcd. The error reports an invalid policy; nil: ctx has ended.
 func RunPlanner(ctx context.Context, store *Store, policy Policy, logger *slog.Logger) error {
 	if err := policy.Validate(); err != nil {
 		return err
@@ -36,13 +36,13 @@ func RunPlanner(ctx context.Context, store *Store, policy Policy, logger *slog.L
 	return nil
 }
 
-// candidate is a planner that may be elected.
+// candidate is a planner that can be elected.
 type candidate struct {
 	store    *Store
 	policy   Policy
 	logger   *slog.Logger
-	elected  clientv3.Cmp      // that its term goes on
-	unplaced map[string]string // of the view before, in this term, with the reasons
+	elected  clientv3.Cmp      // condition: its term continues
+	unplaced map[string]string // reasons by group, of the previous view in this term
 }
 
 // term waits to be elected, then plans until the term ends.
@@ -81,7 +81,7 @@ func (c *candidate) term(ctx context.Context) error {
 	return errors.New("the lease was lost")
 }
 
-// act does on one view what is to be done.
+// act plans for one view and writes the result.
 func (c *candidate) act(ctx context.Context, view View) error {
 	if held := view.Held(); held != "" {
 		c.logger.Warn("nothing is planned", "reason", held)
@@ -89,7 +89,8 @@ func (c *candidate) act(ctx context.Context, view View) error {
 	}
 	if missing := missingGroups(view); len(missing) > 0 {
 		c.logger.Info("creating groups", "groups", len(missing))
-		return c.store.createGroups(ctx, view, missing, c.elected, c.store.notFrozen()) // the next view holds them
+		// the next view contains them
+		return c.store.createGroups(ctx, view, missing, c.elected, c.store.notFrozen())
 	}
 	targets, unplaced := Plan(view, c.policy)
 	c.logUnplaced(unplaced)
@@ -100,12 +101,12 @@ func (c *candidate) act(ctx context.Context, view View) error {
 	c.logger.Info("setting targets", "targets", len(targets), "epoch", view.Epoch)
 	late, err := c.store.setTargets(ctx, targets, view.pair, c.elected, c.store.notFrozen())
 	if len(late) > 0 {
-		c.logger.Debug("groups changed meanwhile", "groups", len(late)) // the next view holds them
+		c.logger.Debug("groups changed meanwhile", "groups", len(late)) // the next view contains them
 	}
 	return err
 }
 
-// logUnplaced says once for each reason which groups cannot be placed now and were not known to before.
+// logUnplaced logs, once for each reason, the groups that newly cannot be placed.
 func (c *candidate) logUnplaced(now map[string]string) {
 	groups := map[string][]string{}
 	for _, group := range slices.Sorted(maps.Keys(now)) {
@@ -119,7 +120,7 @@ func (c *candidate) logUnplaced(now map[string]string) {
 	}
 }
 
-// missingGroups lists the groups of Hash routing that are not there.
+// missingGroups lists the groups of Hash routing that do not exist.
 func missingGroups(view View) []Group {
 	var missing []Group
 	for n := range view.Meta.Routing.Groups {

@@ -14,28 +14,28 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// epochJump leaves all epochs behind that anybody may have seen before etcd was lost.
+// epochJump raises the epoch above all epochs that any process may have seen before etcd was lost.
 const epochJump = 1 << 32
 
-// FoundVolume is what one shard says that its volume holds.
+// FoundVolume is what one shard reports about its volume.
 type FoundVolume struct {
 	Shard   string
 	Address string
 	UUID    uuid.UUID
 	Store   uuid.UUID
-	// Generation and Step of its superblock.
+	// Generation and Step are those of the superblock.
 	Generation uint64
 	Step       Step
 	Facts      *FoundFacts // nil: the volume does not know
 	Replicas   []FoundReplica
 }
 
-// Blank says that there is no volume yet: it has nothing to tell.
+// Blank reports that there is no volume yet, so it holds no information.
 func (v FoundVolume) Blank() bool {
 	return v.Store == uuid.Nil && v.UUID == uuid.Nil && len(v.Replicas) == 0
 }
 
-// FoundFacts is what a volume remembers of its store.
+// FoundFacts are the facts that a volume remembers about its store.
 type FoundFacts struct {
 	Routing    Routing
 	Copies     int
@@ -49,36 +49,36 @@ type FoundReplica struct {
 	Name            string // empty: its manifest cannot be read
 	UUID            uuid.UUID
 	Store           uuid.UUID
-	RaftID          uint64 // 0: not known
+	RaftID          uint64 // 0: unknown
 	Voters          []uint64
-	Outgoing        []uint64 // the voters before, while both memberships must agree
+	Outgoing        []uint64 // the previous voters, while both memberships must agree
 	Learners        []uint64
-	ConfIndex       uint64 // of the membership change that made this membership
+	ConfIndex       uint64 // index of the membership change that made this membership
 	Term, Committed uint64
-	Joining         bool // it has a Raft id and no data yet
-	Foreign         bool // it was made on another volume: it counts for nothing
+	Joining         bool // it has a Raft id but no data yet
+	Foreign         bool // it was made on another volume, so it is ignored
 	Records, Bytes  int64
 	Leader          bool
-	Message         string // what is wrong with it
+	Message         string // describes a problem of the replica
 }
 
 // Rebuilt is the placement of a store, made from its volumes.
 type Rebuilt struct {
 	Meta   Meta
 	Groups []Group // by name
-	// Volumes as they are registered from now on, where etcd knows nothing of them: an earlier state of one is noticed
-	// again.
+	// Volumes are the volumes to register, if etcd knows nothing about them, so that an earlier state of a volume
+	// is detected again.
 	Volumes []VolumeSeen
 	// Missing are groups of Hash routing that no volume holds.
 	Missing []string
-	// Short are groups of which too few voters were found to go on, and why. They are in Groups too.
+	// Short are groups with too few voters found to continue, with the reason. They are in Groups too.
 	Short map[string]string
-	// Notes in words: what a person should look at before this is written.
+	// Notes describe what a person should check before the placement is written.
 	Notes []string
 }
 
-// Rebuild makes the placement of a store from what its volumes hold. It is pure. given stands in for facts that no
-// volume knows; nil: none. An error says what contradicts itself.
+// Rebuild derives the placement of a store from the contents of its volumes. It is pure. given replaces facts that no
+// volume knows; nil: none. An error describes a contradiction.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
 	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)
 	if len(volumes) == 0 {
@@ -106,7 +106,7 @@ func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt
 	return out, out.addGroups(store, volumes)
 }
 
-// sameStore refuses volumes of other stores, clones, and two shards of one name.
+// sameStore rejects volumes of other stores, clones, and two shards with the same name.
 func sameStore(store uuid.UUID, volumes []FoundVolume) error {
 	names, ids := map[string]bool{}, map[uuid.UUID]string{}
 	for _, v := range volumes {
@@ -127,7 +127,7 @@ func sameStore(store uuid.UUID, volumes []FoundVolume) error {
 	return nil
 }
 
-// agreedFacts are those that all volumes which know them agree on.
+// agreedFacts returns the facts on which all volumes that know them agree.
 func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 	var facts *FoundFacts
 	from, epoch := "", uint64(0)
@@ -161,12 +161,12 @@ func agreedFacts(volumes []FoundVolume, given *FoundFacts) (FoundFacts, error) {
 	return *facts, nil
 }
 
-// ErrStoreExists says that etcd holds placement of the store, or of another one. Nothing was written.
+// ErrStoreExists says that etcd already holds placement of this store or another one. Nothing was written.
 var ErrStoreExists = errors.New("etcd already holds a store here")
 
-// Restore writes a placement that was rebuilt, meta last: nobody follows etcd before. What etcd knows of a volume stays
-// as it is. Where etcd holds meta already, it answers ErrStoreExists; with force it replaces that of the same store,
-// never that of another one.
+// Restore writes a rebuilt placement, with meta last: no process follows etcd before that. It keeps what etcd knows
+// about volumes. If etcd already holds meta, it returns ErrStoreExists; with force it replaces meta of the same store,
+// but never that of another store.
 func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	if err := r.Meta.Validate(); err != nil {
 		return err
@@ -190,7 +190,7 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 	}
 	known := map[string]bool{}
 	ops := make([]clientv3.Op, 0, len(r.Groups)+len(r.Volumes))
-	// No target is left in the end: only members are to be woken.
+	// In the end no target exists, so only members are woken.
 	wakes := func(g Group) []clientv3.Op { return s.wakeOps(g.Name, nil, concerned(g, Target{})) }
 	for _, g := range r.Groups {
 		known[g.Name] = true
@@ -233,18 +233,18 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 		return fmt.Errorf("encode meta: %w", err)
 	}
 	return restoring(s.write(ctx, []clientv3.Op{
-		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()), // of before: they are planned anew
+		clientv3.OpDelete(s.prefix+targetsKey, clientv3.WithPrefix()), // old targets: the planner sets new ones
 		clientv3.OpPut(s.prefix+metaKey, string(value)), clientv3.OpDelete(s.prefix + frozenKey),
 	}, unchanged))
 }
 
-// ErrShort says that of some groups too few voters were found. Nothing was written.
+// ErrShort says that for some groups too few voters were found. Nothing was written.
 var ErrShort = errors.New("too few voters of some groups were found")
 
-// shortWordsMax bounds the groups that are named.
+// shortWordsMax bounds the number of groups that ShortWords names.
 const shortWordsMax = 20
 
-// ShortWords says of which groups too few voters were found.
+// ShortWords says for which groups too few voters were found.
 func (r Rebuilt) ShortWords() string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(r.Short)) {
@@ -264,7 +264,7 @@ func restoring(err error) error {
 	return err
 }
 
-// Registered lists the shards that are registered now, also where etcd holds nothing else.
+// Registered lists the shards that are registered now, even if etcd holds nothing else.
 func (s *Store) Registered(ctx context.Context) ([]Shard, error) {
 	st, err := s.list(ctx)
 	if err != nil {

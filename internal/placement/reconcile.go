@@ -11,15 +11,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Reconciled says how far a frozen store is.
+// Reconciled is the progress of reconciling a frozen store.
 type Reconciled struct {
-	Written int      // groups whose members were written over what etcd held
-	Waits   []string // what keeps the freeze from being lifted; empty: it was lifted
+	Written int      // groups whose members in etcd were overwritten
+	Waits   []string // what prevents the end of the freeze; empty: the freeze was lifted
 }
 
-// Reconcile writes what the shards' volumes say of a frozen store over what its etcd holds, never the other way round,
-// and lifts the freeze where every group is accounted for: it has a majority of its voters among what was found, or
-// nobody ever had it. silent are the shards that did not answer, in words.
+// Reconcile overwrites the placement in the etcd of a frozen store with what the shards' volumes report, never the
+// reverse. It lifts the freeze when every group is accounted for: a majority of its voters was found, or no shard ever
+// had the group. silent describes the shards that did not answer.
 func (s *Store) Reconcile(ctx context.Context, r Rebuilt, silent []string) (Reconciled, error) {
 	st, err := s.list(ctx)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Store) Reconcile(ctx context.Context, r Rebuilt, silent []string) (Reco
 	return c.done, c.lift(ctx, r.Meta.EpochBase)
 }
 
-// Unreconciled says why it cannot be reconciled now.
+// Unreconciled records why the store cannot be reconciled now.
 func (s *Store) Unreconciled(ctx context.Context, why ...string) error {
 	st, err := s.list(ctx)
 	if err != nil || st.view.Freeze == nil {
@@ -56,7 +56,7 @@ func (s *Store) Unreconciled(ctx context.Context, why ...string) error {
 	return c.say(ctx)
 }
 
-// reconciler compares one listing with what was found.
+// reconciler compares one listing with the volumes found.
 type reconciler struct {
 	keys
 
@@ -68,7 +68,7 @@ func (c *reconciler) waits(format string, args ...any) {
 	c.done.Waits = append(c.done.Waits, fmt.Sprintf(format, args...))
 }
 
-// group writes one group that was found with a majority of its voters.
+// group writes one group for which a majority of voters was found.
 func (c *reconciler) group(ctx context.Context, g Group) error {
 	there, known := c.st.groups[g.Name]
 	if known && there.UUID != g.UUID && len(there.Members) > 0 {
@@ -79,9 +79,9 @@ func (c *reconciler) group(ctx context.Context, g Group) error {
 	}
 	if there.UUID == g.UUID {
 		if there.ConfIndex > g.ConfIndex && len(there.Members) > 0 {
-			return nil // its leader wrote this, and those that were found have not heard of it yet
+			return nil // its leader wrote this, and the replicas found do not know it yet
 		}
-		// Where a member is that did not answer, the older state may still know.
+		// The older state may still know the shard of a member that did not answer.
 		for i, m := range g.Members {
 			if old := slices.IndexFunc(there.Members, func(o Member) bool {
 				return o.RaftID == m.RaftID
@@ -102,7 +102,7 @@ func (c *reconciler) group(ctx context.Context, g Group) error {
 	return c.put(ctx, g, target, pair{there, old})
 }
 
-// put writes a group and its target, where both are as they were before.
+// put writes a group and its target, if both are unchanged.
 func (c *reconciler) put(ctx context.Context, g Group, target Target, before pair) error {
 	value, err := json.Marshal(g)
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *reconciler) put(ctx context.Context, g Group, target Target, before pai
 	return nil
 }
 
-// unfound says which groups were found nowhere that somebody may have.
+// unfound records the groups that were found nowhere, but that some shard may have.
 func (c *reconciler) unfound(r Rebuilt) {
 	found := map[string]bool{}
 	for _, g := range r.Groups {
@@ -147,7 +147,7 @@ func (c *reconciler) unfound(r Rebuilt) {
 	}
 }
 
-// say tells in etcd what is waited for, where that is news.
+// say writes to etcd what the freeze waits for, if that has changed.
 func (c *reconciler) say(ctx context.Context) error {
 	f := *c.st.view.Freeze
 	waits := c.done.Waits
@@ -168,7 +168,7 @@ func (c *reconciler) say(ctx context.Context) error {
 	return nil
 }
 
-// lift ends the freeze: from now on epochs are above all that were ever seen, and everybody follows etcd again.
+// lift ends the freeze: it raises epochs above all that were ever seen, and all processes follow etcd again.
 func (c *reconciler) lift(ctx context.Context, base uint64) error {
 	meta := c.st.view.Meta
 	meta.EpochBase = max(base, meta.EpochBase+epochJump)
@@ -187,7 +187,7 @@ func (c *reconciler) lift(ctx context.Context, base uint64) error {
 	return nil
 }
 
-// membersIn tells members apart, for sameSet.
+// membersIn returns keys that identify the members, for SameSet.
 func membersIn(g Group) []string {
 	out := make([]string, 0, len(g.Members))
 	for _, m := range g.Members {
@@ -196,9 +196,9 @@ func membersIn(g Group) []string {
 	return out
 }
 
-// targetOf wants a group just where it is. Where nobody knows on which shard a voter is, the group is wanted nowhere:
-// on the others alone it would be whole without that copy, which would be dropped. Its leader changes nothing then,
-// until the shard that has the copy comes and says so, or the planner names another one.
+// targetOf returns the present shards of a group as its target. If the shard of a voter is unknown, it returns no
+// target: a target with the other shards alone would look complete without that copy, and the copy would be dropped.
+// The leader then changes nothing until the shard with the copy reports it, or the planner chooses another shard.
 func targetOf(g Group, copies int) []string {
 	if slices.ContainsFunc(g.Members, func(m Member) bool { return m.Role == Voter && m.Shard == "" }) {
 		return nil
@@ -216,7 +216,7 @@ func targetOf(g Group, copies int) []string {
 	return out[:min(len(out), copies)]
 }
 
-// shardsOf names them.
+// shardsOf returns the names of the members' shards.
 func shardsOf(g Group) string {
 	var names []string
 	for _, m := range g.Members {
@@ -227,7 +227,7 @@ func shardsOf(g Group) string {
 	return strings.Join(names, ", ")
 }
 
-// FactsOf is what etcd itself says of a store, for volumes that do not remember it.
+// FactsOf returns etcd's facts about a store, for volumes that do not remember them.
 func FactsOf(view View) *FoundFacts {
 	m := view.Meta
 	return &FoundFacts{Routing: m.Routing, Copies: m.Copies, GroupsMax: m.GroupsMax, CreatedUTC: m.CreatedUTC,

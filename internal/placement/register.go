@@ -17,18 +17,18 @@ import (
 	"sheaf.dev/sheaf/internal/base/backoff"
 )
 
-// leaseSeconds is the time after which a shard that went silent is taken for gone.
+// leaseSeconds is the time after which a silent shard counts as gone.
 const leaseSeconds = 6
 
-// RegisterShard makes a shard known as long as the returned stop is not called: under a lease that is kept alive, and
-// made anew after an outage of etcd. It refuses with ErrNameTaken a name under which another volume, the same or a
-// later generation of this one or, at another address, an earlier one (then this is a clone) is registered live by
-// another process, and a volume that is live under another name. It refuses with ErrRolledBack a volume that does not
-// come of what was ever registered of it, live or not: see MayFollow. ctx bounds the first registration and, when it
-// ends later, ends the registration like stop. stop takes the shard out of etcd (within a second) and may be called
-// more than once. refused is told, once, that the shard cannot be registered anew after its lease ran out, because its
-// name or volume is another's by now: it must stop serving. An etcd that does not answer is no such reason. stop waits
-// for refused to return.
+// RegisterShard registers a shard until the returned stop is called: under a lease that is kept alive, and renewed
+// after an outage of etcd. It returns ErrNameTaken if a live process is registered under this name with another volume,
+// with the same or a later generation of this volume or, at another address, with an earlier one (then this volume is a
+// clone), and if the volume is live under another name. It returns ErrRolledBack if the volume is not a successor of
+// everything ever registered for it, live or not: see MayFollow. ctx bounds the first registration; when ctx ends
+// later, the registration ends like with stop. stop removes the shard from etcd (within a second) and may be called
+// more than once. refused is called, once, if the shard cannot be registered again after its lease ran out, because
+// another process now has its name or volume: the shard must stop serving. An etcd that does not answer is no such
+// reason. stop waits for refused to return.
 func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(error)) (stop func(), err error) {
 	r, err := s.registration(shard)
 	if err != nil {
@@ -59,9 +59,9 @@ func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(
 	}), nil
 }
 
-// MayRegister tells, as RegisterShard would, whether a shard may be registered as it will be, and which step of its
-// volume is registered now; zero: none is. Nothing is written, here or to its volume: a copy that raised its generation
-// each time it is refused would come to have a later one than the volume it is a copy of.
+// MayRegister reports, like RegisterShard, whether a shard may be registered in its next state, and which step of its
+// volume is registered now; zero: none. It writes nothing to etcd or to the volume: otherwise a copy that raised its
+// generation at each refusal would eventually have a later one than its original.
 func (s *Store) MayRegister(ctx context.Context, shard Shard) (registered Step, err error) {
 	r, err := s.registration(shard)
 	if err != nil {
@@ -74,15 +74,15 @@ func (s *Store) MayRegister(ctx context.Context, shard Shard) (registered Step, 
 	return registered, nil
 }
 
-// registration is that of one process of a shard. One goroutine at a time uses it.
+// registration is the registration of one shard process. One goroutine at a time uses it.
 type registration struct {
 	keys
 
-	shard Shard     // in the last step that it was told of
+	shard Shard     // with the last known step
 	steps *sync.Map // Store.steps
 }
 
-// registration checks a shard that is to be registered.
+// registration validates a shard and prepares its registration.
 func (s *Store) registration(shard Shard) (*registration, error) {
 	if err := ValidateShardName(shard.Name); err != nil {
 		return nil, err
@@ -99,8 +99,8 @@ func (s *Store) registration(shard Shard) (*registration, error) {
 	return &registration{keys: s.keys, shard: shard, steps: &s.steps}, nil
 }
 
-// first is once, again while etcd is too slow. What a try that had no answer has written is this process's own, and
-// does not stand in the way of the next one.
+// first is once, retried while etcd is too slow. An attempt without an answer may have written the registration: it
+// belongs to this process, and does not block the next attempt.
 func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err error) {
 	err = Patiently(ctx, func(ctx context.Context) error {
 		lease, err = r.once(ctx)
@@ -109,7 +109,7 @@ func (r *registration) first(ctx context.Context) (lease clientv3.LeaseID, err e
 	return lease, err
 }
 
-// once makes a lease and writes the shard under it, and its volume's generation for good.
+// once makes a lease and writes the shard under it; it writes the volume's generation permanently.
 func (r *registration) once(ctx context.Context) (clientv3.LeaseID, error) {
 	granted, err := r.client.Grant(ctx, leaseSeconds)
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *registration) once(ctx context.Context) (clientv3.LeaseID, error) {
 	}
 }
 
-// may gives the conditions under which what it has read still holds, and the step of the volume that is registered.
+// may returns the conditions under which the state that it read still holds, and the registered step of the volume.
 func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, registered Step, err error) {
 	key, volumeKey := shardsKey+r.shard.Name, volumesKey+r.shard.VolumeUUID.String()
 	read, err := r.client.Txn(ctx).Then(clientv3.OpGet(r.prefix+key), clientv3.OpGet(r.prefix+volumeKey)).Commit()
@@ -165,7 +165,7 @@ func (r *registration) may(ctx context.Context) (conditions []clientv3.Cmp, regi
 	return conditions, registered, nil
 }
 
-// try writes shard and volume in one transaction, where both are as they were read; false: they were not.
+// try writes shard and volume in one transaction if both are unchanged since they were read; false: they have changed.
 func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, error) {
 	if last, stepped := r.steps.Load(r.shard.Boot); stepped {
 		r.shard.Step, r.shard.Registered = last.(Shard).Step, last.(Shard).Registered
@@ -188,8 +188,8 @@ func (r *registration) try(ctx context.Context, lease clientv3.LeaseID) (bool, e
 	return err == nil && put.Succeeded, err
 }
 
-// notLive refuses a volume that is registered live under another shard's key, and gives the condition that it is as it
-// was read.
+// notLive rejects a volume that is registered live under another shard's key. It returns the condition that this key is
+// unchanged.
 func (r *registration) notLive(ctx context.Context, key string) (unchanged clientv3.Cmp, err error) {
 	answer, err := r.client.Get(ctx, r.prefix+key)
 	if err != nil {
@@ -209,14 +209,14 @@ func (r *registration) notLive(ctx context.Context, key string) (unchanged clien
 	return r.at(key, found.ModRevision), nil
 }
 
-// A registration that was seen to be renewed so often is of a process that lives. Once may be etcd, which lengthens all
-// leases when its leader changes.
+// renewalsOfALivingShard is the number of renewals after which a registration counts as that of a live process. A
+// single renewal may be etcd's own: it extends all leases when its leader changes.
 const renewalsOfALivingShard = 2
 
-// gone returns when the process that is registered under the shard's name, at another address and on an earlier
-// generation of its volume, runs no more: nobody listens there, as after a crash, or its registration has run out.
-// Where it goes on to renew that, it lives, and this volume is a copy of its own: whoever starts on a copy raises the
-// copied generation too.
+// gone returns when the process registered under the shard's name, at another address and with an earlier generation of
+// its volume, no longer runs: no process listens there, for example after a crash, or its registration has expired. If
+// that process keeps renewing its registration, it is alive, and this volume is a copy of its volume: a process that
+// starts on a copy raises the copied generation too.
 func (r *registration) gone(ctx context.Context, there Shard, lease clientv3.LeaseID) error {
 	shard := r.shard
 	if there.Address == shard.Address || there.Generation == shard.Generation {
@@ -265,26 +265,26 @@ func (r *registration) gone(ctx context.Context, there Shard, lease clientv3.Lea
 	}
 }
 
-// goneEvery is the time between two looks at a registration, of which etcd tells the whole seconds left.
+// goneEvery is the interval between two looks at a registration. etcd reports its remaining time in whole seconds.
 const goneEvery = 200 * time.Millisecond
 
-// goneMax bounds the wait for a registration to run out, which takes leaseSeconds where etcd is well. Tests make it
-// shorter.
+// goneMax bounds the wait for a registration to expire, which takes leaseSeconds if etcd is healthy. Tests use a
+// shorter time.
 var goneMax = 5 * leaseSeconds * time.Second
 
-// refuses tells whether surely no process listens at an address.
+// refuses reports whether it is certain that no process listens at an address.
 func refuses(ctx context.Context, address string) bool {
 	soon, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(soon, "tcp", address)
 	if err == nil {
-		_ = conn.Close() // nothing was said
+		_ = conn.Close() // nothing was sent
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// keep keeps the lease alive, and registers again when it is lost, until ctx ends. The error says that the shard's name
-// or volume is another's.
+// keep keeps the lease alive, and registers again after it was lost, until ctx ends. The error says that another
+// process has the shard's name or volume.
 func (r *registration) keep(ctx context.Context, lease clientv3.LeaseID) error {
 	tries := retries()
 	for {

@@ -13,19 +13,19 @@ import (
 	"sheaf.dev/sheaf/internal/base/backoff"
 )
 
-// retryMax is the longest pause between two tries of what etcd did not answer.
+// retryMax is the longest pause between two retries after etcd did not answer.
 const retryMax = 2 * time.Second
 
-// retries are the tries of what etcd did not answer: of lists, watches, registrations, plans and grants.
+// retries returns the retries used when etcd does not answer: for lists, watches, registrations, plans and grants.
 func retries() *backoff.Tries {
 	return &backoff.Tries{Doubling: backoff.Doubling{First: 50 * time.Millisecond, Most: retryMax}}
 }
 
-// startPatience bounds the tries of Patiently.
+// startPatience bounds the retries of Patiently.
 const startPatience = time.Minute
 
-// Patiently does what the start of a shard needs of etcd, again while IsPassing says that another try makes sense: the
-// disk of etcd stands still for a while, mostly. After a minute, or with ctx, it ends with the last error.
+// Patiently makes the etcd calls that the start of a shard needs. It retries while IsPassing allows it: usually etcd's
+// disk stalls for a while. After a minute, or when ctx ends, it returns the last error.
 func Patiently(ctx context.Context, do func(ctx context.Context) error) error {
 	began := time.Now()
 	for tries := retries(); ; tries.Wait(ctx) {
@@ -37,7 +37,7 @@ func Patiently(ctx context.Context, do func(ctx context.Context) error) error {
 	}
 }
 
-// IsPassing tells that etcd did not answer in time, or was so slow that a lease ran out before it was used: another try
+// IsPassing reports that etcd did not answer in time, or was so slow that a lease expired before it was used: a retry
 // makes sense.
 func IsPassing(err error) bool {
 	var answer rpctypes.EtcdError

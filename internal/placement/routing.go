@@ -2,11 +2,11 @@ package placement
 
 import "sheaf.dev/sheaf/internal/call/routing"
 
-// What package routing decides, under the names that the store and the planner use.
+// These names make the results of package routing available to the store and the planner.
 type (
-	// Mode says how an id finds its group.
+	// Mode says how an id maps to its group.
 	Mode = routing.Mode
-	// Routing of a store; immutable once the store exists.
+	// Routing is the routing of a store; immutable once the store exists.
 	Routing = routing.Routing
 )
 

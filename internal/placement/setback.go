@@ -8,28 +8,28 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file is the one rule by which an etcd is found to have been set back to an earlier state. A process remembers,
-// for each store:
+// This file contains the only rule that detects an etcd that was set back to an earlier state. A process remembers, for
+// each store:
 //
-//   - The highest revision that the whole etcd was seen at. Every write raises it. It is noted with each listing, each
-//     reading, and each look every two seconds, also where nothing came that the process watches for.
-//   - The key that was written last of those that it knows and that are never deleted, and when.
-//   - All groups and targets that it follows, and when each was written.
+//   - The highest revision at which the whole etcd was seen. Every write raises it. The process records it with each
+//     listing, each read, and each look every two seconds, even if nothing came that the process watches.
+//   - The key that was written last among the known keys that are never deleted, and the revision of that write.
+//   - All groups and targets that it follows, and the revision at which each was written.
 //
-// An etcd whose revision is lower, or where one of these keys was written earlier than it was seen, or is not there,
-// was set back. The first is what most older states show. The others tell one that was written to so much, before
-// anybody looked, that its revision is higher again. Once found, that is not forgotten before etcd was rebuilt or
-// reconciled, which raises Meta.EpochBase: by later looks alone the older etcd would soon pass.
+// An etcd was set back if its revision is lower, or if one of these keys is missing or was written earlier than the
+// remembered write. The first condition detects most older states. The others detect an etcd that received so many
+// writes before the next look that its revision is higher again. The finding persists until etcd was rebuilt or
+// reconciled, which raises Meta.EpochBase: the older etcd would soon pass later looks alone.
 
-// Seen is how far a store was seen.
+// Seen says how far a store was seen.
 type Seen struct {
 	Store uuid.UUID
 	Mark
-	// SetBack is why etcd was found to be older than that; empty: it was not.
+	// SetBack says why etcd was found to be older than the state seen before; empty: it was not.
 	SetBack string
 }
 
-// behind says why a state is older than what was seen of the same store before; empty: it is not.
+// behind says why a state is older than an earlier view of the same store; empty: it is not.
 func (st *state) behind(seen Seen) string {
 	now := st.mark()
 	why := now.Behind(seen.Mark)
@@ -49,8 +49,8 @@ func wordsOlder(key string, now, seen int64) string {
 	return fmt.Sprintf("key %s is of revision %d, seen was %d", key, now, seen)
 }
 
-// compare finds out whether the state is older than what was seen before. Once it is, only a higher base ends that:
-// writes to an older etcd raise its revision too.
+// compare checks whether the state is older than an earlier view. Once it is, only a higher base ends that: writes to
+// an older etcd raise its revision too.
 func (st *state) compare(seen Seen, last *state) {
 	if st.hasMeta && st.view.Meta.StoreUUID == seen.Store {
 		if st.setBack = st.behind(seen); st.setBack == "" {
@@ -60,7 +60,7 @@ func (st *state) compare(seen Seen, last *state) {
 	st.base = st.view.Meta.EpochBase
 }
 
-// older says which group or target of an earlier state is older in this one; empty: none is. last may be nil.
+// older names a group or target of an earlier state that is older in this one; empty: none. last may be nil.
 func (st *state) older(last *state) string {
 	if last == nil || last.view.Meta.StoreUUID != st.view.Meta.StoreUUID ||
 		last.view.Meta.EpochBase != st.view.Meta.EpochBase {
@@ -79,32 +79,32 @@ func (st *state) older(last *state) string {
 	return ""
 }
 
-// memory is what this process remembers of a store.
+// memory holds what this process remembers about a store.
 type memory struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	seen  Seen       // how far this process has seen the store
-	heard time.Time  // when etcd answered a watch last
-	held  string     // why a Watch gives no view of what etcd holds now; empty: it does
-	// domains of shards, as they were registered last; see withDomains.
+	heard time.Time  // when etcd last answered a watch
+	held  string     // why Watch withholds the present contents of etcd; empty: it does not
+	// domains are the last registered failure domains of shards; see withDomains.
 	domains map[string]string
 }
 
-// Heard tells when etcd last answered a Watch or Follow of this Store, zero: never, and why a Watch does not give what
-// etcd holds since then; empty: it does.
+// Heard returns when etcd last answered a Watch or Follow of this Store (zero: never), and why Watch withholds what
+// etcd has held since then (empty: it does not).
 func (m *memory) Heard() (last time.Time, held string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.heard, m.held
 }
 
-// hear notes that etcd has answered.
+// hear records that etcd has answered.
 func (m *memory) hear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.heard = time.Now()
 }
 
-// saw remembers how far this process has seen the store, and that it was set back.
+// saw records how far this process has seen the store, and whether it was set back.
 func (m *memory) saw(st *state) {
 	if !st.hasMeta {
 		return
@@ -122,22 +122,21 @@ func (m *memory) saw(st *state) {
 	}
 }
 
-// found notes that a state was found older.
+// found records that a state is older.
 func (seen *Seen) found(st *state, why string) {
 	if seen.Store == st.view.Meta.StoreUUID && seen.Base <= st.view.Meta.EpochBase && seen.SetBack == "" {
 		seen.SetBack = why
 	}
 }
 
-// keep takes over that etcd was found to be older, where it was not reconciled since.
+// keep carries over the finding that etcd is older, unless etcd was reconciled since.
 func (seen *Seen) keep(before Seen) {
 	if seen.Store == before.Store && seen.Base <= before.Base && seen.SetBack == "" {
 		seen.SetBack = before.SetBack
 	}
 }
 
-// Newest is how far this process has seen the store, where that is later than a mark of one of its views; else that
-// mark.
+// Newest returns the later one of the view's mark and the mark that this process has seen.
 func (m *memory) Newest(view Mark) Mark {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,22 +146,22 @@ func (m *memory) Newest(view Mark) Mark {
 	return m.seen.Mark
 }
 
-// setBackSince notes that etcd is older than the state that was listed, and is the error that ends what follows it.
+// setBackSince records that etcd is older than the listed state, and returns the error that ends the follower.
 func (m *memory) setBackSince(st *state, why string) error {
 	st.setBack = why
 	m.saw(st)
 	return fmt.Errorf("%w: %s", errSetBack, why)
 }
 
-// before is how far the store was seen before a reading begins. What is read then cannot be older: a reading asks the
-// majority.
+// before returns how far the store was seen before a read starts. The result of the read cannot be older, because a
+// read asks the majority.
 func (m *memory) before() Seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.seen
 }
 
-// See tells how far the store was seen by an earlier process.
+// See sets how far an earlier process has seen the store.
 func (m *memory) See(before Seen) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -172,8 +171,8 @@ func (m *memory) See(before Seen) {
 	}
 }
 
-// isBehind says why etcd, as it answered now, is older than a state that was listed; empty: it is not. newest is the
-// revision at which it holds the state's contentKey.
+// isBehind says why etcd, at the time of this read, is older than a listed state; empty: it is not. newest is the
+// revision of the state's contentKey in etcd now.
 func (st *state) isBehind(now readAt, newest int64) string {
 	switch seen := max(st.revision, st.looked); {
 	case now.revision < seen:

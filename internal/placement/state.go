@@ -11,30 +11,30 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// state is the changing picture of etcd; published maps are copies, made only where something changed.
+// state is the mutable copy of etcd; published maps are copies, made only if something changed.
 type state struct {
-	revision     int64 // that of the listing, then of the last change
-	looked       int64 // etcd's when it was looked at last
-	metaRevision int64 // of the last change of meta; 0: none is there
+	revision     int64 // revision of the listing, then of the last change
+	looked       int64 // etcd's revision at the last look
+	metaRevision int64 // of the last change of meta; 0: it does not exist
 	hasMeta      bool
 	content      int64   // see Mark
-	contentKey   string  // the key that was written then
+	contentKey   string  // the key that was written at content
 	asked        wroteAt // the contentKey of what was seen before, as it was listed
 	cluster      uint64
-	base         uint64 // that of meta when it was compared
-	setBack      string // why it is older than what was seen before; empty: it is not
-	freezeAt     int64  // revision of the key frozen; 0: it is not there
+	base         uint64 // the base of meta when it was compared
+	setBack      string // why it is older than an earlier view; empty: it is not
+	freezeAt     int64  // revision of the key frozen; 0: it does not exist
 	view         View
-	stale        [4]bool // shards, groups, targets, states: changed since published
+	stale        [4]bool // shards, groups, targets, states: changed since the last publish
 	shards       map[string]Shard
 	groups       map[string]Group
 	targets      map[string]Target
 	states       map[string]ShardState
 	weights      map[string]*shardWeights // by shard
-	news         bool                     // something changed that does not change the epoch
+	news         bool                     // a change that does not change the epoch
 }
 
-// wroteAt is when a key was written; 0: it is not there.
+// wroteAt says when a key was written; 0: it does not exist.
 type wroteAt struct {
 	key string
 	at  int64
@@ -47,10 +47,10 @@ func newState() *state {
 	}
 }
 
-// epoch of the state.
+// epoch returns the routing epoch of the state.
 func (st *state) epoch() uint64 { return st.view.Meta.EpochBase + uint64(st.revision) }
 
-// mark of the state.
+// mark returns the mark of the state.
 func (st *state) mark() Mark {
 	return Mark{
 		Base: st.view.Meta.EpochBase, Revision: max(st.revision, st.looked), Content: st.content, ContentKey: st.contentKey,
@@ -58,7 +58,7 @@ func (st *state) mark() Mark {
 	}
 }
 
-// wrote notes when a key was written that is never deleted.
+// wrote records the write of a key that is never deleted.
 func (st *state) wrote(name string, revision int64) {
 	if revision > st.content {
 		st.content, st.contentKey = revision, name
@@ -68,7 +68,7 @@ func (st *state) wrote(name string, revision int64) {
 	}
 }
 
-// publish makes a View that nobody changes any more.
+// publish returns an immutable View.
 func (st *state) publish() View {
 	if st.stale[0] || st.stale[3] {
 		st.view.Shards = maps.Clone(st.shards)
@@ -94,7 +94,7 @@ func (st *state) publish() View {
 	return st.view
 }
 
-// apply takes changes in and says whether the view is another then.
+// apply applies changes and reports whether the view has changed.
 func (st *state) apply(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {
@@ -104,7 +104,8 @@ func (st *state) apply(k keys, events []*clientv3.Event) bool {
 			relevant = st.drop(name)
 		} else {
 			var err error
-			// A value that cannot be read leaves what was known before: whoever wrote it is at fault, not this reader.
+			// A value that cannot be read leaves the known value in place: the fault is the writer's, not
+			// this reader's.
 			if relevant, err = st.put(name, e.Kv); err != nil {
 				relevant = false
 			}
@@ -117,7 +118,7 @@ func (st *state) apply(k keys, events []*clientv3.Event) bool {
 	return changed
 }
 
-// putAll takes keys in that were read.
+// putAll applies keys that were read.
 func (st *state) putAll(found map[string]*mvccpb.KeyValue) error {
 	for name, kv := range found {
 		if _, err := st.put(name, kv); err != nil {
@@ -127,7 +128,7 @@ func (st *state) putAll(found map[string]*mvccpb.KeyValue) error {
 	return nil
 }
 
-// put takes one key in.
+// put applies one key.
 func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error) {
 	kind, rest, _ := strings.Cut(name, "/")
 	switch kind + "/" {
@@ -198,7 +199,8 @@ func (st *state) put(name string, kv *mvccpb.KeyValue) (relevant bool, err error
 	return true, nil
 }
 
-// drop takes one key out. Without meta nothing is given any more: a store is not unmade under its users.
+// drop applies the deletion of one key. Without meta no further view is given: a store does not vanish while it is
+// used.
 func (st *state) drop(name string) bool {
 	kind, rest, _ := strings.Cut(name, "/")
 	switch kind + "/" {

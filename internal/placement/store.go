@@ -17,30 +17,30 @@ import (
 
 // Errors of the Store.
 var (
-	// ErrNoMeta: nobody has made the store yet.
+	// ErrNoMeta: the store has not been created yet.
 	ErrNoMeta = errors.New("etcd holds no such store")
-	// ErrChanged: the group was changed by another since it was read. Read it again.
+	// ErrChanged: another process has changed the group since it was read. Read it again.
 	ErrChanged = errors.New("the group was changed since it was read")
 	// ErrNameTaken: a live shard with the same name has another volume, or a later generation of the same one.
 	ErrNameTaken = errors.New("the shard's name is taken")
-	// ErrRolledBack: the volume was registered in a later generation or step before, or in one that it does not come
-	// of. It was set back to an earlier state, or is a clone: what it holds may be less than what it has acknowledged.
+	// ErrRolledBack: the volume was registered before with a later generation or step, or with one that is not its
+	// predecessor. It was set back to an earlier state, or is a clone: it may lack data that it has acknowledged.
 	ErrRolledBack = errors.New("the volume was rolled back or cloned")
-	// ErrStaleLeader: a leader of a later term, or one that has applied a later membership, has written the group.
+	// ErrStaleLeader: a leader of a later term, or with a later membership applied, has written the group.
 	ErrStaleLeader = errors.New("another leader has written the group since")
-	// ErrGroupLimit: the store has as many groups as it may have.
+	// ErrGroupLimit: the store has reached its maximum number of groups.
 	ErrGroupLimit = errors.New("the store has reached its limit of groups")
 	// ErrNoGroup: the group is not stored.
 	ErrNoGroup = errors.New("no such group")
-	// ErrNotElected: another planner has taken over; nothing was written.
+	// ErrNotElected: another planner is elected; nothing was written.
 	ErrNotElected = errors.New("another planner is elected")
 )
 
-// PrefixDefault is the key in etcd below which stores are.
+// PrefixDefault is the prefix of the keys of all stores in etcd.
 const PrefixDefault = "/sheaf"
 
-// Store keeps placement in etcd. Safe for concurrent use. Its parts say what they touch, and have the methods that need
-// no more: those in etcd no memory, and the memory no etcd.
+// Store keeps placement in etcd. Safe for concurrent use. Each of its parts has access only to what its methods need:
+// the parts in etcd have no memory, and the memory has no etcd.
 type Store struct {
 	keys
 	memory
@@ -48,15 +48,15 @@ type Store struct {
 	ledgers
 	weights
 
-	steps sync.Map // Shard.Boot to Shard, as NextStep was told of it last
+	steps sync.Map // Shard.Boot to Shard, as last passed to NextStep
 }
 
-// NewStore names a store in etcd. Nothing is read or written. Name as ValidateShardName.
+// NewStore returns a Store for a name in etcd. It reads and writes nothing. The name must pass ValidateShardName.
 func NewStore(client *clientv3.Client, name string) (*Store, error) {
 	return NewStoreAt(client, PrefixDefault, name)
 }
 
-// NewStoreAt is NewStore below another prefix than PrefixDefault, in an etcd that is shared.
+// NewStoreAt is NewStore with a prefix other than PrefixDefault, for a shared etcd.
 func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 	if err := routing.ValidateName("store", name); err != nil {
 		return nil, err
@@ -69,10 +69,11 @@ func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 	return &Store{keys: k, grants: grants{k}, ledgers: ledgers{k}, weights: weights{k}}, nil
 }
 
-// Name of the store, as it was given.
+// Name returns the name of the store, as given to NewStore.
 func (s *Store) Name() string { return path.Base(s.prefix) }
 
-// InitMeta makes the store where there is none, and returns what is there then: the caller compares.
+// InitMeta creates the store if it does not exist, and returns the Meta that etcd holds afterwards: the caller compares
+// it.
 func (s *Store) InitMeta(ctx context.Context, meta Meta) (Meta, error) {
 	if err := meta.Validate(); err != nil {
 		return Meta{}, err
@@ -88,7 +89,7 @@ func (s *Store) InitMeta(ctx context.Context, meta Meta) (Meta, error) {
 	return decodeMeta(there)
 }
 
-// Meta reads what is fixed about the store. ErrNoMeta where it does not exist.
+// Meta reads the fixed properties of the store. It returns ErrNoMeta if the store does not exist.
 func (s *Store) Meta(ctx context.Context) (Meta, error) {
 	there, err := s.get(ctx, metaKey)
 	if err != nil {
@@ -108,7 +109,7 @@ func decodeMeta(value []byte) (Meta, error) {
 	return meta, meta.Validate()
 }
 
-// NewGroup is a group that nobody holds yet, with a random UUID; its range of keys where the routing is Hash.
+// NewGroup returns a group without members, with a random UUID, and with its key range if the routing is Hash.
 func NewGroup(routing Routing, name string, number int) Group {
 	g := Group{Name: name, UUID: uuid.New()}
 	if routing.Mode == Hash {
@@ -117,7 +118,7 @@ func NewGroup(routing Routing, name string, number int) Group {
 	return g
 }
 
-// CreateGroup makes a group where there is none, and returns what is there then.
+// CreateGroup creates a group if it does not exist, and returns the group that etcd holds afterwards.
 func (s *Store) CreateGroup(ctx context.Context, g Group) (there Group, created bool, err error) {
 	g.Revision = 0
 	there, err = s.PutGroup(ctx, g)
@@ -128,8 +129,8 @@ func (s *Store) CreateGroup(ctx context.Context, g Group) (there Group, created 
 	return there, err == nil, err
 }
 
-// CreateGroupLimited is CreateGroup that answers ErrGroupLimit where the store has limit groups. Of several processes
-// that create at the same moment, each may pass the limit by one.
+// CreateGroupLimited is CreateGroup that returns ErrGroupLimit if the store has limit groups. If several processes
+// create groups at the same moment, each may exceed the limit by one.
 func (s *Store) CreateGroupLimited(ctx context.Context, g Group, limit int) (there Group, created bool, err error) {
 	answer, err := s.client.Get(ctx, s.prefix+groupsKey, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
@@ -145,7 +146,7 @@ func (s *Store) CreateGroupLimited(ctx context.Context, g Group, limit int) (the
 	return there, false, err
 }
 
-// Group reads one group. ErrNoGroup where it is not there.
+// Group reads one group. It returns ErrNoGroup if the group does not exist.
 func (s *Store) Group(ctx context.Context, name string) (Group, error) {
 	answer, err := s.client.Get(ctx, s.prefix+groupsKey+name)
 	if err != nil {
@@ -175,13 +176,13 @@ func decodeGroup(value []byte, revision int64) (Group, error) {
 	return g, nil
 }
 
-// PutGroup writes a group where it is unchanged: g.Revision is that of the group as it was read, 0 where it must not
-// be there. It returns the group with its new Revision, or ErrChanged. The shards that it concerns are woken.
+// PutGroup writes a group if it is unchanged since it was read at g.Revision; 0: if it does not exist. It returns the
+// group with its new Revision, or ErrChanged. It wakes the shards that the group concerns.
 func (s *Store) PutGroup(ctx context.Context, g Group) (Group, error) { return s.putGroup(ctx, g, nil) }
 
 // PutGroupAsLeader is PutGroup for the leader of a group of several copies: g.Term is its term, and g.ConfIndex the
-// index of the membership that it has applied. Where etcd holds a later one of either, it answers ErrStaleLeader: the
-// leader was deposed, or has not applied everything yet, and must not say who the members are.
+// index of the membership that it has applied. If etcd holds a later value of either, it returns ErrStaleLeader: the
+// leader was deposed, or has not applied everything yet, and must not write the members.
 func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
 	return s.putGroup(ctx, g, func(there Group) error {
 		if there.Revision == 0 {
@@ -191,8 +192,8 @@ func (s *Store) PutGroupAsLeader(ctx context.Context, g Group) (Group, error) {
 	})
 }
 
-// putGroup writes a group where it is as it was read, and there is nothing against it. A target that is written
-// meanwhile may name other shards, which are to be woken: then it tries again.
+// putGroup writes a group if it is unchanged since it was read, and against returns no error. If another process writes
+// the target meanwhile, other shards may have to be woken: then putGroup tries again.
 func (s *Store) putGroup(ctx context.Context, g Group, against func(there Group) error) (Group, error) {
 	if err := ValidateGroupName(g.Name); err != nil {
 		return Group{}, err
@@ -234,7 +235,7 @@ func (s *Store) putGroup(ctx context.Context, g Group, against func(there Group)
 	}
 }
 
-// acceptsLeader says why next must not replace g; nil: it may.
+// acceptsLeader returns the error if next must not replace g; nil: it may.
 func (g Group) acceptsLeader(next Group) error {
 	if g.UUID != next.UUID {
 		return fmt.Errorf("group %s: etcd knows it as %s, the leader as %s", g.Name, g.UUID, next.UUID)
@@ -246,7 +247,7 @@ func (g Group) acceptsLeader(next Group) error {
 	return nil
 }
 
-// SetTargets writes targets, in transactions of at most 50, and wakes the shards that they concern.
+// SetTargets writes targets in transactions of at most 50 operations, and wakes the shards that they concern.
 func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 	for len(targets) > 0 {
 		names := make([]string, 0, len(targets))
@@ -257,7 +258,7 @@ func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 		if err != nil {
 			return err
 		}
-		// Those whose group or target was written meanwhile are tried again.
+		// Targets whose group or target was written meanwhile are tried again.
 		if targets, err = s.setTargets(ctx, targets, func(name string) pair { return there[name] }); err != nil {
 			return err
 		}
@@ -265,8 +266,8 @@ func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 	return nil
 }
 
-// setTargets writes targets where neither they nor their groups have changed since they were read; changed are those
-// where one has. All of it only where onlyIf holds, else ErrNotElected.
+// setTargets writes targets if neither they nor their groups have changed since they were read; changed returns the
+// others. It writes only if onlyIf holds, else it returns ErrNotElected.
 func (s *Store) setTargets(ctx context.Context, targets []Target, read func(name string) pair,
 	onlyIf ...clientv3.Cmp) (changed []Target, err error) {
 	ops := make([]clientv3.Op, 0, len(targets))
@@ -292,7 +293,7 @@ func (s *Store) setTargets(ctx context.Context, targets []Target, read func(name
 	return changed, err
 }
 
-// createGroups makes groups of a view that are not there, for the elected planner only.
+// createGroups creates the groups of a view that do not exist. Only the elected planner calls it.
 func (s *Store) createGroups(ctx context.Context, view View, groups []Group, onlyIf ...clientv3.Cmp) error {
 	ops := make([]clientv3.Op, 0, len(groups))
 	for _, g := range groups {
@@ -300,8 +301,8 @@ func (s *Store) createGroups(ctx context.Context, view View, groups []Group, onl
 		if err != nil {
 			return fmt.Errorf("encode group %s: %w", g.Name, err)
 		}
-		target := view.Targets[g.Name] // of a group of that name which was there before
-		// A nested transaction, so that a group which is there already is left as it is.
+		target := view.Targets[g.Name] // of an earlier group with that name
+		// A nested transaction leaves a group unchanged if it already exists.
 		ops = append(ops, clientv3.OpTxn(s.unchanged(g.Name, pair{target: target}),
 			append(s.wakeOps(g.Name, nil, concerned(g, target)), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value))), nil))
 	}

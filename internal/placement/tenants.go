@@ -8,20 +8,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ledgers are those of all tenants.
+// ledgers accesses the ledgers of all tenants.
 type ledgers struct{ keys }
 
-// Ledger says which shards store what of a tenant, as etcd has it.
+// Ledger says how much of a tenant each shard stores, as recorded in etcd.
 type Ledger struct {
 	Value    []byte // nil: there is none
 	Revision int64  // of the key; 0: there is none
-	Groups   int64  // of the store, whose names begin with the tenant's prefix
+	Groups   int64  // number of groups of the store whose names begin with the tenant's prefix
 }
 
-// TenantKey names a tenant, and the prefix of its groups.
+// TenantKey is the name of a tenant, and the prefix of its groups.
 type TenantKey struct{ Name, Prefix string }
 
-// Ledgers reads those of tenants, in their order, and counts their groups.
+// Ledgers reads the ledgers of tenants, in the same order, and counts their groups.
 func (l *ledgers) Ledgers(ctx context.Context, tenants []TenantKey) ([]Ledger, error) {
 	out := make([]Ledger, 0, len(tenants))
 	for part := range slices.Chunk(tenants, txnOpsMax/2) {
@@ -43,7 +43,7 @@ func (l *ledgers) Ledgers(ctx context.Context, tenants []TenantKey) ([]Ledger, e
 	return out, nil
 }
 
-// AreRegistered tells which of these shards are registered now.
+// AreRegistered reports which of these shards are registered now.
 func (l *ledgers) AreRegistered(ctx context.Context, shards []string) (map[string]bool, error) {
 	out := make(map[string]bool, len(shards))
 	for part := range slices.Chunk(shards, txnOpsMax) {
@@ -62,8 +62,8 @@ func (l *ledgers) AreRegistered(ctx context.Context, shards []string) (map[strin
 	return out, nil
 }
 
-// PutLedger writes the ledger of a tenant in the place of the one that was read at a revision, 0: of none. False: there
-// is another one by then, or the store is gone.
+// PutLedger writes the ledger of a tenant if etcd still holds the one that was read at revision; 0: if etcd holds none.
+// False: the ledger has changed, or the store is gone.
 func (l *ledgers) PutLedger(ctx context.Context, tenant string, value []byte, revision int64) (bool, error) {
 	done, err := l.replace(ctx, tenantsKey+tenant, value, l.at(tenantsKey+tenant, revision), l.exists())
 	if err != nil {

@@ -8,27 +8,27 @@ import (
 	"github.com/google/uuid"
 )
 
-// Step is one of the states that a volume was in, one after the other: each start of a shard makes another one, and so
-// does a shard every few seconds while it writes. The volume has its step in the superblock, and etcd is told of each:
-// of an image of the volume that is put back, etcd knows a later step.
+// Step is one of the successive states of a volume. Each start of a shard creates a new step, and a shard that writes
+// creates one every few seconds. The superblock of the volume holds its step, and etcd records each one: if an image of
+// the volume is restored, etcd knows a later step.
 type Step struct {
-	Number uint64    `json:"number"` // raised by one; 0: of a program that knows no steps
+	Number uint64    `json:"number"` // raised by one; 0: from a program that knows no steps
 	Nonce  uuid.UUID `json:"nonce"`  // random
 }
 
-// VolumeSeen is what etcd holds of a volume (key "volumes/UUID"), also while no shard runs on it.
+// VolumeSeen is etcd's record of a volume (key "volumes/UUID"), also while no shard runs on it.
 type VolumeSeen struct {
 	Volume     uuid.UUID `json:"volume"`
 	Generation uint64    `json:"generation"` // the highest that was ever registered
 	Step       Step      `json:"step"`       // the last that was registered
-	// Boot is the process that registered it. Zero: none did, it was written for one, as its volume was then
-	// (Store.Restore).
+	// Boot is the process that registered the volume. Zero: no process did; the record was written from the
+	// volume's state at that time (Store.Restore).
 	Boot    uuid.UUID `json:"boot"`
 	Shard   string    `json:"shard"`
 	Address string    `json:"address"`
 }
 
-// Seen is what etcd is to hold of a shard's volume.
+// Seen returns the record that etcd should hold of a shard's volume.
 func (s Shard) Seen() VolumeSeen {
 	return VolumeSeen{Volume: s.VolumeUUID, Generation: s.Generation, Step: s.Step, Boot: s.Boot, Shard: s.Name,
 		Address: s.Address}
@@ -49,7 +49,7 @@ func MayFollow(seen VolumeSeen, shard Shard) error {
 			seen.Shard, seen.Address)
 	}
 	registered, here, known := seen.Step, shard.Step, shard.Registered
-	mayBeSame := seen.Boot == uuid.Nil && registered.Number > 0 // process: the steps say whether it is
+	mayBeSame := seen.Boot == uuid.Nil && registered.Number > 0 // the steps decide whether it is the same process
 	switch {
 	case shard.Generation < seen.Generation, shard.Generation == seen.Generation && !mayBeSame:
 		return refuse("it has generation %d, and generation %d of it was registered", shard.Generation, seen.Generation)
@@ -69,8 +69,8 @@ func MayFollow(seen VolumeSeen, shard Shard) error {
 	return nil
 }
 
-// MayReplace says whether a shard may take the place of one that is registered under its name: nil, or ErrNameTaken
-// with the reason. The other one may be alive yet: nothing is said of that.
+// MayReplace reports whether a shard may replace one that is registered under its name: nil, or ErrNameTaken with the
+// reason. It does not check whether the other shard is still alive.
 func MayReplace(there, shard Shard) error {
 	switch {
 	case there.VolumeUUID != shard.VolumeUUID:
@@ -88,7 +88,7 @@ func MayReplace(there, shard Shard) error {
 	return nil
 }
 
-// mayFollow is MayFollow of what etcd holds of the shard's volume, which it answers too.
+// mayFollow is MayFollow for etcd's record of the shard's volume. It also returns that record.
 func mayFollow(value []byte, shard Shard) (seen VolumeSeen, err error) {
 	if err := json.Unmarshal(value, &seen); err != nil {
 		return seen, fmt.Errorf("volume %s was registered with a value that cannot be read: %w", shard.VolumeUUID, err)
@@ -96,11 +96,11 @@ func mayFollow(value []byte, shard Shard) (seen VolumeSeen, err error) {
 	return seen, MayFollow(seen, shard)
 }
 
-// NextStep tells etcd that the volume of a shard that is registered is in its next step. ErrRolledBack: another process
-// has registered the volume meanwhile, and this one must stop serving. After any other error the same step is to be
-// told again.
+// NextStep records in etcd that the volume of a registered shard is in its next step. ErrRolledBack: another process
+// has registered the volume meanwhile, and this shard must stop serving. After any other error the caller must report
+// the same step again.
 func (s *Store) NextStep(ctx context.Context, shard Shard) error {
-	s.steps.Store(shard.Boot, shard) // the step is on the disk: a registration made anew tells this one
+	s.steps.Store(shard.Boot, shard) // the step is on disk, so a new registration reports it
 	key := volumesKey + shard.VolumeUUID.String()
 	value, err := json.Marshal(shard.Seen())
 	if err != nil {

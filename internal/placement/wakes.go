@@ -9,16 +9,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A shard watches only what is its own (ADR 27). Whoever writes a group or its target puts, in the same transaction, a
-// key wakes/SHARD/GROUP without a value for each shard that either of them names, and deletes those of shards that
-// neither names any more. Such a key says nothing but "look again": what is true is read from the keys of the group and
-// its target. Programs of before this do not write them; the keeper (keeper.go) does it for them.
+// A shard watches only its own keys (ADR 27). A process that writes a group or its target also writes, in the same
+// transaction, a key wakes/SHARD/GROUP without a value for each shard that either of them names, and deletes the keys
+// of shards that neither names any more. Such a key only means "look again": the true state is read from the keys of
+// the group and its target. Older programs do not write these keys; the keeper (keeper.go) does it for them.
 
-// wakesMax bounds the shards that are told of one group in one transaction. A group and its target name a dozen at
+// wakesMax bounds the shards that are woken for one group in one transaction. A group and its target name a dozen at
 // most.
 const wakesMax = 60
 
-// concerned are the shards that a group or its target names, each once, in order.
+// concerned returns the shards that a group or its target names, each once, sorted.
 func concerned(g Group, t Target) []string {
 	names := make([]string, 0, len(g.Members)+len(t.Shards))
 	for _, m := range g.Members {
@@ -32,7 +32,7 @@ func concerned(g Group, t Target) []string {
 
 func (k keys) wakeKey(shard, group string) string { return k.prefix + wakesKey + shard + "/" + group }
 
-// wakeOps tell the shards that a group concerns now, and those that it concerned before, that it is written.
+// wakeOps returns the operations that wake the shards that a group concerns now, and those that it concerned before.
 func (k keys) wakeOps(group string, before, now []string) []clientv3.Op {
 	ops := make([]clientv3.Op, 0, len(before)+len(now))
 	for _, shard := range now {
@@ -46,20 +46,20 @@ func (k keys) wakeOps(group string, before, now []string) []clientv3.Op {
 	return ops[:min(len(ops), wakesMax)] // the keeper writes the rest
 }
 
-// Own says which groups a shard follows: those that name it or its volume, or are wanted on it, and those on its
-// volume.
+// Own says which groups a shard follows: groups that name the shard or its volume, or have the shard in their target,
+// and groups stored on its volume.
 type Own struct {
 	Shard string
-	// Volume is the shard's; zero: none. Its groups may name another shard, from which it is being adopted.
+	// Volume is the shard's volume; zero: none. Its groups may name another shard, from which this shard adopts
+	// them.
 	Volume uuid.UUID
-	// Holds tells whether a group has a folder on the shard's volume; nil: none has. It is called from another
-	// goroutine.
+	// Holds reports whether a group has a folder on the shard's volume; nil: none has. Another goroutine calls it.
 	Holds func(group uuid.UUID) bool
-	// Held are the names of these groups, as far as they are known; nil: none are. It is called from another goroutine.
+	// Held returns the names of these groups, as far as they are known; nil: none are. Another goroutine calls it.
 	Held func() []string
 }
 
-// has tells whether a group is the shard's own.
+// has reports whether the shard follows the group.
 func (o Own) has(g Group, t Target) bool { return o.isNamed(g, t) || o.holds(g) }
 
 func (o Own) isNamed(g Group, t Target) bool {
@@ -70,7 +70,7 @@ func (o Own) isNamed(g Group, t Target) bool {
 
 func (o Own) holds(g Group) bool { return o.Holds != nil && g.UUID != uuid.Nil && o.Holds(g.UUID) }
 
-// Of is the part of a view that a shard follows.
+// Of returns the part of a view that a shard follows.
 func (v View) Of(own Own) View {
 	groups, targets := map[string]Group{}, map[string]Target{}
 	for name, g := range v.Groups {
@@ -87,7 +87,7 @@ func (v View) Of(own Own) View {
 	return v
 }
 
-// pair is a group and its target at one revision. A Revision of 0: it is not there.
+// pair is a group and its target at one revision. A Revision of 0: it does not exist.
 type pair struct {
 	group  Group
 	target Target
@@ -95,13 +95,13 @@ type pair struct {
 
 func (p pair) concerned() []string { return concerned(p.group, p.target) }
 
-// unchanged are the conditions under which a pair is as it was read.
+// unchanged returns the conditions under which a pair is unchanged since it was read.
 func (k keys) unchanged(name string, p pair) []clientv3.Cmp {
 	return []clientv3.Cmp{k.at(groupsKey+name, p.group.Revision), k.at(targetsKey+name, p.target.Revision)}
 }
 
 // pairs reads groups and their targets at one revision, and whether the store is frozen. A target that cannot be read
-// names nobody.
+// names no shards.
 func (k keys) pairs(ctx context.Context, names ...string) (pairs map[string]pair, frozen bool, err error) {
 	keys := make([]string, 0, 2*len(names)+1)
 	for _, name := range names {
@@ -128,8 +128,8 @@ func (k keys) pairs(ctx context.Context, names ...string) (pairs map[string]pair
 	return pairs, found[frozenKey] != nil, nil
 }
 
-// Look is what etcd holds of one group now: a view of the group, its target, and the shards that these name. A store
-// that is not there, or a group, is an empty view, without an error.
+// Look reads one group from etcd: it returns a view of the group, its target, and the shards that these name. If the
+// store or the group does not exist, the view is empty, without an error.
 func (s *Store) Look(ctx context.Context, group string) (View, error) {
 	found, at, err := s.read(ctx, []string{metaKey, frozenKey, groupsKey + group, targetsKey + group})
 	if err != nil {
@@ -140,7 +140,7 @@ func (s *Store) Look(ctx context.Context, group string) (View, error) {
 	if err := st.putAll(found); err != nil {
 		return View{}, err
 	}
-	// At a later revision: a shard that is named is there by then.
+	// This read is at a later revision, at which the named shards are present.
 	if found, _, err = s.read(ctx, shardKeys(concerned(st.groups[group], st.targets[group]))); err != nil {
 		return View{}, err
 	}

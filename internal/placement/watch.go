@@ -14,20 +14,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Times of the watch.
+// Timing of the watch.
 const (
-	// viewSettle lets a burst of changes come together into one view.
+	// viewSettle combines a burst of changes into one view.
 	viewSettle = 2 * time.Millisecond
-	// weightsSettle is for changes of nothing but the sizes of groups, which each shard tells now and then.
+	// weightsSettle applies to changes of group sizes alone, which each shard reports from time to time.
 	weightsSettle = time.Second
-	// lookEvery: a watch on an etcd that was wiped or restored waits in silence for a revision that is far away.
+	// lookEvery: a watch on an etcd that was wiped or restored silently waits for a revision in the distant future.
 	lookEvery = 2 * time.Second
 )
 
-// sayFailing is the time without a listing after which that is worth a word. Tests make it shorter.
+// sayFailing is the time without a listing after which a log line is due. Tests use a shorter time.
 var sayFailing = 5 * time.Second
 
-// View lists everything now, at one revision. ErrNoMeta where the store does not exist.
+// View lists everything now, at one revision. It returns ErrNoMeta if the store does not exist.
 func (s *Store) View(ctx context.Context) (View, error) {
 	st, err := s.existing(ctx)
 	if err != nil {
@@ -36,16 +36,16 @@ func (s *Store) View(ctx context.Context) (View, error) {
 	return s.withDomains(st.publish()), nil
 }
 
-// noMeta is ErrNoMeta that says where the store was looked for.
+// noMeta is ErrNoMeta that names the missing key.
 func (k keys) noMeta() error { return fmt.Errorf("%w: no key %s", ErrNoMeta, k.prefix+metaKey) }
 
-// Watch gives a view as soon as the store exists, and a newer one after changes, each coherent at one revision, epochs
-// growing; where only what groups weigh has changed, the epoch stays. A slow reader gets only the newest. It goes on
-// over etcd's outages and compactions. The channel is closed when ctx ends.
+// Watch sends a view as soon as the store exists, and a newer one after changes. Each view is consistent at one
+// revision, and epochs grow; if only group weights have changed, the epoch stays. A slow reader gets only the newest
+// view. Watch continues after outages and compactions of etcd. The channel is closed when ctx ends.
 //
-// Where etcd has lost the store, holds another one by then, or was set back to an earlier state, nothing is given: the
-// reader keeps the last view, and gets the next one when placement was rebuilt or reconciled. A reader that begins then
-// gets what there is, with View.Freeze set.
+// If etcd has lost the store, holds another one, or was set back to an earlier state, no view is sent: the reader keeps
+// the last view, and gets the next one after placement was rebuilt or reconciled. A reader that starts in that time
+// gets the present contents, with View.Freeze set.
 func (s *Store) Watch(ctx context.Context) <-chan View {
 	return s.watch(ctx, &watcher{store: s})
 }
@@ -64,7 +64,7 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 			if w.follow {
 				run = w.runOwn
 			}
-			err := run(ctx) // whatever ended it, the remedy is to list again
+			err := run(ctx) // whatever the error is, the remedy is to list again
 			if time.Since(began) > retryMax {
 				tries.Again()
 			}
@@ -91,14 +91,14 @@ type watcher struct {
 	setBack string
 	given   bool
 	known   uuid.UUID // the store of the views given
-	// follow: it is for a shard. Views of an etcd that was set back are given too, and they are of its own groups.
+	// follow: the reader is a shard. It gets views of its own groups, also of an etcd that was set back.
 	follow  bool
 	own     Own
-	wait    sync.WaitGroup // of what runs beside
-	keeping atomic.Bool    // the wakes
-	held    string         // why no view is given now, as it was logged; empty: one was
-	last    *state         // as it was listed and followed last; nil: never
-	listed  bool           // the present run has listed etcd
+	wait    sync.WaitGroup // goroutines that run in parallel
+	keeping atomic.Bool    // this follower runs the keeper of the wakes
+	held    string         // why no view is sent now, as logged; empty: a view was sent
+	last    *state         // as last listed and followed; nil: never
+	listed  bool           // the present run has finished its listing
 }
 
 // run lists, then follows changes until the watch breaks or ctx ends.
@@ -112,8 +112,8 @@ func (w *watcher) run(ctx context.Context) error {
 	w.give(st)
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	// The keys of volumes and wakes come behind the others. They are in no view, and all shards that write change those
-	// of their volumes every few seconds.
+	// The keys of volumes and wakes sort after the others. They are in no view, and all shards that write change
+	// their volume's key every few seconds.
 	from := clientv3.WithRev(st.revision + 1)
 	changes := w.store.client.Watch(ctx, w.store.prefix, clientv3.WithRange(w.store.prefix+volumesKey), from)
 	weights := w.store.client.Watch(ctx, w.store.prefix+weightsKey, clientv3.WithPrefix(), from)
@@ -132,7 +132,7 @@ func (w *watcher) run(ctx context.Context) error {
 			if err := change.Err(); err != nil {
 				return err
 			}
-			// All changes of one revision come in one response (fragments are not asked for).
+			// All changes of one revision arrive in one response (fragments are not requested).
 			if st.apply(w.store.keys, change.Events) && !dirty {
 				dirty = true
 				settle.Reset(viewSettle)
@@ -159,13 +159,13 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 }
 
-// Errors by which a state that was listed is followed no more.
+// These errors end the following of a listed state.
 var (
 	errSetBack     = errors.New("etcd was emptied or set back")
 	errMetaChanged = errors.New("what is fixed about the store has changed")
 )
 
-// look compares etcd with what was listed, and answers how often each key of more is there: nil where etcd does not
+// look compares etcd with the listed state, and returns how many keys match each name in more; nil: etcd does not
 // answer, which is no news.
 func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
@@ -177,7 +177,7 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 	}
 	answer, err := w.store.client.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
-		return nil, nil // the watch goes on over outages
+		return nil, nil // the watch continues after outages
 	}
 	w.store.hear()
 	meta, newest := only(answer.Responses[0].GetResponseRange().Kvs), only(answer.Responses[1].GetResponseRange().Kvs)
@@ -188,14 +188,14 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 		return nil, w.store.setBackSince(st, why)
 	}
 	if meta.ModRevision != st.metaRevision {
-		return nil, errMetaChanged // the watch has not told yet: to list again does no harm
+		return nil, errMetaChanged // the watch has not reported it yet: another listing is harmless
 	}
 	st.looked = answer.Header.Revision
 	w.store.saw(st)
 	return counts, nil
 }
 
-// give replaces what the reader has not taken yet.
+// give replaces the view that the reader has not received yet.
 func (w *watcher) give(st *state) {
 	reason := w.holdBack(st)
 	if !w.follow {
@@ -220,7 +220,8 @@ func (w *watcher) give(st *state) {
 	offer(w.out, view)
 }
 
-// offer replaces what the reader of a channel of one has not taken yet. Nobody else may send.
+// offer replaces the value that the reader of a channel of capacity one has not received yet. There must be no other
+// sender.
 func offer[T any](out chan T, value T) {
 	select {
 	case <-out:
@@ -229,7 +230,7 @@ func offer[T any](out chan T, value T) {
 	out <- value
 }
 
-// holdBack says why a state must not be given; empty: it may.
+// holdBack says why a state must not be sent; empty: it may be.
 func (w *watcher) holdBack(st *state) string {
 	switch {
 	case !st.hasMeta:
@@ -244,10 +245,10 @@ func (w *watcher) holdBack(st *state) string {
 	return ""
 }
 
-// list reads all keys that a view is made of at one revision, in pages.
+// list reads all keys of a view at one revision, in pages.
 func (s *Store) list(ctx context.Context) (*state, error) { return s.listFor(ctx, true, nil) }
 
-// existing is list of a store that is there: ErrNoMeta where it is not.
+// existing is list of an existing store: it returns ErrNoMeta if the store does not exist.
 func (s *Store) existing(ctx context.Context) (*state, error) {
 	st, err := s.list(ctx)
 	if err == nil && !st.hasMeta {
@@ -256,8 +257,7 @@ func (s *Store) existing(ctx context.Context) (*state, error) {
 	return st, err
 }
 
-// listFor is list with or without the weights of groups. last is what was followed before, with which it is compared;
-// nil: nothing was.
+// listFor is list with or without the weights of groups. last is the state followed before, for comparison; nil: none.
 func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state, error) {
 	st, before := newState(), s.before()
 	st.asked.key = before.ContentKey
@@ -274,7 +274,7 @@ func (s *Store) listFor(ctx context.Context, weights bool, last *state) (*state,
 	return st, nil
 }
 
-// listRange adds a range of keys to a state, at its revision; the first one sets that.
+// listRange adds a range of keys to a state, at its revision; the first range sets the revision.
 func (k keys) listRange(ctx context.Context, st *state, from, end string) error {
 	revision, cluster, err := k.pages(ctx, from, end, st.revision, func(kv *mvccpb.KeyValue) error {
 		_, err := st.put(k.name(kv.Key), kv)

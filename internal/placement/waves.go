@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// leadsMax limits the groups whose leader alone is to be another, at a time.
+// leadsMax limits the groups in which only the leader changes, at a time.
 const leadsMax = 64
 
-// why says for what reason a group is wanted elsewhere than where it is.
+// why returns the reason for which a group's target differs from its place.
 func (p *planner) why(g *planned) Reason {
 	switch {
 	case len(g.voters) == 0:
 		return ForPlacement
 	case p.sameShards(g.chosen, g.old.Shards):
-		return g.old.Reason // a move that goes on
+		return g.old.Reason // a move that continues
 	}
 	domains := map[int]bool{}
 	reason := ForPlacement
@@ -27,7 +27,7 @@ func (p *planner) why(g *planned) Reason {
 		case domains[s.domain] || slices.ContainsFunc(g.chosen, func(k int) bool { return p.shards[k].domain == s.domain }):
 			reason = ForDomain
 		case reason == ForPlacement && p.policy.Moves && g.old.Reason == ForBalance:
-			reason = ForBalance // its move goes to another shard than was said first
+			reason = ForBalance // its move goes to a different shard than first planned
 		}
 		domains[s.domain] = true
 	}
@@ -49,7 +49,7 @@ func (p *planner) sameShards(chosen []int, names []string) bool {
 	return true
 }
 
-// moving are the shards that take or give a copy where a group is to be on shards.
+// moving returns the shards that take or give a copy if the group moves to shards.
 func (g *planned) moving(shards []int) (out []int) {
 	for _, i := range shards {
 		if !slices.Contains(g.voters, i) {
@@ -64,9 +64,9 @@ func (g *planned) moving(shards []int) (out []int) {
 	return out
 }
 
-// wave picks the groups whose targets change now, by name. Without moves that is all of them. With moves, those that
-// begin to move wait until few enough are under way; what is short of copies goes first. Balance has kept the limits
-// already.
+// wave returns the groups, by name, whose targets change now. Without moves these are all. With moves, groups that
+// start to move wait until few enough moves are under way; groups that lack copies go first. Balance has already
+// applied the limits.
 func (p *planner) wave() []int {
 	var out, begin, leads []int
 	leading := 0
@@ -101,18 +101,18 @@ func (p *planner) wave() []int {
 	return out
 }
 
-// underWay: the group's target is not where the group is.
+// underWay reports whether the group's target differs from its place.
 func (g *planned) underWay(p *planner) bool {
 	return len(g.voters) > 0 && len(g.old.Shards) > 0 && len(g.moving(p.places(g.old.Shards))) > 0
 }
 
-// leadChanges: another shard than the one that leads is to lead, and could.
+// leadChanges reports whether a shard other than the leader should lead, and could.
 func (g *planned) leadChanges(p *planner) bool {
 	return len(g.old.Shards) > 0 && g.Leader != "" && g.Leader != g.old.Shards[0] &&
 		p.shards[p.find(g.old.Shards[0])].known
 }
 
-// places are those of shards by name.
+// places returns the indices of shards by name.
 func (p *planner) places(names []string) []int {
 	out := make([]int, 0, len(names))
 	for _, name := range names {
@@ -125,14 +125,14 @@ func urgency(r Reason) int {
 	return slices.Index([]Reason{ForRepair, ForDomain, ForDrain, ForPlacement, ForBalance}, r)
 }
 
-// room counts the moves under way, in all and per shard.
+// room counts the moves under way, in total and per shard.
 type room struct {
 	all, allMax int
 	shard       []int
 	shardMax    int
 }
 
-// underWay is the room that the moves under way leave.
+// underWay returns the room that remains beside the moves under way.
 func (p *planner) underWay() *room {
 	limit := func(n, byDefault int) int {
 		switch {
@@ -155,7 +155,7 @@ func (p *planner) underWay() *room {
 	return r
 }
 
-// take counts a move that touches shards.
+// take counts a move that involves shards.
 func (r *room) take(shards []int) {
 	r.all++
 	for _, i := range shards {
@@ -163,7 +163,7 @@ func (r *room) take(shards []int) {
 	}
 }
 
-// has: one more move fits.
+// has reports whether one more move fits.
 func (r *room) has(shards []int) bool {
 	return r.all < r.allMax && !slices.ContainsFunc(shards, func(i int) bool { return r.shard[i] >= r.shardMax })
 }

@@ -15,22 +15,22 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// What groups weigh changes all the time, and wakes no shard: each shard tells it of the groups that it leads in keys
-// of its own, weights/SHARD/PART. That is one key up to a thousand groups, and one more for each further thousand,
-// because etcd refuses values above 1 MiB or so.
+// The weights of groups change all the time, and wake no shard. Each shard reports the weights of the groups that it
+// leads in keys of its own, weights/SHARD/PART: one key for up to a thousand groups, and one more for each further
+// thousand, because etcd refuses values above about 1 MiB.
 
-// weightsPerKey is about how many groups are in one key, of 120 bytes each.
+// weightsPerKey is the approximate number of groups in one key, at 120 bytes each.
 const weightsPerKey = 1000
 
-// weights are what shards told of the groups that they lead.
+// weights accesses the figures that shards reported for the groups that they lead.
 type weights struct{ keys }
 
-// Weight is what the leader of a group says of it now and then.
+// Weight is the periodic report of a group's leader.
 type Weight struct {
-	UUID    uuid.UUID `json:"uuid"` // of the group: one of its name may have been there before
+	UUID    uuid.UUID `json:"uuid"` // of the group: an earlier group may have had the same name
 	Bytes   int64     `json:"bytes"`
 	Records int64     `json:"records"`
-	// Everywhere: as that of Group.
+	// Everywhere has the meaning of Group.Everywhere.
 	Everywhere uint64 `json:"everywhere,omitempty"`
 }
 
@@ -40,9 +40,9 @@ type weightsPart struct {
 	Groups map[string]Weight `json:"groups"` // by name
 }
 
-// splitWeights says which groups are in which key.
+// splitWeights distributes the groups over keys.
 func splitWeights(shard string, weights map[string]Weight) []weightsPart {
-	n := 1 // a power of two: the parts stay the same while groups come and go
+	n := 1 // a power of two, so that groups stay in their part while others come and go
 	for n*weightsPerKey < len(weights) {
 		n *= 2
 	}
@@ -62,9 +62,9 @@ func (w *weights) weightKey(shard string, part int) string {
 	return fmt.Sprintf("%s%s%s/%04x", w.prefix, weightsKey, shard, part)
 }
 
-// PutWeights writes what the groups weigh that a shard leads: of all of them, what it told before is replaced. Views of
-// Watch and View take it over where the shard still leads the group and is registered with Shard.Weighs. No shard is
-// woken. Nothing is written where the store does not exist.
+// PutWeights writes the weights of all groups that a shard leads, and replaces its previous report. Views of Watch and
+// View use it while the shard still leads the group and is registered with Shard.Weighs. No shard is woken. Nothing is
+// written if the store does not exist.
 func (w *weights) PutWeights(ctx context.Context, shard string, weights map[string]Weight) error {
 	if err := ValidateShardName(shard); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (w *weights) PutWeights(ctx context.Context, shard string, weights map[stri
 			return fmt.Errorf("encode what groups weigh: %w", err)
 		}
 		ops := []clientv3.Op{clientv3.OpPut(w.weightKey(shard, i), string(value))}
-		if i == len(parts)-1 { // of when it led more
+		if i == len(parts)-1 { // left over from when it led more groups
 			ops = append(ops, clientv3.OpDelete(w.weightKey(shard, len(parts)),
 				clientv3.WithRange(clientv3.GetPrefixRangeEnd(w.prefix+weightsKey+shard+"/"))))
 		}
@@ -87,7 +87,7 @@ func (w *weights) PutWeights(ctx context.Context, shard string, weights map[stri
 	return nil
 }
 
-// Weights reads what a shard told last of the groups that it led, by their names.
+// Weights reads a shard's last report on the groups that it led, by name.
 func (w *weights) Weights(ctx context.Context, shard string) (map[string]Weight, error) {
 	all := newShardWeights()
 	prefix := w.prefix + weightsKey + shard + "/"
@@ -100,11 +100,11 @@ func (w *weights) Weights(ctx context.Context, shard string) (map[string]Weight,
 	return all.merged(), nil
 }
 
-// shardWeights is what one shard told, by part.
+// shardWeights is the report of one shard, by part.
 type shardWeights struct {
 	parts map[string]weightsPart
 	at    map[string]int64  // revisions of the parts
-	all   map[string]Weight // nil: to be made
+	all   map[string]Weight // nil: must be computed
 }
 
 func newShardWeights() *shardWeights {
@@ -123,7 +123,7 @@ func (w *shardWeights) put(shard, part string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// merged is what was told last of each group, whichever part it was in.
+// merged returns the last report on each group, whichever part holds it.
 func (w *shardWeights) merged() map[string]Weight {
 	if w.all == nil {
 		w.all = map[string]Weight{}
@@ -136,7 +136,7 @@ func (w *shardWeights) merged() map[string]Weight {
 	return w.all
 }
 
-// putWeights takes one key in; name is SHARD/PART.
+// putWeights applies one key; name is SHARD/PART.
 func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 	shard, part, _ := strings.Cut(name, "/")
 	w := st.weights[shard]
@@ -150,13 +150,13 @@ func (st *state) putWeights(name string, kv *mvccpb.KeyValue) error {
 	return nil
 }
 
-// applyWeights takes changes of weights in, and says whether there were any. They do not change the epoch.
+// applyWeights applies changes of weights, and reports whether there were any. They do not change the epoch.
 func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	changed := false
 	for _, e := range events {
 		name := strings.TrimPrefix(k.name(e.Kv.Key), weightsKey)
 		if e.Type != clientv3.EventTypeDelete {
-			// A value that cannot be read leaves what was known before.
+			// A value that cannot be read leaves the known value in place.
 			changed = st.putWeights(name, e.Kv) == nil || changed
 			continue
 		}
@@ -171,7 +171,7 @@ func (st *state) applyWeights(k keys, events []*clientv3.Event) bool {
 	return changed
 }
 
-// weigh sets what the leaders' shards told of groups.
+// weigh sets the figures of groups from the reports of their leaders' shards.
 func (st *state) weigh(groups map[string]Group) {
 	if len(st.weights) == 0 {
 		return
@@ -186,7 +186,7 @@ func (st *state) weigh(groups map[string]Group) {
 			continue
 		}
 		if shard, registered := st.shards[leader]; registered && !shard.Weighs {
-			continue // a program of before runs there: it tells it in the group
+			continue // that shard runs an older program, which reports them in the group
 		}
 		w, ok := told.merged()[name]
 		if !ok || w.UUID != g.UUID {

@@ -1,4 +1,4 @@
-// Package backoff has the pauses between two tries of what failed.
+// Package backoff computes the pauses between retries.
 package backoff
 
 import (
@@ -7,39 +7,39 @@ import (
 	"time"
 )
 
-// Doubling is a row of pauses: each is twice the one before, from First up to Most, give or take a half, so that many
-// who failed together do not try again together. First is above 0.
+// Doubling is a sequence of pauses: each is twice the previous one, from First up to Most, plus or minus half, so that
+// many clients that failed together do not retry together. First is above 0.
 type Doubling struct{ First, Most time.Duration }
 
-// After is the pause after failure n, counted from 0. Safe for concurrent use.
+// After returns the pause after failure n, counted from 0. Safe for concurrent use.
 func (d Doubling) After(n int) time.Duration {
 	p := min(d.First<<min(n, 16), d.Most)
 	return p/2 + rand.N(p) //nolint:gosec // jitter
 }
 
-// Tries are the tries of one thing, one after another. The zero value needs its Doubling. Not safe for concurrent use.
+// Tries are consecutive attempts at one operation. Doubling must be set. Not safe for concurrent use.
 type Tries struct {
 	Doubling
 	failed int
 }
 
-// Wait waits before the next try, longer each time; false: ctx ended.
+// Wait waits before the next attempt, longer each time; false: ctx ended.
 func (t *Tries) Wait(ctx context.Context) bool {
 	t.failed++
 	return Sleep(ctx, t.After(t.failed-1))
 }
 
-// Again has the pauses begin anew: a try went well for a while.
+// Again resets the pauses, after an attempt has worked for a while.
 func (t *Tries) Again() { t.failed = 0 }
 
-// AtMost shortens the next pause to about that, where it would be longer.
+// AtMost limits the next pause to about d.
 func (t *Tries) AtMost(d time.Duration) {
 	for t.failed > 0 && t.First<<min(t.failed, 16) > d {
 		t.failed--
 	}
 }
 
-// Sleep waits that long; false: ctx ended before.
+// Sleep waits for d; false: ctx ended first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -1,4 +1,4 @@
-// Package cgroup tells what the kernel's control groups allow this process.
+// Package cgroup reads the limits that the kernel's control groups set for this process.
 package cgroup
 
 import (
@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// MemoryLimit is the memory limit of this process's cgroup in bytes, the least of it and those above it; 0: none. It
-// reads cgroups of version 1 and 2. root is / but in tests.
+// MemoryLimit returns the memory limit of this process in bytes, the smallest of its cgroup and the cgroups above; 0:
+// none. It reads cgroups of version 1 and 2. root is / except in tests.
 func MemoryLimit(root string) int64 {
-	own, _ := os.ReadFile(path.Join(root, "proc/self/cgroup")) // not there: no cgroups
+	own, _ := os.ReadFile(path.Join(root, "proc/self/cgroup")) // absent: no cgroups
 	limit := int64(0)
 	for line := range strings.SplitSeq(string(own), "\n") {
 		parts := strings.SplitN(line, ":", 3)
@@ -26,7 +26,8 @@ func MemoryLimit(root string) int64 {
 			}
 			base, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
 		}
-		// In a container the own cgroup is mounted as the root of the file system, whatever its path says.
+		// In a container the process's own cgroup is mounted as the root of the file system, whatever its path
+		// is.
 		for dir := path.Clean("/" + parts[2]); ; dir = path.Dir(dir) {
 			if l := readLimit(path.Join(root, base, dir, file)); l > 0 && (limit == 0 || l < limit) {
 				limit = l
@@ -39,7 +40,7 @@ func MemoryLimit(root string) int64 {
 	return limit
 }
 
-// readLimit reads one file; 0: none. v1 says a number near 2^63 where there is no limit.
+// readLimit reads one file; 0: no limit. In v1 a number near 2^63 means no limit.
 func readLimit(file string) int64 {
 	content, err := os.ReadFile(file)
 	if err != nil {

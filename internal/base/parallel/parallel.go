@@ -1,4 +1,4 @@
-// Package parallel does many things, some at a time. What goes wrong with one, its caller keeps.
+// Package parallel processes many items, several at a time. Its callers handle the errors of single items.
 package parallel
 
 import (
@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Each does something with all items, at most so many at a time, and returns when it is done with all.
+// Each calls do for all items, at most `most` at a time, and returns when all calls have returned.
 func Each[T any](items iter.Seq[T], most int, do func(T)) {
 	var all errgroup.Group
 	all.SetLimit(most)
@@ -20,7 +20,7 @@ func Each[T any](items iter.Seq[T], most int, do func(T)) {
 	_ = all.Wait() // no error is returned above
 }
 
-// Times is Each of the numbers from 0 to n-1.
+// Times is Each for the numbers from 0 to n-1.
 func Times(n, most int, do func(i int)) {
 	Each(func(yield func(int) bool) {
 		for i := range n {

@@ -5,8 +5,8 @@ import (
 	"net/http/pprof"
 )
 
-// Profiles serves what go tool pprof asks for, below /debug/pprof/. Whoever reaches it sees the command line and can
-// keep a processor busy: it belongs on a loopback address.
+// Profiles serves the profiles for go tool pprof, below /debug/pprof/. A client that reaches it sees the command line
+// and can keep a processor busy: serve it only on a loopback address.
 func Profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // and heap, goroutine, allocs, block, mutex by name

@@ -1,4 +1,4 @@
-// Package telemetry is what every process of Sheaf tells of itself, whatever else it does.
+// Package telemetry provides the metrics, traces and profiles that every process of Sheaf has in common.
 package telemetry
 
 import (
@@ -9,7 +9,7 @@ import (
 )
 
 // NewRegistry makes a registry with the metrics of the Go runtime and of the process, and sheaf_build_info, whose
-// labels say which version runs. The registry is safe for concurrent use.
+// labels name the running version. The registry is safe for concurrent use.
 func NewRegistry(version string) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -22,6 +22,6 @@ func NewRegistry(version string) *prometheus.Registry {
 	return registry
 }
 
-// Seconds are the buckets of all durations that are counted: factors of two from 50 µs to 26 s, so that a quantile is
-// told to a factor of two, from a read out of memory to a call that waited for a disk that hung.
+// Seconds returns the buckets of all duration histograms: factors of two from 50 µs to 26 s. A quantile is exact to a
+// factor of two, from a read from memory to a call that waited for a hanging disk.
 func Seconds() []float64 { return prometheus.ExponentialBuckets(50e-6, 2, 20) }

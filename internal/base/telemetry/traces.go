@@ -21,31 +21,31 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// Process is who sends traces. What is empty is not told.
+// Process describes the sender of traces. Empty fields are left out.
 type Process struct {
-	Service string // service.name, unless OTEL_SERVICE_NAME says another one
+	Service string // service.name, unless OTEL_SERVICE_NAME sets another name
 	Version string // service.version
 	Store   string // sheaf.store
 	Shard   string // sheaf.shard
 }
 
-// Traces sends the spans of a process to an OpenTelemetry collector. A nil one is that of a process that sends none:
-// its methods do nothing. Safe for concurrent use.
+// Traces sends the spans of a process to an OpenTelemetry collector. A nil Traces sends nothing: its methods do
+// nothing. Safe for concurrent use.
 type Traces struct {
 	provider *sdktrace.TracerProvider
 	logger   *slog.Logger
 }
 
-// tracesStopTime bounds the sending of the last spans: the end of a process does not wait longer for a collector.
+// tracesStopTime bounds the sending of the last spans: a process that ends does not wait longer for a collector.
 const tracesStopTime = 3 * time.Second
 
-// tracedServices begins the names of the methods that have spans: those that callers call. The streams between shards
-// last for as long as the shards, and health is asked for all the time.
+// tracedServices is the prefix of the methods that have spans: those that callers use. Streams between shards last as
+// long as the shards, and health is checked all the time, so these have none.
 const tracedServices = "/sheaf.record.v1."
 
-// StartTraces begins to send traces where the standard variables of OpenTelemetry ask for it (an endpoint of OTLP is
-// set, and neither OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER speaks against it); else it gives nil. It does not wait
-// for the collector: what cannot be sent is logged and dropped. The error is that of variables that cannot be followed.
+// StartTraces starts to send traces if the standard variables of OpenTelemetry request it (an OTLP endpoint is set, and
+// neither OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER disables it); otherwise it returns nil. It does not wait for the
+// collector: spans that cannot be sent are logged and dropped. The error reports invalid variables.
 func StartTraces(ctx context.Context, process Process, logger *slog.Logger) (*Traces, error) {
 	if !tracesWanted() {
 		return nil, nil //nolint:nilnil // nil is a Traces that sends nothing
@@ -87,7 +87,7 @@ func tracesWanted() bool {
 	return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
-// ServerOptions are those of a gRPC server whose calls are traced.
+// ServerOptions returns the options of a gRPC server whose calls are traced.
 func (t *Traces) ServerOptions() []grpc.ServerOption {
 	if t == nil {
 		return nil
@@ -95,7 +95,7 @@ func (t *Traces) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.StatsHandler(otelgrpc.NewServerHandler(t.options()...))}
 }
 
-// DialOptions are those of a connection on which calls carry the trace on.
+// DialOptions returns the options of a connection whose calls propagate the trace.
 func (t *Traces) DialOptions() []grpc.DialOption {
 	if t == nil {
 		return nil
@@ -112,7 +112,7 @@ func (t *Traces) options() []otelgrpc.Option {
 	}
 }
 
-// Tracer is for spans inside the process; nil where no traces are sent.
+// Tracer returns the tracer for spans inside the process; nil: no traces are sent.
 func (t *Traces) Tracer() trace.Tracer {
 	if t == nil {
 		return nil
@@ -120,7 +120,8 @@ func (t *Traces) Tracer() trace.Tracer {
 	return t.provider.Tracer("sheaf.dev/sheaf")
 }
 
-// Stop sends what is left, for at most 3 s. What cannot be sent is logged: a collector that is away fails no process.
+// Stop sends the remaining spans, for at most 3 s. Spans that cannot be sent are logged: an unavailable collector is no
+// error of the process.
 func (t *Traces) Stop() {
 	if t == nil {
 		return

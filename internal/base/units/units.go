@@ -1,9 +1,9 @@
-// Package units writes sizes for people.
+// Package units formats sizes for people.
 package units
 
 import "strconv"
 
-// Bytes writes a size with a binary unit: "0 B", "1.5 MiB".
+// Bytes formats a size with a binary unit: "0 B", "1.5 MiB".
 func Bytes(n int64) string {
 	const units = "KMGTPE"
 	if n < 0 {

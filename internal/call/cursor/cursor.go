@@ -1,5 +1,5 @@
-// Package cursor encodes the opaque values that a shard hands to callers: versions, cursors and splits of scans, page
-// tokens. The gateway reads from a cursor only which group it belongs to. All functions are pure and never panic.
+// Package cursor encodes the opaque values that a shard gives to callers: versions, scan cursors and splits, and page
+// tokens. The gateway reads only the group from a cursor. All functions are pure and never panic.
 package cursor
 
 import (
@@ -10,12 +10,12 @@ import (
 	"math/bits"
 )
 
-// ErrBad says that a value was not made by this program, or was changed on its way.
+// ErrBad says that a value was not made by this program, or was changed in transit.
 var ErrBad = errors.New("not a value that a shard gave out")
 
 const digits = "0123456789abcdefghjkmnpqrstvwxyz" // base 32 without i, l, o, u
 
-// digitOf is the value of each digit, 255 where it is none.
+// digitOf maps each digit to its value, and other bytes to 255.
 var digitOf = func() (t [256]byte) {
 	for i := range t {
 		t[i] = 255
@@ -26,14 +26,14 @@ var digitOf = func() (t [256]byte) {
 	return t
 }()
 
-// VersionBytesMax is the greatest length of a version: 13 digits and the check digit.
+// VersionBytesMax is the maximum length of a version: 13 digits and the check digit.
 const VersionBytesMax = 14
 
-// checkDigit finds one wrong digit in 31 of 32 cases; a version is no secret.
+// checkDigit detects a wrong digit in 31 of 32 cases; a version is not secret.
 func checkDigit(index uint64) byte { return digits[index*0x9e3779b97f4a7c15>>59] }
 
-// appendVersion appends the version that stands for an index (not 0): the index in base 32 without leading zeros, then
-// a check digit.
+// appendVersion appends the version of an index (not 0): the index in base 32 without leading zeros, then a check
+// digit.
 func appendVersion(dst []byte, index uint64) []byte {
 	for shift := (bits.Len64(index) - 1) / 5 * 5; shift >= 0; shift -= 5 {
 		dst = append(dst, digits[index>>shift&31])
@@ -41,7 +41,7 @@ func appendVersion(dst []byte, index uint64) []byte {
 	return append(dst, checkDigit(index))
 }
 
-// Version is the version that stands for an index; empty for 0.
+// Version returns the version of an index; empty for 0.
 func Version(index uint64) string {
 	if index == 0 {
 		return ""
@@ -50,7 +50,7 @@ func Version(index uint64) string {
 	return string(appendVersion(buf[:0], index))
 }
 
-// ParseVersion is the reverse of Version. There is one spelling of each version. The index is not 0.
+// ParseVersion is the inverse of Version. Each version has only one spelling. The index is not 0.
 func ParseVersion(version string) (index uint64, err error) {
 	n := len(version) - 1
 	if n < 1 || n >= VersionBytesMax || version[0] == '0' {
@@ -69,7 +69,7 @@ func ParseVersion(version string) (index uint64, err error) {
 	return index, nil
 }
 
-// Kind says what a Cursor is for.
+// Kind is the purpose of a Cursor.
 type Kind byte
 
 // The kinds.
@@ -78,12 +78,12 @@ const (
 	Resume Kind = 2 // made by Scan: the rest of such a range
 )
 
-// Cursor is a place in a scan: the entries of a group's snapshot with an index in (After, Through].
+// Cursor is a position in a scan: the entries of a group's snapshot with an index in (After, Through].
 type Cursor struct {
 	Kind    Kind
-	All     bool // behind this group go on with those of a greater name
+	All     bool // after this group, continue with the groups of greater names
 	Own     bool // the snapshot was taken by Scan for this scan alone
-	Damaged bool // damage was met before this place: the scan must not end in OK
+	Damaged bool // damage was found before this place: the scan must not end with OK
 	Group   string
 	Scan    [16]byte
 	After   uint64
@@ -118,7 +118,7 @@ func (c *Cursor) Encode() []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// Decode is the reverse of Encode; ErrBad for anything else.
+// Decode is the inverse of Encode; it returns ErrBad for anything else.
 func Decode(b []byte) (Cursor, error) {
 	if len(b) < fixedBytes+1+4 || b[0] != cursorFormat || b[2] > 7 {
 		return Cursor{}, ErrBad
@@ -146,7 +146,7 @@ func Decode(b []byte) (Cursor, error) {
 	return c, nil
 }
 
-// PageToken is the token of the page of versions below an index of a record.
+// PageToken returns the token of the page of versions below an index of a record.
 func PageToken(id int64, below uint64) string {
 	b := make([]byte, 0, 20)
 	b = binary.LittleEndian.AppendUint64(b, uint64(id))
@@ -155,7 +155,7 @@ func PageToken(id int64, below uint64) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// ParsePageToken is the reverse of PageToken; a token of another record is ErrBad.
+// ParsePageToken is the inverse of PageToken; it returns ErrBad for a token of another record.
 func ParsePageToken(token string, id int64) (below uint64, err error) {
 	var buf [20]byte
 	if len(token) != base64.RawURLEncoding.EncodedLen(len(buf)) {

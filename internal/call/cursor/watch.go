@@ -5,10 +5,10 @@ import (
 	"hash/crc32"
 )
 
-// Place is where a watch of a group's changes has come to.
+// Place is the position of a watch in a group's changes.
 type Place struct {
 	Group [16]byte // UUID
-	Index uint64   // everything up to it was told
+	Index uint64   // all changes up to it were delivered
 }
 
 // A place's bytes: format (1), kind (1), group (16), index (8), CRC32C of all before (4). Little-endian.
@@ -27,7 +27,7 @@ func (p Place) Encode() []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// DecodePlace is the reverse of Encode; ErrBad for anything else.
+// DecodePlace is the inverse of Encode; it returns ErrBad for anything else.
 func DecodePlace(b []byte) (Place, error) {
 	if len(b) != placeBytes || b[0] != placeFormat || b[1] != placeKind ||
 		crc32.Checksum(b[:placeBytes-4], castagnoli) != binary.LittleEndian.Uint32(b[placeBytes-4:]) {

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// hedgeAfter is how long an attempt to connect may take until another one begins beside it. A Service of Kubernetes
-// leads to a gateway whose node is gone for up to 40 s; the next attempt is likely to meet another gateway.
+// hedgeAfter is how long an attempt to connect may take before another one starts in parallel. A Kubernetes Service
+// keeps leading to a gateway on a failed node for up to 40 s; the next attempt is likely to reach another gateway.
 const hedgeAfter = 500 * time.Millisecond
 
-// Dial connects to HOST:PORT. While nothing answers, further attempts begin beside the first one, and the first to
-// connect counts. An attempt that is refused ends the dial, unless others still wait. Connections that lead to a
-// machine that is gone break off after about 2 s where the kernel can do so (Linux).
+// Dial connects to HOST:PORT. While no attempt connects, further attempts start in parallel to the first one, and the
+// first to connect wins. A refused attempt ends the dial, unless others still wait. Connections to a failed machine
+// break after about 2 s if the kernel supports it (Linux).
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	more := time.NewTicker(hedgeAfter)
 	defer more.Stop()
@@ -21,7 +21,7 @@ func Dial(ctx context.Context, address string) (net.Conn, error) {
 	})
 }
 
-// hedge calls dial, and once more beside it for each message of more. dial must end with its context.
+// hedge calls dial, and calls it again in parallel for each message on more. dial must end with its context.
 func hedge(ctx context.Context, more <-chan time.Time, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -40,7 +40,7 @@ func hedge(ctx context.Context, more <-chan time.Time, dial func(context.Context
 			case outcomes <- outcome{conn, err}:
 			case <-over:
 				if conn != nil {
-					_ = conn.Close() // another attempt was first
+					_ = conn.Close() // another attempt connected first
 				}
 			}
 		}()

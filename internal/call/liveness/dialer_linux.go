@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machine that is gone says nothing: the kernel asks for a sign of life each second, and takes a connection for
-// broken when nothing of what was sent, be it such a question, is acknowledged for so long. A server's own silence does
-// not count: its kernel answers.
+// A failed machine sends nothing. The kernel sends a keepalive probe each second, and breaks a connection if no sent
+// data, including such a probe, is acknowledged for this long. The silence of a server process does not count: its
+// kernel acknowledges.
 const (
 	askEvery   = time.Second
 	silenceMax = 2 * time.Second
 )
 
-// dialer makes connections that notice it.
+// dialer makes connections that detect a failed machine.
 var dialer = net.Dialer{
 	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: askEvery, Interval: askEvery, Count: 2},
 	Control: func(_, _ string, c syscall.RawConn) error {

@@ -4,5 +4,5 @@ package liveness
 
 import "net"
 
-// dialer of systems whose kernel is not told what to take for broken: a Pulse finds it out by itself.
+// dialer is for systems whose kernel gets no such settings: a Pulse detects failed machines by itself.
 var dialer net.Dialer

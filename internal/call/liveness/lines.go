@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// lines are the connections to one server as the network has them, so that they can be cut.
+// lines holds the network connections to one server, so that they can be closed.
 type lines struct {
 	connect func(ctx context.Context, address string) (net.Conn, error)
 
@@ -15,13 +15,13 @@ type lines struct {
 	dialing map[*context.CancelFunc]struct{}
 }
 
-// line is one of them.
+// line is one connection of lines.
 type line struct {
 	net.Conn
 	all *lines
 }
 
-// dial is the dialer of a server's connections.
+// dial dials a server's connections.
 func (l *lines) dial(ctx context.Context, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -51,7 +51,7 @@ func (l *line) Close() error {
 	return l.Conn.Close()
 }
 
-// hangUp cuts all of them, and those that are being made.
+// hangUp closes all connections, including those being made.
 func (l *lines) hangUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *lines) hangUp() {
 		(*cancel)()
 	}
 	for one := range l.open {
-		_ = one.Conn.Close() // whoever reads from it sees that
+		_ = one.Conn.Close() // readers of the connection get the error
 	}
 	clear(l.open)
 }

@@ -1,10 +1,10 @@
-// Package liveness finds out that a server hangs: that it takes calls and answers none, because its process was
-// stopped, its machine is gone, or the network swallows what is sent. gRPC notices that by its keepalive, which may not
-// be quicker than 10 s; calls without a deadline of their own would wait for that long, though other servers could
-// answer them.
+// Package liveness detects that a server hangs: it accepts calls and answers none, because its process was stopped, its
+// machine failed, or the network drops what is sent. gRPC detects that by its keepalive, which cannot be faster than 10
+// s; calls without a deadline of their own would wait that long, although other servers could answer them.
 //
-// While calls wait and nothing is answered, the server's health is asked for. A server that answers anything at all is
-// slow, and is waited for. Where it answers nothing, its connections are cut, which ends the calls on them.
+// While calls wait and nothing is answered, the Pulse checks the server's health. A server that answers anything at all
+// is slow, and calls wait for it. If it answers nothing, the Pulse closes its connections, which ends the calls on
+// them.
 package liveness
 
 import (
@@ -22,32 +22,33 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Defaults of Options.
+// Default values of Options.
 const (
 	DefaultAfter    = 500 * time.Millisecond
 	DefaultPatience = 1500 * time.Millisecond
 )
 
-// looksPerAfter is how often the answers are counted in the time of Options.After.
+// looksPerAfter is how often answers are counted within Options.After.
 const looksPerAfter = 2
 
-// Options of a Pulse. The zero value is good.
+// Options configures a Pulse. The zero value is usable.
 type Options struct {
-	After    time.Duration // without any answer, until the server is asked; 0: DefaultAfter
-	Patience time.Duration // for the answer to that; 0: DefaultPatience
-	// May is asked before the connections are cut; nil: they may be. A caller whose calls nobody else can answer gains
-	// nothing.
+	After    time.Duration // time without any answer, until the server is probed; 0: DefaultAfter
+	Patience time.Duration // time for the answer to the probe; 0: DefaultPatience
+	// May is asked before the connections are closed; nil: they may be. A caller gains nothing if no other server
+	// can answer its calls.
 	May func() bool
-	// Hung is told when the connections are cut; nil: nobody is.
+	// Hung is called when the connections are closed; nil: not called.
 	Hung func()
-	// Dial opens a connection to HOST:PORT, and ends with its context; nil: the Dial of this package, which is by TCP.
+	// Dial opens a connection to HOST:PORT, and ends with its context; nil: the Dial of this package, which uses
+	// TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// tick is the time between two looks.
+// tick returns the interval between two looks.
 func (o *Options) tick() time.Duration { return o.After / looksPerAfter }
 
-// Pulse watches one server. Safe for concurrent use. Close must follow.
+// Pulse watches one server. Safe for concurrent use. The owner must call Close.
 type Pulse struct {
 	opts   Options
 	lines  lines
@@ -55,17 +56,17 @@ type Pulse struct {
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
 
-	underWay atomic.Int64  // calls
+	underWay atomic.Int64  // calls in progress
 	answers  atomic.Uint64 // of any kind
-	watching atomic.Bool   // the goroutine runs
-	silent   atomic.Bool   // it was found to hang, and has answered nothing since
+	watching atomic.Bool   // the watch goroutine is running
+	silent   atomic.Bool   // it was found to hang, and has not answered since
 
 	mu     sync.Mutex
-	conn   grpc.ClientConnInterface // to ask by; nil: none yet
+	conn   grpc.ClientConnInterface // for health checks; nil: none yet
 	closed bool
 }
 
-// New makes a Pulse. It does nothing while no call is under way.
+// New makes a Pulse. It is idle while no call is in progress.
 func New(opts Options) *Pulse {
 	if opts.After <= 0 {
 		opts.After = DefaultAfter
@@ -81,7 +82,7 @@ func New(opts Options) *Pulse {
 	return p
 }
 
-// DialOptions are for the connections to the server.
+// DialOptions returns the options for connections to the server.
 func (p *Pulse) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithContextDialer(p.lines.dial), grpc.WithChainUnaryInterceptor(p.unary),
@@ -89,21 +90,20 @@ func (p *Pulse) DialOptions() []grpc.DialOption {
 	}
 }
 
-// Ask says by which connection the server is asked: one that was made with DialOptions.
+// Ask sets the connection for health checks: one that was made with DialOptions.
 func (p *Pulse) Ask(conn grpc.ClientConnInterface) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.conn = conn
 }
 
-// Silent tells that the server was found to hang and has answered nothing since: whoever can answer in its place is to
-// be asked.
+// Silent reports that the server was found to hang and has not answered since: use another server if one can answer.
 func (p *Pulse) Silent() bool { return p.silent.Load() }
 
-// HangUp cuts all connections. gRPC ends the calls on them, and connects anew.
+// HangUp closes all connections. gRPC ends the calls on them, and reconnects.
 func (p *Pulse) HangUp() { p.lines.hangUp() }
 
-// Close ends the watch. The connections stay.
+// Close ends the watch. The connections stay open.
 func (p *Pulse) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -112,7 +112,7 @@ func (p *Pulse) Close() {
 	p.wait.Wait()
 }
 
-// begin counts a call in, and sees to it that somebody watches.
+// begin counts a call, and starts the watch goroutine if needed.
 func (p *Pulse) begin() {
 	p.underWay.Add(1)
 	if !p.watching.Load() && p.watching.CompareAndSwap(false, true) {
@@ -124,7 +124,7 @@ func (p *Pulse) begin() {
 	}
 }
 
-// heard notes an answer.
+// heard records an answer.
 func (p *Pulse) heard() {
 	p.answers.Add(1)
 	if p.silent.Load() {
@@ -132,7 +132,7 @@ func (p *Pulse) heard() {
 	}
 }
 
-// isAnswer tells whether an error came from the server. gRPC makes the other ones itself, too.
+// isAnswer reports whether an error came from the server. gRPC also creates errors itself.
 func isAnswer(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
@@ -159,8 +159,8 @@ func (p *Pulse) unary(ctx context.Context, method string, in, out any, conn *grp
 type stream struct {
 	grpc.ClientStream
 	pulse *Pulse
-	one   bool        // answer comes, no more
-	leave func() bool // what ends it with its context
+	one   bool        // one answer comes, no more
+	leave func() bool // stops the function that ends the stream with its context
 	once  sync.Once
 }
 
@@ -192,7 +192,7 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// watch looks at the answers until no call is under way.
+// watch checks for answers until no call is in progress.
 func (p *Pulse) watch() {
 	tick := time.NewTicker(p.opts.tick())
 	defer tick.Stop()
@@ -207,7 +207,7 @@ func (p *Pulse) watch() {
 		switch looks++; {
 		case p.silent.Load():
 			ctx, cancel := context.WithTimeout(p.ctx, p.opts.Patience)
-			p.ask(ctx) // until it is back
+			p.ask(ctx) // until the server answers again
 			cancel()
 		case answers != seen:
 			looks = 0
@@ -226,15 +226,15 @@ func (p *Pulse) watch() {
 	}
 }
 
-// rest ends the watch, unless a call has begun meanwhile.
+// rest ends the watch, unless a call has started meanwhile.
 func (p *Pulse) rest() bool {
 	p.watching.Store(false)
 	return p.underWay.Load() == 0 || !p.watching.CompareAndSwap(false, true)
 }
 
-// hangs asks the server, which has given so many answers. True: it gave none, within its time. The time is counted in
-// ticks: while this process itself is held up, no tick comes, and the ticks that are left when it goes on are the time
-// in which an answer that came meanwhile is read.
+// hangs probes the server, which has given this many answers so far. True: it gave no answer in time. The time is
+// counted in ticks: while this process itself is suspended, no tick comes. When the process resumes, the remaining
+// ticks leave time to read an answer that arrived meanwhile.
 func (p *Pulse) hangs(answers uint64) bool {
 	ctx, cancel := context.WithCancel(p.ctx)
 	asked := make(chan struct{})
@@ -258,7 +258,7 @@ func (p *Pulse) hangs(answers uint64) bool {
 	return p.ctx.Err() == nil && p.answers.Load() == answers && p.underWay.Load() > 0
 }
 
-// ask has the server counted as heard where it answers.
+// ask probes the server and records its answer.
 func (p *Pulse) ask(ctx context.Context) {
 	p.mu.Lock()
 	conn := p.conn

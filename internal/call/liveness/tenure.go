@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Tenure is the time for which a server answers for something, such as a group that it leads. When it is over, a call
-// that the server took before and has not answered waits for nothing: a disk that hangs lets a read wait without an
-// error, while the server answers everything else and does not look silent. The zero value and nil count nothing. Safe
-// for concurrent use.
+// Tenure is the time for which a server is responsible for something, such as a group that it leads. After it is over,
+// a call that the server accepted before and has not answered waits in vain: a disk that hangs makes a read wait
+// without an error, while the server answers everything else and does not look silent. The zero value and nil count
+// nothing. Safe for concurrent use.
 type Tenure struct {
 	pulse   *Pulse
 	over    atomic.Bool
-	waiting atomic.Int64 // waits that began before it was over
+	waiting atomic.Int64 // waits that started before the tenure was over
 }
 
-// Tenure begins one of this server.
+// Tenure starts a tenure of this server.
 func (p *Pulse) Tenure() *Tenure { return &Tenure{pulse: p} }
 
 // Begin counts in a call, or a stream, that waits for its next answer. End must follow, with what Begin gave. A wait
@@ -28,15 +28,15 @@ func (t *Tenure) Begin() (counted bool) {
 	return true
 }
 
-// End counts a wait out.
+// End removes a wait from the count.
 func (t *Tenure) End(counted bool) {
 	if counted {
 		t.waiting.Add(-1)
 	}
 }
 
-// Over tells that another server answers now. Where a wait that began before has not ended after patience, the
-// connections to this server are cut, which ends the calls on them, and cut is told.
+// Over reports that another server is responsible now. If a wait that started before has not ended after patience, the
+// connections to this server are closed, which ends the calls on them, and cut is called.
 func (t *Tenure) Over(patience time.Duration, cut func()) {
 	if t == nil || t.pulse == nil {
 		return

@@ -7,12 +7,12 @@ import (
 	"google.golang.org/grpc"
 )
 
-// lastAnswers is the time for answers of calls that ended to leave, where something else keeps the connection open.
+// lastAnswers is the time in which the answers of ended calls can leave, if something else keeps the connection open.
 const lastAnswers = 500 * time.Millisecond
 
-// Drain stops a server: new calls are refused, and those that open counts are waited for, until ctx ends; then all are
-// cut. It waits for nothing else: watches of health never end by themselves, and what a caller does not read keeps its
-// connection. open is asked on the goroutine of the caller.
+// Drain stops a server: it refuses new calls and waits for the calls that open counts, until ctx ends; then it aborts
+// all calls. It waits for nothing else: health watches never end by themselves, and unread data keeps a caller's
+// connection open. open is called on the caller's goroutine.
 func Drain(ctx context.Context, server *grpc.Server, open func() int64) {
 	drained := make(chan struct{})
 	go func() {
@@ -24,7 +24,7 @@ func Drain(ctx context.Context, server *grpc.Server, open func() int64) {
 	<-drained
 }
 
-// awaitIdle returns when no call was open for lastAnswers, drained is closed, or ctx ends.
+// awaitIdle returns when no call was open for lastAnswers, when drained is closed, or when ctx ends.
 func awaitIdle(ctx context.Context, drained <-chan struct{}, open func() int64) {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -11,38 +11,39 @@ import (
 
 // Allowance bounds the bytes that all calls of a process hold for their answers. Safe for concurrent use.
 type Allowance interface {
-	// Take takes n bytes more for a call that has taken have; n may be negative. It refuses by the error that the
-	// caller hears, and never a call that would be the only one.
+	// Take takes n more bytes for a call that has already taken have; n may be negative. A refusal is the error
+	// that the caller receives. It never refuses the only call.
 	Take(n, have int64) error
-	// Add takes n bytes without asking, for what is there already; negative: gives back.
+	// Add takes n bytes without a check, for bytes that are already held; negative: gives back.
 	Add(n int64)
 }
 
-// Held counts what one call holds for its answers: what it asked for to work in, which is to cover its messages until
-// gRPC has written them, or what gRPC really holds of them where that is more. What gRPC holds when the call has ended
-// stays counted until it is written or the stream is dropped. Safe for concurrent use.
+// Held counts the bytes that one call holds for its answers. It counts the greater of two values: the working memory
+// that the call asked for, which should cover its messages until gRPC has written them, and the bytes of messages that
+// gRPC really holds. Bytes that gRPC still holds when the call has ended stay counted until they are written or the
+// stream is dropped. Safe for concurrent use.
 type Held struct {
 	from Allowance
 
 	mu      sync.Mutex
 	asked   int64
-	encoded int64 // of messages that gRPC has not let go
-	taken   int64 // of the allowance: the greater one of both
+	encoded int64 // bytes of messages that gRPC has not released
+	taken   int64 // taken from the allowance: the greater of both
 	dropped bool  // gRPC has dropped the stream, or is about to
 }
 
-// newHeld counts for one call. end must follow.
+// newHeld counts for one call. The caller must call end.
 func newHeld(from Allowance) *Held { return &Held{from: from} }
 
-// Ask asks for n bytes in all, in the place of what was asked for before. Where they are refused, what was granted
-// before stays. Less is never refused.
+// Ask sets the total to n bytes, instead of the previous request. If the increase is refused, the previous grant
+// remains. A reduction is never refused.
 func (h *Held) Ask(n int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ask(n)
 }
 
-// More asks for n bytes on top of what was asked for before; negative: less.
+// More requests n bytes in addition to the previous request; negative: fewer.
 func (h *Held) More(n int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,7 +62,7 @@ func (h *Held) ask(n int64) error {
 	return nil
 }
 
-// settle takes and gives back what differs. Called with mu held.
+// settle takes or gives back the difference. The caller holds mu.
 func (h *Held) settle() {
 	if n := max(h.asked, h.encoded); n != h.taken {
 		h.from.Add(n - h.taken)
@@ -69,7 +70,7 @@ func (h *Held) settle() {
 	}
 }
 
-// encode counts a message that gRPC is given, until release. It is there: nobody can refuse it.
+// encode counts a message given to gRPC, until release. The message exists already, so its bytes cannot be refused.
 func (h *Held) encode(n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,7 +89,7 @@ func (h *Held) release(n int64) {
 	}
 }
 
-// end gives back what was asked for; dropped: gRPC drops the stream with all that waits in it.
+// end gives back the requested bytes; dropped: gRPC drops the stream with all queued messages.
 func (h *Held) end(dropped bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,10 +100,11 @@ func (h *Held) end(dropped bool) {
 	h.settle()
 }
 
-// heldBytesMin is the length from which messages are counted one by one. A stream holds 64 KiB of shorter ones at most.
+// heldBytesMin is the length from which messages are counted individually. A stream holds at most 64 KiB of shorter
+// ones.
 const heldBytesMin = 16 << 10
 
-// counted is a message that is counted from when it is encoded until gRPC lets go of it.
+// counted is a message that is counted from its encoding until gRPC releases it.
 type counted struct {
 	message any
 	codec   encoding.CodecV2
@@ -120,11 +122,11 @@ func (c *counted) Encode() (mem.BufferSlice, error) {
 		n += RoundUp(int64(b.Len()))
 	}
 	c.held.encode(n)
-	held := c.held // c is used again
+	held := c.held // c is reused
 	return append(bufs[:len(bufs):len(bufs)], whenFreed(func() { held.release(n) })), nil
 }
 
-// RoundUp is what a message of so many bytes takes in a buffer of Pool.
+// RoundUp returns the buffer size in Pool for a message of n bytes.
 func RoundUp(n int64) int64 {
 	size := int64(1) << sizeBitsMin
 	for size < n && size < 1<<sizeBitsMax {
@@ -133,18 +135,18 @@ func RoundUp(n int64) int64 {
 	return max(size, n)
 }
 
-// freedBytes is enough for gRPC to give the buffer back to its pool when it is freed.
+// freedBytes is large enough that gRPC returns the buffer to its pool when it is freed.
 const freedBytes = 2 << 10
 
 var freedSpace [freedBytes]byte
 
-// freed is a pool that only learns when its one buffer comes back.
+// freed is a pool that only observes the return of its one buffer.
 type freed struct {
 	done atomic.Bool
 	tell func()
 }
 
-// Get implements mem.BufferPool. Nobody asks for a buffer.
+// Get implements mem.BufferPool. No code asks it for a buffer.
 func (f *freed) Get(length int) *[]byte { return Pool.Get(length) }
 
 // Put implements mem.BufferPool.
@@ -154,9 +156,9 @@ func (f *freed) Put(*[]byte) {
 	}
 }
 
-// whenFreed is an empty buffer to stand behind those of a message: tell is called once, when they are let go. gRPC
-// frees what it has written, and what waits in a stream that is reset. What waits in a connection that ends it leaves
-// to the garbage collector, and so tell comes with a collection.
+// whenFreed returns an empty buffer to append to those of a message: tell is called once, when they are released. gRPC
+// frees the messages that it has written, and those queued in a stream that is reset. It leaves messages queued in a
+// connection that ends to the garbage collector, so that tell is called after a collection.
 func whenFreed(tell func()) mem.Buffer {
 	empty := freedSpace[:0:freedBytes]
 	f := &freed{tell: tell}

@@ -1,4 +1,4 @@
-// Package message says how the messages of gRPC lie in memory: a protobuf codec, and the pool of its buffers.
+// Package message defines how gRPC messages are stored in memory: a protobuf codec, and its buffer pool.
 package message
 
 import (
@@ -14,21 +14,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Pool of message buffers. gRPC's own pool has no size between 32 KiB and 1 MiB and clears a buffer whole before it is
-// used, which is most of the cost of a batch: for a message of 100 KiB it clears 1 MiB. This one has every power of two
-// and clears nothing: whoever takes a buffer must write all of it before it is read.
+// Pool holds message buffers. gRPC's own pool has no size between 32 KiB and 1 MiB and clears a whole buffer before
+// use, which is most of the cost of a batch: for a message of 100 KiB it clears 1 MiB. This pool has every power of two
+// and clears nothing: the user of a buffer must write all of it before it is read.
 var Pool mem.BufferPool = &pool{}
 
 const (
-	sizeBitsMin = 10 // smaller ones are left to the garbage collector
-	sizeBitsMax = 24 // and larger ones
+	sizeBitsMin = 10 // smaller buffers are left to the garbage collector
+	sizeBitsMax = 24 // larger buffers, too
 )
 
 type pool struct {
 	sizes [sizeBitsMax + 1]sync.Pool // of *[]byte with a capacity of 1<<i
 }
 
-// Get implements mem.BufferPool. The bytes are what somebody else left.
+// Get implements mem.BufferPool. The buffer contains bytes of its previous user.
 func (p *pool) Get(length int) *[]byte {
 	size := bits.Len(uint(max(length-1, 0)))
 	if size > sizeBitsMax {
@@ -53,28 +53,27 @@ func (p *pool) Put(b *[]byte) {
 	p.sizes[size].Put(b)
 }
 
-// Encoder is a message that encodes itself as protobuf would: one with so many bytes that they should not be copied for
-// it.
+// Encoder is a message that encodes itself in protobuf format, because it is so large that its bytes should not be
+// copied.
 type Encoder interface {
-	// Encode gives the encoded message. gRPC frees its buffers when they are sent.
+	// Encode returns the encoded message. gRPC frees its buffers when they are sent.
 	Encode() (mem.BufferSlice, error)
 }
 
-// Decoder is a message that decodes itself, for the same reason.
+// Decoder is a message that decodes itself, to avoid copying its bytes.
 type Decoder interface {
-	// Decode takes a message in. It holds nothing of data afterwards.
+	// Decode decodes a message. Afterwards it keeps no reference to data.
 	Decode(data mem.BufferSlice) error
 }
 
-// Undecoded is a request that its handler passes on by its bytes. Interceptors are given it in the place of the
-// message.
+// Undecoded is a request whose handler forwards its bytes. Interceptors receive it instead of the message.
 type Undecoded interface {
-	// DecodeInto takes the request into a message of the type that the method takes. The message holds nothing of the
-	// request.
+	// DecodeInto decodes the request into a message of the method's request type. The message keeps no reference to
+	// the request.
 	DecodeInto(m proto.Message) error
 }
 
-// Codec is gRPC's protobuf codec with buffers of Pool. On the wire nothing changes.
+// Codec is gRPC's protobuf codec with buffers of Pool. The wire format is unchanged.
 type Codec struct{}
 
 var _ encoding.CodecV2 = Codec{}
@@ -89,7 +88,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 		return nil, fmt.Errorf("encoding a message: %T is no protobuf message", v)
 	}
 	size := proto.Size(m)
-	// The size was just taken, and nobody changes a message that is being sent.
+	// The size was just computed, and no code changes a message that is being sent.
 	options := proto.MarshalOptions{UseCachedSize: true}
 	if mem.IsBelowBufferPoolingThreshold(size) {
 		encoded, err := options.Marshal(m)
@@ -104,7 +103,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 		Pool.Put(buffer)
 		return nil, fmt.Errorf("encoding a message: %w", err)
 	}
-	if cap(encoded) != cap(*buffer) { // it outgrew the buffer: somebody did change it
+	if cap(encoded) != cap(*buffer) { // it outgrew the buffer: other code did change the message
 		Pool.Put(buffer)
 		return mem.BufferSlice{mem.SliceBuffer(encoded)}, nil
 	}
@@ -112,34 +111,35 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(buffer, Pool)}, nil
 }
 
-// RefusedBytesMax is what a server must let gRPC take in so that callers learn from it, and not from gRPC, what to do
-// instead of sending a message above a limit. gRPC answers a longer one itself: it gives no way to say more.
+// RefusedBytesMax is the receive limit of a gRPC server. It is above the message limit, so that the server itself, and
+// not gRPC, tells callers what to do instead of sending an oversized message. gRPC answers longer messages itself, and
+// its answer cannot be extended.
 func RefusedBytesMax(bytesMax int) int { return 3 * bytesMax }
 
-// ServerWorkers is how many goroutines a gRPC server of records keeps for its calls; more calls at a time get one of
-// their own. A new goroutine grows its stack in each call, which is a fifteenth of what a server spends on a durable
-// put.
+// ServerWorkers is the number of goroutines that a gRPC server of records keeps for its calls; further concurrent calls
+// get a new goroutine each. A new goroutine grows its stack in each call, which is a fifteenth of a server's cost for a
+// durable put.
 const ServerWorkers = 64
 
-// What whoever is not known yet may cost a server: the bytes of the headers of a call, as HTTP/2 counts them, and the
-// time from a connection to the end of its handshake.
+// These limits bound what an unauthenticated peer may cost a server: the header bytes of a call, as HTTP/2 counts them,
+// and the time from a connection to the end of its handshake.
 const (
 	HeaderBytesMax = 16 << 10
 	HandshakeTime  = 20 * time.Second
 )
 
-// Bounded receives a message that is decoded only where it is not too long. Of a longer one the message holds the first
-// fields, as far as they are whole within the first headBytes.
+// Bounded receives a message that is decoded only if it is within a limit. Of a longer message it holds the first
+// fields that lie completely within the first headBytes.
 type Bounded struct {
 	Message  proto.Message
 	BytesMax int
-	Bytes    int // of the message that came
+	Bytes    int // of the received message
 }
 
-// headBytes of a message hold the key of a record, and not its data.
+// headBytes at the start of a message hold the key of a record, but not its data.
 const headBytes = 2 << 10
 
-// decodeHead decodes the first fields of a message. What cannot be decoded is left out: nobody asks for it.
+// decodeHead decodes the first fields of a message. It skips what cannot be decoded: no code needs it.
 func (b *Bounded) decodeHead(data mem.BufferSlice) {
 	head := make([]byte, 0, headBytes)
 	for _, part := range data {
@@ -158,10 +158,10 @@ func (b *Bounded) decodeHead(data mem.BufferSlice) {
 	}
 }
 
-// TooLarge tells that the message was not decoded whole.
+// TooLarge reports that the message was not decoded completely.
 func (b *Bounded) TooLarge() bool { return b.Bytes > b.BytesMax }
 
-// Unmarshal implements encoding.CodecV2. The message holds nothing of data afterwards.
+// Unmarshal implements encoding.CodecV2. The message keeps no reference to data.
 func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch v := v.(type) {
 	case *Bounded:

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/encoding"
 )
 
-// Stream is the stream of a call whose answers are counted, and whose caller has a longest time to take one message. A
-// caller that does not read would hold what the call holds for as long as it likes: keepalive does not notice it, as
-// its connection answers.
+// Stream is the stream of a call whose answers are counted, and whose caller must receive each message within a time
+// limit. Otherwise a caller that does not read could hold the call's memory for any time: keepalive does not detect it,
+// because its connection answers.
 type Stream struct {
 	grpc.ServerStream
 	held    *Held
@@ -21,31 +21,31 @@ type Stream struct {
 	message counted // the one being sent: one at a time
 	most    time.Duration
 	timer   *time.Timer
-	under   atomic.Bool // SendMsg is under way
+	under   atomic.Bool // SendMsg is in progress
 	once    sync.Once
 	slow    chan struct{} // closed when a message took too long
 	cut     atomic.Bool
 	refused chan error // by Cut
 
-	waits atomic.Int64 // SendMsg and RecvMsg that are under way
+	waits atomic.Int64 // number of SendMsg and RecvMsg calls in progress
 	moved atomic.Int64 // messages sent and received
 }
 
-// Why Await does not wait for a call.
+// Await stops waiting for a call with these errors.
 var (
-	// ErrSlow: a message took longer than it may.
+	// ErrSlow: the caller did not receive a message within the time limit.
 	ErrSlow = errors.New("a message was not taken in time")
-	// ErrStopping: the process is to end, and the caller neither takes nor sends a message.
+	// ErrStopping: the process is stopping, and the caller neither receives nor sends a message.
 	ErrStopping = errors.New("stopping")
 )
 
-// stoppingPatience is how long a process that is to end waits for the next message of a caller: far longer than one
-// takes who is there.
+// stoppingPatience is how long a stopping process waits for the next message of a caller: far longer than an active
+// caller takes for one.
 const stoppingPatience = 2 * time.Second
 
 type streamKey struct{}
 
-// NewStream makes one, of which codec encodes the messages.
+// NewStream makes a Stream whose messages codec encodes.
 func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance, most time.Duration) *Stream {
 	s := &Stream{ServerStream: stream, held: newHeld(from), most: most, slow: make(chan struct{}),
 		refused: make(chan error, 1)}
@@ -60,17 +60,17 @@ func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance,
 	return s
 }
 
-// HeldOf is what counts for the call of a context that is, or comes from, that of a Stream.
+// HeldOf returns the Held of a call, if the context is or derives from that of a Stream.
 func HeldOf(ctx context.Context) *Held {
 	s, ok := ctx.Value(streamKey{}).(*Stream)
 	if !ok {
-		return newHeld(unbounded{}) // no call of ours
+		return newHeld(unbounded{}) // not a call of a Stream
 	}
 	return s.held
 }
 
-// CutterOf gives what ends the Stream of a context, or of one that it comes from, with an error; nil: there is none.
-// The caller is answered so, while the handler goes on until the stream has ended.
+// CutterOf returns the function that ends the Stream of a context, or of its ancestor, with an error; nil: there is
+// none. The caller receives the error, while the handler continues until the stream has ended.
 func CutterOf(ctx context.Context) func(error) {
 	if s, ok := ctx.Value(streamKey{}).(*Stream); ok {
 		return s.refuse
@@ -78,7 +78,7 @@ func CutterOf(ctx context.Context) func(error) {
 	return nil
 }
 
-// refuse makes Await answer with an error. Of several calls the first one counts.
+// refuse makes Await return an error. If it is called more than once, the first error counts.
 func (s *Stream) refuse(err error) {
 	select {
 	case s.refused <- err:
@@ -94,7 +94,7 @@ func (unbounded) Add(int64)               {}
 // Context implements grpc.ServerStream.
 func (s *Stream) Context() context.Context { return s.ctx }
 
-// SendMsg implements grpc.ServerStream. One at a time, as of every stream.
+// SendMsg implements grpc.ServerStream. One call at a time, as for every stream.
 func (s *Stream) SendMsg(m any) error {
 	s.waits.Add(1)
 	s.under.Store(true)
@@ -109,7 +109,7 @@ func (s *Stream) SendMsg(m any) error {
 	return err
 }
 
-// RecvMsg implements grpc.ServerStream. One at a time, as of every stream.
+// RecvMsg implements grpc.ServerStream. One call at a time, as for every stream.
 func (s *Stream) RecvMsg(m any) error {
 	s.waits.Add(1)
 	err := s.ServerStream.RecvMsg(m)
@@ -118,9 +118,9 @@ func (s *Stream) RecvMsg(m any) error {
 	return err
 }
 
-// Await gives the error with which the handler ended, or ErrSlow, or, from the moment on that stopping is closed,
-// ErrStopping, or what CutterOf gave was called with. With these the caller is answered while the handler goes on until
-// the stream has ended: what gRPC holds of its messages stays until the caller reads it. To be called once.
+// Await returns the error with which the handler ended. It returns earlier with ErrSlow, with ErrStopping once stopping
+// is closed, or with the error given to CutterOf's function. In these cases the caller is answered while the handler
+// continues until the stream has ended: messages that gRPC holds stay until the caller reads them. Call Await once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	var look <-chan time.Time
 	moved := int64(0)
@@ -150,8 +150,8 @@ func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	}
 }
 
-// End gives back what is held. To be called when the handler has ended, before the stream is told so.
+// End gives back the held bytes. Call it when the handler has ended, before the stream ends.
 func (s *Stream) End() {
-	// A stream whose context ended before its handler was reset, or has lost its connection.
+	// If a stream's context ended before its handler, the stream was reset or has lost its connection.
 	s.held.end(!s.cut.Load() && s.ServerStream.Context().Err() != nil)
 }

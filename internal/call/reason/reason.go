@@ -1,11 +1,11 @@
-// Package reason has the reasons of google.rpc.ErrorInfo that shards and gateways give and clients decide by.
-// record.proto says for callers what each means and which gRPC code it comes with.
+// Package reason defines the reasons of google.rpc.ErrorInfo that shards and gateways send and clients act on.
+// record.proto documents for callers what each means and which gRPC code it comes with.
 package reason
 
-// Domain of the reasons.
+// Domain is the domain of the reasons.
 const Domain = "sheaf.dev"
 
-// Surely not applied, and may work later or elsewhere.
+// Certainly not applied, and may succeed later or elsewhere.
 const (
 	GroupLoading     = "GROUP_LOADING"
 	NoLeader         = "NO_LEADER"
@@ -30,7 +30,7 @@ const (
 	Damaged         = "DAMAGED"
 )
 
-// About room, ranges and how a call is to be made.
+// About space, ranges and the form of a call.
 const (
 	DiskFull      = "DISK_FULL"
 	MemoryFull    = "MEMORY_FULL"
@@ -44,5 +44,5 @@ const (
 	SlowReader    = "SLOW_READER"
 )
 
-// OutcomeUnknown is of a write that may or may not have been applied.
+// OutcomeUnknown is the reason of a write that may or may not have been applied.
 const OutcomeUnknown = "OUTCOME_UNKNOWN"

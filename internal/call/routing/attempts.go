@@ -7,29 +7,29 @@ import (
 	"sheaf.dev/sheaf/internal/base/backoff"
 )
 
-// Pace says how calls are repeated.
+// Pace says how calls are retried.
 type Pace struct {
-	First, Most time.Duration // pauses: each is twice the one before, give or take a half
-	Patience    time.Duration // of a call whose context has no deadline, from its first pause on
-	// Reserve is what is left of the time for the answer to travel, or an eighth of the time where that is less.
+	First, Most time.Duration // pauses: each is twice the previous one, plus or minus half
+	Patience    time.Duration // for a call whose context has no deadline, counted from its first pause
+	// Reserve is the time kept for the answer's way back, or an eighth of the remaining time if that is less.
 	Reserve time.Duration
 }
 
-// Pause is the pause before repetition n, counted from 0.
+// Pause returns the pause before retry n, counted from 0.
 func (p *Pace) Pause(n int) time.Duration {
 	return backoff.Doubling{First: p.First, Most: p.Most}.After(n)
 }
 
-// Effect is what is known of the effect of a call whose attempts have failed.
+// Effect is what is known about the effect of a call whose attempts have failed.
 type Effect struct {
-	Write bool // the call changes something: an attempt without an answer may have done so
-	Once  bool // the write carries no request id: it is not repeated where it may have been applied
+	Write bool // the call changes something: an attempt without an answer may have been applied
+	Once  bool // the write carries no request id: it is not retried if it may have been applied
 
 	doubtful bool
 }
 
-// Failed takes in the failure of an attempt. sent: the request may have left this process. False: no attempt may
-// follow, whatever the time.
+// Failed records the failure of an attempt. sent: the request may have left this process. False: no attempt may follow,
+// however much time is left.
 func (e *Effect) Failed(v Verdict, sent bool) bool {
 	if e.Write && (v.Fate == Unknown || v.Cut && sent) {
 		e.doubtful = true
@@ -45,21 +45,21 @@ func (e *Effect) Doubtful(v Verdict) bool { return e.doubtful && !v.EndsDoubt }
 type Attempts struct {
 	Pace *Pace
 	Effect
-	AtOnce bool // the first repetition goes elsewhere, and needs no pause
-	Hold   bool // the next repetition waits at least as long as the server asks
+	AtOnce bool // the first retry goes to another server, and needs no pause
+	Hold   bool // the next retry waits at least as long as the server asks
 
 	n     int
-	last  error // of the last attempt that may be repeated
+	last  error // of the last attempt that may be retried
 	until time.Time
 }
 
-// N is the number of repetitions since the begin, or the last Progress.
+// N returns the number of retries since the start, or since the last Progress.
 func (a *Attempts) N() int { return a.n }
 
-// Progress starts the counting anew: a stream went on.
+// Progress resets the count: a stream made progress.
 func (a *Attempts) Progress() { a.n, a.last, a.until = 0, nil, time.Time{} }
 
-// Failed is Effect.Failed, and keeps the error of an attempt that may be repeated.
+// Failed is Effect.Failed that also keeps the error of an attempt that may be retried.
 func (a *Attempts) Failed(err error, v Verdict, sent bool) bool {
 	again := a.Effect.Failed(v, sent)
 	if again {
@@ -68,8 +68,8 @@ func (a *Attempts) Failed(err error, v Verdict, sent bool) bool {
 	return again
 }
 
-// Told is the error to tell where err ends the call: where the end of the time cut an attempt that changed nothing, the
-// failure of the attempt before says more.
+// Told returns the error to report when err ends the call. If the deadline aborted an attempt that changed nothing, the
+// failure of the previous attempt says more.
 func (a *Attempts) Told(err error, v Verdict, sent bool) error {
 	if v.Cut && a.last != nil && (!a.Write || !sent) {
 		return a.last
@@ -77,16 +77,17 @@ func (a *Attempts) Told(err error, v Verdict, sent bool) error {
 	return err
 }
 
-// Skip counts a repetition that needs no pause of its own: that of another call served it.
+// Skip counts a retry that needs no pause of its own: the pause of another call served it.
 func (a *Attempts) Skip() { a.n++ }
 
-// newsMax is how many repetitions news may bring forward: there may be much news before that which is waited for.
+// newsMax is how many retries news may bring forward: much unrelated news may come before the news that the call waits
+// for.
 const newsMax = 8
 
-// Pause waits until another attempt makes sense: as the pace says, or until news is closed, where what the attempts
-// depend on may have changed (nil: nothing tells that). least is what the server asks to wait: with Hold it is waited,
-// else no attempt follows where there is less time. False: the time is up
-// before that, ctx has ended, or stop is closed.
+// Pause waits until another attempt makes sense: as long as the pace says, or until news is closed, which means that
+// what the attempts depend on may have changed (nil: no such signal). least is the wait that the server asks for: with
+// Hold, Pause waits that long; without Hold, no attempt follows if less time is left. False: the time is up before
+// that, ctx has ended, or stop is closed.
 func (a *Attempts) Pause(ctx context.Context, least time.Duration, news, stop <-chan struct{}) bool {
 	delay := a.Pace.Pause(a.n)
 	if a.AtOnce && a.n == 0 {

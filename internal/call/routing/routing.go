@@ -1,5 +1,5 @@
-// Package routing says which group holds a record, and what a failed call means for a retry. The gateway and the Go
-// client share it; it needs nothing but gRPC's status. docs/placement.md says the same in words.
+// Package routing decides which group holds a record, and what a failed call means for a retry. The gateway and the Go
+// client share it; it depends only on gRPC's status. docs/placement.md explains the same in prose.
 package routing
 
 import (
@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// Mode says how an id finds its group.
+// Mode says how an id maps to its group.
 type Mode string
 
 // The modes.
@@ -20,16 +20,16 @@ const (
 
 // Limits.
 const (
-	// HashGroupsMax is the greatest number of groups in Hash routing.
+	// HashGroupsMax is the maximum number of groups in Hash routing.
 	HashGroupsMax = 65536
-	// NameBytesMax is the greatest length of a name of a group, shard or store.
+	// NameBytesMax is the maximum length of a name of a group, shard or store.
 	NameBytesMax = 253
-	// GroupsMaxDefault is the limit of groups made by first writes where Meta.GroupsMax is 0.
+	// GroupsMaxDefault is the limit of groups created by first writes if Meta.GroupsMax is 0.
 	GroupsMaxDefault = 100_000
 )
 
-// Key is the fixed 64-bit mix of an id (the finalizer of SplitMix64, a bijection): the place of the id on the line
-// that Hash groups divide. It never changes: placement on disk depends on it.
+// Key is the fixed 64-bit mix of an id (the finalizer of SplitMix64, a bijection): the position of the id in the key
+// space that Hash groups divide. It never changes: placement on disk depends on it.
 //
 // Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014), with Stafford's constants
 // ("Mix13"), without the addition of the golden gamma. Hence Key(0) = 0.
@@ -40,7 +40,7 @@ func Key(id int64) uint64 {
 	return z ^ z>>31
 }
 
-// Routing of a store; immutable once the store exists.
+// Routing is the routing of a store; immutable once the store exists.
 type Routing struct {
 	Mode   Mode `json:"mode"`
 	Groups int  `json:"groups"` // Hash: number of groups, 1 to 65,536; Named: 0
@@ -63,7 +63,7 @@ func (r Routing) Validate() error {
 	return nil
 }
 
-// GroupOf is the number of the group that owns the id, in Hash routing; -1 where the routing has no numbered groups.
+// GroupOf returns the number of the group that owns the id, in Hash routing; -1: the routing has no numbered groups.
 func (r Routing) GroupOf(id int64) int {
 	if r.Groups <= 0 {
 		return -1
@@ -73,8 +73,8 @@ func (r Routing) GroupOf(id int64) int {
 	return int(high)
 }
 
-// KeyRange is the range of keys that a group owns, both ends included, in Hash routing. Half-open ranges divide 2^64
-// evenly: their sizes differ by at most one. A group outside [0, Groups) owns the empty range (1, 0).
+// KeyRange returns the range of keys that a group owns, both ends included, in Hash routing. Half-open ranges divide
+// 2^64 evenly: their sizes differ by at most one. A group outside [0, Groups) owns the empty range (1, 0).
 func (r Routing) KeyRange(group int) (first, last uint64) {
 	if group < 0 || group >= r.Groups {
 		return 1, 0
@@ -119,7 +119,7 @@ func ValidateGroupName(name string) error {
 // digit.
 func ValidateShardName(name string) error { return ValidateName("shard", name) }
 
-// ValidateName checks a name like ValidateShardName; what says whose it is.
+// ValidateName checks a name like ValidateShardName; what names the kind of object in the error.
 func ValidateName(what, name string) error {
 	if err := validateLength(what, name); err != nil {
 		return err

@@ -10,40 +10,40 @@ import (
 	"sheaf.dev/sheaf/internal/call/reason"
 )
 
-// Fate says what a failed attempt means for the call.
+// Fate is the consequence of a failed attempt for the call.
 type Fate int
 
 // The fates.
 const (
-	Final   Fate = iota // the answer is the answer
-	Refused             // surely not applied, and may work later or elsewhere
+	Final   Fate = iota // the answer is final
+	Refused             // certainly not applied, and may succeed later or elsewhere
 	Unknown             // may have been applied
 )
 
-// Verdict on a failed attempt.
+// Verdict is the judgement of a failed attempt.
 type Verdict struct {
 	Fate   Fate
-	Reason string            // of our ErrorInfo; SHARD_UNREACHABLE for an error of the transport
+	Reason string            // of our ErrorInfo; SHARD_UNREACHABLE for a transport error
 	Info   map[string]string // metadata of our ErrorInfo
-	Wait   time.Duration     // the server asks for at least this; 0: no wish
-	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no earlier
-	// attempt with that id was applied. All other failures leave open what an earlier attempt did.
+	Wait   time.Duration     // the server asks for at least this wait; 0: none
+	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no
+	// earlier attempt with that id was applied. All other failures leave the effect of earlier attempts open.
 	EndsDoubt bool
-	// Cut: the end of the call's time ended the attempt, and no server.
+	// Cut: the deadline ended the attempt, not a server.
 	Cut bool
 }
 
-// Overloaded tells whether the server had too much to do: the call was not applied, and may be repeated later.
+// Overloaded reports whether the server was overloaded: the call was not applied, and may be retried later.
 func (v Verdict) Overloaded() bool { return v.Fate == Final && v.Reason == reason.Overloaded }
 
-// Later tells whether the server had too much to do, or the quota of a rate is used up: the call was not applied, and
-// may be repeated later. Quotas of what is stored have no Wait: repeating does not help.
+// Later reports whether the server was overloaded, or a rate quota is used up: the call was not applied, and may be
+// retried later. Storage quotas have no Wait: a retry does not help.
 func (v Verdict) Later() bool {
 	return v.Overloaded() || v.Fate == Final && v.Reason == reason.QuotaExceeded && v.Wait > 0
 }
 
-// Judge classifies the error of an attempt. sent says whether the request may have left this process: then an error of
-// the transport leaves the outcome unknown.
+// Judge classifies the error of an attempt. sent: the request may have left this process; a transport error then leaves
+// the outcome unknown.
 func Judge(st *status.Status, sent bool) Verdict {
 	var v Verdict
 	ours := false
@@ -79,9 +79,9 @@ func Judge(st *status.Status, sent bool) Verdict {
 	return v
 }
 
-// JudgeStream is Judge for a message whose stream of writes ended before it was answered. first: it is the first such
-// message. The status speaks of that one at most, and where it does not refuse that for good, whatever was sent may
-// have been applied.
+// JudgeStream is Judge for a message whose stream of writes ended before the message was answered. first: it is the
+// first such message. The status refers at most to the first one; unless it is a final refusal of that message, any
+// message that was sent may have been applied.
 func JudgeStream(st *status.Status, first, sent bool) Verdict {
 	v := Judge(st, sent)
 	switch {

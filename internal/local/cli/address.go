@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// addressFlag is host:port on the command line. The host may be empty where all are meant, the whole where none is.
+// addressFlag is host:port on the command line. An empty host means all hosts; an empty value means no address.
 type addressFlag struct {
 	value    *string
-	optional bool // may be empty
-	loopback bool // nobody on another machine may reach it
-	host     bool // must not be empty
+	optional bool // the value may be empty
+	loopback bool // other machines must not be able to reach it
+	host     bool // the host must not be empty
 }
 
 // AddressVar adds a flag for an address to listen on.
@@ -24,19 +24,19 @@ func AddressVar(flags *pflag.FlagSet, value *string, name, normal, usage string)
 	flags.Var(&addressFlag{value: value}, name, usage)
 }
 
-// HTTPVar adds the flag of the address of metrics and health, which may be empty.
+// HTTPVar adds the flag for the address of metrics and health, which may be empty.
 func HTTPVar(flags *pflag.FlagSet, value *string, normal, usage string) {
 	*value = normal
 	flags.Var(&addressFlag{value: value, optional: true}, "http", usage)
 }
 
-// PprofVar adds the flag of the address of profiles, empty where they are not served.
+// PprofVar adds the flag for the address of profiles; empty: profiles are not served.
 func PprofVar(flags *pflag.FlagSet, value *string) {
 	flags.Var(&addressFlag{value: value, optional: true, loopback: true}, "pprof",
 		"address of /debug/pprof/, for go tool pprof: of the loopback device, as 127.0.0.1:6060; empty: none")
 }
 
-// AdvertiseVar adds a flag for an address that others are told; empty: the one listened on.
+// AdvertiseVar adds a flag for the address that others are given; empty: the listen address.
 func AdvertiseVar(flags *pflag.FlagSet, value *string, name, usage string) {
 	flags.Var(&addressFlag{value: value, optional: true, host: true}, name, usage)
 }

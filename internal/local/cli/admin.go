@@ -11,7 +11,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// SortedKeys of a map.
+// SortedKeys returns the keys of a map, sorted.
 func SortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
 // DamageJSON is a place of damage as the commands print it.
@@ -43,7 +43,7 @@ func DamagesJSON(damages []*recordv1.Damage) []DamageJSON {
 	return rows
 }
 
-// DamageWords names group, shard where that is told, file, offset, what is bad, and whose ids it hits.
+// DamageWords names the group, the shard if known, file, offset, the kind of damage, and the affected ids.
 func DamageWords(d *recordv1.Damage) string {
 	of := ""
 	if d.GetShard() != "" {
@@ -54,7 +54,7 @@ func DamageWords(d *recordv1.Damage) string {
 		IDsWords(d.GetIds(), d.GetIdsUnknown()))
 }
 
-// IDsWords says which records damage hits, as the end of a sentence; empty where it hits none.
+// IDsWords names the records that damage affects, as the end of a sentence; empty: it affects none.
 func IDsWords(ids []int64, unknown bool) string {
 	switch {
 	case unknown:

@@ -17,13 +17,13 @@ import (
 	"sheaf.dev/sheaf/internal/call/liveness"
 )
 
-// dataBytesMax is the most that Put and Get take; above that Upload and Download.
+// dataBytesMax is the maximum size for Put and Get; larger data use Upload and Download.
 const dataBytesMax = 1 << 20
 
-// listBytesMax is the most that one list of all groups or shards may have.
+// listBytesMax is the maximum size of one list of all groups or shards.
 const listBytesMax = 16 << 20
 
-// forever is longer than any call, and no overflow where it is added to a time.
+// forever is longer than any call, and does not overflow when it is added to a time.
 const forever time.Duration = math.MaxInt64 / 2
 
 var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
@@ -31,8 +31,8 @@ var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Conn talks to a gateway (or a shard): about records as the public client does, and what only the people who run a
-// store ask for.
+// Conn talks to a gateway (or a shard): it uses the public client for records, and adds the calls that only people who
+// run a store make.
 type Conn struct {
 	*client.Client
 	Admin  recordv1.AdminServiceClient
@@ -40,12 +40,13 @@ type Conn struct {
 	Server string
 
 	admin *grpc.ClientConn
-	waits atomic.Pointer[waits] // nil: nobody wants to know
+	waits atomic.Pointer[waits] // nil: no notes are wanted
 }
 
-// Dial prepares connections to HOST:PORT; nothing is sent yet. Where nobody is there, calls fail at once: the person
-// who typed the command wants to know now. A server that has answered and is away then is waited for. callTimeout
-// bounds each call with one answer whose context has no deadline, and how long streams try to go on; 0: not at all.
+// Dial prepares connections to HOST:PORT; it sends nothing yet. If no server listens there, calls fail at once: the
+// person who typed the command wants to know now. Calls wait for a server that has answered and is then away.
+// callTimeout bounds each call with one answer whose context has no deadline, and the time for which streams try to
+// resume; 0: no bound.
 func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
 		return nil, Usagef("--server %q: must be HOST:PORT, as 127.0.0.1:7600", server)
@@ -66,14 +67,15 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	if perCall != nil {
 		own = append(slices.Clone(options), grpc.WithPerRPCCredentials(perCall))
 	}
-	// Passthrough: the name is looked up by the attempt to connect, which says what is wrong with it.
+	// With the passthrough resolver, the attempt to connect looks the name up, and its error describes a problem of
+	// the name.
 	admin, err := grpc.NewClient("passthrough:///"+server, append(own,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(listBytesMax)),
-		// An address of a Service may lead to a gateway whose node is gone: the next attempt is likely to meet another
-		// one.
+		// The address of a Service may lead to a gateway on a failed node: the next attempt is likely to reach
+		// another gateway.
 		grpc.WithContextDialer(liveness.Dial),
-		// What is looked at again and again goes on over a restart of the server: it must notice soon that it is back.
+		// Commands that poll continue across a restart of the server: they must notice soon that it is back.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnects, MinConnectTimeout: 5 * time.Second}),
 	)...)
 	if err != nil {
@@ -88,5 +90,5 @@ func Dial(server string, tls TLS, callTimeout time.Duration) (*Conn, error) {
 	return c, nil
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (c *Conn) Close() error { return errors.Join(c.Client.Close(), c.admin.Close()) }

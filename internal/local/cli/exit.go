@@ -1,5 +1,5 @@
-// Package cli is what the commands of the sheaf binary do beyond reading their flags: talking to a server, printing,
-// importing and exporting trees. Commands return errors; only main prints them and chooses the exit code (ExitCode).
+// Package cli implements the commands of the sheaf binary beyond their flags: talking to a server, printing, importing
+// and exporting trees. Commands return errors; only main prints them and chooses the exit code (ExitCode).
 package cli
 
 import (
@@ -35,15 +35,15 @@ type coded struct {
 func (e *coded) Error() string { return e.Err.Error() }
 func (e *coded) Unwrap() error { return e.Err }
 
-// Usagef says that the command was called wrongly: exit code 2.
+// Usagef returns an error for wrong usage of a command: exit code 2.
 func Usagef(format string, args ...any) error {
 	return &coded{Code: exitUsage, Err: fmt.Errorf(format, args...)}
 }
 
-// countMax bounds what runs at a time: more helps no disk and no server.
+// countMax bounds the concurrency: more helps neither disks nor servers.
 const countMax = 1024
 
-// count checks how many of something run at a time; 0 becomes the normal number.
+// count checks a flag that sets a degree of concurrency; 0 becomes the default.
 func count(flag string, n *int, normal int) error {
 	if *n < 0 || *n > countMax {
 		return Usagef("--%s %d: must be 1 to %d, or 0 for %d", flag, *n, countMax, normal)
@@ -54,12 +54,13 @@ func count(flag string, n *int, normal int) error {
 	return nil
 }
 
-// NotFoundf says that what was asked for is not there: exit code 3.
+// NotFoundf returns an error for a missing object: exit code 3.
 func NotFoundf(format string, args ...any) error {
 	return &coded{Code: exitNotFound, Err: fmt.Errorf(format, args...)}
 }
 
-// ExitCode of a command that ended with err. A status of gRPC that blames the request counts as wrong usage.
+// ExitCode returns the exit code of a command that ended with err. A gRPC status that blames the request counts as
+// wrong usage.
 func ExitCode(err error) int {
 	if err == nil {
 		return exitDone
@@ -78,8 +79,8 @@ func ExitCode(err error) int {
 	return exitFailed
 }
 
-// Describe turns an error into words for a person: for a status of gRPC its code, reason, message and field violations,
-// and what to do where that is known.
+// Describe returns an error as text for a person: for a gRPC status its code, reason, message and field violations, and
+// what to do if that is known.
 func Describe(err error, server string) string {
 	var carrier interface {
 		error
@@ -124,7 +125,7 @@ func Describe(err error, server string) string {
 	return strings.Join(words, ": ")
 }
 
-// endOf is the end of a context that ended a call; nil: there was none.
+// endOf returns the context error that ended a call; nil: there was none.
 func endOf(err error) error {
 	for _, end := range []error{context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, end) {
@@ -134,14 +135,14 @@ func endOf(err error) error {
 	return nil
 }
 
-// hintFor says what to do where the message of a status does not; empty: nothing is known.
+// hintFor says what to do if the message of a status does not; empty: nothing is known.
 func hintFor(s *status.Status, server string) string {
 	switch {
 	case infoOf(s).GetReason() == reason.GroupFailed:
 		return "`sheaf status` lists every group that failed, `sheaf verify DIR` reads what is on a volume"
 	case s.Code() != codes.Unavailable || !strings.Contains(s.Message(), "connection error"):
 		return ""
-	// something answered; a process that just ended resets the connection
+	// something answered; a process that has just ended resets the connection
 	case strings.Contains(s.Message(), "server preface: http2:"):
 		return fmt.Sprintf(
 			"what answers at %s does not speak gRPC: give --server the address of a gateway, not that of --http", server)
@@ -149,7 +150,7 @@ func hintFor(s *status.Status, server string) string {
 	if hint := hintForTLS(s.Message()); hint != "" {
 		return hint
 	}
-	if strings.Contains(s.Message(), "error reading server preface: ") { // it has ended, or wants TLS
+	if strings.Contains(s.Message(), "error reading server preface: ") { // the server has ended, or requires TLS
 		return fmt.Sprintf(
 			"nobody answers at %s in plaintext: start `sheaf dev`, give --server, or, where the server speaks TLS, give --ca, "+
 				"--cert and --key", server)
@@ -157,8 +158,8 @@ func hintFor(s *status.Status, server string) string {
 	return fmt.Sprintf("nobody answers at %s: start `sheaf dev`, or give --server", server)
 }
 
-// hintForTLS says what to do where only one end of a connection speaks TLS, or one does not trust the other; empty: it
-// is not that. The words are those of crypto/tls and crypto/x509.
+// hintForTLS says what to do if only one end of a connection speaks TLS, or one end does not trust the other; empty:
+// the message has another cause. It matches texts of crypto/tls and crypto/x509.
 func hintForTLS(message string) string {
 	for _, one := range []struct{ says, hint string }{
 		{"tls: first record does not look like a TLS handshake",
@@ -189,7 +190,7 @@ func codeWords(c codes.Code) string {
 	return strings.ToUpper(b.String())
 }
 
-// metadataWords are those that a message does not tell already; empty: none.
+// metadataWords returns the metadata that the message does not already contain; empty: none.
 func metadataWords(metadata map[string]string, message string) string {
 	told := strings.FieldsFunc(message, func(r rune) bool { return strings.ContainsRune(" ,;:()\"", r) })
 	pairs := make([]string, 0, len(metadata))
@@ -214,8 +215,8 @@ func infoOf(s *status.Status) *errdetails.ErrorInfo {
 	return nil
 }
 
-// retryable tells whether a write that carries a request id, or a read, may be tried again: surely not applied, or
-// recognised when it was.
+// retryable reports whether a write that carries a request id, or a read, may be retried: it was certainly not applied,
+// or the server recognises the repetition.
 func retryable(err error) bool {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {

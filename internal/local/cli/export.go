@@ -22,13 +22,13 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// ExportOptions of Export.
+// ExportOptions are the options of Export.
 type ExportOptions struct {
-	Dir      string // made where it is missing
+	Dir      string // created if it does not exist
 	Group    string // only this group; empty: all
-	Prefix   string // only records whose path lies below it; it is taken off
-	Force    bool   // replace what is there
-	Workers  int    // that write files; 0: 8
+	Prefix   string // only records whose path lies below it; it is removed from the path
+	Force    bool   // replace existing files
+	Workers  int    // number of file writers; 0: 8
 	Failures string // file for the list of all failures, JSON lines
 	Quiet    bool
 }
@@ -42,7 +42,7 @@ const (
 	failTwice   = "path exported twice"
 )
 
-// ExportReport is the outcome of an export.
+// ExportReport is the result of an export.
 type ExportReport struct {
 	Files    int64   `json:"files"`
 	Bytes    int64   `json:"bytes"`
@@ -52,10 +52,10 @@ type ExportReport struct {
 	Seconds  float64 `json:"seconds"`
 }
 
-// noPathDir is where records go that have no path.
+// noPathDir is the folder for records without a path.
 const noPathDir = "_records"
 
-// exporter is one export under way. All files are opened below root, which no path and no symbolic link leads out of.
+// exporter is one export in progress. All files are opened below root; no path or symbolic link leads out of it.
 type exporter struct {
 	opts    ExportOptions
 	conn    *Conn
@@ -66,14 +66,14 @@ type exporter struct {
 
 	files, bytes, symlinks, noPath atomic.Int64
 
-	// For the progress alone: records of the scan that are done with, in whatever way, and how many there are. Bytes of
-	// files are not known before.
+	// For the progress display only: the number of processed records of the scan, whatever their outcome, and the
+	// total. The bytes of the files are not known in advance.
 	done, total atomic.Int64
 	totalKnown  atomic.Bool
 }
 
-// Export writes records back as files: those that import made under their path, with mode and time. The scan is one
-// snapshot per group. Records that fail do not end it: they are counted and listed.
+// Export writes records back as files: records that import made go to their path, with mode and time. The scan uses one
+// snapshot per group. Records that fail do not end the export: they are counted and listed.
 func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (ExportReport, error) {
 	if err := count("workers", &opts.Workers, 8); err != nil {
 		return ExportReport{}, err
@@ -115,13 +115,13 @@ func Export(ctx context.Context, conn *Conn, out *Output, opts ExportOptions) (E
 	return report, err
 }
 
-// count asks how many records there are. Where that fails, the progress says less.
+// count asks for the number of records. If that fails, the progress display says less.
 func (e *exporter) count(ctx context.Context) {
 	listed, err := e.conn.Admin.ListGroups(ctx, &recordv1.ListGroupsRequest{Group: e.opts.Group})
 	if err != nil {
 		return
 	}
-	records := map[string]int64{} // each copy of a group tells
+	records := map[string]int64{} // each copy of a group reports
 	for _, g := range listed.GetGroups() {
 		records[g.GetGroup()] = max(records[g.GetGroup()], g.GetRecords())
 	}
@@ -131,7 +131,7 @@ func (e *exporter) count(ctx context.Context) {
 	e.totalKnown.Store(true)
 }
 
-// tally counts records as files: also those that are passed over, as the total does.
+// tally counts records as files, including skipped records, like the total does.
 func (e *exporter) tally() tally {
 	return tally{files: e.done.Load(), bytes: e.bytes.Load(), totalFiles: e.total.Load(), totalKnown: e.totalKnown.Load()}
 }
@@ -167,7 +167,7 @@ func (e *exporter) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// record writes one record. An error ends the export; what concerns this record alone is counted.
+// record writes one record. An error ends the export; problems of this record alone are counted.
 func (e *exporter) record(ctx context.Context, r client.Record) error {
 	name, ok := e.nameOf(r)
 	if !ok {
@@ -212,7 +212,7 @@ func (e *exporter) record(ctx context.Context, r client.Record) error {
 
 func isSymlink(r client.Record) bool { return string(r.Attributes[attributeType]) == "symlink" }
 
-// nameOf is the path that a record is written to, and false where it is not to be exported.
+// nameOf returns the path of a record; false: the record is not exported.
 func (e *exporter) nameOf(r client.Record) (string, bool) {
 	p, ok := r.Attributes[attributePath]
 	if !ok {
@@ -233,7 +233,7 @@ func (e *exporter) fail(kind, name string, err error) {
 	e.failed.add(failure{Kind: kind, Path: name, What: Describe(err, "")}, e.out)
 }
 
-// write makes a file aside and renames it, so that no half a file stands under the name.
+// write writes a temporary file and renames it, so that the name never has a partial file.
 func (e *exporter) write(name string, r client.Record, data io.Reader) (err error) {
 	dir := path.Dir(name)
 	if dir != "." {
@@ -244,7 +244,7 @@ func (e *exporter) write(name string, r client.Record, data io.Reader) (err erro
 	aside := path.Join(dir, fmt.Sprintf(".sheaf-export-%x", client.NewRequestID()))
 	defer func() {
 		if err != nil {
-			_ = e.root.Remove(aside) // it may never have been made
+			_ = e.root.Remove(aside) // it may not exist
 		}
 	}()
 	if isSymlink(r) {
@@ -278,7 +278,7 @@ func (e *exporter) writeFile(aside string, r client.Record, data io.Reader) (err
 	return f.Chmod(modeOf(r))
 }
 
-// modeOf is the mode that import kept; 0644 where there is none.
+// modeOf returns the mode that import stored; 0644 if there is none.
 func modeOf(r client.Record) fs.FileMode {
 	bits, err := strconv.ParseUint(string(r.Attributes[attributeMode]), 8, 12)
 	if err != nil {
@@ -293,7 +293,7 @@ func modeOf(r client.Record) fs.FileMode {
 	return mode
 }
 
-// mtimeOf is the time that import kept, else the record's timestamp.
+// mtimeOf returns the time that import stored, else the record's timestamp.
 func mtimeOf(r client.Record) unix.Timespec {
 	seconds, nanos, ok := strings.Cut(string(r.Attributes[attributeMtime]), ".")
 	s, err1 := strconv.ParseInt(seconds, 10, 64)
@@ -304,8 +304,8 @@ func mtimeOf(r client.Record) unix.Timespec {
 	return unix.Timespec{Sec: s, Nsec: n}
 }
 
-// setTime sets the time of the file or link itself. The folder is opened below root and the name has no slash, so
-// nothing outside can be hit.
+// setTime sets the time of the file or link itself. It opens the folder below root, and the name has no slash, so
+// nothing outside can be changed.
 func (e *exporter) setTime(name string, r client.Record) error {
 	dir, err := e.root.Open(path.Dir(name))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
-// ParseID reads a record id: a decimal int64, or up to 16 hexadecimal digits behind 0x (0xffffffffffffffff is -1).
+// ParseID reads a record id: a decimal int64, or up to 16 hexadecimal digits after 0x (0xffffffffffffffff is -1).
 func ParseID(s string) (int64, error) {
 	if digits, ok := strings.CutPrefix(strings.ToLower(s), "0x"); ok {
 		u, err := strconv.ParseUint(digits, 16, 64)
@@ -29,8 +29,9 @@ func ParseID(s string) (int64, error) {
 
 var negativeNumber = regexp.MustCompile(`^-[0-9]+$`)
 
-// protectNegativeIDs lets a negative id stand on the command line without "--" before it: `sheaf get -5`. A flag parser
-// would read it as flags, so it is rewritten as hexadecimal. The value of a flag ("--timestamp -5") stays as it is.
+// protectNegativeIDs allows a negative id on the command line without "--" before it: `sheaf get -5`. A flag parser
+// would read it as flags, so the id is rewritten in hexadecimal. The value of a flag ("--timestamp -5") stays
+// unchanged.
 func protectNegativeIDs(args []string) []string {
 	out := make([]string, len(args))
 	copy(out, args)
@@ -48,7 +49,7 @@ func protectNegativeIDs(args []string) []string {
 	return out
 }
 
-// ParseTimestamp reads a time as Unix nanoseconds or as RFC 3339, and gives Unix nanoseconds.
+// ParseTimestamp reads a time as Unix nanoseconds or as RFC 3339, and returns Unix nanoseconds.
 func ParseTimestamp(s string) (int64, error) {
 	if ns, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return ns, nil
@@ -93,7 +94,7 @@ var sizeSuffixes = []struct {
 	{"k", 1e3}, {"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", 1 << 40}, {"B", 1},
 }
 
-// parseSize reads a number of bytes, with a unit or without: 1048576, 8MiB, 8Mi, 8M (all 1024), 8MB (1000).
+// parseSize reads a number of bytes, with or without a unit: 1048576, 8MiB, 8Mi, 8M (all 1024), 8MB (1000).
 func parseSize(s string) (int64, error) {
 	number, factor := strings.TrimSpace(s), int64(1)
 	for _, u := range sizeSuffixes {
@@ -128,10 +129,10 @@ func (s *Size) Set(text string) error {
 // Type implements pflag.Value.
 func (s *Size) Type() string { return "size" }
 
-// FormatBytes writes a size with a binary unit: "0 B", "1.5 MiB".
+// FormatBytes formats a size with a binary unit: "0 B", "1.5 MiB".
 func FormatBytes(n int64) string { return units.Bytes(n) }
 
-// FormatCount writes a number with commas: "1,234,567".
+// FormatCount formats a number with commas: "1,234,567".
 func FormatCount(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	sign := ""

@@ -31,37 +31,38 @@ const (
 	attributeType  = "type"  // "symlink" where the data is the target of a symbolic link; absent for files
 )
 
-// Bounds of an import. Memory stays below about importBytesMax, one chunk per upload, and what gRPC buffers.
+// Limits of an import. Memory stays below about importBytesMax, one chunk per upload, and gRPC's buffers.
 const (
-	importBytesMax   = 32 << 20         // of files read and not yet stored
-	importUploads    = 2                // files above 1 MiB at once
-	importLookUps    = 4                // questions at once which files are there
-	batchBytes       = 1 << 20          // a batch is sent when it holds this much
-	batchPuts        = 256              // or this many
-	batchPatience    = 30 * time.Second // of the client with a batch, until what is stored of it is taken in
-	importPatience   = 60 * time.Second // with a server that stores nothing at all
-	reportedFailures = 20               // of each kind, in words; --failures lists all
+	importBytesMax = 32 << 20 // of files that are read but not yet stored
+	importUploads  = 2        // concurrent uploads of files above 1 MiB
+	importLookUps  = 4        // concurrent lookups of existing files
+	batchBytes     = 1 << 20  // a batch is sent when it has this size
+	batchPuts      = 256      // or this many puts
+	// time that the client may take for a batch, until its results are processed
+	batchPatience    = 30 * time.Second
+	importPatience   = 60 * time.Second // time with a server that stores nothing at all
+	reportedFailures = 20               // number of failures of each kind that are printed; --failures lists all
 	requestIDSize    = 16
 )
 
-// ImportOptions of Import.
+// ImportOptions are the options of Import.
 type ImportOptions struct {
 	Dir      string
 	ID       string // name, sequence, hash, map:FILE
 	Group    string // Named routing: dir, or a name; empty in Hash routing
 	Prefix   string // put before every path
 	ImportID string // part of the request ids; empty: made from folder, prefix and id scheme with Resume, else random
-	FirstID  int64  // of sequence
-	Workers  int    // that read files; 0: 16
-	Senders  int    // streams that send; 0: 8
+	FirstID  int64  // only for sequence
+	Workers  int    // number of file readers; 0: 16
+	Senders  int    // number of streams; 0: 8
 	DryRun   bool
-	Resume   bool   // what an earlier import stored is left as it is
-	Update   bool   // and what has changed since is stored as a new version
+	Resume   bool   // leave files that an earlier import stored as they are
+	Update   bool   // also store changed files as new versions
 	Symlinks string // keep or skip
 	Failures string // file for the list of all failures, JSON lines
 	Quiet    bool   // no progress
 
-	knownIDs map[nameHash]int64 // sequence with Resume: ids given before, by path
+	knownIDs map[nameHash]int64 // sequence with Resume: ids assigned before, by path
 }
 
 // Kinds of failures of an import.
@@ -81,7 +82,7 @@ type failure struct {
 	What string `json:"what"`
 }
 
-// ImportReport is the outcome of an import.
+// ImportReport is the result of an import.
 type ImportReport struct {
 	DryRun       bool    `json:"dry_run,omitempty"`
 	Stored       int64   `json:"stored"`
@@ -97,13 +98,15 @@ type ImportReport struct {
 	ImportID     string  `json:"import_id,omitempty"`
 }
 
-// importer is one import under way. Files go: walk -> (look up what is there) -> read -> send in batches.
+// importer is one import in progress. Files pass these stages: walk -> (look up what exists) -> read -> send in
+// batches.
 type importer struct {
 	opts ImportOptions
 	conn *Conn
 	out  *Output
 	ids  idScheme
-	// fresh: no other import has this import id, so a repeated put is one of this run (the gateway repeats them too).
+	// fresh: no other import has this import id, so a repeated put comes from this run (the gateway also retries
+	// puts).
 	fresh bool
 
 	jobs    chan job
@@ -114,22 +117,22 @@ type importer struct {
 
 	stored, storedBytes, there, updated atomic.Int64
 	empty, symlinks, large, skipped     atomic.Int64
-	seenFiles, seenBytes                atomic.Int64 // done with, in whatever way
+	seenFiles, seenBytes                atomic.Int64 // processed, whatever the outcome
 	totalFiles, totalBytes              atomic.Int64
 	totalKnown                          atomic.Bool
-	lastSuccess                         atomic.Int64               // Unix ns of the last answer of the server
+	lastSuccess                         atomic.Int64               // Unix ns of the server's last answer
 	taken                               firsts[client.Key, string] // paths by id; dry run only
 }
 
-// job is a file on its way to be read.
+// job is a file to be read.
 type job struct {
 	item Item
 	key  client.Key
-	// ifVersion: Update found an older state of this file there.
+	// ifVersion: Update found an older state of this file with this version.
 	ifVersion string
 }
 
-// Import brings a tree into the store. The report is valid also where an error ends the import. Files that fail do not
+// Import imports a tree into the store. The report is valid even if an error ends the import. Files that fail do not
 // end it: they are counted and listed.
 func Import(ctx context.Context, conn *Conn, out *Output, opts ImportOptions) (ImportReport, error) {
 	im := &importer{opts: opts, conn: conn, out: out}
@@ -195,8 +198,8 @@ func (im *importer) prepare(ctx context.Context) error {
 	return im.failed.open(o.Failures)
 }
 
-// chooseImportID: a first import takes a random one, so that files deleted since an earlier import are stored again. A
-// resumed one takes one that is the same for the same folder, prefix and scheme.
+// chooseImportID chooses the import id. A first import takes a random one, so that files deleted since an earlier
+// import are stored again. A resumed import takes one that is the same for the same folder, prefix and scheme.
 func (o *ImportOptions) chooseImportID() error {
 	if o.ImportID != "" {
 		return nil
@@ -213,7 +216,7 @@ func (o *ImportOptions) chooseImportID() error {
 	return nil
 }
 
-// checkGroup makes sure that --group fits the store's routing before any file is read.
+// checkGroup checks that --group fits the store's routing, before any file is read.
 func (im *importer) checkGroup(ctx context.Context) error {
 	named, err := im.conn.Named(ctx)
 	switch {
@@ -227,7 +230,7 @@ func (im *importer) checkGroup(ctx context.Context) error {
 	return nil
 }
 
-// readKnownIDs finds the ids that an earlier import with --id sequence gave, by path.
+// readKnownIDs reads the ids that an earlier import with --id sequence assigned, by path.
 func (im *importer) readKnownIDs(ctx context.Context) error {
 	im.opts.knownIDs = map[nameHash]int64{}
 	for r, err := range im.conn.Scan(ctx, &client.ScanOptions{MetadataOnly: true}) {
@@ -263,7 +266,7 @@ func (im *importer) run(ctx context.Context) error {
 	})
 	ready := im.jobs
 	if (im.opts.Resume || im.opts.Update) && !im.opts.DryRun {
-		// What the server has already need be neither read nor sent.
+		// Files that the server already has need not be read or sent.
 		ready = make(chan job, 64)
 		stage(gctx, g, importLookUps, func(ctx context.Context) error {
 			return im.lookUp(ctx, ready)
@@ -282,7 +285,7 @@ func (im *importer) run(ctx context.Context) error {
 	return err
 }
 
-// stage has something done by so many workers, and calls through when they are.
+// stage runs do in this many workers, and calls through when all have ended.
 func stage(ctx context.Context, g *errgroup.Group, workers int, do func(context.Context) error, through func()) {
 	g.Go(func() error {
 		defer through()
@@ -304,7 +307,7 @@ func (im *importer) readAll(ctx context.Context, ready <-chan job) error {
 	return nil
 }
 
-// found takes an item of the walk: gives it its id and group and hands it on.
+// found processes an item of the walk: it assigns id and group and passes the item on.
 func (im *importer) found(ctx context.Context, item Item) error {
 	switch {
 	case item.Err != nil:
@@ -330,8 +333,8 @@ func (im *importer) found(ctx context.Context, item Item) error {
 	}
 }
 
-// count finds out how much there is, for the progress alone. It runs beside the import, which then finds the inodes in
-// the cache.
+// count counts files and bytes, for the progress display only. It runs in parallel to the import, which then finds the
+// inodes in the cache.
 func (im *importer) count(ctx context.Context) {
 	err := Walk(ctx, im.opts.Dir, 2, false, func(item Item) error {
 		im.totalFiles.Add(1)
@@ -349,7 +352,7 @@ func (im *importer) fileName(rel string) string {
 	return filepath.Join(im.opts.Dir, filepath.FromSlash(rel))
 }
 
-// requestID is the same for the same file of the same import as long as it does not change.
+// requestID returns the same id for the same file of the same import as long as the file does not change.
 func (im *importer) requestID(name string, size int64, mtime string) []byte {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d\x00%s", im.opts.ImportID, name, size, mtime))
 	return sum[:requestIDSize]
@@ -368,7 +371,7 @@ func (im *importer) report() ImportReport {
 	}
 }
 
-// whatOf is what an error says beside the path, which is told already, and beside what was done.
+// whatOf returns the cause of an error, without the path, which is already printed, and without the operation.
 func whatOf(err error) string {
 	if p, ok := err.(*fs.PathError); ok { //nolint:errorlint // one that is wrapped is told in the words around it
 		return p.Op + ": " + p.Err.Error()
@@ -379,7 +382,7 @@ func whatOf(err error) string {
 // Failed counts what failed, by kind.
 type Failed map[string]int64
 
-// Total of all kinds.
+// Total returns the sum over all kinds.
 func (f Failed) Total() int64 {
 	var n int64
 	for _, k := range f {
@@ -388,13 +391,13 @@ func (f Failed) Total() int64 {
 	return n
 }
 
-// firsts keeps what came first under each key. Safe for concurrent use.
+// firsts keeps the first value of each key. Safe for concurrent use.
 type firsts[K comparable, V any] struct {
 	mu sync.Mutex
 	m  map[K]V
 }
 
-// take gives what came first under the key, and true; else it keeps the value.
+// take returns the first value of the key, and true; if there is none, it stores the value.
 func (f *firsts[K, V]) take(key K, value V) (first V, taken bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// idScheme gives the files of a tree their ids. An error is about one file.
+// idScheme assigns ids to the files of a tree. An error concerns one file.
 type idScheme func(rel string) (int64, error)
 
-// newIDScheme reads the value of --id. Sequence numbers the files in the order they are asked for, from first on, but
-// for those in known, which keep theirs.
+// newIDScheme parses the value of --id. Sequence numbers the files in the order of the calls, starting at first; files
+// in known keep their ids.
 func (o *ImportOptions) newIDScheme() (idScheme, error) {
 	if file, ok := strings.CutPrefix(o.ID, "map:"); ok {
 		return mapIDs(file)
@@ -41,7 +41,7 @@ func (o *ImportOptions) newIDScheme() (idScheme, error) {
 	return nil, checkIDScheme(o.ID)
 }
 
-// checkIDScheme is for before anything is asked of a server.
+// checkIDScheme validates the scheme before any request to a server.
 func checkIDScheme(scheme string) error {
 	file, isMap := strings.CutPrefix(scheme, "map:")
 	if isMap && file != "" || scheme == "name" || scheme == "hash" || scheme == "sequence" {
@@ -50,7 +50,7 @@ func checkIDScheme(scheme string) error {
 	return Usagef("--id %q: must be name, sequence, hash or map:FILE", scheme)
 }
 
-// nameID reads the id from the file's name, without what follows the first dot behind it: 42, 42.json, 0x2a.tar.gz.
+// nameID reads the id from the file's name, up to the first dot after it: 42, 42.json, 0x2a.tar.gz.
 func nameID(rel string) (int64, error) {
 	name := path.Base(rel)
 	if i := strings.IndexByte(name, '.'); i > 0 {
@@ -63,7 +63,7 @@ func nameID(rel string) (int64, error) {
 	return id, nil
 }
 
-// HashID is the id that --id hash gives a path: the first 8 bytes, big-endian, of its SHA-256.
+// HashID returns the id that --id hash assigns to a path: the first 8 bytes, big-endian, of its SHA-256.
 func HashID(p string) int64 {
 	sum := sha256.Sum256([]byte(p))
 	return int64(binary.BigEndian.Uint64(sum[:8]))
@@ -71,14 +71,14 @@ func HashID(p string) int64 {
 
 type nameHash [16]byte
 
-// hashName stands for a path in a table: 16 bytes instead of the path.
+// hashName returns 16 bytes that represent a path in a table.
 func hashName(p string) nameHash {
 	sum := sha256.Sum256([]byte(p))
 	return nameHash(sum[:16])
 }
 
 // mapIDs reads a file with lines "ID PATH": an id, blanks or a tab, and the path below the imported folder up to the
-// end of the line. Empty lines and lines that begin with # are left out.
+// end of the line. It skips empty lines and lines that begin with #.
 func mapIDs(file string) (idScheme, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -119,8 +119,8 @@ func mapIDs(file string) (idScheme, error) {
 	}, nil
 }
 
-// groupOf says which group a file goes to, in Named routing. "dir": the first folder of its path, "_root" for files
-// that lie in none; "name:X" or any other X: the group X.
+// groupOf returns the group of a file, in Named routing. "dir": the first folder of its path, "_root" for files in no
+// folder; "name:X" or any other X: the group X.
 func (o *ImportOptions) groupOf(rel string) string {
 	if o.Group != "dir" {
 		return strings.TrimPrefix(o.Group, "name:")
@@ -132,8 +132,8 @@ func (o *ImportOptions) groupOf(rel string) string {
 	return groupName(dir)
 }
 
-// groupName turns a folder's name into one that a group may have: other bytes than [a-zA-Z0-9._-], and a leading dot,
-// become "_" and two hexadecimal digits. What is too long is cut and made unique by a hash.
+// groupName turns a folder's name into a valid group name: bytes other than [a-zA-Z0-9._-], and a leading dot, become
+// "_" and two hexadecimal digits. A name that is too long is truncated and made unique by a hash.
 func groupName(dir string) string {
 	const most = 253
 	var b strings.Builder

@@ -14,17 +14,17 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// put is one file that was read and is to be stored.
+// put is one file that was read and must be stored.
 type put struct {
 	job      job
 	data     []byte // of small files
 	options  client.PutOptions
 	mtime    string
 	reserved int64 // bytes of importer.memory to give back
-	attempts int   // sent so often without an answer that settles it
+	attempts int   // number of attempts without a conclusive answer
 }
 
-// fileState is what is kept of a file beside its data.
+// fileState is the metadata of a file that is stored.
 type fileState struct {
 	size  int64
 	mode  fs.FileMode
@@ -35,7 +35,7 @@ func stateOf(info fs.FileInfo) fileState {
 	return fileState{size: info.Size(), mode: info.Mode(), mtime: info.ModTime()}
 }
 
-// attributes of the record of a file.
+// attributes returns the record attributes of a file.
 func (im *importer) attributes(rel string, s fileState) map[string][]byte {
 	attributes := map[string][]byte{
 		attributePath:  []byte(join(im.opts.Prefix, rel)),
@@ -50,7 +50,8 @@ func (im *importer) attributes(rel string, s fileState) map[string][]byte {
 
 func formatMtime(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
 
-// timestampOf gives the record's timestamp, where the time fits into Unix nanoseconds; else the commit time stands.
+// timestampOf returns the record's timestamp, if the time fits into Unix nanoseconds; otherwise the commit time is
+// used.
 func timestampOf(t time.Time) time.Time {
 	if !time.Unix(0, t.UnixNano()).Equal(t) {
 		return time.Time{}
@@ -71,7 +72,7 @@ func unixMode(m fs.FileMode) uint32 {
 	return bits
 }
 
-// read brings one file in: small ones go to the senders, large ones are uploaded at once. An error ends the import.
+// read imports one file: small files go to the senders, large files are uploaded at once. An error ends the import.
 func (im *importer) read(ctx context.Context, j job) error {
 	if im.opts.DryRun {
 		im.dryRun(j)
@@ -80,7 +81,7 @@ func (im *importer) read(ctx context.Context, j job) error {
 	if j.item.Type == fs.ModeSymlink {
 		return im.readSymlink(ctx, j)
 	}
-	// No following of links, and no waiting for the writer of a pipe, where the file was replaced since the walk.
+	// If the file was replaced since the walk, do not follow links, and do not wait for the writer of a pipe.
 	f, err := os.OpenFile(im.fileName(j.item.Path), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		im.fail(failUnreadable, j.item.Path, err)
@@ -101,13 +102,14 @@ func (im *importer) read(ctx context.Context, j job) error {
 	return im.readSmall(ctx, j, f, stateOf(info))
 }
 
-// reserve waits until there is memory for a file's data, and gives the bytes reserved.
+// reserve waits until there is memory for a file's data, and returns the number of reserved bytes.
 func (im *importer) reserve(ctx context.Context, size int64) (int64, error) {
 	n := size + 4096
 	return n, im.memory.Acquire(ctx, n)
 }
 
-// readSmall reads a file as a whole. One that changes meanwhile is read again, and given up the third time.
+// readSmall reads a whole file. If the file changes meanwhile, it reads the file again, and gives up after the third
+// attempt.
 func (im *importer) readSmall(ctx context.Context, j job, f *os.File, s fileState) error {
 	const attempts = 3
 	for range attempts {
@@ -162,8 +164,8 @@ func (im *importer) readSymlink(ctx context.Context, j job) error {
 	return im.hand(ctx, j, s, []byte(target), reserved)
 }
 
-// optionsOf are those of the put of a file. It stores only what is not there, so that two files with one id are found
-// out, or replaces only the version that was looked at.
+// optionsOf returns the options of the put of a file. The put stores only a record that does not exist, so that two
+// files with one id are detected, or replaces only the version that was looked up.
 func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
 	return client.PutOptions{
 		IfVersion: j.ifVersion, IfAbsent: j.ifVersion == "", Timestamp: timestampOf(s.mtime),
@@ -172,7 +174,7 @@ func (im *importer) optionsOf(j job, s fileState) client.PutOptions {
 	}
 }
 
-// hand gives a file that was read to the senders.
+// hand passes a file that was read to the senders.
 func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, reserved int64) error {
 	p := &put{job: j, mtime: formatMtime(s.mtime), reserved: reserved, data: data, options: im.optionsOf(j, s)}
 	select {
@@ -183,7 +185,7 @@ func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, r
 	}
 }
 
-// readLarge uploads a file above 1 MiB, again from its begin where the server asks for it.
+// readLarge uploads a file above 1 MiB, and starts again when the server asks for it.
 func (im *importer) readLarge(ctx context.Context, j job, f *os.File) error {
 	if err := im.uploads.Acquire(ctx, 1); err != nil {
 		return err
@@ -226,8 +228,8 @@ func (im *importer) readLarge(ctx context.Context, j job, f *os.File) error {
 	}
 }
 
-// countingReader counts what is read for the progress, once where it is read again, and keeps the source's error apart
-// from the server's.
+// countingReader counts the bytes read for the progress display, and counts bytes that are read again only once. It
+// keeps the source's error apart from the server's.
 type countingReader struct {
 	io.ReadSeeker
 	n           interface{ Add(int64) int64 }
@@ -256,7 +258,7 @@ func (c *countingReader) Seek(offset int64, whence int) (at int64, err error) {
 	return at, err
 }
 
-// dryRun counts what would be stored, and finds collisions within the tree.
+// dryRun counts the files that would be stored, and finds collisions within the tree.
 func (im *importer) dryRun(j job) {
 	name := im.fileName(j.item.Path)
 	info, err := os.Lstat(name)
@@ -281,7 +283,7 @@ func (im *importer) dryRun(j job) {
 	im.seenBytes.Add(info.Size())
 }
 
-// countStored counts a file that is stored now.
+// countStored counts a file that was stored.
 func (im *importer) countStored(j job, size int64) {
 	im.stored.Add(1)
 	im.storedBytes.Add(size)

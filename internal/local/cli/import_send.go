@@ -11,10 +11,10 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// send stores what the readers give, batch by batch. Several senders run side by side, so one batch at a time per
-// sender keeps the server busy.
+// send stores the readers' files, batch by batch. Several senders run in parallel, so one batch at a time per sender
+// keeps the server busy.
 func (im *importer) send(ctx context.Context) error {
-	var again []*put // to be sent once more
+	var again []*put // puts to be sent again
 	for {
 		batch := again
 		if len(batch) == 0 {
@@ -29,7 +29,7 @@ func (im *importer) send(ctx context.Context) error {
 	}
 }
 
-// collect waits for one put and takes what else is there at once. Nothing: there will be no more.
+// collect waits for one put and adds all others that are immediately available. Nothing: no more puts will come.
 func (im *importer) collect(ctx context.Context) []*put {
 	var batch []*put
 	var bytes int64
@@ -56,7 +56,7 @@ func (im *importer) collect(ctx context.Context) []*put {
 	return batch
 }
 
-// sendBatch sends a batch and settles every put of it, but for those that are to be sent once more. An error ends the
+// sendBatch sends a batch and completes every put of it, except those that must be sent again. An error ends the
 // import.
 func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, err error) {
 	items := make([]client.PutItem, len(batch))
@@ -90,13 +90,13 @@ func (im *importer) sendBatch(ctx context.Context, batch []*put) (again []*put, 
 	return again, err
 }
 
-// importPace is that of the import's own attempts, behind those of the client.
+// importPace is the pace of the import's own retries, on top of the client's retries.
 var importPace = routing.Pace{First: 20 * time.Millisecond, Most: time.Second}
 
-// silence is how long the server has stored nothing.
+// silence returns how long the server has stored nothing.
 func (im *importer) silence() time.Duration { return time.Since(time.Unix(0, im.lastSuccess.Load())) }
 
-// waitRetry waits a moment before another try, and gives up when the server has not answered for importPatience.
+// waitRetry waits before a retry, and gives up when the server has not answered for importPatience.
 func (im *importer) waitRetry(ctx context.Context, attempts int, err error) error {
 	if silent := im.silence(); silent > importPatience {
 		return fmt.Errorf("the server has stored nothing for %v; run again with --resume when it is back: %w",
@@ -110,7 +110,7 @@ func (im *importer) waitRetry(ctx context.Context, attempts int, err error) erro
 	}
 }
 
-// settle ends the way of one file: it is stored (err nil), or was refused. An error returned ends the import.
+// settle completes one file: it is stored (err nil), or was refused. A returned error ends the import.
 func (im *importer) settle(ctx context.Context, p *put, size int64, repeated bool, err error) error {
 	im.lastSuccess.Store(time.Now().UnixNano())
 	switch {
@@ -130,7 +130,7 @@ func (im *importer) settle(ctx context.Context, p *put, size int64, repeated boo
 	return nil
 }
 
-// settleTaken finds out what has the id of a file already: the file itself, an older state of it, or another file.
+// settleTaken finds out what already has the id of a file: the file itself, an older state of it, or another file.
 func (im *importer) settleTaken(ctx context.Context, p *put, size int64, repeated bool) error {
 	patient, cancel := context.WithTimeout(ctx, importPatience)
 	defer cancel()
@@ -150,7 +150,7 @@ func (im *importer) settleTaken(ctx context.Context, p *put, size int64, repeate
 	there := im.compare(p.job, fileStamp{name: join(im.opts.Prefix, p.job.item.Path), size: size, mtime: p.mtime}, record)
 	switch {
 	case there == nil && (p.attempts > 0 || repeated && (im.opts.Resume || im.opts.Update)):
-		im.countStored(p.job, size) // by an earlier try of this run, which had looked before
+		im.countStored(p.job, size) // by an earlier attempt of this run, after the lookup
 		return nil
 	case there == nil && repeated: // by an earlier run with the same import id
 		im.countThere(size)
@@ -160,9 +160,9 @@ func (im *importer) settleTaken(ctx context.Context, p *put, size int64, repeate
 	return nil
 }
 
-// fileStamp is how a file is recognised.
+// fileStamp holds the properties by which a file is recognised.
 type fileStamp struct {
-	name  string // with the prefix
+	name  string // including the prefix
 	size  int64
 	mtime string
 }
@@ -172,7 +172,7 @@ var (
 	errOlder     = errors.New("an older state of it is stored")
 )
 
-// compare says what a record is to a file: nil: it is the file; or an error that wraps errOtherFile or errOlder.
+// compare compares a record with a file. Nil: it is the file; otherwise the error wraps errOtherFile or errOlder.
 func (im *importer) compare(j job, file fileStamp, r client.Record) error {
 	attributes := r.Attributes
 	name, ok := attributes[attributePath]
@@ -188,7 +188,7 @@ func (im *importer) compare(j job, file fileStamp, r client.Record) error {
 	return nil
 }
 
-// settleThere counts a file whose id is taken, there being what compare said.
+// settleThere counts a file whose id is taken; there is the result of compare.
 func (im *importer) settleThere(j job, size int64, there error) {
 	switch {
 	case errors.Is(there, errOtherFile):
@@ -209,7 +209,7 @@ func (im *importer) countThere(size int64) {
 	im.seenBytes.Add(size)
 }
 
-// lookUp asks the server, many at a time, which files it has already. What is to be stored goes on to ready.
+// lookUp asks the server, many at a time, which files it already has. Files to store go on to ready.
 func (im *importer) lookUp(ctx context.Context, ready chan<- job) error {
 	const most = 256
 	batch := make([]job, 0, most)
@@ -244,7 +244,7 @@ func (im *importer) lookUp(ctx context.Context, ready chan<- job) error {
 	return flush()
 }
 
-// decide compares a file with the record that has its id, if there is one, and tells whether to store the file.
+// decide compares a file with the record that has its id, if any, and reports whether to store the file.
 func (im *importer) decide(j *job, there client.GetOutcome) bool {
 	if errors.Is(there.Err, client.ErrNotFound) {
 		return true
@@ -264,7 +264,7 @@ func (im *importer) decide(j *job, there client.GetOutcome) bool {
 	return false
 }
 
-// fetch reads the records of a batch without data. An outcome is no error but that there is none.
+// fetch reads the records of a batch without data. The only error in an outcome is that the record does not exist.
 func (im *importer) fetch(ctx context.Context, batch []job) ([]client.GetOutcome, error) {
 	items := make([]client.GetItem, len(batch))
 	for i, j := range batch {

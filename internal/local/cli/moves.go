@@ -7,7 +7,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// MoveState is what comes next of a move, in words; "planned" of one that has not begun.
+// MoveState returns the next step of a move as text; "planned" if it has not started.
 func MoveState(m *recordv1.Move) string {
 	if !m.GetRunning() {
 		return "planned"
@@ -25,8 +25,8 @@ func MoveState(m *recordv1.Move) string {
 	return "running"
 }
 
-// MoveFigures are how far a move is in percent, its rate, and the time that its bytes still take; each empty where it
-// is not known.
+// MoveFigures returns the progress of a move in percent, its rate, and the time that its bytes still need; each is
+// empty if unknown.
 func MoveFigures(m *recordv1.Move) (done, rate, eta string) {
 	if m.GetRunning() && m.GetBytes() > 0 {
 		done = fmt.Sprintf("%d%%", 100*min(m.GetBytesDone(), m.GetBytes())/m.GetBytes())
@@ -40,7 +40,7 @@ func MoveFigures(m *recordv1.Move) (done, rate, eta string) {
 	return done, rate, eta
 }
 
-// MovesWords sums up what moves.
+// MovesWords summarizes the moves.
 func MovesWords(moves []*recordv1.Move) string {
 	var running, planned int
 	var done, total int64
@@ -69,5 +69,5 @@ func MovesWords(moves []*recordv1.Move) string {
 
 func formatRate(bytesPerSecond float64) string { return FormatBytes(int64(bytesPerSecond)) + "/s" }
 
-// wholeSeconds is a duration without what is below a second. Of an estimate that is beyond all measure it is 1e9 s.
+// wholeSeconds truncates a duration to seconds. An extremely long estimate becomes 1e9 s.
 func wholeSeconds(s float64) time.Duration { return time.Duration(min(s, 1e9)) * time.Second }

@@ -12,17 +12,17 @@ import (
 	"golang.org/x/term"
 )
 
-// Output is where a command writes: data to Out, words to Err.
+// Output is the output of a command: data go to Out, messages to Err.
 type Output struct {
 	Out  io.Writer
 	Err  io.Writer
 	JSON bool
 
-	mu   sync.Mutex // guards line, and writing to Err
-	line string     // the last line of a terminal, which is written anew again and again; empty: there is none
+	mu   sync.Mutex // guards line, and writes to Err
+	line string     // the last line of a terminal, which is rewritten again and again; empty: there is none
 }
 
-// Sayf writes a line of words. Safe for concurrent use.
+// Sayf writes a line of text. Safe for concurrent use.
 func (o *Output) Sayf(format string, args ...any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -33,11 +33,11 @@ func (o *Output) Sayf(format string, args ...any) {
 	fmt.Fprint(o.Err, o.line)
 }
 
-// clearLine begins the last line of a terminal anew.
+// clearLine returns to the start of the terminal line and clears it.
 const clearLine = "\r\x1b[K"
 
-// SetLine writes the last line of a terminal anew, cut to its width; empty: it goes. Lines of Sayf come above it. Only
-// where Terminal. Safe for concurrent use.
+// SetLine rewrites the last line of a terminal, truncated to its width; empty: it removes the line. Lines of Sayf
+// appear above it. Only if Terminal is true. Safe for concurrent use.
 func (o *Output) SetLine(line string) {
 	if f, ok := o.Err.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && len(line) >= width {
@@ -61,24 +61,24 @@ func (o *Output) WriteJSON(v any) error {
 	return nil
 }
 
-// Table writes rows in columns. A cell may carry a colour, which is left out where the output is no terminal or
-// NO_COLOR is set.
+// Table writes rows in columns. A cell may have a colour, which is left out if the output is not a terminal or NO_COLOR
+// is set.
 type Table struct {
 	Header []string
 	Rows   [][]Cell
 }
 
-// Cell of a Table.
+// Cell is a cell of a Table.
 type Cell struct {
 	Text   string
 	Colour Colour
 	Right  bool // aligned to the right
 }
 
-// Colour of a Cell.
+// Colour is the colour of a Cell.
 type Colour string
 
-// The colours. Plain is none.
+// The colours. Plain is no colour.
 const (
 	Plain  Colour = ""
 	Green  Colour = "\x1b[32m"
@@ -86,7 +86,7 @@ const (
 	Red    Colour = "\x1b[31m"
 )
 
-// ColourEnd stands behind what is coloured.
+// ColourEnd ends coloured text.
 const ColourEnd Colour = "\x1b[0m"
 
 // Text makes a plain cell.
@@ -103,7 +103,7 @@ func (o *Output) WriteTable(t Table) error {
 	return nil
 }
 
-// Format gives the lines of t, with or without colours.
+// Format returns the lines of t, with or without colours.
 func (t *Table) Format(colour bool) string {
 	widths := make([]int, len(t.Header))
 	for i, h := range t.Header {
@@ -147,12 +147,12 @@ func writeRow(b *strings.Builder, row []Cell, widths []int, colour bool) {
 	b.WriteByte('\n')
 }
 
-// Colour tells whether Out may carry colours: a terminal, and NO_COLOR is not set (no-color.org).
+// Colour reports whether Out may have colours: it is a terminal, and NO_COLOR is not set (no-color.org).
 func (o *Output) Colour() bool {
 	return os.Getenv("NO_COLOR") == "" && isTerminal(o.Out)
 }
 
-// Terminal tells whether a person reads Err.
+// Terminal reports whether Err is a terminal.
 func (o *Output) Terminal() bool { return isTerminal(o.Err) }
 
 func isTerminal(w io.Writer) bool {

@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Program is what the commands of one binary share: where and how they print, and what an error makes of the exit code.
+// Program is the state that the commands of one binary share: output, and the mapping of errors to exit codes.
 type Program struct {
 	Out *Output
-	// Check looks at the global flags before a command runs; an error is wrong usage. nil: nothing to look at.
+	// Check validates the global flags before a command runs; an error is wrong usage. nil: there is nothing to
+	// validate.
 	Check  func() error
 	format string
 }
@@ -23,7 +24,7 @@ func (p *Program) Flags(root *cobra.Command) {
 	Complete(root, "output", "text", "json")
 }
 
-// Run executes one command line. What it returns is for Describe and ExitCode.
+// Run executes one command line. Pass the returned error to Describe and ExitCode.
 func (p *Program) Run(ctx context.Context, root *cobra.Command, args []string) error {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetArgs(protectNegativeIDs(args))
@@ -33,7 +34,7 @@ func (p *Program) Run(ctx context.Context, root *cobra.Command, args []string) e
 	if err == nil {
 		return nil
 	}
-	// A command marks what it returns as done; anything else is cobra's: an unknown command or flag, a missing
+	// A command marks its errors as done; any other error is cobra's: an unknown command or flag, a missing
 	// argument.
 	if d, ok := errors.AsType[*done](err); ok {
 		return d.err
@@ -41,19 +42,19 @@ func (p *Program) Run(ctx context.Context, root *cobra.Command, args []string) e
 	return Usagef("%s (see %s --help)", oneLine(err.Error()), cmd.CommandPath())
 }
 
-// oneLine makes a line of cobra's words about a command that it does not know.
+// oneLine turns cobra's message about an unknown command into one line.
 func oneLine(text string) string {
 	text = strings.ReplaceAll(strings.TrimSpace(text), "\n\nDid you mean this?\n\t", ": did you mean ")
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// done marks an error that a command returned, as opposed to one of the flag parser.
+// done marks an error that a command returned, as opposed to an error of the flag parser.
 type done struct{ err error }
 
 func (d *done) Error() string { return d.err.Error() }
 func (d *done) Unwrap() error { return d.err }
 
-// Done marks an error of a PreRunE as the command's own: it is no wrong usage. nil stays nil.
+// Done marks an error of a PreRunE as the command's own: it is not wrong usage. nil stays nil.
 func Done(err error) error {
 	if err == nil {
 		return nil
@@ -79,10 +80,10 @@ func (p *Program) Body(run func(ctx context.Context, args []string) error) func(
 	}
 }
 
-// Complete offers fixed values for a flag of cmd, which must be there.
+// Complete offers fixed values for a flag of cmd, which must exist.
 func Complete(cmd *cobra.Command, flag string, values ...string) {
 	complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
-		panic(err) // a flag that does not exist: every run of the binary would show it
+		panic(err) // a flag that does not exist: every run of the binary would panic
 	}
 }

@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// tally is how far something is. The totals grow while they are not known.
+// tally is the progress of an operation. The totals grow until they are known.
 type tally struct {
 	files, bytes           int64
 	totalFiles, totalBytes int64
 	totalKnown             bool
 }
 
-// fileBytes is what a file costs beside its bytes, in bytes: so that neither many small files nor a few large ones make
-// the time to go wrong.
+// fileBytes is the cost of a file in bytes, in addition to its size, so that neither many small files nor a few large
+// ones distort the remaining time.
 const fileBytes = 16 << 10
 
-// done is the part of the whole that is done, 0 to 1; negative: the whole is not known.
+// done returns the completed fraction, 0 to 1; negative: the total is unknown.
 func (t tally) done() float64 {
 	var done, whole float64
 	if t.totalFiles > 0 {
 		done, whole = fileBytes*float64(t.files), fileBytes*float64(t.totalFiles)
 	}
-	if t.totalBytes > 0 { // else nobody knows
+	if t.totalBytes > 0 { // else the total is unknown
 		done, whole = done+float64(t.bytes), whole+float64(t.totalBytes)
 	}
 	if !t.totalKnown || whole == 0 {
@@ -33,11 +33,12 @@ func (t tally) done() float64 {
 	return min(done/whole, 1)
 }
 
-// progress shows how far something is: a line that is written anew on a terminal, else a line now and then.
+// progress shows the progress of an operation: a line that is rewritten on a terminal, otherwise a line from time to
+// time.
 type progress struct {
 	out      *Output
 	verb     string
-	unit     string // what tally.files counts
+	unit     string // the unit of tally.files
 	read     func() tally
 	begin    time.Time
 	terminal bool
@@ -45,7 +46,7 @@ type progress struct {
 	shown    sync.WaitGroup
 }
 
-// startProgress begins to show; quiet shows nothing.
+// startProgress starts the display; quiet shows nothing.
 func startProgress(out *Output, quiet bool, verb, unit string, read func() tally) *progress {
 	p := &progress{out: out, verb: verb, unit: unit, read: read, begin: time.Now(), end: make(chan struct{})}
 	if quiet {
@@ -70,7 +71,7 @@ func startProgress(out *Output, quiet bool, verb, unit string, read func() tally
 	return p
 }
 
-// stop ends the showing and clears the line.
+// stop ends the display and clears the line.
 func (p *progress) stop() {
 	close(p.end)
 	p.shown.Wait()
@@ -89,7 +90,7 @@ func (p *progress) show() {
 	p.out.SetLine(Bar(t.done()) + line)
 }
 
-// Bar draws a part of the whole, 0 to 1, with a blank behind it; nothing where it is negative, which is not known.
+// Bar draws a completed fraction, 0 to 1, followed by a blank; nothing if it is negative, which means unknown.
 func Bar(done float64) string {
 	const width = 20
 	if done < 0 {
@@ -99,7 +100,7 @@ func Bar(done float64) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] "
 }
 
-// line says what is done, at which rate, which part of the whole that is, and for how long it goes on at this rate.
+// line returns the completed amount, the rate, the completed fraction, and the remaining time at this rate.
 func (p *progress) line(t tally, passed time.Duration) string {
 	rate := float64(t.bytes) / max(passed.Seconds(), 1e-9)
 	count := FormatCount(t.files)

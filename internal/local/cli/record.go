@@ -16,7 +16,7 @@ import (
 )
 
 // RecordJSON is a record as the commands print it. Numbers that a JSON reader may round (ids) are strings. Attribute
-// values that are not UTF-8 stand in base64 under attributes_base64.
+// values that are not UTF-8 are in base64 under attributes_base64.
 type RecordJSON struct {
 	ID               string            `json:"id"`
 	Group            string            `json:"group"`
@@ -31,7 +31,7 @@ type RecordJSON struct {
 	Data             *string           `json:"data,omitempty"` // base64
 }
 
-// JSONOf turns a record into its printed form, without data.
+// JSONOf converts a record into its printed form, without data.
 func JSONOf(r client.Record) RecordJSON {
 	out := RecordJSON{
 		ID:         strconv.FormatInt(r.Key.ID, 10),
@@ -61,14 +61,14 @@ func JSONOf(r client.Record) RecordJSON {
 	return out
 }
 
-// FormatTime writes a time as RFC 3339, in UTC.
+// FormatTime formats a time as RFC 3339, in UTC.
 func FormatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// FormatCRC writes a CRC32C as 8 hexadecimal digits.
+// FormatCRC formats a CRC32C as 8 hexadecimal digits.
 func FormatCRC(crc uint32) string { return fmt.Sprintf("%08x", crc) }
 
-// WriteJSONLine writes a record and its data, read from data, as one line of JSON. The data may be of any size: it is
-// streamed. A nil data leaves the field out.
+// WriteJSONLine writes a record and its data, read from data, as one line of JSON. The data may have any size: they are
+// streamed. A nil data omits the field.
 func WriteJSONLine(w io.Writer, r client.Record, data io.Reader) error {
 	line, err := json.Marshal(JSONOf(r))
 	if err != nil {
@@ -126,7 +126,7 @@ func attributeWords(attributes map[string][]byte) string {
 	return strings.Join(pairs, " ")
 }
 
-// printable tells whether a value can be shown as it is: an escape sequence in it must not reach the terminal.
+// printable reports whether a value can be shown unchanged: an escape sequence in it must not reach the terminal.
 func printable(v []byte) bool {
 	if !utf8.Valid(v) {
 		return false
@@ -139,7 +139,7 @@ func printable(v []byte) bool {
 	return len(v) > 0
 }
 
-// displayName is a file's name for messages: quoted where it holds anything odd.
+// displayName returns a file's name for messages, quoted if it contains special characters.
 func displayName(name string) string {
 	if strings.Contains(name, " ") && printable([]byte(strings.ReplaceAll(name, " ", "_"))) {
 		return name
@@ -150,7 +150,7 @@ func displayName(name string) string {
 	return strconv.QuoteToASCII(name)
 }
 
-// shortName is displayName, without its middle where it is very long.
+// shortName is displayName with the middle of very long names left out.
 func shortName(name string) string {
 	const most = 256
 	name = displayName(name)

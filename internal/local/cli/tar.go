@@ -34,7 +34,7 @@ func (c *Conn) WriteScanJSON(ctx context.Context, options *client.ScanOptions, w
 }
 
 // WriteScanTar writes every record of a scan as a member of a tar archive: GROUP/ID, or, with names "path", the path
-// that import kept. Attributes stand in PAX records SHEAF.attribute.KEY, the version in SHEAF.version.
+// that import stored. Attributes are in PAX records SHEAF.attribute.KEY, the version in SHEAF.version.
 func (c *Conn) WriteScanTar(ctx context.Context, options *client.ScanOptions, names string, w io.Writer) error {
 	archive := tar.NewWriter(w)
 	for r, err := range c.Scan(ctx, options) {

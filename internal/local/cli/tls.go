@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// Environment variables that stand for flags that are not given.
+// Environment variables that replace missing flags.
 const (
 	envCA   = "SHEAF_CA"
 	envCert = "SHEAF_CERT"
@@ -20,7 +20,7 @@ const (
 	envToken = "SHEAF_TOKEN_FILE"
 )
 
-// TLS says how a server is spoken to: in plaintext where nothing is given.
+// TLS holds the TLS settings for a server; without any of them, the connection is plaintext.
 type TLS struct {
 	files client.TLSFiles
 	token string // file
@@ -35,7 +35,7 @@ func (t *TLS) Add(flags *pflag.FlagSet) {
 		"file with a token that says who calls, in place of a certificate; read again when it changes (or $"+envToken+")")
 }
 
-// credentials reads the files. perCall is nil where there is no token.
+// credentials reads the files. perCall is nil if there is no token.
 func (t *TLS) credentials() (transport credentials.TransportCredentials, perCall credentials.PerRPCCredentials,
 	err error) {
 	files := client.TLSFiles{

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// VerifyTreeReport is the outcome of VerifyTree.
+// VerifyTreeReport is the result of VerifyTree.
 type VerifyTreeReport struct {
 	Volumes  int                 `json:"volumes"`
 	Bytes    int64               `json:"bytes"`
@@ -33,23 +33,23 @@ type VerifyTreeReport struct {
 	Groups   []VerifyGroupReport `json:"groups"`
 }
 
-// VerifyGroupReport is the outcome for one group.
+// VerifyGroupReport is the result for one group.
 type VerifyGroupReport struct {
 	Group     string `json:"group"`
 	Dir       string `json:"dir"`
 	Bytes     int64  `json:"bytes"`
 	Entries   int64  `json:"entries"`
 	TornBytes int64  `json:"torn_bytes,omitempty"`
-	// the replica is only joining: nothing that counts is there yet
+	// the replica is still joining: it has no data that count yet
 	Joining     bool            `json:"joining,omitempty"`
 	Damages     []format.Damage `json:"damages,omitempty"`     // as found, before a repair
-	Error       string          `json:"error,omitempty"`       // why it could not be looked at, or repaired
+	Error       string          `json:"error,omitempty"`       // why it could not be checked, or repaired
 	Quarantined []string        `json:"quarantined,omitempty"` // files in the folder quarantine/ of the group
 	Rewritten   []string        `json:"rewritten,omitempty"`   // segments
-	Whole       bool            `json:"whole,omitempty"`       // after a repair: nothing is damaged any more
+	Whole       bool            `json:"whole,omitempty"`       // after a repair: no damage is left
 }
 
-// Bad is the number of things that are not as written.
+// Bad returns the number of defects.
 func (r *VerifyTreeReport) Bad() int {
 	n := len(r.Problems)
 	for _, g := range r.Groups {
@@ -61,13 +61,13 @@ func (r *VerifyTreeReport) Bad() int {
 	return n
 }
 
-// VerifyTreeOptions of VerifyTree.
+// VerifyTreeOptions are the options of VerifyTree.
 type VerifyTreeOptions struct {
 	Repair bool // damaged bytes are moved aside
 	Quiet  bool // no progress
 }
 
-// verifier walks folders.
+// verifier checks folders.
 type verifier struct {
 	fs     vfs.FS
 	out    *Output
@@ -75,18 +75,18 @@ type verifier struct {
 	report VerifyTreeReport
 
 	groups, bytes atomic.Int64 // so far, for the progress
-	total         atomic.Int64 // bytes of all; 0: not known
+	total         atomic.Int64 // of all files; 0: unknown
 }
 
-// depthMax is how deep volumes are looked for: the folder of sheaf dev holds them two levels down.
+// depthMax is the maximum depth at which volumes are searched: the folder of sheaf dev holds them two levels down.
 const depthMax = 4
 
-// verifyGroupsMax is how many groups of a volume are checked at a time, as far as there are processors: a group of one
-// segment keeps one of them busy. Each takes memory for the places of its entries.
+// verifyGroupsMax is the maximum number of groups of a volume that are checked at a time, if there are enough
+// processors: a group of one segment keeps one of them busy. Each group needs memory for the positions of its entries.
 const verifyGroupsMax = 4
 
-// VerifyTree checks a group's folder, a volume, or all volumes below a folder. Volumes are locked meanwhile; one that
-// is in use is an error. What is bad is in the report.
+// VerifyTree checks a group's folder, a volume, or all volumes below a folder. It locks volumes meanwhile; a volume in
+// use is an error. The report lists the defects.
 func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Output) (VerifyTreeReport, error) {
 	v := &verifier{fs: vfs.OS{}, out: out, repair: opts.Repair}
 	v.report.Groups = []VerifyGroupReport{}
@@ -106,14 +106,15 @@ func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Ou
 	return v.report, err
 }
 
-// startProgress begins to show how far it is, until stop is called. The total is counted beside it; a repair reads some
-// of it more than once.
+// startProgress shows the progress until stop is called. It computes the total in parallel; a repair reads some bytes
+// more than once.
 func (v *verifier) startProgress(dir string, quiet bool) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var counting sync.WaitGroup
 	if !quiet && !v.repair {
 		counting.Go(func() {
-			if n, err := filesBytes(ctx, dir); err == nil { // else there is no total, and the walk says what is wrong
+			// otherwise there is no total, and the walk reports the problem
+			if n, err := filesBytes(ctx, dir); err == nil {
 				v.total.Store(n)
 			}
 		})
@@ -129,7 +130,7 @@ func (v *verifier) startProgress(dir string, quiet bool) (stop func()) {
 	}
 }
 
-// filesBytes is the size of all files below a folder.
+// filesBytes returns the size of all files below a folder.
 func filesBytes(ctx context.Context, dir string) (total int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
@@ -180,7 +181,7 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// lockedBy does something while a volume's lock is held. A folder without a lock file is no volume: nobody serves it.
+// lockedBy calls do while it holds a volume's lock. A folder without a lock file is not a volume: no process serves it.
 func (v *verifier) lockedBy(dir string, do func() error) error {
 	name := filepath.Join(dir, "lock")
 	if !exists(name) {
@@ -203,7 +204,7 @@ func (v *verifier) lockedBy(dir string, do func() error) error {
 	return errors.Join(do(), lock.Close())
 }
 
-// mayRepair refuses the repair of a volume with exchanged groups: what its journal holds of them has no place to go to.
+// mayRepair refuses to repair a volume with exchanged groups: their journal entries have no destination.
 func (v *verifier) mayRepair(dir string) error {
 	if !v.repair {
 		return nil
@@ -223,8 +224,8 @@ func (v *verifier) mayRepair(dir string) error {
 	return errors.Join(errs...)
 }
 
-// journal looks at what the journal of a volume holds. Before a repair it is written to the segments, as a start of the
-// shard does.
+// journal checks the journal of a volume. Before a repair it writes the journal's entries to the segments, like the
+// start of a shard does.
 func (v *verifier) journal(dir string) error {
 	found, err := journal.Read(v.fs, dir)
 	if err == nil && v.repair {
@@ -287,8 +288,8 @@ func (v *verifier) volume(ctx context.Context, dir string) error {
 	})
 }
 
-// groupsOf checks groups, some at a time, and reports them in their order. Only the end of ctx is an error; all else is
-// in the report.
+// groupsOf checks groups, several at a time, and reports them in their order. Only the end of ctx is an error;
+// everything else is in the report.
 func (v *verifier) groupsOf(ctx context.Context, dirs ...string) error {
 	reports := make([]VerifyGroupReport, len(dirs))
 	var workers errgroup.Group

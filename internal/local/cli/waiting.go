@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	noteAfter = time.Second // a command that waits for its first answer for so long says what for
-	probeTime = time.Second // to find out what it waits for
+	noteAfter = time.Second // time without a first answer after which a command says what it waits for
+	probeTime = time.Second // time for finding out what it waits for
 )
 
-// waits says once, for a person at a terminal, what a command waits for. It looks at the calls of a connection from its
-// interceptors. Safe for concurrent use.
+// waits prints once, for a person at a terminal, what a command waits for. It observes the calls of a connection
+// through interceptors. Safe for concurrent use.
 type waits struct {
 	conn  *Conn
 	after time.Duration
@@ -32,18 +32,18 @@ type waits struct {
 	last     error         // the last answer
 }
 
-// NoteWaits has say called where the first answer takes longer than a second. Call it before the first call; say is
-// called at most once, from another goroutine, and with one line.
+// NoteWaits has say called if the first answer takes longer than a second. Call NoteWaits before the first call. say is
+// called at most once, from another goroutine, with one line.
 func (c *Conn) NoteWaits(say func(note string)) { c.noteWaits(noteAfter, say) }
 
 func (c *Conn) noteWaits(after time.Duration, say func(string)) {
 	c.waits.Store(&waits{conn: c, after: after, say: say, answered: make(chan struct{})})
 }
 
-// NoNotes ends what NoteWaits began: of a command that shows its progress.
+// NoNotes undoes NoteWaits, for a command that shows its progress.
 func (c *Conn) NoNotes() { c.waits.Store(nil) }
 
-// begin notes that a call begins.
+// begin records the start of a call.
 func (w *waits) begin(ctx context.Context, request any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,7 +71,7 @@ func (w *waits) begin(ctx context.Context, request any) {
 	}()
 }
 
-// end notes how a call was answered.
+// end records the answer of a call.
 func (w *waits) end(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,7 +86,7 @@ func (w *waits) end(err error) {
 	}
 }
 
-// why is what the command waits for: the last answer, or that to a small question about the same group.
+// why returns what the command waits for: the last answer, or the answer to a small probe about the same group.
 func (w *waits) why(ctx context.Context, request any) string {
 	w.mu.Lock()
 	err := w.last
@@ -104,7 +104,7 @@ func (w *waits) why(ctx context.Context, request any) string {
 	return note + " (Ctrl-C ends it)"
 }
 
-// probe reads what is known about the record of a request; nil where the request names none.
+// probe reads the metadata of the record of a request; nil: the request names none.
 func (w *waits) probe(ctx context.Context, request any) error {
 	keyed, ok := request.(interface{ GetKey() *recordv1.RecordKey })
 	if !ok || keyed.GetKey() == nil {
@@ -117,10 +117,10 @@ func (w *waits) probe(ctx context.Context, request any) error {
 	return err
 }
 
-// probing marks the context of a call that is not one of the command.
+// probing marks the context of a call that is a probe, not one of the command's own calls.
 type probing struct{}
 
-// waitsOf gives the waits to tell about a call; nil: none, as for questions about the health of a server.
+// waitsOf returns the waits that observe a call; nil: none, for example for health checks of a server.
 func (c *Conn) waitsOf(ctx context.Context, method string) *waits {
 	if ctx.Value(probing{}) != nil || !strings.HasPrefix(method, "/sheaf.") {
 		return nil
@@ -146,7 +146,7 @@ func (c *Conn) streamWaits(
 ) (grpc.ClientStream, error) {
 	stream, err := open(ctx, d, cc, method, options...)
 	w := c.waitsOf(ctx, method)
-	if w == nil || err != nil || d.ClientStreams { // who sends a stream may take its time
+	if w == nil || err != nil || d.ClientStreams { // a caller that sends a stream may be slow itself
 		return stream, err
 	}
 	return &waitingStream{ClientStream: stream, waits: w}, nil

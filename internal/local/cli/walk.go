@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Item is something found in a tree.
+// Item is an entry of a tree.
 type Item struct {
 	Path string      // relative to the root, slash-separated, bytes as in the file system
 	Type fs.FileMode // the type bits: 0 for a regular file
 	Err  error       // a folder that could not be read
 }
 
-// Walk visits everything below root but folders that can be read. With sorted it does so alone and in the order of the
-// names, folder by folder; without, in parallel with visit called by many goroutines, reading folders piece by piece.
-// The first error of visit ends the walk.
+// Walk visits everything below root except folders that can be read. With sorted, it visits sequentially in the order
+// of the names, folder by folder. Without sorted, many goroutines call visit in parallel, and folders are read in
+// pieces. The first error of visit ends the walk.
 func Walk(ctx context.Context, root string, workers int, sorted bool, visit func(Item) error) error {
 	info, err := os.Stat(root)
 	if err != nil {
@@ -63,8 +63,8 @@ type walker struct {
 
 	mu      sync.Mutex // guards all below
 	changed sync.Cond
-	pending []string // folders to read; the last one first, which keeps the list short
-	busy    int      // workers that read a folder and may add more
+	pending []string // folders to read; the last one is read first, which keeps the list short
+	busy    int      // workers that are reading a folder and may add more
 	stopped bool
 	through bool
 }

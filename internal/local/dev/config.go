@@ -1,5 +1,5 @@
-// Package dev is a whole store in one process: embedded etcd, shards, planner and gateway. It assembles the parts that
-// the real processes run, and adds only the folder that holds them together.
+// Package dev runs a whole store in one process: embedded etcd, shards, planner and gateway. It assembles the parts of
+// the real processes, and adds only the folder that contains their data.
 package dev
 
 import (
@@ -20,18 +20,18 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Config of a dev store. Dir is required.
+// Config configures a dev store. Dir is required.
 type Config struct {
-	Dir    string         // made where it is missing
-	Shards int            // 0: as many as last time; 3 in a new folder
-	Copies int            // of each group; 0: as the folder has; 1 in a new one
-	Groups int            // Hash routing; 0: as the folder has; 16 in a new one
-	Mode   placement.Mode // empty: as the folder has; Hash in a new one
+	Dir    string         // created if it does not exist
+	Shards int            // 0: the previous number; 3 in a new folder
+	Copies int            // of each group; 0: the folder's setting; 1 in a new one
+	Groups int            // Hash routing; 0: the folder's setting; 16 in a new one
+	Mode   placement.Mode // empty: the folder's setting; Hash in a new one
 
 	Listen string // host:port of the gateway; port 0 takes a free one
-	HTTP   string // host:port of a page, metrics, health and status; empty: none
-	// TLS makes gateway and shards speak mutual TLS alone. The authority and the certificates, that of the callers too,
-	// are in the folder tls.
+	HTTP   string // host:port of the web page, metrics, health and status; empty: none
+	// TLS restricts gateway and shards to mutual TLS. The authority and the certificates, including the callers'
+	// certificate, are in the folder tls.
 	TLS bool
 
 	Residency        group.Residency
@@ -45,18 +45,18 @@ type Config struct {
 	Version string
 	Traces  *telemetry.Traces // nil: none are sent
 	Logger  *slog.Logger      // nil: discards
-	// Progress is called now and then while Start waits, with what it waits for in NotYet; nil: nobody is told.
+	// Progress is called from time to time while Start waits; NotYet says what it waits for. nil: not called.
 	Progress func(Status)
 
 	seams seams
 }
 
-// seams are what tests of this package change; the zero value changes nothing.
+// seams are hooks for tests of this package; the zero value changes nothing.
 type seams struct {
 	audit *guard.Audit  // of gateway and shards
-	look  time.Duration // between two looks at files of certificates; 0: as processes have it
+	look  time.Duration // interval of the certificate checks; 0: the default of the processes
 
-	// What a store in memory has in place of its own; nil: it has its own.
+	// Replacements for the parts of an in-memory store; nil: the store has its own part.
 	etcd     func() (*clientv3.Client, error)
 	disk     func(shard string) vfs.FS
 	listener func(ctx context.Context, address string) (net.Listener, error) // of gateway and shards
@@ -86,7 +86,7 @@ func (c Config) shards(otherwise int) int {
 	return c.Shards
 }
 
-// Validate says every field that is wrong, by the name of its flag.
+// Validate names every invalid field by its flag.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

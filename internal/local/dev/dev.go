@@ -39,7 +39,7 @@ type Dev struct {
 	gateway  *gateway.Gateway
 	http     *http.Server
 	httpAddr string
-	// waits is what a start waits for; empty once all parts run. Until then only Start touches the fields above.
+	// waits says what a start waits for; empty once all parts run. Until then only Start uses the fields above.
 	waits   atomic.Pointer[string]
 	secured *secured // nil: the store speaks plaintext
 
@@ -47,12 +47,12 @@ type Dev struct {
 	background                sync.WaitGroup // planner, renewal of certificates and HTTP
 }
 
-// etcdPatience bounds what a start asks etcd, which runs in the same process.
+// etcdPatience bounds the requests of a start to etcd, which runs in the same process.
 const etcdPatience = time.Minute
 
-// Start starts a store on a folder and returns when its gateway listens; groups may still be loading (WaitReady).
-// HTTP answers from the beginning on, so that /status says what a start waits for; Config.Progress is told the same.
-// ctx bounds the start alone. The folder is locked until Stop or Kill. Errors say what to do.
+// Start starts a store on a folder and returns when its gateway listens; groups may still be loading (WaitReady). HTTP
+// answers from the beginning, so that /status shows what a start waits for; Config.Progress gets the same information.
+// ctx bounds only the start. The folder is locked until Stop or Kill. Errors say what to do.
 func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -110,10 +110,11 @@ func Start(ctx context.Context, cfg Config) (_ *Dev, err error) {
 	return d, nil
 }
 
-// waitFor notes what a start waits for; empty: all parts run.
+// waitFor records what a start waits for; empty: all parts run.
 func (d *Dev) waitFor(what string) { d.waits.Store(&what) }
 
-// tellProgress tells Config.Progress what the start waits for, now and then, until the returned function is called.
+// tellProgress reports to Config.Progress what the start waits for, from time to time, until the returned function is
+// called.
 func (d *Dev) tellProgress() (end func()) {
 	if d.cfg.Progress == nil {
 		return func() {}
@@ -138,7 +139,7 @@ func (d *Dev) tellProgress() (end func()) {
 	}
 }
 
-// startEtcd starts etcd, and makes the store in it the first time.
+// startEtcd starts etcd. The first time, it also creates the store in it.
 func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	connect := d.cfg.seams.etcd
 	if connect == nil {
@@ -161,7 +162,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	s := &d.folder.settings
 	var there placement.Meta
 	if s.Made {
-		// Rule 9: never made afresh for a store that exists.
+		// Rule 9: never create it anew for an existing store.
 		if there, err = d.store.Meta(ctx); errors.Is(err, placement.ErrNoMeta) {
 			return fmt.Errorf(
 				"etcd has lost what it knew of this store: bring %s back from a copy (the records are still in %s)",
@@ -186,7 +187,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	return d.folder.writeSettings()
 }
 
-// causeOf says why the time of an error was over, where it was that.
+// causeOf returns the cause of the context's end, if that end was the reason of an error.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
 		return fmt.Errorf("%w (%w)", cause, err)
@@ -205,7 +206,7 @@ func (d *Dev) startPlanner() {
 	})
 }
 
-// startRenewing keeps the certificates good, with TLS.
+// startRenewing renews the certificates, with TLS.
 func (d *Dev) startRenewing() {
 	if d.secured == nil {
 		return
@@ -215,7 +216,7 @@ func (d *Dev) startRenewing() {
 	d.background.Go(func() { d.secured.keep(ctx, d.cfg.Logger) })
 }
 
-// startShards starts all at once: each waits for its own disk and etcd only.
+// startShards starts all shards concurrently: each waits only for its own disk and etcd.
 func (d *Dev) startShards(ctx context.Context) error {
 	d.shards = make([]*shard.Shard, d.folder.settings.Shards)
 	errs := make([]error, len(d.shards))
@@ -256,7 +257,7 @@ func (d *Dev) startShards(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// shardConfig of shard n.
+// shardConfig returns the configuration of shard n.
 func (d *Dev) shardConfig(n int) (shard.Config, error) {
 	name := shardName(n)
 	cfg := shard.Config{
@@ -297,15 +298,15 @@ func (d *Dev) startHTTP(ctx context.Context) error {
 // Addr is the gateway's address.
 func (d *Dev) Addr() string { return d.gateway.Addr() }
 
-// HTTPAddr is the address of the page, metrics, health and status; empty where there is none.
+// HTTPAddr returns the address of the web page, metrics, health and status; empty: there is none.
 func (d *Dev) HTTPAddr() string { return d.httpAddr }
 
-// Settings tells how many shards run and how records are routed.
+// Settings returns the number of shards and the routing.
 func (d *Dev) Settings() (shards int, routing placement.Routing) {
 	return d.folder.settings.Shards, d.folder.settings.Routing
 }
 
-// EtcdErr reports when etcd fails by itself.
+// EtcdErr reports that etcd has failed by itself.
 func (d *Dev) EtcdErr() <-chan error {
 	if d.etcd == nil {
 		return nil
@@ -313,8 +314,8 @@ func (d *Dev) EtcdErr() <-chan error {
 	return d.etcd.Err()
 }
 
-// Stop stops gracefully: the gateway first, then the shards, which sync and write hints, then etcd. When ctx ends
-// first, the rest is done without waiting. What was acknowledged is on disk either way.
+// Stop stops gracefully: first the gateway, then the shards, which sync and write hints, then etcd. When ctx ends
+// first, the remaining parts stop without waiting. Acknowledged writes are on disk in either case.
 func (d *Dev) Stop(ctx context.Context) error {
 	var errs []error
 	if d.gateway != nil {
@@ -332,12 +333,12 @@ func (d *Dev) Stop(ctx context.Context) error {
 	return errors.Join(append(append(errs, shardErrs...), d.close())...)
 }
 
-// Kill stops at once without writing hints; the folder can be opened again when it returns.
+// Kill stops at once without writing hints. When it returns, the folder can be opened again.
 func (d *Dev) Kill() {
 	if d.gateway != nil {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = d.gateway.Stop(ended) // it says that it could not wait
+		_ = d.gateway.Stop(ended) // its error says that it could not wait
 	}
 	d.stopPlanner()
 	var all sync.WaitGroup
@@ -352,7 +353,7 @@ func (d *Dev) Kill() {
 	}
 }
 
-// close ends what is left when gateway and shards have ended.
+// close closes the remaining parts after gateway and shards have ended.
 func (d *Dev) close() error {
 	d.stopRenewing()
 	var errs []error

@@ -28,27 +28,28 @@ const (
 	shardPrefix  = "shard-"
 )
 
-// settingsFormat is raised when an older program must not open the folder.
+// settingsFormat is raised when older programs must not open the folder.
 const settingsFormat = 1
 
-// settings are what is fixed about a dev store, in dev.json.
+// settings are the fixed properties of a dev store, in dev.json.
 type settings struct {
 	Format    int               `json:"format"`
 	StoreUUID uuid.UUID         `json:"storeUUID"`
 	Routing   placement.Routing `json:"routing"`
-	Shards    int               `json:"shards"`           // as many were started last time
-	Copies    int               `json:"copies,omitempty"` // of each group; 0: 1, as in folders made before there were more
-	Created   string            `json:"created"`
-	// Made: etcd holds the store. An etcd without it has lost its data, and must not be made anew.
+	Shards    int               `json:"shards"` // the number started last time
+	// of each group; 0: 1, as in folders from before there were several copies
+	Copies  int    `json:"copies,omitempty"`
+	Created string `json:"created"`
+	// Made: etcd holds the store. An etcd without it has lost its data, and the store must not be created anew.
 	Made bool `json:"made"`
 }
 
 func (s *settings) copies() int { return max(s.Copies, 1) }
 
-// ErrUsage says that what is asked for cannot be.
+// ErrUsage says that the request is invalid.
 var ErrUsage = errors.New("wrong usage")
 
-// usageError is an ErrUsage in its own words.
+// usageError is an ErrUsage with its own text.
 type usageError string
 
 func (e usageError) Error() string { return string(e) }
@@ -56,7 +57,7 @@ func (e usageError) Error() string { return string(e) }
 // Is implements errors.Is.
 func (usageError) Is(target error) bool { return target == ErrUsage }
 
-// enoughShards refuses more copies than shards: no two copies of a group are on the same one.
+// enoughShards rejects more copies than shards: two copies of a group never share a shard.
 func (f *folder) enoughShards(shards int) error {
 	if copies := f.settings.copies(); shards < copies {
 		return usageError(fmt.Sprintf(
@@ -73,11 +74,11 @@ type folder struct {
 	lock     io.Closer
 }
 
-// openFolder locks the folder and reads its settings, or makes them where it is empty. It refuses what does not fit cfg
-// and says what to do.
+// openFolder locks the folder and reads its settings, or creates them if the folder is empty. It rejects settings that
+// do not fit cfg and says what to do.
 func openFolder(cfg Config) (*folder, error) {
 	f := &folder{dir: cfg.Dir}
-	if err := f.checkOurs(); err != nil { // before anything is written into it
+	if err := f.checkOurs(); err != nil { // check before writing anything into it
 		return nil, err
 	}
 	osfs := vfs.OS{}
@@ -98,7 +99,7 @@ func openFolder(cfg Config) (*folder, error) {
 	return f, nil
 }
 
-// checkOurs refuses a folder that holds anything but a dev store.
+// checkOurs rejects a folder that contains anything but a dev store.
 func (f *folder) checkOurs() error {
 	entries, err := os.ReadDir(f.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,7 +113,7 @@ func (f *folder) checkOurs() error {
 		switch e.Name() {
 		case settingsName:
 			return nil
-		case lockName, settingsName + format.TmpSuffix, "lost+found": // a start that was cut short
+		case lockName, settingsName + format.TmpSuffix, "lost+found": // left over from an interrupted start
 		case "superblock":
 			return fmt.Errorf(
 				"%s is the volume of a shard, not the folder of a sheaf dev: serve it by `sheaf shard --dir %s`, or give another "+
@@ -158,7 +159,7 @@ func (f *folder) readSettings(cfg Config) error {
 	return f.fit(cfg)
 }
 
-// fit refuses flags that contradict what the folder holds; those not given are taken from it.
+// fit rejects flags that contradict the folder's settings; missing flags are taken from the settings.
 func (f *folder) fit(cfg Config) error {
 	s := &f.settings
 	if cfg.Mode != "" && cfg.Mode != s.Routing.Mode {
@@ -197,8 +198,8 @@ func (f *folder) fit(cfg Config) error {
 	return f.writeSettings()
 }
 
-// shardsWithData is how many shards must run for every group to be served: one more than the last with a group's
-// folder.
+// shardsWithData returns how many shards must run so that every group is served: one more than the last shard with a
+// group's folder.
 func (f *folder) shardsWithData() (int, error) {
 	entries, err := os.ReadDir(f.path(shardsName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -222,7 +223,7 @@ func (f *folder) shardsWithData() (int, error) {
 	return need, nil
 }
 
-// writeSettings replaces dev.json, durably.
+// writeSettings replaces dev.json durably.
 func (f *folder) writeSettings() error {
 	data, err := json.MarshalIndent(f.settings, "", "  ")
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// Status of a dev store; its JSON is served at /status.
+// Status is the status of a dev store; its JSON is served at /status.
 type Status struct {
 	Summary page.Summary      `json:"summary"` // the state in a sentence, and what to do
 	Dir     string            `json:"dir"`
@@ -32,12 +32,12 @@ type Status struct {
 	PID     int               `json:"pid"`
 	Routing placement.Routing `json:"routing"`
 	Ready   bool              `json:"ready"`
-	NotYet  string            `json:"notYet,omitempty"` // why it is not ready
+	NotYet  string            `json:"notYet,omitempty"` // why the store is not ready
 	Load    status.Load       `json:"load"`             // of all shards together
 	Shards  []status.Shard    `json:"shards"`
 }
 
-// Status tells the present state.
+// Status returns the present state.
 func (d *Dev) Status() Status {
 	s := d.status()
 	s.summarize(d.folder.settings.copies())
@@ -81,7 +81,7 @@ func (d *Dev) status() Status {
 	return s
 }
 
-// firstReason is the first that shards say of what they do not serve; empty: they say nothing.
+// firstReason returns the first shard's reason for not serving; empty: there is none.
 func firstReason(shards []status.Shard) string {
 	for _, one := range shards {
 		for _, g := range one.Groups {
@@ -98,8 +98,8 @@ func firstReason(shards []status.Shard) string {
 	return ""
 }
 
-// summarize puts the state into a sentence. copies is how many a group is to have: it serves while a majority of them
-// does.
+// summarize sets the summary sentence. copies is the configured number of copies of a group: a group serves while a
+// majority of them does.
 func (s *Status) summarize(copies int) {
 	f := page.Facts{Load: page.Load{
 		GroupsDone: s.Load.GroupsLoaded, GroupsAll: s.Load.GroupsTotal, BytesDone: s.Load.BytesDone,
@@ -139,7 +139,7 @@ func (s *Status) summarize(copies int) {
 	s.Summary = page.Summarize(&f)
 }
 
-// addLoad sums the loads of shards, which run side by side.
+// addLoad adds up the loads of shards, which load in parallel.
 func addLoad(sum *status.Load, l status.Load) {
 	sum.GroupsTotal += l.GroupsTotal
 	sum.GroupsLoaded += l.GroupsLoaded
@@ -159,11 +159,11 @@ func addLoad(sum *status.Load, l status.Load) {
 	sum.Done = sum.Done && l.Done
 }
 
-// progressEvery is the time between two words about a wait.
+// progressEvery is the interval between two progress reports of a wait.
 const progressEvery = 2 * time.Second
 
-// WaitReady returns when every group serves that can, or ctx ends. progress, which may be nil, is called with the
-// status now and then.
+// WaitReady returns when every group that can serve does, or ctx ends. progress, which may be nil, is called with the
+// status from time to time.
 func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	const every = 10 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -188,8 +188,8 @@ func (d *Dev) WaitReady(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// waitRouted returns when the gateway knows an owner of every group of Hash routing: it learns of them through etcd, a
-// moment after the shards have made them.
+// waitRouted returns when the gateway knows a leader of every group of Hash routing: the gateway learns of groups
+// through etcd, shortly after the shards have created them.
 func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var owned atomic.Int64
@@ -236,7 +236,7 @@ func (d *Dev) waitRouted(ctx context.Context, progress func(Status)) error {
 	}
 }
 
-// tellRouted tells progress how many groups the gateway knows an owner of, until ctx ends.
+// tellRouted reports to progress for how many groups the gateway knows a leader, until ctx ends.
 func (d *Dev) tellRouted(ctx context.Context, owned *atomic.Int64, groups int, progress func(Status)) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
@@ -252,8 +252,8 @@ func (d *Dev) tellRouted(ctx context.Context, owned *atomic.Int64, groups int, p
 	}
 }
 
-// handler serves a page for people at /, /metrics, /healthz (the process answers), /readyz (every group serves) and
-// /status (JSON of Status).
+// handler serves a web page at /, /metrics, /healthz (the process answers), /readyz (every group serves) and /status
+// (JSON of Status).
 func (d *Dev) handler() http.Handler {
 	mux := http.NewServeMux()
 	page.Handle(mux)

@@ -26,15 +26,15 @@ import (
 	"sheaf.dev/sheaf/internal/shard"
 )
 
-// Folders below that of the store, with Config.TLS.
+// Folders below the store's folder, with Config.TLS.
 const (
 	tlsName       = "tls"
 	authorityName = "authority" // its certificate and key
 	gatewayName   = "gateway"
-	callerName    = "admin" // for whoever calls the store
+	callerName    = "admin" // for callers of the store
 )
 
-// secured is what the parts of a store show each other, with Config.TLS. A nil one is a store in plaintext.
+// secured holds the certificates of the parts of a store, with Config.TLS. A nil value means a store in plaintext.
 type secured struct {
 	dir       string
 	authority *authority.Authority
@@ -46,14 +46,14 @@ type secured struct {
 	seams     seams
 }
 
-// holder has a certificate in a folder below that of all.
+// holder has a certificate in its own subfolder.
 type holder struct {
 	folder   string
 	identity identity.Identity
-	hosts    []string // that callers reach it by
+	hosts    []string // names by which callers reach it
 }
 
-// secure makes the authority of a store the first time, and a certificate for its callers.
+// secure creates the authority of a store the first time, and a certificate for its callers.
 func secure(dir string, store uuid.UUID, registry prometheus.Registerer, seams seams) (*secured, error) {
 	s := &secured{dir: dir, registry: registry, seams: seams, store: identity.Store{Domain: "sheaf.dev",
 		Namespace: storeName, UID: store}}
@@ -64,7 +64,7 @@ func secure(dir string, store uuid.UUID, registry prometheus.Registerer, seams s
 	return s, s.issue(holder{folder: callerName, identity: identity.Identity{Role: identity.Admin, Name: storeName}})
 }
 
-// openAuthority reads the authority of a folder, or makes it.
+// openAuthority reads the authority of a folder, or creates it.
 func openAuthority(dir string, now time.Time) (*authority.Authority, error) {
 	cert, errCert := os.ReadFile(filepath.Join(dir, certs.CertificateFile))
 	key, errKey := os.ReadFile(filepath.Join(dir, certs.KeyFile))
@@ -92,7 +92,7 @@ func openAuthority(dir string, now time.Time) (*authority.Authority, error) {
 	return a, nil
 }
 
-// issue puts a new certificate into the folder of its holder, with what peers are checked by.
+// issue writes a new certificate into the folder of its holder, with the authorities that verify peers.
 func (s *secured) issue(h holder) error {
 	h.identity.Store = s.store
 	leaf := authority.Leaf{Identity: h.identity, Server: h.identity.IsComponent(), Client: true, Now: time.Now(),
@@ -119,7 +119,7 @@ func (s *secured) issue(h holder) error {
 	return nil
 }
 
-// open gives a part of the store its certificates.
+// open returns the certificates of a part of the store.
 func (s *secured) open(h holder, logger *slog.Logger) (*certs.Source, error) {
 	if err := s.issue(h); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (s *secured) open(h holder, logger *slog.Logger) (*certs.Source, error) {
 	return source, nil
 }
 
-// keep renews all certificates when a third of their time is over, until ctx ends.
+// keep renews all certificates after a third of their lifetime, until ctx ends.
 func (s *secured) keep(ctx context.Context, logger *slog.Logger) {
 	for {
 		select {
@@ -150,7 +150,7 @@ func (s *secured) keep(ctx context.Context, logger *slog.Logger) {
 	}
 }
 
-// close ends the looks at certificates and grants.
+// close stops following certificates and grants.
 func (s *secured) close() {
 	if s == nil {
 		return
@@ -163,7 +163,7 @@ func (s *secured) close() {
 	}
 }
 
-// gateway adds to the configuration of the gateway what makes it speak TLS.
+// gateway adds TLS to the configuration of the gateway.
 func (s *secured) gateway(cfg *gateway.Config, logger *slog.Logger) error {
 	if s == nil {
 		return nil
@@ -182,7 +182,7 @@ func (s *secured) gateway(cfg *gateway.Config, logger *slog.Logger) error {
 	return nil
 }
 
-// shard adds to the configuration of a shard what makes it speak TLS.
+// shard adds TLS to the configuration of a shard.
 func (s *secured) shard(cfg *shard.Config, logger *slog.Logger) error {
 	if s == nil {
 		return nil
@@ -197,7 +197,7 @@ func (s *secured) shard(cfg *shard.Config, logger *slog.Logger) error {
 	return nil
 }
 
-// caller are the credentials by which this process calls its own gateway.
+// caller returns the credentials by which this process calls its own gateway.
 func (s *secured) caller() (credentials.TransportCredentials, error) {
 	if s == nil {
 		return insecure.NewCredentials(), nil
@@ -205,7 +205,7 @@ func (s *secured) caller() (credentials.TransportCredentials, error) {
 	return client.TLS(s.files())
 }
 
-// CallerFiles are what a caller of the store needs; empty without TLS.
+// CallerFiles returns the files that a caller of the store needs; empty without TLS.
 func (d *Dev) CallerFiles() client.TLSFiles {
 	if d.secured == nil {
 		return client.TLSFiles{}

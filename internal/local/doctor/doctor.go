@@ -1,4 +1,4 @@
-// Package doctor says what a check of volumes that nobody serves has found, and what to do next.
+// Package doctor reports what a check of unserved volumes has found, and what to do next.
 package doctor
 
 import (
@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/finding"
 )
 
-// Tree looks at what a check of volumes found that nobody serves.
+// Tree converts the result of a check of unserved volumes into findings.
 func Tree(r *cli.VerifyTreeReport) []finding.Finding {
 	var f finding.List
 	for _, p := range r.Problems {

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// SnapshotConfig says where snapshots of the member go. A snapshot is what etcdutl restores: the database and its
-// SHA-256.
+// SnapshotConfig says where the member's snapshots are stored. A snapshot is a file that etcdutl restores: the database
+// and its SHA-256.
 type SnapshotConfig struct {
 	Dir   string        // empty: none are taken
 	Every time.Duration // 0: 30 min
@@ -28,7 +28,7 @@ const (
 	defragFirst    = time.Minute // after the start, and between members
 )
 
-// careState is what was done last.
+// careState holds the last maintenance results.
 type careState struct {
 	Snapshot      SnapshotStatus
 	SnapshotError string
@@ -52,7 +52,7 @@ type Status struct {
 	ClusterID         string         `json:"clusterID"`
 	LeaderID          string         `json:"leaderID"` // empty: none known
 	IsLeader          bool           `json:"isLeader"`
-	IsLearner         bool           `json:"isLearner"` // joined, and has no vote yet
+	IsLearner         bool           `json:"isLearner"` // joined, but without a vote yet
 	Revision          int64          `json:"revision"`
 	DBBytes           int64          `json:"dbBytes"`
 	DBInUseBytes      int64          `json:"dbInUseBytes"`
@@ -64,7 +64,7 @@ type Status struct {
 	LastDefragError   string         `json:"lastDefragError,omitempty"`
 }
 
-// Status tells the present state.
+// Status returns the present state.
 func (m *Member) Status() Status {
 	s := m.etcd.Server
 	st := Status{
@@ -86,13 +86,13 @@ func (m *Member) Status() Status {
 	return st
 }
 
-// offset spreads what members do at an interval, so that never two do it at the same moment.
+// offset staggers the periodic work of the members, so that no two of them do it at the same moment.
 func (m *Member) offset(every time.Duration) time.Duration {
 	members := m.cfg.members()
 	return every * time.Duration(slices.Index(members, m.cfg.Name)) / time.Duration(len(members))
 }
 
-// each does something at an interval until ctx ends.
+// each calls do at an interval until ctx ends.
 func each(ctx context.Context, first, every time.Duration, do func()) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()
@@ -107,7 +107,7 @@ func each(ctx context.Context, first, every time.Duration, do func()) {
 	}
 }
 
-// takeSnapshots takes one soon after the start, and then at the interval.
+// takeSnapshots takes a snapshot soon after the start, and then at the interval.
 func (m *Member) takeSnapshots(ctx context.Context) {
 	c := m.cfg.Snapshots
 	if c.Dir == "" || !m.joined(ctx) {
@@ -136,7 +136,7 @@ func (m *Member) joined(ctx context.Context) bool {
 	}
 }
 
-// Snapshot writes what this member holds into the folder of snapshots, and removes those beyond the number to keep.
+// Snapshot writes this member's data into the snapshot folder, and removes the snapshots beyond the number to keep.
 func (m *Member) Snapshot() (SnapshotStatus, error) {
 	dir := m.cfg.Snapshots.Dir
 	if dir == "" {
@@ -190,8 +190,8 @@ func (m *Member) pruneSnapshots() error {
 	return nil
 }
 
-// defragment gives room of the database back to the disk. The member does not answer meanwhile, so that each has a time
-// of its own, and a member without quorum waits for the next one.
+// defragment returns free space of the database to the disk. The member does not answer meanwhile, so each member has
+// its own time slot, and a member without quorum waits for the next slot.
 func (m *Member) defragment(ctx context.Context) {
 	every := m.cfg.DefragEvery
 	if every == 0 || !m.joined(ctx) {

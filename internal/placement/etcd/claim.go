@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// claimName is the file beside etcd's own folder that says whose it is: etcd ignores its token once it has data.
+// claimName is the file beside etcd's own folder that names its owner: etcd ignores its token once it has data.
 const (
 	claimName    = "sheaf-etcd.json"
 	claimVersion = 1
@@ -22,13 +22,13 @@ type claimed struct {
 	Token  string `json:"token"`
 }
 
-// hasData tells whether etcd has stored anything here.
+// hasData reports whether etcd has stored anything here.
 func (c *MemberConfig) hasData() bool {
 	names, err := os.ReadDir(filepath.Join(c.Dir, "member", "wal"))
 	return err == nil && len(names) > 0
 }
 
-// claim refuses the folder of another cluster or member, and makes an empty one this member's.
+// claim rejects the folder of another cluster or member, and marks an empty folder as this member's.
 func (c *MemberConfig) claim() error {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (c *MemberConfig) claim() error {
 	return nil
 }
 
-// writeSynced writes a small JSON file aside, syncs and renames it, and syncs the folder.
+// writeSynced writes a small JSON file under a temporary name, syncs and renames it, and syncs the folder.
 func writeSynced(dir, name string, value any) error {
 	content, err := json.Marshal(value)
 	if err != nil {
@@ -82,7 +82,7 @@ func writeSynced(dir, name string, value any) error {
 	})
 }
 
-// writeAside makes a file durable under its name, or not at all.
+// writeAside writes a file durably under its name, or not at all.
 func writeAside(dir, name string, write func(*os.File) error) (err error) {
 	temp := filepath.Join(dir, name+".tmp")
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)

@@ -21,18 +21,18 @@ import (
 // ClientConfig says how to reach etcd.
 type ClientConfig struct {
 	Endpoints []string // host:port
-	// CAFile holds the authorities that sign etcd's certificates; empty: those of the system. CertFile and KeyFile are
-	// this process's certificate; both or none. With any of the three, TLS is used. The files are read again for each
-	// connection, so that certificates can be rotated under a running process.
+	// CAFile holds the authorities that sign etcd's certificates; empty: the system's authorities. CertFile and
+	// KeyFile are this process's certificate; both or none. If any of the three is set, TLS is used. The files are
+	// read again for each connection, so that certificates can be rotated while the process runs.
 	CAFile, CertFile, KeyFile string
-	// Credentials of the connections, in the place of these files; nil: none.
+	// Credentials replace these files; nil: none.
 	Credentials credentials.TransportCredentials
-	// Username and PasswordFile for an etcd that asks for them; both or none. The password is read once.
+	// Username and PasswordFile are for an etcd with authentication; both or none. The password is read once.
 	Username, PasswordFile string
 }
 
-// reconnectMax is the longest pause between two tries to connect. Left alone they grow to two minutes, for which an
-// etcd that is back would be missed.
+// reconnectMax is the longest pause between two attempts to connect. By default pauses grow to two minutes, and an etcd
+// that is back would go unnoticed for that long.
 const reconnectMax = 3 * time.Second
 
 var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
@@ -41,8 +41,8 @@ var reconnecting = grpc.WithConnectParams(grpc.ConnectParams{
 	MinConnectTimeout: dialTimeout,
 })
 
-// Dial makes a client for etcd. Files that cannot be read are an error; an etcd that does not answer is not, but with a
-// Username, as etcd is asked for a token then.
+// Dial makes a client for etcd. Files that cannot be read are an error. An etcd that does not answer is an error only
+// with a Username, because etcd is then asked for a token.
 func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	c := clientv3.Config{
 		Endpoints:            cfg.Endpoints,
@@ -60,7 +60,7 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("connect to etcd: %w", err)
 		}
-		// The client library needs TLS to choose the scheme; the connections are made by the credentials.
+		// The client library needs TLS only to choose the scheme; the credentials make the connections.
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(files))
 	}
@@ -86,7 +86,7 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// UsesFiles tells whether any file is given.
+// UsesFiles reports whether any file is set.
 func (cfg *ClientConfig) UsesFiles() bool {
 	return cfg.CAFile != "" || cfg.CertFile != "" || cfg.KeyFile != ""
 }

@@ -12,32 +12,32 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// peerTimeout bounds the question to one member.
+// peerTimeout bounds the query to one member.
 const peerTimeout = 2 * time.Second
 
-// Peer is one member of a cluster: what the cluster knows of it, and what it says of itself.
+// Peer is one member of a cluster: the cluster's record of it, and its own report.
 type Peer struct {
 	ID         uint64
 	Name       string // empty: the member was added and has not started yet
 	PeerURLs   []string
 	ClientURLs []string
-	Learner    bool // copies the log, and has no vote
+	Learner    bool // copies the log, without a vote
 
 	Answers  bool
-	Trouble  string // why the member is not well; empty: it is
-	LeaderID uint64 // id of the leader that the member follows, or is; 0: it knows none
+	Trouble  string // why the member is not healthy; empty: it is
+	LeaderID uint64 // id of the leader that the member follows, or its own id if it leads; 0: it knows no leader
 	Index    uint64 // of the last committed entry that the member has
 	DBBytes  int64
 	Version  string
 }
 
-// Leader says whether the member is the leader.
+// Leader reports whether the member is the leader.
 func (p *Peer) Leader() bool { return p.LeaderID != 0 && p.LeaderID == p.ID }
 
-// Healthy says whether the member answers, follows a leader or is it, and has a vote.
+// Healthy reports whether the member answers, knows a leader (or leads), and has a vote.
 func (p *Peer) Healthy() bool { return p.Trouble == "" && !p.Learner }
 
-// Label is what people know the member by.
+// Label returns the name by which people know the member.
 func (p *Peer) Label() string {
 	if p.Name != "" {
 		return p.Name
@@ -45,13 +45,13 @@ func (p *Peer) Label() string {
 	return strings.Join(p.PeerURLs, ",")
 }
 
-// View is a cluster as a quorum of it says.
+// View is a cluster as described by a quorum of it.
 type View struct {
 	ClusterID uint64
 	Peers     []Peer // by name
 }
 
-// Find is the member with this id, or name; nil: there is none.
+// Find returns the first member that matches; nil: there is none.
 func (v *View) Find(is func(*Peer) bool) *Peer {
 	for n := range v.Peers {
 		if is(&v.Peers[n]) {
@@ -61,7 +61,7 @@ func (v *View) Find(is func(*Peer) bool) *Peer {
 	return nil
 }
 
-// Healthy counts the members that are well.
+// Healthy counts the healthy members.
 func (v *View) Healthy() (n int) {
 	for i := range v.Peers {
 		if v.Peers[i].Healthy() {
@@ -71,7 +71,8 @@ func (v *View) Healthy() (n int) {
 	return n
 }
 
-// MayRemove is why the cluster must not forget the member with this id: those that are left would have no quorum.
+// MayRemove returns an error if the cluster must not remove the member with this id: the remaining members would have
+// no quorum.
 func (v *View) MayRemove(id uint64) error {
 	voters, well := 0, 0
 	for n := range v.Peers {
@@ -90,12 +91,13 @@ func (v *View) MayRemove(id uint64) error {
 	return nil
 }
 
-// Look asks a quorum who the members are, and then each member how it is. An error means that no quorum has answered.
+// Look asks a quorum for the members, and then asks each member for its state. An error means that no quorum has
+// answered.
 func Look(ctx context.Context, client *clientv3.Client) (*View, error) {
 	return look(ctx, client) // goes through the leader
 }
 
-// LookWithoutQuorum is Look by the word of any member: what it says may be old.
+// LookWithoutQuorum is Look that accepts the member list of any member: the list may be outdated.
 func LookWithoutQuorum(ctx context.Context, client *clientv3.Client) (*View, error) {
 	return look(ctx, client, clientv3.WithSerializable())
 }
@@ -119,7 +121,7 @@ func look(ctx context.Context, client *clientv3.Client, options ...clientv3.OpOp
 	return view, nil
 }
 
-// ask lets the member speak for itself.
+// ask queries the member itself.
 func (p *Peer) ask(ctx context.Context, client *clientv3.Client, cluster uint64) {
 	if p.Name == "" || len(p.ClientURLs) == 0 {
 		p.Trouble = "was added, and has not started yet"
@@ -154,7 +156,7 @@ func (p *Peer) ask(ctx context.Context, client *clientv3.Client, cluster uint64)
 	}
 }
 
-// plainWords is an error without the frame that gRPC puts around it.
+// plainWords returns an error's text without gRPC's prefix.
 func plainWords(err error) string {
 	words := strings.TrimPrefix(err.Error(), "rpc error: code = ")
 	if _, after, found := strings.Cut(words, "desc = "); found {

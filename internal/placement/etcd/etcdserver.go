@@ -1,6 +1,6 @@
-// Package etcd runs an etcd server inside the process: of one member for `sheaf dev` (StartEmbedded) and for tests
-// (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). It also makes the clients of all processes.
-// What is stored is synced like any other etcd's, but by StartUnsynced.
+// Package etcd runs an etcd server inside the process: a single member for `sheaf dev` (StartEmbedded) and for tests
+// (StartUnsynced), or a member of a cluster for `sheaf etcd` (StartMember). It also makes the etcd clients of all
+// processes. Writes are synced like those of any other etcd, except with StartUnsynced.
 package etcd
 
 import (
@@ -35,9 +35,9 @@ type Server struct {
 	closeOnce sync.Once
 }
 
-// StartEmbedded starts etcd on a folder, which is made where it is missing, and returns when it serves. listen are the
-// addresses for clients, host:port or unix:///path; none: a free port of 127.0.0.1. Peers cannot connect: it stays a
-// cluster of one.
+// StartEmbedded starts etcd on a folder, which it creates if needed, and returns when etcd serves. listen are the
+// addresses for clients, host:port or unix:///path; none: a free port of 127.0.0.1. Peers cannot connect: the cluster
+// always has one member.
 func StartEmbedded(dir string, listen ...string) (*Server, error) {
 	cfg, err := config(dir, listen)
 	if err != nil {
@@ -46,8 +46,8 @@ func StartEmbedded(dir string, listen ...string) (*Server, error) {
 	return embedded(dir, cfg)
 }
 
-// StartUnsynced is StartEmbedded for tests, which are not to wait for a disk that others write to: nothing is synced.
-// What is written outlives this process, however it ends, and not its machine.
+// StartUnsynced is StartEmbedded for tests, which should not wait for a busy disk: nothing is synced. Writes survive
+// the end of the process, but not a failure of the machine.
 func StartUnsynced(dir string, listen ...string) (*Server, error) {
 	cfg, err := config(dir, listen)
 	if err != nil {
@@ -88,7 +88,7 @@ func embedded(dir string, cfg *embed.Config) (*Server, error) {
 	return s, nil
 }
 
-// start turns a panic, by which etcd says that it cannot write its first files, into an error.
+// start turns a panic into an error: etcd panics if it cannot write its first files.
 func start(cfg *embed.Config) (server *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -111,7 +111,7 @@ func config(dir string, listen []string) (*embed.Config, error) {
 	cfg.Name = "sheaf"
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	cfg.ListenPeerUrls = nil
-	// Never dialled, as the cluster has one member; etcd wants it to be a host and port.
+	// The cluster has one member, so this URL is never dialled; etcd requires a host and port.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:2380"}
 	cfg.AdvertisePeerUrls = []url.URL{peer}
 	cfg.InitialCluster = cfg.Name + "=" + peer.String()
@@ -127,7 +127,7 @@ func config(dir string, listen []string) (*embed.Config, error) {
 		cfg.ListenClientUrls = append(cfg.ListenClientUrls, *u)
 	}
 	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
-	// One member has nobody to wait for: short ticks only shorten its election at the start.
+	// A single member waits for no other: short ticks only shorten its election at the start.
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = "5m"
@@ -136,11 +136,12 @@ func config(dir string, listen []string) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// progressEvery is how often etcd says how far it is to watches to which nothing comes, as to most of those of shards:
-// more often than it compacts, so that such a watch goes on where its connection breaks.
+// progressEvery is the interval at which etcd sends progress notifications to watches without events, such as most
+// watches of shards. It is shorter than the compaction interval, so that such a watch can resume after its connection
+// breaks.
 const progressEvery = time.Minute
 
-// Endpoints for clients: host:port or unix:///path.
+// Endpoints returns the client addresses: host:port or unix:///path.
 func (s *Server) Endpoints() []string { return s.endpoints }
 
 // Client connects to the server. The caller closes it.
@@ -151,10 +152,10 @@ func Connect(endpoints []string) (*clientv3.Client, error) {
 	return Dial(ClientConfig{Endpoints: endpoints})
 }
 
-// Err reports when the server fails by itself.
+// Err reports that the server has failed by itself.
 func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
-// Close stops the server. Calls are cut; clients see UNAVAILABLE.
+// Close stops the server. It aborts calls; clients see UNAVAILABLE.
 func (s *Server) Close() {
 	s.closeOnce.Do(func() {
 		close(s.closing)
@@ -163,7 +164,7 @@ func (s *Server) Close() {
 }
 
 // endStreams ends watches and keepalives when the server closes. Without it the server waits five seconds for clients
-// that will not hang up. The handler itself ends as soon as its stream has.
+// that do not disconnect. The handler itself ends as soon as its stream has ended.
 func (s *Server) endStreams(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	done := make(chan error, 1)

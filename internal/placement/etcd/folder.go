@@ -20,19 +20,20 @@ import (
 
 const (
 	memberFolder = "member"            // of etcd's own data, below the folder of the member
-	asidePrefix  = "replaced-"         // of what was memberFolder
-	behindName   = "sheaf-behind.json" // in memberFolder: etcd has found that the folder lacks what it must have
+	asidePrefix  = "replaced-"         // prefix of a data folder that was set aside
+	behindName   = "sheaf-behind.json" // in memberFolder: etcd has found that the folder lacks required entries
 )
 
-// folder is what the data in a member's folder say of themselves.
+// folder describes the data in a member's folder.
 type folder struct {
 	Empty     bool
-	MemberID  uint64 // 0: the data do not say it
+	MemberID  uint64 // 0: the data do not contain it
 	ClusterID uint64
-	Behind    bool // the folder lacks entries that the cluster counts on
+	Behind    bool // the folder lacks entries that the cluster relies on
 }
 
-// readFolder tells what is in the folder. Data that cannot be read have no member id: etcd itself says what is wrong.
+// readFolder describes the contents of the folder. Data that cannot be read have no member id: etcd itself reports the
+// problem.
 func (c *MemberConfig) readFolder() folder {
 	if !c.hasData() {
 		return folder{Empty: true}
@@ -46,7 +47,7 @@ func (c *MemberConfig) readFolder() folder {
 	return out
 }
 
-// walMetadata is what etcd writes at the head of each file of its log.
+// walMetadata reads the metadata that etcd writes at the start of each log file.
 func walMetadata(dir string) (*pb.Metadata, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.wal"))
 	if err != nil || len(names) == 0 {
@@ -57,7 +58,7 @@ func walMetadata(dir string) (*pb.Metadata, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // it was opened for reading only
 	decoder := wal.NewDecoder(fileutil.NewFileReader(f))
 	for {
 		var record walpb.Record
@@ -76,15 +77,16 @@ func walMetadata(dir string) (*pb.Metadata, error) {
 	}
 }
 
-// asideRoom is how much must be free beside what was set aside: etcd writes its log in files of 64 MiB, and a database.
+// asideRoom is the free space that must remain when old data are set aside: etcd writes its log in files of 64 MiB, and
+// a database.
 const asideRoom = 512 << 20
 
-// setAside renames the data, which belong to a member that the cluster does not know any more. One rename: after a
-// crash the folder has all of the data, or none. On a small disk they are removed: all that was committed is with the
-// quorum.
+// setAside renames the data, which belong to a member that is no longer in the cluster. It is one rename: after a crash
+// the folder has all of the data, or none. If the disk is small, the data are removed instead: the quorum has
+// everything that was committed.
 func (c *MemberConfig) setAside(f folder) error {
 	name := fmt.Sprintf("%s%x-%s", asidePrefix, f.MemberID, time.Now().UTC().Format(snapshotTime))
-	err := c.removeAside() // of an earlier time
+	err := c.removeAside() // from an earlier replacement
 	if err == nil {
 		err = os.Rename(filepath.Join(c.Dir, memberFolder), filepath.Join(c.Dir, name))
 	}
@@ -104,8 +106,8 @@ func (c *MemberConfig) setAside(f folder) error {
 	return nil
 }
 
-// removeAside removes what was set aside. It is called once this member votes: a quorum then has all that was
-// committed.
+// removeAside removes the data that were set aside. It is called once this member votes: a quorum then has everything
+// that was committed.
 func (c *MemberConfig) removeAside() error {
 	entries, err := os.ReadDir(c.Dir)
 	if err != nil {
@@ -120,18 +122,18 @@ func (c *MemberConfig) removeAside() error {
 	return errors.Join(errs...)
 }
 
-// behind is the content of the file that says so.
+// behind is the content of the file behindName.
 type behind struct {
 	Time  time.Time `json:"time"`
-	Words string    `json:"words"` // of etcd
+	Words string    `json:"words"` // etcd's message
 }
 
-// markBehind keeps what etcd has found out about the folder just before it gives up.
+// markBehind records etcd's finding about the folder, just before etcd gives up.
 func (c *MemberConfig) markBehind(words string) error {
 	return writeSynced(filepath.Join(c.Dir, memberFolder), behindName, behind{Time: time.Now().UTC(), Words: words})
 }
 
-// behindWords are what etcd has said.
+// behindWords returns etcd's recorded message.
 func (c *MemberConfig) behindWords() string {
 	content, err := os.ReadFile(filepath.Join(c.Dir, memberFolder, behindName))
 	var said behind

@@ -25,29 +25,29 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// MemberConfig of one member of a cluster. Name, Dir, ListenClient and ListenPeer are required.
+// MemberConfig configures one member of a cluster. Name, Dir, ListenClient and ListenPeer are required.
 type MemberConfig struct {
 	Name string
 	Dir  string
 
 	ListenClient, ListenPeer       string // host:port
-	AdvertiseClient, AdvertisePeer string // host:port; empty: what it listens on
+	AdvertiseClient, AdvertisePeer string // host:port; empty: the listen address
 
-	// Cluster is the members by name and peer address, host:port; empty: this one alone.
+	// Cluster maps the names of the members to peer addresses, host:port; empty: this member alone.
 	Cluster map[string]string
-	// Existing: the cluster was formed before. An empty folder then joins the members that are there, or fails: it
-	// never forms a new one.
+	// Existing: the cluster already exists. With an empty folder this member joins the others, or fails: it never
+	// forms a new cluster.
 	Existing bool
 	Token    string // tells clusters apart; empty: "sheaf"
 
 	ClientTLS, PeerTLS TLSFiles
 
-	// Certs are the certificates of this member, in the place of ClientTLS and PeerTLS; nil: none. Clients must be of
-	// the store. Their connections follow what Certs has; those of members what it had at the start, with its mode.
-	// Members have one certificate for all, with the hosts of all.
+	// Certs holds the certificates of this member and replaces ClientTLS and PeerTLS; nil: none. Clients must
+	// belong to the store. Client connections use the current content of Certs; peer connections use the content,
+	// and the mode, from the start. All members share one certificate with the hosts of all.
 	Certs *certs.Source
-	// ListenPeerTLS and AdvertisePeerTLS are the addresses for members that speak TLS, host:port; with Certs alone. All
-	// members have the same port there.
+	// ListenPeerTLS and AdvertisePeerTLS are the addresses for peers that use TLS, host:port; only with Certs. All
+	// members use the same port there.
 	ListenPeerTLS, AdvertisePeerTLS string
 
 	// CompactionMode: periodic (Retention is a duration) or revision (Retention is a number of revisions); empty:
@@ -58,29 +58,30 @@ type MemberConfig struct {
 	Snapshots   SnapshotConfig
 	DefragEvery time.Duration // 0: never
 
-	// Rejoin lets a member whose data are lost join the others as a new one: where its folder is empty or lacks what
-	// the cluster counts on, while a quorum of the others is there, and all of them are well. What the folder held is
-	// set aside, and removed once the member votes again. Without it such a member does not start.
+	// Rejoin lets a member whose data are lost join the others as a new one. It applies if the folder is empty or
+	// lacks entries that the cluster relies on, while a quorum of the others answers, and all of them are healthy.
+	// The folder's data are set aside, and removed once the member votes again. Without Rejoin such a member does
+	// not start.
 	Rejoin bool
-	// JoinTimeout: how long to wait for the other members before etcd starts, where the folder alone is not enough; 0:
-	// one look.
+	// JoinTimeout bounds the wait for the other members before etcd starts, if the folder alone is not sufficient;
+	// 0: one look.
 	JoinTimeout time.Duration
-	// Fatal is called where etcd cannot go on with this folder, and must not return; nil: etcd panics. The next start
-	// knows why.
+	// Fatal is called if etcd cannot continue with this folder, and must not return; nil: etcd panics. The next
+	// start knows the reason.
 	Fatal func(error)
 
-	// StartTimeout: how long to wait for the cluster at the start; 0: for ever. A member that waits is not ready, and
-	// lives.
+	// StartTimeout bounds the wait for the cluster at the start; 0: no bound. A member that waits is alive but not
+	// ready.
 	StartTimeout time.Duration
 	Logger       *slog.Logger // nil: discards
 	Version      string
 
-	started *certs.Report // what Certs had when the member was configured; nil: there are none
-	// the other members, as etcd wants them for its initial cluster, where this one joins them; empty: as Cluster says
+	started *certs.Report // state of Certs when the member was configured; nil: no Certs
+	// the other members in etcd's syntax for the initial cluster, if this member joins them; empty: as in Cluster
 	others string
 }
 
-// TLSFiles are the files of one side of etcd. They are read again for each connection.
+// TLSFiles are the files of one side of etcd (clients or peers). They are read again for each connection.
 type TLSFiles struct{ Cert, Key, CA string }
 
 func (f TLSFiles) used() bool { return f.Cert != "" || f.Key != "" || f.CA != "" }
@@ -115,13 +116,13 @@ func (f TLSFiles) url(address string) url.URL {
 	return url.URL{Scheme: scheme, Host: address}
 }
 
-// Errors of StartMember that no retry heals, unless other members come back.
+// StartMember returns these errors if no retry helps, unless other members come back.
 var (
-	// ErrOtherCluster: the folder is of another cluster or member.
+	// ErrOtherCluster: the folder belongs to another cluster or member.
 	ErrOtherCluster = errors.New("the folder belongs to another etcd")
-	// ErrNotTheMember: the folder has not what the cluster knows this member to have.
+	// ErrNotTheMember: the folder lacks data that the cluster knows this member to have.
 	ErrNotTheMember = errors.New("the folder is not that of the member that the cluster knows")
-	// ErrEmptyExisting: the folder is empty, and the cluster that it is to join is not there.
+	// ErrEmptyExisting: the folder is empty, and the cluster that it should join does not answer.
 	ErrEmptyExisting = errors.New("the folder is empty, and the cluster was formed before")
 )
 
@@ -135,13 +136,13 @@ type Member struct {
 
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
-	failed chan error // one: why the member has ended by itself
+	failed chan error // capacity one: why the member has ended by itself
 
 	mu   sync.Mutex // guards care
 	care careState
 }
 
-// StartMember starts a member and returns when it serves or, where the cluster has no quorum yet, when it listens:
+// StartMember starts a member. It returns when the member serves or, if the cluster has no quorum yet, when it listens:
 // Ready says whether it serves.
 func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	if err := cfg.setDefaults(); err != nil {
@@ -191,7 +192,7 @@ func StartMember(ctx context.Context, cfg MemberConfig) (*Member, error) {
 	return m, nil
 }
 
-// after never fires for zero.
+// after is time.After, but never fires for zero.
 func after(d time.Duration) <-chan time.Time {
 	if d == 0 {
 		return nil
@@ -220,7 +221,7 @@ func (c *MemberConfig) setDefaults() error {
 			errs = append(errs, fmt.Errorf("address %q: give host:port: %w", address, err))
 		}
 	}
-	// what etcd itself would say only after the folder was claimed
+	// etcd itself would report these errors only after the folder was claimed
 	for _, address := range []string{c.ListenClient, c.ListenPeer, c.ListenPeerTLS} {
 		if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "localhost" &&
 			net.ParseIP(host) == nil {
@@ -269,7 +270,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// everywhere is the address with a host: etcd wants an IP, where other programs take no host for all addresses.
+// everywhere adds a host to an address without one: etcd requires an IP, while other programs accept an empty host for
+// all addresses.
 func everywhere(address string) string {
 	if strings.HasPrefix(address, ":") {
 		return "0.0.0.0" + address
@@ -301,12 +303,13 @@ func (c *MemberConfig) embed() *embed.Config {
 	ec.WatchProgressNotifyInterval = progressEvery
 	ec.QuotaBackendBytes = c.QuotaBytes
 	if len(c.Cluster) == 1 {
-		ec.TickMs, ec.ElectionMs = 10, 100 // nobody to wait for: short ticks only shorten its election at the start
+		// a single member: short ticks only shorten its election at the start
+		ec.TickMs, ec.ElectionMs = 10, 100
 	}
 	return ec
 }
 
-// members by name.
+// members lists the members by name.
 func (c *MemberConfig) members() []string {
 	names := make([]string, 0, len(c.Cluster))
 	for name := range c.Cluster {
@@ -316,7 +319,7 @@ func (c *MemberConfig) members() []string {
 	return names
 }
 
-// Ready is nil when the member serves: a read through the leader works.
+// Ready returns nil if the member serves: a read through the leader works.
 func (m *Member) Ready(ctx context.Context) error {
 	select {
 	case <-m.etcd.Server.ReadyNotify():
@@ -332,21 +335,21 @@ func (m *Member) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Endpoint for clients: what it listens on.
+// Endpoint returns the client address on which the member listens.
 func (m *Member) Endpoint() string {
 	for _, l := range m.etcd.Clients {
-		if l.Addr().Network() == "tcp" { // not its HTTP, see secure
+		if l.Addr().Network() == "tcp" { // skip the address of its HTTP, see secure
 			return l.Addr().String()
 		}
 	}
 	return ""
 }
 
-// errRemoved: etcd stops without an error where the others have forgotten the member.
+// errRemoved is the error of a member that the others have removed: etcd itself then stops without an error.
 var errRemoved = errors.New(
 	"it has stopped: the others have removed this member. Started again, it joins them as a new one")
 
-// awaitEnd notices that etcd ends by itself.
+// awaitEnd notices when etcd ends by itself.
 func (m *Member) awaitEnd(ctx context.Context) {
 	select {
 	case err := <-m.etcd.Err():
@@ -357,10 +360,10 @@ func (m *Member) awaitEnd(ctx context.Context) {
 	}
 }
 
-// Err reports when the member fails by itself, or the others have removed it.
+// Err reports that the member has failed by itself, or that the others have removed it.
 func (m *Member) Err() <-chan error { return m.failed }
 
-// Close stops the member cleanly: what it stored is on disk. Calls are cut; clients see UNAVAILABLE.
+// Close stops the member cleanly: its data are on disk. It aborts calls; clients see UNAVAILABLE.
 func (m *Member) Close() {
 	m.cancel()
 	m.wait.Wait()
@@ -372,7 +375,7 @@ func (m *Member) Close() {
 	m.server.Close()
 }
 
-// panics is told what etcd says just before it panics.
+// panics receives etcd's message just before etcd panics.
 func (c *MemberConfig) panics(words string) {
 	if !lacksEntries.MatchString(words) {
 		return
@@ -388,6 +391,6 @@ func (c *MemberConfig) panics(words string) {
 	}
 }
 
-// lacksEntries is what the log of Raft says where the leader has had an acknowledgement of entries that this folder
-// lacks.
+// lacksEntries matches the message of the Raft log if the leader has received an acknowledgement of entries that this
+// folder lacks.
 var lacksEntries = regexp.MustCompile(`tocommit\(\d+\) is out of range`)

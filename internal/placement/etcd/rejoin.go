@@ -15,10 +15,10 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
-// rejoinPause is between two looks at the others.
+// rejoinPause is the pause between two looks at the other members.
 const rejoinPause = time.Second
 
-// errWaits is why a member does not start now. It may start later, with nothing changed about it.
+// errWaits says why a member does not start now. It may start later without any change to its configuration.
 type errWaits struct {
 	why   string
 	empty bool
@@ -35,12 +35,12 @@ func (e *errWaits) Error() string {
 
 func (e *errWaits) Is(target error) bool { return e.empty && target == ErrEmptyExisting }
 
-// emptyExisting is the error of an empty folder where no other member is there to join.
+// emptyExisting returns the error of an empty folder if no other member answers that it could join.
 func (c *MemberConfig) emptyExisting(why string) error { return &errWaits{why: why, empty: true} }
 
-// prepare does what must be done before etcd starts on the folder: nothing, as a rule. Where the disk of this member
-// was replaced it sees to it that the cluster forgets the member that it was, and takes it as a new one. It gives up
-// after JoinTimeout.
+// prepare does the work required before etcd starts on the folder: usually none. If the disk of this member was
+// replaced, prepare has the cluster remove the former member and add this one as a new member. It gives up after
+// JoinTimeout.
 func (c *MemberConfig) prepare(ctx context.Context) (joins bool, err error) {
 	if len(c.Cluster) == 1 {
 		return false, nil
@@ -105,7 +105,7 @@ func (c *MemberConfig) prepareOnce(ctx context.Context) (rejoin, error) {
 	return step, c.take(ctx, step, in, others)
 }
 
-// take does what was decided.
+// take performs the chosen step.
 func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, others othersSaid) error {
 	if step.Step == stepSetAside {
 		return c.setAside(in.Folder)
@@ -128,21 +128,21 @@ func (c *MemberConfig) take(ctx context.Context, step rejoin, in *rejoinInput, o
 	return err
 }
 
-// othersSaid is what the other members answer on their addresses for peers, each by what it knows itself.
+// othersSaid holds the answers of the other members at their peer addresses. Each answers from its own knowledge.
 type othersSaid struct {
-	endpoints []string // of their clients
+	endpoints []string // client endpoints of the others
 	told      [][]othersMember
 	errs      []string
 }
 
-// othersMember is a member in such an answer.
+// othersMember is a member listed in such an answer.
 type othersMember struct {
 	ID         uint64   `json:"id"`
 	PeerURLs   []string `json:"peerURLs"`
 	ClientURLs []string `json:"clientURLs"`
 }
 
-// askOthers asks the other members of the initial cluster who the members are, and where clients reach them.
+// askOthers asks the other members of the initial cluster for the member list and its client addresses.
 func (c *MemberConfig) askOthers(ctx context.Context) othersSaid {
 	own := &rejoinInput{PeerURLs: c.ownURLs()}
 	var said othersSaid
@@ -201,7 +201,7 @@ func fetchMembers(ctx context.Context, round http.RoundTripper, url string) (mem
 	return members, json.NewDecoder(http.MaxBytesReader(nil, answer.Body, 1<<20)).Decode(&members)
 }
 
-// viewOf asks a quorum of the others, and notes under which id each of them knows this member.
+// viewOf asks a quorum of the others, and records the id under which each of them knows this member.
 func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoinInput) (*View, error) {
 	if len(others.endpoints) == 0 {
 		if len(others.errs) > 0 {
@@ -230,7 +230,7 @@ func (c *MemberConfig) viewOf(ctx context.Context, others othersSaid, in *rejoin
 	return view, err
 }
 
-// clientOf connects to the others with the certificate that this member shows to its clients.
+// clientOf configures a client for the others, with the certificate that this member presents to its clients.
 func (c *MemberConfig) clientOf(endpoints []string) ClientConfig {
 	if c.Certs != nil {
 		return ClientConfig{Endpoints: endpoints, Credentials: Credentials(c.Certs)}
@@ -238,13 +238,14 @@ func (c *MemberConfig) clientOf(endpoints []string) ClientConfig {
 	return ClientConfig{Endpoints: endpoints, CAFile: c.ClientTLS.CA, CertFile: c.ClientTLS.Cert, KeyFile: c.ClientTLS.Key}
 }
 
-// learns says whether this member is a learner now.
+// learns reports whether this member is a learner now.
 func (m *Member) learns() bool {
 	self := m.etcd.Server.Cluster().Member(m.etcd.Server.MemberID())
 	return self != nil && self.IsLearner
 }
 
-// becomeVoter asks for the vote until this member has it. The leader gives it once this member's log is near its own.
+// becomeVoter requests a vote until this member has one. The leader grants it once this member's log is close to its
+// own.
 func (m *Member) becomeVoter(ctx context.Context) {
 	if !m.cfg.Rejoin || !m.joined(ctx) {
 		return

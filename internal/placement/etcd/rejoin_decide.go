@@ -5,44 +5,45 @@ import (
 	"slices"
 )
 
-// A member knows one thing that nobody else can: what is in its folder. A quorum of the others knows who is a member.
-// From both follows what a member does before it starts, one step at a time. Each step is taken from a new look, so
-// that a crash between two steps changes nothing.
+// A member knows one thing that no other process can know: what is in its folder. A quorum of the others knows the
+// membership. These two facts determine what a member does before it starts, one step at a time. Each step is based on
+// a new look, so that a crash between two steps changes nothing.
 
-// rejoinStep is what a member does next.
+// rejoinStep is the next step of a member.
 type rejoinStep string
 
 const (
 	// stepStart: start etcd on the folder as it is.
 	stepStart rejoinStep = "Start"
-	// stepJoin: start etcd on the empty folder, as the member that was added for it.
+	// stepJoin: start etcd on the empty folder, as the member that was added for this purpose.
 	stepJoin rejoinStep = "Join"
-	// stepRemove: have the cluster forget the member whose data are lost.
+	// stepRemove: have the cluster remove the member whose data are lost.
 	stepRemove rejoinStep = "Remove"
-	// stepSetAside: rename the data of a member that the cluster does not know any more.
+	// stepSetAside: rename the data of a member that is no longer in the cluster.
 	stepSetAside rejoinStep = "SetAside"
 	// stepAdd: have the cluster add this member as a learner.
 	stepAdd rejoinStep = "Add"
-	// stepWait: look again; what is missing may come by itself.
+	// stepWait: look again; the missing condition may come by itself.
 	stepWait rejoinStep = "Wait"
 	// stepRefuse: a person must act.
 	stepRefuse rejoinStep = "Refuse"
 )
 
-// rejoinInput is what was seen.
+// rejoinInput is the observed state.
 type rejoinInput struct {
-	PeerURLs []string // that this member may be known by
-	Members  int      // that the cluster is to have
+	PeerURLs []string // URLs that may identify this member
+	Members  int      // size of the configured cluster
 	Existing bool     // the cluster was formed before
 	Folder   folder
-	// View is what a quorum of the others says; nil: none answers. NoView is why.
+	// View is the cluster as described by a quorum of the others; nil: no quorum answers, and NoView gives the
+	// reason.
 	View   *View
 	NoView string
-	// Told is the id of this member as each of the others that answers has it, which may be older than View; 0: none.
+	// Told lists the id of this member in the answer of each other member; it may be older than View; 0: none.
 	Told []uint64
 }
 
-// rejoin is what to do.
+// rejoin is the decision.
 type rejoin struct {
 	Step rejoinStep
 	ID   uint64 // of the member to remove
@@ -51,7 +52,7 @@ type rejoin struct {
 	alone bool
 }
 
-// decideRejoin names the next step: total, and without I/O.
+// decideRejoin returns the next step. It is a total function without I/O.
 func decideRejoin(in *rejoinInput) rejoin {
 	switch {
 	case in.View == nil:
@@ -75,7 +76,7 @@ func decideRejoin(in *rejoinInput) rejoin {
 	return rejoin{Step: stepStart}
 }
 
-// alone decides where no quorum of the others answers. Nothing is removed, added or renamed then.
+// alone decides if no quorum of the others answers. In that case nothing is removed, added or renamed.
 func (in *rejoinInput) alone() rejoin {
 	switch {
 	case in.Folder.Empty && in.Existing:
@@ -87,12 +88,12 @@ func (in *rejoinInput) alone() rejoin {
 	return rejoin{Step: stepStart} // it may be needed for the quorum
 }
 
-// isMe tells whether these are URLs of this member.
+// isMe reports whether these URLs belong to this member.
 func (in *rejoinInput) isMe(peerURLs []string) bool {
 	return slices.ContainsFunc(peerURLs, func(url string) bool { return slices.Contains(in.PeerURLs, url) })
 }
 
-// empty decides for a folder without data, where a quorum answers.
+// empty decides for a folder without data, if a quorum answers.
 func (in *rejoinInput) empty() rejoin {
 	me := in.View.Find(func(p *Peer) bool { return in.isMe(p.PeerURLs) })
 	switch {
@@ -109,13 +110,13 @@ func (in *rejoinInput) empty() rejoin {
 		return in.remove(me.ID,
 			"the folder is empty, and the cluster knows this member as one that had data: its disk was replaced")
 	case slices.ContainsFunc(in.Told, func(id uint64) bool { return id != me.ID }):
-		// etcd takes its id from whom it asks first: an older one must not be among the answers.
+		// etcd takes its id from the first member that it asks: no answer may contain an older id.
 		return rejoin{Step: stepWait, Why: "not all of the other members know yet that this one was added"}
 	}
 	return rejoin{Step: stepJoin, Why: fmt.Sprintf("the cluster waits for this member as %x", me.ID)}
 }
 
-// remove decides whether the cluster may forget the member with this id: never while that could cost the quorum.
+// remove decides whether the cluster may remove the member with this id: never while that could cost the quorum.
 func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	lost := in.View.Find(func(p *Peer) bool { return p.ID == id })
 	switch wait := in.othersNotWell(id); {
@@ -129,8 +130,8 @@ func (in *rejoinInput) remove(id uint64, why string) rejoin {
 	return rejoin{Step: stepRemove, ID: id, Why: why}
 }
 
-// othersNotWell is why the membership must not be changed now; empty: it may. All others must be well, so that one
-// change follows the other, and each leaves a quorum.
+// othersNotWell says why the membership must not be changed now; empty: it may be. All others must be healthy, so that
+// changes happen one after another, and each leaves a quorum.
 func (in *rejoinInput) othersNotWell(but uint64) string {
 	for n := range in.View.Peers {
 		p := &in.View.Peers[n]

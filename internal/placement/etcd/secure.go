@@ -24,12 +24,12 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Credentials of connections to the etcd of the store that a process is of.
+// Credentials returns the credentials for connections to the etcd of the process's own store.
 func Credentials(own *certs.Source) credentials.TransportCredentials {
 	return own.Client(own.Own(identity.Etcd, ""))
 }
 
-// setSecure checks what Certs needs, and notes what it has.
+// setSecure checks the settings that Certs requires, and records the state of Certs.
 func (c *MemberConfig) setSecure() error {
 	if c.Certs == nil {
 		if c.ListenPeerTLS != "" || c.AdvertisePeerTLS != "" {
@@ -53,16 +53,16 @@ func (c *MemberConfig) setSecure() error {
 	return nil
 }
 
-// secure has etcd speak by Certs. Its gRPC for clients is a server of its own, whose connections are made by Certs, so
-// that they follow it; etcd's HTTP, which tells its version and health, and no data, goes to an address in this process
-// alone. For members etcd has TLS of its own, which reads the authorities once.
+// secure makes etcd use Certs. gRPC for clients runs on a separate server, whose connections use Certs, so that they
+// follow certificate changes. etcd's HTTP, which reports its version and health, and no data, listens on an address
+// inside this process only. Peer connections use etcd's own TLS, which reads the authorities once.
 func (c *MemberConfig) secure(ec *embed.Config) {
 	if c.Certs == nil {
 		return
 	}
 	ec.EnableGRPCGateway = false
-	// etcd removes a file of the socket's name before it listens. The name has no file (@), and a folder that does not
-	// exist, so that this is refused for its absence also where the file system is read-only.
+	// etcd removes a file with the socket's name before it listens. The name (@) has no file, and its folder does
+	// not exist, so that the removal fails with "not found" even if the file system is read-only.
 	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Host: "@sheaf-etcd", Path: "/" + uuid.NewString()}}
 	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions,
 		grpc.Creds(c.Certs.Server(certs.ServerOptions{})),
@@ -90,7 +90,7 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 	ec.PeerTLSInfo = c.peerTLS()
 }
 
-// admit tells whether a call to etcd is by a part of the store: its callers have no business here.
+// admit reports whether a process of the store makes a call to etcd: callers of the store have no access here.
 func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	who, known := certs.PeerOf(ctx)
 	switch {
@@ -103,8 +103,8 @@ func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	return nil
 }
 
-// peerTLS is what etcd is told of the TLS of its members, in both directions. A peer's certificate must have the name
-// of this member: all members have the same one, and no other process has such a name.
+// peerTLS returns etcd's TLS configuration for peers, in both directions. A peer's certificate must have the name of
+// this member: all members have the same name, and no other process has it.
 func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	if c.Certs == nil {
 		return c.PeerTLS.info()
@@ -115,7 +115,7 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 		CertFile: file(certs.CertificateFile), KeyFile: file(certs.KeyFile), TrustedCAFile: file(certs.BundleFile),
 		ClientCertAuth:   true,
 		AllowedHostnames: []string{host},
-		// Pods call from addresses that no certificate has; the name is checked instead.
+		// Pods connect from addresses that no certificate contains; the name is checked instead.
 		SkipClientSANVerify: true,
 	}
 	if c.Certs.HasClientCertificate() {
@@ -124,7 +124,7 @@ func (c *MemberConfig) peerTLS() transport.TLSInfo {
 	return out
 }
 
-// peerAddress is where this member is, or another one, for members: from the address without TLS, host:port.
+// peerAddress returns the peer URL of this member or another one, from the address without TLS, host:port.
 func (c *MemberConfig) peerAddress(address string) url.URL {
 	if c.Certs == nil {
 		return c.PeerTLS.url(address)
@@ -151,7 +151,7 @@ func (c *MemberConfig) peerURL(address string) string {
 	return at.String()
 }
 
-// ownURLs are those that the cluster may know this member by: while a store goes over to TLS, the one or the other.
+// ownURLs returns the URLs under which the cluster may know this member: during a change to TLS, either of the two.
 func (c *MemberConfig) ownURLs() []string {
 	out := []string{c.peerURL(c.AdvertisePeer)}
 	if c.Certs != nil {
@@ -161,7 +161,7 @@ func (c *MemberConfig) ownURLs() []string {
 	return out
 }
 
-// initialOf gives the other members as etcd wants them: it compares their URLs with those that they have.
+// initialOf returns the other members in etcd's syntax: etcd compares these URLs with the members' own.
 func initialOf(in *rejoinInput) string {
 	var out []string
 	for _, p := range in.View.Peers {
@@ -175,7 +175,7 @@ func initialOf(in *rejoinInput) string {
 	return strings.Join(out, ",")
 }
 
-// announce sees to it that the cluster knows this member by the URL that its mode asks for.
+// announce makes the cluster know this member by the URL that its mode requires.
 func (m *Member) announce(ctx context.Context) {
 	if m.cfg.Certs == nil || !m.joined(ctx) {
 		return
@@ -205,8 +205,8 @@ func (m *Member) announce(ctx context.Context) {
 	}
 }
 
-// Report is what a member uses of its certificates: authorities and mode are those that it was started with, as
-// connections between members have these. false: it has none.
+// Report describes the certificates that a member uses. Authorities and mode are those from its start, because peer
+// connections use these. false: it has none.
 func (m *Member) Report() (certs.Report, bool) {
 	if m.cfg.Certs == nil {
 		return certs.Report{}, false

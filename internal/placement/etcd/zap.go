@@ -7,11 +7,11 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// zapCore hands etcd's log on to slog. Info of etcd is debug here: it tells of every step.
+// zapCore forwards etcd's log to slog. etcd's info level becomes debug, because etcd logs every step.
 type zapCore struct {
 	logger *slog.Logger
 	fields []zapcore.Field
-	panics func(words string) // is told of what precedes a panic; nil: nobody is
+	panics func(words string) // receives the message that precedes a panic; nil: unused
 }
 
 var levels = map[zapcore.Level]slog.Level{

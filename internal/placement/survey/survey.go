@@ -1,4 +1,4 @@
-// Package survey asks shards what their volumes hold, to rebuild placement that etcd has lost.
+// Package survey asks shards for the contents of their volumes, to rebuild placement that etcd has lost.
 package survey
 
 import (
@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Volume asks the shard at host:port what its volume holds, over a connection with these credentials and options.
+// Volume asks the shard at host:port for the contents of its volume, with these credentials and connection options.
 // Shards answer in every state.
 func Volume(ctx context.Context, address string, by credentials.TransportCredentials,
 	more ...grpc.DialOption) (v placement.FoundVolume, err error) {
@@ -31,7 +31,7 @@ func Volume(ctx context.Context, address string, by credentials.TransportCredent
 	return foundVolume(out)
 }
 
-// foundVolume checks an answer.
+// foundVolume validates an answer.
 func foundVolume(out *recordv1.DescribeVolumeResponse) (v placement.FoundVolume, err error) {
 	var errs []error
 	parse := func(what, s string) uuid.UUID {

@@ -7,49 +7,49 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Call is one call under way, as its handler sees it.
+// Call is one call in progress, as seen by its handler.
 type Call interface {
-	// Caller is who has made it.
+	// Caller is the identity that made the call.
 	Caller() *Caller
-	// May tells whether the caller may use a verb in a group; empty: in all groups. It is asked before anything is
-	// looked up. Errors as of Compiled.Decide. Safe for concurrent use.
+	// May reports whether the caller may use a verb in a group; empty: in all groups. The handler asks before it
+	// looks anything up. Errors as of Compiled.Decide. Safe for concurrent use.
 	May(verb Verb, group string) error
-	// MayRecord is May for a record of the group. Where writes are noted, a put or delete that is allowed is noted when
-	// the call ends, with its outcome; those of a call whose messages are decided one by one Wrote tells of.
+	// MayRecord is May for a record of the group. If writes are audited, an allowed put or delete is noted when the
+	// call ends, with its outcome. For calls whose messages are decided individually, Wrote reports the writes.
 	MayRecord(verb Verb, group string, id int64) error
-	// Wrote tells of n writes of one message that are done or have failed. what is called during the call, and only where
-	// writes are noted. Those that were refused are left out: they are noted as that.
+	// Wrote reports n writes of one message that are done or have failed. what is called during the call, and only
+	// if writes are audited. Leave out refused writes: these are noted as refusals.
 	Wrote(n int, what func(i int) Written)
-	// Can is May that is asked out of curiosity: nothing is noted.
+	// Can is May without any note in the audit log.
 	Can(verb Verb, group string) error
-	// Sees tells whether the caller may do anything at all in a group.
+	// Sees reports whether the caller may do anything at all in a group.
 	Sees(group string) bool
-	// Seal and Open sign and check a value that the caller hands back, and which is good for so long, 0: for ever.
-	// Calls of processes of the store, and those that a gateway makes for a caller, have values that are not signed:
-	// the gateway signs and checks what its callers have. Errors are ErrForged or ErrOutdated.
+	// Seal and Open sign and check a value that the caller sends back. It is valid for the given time; 0: forever.
+	// Processes of the store, and gateways that call for a caller, get unsigned values: the gateway signs and
+	// checks the values of its callers. Errors are ErrForged or ErrOutdated.
 	Seal(value []byte, lasts time.Duration) []byte
 	Open(sealed []byte) ([]byte, error)
-	// Signs tells whether Seal signs, and Open takes only what is signed.
+	// Signs reports whether Seal signs, and Open accepts only signed values.
 	Signs() bool
-	// Table is the version of the table that decides; 0: there is none.
+	// Table is the version of the table that decides; 0: there is no table.
 	Table() int64
 }
 
 type callKey struct{}
 
-// WithCall gives the context of a call that is decided about.
+// WithCall returns the context of a call that must be authorized.
 func WithCall(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
 
-// CallOf gives the call of a context; nil: callers are not known to this process, which speaks plaintext, and all may
-// do all.
+// CallOf returns the call of a context; nil: this process speaks plaintext, so it does not identify callers, and every
+// caller may do everything.
 func CallOf(ctx context.Context) Call {
 	call, _ := ctx.Value(callKey{}).(Call)
 	return call
 }
 
-// May asks the call of a context, where it has one.
+// May asks the call of a context, if it has one.
 func May(ctx context.Context, verb Verb, group string) error {
 	if call := CallOf(ctx); call != nil {
 		return call.May(verb, group)
@@ -57,7 +57,7 @@ func May(ctx context.Context, verb Verb, group string) error {
 	return nil
 }
 
-// MayRecord asks the call of a context about a record, where it has one.
+// MayRecord asks the call of a context about a record, if it has one.
 func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
 	if call := CallOf(ctx); call != nil {
 		return call.MayRecord(verb, group, id)
@@ -67,7 +67,7 @@ func MayRecord(ctx context.Context, verb Verb, group string, id int64) error {
 
 // Written is a write with its outcome.
 type Written struct {
-	Verb  Verb // NoVerb: nothing is to be noted
+	Verb  Verb // NoVerb: nothing to note
 	Group string
 	ID    int64
 	Code  codes.Code

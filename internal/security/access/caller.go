@@ -11,20 +11,21 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Caller is who has made a call. The zero value is nobody. It never changes.
+// Caller is the identity that made a call. The zero value is an unknown caller. It is immutable.
 type Caller struct {
-	text     string    // as String gives it, and a gateway hands it on; empty: nobody
-	subjects []Subject // that its grants may name
-	process  bool      // of the store itself
-	admin    bool      // by certificate
-	// Expires is when the token ends that says who it is; zero: it is known by a certificate.
+	text     string    // as returned by String, and as a gateway forwards it; empty: unknown
+	subjects []Subject // subjects that grants may name for this caller
+	process  bool      // it is a process of the store itself
+	admin    bool      // administrator by certificate
+	// Expires is the end of the token that identifies the caller; zero: a certificate identifies it.
 	Expires time.Time
 }
 
-// anybody is a subject of every caller that is known.
+// anybody is a subject of every identified caller.
 var anybody = Subject{Kind: Anybody}
 
-// Certified is whoever has shown a certificate of the store, which the caller of this function compares.
+// Certified returns the caller with this identity in its certificate. The caller of this function checks that the
+// certificate belongs to the store.
 func Certified(id identity.Identity) Caller {
 	c := Caller{text: string(id.Role), process: id.IsComponent(), admin: id.Role == identity.Admin}
 	if id.Name != "" {
@@ -46,7 +47,7 @@ func account(namespace, name string) Caller {
 	}
 }
 
-// user is the subject of a token of any other issuer, and the groups that it claims.
+// user is the subject of a token of any other issuer, with the groups that the token claims.
 func user(issuer, subject string, groups []string) Caller {
 	c := Caller{
 		text:     userText + "/" + url.PathEscape(issuer) + "/" + url.PathEscape(subject),
@@ -63,27 +64,27 @@ func user(issuer, subject string, groups []string) Caller {
 const (
 	accountText = "serviceaccount"
 	userText    = "oidc"
-	// CallerBytesMax bounds the text of a caller: it travels in the header of a call.
+	// CallerBytesMax bounds the text of a caller, because it is sent in a header of a call.
 	CallerBytesMax = 8 << 10
 )
 
-// isShard tells whether it is a shard of the store.
+// isShard reports whether the caller is a shard of the store.
 func (c *Caller) isShard() bool {
 	return c.process && strings.HasPrefix(c.text, string(identity.Shard)+"/")
 }
 
-// isKnown tells whether it is somebody.
+// isKnown reports whether the caller is identified.
 func (c *Caller) isKnown() bool { return c.text != "" }
 
-// IsProcess tells whether it is a process of the store itself.
+// IsProcess reports whether the caller is a process of the store itself.
 func (c *Caller) IsProcess() bool { return c.process }
 
-// MayAll tells whether no grant is needed: it is a process of the store, or an administrator by certificate.
+// MayAll reports whether the caller needs no grant: it is a process of the store, or an administrator by certificate.
 func (c *Caller) MayAll() bool { return c.process || c.admin }
 
-// String gives the caller as one line: client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, or
-// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. Processes of the store: their role, and
-// name.
+// String returns the caller as one line: client/NAME, admin/NAME, serviceaccount/NAMESPACE/NAME, or
+// oidc/ISSUER/SUBJECT/GROUP..., each part escaped as in the path of a URL. For processes of the store it is their role
+// and name.
 func (c *Caller) String() string {
 	if c.text == "" {
 		return "nobody"
@@ -94,7 +95,7 @@ func (c *Caller) String() string {
 // ErrCaller is wrapped by the errors of ParseCaller.
 var ErrCaller = errors.New("no caller")
 
-// ParseCaller is the reverse of Caller.String, but for the time of a token. Errors wrap ErrCaller.
+// ParseCaller is the inverse of Caller.String, except for the token's expiry. Errors wrap ErrCaller.
 func ParseCaller(text string) (Caller, error) {
 	if len(text) > CallerBytesMax {
 		return Caller{}, fmt.Errorf("%w: it has %d bytes", ErrCaller, len(text))

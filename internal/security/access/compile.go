@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Compiled is a table in the shape in which it decides. Nothing but the notes of first uses changes in it. Safe for
-// concurrent use.
+// Compiled is a table in the form used for decisions. Only the record of first uses changes in it. Safe for concurrent
+// use.
 type Compiled struct {
 	version  int64
 	audience string
@@ -22,7 +22,7 @@ type Compiled struct {
 	tokens   tokenCache
 }
 
-// rights of one subject.
+// rights are the rights of one subject.
 type rights struct {
 	all      scope
 	names    map[string]*scope
@@ -30,14 +30,14 @@ type rights struct {
 	any      verbs    // in any group
 }
 
-// scope is a set of groups, and what is allowed there.
+// scope is a set of groups, and the verbs allowed there.
 type scope struct {
 	prefix string
-	parent *scope // that of the longest prefix of prefix; nil: none
+	parent *scope // the scope of the longest proper prefix; nil: none
 	own    verbs
-	verbs  verbs // own, and those of parents
+	verbs  verbs // own verbs, and those of the parents
 	grants []int32
-	used   atomic.Uint32 // verbs of own
+	used   atomic.Uint32 // verbs of own that were used
 }
 
 func (s *scope) add(v verbs, grant int32) {
@@ -45,7 +45,7 @@ func (s *scope) add(v verbs, grant int32) {
 	s.grants = append(s.grants, grant)
 }
 
-// Compile checks a table and makes it ready to decide. Errors wrap ErrTable.
+// Compile checks a table and prepares it for decisions. Errors wrap ErrTable.
 func Compile(t *Table) (*Compiled, error) {
 	if t.Version < 1 {
 		return nil, bad("version", "is %d: must be above 0", t.Version)
@@ -78,7 +78,7 @@ func Compile(t *Table) (*Compiled, error) {
 	return c, nil
 }
 
-// take takes a grant in.
+// take adds a grant.
 func (c *Compiled) take(g *Grant, field string) error {
 	switch {
 	case len(g.Subjects) == 0:
@@ -115,7 +115,7 @@ func (c *Compiled) take(g *Grant, field string) error {
 	return nil
 }
 
-// add adds what a grant allows. Prefixes are put in order by finish.
+// add adds the verbs that a grant allows. finish sorts the prefixes.
 func (r *rights) add(g *Groups, allowed verbs, grant int32) {
 	r.any |= allowed
 	if g.All {
@@ -136,7 +136,7 @@ func (r *rights) add(g *Groups, allowed verbs, grant int32) {
 	}
 }
 
-// finish sorts the prefixes, joins those that are alike, and links each to its parent.
+// finish sorts the prefixes, merges equal ones, and links each to its parent.
 func (r *rights) finish() {
 	r.all.verbs = r.all.own
 	for s := range maps.Values(r.names) {
@@ -167,7 +167,7 @@ func (r *rights) finish() {
 	}
 }
 
-// allows gives the scope that allows a verb in a group; nil: none does. An empty group stands for all groups.
+// allows returns the scope that allows a verb in a group; nil: none does. An empty group means all groups.
 func (r *rights) allows(verb Verb, group string) *scope {
 	if r.all.verbs.has(verb) {
 		return &r.all
@@ -189,8 +189,8 @@ func (r *rights) allows(verb Verb, group string) *scope {
 	return nil
 }
 
-// longest gives the scope of the longest prefix of a group: the last one in order that is not behind the group, or that
-// one's nearest ancestor which the group begins with.
+// longest returns the scope of the longest prefix of a group: the last one in order that does not sort after the group,
+// or the nearest ancestor of that one which is a prefix of the group.
 func (r *rights) longest(group string) *scope {
 	from, to := 0, len(r.prefixes)
 	for from < to {
@@ -211,7 +211,7 @@ func (r *rights) longest(group string) *scope {
 	return s
 }
 
-// Version of the table; 0: there is none.
+// Version returns the version of the table; 0: there is none.
 func (c *Compiled) Version() int64 {
 	if c == nil {
 		return 0
@@ -219,16 +219,16 @@ func (c *Compiled) Version() int64 {
 	return c.version
 }
 
-// HasIssuers tells whether callers may be known by tokens.
+// HasIssuers reports whether tokens can identify callers.
 func (c *Compiled) HasIssuers() bool { return c != nil && len(c.issuers) > 0 }
 
-// use is a grant that allows something.
+// use is a grant that allows an operation.
 type use struct {
 	scope *scope
 	verb  Verb
 }
 
-// first tells whether nobody has used it so before, since the table was taken.
+// first reports whether this is the first such use since the table was installed.
 func (u use) first() bool {
 	if u.scope == nil {
 		return false
@@ -237,7 +237,7 @@ func (u use) first() bool {
 	return u.scope.used.Load()&bit == 0 && u.scope.used.Or(bit)&bit == 0
 }
 
-// find gives what allows a caller to use a verb in a group.
+// find returns the grant that allows a caller to use a verb in a group.
 func (c *Compiled) find(caller *Caller, verb Verb, group string) (use, bool) {
 	if caller.process || caller.admin {
 		return use{}, true
@@ -255,9 +255,9 @@ func (c *Compiled) find(caller *Caller, verb Verb, group string) (use, bool) {
 	return use{}, false
 }
 
-// Decide tells whether a caller may use a verb in a group; an empty group stands for all of them. It knows of no group
-// whether it exists. A nil table is that of a store without one. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and
-// say who, what, and where.
+// Decide reports whether a caller may use a verb in a group; an empty group means all groups. It does not know whether
+// a group exists. A nil table means that the store has none. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and name
+// the caller, the verb and the group.
 func (c *Compiled) Decide(caller *Caller, verb Verb, group string) error {
 	if _, ok := c.find(caller, verb, group); ok {
 		return nil
@@ -277,7 +277,7 @@ func (c *Compiled) denied(caller *Caller, verb Verb, group string) error {
 		where(group), c.version)
 }
 
-// how says how a caller becomes known.
+// how describes how a caller can identify itself.
 func (c *Compiled) how() string {
 	if c.HasIssuers() {
 		return "show a certificate of the store's authority, or a token for the audience " + c.audience
@@ -285,7 +285,7 @@ func (c *Compiled) how() string {
 	return "show a certificate of the store's authority"
 }
 
-// where says which groups are meant.
+// where describes the groups that a decision is about.
 func where(group string) string {
 	if group == "" {
 		return "all groups"
@@ -293,7 +293,7 @@ func where(group string) string {
 	return fmt.Sprintf("group %.253q", group)
 }
 
-// Sees tells whether a caller may do anything at all in a group.
+// Sees reports whether a caller may do anything at all in a group.
 func (c *Compiled) Sees(caller *Caller, group string) bool {
 	if caller.MayAll() || c == nil {
 		return caller.isKnown()
@@ -307,7 +307,7 @@ func (c *Compiled) Sees(caller *Caller, group string) bool {
 	return false
 }
 
-// maySomewhere tells whether there is any group in which a caller may use a verb.
+// maySomewhere reports whether there is any group in which a caller may use a verb.
 func (c *Compiled) maySomewhere(caller *Caller, verb Verb) bool {
 	if caller.MayAll() {
 		return true
@@ -329,7 +329,7 @@ func (c *Compiled) grantsOf(u use) []string {
 	return names
 }
 
-// Use is Decide, and names the grants that allow it where nobody has used them so before, since the table was taken.
+// Use is Decide that also returns the names of the grants, if this is the first such use since the table was installed.
 func (c *Compiled) Use(caller *Caller, verb Verb, group string) (first []string, err error) {
 	used, ok := c.find(caller, verb, group)
 	if !ok {

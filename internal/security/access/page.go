@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// pageLasts is how long tokens of pages are taken, where callers are known.
+// pageLasts is the lifetime of page tokens, if callers are identified.
 const pageLasts = 7 * 24 * time.Hour
 
-// SealPage signs the token of a page of a list in a group, for the caller of a context, where there is one that gets
-// signed ones; an empty token, which says that there is no further page, stays. A signed one is text, in URL-safe
-// base64 without padding.
+// SealPage signs the page token of a list in a group for the caller of a context, if that caller gets signed tokens. An
+// empty token, which means that no further page exists, stays empty. A signed token is text in URL-safe base64 without
+// padding.
 func SealPage(ctx context.Context, group, token string) string {
 	call := CallOf(ctx)
 	if token == "" || call == nil || !call.Signs() {
@@ -22,7 +22,7 @@ func SealPage(ctx context.Context, group, token string) string {
 	return base64.RawURLEncoding.EncodeToString(call.Seal([]byte(group+"\x00"+token), pageLasts))
 }
 
-// OpenPage is the reverse of SealPage. Errors are ErrForged, also for a token of another group, or ErrOutdated.
+// OpenPage is the inverse of SealPage. Errors are ErrForged, also for a token of another group, or ErrOutdated.
 func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	call := CallOf(ctx)
 	if sealed == "" || call == nil || !call.Signs() {
@@ -32,14 +32,14 @@ func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	if err != nil {
 		return "", ErrForged
 	}
-	// A token that is not signed does not begin as one of an older format does, as values that are signed do, but it is
-	// shorter than any signed one.
+	// Other unsigned values can be recognised by their first byte. An unsigned page token cannot, but it is shorter
+	// than any signed token.
 	if len(value) == unsignedPageBytes {
 		return "", errUnsigned
 	}
 	if value, err = call.Open(value); err != nil {
 		if errors.Is(err, errUnsigned) {
-			return "", ErrForged // of this length there was never one that is not signed
+			return "", ErrForged // no unsigned token ever had this length
 		}
 		return "", err
 	}
@@ -50,6 +50,5 @@ func OpenPage(ctx context.Context, group, sealed string) (string, error) {
 	return token, nil
 }
 
-// unsignedPageBytes is the length of the tokens of ListVersions that are not signed, as they were before the store
-// signed them.
+// unsignedPageBytes is the length of the unsigned tokens of ListVersions, from the time before the store signed them.
 const unsignedPageBytes = 20

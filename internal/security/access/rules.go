@@ -1,6 +1,6 @@
-// Package access decides who may call what. The decision is pure: who has called is told by the connection or a token,
-// what each call needs stands in one list, and what is granted in a Table. A call that is in no row may be made by
-// nobody. Package guard asks it before each call of a server. See
+// Package access decides who may make which call. The decision is pure: the connection or a token identifies the
+// caller, one list says what each call needs, and a Table says what is granted. A call that is not in the list is
+// allowed to nobody. Package guard applies the decision before each call of a server. See
 // docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package access
 
@@ -16,19 +16,19 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Audience is who may make a call. The zero value is nobody.
+// Audience says who may make a call. The zero value is nobody.
 type Audience uint8
 
 // The audiences.
 const (
 	Nobody  Audience = iota
-	Anyone           // whoever could connect
-	Known            // whoever is known
-	Granted          // whom a grant allows the rule's verb, administrators, and the store's own processes
+	Anyone           // everyone who could connect
+	Known            // every identified caller
+	Granted          // callers with a grant for the rule's verb, administrators, and the store's own processes
 	Shards           // shards of the store
 )
 
-// String gives the audience as errors name it.
+// String returns the audience in the words of errors.
 func (a Audience) String() string {
 	return [...]string{"nobody", "anyone", "callers of the store", "those who are granted it", "shards of the store"}[a]
 }
@@ -36,27 +36,28 @@ func (a Audience) String() string {
 // Where says in which groups a call needs its verb.
 type Where uint8
 
-// The places of groups.
+// The values of Where.
 const (
-	// InRequest: the handler knows, and asks Call.May before it looks at anything. Such a request may have the keys of
-	// many groups.
+	// InRequest: the handler knows the groups, and asks Call.May before it looks anything up. Such a request may
+	// have the keys of many groups.
 	InRequest Where = iota
-	// InGroup: the field group of the request; all groups where that is empty.
+	// InGroup: the group in the field group of the request; all groups if that is empty.
 	InGroup
-	// InAll groups.
+	// InAll: all groups.
 	InAll
 )
 
 // Rule is what one call needs.
 type Rule struct {
 	For   Audience
-	Verb  Verb  // with Granted
-	Where Where // with Granted
-	// Lasting: the call is decided again while it is open.
+	Verb  Verb  // only with Granted
+	Where Where // only with Granted
+	// Lasting: the decision is repeated while the call is open.
 	Lasting bool
-	// Apart: each message of the call is decided by itself.
+	// Apart: each message of the call is decided individually.
 	Apart bool
-	// HandsBack: request or answer hold what callers hand back, such as a cursor. It is signed for the caller.
+	// HandsBack: request or answer contain values that callers send back, such as a cursor. They are signed for the
+	// caller.
 	HandsBack bool
 }
 
@@ -69,7 +70,7 @@ func (r Rule) handsBack() Rule {
 
 func lasting(v Verb, w Where) Rule { return Rule{For: Granted, Verb: v, Where: w, Lasting: true} }
 
-// rules by the full name of a method, as in /package.Service/Method: one row for each call.
+// rules maps the full name of each method, as in /package.Service/Method, to its rule.
 var rules = map[string]Rule{
 	healthv1.Health_Check_FullMethodName: {For: Anyone},
 	healthv1.Health_List_FullMethodName:  {For: Anyone},
@@ -87,13 +88,13 @@ var rules = map[string]Rule{
 	recordv1.RecordService_BatchPut_FullMethodName:     {For: Granted, Verb: Put, Lasting: true, Apart: true},
 	recordv1.RecordService_Upload_FullMethodName:       lasting(Put, InRequest),
 	recordv1.RecordService_Delete_FullMethodName:       granted(Delete, InRequest),
-	// its answer is handed to Scan
+	// its answer is passed to Scan
 	recordv1.RecordService_PlanScan_FullMethodName: granted(Scan, InRequest).handsBack(),
 	recordv1.RecordService_Scan_FullMethodName:     lasting(Scan, InRequest).handsBack(),
 	recordv1.RecordService_Watch_FullMethodName:    lasting(Watch, InRequest).handsBack(),
 
-	// Who may read the status of all groups sees the routing of all; others see that of the groups in which they may do
-	// anything at all.
+	// A caller who may read the status of all groups sees the routing of all groups. Other callers see the routing
+	// of the groups in which they may do anything at all.
 	recordv1.RoutingService_WatchRouting_FullMethodName: {For: Known, Lasting: true},
 
 	recordv1.AdminService_ListGroups_FullMethodName:     granted(AdminRead, InGroup),
@@ -115,15 +116,15 @@ var rules = map[string]Rule{
 	peerv1.PeerService_FetchBlob_FullMethodName:    {For: Shards},
 }
 
-// openToCallers are the verbs that every caller with a certificate of the store has in a store without a table.
+// openToCallers are the verbs that every caller with a certificate of the store may use in a store without a table.
 const openToCallers verbs = 1<<Get | 1<<Put | 1<<Delete | 1<<Scan | 1<<Watch
 
-// RuleOf a call by its full name. The zero Rule is for nobody.
+// RuleOf returns the rule of a call by its full name. The zero Rule allows nobody.
 func RuleOf(method string) Rule { return rules[method] }
 
-// Admit decides what can be decided of a call by its name alone. c is the table; nil: the store has none. What a grant
-// allows in single groups Call.May decides then. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and say who, what,
-// and who may.
+// Admit decides what can be decided about a call by its name alone. c is the table; nil: the store has none. Call.May
+// later decides about grants for single groups. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and name the caller,
+// the call, and the permitted audience.
 func (c *Compiled) Admit(caller *Caller, method string) error {
 	rule := RuleOf(method)
 	switch {
@@ -147,7 +148,8 @@ func (c *Compiled) Admit(caller *Caller, method string) error {
 	return status.Errorf(codes.PermissionDenied, "%s may not call %s, which is for %s", caller, method, rule.For)
 }
 
-// OfStore gives who has shown a certificate; PERMISSION_DENIED where that is of another store.
+// OfStore returns the caller that a certificate identifies; PERMISSION_DENIED if the certificate belongs to another
+// store.
 func OfStore(store identity.Store, id identity.Identity, method string) (Caller, error) {
 	if id.Store != store {
 		return Caller{}, status.Errorf(codes.PermissionDenied, "%s may not call %s of the store %s: it is of another store",

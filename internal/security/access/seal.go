@@ -11,17 +11,18 @@ import (
 	"time"
 )
 
-// Sealer signs what callers hand back: splits and cursors of scans, places of watches. They name groups, so that none
-// of them gives a right; a seal makes sure that this store has made it, for this caller. Its key is that of the store.
+// Sealer signs values that callers send back: scan splits, scan cursors, positions of watches. They contain group
+// names, so they must not grant any right; a seal proves that this store made the value for this caller. Its key is the
+// store's seal key.
 type Sealer struct {
 	key []byte
 	id  [8]byte
 }
 
-// SealKeyBytes is the length of a key.
+// SealKeyBytes is the length of a seal key.
 const SealKeyBytes = 32
 
-// NewSealer takes a key of SealKeyBytes, chosen at random.
+// NewSealer makes a Sealer with a random key of SealKeyBytes.
 func NewSealer(key []byte) (*Sealer, error) {
 	if len(key) != SealKeyBytes {
 		return nil, fmt.Errorf("the key of seals has %d bytes instead of %d", len(key), SealKeyBytes)
@@ -43,13 +44,14 @@ const (
 
 // Errors of Open.
 var (
-	// ErrForged says that a value was changed, or made for another caller.
+	// ErrForged: a value was changed, or was made for another caller.
 	ErrForged = errors.New("not a value that this store gave to this caller")
-	// ErrOutdated says that a value was good: it has ended, is from before the store signed them, or its key is gone.
+	// ErrOutdated: a value was valid once. It has expired, dates from before the store signed values, or its key is
+	// gone.
 	ErrOutdated = errors.New("a value that is too old")
 )
 
-// Seal signs a value for a caller. ends: when it is no longer taken; zero: never.
+// Seal signs a value for a caller. ends is the time of expiry; zero: never.
 func (s *Sealer) Seal(caller *Caller, value []byte, ends time.Time) []byte {
 	out := make([]byte, 0, sealBytes+len(value))
 	out = append(append(out, sealFormat), s.id[:]...)
@@ -62,10 +64,10 @@ func (s *Sealer) Seal(caller *Caller, value []byte, ends time.Time) []byte {
 	return append(out, value...)
 }
 
-// errUnsigned is an ErrOutdated.
+// errUnsigned is the ErrOutdated of unsigned values.
 var errUnsigned = fmt.Errorf("%w: it was given out before this store signed them", ErrOutdated)
 
-// Open gives the value back. Errors are ErrForged or ErrOutdated.
+// Open returns the original value. Errors are ErrForged or ErrOutdated.
 func (s *Sealer) Open(caller *Caller, sealed []byte, now time.Time) ([]byte, error) {
 	switch {
 	case len(sealed) > 0 && sealed[0] < sealFormat:
@@ -97,7 +99,8 @@ func (s *Sealer) mac(caller *Caller, unix uint64, value []byte) []byte {
 	return h.Sum(nil)[:macBytes]
 }
 
-// name is the caller without the groups that its token claims, which may change from one token to the next.
+// name returns the caller without the groups that its token claims, because these may change from one token to the
+// next.
 func (c *Caller) name() string {
 	if parts := strings.SplitN(c.text, "/", 4); len(parts) == 4 && parts[0] == userText {
 		return strings.Join(parts[:3], "/")
@@ -105,7 +108,7 @@ func (c *Caller) name() string {
 	return c.text
 }
 
-// Seal signs a value for the caller of a context, where there is one that gets signed ones.
+// Seal signs a value for the caller of a context, if that caller gets signed values.
 func Seal(ctx context.Context, value []byte, lasts time.Duration) []byte {
 	if call := CallOf(ctx); call != nil {
 		return call.Seal(value, lasts)
@@ -113,7 +116,7 @@ func Seal(ctx context.Context, value []byte, lasts time.Duration) []byte {
 	return value
 }
 
-// Open is the reverse of Seal. Errors are ErrForged or ErrOutdated.
+// Open is the inverse of Seal. Errors are ErrForged or ErrOutdated.
 func Open(ctx context.Context, sealed []byte) ([]byte, error) {
 	if call := CallOf(ctx); call != nil {
 		return call.Open(sealed)

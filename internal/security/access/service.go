@@ -9,7 +9,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// Service is AccessService, which tells of the call itself.
+// Service implements AccessService, which describes the rights of its own caller.
 type Service struct {
 	recordv1.UnimplementedAccessServiceServer
 }

@@ -10,30 +10,30 @@ import (
 	"unicode/utf8"
 )
 
-// Table says who may do what in a store. A store has at most one, in etcd. Without one, every caller with a certificate
-// of the store may use all records, as docs/security.md says; with one, nobody may do what no grant allows, but the
-// store's own processes and administrators by certificate.
+// Table says who may do what in a store. A store has at most one, in etcd. Without a table, every caller with a
+// certificate of the store may use all records, as described in docs/security.md. With a table, only granted operations
+// are allowed, except for the store's own processes and administrators by certificate.
 type Table struct {
-	// Version grows by one with each table that replaces another. Above 0.
+	// Version grows by one with each replacement of the table. It is above 0.
 	Version int64 `json:"version"`
-	// Audience that a token must be made for; required where there are Issuers.
+	// Audience is the required audience of tokens; it is mandatory if there are Issuers.
 	Audience string   `json:"audience,omitempty"`
 	Grants   []Grant  `json:"grants"`
 	Issuers  []Issuer `json:"issuers,omitempty"`
-	// Tenants have quotas in their groups; they say nothing of who may do what.
+	// Tenants have quotas in their groups; they grant no rights.
 	Tenants []Tenant `json:"tenants,omitempty"`
 }
 
-// Grant lets each of its subjects use each of its verbs in each of its groups.
+// Grant allows each of its subjects to use each of its verbs in each of its groups.
 type Grant struct {
-	// Name is for people, errors and the audit log: 1 to 253 bytes, unique in the table.
+	// Name is used by people, in errors and in the audit log: 1 to 253 bytes, unique in the table.
 	Name     string    `json:"name"`
 	Subjects []Subject `json:"subjects"`
 	Verbs    []Verb    `json:"verbs"`
 	Groups   Groups    `json:"groups"`
 }
 
-// Groups of a grant: all of them, or those with one of the names or prefixes.
+// Groups are the groups of a grant: all groups, or those with one of the names or prefixes.
 type Groups struct {
 	All      bool     `json:"all,omitempty"`
 	Names    []string `json:"names,omitempty"`
@@ -45,15 +45,17 @@ type SubjectKind string
 
 // The kinds of subjects, and which fields of Subject each has.
 const (
-	Certificate     SubjectKind = "Certificate"     // Name: the certificate's URI ends in client/NAME
-	ServiceAccount  SubjectKind = "ServiceAccount"  // Namespace, Name: by a token of an issuer of ServiceAccounts
-	ServiceAccounts SubjectKind = "ServiceAccounts" // Namespace: all that are in it
+	Certificate SubjectKind = "Certificate" // Name: the certificate's URI ends in client/NAME
+	// Namespace, Name: by a token of an issuer with ServiceAccounts set
+	ServiceAccount  SubjectKind = "ServiceAccount"
+	ServiceAccounts SubjectKind = "ServiceAccounts" // Namespace: all ServiceAccounts in it
 	OIDC            SubjectKind = "OIDC"            // Issuer, Name: the subject of a token
-	OIDCGroup       SubjectKind = "OIDCGroup"       // Issuer, Name: one of the groups that a token claims
-	Anybody         SubjectKind = "Anybody"         // whoever is known to the store by a certificate or a token
+	OIDCGroup       SubjectKind = "OIDCGroup"       // Issuer, Name: a group that a token claims
+	// every caller that the store identifies by a certificate or a token
+	Anybody SubjectKind = "Anybody"
 )
 
-// Subject is whom a grant is for. Comparable.
+// Subject identifies the callers of a grant. Comparable.
 type Subject struct {
 	Kind      SubjectKind `json:"kind"`
 	Issuer    string      `json:"issuer,omitempty"`
@@ -61,15 +63,16 @@ type Subject struct {
 	Name      string      `json:"name,omitempty"`
 }
 
-// Issuer of tokens, and the keys by which these are checked without asking it.
+// Issuer is an issuer of tokens. Its keys verify the tokens without a request to the issuer.
 type Issuer struct {
-	// URL as tokens name it in iss.
+	// URL is the issuer's name in the iss claim of tokens.
 	URL string `json:"url"`
-	// ServiceAccounts says that the subjects of its tokens are ServiceAccounts of Kubernetes.
+	// ServiceAccounts says that the subjects of its tokens are Kubernetes ServiceAccounts.
 	ServiceAccounts bool `json:"serviceAccounts,omitempty"`
-	// Audiences that its tokens may be made for, one of them; empty: that of the table.
+	// Audiences are the accepted audiences of its tokens, any one of them; empty: the table's audience.
 	Audiences []string `json:"audiences,omitempty"`
-	// GroupsClaim is the claim that lists the groups of the subject; empty: groups. Not of ServiceAccounts.
+	// GroupsClaim is the claim that lists the groups of the subject; empty: groups. It does not apply to
+	// ServiceAccounts.
 	GroupsClaim string `json:"groupsClaim,omitempty"`
 	// Keys is a JSON Web Key Set (RFC 7517) of public keys for ES256 and RS256, each with a key id.
 	Keys json.RawMessage `json:"keys"`
@@ -77,7 +80,7 @@ type Issuer struct {
 
 // Limits of a table.
 const (
-	// TableBytesMax bounds its JSON: etcd takes no value above 1.5 MiB.
+	// TableBytesMax bounds the JSON of a table: etcd refuses values above 1.5 MiB.
 	TableBytesMax   = 1_400_000
 	nameBytesMax    = 253
 	issuersMax      = 16
@@ -90,11 +93,11 @@ const (
 	audienceExample = "sheaf/NAMESPACE/STORE"
 )
 
-// ErrTable is wrapped by all errors of tables.
+// ErrTable is wrapped by all errors about tables.
 var ErrTable = errors.New("no valid table of grants")
 
-// ParseTable reads and checks the JSON of a table. A field that is not known is an error: it might be one that takes
-// rights away. Errors wrap ErrTable, and name the field and its value.
+// ParseTable reads and validates the JSON of a table. An unknown field is an error: it could be one that restricts
+// rights. Errors wrap ErrTable, and name the field and its value.
 func ParseTable(text []byte) (*Table, error) {
 	t, err := decode(text)
 	if err != nil {
@@ -103,8 +106,8 @@ func ParseTable(text []byte) (*Table, error) {
 	return t, t.validate()
 }
 
-// ParseNext reads a table whose version is that of the one which it replaces, before, 0: there is none. It gives it the
-// next version. Errors as of ParseTable.
+// ParseNext reads a table that replaces the table of version before; 0: there is none. The version in text must equal
+// before. ParseNext sets the next version. Errors as of ParseTable.
 func ParseNext(text []byte, before int64) (*Table, error) {
 	t, err := decode(text)
 	switch {
@@ -133,7 +136,7 @@ func decode(text []byte) (*Table, error) {
 	return t, nil
 }
 
-// Encode gives the JSON of a valid table. Errors as of ParseTable.
+// Encode returns the JSON of a valid table. Errors as of ParseTable.
 func (t *Table) Encode() ([]byte, error) {
 	if err := t.validate(); err != nil {
 		return nil, err
@@ -154,12 +157,12 @@ func (t *Table) validate() error {
 	return err
 }
 
-// bad makes an error about a field.
+// bad returns an error about a field.
 func bad(field, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %s", ErrTable, field, fmt.Sprintf(format, args...))
 }
 
-// text checks a string that must be there.
+// text checks a required string.
 func text(field, value string, bytesMax int) error {
 	switch {
 	case value == "":
@@ -172,7 +175,7 @@ func text(field, value string, bytesMax int) error {
 	return nil
 }
 
-// nothing checks that a string is not there.
+// nothing checks that a string is empty.
 func nothing(field, value string, kind SubjectKind) error {
 	if value != "" {
 		return bad(field, "is %.80q, and a subject of kind %s has none", value, kind)
@@ -180,7 +183,7 @@ func nothing(field, value string, kind SubjectKind) error {
 	return nil
 }
 
-// validate checks a subject. issuers are those of the table, by URL.
+// validate checks a subject. issuers are the table's issuers, by URL.
 func (s Subject) validate(field string, issuers map[string]*issuer) error {
 	need := map[SubjectKind][3]bool{ // issuer, namespace, name
 		Certificate: {false, false, true}, ServiceAccount: {false, true, true}, ServiceAccounts: {false, true, false},

@@ -7,31 +7,32 @@ import (
 	"strings"
 )
 
-// Tenant is whoever uses the groups of Named routing whose names begin with a prefix, and what they may use there
-// together. Whoever calls: quotas are of groups, and hold for everybody who uses them.
+// Tenant owns the groups of Named routing whose names begin with a prefix, and has quotas for all of them together.
+// Quotas belong to the groups, and apply to every caller that uses them.
 type Tenant struct {
-	// Name is for people, errors and metrics: 1 to 253 bytes, unique in the table.
+	// Name is used by people, in errors and in metrics: 1 to 253 bytes, unique in the table.
 	Name string `json:"name"`
-	// Prefix of the names of its groups: 1 to 253 bytes. No prefix of a table begins with another one.
+	// Prefix is the common prefix of its groups' names: 1 to 253 bytes. No prefix in a table begins with another
+	// prefix.
 	Prefix string `json:"prefix"`
 	Quotas Quotas `json:"quotas"`
 }
 
-// Quotas of a tenant. 0: there is none of that kind; one at least is above 0.
+// Quotas are the limits of a tenant. 0: no limit of that kind; at least one is above 0.
 type Quotas struct {
-	// StoredBytes bounds what its groups store, without what is superseded and other copies.
+	// StoredBytes bounds the bytes stored in its groups, without superseded entries and other copies.
 	StoredBytes int64 `json:"storedBytes,omitempty"`
 	// Records bounds the records of its groups; versions of one record count once.
 	Records int64 `json:"records,omitempty"`
-	// CallsPerSecond that begin. A message of a batch counts as one.
+	// CallsPerSecond bounds the calls that begin. Each message of a batch counts as one.
 	CallsPerSecond int64 `json:"callsPerSecond,omitempty"`
-	// BytesPerSecond of data and attributes of records, written and read.
+	// BytesPerSecond bounds the data and attributes of records, written and read.
 	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
-	// CallsAtOnce that are under way, open streams included.
+	// CallsAtOnce bounds the calls in progress, including open streams.
 	CallsAtOnce int64 `json:"callsAtOnce,omitempty"`
 }
 
-// Quota is one of the Quotas. Its text is that of its field.
+// Quota is one of the Quotas. Its text is the name of its field.
 type Quota string
 
 // The quotas.
@@ -43,12 +44,12 @@ const (
 	CallsAtOnce    Quota = "callsAtOnce"
 )
 
-// AllQuotas in the order of their fields.
+// AllQuotas lists the quotas in the order of their fields.
 func AllQuotas() []Quota {
 	return []Quota{StoredBytes, Records, CallsPerSecond, BytesPerSecond, CallsAtOnce}
 }
 
-// Of gives the limit of one quota; 0: there is none.
+// Of returns the limit of one quota; 0: no limit.
 func (q *Quotas) Of(quota Quota) int64 {
 	switch quota {
 	case StoredBytes:
@@ -107,15 +108,15 @@ func validateTenants(tenants []Tenant) error {
 	return nil
 }
 
-// OverlapOf finds two tenants to whom one group could belong: the places of the one with the shorter prefix, and of the
-// other.
+// OverlapOf finds two tenants that could both own one group. It returns the index of the tenant with the shorter
+// prefix, and the index of the other.
 func OverlapOf(tenants []Tenant) (one, other int, overlap bool) {
 	order := make([]int, len(tenants))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(tenants[a].Prefix, tenants[b].Prefix) })
-	// What begins with a prefix stands right behind it in order.
+	// In sorted order, a name that begins with a prefix directly follows it.
 	for n := 1; n < len(order); n++ {
 		if one, other = order[n-1], order[n]; strings.HasPrefix(tenants[other].Prefix, tenants[one].Prefix) {
 			return one, other, true

@@ -19,29 +19,30 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// The algorithms of tokens that are taken. That of each key is fixed by its kind, so that none can be checked as
-// another one.
+// algorithms are the accepted algorithms of tokens. The type of each key determines its algorithm, so that no key can
+// be used with another one.
 var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256}
 
 const (
 	tokenBytesMax = 12 << 10
-	tokensKept    = 4096 // that were checked before
+	tokensKept    = 4096 // tokens that were verified before
 	rsaBitsMin    = 2048
 	accountPrefix = "system:serviceaccount:"
-	// expiryMax bounds how long a token is taken after it was checked, whatever it says: keys may be withdrawn.
+	// expiryMax bounds how long a token is accepted after its verification, whatever its expiry: keys may be
+	// withdrawn.
 	expiryMax = 24 * time.Hour
 )
 
-// issuer of tokens, compiled.
+// issuer is a compiled issuer of tokens.
 type issuer struct {
 	url             string
 	serviceAccounts bool
 	groupsClaim     string
 	audiences       []string
-	keys            map[string]*oidc.StaticKeySet // by key id: one key each
+	keys            map[string]*oidc.StaticKeySet // one key for each key id
 }
 
-// VerifySignature implements oidc.KeySet: by the key that the token names, and no other.
+// VerifySignature implements oidc.KeySet. It uses only the key that the token names.
 func (i *issuer) VerifySignature(ctx context.Context, token string) ([]byte, error) {
 	parsed, err := jose.ParseSignedCompact(token, algorithms)
 	if err != nil {
@@ -136,9 +137,8 @@ func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	return nil
 }
 
-// UsableKeys leaves of a JSON Web Key Set the keys that tokens may be signed by: an issuer may have others beside them.
-// They are in the order of their ids, so that the same keys make the same text.
-// Errors wrap ErrTable.
+// UsableKeys filters a JSON Web Key Set to the keys that may sign tokens: an issuer may have other keys beside them. It
+// sorts them by id, so that the same keys give the same text. Errors wrap ErrTable.
 func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	var set, usable jose.JSONWebKeySet
 	if err := json.Unmarshal(encoded, &set); err != nil {
@@ -162,7 +162,7 @@ func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	return out, nil
 }
 
-// algorithmOf gives the one algorithm that a key is taken for.
+// algorithmOf returns the one algorithm for which a key is accepted.
 func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 	switch key := key.(type) {
 	case *rsa.PublicKey:
@@ -179,10 +179,10 @@ func algorithmOf(key any) (jose.SignatureAlgorithm, error) {
 	return "", fmt.Errorf("is a %T: must be a public key for ES256 or RS256", key)
 }
 
-// ErrToken is wrapped by the errors of tokens. They hold nothing of the token but names.
+// ErrToken is wrapped by the errors about tokens. Of the token they contain only names.
 var ErrToken = errors.New("the token is not taken")
 
-// UnknownKeyError says that a token names a key which its issuer did not have when the table was made.
+// UnknownKeyError says that a token names a key that its issuer did not have when the table was made.
 type UnknownKeyError struct{ Issuer, Key string }
 
 // Error implements error.
@@ -190,7 +190,7 @@ func (e *UnknownKeyError) Error() string {
 	return fmt.Sprintf("the store has no key %.80q of the issuer %s", e.Key, e.Issuer)
 }
 
-// Token gives who a token names, and notes it. Nobody else is asked. Errors wrap ErrToken.
+// Token returns the caller that a token identifies, and caches it. It makes no request to others. Errors wrap ErrToken.
 func (c *Compiled) Token(raw string, now time.Time) (Caller, error) {
 	fail := func(err error) (Caller, error) { return Caller{}, fmt.Errorf("%w: %w", ErrToken, err) }
 	if !c.HasIssuers() {
@@ -241,7 +241,7 @@ func (c *Compiled) Token(raw string, now time.Time) (Caller, error) {
 	return caller, nil
 }
 
-// caller gives who a good token names.
+// caller returns the caller that a verified token identifies.
 func (i *issuer) caller(token *oidc.IDToken) (Caller, error) {
 	if i.serviceAccounts {
 		namespace, name, ok := strings.Cut(strings.TrimPrefix(token.Subject, accountPrefix), ":")
@@ -275,7 +275,7 @@ func (i *issuer) caller(token *oidc.IDToken) (Caller, error) {
 	return caller, nil
 }
 
-// tokenCache keeps whom tokens name that were checked: a check takes 50 to 150 µs. Safe for concurrent use.
+// tokenCache keeps the callers of verified tokens: a verification takes 50 to 150 µs. Safe for concurrent use.
 type tokenCache struct {
 	mu   sync.RWMutex
 	kept map[string]Caller
@@ -292,7 +292,7 @@ func (t *tokenCache) put(raw string, caller Caller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.kept == nil || len(t.kept) >= tokensKept {
-		t.kept = map[string]Caller{} // those in use come back at once
+		t.kept = map[string]Caller{} // tokens in use are verified again at once
 	}
 	t.kept[strings.Clone(raw)] = caller
 }

@@ -8,7 +8,7 @@ import (
 // Verb is what a grant allows.
 type Verb uint8
 
-// The verbs. rules says which call needs which.
+// The verbs. rules says which call needs which verb.
 const (
 	NoVerb Verb = iota
 	Get
@@ -17,13 +17,13 @@ const (
 	Scan
 	Watch
 	AdminRead  // status, lists, routing
-	AdminWrite // what changes the store, or makes it work hard
+	AdminWrite // changes to the store, and operations that cause much work
 	verbCount
 )
 
 var verbNames = [verbCount]string{"", "get", "put", "delete", "scan", "watch", "admin-read", "admin-write"}
 
-// String gives the verb as tables have it.
+// String returns the verb's name in tables.
 func (v Verb) String() string {
 	if v < verbCount {
 		return verbNames[v]
@@ -31,7 +31,7 @@ func (v Verb) String() string {
 	return fmt.Sprintf("verb(%d)", uint8(v))
 }
 
-// ParseVerb is the reverse of String.
+// ParseVerb is the inverse of String.
 func ParseVerb(text string) (Verb, error) {
 	for v := Get; v < verbCount; v++ {
 		if verbNames[v] == text {
@@ -55,7 +55,7 @@ func (v *Verb) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// verbs is a set.
+// verbs is a set of verbs.
 type verbs uint16
 
 func (s verbs) has(v Verb) bool { return s&(1<<v) != 0 }

@@ -1,5 +1,5 @@
-// Package authority makes the certificates of a store: an authority of its own (ECDSA on P-256), and leaves that name
-// one process each. The operator, `sheaf dev --tls` and tests issue by it.
+// Package authority makes the certificates of a store: its own authority (ECDSA on P-256), and leaf certificates that
+// name one process each. The operator, `sheaf dev --tls` and tests use it.
 package authority
 
 import (
@@ -19,15 +19,16 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Lifetimes as the operator gives them. A leaf is renewed when two thirds of its time are over.
+// Lifetimes of the operator's certificates. A leaf is renewed after two thirds of its lifetime.
 const (
 	Lifetime     = 10 * 365 * 24 * time.Hour // of an authority
 	LeafLifetime = 30 * 24 * time.Hour
-	// early is how long before now a certificate begins to be valid: a process whose clock is an hour behind takes it.
+	// early is how far in the past the validity of a certificate starts, so that a process whose clock is an hour
+	// slow accepts it.
 	early = 2 * time.Hour
 )
 
-// Blocks of PEM.
+// Types of PEM blocks.
 const (
 	pemCertificate = "CERTIFICATE"
 	pemKey         = "PRIVATE KEY"
@@ -39,7 +40,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes an authority with a new key. name is told to people; lifetime begins at now.
+// New makes an authority with a new key. name is for people; lifetime starts at now.
 func New(name string, now time.Time, lifetime time.Duration) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -60,7 +61,7 @@ func New(name string, now time.Time, lifetime time.Duration) (*Authority, error)
 	return &Authority{cert: cert, key: key}, nil
 }
 
-// Parse reads what PEM gave: one certificate of an authority, and its key.
+// Parse reads the result of PEM: one certificate of an authority, and its key.
 func Parse(certificate, key []byte) (*Authority, error) {
 	block, rest := pem.Decode(certificate)
 	if block == nil || block.Type != pemCertificate || len(bytes.TrimSpace(rest)) > 0 {
@@ -78,7 +79,8 @@ func Parse(certificate, key []byte) (*Authority, error) {
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, errors.New("the key of the authority is not in PKCS #8") // the cause may hold parts of the key
+		// the cause may contain parts of the key
+		return nil, errors.New("the key of the authority is not in PKCS #8")
 	}
 	private, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok {
@@ -90,7 +92,7 @@ func Parse(certificate, key []byte) (*Authority, error) {
 	return &Authority{cert: cert, key: private}, nil
 }
 
-// PEM gives certificate and key. The key is secret.
+// PEM returns certificate and key. The key is secret.
 func (a *Authority) PEM() (certificate, key []byte, err error) {
 	if key, err = keyPEM(a.key); err != nil {
 		return nil, nil, err
@@ -98,27 +100,27 @@ func (a *Authority) PEM() (certificate, key []byte, err error) {
 	return a.CertificatePEM(), key, nil
 }
 
-// CertificatePEM is what others are to trust.
+// CertificatePEM returns the certificate that others should trust.
 func (a *Authority) CertificatePEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: a.cert.Raw})
 }
 
-// NotAfter is when it ends, and all that it has signed.
+// NotAfter returns the end of the authority's validity, which also bounds all certificates that it has signed.
 func (a *Authority) NotAfter() time.Time { return a.cert.NotAfter }
 
-// Leaf is a certificate to make.
+// Leaf describes a certificate to issue.
 type Leaf struct {
 	Identity identity.Identity
-	// DNSNames and Addresses are what callers reach it by, who check no identities.
+	// DNSNames and Addresses are for callers that check host names instead of identities.
 	DNSNames  []string
 	Addresses []net.IP
-	// Server and Client are what it may be shown as; at least one.
+	// Server and Client are the permitted usages; at least one.
 	Server, Client bool
 	Now            time.Time
 	Lifetime       time.Duration
 }
 
-// Issue makes the leaf with a key of its own, in PEM. It never outlives the authority.
+// Issue makes the leaf with a new key, in PEM. It never outlives the authority.
 func (a *Authority) Issue(leaf Leaf) (certificate, key []byte, err error) {
 	fail := func(err error) ([]byte, []byte, error) {
 		return nil, nil, fmt.Errorf("make a certificate for %s: %w", leaf.Identity, err)

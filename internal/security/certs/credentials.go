@@ -14,10 +14,10 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Expect tells whether a peer is who it must be; an error says who it should have been.
+// Expect checks whether a peer has the expected identity; an error names that identity.
 type Expect func(peer identity.Identity) error
 
-// Own expects a process of one's own store: of that role, and with that name where it is not empty.
+// Own expects a process of the same store, with that role, and with that name unless it is empty.
 func (s *Source) Own(role identity.Role, name string) Expect {
 	want := identity.Identity{Store: s.Identity().Store, Role: role, Name: name}
 	return func(peer identity.Identity) error {
@@ -35,12 +35,12 @@ func (s *Source) Own(role identity.Role, name string) Expect {
 // AuthInfo is what a connection knows of its peer.
 type AuthInfo struct {
 	credentials.TLSInfo
-	Peer  identity.Identity // zero: it has shown no certificate
-	Plain bool              // there is no TLS, which the mode allows
+	Peer  identity.Identity // zero: it has presented no certificate
+	Plain bool              // there is no TLS; the mode allows that
 }
 
-// Plain tells whether a call has come without TLS: nothing is known of its caller, and the mode of this process is such
-// that all of them are let in.
+// Plain reports whether a call came without TLS: its caller is unknown, and the mode of this process admits all such
+// callers.
 func Plain(ctx context.Context) bool {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -50,7 +50,7 @@ func Plain(ctx context.Context) bool {
 	return ok && info.Plain
 }
 
-// PeerOf gives who has made a call; false: nobody that is known, or without TLS.
+// PeerOf returns the identity that made a call; false: the peer is unknown, or there is no TLS.
 func PeerOf(ctx context.Context) (identity.Identity, bool) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -60,35 +60,36 @@ func PeerOf(ctx context.Context) (identity.Identity, bool) {
 	return info.Peer, ok && info.Peer != identity.Identity{}
 }
 
-// ServerOptions of Server.
+// ServerOptions are the options of Server.
 type ServerOptions struct {
-	// Anonymous lets callers in that show no certificate: they are known otherwise, or not at all. A certificate that
-	// is shown must be good all the same.
+	// Anonymous admits callers that present no certificate: another mechanism identifies them, or none does. A
+	// presented certificate must still be valid.
 	Anonymous bool
 }
 
-// Server gives the credentials of a gRPC server.
+// Server returns the credentials of a gRPC server.
 func (s *Source) Server(o ServerOptions) credentials.TransportCredentials {
 	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, server: o}
 }
 
-// Client gives the credentials of a client that takes only servers that expect takes. The server's address does not
-// count.
+// Client returns the credentials of a client that accepts only servers that expect accepts. The server's address does
+// not matter.
 func (s *Source) Client(expect Expect) credentials.TransportCredentials {
 	return &transport{TransportCredentials: credentials.NewTLS(base()), source: s, expect: expect}
 }
 
-// base is the configuration of each connection. Sessions are not resumed: a peer shows its certificate each time.
+// base returns the configuration of each connection. Sessions are not resumed: a peer presents its certificate each
+// time.
 func base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, NextProtos: []string{"h2"}}
 }
 
-// transport is credentials that take the newest certificates for each handshake.
+// transport is credentials that use the newest certificates for each handshake.
 type transport struct {
-	credentials.TransportCredentials // for what depends on no certificate
+	credentials.TransportCredentials // for methods that use no certificate
 	source                           *Source
 	server                           ServerOptions
-	expect                           Expect // of a client
+	expect                           Expect // only for a client
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -130,7 +131,7 @@ func (t *transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	})
 }
 
-// plaintext is what is known of a connection without TLS.
+// plaintext returns the AuthInfo of a connection without TLS.
 func plaintext(c *conn) AuthInfo {
 	c.plain.Store(true)
 	return AuthInfo{Plain: true, TLSInfo: credentials.TLSInfo{CommonAuthInfo: credentials.CommonAuthInfo{
@@ -147,7 +148,7 @@ func (t *transport) ClientHandshake(ctx context.Context, authority string, raw n
 	}
 	cfg := base()
 	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.client, nil }
-	// Go's own check compares the name of a host. The whole of it is done by VerifyConnection, which always runs.
+	// Go's own check compares host names. VerifyConnection, which always runs, does the whole verification instead.
 	cfg.InsecureSkipVerify = true //nolint:gosec // see above
 	cfg.VerifyConnection = func(state tls.ConnectionState) error {
 		id, err := identity.OfCertificate(state.PeerCertificates[0])
@@ -167,7 +168,7 @@ func (t *transport) ClientHandshake(ctx context.Context, authority string, raw n
 	})
 }
 
-// shake does a handshake, and notes what came of it.
+// shake performs a handshake, and records its result.
 func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	do func(net.Conn) (net.Conn, credentials.AuthInfo, error)) (net.Conn, credentials.AuthInfo, error) {
 	made, info, err := do(tracked)
@@ -178,7 +179,7 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	}
 	out := AuthInfo{TLSInfo: info.(credentials.TLSInfo)}
 	if chain := out.State.PeerCertificates; len(chain) > 0 {
-		if out.Peer, err = identity.OfCertificate(chain[0]); err != nil { // it was read in the handshake
+		if out.Peer, err = identity.OfCertificate(chain[0]); err != nil { // the handshake has already parsed it
 			_ = made.Close()
 			return nil, nil, err
 		}
@@ -187,13 +188,13 @@ func (t *transport) shake(tracked *conn, usage x509.ExtKeyUsage,
 	return made, out, nil
 }
 
-// unexpected is the error of a peer that is somebody else.
+// unexpected is the error for a peer with an unexpected identity.
 type unexpected struct{ error }
 
-// Unwrap gives what Expect has said.
+// Unwrap returns the error of Expect.
 func (e *unexpected) Unwrap() error { return e.error }
 
-// reasonOf says in one word why there was no handshake.
+// reasonOf returns one word for the reason of a failed handshake.
 func reasonOf(err error) string {
 	var (
 		record    tls.RecordHeaderError
@@ -216,7 +217,7 @@ func reasonOf(err error) string {
 	case err.Error() == "tls: client didn't provide a certificate":
 		return "none"
 	case errors.As(err, &remote) && remote.Op == "remote error":
-		return "peer" // it has refused this end
+		return "peer" // the peer has rejected this end
 	}
 	return "other"
 }

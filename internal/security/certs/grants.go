@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// GrantsFile says by the word GrantsRequired that the store has a table of grants: a process that finds none, as before
-// the first one is written and where etcd was lost, lets no caller in but administrators and the store's own processes.
-// Without the file a store without a table is open to all its callers.
+// GrantsFile contains the word GrantsRequired if the store has a table of grants. A process that then finds no table,
+// because the first one is not yet written or etcd was lost, admits only administrators and the store's own processes.
+// Without the file, a store without a table is open to all its callers.
 const GrantsFile = "grants"
 
-// GrantsRequired is what GrantsFile holds.
+// GrantsRequired is the content of GrantsFile.
 const GrantsRequired = "required"
 
 // grants reads GrantsFile.
@@ -24,5 +24,5 @@ func (f files) grants() (required bool, err error) {
 	return true, nil
 }
 
-// GrantsRequired tells whether callers wait for a table of grants where there is none.
+// GrantsRequired reports whether callers must wait for a table of grants if there is none.
 func (s *Source) GrantsRequired() bool { return s.current.Load().grantsRequired }

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// Install puts files into a folder, which is made where it is missing, all at once: whoever reads them by Open or
-// through one link finds those of before or the new ones. The layout is that of a mounted Secret: each name is a link
-// through ..data, which is replaced by one rename. Only the owner may read them.
+// Install writes files into a folder atomically, and creates the folder if needed: a reader that uses Open, or a single
+// link, finds either the old or the new files. The layout is that of a mounted Secret: each name is a link through
+// ..data, which one rename replaces. Only the owner may read the files.
 func Install(dir string, content map[string][]byte) (err error) {
 	fail := func(err error) error { return fmt.Errorf("put certificates into %s: %w", dir, err) }
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fail(err)
 	}
-	before, _ := os.Readlink(filepath.Join(dir, dataLink)) // none: the first time
+	before, _ := os.Readlink(filepath.Join(dir, dataLink)) // empty the first time
 	data, err := os.MkdirTemp(dir, dataFolder)
 	if err != nil {
 		return fail(err)
@@ -32,7 +32,7 @@ func Install(dir string, content map[string][]byte) (err error) {
 		}
 	}
 	next := filepath.Join(dir, "..next")
-	_ = os.Remove(next) // of an attempt that was cut off
+	_ = os.Remove(next) // left over from an interrupted attempt
 	if err := os.Symlink(filepath.Base(data), next); err != nil {
 		return err
 	}
@@ -53,5 +53,5 @@ func Install(dir string, content map[string][]byte) (err error) {
 
 const (
 	dataLink   = "..data"
-	dataFolder = "..sheaf-" // each set of files has one of its own
+	dataFolder = "..sheaf-" // each set of files has its own folder
 )

@@ -18,52 +18,55 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Files of a folder. Kubernetes mounts a Secret of these keys so.
+// Names of files in a folder. Kubernetes mounts a Secret with these keys in this form.
 const (
-	CertificateFile = "tls.crt" // leaf, then what leads to the authority, in PEM
+	CertificateFile = "tls.crt" // leaf, then the chain to the authority, in PEM
 	KeyFile         = "tls.key"
-	BundleFile      = "ca.crt" // authorities that peers are checked by
-	// ClientBundleFile holds the authorities of callers, where they are others: BundleFile vouches for the store's own
-	// processes alone then.
+	BundleFile      = "ca.crt" // authorities that verify peers
+	// ClientBundleFile holds the authorities of callers, if these differ: BundleFile then vouches only for the
+	// store's own processes.
 	ClientBundleFile = "client-ca.crt"
-	// ModeFile holds a Mode in words.
+	// ModeFile holds a Mode as text.
 	ModeFile = "mode"
-	// The certificate that is shown to servers, where it is another one: public authorities put one usage into each.
+	// The certificate presented to servers, if it differs: public authorities permit only one usage per
+	// certificate.
 	ClientCertificateFile = "client.crt"
 	ClientKeyFile         = "client.key"
 )
 
-// Mode says what a process speaks. It is changed step by step where a store that serves goes over to TLS, or back.
+// Mode says which protocol a process speaks. It changes step by step while a running store switches to TLS, or back.
 type Mode string
 
 // The modes.
 const (
-	Required  Mode = "required"  // TLS alone: where there is no ModeFile
-	Both      Mode = "both"      // TLS to others; from them plaintext, too
-	Plaintext Mode = "plaintext" // plaintext to others; from them TLS, too
+	Required  Mode = "required"  // TLS only; the default without ModeFile
+	Both      Mode = "both"      // outgoing: TLS; incoming: also plaintext
+	Plaintext Mode = "plaintext" // outgoing: plaintext; incoming: also TLS
 )
 
-// fileNames are all files of a folder.
+// fileNames lists all file names of a folder.
 var fileNames = []string{CertificateFile, KeyFile, BundleFile, ClientBundleFile, ClientCertificateFile, ClientKeyFile,
 	ModeFile, GrantsFile}
 
-// material is a set of files that go together. Never changed.
+// material is a consistent set of files. Immutable.
 type material struct {
 	identity       identity.Identity
 	mode           Mode
-	server, client *tls.Certificate // the same one, where one is for both
-	own, callers   authorities      // of the store's own processes, and of callers; the same where there is one bundle
-	all            *x509.CertPool   // both
-	notAfter       time.Time        // of the certificate that ends first
+	server, client *tls.Certificate // the same certificate, if one serves both
+	// of the store's own processes, and of callers; the same if there is only one bundle
+	own, callers   authorities
+	all            *x509.CertPool // both
+	notAfter       time.Time      // of the certificate that expires first
 	content        [sha256.Size]byte
 	grantsRequired bool
 }
 
-// files are what a folder held at one moment; nil: not there.
+// files are the contents of a folder at one moment; nil: the file does not exist.
 type files map[string][]byte
 
-// readFiles of a folder. The kubelet replaces a mounted Secret by one rename of the link ..data, and removes the folder
-// that it led to before: all are read through one folder, which must still be the newest one afterwards.
+// readFiles reads the files of a folder. The kubelet replaces a mounted Secret by one rename of the link ..data, and
+// removes the previous target: readFiles reads all files through one target, which must still be the newest one
+// afterwards.
 func readFiles(dir string) (files, error) {
 	for {
 		at := newest(dir)
@@ -74,7 +77,8 @@ func readFiles(dir string) (files, error) {
 	}
 }
 
-// newest folder with the files of a folder: itself, where it is none that is replaced as a whole.
+// newest returns the newest target that contains the files of a folder: the folder itself, if it is not replaced as a
+// whole.
 func newest(dir string) string {
 	if there, err := filepath.EvalSymlinks(filepath.Join(dir, dataLink)); err == nil {
 		return there
@@ -96,7 +100,7 @@ func readPlain(at string) (files, error) {
 	return out, nil
 }
 
-// sum is the same for the same content.
+// sum returns a hash of the content.
 func (f files) sum() [sha256.Size]byte {
 	h := sha256.New()
 	for _, name := range fileNames {
@@ -106,8 +110,8 @@ func (f files) sum() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// material checks that the files go together and are good at a moment. Errors name the file and what is wrong with it,
-// and hold nothing of a key.
+// material checks that the files are consistent and valid at the given time. Errors name the file and its problem, and
+// contain nothing of a key.
 func (f files) material(now time.Time) (*material, error) {
 	out := &material{content: f.sum(), all: x509.NewCertPool()}
 	var err error
@@ -165,9 +169,9 @@ func (f files) material(now time.Time) (*material, error) {
 	return out, nil
 }
 
-// Check tells whether a certificate and its key, which are files of content, can be used for all of these usages at a
-// moment: by the authorities in the file bundle. Errors name the file and what is wrong with it, and hold nothing of a
-// key. Whom the certificate names, and its hosts, are for the caller to compare.
+// Check reports whether a certificate and its key, which are files of content, can be used for all of these usages at
+// the given time, with the authorities in the file bundle. Errors name the file and its problem, and contain nothing of
+// a key. The caller compares the certificate's identity and hosts.
 func Check(content map[string][]byte, certificate, key, bundle string, now time.Time,
 	usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
 	f := files(content)
@@ -190,7 +194,7 @@ func Check(content map[string][]byte, certificate, key, bundle string, now time.
 	return pair.Leaf, nil
 }
 
-// usageWords say who shows a certificate of a usage.
+// usageWords says to whom a certificate of each usage belongs.
 var usageWords = map[x509.ExtKeyUsage]string{x509.ExtKeyUsageServerAuth: "servers",
 	x509.ExtKeyUsageClientAuth: "clients"}
 
@@ -201,7 +205,7 @@ func clientFile(m *material) string {
 	return ClientCertificateFile
 }
 
-// pair reads a certificate and its key.
+// pair parses a certificate and its key.
 func (f files) pair(certificate, key string) (*tls.Certificate, error) {
 	for _, name := range []string{certificate, key} {
 		if f[name] == nil {
@@ -227,7 +231,7 @@ func (f files) mode() (Mode, error) {
 	return mode, nil
 }
 
-// authorities are those of a bundle.
+// authorities are the authorities of a bundle.
 type authorities struct {
 	file  string
 	certs []*x509.Certificate
@@ -269,7 +273,7 @@ func (f files) authorities(file string) (authorities, error) {
 	return out, nil
 }
 
-// BundleHash of authorities: SHA-256 in hex, the same whatever their order and however often one stands there.
+// BundleHash returns the SHA-256 of authorities in hex. Order and duplicates do not matter.
 func BundleHash(certs []*x509.Certificate) string {
 	all := make([][]byte, 0, len(certs))
 	for _, cert := range certs {
@@ -283,8 +287,8 @@ func BundleHash(certs []*x509.Certificate) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// verify tells whether a chain is trusted for that usage: by the authorities of the store's processes or by those of
-// callers, as its leaf says. by is the file of these.
+// verify checks whether a chain is trusted for that usage. The leaf decides which authorities apply: those of the
+// store's processes or those of callers. by is the file of these authorities.
 func (m *material) verify(chain []*x509.Certificate, now time.Time, usage x509.ExtKeyUsage) (by string, err error) {
 	id, err := identity.OfCertificate(chain[0])
 	if err != nil {
@@ -300,14 +304,14 @@ func (m *material) verify(chain []*x509.Certificate, now time.Time, usage x509.E
 func chainOf(pair *tls.Certificate) []*x509.Certificate {
 	chain := []*x509.Certificate{pair.Leaf}
 	for _, der := range pair.Certificate[1:] {
-		if cert, err := x509.ParseCertificate(der); err == nil { // tls.X509KeyPair reads the leaf alone
+		if cert, err := x509.ParseCertificate(der); err == nil { // tls.X509KeyPair parses only the leaf
 			chain = append(chain, cert)
 		}
 	}
 	return chain
 }
 
-// verify tells whether a chain, of which the leaf comes first, leads to an authority and is for that usage.
+// verify checks whether a chain, leaf first, leads to an authority and permits that usage.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, now time.Time, usage x509.ExtKeyUsage) error {
 	between := x509.NewCertPool()
 	for _, cert := range chain[1:] {

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counts of a Source since it was opened.
+// counts holds the counters of a Source since it was opened.
 type counts struct {
 	reloadErrors prometheus.Counter
 	closed       prometheus.Counter
@@ -26,7 +26,7 @@ func newCounts() counts {
 
 func (c *counts) refused(err error) { c.handshakes.WithLabelValues(reasonOf(err)).Inc() }
 
-// Collectors of what a Source does, for a registry.
+// Collectors returns the metrics of a Source, for a registry.
 func (s *Source) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		s.counts.reloadErrors, s.counts.closed, s.counts.handshakes,

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Report is what a process tells of its certificates, as JSON at ReportPath of its HTTP port. Nothing of it is secret.
+// Report is what a process reports about its certificates, as JSON at ReportPath of its HTTP port. It contains no
+// secret.
 type Report struct {
 	Identity             string    `json:"identity"`
 	Mode                 Mode      `json:"mode"`
@@ -14,15 +15,16 @@ type Report struct {
 	ClientBundle         string    `json:"client_bundle"` // see Status
 	NotAfter             time.Time `json:"not_after"`
 	PlaintextConnections int       `json:"plaintext_connections"`
-	Error                string    `json:"error,omitempty"` // why newer files are not used
-	// GrantsVersion is that of the table of grants by which the process decides, 0 where it has none; nil: it decides
-	// about no calls, or is of a version that does not tell.
+	Error                string    `json:"error,omitempty"` // why newer files are not in use
+	// GrantsVersion is the version of the table of grants in use, 0 if there is none; nil: the process decides
+	// about no calls, or its version does not report it.
 	GrantsVersion *int64 `json:"grants_version,omitempty"`
-	// UnknownKeys counts, by issuer, the tokens since the start of the process that name a key which is not in the table.
+	// UnknownKeys counts, by issuer, the tokens since the start of the process that name a key which is not in the
+	// table.
 	UnknownKeys map[string]int64 `json:"unknown_keys,omitempty"`
 }
 
-// Decides is what decides about the calls of a process. *guard.Guard implements it.
+// Decides is the component that decides about the calls of a process. *guard.Guard implements it.
 type Decides interface {
 	Version() int64
 	UnknownKeys() map[string]int64
@@ -31,7 +33,7 @@ type Decides interface {
 // ReportPath is where a process serves its Report.
 const ReportPath = "/tls"
 
-// Report tells what is in use.
+// Report describes the certificates in use.
 func (s *Source) Report() Report {
 	status := s.Status()
 	out := Report{Identity: status.Identity.String(), Mode: status.Mode, Bundle: status.Bundle,
@@ -42,8 +44,8 @@ func (s *Source) Report() Report {
 	return out
 }
 
-// Handle serves the Report of a process, where it has certificates, beside what else it serves by HTTP. grants may be
-// nil: the process decides about no calls.
+// Handle serves the Report of a process at ReportPath, if the process has certificates, and passes all other requests
+// to rest. grants may be nil: the process decides about no calls.
 func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 	if source == nil {
 		return rest
@@ -64,5 +66,5 @@ func Handle(source *Source, grants Decides, rest http.Handler) http.Handler {
 // Serve answers a request with the report.
 func (r Report) Serve(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(r) // the caller went away
+	_ = json.NewEncoder(w).Encode(r) // fails only if the caller has gone
 }

@@ -1,6 +1,6 @@
-// Package certs gives a process of a store its certificates from a folder, and checks those of its peers. The files may
-// change under a running process: each handshake takes the newest set that is good, and a connection whose peer is no
-// longer trusted is closed. See docs/adr/0038-certificates-change-under-a-running-process.md.
+// Package certs provides the certificates of a store's process from a folder, and verifies those of its peers. The
+// files may change while a process runs: each handshake uses the newest valid set, and a connection to a peer that is
+// no longer trusted is closed. See docs/adr/0038-certificates-change-under-a-running-process.md.
 package certs
 
 import (
@@ -21,22 +21,22 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// lookEvery is how often files and open connections are looked at, where Config does not say it. The kubelet brings a
-// changed Secret within about a minute.
+// lookEvery is the default interval at which files and open connections are checked. The kubelet delivers a changed
+// Secret within about a minute.
 const lookEvery = 10 * time.Second
 
-// Config of a Source.
+// Config configures a Source.
 type Config struct {
-	Dir    string           // where the files are; of InMemory empty
-	Every  time.Duration    // between two looks at the files; 0: 10 s
+	Dir    string           // folder of the files; empty for InMemory
+	Every  time.Duration    // between two checks of the files; 0: 10 s
 	Now    func() time.Time // nil: the system's clock
-	Logger *slog.Logger     // nil: nothing is said
+	Logger *slog.Logger     // nil: nothing is logged
 }
 
-// Source is the certificates of a process. Safe for concurrent use. Close must follow.
+// Source holds the certificates of a process. Safe for concurrent use. The owner must call Close.
 type Source struct {
 	cfg     Config
-	given   atomic.Pointer[files] // of InMemory, else nil
+	given   atomic.Pointer[files] // set by InMemory, else nil
 	current atomic.Pointer[material]
 	stop    context.CancelFunc
 	done    chan struct{}
@@ -44,33 +44,33 @@ type Source struct {
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
-	read   time.Time // when the files were found to be good
-	failed error     // why the files are not used as they are now; nil: they are
+	read   time.Time // when the files were last found to be valid
+	failed error     // why the present files are not in use; nil: they are
 }
 
 // Status of a Source.
 type Status struct {
 	Identity identity.Identity
 	Mode     Mode
-	NotAfter time.Time // end of the certificate that ends first
+	NotAfter time.Time // end of the certificate that expires first
 	Bundle   string    // BundleHash of the authorities that vouch for the store's processes
-	Clients  string    // BundleHash of those that vouch for callers; where they are the same ones, the same
-	Plain    int       // connections that are plaintext now
+	Clients  string    // BundleHash of those that vouch for callers; equal to Bundle if they are the same
+	Plain    int       // present plaintext connections
 	Read     time.Time // when the files in use were last found in the folder
-	Failed   error     // why what is in the folder now is not used; nil: it is
+	Failed   error     // why the present content of the folder is not in use; nil: it is
 }
 
-// Open reads a folder, which must be good. It is looked at again until Close.
+// Open reads a folder, whose content must be valid. The Source checks the folder again until Close.
 func Open(cfg Config) (*Source, error) { return start(cfg, nil) }
 
-// InMemory is a Source without a folder: of these files, by their names in a folder, which must be good, until Replace
-// gives it others.
+// InMemory makes a Source without a folder from these files, by their names in a folder. They must be valid, and stay
+// in use until Replace.
 func InMemory(cfg Config, content map[string][]byte) (*Source, error) {
 	given := files(maps.Clone(content))
 	return start(cfg, &given)
 }
 
-// Replace gives a Source of InMemory other files. Where they are not good, those before stay in use.
+// Replace replaces the files of an InMemory Source. If they are not valid, the previous files stay in use.
 func (s *Source) Replace(content map[string][]byte) error {
 	given := files(maps.Clone(content))
 	s.given.Store(&given)
@@ -80,7 +80,7 @@ func (s *Source) Replace(content map[string][]byte) error {
 	return s.failed
 }
 
-// files as they are now.
+// files returns the present files.
 func (s *Source) files() (files, error) {
 	if given := s.given.Load(); given != nil {
 		return *given, nil
@@ -118,25 +118,25 @@ func start(cfg Config, given *files) (*Source, error) {
 	return s, nil
 }
 
-// Close ends the looks at the folder. Connections stay.
+// Close stops the checks of the folder. Connections stay open.
 func (s *Source) Close() {
 	s.stop()
 	<-s.done
 }
 
-// Identity of this process: it never changes.
+// Identity returns the identity of this process, which never changes.
 func (s *Source) Identity() identity.Identity { return s.current.Load().identity }
 
-// Dir is the folder; empty: they are in memory.
+// Dir returns the folder; empty: the files are in memory.
 func (s *Source) Dir() string { return s.cfg.Dir }
 
-// HasClientCertificate tells whether another certificate is shown to servers than to callers.
+// HasClientCertificate reports whether servers get another certificate than callers.
 func (s *Source) HasClientCertificate() bool {
 	m := s.current.Load()
 	return m.client != m.server
 }
 
-// Status tells what is in use.
+// Status describes the files in use.
 func (s *Source) Status() Status {
 	m := s.current.Load()
 	s.mu.Lock()
@@ -165,7 +165,7 @@ func (s *Source) follow(ctx context.Context) {
 	}
 }
 
-// look takes the files where they are others than before and good, and closes connections to peers that are no longer
+// look installs the files if they have changed and are valid, and closes connections to peers that are no longer
 // trusted.
 func (s *Source) look() {
 	now := s.cfg.Now()
@@ -207,8 +207,8 @@ func (s *Source) take(now time.Time) error {
 	return nil
 }
 
-// closeUntrusted ends connections whose peer's chain is not good any more: it has ended, or its authority is dropped;
-// and those without TLS, where that is required now.
+// closeUntrusted closes connections whose peer's chain is no longer valid, because it has expired or its authority was
+// dropped. It also closes connections without TLS if TLS is required now.
 func (s *Source) closeUntrusted(now time.Time) {
 	m := s.current.Load()
 	s.mu.Lock()
@@ -225,14 +225,14 @@ func (s *Source) closeUntrusted(now time.Time) {
 		s.counts.closed.Inc()
 		s.cfg.Logger.Warn("a connection is closed: its peer is no longer trusted", "peer", name, "address", c.RemoteAddr().
 			String(), "error", err)
-		_ = c.Close() // whoever reads from it sees that
+		_ = c.Close() // readers of the connection get the error
 	}
 }
 
-// errPlaintext is why a connection of before is closed.
+// errPlaintext is why an existing plaintext connection is closed.
 var errPlaintext = errors.New("it is plaintext, and TLS is required now")
 
-// trouble is why a connection must not go on; name is its peer.
+// trouble returns why a connection must be closed; name is its peer.
 func (c *conn) trouble(m *material, now time.Time) (name string, err error) {
 	if c.plain.Load() {
 		if m.mode == Required {
@@ -242,7 +242,7 @@ func (c *conn) trouble(m *material, now time.Time) (name string, err error) {
 	}
 	p := c.peer.Load()
 	if p == nil {
-		return "", nil // no handshake yet, or the peer has shown nothing
+		return "", nil // no handshake yet, or the peer has presented no certificate
 	}
 	_, err = m.verify(p.chain, now, p.usage)
 	return p.name(), err
@@ -254,7 +254,8 @@ type conn struct {
 	source *Source
 	peer   atomic.Pointer[shown]
 	plain  atomic.Bool // there is no TLS above it
-	first  []byte      // what was read to tell TLS from plaintext, and is read again; of one reader
+	// bytes read to distinguish TLS from plaintext, which Read returns again; only for the one reader
+	first []byte
 }
 
 // Read implements net.Conn.
@@ -267,7 +268,7 @@ func (c *conn) Read(into []byte) (int, error) {
 	return c.Conn.Read(into)
 }
 
-// isTLS tells by the first byte that comes whether the peer begins a handshake.
+// isTLS detects by the first byte whether the peer starts a TLS handshake.
 func (c *conn) isTLS() (bool, error) {
 	first := make([]byte, 1)
 	if _, err := io.ReadFull(c.Conn, first); err != nil {
@@ -278,7 +279,7 @@ func (c *conn) isTLS() (bool, error) {
 	return first[0] == handshake, nil
 }
 
-// shown is what the other end of a connection has shown, and what for.
+// shown is the chain that the peer of a connection has presented, and its usage.
 type shown struct {
 	chain []*x509.Certificate
 	usage x509.ExtKeyUsage

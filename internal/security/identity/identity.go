@@ -8,7 +8,7 @@
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/client/NAME
 //	spiffe://DOMAIN/ns/NAMESPACE/store/UID/admin/NAME
 //
-// Whoever checks a peer compares this name, and no host name or address: these go from one pod to the next.
+// A check of a peer compares this name, and no host name or address, because these pass from one pod to the next.
 package identity
 
 import (
@@ -22,49 +22,50 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Role is what a process does for its store.
+// Role is the function of a process in its store.
 type Role string
 
-// The roles. Those of named roles have a name each; a store has one name for all its gateways, one for all members
-// of its etcd, and one for the operator.
+// The roles. Each process of a named role has its own name. All gateways of a store share one name, all members of its
+// etcd share one, and the operator has one.
 const (
 	Gateway  Role = "gateway"
 	Operator Role = "operator"
 	Shard    Role = "shard"
 	Etcd     Role = "etcd"
-	Client   Role = "client" // no part of the store: a caller
-	Admin    Role = "admin"  // a caller who may administer the store as well
+	Client   Role = "client" // a caller, not part of the store
+	Admin    Role = "admin"  // a caller who may also administer the store
 )
 
-// isNamed tells whether identities of the role have names.
+// isNamed reports whether identities of the role have names.
 func (r Role) isNamed() bool { return r == Shard || r == Client || r == Admin }
 
 var roles = []Role{Gateway, Operator, Shard, Etcd, Client, Admin}
 
-// Store says which store an identity belongs to. Comparable.
+// Store identifies the store of an identity. Comparable.
 type Store struct {
 	Domain    string // trust domain: lower case letters, digits, dots, dashes, underscores
 	Namespace string
 	UID       uuid.UUID
 }
 
-// Identity is who a process is. Comparable.
+// Identity identifies a process. Comparable.
 type Identity struct {
 	Store
 	Role Role
 	Name string // of shard, client or administrator; else empty
 }
 
-// IsComponent tells whether it is a part of the store, and not one of its callers.
+// IsComponent reports whether the identity is a part of the store, not one of its callers.
 func (i Identity) IsComponent() bool { return i.Role != "" && i.Role != Client && i.Role != Admin }
 
-// Serves tells whether others connect to it: whoever does not serve shows its certificate to servers alone.
+// Serves reports whether other processes connect to this one: a process that does not serve presents its certificate
+// only to servers.
 func (i Identity) Serves() bool { return i.Role == Gateway || i.Role == Shard || i.Role == Etcd }
 
-// ErrName is wrapped by all errors of names that are no identity.
+// ErrName is wrapped by all errors about names that are no identity.
 var ErrName = errors.New("not the name of a process of a store")
 
-// ID gives the identity as a name. Its parts must be such that Parse takes them.
+// ID returns the identity as a SPIFFE ID. Parse must accept its parts.
 func (i Identity) ID() (spiffeid.ID, error) {
 	domain, err := spiffeid.TrustDomainFromString(i.Domain)
 	if err != nil {
@@ -84,7 +85,7 @@ func (i Identity) ID() (spiffeid.ID, error) {
 	return id, nil
 }
 
-// String gives the URI, or what is wrong with it.
+// String returns the URI, or what is wrong with it.
 func (i Identity) String() string {
 	id, err := i.ID()
 	if err != nil {
@@ -124,8 +125,8 @@ func of(id spiffeid.ID) (Identity, error) {
 	return i, nil
 }
 
-// OfCertificate gives who a certificate names: it must have one URI and no more. Nothing else of it is checked. Errors
-// wrap ErrName.
+// OfCertificate returns the identity in a certificate, which must contain exactly one URI. It checks nothing else of
+// the certificate. Errors wrap ErrName.
 func OfCertificate(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, fmt.Errorf("%w: the certificate of %q has %d URIs instead of one", ErrName, cert.Subject,

@@ -9,28 +9,29 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits of an address, and of all. All are of one server.
+// Limits of one address, and of all addresses together, each for one server.
 const (
-	// handshakesPerSecond of an address, and those at once. A handshake takes a server more than a millisecond.
+	// handshakesPerSecond is the handshake rate of an address, and its burst. A handshake costs a server more than
+	// a millisecond.
 	handshakesPerSecond = 50
 	handshakesAtOnce    = 100
-	// waitingMax are the connections of an address that wait for their turn to begin a handshake: the last of them for
-	// five seconds, while clients wait for 20 s.
+	// waitingMax bounds the connections of an address that wait for their turn to start a handshake: the last of
+	// them waits five seconds, and clients wait for 20 s.
 	waitingMax = 250
-	// shakingMax are the handshakes under way of an address, and shakingInAll those of all.
+	// shakingMax bounds the handshakes in progress of an address, and shakingInAll those of all addresses.
 	shakingMax   = 128
 	shakingInAll = 4096
-	// excessPerSecond are the points of an address, for all of its connections together, beyond what each of them may
-	// do, and those at once.
+	// excessPerSecond is the rate of points, and its burst, for all connections of an address together, beyond the
+	// allowance of each connection.
 	excessPerSecond = 500
 	excessAtOnce    = 500
-	// addressesMax that are told apart. Those beyond share one budget.
+	// addressesMax bounds the addresses that are tracked separately. Further addresses share one budget.
 	addressesMax = 65536
 	sweepFirst   = 1024
 )
 
-// address is whoever connects from one address (IPv6: from one /64). The limiters are safe for concurrent use; all
-// else is guarded by the Guard's mutex.
+// address tracks the connections from one address (IPv6: from one /64). The limiters are safe for concurrent use; the
+// Guard's mutex guards the other fields.
 type address struct {
 	handshakes *rate.Limiter
 	excess     *rate.Limiter
@@ -46,23 +47,23 @@ func newAddress() *address {
 	}
 }
 
-// forgettable tells whether nothing would change if the address came anew.
+// forgettable reports whether the address could be dropped without any effect on it.
 func (a *address) forgettable(now time.Time) bool {
 	return a.users == 0 && a.handshakes.TokensAt(now) >= handshakesAtOnce && a.excess.TokensAt(now) >= excessAtOnce
 }
 
-// addresses by their prefixes. Not safe for concurrent use.
+// addresses holds addresses by prefix. Not safe for concurrent use.
 type addresses struct {
 	known   map[netip.Prefix]*address
-	others  *address // of those that found no room
-	sweepAt int      // addresses that are known when those to be forgotten are looked for
+	others  *address // the shared budget of addresses beyond the maximum
+	sweepAt int      // number of addresses at which forgettable ones are removed
 }
 
 func newAddresses() addresses {
 	return addresses{known: map[netip.Prefix]*address{}, others: newAddress(), sweepAt: sweepFirst}
 }
 
-// of gives the address of a connection.
+// of returns the address of a connection.
 func (s *addresses) of(remote net.Addr, now time.Time) *address {
 	key := prefix(remote)
 	if a := s.known[key]; a != nil {
@@ -84,7 +85,7 @@ func (s *addresses) of(remote net.Addr, now time.Time) *address {
 	return a
 }
 
-// prefix is who is meant by an address. What is no IP address (a pipe of a test) is one address.
+// prefix returns the key of an address. All addresses that are not IP addresses (pipes in tests) share one key.
 func prefix(remote net.Addr) netip.Prefix {
 	tcp, ok := remote.(*net.TCPAddr)
 	if !ok {

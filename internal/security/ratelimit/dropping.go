@@ -16,35 +16,35 @@ import (
 )
 
 const (
-	// dropTime is for how long new connections of an address are dropped after one was refused. The kernel of an honest
-	// client tries again after a second.
+	// dropTime is how long new connections of an address are dropped after a refusal. The kernel of an honest
+	// client retries after a second.
 	dropTime = time.Second
-	// droppedMax are the addresses whose new connections are dropped at a time: the kernel compares the address of each
-	// new connection with all of them. The connections of further ones are refused one by one.
+	// droppedMax bounds the addresses whose new connections are dropped at a time: the kernel compares the address
+	// of each new connection with all of them. Connections of further addresses are refused individually.
 	droppedMax = 64
 )
 
-// dropping has the kernel drop the new connections of some addresses before the server hears of them: to accept a
-// connection and to close it takes a server some 40 µs. The filter is one of the listener's socket: it needs no
-// privilege, and ends with the socket. Safe for concurrent use.
+// dropping makes the kernel drop the new connections of some addresses before they reach the server: it costs a server
+// about 40 µs to accept and close a connection. The filter is attached to the listener's socket: it needs no privilege,
+// and disappears with the socket. Safe for concurrent use.
 type dropping struct {
-	lasts  time.Duration // of dropping an address; longer in tests
+	lasts  time.Duration // duration of the drop; longer in tests
 	attach func(fd int, program []unix.SockFilter) error
 	logger *slog.Logger
 
 	mu      sync.Mutex
 	sockets []syscall.RawConn // of listeners
 	now     map[netip.Prefix]struct{}
-	stuck   bool // the kernel refused to take back an address the last time: that is logged
+	stuck   bool // the kernel last refused to remove an address: that is logged
 }
 
 func newDropping(logger *slog.Logger) dropping {
 	return dropping{lasts: dropTime, attach: attach, logger: logger, now: map[netip.Prefix]struct{}{}}
 }
 
-// listens adds the sockets of the listeners that will be made.
+// listens adds the sockets of future listeners.
 func (d *dropping) listens(config *net.ListenConfig) {
-	config.SetMultipathTCP(false) // such sockets take no filter
+	config.SetMultipathTCP(false) // MPTCP sockets accept no filter
 	config.Control = func(_, _ string, socket syscall.RawConn) error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -53,8 +53,8 @@ func (d *dropping) listens(config *net.ListenConfig) {
 	}
 }
 
-// begin drops the new connections of an address for a while. begun is false where that is done already, or where there
-// is no room or no listener.
+// begin drops the new connections of an address for a while. begun is false if they are already dropped, or if the
+// maximum is reached or there is no listener.
 func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,8 +70,8 @@ func (d *dropping) begin(who netip.Prefix) (begun bool, err error) {
 	return true, nil
 }
 
-// end lets an address connect again. Where the kernel refuses the filter without it, that is tried again: else the
-// address would be dropped on and on.
+// end lets an address connect again. If the kernel refuses the filter without the address, end is retried: otherwise
+// the address would be dropped forever.
 func (d *dropping) end(who netip.Prefix) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +90,7 @@ func (d *dropping) end(who netip.Prefix) {
 	d.stuck = err != nil
 }
 
-// apply gives the listeners the filter of the addresses as they are now. The caller holds the mutex.
+// apply installs the filter of the present addresses on the listeners. The caller holds the mutex.
 func (d *dropping) apply() error {
 	program, err := filter(d.now)
 	if err != nil {
@@ -101,7 +101,7 @@ func (d *dropping) apply() error {
 	for _, socket := range d.sockets {
 		var set error
 		if socket.Control(func(fd uintptr) { set = d.attach(int(fd), program) }) != nil {
-			continue // it is closed
+			continue // the socket is closed
 		}
 		open, failed = append(open, socket), errors.Join(failed, set)
 	}
@@ -109,7 +109,7 @@ func (d *dropping) apply() error {
 	return failed
 }
 
-// attach a filter to a socket in place of the one that it has; none: it has none then.
+// attach attaches a filter to a socket, in place of the present one; an empty program removes it.
 func attach(fd int, program []unix.SockFilter) error {
 	if len(program) > 0 {
 		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
@@ -126,21 +126,21 @@ func attach(fd int, program []unix.SockFilter) error {
 	return nil
 }
 
-// Where the IP header of a packet has what a filter compares. Offsets of a filter of a TCP socket count from the TCP
-// header; those from networkHeader on, from the IP header (linux/filter.h, SKF_NET_OFF).
+// Offsets in a packet of the IP header fields that a filter compares. The offsets of a TCP socket's filter count from
+// the TCP header; those from networkHeader on count from the IP header (linux/filter.h, SKF_NET_OFF).
 const (
 	networkHeader = 0xfff00000
 	source4       = networkHeader + 12
 	source6       = networkHeader + 8 // its upper 64 bits: the prefix
 )
 
-// filter makes the program that drops packets from the addresses; none: it is empty. What a listener drops are the
-// packets that begin a connection, as the others are of the connection's own socket.
+// filter makes the program that drops packets from the addresses; no addresses: it is empty. A listener only drops
+// packets that open a connection, because all others belong to the connection's own socket.
 func filter(dropped map[netip.Prefix]struct{}) ([]unix.SockFilter, error) {
 	if len(dropped) == 0 {
 		return nil, nil
 	}
-	const whole = 1 << 18 // bytes of a packet that pass: all
+	const whole = 1 << 18 // number of bytes of a packet that pass: all
 	pass, drop := bpf.RetConstant{Val: whole}, bpf.RetConstant{Val: 0}
 	v4 := []bpf.Instruction{bpf.LoadAbsolute{Off: source4, Size: 4}}
 	v6 := []bpf.Instruction{}

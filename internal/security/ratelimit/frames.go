@@ -2,7 +2,7 @@ package ratelimit
 
 import "encoding/binary"
 
-// The frames of HTTP/2 by their types (RFC 9113, 6).
+// The frame types of HTTP/2 (RFC 9113, 6).
 const (
 	frameData          = 0
 	frameHeaders       = 1
@@ -15,20 +15,23 @@ const (
 	clientPrefaceBytes = 24 // "PRI * HTTP/2.0 ...", which begins a connection
 )
 
-// What an honest client is not asked about.
+// Limits that honest clients do not reach.
 const (
-	// continuationBytes of a CONTINUATION frame cost a point beside that of the frame: they are decrypted and thrown away.
+	// continuationBytes of a CONTINUATION frame cost one point in addition to the frame's own: they are decrypted
+	// and discarded.
 	continuationBytes = 1 << 10
-	// creditFirst is how many points a connection begins with: for its first SETTINGS. More would be had again by
-	// connecting anew.
+	// creditFirst is the initial number of points of a connection, for its first SETTINGS. A higher number could be
+	// gained again by reconnecting.
 	creditFirst = 8
-	// creditMax is how many points a connection may save: a client cancels some calls at once (hedging, a page that is
-	// left).
+	// creditMax is the maximum number of points that a connection can save: a client may cancel several calls at
+	// once (hedging, a closed web page).
 	creditMax = 256
-	// resetCost in points. A call brings one: up to half of a client's calls may be reset, at any rate.
+	// resetCost is the cost of a reset in points. A call earns one point, so up to half of a client's calls may be
+	// reset, at any rate.
 	resetCost = 2
-	// updatesFree of a connection, beside one for each updateBytes that the server has written. A client opens its
-	// windows for what it has received, and the shortest answer has more bytes than that.
+	// updatesFree is the number of free window updates of a connection, in addition to one for each updateBytes
+	// that the server has written. A client opens its windows for the data it has received, and the shortest answer
+	// has more bytes than that.
 	updatesFree = 64
 	updateBytes = 8
 )
@@ -40,17 +43,17 @@ const (
 //	| length (24)   | type | flags | stream (32) | payload |
 //	+---------------+------+-------+-------------+---------+
 type frames struct {
-	skip    uint32                 // bytes that come before the next frame's header
+	skip    uint32                 // payload bytes before the next frame's header
 	header  [frameHeaderBytes]byte // of the next frame
-	have    int                    // bytes of it that have come
+	have    int                    // bytes of the header received so far
 	credit  int                    // points, at most creditMax
-	updates int64                  // WINDOW_UPDATE frames that have come
+	updates int64                  // number of WINDOW_UPDATE frames received
 }
 
 func newFrames() frames { return frames{skip: clientPrefaceBytes, credit: creditFirst} }
 
-// take follows the next bytes. It gives by how many points they go beyond what the connection may do; written is how
-// many bytes the server has written on the connection until now.
+// take processes the next bytes. It returns the number of points beyond the connection's allowance; written is the
+// number of bytes that the server has written on the connection so far.
 func (f *frames) take(b []byte, written int64) (excess int) {
 	for len(b) > 0 {
 		if f.skip > 0 {
@@ -72,14 +75,14 @@ func (f *frames) take(b []byte, written int64) (excess int) {
 	return excess
 }
 
-// cost of the frame whose header has come, in points; negative: it brings some.
+// cost returns the points of the frame whose header was received; negative: the frame earns points.
 func (f *frames) cost(written int64) int {
 	switch f.header[3] {
 	case frameHeaders:
 		return -1
 	case frameReset:
 		return resetCost
-	case frameData: // data is bounded by the windows that the server gives; a frame without any is not
+	case frameData: // the server's flow control windows bound data; frames without data are not bounded
 		if f.skip > 0 || f.header[4]&flagEndStream != 0 {
 			return 0
 		}
@@ -92,13 +95,13 @@ func (f *frames) cost(written int64) int {
 		return 1
 	case frameContinuation:
 		return 1 + int(f.skip/continuationBytes)
-	case framePing: // gRPC ends connections with too many of them
+	case framePing: // gRPC closes connections with too many pings
 		return 0
 	}
-	return 1 // SETTINGS, PRIORITY, GOAWAY, and what is not known
+	return 1 // SETTINGS, PRIORITY, GOAWAY, and unknown types
 }
 
-// pay takes a cost from the credit, and gives what is not covered.
+// pay deducts a cost from the credit, and returns the part that is not covered.
 func (f *frames) pay(cost int) (excess int) {
 	f.credit = min(f.credit-cost, creditMax)
 	if f.credit < 0 {

@@ -1,6 +1,6 @@
-// Package ratelimit keeps those who flood a gRPC server from taking its processors from others. Handshakes have a rate
-// for each address, and frames of HTTP/2 that honest clients do not send (streams that are reset at once, settings
-// without end) are read at a rate. See docs/adr/0047-floods-are-read-slowly.md.
+// Package ratelimit keeps clients that flood a gRPC server from using up its processors. It limits the rate of
+// handshakes per address, and the rate at which HTTP/2 frames are read that honest clients do not send (streams that
+// are reset at once, endless settings). See docs/adr/0047-floods-are-read-slowly.md.
 package ratelimit
 
 import (
@@ -19,9 +19,9 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Reasons, as they are counted and logged.
+// Reasons in metrics and log lines.
 const (
-	reasonQueue   = "handshakes_waiting"  // refused: too many of the address wait
+	reasonQueue   = "handshakes_waiting"  // refused: too many connections of the address wait
 	reasonDropped = "connections_dropped" // the kernel drops new connections of the address for a second
 	reasonShaking = "handshakes_underway" // the oldest handshake is closed: too many are under way
 	reasonSlowed  = "frames_slowed"       // a connection is read slowly
@@ -29,37 +29,38 @@ const (
 )
 
 const (
-	logEvery   = time.Second      // at most one line of each reason
-	patience   = 10 * time.Second // the longest wait of a connection that is read slowly; it is closed beyond
-	slowBytes  = 1 << 10          // of one read of a connection that is read slowly
-	chunkOfOne = 100              // points that are waited for at a time
+	logEvery = time.Second // at most one line per reason
+	// the longest wait of a connection that is read slowly; beyond it the connection is closed
+	patience   = 10 * time.Second
+	slowBytes  = 1 << 10 // size of one read of a slow connection
+	chunkOfOne = 100     // number of points in one wait
 )
 
 var errRefused = errors.New("flood: too many connections of this address wait for a handshake")
 
-// errExcess ends a connection whose turn would come too late.
+// errExcess closes a connection whose turn would come too late.
 var errExcess = errors.New(
 	"flood: the client sends too many frames other than calls (RST_STREAM, SETTINGS, CONTINUATION ...)")
 
-// Config of a Guard.
+// Config configures a Guard.
 type Config struct {
-	// Exempt tells who is not read slowly: whoever carries the calls of many others. Nil: nobody.
+	// Exempt reports peers that are not read slowly: those that forward the calls of many others. Nil: none.
 	Exempt func(credentials.AuthInfo) bool
-	Logger *slog.Logger // nil: nothing is said
+	Logger *slog.Logger // nil: nothing is logged
 }
 
 // Guard watches the connections of one server. Safe for concurrent use.
 type Guard struct {
 	cfg    Config
 	counts *prometheus.CounterVec
-	logged map[string]*atomic.Int64 // when a reason was last logged, in ns
+	logged map[string]*atomic.Int64 // time of the last log line of each reason, in ns
 
 	mu      sync.Mutex
 	known   addresses
 	shaking list.List // of *handshake, the oldest first
 
 	dropping   dropping
-	cannotDrop atomic.Bool // that it fails is logged
+	cannotDrop atomic.Bool // a failure to drop was logged
 }
 
 // New makes a Guard.
@@ -84,10 +85,10 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// Collectors of what a Guard does, for a registry.
+// Collectors returns the metrics of a Guard, for a registry.
 func (g *Guard) Collectors() []prometheus.Collector { return []prometheus.Collector{g.counts} }
 
-// limited counts and logs what was done to a connection.
+// limited counts and logs a limit applied to a connection.
 func (g *Guard) limited(reason string, remote net.Addr) {
 	g.counts.WithLabelValues(reason).Inc()
 	last, now := g.logged[reason], time.Now().UnixNano()
@@ -97,7 +98,7 @@ func (g *Guard) limited(reason string, remote net.Addr) {
 	}
 }
 
-// Credentials gives the credentials of a server whose connections are watched; inner makes their handshakes.
+// Credentials returns the credentials of a server whose connections are watched; inner performs their handshakes.
 func (g *Guard) Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return &guarded{TransportCredentials: inner, guard: g}
 }
@@ -132,7 +133,7 @@ func (c *guarded) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo,
 	return watched, info, nil
 }
 
-// enter waits until a connection may begin its handshake. leave must follow where there is no error.
+// enter waits until a connection may start its handshake. Unless it returns an error, the caller must call leave.
 func (g *Guard) enter(raw net.Conn) (*address, error) {
 	now := time.Now()
 	g.mu.Lock()
@@ -156,11 +157,10 @@ func (g *Guard) enter(raw net.Conn) (*address, error) {
 	return from, nil
 }
 
-// Listens prepares the listener that the server accepts from. Without it, all connections are accepted before they are
-// limited.
+// Listens prepares the server's listener. Without it, all connections are accepted before they are limited.
 func (g *Guard) Listens(config *net.ListenConfig) { g.dropping.listens(config) }
 
-// drop has the kernel drop the new connections of an address for a while.
+// drop makes the kernel drop the new connections of an address for a while.
 func (g *Guard) drop(remote net.Addr) {
 	begun, err := g.dropping.begin(prefix(remote))
 	if err != nil && !g.cannotDrop.Swap(true) {
@@ -173,14 +173,14 @@ func (g *Guard) drop(remote net.Addr) {
 	}
 }
 
-// leave ends what enter began.
+// leave undoes enter.
 func (g *Guard) leave(from *address) {
 	g.mu.Lock()
 	from.users--
 	g.mu.Unlock()
 }
 
-// handshake is one under way.
+// handshake is one handshake in progress.
 type handshake struct {
 	raw       net.Conn
 	from      *address
@@ -188,7 +188,8 @@ type handshake struct {
 	inAll     *list.Element
 }
 
-// begin notes a handshake. The oldest of the address, and of all, make room: an honest one takes milliseconds.
+// begin registers a handshake. If there are too many, it closes the oldest one of the address, or of all: an honest
+// handshake takes milliseconds.
 func (g *Guard) begin(raw net.Conn, from *address) *handshake {
 	h := &handshake{raw: raw, from: from}
 	var closing []*handshake
@@ -207,19 +208,19 @@ func (g *Guard) begin(raw net.Conn, from *address) *handshake {
 	g.mu.Unlock()
 	for _, old := range closing {
 		g.limited(reasonShaking, old.raw.RemoteAddr())
-		_ = old.raw.Close() // whoever reads from it sees that
+		_ = old.raw.Close() // readers of the connection get the error
 	}
 	return h
 }
 
-// end of a handshake, good or not.
+// end unregisters a handshake, successful or not.
 func (g *Guard) end(h *handshake) {
 	g.mu.Lock()
 	h.remove(g)
 	g.mu.Unlock()
 }
 
-// remove takes a handshake from the lists. The caller holds the mutex.
+// remove removes a handshake from the lists. The caller holds the mutex.
 func (h *handshake) remove(g *Guard) {
 	if h.inAddress == nil {
 		return
@@ -238,20 +239,20 @@ type conn struct {
 	exempt bool
 
 	written atomic.Int64 // bytes
-	frames  frames       // of the one reader
-	slow    bool         // the last read went beyond what the connection may do; of the one reader
-	told    bool         // that it is read slowly is counted; of the one reader
+	frames  frames       // used only by the one reader
+	slow    bool         // the last read exceeded the connection's allowance; used only by the one reader
+	told    bool         // the slow reading was counted; used only by the one reader
 
 	once   sync.Once
 	closed chan struct{}
 }
 
-// Read implements net.Conn. It waits before it gives what goes beyond what the connection may do.
+// Read implements net.Conn. It delays data that exceed the connection's allowance.
 func (c *conn) Read(into []byte) (int, error) {
 	if c.exempt {
 		return c.Conn.Read(into)
 	}
-	if c.slow && len(into) > slowBytes { // in small pieces, so that those that pass after a wait are few
+	if c.slow && len(into) > slowBytes { // small reads, so that little data passes after each wait
 		into = into[:slowBytes]
 	}
 	n, err := c.Conn.Read(into)
@@ -267,7 +268,7 @@ func (c *conn) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// wait for points of the address.
+// wait waits for points of the address.
 func (c *conn) wait(points int) error {
 	turn := c.from.excess.ReserveN(time.Now(), points)
 	wait := turn.Delay()

@@ -1,4 +1,4 @@
-// Package reload is TLS of a client whose files may change: they are read again for each connection.
+// Package reload provides TLS credentials for clients whose files may change: they are read again for each connection.
 package reload
 
 import (
@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials of a client that asks read for its configuration, now and before each handshake. The error is that of
-// read; a later one fails the handshake. read must be safe for concurrent use.
+// Credentials returns credentials of a client that calls read for its configuration, now and before each handshake. The
+// returned error is that of read; a later error fails the handshake. read must be safe for concurrent use.
 func Credentials(read func() (*tls.Config, error)) (credentials.TransportCredentials, error) {
 	now, err := read()
 	if err != nil {
@@ -20,7 +20,7 @@ func Credentials(read func() (*tls.Config, error)) (credentials.TransportCredent
 }
 
 type rotating struct {
-	credentials.TransportCredentials // for what does not depend on the files
+	credentials.TransportCredentials // for methods that do not depend on the files
 	read                             func() (*tls.Config, error)
 }
 

@@ -1,6 +1,6 @@
-// Package finding says what is wrong with a store, how bad that is, and what to do next. It decides from what others
-// have looked at: it reads no file and calls nobody. sheaf doctor, sheaf top and the pages of shards and gateways all
-// tell what it finds, so that they never differ.
+// Package finding says what is wrong with a store, how bad that is, and what to do next. It decides from data that
+// others have collected: it reads no file and makes no call. sheaf doctor, sheaf top and the pages of shards and
+// gateways all show its findings, so that they never differ.
 package finding
 
 import (
@@ -13,24 +13,24 @@ import (
 // Severity is how bad a finding is.
 type Severity string
 
-// From the worst to the least.
+// From the worst to the mildest.
 const (
 	Problem Severity = "problem" // calls fail, or data are at risk
 	Warning Severity = "warning" // nothing fails yet
-	Note    Severity = "note"    // what goes on, or could be better
+	Note    Severity = "note"    // activity in progress, or a possible improvement
 )
 
 var order = []Severity{Problem, Warning, Note}
 
-// Finding is one thing that somebody should know.
+// Finding is one fact that a person should know.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Where    string   `json:"where"` // "shard s1", "group 7 on shard s1"
 	What     string   `json:"what"`
-	Do       string   `json:"do,omitempty"` // the next step; empty: What says it, or there is none
+	Do       string   `json:"do,omitempty"` // the next step; empty: What contains it, or there is none
 }
 
-// groupsNamed of one finding are named; the others are counted.
+// groupsNamed is the number of groups that one finding names; the others are counted.
 const groupsNamed = 8
 
 // Count counts the findings of one severity.
@@ -43,8 +43,8 @@ func Count(all []Finding, severity Severity) (n int) {
 	return n
 }
 
-// Problems are the problems among findings in words. What is of the place named here, who tells of itself, is said
-// without it.
+// Problems returns the problems among findings as text. The place here, which reports about itself, is left out of the
+// text.
 func Problems(all []Finding, here string) (words []string) {
 	for i := range all {
 		f := &all[i]
@@ -63,19 +63,19 @@ func Problems(all []Finding, here string) (words []string) {
 	return words
 }
 
-// List is where findings come together; those of many groups that say the same become one. The zero value is ready.
+// List collects findings; equal findings of many groups become one. The zero value is ready.
 type List struct {
 	all   []Finding
-	same  map[Finding]*[]string // group names, by the finding without a name
-	names []Finding             // keys of same, in the order of their first
+	same  map[Finding]*[]string // names of groups, by the finding without a name
+	names []Finding             // keys of same, in the order of their first finding
 }
 
-// Add takes one in.
+// Add adds a finding.
 func (f *List) Add(severity Severity, where, what, do string) {
 	f.all = append(f.all, Finding{severity, where, what, do})
 }
 
-// ofGroup is Add for a copy of a group on a shard; no shard: of the group as a whole.
+// ofGroup is Add for a copy of a group on a shard; empty shard: for the group as a whole.
 func (f *List) ofGroup(severity Severity, name, shard, what, do string) {
 	where := ""
 	if shard != "" {
@@ -94,7 +94,7 @@ func (f *List) ofGroup(severity Severity, name, shard, what, do string) {
 	}
 }
 
-// Sorted gives all, the worst first.
+// Sorted returns all findings, the worst first.
 func (f *List) Sorted() []Finding {
 	for _, key := range f.names {
 		names := *f.same[key]

@@ -11,26 +11,26 @@ import (
 	"sheaf.dev/sheaf/internal/base/units"
 )
 
-// supersededMin are bytes of a group that are no matter.
+// supersededMin is the number of superseded bytes of a group below which they are not reported.
 const supersededMin = 64 << 20
 
-// slowSyncsAgo: syncs that were slow before that are no news.
+// slowSyncsAgo is the age beyond which slow syncs are not reported.
 const slowSyncsAgo = time.Hour
 
-// seconds as a time, rounded.
+// seconds returns s seconds as a duration, rounded.
 func seconds(s float64, to time.Duration) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(to)
 }
 
-// Seen is what somebody has looked at: shards, and one row of groups for each copy, as AdminService lists them.
+// Seen is the collected data: shards, and one row of groups for each copy, as AdminService lists them.
 type Seen struct {
 	Shards []*recordv1.Shard
 	Groups []*recordv1.Group
-	// Whole: these are all copies of the store. Else nothing is said of what another copy may do.
+	// Whole: these are all copies of the store. Otherwise findings do not rely on other copies.
 	Whole bool
 }
 
-// Of says what is wrong with what was seen, the worst first.
+// Of returns what is wrong with the collected data, the worst first.
 func Of(seen Seen) []Finding {
 	var f List
 	paths := map[string]string{}
@@ -47,7 +47,7 @@ func Of(seen Seen) []Finding {
 			"finish the upgrade")
 	}
 	led := map[string]bool{}
-	unknown := map[string]bool{} // a copy is not served, so that who leads is no question
+	unknown := map[string]bool{} // a copy is not served, so the leader cannot be determined
 	for _, g := range seen.Groups {
 		led[g.GetGroup()] = led[g.GetGroup()] || g.GetLeader()
 		switch g.GetState() {
@@ -66,7 +66,7 @@ func Of(seen Seen) []Finding {
 	return f.Sorted()
 }
 
-// shard looks at one shard.
+// shard checks one shard.
 func (f *List) shard(s *recordv1.Shard) {
 	where := "shard " + s.GetName()
 	if !s.GetAlive() {
@@ -114,7 +114,7 @@ func (f *List) shard(s *recordv1.Shard) {
 			"see what else uses the disk, and whether it fails (dmesg, smartctl); /status of the shard has the last syncs "+
 				"that were slow")
 	}
-	// whose message says it
+	// its message already says it
 	if limit := s.GetMemoryLimitBytes(); limit > 0 && s.GetState() != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL {
 		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(s.GetMemoryNeedBytes()),
 			units.Bytes(limit))
@@ -128,7 +128,7 @@ func (f *List) shard(s *recordv1.Shard) {
 	}
 }
 
-// group looks at one copy of a group; path is the folder of its shard's volume.
+// group checks one copy of a group; path is the folder of its shard's volume.
 func (f *List) group(g *recordv1.Group, path string) {
 	name, shard := g.GetGroup(), g.GetShard()
 	what := cmp.Or(g.GetMessage(), "its state is "+strings.ToLower(strings.TrimPrefix(g.GetState().String(),
@@ -171,7 +171,7 @@ func (f *List) group(g *recordv1.Group, path string) {
 	}
 }
 
-// versionWords is "v1 (a, b), v2 (c)".
+// versionWords returns text like "v1 (a, b), v2 (c)".
 func versionWords(versions map[string][]string) string {
 	words := make([]string, 0, len(versions))
 	for v, shards := range versions {

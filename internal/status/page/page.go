@@ -1,6 +1,5 @@
-// Package page is the page at / of the HTTP ports of shards, gateways and sheaf dev: one file, which asks /status of
-// the same port again and again and shows what it says. What the state is in a sentence is decided here (summary.go),
-// as a part of that answer.
+// Package page is the page at / of the HTTP ports of shards, gateways and sheaf dev: one file, which polls /status of
+// the same port and shows the result. The summary sentence is computed here (summary.go), as part of that answer.
 package page
 
 import (
@@ -15,13 +14,13 @@ import (
 //go:embed page.html
 var html string
 
-// policy lets the page run its own style and script, which are named by their hashes, and ask its own port: nothing
-// else.
+// policy allows the page only to run its own style and script, which are named by their hashes, and to call its own
+// port.
 var policy = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; " +
 	"img-src data:; style-src " +
 	hashOf("style") + "; script-src " + hashOf("script")
 
-// hashOf is the source expression of the one element of that name.
+// hashOf returns the source expression of the only element of that name.
 func hashOf(element string) string {
 	_, from, _ := strings.Cut(html, "<"+element+">")
 	content, _, _ := strings.Cut(from, "</"+element+">")
@@ -29,7 +28,7 @@ func hashOf(element string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// Handle serves the page at / of a mux, for GET and HEAD. No other path is taken: what is not there answers 404.
+// Handle serves the page at / of a mux, for GET and HEAD. It does not claim other paths: unknown paths answer 404.
 func Handle(mux *http.ServeMux) {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
@@ -39,6 +38,6 @@ func Handle(mux *http.ServeMux) {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-cache")
-		_, _ = w.Write([]byte(html)) // the caller went away
+		_, _ = w.Write([]byte(html)) // fails only if the caller has gone
 	})
 }

@@ -6,46 +6,46 @@ import (
 	"time"
 )
 
-// State of what a process serves, in a word.
+// State is the state of what a process serves, in one word.
 type State string
 
 // The states, the worst first.
 const (
-	NotReady State = "NotReady" // something does not serve
+	NotReady State = "NotReady" // a part does not serve
 	Damaged  State = "Damaged"  // all serve, but some stored bytes are bad
 	Loading  State = "Loading"
-	Problems State = "Problems" // all serve, and something is to be done
+	Problems State = "Problems" // all serve, but action is needed
 	Ready    State = "Ready"
 )
 
-// Summary is the state in a sentence, and what to do where there is something.
+// Summary is the state in one sentence, and what to do, if anything.
 type Summary struct {
 	State State  `json:"state"`
 	Text  string `json:"text"`
 	Do    string `json:"do,omitempty"`
 }
 
-// EtcdSilentMin is the time without an answer of etcd from which on that is said. A process asks every 2 s, and waits 2
-// s.
+// EtcdSilentMin is the time without an answer of etcd after which the summary mentions it. A process asks every 2 s,
+// and waits 2 s.
 const EtcdSilentMin = 6 * time.Second
 
-// Facts are what a sentence is made of. A field that a process does not know stays zero.
+// Facts are the inputs of a summary. A field that a process does not know stays zero.
 type Facts struct {
-	Waits      string        // why nothing is served, and what to do; empty: something is
-	EtcdSilent time.Duration // since etcd answered last
-	EtcdHeld   string        // why what etcd says is not followed
+	Waits      string        // why nothing is served, and what to do; empty: something is served
+	EtcdSilent time.Duration // since etcd last answered
+	EtcdHeld   string        // why etcd's contents are not followed
 	Load       Load
 	Groups     int      // that should serve
-	Shards     int      // that they are on; 0: the one that tells
-	Routes     bool     // that they have a route is all that is known
-	And        string   // what else is to be said where all serve
+	Shards     int      // that hold the groups; 0: only the reporting shard
+	Routes     bool     // only routes are known, not whether the groups serve
+	And        string   // an addition to the sentence if all serve
 	Failed     []string // groups
-	FailedWhy  string   // what is said of the first of them that says anything
+	FailedWhy  string   // the first known reason of a failed group
 	Damaged    []string
 	Problems   []string
 }
 
-// Fail notes a group that is not served, and why, where that is known.
+// Fail records a group that is not served, and the reason, if known.
 func (f *Facts) Fail(group, why string) {
 	f.Failed = append(f.Failed, group)
 	if f.FailedWhy == "" && why != "" {
@@ -53,15 +53,15 @@ func (f *Facts) Fail(group, why string) {
 	}
 }
 
-// Load is the progress of a first load.
+// Load is the progress of the initial load.
 type Load struct {
 	Runs                  bool
 	GroupsDone, GroupsAll int
 	BytesDone, BytesAll   int64
-	LeftSeconds           float64 // 0: not known
+	LeftSeconds           float64 // 0: unknown
 }
 
-// Summarize says the state that facts add up to: of several the one that most is to be done about.
+// Summarize returns the state that follows from the facts: of several states the one that needs the most action.
 func Summarize(f *Facts) Summary {
 	switch {
 	case f.Waits != "":
@@ -106,7 +106,7 @@ func Summarize(f *Facts) Summary {
 	return Summary{State: Ready, Text: "Ready: " + f.serving()}
 }
 
-// serving as in "16 groups on 3 shards serve".
+// serving returns text like "16 groups on 3 shards serve".
 func (f *Facts) serving() string {
 	where, one, several := "here", "serves", "serve"
 	if f.Shards > 0 {
@@ -130,7 +130,7 @@ func (f *Facts) withoutEtcd() string {
 		about(f.EtcdSilent))
 }
 
-// words as in "Loading: 5 of 16 groups, 42 %, 3 s left".
+// words returns text like "Loading: 5 of 16 groups, 42 %, 3 s left".
 func (l *Load) words() string {
 	if l.GroupsAll == 0 {
 		return "Loading: looking at what there is"
@@ -145,7 +145,7 @@ func (l *Load) words() string {
 	return text
 }
 
-// about is a time in seconds, or in minutes where it is long.
+// about returns a time in seconds, or in minutes if it is long.
 func about(d time.Duration) string {
 	if d < 2*time.Minute {
 		return fmt.Sprintf("%d s", max(1, int(d.Round(time.Second).Seconds())))
@@ -153,10 +153,10 @@ func about(d time.Duration) string {
 	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
 }
 
-// namesMax is how many names a sentence has.
+// namesMax is the number of names in a sentence.
 const namesMax = 5
 
-// some names the first few.
+// some returns the first few names.
 func some(names []string) string {
 	if len(names) <= namesMax {
 		return strings.Join(names, ", ")
@@ -164,7 +164,7 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesMax], ", "), len(names)-namesMax)
 }
 
-// count as in "1 group", "2 groups".
+// count returns text like "1 group", "2 groups".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -172,7 +172,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// are is the verb of so many.
+// are returns "is" or "are" for a count.
 func are(n int) string {
 	if n == 1 {
 		return "is"

@@ -12,45 +12,45 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Event is one line of the audit log. It never holds data, versions or tokens.
+// Event is one line of the audit log. It never contains data, versions or tokens.
 type Event struct {
 	Time   string `json:"time"`   // RFC 3339, UTC, with milliseconds
-	Server string `json:"server"` // that tells
+	Server string `json:"server"` // the server that reports it
 	Kind   string `json:"kind"`   // refusal, admin, first-use or write
 	Caller string `json:"caller"`
-	Via    string `json:"via,omitempty"` // the gateway that called for the caller
+	Via    string `json:"via,omitempty"` // the gateway that forwarded the call
 	From   string `json:"from,omitempty"`
 	Method string `json:"method"`
 	Verb   string `json:"verb,omitempty"`
 	Group  string `json:"group,omitempty"`
-	// IDs of records, in decimal: of a refusal that of the first record, of writes those of the first 100.
+	// IDs of records, in decimal: for a refusal the first record, for writes the first 100.
 	IDs     []string `json:"ids,omitempty"`
-	Records int      `json:"records,omitempty"` // how many were written, or not, as Code says; with Kind write
-	Grants  []string `json:"grants,omitempty"`  // that allow it, of a first use
+	Records int      `json:"records,omitempty"` // number of records written, or not, as Code says; with Kind write
+	Grants  []string `json:"grants,omitempty"`  // the grants of a first use
 	Table   int64    `json:"table"`             // version of the table; 0: the store has none
 	Code    string   `json:"code,omitempty"`
 	Reason  string   `json:"reason,omitempty"`
 }
 
-// AuditConfig says where an audit log goes.
+// AuditConfig says where an audit log is written.
 type AuditConfig struct {
 	Path   string // of a file, which is appended to, or of a FIFO; "-": standard output
-	Server string // as events name it
-	Writes bool   // also every write
+	Server string // name of the server in events
+	Writes bool   // also log every write
 }
 
 const (
-	// auditQueue bounds the lines that wait to be written. Others are lost, and counted.
+	// auditQueue bounds the lines waiting to be written. Further lines are dropped and counted.
 	auditQueue = 4096
-	idsShown   = 100 // of the writes of one line
-	groupShown = 253 // bytes of a group's name in a line: a name that is too long is of no group
+	idsShown   = 100 // number of ids in one line of writes
+	groupShown = 253 // bytes of a group's name in a line: no group has a longer name
 )
 
-// auditPatience is how long Close waits for lines to be written. Tests make it longer.
+// auditPatience bounds the wait of Close for lines to be written. Tests use a longer time.
 var auditPatience = 2 * time.Second
 
-// Audit writes events as lines of JSON. Nobody waits for it: where its reader is slow, lines are lost, and counted. A
-// nil one takes events and writes nothing. Safe for concurrent use.
+// Audit writes events as lines of JSON. Callers never wait for it: if its reader is slow, lines are dropped and
+// counted. A nil Audit accepts events and writes nothing. Safe for concurrent use.
 type Audit struct {
 	cfg     AuditConfig
 	out     io.WriteCloser
@@ -64,13 +64,13 @@ type Audit struct {
 	closed bool
 }
 
-// OpenAudit opens an audit log. Close must follow.
+// OpenAudit opens an audit log. The caller must call Close.
 func OpenAudit(cfg AuditConfig) (*Audit, error) {
 	out := io.WriteCloser(keepOpen{os.Stdout})
 	if cfg.Path != "-" {
 		flags := os.O_WRONLY | os.O_APPEND | os.O_CREATE
 		if at, err := os.Stat(cfg.Path); err == nil && at.Mode()&os.ModeNamedPipe != 0 {
-			flags = os.O_RDWR // to open a FIFO for writing alone waits for a reader
+			flags = os.O_RDWR // opening a FIFO for writing only would wait for a reader
 		}
 		file, err := os.OpenFile(cfg.Path, flags, 0o600)
 		if err != nil {
@@ -93,7 +93,7 @@ func newAudit(cfg AuditConfig, out io.WriteCloser) *Audit {
 	return a
 }
 
-// keepOpen is a file that is not closed.
+// keepOpen is a writer whose Close does nothing.
 type keepOpen struct{ io.Writer }
 
 // Close implements io.Closer.
@@ -104,7 +104,7 @@ func (a *Audit) Collectors() []prometheus.Collector { return []prometheus.Collec
 
 func (a *Audit) writes() bool { return a != nil && a.cfg.Writes }
 
-// note takes an event, and never waits. Time and Server are set.
+// note accepts an event and never blocks. It sets Time and Server.
 func (a *Audit) note(e Event) {
 	if a == nil {
 		return
@@ -114,7 +114,7 @@ func (a *Audit) note(e Event) {
 		e.Group = e.Group[:groupShown]
 	}
 	line, err := json.Marshal(e)
-	if err != nil { // nothing in an event cannot be encoded
+	if err != nil { // every event can be encoded
 		a.lost.Inc()
 		return
 	}
@@ -142,7 +142,7 @@ func (a *Audit) write() {
 	}
 }
 
-// Close writes what waits, as long as its reader takes it within 2 s. It may be called again.
+// Close writes the waiting lines, if the reader accepts them within 2 s. It may be called again.
 func (a *Audit) Close() (err error) {
 	if a == nil {
 		return nil

@@ -15,30 +15,30 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// call is one call under way. It implements access.Call.
+// call is one call in progress. It implements access.Call.
 type call struct {
 	guard  *Guard
 	caller access.Caller
-	via    string // the gateway that calls for the caller; empty: none
+	via    string // the gateway that forwarded the call; empty: none
 	from   string // address
 	rule   access.Rule
 	method string
 
-	sealer *access.Sealer // nil: what the caller has is not signed
+	sealer *access.Sealer // nil: the caller's values are not signed
 
-	lasts   bool // it is in Guard.open
+	lasts   bool // the call is in Guard.open
 	end     func(error)
 	ended   atomic.Pointer[error]
 	expires *time.Timer
 
 	mu      sync.Mutex
-	asked   []ask // and was allowed, where the call lasts
-	denied  ask   // the last one that was told to the audit log
+	asked   []ask // allowed questions, if the call lasts
+	denied  ask   // the last refusal reported to the audit log
 	refusal bool
-	wrote   access.Written // is noted when the call ends; NoVerb: nothing
+	wrote   access.Written // noted when the call ends; NoVerb: nothing
 }
 
-// ask is what May was asked.
+// ask is one question to May.
 type ask struct {
 	verb  access.Verb
 	group string
@@ -107,7 +107,7 @@ func (c *call) MayRecord(verb access.Verb, group string, id int64) error {
 	return nil
 }
 
-// may decides. id is the record's, where it is about one.
+// may decides. id is the record's id, if the question is about a record.
 func (c *call) may(verb access.Verb, group string, id *int64) error {
 	first, err := c.guard.table().Use(&c.caller, verb, group)
 	if err != nil {
@@ -123,12 +123,12 @@ func (c *call) may(verb access.Verb, group string, id *int64) error {
 			c.asked = append(c.asked, one)
 		}
 		c.mu.Unlock()
-		c.again() // the table may have changed before this was noted
+		c.again() // the table may have changed before this question was recorded
 	}
 	return nil
 }
 
-// inTable is May where the store has a table: without one the rule of the method has decided.
+// inTable is May for a store with a table: without one, the rule of the method has already decided.
 func (c *call) inTable(verb access.Verb, group string) error {
 	if c.guard.table() == nil {
 		return nil
@@ -141,7 +141,8 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	if !c.guard.cfg.Audit.writes() {
 		return
 	}
-	// One line for the writes of a group that came out alike: a line for each would crowd all others out of the queue.
+	// One line for the writes of a group with the same outcome: one line for each write would displace all others
+	// from the queue.
 	type alike struct {
 		verb  access.Verb
 		group string
@@ -169,15 +170,15 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 	}
 }
 
-// refused tells of a refusal. id is the record's, where it is about one.
+// refused reports a refusal. id is the record's id, if the refusal is about a record.
 func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	code := status.Code(err)
 	if code != codes.PermissionDenied && code != codes.Unauthenticated {
-		return // it is not known yet
+		return // the caller is not identified yet
 	}
 	c.guard.counts.refused.WithLabelValues(code.String()).Inc()
 	c.mu.Lock()
-	again := c.refusal && c.denied == ask{verb, group} // as for many records of one batch
+	again := c.refusal && c.denied == ask{verb, group} // for example for many records of one batch
 	c.refusal, c.denied = true, ask{verb, group}
 	c.mu.Unlock()
 	if again {
@@ -191,7 +192,7 @@ func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	c.note(e)
 }
 
-// note gives an event to the audit log.
+// note sends an event to the audit log.
 func (c *call) note(e Event) {
 	if c.guard.cfg.Audit == nil {
 		return
@@ -200,8 +201,8 @@ func (c *call) note(e Event) {
 	c.guard.cfg.Audit.note(e)
 }
 
-// finished tells of a write and of an administrative call that have ended. What processes of the store ask all the time
-// is left out.
+// finished reports the end of a write or an administrative call. It leaves out calls that processes of the store make
+// all the time.
 func (c *call) finished(group string, err error) {
 	c.mu.Lock()
 	wrote := c.wrote
@@ -216,7 +217,8 @@ func (c *call) finished(group string, err error) {
 	}
 }
 
-// last makes the call one that is looked at again until the answer is called. end ends it with an error.
+// last makes the call a lasting one, which is checked again until the returned function is called. end ends the call
+// with an error.
 func (c *call) last(end func(error)) (over func()) {
 	c.end, c.lasts = end, true
 	g := c.guard
@@ -239,7 +241,7 @@ func (c *call) last(end func(error)) (over func()) {
 	}
 }
 
-// again decides once more, by the table of now, and ends the call where it may not go on.
+// again repeats the decision with the present table, and ends the call if it is no longer allowed.
 func (c *call) again() {
 	table := c.guard.table()
 	err := table.Admit(&c.caller, c.method)
@@ -266,7 +268,7 @@ func (c *call) revoke(err error) {
 	}
 }
 
-// revoked gives why the call was ended; nil: it was not.
+// revoked returns the error that ended the call; nil: it was not ended.
 func (c *call) revoked() error {
 	if err := c.ended.Load(); err != nil {
 		return *err

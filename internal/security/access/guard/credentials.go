@@ -6,13 +6,13 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials are those of a server that lets callers in without a certificate only while the table of grants has
-// issuers of tokens: certified is for callers with one, open for all.
+// Credentials returns server credentials that accept callers without a certificate only while the table of grants has
+// token issuers: certified accepts only callers with a certificate, open accepts all.
 func (g *Guard) Credentials(certified, open credentials.TransportCredentials) credentials.TransportCredentials {
 	return &chosen{TransportCredentials: certified, open: open, guard: g}
 }
 
-// chosen are credentials that are chosen for each handshake.
+// chosen selects credentials for each handshake.
 type chosen struct {
 	credentials.TransportCredentials
 	open  credentials.TransportCredentials

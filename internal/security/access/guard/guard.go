@@ -1,5 +1,6 @@
-// Package guard asks package access before each call of a gRPC server: it finds out who calls, follows the table of
-// grants, and looks at open streams again when that changes. See docs/adr/0041-grants-decide-at-gateways-and-shards.md.
+// Package guard applies package access before each call of a gRPC server: it identifies the caller, follows the table
+// of grants, and checks open streams again when the table changes. See
+// docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package guard
 
 import (
@@ -22,57 +23,58 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Config of a Guard. Store, Who, Follow and Key are required.
+// Config configures a Guard. Store, Who, Follow and Key are required.
 type Config struct {
-	// Store that callers must be of.
+	// Store is the store to which callers must belong.
 	Store identity.Store
-	// Who tells whose certificate the connection of a call has shown.
+	// Who returns the identity in the certificate of the call's connection.
 	Who func(ctx context.Context) (identity.Identity, bool)
-	// Open tells that callers cannot be known on the connection of a call, which speaks plaintext where that is
-	// allowed: nothing is decided about such a call. nil: there are none.
+	// Open reports that the connection of a call is plaintext, which the mode allows, so that its caller cannot be
+	// identified: such a call is not checked. nil: there are no such connections.
 	Open func(ctx context.Context) bool
-	// Follow gives the table of grants as it is, and again after each change, until ctx ends; nil bytes: there is none.
+	// Follow passes the current table of grants, and again after each change, until ctx ends; nil bytes: there is
+	// none.
 	Follow func(ctx context.Context, take func(table []byte))
-	// Required tells whether callers have to wait where the store has no table; nil: then the store is open to all its
+	// Required reports whether callers must wait while the store has no table; nil: such a store is open to all its
 	// callers.
 	Required func() bool
-	// Key gives the key of the store's seals, and makes it where there is none.
+	// Key returns the store's seal key, and creates it if there is none.
 	Key func(ctx context.Context) ([]byte, error)
-	// Forwarded: gateways of the store say in a header for whom they call.
+	// Forwarded: a header of gateways of the store names the caller for whom they call.
 	Forwarded bool
-	// Audit is told of what is refused and done; nil: nobody is.
+	// Audit receives refusals and completed operations; nil: no audit log.
 	Audit *Audit
-	// Logger; nil: nothing is said.
+	// Logger receives log lines; nil: nothing is logged.
 	Logger *slog.Logger
-	// Now; nil: the system's clock.
+	// Now returns the time; nil: the system's clock.
 	Now func() time.Time
 }
 
-// Guard decides about the calls of one server. Safe for concurrent use. Close must follow.
+// Guard decides about the calls of one server. Safe for concurrent use. The owner must call Close.
 type Guard struct {
 	cfg     Config
 	stop    context.CancelFunc
 	done    chan struct{}
 	current atomic.Pointer[decided]
-	first   chan struct{} // closed when current is there
+	first   chan struct{} // closed when current is set
 	sealer  atomic.Pointer[access.Sealer]
-	sealed  chan struct{} // closed when sealer is there
+	sealed  chan struct{} // closed when sealer is set
 
 	forwarded callers
 	counts    counts
 
 	mu      sync.Mutex
-	open    map[*call]struct{} // that last
-	unknown map[string]int64   // tokens by unknown keys, by issuer
+	open    map[*call]struct{} // lasting calls
+	unknown map[string]int64   // tokens with unknown keys, by issuer
 }
 
-// decided is what is known of the table.
+// decided is the table in use.
 type decided struct {
-	table *access.Compiled // nil: there is none
-	text  []byte           // that it was made from
+	table *access.Compiled // nil: the store has none
+	text  []byte           // the text that it was compiled from
 }
 
-// New follows the table from now on.
+// New makes a Guard, which follows the table from now on.
 func New(cfg Config) *Guard {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -98,13 +100,14 @@ func New(cfg Config) *Guard {
 	return g
 }
 
-// How often the key of seals is read: until it is there, and then, as an etcd that was lost has another one.
+// Intervals at which the seal key is read: until it is known, and later, because an etcd that was rebuilt has another
+// key.
 const (
 	keyRetry = time.Second
 	keyAgain = time.Minute
 )
 
-// followKey reads the key of seals until ctx ends.
+// followKey reads the seal key until ctx ends.
 func (g *Guard) followKey(ctx context.Context) {
 	for {
 		pause := keyRetry
@@ -135,7 +138,7 @@ func (g *Guard) readKey(ctx context.Context) (*access.Sealer, error) {
 	return access.NewSealer(key)
 }
 
-// waitKey returns when the key of seals is known.
+// waitKey returns when the seal key is known.
 func (g *Guard) waitKey(ctx context.Context) (*access.Sealer, error) {
 	if s := g.sealer.Load(); s != nil {
 		return s, nil
@@ -152,7 +155,7 @@ func (g *Guard) waitKey(ctx context.Context) (*access.Sealer, error) {
 		"the key of the store's cursors is not known here yet: etcd does not answer")
 }
 
-// Close ends the watch of the table. The last one goes on to decide. It may be called again.
+// Close stops following the table. The last table remains in use. It may be called again.
 func (g *Guard) Close() {
 	g.stop()
 	<-g.done
@@ -161,21 +164,21 @@ func (g *Guard) Close() {
 // Collectors of what a Guard does, for a registry.
 func (g *Guard) Collectors() []prometheus.Collector { return g.counts.all() }
 
-// tokens tells whether callers may be known by a token now, and need no certificate.
+// tokens reports whether tokens can identify callers now, so that callers need no certificate.
 func (g *Guard) tokens() bool { return g.table().HasIssuers() }
 
-// Version is that of the table that decides now; 0: none is known, or the store has none.
+// Version returns the version of the table in use; 0: none is known, or the store has none.
 func (g *Guard) Version() int64 { return g.table().Version() }
 
-// UnknownKeys counts the tokens by keys that are not in the table, by issuer: those of tables there were, of which
-// there are few.
+// UnknownKeys counts the tokens whose keys are not in the table, by issuer. It includes issuers of earlier tables, of
+// which there are few.
 func (g *Guard) UnknownKeys() map[string]int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return maps.Clone(g.unknown)
 }
 
-// noteUnknown counts a token by a key that is not in the table.
+// noteUnknown counts a token whose key is not in the table.
 func (g *Guard) noteUnknown(err error) {
 	var unknown *access.UnknownKeyError
 	if !errors.As(err, &unknown) {
@@ -189,7 +192,7 @@ func (g *Guard) noteUnknown(err error) {
 	g.unknown[unknown.Issuer]++
 }
 
-// table decides now; nil: none is known, or the store has none.
+// table returns the table in use; nil: none is known, or the store has none.
 func (g *Guard) table() *access.Compiled {
 	if now := g.current.Load(); now != nil {
 		return now.table
@@ -235,7 +238,7 @@ func (g *Guard) take(text []byte) {
 	g.look()
 }
 
-// look decides again about the calls that last.
+// look repeats the decisions about lasting calls.
 func (g *Guard) look() {
 	g.mu.Lock()
 	open := make([]*call, 0, len(g.open))
@@ -248,10 +251,10 @@ func (g *Guard) look() {
 	}
 }
 
-// tablePatience is how long a call waits for the first table. Tests make it longer.
+// tablePatience bounds the wait of a call for the first table. Tests use a longer time.
 var tablePatience = 5 * time.Second
 
-// wait returns when it is known what decides.
+// wait returns when the table in use is known.
 func (g *Guard) wait(ctx context.Context) (*access.Compiled, error) {
 	if g.current.Load() == nil {
 		timer := time.NewTimer(tablePatience)
@@ -271,7 +274,7 @@ func (g *Guard) wait(ctx context.Context) (*access.Compiled, error) {
 	return table, nil
 }
 
-// Answers to callers who have to wait.
+// Answers to callers that have to wait.
 var (
 	errNotKnown = status.Error(codes.Unavailable,
 		"the grants of the store are not known here yet: etcd does not answer, or holds a table that cannot be used")
@@ -282,12 +285,12 @@ var (
 // Headers of calls.
 const (
 	tokenHeader = "authorization"
-	// callerHeader is where a gateway tells a shard for whom it calls.
+	// callerHeader is the header in which a gateway names the caller to a shard.
 	callerHeader = "sheaf-caller"
 )
 
-// enter finds out who calls, and decides what can be decided before the request is read. Nil: anyone may make the call,
-// or nobody can be known.
+// enter identifies the caller, and decides what can be decided before the request is read. Nil: anyone may make the
+// call, or callers cannot be identified.
 func (g *Guard) enter(ctx context.Context, method string) (*call, error) {
 	rule := access.RuleOf(method)
 	if rule.For == access.Anyone || rule.For != access.Nobody && g.cfg.Open != nil && g.cfg.Open(ctx) {
@@ -317,7 +320,7 @@ func (g *Guard) enter(ctx context.Context, method string) (*call, error) {
 	return c, nil
 }
 
-// identify finds out who calls.
+// identify identifies the caller.
 func (g *Guard) identify(ctx context.Context, c *call) error {
 	id, certified := g.cfg.Who(ctx)
 	tokens := metadata.ValueFromIncomingContext(ctx, tokenHeader)
@@ -337,11 +340,11 @@ func (g *Guard) identify(ctx context.Context, c *call) error {
 	}
 	c.caller = caller
 	if !g.cfg.Forwarded || id.Role != identity.Gateway {
-		return nil // a header by which others say that they are somebody else is not read
+		return nil // only gateways may name another caller: the header of others is ignored
 	}
 	switch told := metadata.ValueFromIncomingContext(ctx, callerHeader); len(told) {
 	case 0:
-		return nil // the gateway calls for itself
+		return nil // the gateway calls on its own behalf
 	case 1:
 		c.via = caller.String()
 		c.caller, err = g.forwarded.of(told[0])
@@ -351,7 +354,7 @@ func (g *Guard) identify(ctx context.Context, c *call) error {
 	}
 }
 
-// byToken takes the caller that a token names.
+// byToken sets the caller that a token identifies.
 func (g *Guard) byToken(ctx context.Context, c *call, header string) error {
 	table, err := g.wait(ctx)
 	if err != nil {
@@ -368,16 +371,16 @@ func (g *Guard) byToken(ctx context.Context, c *call, header string) error {
 	return nil
 }
 
-// callersKept bounds the callers that gateways have named.
+// callersKept bounds the cached callers that gateways have named.
 const callersKept = 4096
 
-// callers are those that gateways have named. Safe for concurrent use.
+// callers caches the callers that gateways have named. Safe for concurrent use.
 type callers struct {
 	mu   sync.RWMutex
 	kept map[string]access.Caller
 }
 
-// of gives the caller of a header.
+// of returns the caller named by a header.
 func (k *callers) of(text string) (access.Caller, error) {
 	k.mu.RLock()
 	c, ok := k.kept[text]

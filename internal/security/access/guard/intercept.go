@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// ServerOptions make a gRPC server ask before each call.
+// ServerOptions returns the options that make a gRPC server check each call.
 func (g *Guard) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(g.unary), grpc.ChainStreamInterceptor(g.stream)}
 }
@@ -71,8 +71,8 @@ func (g *Guard) stream(server any, stream grpc.ServerStream, info *grpc.StreamSe
 	return err
 }
 
-// await runs a handler until it ends or the call is revoked. A handler that waits for its caller goes on until gRPC has
-// ended the stream, which comes with the return from here.
+// await runs a handler until it ends or the call is revoked. A handler that waits for its caller continues until gRPC
+// has ended the stream, which happens when await returns.
 func (g *Guard) await(c *call, cancel context.CancelFunc, do func() error) error {
 	revoked := make(chan struct{})
 	over := c.last(func(error) { close(revoked) })
@@ -88,7 +88,7 @@ func (g *Guard) await(c *call, cancel context.CancelFunc, do func() error) error
 	}
 }
 
-// guarded is a stream under the context of its call.
+// guarded is a stream with the context of its call.
 type guarded struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -97,7 +97,7 @@ type guarded struct {
 // Context implements grpc.ServerStream.
 func (s *guarded) Context() context.Context { return s.ctx }
 
-// DialOptions make a gateway tell shards for whom it calls: the caller of the call that a context comes from.
+// DialOptions make a gateway name the caller to shards: the caller of the call that a context derives from.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,

@@ -2,7 +2,7 @@ package guard
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// counts of a Guard.
+// counts holds the counters of a Guard.
 type counts struct {
 	errors  prometheus.Counter
 	refused *prometheus.CounterVec
