@@ -35,7 +35,7 @@ func newWipePlay(ctx context.Context) *wipePlay {
 	return p
 }
 
-// bind makes a claim, which gets the disk.
+// bind creates a claim, which gets the disk.
 func (p *wipePlay) bind(ctx context.Context, name string) {
 	GinkgoHelper()
 	claim := p.claim(ctx, p.Namespace, name)
@@ -67,7 +67,7 @@ func (p *wipePlay) pv(ctx context.Context) *corev1.PersistentVolume {
 	return pv
 }
 
-// annotate is what a person does; an empty value takes the annotation away.
+// annotate is an administrator's action. An empty value removes the annotation.
 func (p *wipePlay) annotate(ctx context.Context, values map[string]string) {
 	GinkgoHelper()
 	pv := p.pv(ctx)
@@ -83,7 +83,7 @@ func (p *wipePlay) annotate(ctx context.Context, values map[string]string) {
 	Expect(api.Update(ctx, pv)).To(Succeed())
 }
 
-// ask is the first act; it gives what has to be repeated.
+// ask performs the first act. It returns the token that the second act has to repeat.
 func (p *wipePlay) ask(ctx context.Context) (token string) {
 	GinkgoHelper()
 	p.annotate(ctx, map[string]string{workload.AnnotationWipe: "true"})
@@ -96,7 +96,7 @@ func (p *wipePlay) ask(ctx context.Context) (token string) {
 	return token
 }
 
-// isIn says that the disk is in a state.
+// isIn checks that the disk is in a state.
 func (p *wipePlay) isIn(ctx context.Context, state v1alpha1.DiskState) v1alpha1.DiskStatus {
 	GinkgoHelper()
 	disk := p.get(ctx).Status.Disks[0]
@@ -104,7 +104,7 @@ func (p *wipePlay) isIn(ctx context.Context, state v1alpha1.DiskState) v1alpha1.
 	return disk
 }
 
-// heard says that an event tells of something.
+// heard checks that an event contains these words.
 func (p *wipePlay) heard(words ...string) {
 	GinkgoHelper()
 	var all []string
@@ -122,7 +122,8 @@ func (p *wipePlay) heard(words ...string) {
 	}
 }
 
-// wiped is the Job that wipes, and the claim and the volume that stands in for the disk's own; nil: not there.
+// wiped returns the wiping Job, and the claim and the volume that replaces the disk's own. A result is nil if the
+// object does not exist.
 func (p *wipePlay) wiped(ctx context.Context) (job *batchv1.Job, claim *corev1.PersistentVolumeClaim,
 	standIn *corev1.PersistentVolume) {
 	GinkgoHelper()
@@ -144,7 +145,7 @@ func (p *wipePlay) wiped(ctx context.Context) (job *batchv1.Job, claim *corev1.P
 	return job, claim, standIn
 }
 
-// nothingIsWiped, and the disk's own volume is there as it was.
+// nothingIsWiped checks that no wipe runs and that the disk's own volume is unchanged.
 func (p *wipePlay) nothingIsWiped(ctx context.Context) {
 	GinkgoHelper()
 	job, claim, standIn := p.wiped(ctx)
@@ -154,7 +155,7 @@ func (p *wipePlay) nothingIsWiped(ctx context.Context) {
 	Expect(p.pv(ctx).DeletionTimestamp).To(BeNil())
 }
 
-// ends is what becomes of the Job.
+// ends sets the result of the Job.
 func (p *wipePlay) ends(ctx context.Context, kind batchv1.JobConditionType) {
 	GinkgoHelper()
 	job, _, _ := p.wiped(ctx)
@@ -176,7 +177,7 @@ func (p *wipePlay) ends(ctx context.Context, kind batchv1.JobConditionType) {
 	p.settleAll(ctx)
 }
 
-// settleAll lets what is deleted go, as the controllers that protect it are not there.
+// settleAll completes deletions, because the controllers that protect deleted objects do not run.
 func (p *wipePlay) settleAll(ctx context.Context) {
 	GinkgoHelper()
 	for range 10 {

@@ -1,8 +1,11 @@
-// Package controllers holds the rooms of the operator, and the tests that play with all of them against a real API
+// Package controllers holds the controllers of the operator, and the tests that run all of them against a real API
 // server.
 //
-// One folder for each kind: recordstore, shardpool, diskset, recordgrant (with RecordTenants). None imports another; a
-// reconcile there gathers what is, decides without I/O, acts, and writes the status once, at its end. What they share
-// lies below them: step (how a reconcile runs, applies objects, tells what it did and when it looks again), fleet (the
-// shards of a store: what they, etcd and their objects say) and trust (a store's certificates and authorities).
+// Each kind has one folder: recordstore, shardpool, diskset and recordgrant (which also reconciles RecordTenants). No
+// controller imports another. A reconcile gathers the current state, decides without I/O, acts, and finally writes
+// the status once.
+//
+// Three folders hold what the controllers share: step (how a reconcile runs, applies objects, reports its actions and
+// chooses its next run), fleet (the shards of a store as the shards, etcd and their objects describe them) and trust
+// (the certificates and authorities of a store).
 package controllers

@@ -21,13 +21,14 @@ type jsonOp struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// edit is what somebody does to an object by hand: the first of several patches that the API server takes.
+// edit is a manual change of an object: the first of several patches that the API server accepts.
 type edit struct {
 	name  string
 	tries [][]jsonOp
 }
 
-// editsOf an object: each field changed, removed, and added to, and fields set that the operator leaves alone.
+// editsOf returns manual changes of an object: each field changed, removed, and added to, and fields set that the
+// operator does not set.
 func editsOf(o client.Object) []edit {
 	var e edits
 	fields := fieldsOfObject(o)
@@ -57,7 +58,7 @@ type edits []edit
 
 func (e *edits) add(name string, tries ...[]jsonOp) { *e = append(*e, edit{name, tries}) }
 
-// walk makes edits of a value and of all that is in it.
+// walk adds edits of a value and of everything within it.
 func (e *edits) walk(path string, value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -84,7 +85,7 @@ func (e *edits) walk(path string, value any) {
 	}
 }
 
-// another item like one of a list.
+// another returns an item similar to one of a list.
 func another(item any) any {
 	switch item := item.(type) {
 	case map[string]any:
@@ -106,7 +107,7 @@ func another(item any) any {
 	return item
 }
 
-// words are families of values: a field that has one of a family may know the others.
+// words are families of values. A field with a value of a family may accept the other values of that family.
 var words = [][]string{
 	{"ClusterIP", "NodePort", "None", "ClientIP"}, {"TCP", "UDP"}, {"HTTP", "HTTPS"}, {"Cluster", "Local"},
 	{"ClusterFirst", "Default"},
@@ -118,7 +119,7 @@ var words = [][]string{
 	{"metadata.name", "metadata.namespace", "status.podIP"},
 }
 
-// others are values that a scalar could have instead.
+// others returns other values that a scalar field could have.
 func others(path string, value any) (tries [][]jsonOp) {
 	replace := func(v any) { tries = append(tries, []jsonOp{{Op: "replace", Path: path, Value: v}}) }
 	switch value := value.(type) {
@@ -148,7 +149,7 @@ func others(path string, value any) (tries [][]jsonOp) {
 	return tries
 }
 
-// extras are fields that the operator does not set.
+// extras adds fields that the operator does not set.
 func (e *edits) extras(o client.Object) {
 	set := func(path string, value any, more ...jsonOp) {
 		e.add("set "+path, append(more, jsonOp{Op: "add", Path: path, Value: value}))
@@ -188,7 +189,7 @@ func (e *edits) extras(o client.Object) {
 		{Op: "replace", Path: "/metadata/annotations/sheaf.dev~1applied", Value: "x"}})
 }
 
-// podExtras are fields of a pod template that the operator does not set.
+// podExtras adds fields of a pod template that the operator does not set.
 func (e *edits) podExtras(template *corev1.PodTemplateSpec) {
 	pod, container := "/spec/template/spec", "/spec/template/spec/containers/0"
 	set := func(path string, value any) { e.add("set "+path, []jsonOp{{Op: "add", Path: path, Value: value}}) }

@@ -18,8 +18,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// What the specs rely on, of the fake API server of `make test` and of the real one of `make test-api`: each entry runs
-// on both. Where the two differ in something that a spec needs, it is an entry here first.
+// These are the properties of an API server that the specs rely on. Each entry runs on the fake server of `make test`
+// and on the real one of `make test-api`. If the two differ in something that a spec needs, an entry for it is added
+// here first.
 var _ = Describe("What an API server answers", both("the fake is held to it"), func() {
 	var ns string
 	BeforeEach(func(ctx context.Context) {
@@ -38,7 +39,7 @@ var _ = Describe("What an API server answers", both("the fake is held to it"), f
 	again := func(ctx context.Context, o client.Object) {
 		Expect(api.Get(ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
 	}
-	// apply names the data that owner wants; without force another owner's field is a conflict.
+	// apply sets the data that owner wants. Without force, a field of another owner is a conflict.
 	apply := func(ctx context.Context, owner string, force bool, data map[string]any) error {
 		u := &unstructured.Unstructured{Object: map[string]any{"data": data}}
 		u.SetAPIVersion("v1")

@@ -40,18 +40,19 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// What the API server adds by itself to what is deleted, until a controller or a kubelet takes it away. A pod that ends
-// has no finalizer there, but controller-runtime's fake keeps nothing without one.
+// Finalizers that the fake sets on deleted objects, until a controller or a kubelet removes them. On a real API
+// server, a terminating pod has no finalizer, but controller-runtime's fake keeps no deleted object without one.
 const (
 	finalizerOrphan     = "orphan"
 	finalizerForeground = "foregroundDeletion"
 	finalizerEnding     = "sheaf.dev/played-end"
 )
 
-// newFake is controller-runtime's fake client with what the specs ask of an API server beside that: UIDs, generations,
-// times, defaults of our kinds from their CRDs, status only by its subresource, writes that change nothing, deletion
-// that keeps pods until their kubelet ends them, and preconditions. The specs of "What an API server answers" run on it
-// and on the real one. It does not validate: neither CEL nor Kubernetes' own rules, and there are no rights.
+// newFake is controller-runtime's fake client with further properties of an API server that the specs need: UIDs,
+// generations, times, defaults of Sheaf's kinds from their CRDs, a status that only its subresource changes, no write
+// for an unchanged object, deletion that keeps pods until their kubelet ends them, and preconditions. The specs of
+// "What an API server answers" run on it and on the real server. It does not validate (neither CEL nor the rules of
+// Kubernetes), and it checks no permissions.
 func newFake(crds string) (client.WithWatch, error) {
 	objects, err := newFakeObjects(crds)
 	if err != nil {
@@ -92,7 +93,7 @@ func newFake(crds string) (client.WithWatch, error) {
 	}), nil
 }
 
-// counted counts a write that was taken, as memo does.
+// counted counts an accepted write, as memo does.
 func counted(err error) error {
 	if err == nil {
 		wrote.Add(1)
@@ -100,7 +101,8 @@ func counted(err error) error {
 	return err
 }
 
-// deleteAsServer looks at the preconditions that the fake does not know, and keeps what the API server keeps.
+// deleteAsServer checks the preconditions that the fake does not know, and keeps the objects that the API server
+// keeps.
 func deleteAsServer(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 	var options client.DeleteOptions
 	options.ApplyOptions(opts)
@@ -147,7 +149,7 @@ func deleteAsServer(ctx context.Context, c client.WithWatch, o client.Object, op
 	return c.Delete(ctx, live)
 }
 
-// fakeObjects are the objects of a fake, with what the API server sets in them.
+// fakeObjects holds the objects of a fake, with the fields that the API server sets.
 type fakeObjects struct {
 	testing.ObjectTracker
 	defaults map[schema.GroupVersionKind]crdSchema
@@ -191,8 +193,8 @@ func newFakeObjects(crds string) (*fakeObjects, error) {
 	return t, nil
 }
 
-// read copies an object as it is; controller-runtime's fake makes JSON of it and reads that, which takes most of a
-// spec.
+// read copies an object directly. controller-runtime's fake would encode it as JSON and decode it again, which takes
+// most of a spec's time.
 func (t *fakeObjects) read(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
 	opts ...client.GetOption) error {
 	if _, ok := o.(runtime.Unstructured); ok {
@@ -211,7 +213,7 @@ func (t *fakeObjects) read(ctx context.Context, c client.WithWatch, key client.O
 	return nil
 }
 
-// list is read for many.
+// list is like read, for many objects.
 func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.ObjectList,
 	opts ...client.ListOption) error {
 	var options client.ListOptions
@@ -239,7 +241,8 @@ func (t *fakeObjects) list(ctx context.Context, c client.WithWatch, list client.
 	return meta.SetList(list, all)
 }
 
-// patch reads, patches and updates an object. controller-runtime's fake does that twice, and asks the stack who calls.
+// patch reads, patches and updates an object. controller-runtime's fake does so twice, and inspects the stack for its
+// caller.
 func (t *fakeObjects) patch(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
 	opts ...client.PatchOption) error {
 	var options client.PatchOptions
@@ -259,7 +262,7 @@ func (t *fakeObjects) patchStatus(ctx context.Context, c client.Client, o client
 	})
 }
 
-// patched makes o what it is when a patch was applied to the live object and updated.
+// patched sets o to the result of applying a patch to the live object and updating it.
 func (t *fakeObjects) patched(o client.Object, patch client.Patch, update func(client.Object) error) error {
 	data, err := patch.Data(o)
 	if err != nil {
@@ -293,7 +296,7 @@ func (t *fakeObjects) patched(o client.Object, patch client.Patch, update func(c
 			fresh.SetResourceVersion(version)
 		}
 		switch err := update(fresh); {
-		// somebody wrote meanwhile, and no version is named
+		// Another client wrote in between, and the request names no version.
 		case apierrors.IsConflict(err) && (asked == "" || asked == version):
 			continue
 		case err != nil:
@@ -303,7 +306,7 @@ func (t *fakeObjects) patched(o client.Object, patch client.Patch, update func(c
 	}
 }
 
-// assign makes an object what another of its kind is.
+// assign copies the contents of an object to another of the same kind.
 func assign(from, to client.Object) error {
 	if _, ok := to.(runtime.Unstructured); ok {
 		return copyInto(from, to)
@@ -328,8 +331,8 @@ func applyPatch(kind types.PatchType, object, patch []byte) ([]byte, error) {
 	}
 }
 
-// selected says whether the fields of an object are as a selector asks. The API server knows few fields of each kind;
-// this knows all that are text.
+// selected reports whether the fields of an object match a selector. The API server supports few fields of each kind;
+// this function supports all text fields.
 func selected(o runtime.Object, selector fields.Selector) bool {
 	all, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -342,7 +345,7 @@ func selected(o runtime.Object, selector fields.Selector) bool {
 	return selector.Matches(set)
 }
 
-// crdSchema is what of a CRD's schema says which values an absent field gets.
+// crdSchema is the part of a CRD's schema that defines the defaults of absent fields.
 type crdSchema struct {
 	Default              any
 	Properties           map[string]crdSchema
@@ -350,7 +353,7 @@ type crdSchema struct {
 	AdditionalProperties *crdSchema
 }
 
-// fill sets the defaults of what is absent.
+// fill sets the defaults of absent fields.
 func (s crdSchema) fill(value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -374,7 +377,7 @@ func (s crdSchema) fill(value any) {
 	}
 }
 
-// kindOf an object that the scheme knows.
+// kindOf returns the kind of an object that the scheme knows.
 func kindOf(o runtime.Object) (schema.GroupVersionKind, error) {
 	kinds, _, err := envScheme.ObjectKinds(o)
 	if err != nil {
@@ -394,7 +397,7 @@ type noDefaults struct{}
 
 func (noDefaults) Default(runtime.Object) {}
 
-// manager tells who wrote which field.
+// manager returns the field manager that records who wrote which field.
 func (t *fakeObjects) manager(gvk schema.GroupVersionKind) (*managedfields.FieldManager, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -447,7 +450,7 @@ func (t *fakeObjects) Create(gvr schema.GroupVersionResource, o runtime.Object, 
 	return t.ObjectTracker.Create(gvr, made, ns, opts...)
 }
 
-// writer is who writes without a name, as the API server calls it.
+// writer returns the name that the API server gives a writer without a name.
 func writer(name string) string {
 	if name == "" {
 		return "controllers.test"
@@ -455,7 +458,7 @@ func writer(name string) string {
 	return name
 }
 
-// born sets what the API server sets in a new object, and takes the status out that somebody gave it.
+// born sets the fields that the API server sets in a new object, and removes a status that the client set.
 func (t *fakeObjects) born(gvk schema.GroupVersionKind, o runtime.Object) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -490,7 +493,7 @@ func (t *fakeObjects) born(gvk schema.GroupVersionKind, o runtime.Object) error 
 	return copyInto(fresh, o)
 }
 
-// copyInto makes an object what another of its kind is.
+// copyInto copies the contents of an object to another of the same kind.
 func copyInto(from, to runtime.Object) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(from)
 	if err != nil {
@@ -545,7 +548,7 @@ func (t *fakeObjects) change(gvr schema.GroupVersionResource, o runtime.Object, 
 	return t.store(gvr, old, changed, o, ns)
 }
 
-// store keeps what has become of an object, and tells the writer in o. What is as before is not written.
+// store stores a changed object, and returns the result to the writer in o. An unchanged object is not written.
 func (t *fakeObjects) store(gvr schema.GroupVersionResource, old, changed, o runtime.Object, ns string) error {
 	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
 	if err != nil {
@@ -585,7 +588,7 @@ func (t *fakeObjects) store(gvr schema.GroupVersionResource, old, changed, o run
 	return t.ObjectTracker.Update(gvr, changed, ns)
 }
 
-// asBefore says whether nothing of an object has changed but its version and the times of its writers.
+// asBefore reports whether an object is unchanged except for its version and the times of its writers.
 func asBefore(old, changed runtime.Object) bool {
 	plain := func(o runtime.Object) runtime.Object {
 		o = o.DeepCopyObject()

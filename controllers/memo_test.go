@@ -9,29 +9,29 @@ import (
 	"sync/atomic"
 )
 
-// wrote counts the writes that the API server took, from anybody here.
+// wrote counts the writes by any client of these tests that the API server accepted.
 var wrote atomic.Int64
 
-// memo answers reads that were answered before, while nobody has written an object of the resource since. As nobody
-// writes to the API server but through it, such an answer is what the API server would say. A round in which nothing
-// happens then costs nothing; most rounds of these tests are such.
+// memo answers reads from its memory as long as no client has written an object of the same resource since the first
+// answer. All clients write to the API server through memo, so such an answer is current. A round in which nothing
+// happens then costs nothing; most rounds of these tests are such rounds.
 type memo struct {
 	mu      sync.Mutex
-	version map[string]int64 // of a resource: writes so far
+	version map[string]int64 // of a resource: number of writes so far
 	answers map[string]map[string]*answer
 }
 
-// answer is one that was read to its end.
+// answer is an answer that was read to its end.
 type answer struct {
 	version int64
 	head    http.Response
 	body    []byte
 }
 
-// answered is of all clients here.
+// answered is shared by all clients of these tests.
 var answered = &memo{version: map[string]int64{}, answers: map[string]map[string]*answer{}}
 
-// countWrites goes into every client's transport.
+// countWrites wraps the transport of every client.
 func (m *memo) countWrites(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
@@ -48,7 +48,7 @@ func (m *memo) countWrites(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// remember goes into the transport of who reads what everybody has written.
+// remember wraps the transport of a client that reads what all clients have written.
 func (m *memo) remember(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		resource := resourceKey(r)
@@ -83,14 +83,14 @@ func (m *memo) remember(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// again gives the answer to another request.
+// again returns the answer for another request.
 func (a *answer) again(r *http.Request) *http.Response {
 	response := a.head
 	response.Request, response.Header, response.Body = r, a.head.Header.Clone(), io.NopCloser(bytes.NewReader(a.body))
 	return &response
 }
 
-// resourceKey is the resource that a request is about, a subresource counting as its resource; empty: none.
+// resourceKey returns the resource of a request; a subresource counts as its resource. It is empty if there is none.
 func resourceKey(r *http.Request) string {
 	group, resource, _, ok := resourceOf(r.URL)
 	if !ok {

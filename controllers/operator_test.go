@@ -31,7 +31,7 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool"
 )
 
-// manage starts a manager that acts as the operator, in one namespace, with what setup adds to it.
+// manage starts a manager that acts as the operator in one namespace. setup adds the controllers to it.
 func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
 	GinkgoHelper()
 	mgr, err := ctrl.NewManager(operatorConfig, ctrl.Options{
@@ -42,7 +42,8 @@ func manage(namespace string, elect bool, setup func(ctrl.Manager)) {
 			&corev1.Event{}}}},
 		LeaderElection: elect, LeaderElectionID: "operator", LeaderElectionNamespace: namespace,
 		LeaderElectionReleaseOnCancel: true,
-		// A lead outlasts a machine that stands still; who follows does not wait for its end, as it is given back.
+		// The lease outlasts a pause of the whole machine. The next leader does not wait for its expiry, because the
+		// lease is released.
 		LeaseDuration: new(4 * time.Minute), RenewDeadline: new(3 * time.Minute), RetryPeriod: new(2 * time.Second),
 	})
 	Expect(err).NotTo(HaveOccurred())
@@ -67,7 +68,8 @@ func awaitAllowed(ctx context.Context, what authorizationv1.ResourceAttributes) 
 	}).Should(Succeed())
 }
 
-// letElect gives the operator what the chart gives it in its own namespace: leader election tells of itself there.
+// letElect gives the operator the permissions that the chart gives it in its own namespace, because leader election
+// writes events there.
 func letElect(ctx context.Context, namespace string) {
 	GinkgoHelper()
 	at := metav1.ObjectMeta{Namespace: namespace, Name: "leader-election"}
@@ -96,7 +98,7 @@ func (p *storePlay) setupAll(mgr ctrl.Manager, c client.Client) {
 		To(Succeed())
 }
 
-// diskSet makes one of a single disk.
+// diskSet makes a DiskSet with a single disk.
 func (p *storePlay) diskSet(ctx context.Context) *v1alpha1.DiskSet {
 	GinkgoHelper()
 	set := &v1alpha1.DiskSet{ObjectMeta: metav1.ObjectMeta{Name: "disks-" + p.Namespace}}
@@ -104,7 +106,7 @@ func (p *storePlay) diskSet(ctx context.Context) *v1alpha1.DiskSet {
 	set.Spec.Disks = []v1alpha1.Disk{{Node: p.Node, Device: "/dev/disk/by-id/" + p.Namespace,
 		Size: resource.MustParse("1Gi")}}
 	Expect(api.Create(ctx, set)).To(Succeed())
-	DeferCleanup(func(ctx context.Context) { // the controllers are gone by then
+	DeferCleanup(func(ctx context.Context) { // the controllers have stopped by then
 		Expect(client.IgnoreNotFound(api.Delete(ctx, set))).To(Succeed())
 		err := api.Get(ctx, client.ObjectKeyFromObject(set), set)
 		Expect(client.IgnoreNotFound(err)).To(Succeed())
@@ -135,8 +137,8 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 		turn := 0
 		Eventually(func() metav1.ConditionStatus {
 			step()
-			// What nobody watches, such as etcd and shards, is looked at every ten seconds or more: a change is
-			// quicker.
+			// The operator polls what it cannot watch, such as etcd and shards, every ten seconds or less often. A
+			// reaction to a change comes sooner.
 			turn++
 			nudge := client.RawPatch(types.MergePatchType, fmt.Appendf(nil,
 				`{"metadata":{"annotations":{"example.org/nudge":"%d"}}}`, turn))
@@ -154,7 +156,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 
 		By("telling of what happened to one object again by an event that is patched")
 		Eventually(func() bool {
-			// Its pod stays, so that the pool, whose version is in the event, stays as it is.
+			// The pod stays, so that the pool, whose version is in the event, does not change.
 			set := &appsv1.StatefulSet{}
 			if api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-0"}, set) == nil {
 				Expect(client.IgnoreNotFound(api.Delete(ctx, set))).To(Succeed())
@@ -202,14 +204,14 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 					mu.Lock()
 					defer mu.Unlock()
 					name := fmt.Sprintf("%T %s", o, o.GetName())
-					tried[name] = append(tried[name], time.Now()) // each reconcile tries to add the finalizer once
+					tried[name] = append(tried[name], time.Now()) // each reconcile tries once to add the finalizer
 					return errors.New("the API server refuses")
 				},
 			}))
 		})
 		ours := []string{"*v1alpha1.RecordStore quotes", "*v1alpha1.ShardPool ssd", "*v1alpha1.DiskSet " + set.Name}
 		const window = 6 * time.Second
-		// busiest is the most tries of each object within a window.
+		// busiest returns the maximum number of attempts for each object within a window.
 		busiest := func() (of [3]int) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -225,8 +227,8 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 			return of
 		}
 		Eventually(busiest).Should(HaveEach(BeNumerically(">=", 2)), "failures are tried again")
-		// controller-runtime's own pauses make eleven tries in this time; ours make three, and events of the start a
-		// few more.
+		// With controller-runtime's own pauses there would be eleven attempts in this time. With the operator's there
+		// are three, and a few more from events of the start.
 		Consistently(busiest).WithTimeout(window).Should(HaveEach(BeNumerically("<=", 6)))
 		var store v1alpha1.RecordStore
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}, &store)).To(Succeed())
@@ -234,7 +236,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 	})
 })
 
-// conditionStatus is empty where the condition is not there.
+// conditionStatus returns the status of a condition. It is empty if the condition is absent.
 func conditionStatus(conditions []metav1.Condition, kind string) metav1.ConditionStatus {
 	for _, c := range conditions {
 		if c.Type == kind {

@@ -25,30 +25,30 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// play is what else there is in a cluster, in one namespace: StatefulSet controller, garbage collector, binder,
-// kubelet, and the shards. Each step does what these would do next; nothing happens by itself.
+// play simulates the rest of a cluster in one namespace: StatefulSet controller, garbage collector, binder, kubelet,
+// and the shards. Each step does what these would do next; nothing happens without a step.
 type play struct {
 	Namespace string
 	Node      string
 
-	// Off switches, for what a test plays itself.
-	NoBinding bool     // claims stay pending
-	NoResize  bool     // claims stay as large as they are
+	// Switches that turn parts off, for tests that simulate those parts themselves.
+	NoBinding bool     // claims stay Pending
+	NoResize  bool     // claims keep their size
 	NoKubelet bool     // pods do not start
-	NoSets    bool     // the StatefulSet controller is away
-	kubelet   kubelet  // nil: pods only look as if they ran
-	NoPods    []string // the sets whose pods a quota refuses
+	NoSets    bool     // the StatefulSet controller does not run
+	kubelet   kubelet  // nil: pods only appear to run
+	NoPods    []string // StatefulSets whose pods a quota refuses
 
 	mu      sync.Mutex
 	ips     int
-	byIP    map[string]string                     // pod's IP -> shard
-	reports map[string]func(r *fleet.ShardReport) // shard -> what differs from serving well
+	byIP    map[string]string                     // pod IP -> shard
+	reports map[string]func(r *fleet.ShardReport) // shard -> changes to the report of a healthy shard
 	silent  map[string]bool                       // shards that do not answer
 	hangs   map[string]bool                       // shards whose disk does not answer
-	started map[string]int                        // shard -> pods made
+	started map[string]int                        // shard -> number of pods created
 	volumes map[string]string                     // claim -> UUID of the volume
 	storeID string
-	uuidOf  func(shard string) string // of its volume
+	uuidOf  func(shard string) string // UUID of the shard's volume
 }
 
 func newPlay(ctx context.Context) *play {
@@ -87,7 +87,7 @@ type kubelet interface {
 	end(pod string)
 }
 
-// step lets everything else do what is next.
+// step makes each simulated component do its next action.
 func (p *play) step(ctx context.Context) {
 	var sets appsv1.StatefulSetList
 	var pods corev1.PodList
@@ -119,7 +119,7 @@ func (p *play) step(ctx context.Context) {
 	p.playPods(ctx, alive)
 }
 
-// orphan is the garbage collector after a deletion that leaves pods.
+// orphan simulates the garbage collector after a deletion that leaves pods.
 func (p *play) orphan(ctx context.Context, set *appsv1.StatefulSet, pod *corev1.Pod) {
 	if pod != nil && metav1.IsControlledBy(pod, set) {
 		pod.OwnerReferences = nil
@@ -178,7 +178,7 @@ func (p *play) makePod(ctx context.Context, set *appsv1.StatefulSet, n int32) {
 	}
 }
 
-// playClaims binds and grows.
+// playClaims binds and grows claims.
 func (p *play) playClaims(ctx context.Context) {
 	var claims corev1.PersistentVolumeClaimList
 	Expect(api.List(ctx, &claims, client.InNamespace(p.Namespace))).To(Succeed())
@@ -223,7 +223,7 @@ func (p *play) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
 	Expect(api.Status().Update(ctx, claim)).To(Succeed())
 }
 
-// playPods ends pods that are deleted or whose set is gone, and starts the others.
+// playPods ends the pods that are deleted or whose StatefulSet is gone, and starts the others.
 func (p *play) playPods(ctx context.Context, sets map[types.UID]bool) {
 	var pods corev1.PodList
 	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
@@ -244,7 +244,7 @@ func (p *play) playPods(ctx context.Context, sets map[types.UID]bool) {
 	}
 }
 
-// run is the kubelet when a container has started.
+// run simulates the kubelet after a container has started.
 func (p *play) run(ctx context.Context, pod *corev1.Pod) {
 	p.mu.Lock()
 	p.ips++
@@ -264,7 +264,7 @@ func (p *play) run(ctx context.Context, pod *corev1.Pod) {
 	Expect(api.Status().Update(ctx, pod)).To(Succeed())
 }
 
-// pod of a shard; nil where there is none.
+// pod returns the pod of a shard, or nil.
 func (p *play) pod(ctx context.Context, shard string) *corev1.Pod {
 	pod := &corev1.Pod{}
 	err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: workload.ShardPod(shard)}, pod)
@@ -275,7 +275,7 @@ func (p *play) pod(ctx context.Context, shard string) *corev1.Pod {
 	return pod
 }
 
-// Describe makes play a ShardClient: shards serve well, but for what a test says of them.
+// Describe makes play a ShardClient. Shards report that they serve, except for what a test changes.
 func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*fleet.ShardReport, error) {
 	ip, _, err := net.SplitHostPort(at.Address)
 	if err != nil {
@@ -304,14 +304,14 @@ func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*fleet.ShardReport
 	return report, nil
 }
 
-// says changes what a shard reports from now on; nil: it serves well.
+// says sets a change that applies to a shard's reports from now on. With nil, the shard reports that it serves.
 func (p *play) says(shard string, change func(*fleet.ShardReport)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reports[shard] = change
 }
 
-// versions of all objects of the namespace, and of its volumes.
+// versions returns the versions of all objects of the namespace and of its volumes.
 func (p *play) versions(ctx context.Context) map[string]string {
 	versions := map[string]string{}
 	for _, o := range p.objects(ctx) {
@@ -320,7 +320,7 @@ func (p *play) versions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// objects of the namespace that somebody here could write.
+// objects returns the objects of the namespace that a component under test could write.
 func (p *play) objects(ctx context.Context) []client.Object {
 	lists := []client.ObjectList{
 		&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},

@@ -26,12 +26,12 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// perMinuteMax is how often an object may be looked at while it fails.
+// perMinuteMax is the maximum number of reconciles per minute of an object that fails.
 const perMinuteMax = 6
 
-// reconcilesPerMinute runs a reconciler as controller-runtime's queue does, on a clock of its own, and counts the
-// reconciles of each minute. After the second reconcile nothing may be written any more: a write of what is watched is
-// another reconcile.
+// reconcilesPerMinute runs a reconciler with controller-runtime's queue and a clock of its own, and counts the
+// reconciles of each minute. After the second reconcile there may be no further write, because a write of a watched
+// object starts another reconcile.
 func reconcilesPerMinute(ctx context.Context, r reconcile.Reconciler, req ctrl.Request, minutes int) ([]int, error) {
 	limiter, counts, settled := step.Failures(), make([]int, minutes), int64(0)
 	for at, n := time.Duration(0), 0; at < time.Duration(minutes)*time.Minute; n++ {
@@ -84,7 +84,7 @@ func TestFailuresAndChangesAreTriedSixTimesAMinute(t *testing.T) {
 	}
 }
 
-// failing is a client whose writes fail.
+// failing returns a client whose writes fail.
 func failing(err error) client.Client {
 	return interceptor.NewClient(acting, interceptor.Funcs{
 		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return err },
@@ -102,7 +102,7 @@ func failing(err error) client.Client {
 	})
 }
 
-// blind is a client that cannot list.
+// blind returns a client that cannot list.
 func blind() client.Client {
 	return interceptor.NewClient(acting, interceptor.Funcs{
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
@@ -218,7 +218,7 @@ var _ = Describe("What fails is looked at six times a minute", func() {
 	)
 })
 
-// awayPlacements is an etcd that does not answer.
+// awayPlacements simulates an etcd that does not answer.
 type awayPlacements struct{}
 
 func (awayPlacements) Open(string, workload.EtcdAccess, fleet.EtcdCredentials) (fleet.Placement, error) {

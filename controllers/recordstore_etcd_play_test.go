@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// The operator's own adapter imports controllers, so that only this package can bring both together.
+// The operator's own adapter imports controllers, so only this package can combine the two.
 func init() {
 	controllers.IssuerKeys = operator.IssuerKeys
 	controllers.KeysOf = func() (func(context.Context) (access.Issuer, error), error) {
@@ -60,24 +60,24 @@ func init() {
 	}
 }
 
-// etcdPlay is a real etcd, the operator's connections to it, and what shards write there.
+// etcdPlay is a real etcd with the operator's connections to it and the entries that shards write there.
 type etcdPlay struct {
 	server     *etcd.Server
 	placements *operator.Placements
 	shards     *operator.Shards
 	keys       *operator.Keys
-	// What one connection does, which lives as long as the server.
+	// The functions of one connection, which lives as long as the server.
 	wipe  func(context.Context) error
 	store func(name string) (*placement.Store, error)
 	put   func(ctx context.Context, key, value string) error
 	drop  func(ctx context.Context, key string) error
 	close func() error
 	stuck bool
-	// members is what the etcd says of its members, by store.
+	// members holds, by store, what the etcd reports about its members.
 	members map[string][]fleet.EtcdMember
 }
 
-// Open is the operator's, but for the address: names of Services are not known here.
+// Open is the operator's Open with another address, because the names of Services do not resolve here.
 func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement,
 	error) {
 	access.Endpoints, access.Own = e.server.Endpoints(), false // it has no certificates
@@ -85,7 +85,8 @@ func (e *etcdPlay) Open(key string, access workload.EtcdAccess, credentials flee
 	return playedPlacement{opened, e.members[key]}, err
 }
 
-// playedPlacement is the operator's, but for the members: this etcd is a single one whatever the store asks for.
+// playedPlacement is the operator's placement with simulated members, because this etcd has a single member whatever
+// the store asks for.
 type playedPlacement struct {
 	fleet.Placement
 	members []fleet.EtcdMember
@@ -95,7 +96,7 @@ func (p playedPlacement) EtcdMembers(context.Context) ([]fleet.EtcdMember, error
 	return p.members, nil
 }
 
-// SayMembers says what the members of a store's etcd are from now on.
+// SayMembers sets what the etcd of a store reports about its members from now on.
 func (e *etcdPlay) SayMembers(key string, members []fleet.EtcdMember) { e.members[key] = members }
 
 func (e *etcdPlay) Close(key string) { e.placements.Close(key) }
@@ -109,7 +110,8 @@ func (e *etcdPlay) Stop() {
 
 func (e *etcdPlay) Wipe(ctx context.Context) error { return e.wipe(ctx) }
 
-// Rebuild writes what recover placement begins with: the store, whose epoch goes on above all that shards have seen.
+// Rebuild writes the first part of what recover placement writes: the store, with an epoch above all epochs that its
+// shards have observed.
 func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, spec fleet.PlacementSpec) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
@@ -125,7 +127,7 @@ func (e *etcdPlay) Rebuild(ctx context.Context, namespace, name string, spec fle
 	})
 }
 
-// Serve registers shards, makes the groups that are wanted on them, and tells which shard has which.
+// Serve registers shards, creates the groups that are wanted on them, and returns which shard has which group.
 func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []string) (map[string][]string, error) {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
@@ -151,7 +153,7 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 		if err != nil {
 			return nil, err
 		}
-		// Without a lease: a slow machine must not end it.
+		// The key has no lease, because a slow machine must not expire it.
 		if err := e.put(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name),
 			shard), string(value)); err != nil {
 			return nil, err
@@ -184,8 +186,8 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 	return has, nil
 }
 
-// moves says whether a group can go where it is wanted now: a majority of it is there, and so are those that it is to
-// go to.
+// moves reports whether a group can move to its target now: a majority of its copies is alive, and so are the shards
+// of the target.
 func moves(g placement.Group, target placement.Target, alive []string) bool {
 	up := 0
 	for _, m := range g.Members {
@@ -198,32 +200,33 @@ func moves(g placement.Group, target placement.Target, alive []string) bool {
 	})
 }
 
-// volumeOf a played shard.
+// volumeOf returns the volume UUID of a simulated shard.
 func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(shard)) }
 
-// Volume is the UUID of a played shard's volume.
+// Volume returns the UUID of a simulated shard's volume.
 func (e *etcdPlay) Volume(shard string) string { return volumeOf(shard).String() }
 
-// domainOf a played shard: those of pool near are in one, those of node-bare do not know theirs.
+// domainOf returns the failure domain of a simulated shard. The shards of pool near share one; those of node-bare do
+// not know theirs.
 func domainOf(shard string) string {
 	switch {
 	case strings.HasPrefix(shard, "near-"):
 		return "near"
 	case strings.HasPrefix(shard, "node-bare-"):
-		return "node-" + shard // what a shard falls back on
+		return "node-" + shard // the fallback of a shard
 	}
 	return shard
 }
 
-// Stick makes groups stay where they are, wherever they are wanted, or lets them move again.
+// Stick keeps groups where they are, whatever their target, or lets them move again.
 func (e *etcdPlay) Stick(stuck bool) { e.stuck = stuck }
 
-// Leave takes the registration of a shard away, as its lease does some time after it has ended.
+// Leave removes the registration of a shard, as the expiry of its lease does some time after its end.
 func (e *etcdPlay) Leave(ctx context.Context, namespace, name, shard string) error {
 	return e.drop(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name), shard))
 }
 
-// Freeze is what a shard does that has seen a later state of etcd; Thaw what reconciling ends with.
+// Freeze does what a shard does after it has observed a later state of etcd. Thaw is the end of the reconciliation.
 func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
@@ -232,29 +235,29 @@ func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) e
 	return placementtest.Again(ctx, func() error { return store.Freeze(ctx, "shard ssd-0", reason) })
 }
 
-// Thaw takes it back.
+// Thaw reverts Freeze.
 func (e *etcdPlay) Thaw(ctx context.Context, namespace, name string) error {
 	return e.drop(ctx, fmt.Sprintf("%s/%s/frozen", placement.PrefixDefault, workload.Placement(namespace, name)))
 }
 
-// Credentials are those by which Shards asks.
+// Credentials are those that Shards uses.
 func (e *etcdPlay) Credentials() fleet.Credentials { return e.keys }
 
 // Shards asks shards as the operator does.
 func (e *etcdPlay) Shards() fleet.ShardClient { return e.shards }
 
-// Endpoints of the etcd.
+// Endpoints returns the endpoints of the etcd.
 func (e *etcdPlay) Endpoints() []string { return e.server.Endpoints() }
 
-// Register is the operator's, on the connections that Open has made.
+// Register returns the operator's register over the connections of Open.
 func (e *etcdPlay) Register() fleet.ShardRegister {
 	return operator.Register{Placements: e.placements}
 }
 
-// Tables are the operator's, on the same connections.
+// Tables returns the operator's tables over the same connections.
 func (e *etcdPlay) Tables() recordgrant.Tables { return operator.Tables{Placements: e.placements} }
 
-// Holds is the UID of the store that etcd holds under a name, and its number of groups.
+// Holds returns the UID of the store that etcd holds under a name, and its number of groups.
 func (e *etcdPlay) Holds(ctx context.Context, namespace, name string) (string, int, error) {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {

@@ -34,7 +34,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// EtcdPlay is a real etcd with the operator's own adapter to it, and with what shards would do there.
+// EtcdPlay is a real etcd with the operator's own adapter, and with the actions of shards there.
 type EtcdPlay interface {
 	fleet.Placements
 	Serve(ctx context.Context, namespace, store string, shards []string) (map[string][]string, error)
@@ -53,10 +53,10 @@ type EtcdPlay interface {
 	Stop()
 }
 
-// NewEtcdPlay is set by the tests outside of this package, which may import the adapter.
+// NewEtcdPlay is set by the tests outside of this package, because those may import the adapter.
 var NewEtcdPlay func(dir string) (EtcdPlay, error)
 
-// sharedEtcd is one for all tests: stores of different namespaces do not meet in it. stopEtcd ends it.
+// sharedEtcd is one etcd for all tests. Stores of different namespaces do not conflict in it. stopEtcd ends it.
 var sharedEtcd = sync.OnceValues(func() (EtcdPlay, error) {
 	dir, err := os.MkdirTemp("", "sheaf-etcd-play-") // short: a socket's path is
 	if err != nil {
@@ -83,10 +83,10 @@ type storePlay struct {
 	r       *recordstore.Reconciler
 	pools   *shardpool.Reconciler
 	events  *events.FakeRecorder
-	issuers *issuers // stand in for cert-manager; nil: there is none
+	issuers *issuers // simulate cert-manager; nil: it is not installed
 	away    bool     // the shards do not register
-	bad     string   // an image that nobody can pull
-	// reported changes what a shard says beside its groups.
+	bad     string   // an image that cannot be pulled
+	// reported changes a shard's report, except for its groups.
 	reported func(shard string, r *fleet.ShardReport)
 }
 
@@ -104,7 +104,7 @@ func newStorePlay(ctx context.Context) *storePlay {
 	return p
 }
 
-// operator starts a new one, which knows nothing.
+// operator starts a new operator, which has nothing in memory.
 func (p *storePlay) operator(c client.Client) {
 	groups := &fleet.GroupBook{}
 	now := func() time.Time { return p.clock() }
@@ -118,7 +118,7 @@ func (p *storePlay) operator(c client.Client) {
 		Register: p.etcd.Register(), Groups: groups, Trust: keeper}
 }
 
-// create makes a store with a managed etcd of one member.
+// create creates a store with a managed etcd of one member.
 func (p *storePlay) create(ctx context.Context, changes ...func(*v1alpha1.RecordStore)) *v1alpha1.RecordStore {
 	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Name: "quotes", Namespace: p.Namespace}}
 	store.Spec.Groups = v1alpha1.Groups{Routing: v1alpha1.RoutingHash, Count: new(int32(8))}
@@ -131,7 +131,7 @@ func (p *storePlay) create(ctx context.Context, changes ...func(*v1alpha1.Record
 	return store
 }
 
-// pool makes the pool of the store.
+// pool creates the pool of the store.
 func (p *storePlay) pool(ctx context.Context, shards int32) { p.poolNamed(ctx, "ssd", shards) }
 
 func (p *storePlay) getPool(ctx context.Context) *v1alpha1.ShardPool {
@@ -159,12 +159,12 @@ func (p *storePlay) change(ctx context.Context, change func(*v1alpha1.RecordStor
 	Expect(api.Update(ctx, store)).To(Succeed())
 }
 
-// reconcile the store once.
+// reconcile reconciles the store once.
 func (p *storePlay) reconcile(ctx context.Context) (ctrl.Result, error) {
 	return p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: "quotes"}})
 }
 
-// round lets everybody do what is next. Rounds are so far apart that moving numbers are written in each.
+// round lets every component do its next action. Rounds are so far apart that changing numbers are written in each.
 func (p *storePlay) round(ctx context.Context) error {
 	p.pools.ForgetWrites()
 	_, failed := p.reconcile(ctx)
@@ -184,7 +184,7 @@ func (p *storePlay) round(ctx context.Context) error {
 	return failed
 }
 
-// playGateway is the Deployment controller.
+// playGateway simulates the Deployment controller.
 func (p *storePlay) playGateway(ctx context.Context) {
 	var all appsv1.DeploymentList
 	Expect(api.List(ctx, &all, client.InNamespace(p.Namespace))).To(Succeed())
@@ -203,7 +203,7 @@ func (p *storePlay) playGateway(ctx context.Context) {
 	}
 }
 
-// playShards registers the shards whose pods run, and makes their groups.
+// playShards registers the shards whose pods run, and creates their groups.
 func (p *storePlay) playShards(ctx context.Context) {
 	if p.away {
 		return
@@ -224,7 +224,7 @@ func (p *storePlay) playShards(ctx context.Context) {
 	for _, shard := range shards {
 		groups := has[shard]
 		p.says(shard, func(r *fleet.ShardReport) {
-			for _, g := range groups { // each leads those that it has: these tests do not count records
+			for _, g := range groups { // each leads its groups, because these tests do not count records
 				r.Groups = append(r.Groups, fleet.GroupReport{Group: g, State: "Serving", Leader: true})
 			}
 			if p.reported != nil {
@@ -234,7 +234,7 @@ func (p *storePlay) playShards(ctx context.Context) {
 	}
 }
 
-// settle goes on until two rounds write nothing.
+// settle runs rounds until two of them write nothing.
 func (p *storePlay) settle(ctx context.Context) {
 	GinkgoHelper()
 	for n, quiet := 0, 0; quiet < 2; n++ {
@@ -266,7 +266,7 @@ func (p *storePlay) expect(ctx context.Context, kind string, status metav1.Condi
 	}
 }
 
-// absent checks that a condition is not there.
+// absent checks that conditions are absent.
 func (p *storePlay) absent(ctx context.Context, kinds ...string) {
 	GinkgoHelper()
 	for _, kind := range kinds {
@@ -280,7 +280,7 @@ func (p *storePlay) ready(ctx context.Context) {
 	p.absent(ctx, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled)
 }
 
-// holds is what etcd holds of the store.
+// holds returns what etcd holds of the store.
 func (p *storePlay) holds(ctx context.Context) (string, int) {
 	GinkgoHelper()
 	uid, groups, err := p.etcd.Holds(ctx, p.Namespace, "quotes")
@@ -288,7 +288,7 @@ func (p *storePlay) holds(ctx context.Context) (string, int) {
 	return uid, groups
 }
 
-// objects that the store owns, as text without what the API server counts, by kind and name.
+// picture returns the objects that the store owns by kind and name, as text without the API server's counters.
 func (p *storePlay) picture(ctx context.Context) map[string]string {
 	GinkgoHelper()
 	pictures := map[string]string{}
@@ -327,7 +327,7 @@ func (p *storePlay) picture(ctx context.Context) map[string]string {
 	return pictures
 }
 
-// said are the events since the last call.
+// said returns the events since the last call.
 func (p *storePlay) said() (lines []string) {
 	for {
 		select {
@@ -339,7 +339,7 @@ func (p *storePlay) said() (lines []string) {
 	}
 }
 
-// altered is a client that reads each object as change makes it.
+// altered returns a client that applies change to each object that it reads.
 func altered(base client.WithWatch, change func(client.Object)) client.Client {
 	return interceptor.NewClient(base, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,

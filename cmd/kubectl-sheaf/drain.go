@@ -59,7 +59,7 @@ PodDisruptionBudgets hold back.`,
 	return cmd
 }
 
-// drain changes a pool's spec, and waits.
+// drain changes a pool's spec and waits for the result.
 func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 	var pool v1alpha1.ShardPool
 	if err := a.objects.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: name}, &pool); err != nil {
@@ -96,7 +96,7 @@ func (a *app) drain(ctx context.Context, name string, f drainFlags) error {
 	return a.awaitDrained(ctx, waiting, pool.Name, pool.Generation, f)
 }
 
-// shardsOf are all shards of a pool as the operator saw them last.
+// shardsOf returns all shards of a pool as the operator last observed them.
 func (a *app) shardsOf(ctx context.Context, pool *v1alpha1.ShardPool) ([]v1alpha1.ShardStatus, error) {
 	shards, err := a.listShards(ctx, pool.Namespace)
 	if err != nil {
@@ -105,7 +105,7 @@ func (a *app) shardsOf(ctx context.Context, pool *v1alpha1.ShardPool) ([]v1alpha
 	return v1alpha1.ShardsOf(pool, shards), nil
 }
 
-// drainChange is what changes in the spec, and that in words.
+// drainChange returns the change of the spec and its description.
 func drainChange(
 	pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags,
 ) (spec map[string]any, words string, err error) {
@@ -128,7 +128,7 @@ func drainChange(
 		fmt.Sprintf("spec.shards is %d, and spec.remove names shard %d, which goes when it is empty", wanted, f.shard), nil
 }
 
-// patchPool changes fields of the spec where the pool is still as it was read.
+// patchPool changes fields of the spec if the pool has not changed since it was read.
 func (a *app) patchPool(ctx context.Context, pool *v1alpha1.ShardPool, spec map[string]any, dryRun bool) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": pool.ResourceVersion},
 		"spec": spec})
@@ -143,7 +143,7 @@ func (a *app) patchPool(ctx context.Context, pool *v1alpha1.ShardPool, spec map[
 	return a.objects.Patch(ctx, after, client.RawPatch(types.MergePatchType, patch), options...)
 }
 
-// leaving are the shards that are to be empty.
+// leaving returns the shards that have to become empty.
 func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus {
 	if f.shard < 0 {
 		return shards
@@ -157,11 +157,11 @@ func leaving(shards []v1alpha1.ShardStatus, f drainFlags) []v1alpha1.ShardStatus
 	return list
 }
 
-// drainLook is between two looks at the pool.
+// drainLook is the time between two reads of the pool.
 const drainLook = time.Second
 
-// awaitDrained waits until the shards hold nothing, and tells of each step once. It asks with one context, and waits as
-// long as the other.
+// awaitDrained waits until the shards are empty, and reports each step once. ctx is for its requests; waiting bounds
+// the wait.
 func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation int64, f drainFlags) error {
 	told := ""
 	for {
@@ -190,7 +190,7 @@ func (a *app) awaitDrained(ctx, waiting context.Context, name string, generation
 	}
 }
 
-// drainProgress says how far it is. An error is what a person has to do something about.
+// drainProgress describes the progress. An error says what an administrator has to do.
 func drainProgress(
 	pool *v1alpha1.ShardPool, shards []v1alpha1.ShardStatus, f drainFlags,
 ) (words string, done bool, err error) {

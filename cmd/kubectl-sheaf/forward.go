@@ -54,10 +54,11 @@ its page at http://127.0.0.1:7601.`,
 	return cmd
 }
 
-// forwardPause is between a gateway that went and the next attempt.
+// forwardPause is the time between the loss of a gateway and the next attempt.
 const forwardPause = 500 * time.Millisecond
 
-// forwardOn forwards to one gateway after the other, until the context ends. Where the first attempt fails, it ends.
+// forwardOn forwards to one gateway after another until the context ends. If the first attempt fails, forwardOn
+// returns the error.
 func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, address string, ports []string) error {
 	worked := false
 	for {
@@ -71,7 +72,7 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 			})
 		}
 		if ctx.Err() != nil {
-			err = nil // interrupted: that is how it ends
+			err = nil // interrupted: the normal end
 		} else if !worked {
 			err = failf("forward a port: %w", err)
 		}
@@ -87,11 +88,11 @@ func (a *app) forwardOn(ctx context.Context, store *v1alpha1.RecordStore, addres
 	}
 }
 
-// readyLook is between two looks at the pod that is forwarded to.
+// readyLook is the time between two checks of the pod.
 const readyLook = time.Second
 
-// forwardWhileReady forwards to a pod until it is ready no more: of a pod that went, the API server does not tell, and
-// calls would hang.
+// forwardWhileReady forwards to a pod until the pod is no longer ready. The API server does not report that a
+// forwarded pod is gone, and calls would hang.
 func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address string, ports []string,
 	ready func([]portforward.ForwardedPort)) error {
 	ctx, stop := context.WithCancelCause(ctx)
@@ -113,7 +114,7 @@ func (a *app) forwardWhileReady(ctx context.Context, pod *corev1.Pod, address st
 	return err
 }
 
-// gatewayPod is a gateway that is ready, the oldest: it is not one that is just replacing another.
+// gatewayPod returns the oldest ready gateway, which is not one that is just replacing another.
 func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	err := a.objects.List(ctx, &pods, client.InNamespace(store.Namespace),
@@ -136,7 +137,8 @@ func (a *app) gatewayPod(ctx context.Context, store *v1alpha1.RecordStore) (*cor
 
 var errForwardLost = errors.New("the pod or the API server ended the connection")
 
-// forward forwards ports to a pod until the context ends or the connection breaks off. ready is called once it stands.
+// forward forwards ports to a pod until the context ends or the connection breaks. It calls ready once the connection
+// is established.
 func (a *app) forward(ctx context.Context, pod *corev1.Pod, address string, ports []string,
 	ready func([]portforward.ForwardedPort)) error {
 	target := a.core.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).

@@ -15,12 +15,12 @@ import (
 	"sheaf.dev/sheaf/internal/kube/finding"
 )
 
-// snapshot is a store as Kubernetes and its gateway show it at one moment.
+// snapshot is the state of a store in Kubernetes and at its gateway at one moment.
 type snapshot struct {
 	finding.Objects
 	Volumes map[string]corev1.PersistentVolume // by name
 	Live    live
-	// Missing says what could not be read, in words: a user may have no right to nodes or disks.
+	// Missing says what could not be read. A user may lack the permission for nodes or disks, for example.
 	Missing []string
 }
 
@@ -72,8 +72,8 @@ func (a *app) gatherPools(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// listShards reads the Shards of a namespace. Where an operator from before that kind runs there are none, and the
-// pools list their shards.
+// listShards reads the Shards of a namespace. If the operator is older than that kind, there are none, and the pools
+// list their shards.
 func (a *app) listShards(ctx context.Context, namespace string) ([]v1alpha1.Shard, error) {
 	var list v1alpha1.ShardList
 	err := a.objects.List(ctx, &list, client.InNamespace(namespace))
@@ -83,7 +83,8 @@ func (a *app) listShards(ctx context.Context, namespace string) ([]v1alpha1.Shar
 	return list.Items, nil
 }
 
-// gatherVolumes reads the PersistentVolumes of the claims one by one: a person may be allowed to get, and not to list.
+// gatherVolumes reads the PersistentVolumes of the claims one by one, because a user may have the permission to get
+// them but not to list them.
 func (a *app) gatherVolumes(ctx context.Context, s *snapshot) {
 	for i := range s.Claims {
 		name := s.Claims[i].Spec.VolumeName
@@ -100,7 +101,7 @@ func (a *app) gatherVolumes(ctx context.Context, s *snapshot) {
 	}
 }
 
-// gatherDiskSets reads those whose classes the store uses.
+// gatherDiskSets reads the DiskSets whose classes the store uses.
 func (a *app) gatherDiskSets(ctx context.Context, s *snapshot) {
 	classes := sets.New[string]()
 	for i := range s.Pools {
@@ -116,7 +117,7 @@ func (a *app) gatherDiskSets(ctx context.Context, s *snapshot) {
 	s.DiskSets = slices.DeleteFunc(list.Items, func(d v1alpha1.DiskSet) bool { return !classes.Has(d.Name) })
 }
 
-// gatherEvents reads those about the store's objects.
+// gatherEvents reads the events about the store's objects.
 func (a *app) gatherEvents(ctx context.Context, s *snapshot) {
 	var list corev1.EventList
 	a.optional(s, "events", a.objects.List(ctx, &list, client.InNamespace(s.Store.Namespace)))

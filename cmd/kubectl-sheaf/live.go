@@ -13,19 +13,20 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// live is what a gateway says of its store: more than status holds, such as who leads and how far moves are.
+// live is what a gateway reports about its store. It has more than the status, such as leaders and the progress of
+// moves.
 type live struct {
 	Shards []*recordv1.Shard
 	Groups []*recordv1.Group // one row for each copy
 	Moves  []*recordv1.Move
-	// Err says why nothing is known; nil: it is.
+	// Err says why the gateway's report is missing; nil: it is present.
 	Err error
 }
 
-// answerBytesMax of the gateway: a row for each copy of each group.
+// answerBytesMax is the maximum size of a gateway's answer in bytes, which has a row for each copy of each group.
 const answerBytesMax = 256 << 20
 
-// askGateway asks a gateway over a forwarded port, within a time.
+// askGateway asks a gateway over a forwarded port, within a time limit.
 func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patience time.Duration) live {
 	var l live
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -49,7 +50,7 @@ func (a *app) askGateway(ctx context.Context, store *v1alpha1.RecordStore, patie
 	return l
 }
 
-// onGateway calls do with a connection to a gateway that is ready.
+// onGateway calls do with a connection to a ready gateway.
 func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore,
 	do func(recordv1.AdminServiceClient) error) error {
 	pod, err := a.gatewayPod(ctx, store)
@@ -66,7 +67,7 @@ func (a *app) onGateway(ctx context.Context, store *v1alpha1.RecordStore,
 			})
 	}()
 	var port uint16
-	select { // where the context ends first, the dialer may still hang: nobody waits for it
+	select { // if the context ends first, do not wait for the dialer, which may still hang
 	case port = <-local:
 	case err := <-ended:
 		return fmt.Errorf("forward a port to pod %s: %w", pod.Name, err)

@@ -1,5 +1,5 @@
-// Command kubectl-sheaf is a plugin of kubectl: `kubectl sheaf` shows a store of Sheaf on one screen, and helps on a
-// bad day.
+// Command kubectl-sheaf is a plugin of kubectl. `kubectl sheaf` shows a store of Sheaf on one screen and helps to
+// diagnose and fix its troubles.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 // version is stamped by the build.
 var version = "unknown"
 
-// Exit codes, as those of sheaf.
+// Exit codes, the same as those of sheaf.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -31,15 +31,15 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// failure is an error of running, as opposed to one of the command line.
+// failure is an error at run time, as opposed to an error in the command line.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// failf is an error of running.
+// failf returns a failure with a formatted message.
 func failf(format string, args ...any) error { return failure{fmt.Errorf(format, args...)} }
 
-// exitCode tells a failure from a wrong command line.
+// exitCode returns different codes for a failure and for a wrong command line.
 func exitCode(err error) int {
 	if _, ok := errors.AsType[failure](err); ok {
 		return exitFailed

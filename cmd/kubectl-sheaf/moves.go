@@ -46,7 +46,7 @@ it shows that again and again, until nothing moves or it is interrupted.`,
 					}
 				}
 			})
-			if err != nil && ctx.Err() == nil { // interrupted is how it ends
+			if err != nil && ctx.Err() == nil { // interrupted: the normal end
 				return failf("moves of store %s: %w", store.Name, err)
 			}
 			return nil
@@ -66,7 +66,7 @@ func (a *app) printMoves(moves []*recordv1.Move, width int) {
 	fmt.Fprintln(a.out, cli.MovesWords(moves))
 }
 
-// pause waits; false: the context ended.
+// pause waits for d. It returns false if the context ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

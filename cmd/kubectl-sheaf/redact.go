@@ -7,13 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// redacted stands where a secret was, or may have been.
+// redacted replaces a text that is, or may be, a secret.
 const redacted = "[left out]"
 
-// secretWords are in names of fields, annotations and variables that may hold a secret.
+// secretWords matches names of fields, annotations and variables that may hold a secret.
 var secretWords = regexp.MustCompile(`(?i)passw|secret|token|credential|private|api-?_?key|authorization`)
 
-// secretTexts are forms of secrets inside of texts, such as logs: the part of the first group stays.
+// secretTexts match secrets within texts, such as logs. The text of the first group is kept.
 var secretTexts = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)(://[^/@\s:"']+:)[^/@\s"']+(?:@)`),
 	regexp.MustCompile(`(?i)((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`),
@@ -22,7 +22,7 @@ var secretTexts = []*regexp.Regexp{
 	regexp.MustCompile(`()eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*`), // a JSON web token
 }
 
-// redactText takes secrets out of a text.
+// redactText removes secrets from a text.
 func redactText(text string) string {
 	for _, form := range secretTexts {
 		text = form.ReplaceAllString(text, "${1}"+redacted)
@@ -30,8 +30,8 @@ func redactText(text string) string {
 	return text
 }
 
-// redactObject takes out of an object what nobody needs and what may be a secret: values of environment variables,
-// annotations that repeat the object or have a name that sounds like one, and secrets inside of texts.
+// redactObject removes from an object what is useless or may be a secret: values of environment variables,
+// annotations that repeat the object or have a suspicious name, and secrets within texts.
 func redactObject(u *unstructured.Unstructured) {
 	u.SetManagedFields(nil)
 	annotations := u.GetAnnotations()
@@ -50,7 +50,7 @@ func redactObject(u *unstructured.Unstructured) {
 	redactValue("", u.Object)
 }
 
-// redactValue goes through fields; key is the name of the field that v is in.
+// redactValue redacts v and its fields. key is the name of the field that holds v.
 func redactValue(key string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -63,7 +63,7 @@ could not be had is in errors.txt.`,
 	return cmd
 }
 
-// report writes the archive. A file that is not finished does not stay.
+// report writes the archive. It deletes an incomplete file.
 func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportFlags) (err error) {
 	s, err := a.gather(ctx, store)
 	if err != nil {
@@ -88,15 +88,15 @@ func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportF
 	return nil
 }
 
-// archive is a report that is being written.
+// archive is a report while it is being written.
 type archive struct {
 	tar    *tar.Writer
 	folder string
 	at     time.Time
-	failed []string // what could not be had
+	failed []string // what could not be collected
 }
 
-// add a file. Everything goes through redactText, whatever it is.
+// add adds a file. All contents pass through redactText.
 func (r *archive) add(name, text string) error {
 	text = redactText(text)
 	header := &tar.Header{Name: r.folder + "/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: r.at,
@@ -110,7 +110,7 @@ func (r *archive) add(name, text string) error {
 	return nil
 }
 
-// miss notes what could not be had.
+// miss records what could not be collected.
 func (r *archive) miss(what string, err error) {
 	if err != nil {
 		r.failed = append(r.failed, what+": "+err.Error())
@@ -143,7 +143,7 @@ func (a *app) writeReport(ctx context.Context, s *snapshot, f reportFlags, to io
 	return errors.Join(r.tar.Close(), packed.Close())
 }
 
-// reportSummary adds what status shows, and what a gateway said.
+// reportSummary adds the output of status and the report of a gateway.
 func (a *app) reportSummary(_ context.Context, s *snapshot, r *archive) error {
 	found := finding.Find(s.Objects)
 	files := map[string]any{"findings.json": found, "live/shards.json": s.Live.Shards, "live/groups.json": s.Live.Groups,
@@ -164,7 +164,8 @@ func (a *app) reportSummary(_ context.Context, s *snapshot, r *archive) error {
 	return nil
 }
 
-// reportKinds are read of the store's namespace by its label. Secrets and ConfigMaps are not among them.
+// reportKinds are the kinds that are read from the store's namespace by its label. Secrets and ConfigMaps are not
+// included.
 var reportKinds = []schema.GroupVersionKind{
 	{Version: "v1", Kind: "PodList"},
 	{Version: "v1", Kind: "ServiceList"},
@@ -218,7 +219,7 @@ func (a *app) reportObjects(ctx context.Context, s *snapshot, r *archive) error 
 	return a.addKind(ctx, r, schema.GroupVersionKind{Group: "storage.k8s.io", Version: "v1", Kind: "StorageClassList"})
 }
 
-// addKind adds the objects of one kind; what may not be read is noted.
+// addKind adds the objects of one kind. If reading is forbidden, it records that.
 func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKind,
 	options ...client.ListOption) error {
 	list := &unstructured.UnstructuredList{}
@@ -235,7 +236,7 @@ func (a *app) addKind(ctx context.Context, r *archive, gvk schema.GroupVersionKi
 	return nil
 }
 
-// addObjects adds typed objects. Events are one file, in their order.
+// addObjects adds typed objects. All events go to one file, in order.
 func (a *app) addObjects(r *archive, objects []client.Object) error {
 	var events bytes.Buffer
 	for _, o := range objects {
@@ -261,7 +262,7 @@ func (a *app) addObjects(r *archive, objects []client.Object) error {
 	return r.add("events.txt", events.String())
 }
 
-// addObject adds one, without what may be secret.
+// addObject adds one object without possible secrets.
 func (r *archive) addObject(u *unstructured.Unstructured) error {
 	redactObject(u)
 	text, err := yaml.Marshal(u.Object)
@@ -276,7 +277,7 @@ func (a *app) reportOperator(ctx context.Context, _ *snapshot, r *archive) error
 	return a.addKind(ctx, r, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DeploymentList"}, operatorLabels)
 }
 
-// operatorLabels are on what the chart sheaf-operator makes, in whatever namespace that is.
+// operatorLabels select what the chart sheaf-operator creates, in any namespace.
 var operatorLabels = client.MatchingLabels{v1alpha1.LabelComponent: workload.ComponentOperator,
 	"app.kubernetes.io/part-of": v1alpha1.NameSheaf}
 
@@ -286,10 +287,10 @@ func (a *app) operatorPods(ctx context.Context, r *archive) []corev1.Pod {
 	return pods.Items
 }
 
-// logBytesMax of one container, from its end.
+// logBytesMax is the maximum size of one container's log in bytes, counted from its end.
 const logBytesMax = 16 << 20
 
-// reportPods adds logs of pods, and what they say of themselves.
+// reportPods adds the logs and the HTTP pages of pods.
 func (a *app) reportPods(ctx context.Context, pods []corev1.Pod, since time.Duration, r *archive) error {
 	for i := range pods {
 		pod := &pods[i]
@@ -317,7 +318,7 @@ func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container
 		LimitBytes: new(int64(logBytesMax))}
 	name := fmt.Sprintf("logs/%s/%s.log", pod.Name, container)
 	if previous {
-		options.SinceSeconds = nil // it may have ended long ago
+		options.SinceSeconds = nil // it may have ended before that time
 		name = fmt.Sprintf("logs/%s/%s.previous.log", pod.Name, container)
 	}
 	text, err := a.core.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, options).DoRaw(ctx)
@@ -328,7 +329,7 @@ func (a *app) addLog(ctx context.Context, r *archive, pod *corev1.Pod, container
 	return r.add(name, string(text))
 }
 
-// addPages asks a pod's HTTP port through the API server.
+// addPages requests pages from a pod's HTTP port through the API server.
 func (a *app) addPages(ctx context.Context, r *archive, pod *corev1.Pod) error {
 	port := ""
 	switch pod.Labels[v1alpha1.LabelComponent] {

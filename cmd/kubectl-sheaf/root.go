@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// app is one call of the plugin.
+// app is one invocation of the plugin.
 type app struct {
 	out, err io.Writer
 	flags    *genericclioptions.ConfigFlags
@@ -30,7 +30,7 @@ type app struct {
 
 	config    *rest.Config
 	namespace string
-	objects   client.WithWatch     // typed, also our kinds
+	objects   client.WithWatch     // typed, including the kinds of Sheaf
 	core      kubernetes.Interface // for logs and proxies
 }
 
@@ -38,7 +38,7 @@ func newApp(out, err io.Writer) *app {
 	return &app{out: out, err: err, flags: genericclioptions.NewConfigFlags(true), now: time.Now}
 }
 
-// command is the command line.
+// command returns the command line.
 func (a *app) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubectl-sheaf",
@@ -64,21 +64,21 @@ what the kubeconfig's user may read; only drain changes anything.`,
 	return cmd
 }
 
-// connect makes the clients, and finds the namespace.
+// connect creates the clients and determines the namespace.
 func (a *app) connect() error {
 	config, err := a.flags.ToRESTConfig()
 	if err != nil {
 		return failf("find the Kubernetes API: %w", err)
 	}
 	config.UserAgent = "kubectl-sheaf/" + version
-	config.QPS, config.Burst = 50, 100 // a report asks for many things
+	config.QPS, config.Burst = 50, 100 // a report makes many requests
 	if a.namespace, _, err = a.flags.ToRawKubeConfigLoader().Namespace(); err != nil {
 		return failf("find the namespace: %w", err)
 	}
 	return a.connectTo(config)
 }
 
-// connectTo makes the clients of an API server.
+// connectTo creates the clients of an API server.
 func (a *app) connectTo(config *rest.Config) (err error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -86,7 +86,7 @@ func (a *app) connectTo(config *rest.Config) (err error) {
 			return failf("know the kinds: %w", err)
 		}
 	}
-	log.SetLogger(logr.Discard()) // the client's library complains where nobody does
+	log.SetLogger(logr.Discard()) // without this, the client library logs a complaint
 	a.config = config
 	if a.objects, err = client.NewWithWatch(config, client.Options{Scheme: scheme}); err != nil {
 		return failf("connect to the Kubernetes API at %s: %w", config.Host, err)
@@ -97,7 +97,7 @@ func (a *app) connectTo(config *rest.Config) (err error) {
 	return nil
 }
 
-// stores are those that a command is about: the named one, or all of the namespace.
+// stores returns the named store, or all stores of the namespace if none is named.
 func (a *app) stores(ctx context.Context, args []string) ([]v1alpha1.RecordStore, error) {
 	if len(args) == 1 {
 		var store v1alpha1.RecordStore
@@ -117,7 +117,7 @@ func (a *app) stores(ctx context.Context, args []string) ([]v1alpha1.RecordStore
 	return list.Items, nil
 }
 
-// oneStore is the named store, or the only one of the namespace.
+// oneStore returns the named store, or the only one of the namespace.
 func (a *app) oneStore(ctx context.Context, args []string) (*v1alpha1.RecordStore, error) {
 	stores, err := a.stores(ctx, args)
 	if err != nil {
@@ -134,13 +134,13 @@ func (a *app) oneStore(ctx context.Context, args []string) (*v1alpha1.RecordStor
 	return &stores[0], nil
 }
 
-// Widths of the screen, columns.
+// Screen widths in columns.
 const (
-	widthPlain = 140 // of what is no terminal
+	widthPlain = 140 // for output that is not to a terminal
 	widthMin   = 60
 )
 
-// width of the terminal, where there is one.
+// width returns the width of the terminal, if there is one.
 func (a *app) width(asked int) int {
 	if asked > 0 {
 		return max(asked, widthMin)

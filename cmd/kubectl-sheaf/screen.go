@@ -16,15 +16,15 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// screen writes a snapshot as lines of text, at most width columns wide. Only commands may be longer, so that they can
-// be copied.
+// screen formats a snapshot as lines of text, at most width columns wide. Only commands may be longer, so that they
+// can be copied.
 type screen struct {
 	*snapshot
 	width int
 	out   strings.Builder
 }
 
-// show is the whole screen.
+// show returns the whole screen.
 func (s *snapshot) show(width int, found []finding.Finding) string {
 	c := &screen{snapshot: s, width: width}
 	c.head()
@@ -38,7 +38,7 @@ func (s *snapshot) show(width int, found []finding.Finding) string {
 	return c.out.String()
 }
 
-// say writes a text behind a prefix, wrapped; its other lines stand below the first.
+// say writes a prefix and a wrapped text. Continuation lines are aligned below the first.
 func (c *screen) say(prefix, format string, args ...any) {
 	for n, line := range wrap(fmt.Sprintf(format, args...), c.width-len(prefix)) {
 		if n > 0 {
@@ -48,7 +48,7 @@ func (c *screen) say(prefix, format string, args ...any) {
 	}
 }
 
-// section begins one: a title and words beside it.
+// section starts a section with a title and a text beside it.
 func (c *screen) section(title, format string, args ...any) {
 	c.out.WriteString("\n")
 	c.say(title+"  ", format, args...)
@@ -63,7 +63,7 @@ func (c *screen) table(t table) {
 	}
 }
 
-// head says what the store is and whether it serves.
+// head writes what the store is and whether it serves.
 func (c *screen) head() {
 	status, spec := c.Store.Status, c.Store.Spec
 	ready := "no condition yet"
@@ -92,7 +92,7 @@ func copiesWords(r v1alpha1.Replication) string {
 	return fmt.Sprintf("%d copies, each in a %s of its own", r.Copies, cmp.Or(r.TopologyKey, corev1.LabelHostname))
 }
 
-// groupWords counts those that are not well.
+// groupWords counts the unhealthy groups.
 func groupWords(g v1alpha1.GroupCounts) string {
 	words := ""
 	for _, n := range []struct {
@@ -107,7 +107,7 @@ func groupWords(g v1alpha1.GroupCounts) string {
 	return words
 }
 
-// shards of all pools, by failure domain.
+// shards writes the shards of all pools by failure domain.
 func (c *screen) shards() {
 	asked := int32(0)
 	for i := range c.Pools {
@@ -157,7 +157,7 @@ type shardRow struct {
 	domain string
 }
 
-// rows are all shards, by domain and name.
+// rows returns all shards, sorted by failure domain and name.
 func (c *screen) rows() []shardRow {
 	var rows []shardRow
 	for i := range c.Pools {
@@ -171,7 +171,7 @@ func (c *screen) rows() []shardRow {
 	return rows
 }
 
-// domain of a shard: as the gateway says, else by its node.
+// domain returns the failure domain of a shard from the gateway, else from its node.
 func (c *screen) domain(s v1alpha1.ShardStatus) string {
 	if l := c.liveShard(s.Name); l != nil && l.GetDomain() != "" {
 		return l.GetDomain()
@@ -256,10 +256,10 @@ func redundantWords(store *v1alpha1.RecordStore) string {
 	}
 }
 
-// movesShown at most; the others are counted.
+// movesShown is the maximum number of moves in the table; further moves are only counted.
 const movesShown = 8
 
-// moves that run, with the time left, and those that follow.
+// moves writes the running moves with the time left, and the moves that follow.
 func (c *screen) moves() {
 	if c.Live.Err != nil {
 		c.section("MOVES", "not known, as no gateway was asked: %v", c.Live.Err)
@@ -269,7 +269,7 @@ func (c *screen) moves() {
 	c.table(movesTable(c.Live.Moves, movesShown))
 }
 
-// movesTable lists the first moves.
+// movesTable returns a table of the first moves.
 func movesTable(moves []*recordv1.Move, most int) table {
 	t := table{columns: []column{
 		{name: "GROUP"}, {name: "STATE"}, {name: "FROM", drop: 2}, {name: "TO", drop: 1}, {name: "DONE", right: true},

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// shorten a text at its end.
+// shorten truncates a text at its end.
 func shorten(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most-3]) + "..."
@@ -32,7 +32,7 @@ func wantedShards(pool *v1alpha1.ShardPool) int32 {
 	return *pool.Spec.Shards
 }
 
-// podTable lists pods with their node and what is wrong.
+// podTable lists pods with their nodes and troubles.
 func (c *screen) podTable(name string, pods []corev1.Pod) table {
 	t := table{columns: []column{{name: name}, {name: "NODE"}, {name: "READY"}, {name: "RESTARTS", drop: 1, right: true},
 		{name: "AGE", drop: 2, right: true}, {name: "WHY", words: true}}}
@@ -55,7 +55,7 @@ func (c *screen) podTable(name string, pods []corev1.Pod) table {
 	return t
 }
 
-// etcd members one by one.
+// etcd writes the etcd members one by one.
 func (c *screen) etcd() {
 	if external := c.Store.Spec.Etcd.External; external != nil {
 		state := "not known"
@@ -76,7 +76,7 @@ func (c *screen) gateways() {
 	c.table(c.podTable("GATEWAY", pods))
 }
 
-// disks are claims with what is below them.
+// disks writes the claims and the disks below them.
 func (c *screen) disks() {
 	free, total := 0, 0
 	for i := range c.DiskSets {
@@ -133,7 +133,8 @@ func (c *screen) diskSetNames() []string {
 	return names
 }
 
-// volumeWords are node, device and file system of a local volume; empty: it is of another kind, or not known.
+// volumeWords returns the node, device and file system of a local volume. They are empty for a volume of another
+// kind, or if they are unknown.
 func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
 	if v.Spec.Local == nil {
 		return "", "", ""
@@ -154,7 +155,7 @@ func volumeWords(v corev1.PersistentVolume) (node, device, fs string) {
 	return node, device, fs
 }
 
-// findings say what is wrong, the worst first, with the command to type.
+// findings writes what is wrong, the worst first, with the command to type.
 func (c *screen) findings(found []finding.Finding) {
 	var words []string
 	for _, s := range []finding.Severity{finding.Problem, finding.Warning, finding.Note} {
@@ -168,7 +169,7 @@ func (c *screen) findings(found []finding.Finding) {
 		words = []string{"none"}
 	}
 	c.section("FINDINGS", "%s", strings.Join(words, ", "))
-	const indent = 9 // below the object
+	const indent = 9 // aligned below the object
 	for _, f := range found {
 		c.say(fmt.Sprintf("%-*s", indent, f.Severity), "%s: %s", f.Object, f.Evidence)
 		if f.Command != "" {

@@ -16,8 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// credentials are those of an administrator of the store, which take a gateway of that store alone: a forwarded port
-// has no name that could be compared. done lets go of them, after the connection.
+// credentials returns an administrator's credentials for the store. They accept only gateways of that store, because
+// a forwarded port has no host name to verify. Call done after the connection is closed.
 func (a *app) credentials(ctx context.Context, store *v1alpha1.RecordStore) (speaks credentials.TransportCredentials,
 	done func(), err error) {
 	if !workload.HasTLS(store) || store.Status.TLS.Transport == v1alpha1.TransportPlaintext {

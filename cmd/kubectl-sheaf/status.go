@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/finding"
 )
 
-// livePatience is how long a gateway may take to be reached and to answer, by default.
+// livePatience is the default time limit for connecting to a gateway and getting its answer.
 const livePatience = 10 * time.Second
 
 func (a *app) statusCommand() *cobra.Command {
@@ -74,7 +74,7 @@ problem; warnings and notes leave it at 0.`,
 
 var errNotAsked = fmt.Errorf("--live is off")
 
-// statusDocument is what -o json writes of a store.
+// statusDocument is the output of -o json for one store.
 type statusDocument struct {
 	Namespace string                     `json:"namespace"`
 	Name      string                     `json:"name"`
@@ -82,7 +82,7 @@ type statusDocument struct {
 	Findings  []finding.Finding          `json:"findings"`
 	// NotRead says what could not be read.
 	NotRead []string `json:"notRead,omitempty"`
-	// Live says why no gateway was asked; empty: it was.
+	// Live says why no gateway was asked. It is empty if one was.
 	Live string `json:"live,omitempty"`
 }
 

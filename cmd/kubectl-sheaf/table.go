@@ -7,15 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// column of a table. Where the screen is too narrow, the column with the highest drop goes first; 0: it stays.
+// column is a column of a table. If the screen is too narrow, the column with the highest drop value is hidden first.
+// A column with drop 0 is never hidden.
 type column struct {
 	name  string
 	drop  int
 	right bool
-	words bool // a sentence: what is too much is cut off its end
+	words bool // a sentence: truncated at its end
 }
 
-// table is rows below columns.
+// table holds columns and rows.
 type table struct {
 	columns []column
 	rows    [][]string
@@ -24,11 +25,12 @@ type table struct {
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
 const (
-	gap     = 2  // columns between columns
-	cellMin = 12 // a cell is not cut below that
+	gap     = 2  // number of spaces between columns
+	cellMin = 12 // minimum width of a truncated cell
 )
 
-// lines of the table on a screen: what is not needed is left out, then the widest column is cut.
+// lines returns the lines of the table. If they are too wide, it first hides optional columns and then truncates the
+// widest column.
 func (t *table) lines(width int) []string {
 	widths := make([]int, len(t.columns))
 	for i, c := range t.columns {
@@ -39,7 +41,7 @@ func (t *table) lines(width int) []string {
 			empty = empty && row[i] == ""
 		}
 		if empty && c.drop > 0 {
-			widths[i] = 0 // nobody has anything to say there
+			widths[i] = 0 // all cells are empty
 		}
 	}
 	for sum(widths) > width && t.dropOne(widths) {
@@ -62,7 +64,7 @@ func (t *table) lines(width int) []string {
 	return out
 }
 
-// sum of the columns that are shown, with the gaps between them.
+// sum returns the total width of the visible columns and the gaps between them.
 func sum(widths []int) int {
 	n := 0
 	for _, w := range widths {
@@ -73,7 +75,7 @@ func sum(widths []int) int {
 	return n - gap
 }
 
-// dropOne hides the column that is needed least; false: all that is left is needed.
+// dropOne hides the least important column. It returns false if all remaining columns are needed.
 func (t *table) dropOne(widths []int) bool {
 	victim := -1
 	for i, c := range t.columns {
@@ -108,7 +110,7 @@ func (t *table) line(cells []string, widths []int) string {
 	return strings.TrimRight(strings.Join(shown, strings.Repeat(" ", gap)), " ")
 }
 
-// cut shortens a text to a number of characters. Its end is what tells names apart, so that the middle goes.
+// cut truncates a text in the middle to a number of characters. It keeps the end, which distinguishes names.
 func cut(text string, width int) string {
 	runes := []rune(text)
 	if len(runes) <= width {
@@ -119,7 +121,7 @@ func cut(text string, width int) string {
 	return string(runes[:width-len(dots)-tail]) + dots + string(runes[len(runes)-tail:])
 }
 
-// wrap breaks a text between words into lines of a width; a longer word has a line of its own.
+// wrap breaks a text between words into lines of a maximum width. A longer word gets a line of its own.
 func wrap(text string, width int) []string {
 	var lines []string
 	line := ""

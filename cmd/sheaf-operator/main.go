@@ -31,13 +31,14 @@ import (
 // version is stamped by the build.
 var version = "unknown"
 
-// leads tells the operator that works from those that wait. It ends when it loses its lease.
+// leads is the metric that distinguishes the working operator from those that wait. An operator exits when it loses
+// its lease.
 var leads = prometheus.NewGauge(prometheus.GaugeOpts{Name: "sheaf_operator_leads",
 	Help: "1 in the operator that works, 0 in those that wait to."})
 
 func init() { metrics.Registry.MustRegister(leads) }
 
-// Exit codes, as those of sheaf.
+// Exit codes, the same as those of sheaf.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -54,7 +55,7 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// exitCode tells a failure from a wrong command line.
+// exitCode returns different codes for a failure and for a wrong command line.
 func exitCode(err error) int {
 	if _, ok := errors.AsType[failure](err); ok {
 		return exitFailed
@@ -62,13 +63,14 @@ func exitCode(err error) int {
 	return exitUsage
 }
 
-// failure is an error of running, as opposed to one of the command line.
+// failure is an error at run time, as opposed to an error in the command line.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// garbagePercent is GOGC where the environment has none. Looks at a thousand shards make much garbage and take little
-// of a core: it is better collected more often than kept beside as much that lives.
+// garbagePercent is the value of GOGC if the environment has none. Reconciles of a thousand shards produce much
+// garbage and use little of a core. Frequent collection is therefore better than a heap that is twice as large as the
+// live data.
 const garbagePercent = 40
 
 // run runs the operator until its context ends.

@@ -41,7 +41,7 @@ type options struct {
 	level           slog.Level
 }
 
-// command is the command line; run gets options that were checked.
+// command returns the command line. It calls run with checked options.
 func command(run func(context.Context, options) error) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
@@ -76,7 +76,7 @@ service account, names. The Helm chart sheaf-operator installs it with the right
 	return cmd
 }
 
-// check says what is wrong with the command line.
+// check returns an error if the command line is wrong.
 func (o *options) check() error {
 	if o.shardImage == "" {
 		return errors.New("--shard-image is required: the image of shards, gateways and etcd")
@@ -98,19 +98,19 @@ func (o *options) check() error {
 	return nil
 }
 
-// scheme has the kinds that the operator reads and writes.
+// scheme returns the kinds that the operator reads and writes.
 func scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(s); err != nil {
-			panic(err) // a kind registered twice: a mistake of the program
+			panic(err) // a kind registered twice, which is a bug
 		}
 	}
 	return s
 }
 
-// manager says what is cached: of kinds that are not ours only what we made, and pods and claims of Jobs that measure
-// disks.
+// manager returns the options for the cache. Of kinds that Sheaf does not define, it caches only the operator's own
+// objects, and the pods and claims of Jobs that measure disks.
 func (o *options) manager() ctrl.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sheaf-operator"})}
 	byObject := map[client.Object]cache.ByObject{}
@@ -123,8 +123,8 @@ func (o *options) manager() ctrl.Options {
 		byObject[kind] = named
 	}
 	resync := 10 * time.Hour
-	// Another operator leads 12 to 15 s after the one that led has gone with its node, where Kubernetes' own times make
-	// 15 to 18 s.
+	// After the leader's node is lost, another operator leads within 12 to 15 s. With the Kubernetes defaults, it
+	// would take 15 to 18 s.
 	lease, renew, retry := 12*time.Second, 8*time.Second, 2*time.Second
 	cached := cache.Options{ByObject: byObject, SyncPeriod: &resync, DefaultTransform: step.CacheTransform()}
 	if len(o.namespaces) > 0 {

@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access/guard"
 )
 
-// auditFlags say where a process of a store tells what it refuses and does.
+// auditFlags say where a process of a store logs what it refuses and does.
 type auditFlags struct {
 	path   string
 	writes bool
@@ -23,7 +23,7 @@ func (f *auditFlags) add(cmd *cobra.Command) {
 		"with --audit-log: every put and delete that is allowed, too, with ids and outcome")
 }
 
-// open opens the audit log; nil where none is asked for. The caller closes it.
+// open opens the audit log, or returns nil if none is requested. The caller closes it.
 func (f *auditFlags) open(secure bool, server string, registry prometheus.Registerer) (*guard.Audit, error) {
 	switch {
 	case f.path == "" && f.writes:

@@ -145,7 +145,7 @@ the store has another version by then, nothing is changed.`,
 	return cmd
 }
 
-// inEtcd makes the RunE of a command that speaks with etcd itself.
+// inEtcd returns the RunE of a command that talks to etcd itself.
 func (a *app) inEtcd(place *placementFlags, run func(ctx context.Context, store *placement.Store,
 	args []string) error) func(*cobra.Command, []string) error {
 	return a.Body(func(ctx context.Context, args []string) (err error) {
@@ -170,7 +170,7 @@ func (a *app) setTable(ctx context.Context, store *placement.Store, args []strin
 		if err != nil {
 			return err
 		}
-		defer func() { _ = file.Close() }() // it was only read
+		defer func() { _ = file.Close() }() // only read: a failed close loses nothing
 		from = file
 	}
 	text, err := io.ReadAll(io.LimitReader(from, access.TableBytesMax+1))

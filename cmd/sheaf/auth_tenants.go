@@ -19,7 +19,7 @@ type tenantRow struct {
 	Groups int64        `json:"groups"`
 	Quota  access.Quota `json:"quota"`
 	Limit  int64        `json:"limit"`
-	Used   *int64       `json:"used,omitempty"` // absent: of a rate
+	Used   *int64       `json:"used,omitempty"` // absent for a rate
 }
 
 func (a *app) authTenantsCommand() *cobra.Command {

@@ -9,19 +9,20 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// Headroom is what the process needs beside index and resident data: Go's heap, messages in flight, etcd's client.
+// Headroom is the memory that the process needs beside the index and the resident data: Go's heap, messages in
+// flight, and etcd's client.
 const (
 	headroomMin = 128 << 20
 	headroomMax = 1 << 30
 )
 
-// headroomOf a limit of the whole process.
+// headroomOf returns the headroom for a limit of the whole process.
 func headroomOf(limit int64) int64 {
 	return min(max(limit/4, headroomMin), headroomMax, limit/2)
 }
 
-// fitCgroup bounds index and resident data, and what surrounds them, by the limit of the cgroup: the kernel must never
-// have to kill the process. All allowances together fit the headroom.
+// fitCgroup bounds the index, the resident data and the other memory of a shard by the cgroup's limit, so that the
+// kernel never has to kill the process. All allowances together fit into the headroom.
 func fitCgroup(cfg *shard.Config, limit int64) {
 	if limit == 0 {
 		return
@@ -35,7 +36,7 @@ func fitCgroup(cfg *shard.Config, limit int64) {
 	if headroom < 4*segio.ScanBufferBytes {
 		l.ScansReadingMax = 1
 	}
-	// A quarter, or less where the headroom is small: an eighth is for all else.
+	// A quarter of the headroom, or less if the headroom is small: an eighth is reserved for everything else.
 	rest := headroom - headroom/8 - l.BytesInFlightMax - l.ReplicaBytesInFlightMax - int64(
 		l.ScansReadingMax)*segio.ScanBufferBytes
 	l.AnswerBytesMax = max(min(256<<20, headroom/4, rest), headroom/16)
@@ -44,8 +45,8 @@ func fitCgroup(cfg *shard.Config, limit int64) {
 	}
 }
 
-// fitGatewayCgroup bounds what a gateway holds of requests and answers by the limit of the cgroup: a quarter each, the
-// rest is for connections and what the garbage collector has not come to.
+// fitGatewayCgroup bounds the memory for requests and answers in a gateway by the cgroup's limit. Each gets a
+// quarter. The rest is for connections and for garbage that is not collected yet.
 func fitGatewayCgroup(l *gateway.Limits, limit int64) {
 	if limit == 0 {
 		return

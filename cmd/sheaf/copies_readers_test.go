@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// copiesReaders scan, find and watch everything, over and over.
+// copiesReaders scan, find and watch everything repeatedly.
 type copiesReaders struct {
 	t      *testing.T
 	c      *client.Client
@@ -25,10 +25,10 @@ type copiesReaders struct {
 	begun  sync.WaitGroup // of the watches
 
 	mu   sync.Mutex
-	seen map[int64]string // record -> version that a watch gave last
+	seen map[int64]string // record -> version that a watch last returned
 }
 
-// steadyRecords are those that nobody changes: ids from 0 on.
+// steadyRecords is the number of records that are never changed; their ids start at 0.
 const steadyRecords = 120
 
 func (r *copiesReaders) fail(err error) {
@@ -58,7 +58,8 @@ func (r *copiesReaders) start() {
 	}
 }
 
-// scan counts what never changes. Its snapshot may go with the leader that holds it: then it begins again.
+// scan counts the records that never change. Its snapshot may be lost with the leader that holds it; scan then starts
+// again.
 func (r *copiesReaders) scan() {
 	found := map[int64]bool{}
 	for record, err := range r.c.Scan(r.ctx, &client.ScanOptions{MetadataOnly: true}) {
@@ -94,7 +95,7 @@ func (r *copiesReaders) watch(group string) {
 	}
 }
 
-// until waits for something that the readers see.
+// until waits for a state that the readers observe.
 func (r *copiesReaders) until(is func() bool) {
 	r.t.Helper()
 	for !is() {
@@ -105,8 +106,8 @@ func (r *copiesReaders) until(is func() bool) {
 	}
 }
 
-// TestReadersSurviveKills kills one shard of three after another while everything is scanned, looked for and watched:
-// no reader fails or misses anything.
+// TestReadersSurviveKills kills one of three shards after another during scans, searches and watches. No reader may
+// fail or miss anything.
 func TestReadersSurviveKills(t *testing.T) {
 	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)
@@ -122,7 +123,7 @@ func TestReadersSurviveKills(t *testing.T) {
 	for id := range int64(steadyRecords) {
 		put(id)
 	}
-	clear(versions) // the watches begin behind them
+	clear(versions) // the watches start after them
 	ctx, stop := context.WithCancel(t.Context())
 	var all []*copiesReaders
 	for _, direct := range []bool{false, true} {

@@ -22,10 +22,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// copiesStore is etcd, a gateway and three shards as processes of their own; each group has a copy on each shard.
+// copiesStore runs etcd, a gateway and three shards as separate processes. Each group has a copy on each shard.
 type copiesStore struct {
 	t       *testing.T
-	program string // of the next process to start
+	program string // for the next process to start
 	address string // of the gateway
 	common  []string
 	gateway *process
@@ -35,7 +35,7 @@ type copiesStore struct {
 
 var copiesShards = []string{"a", "b", "c"}
 
-// copiesGroups is how many groups it has.
+// copiesGroups is the number of groups of the store.
 const copiesGroups = 16
 
 func newCopiesStore(t *testing.T) *copiesStore { return newCopiesStoreOf(t, sheafBinary) }
@@ -57,7 +57,7 @@ func newCopiesStoreOf(t *testing.T, program string) *copiesStore {
 	return s
 }
 
-// startGateway starts the gateway, each time at the same address.
+// startGateway starts the gateway, always at the same address.
 func (s *copiesStore) startGateway() {
 	http := freeAddress(s.t)
 	s.gateway = serveProgram(s.t, nil, s.program, append([]string{
@@ -78,7 +78,7 @@ func (s *copiesStore) start(name string) {
 	s.shards[name].http = http
 }
 
-// describe logs what each process says of itself, for somebody who must find out why a call failed.
+// describe logs the status of each process, which helps to find out why a call failed.
 func (s *copiesStore) describe() {
 	processes := map[string]*process{"gateway": s.gateway}
 	maps.Copy(processes, s.shards)
@@ -103,12 +103,12 @@ func (s *copiesStore) client(direct bool) *client.Client {
 	return c
 }
 
-// copiesWriter writes some ids, one call after another, and reads them back.
+// copiesWriter writes a few ids, one call after another, and reads them back.
 type copiesWriter struct {
 	c      *client.Client
 	random *rand.Rand
 	first  int64
-	known  map[int64]uint64 // id -> seed of what was acknowledged last
+	known  map[int64]uint64 // id -> seed of the last acknowledged write
 	calls  *atomic.Int64
 }
 
@@ -120,7 +120,7 @@ func (w *copiesWriter) data(seed uint64) []byte {
 	return pattern(seed, size)
 }
 
-// run writes until ctx ends. Every call must succeed: within its time there is always a majority.
+// run writes until ctx ends. Every call must succeed, because a majority is always available within its timeout.
 func (w *copiesWriter) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		id := w.first + w.random.Int64N(40)
@@ -139,7 +139,7 @@ func (w *copiesWriter) run(ctx context.Context) error {
 	return nil
 }
 
-// put is not cut off by the end of the test: it is answered or it failed.
+// put is not interrupted by the end of the test: it returns an answer or an error.
 func (w *copiesWriter) put(id int64, seed uint64) error {
 	if _, err := w.c.Put(context.Background(), client.Key{ID: id}, w.data(seed), nil); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (w *copiesWriter) check(id int64, seed uint64) error {
 	return err
 }
 
-// copiesLoad is writers at work.
+// copiesLoad is a set of running writers.
 type copiesLoad struct {
 	t       *testing.T
 	store   *copiesStore
@@ -168,7 +168,7 @@ type copiesLoad struct {
 	wait    sync.WaitGroup
 }
 
-// load starts writers; those with direct go to the shards themselves.
+// load starts writers. Those with direct connect to the shards instead of the gateway.
 func (s *copiesStore) load(direct ...bool) *copiesLoad {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &copiesLoad{t: s.t, store: s, stop: stop}
@@ -188,7 +188,7 @@ func (s *copiesStore) load(direct ...bool) *copiesLoad {
 	return l
 }
 
-// more waits until so many more calls have succeeded, and none has failed.
+// more waits until n more calls have succeeded, and fails if one has failed.
 func (l *copiesLoad) more(n int64) {
 	l.t.Helper()
 	for until := l.calls.Load() + n; ; time.Sleep(time.Millisecond) {
@@ -213,7 +213,7 @@ func (l *copiesLoad) end() {
 	}
 }
 
-// check reads everything that was acknowledged.
+// check reads every acknowledged write back.
 func (l *copiesLoad) check() (records int) {
 	l.t.Helper()
 	for _, w := range l.writers {
@@ -225,8 +225,8 @@ func (l *copiesLoad) check() (records int) {
 	return records
 }
 
-// waitReady waits until every copy of every group is there and has a vote: until then a group may not do without the
-// one that has all votes.
+// waitReady waits until every copy of every group exists and has a vote. Until then, a group depends on the copy that
+// has all votes.
 func (s *copiesStore) waitReady() {
 	s.t.Helper()
 	for _, name := range copiesShards {
@@ -249,8 +249,8 @@ func (s *copiesStore) waitReady() {
 	})
 }
 
-// TestCopiesSurviveKills kills one shard of three by SIGKILL under load, over and over: no call fails, and nothing that
-// was acknowledged is lost or stale.
+// TestCopiesSurviveKills repeatedly kills one of three shards by SIGKILL under load. No call may fail, and no
+// acknowledged write may be lost or stale.
 func TestCopiesSurviveKills(t *testing.T) {
 	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)
@@ -261,7 +261,7 @@ func TestCopiesSurviveKills(t *testing.T) {
 		name := copiesShards[i%3]
 		s.shards[name].kill()
 		killed := time.Now()
-		l.more(300) // each kill comes in the middle of calls, and others follow it
+		l.more(300) // each kill comes during calls, and others follow it
 		t.Logf("%d: 300 calls within %v of the kill of %s", i, time.Since(killed).Round(time.Millisecond), name)
 		s.start(name)
 		s.shards[name].waitReady(t)
@@ -276,9 +276,9 @@ func TestCopiesSurviveKills(t *testing.T) {
 	}
 }
 
-// TestCopiesSurviveHangs stops one shard of three by SIGSTOP for longer than others lead without it, under load, and
-// the next one as soon as that goes on: it must not take itself for the leader still, and what it fetches from the next
-// one must not hold it up.
+// TestCopiesSurviveHangs stops one of three shards by SIGSTOP under load, for longer than the others need to lead
+// without it. It stops the next shard as soon as the first continues. The first must not act as the leader any more,
+// and a fetch from the stopped shard must not block it.
 func TestCopiesSurviveHangs(t *testing.T) {
 	soaktest.Only(t, "proc", "`make chaos` brings the same faults")
 	s := newCopiesStore(t)

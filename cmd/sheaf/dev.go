@@ -85,7 +85,8 @@ of an earlier one serves what was acknowledged, also after a crash.`,
 	return cmd
 }
 
-// config of the store. A flag that is not given stays zero, so that a folder used before decides.
+// config returns the configuration of the store. A flag that is not set stays zero, so that a folder from an earlier
+// run keeps its values.
 func (f *devFlags) config(cmd *cobra.Command) (dev.Config, error) {
 	changed := cmd.Flags().Changed
 	cfg := dev.Config{Dir: f.dir, Listen: f.listen, HTTP: f.http, TLS: f.tls, Version: version}
@@ -163,12 +164,12 @@ func (a *app) dev(ctx context.Context, cfg dev.Config) (err error) {
 		}
 	}
 	if ctx.Err() != nil {
-		err = nil // asked to stop
+		err = nil // stopped on request
 	}
 	return errors.Join(err, a.stopGracefully(d.Stop))
 }
 
-// devWaitWords say what a store waits for, and how far the load is.
+// devWaitWords says what a store waits for, and the progress of the load.
 func devWaitWords(s dev.Status) string {
 	if s.Load.BytesTotal == 0 {
 		return s.NotYet
@@ -185,7 +186,7 @@ func devLoadWords(l status.Load) string {
 	return words
 }
 
-// sayServing is what a person reads first: that it serves, and what to try.
+// sayServing prints that the store serves, and what to try first.
 func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
 	shards, routing := d.Settings()
 	routed, group := fmt.Sprintf("%d groups by the hash of the id", routing.Groups), ""
@@ -222,7 +223,7 @@ func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
 	a.Out.Sayf("Ctrl-C stops it.")
 }
 
-// sayProblems says what is not well, the first few of it.
+// sayProblems prints the first few troubles.
 func (a *app) sayProblems(s dev.Status) {
 	const most = 5
 	unwell := 0

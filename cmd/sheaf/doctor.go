@@ -45,7 +45,7 @@ at 0.`,
 	}
 }
 
-// doctorOfStore asks a store that runs.
+// doctorOfStore checks a running store.
 func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
 	return a.call(false, func(ctx context.Context, conn *cli.Conn, _ []string) error {
 		shards, err := conn.Admin.ListShards(ctx, &recordv1.ListShardsRequest{})
@@ -61,7 +61,7 @@ func (a *app) doctorOfStore(cmd *cobra.Command, args []string) error {
 	})(cmd, args)
 }
 
-// doctorOfVolumes reads volumes that nobody serves.
+// doctorOfVolumes checks volumes that no shard serves.
 func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
 	report, err := cli.VerifyTree(ctx, args[0], cli.VerifyTreeOptions{}, a.Out)
 	if err != nil {
@@ -72,7 +72,7 @@ func (a *app) doctorOfVolumes(ctx context.Context, args []string) error {
 		cli.FormatBytes(report.Bytes), cli.FormatCount(report.Entries)))
 }
 
-// tellFindings prints findings; an error where one is a problem.
+// tellFindings prints findings. It returns an error if one of them is a problem.
 func (a *app) tellFindings(findings []finding.Finding, lookedAt string) error {
 	if a.Out.JSON {
 		if findings == nil {

@@ -117,12 +117,12 @@ func (f *etcdFlags) add(cmd *cobra.Command) {
 func require(cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		if err := cmd.MarkFlagRequired(name); err != nil {
-			panic(err) // a flag that does not exist: every run of the binary would show it
+			panic(err) // the flag does not exist, which would fail in every run
 		}
 	}
 }
 
-// fill puts the flags into the configuration.
+// fill copies the flags to the configuration.
 func (f *etcdFlags) fill() (err error) {
 	c := &f.cfg
 	switch f.state {
@@ -151,8 +151,8 @@ func (f *etcdFlags) fill() (err error) {
 	return err
 }
 
-// joinTimeout is how long a member without data waits for the others until it ends and says so. Whoever runs it starts
-// it again.
+// joinTimeout is how long a member without data waits for the others before it exits with an error. The supervisor of
+// the process starts it again.
 const joinTimeout = 30 * time.Second
 
 func (a *app) etcd(ctx context.Context, f etcdFlags) error {
@@ -179,7 +179,7 @@ func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	m, err := etcd.StartMember(ctx, f.cfg)
 	if err != nil {
 		if ctx.Err() != nil {
-			err = nil // asked to stop
+			err = nil // stopped on request
 		}
 		return errors.Join(err, stopHTTP())
 	}
@@ -195,13 +195,13 @@ func (a *app) etcd(ctx context.Context, f etcdFlags) error {
 	return errors.Join(err, stopHTTP())
 }
 
-// readyTimeout bounds the read that /readyz makes.
+// readyTimeout is the time limit of the read that /readyz makes.
 const readyTimeout = 2 * time.Second
 
-// handler of the member's HTTP, also before there is a member.
+// handler returns the handler of the member's HTTP port. It also works before the member runs.
 func (h *memberHolder) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.Handler()) // etcd registers with the default registry
+	mux.Handle("GET /metrics", promhttp.Handler()) // etcd uses the default registry
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		err := errors.New("the member starts")
@@ -234,10 +234,10 @@ func (h *memberHolder) handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
-		_ = encoder.Encode(m.Status()) // the caller went away
+		_ = encoder.Encode(m.Status()) // the client disconnected
 	})
 	return mux
 }
 
-// memberHolder holds the member once it runs.
+// memberHolder holds the member once it is running.
 type memberHolder struct{ atomic.Pointer[etcd.Member] }

@@ -27,7 +27,7 @@ func (f *etcdAt) add(cmd *cobra.Command) {
 	f.tls.add(cmd)
 }
 
-// hint says what else to try where nobody answers.
+// hint suggests what else to try if no member answers.
 func (f *etcdAt) hint() string {
 	if f.client.Credentials == nil && !f.client.UsesFiles() {
 		return ". It was asked without TLS: where it speaks TLS, give --tls-dir, or --etcd-ca, --etcd-cert and --etcd-key"
@@ -35,7 +35,7 @@ func (f *etcdAt) hint() string {
 	return ""
 }
 
-// onEtcd makes the RunE of a command that talks to etcd itself.
+// onEtcd returns the RunE of a command that talks to etcd itself.
 func (a *app) onEtcd(at *etcdAt, run func(ctx context.Context, client *clientv3.Client,
 	args []string) error) func(*cobra.Command, []string) error {
 	return a.Body(func(ctx context.Context, args []string) (err error) {
@@ -94,7 +94,7 @@ quorum, it shows what any member that answers knows, and fails.`,
 	return cmd
 }
 
-// noQuorumError says what a person can do where the members that are left are too few.
+// noQuorumError says what an administrator can do if too few members are left.
 func noQuorumError(err error) error {
 	if err == nil {
 		return nil
@@ -166,7 +166,7 @@ func (a *app) printMembers(view *etcd.View) error {
 	return nil
 }
 
-// memberNamed finds a member by its name, its id in hexadecimal, or its address for peers.
+// memberNamed finds a member by its name, its hexadecimal ID, or its peer address.
 func memberNamed(view *etcd.View, name string) (*etcd.Peer, error) {
 	p := view.Find(func(p *etcd.Peer) bool {
 		return p.Name == name || strconv.FormatUint(p.ID, 16) == strings.TrimPrefix(name, "0x") ||
@@ -225,8 +225,8 @@ A member whose disk was replaced does this by itself, unless it is started with 
 	return cmd
 }
 
-// removeMember removes a member. The one that is asked may be the one that is removed, and may answer that it has
-// stopped before it answers that it is removed: another is asked then, which no longer knows it.
+// removeMember removes a member. If the request goes to the member that is removed, that member may report that it
+// has stopped instead of the success. removeMember then asks another member, which no longer knows the removed one.
 func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error {
 	stopped := false
 	return whenConnected(ctx, func() error {
@@ -241,11 +241,11 @@ func removeMember(ctx context.Context, client *clientv3.Client, id uint64) error
 	})
 }
 
-// memberPause is how long a change of the members waits until it is tried again.
+// memberPause is the time between two attempts to change the members.
 const memberPause = 500 * time.Millisecond
 
-// whenConnected repeats a change of the members for as long as etcd finds them too shortly connected (it wants five
-// seconds), or the member that is asked stops.
+// whenConnected repeats a change of the members while etcd refuses it because its members connected too recently
+// (etcd requires five seconds), or while the member that is asked is stopping.
 func whenConnected(ctx context.Context, change func() error) error {
 	for {
 		err := change()

@@ -22,10 +22,10 @@ unless --force.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
-			conn.NoNotes() // progress is shown
+			conn.NoNotes() // progress is shown instead
 			report, err := cli.Export(ctx, conn, a.Out, opts)
 			if report.Seconds == 0 {
-				return err // it never began
+				return err // the export did not start
 			}
 			printErr := a.printExport(report)
 			if err != nil {

@@ -39,7 +39,7 @@ type gatewayFlags struct {
 	groups  int
 	shards  int
 	uid     uuidFlag
-	given   func(flag string) bool // on the command line
+	given   func(flag string) bool // reports whether a flag was set on the command line
 }
 
 func (a *app) gatewayCommand() *cobra.Command {
@@ -151,7 +151,7 @@ func (a *app) gateway(ctx context.Context, f gatewayFlags) (err error) {
 	return errors.Join(a.stopGracefully(g.Stop), stopHTTP(), <-planned)
 }
 
-// gatewayPages are what a gateway tells by HTTP.
+// gatewayPages returns the HTTP pages of a gateway.
 func gatewayPages(g *gateway.Gateway, metrics prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	g.HandleStatus(mux)
@@ -169,7 +169,7 @@ func gatewayPages(g *gateway.Gateway, metrics prometheus.Gatherer) http.Handler 
 	return mux
 }
 
-// plan takes part in the planner's election, as soon as etcd holds the store.
+// plan joins the planner's election once etcd holds the store.
 func (f *gatewayFlags) plan(ctx context.Context, store *placement.Store, meta placement.Meta,
 	logger *slog.Logger) error {
 	for meta.StoreUUID == uuid.Nil {
@@ -186,7 +186,8 @@ func (f *gatewayFlags) plan(ctx context.Context, store *placement.Store, meta pl
 	return placement.RunPlanner(ctx, store, meta.Policy(), logger)
 }
 
-// metaNow is what is fixed about the store; nothing yet with --store-uid, as the gateway waits for that store.
+// metaNow returns the fixed properties of the store. With --store-uid, it returns nothing yet, because the gateway
+// waits for that store.
 func (f *gatewayFlags) metaNow(ctx context.Context, store *placement.Store) (placement.Meta, error) {
 	switch {
 	case f.uid == (uuidFlag{}):
@@ -197,7 +198,7 @@ func (f *gatewayFlags) metaNow(ctx context.Context, store *placement.Store) (pla
 	return placement.Meta{}, nil
 }
 
-// meta reads what is fixed about the store, or makes it with --create.
+// meta reads the fixed properties of the store, or creates the store with --create.
 func (f *gatewayFlags) meta(ctx context.Context, store *placement.Store) (placement.Meta, error) {
 	const patience = 30 * time.Second
 	soon, cancel := context.WithTimeout(ctx, patience)
@@ -226,7 +227,7 @@ func (f *gatewayFlags) meta(ctx context.Context, store *placement.Store) (placem
 	})
 }
 
-// sameStore refuses a store that is there already and is not what --create asks for.
+// sameStore refuses an existing store that differs from what --create asks for.
 func (f *gatewayFlags) sameStore(meta placement.Meta) error {
 	differs := f.given("routing") && !strings.EqualFold(f.routing, string(meta.Routing.Mode)) ||
 		f.given("groups") && meta.Routing.Mode == placement.Hash && f.groups != meta.Routing.Groups || f.given("copies") &&

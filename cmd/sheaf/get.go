@@ -77,7 +77,7 @@ func (a *app) get(ctx context.Context, conn *cli.Conn, key client.Key, f getFlag
 		if err != nil {
 			return client.Record{}, err
 		}
-		return r.Record(), r.Close() // nothing is wanted of its data
+		return r.Record(), r.Close() // the data is not needed
 	}
 	switch {
 	case f.metadata:
@@ -95,7 +95,8 @@ func (a *app) get(ctx context.Context, conn *cli.Conn, key client.Key, f getFlag
 			return err
 		})
 	case a.Out.JSON:
-		// The data goes last into the line, and its end is known only when it came: a large record costs memory here.
+		// The data comes last in the line, and its end is known only when all of it has arrived. A large record
+		// therefore needs memory here.
 		var data bytes.Buffer
 		record, err := read(&data)
 		if err != nil {

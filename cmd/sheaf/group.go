@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// groupCommand holds what a person does to one group of a running store.
+// groupCommand returns the commands for one group of a running store.
 func (a *app) groupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "group",
@@ -82,7 +82,7 @@ repaired from another one by itself, within seconds.`,
 	return cmd
 }
 
-// verifiedCopies says what was checked of each copy, where there are several, and gives the rows of the JSON.
+// verifiedCopies prints the result for each copy if there are several, and returns the rows of the JSON output.
 func (a *app) verifiedCopies(group string, copies []*recordv1.VerifiedCopy) (rows []map[string]any, unchecked int) {
 	for _, c := range copies {
 		row := map[string]any{"shard": c.GetShard(), "bytes": c.GetBytes(), "entries": c.GetEntries(),
@@ -136,7 +136,7 @@ func (a *app) groupCompact() *cobra.Command {
 	return cmd
 }
 
-// writeHolds says why superseded bytes of a group are still stored.
+// writeHolds prints why superseded bytes of a group are still stored.
 func (a *app) writeHolds(group string, holds []*recordv1.CompactionHold) error {
 	if a.Out.JSON {
 		rows := make([]map[string]any, 0, len(holds))

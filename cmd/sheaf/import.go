@@ -37,7 +37,7 @@ A file whose id is taken is never stored over the other: it is listed, counted, 
 		Args: cobra.ExactArgs(1),
 		RunE: a.call(true, func(ctx context.Context, conn *cli.Conn, args []string) error {
 			opts.Dir = args[0]
-			conn.NoNotes() // progress is shown
+			conn.NoNotes() // progress is shown instead
 			report, err := cli.Import(ctx, conn, a.Out, opts)
 			return a.reportImport(report, err)
 		}),
@@ -64,7 +64,7 @@ A file whose id is taken is never stored over the other: it is listed, counted, 
 
 func (a *app) reportImport(report cli.ImportReport, err error) error {
 	if report.Seconds == 0 {
-		return err // it never began
+		return err // the import did not start
 	}
 	var printErr error
 	if a.Out.JSON {
@@ -90,7 +90,7 @@ func importWords(r cli.ImportReport) string {
 	fmt.Fprintf(&b, "%s %s files, %s, in %.1f s: %s files/s", verb, cli.FormatCount(r.Stored),
 		cli.FormatBytes(r.StoredBytes),
 		r.Seconds, cli.FormatCount(int64(float64(r.Stored)/r.Seconds)))
-	if !r.DryRun { // which reads no bytes
+	if !r.DryRun { // a dry run reads no bytes
 		fmt.Fprintf(&b, ", %s/s", cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))
 	}
 	b.WriteByte('\n')

@@ -16,7 +16,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// check compares the store with what was acknowledged.
+// check compares the store with the acknowledged writes.
 func (k *killer) check() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -36,7 +36,7 @@ func (k *killer) check() {
 	}
 }
 
-// get reads a record of any size; there is false where there is none.
+// get reads a record of any size. there is false if it does not exist.
 func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, version string) {
 	stream, err := k.records.Download(ctx, &recordv1.DownloadRequest{Key: &recordv1.RecordKey{Id: id}})
 	if err != nil {
@@ -61,7 +61,7 @@ func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, ve
 	}
 }
 
-// settleCut finds out what became of the write that was cut off, and repeats it: it must be stored exactly once.
+// settleCut finds out the result of the interrupted write, and repeats it. It must be stored exactly once.
 func (w *writer) settleCut(ctx context.Context) {
 	op := w.cut
 	if op == nil {
@@ -70,7 +70,7 @@ func (w *writer) settleCut(ctx context.Context) {
 	w.cut = nil
 	t, before := w.k.t, w.known[op.id]
 	there, data, version := w.k.get(ctx, op.id)
-	// Either the state before, or the state after: as a whole.
+	// The record has either the state before the write or the state after it, each as a whole.
 	isBefore := (before == nil || !before.there) && !there || before != nil && before.there && there &&
 		version == before.version
 	isAfter := op.delete && !there || !op.delete && there && bytes.Equal(data, op.data()) &&
@@ -87,7 +87,7 @@ func (w *writer) settleCut(ctx context.Context) {
 	}
 	nothingToDelete := op.delete && (before == nil || !before.there)
 	switch {
-	case nothingToDelete: // before and after look the same
+	case nothingToDelete: // the states before and after look the same
 	case isAfter && (!repeated || !op.delete && again != version):
 		t.Errorf("id %d: a write that was stored as version %s was not recognised when repeated (version %s, repeated %v)",
 			op.id, version, again, repeated)
@@ -106,7 +106,7 @@ func (w *writer) settleCut(ctx context.Context) {
 	w.acknowledged(op, again, existed)
 }
 
-// checkRepeat repeats a superseded write: its first result must come, and nothing may change.
+// checkRepeat repeats a superseded write. It must return its first result and change nothing.
 func (w *writer) checkRepeat(ctx context.Context) {
 	for _, s := range w.known {
 		if s.older == nil || s.older.delete || w.random.IntN(4) > 0 {
@@ -135,7 +135,7 @@ func (w *writer) checkID(ctx context.Context, id int64) {
 	}
 }
 
-// checkScan makes sure that there is nothing but what was acknowledged, and that each is given once.
+// checkScan checks that a scan returns exactly the acknowledged records, each once.
 func (k *killer) checkScan(ctx context.Context) {
 	stream, err := k.records.Scan(ctx, &recordv1.ScanRequest{})
 	if err != nil {

@@ -25,18 +25,18 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// Kills of the test below; SHEAF_KILLS sets another number. With killsEnough of them writes are cut off on both sides
-// of their commit, wherever the kills come.
+// Number of kills of the test below; SHEAF_KILLS sets another number. From killsEnough on, writes are interrupted
+// before and after their commit, whenever the kills come.
 const (
 	killsOfTest = 20
 	killsOfSoak = 10_000
 	killsEnough = 200
 )
 
-// TestKillsAtRandomMoments kills the real process by SIGKILL at random moments and starts it again, over and over, on a
-// few stores side by side. A checker remembers every acknowledgement: after each start everything acknowledged must be
-// there byte for byte, nothing else, and a write that was cut off must be there as a whole or not at all; repeated with
-// its request id it must be stored exactly once.
+// TestKillsAtRandomMoments repeatedly kills the real process by SIGKILL at random moments and starts it again, on a
+// few stores in parallel. A checker remembers every acknowledgement. After each start, the store must hold everything
+// acknowledged byte for byte, and nothing else. An interrupted write must be there as a whole or not at all, and
+// after a repetition with its request id it must be stored exactly once.
 func TestKillsAtRandomMoments(t *testing.T) {
 	t.Parallel()
 	kills := killsOfTest
@@ -79,7 +79,7 @@ func TestKillsAtRandomMoments(t *testing.T) {
 	if kills < killsOfTest || t.Failed() {
 		return
 	}
-	// The faults must have fired: each phase was hit, and writes were cut off.
+	// The faults must have occurred: each phase was hit, and writes were interrupted.
 	for _, phase := range phases {
 		if counts.by[phase] == 0 {
 			t.Errorf("no kill during %s", phase)
@@ -97,7 +97,7 @@ func TestKillsAtRandomMoments(t *testing.T) {
 	}
 }
 
-// phases are what goes on when the kill comes.
+// phases are the activities during which a kill comes.
 var phases = []string{"put", "upload", "compaction", "import", "load", "stop"}
 
 type killCounts struct {
@@ -126,13 +126,13 @@ type killer struct {
 	writers   []*writer
 	turn      int
 	tree      string            // that is imported
-	imported  map[string]string // what of it is there: path -> content, once the import said so
+	imported  map[string]string // imported part: path -> content, once the import reported it
 	prefixes  int
 	importing *exec.Cmd
 	importOK  chan error
 }
 
-// writer owns some ids: it writes one after another, so that of each id's writes at most the last one is not answered.
+// writer owns a few ids. It writes one after another, so that at most the last write of each id is unanswered.
 type writer struct {
 	k      *killer
 	random *rand.Rand
@@ -187,7 +187,7 @@ func newKiller(t *testing.T, seed uint64, counts *killCounts) *killer {
 	return k
 }
 
-// launch starts the process. Small segments and eager compaction make everything happen often.
+// launch starts the process with small segments and eager compaction, so that everything happens often.
 func (k *killer) launch() *process {
 	residency := []string{"index", "resident"}[k.random.IntN(2)]
 	return launch(k.t, k.dir, k.server, k.http, "--shards", "2", "--groups", "4", "--residency", residency,
@@ -195,13 +195,14 @@ func (k *killer) launch() *process {
 		"--compaction-interval", "50ms", "--compaction-min", "64KiB", "--compaction-share", "0.2", "--log-level", "error")
 }
 
-// round starts the process, checks everything, works, and kills it.
+// round starts the process, checks everything, works, and kills the process.
 func (k *killer) round() {
 	phase := phases[k.turn%len(phases)]
 	k.turn++
 	p := k.launch()
 	if phase == "load" {
-		// Anywhere between the first instruction and serving. What was there stays there: the next round looks.
+		// The kill comes at any moment between the first instruction and serving. The next round checks the existing
+		// records.
 		k.sleep(350 * time.Millisecond)
 		p.kill()
 		k.counts.killed(phase)
@@ -264,7 +265,7 @@ func (k *killer) compact(ctx context.Context) {
 	}
 }
 
-// startImport begins an import that goes on over the kill: the client waits until the store is back.
+// startImport starts an import that continues over the kill: the client waits until the store is back.
 func (k *killer) startImport() {
 	k.prefixes++
 	k.importing = exec.Command(sheafBinary, "import", k.tree, "--id", "hash", "--prefix",
@@ -283,8 +284,8 @@ func (k *killer) startImport() {
 	}()
 }
 
-// settleImport waits for the import of an earlier round, or kills it; then, or where it had begun while nobody
-// answered, it imports again with --resume.
+// settleImport waits for the import of an earlier round, or kills it. If it was killed, or had started while the
+// store did not answer, settleImport imports again with --resume.
 func (k *killer) settleImport() {
 	if k.importing == nil {
 		return
@@ -311,7 +312,7 @@ func (k *killer) settleImport() {
 	}
 }
 
-// work writes until ctx ends or a call is cut off.
+// work writes until ctx ends or a call is interrupted.
 func (w *writer) work(ctx context.Context, phase string) {
 	for ctx.Err() == nil {
 		op := w.next(phase)
@@ -323,7 +324,7 @@ func (w *writer) work(ctx context.Context, phase string) {
 	}
 }
 
-// next makes up a write.
+// next generates a write.
 func (w *writer) next(phase string) *write {
 	op := &write{id: w.ids[w.random.IntN(len(w.ids))], requestID: make([]byte, 16), seed: w.random.Uint64()}
 	for i := range op.requestID {
@@ -344,7 +345,7 @@ func (w *writer) next(phase string) *write {
 	return op
 }
 
-// try sends a write once and takes the answer into account; false: there was none.
+// try sends a write once and records the answer. It returns false if there was none.
 func (w *writer) try(ctx context.Context, op *write) bool {
 	version, existed, _, err := w.k.send(ctx, op)
 	if err != nil {
@@ -355,7 +356,7 @@ func (w *writer) try(ctx context.Context, op *write) bool {
 	return true
 }
 
-// acknowledged notes what is true from now on.
+// acknowledged records the state that holds from now on.
 func (w *writer) acknowledged(op *write, version string, existed bool) {
 	op.version, op.existed = version, existed
 	before := w.known[op.id]

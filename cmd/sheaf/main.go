@@ -1,4 +1,4 @@
-// Command sheaf runs every part of Sheaf and talks to it: shard, gateway, dev, and the commands on records.
+// Command sheaf runs every part of Sheaf and talks to it: shard, gateway, dev, and the commands for records.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// The tests run the real binary. They stand in package main, and not beside it, so that the test cache notices every
-// change of what the binary is made of.
+// The tests run the real binary. They are in package main, so that the test cache notices every change of the
+// binary's sources.
 
 package main
 
@@ -57,7 +57,7 @@ type process struct {
 	ended  chan struct{} // closed when it has ended
 }
 
-// lockedBuffer may be read while a process writes into it.
+// lockedBuffer may be read while a process writes to it.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -84,7 +84,7 @@ func freeAddress(t testing.TB) string {
 	return address
 }
 
-// launch starts sheaf dev and does not wait for anything.
+// launch starts sheaf dev without waiting for it.
 func launch(t testing.TB, dir, server, httpAddress string, flags ...string) *process {
 	t.Helper()
 	return launchWith(t, server, httpAddress, append([]string{"dev", "--dir", dir, "--listen", server, "--http",
@@ -150,7 +150,7 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// stop ends it by SIGTERM and gives its exit code.
+// stop ends the process by SIGTERM and returns its exit code.
 func (p *process) stop(t testing.TB) int {
 	t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -168,7 +168,7 @@ func (p *process) do(t testing.TB, stdin string, args ...string) outcome {
 	return sheaf(t, strings.NewReader(stdin), append(args, "--server", p.server)...)
 }
 
-// dial connects to a server that may come and go; see reconnect.
+// dial connects to a server that may restart; see reconnect.
 func dial(t testing.TB, server string) *grpc.ClientConn {
 	t.Helper()
 	cc, err := grpc.NewClient(server, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -180,7 +180,7 @@ func dial(t testing.TB, server string) *grpc.ClientConn {
 	return cc
 }
 
-// reconnect returns when a connection stands again to a server that has come back.
+// reconnect returns once the connection to a restarted server is established again.
 func reconnect(t testing.TB, cc *grpc.ClientConn) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

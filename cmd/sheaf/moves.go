@@ -71,15 +71,15 @@ func planMoves(ctx context.Context, conn *cli.Conn) ([]*recordv1.Move, error) {
 	return list.GetMoves(), nil
 }
 
-// watchMoves shows moves until there are none. A terminal is written anew each time; elsewhere one look follows the
-// other.
+// watchMoves prints the moves repeatedly until there are none. On a terminal, each output replaces the previous one;
+// elsewhere, outputs follow each other.
 func (a *app) watchMoves(ctx context.Context, conn *cli.Conn, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		moves, err := planMoves(ctx, conn)
 		if ctx.Err() != nil {
-			return nil // interrupted: that is how it ends
+			return nil // interrupted: the normal end
 		}
 		if err != nil {
 			return err
@@ -114,7 +114,8 @@ func (a *app) printMoves(moves []*recordv1.Move) error {
 	return nil
 }
 
-// sharedWords says which groups have two copies in one failure domain for a part of their move; empty: none.
+// sharedWords names the groups that have two copies in one failure domain during part of their move. It is empty if
+// there are none.
 func sharedWords(moves []*recordv1.Move) string {
 	const show = 5
 	var groups, domains []string
@@ -154,7 +155,7 @@ func movesTable(moves []*recordv1.Move) cli.Table {
 	return t
 }
 
-// moveRow is a move as the command prints it.
+// moveRow is a move in the command's output.
 type moveRow struct {
 	Group          string    `json:"group"`
 	Running        bool      `json:"running"`
@@ -170,7 +171,7 @@ type moveRow struct {
 	SharedDomains  []string  `json:"shared_domains,omitempty"`
 }
 
-// copyRow is a copy that is being made.
+// copyRow is a copy that is being created.
 type copyRow struct {
 	Shard          string   `json:"shard"`
 	Phase          string   `json:"phase"`

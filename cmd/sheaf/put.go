@@ -78,7 +78,8 @@ version. Data of any size: above 1 MiB it is uploaded as a stream.`,
 	return cmd
 }
 
-// openSource opens the file named second, or standard input. Only what can be read again is an io.Seeker.
+// openSource opens the file named by the second argument, or standard input. Only a source that can be read twice is
+// an io.Seeker.
 func openSource(args []string) (io.ReadCloser, error) {
 	if len(args) < 2 || args[1] == "-" {
 		return io.NopCloser(os.Stdin), nil
@@ -100,8 +101,8 @@ func openSource(args []string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// orInterrupted returns when do does, or ctx ends: a read of standard input cannot be interrupted, so it is left
-// behind.
+// orInterrupted returns when do returns or when ctx ends. A read of standard input cannot be interrupted, so it is
+// left running.
 func orInterrupted(ctx context.Context, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -112,7 +113,7 @@ func orInterrupted(ctx context.Context, do func() error) error {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(time.Second): // for the call to say how it ended
+		case <-time.After(time.Second): // time for the call to report its end
 			return context.Cause(ctx)
 		}
 	}

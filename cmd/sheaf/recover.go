@@ -81,7 +81,7 @@ etcd was lost is not noticed. An etcd that holds placement of a store is left as
 	return cmd
 }
 
-// given is what the flags say of the store; nil: nothing.
+// given returns the facts about the store from the flags, or nil if no flag states any.
 func (f *recoverFlags) given() (*placement.FoundFacts, error) {
 	facts := &placement.FoundFacts{Copies: f.copies, CreatedUTC: time.Now().UTC().Format(time.RFC3339)}
 	switch strings.ToLower(f.routing) {
@@ -173,7 +173,7 @@ func (a *app) recoverPlacement(ctx context.Context, f recoverFlags) (err error) 
 	return nil
 }
 
-// memberWord is a member in the table.
+// memberWord formats a member for the table.
 func memberWord(m placement.Member) string {
 	word := m.Shard
 	if word == "" {
@@ -185,7 +185,7 @@ func memberWord(m placement.Member) string {
 	return word
 }
 
-// showRebuilt prints what would be written: the table is data, the rest are words.
+// showRebuilt prints what would be written. The table is data; the other lines are for people.
 func (a *app) showRebuilt(r placement.Rebuilt) {
 	a.Out.Sayf("store %s: routing %s, %d groups, copies %d", r.Meta.StoreUUID, r.Meta.Routing.Mode, len(r.Groups),
 		r.Meta.Copies)
@@ -198,7 +198,7 @@ func (a *app) showRebuilt(r placement.Rebuilt) {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", g.Name, g.UUID, strings.Join(members, ","), g.Records, g.Bytes)
 	}
-	_ = w.Flush() // the reader went away
+	_ = w.Flush() // the reader disconnected
 	for _, note := range r.Notes {
 		a.Out.Sayf("note: %s", note)
 	}

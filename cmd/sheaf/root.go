@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// app is what all commands share: the global flags and where to write.
+// app is shared by all commands. It has the global flags and the outputs.
 type app struct {
 	cli.Program
 	server  string
@@ -26,8 +26,9 @@ const (
 	groupCare    = "care"
 )
 
-// call makes the RunE of a command that talks to the server. --timeout is the deadline of the whole command. streams:
-// where it is not given, what has one answer (get and put up to 1 MiB) is bounded alone.
+// call returns the RunE of a command that talks to the server. --timeout is the deadline of the whole command. If
+// streams is true and --timeout is not set, only operations with a single answer have a deadline (get and put up to 1
+// MiB).
 func (a *app) call(streams bool, run func(ctx context.Context, conn *cli.Conn,
 	args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// storageFlags are those of dev and shard that say how a volume is kept.
+// storageFlags are the flags of dev and shard for the storage of a volume.
 type storageFlags struct {
 	residency     string
 	medium        string
@@ -57,7 +57,7 @@ func (f *storageFlags) add(cmd *cobra.Command) {
 	cli.Complete(cmd, "medium", "ssd", "hdd", "auto")
 }
 
-// fill puts the flags into a shard's configuration.
+// fill copies the flags to a shard's configuration.
 func (f *storageFlags) fill(c *shard.Config) error {
 	switch strings.ToLower(f.residency) {
 	case "index":
@@ -81,7 +81,7 @@ func (f *storageFlags) fill(c *shard.Config) error {
 	if f.compactEvery <= 0 {
 		return cli.Usagef("--compaction-interval %v: must be positive", f.compactEvery)
 	}
-	if !(f.compactShare > 0 && f.compactShare <= 1) { // not a number is neither
+	if !(f.compactShare > 0 && f.compactShare <= 1) { // a NaN fails this test too
 		return cli.Usagef("--compaction-share %v: must lie above 0 and up to 1", f.compactShare)
 	}
 	if f.segment != 0 && (f.segment < segmentBytesMin || f.segment > segmentBytesMax) {
@@ -98,13 +98,13 @@ func (f *storageFlags) fill(c *shard.Config) error {
 	return nil
 }
 
-// A segment must hold some entries, and its offsets must fit into the index.
+// A segment must hold several entries, and its offsets must fit into the index.
 const (
 	segmentBytesMin = 64 << 10
 	segmentBytesMax = 1 << 30
 )
 
-// logFlags say what a process logs, to standard error.
+// logFlags say what a process logs to standard error.
 type logFlags struct {
 	level  string
 	format string
@@ -136,7 +136,7 @@ func (f *logFlags) logger() (*slog.Logger, error) {
 	return logger, nil
 }
 
-// stopGracefully calls stop with a context that ends after stopPatience, or at a second signal.
+// stopGracefully calls stop with a context that ends after stopPatience or at a second signal.
 func (a *app) stopGracefully(stop func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopPatience)
 	defer cancel()

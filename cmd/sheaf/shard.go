@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard"
 )
 
-// placementFlags say where etcd is and which store is meant.
+// placementFlags say where etcd is and which store to use.
 type placementFlags struct {
 	etcd     etcd.ClientConfig
 	insecure bool
@@ -37,15 +37,15 @@ func (f *placementFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.store, "store", "default", "name of the store in etcd")
 }
 
-// addInsecure adds the flag of processes that have certificates of their own.
+// addInsecure adds the flag for processes that have their own certificates.
 func (f *placementFlags) addInsecure(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.insecure, "etcd-insecure", false,
 		"with --tls-dir, where none of --etcd-ca, --etcd-cert and --etcd-key is given: etcd speaks no TLS (default: it is "+
 			"the store's own, with a certificate of it)")
 }
 
-// secure makes connections to etcd be those of the store's own, where the process has certificates and the flags do not
-// say otherwise.
+// secure makes connections to etcd use the store's own credentials, if the process has certificates and the flags do
+// not say otherwise.
 func (f *placementFlags) secure(own *certs.Source) error {
 	given := f.etcd.CAFile != "" || f.etcd.CertFile != "" || f.etcd.KeyFile != ""
 	switch {
@@ -69,7 +69,7 @@ func etcdVar(cmd *cobra.Command, c *etcd.ClientConfig) {
 	flags.StringVar(&c.PasswordFile, "etcd-password-file", "", "file with the password, read at the start")
 }
 
-// open connects to etcd. Nothing is read yet. The caller closes the client.
+// open connects to etcd, without reading anything yet. The caller closes the client.
 func (f *placementFlags) open() (*clientv3.Client, *placement.Store, error) {
 	if len(f.etcd.Endpoints) == 0 {
 		return nil, nil, cli.Usagef("--etcd is empty: give host:port")
@@ -85,7 +85,7 @@ func (f *placementFlags) open() (*clientv3.Client, *placement.Store, error) {
 	return client, store, nil
 }
 
-// uuidFlag is a UUID on the command line; empty: none.
+// uuidFlag is a UUID on the command line. It is empty if not set.
 type uuidFlag uuid.UUID
 
 // String implements pflag.Value.
@@ -226,7 +226,7 @@ func (f *shardFlags) add(cmd *cobra.Command) {
 	require(cmd, "name", "dir")
 }
 
-// fill puts the flags into the configuration.
+// fill copies the flags to the configuration.
 func (f *shardFlags) fill(cmd *cobra.Command) (err error) {
 	if err := f.storage.fill(&f.cfg); err != nil {
 		return err
@@ -282,14 +282,14 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source,
 	return errors.Join(err, a.stopGracefully(h.Stop), stopHTTP())
 }
 
-// serveProfiles serves profiles as serveHTTP does, from before the rest starts, so that a start that is slow can be
-// looked at.
+// serveProfiles serves profiles in the way of serveHTTP. It starts before everything else, so that a slow start can
+// be examined.
 func serveProfiles(ctx context.Context, address string) (stop func() error, err error) {
 	return serveHTTP(ctx, "--pprof", address, telemetry.Profiles())
 }
 
-// serveHTTP serves at an address that a flag gave, in the background until stop is called; an empty address serves
-// nothing.
+// serveHTTP serves at the address in a flag, in the background until stop is called. It serves nothing if the address
+// is empty.
 func serveHTTP(ctx context.Context, flag, address string, handler http.Handler) (stop func() error, err error) {
 	if address == "" {
 		return func() error { return nil }, nil

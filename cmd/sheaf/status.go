@@ -108,10 +108,11 @@ func groupCell(g *recordv1.Group) cli.Cell {
 	return cli.Cell{Text: cmp.Or(g.GetState().Word(), g.GetState().String()), Colour: colour}
 }
 
-// roleWord is what a replica is in its group; empty: it does not say.
+// roleWord returns a replica's role in its group. It is empty if unknown.
 func roleWord(g *recordv1.Group) string { return strings.ToLower(g.GetRole().Word()) }
 
-// lagWords is how far a replica is behind its leader: in percent of the files while those come, else in entries.
+// lagWords says how far a replica is behind its leader: in percent of the files while they are being copied,
+// afterwards in entries.
 func lagWords(g *recordv1.Group) string {
 	switch c := g.GetCopy(); {
 	case c.GetBytesTotal() > 0:
@@ -122,7 +123,7 @@ func lagWords(g *recordv1.Group) string {
 	return ""
 }
 
-// loadWords is "done in 1.2 s, 1.9 GiB/s" or "62% 1.9 GiB/s ETA 2m".
+// loadWords returns a text such as "done in 1.2 s, 1.9 GiB/s" or "62% 1.9 GiB/s ETA 2m".
 func loadWords(l *recordv1.Load) string {
 	rate := cli.FormatBytes(int64(l.GetBytesPerSecond())) + "/s"
 	if device := l.GetDeviceBytesPerSecond(); device > 0 {
@@ -143,7 +144,8 @@ func loadWords(l *recordv1.Load) string {
 	return fmt.Sprintf("%d%% %s ETA %v", percent, rate, eta)
 }
 
-// countUnwell counts silent shards and groups that are damaged, failed or without a shard. Loading is well.
+// countUnwell counts silent shards and groups that are damaged, failed or without a shard. A loading group counts as
+// healthy.
 func countUnwell(shards []*recordv1.Shard, groups []*recordv1.Group) int {
 	n := 0
 	for _, s := range shards {
@@ -161,7 +163,7 @@ func countUnwell(shards []*recordv1.Shard, groups []*recordv1.Group) int {
 	return n
 }
 
-// shardRow and groupRow are the printed form of what they are named after.
+// shardRow and groupRow are the printed forms of a shard and a group.
 type shardRow struct {
 	Name           string  `json:"name"`
 	Address        string  `json:"address"`
@@ -209,7 +211,7 @@ type groupRow struct {
 	Damages         []cli.DamageJSON `json:"damages,omitempty"`
 }
 
-// statusJSON is the printed form of the status.
+// statusJSON returns the JSON form of the status.
 func statusJSON(shards []*recordv1.Shard, groups []*recordv1.Group) any {
 	out := struct {
 		Shards []shardRow `json:"shards"`

@@ -16,8 +16,9 @@ import (
 
 // tlsFlags say where a process of a store has its certificates.
 type tlsFlags struct {
-	dir  string
-	look time.Duration // between two looks at the folder; hidden: for tests, which do not wait so long
+	dir string
+	// look is the time between two checks of the folder. Its flag is hidden, because only tests need a shorter time.
+	look time.Duration
 }
 
 func (f *tlsFlags) add(cmd *cobra.Command) {
@@ -26,11 +27,11 @@ func (f *tlsFlags) add(cmd *cobra.Command) {
 			"the files are read again when they change (default: plaintext)")
 	const look = "tls-look"
 	cmd.Flags().DurationVar(&f.look, look, 0, "time between two looks at --tls-dir (default: 10s)")
-	_ = cmd.Flags().MarkHidden(look) // fails only for flags that there are not
+	_ = cmd.Flags().MarkHidden(look) // fails only for an unknown flag
 }
 
-// open gives the certificates, which must name a process of that role and name; nil without TLS. The caller closes
-// them.
+// open returns the certificates, which must be for a process with that role and name. It returns nil without TLS. The
+// caller closes them.
 func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry prometheus.Registerer) (*certs.Source,
 	error) {
 	if f.look < 0 {
@@ -52,10 +53,11 @@ func (f *tlsFlags) open(want identity.Identity, logger *slog.Logger, registry pr
 	return source, nil
 }
 
-// envTLSDir names the folder of --tls-dir for commands that are typed in a pod of the store.
+// envTLSDir is the environment variable with the folder of --tls-dir, for commands that are typed in a pod of the
+// store.
 const envTLSDir = "SHEAF_TLS_DIR"
 
-// ownTLS says where a command finds the certificates of a process of the store, for which it speaks.
+// ownTLS says where a command finds the certificates of the process for which it acts.
 type ownTLS struct {
 	dir string
 }
@@ -66,7 +68,7 @@ func (f *ownTLS) add(cmd *cobra.Command) {
 			"; default: plaintext)")
 }
 
-// open gives the certificates; nil without TLS. The caller closes them.
+// open returns the certificates, or nil without TLS.
 func (f *ownTLS) open() (*certs.Source, error) {
 	dir := cmp.Or(f.dir, os.Getenv(envTLSDir))
 	if dir == "" {

@@ -54,7 +54,7 @@ func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every t
 	for {
 		seen := lookAtStore(ctx, conn)
 		if ctx.Err() != nil {
-			return nil // interrupted: that is how it ends
+			return nil // interrupted: the normal end
 		}
 		width, height, err := term.GetSize(int(file.Fd()))
 		if err != nil {
@@ -72,15 +72,15 @@ func (a *app) runTop(ctx context.Context, conn *cli.Conn, file *os.File, every t
 	}
 }
 
-// storeSeen is what a look at a store gave.
+// storeSeen is the result of one query of a store.
 type storeSeen struct {
 	shards []*recordv1.Shard
 	groups []*recordv1.Group
 	moves  []*recordv1.Move
-	err    error // the look failed, and the others are empty
+	err    error // the query failed, and the other fields are empty
 }
 
-// lookTime is how long one look may take.
+// lookTime is the time limit of one query.
 const lookTime = 5 * time.Second
 
 func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
@@ -96,15 +96,16 @@ func lookAtStore(ctx context.Context, conn *cli.Conn) (seen storeSeen) {
 	}
 	moves, err := planMoves(ctx, conn)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		moves = nil // a shard that is asked itself knows of none
+		moves = nil // a shard that is asked directly knows no moves
 	}
 	return storeSeen{shards: shards.GetShards(), groups: groups.GetGroups(), moves: moves}
 }
 
-// Lines of a screen that findings and moves take at most, of a quarter each; the rest is for groups and shards.
+// topShare is the divisor for parts of the screen: findings and moves take at most a quarter of the lines each. The
+// rest is for groups and shards.
 const topShare = 4
 
-// draw gives a screen of so many columns and lines.
+// draw returns a screen of the given number of columns and lines.
 func (s *storeSeen) draw(server string, now time.Time, colour bool, width, height int) string {
 	height = max(height, 8)
 	var lines []string
@@ -137,7 +138,7 @@ func (s *storeSeen) draw(server string, now time.Time, colour bool, width, heigh
 	return cutLines(lines[:min(len(lines), height)], width)
 }
 
-// headline counts.
+// headline returns the counts.
 func (s *storeSeen) headline() string {
 	if s.err != nil {
 		return "no answer"
@@ -166,7 +167,7 @@ func (s *storeSeen) findingLines() (lines []string) {
 	return lines
 }
 
-// badness of the states of a group, the worst last.
+// badness lists the states of a group, the worst last.
 var badness = []recordv1.GroupState{
 	recordv1.GroupState_GROUP_STATE_UNSPECIFIED, recordv1.GroupState_GROUP_STATE_SERVING,
 	recordv1.GroupState_GROUP_STATE_LOADING,
@@ -175,7 +176,7 @@ var badness = []recordv1.GroupState{
 	recordv1.GroupState_GROUP_STATE_UNAVAILABLE,
 }
 
-// worst gives the worst copy of each group.
+// worst returns the worst copy of each group.
 func (s *storeSeen) worst() map[string]*recordv1.Group {
 	worst := map[string]*recordv1.Group{}
 	for _, g := range s.groups {
@@ -187,11 +188,11 @@ func (s *storeSeen) worst() map[string]*recordv1.Group {
 	return worst
 }
 
-// tiles gives a letter for each group, in the order of their names.
+// tiles returns one letter for each group, in the order of the groups' names.
 func (s *storeSeen) tiles(colour bool, width int) []string {
 	worst := s.worst()
 	names := cli.SortedKeys(worst)
-	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) }) // numbers in their order
+	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) }) // numbers in numeric order
 	perLine := max((width+1)/2, 1)
 	var lines []string
 	for len(names) > 0 {
@@ -217,7 +218,7 @@ func tableLines(t *cli.Table, colour bool) []string {
 	return strings.Split(strings.TrimSuffix(t.Format(colour), "\n"), "\n")
 }
 
-// cutLines joins lines, each cut to so many columns. Colours take none.
+// cutLines joins lines, each truncated to a number of columns. Colour codes do not count as columns.
 func cutLines(lines []string, width int) string {
 	var b strings.Builder
 	for i, line := range lines {

@@ -36,7 +36,7 @@ read may be left out. Cursors come on lines of their own: --from goes on behind 
 			}}
 			for r, err := range conn.Watch(ctx, args[0], options) {
 				if err != nil && errors.Is(ctx.Err(), context.Canceled) {
-					return nil // interrupted: that is how it ends
+					return nil // interrupted: the normal end
 				}
 				if err != nil {
 					return fmt.Errorf("watching group %s: %w", args[0], err)
@@ -67,7 +67,7 @@ func (a *app) printChange(r client.Record) (err error) {
 	return err
 }
 
-// printCursor writes the cursor behind the records so far.
+// printCursor writes the cursor for the position after the printed records.
 func (a *app) printCursor(cursor []byte) error {
 	format := "cursor\t%s\n"
 	if a.Out.JSON {

@@ -1,5 +1,5 @@
-// Package diskset reconciles DiskSets: a StorageClass, a PersistentVolume for each disk, and who gets which; released
-// disks are wiped.
+// Package diskset reconciles DiskSets. It makes a StorageClass and a PersistentVolume for each disk, assigns disks to
+// claims, and wipes released disks.
 package diskset
 
 import (
@@ -27,7 +27,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Rights, apart from the type's comment: controller-gen does not see those that stand in one.
+// Permissions, separate from the type's comment because controller-gen ignores markers there.
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=disksets,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=disksets/status,verbs=patch
@@ -37,15 +37,16 @@ import (
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconciler makes the StorageClass and PersistentVolumes of DiskSets, and gives disks to claims of shards and
-// of managed etcds.
-// One worker: a disk is never given twice, as a volume is only changed where it is still as it was read.
+// Reconciler makes the StorageClass and PersistentVolumes of DiskSets, and assigns disks to the claims of shards and
+// of managed etcds. It runs with one worker. A disk is never assigned twice, because a volume is changed only if it
+// has not changed since it was read.
 type Reconciler struct {
 	Client client.Client
-	// Live reads what no cache holds.
+	// Live reads objects that are not cached.
 	Live   client.Reader
 	Events events.EventRecorder
-	// Image of Sheaf that wipes disks, in Namespace, which is the operator's own. Where either is empty, none is wiped.
+	// Image is the image of Sheaf that wipes disks. Namespace is the operator's own namespace, in which it does so.
+	// If either is empty, no disk is wiped.
 	Image, Namespace string
 
 	changed step.Pacer
@@ -69,7 +70,7 @@ func (r *Reconciler) steps() []step.Step[diskRun] {
 	}
 }
 
-// Reconcile makes a DiskSet as its spec says.
+// Reconcile brings a DiskSet to the state that its spec wants.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	set := &v1alpha1.DiskSet{}
 	if err := r.Client.Get(ctx, req.NamespacedName, set); err != nil {
@@ -98,7 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return out.Result()
 }
 
-// stalledBefore says whether the same was said already.
+// stalledBefore reports whether the same trouble was already in the status.
 func stalledBefore(before *v1alpha1.DiskSet, out step.Outcome) bool {
 	for _, c := range before.Status.Conditions {
 		if c.Type == v1alpha1.ConditionStalled {
@@ -112,7 +113,7 @@ func (r *Reconciler) finalizer(ctx context.Context, run *diskRun) step.Outcome {
 	return step.AddFinalizer(ctx, r.Client, run.set)
 }
 
-// storageClass makes the class; one of that name that is not ours is left alone.
+// storageClass makes the StorageClass. It does not touch a class of that name that the operator did not make.
 func (r *Reconciler) storageClass(ctx context.Context, run *diskRun) step.Outcome {
 	var class storagev1.StorageClass
 	err := r.Client.Get(ctx, types.NamespacedName{Name: run.set.Name}, &class)
@@ -135,8 +136,8 @@ func (r *Reconciler) decide(_ context.Context, run *diskRun) step.Outcome {
 	return step.Complete()
 }
 
-// act writes. A conflict means that the cache was behind: the next reconcile decides anew. A volume that is refused
-// does not stop the others.
+// act makes the decided writes. A conflict means that the cache was stale; the next reconcile then decides anew. If
+// one volume is refused, the others are still written.
 func (r *Reconciler) act(ctx context.Context, run *diskRun) step.Outcome {
 	var refused step.Notes
 	for _, a := range run.decided.actions {
@@ -191,7 +192,7 @@ func (r *Reconciler) do(ctx context.Context, a diskAction) error {
 	return nil
 }
 
-// changeWords say what is changed in a volume.
+// changeWords describes the changes of a volume.
 func changeWords(before, after *corev1.PersistentVolume) string {
 	holder := func(pv *corev1.PersistentVolume) string {
 		if ref := pv.Spec.ClaimRef; ref != nil {
@@ -209,7 +210,7 @@ func changeWords(before, after *corev1.PersistentVolume) string {
 	return fmt.Sprintf("changed size, mount options or annotations of PersistentVolume %s", after.Name)
 }
 
-// judge says what a person has to do.
+// judge says what an administrator has to do.
 func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 	var troubles []string
 	reason, wiping := "", 0
@@ -236,7 +237,7 @@ func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 	return step.Complete()
 }
 
-// delete takes away the class and what holds no data; volumes that do stay, and keep it.
+// delete deletes the StorageClass and the volumes without data. Volumes with data stay, and keep the class.
 func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 	if !controllerutil.ContainsFinalizer(set, v1alpha1.Finalizer) {
 		return nil
@@ -297,7 +298,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		var sets v1alpha1.DiskSetList
 		if err := mgr.GetClient().List(ctx, &sets); err != nil {
-			return nil // the cache is not there yet: the sets come by themselves
+			return nil // the cache has not started yet: the sets arrive by themselves
 		}
 		var out []reconcile.Request
 		for _, s := range sets.Items {

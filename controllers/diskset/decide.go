@@ -17,40 +17,45 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// observedDisks is what was gathered about a DiskSet. Maps and lists must not be changed.
+// observedDisks holds the inputs of a decision about a DiskSet. Its maps and slices are immutable.
 type observedDisks struct {
 	set     *v1alpha1.DiskSet
-	others  []v1alpha1.DiskSet              // all DiskSets but this one
-	volumes []corev1.PersistentVolume       // all of the cluster
-	nodes   map[string]corev1.Node          // by label kubernetes.io/hostname
-	claims  []corev1.PersistentVolumeClaim  // of stores and of bench Jobs, of this class, in allowed namespaces
-	stores  map[string]string               // namespace/name -> status.storeUID, of those that are not being deleted
-	pools   map[string]bool                 // namespace/name, of those that are not being deleted
-	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits for it to be formatted
+	others  []v1alpha1.DiskSet        // all other DiskSets
+	volumes []corev1.PersistentVolume // all volumes of the cluster
+	nodes   map[string]corev1.Node    // by label kubernetes.io/hostname
+	// claims are those of stores and of bench Jobs, of this class, in allowed namespaces.
+	claims []corev1.PersistentVolumeClaim
+	// stores maps namespace/name to status.storeUID, for stores that are not being deleted.
+	stores map[string]string
+	// pools has namespace/name of the pools that are not being deleted.
+	pools   map[string]bool
+	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits until it is formatted
 	givenUp map[types.UID]bool              // claims whose disks were replaced
-	wipes   map[string]observedWipe         // of disks that are being wiped, by the name of their own volume
+	// wipes holds the disks that are being wiped, by the name of the disk's own volume.
+	wipes map[string]observedWipe
 
-	namespace, image string // of the operator, and of the Job that wipes; empty: not known
+	namespace, image string // those of the operator and of the wiping Job; empty: unknown
 }
 
 // diskAction is one write.
 type diskAction struct {
 	create *corev1.PersistentVolume
-	// change is the live volume and after what it is to be; written only where it is still as it was read.
+	// change is the live volume, and after is its wanted state. It is written only if the volume has not changed
+	// since it was read.
 	change, after *corev1.PersistentVolume
 	remove        *corev1.PersistentVolume
-	make, unmake  client.Object // a Job that wipes, or its claim
+	make, unmake  client.Object // a wiping Job, or its claim
 }
 
-// decidedDisks is what is to be done, and what to say.
+// decidedDisks holds the actions and the messages of a decision.
 type decidedDisks struct {
 	actions  []diskAction
 	statuses []v1alpha1.DiskStatus
-	waiting  []string    // claims that no disk fits, and why
-	said     []step.News // once the actions are done
+	waiting  []string    // claims that no disk fits, and the reasons
+	said     []step.News // news to report once the actions are done
 }
 
-// decideDisks is pure and deterministic.
+// decideDisks is a pure, deterministic function.
 func decideDisks(o *observedDisks) decidedDisks {
 	d := &diskDecision{observedDisks: o, live: map[string]*corev1.PersistentVolume{},
 		after: map[string]*corev1.PersistentVolume{}}
@@ -76,17 +81,17 @@ func decideDisks(o *observedDisks) decidedDisks {
 	return d.finish()
 }
 
-// diskDecision is the work of decideDisks.
+// diskDecision holds the intermediate state of decideDisks.
 type diskDecision struct {
 	*observedDisks
 	live   map[string]*corev1.PersistentVolume
-	after  map[string]*corev1.PersistentVolume // of this set, as they are to be
+	after  map[string]*corev1.PersistentVolume // the wanted volumes of this set
 	order  []string
 	states map[string]*v1alpha1.DiskStatus
 	out    decidedDisks
 }
 
-// decideDisk says what becomes of one disk, claims aside.
+// decideDisk decides the state of one disk, without regard to claims.
 func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 	name := workload.DiskVolume(d.set.Name, disk)
 	status := &v1alpha1.DiskStatus{Node: disk.Node, Device: disk.Device, State: v1alpha1.DiskFree, PersistentVolume: name}
@@ -132,7 +137,7 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 	}
 }
 
-// conflict says who has the disk already; empty: nobody.
+// conflict names the DiskSet or volume that already has the disk. It is empty if there is none.
 func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 	for n := range d.others {
 		other := &d.others[n]
@@ -161,7 +166,7 @@ func olderSet(a, b *v1alpha1.DiskSet) bool {
 	return a.Name < b.Name
 }
 
-// holder says who has a volume, and lets go of a reservation whose claim is gone.
+// holder records who holds a volume. It removes a reservation whose claim is gone.
 func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	ref := pv.Spec.ClaimRef
 	free := workload.FreeClaim(d.set, pv.Name)
@@ -192,7 +197,7 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 			status.State, status.Message = v1alpha1.DiskFormatBlocked, s.Message
 		}
 	case ref.Name == free.Name:
-		pv.Spec.ClaimRef = free // the first namespace may have changed
+		pv.Spec.ClaimRef = free // the first allowed namespace may have changed
 	case d.claimOf(ref) != nil:
 		status.State, status.Claim = v1alpha1.DiskReserved, claim
 	default:
@@ -201,7 +206,7 @@ func (d *diskDecision) holder(pv *corev1.PersistentVolume, status *v1alpha1.Disk
 	}
 }
 
-// releasedWords say how a disk is given to somebody else.
+// releasedWords says how a disk can be assigned to another claim.
 func releasedWords(pv *corev1.PersistentVolume) string {
 	release := fmt.Sprintf("kubectl annotate pv %s %s=true", pv.Name, workload.AnnotationRelease)
 	store := pv.Annotations[workload.AnnotationStoreUID]
@@ -229,20 +234,20 @@ func (d *diskDecision) claimOf(ref *corev1.ObjectReference) *corev1.PersistentVo
 	return nil
 }
 
-// ofNobody says whether a claim was left behind by a pool that is gone, or about to be: it gets no disk. Claims of etcd
-// name no pool; they get one while their store is there.
+// ofNobody reports whether a claim was left behind by a pool that is gone or being deleted. Such a claim gets no
+// disk. Claims of etcd refer to no pool; they get a disk while their store exists.
 func (d *diskDecision) ofNobody(claim *corev1.PersistentVolumeClaim) bool {
 	pool := claim.Labels[v1alpha1.LabelPool]
 	return pool != "" && !fleet.IsBench(claim) && !d.pools[claim.Namespace+"/"+pool]
 }
 
-// assign gives disks to the claims that have none.
+// assign assigns disks to the claims that have none.
 func (d *diskDecision) assign() {
-	taken, perNode := map[string]bool{}, map[string]int{} // claim; store and node
+	taken, perNode := map[string]bool{}, map[string]int{} // keys: claim; store and node
 	for _, name := range d.order {
 		status := d.states[name]
 		if status.Claim == "" || d.after[name].Annotations[workload.AnnotationGivenUp] != "" {
-			continue // nobody has it: what replaces it belongs on its node
+			continue // not assigned: its replacement belongs on its node
 		}
 		if status.State != v1alpha1.DiskReleased {
 			taken[status.Claim] = true
@@ -262,7 +267,7 @@ func (d *diskDecision) assign() {
 		}
 		store := d.storeOf(claim)
 		if store == "" {
-			continue // the store is not known yet
+			continue // the UID of the store is not known yet
 		}
 		name := d.choose(claim, key, store, perNode)
 		if name == "" {
@@ -276,10 +281,10 @@ func (d *diskDecision) assign() {
 	}
 }
 
-// benchStore stands for the UID of a store on a disk that a bench Job got.
+// benchStore stands for the store UID on a disk that is assigned to a bench Job.
 const benchStore = "bench"
 
-// storeOf is the UID of a claim's store; empty: not known yet.
+// storeOf returns the UID of a claim's store. It is empty while the UID is unknown.
 func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
 	if fleet.IsBench(claim) {
 		return benchStore
@@ -287,8 +292,9 @@ func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
 	return d.stores[claim.Namespace+"/"+claim.Labels[v1alpha1.LabelStore]]
 }
 
-// choose is the disk for a claim: its own from before, else one on the node with the fewest of the store's, the
-// smallest that is large enough. Empty: none.
+// choose returns the disk for a claim. It prefers the disk that the claim had before. Otherwise it takes a free disk
+// that is large enough. Among these, it prefers nodes with the fewest disks of the store, and then the smallest disk.
+// It is empty if no disk fits.
 func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store string, perNode map[string]int) string {
 	var best string
 	for _, name := range d.order {
@@ -311,7 +317,7 @@ func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store st
 	return best
 }
 
-// noneWords say why no disk fits a claim.
+// noneWords says why no disk fits a claim.
 func (d *diskDecision) noneWords() string {
 	free, largest := 0, ""
 	var size resource.Quantity
@@ -342,7 +348,7 @@ func (d *diskDecision) less(a, b, store string, perNode map[string]int) bool {
 		cmp.Compare(x.Node, y.Node), cmp.Compare(x.Device, y.Device)) < 0
 }
 
-// usable says whether pods can start on a node.
+// usable reports whether pods can start on a node.
 func (d *diskDecision) usable(hostname string) bool {
 	node, there := d.nodes[hostname]
 	return there && node.DeletionTimestamp == nil && fleet.TakesPods(&node)
@@ -361,7 +367,7 @@ func (d *diskDecision) give(name string, claim *corev1.PersistentVolumeClaim, ke
 	status.State, status.Claim, status.Message = v1alpha1.DiskReserved, key, ""
 }
 
-// decideRemoved says what becomes of the volume of a disk that is no longer in the spec.
+// decideRemoved decides what happens to the volume of a disk that was removed from the spec.
 func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
 	status := v1alpha1.DiskStatus{Node: workload.DiskNode(&pv), PersistentVolume: pv.Name}
 	if pv.Spec.Local != nil {
@@ -385,7 +391,7 @@ func (d *diskDecision) decideRemoved(pv corev1.PersistentVolume) {
 	d.out.statuses = append(d.out.statuses, status)
 }
 
-// finish turns what is to be into writes.
+// finish converts the wanted state to writes.
 func (d *diskDecision) finish() decidedDisks {
 	statuses := make([]v1alpha1.DiskStatus, 0, len(d.order)+len(d.out.statuses))
 	for _, name := range d.order {

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// diskWorld is a small cluster that decisions are carried out in.
+// diskWorld is a small simulated cluster in which decisions are carried out.
 type diskWorld struct{ o observedDisks }
 
 func newDiskWorld(disks ...v1alpha1.Disk) *diskWorld {
@@ -64,7 +64,7 @@ func (w *diskWorld) claim(name, size string) {
 	})
 }
 
-// settle does what is decided until nothing is, as the API server would.
+// settle carries out decisions until there are none left, as the API server would.
 func (w *diskWorld) settle() decidedDisks {
 	for range 10 {
 		d := decideDisks(&w.o)
@@ -100,7 +100,7 @@ func (w *diskWorld) volume(name string) *corev1.PersistentVolume {
 	return nil
 }
 
-// bind does what Kubernetes' volume controller does with reserved volumes.
+// bind simulates Kubernetes' volume controller for reserved volumes.
 func (w *diskWorld) bind() {
 	for n := range w.o.volumes {
 		pv := &w.o.volumes[n]
@@ -115,7 +115,7 @@ func (w *diskWorld) bind() {
 	}
 }
 
-// forget deletes a claim; its volume is released.
+// forget deletes a claim, which releases its volume.
 func (w *diskWorld) forget(claim string) {
 	w.o.claims = slices.DeleteFunc(w.o.claims, func(c corev1.PersistentVolumeClaim) bool { return c.Name == claim })
 	for n := range w.o.volumes {

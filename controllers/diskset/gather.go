@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// gather reads, from the cache, everything that the decision needs.
+// gather reads the inputs of the decision from the cache.
 func (r *Reconciler) gather(ctx context.Context, run *diskRun) step.Outcome {
 	var (
 		sets    v1alpha1.DiskSetList
@@ -84,7 +84,7 @@ func (r *Reconciler) gather(ctx context.Context, run *diskRun) step.Outcome {
 	return step.Complete()
 }
 
-// blockedShards are those whose volume the kubelet does not format.
+// blockedShards returns the shards whose volume the kubelet does not format.
 func blockedShards(shards []v1alpha1.ShardStatus) []v1alpha1.ShardStatus {
 	var out []v1alpha1.ShardStatus
 	for _, s := range shards {
@@ -95,7 +95,8 @@ func blockedShards(shards []v1alpha1.ShardStatus) []v1alpha1.ShardStatus {
 	return out
 }
 
-// blockedVolume is the PersistentVolume that the kubelet does not format for a shard; empty: it does.
+// blockedVolume returns the PersistentVolume that the kubelet does not format for a shard. It is empty if there is
+// none.
 func blockedVolume(s *v1alpha1.ShardStatus) string {
 	if s.State != v1alpha1.ShardFormatBlocked || s.Volume == nil {
 		return ""
@@ -103,7 +104,7 @@ func blockedVolume(s *v1alpha1.ShardStatus) string {
 	return s.Volume.PersistentVolume
 }
 
-// readinessChanged lets only those changes of a node through that matter to where disks are given.
+// readinessChanged passes only those changes of a node that affect the assignment of disks.
 func readinessChanged() predicate.Predicate {
 	ready := func(o client.Object) bool {
 		node, ok := o.(*corev1.Node)
@@ -112,7 +113,7 @@ func readinessChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectOld) != ready(e.ObjectNew) }}
 }
 
-// storeIdentified lets a store through when it gets its UID.
+// storeIdentified passes a store when it gets its UID.
 func storeIdentified() predicate.Predicate {
 	id := func(o client.Object) string {
 		if store, ok := o.(*v1alpha1.RecordStore); ok {
@@ -123,12 +124,13 @@ func storeIdentified() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return id(e.ObjectOld) != id(e.ObjectNew) }}
 }
 
-// poolIsNew lets a pool through when it is new, as its claims may have been seen before it, and when it is gone.
+// poolIsNew passes a pool when it is created, because its claims may have been observed before it, and when it is
+// deleted.
 func poolIsNew() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
 }
 
-// formatBlockedChanged lets a Shard through when its volume waits for a format, or no longer does.
+// formatBlockedChanged passes a Shard when its volume starts or stops waiting for a format.
 func formatBlockedChanged() predicate.Predicate {
 	blocked := func(o client.Object) string {
 		if shard, ok := o.(*v1alpha1.Shard); ok {

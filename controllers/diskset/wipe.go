@@ -17,12 +17,12 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// A Released disk is wiped after two acts of a person (docs/adr/0029-wiping.md): the question that the operator asks
-// after the first names what is lost, and the second repeats that. Then another PersistentVolume, of a raw block
-// device, stands in for the disk's own, which is deleted first and only as it was read: so there is nothing that a
-// claim could get while a Job wipes.
+// A Released disk is wiped only after an administrator has acted twice (docs/adr/0029-wiping.md). The operator
+// answers the first act with a question that names the data to be lost, and the second act has to repeat that name.
+// The disk's own PersistentVolume is then deleted, and only if it has not changed since it was read. A raw block
+// PersistentVolume replaces it, so that no claim can get the disk while a Job wipes it.
 
-// Rights in the operator's own namespace: the chart grants them only there.
+// Permissions in the operator's own namespace: the chart grants them only there.
 //
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;create;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;create;delete
@@ -35,23 +35,25 @@ const (
 	wipeDone    = "WipeDone"
 )
 
-// annotationWiped with value true is on the volume that stands in for a disk once that is blank: what is left to do is
-// to tidy up.
+// annotationWiped with value true marks the replacement volume of a disk that is blank now. Only the cleanup is left
+// to do.
 const annotationWiped = "sheaf.dev/wiped"
 
-// wipeEvery is how often a Job that wipes is looked at.
+// wipeEvery is how often a wiping Job is checked.
 const wipeEvery = 5 * time.Second
 
-// observedWipe is what was seen of the wiping of one disk.
+// observedWipe holds the observed objects of one wipe.
 type observedWipe struct {
-	job   *batchv1.Job                  // nil: not there
-	claim *corev1.PersistentVolumeClaim // nil: not there
+	job   *batchv1.Job                  // nil: does not exist
+	claim *corev1.PersistentVolumeClaim // nil: does not exist
 }
 
-// standsInFor is the name of the volume that another one stands in for while its disk is wiped; empty: it does not.
+// standsInFor returns the name of the volume that a volume replaces while its disk is wiped. It is empty for an
+// ordinary volume.
 func standsInFor(pv *corev1.PersistentVolume) string { return pv.Annotations[workload.AnnotationWipes] }
 
-// gatherWipes reads the Jobs of the disks that are being wiped, which no cache holds: there are none nearly always.
+// gatherWipes reads the Jobs of the disks that are being wiped. No cache holds them, because there are almost never
+// any.
 func (r *Reconciler) gatherWipes(ctx context.Context, o *observedDisks) error {
 	o.namespace, o.image, o.wipes = r.Namespace, r.Image, map[string]observedWipe{}
 	for n := range o.volumes {
@@ -78,7 +80,7 @@ func (r *Reconciler) gatherWipes(ctx context.Context, o *observedDisks) error {
 	return nil
 }
 
-// wipe looks at what a person wants of a disk whose volume is there.
+// wipe handles an administrator's annotations on a disk whose own volume exists.
 func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	wants := after.Annotations[workload.AnnotationWipe] == "true"
 	asked, answer := after.Annotations[workload.AnnotationWipeAsked], after.Annotations[workload.AnnotationWipeConfirm]
@@ -109,16 +111,17 @@ func (d *diskDecision) wipe(live, after *corev1.PersistentVolume, status *v1alph
 			d.out.actions = append(d.out.actions, diskAction{create: workload.WipeVolume(live, d.set.Name, d.namespace)})
 		}
 		d.out.actions = append(d.out.actions, diskAction{remove: live})
-		d.after[live.Name] = nil // it goes as it was read, or not at all
+		d.after[live.Name] = nil // delete it as it was read, or not at all
 		d.say(false, wipeBegun, live, fmt.Sprintf("wipes %s on %s: %s", status.Device, status.Node, status.Message))
 		status.Claim = ""
 	case standIn != nil && standsInFor(standIn) == live.Name && standIn.DeletionTimestamp == nil:
-		// It was made, and then this volume changed before it was deleted. Nothing has touched the disk.
+		// The replacement volume was created, and then this volume changed before it was deleted. The disk is
+		// untouched.
 		d.out.actions = append(d.out.actions, diskAction{remove: standIn})
 	}
 }
 
-// ask puts the question, and says whether it was answered.
+// ask writes the question, and returns whether it was confirmed.
 func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha1.DiskStatus) (confirmed bool) {
 	token := workload.WipeToken(live)
 	answer := after.Annotations[workload.AnnotationWipeConfirm]
@@ -146,7 +149,7 @@ func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha
 	return false
 }
 
-// refuse takes the answer away, and the question too where that is pointless, and says why.
+// refuse removes the answer, also the question if that is pointless now, and reports why.
 func (d *diskDecision) refuse(after *corev1.PersistentVolume, why string, question bool) {
 	delete(after.Annotations, workload.AnnotationWipeConfirm)
 	if question {
@@ -161,13 +164,13 @@ func (d *diskDecision) say(warning bool, reason string, pv *corev1.PersistentVol
 		Message: message})
 }
 
-// wipeCommand is a person's first act.
+// wipeCommand returns the command of an administrator's first act.
 func wipeCommand(volume string) string {
 	return fmt.Sprintf("kubectl annotate pv %s %s=true", volume, workload.AnnotationWipe)
 }
 
-// standIn says how far the wiping of a disk is whose own volume is gone, and what is next. Status is nil for a disk
-// that is no longer in the spec.
+// standIn reports the progress of wiping a disk whose own volume is gone, and decides the next step. status is nil
+// for a disk that was removed from the spec.
 func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.DiskStatus) {
 	if status == nil {
 		status = &v1alpha1.DiskStatus{}
@@ -213,7 +216,7 @@ func (d *diskDecision) standIn(pv *corev1.PersistentVolume, status *v1alpha1.Dis
 	}
 }
 
-// tidy takes away what wiped a disk, the volume last.
+// tidy deletes the objects of a completed wipe, the volume last.
 func (d *diskDecision) tidy(pv *corev1.PersistentVolume, seen observedWipe) {
 	if seen.job != nil && seen.job.DeletionTimestamp == nil {
 		d.out.actions = append(d.out.actions, diskAction{unmake: seen.job})
@@ -232,7 +235,7 @@ func jobIs(job *batchv1.Job, kind batchv1.JobConditionType) bool {
 	})
 }
 
-// makeOrUnmake carries out what is done to Jobs and claims.
+// makeOrUnmake creates and deletes Jobs and claims.
 func (r *Reconciler) makeOrUnmake(ctx context.Context, a diskAction) error {
 	if a.make != nil {
 		if err := r.Client.Create(ctx, a.make, client.FieldOwner(v1alpha1.FieldManager)); err != nil {
@@ -252,7 +255,7 @@ func (r *Reconciler) makeOrUnmake(ctx context.Context, a diskAction) error {
 	return nil
 }
 
-// stopWipe takes away what wipes a disk whose DiskSet is deleted.
+// stopWipe deletes the objects that wipe a disk whose DiskSet is deleted.
 func (r *Reconciler) stopWipe(ctx context.Context, o *observedDisks, pv *corev1.PersistentVolume) error {
 	d := &diskDecision{observedDisks: o}
 	d.tidy(pv, o.wipes[standsInFor(pv)])

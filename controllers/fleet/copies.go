@@ -11,12 +11,12 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// PlacementView is where etcd says that groups are, at one moment.
+// PlacementView is the placement of all groups of a store as etcd holds it at one moment.
 type PlacementView struct {
-	Copies   int32                 // of each group, as the store was made
-	Shards   map[string]ShardPlace // those that are registered
+	Copies   int32                 // copies of each group, fixed when the store was created
+	Shards   map[string]ShardPlace // the registered shards
 	Groups   map[string]GroupPlace
-	Unplaced map[string]string // group -> why it cannot be placed as it is wanted
+	Unplaced map[string]string // group -> why its wanted placement is impossible
 }
 
 // ShardPlace is a registered shard.
@@ -25,13 +25,13 @@ type ShardPlace struct {
 	Node   string
 }
 
-// GroupPlace is where a group is, and where it is wanted.
+// GroupPlace says where the copies of a group are, and where they are wanted.
 type GroupPlace struct {
 	Voters   []CopyPlace
-	Learners []CopyPlace // copies that are being made
-	Target   []string    // shards
-	// Shares are the failure domains in which two copies are, or may be, until the group is at its target: no order of
-	// the moves avoids it.
+	Learners []CopyPlace // copies that are being created
+	Target   []string    // names of the shards that are to hold the copies
+	// Shares are the failure domains that hold, or may hold, two copies until the group reaches its target. No order
+	// of the moves avoids that.
 	Shares []string
 }
 
@@ -39,17 +39,17 @@ type GroupPlace struct {
 type CopyPlace struct {
 	Shard  string
 	Volume string // UUID
-	// Here: the shard is registered with this very volume.
+	// Here is true if the shard is registered with exactly this volume.
 	Here bool
-	// Silent: the shard says that its disk does not answer. Etcd does not know it: see Silence.
+	// Silent is true if the shard reports that its disk does not answer. Etcd does not know that: see Silence.
 	Silent bool
 }
 
-// There says whether the copy answers calls, as far as is known.
+// There reports whether the copy answers calls, as far as is known.
 func (c CopyPlace) There() bool { return c.Here && !c.Silent }
 
-// Silence marks the copies of shards whose disk does not answer, by what was seen of the shards last. It must follow
-// each look at etcd: such a shard is registered as if nothing were wrong.
+// Silence marks the copies on shards whose disk did not answer when the shard was last observed. Call it after each
+// read of etcd, because such a shard is registered as if its disk were fine.
 func (v *PlacementView) Silence(silent map[string]bool) {
 	for _, g := range v.Groups {
 		for _, copies := range [][]CopyPlace{g.Voters, g.Learners} {
@@ -60,13 +60,13 @@ func (v *PlacementView) Silence(silent map[string]bool) {
 	}
 }
 
-// IsSilent says whether the disk of a shard did not answer when it was asked last.
+// IsSilent reports whether the disk of a shard did not answer when the shard was last asked.
 func IsSilent(s *v1alpha1.ShardStatus) bool { return s.Volume != nil && s.Volume.Silent }
 
-// Majority of a number of voters.
+// Majority returns how many of the voters form a majority.
 func Majority(voters int) int { return voters/2 + 1 }
 
-// Here counts the voters that are there, but for those that without names.
+// Here counts the voters that are present, without the copies that match without.
 func (g GroupPlace) Here(without func(CopyPlace) bool) int {
 	n := 0
 	for _, c := range g.Voters {
@@ -77,16 +77,16 @@ func (g GroupPlace) Here(without func(CopyPlace) bool) int {
 	return n
 }
 
-// decides says whether a majority of the voters is there, but for those that without names: nothing that was
-// acknowledged is lost, and a leader can be had.
+// decides reports whether the voters that are present form a majority, without the copies that match without. If so,
+// no acknowledged write is lost and a leader can be elected.
 func (g GroupPlace) decides(without func(CopyPlace) bool) bool {
 	return len(g.Voters) > 0 && g.Here(without) >= Majority(len(g.Voters))
 }
 
-// Moving says whether a copy is being made, or wanted elsewhere than the copies are.
+// Moving reports whether a copy is being created, or whether the target differs from the current placement.
 func (g GroupPlace) Moving() bool {
 	if len(g.Voters) == 0 {
-		return false // it is not made yet
+		return false // the group does not exist yet
 	}
 	if len(g.Learners) > 0 || len(g.Target) > 0 && len(g.Target) != len(g.Voters) {
 		return true
@@ -94,25 +94,25 @@ func (g GroupPlace) Moving() bool {
 	return slices.ContainsFunc(g.Target, func(shard string) bool { return !g.Votes(shard) })
 }
 
-// Votes tells whether a shard has a voter of the group.
+// Votes reports whether a shard holds a voter of the group.
 func (g GroupPlace) Votes(shard string) bool {
 	return slices.ContainsFunc(g.Voters, func(c CopyPlace) bool { return c.Shard == shard })
 }
 
-// has says whether a shard has a copy of the group, or part of one.
+// has reports whether a shard holds a copy of the group, complete or partial.
 func (g GroupPlace) has(shard string) bool {
 	return g.Votes(shard) || slices.ContainsFunc(g.Learners, func(c CopyPlace) bool { return c.Shard == shard })
 }
 
-// wants says whether the group is wanted on a shard.
+// wants reports whether the group's target includes a shard.
 func (g GroupPlace) wants(shard string) bool { return slices.Contains(g.Target, shard) }
 
-// Names of the groups, in the order in which people count: 2 comes before 10.
+// Names returns the names of the groups in natural order: 2 comes before 10.
 func (v *PlacementView) Names() []string {
 	return slices.SortedFunc(maps.Keys(v.Groups), compareGroups)
 }
 
-// Holds are the groups that a shard has, or is to get.
+// Holds returns the groups that a shard holds or is to receive.
 func (v *PlacementView) Holds(shard string) (names []string) {
 	for _, name := range v.Names() {
 		if g := v.Groups[name]; g.has(shard) || g.wants(shard) {
@@ -122,7 +122,7 @@ func (v *PlacementView) Holds(shard string) (names []string) {
 	return names
 }
 
-// Stuck are the groups of a shard that have nowhere else to go, and why the first has not.
+// Stuck returns the groups of a shard that no other shard can take, and the reason for the first of them.
 func (v *PlacementView) Stuck(shard string) (names []string, why string) {
 	for _, name := range v.Holds(shard) {
 		if reason, ok := v.Unplaced[name]; ok && v.Groups[name].has(shard) {
@@ -132,7 +132,7 @@ func (v *PlacementView) Stuck(shard string) (names []string, why string) {
 	return names, why
 }
 
-// Undecided are the groups with a copy that without names, and too few others to go on without it.
+// Undecided returns the groups that have a copy that matches without, and that have no majority without such copies.
 func (v *PlacementView) Undecided(without func(CopyPlace) bool) (names []string) {
 	for _, name := range v.Names() {
 		if g := v.Groups[name]; slices.ContainsFunc(g.Voters, without) && !g.decides(without) {
@@ -142,12 +142,12 @@ func (v *PlacementView) Undecided(without func(CopyPlace) bool) (names []string)
 	return names
 }
 
-// OnShard names the copies on a shard.
+// OnShard returns a function that matches the copies on a shard.
 func OnShard(shard string) func(CopyPlace) bool {
 	return func(c CopyPlace) bool { return c.Shard == shard }
 }
 
-// GroupWords is such as "groups 1, 2, 3 and 7 more".
+// GroupWords returns a text such as "groups 1, 2, 3 and 7 more".
 func GroupWords(names []string) string {
 	const show = 5
 	words := ""
@@ -166,7 +166,8 @@ func GroupWords(names []string) string {
 	return "groups " + words
 }
 
-// ExposedWords foretells which groups will have two copies in one failure domain for a part of their move; empty: none.
+// ExposedWords says which groups will have two copies in one failure domain during part of their move. It is empty if
+// there are none.
 func (v *PlacementView) ExposedWords(key string) string {
 	var groups, domains []string
 	for _, name := range v.Names() {
@@ -184,7 +185,8 @@ func (v *PlacementView) ExposedWords(key string) string {
 		step.ShardWords(slices.Compact(domains)))
 }
 
-// Behind are the groups with fewer copies than there are to be, and those with two in one domain.
+// Behind returns the groups that have fewer copies than wanted, and the groups that have two copies in one failure
+// domain.
 func (v *PlacementView) Behind() (behind, shared []string) {
 	for _, name := range v.Names() {
 		g := v.Groups[name]
@@ -203,7 +205,7 @@ func (v *PlacementView) Behind() (behind, shared []string) {
 	return behind, shared
 }
 
-// ShardsWith are the shards that have such copies.
+// ShardsWith returns the shards that hold a copy that matches such.
 func (v *PlacementView) ShardsWith(such func(CopyPlace) bool) []string {
 	shards := map[string]bool{}
 	for _, g := range v.Groups {

@@ -6,23 +6,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// GrantsInForce says whether the processes of a store decide by the table of grants that the operator wrote, or another
-// thing about its grants.
+// GrantsInForce says whether the processes of a store use the grant table that the operator wrote. The book also
+// holds other findings about the store's grants in this form.
 type GrantsInForce struct {
 	Good            bool
-	Reason, Message string // as a condition has them
+	Reason, Message string // as in a condition
 }
 
-// GrantBook keeps that for each store. The controller of grants writes it when it has asked processes, that of stores
-// reads it. It is in memory only: an operator that starts asks anew. The zero value is ready. Safe for concurrent use.
+// GrantBook keeps a GrantsInForce for each store. The controller of grants writes it after it has asked the
+// processes; the controller of stores reads it. It exists in memory only: after a restart, the operator asks again.
+// The zero value is ready for use. Safe for concurrent use.
 type GrantBook struct {
 	mu     sync.Mutex
 	stores map[types.NamespacedName]GrantsInForce
-	// issuers says whether the keys of a store's issuers of tokens are known; a store without issuers is not in it.
+	// issuers says whether the keys of a store's token issuers are known. It has no entry for a store without
+	// issuers.
 	issuers map[types.NamespacedName]GrantsInForce
 }
 
-// Put notes what is so of a store.
+// Put records the result for a store.
 func (b *GrantBook) Put(store types.NamespacedName, what GrantsInForce) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -32,7 +34,7 @@ func (b *GrantBook) Put(store types.NamespacedName, what GrantsInForce) {
 	b.stores[store] = what
 }
 
-// Of gives what is so of a store; false: it is not known. A nil book knows nothing.
+// Of returns the recorded result for a store, and false if there is none. A nil book is empty.
 func (b *GrantBook) Of(store types.NamespacedName) (GrantsInForce, bool) {
 	if b == nil {
 		return GrantsInForce{}, false
@@ -43,7 +45,8 @@ func (b *GrantBook) Of(store types.NamespacedName) (GrantsInForce, bool) {
 	return what, ok
 }
 
-// PutIssuers notes whether the keys of a store's issuers of tokens are known; nil: it has no issuers.
+// PutIssuers records whether the keys of a store's token issuers are known. A nil argument means that the store has
+// no issuers.
 func (b *GrantBook) PutIssuers(store types.NamespacedName, what *GrantsInForce) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,7 +60,7 @@ func (b *GrantBook) PutIssuers(store types.NamespacedName, what *GrantsInForce) 
 	b.issuers[store] = *what
 }
 
-// IssuersOf gives that; false: the store has no issuers, or it is not known.
+// IssuersOf returns what PutIssuers recorded. It returns false if the store has no issuers or if nothing is recorded.
 func (b *GrantBook) IssuersOf(store types.NamespacedName) (GrantsInForce, bool) {
 	if b == nil {
 		return GrantsInForce{}, false
@@ -68,7 +71,7 @@ func (b *GrantBook) IssuersOf(store types.NamespacedName) (GrantsInForce, bool) 
 	return what, ok
 }
 
-// Forget a store that is gone.
+// Forget removes the entries of a deleted store.
 func (b *GrantBook) Forget(store types.NamespacedName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

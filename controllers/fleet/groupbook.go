@@ -11,59 +11,59 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// LeaderGrace is how long a group may be without a leader before it counts as not serving: an election, or a shard that
-// hands its groups over, takes less.
+// LeaderGrace is how long a group may be without a leader before it counts as not serving. An election takes less,
+// and so does a shard that hands over the leadership of its groups.
 const LeaderGrace = 3 * time.Second
 
-// GroupBook keeps what the shards of each store said of their groups last. Pools write it when they have asked their
-// shards, stores read it. It is in memory only: an operator that starts asks anew. The zero value is ready. Safe for
-// concurrent use.
+// GroupBook keeps what the shards of each store last reported about their groups. The controller of pools writes it
+// after it has asked the shards; the controller of stores reads it. It exists in memory only: after a restart, the
+// operator asks again. The zero value is ready for use. Safe for concurrent use.
 type GroupBook struct {
 	mu     sync.Mutex
 	stores map[types.NamespacedName]*storeBook
 }
 
-// storeBook is about one store.
+// storeBook holds the reports for one store.
 type storeBook struct {
 	pools map[string]*poolPage
-	// leaders counts the shards that say that they lead a group.
+	// leaders counts, for each group, the shards that claim to lead it.
 	leaders map[string]int
-	// lostAt is when a group was first seen without a leader.
+	// lostAt is when a group was first observed without a leader.
 	lostAt map[string]time.Time
 }
 
-// poolPage is what the shards of one pool said at one moment.
+// poolPage holds what the shards of one pool reported at one moment.
 type poolPage struct {
 	at     time.Time
 	shards map[string]shardPage
 }
 
-// shardPage is what one shard said last. answers: it said so now.
+// shardPage holds the last report of one shard. answers is true if the report is current.
 type shardPage struct {
 	answers bool
 	groups  []GroupReport
 }
 
-// GroupSum is what the book says of the groups of a store.
+// GroupSum summarizes the book for the groups of one store.
 type GroupSum struct {
-	// known: every pool was asked since the operator began.
+	// Known is true if every pool was asked since the operator started.
 	Known bool
-	// unsettled: a group has no leader, and it is not known yet whether that passes.
+	// Unsettled is true if a group has no leader and it is too early to say whether one will be elected.
 	Unsettled bool
 	Groups    map[string]BookedGroup
 	Records   int64
-	// copyingBytes are left to copy of the copies that are being made.
+	// CopyingBytes is how many bytes the copies that are being created still lack.
 	CopyingBytes int64
 }
 
-// BookedGroup is what the shards say of one group.
+// BookedGroup is what the shards report about one group.
 type BookedGroup struct {
-	Serving    int  // copies whose shards serve them
-	Leaderless bool // no shard leads it, and that has not passed
+	Serving    int  // copies that their shards serve
+	Leaderless bool // no shard has led it for longer than LeaderGrace
 }
 
-// Note writes down what the shards of a pool said, in place of what they said before. What a shard that is silent now
-// said last is kept.
+// Note replaces what the shards of a pool reported before. For a shard that does not answer now, Note keeps the last
+// report.
 func (b *GroupBook) Note(store types.NamespacedName, pool string, reports map[string]*ShardReport, now time.Time) {
 	if b == nil {
 		return
@@ -90,7 +90,7 @@ func (b *GroupBook) Note(store types.NamespacedName, pool string, reports map[st
 	s.replace(pool, page, now)
 }
 
-// Forget drops a pool that is gone.
+// Forget removes the entries of a deleted pool.
 func (b *GroupBook) Forget(store types.NamespacedName, pool string, now time.Time) {
 	if b == nil {
 		return
@@ -105,7 +105,7 @@ func (b *GroupBook) Forget(store types.NamespacedName, pool string, now time.Tim
 	}
 }
 
-// Unsettled says whether a group of a store has no leader, so that its shards are to be asked again soon.
+// Unsettled reports whether a group of a store has no leader, in which case its shards should be asked again soon.
 func (b *GroupBook) Unsettled(store types.NamespacedName) bool {
 	if b == nil {
 		return false
@@ -125,7 +125,7 @@ func (b *GroupBook) Unsettled(store types.NamespacedName) bool {
 	return false
 }
 
-// asked is since when every pool was asked at least once.
+// asked returns the time since which every pool was asked at least once.
 func (s *storeBook) asked() (oldest time.Time) {
 	for _, page := range s.pools {
 		if oldest.IsZero() || page.at.Before(oldest) {
@@ -135,14 +135,14 @@ func (s *storeBook) asked() (oldest time.Time) {
 	return oldest
 }
 
-// leaderless says whether all pools were asked again some time after a group had lost its leader, and still none of
-// their shards leads it.
+// leaderless reports whether, some time after the group lost its leader, all pools were asked again and none of their
+// shards led it.
 func (s *storeBook) leaderless(group string, asked time.Time) bool {
 	at, lost := s.lostAt[group]
 	return lost && asked.Sub(at) >= LeaderGrace
 }
 
-// replace the page of a pool, and keep count of leaders.
+// replace sets the page of a pool and updates the counts of leaders.
 func (s *storeBook) replace(pool string, page *poolPage, now time.Time) {
 	if before := s.pools[pool]; before != nil {
 		before.leads(func(group string) { s.leaders[group]-- })
@@ -186,7 +186,7 @@ func (p *poolPage) leads(f func(group string)) {
 	}
 }
 
-// Sum of a store that has these pools.
+// Sum summarizes a store that has these pools.
 func (b *GroupBook) Sum(store types.NamespacedName, pools []v1alpha1.ShardPool) GroupSum {
 	out := GroupSum{Groups: map[string]BookedGroup{}}
 	if b == nil {
@@ -234,14 +234,15 @@ func (b *GroupBook) Sum(store types.NamespacedName, pools []v1alpha1.ShardPool) 
 	return out
 }
 
-// bookedReport is a report of one copy of a group.
+// bookedReport is a report about one copy of a group.
 type bookedReport struct {
 	answers bool
 	GroupReport
 }
 
-// compare orders by how much a report says of its group: that of a leader first, of several leaders the one that has
-// applied most, as an older one applies nothing any more; without a leader the copy that has applied most.
+// compare orders reports by how much they know about the group. A leader's report comes first. Among several leaders,
+// the one that has applied most comes first, because a former leader applies no further entries. Without a leader,
+// the copy that has applied most comes first.
 func (r bookedReport) compare(other bookedReport) int {
 	return cmp.Or(compareTruth(r.answers && r.Leader, other.answers && other.Leader),
 		compareTruth(r.Serves(), other.Serves()),
@@ -258,7 +259,7 @@ func compareTruth(a, b bool) int {
 	return -1
 }
 
-// Led counts the groups that have a leader, or lost it just now.
+// Led counts the groups that have a leader or lost it only just now.
 func (s GroupSum) Led() (n int32) {
 	for _, g := range s.Groups {
 		if !g.Leaderless {
@@ -268,7 +269,7 @@ func (s GroupSum) Led() (n int32) {
 	return n
 }
 
-// Troubles are the groups that have fewer serving copies than there are to be, or no leader.
+// Troubles returns the groups that have no leader or fewer serving copies than wanted.
 func (s GroupSum) Troubles(copies int32) (list []v1alpha1.GroupTrouble) {
 	for name, g := range s.Groups {
 		switch {
@@ -282,7 +283,7 @@ func (s GroupSum) Troubles(copies int32) (list []v1alpha1.GroupTrouble) {
 	return list
 }
 
-// NoLeader says what is wrong with a group that nobody leads.
+// NoLeader describes the trouble of a group that has no leader.
 func (g BookedGroup) NoLeader(name string) v1alpha1.GroupTrouble {
 	return v1alpha1.GroupTrouble{Group: name, State: GroupNoLeader,
 		Message: fmt.Sprintf("no shard leads it, so that calls of it fail; %d of its copies are loaded on shards that answer",

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// VersionWords are the versions that shards run, in order.
+// VersionWords lists the versions that the shards run, in order.
 func VersionWords(shards map[string]v1alpha1.ShardStatus) string {
 	seen := map[string]bool{}
 	for _, s := range shards {
@@ -22,10 +22,10 @@ func VersionWords(shards map[string]v1alpha1.ShardStatus) string {
 	return step.Cut(strings.Join(slices.Sorted(maps.Keys(seen)), ","), wordsMax)
 }
 
-// wordsMax bounds what a column shows.
+// wordsMax is the maximum length of a text in a column of kubectl output.
 const wordsMax = 128
 
-// NodeWords are the nodes that shards are on, in order, such as "n1, n2 and 3 more".
+// NodeWords lists the nodes of the shards in order, such as "n1, n2 and 3 more".
 func NodeWords(shards []v1alpha1.ShardStatus) string {
 	seen := map[string]bool{}
 	for _, s := range shards {
@@ -40,27 +40,27 @@ func NodeWords(shards []v1alpha1.ShardStatus) string {
 	return step.Cut(strings.Join(names, ", "), wordsMax)
 }
 
-// troublesMax bounds the list of groups that are not well.
+// troublesMax is the maximum number of unhealthy groups in the list.
 const troublesMax = 20
 
-// Serving says whether a shard in this state answers calls for its groups.
+// Serving reports whether a shard in this state answers calls for its groups.
 func Serving(state v1alpha1.ShardState) bool {
 	return state == v1alpha1.ShardLoading || state == v1alpha1.ShardServing || state == v1alpha1.ShardDraining
 }
 
-// TroubleBytesMax bounds what is said of one group.
+// TroubleBytesMax is the maximum length of the text about one group.
 const TroubleBytesMax = 300
 
-// States of a group in GroupTrouble, beside those of shards.
+// States of a group in GroupTrouble. GroupTrouble also uses the states of shards.
 const (
 	GroupDamaged  = "Damaged"
 	groupFailed   = "Failed"
 	GroupLost     = "DataLost"
-	GroupDegraded = "Degraded" // it has fewer copies than asked for
-	GroupNoLeader = "NoLeader" // it takes no calls
+	GroupDegraded = "Degraded" // it has fewer copies than wanted
+	GroupNoLeader = "NoLeader" // it accepts no calls
 )
 
-// TroubleOf names what is wrong with a copy of a group; empty: nothing that its shard knows of.
+// TroubleOf names the trouble of a copy of a group. It is empty if the shard knows of none.
 func TroubleOf(g GroupReport) string {
 	switch {
 	case g.Lost:
@@ -71,7 +71,7 @@ func TroubleOf(g GroupReport) string {
 	return ""
 }
 
-// CountShard adds the groups of a shard to the counts, but for the total.
+// CountShard adds the groups of a shard to all counts except the total.
 func CountShard(groups *v1alpha1.GroupCounts, s v1alpha1.ShardStatus) {
 	groups.Serving += s.ServingGroups
 	groups.Damaged += s.DamagedGroups
@@ -81,7 +81,8 @@ func CountShard(groups *v1alpha1.GroupCounts, s v1alpha1.ShardStatus) {
 	}
 }
 
-// SettleCounts makes the counts fit the total: what is neither serving, loading nor lost is degraded.
+// SettleCounts makes the counts add up to the total: groups that are neither serving, loading nor lost count as
+// degraded.
 func SettleCounts(groups *v1alpha1.GroupCounts) {
 	groups.Serving = min(groups.Serving, groups.Total)
 	groups.Damaged = min(groups.Damaged, groups.Total)
@@ -90,7 +91,7 @@ func SettleCounts(groups *v1alpha1.GroupCounts) {
 	groups.Degraded = groups.Total - groups.Serving - groups.DataLost - groups.Loading
 }
 
-// FirstTroubles are the first groups of a list, the worst first, each once.
+// FirstTroubles returns the first groups of a list, the worst first, each group once.
 func FirstTroubles(list []v1alpha1.GroupTrouble) []v1alpha1.GroupTrouble {
 	rank := []string{GroupLost, string(v1alpha1.ShardDiskLost), groupFailed, GroupDamaged}
 	worst := func(state string) int {
@@ -113,7 +114,7 @@ func FirstTroubles(list []v1alpha1.GroupTrouble) []v1alpha1.GroupTrouble {
 	return out
 }
 
-// compareGroups orders names of groups as people count: 2 comes before 10.
+// compareGroups orders group names naturally: 2 comes before 10.
 func compareGroups(a, b string) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }

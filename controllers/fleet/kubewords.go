@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// What the scheduler and the kubelet say in English, and in reasons of a container that waits, and decisions depend on:
-// Kubernetes has no other way of telling these things. All of it stands here; kubewords_test.go has what releases of
-// Kubernetes say. A message that is not known makes a status less exact, and never a wrong one: the shard is Pending
-// then, with the words of Kubernetes.
+// The scheduler and the kubelet describe some states only in English messages and in the reasons of waiting
+// containers. The operator has to base decisions on them, because Kubernetes offers no other interface. This file
+// holds all of these texts; kubewords_test.go has the messages of actual Kubernetes releases. An unknown message
+// makes a status less exact but never wrong: the shard is then Pending, with the message from Kubernetes.
 
 var (
 	noVolume = regexp.MustCompile(
@@ -21,35 +21,37 @@ var (
 		`(?i)input/output error|path "[^"]*" does not exist|failed to stat file|no such (file|device)|invalid path`)
 )
 
-// failedMount begins an event about a volume, as step.Warnings give it.
+// failedMount is the start of an event about a volume, in the form that step.Warnings returns.
 const failedMount = "FailedMount: "
 
-// WantsVolume tells whether the scheduler's message says that it is the volume that is missing.
+// WantsVolume reports whether the scheduler's message says that the pod lacks its volume.
 func WantsVolume(message string) bool { return noVolume.MatchString(message) }
 
-// DeviceTaken tells whether an event is of a device on which something is already: another file system, a partition
-// table, or what is left of one. The kubelet neither formats nor mounts it.
+// DeviceTaken reports whether an event says that the device is already in use: it has another file system, a
+// partition table, or the remains of one. The kubelet neither formats nor mounts such a device.
 func DeviceTaken(event string) bool {
 	return cannotFormat.MatchString(event) || strings.HasPrefix(event, failedMount) && broken.MatchString(event)
 }
 
-// DeviceLost tells whether an event is of a device that a volume was on, and that holds no whole file system any more
-// or is not there.
+// DeviceLost reports whether an event says that the volume's device is missing or no longer holds an intact file
+// system.
 func DeviceLost(event string) bool {
 	return DeviceTaken(event) || strings.HasPrefix(event, failedMount) && absent.MatchString(event)
 }
 
-// Waiting is why a container does not run yet.
+// Waiting is the kind of reason why a container does not run yet.
 type Waiting int
 
 // Why a container waits.
 const (
-	WaitingOther   Waiting = iota // it is on its way, or Kubernetes gives a reason that is not known here
-	WaitingImage                  // its image cannot be had
-	WaitingRestart                // it does not stay up, or cannot be made
+	// WaitingOther means that the container is starting, or that Kubernetes gives a reason that this package does not
+	// know.
+	WaitingOther   Waiting = iota
+	WaitingImage           // its image cannot be pulled
+	WaitingRestart         // it keeps exiting, or it cannot be created
 )
 
-// WaitingFor reads the reason of a container that waits.
+// WaitingFor classifies the reason of a waiting container.
 func WaitingFor(reason string) Waiting {
 	switch reason {
 	case ReasonImagePullBackOff, "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
@@ -62,8 +64,8 @@ func WaitingFor(reason string) Waiting {
 }
 
 const (
-	// ReasonImagePullBackOff is of a container whose image the kubelet tries to get again later.
+	// ReasonImagePullBackOff is the reason of a container whose image the kubelet will try to pull again later.
 	ReasonImagePullBackOff = "ImagePullBackOff"
-	// ReasonOOMKilled is of a container that the kernel killed for want of memory.
+	// ReasonOOMKilled is the reason of a container that the kernel killed because it ran out of memory.
 	ReasonOOMKilled = "OOMKilled"
 )

@@ -8,25 +8,25 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// NumbersInput is what the numbers of a pool's shards follow from.
+// NumbersInput is the input of PlanNumbers.
 type NumbersInput struct {
 	Wanted int
-	Exist  []int32          // shards that exist or existed when status was written
+	Exist  []int32          // shards that exist, or existed when the status was written
 	Remove []int32          // spec.remove
-	Holds  map[int32]string // shards that cannot go, and why
+	Holds  map[int32]string // shards that cannot be removed yet, and why
 }
 
-// NumbersPlan is which shards there are to be.
+// NumbersPlan says which shards a pool is to have.
 type NumbersPlan struct {
-	Keep   []int32 // exist and stay
+	Keep   []int32 // exist, and stay
 	Create []int32
-	Remove []int32 // go now
-	Leave  []int32 // are to go, but hold something
+	Remove []int32 // are removed now
+	Leave  []int32 // are to be removed, but still hold something
 }
 
-// PlanNumbers chooses the shards of a pool: new shards take the lowest free numbers that spec.remove does not name.
-// Where there are too many, those of spec.remove go first, then the highest; those that hold something stay until they
-// are empty, and nothing goes in their place.
+// PlanNumbers chooses the numbers of a pool's shards. New shards take the lowest free numbers that spec.remove does
+// not list. If there are too many shards, those in spec.remove go first, and then the highest numbers. A shard that
+// still holds something stays until it is empty, and no other shard goes in its place.
 func PlanNumbers(in NumbersInput) NumbersPlan {
 	exist := slices.Compact(slices.Sorted(slices.Values(in.Exist)))
 	var plan NumbersPlan
@@ -59,7 +59,7 @@ func PlanNumbers(in NumbersInput) NumbersPlan {
 	return plan
 }
 
-// leavingShards are the names of a pool's shards that are to go, of those that were seen: the planner has to keep
+// leavingShards returns the names of the observed shards of a pool that are to be removed. The planner has to keep
 // groups away from them.
 func leavingShards(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) map[string]bool {
 	leaving := map[string]bool{}
@@ -69,7 +69,7 @@ func leavingShards(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) map[st
 	return leaving
 }
 
-// All shards that are to exist after this plan, in order.
+// All returns, in order, all shards that are to exist after this plan.
 func (p NumbersPlan) All() []int32 {
 	all := slices.Concat(p.Keep, p.Create, p.Leave)
 	slices.Sort(all)

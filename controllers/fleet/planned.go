@@ -7,11 +7,11 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// PlannedPoolsMax bounds the pools in the status; of more than that, the others count as planned for.
+// PlannedPoolsMax is the maximum number of pools in the status. If a store has more, the rest count as planned for.
 const PlannedPoolsMax = 256
 
-// PlanMisses says what a store's last plan was not made for yet; empty: it was made for this generation of the store
-// and of all its pools, so that what it says is the answer to what is asked for now.
+// PlanMisses names what the store's last plan does not take into account yet. It is empty if the plan was made for
+// this generation of the store and of all its pools, so that its result answers the current spec.
 func PlanMisses(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) string {
 	planned := store.Status.Planned
 	if planned == nil || planned.Generation < store.Generation {
@@ -27,8 +27,8 @@ func PlanMisses(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) string 
 	return ""
 }
 
-// ShardsToCome are the shards that a store is to have, that take groups, and that are on their way to being registered:
-// groups that have nowhere to go may go there.
+// ShardsToCome returns the wanted shards of a store that accept groups and are not registered yet. A group that no
+// current shard can take may go to one of them.
 func ShardsToCome(view *PlacementView, pools []v1alpha1.ShardPool, seen Seen) (names []string) {
 	states := seen.ByName()
 	wanted := ShardStates(pools, seen)
@@ -47,12 +47,12 @@ func ShardsToCome(view *PlacementView, pools []v1alpha1.ShardPool, seen Seen) (n
 	})
 }
 
-// parked says whether spec.parked names a shard of a pool.
+// parked reports whether spec.parked lists a shard of a pool.
 func parked(pool *v1alpha1.ShardPool, shard string) bool {
 	return slices.ContainsFunc(pool.Spec.Parked, func(n int32) bool { return workload.Shard(pool.Name, n) == shard })
 }
 
-// ShardStates wanted, by shard.
+// ShardStates returns the wanted state of each shard, by name.
 func ShardStates(pools []v1alpha1.ShardPool, seen Seen) map[string]v1alpha1.PoolState {
 	states := map[string]v1alpha1.PoolState{}
 	for _, pool := range pools {
@@ -67,7 +67,7 @@ func ShardStates(pools []v1alpha1.ShardPool, seen Seen) map[string]v1alpha1.Pool
 	return states
 }
 
-// PoolShardNames are the shards that a pool has or should have, by number.
+// PoolShardNames returns, by number, the names of the shards that a pool has or should have.
 func PoolShardNames(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) []string {
 	plan := poolNumbers(pool, seen)
 	numbers := slices.Concat(plan.Keep, plan.Create, plan.Leave, plan.Remove)
@@ -79,7 +79,8 @@ func PoolShardNames(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) []str
 	return names
 }
 
-// poolNumbers are the shards that a pool has, or should have, as its own controller numbers them.
+// poolNumbers returns the shards that a pool has or should have, with the numbers that the pool's own controller
+// chooses.
 func poolNumbers(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) NumbersPlan {
 	in := NumbersInput{Wanted: int(PoolShards(pool)), Remove: pool.Spec.Remove}
 	for _, s := range seen {
@@ -88,7 +89,7 @@ func poolNumbers(pool *v1alpha1.ShardPool, seen []v1alpha1.ShardStatus) NumbersP
 	return PlanNumbers(in)
 }
 
-// PoolShards wanted of a pool.
+// PoolShards returns the wanted number of shards of a pool.
 func PoolShards(pool *v1alpha1.ShardPool) int32 {
 	if pool.Spec.Shards == nil {
 		return 1

@@ -9,12 +9,12 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// AnnotationReplaced on a ShardPool lists the claims that were given up for spec.replace, as NUMBER=UID with commas
-// between. It is what tells a shard that was replaced from one that is still to be, and stays as long as spec.replace
-// names the shard.
+// AnnotationReplaced on a ShardPool lists the claims that were given up for spec.replace, as NUMBER=UID separated by
+// commas. It tells a shard that was replaced from one that is yet to be replaced, and stays as long as spec.replace
+// lists the shard.
 const AnnotationReplaced = "sheaf.dev/replaced-claims"
 
-// ReplacedClaims are the claims that a pool's annotation lists, by the number of their shard.
+// ReplacedClaims returns the claims that a pool's annotation lists, by shard number.
 func ReplacedClaims(pool *v1alpha1.ShardPool) map[int32]types.UID {
 	marks := map[int32]types.UID{}
 	for item := range strings.SplitSeq(pool.Annotations[AnnotationReplaced], ",") {

@@ -1,5 +1,6 @@
-// Package fleet knows the shards of a store: what they say, what etcd holds of them, how their Shard objects add up,
-// which there are to be. It decides without I/O, but for reading Shards, and asks shards and etcd through interfaces.
+// Package fleet describes the shards of a store: what they report, what etcd holds about them, how their Shard
+// objects add up, and which shards a store is to have. Apart from reading Shards, it decides without I/O. It asks
+// shards and etcd through interfaces.
 package fleet
 
 import (
@@ -15,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// ImageOf the only container of ours.
+// ImageOf returns the image of the only container in a pod that Sheaf makes.
 func ImageOf(pod *corev1.PodSpec) string {
 	if len(pod.Containers) == 0 {
 		return ""
@@ -23,7 +24,8 @@ func ImageOf(pod *corev1.PodSpec) string {
 	return pod.Containers[0].Image
 }
 
-// Steady is before, unless now is a step away from it.
+// Steady returns before if it is positive and now differs from it by less than one step, which is stepPercent of
+// whole. Otherwise it returns now.
 func Steady(before, now, whole int64) int64 {
 	step := whole / 100 * stepPercent
 	if before > 0 && now > before-step && now < before+step {
@@ -32,10 +34,10 @@ func Steady(before, now, whole int64) int64 {
 	return now
 }
 
-// Seen are all shards of some pools, as they were seen last, by their pool.
+// Seen holds all shards of some pools as they were last observed, by pool.
 type Seen map[types.NamespacedName][]v1alpha1.ShardStatus
 
-// SeenOf these pools. shards may be of other pools too.
+// SeenOf returns the observed shards of these pools. shards may include those of other pools.
 func SeenOf(pools []v1alpha1.ShardPool, shards []v1alpha1.Shard) Seen {
 	byPool := map[types.NamespacedName][]v1alpha1.Shard{}
 	for _, s := range shards {
@@ -61,12 +63,12 @@ func ReadSeen(
 	return SeenOf(pools, list.Items), nil
 }
 
-// Of one pool.
+// Of returns the shards of one pool.
 func (s Seen) Of(pool *v1alpha1.ShardPool) []v1alpha1.ShardStatus {
 	return s[client.ObjectKeyFromObject(pool)]
 }
 
-// ByName are the shards of all these pools, which are of one namespace.
+// ByName returns the shards of all these pools by name. The pools are in one namespace.
 func (s Seen) ByName() map[string]v1alpha1.ShardStatus {
 	all := map[string]v1alpha1.ShardStatus{}
 	for _, shards := range s {
@@ -77,7 +79,7 @@ func (s Seen) ByName() map[string]v1alpha1.ShardStatus {
 	return all
 }
 
-// Silent are the shards whose disk did not answer.
+// Silent returns the shards whose disk did not answer.
 func (s Seen) Silent() map[string]bool {
 	silent := map[string]bool{}
 	for _, shards := range s {
@@ -90,7 +92,8 @@ func (s Seen) Silent() map[string]bool {
 	return silent
 }
 
-// ClassOf is the StorageClass of a claim of a store, or of a Job that measures the class; empty: it is neither's.
+// ClassOf returns the StorageClass of a claim that belongs to a store, or to a Job that measures the class. It is
+// empty for any other claim.
 func ClassOf(claim *corev1.PersistentVolumeClaim) string {
 	if claim.Spec.StorageClassName == nil || claim.Labels[v1alpha1.LabelStore] == "" && !IsBench(claim) {
 		return ""
@@ -98,19 +101,20 @@ func ClassOf(claim *corev1.PersistentVolumeClaim) string {
 	return *claim.Spec.StorageClassName
 }
 
-// IsBench says whether a claim is of a Job that measures a StorageClass.
+// IsBench reports whether a claim belongs to a Job that measures a StorageClass.
 func IsBench(claim *corev1.PersistentVolumeClaim) bool {
 	return claim.Labels[v1alpha1.LabelComponent] == v1alpha1.ComponentBench
 }
 
-// stepPercent: numbers that move all the time are shown in steps of so much, as each change is a write.
+// stepPercent is the step in which the status shows numbers that change all the time. The step avoids a write for
+// each small change.
 const stepPercent = 5
 
-// ReasonNoShards is of Ready of a pool that is to have no shards.
+// ReasonNoShards is the reason of condition Ready for a pool whose spec wants no shards.
 const ReasonNoShards = "NoShards"
 
-// PauseOf a state that may be left by waiting. Where the kubelet or the scheduler tries again by itself, and tells each
-// time, what they tell is enough.
+// PauseOf returns the time until the next reconcile for a state that may pass by itself. If the kubelet or the
+// scheduler retries by itself and reports each attempt, those reports are enough.
 func PauseOf(state v1alpha1.ShardState) time.Duration {
 	switch state {
 	case v1alpha1.ShardNoStorageClass, v1alpha1.ShardNoVolume, v1alpha1.ShardUnschedulable, v1alpha1.ShardImagePull,
@@ -123,7 +127,7 @@ func PauseOf(state v1alpha1.ShardState) time.Duration {
 	return step.PauseShort
 }
 
-// NeedsPerson says that a state is not left by waiting.
+// NeedsPerson reports whether a state lasts until an administrator acts.
 func NeedsPerson(state v1alpha1.ShardState) bool {
 	switch state {
 	case v1alpha1.ShardNodeLost, v1alpha1.ShardDiskLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,

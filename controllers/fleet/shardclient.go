@@ -8,24 +8,25 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// ShardClient asks shards about themselves. cmd/sheaf-operator implements it over AdminService.
+// ShardClient asks shards about themselves. internal/operator implements it over AdminService.
 type ShardClient interface {
-	// Describe asks a shard. Any error means that it cannot be reached; ErrVolumeSilent that its disk hangs.
+	// Describe asks a shard for a report. ErrVolumeSilent means that its disk hangs; any other error means that the
+	// shard cannot be reached.
 	Describe(ctx context.Context, shard ShardAt) (*ShardReport, error)
 }
 
-// ShardAt says where a shard is asked, and who has to answer. Comparable.
+// ShardAt says where to reach a shard and which shard must answer. It is comparable.
 type ShardAt struct {
 	Store   string // namespace/name
 	Name    string // of the shard
 	Address string // host:port for gRPC
 }
 
-// ShardReport is what a shard says of itself.
+// ShardReport is what a shard reports about itself.
 type ShardReport struct {
 	Name    string
 	Version string
-	// State as v1alpha1 spells it; empty from a shard that does not send it.
+	// State is spelled as in v1alpha1. It is empty if the shard does not send it.
 	State v1alpha1.ShardState
 	// Message says what is wrong and what to do.
 	Message string
@@ -33,18 +34,18 @@ type ShardReport struct {
 	Memory  MemoryReport
 	Load    LoadReport
 	Groups  []GroupReport
-	// Problems are sentences for people about what does not stop the shard from serving.
+	// Problems are sentences about troubles that do not stop the shard from serving.
 	Problems []string
 }
 
-// ErrVolumeSilent is in place of the report of a shard whose disk lets it wait without an error: what it says of its
-// groups is old.
+// ErrVolumeSilent replaces the report of a shard whose disk hangs without an error. What such a shard reports about
+// its groups is outdated.
 var ErrVolumeSilent = errors.New("its disk does not answer")
 
 // VolumeReport is the volume as the shard sees it.
 type VolumeReport struct {
 	UUID          string
-	StoreUUID     string // of the superblock; empty: blank or unreadable
+	StoreUUID     string // from the superblock; empty: blank or unreadable
 	FileSystem    string
 	MountOptions  []string
 	Source        string
@@ -54,7 +55,7 @@ type VolumeReport struct {
 	ReserveBytes  int64
 }
 
-// MemoryReport is need and limit; 0 is no limit.
+// MemoryReport holds the memory that the shard needs and its limit; 0 means no limit.
 type MemoryReport struct {
 	NeedBytes  int64
 	LimitBytes int64
@@ -64,11 +65,11 @@ type MemoryReport struct {
 type LoadReport struct {
 	BytesTotal, BytesDone int64
 	BytesPerSecond        float64
-	DeviceBytesPerSecond  float64 // of a sample that the shard read before; 0: it took none
+	DeviceBytesPerSecond  float64 // measured on a sample before the load; 0: no sample was read
 	ETA                   time.Duration
 }
 
-// GroupReport is one replica.
+// GroupReport describes one replica of a group.
 type GroupReport struct {
 	Group string
 	// State is Pending, Loading, Serving, Damaged, Failed or Unavailable.
@@ -77,23 +78,23 @@ type GroupReport struct {
 	Leader      bool
 	Records     int64
 	StoredBytes int64
-	// AppliedIndex is that of the last entry applied: by it copies are compared.
+	// AppliedIndex is the index of the last applied entry. Copies are compared by it.
 	AppliedIndex uint64
-	// Lost: the data are not on the shard's volume.
+	// Lost is true if the data is not on the shard's volume.
 	Lost bool
-	// CopyingBytes are still to come of a copy that is being made.
+	// CopyingBytes is how many bytes a copy that is being created still lacks.
 	CopyingBytes int64
 }
 
-// Serves says whether the replica answers calls.
+// Serves reports whether the replica answers calls.
 func (g GroupReport) Serves() bool { return g.State == "Serving" || g.State == "Damaged" }
 
-// ShardRegister tells the placement about shards that are to go. cmd/sheaf-operator implements it over etcd.
+// ShardRegister updates the placement when shards are to be removed. internal/operator implements it over etcd.
 type ShardRegister interface {
-	// Empty asks the planner to put no group on the shard, and to move those that are there to others.
+	// Empty asks the planner to put no groups on the shard, and to move the groups on it to other shards.
 	Empty(ctx context.Context, store *v1alpha1.RecordStore, shard string) error
-	// Look tells where groups are.
+	// Look returns where groups are.
 	Look(ctx context.Context, store *v1alpha1.RecordStore) (PlacementView, error)
-	// Forget removes what is known of a shard that is gone for good. The error says which groups still name it.
+	// Forget removes the entries of a shard that is gone for good. The error says which groups still refer to it.
 	Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error
 }

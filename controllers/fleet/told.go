@@ -8,11 +8,11 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// ReasonLoading is of condition Loaded while shards load: its message is their progress.
+// ReasonLoading is the reason of condition Loaded while shards load. The message of the condition is their progress.
 const ReasonLoading = "Loading"
 
-// ToldOfShard is what a shard's status tells. How many groups it has is told; how many of them it has loaded yet, or
-// leads, is not.
+// ToldOfShard returns the part of a shard's status whose changes are worth an immediate write. That includes the
+// number of its groups, but not how many of them it has loaded so far or leads.
 func ToldOfShard(s v1alpha1.ShardStatus) v1alpha1.ShardStatus {
 	s.Message = withoutNumbers(s.Message)
 	s.Records, s.StoredBytes, s.LeadingGroups, s.MemoryNeedBytes = 0, 0, 0, 0
@@ -28,7 +28,8 @@ func ToldOfShard(s v1alpha1.ShardStatus) v1alpha1.ShardStatus {
 	return s
 }
 
-// ToldOfPool is what a pool's status tells. What its shards tell is in it as far as it lists them.
+// ToldOfPool returns the part of a pool's status whose changes are worth an immediate write. For the shards that the
+// status lists, that is the part that ToldOfShard returns.
 func ToldOfPool(p v1alpha1.ShardPoolStatus) v1alpha1.ShardPoolStatus {
 	out := *p.DeepCopy()
 	out.Load, out.Records, out.StoredBytes = "", 0, 0
@@ -47,7 +48,8 @@ func ToldOfPool(p v1alpha1.ShardPoolStatus) v1alpha1.ShardPoolStatus {
 	return out
 }
 
-// toldOfCondition is what a condition's message tells; of shards that load it is nothing but progress.
+// toldOfCondition returns the part of a condition's message that is worth an immediate write. For loading shards it
+// is empty, because the message is only their progress.
 func toldOfCondition(c *metav1.Condition) string {
 	if c.Reason == ReasonLoading {
 		return ""
@@ -55,9 +57,9 @@ func toldOfCondition(c *metav1.Condition) string {
 	return withoutNumbers(c.Message)
 }
 
-// numbers are words that begin with a digit, such as 3, 62% or 1.9GiB/s. The number in a name, such as in ssd-3 or n1,
-// is none.
+// numbers matches words that begin with a digit, such as 3, 62% or 1.9GiB/s. It does not match a number within a
+// name, such as ssd-3 or n1.
 var numbers = regexp.MustCompile(`(^|[^\w.-])[0-9][\w.%/]*`)
 
-// withoutNumbers has a # in place of each number of a text. Texts that differ in numbers alone mean the same.
+// withoutNumbers replaces each number in a text by #. Texts that differ only in numbers mean the same.
 func withoutNumbers(text string) string { return numbers.ReplaceAllString(text, "${1}#") }

@@ -8,18 +8,18 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// accountsKept is for how long the keys of ServiceAccounts are taken for those of now: they are the same for all
-// stores, each of which is looked at every few minutes.
+// accountsKept is how long the keys of ServiceAccounts are reused before they are read again. They are the same for
+// all stores, each of which is reconciled every few minutes.
 const accountsKept = time.Minute
 
 // accounts remembers the issuer of the cluster's ServiceAccounts.
 type accounts struct {
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards all fields below
 	issuer access.Issuer
 	read   time.Time // zero: never
 }
 
-// serviceAccounts gives the issuer of the cluster's ServiceAccounts with its keys.
+// serviceAccounts returns the issuer of the cluster's ServiceAccounts with its keys.
 func (r *Reconciler) serviceAccounts(ctx context.Context) (access.Issuer, error) {
 	r.accounts.mu.Lock()
 	defer r.accounts.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// audience that tokens for a store are made for.
+// audience returns the audience of tokens for a store.
 func audience(namespace, store string) string { return "sheaf/" + namespace + "/" + store }
 
-// compile makes the table of grants of a store, but for its version and its tenants. issuer is that of the cluster's
-// ServiceAccounts.
+// compile makes the grant table of a store, without its version and its tenants. issuer is the issuer of the
+// cluster's ServiceAccounts.
 func compile(namespace, store string, grants []v1alpha1.RecordGrant, issuer access.Issuer) *access.Table {
 	table := &access.Table{Audience: audience(namespace, store), Issuers: []access.Issuer{issuer},
 		Grants: []access.Grant{}}
@@ -25,7 +25,8 @@ func compile(namespace, store string, grants []v1alpha1.RecordGrant, issuer acce
 	return table
 }
 
-// grantOf is a RecordGrant as the table has it. What cannot be read is left for the table's own checks to refuse.
+// grantOf converts a RecordGrant to its form in the table. It keeps values that it cannot parse, so that the table's
+// own checks refuse them.
 func grantOf(g *v1alpha1.RecordGrant) access.Grant {
 	out := access.Grant{Name: g.Name, Groups: access.Groups{All: g.Spec.Groups.All, Names: texts(g.Spec.Groups.Names),
 		Prefixes: texts(g.Spec.Groups.Prefixes)}}
@@ -34,7 +35,7 @@ func grantOf(g *v1alpha1.RecordGrant) access.Grant {
 			Namespace: s.Namespace, Name: s.Name})
 	}
 	for _, v := range g.Spec.Verbs {
-		verb, _ := access.ParseVerb(string(v)) // one that is none is refused by the table
+		verb, _ := access.ParseVerb(string(v)) // the table refuses an unknown verb
 		out.Verbs = append(out.Verbs, verb)
 	}
 	return out
@@ -47,7 +48,7 @@ func texts(from []v1alpha1.GrantGroupText) (out []string) {
 	return out
 }
 
-// isSame tells whether two tables differ in nothing but their version.
+// isSame reports whether two tables are equal except for their version.
 func isSame(a, b *access.Table) bool {
 	x, y := *a, *b
 	x.Version, y.Version = 1, 1

@@ -1,5 +1,5 @@
-// Package recordgrant reconciles RecordGrants and RecordTenants: those of a store are compiled into the table in etcd
-// by which its gateways and shards decide who may do what, and how much. See
+// Package recordgrant reconciles RecordGrants and RecordTenants. It compiles those of a store into a table in etcd,
+// by which the store's gateways and shards decide who may do what, and how much. See
 // docs/adr/0041-grants-decide-at-gateways-and-shards.md.
 package recordgrant
 
@@ -29,58 +29,60 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Rights, apart from the type's comment: controller-gen does not see those that stand in one. The keys of
-// ServiceAccounts every ServiceAccount may read (the ClusterRole system:service-account-issuer-discovery).
+// Permissions, separate from the type's comment because controller-gen ignores markers there. Every ServiceAccount
+// may read the keys of ServiceAccounts (the ClusterRole system:service-account-issuer-discovery).
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants;recordstores,verbs=list;watch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
-// ErrTableChanged says that somebody else has written the table of grants meanwhile.
+// ErrTableChanged means that another client has written the grant table in between.
 var ErrTableChanged = errors.New("the table of grants was changed meanwhile")
 
-// reasonStoreUnknown: there is no store of the name.
+// reasonStoreUnknown means that no store has this name.
 const reasonStoreUnknown = "StoreUnknown"
 
-// Tables are the tables of grants of stores. Calls are bounded by their context.
+// Tables reads and writes the grant tables of stores. The context bounds each call.
 type Tables interface {
-	// Table reads that of a store; nil: there is none. The revision is for PutTable.
+	// Table reads the table of a store; text is nil if there is none. Pass the revision to PutTable.
 	Table(ctx context.Context, store *v1alpha1.RecordStore) (text []byte, revision int64, err error)
-	// PutTable writes one in the place of that of a revision, else it answers ErrTableChanged.
+	// PutTable replaces the table of the given revision. If the current revision is another one, it returns
+	// ErrTableChanged.
 	PutTable(ctx context.Context, store *v1alpha1.RecordStore, text []byte, revision int64) error
 }
 
-// keysAgain is how often the keys of ServiceAccounts are read: the API server may have new ones after it was started
-// with another configuration.
+// keysAgain is how often the keys of ServiceAccounts are read. An API server that restarts with another configuration
+// may have new keys.
 const keysAgain = 30 * time.Minute
 
-// Reconciler keeps the tables of grants of stores as their RecordGrants say. Each store has one: where there is no
-// RecordGrant, nobody may do anything, but administrators by certificate.
+// Reconciler keeps the grant tables of stores up to date with their RecordGrants. Each store has a table. Without a
+// RecordGrant, only administrators with a certificate may do anything.
 type Reconciler struct {
 	Client client.Client
 	Tables Tables
-	// Keys reads the issuer of the cluster's ServiceAccounts, with the keys of their tokens.
+	// Keys reads the issuer of the cluster's ServiceAccounts, and the keys that sign their tokens.
 	Keys func(ctx context.Context) (access.Issuer, error)
-	// IssuerKeys reads the JSON Web Key Set of an issuer of tokens, by its URL and the authorities that vouch for it, in
-	// bounded time; nil: none are read.
+	// IssuerKeys reads the JSON Web Key Set of a token issuer, from its URL and with the certificate authorities that
+	// it is verified against, in bounded time; nil: no keys are read.
 	IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
 	// Live reads ConfigMaps with keys, which are not cached.
 	Live client.Reader
-	// Transports asks processes by which table they decide; nil: nobody is asked.
+	// Transports asks processes which table they use; nil: nobody is asked.
 	Transports fleet.TransportAsker
-	// Book takes what they said, for the status of stores; nil: nobody reads it.
+	// Book receives the answers of the processes, for the status of stores; nil: they are not needed.
 	Book *fleet.GrantBook
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
-	asked    sync.Map // of a store's UID: *asked
+	asked    sync.Map // by store UID: *asked
 	accounts accounts
-	issuers  sync.Map // of a store's name: *storeIssuers
-	sources  sync.Map // of where keys come from: *keySource
-	unknown  sync.Map // of a pod's UID and an issuer: tokens by unknown keys that it has counted
+	issuers  sync.Map // by store name: *storeIssuers
+	sources  sync.Map // by origin of the keys: *keySource
+	// unknown maps a pod's UID and an issuer to the pod's count of tokens signed by unknown keys.
+	unknown sync.Map
 }
 
-// Reconcile is about one store, by its name, whether there is one or not.
+// Reconcile reconciles one store by name, whether or not the store exists.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var all v1alpha1.RecordGrantList
 	if err := r.Client.List(ctx, &all, client.InNamespace(req.Namespace)); err != nil {
@@ -126,7 +128,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return out.Result()
 }
 
-// write makes the table of a store as its grants and tenants say.
+// write updates the table of a store from its grants and tenants.
 func (r *Reconciler) write(ctx context.Context, key types.NamespacedName, grants []v1alpha1.RecordGrant,
 	tenants *tenants) (version int64, out step.Outcome) {
 	store := &v1alpha1.RecordStore{}
@@ -189,7 +191,7 @@ func (r *Reconciler) putTable(ctx context.Context, store *v1alpha1.RecordStore, 
 	return r.Tables.PutTable(ctx, store, text, revision)
 }
 
-// compiled says in the conditions of an object what became of it, and tells whether it is in the table.
+// compiled reports the result for an object in its conditions, and returns whether the object is in the table.
 func compiled(conditions *[]metav1.Condition, generation, version int64, out step.Outcome) bool {
 	words := fmt.Sprintf("in table %d of grants", version)
 	step.Summarize(conditions, generation, out, words)
@@ -201,7 +203,7 @@ func compiled(conditions *[]metav1.Condition, generation, version int64, out ste
 	return true
 }
 
-// tell writes the status of a grant. force says whether processes decide by its table; nil: that is not known.
+// tell writes the status of a grant. force says whether processes use its table; nil means unknown.
 func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version int64, out step.Outcome,
 	force *fleet.GrantsInForce) error {
 	after := g.DeepCopy()
@@ -217,7 +219,7 @@ func (r *Reconciler) tell(ctx context.Context, g *v1alpha1.RecordGrant, version 
 	return client.IgnoreNotFound(err)
 }
 
-// SetupWithManager watches RecordGrants and RecordTenants, and stores as they come and go.
+// SetupWithManager watches RecordGrants and RecordTenants, and the creation and deletion of stores.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	store := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
@@ -244,7 +246,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// identified passes stores that come, go, or change, or get their UID, their placement or another transport.
+// identified passes stores that are created, deleted or changed, or that get their UID, their placement or another
+// transport.
 func identified() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)

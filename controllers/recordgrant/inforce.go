@@ -19,14 +19,15 @@ import (
 )
 
 const (
-	// behindGrace is for how long a process may be behind before that is told: it takes a new table within seconds, and
-	// one that starts does not answer at first.
+	// behindGrace is how long a process may use an outdated table before that is reported. A process takes a new
+	// table within seconds, and a process that starts does not answer at first.
 	behindGrace = 5 * time.Second
-	// Pauses until processes are asked again: while one is within behindGrace, while one is behind, and while none is.
+	// Pauses before processes are asked again: askSoon while one is within behindGrace, askAgain while one is behind,
+	// and askRest while none is.
 	askSoon  = 2 * time.Second
 	askAgain = 30 * time.Second
 	askRest  = 2 * time.Minute
-	// behindNamed bounds the processes that a message names.
+	// behindNamed is the maximum number of processes that a message names.
 	behindNamed = 5
 )
 
@@ -38,14 +39,14 @@ const (
 	reasonPlaintextAllowed = "PlaintextAllowed"
 )
 
-// asked is what is remembered of the processes of a store: no condition is written that says nothing new.
+// asked holds what is remembered about the processes of a store, so that a condition is written only if it changes.
 type asked struct {
 	version int64
 	behind  map[types.UID]time.Time // pods whose process is behind, and since when
 }
 
-// inForce asks the processes of a store by which table they decide. known is false where that cannot be said yet. again
-// is the pause until they are to be asked again.
+// inForce asks the processes of a store which table they use. known is false if that cannot be determined yet. again
+// is the pause before they are to be asked again.
 func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, version int64) (what fleet.GrantsInForce,
 	known bool, again time.Duration) {
 	var store v1alpha1.RecordStore
@@ -94,7 +95,7 @@ func (r *Reconciler) inForce(ctx context.Context, key types.NamespacedName, vers
 		Message: "every gateway and shard decides by the table of grants that the operator wrote last"}, true, again
 }
 
-// transportOf a store; empty: it is not settled yet.
+// transportOf returns the transport of a store. It is empty while the transport is not decided yet.
 func transportOf(store *v1alpha1.RecordStore) v1alpha1.TLSTransport {
 	switch {
 	case store.Status.TLS == nil && store.Status.StoreUID == "":
@@ -105,14 +106,14 @@ func transportOf(store *v1alpha1.RecordStore) v1alpha1.TLSTransport {
 	return store.Status.TLS.Transport
 }
 
-// behindOne is a process that does not decide by the newest table.
+// behindOne is a process that does not use the newest table.
 type behindOne struct {
 	pod, words string
 	since      time.Time
 }
 
-// behind gives the processes of a store that decide by another table than that of a version, or do not say by which, in
-// the order of their pods' names.
+// behind returns the processes of a store that use a table of another version, or do not report the version, in the
+// order of their pods' names.
 func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, version int64) (out []behindOne,
 	err error) {
 	var pods corev1.PodList
@@ -154,7 +155,7 @@ func (r *Reconciler) behind(ctx context.Context, store *v1alpha1.RecordStore, ve
 	return out, nil
 }
 
-// say sets the condition InForce of a grant.
+// say sets condition InForce of a grant.
 func say(g *v1alpha1.RecordGrant, what fleet.GrantsInForce) {
 	if what.Good {
 		step.SetTrue(&g.Status.Conditions, g.Generation, v1alpha1.ConditionInForce, what.Reason, what.Message)

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// issuerEvery is how often the keys of an issuer are read, issuerPause the time between two tries: where one has
-	// failed, and where a process was shown a token by a key that is not known.
+	// issuerEvery is how often the keys of an issuer are read. issuerPause is the time between two attempts, after
+	// one has failed or after a process has received a token signed by an unknown key.
 	issuerEvery = time.Hour
 	issuerPause = time.Minute
-	// keyOfKeys is the key of a ConfigMap with a JSON Web Key Set.
+	// keyOfKeys is the key of the JSON Web Key Set in a ConfigMap.
 	keyOfKeys = "jwks.json"
 )
 
@@ -34,18 +34,19 @@ const (
 	reasonIssuerSilent = "IssuerSilent"
 )
 
-// keySource is where the keys of one issuer come from. Stores that name it alike share it.
+// keySource holds the keys of one issuer. Stores that specify the issuer identically share it.
 type keySource struct {
-	mu     sync.Mutex // guards all below
-	keys   json.RawMessage
-	read   time.Time // when keys were read; zero: never
-	tried  time.Time
-	failed string    // why the tries since then failed, in the words of the first; empty: the last one did not
-	since  time.Time // of failed
-	wanted bool      // a process was shown a token by another key
+	mu    sync.Mutex // guards all fields below
+	keys  json.RawMessage
+	read  time.Time // when keys were last read; zero: never
+	tried time.Time
+	// failed is the first error since the last successful read; empty: the last attempt succeeded.
+	failed string
+	since  time.Time // when failed was set
+	wanted bool      // a process received a token signed by another key
 }
 
-// storeIssuers are the issuers of a store, as they were found when its table was made last.
+// storeIssuers are the issuers of a store at the time when its table was last made.
 type storeIssuers struct {
 	issuers []access.Issuer
 	truth   fleet.GrantsInForce
@@ -53,8 +54,9 @@ type storeIssuers struct {
 	byURL   map[string]*keySource
 }
 
-// tokenIssuers gives those of spec.access whose keys are known, for the table. there is the table of now: where an
-// operator has just started, and the issuer does not answer, its keys stay. cluster is the issuer of ServiceAccounts.
+// tokenIssuers returns the issuers of spec.access whose keys are known, for the new table. there is the current
+// table: if the operator has just started and an issuer does not answer, the issuer's keys in that table are kept.
+// cluster is the issuer of ServiceAccounts.
 func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordStore, there *access.Table,
 	cluster string) []access.Issuer {
 	out := &storeIssuers{byURL: map[string]*keySource{}}
@@ -98,7 +100,7 @@ func (r *Reconciler) tokenIssuers(ctx context.Context, store *v1alpha1.RecordSto
 	return out.issuers
 }
 
-// keysIn gives the keys of an issuer in a table; nil: it has none.
+// keysIn returns the keys of an issuer in a table, or nil if it has none.
 func keysIn(there *access.Table, url string) json.RawMessage {
 	for i := range there.Issuers {
 		if there.Issuers[i].URL == url && !there.Issuers[i].ServiceAccounts {
@@ -108,7 +110,7 @@ func keysIn(there *access.Table, url string) json.RawMessage {
 	return nil
 }
 
-// sourceOf gives the source of an issuer's keys.
+// sourceOf returns the source of an issuer's keys.
 func (r *Reconciler) sourceOf(namespace string, spec *v1alpha1.TokenIssuer) *keySource {
 	name := spec.URL + "\x00" + spec.CABundle
 	if spec.KeysFrom != nil {
@@ -119,7 +121,7 @@ func (r *Reconciler) sourceOf(namespace string, spec *v1alpha1.TokenIssuer) *key
 	return out
 }
 
-// every is how often the keys of an issuer are read where nothing is wrong.
+// every returns how often the keys of an issuer are read while there is no trouble.
 func every(spec *v1alpha1.TokenIssuer) time.Duration {
 	if spec.KeysFrom != nil {
 		return issuerPause
@@ -127,8 +129,8 @@ func every(spec *v1alpha1.TokenIssuer) time.Duration {
 	return issuerEvery
 }
 
-// current gives the keys that were read last, and reads them where it is time; failed says since when and why that does
-// not succeed.
+// current returns the keys that were last read, after reading them again if that is due. failed says why and since
+// when reading has failed.
 func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string,
 	spec *v1alpha1.TokenIssuer) (keys json.RawMessage, failed string) {
 	s.mu.Lock()
@@ -139,7 +141,7 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 		switch {
 		case err == nil:
 			s.keys, s.read, s.failed = found, now, ""
-		case s.failed == "": // later tries may say it in other words, and a condition is not written for that
+		case s.failed == "": // later errors may be worded differently, which is not worth another write of the condition
 			s.failed, s.since = err.Error(), now
 		}
 	}
@@ -149,12 +151,12 @@ func (s *keySource) current(ctx context.Context, r *Reconciler, namespace string
 	return s.keys, failed
 }
 
-// due tells whether keys are to be read now. s.mu is held.
+// due reports whether the keys have to be read now. The caller holds s.mu.
 func (s *keySource) due(now time.Time, every time.Duration) bool {
 	return s.next(every).Before(now.Add(1))
 }
 
-// next is when keys are to be read next. s.mu is held.
+// next returns when the keys have to be read next. The caller holds s.mu.
 func (s *keySource) next(every time.Duration) time.Time {
 	switch {
 	case s.tried.IsZero():
@@ -165,7 +167,7 @@ func (s *keySource) next(every time.Duration) time.Time {
 	return s.read.Add(every)
 }
 
-// readKeys reads the keys of an issuer that tokens may be signed by, from where its spec says.
+// readKeys reads the keys that may sign an issuer's tokens, from the origin in its spec.
 func (r *Reconciler) readKeys(ctx context.Context, namespace string, spec *v1alpha1.TokenIssuer) (json.RawMessage,
 	error) {
 	var encoded json.RawMessage
@@ -191,14 +193,14 @@ func (r *Reconciler) readKeys(ctx context.Context, namespace string, spec *v1alp
 	return access.UsableKeys(encoded)
 }
 
-// issuersPause is how long the issuers of a store can wait for the next look; 0: it has none.
+// issuersPause returns how long the store's issuers can wait for the next reconcile. It is 0 if the store has none.
 func (r *Reconciler) issuersPause(key types.NamespacedName) time.Duration {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)
 	if of == nil || len(of.sources) == 0 {
 		return 0
 	}
-	pause := issuerPause // processes are asked for tokens by unknown keys
+	pause := issuerPause // processes are polled for tokens signed by unknown keys
 	for _, s := range of.sources {
 		s.mu.Lock()
 		pause = min(pause, max(s.next(issuerEvery).Sub(r.now()), time.Second))
@@ -207,8 +209,9 @@ func (r *Reconciler) issuersPause(key types.NamespacedName) time.Duration {
 	return pause
 }
 
-// heardUnknown notes which issuers' keys a process was shown that are not known: counts, since the process began. Keys
-// are read again for that, at most once a minute for all processes and stores.
+// heardUnknown notes the issuers for which a process received tokens signed by unknown keys. counts holds the number
+// of such tokens since the process started. New ones cause the keys to be read again, at most once a minute for all
+// processes and stores.
 func (r *Reconciler) heardUnknown(key types.NamespacedName, pod types.UID, counts map[string]int64) {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)
@@ -229,8 +232,8 @@ func (r *Reconciler) heardUnknown(key types.NamespacedName, pod types.UID, count
 	}
 }
 
-// dropUnknown leaves out of a table the subjects that an issuer would have to name which is not in it, and grants that
-// have no other subjects: nobody could be one of them, and the table would be refused.
+// dropUnknown removes from a table the subjects of issuers that are not in the table, and the grants that have no
+// other subjects. No caller could match such a subject, and the table would be refused.
 func dropUnknown(table *access.Table) {
 	foreign := func(s access.Subject) bool {
 		return s.Issuer != "" && !slices.ContainsFunc(table.Issuers, func(i access.Issuer) bool {
@@ -243,7 +246,8 @@ func dropUnknown(table *access.Table) {
 	table.Grants = slices.DeleteFunc(table.Grants, func(g access.Grant) bool { return len(g.Subjects) == 0 })
 }
 
-// lacksIssuer says which subject of a grant is not in the table, as its issuer is not; empty: none.
+// lacksIssuer names the first subject of a grant that is not in the table because its issuer is not. It is empty if
+// there is none.
 func (r *Reconciler) lacksIssuer(key types.NamespacedName, g *v1alpha1.RecordGrant) string {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)
@@ -263,7 +267,7 @@ func (r *Reconciler) lacksIssuer(key types.NamespacedName, g *v1alpha1.RecordGra
 	return ""
 }
 
-// tellIssuers tells the status of the store of its issuers.
+// tellIssuers records the state of the store's issuers in the Book, for the status of the store.
 func (r *Reconciler) tellIssuers(key types.NamespacedName) {
 	found, _ := r.issuers.Load(key)
 	of, _ := found.(*storeIssuers)
@@ -277,7 +281,7 @@ func (r *Reconciler) tellIssuers(key types.NamespacedName) {
 	r.Book.PutIssuers(key, &of.truth)
 }
 
-// soonest of two pauses, of which 0 is none.
+// soonest returns the shorter of two pauses, where 0 means none.
 func soonest(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return cmp.Or(a, b)

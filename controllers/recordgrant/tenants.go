@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Tenants are in the table of grants, and count where that is known to shards. See
+// Tenants are part of the grant table, and take effect once the shards have it. See
 // docs/adr/0042-quotas-are-divided-among-leaders.md.
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordtenants,verbs=list;watch
@@ -24,10 +24,10 @@ import (
 // tenants are the RecordTenants of a store.
 type tenants struct {
 	all     []v1alpha1.RecordTenant
-	refused map[string]step.Outcome // that are not in the table, by name
+	refused map[string]step.Outcome // tenants that are not in the table, by name
 }
 
-// tenants reads those of a store.
+// tenants reads the RecordTenants of a store.
 func (r *Reconciler) tenants(ctx context.Context, store types.NamespacedName) (*tenants, error) {
 	var list v1alpha1.RecordTenantList
 	if err := r.Client.List(ctx, &list, client.InNamespace(store.Namespace)); err != nil {
@@ -42,13 +42,13 @@ func (r *Reconciler) tenants(ctx context.Context, store types.NamespacedName) (*
 	return out, nil
 }
 
-// compile gives them as the table has them.
+// compile converts the tenants to their form in the table.
 func (t *tenants) compile(routing v1alpha1.RoutingMode) (compiled []access.Tenant) {
 	compiled, t.refused = tenantsOf(routing, t.all)
 	return compiled
 }
 
-// tellTenants writes their status. out is what became of the table.
+// tellTenants writes the statuses of the tenants. out is the result for the table.
 func (r *Reconciler) tellTenants(ctx context.Context, tenants *tenants, version int64, out step.Outcome) error {
 	for i := range tenants.all {
 		own, refused := tenants.refused[tenants.all[i].Name]
@@ -73,8 +73,8 @@ func (r *Reconciler) tellTenant(ctx context.Context, t *v1alpha1.RecordTenant, v
 	return client.IgnoreNotFound(err)
 }
 
-// tenantsOf are RecordTenants as the table has them, and why one is not in it, by name. Of two that could have a group
-// in common the older one counts.
+// tenantsOf converts RecordTenants to their form in the table. For each one that is not in the table, it returns the
+// reason by name. If two tenants could have a group in common, the older one wins.
 func tenantsOf(routing v1alpha1.RoutingMode, tenants []v1alpha1.RecordTenant) (out []access.Tenant,
 	refused map[string]step.Outcome) {
 	refused = map[string]step.Outcome{}

@@ -15,30 +15,30 @@ import (
 // Reasons of condition Available.
 const (
 	reasonAvailable        = "Available"
-	reasonStarting         = "Starting" // it has not been available yet
+	reasonStarting         = "Starting" // it has never been available
 	reasonGroupsNotServing = "GroupsNotServing"
 	reasonNoGateway        = "NoGateway"
 )
 
-// availability is what condition Available says.
+// availability holds the contents of condition Available.
 type availability struct {
 	available bool
 	reason    string
 	message   string
 }
 
-// availableInput is what follows from it.
+// availableInput is the input of decideAvailable.
 type availableInput struct {
 	routing  v1alpha1.RoutingMode
 	groups   v1alpha1.GroupCounts
 	shards   v1alpha1.ShardCounts
-	gateways int32 // that serve, of whatever template
+	gateways int32 // gateways that serve, of any template
 	wanted   int32 // gateways
 	before   *metav1.Condition
 }
 
-// decideAvailable says whether every call can be answered: every group serves, and there is a gateway. A store that was
-// never available is starting.
+// decideAvailable reports whether every call can be answered: every group serves, and at least one gateway is
+// available. The reason is Starting for a store that was never available.
 func decideAvailable(in availableInput) availability {
 	bad := func(reason, message string) availability {
 		if in.before == nil || in.before.Reason == reasonStarting {
@@ -65,8 +65,7 @@ func decideAvailable(in availableInput) availability {
 	return availability{true, reasonAvailable, fmt.Sprintf("all %d groups serve", g.Total)}
 }
 
-// notServingWords names groups that take no calls, the first of those that are not well. Those that only lack a copy
-// serve.
+// notServingWords names the first unhealthy groups that accept no calls. A group that only lacks a copy serves.
 func notServingWords(list []v1alpha1.GroupTrouble) string {
 	var names []string
 	message := ""
@@ -81,7 +80,7 @@ func notServingWords(list []v1alpha1.GroupTrouble) string {
 	return fmt.Sprintf(", such as %s: %s", fleet.GroupWords(names), message)
 }
 
-// setAvailable writes the condition, where it is known what it says.
+// setAvailable sets condition Available if its value is known.
 func (run *storeRun) setAvailable() {
 	status := &run.store.Status
 	if !run.hasPools {
@@ -91,7 +90,7 @@ func (run *storeRun) setAvailable() {
 	gateways, wanted := int32(0), workload.GatewayReplicas(run.store)
 	if run.gateway != nil {
 		gateways = run.gateway.Status.AvailableReplicas
-	} else if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionGatewayReady) { // as it was seen last
+	} else if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionGatewayReady) { // as last observed
 		gateways = 1
 	}
 	a := decideAvailable(availableInput{
@@ -102,7 +101,7 @@ func (run *storeRun) setAvailable() {
 		a.message)
 }
 
-// starting says whether the store has not been available yet.
+// starting reports whether the store has never been available.
 func starting(store *v1alpha1.RecordStore) bool {
 	c := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionAvailable)
 	return c == nil || c.Reason == reasonStarting

@@ -1,5 +1,5 @@
-// Package recordstore reconciles RecordStores: etcd and gateways, the first placement and the plans, and what the
-// status says of all.
+// Package recordstore reconciles RecordStores: it runs etcd and the gateways, makes the first placement, updates the
+// plan, and writes the status of the whole store.
 package recordstore
 
 import (
@@ -32,9 +32,9 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Rights: what is read is read from caches, which list and watch; get is for what is read past them. A test compares
-// them with what the controllers ask for. Leases, and events of the core API, are of the election of the operator that
-// works.
+// Permissions. Reads from caches need list and watch; reads that bypass the caches need get. A test compares the
+// permissions with the requests of the controllers. Leases and events of the core API are for leader election among
+// the operator's pods.
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordstores/status,verbs=patch
@@ -54,33 +54,36 @@ import (
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update
 // +kubebuilder:rbac:groups="",resources=events,verbs=create
 
-// Reconciler keeps a store's etcd, gateway, budgets and placement right.
+// Reconciler maintains a store's etcd, gateways, disruption budgets and placement.
 type Reconciler struct {
 	Client client.Client // reads from the cache
-	// Live reads from the API server: Secrets, which are not cached, and what must not be decided from a stale cache.
+	// Live reads from the API server. It is for Secrets, which are not cached, and for decisions that a stale cache
+	// could make wrong.
 	Live       client.Reader
 	Events     events.EventRecorder
 	Placements fleet.Placements
-	// Groups is what shards said of their groups, as pools wrote it down; nil: nobody does.
+	// Groups holds what shards reported about their groups, as the controller of pools recorded it; nil: it is not
+	// recorded.
 	Groups *fleet.GroupBook
-	// Grants is whether processes decide by the newest table of grants; nil: nobody asks them.
+	// Grants holds whether processes use the newest grant table; nil: nobody asks them.
 	Grants *fleet.GrantBook
 	// Trust makes certificates; nil: stores have none.
 	Trust *trust.Keeper
-	// Transports asks processes which certificates they use. Needed where Trust is set.
+	// Transports asks processes which certificates they use. It is required if Trust is set.
 	Transports fleet.TransportAsker
-	// Credentials takes those by which the operator speaks to stores; nil: nobody needs them.
+	// Credentials receives the credentials with which the operator talks to stores; nil: they are not needed.
 	Credentials fleet.Credentials
-	// Image of shards, gateways and etcd, where a store names none.
+	// Image is the image of shards, gateways and etcd for a store that names none.
 	Image string
-	// Namespace of the operator's own pods, which reach etcd; empty: it is not known, and no NetworkPolicies are made.
+	// Namespace is the namespace of the operator's own pods, which connect to etcd. If it is empty, it is unknown,
+	// and no NetworkPolicies are made.
 	Namespace string
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
-	written    sync.Map // of a store's UID: time.Time of the last write of its status
-	transports sync.Map // of a store's UID: *heardTransport of the last look
-	spoken     sync.Map // of a store's UID: what the operator's credentials were made for
+	written    sync.Map // by store UID: time.Time of the last write of its status
+	transports sync.Map // by store UID: the last *heardTransport
+	spoken     sync.Map // by store UID: what the operator's credentials were made for
 	arrived    arrivals
 	changed    step.Pacer
 }
@@ -92,32 +95,33 @@ func (r *Reconciler) now() time.Time {
 	return time.Now()
 }
 
-// storeRun is what one reconcile of a store has gathered.
+// storeRun holds what one reconcile of a store has gathered.
 type storeRun struct {
-	store      *v1alpha1.RecordStore
-	pools      []v1alpha1.ShardPool
-	seen       fleet.Seen // of these pools
-	hasPools   bool
-	first      firstPlacement
-	access     workload.EtcdAccess
-	secrets    fleet.EtcdCredentials
-	etcdPods   []corev1.Pod
-	etcdImage  string
-	etcdHasTLS bool              // its StatefulSet, as it is now, gives members certificates
+	store     *v1alpha1.RecordStore
+	pools     []v1alpha1.ShardPool
+	seen      fleet.Seen // of these pools
+	hasPools  bool
+	first     firstPlacement
+	access    workload.EtcdAccess
+	secrets   fleet.EtcdCredentials
+	etcdPods  []corev1.Pod
+	etcdImage string
+	// etcdHasTLS is true if the current StatefulSet gives the members certificates.
+	etcdHasTLS bool
 	members    []*observedMember // of a managed etcd
 	gateway    *appsv1.Deployment
-	trouble    string // of a gateway's pod
+	trouble    string // of a gateway pod
 	state      fleet.PlacementState
 	hasState   bool
-	heard      fleet.GroupSum // of the groups of the store
-	keeps      bool           // too soon for another step of figures
+	heard      fleet.GroupSum // about the groups of the store
+	keeps      bool           // too early for another write of numbers
 	placement  fleet.Placement
 	transport  *heardTransport
-	source     *trust.Found // of certificates; nil: the operator
-	notes      step.Notes   // of steps that did not stop the others
+	source     *trust.Found // the source of the certificates; nil: the operator
+	notes      step.Notes   // outcomes of steps that did not stop the others
 }
 
-// Reconcile makes a store as its spec says.
+// Reconcile brings a store to the state that its spec wants.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var store v1alpha1.RecordStore
 	if err := r.Client.Get(ctx, req.NamespacedName, &store); err != nil {
@@ -162,17 +166,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if run.heard.Unsettled {
 		out = out.Again(min(cmp.Or(out.After(), fleet.LeaderGrace), fleet.LeaderGrace))
 	}
-	if run.transportChanges() { // processes are asked how far they are, which is not watched
+	if run.transportChanges() { // the reconcile polls the processes, which cannot be watched
 		out = out.Again(min(cmp.Or(out.After(), step.PauseShort), step.PauseShort))
 	}
-	if run.lacksMembers() { // of whom only the readiness is watched, and not why
+	if run.lacksMembers() { // only the members' readiness is watched, not its reason
 		out = out.Again(min(out.After(), step.PauseShort))
 	}
 	return out.Result()
 }
 
-// steps of a store, in their order. Objects come before what depends on etcd: a gateway that serves goes on doing so
-// while etcd is away. Steps that write objects do not wait for each other.
+// steps returns the steps of a store in order. Objects come before the steps that need etcd, because a gateway that
+// serves keeps serving while etcd is unavailable. Steps that write objects do not wait for each other.
 func (r *Reconciler) steps() []step.Step[storeRun] {
 	return []step.Step[storeRun]{
 		{Name: "finalizer", Do: r.finalizer},
@@ -181,7 +185,7 @@ func (r *Reconciler) steps() []step.Step[storeRun] {
 		{Name: "secret", Do: r.gatherSecret},
 		{Name: "certificates", Do: r.certificatesFirst},
 		{Name: "gateway objects", Do: noted(r.applyGateway)},
-		{Name: "etcd objects", Do: noted(r.applyEtcd)}, // their image follows the gateway's
+		{Name: "etcd objects", Do: noted(r.applyEtcd)}, // their image follows that of the gateway
 		{Name: "budgets", Do: noted(r.applyBudgets)},
 		{Name: "network policies", Do: noted(r.applyFences)},
 		{Name: "etcd claims", Do: noted(r.growEtcdClaims)},
@@ -190,7 +194,7 @@ func (r *Reconciler) steps() []step.Step[storeRun] {
 		{Name: "etcd ready", Do: r.awaitEtcd},
 		{Name: "placement", Do: r.initPlacement},
 		{Name: "plan", Do: r.plan},
-		{Name: "budgets again", Do: noted(r.applyBudgets)}, // by what etcd says of copies
+		{Name: "budgets again", Do: noted(r.applyBudgets)}, // now with the copies that etcd knows
 		{Name: "pools ready", Do: r.awaitPools},
 		{Name: "copies", Do: r.awaitCopies},
 		{Name: "gateway ready", Do: awaitGateway},
@@ -198,8 +202,8 @@ func (r *Reconciler) steps() []step.Step[storeRun] {
 	}
 }
 
-// noted is a step that does not stop the others. What passes by itself ends the reconcile nevertheless: it is done
-// again at once.
+// noted wraps a step so that its failure does not stop the others. An error that passes by itself still ends the
+// reconcile, which is then repeated at once.
 func noted(do func(context.Context, *storeRun) step.Outcome) func(context.Context, *storeRun) step.Outcome {
 	return func(ctx context.Context, run *storeRun) step.Outcome {
 		out := do(ctx, run)
@@ -211,8 +215,8 @@ func noted(do func(context.Context, *storeRun) step.Outcome) func(context.Contex
 	}
 }
 
-// writeStatus writes what differs, where the store is still as it was read: what follows from an old state is not
-// written over a newer one, nor over a store of the same name that came after.
+// writeStatus writes the changed fields of the status if the store has not changed since it was read. Otherwise a
+// result from an old state could overwrite a newer one, or the status of a new store with the same name.
 func (r *Reconciler) writeStatus(ctx context.Context, before, store *v1alpha1.RecordStore) (bool, error) {
 	if equality.Semantic.DeepEqual(before.Status, store.Status) {
 		return false, nil
@@ -222,7 +226,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, before, store *v1alpha1.Re
 	return step.WriteStatus(ctx, r.Client, was, store)
 }
 
-// pause until the next look where nothing changes: at etcd, which is not watched.
+// pause returns the time until the next reconcile if no watched object changes. Etcd has to be polled because it is
+// not watched.
 func (r *Reconciler) pause(run *storeRun) time.Duration {
 	if run.state.Changed || run.store.Status.Groups.Moving > 0 || run.store.Spec.Groups.Routing == v1alpha1.RoutingNamed {
 		return run.movePause() // the first put of a new group waits until it is placed
@@ -233,12 +238,13 @@ func (r *Reconciler) pause(run *storeRun) time.Duration {
 	return 3 * step.PauseShort
 }
 
-// movePause is the time between two waves of moves. A look costs etcd a list of all groups, so that more take longer.
+// movePause returns the time between two waves of moves. Each reconcile makes etcd list all groups, so stores with
+// more groups pause longer.
 func (run *storeRun) movePause() time.Duration {
 	return min(2*time.Second+time.Duration(run.state.Groups/4096)*time.Second, step.PauseShort)
 }
 
-// SetupWithManager watches stores, what they own, and the pools that refer to them.
+// SetupWithManager watches stores, the objects that they own, and the pools that refer to them.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("recordstore").
@@ -251,12 +257,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.ShardPool{}, handler.EnqueueRequestsFromMapFunc(storeOfPool)).
 		Watches(&v1alpha1.Shard{}, storeOfShard, builder.WithPredicates(shardTells)).
-		// An etcd that does not answer holds up its own store alone.
+		// An etcd that does not answer delays only its own store.
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: step.Failures()}).
 		Complete(step.Counted(&v1alpha1.RecordStore{}, "recordstore", r.Client, r))
 }
 
-// storeOfPool is the store that a pool refers to.
+// storeOfPool returns a request for the store that a pool refers to.
 func storeOfPool(_ context.Context, o client.Object) []reconcile.Request {
 	pool, ok := o.(*v1alpha1.ShardPool)
 	if !ok {
@@ -266,12 +272,12 @@ func storeOfPool(_ context.Context, o client.Object) []reconcile.Request {
 		Name: pool.Spec.StoreRef.Name}}}
 }
 
-// pauseShards is for how long Shards that tell something new are gathered before their store is looked at: at a start
-// all of them do.
+// pauseShards is how long changes of Shards are collected before their store is reconciled. At a start, all Shards
+// change.
 const pauseShards = time.Second
 
-// storeOfShard asks for the store that a Shard's label names. The pool, which is written after its Shards, asks for it
-// at once; but the cache may have seen the pool before the Shards.
+// storeOfShard requests a reconcile of the store that a Shard's label names. A pool is written after its Shards and
+// requests one at once, but the cache may have received the pool before the Shards.
 var storeOfShard = handler.Funcs{
 	CreateFunc: func(_ context.Context, e event.CreateEvent, q shardQueue) { askStoreOf(e.Object, q) },
 	UpdateFunc: func(_ context.Context, e event.UpdateEvent, q shardQueue) { askStoreOf(e.ObjectNew, q) },
@@ -287,7 +293,7 @@ func askStoreOf(shard client.Object, queue shardQueue) {
 	}
 }
 
-// shardTells lets a Shard through where its status tells something else than before.
+// shardTells passes a Shard if its status differs in more than numbers.
 var shardTells = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.Shard)

@@ -26,21 +26,21 @@ const (
 	reasonSharedDomain  = "SharedDomain"
 )
 
-// redundancy is what condition Redundant says of a store with several copies.
+// redundancy holds the contents of condition Redundant for a store with several copies of each group.
 type redundancy struct {
 	reason  string
 	message string
 }
 
-// whole says whether every group has all its copies, and well apart.
+// whole reports whether every group has all its copies in separate failure domains.
 func (r redundancy) whole() bool { return r.reason == reasonRedundant }
 
-// byPerson says that what is missing is not made by waiting.
+// byPerson reports whether missing copies need an administrator, rather than time.
 func (r redundancy) byPerson() bool {
 	return r.reason == reasonTooFewDomains || r.reason == reasonDomainUnknown
 }
 
-// decideRedundancy looks at domains first: where they are too few, that is why copies are missing.
+// decideRedundancy checks the failure domains first: if there are too few, that is why copies are missing.
 func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, shardsWanted int32) redundancy {
 	key := replication.TopologyKey
 	if key == "" {
@@ -85,12 +85,12 @@ func decideRedundancy(v *fleet.PlacementView, replication v1alpha1.Replication, 
 		v.ExposedWords(key))}
 }
 
-// domainsOf are the failure domains of the registered shards, and the shards that could not learn theirs.
+// domainsOf returns the failure domains of the registered shards, and the shards that could not determine theirs.
 func domainsOf(v *fleet.PlacementView, key string) (domains, unknown []string) {
 	seen := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(v.Shards)) {
 		s := v.Shards[name]
-		// Without the label a shard takes its node for its domain.
+		// Without the label, a shard uses its node as its failure domain.
 		if s.Domain == "" || key != corev1.LabelHostname && s.Domain == s.Node {
 			unknown = append(unknown, fmt.Sprintf("%s (node %s)", name, s.Node))
 		}
@@ -99,8 +99,8 @@ func domainsOf(v *fleet.PlacementView, key string) (domains, unknown []string) {
 	return slices.Sorted(maps.Keys(seen)), unknown
 }
 
-// countCopies counts the groups of a store with several copies: by where etcd says that copies are, by the states of
-// the shards there, and by whether one of these leads.
+// countCopies counts the groups of a store with several copies, from three sources: where etcd says that the copies
+// are, the states of the shards there, and whether one of these shards leads.
 func countCopies(v *fleet.PlacementView, states map[string]v1alpha1.ShardStatus,
 	heard fleet.GroupSum) (groups v1alpha1.GroupCounts) {
 	for _, name := range v.Names() {
@@ -147,7 +147,8 @@ func countCopies(v *fleet.PlacementView, states map[string]v1alpha1.ShardStatus,
 	return groups
 }
 
-// heardCounts are the counts while etcd is not asked: what shards say of their groups, and what else was known before.
+// heardCounts returns the counts while etcd cannot be asked, from the reports of the shards about their groups and
+// from the previous counts.
 func heardCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies int32) v1alpha1.GroupCounts {
 	if !heard.Known {
 		return before
@@ -157,7 +158,7 @@ func heardCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies int32
 	out.Loading = min(out.Loading, out.Total-out.DataLost-out.Serving)
 	list := heard.Troubles(copies)
 	out.Degraded = min(int32(len(list)), out.Total-out.DataLost) //nolint:gosec // at most 65536
-	for _, t := range before.NotWell {                           // of what shards do not know
+	for _, t := range before.NotWell {                           // troubles that shards do not know of
 		if t.State != fleet.GroupDegraded && t.State != fleet.GroupNoLeader {
 			list = append(list, t)
 		}
@@ -166,10 +167,11 @@ func heardCounts(before v1alpha1.GroupCounts, heard fleet.GroupSum, copies int32
 	return out
 }
 
-// copies of each group that the store is to have.
+// copies returns the wanted number of copies of each group.
 func (run *storeRun) copies() int32 { return max(run.store.Spec.Replication.Copies, 1) }
 
-// redundant is what is known now; false: etcd was not asked, or there is one copy only.
+// redundant returns the current redundancy. It returns false if etcd was not asked, or if each group has one copy
+// only.
 func (run *storeRun) redundant() (redundancy, bool) {
 	if !run.hasState || run.copies() <= 1 {
 		return redundancy{}, false
@@ -177,7 +179,7 @@ func (run *storeRun) redundant() (redundancy, bool) {
 	return decideRedundancy(&run.state.View, run.store.Spec.Replication, shardsWanted(run.pools)), true
 }
 
-// setRedundant writes the condition.
+// setRedundant sets condition Redundant.
 func (run *storeRun) setRedundant() {
 	status, generation := &run.store.Status, run.store.Generation
 	if run.copies() <= 1 {
@@ -204,14 +206,15 @@ func (r *Reconciler) awaitCopies(_ context.Context, run *storeRun) step.Outcome 
 		return step.Fail(redundant.reason, redundant.message).Again(step.PauseShort) // etcd is not watched
 	}
 	pause := step.PauseShort
-	if run.store.Status.Groups.Moving > 0 { // as the last look saw
+	if run.store.Status.Groups.Moving > 0 { // from the last reconcile
 		pause = run.movePause()
 	}
 	return step.Wait(redundant.reason, redundant.message, pause)
 }
 
-// replaceLost empties shards whose node is lost, or whose device the kubelet neither mounts nor formats, where every
-// group of theirs goes on without all of them. What it does is taken back when the node is back, or the device mounted.
+// replaceLost empties each shard whose node is lost, or whose device the kubelet neither mounts nor formats, if every
+// group on these shards can continue without all of them. The change is undone when the node is back or the device is
+// mounted.
 func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[string]v1alpha1.PoolState) error {
 	lost := map[string]bool{}
 	for name, s := range run.seen.ByName() {
@@ -228,7 +231,7 @@ func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[
 	}
 	view.Silence(run.seen.Silent())
 	if len(view.Undecided(func(c fleet.CopyPlace) bool { return lost[c.Shard] })) > 0 {
-		return nil // each shard's message names them
+		return nil // the message of each shard names them
 	}
 	for name := range lost {
 		states[name] = v1alpha1.PoolDrained
@@ -236,8 +239,8 @@ func (r *Reconciler) replaceLost(ctx context.Context, run *storeRun, states map[
 	return nil
 }
 
-// applyBudgets applies the budget of the store's shards. While a group lacks a copy no shard may be evicted that
-// serves.
+// applyBudgets applies the disruption budget of the store's shards. While a group lacks a copy, no serving shard may
+// be evicted.
 func (r *Reconciler) applyBudgets(ctx context.Context, run *storeRun) step.Outcome {
 	shards := shardsWanted(run.pools)
 	spare := int32(1)

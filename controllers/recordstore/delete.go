@@ -16,9 +16,10 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// delete lets go of a store. Objects that it owns go with it; claims stay, or are deleted where the policy says so:
-// those of etcd here, those of shards by their pools. Claims that have no volume go in any case: they hold no data, and
-// would ask their class for a disk for ever. It waits for nothing that a deletion of the namespace could hold up.
+// delete releases a store that is being deleted. Objects that the store owns are deleted with it. Claims stay unless
+// the deletion policy says otherwise: this function deletes the claims of etcd, and the pools delete those of the
+// shards. Claims without a volume are deleted in any case, because they hold no data and would request a disk from
+// their class forever. The function waits for nothing that a deletion of the namespace could delay.
 func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (ctrl.Result, error) {
 	r.Placements.Close(client.ObjectKeyFromObject(store).String())
 	r.arrived.forget(store.UID)
@@ -30,7 +31,7 @@ func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (c
 	if !controllerutil.ContainsFinalizer(store, v1alpha1.Finalizer) {
 		return ctrl.Result{}, nil
 	}
-	// The pools read the policy from their StatefulSets when the store is gone first.
+	// If the store is gone first, the pools read the policy from their StatefulSets.
 	err := r.deleteEtcdClaims(ctx, store, store.Spec.DeletionPolicy == v1alpha1.DeletionDelete)
 	if apierrors.IsConflict(err) { // a claim was bound meanwhile
 		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
@@ -39,14 +40,16 @@ func (r *Reconciler) delete(ctx context.Context, store *v1alpha1.RecordStore) (c
 		return ctrl.Result{}, err
 	}
 	err = step.RemoveFinalizer(ctx, r.Client, store)
-	if apierrors.IsConflict(err) { // the cache is behind: a change of the store brings it here again, or else this does
+	// On a conflict, the cache is stale. The change that it lacks starts the next reconcile; otherwise this retry
+	// does.
+	if apierrors.IsConflict(err) {
 		return r.changed.Again(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(store)}), nil
 	}
 	return ctrl.Result{}, err
 }
 
-// deleteEtcdClaims deletes the claims of a managed etcd, all or those without a volume. Their set goes first: it would
-// make them again.
+// deleteEtcdClaims deletes the claims of a managed etcd, either all or only those without a volume. It deletes their
+// StatefulSet first, which would otherwise create them again.
 func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.RecordStore, all bool) error {
 	var claims []*corev1.PersistentVolumeClaim
 	for n := range workload.EtcdMembers(store) {
@@ -75,7 +78,7 @@ func (r *Reconciler) deleteEtcdClaims(ctx context.Context, store *v1alpha1.Recor
 	}
 	for _, claim := range claims {
 		here := client.Preconditions{UID: &claim.UID}
-		if !all { // as it was seen: without a volume
+		if !all { // delete only the claim as it was read: without a volume
 			here.ResourceVersion = &claim.ResourceVersion
 		}
 		if err := r.Client.Delete(ctx, claim, here); client.IgnoreNotFound(err) != nil {

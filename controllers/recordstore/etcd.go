@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// etcdState says whether an empty member may form a new cluster.
+// etcdState returns whether an empty member may form a new cluster.
 func etcdState(store *v1alpha1.RecordStore) string {
 	allowed := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]
 	if !store.Status.PlacementInitialized || allowed != "" && allowed == store.Status.StoreUID {
@@ -46,8 +46,8 @@ func (r *Reconciler) applyEtcd(ctx context.Context, run *storeRun) step.Outcome 
 	return r.apply(ctx, store, workload.EtcdService(store), workload.EtcdMembersBudget(store), set)
 }
 
-// etcdSet is the StatefulSet as it is to be now. Certificates come to members with the image that is wanted: one of
-// before, which they keep until the gateways run that, may not know of them.
+// etcdSet returns the wanted StatefulSet. Members get certificates together with the wanted image. They keep their
+// previous image until the gateways run the wanted one, and the previous image may not support certificates.
 func (r *Reconciler) etcdSet(run *storeRun) (*appsv1.StatefulSet, error) {
 	store := run.store
 	if !run.etcdHasTLS && run.etcdImage != workload.ImageOf(store, r.Image) {
@@ -57,7 +57,7 @@ func (r *Reconciler) etcdSet(run *storeRun) (*appsv1.StatefulSet, error) {
 	return workload.EtcdStatefulSet(store, run.etcdImage, etcdState(store))
 }
 
-// keepClaimSize keeps the claim template of a StatefulSet that exists: Kubernetes refuses to change it.
+// keepClaimSize keeps the claim template of an existing StatefulSet, which Kubernetes refuses to change.
 func (r *Reconciler) keepClaimSize(ctx context.Context, set *appsv1.StatefulSet) error {
 	var live appsv1.StatefulSet
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(set), &live)
@@ -75,8 +75,8 @@ func (r *Reconciler) keepClaimSize(ctx context.Context, set *appsv1.StatefulSet)
 	return nil
 }
 
-// growEtcdClaims makes the claims of members as large as the spec asks; where their class does not allow it, it says
-// so.
+// growEtcdClaims grows the claims of the members to the size in the spec. If their class does not allow growth, it
+// reports that.
 func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	if store.Spec.Etcd.Managed == nil {
@@ -92,7 +92,7 @@ func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Out
 		} else if err != nil {
 			return step.Retry(fmt.Errorf("read claim %s: %w", key, err))
 		}
-		// A claim that is not bound cannot be changed.
+		// An unbound claim cannot be changed.
 		if claim.Status.Phase != corev1.ClaimBound || claim.DeletionTimestamp != nil ||
 			claim.Spec.Resources.Requests.Storage().Cmp(want) >= 0 {
 			continue
@@ -119,8 +119,8 @@ func (r *Reconciler) growEtcdClaims(ctx context.Context, run *storeRun) step.Out
 	return step.Complete()
 }
 
-// replaceEtcdPods deletes at most one pod of a managed etcd whose template is outdated: one that does not run well
-// first, a ready one only while all members are ready.
+// replaceEtcdPods deletes at most one pod of a managed etcd with an outdated template. It prefers a pod that does not
+// run well, and deletes a ready pod only while all members are ready.
 func (r *Reconciler) replaceEtcdPods(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	if store.Spec.Etcd.Managed == nil {
@@ -149,8 +149,8 @@ func (r *Reconciler) replaceEtcdPods(ctx context.Context, run *storeRun) step.Ou
 		step.PauseShort)
 }
 
-// staleMember is a member that has started with other files than those that it was told of by its template: the kubelet
-// was behind then. nil: none, or another member is not ready.
+// staleMember returns a member that started with files older than its template announces, because the kubelet had not
+// updated them yet. It returns nil if there is none or if another member is not ready.
 func (run *storeRun) staleMember(members int32, now time.Time) *corev1.Pod {
 	var stale *corev1.Pod
 	ready := int32(0)
@@ -170,13 +170,13 @@ func (run *storeRun) staleMember(members int32, now time.Time) *corev1.Pod {
 	return stale
 }
 
-// blipMax is how long a member of etcd that runs may be unready before it is taken for one that never gets ready. A
-// disturbance that makes members unready for a moment must not restart them.
+// blipMax is how long a running etcd member may be unready before the operator treats it as a member that never
+// becomes ready. A short disturbance that makes members unready must not restart them.
 const blipMax = 2 * time.Minute
 
-// etcdPodToReplace is the pod to delete next; nil: none. A pod with an outdated template goes when it does not run, or
-// when all members are ready. A member that runs, or is about to, need not know that the cluster has formed; one that
-// ended by itself is told.
+// etcdPodToReplace returns the pod to delete next, or nil. A pod with an outdated template is deleted if it does not
+// run, or if all members are ready. A member that runs, or is about to run, need not learn that the cluster has
+// formed; a member that ended by itself has to learn it.
 func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time) *corev1.Pod {
 	want := set.Spec.Template.Annotations
 	pods = slices.Clone(pods)
@@ -206,7 +206,7 @@ func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time)
 	return nil
 }
 
-// podStuck says whether a pod does not run, or has run for long without getting ready.
+// podStuck reports whether a pod does not run, or has run for long without becoming ready.
 func podStuck(pod *corev1.Pod, now time.Time) bool {
 	if podReady(pod) {
 		return false
@@ -226,7 +226,7 @@ func podStuck(pod *corev1.Pod, now time.Time) bool {
 	return false
 }
 
-// podEnded says whether a pod's process has ended by itself and does not run now.
+// podEnded reports whether a pod's process has ended by itself and is not running now.
 func podEnded(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.ContainerStatuses {
 		if c.State.Running == nil && (c.State.Terminated != nil || c.LastTerminationState.Terminated != nil) {

@@ -20,32 +20,37 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// A member whose disk was replaced mends itself: it alone knows what is in its folder, and it asks a quorum of the
-// others before anything is changed (internal/placement/etcd, ADR 23). The operator only tells how the members are.
+// A member with a replaced disk repairs itself. Only the member knows what is in its folder, and it asks a quorum of
+// the other members before it changes anything (internal/placement/etcd, ADR 23). The operator only reports the state
+// of the members.
 
-// memberWordsMax bounds what is said of one member.
+// memberWordsMax is the maximum length of the text about one member.
 const memberWordsMax = 400
 
-// observedMember is everything that was seen of one member of a managed etcd. Each part may be missing.
+// observedMember holds everything that was observed about one member of a managed etcd. Each part may be missing.
 type observedMember struct {
-	Name         string
-	Pod          *corev1.Pod
-	Claim        *corev1.PersistentVolumeClaim
-	ClassName    string   // of the claim, as spec or the cluster says; empty: there is no default class
-	ClassMissing bool     // the class does not exist
-	Events       []string // what the kubelet or the StatefulSet controller complained about, newest first
-	// Asked says that the others were asked about this member, and Known what they said; nil: they do not have it.
+	Name  string
+	Pod   *corev1.Pod
+	Claim *corev1.PersistentVolumeClaim
+	// ClassName is the class of the claim from the spec or the cluster's default; empty: there is no default class.
+	ClassName    string
+	ClassMissing bool // the class does not exist
+	// Events are the complaints of the kubelet or the StatefulSet controller, newest first.
+	Events []string
+	// Asked is true if the other members were asked about this member. Known is their answer; nil: they do not know
+	// it.
 	Asked bool
 	Known *fleet.EtcdMember
 }
 
-// well says whether the member serves as a voter.
+// well reports whether the member serves as a voter.
 func (o *observedMember) well() bool { return o.Pod != nil && podReady(o.Pod) }
 
-// why the member is not well, in the words of what has to be mended first: total, and without I/O.
+// why says why the member is unhealthy, naming the trouble that has to be fixed first. It covers all inputs and does
+// no I/O.
 func (o *observedMember) why() string {
 	words := o.cause()
-	if len(words) > memberWordsMax { // the last words of a process say why it ended
+	if len(words) > memberWordsMax { // the end of a process's output says why it ended
 		words = words[:memberWordsMax/4] + " ... " + words[len(words)-memberWordsMax*3/4:]
 	}
 	return o.Name + ": " + strings.ToValidUTF8(strings.Join(strings.Fields(words), " "), "?")
@@ -77,7 +82,7 @@ func (o *observedMember) cause() string {
 	return cmp.Or(o.joining(), o.withEvent(o.startWords()))
 }
 
-// unscheduled is why no node has taken the pod.
+// unscheduled says why the pod has no node.
 func (o *observedMember) unscheduled(bound bool) string {
 	words := fleet.Unscheduled(o.Pod).Message
 	switch {
@@ -93,7 +98,7 @@ func (o *observedMember) unscheduled(bound bool) string {
 		"the scheduler says: " + words
 }
 
-// joining is what the other members say of one that runs; empty: nothing.
+// joining describes a running member as the other members see it. It is empty if they have nothing to report.
 func (o *observedMember) joining() string {
 	switch {
 	case !o.Asked:
@@ -120,7 +125,7 @@ func (o *observedMember) withEvent(words string) string {
 	return words + ": " + o.Events[0]
 }
 
-// gatherMembers looks at the members of a managed etcd; more closely at those that are not well.
+// gatherMembers reads the state of the members of a managed etcd, with more detail for those that are unhealthy.
 func (r *Reconciler) gatherMembers(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	if store.Spec.Etcd.Managed == nil {
@@ -145,7 +150,7 @@ func (r *Reconciler) gatherMembers(ctx context.Context, run *storeRun) step.Outc
 	return step.Complete()
 }
 
-// lookCloser reads why a member may not be able to start.
+// lookCloser reads the possible reasons why a member cannot start.
 func (r *Reconciler) lookCloser(ctx context.Context, store *v1alpha1.RecordStore, o *observedMember) error {
 	var claim corev1.PersistentVolumeClaim
 	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.ClaimTemplate + "-" + o.Name}
@@ -164,7 +169,7 @@ func (r *Reconciler) lookCloser(ctx context.Context, store *v1alpha1.RecordStore
 		var set appsv1.StatefulSet
 		key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Etcd(store.Name)}
 		if err := r.Client.Get(ctx, key, &set); err != nil {
-			if apierrors.IsNotFound(err) { // it was made just now
+			if apierrors.IsNotFound(err) { // it was created just now
 				return nil
 			}
 			return fmt.Errorf("read StatefulSet %s: %w", key, err)
@@ -177,14 +182,14 @@ func (r *Reconciler) lookCloser(ctx context.Context, store *v1alpha1.RecordStore
 	}
 	var err error
 	o.Events, err = step.Warnings(ctx, r.Live, about)
-	// The StatefulSet complains of all its pods and claims.
+	// The events of the StatefulSet are about all its pods and claims.
 	if o.Pod == nil {
 		o.Events = eventsAbout(o.Events, o.Name)
 	}
 	return err
 }
 
-// eventsAbout are those that name a member; where none does, all.
+// eventsAbout returns the events that name a member, or all events if none names it.
 func eventsAbout(events []string, name string) []string {
 	var out []string
 	for _, e := range events {
@@ -198,7 +203,7 @@ func eventsAbout(events []string, name string) []string {
 	return out
 }
 
-// classOf finds the class of the claim, and whether it exists.
+// classOf finds the class of the claim, and whether that class exists.
 func (r *Reconciler) classOf(ctx context.Context, o *observedMember) error {
 	if name := o.Claim.Spec.StorageClassName; name != nil {
 		o.ClassName = *name
@@ -221,7 +226,7 @@ func (r *Reconciler) classOf(ctx context.Context, o *observedMember) error {
 	return nil
 }
 
-// askMembers lets the members that serve say how they know those that do not.
+// askMembers asks the members that serve about those that do not.
 func (run *storeRun) askMembers(ctx context.Context) {
 	if run.etcdWell() == len(run.members) {
 		return
@@ -230,7 +235,7 @@ func (run *storeRun) askMembers(ctx context.Context) {
 	defer cancel()
 	known, err := run.placement.EtcdMembers(ctx)
 	if err != nil {
-		return // the next step asks etcd too, and says what is wrong
+		return // the next step asks etcd too, and reports the error
 	}
 	for n, o := range run.members {
 		o.Asked = true
@@ -246,7 +251,7 @@ func (run *storeRun) askMembers(ctx context.Context) {
 	run.setEtcdRedundant()
 }
 
-// etcdWell counts the members that are well.
+// etcdWell counts the healthy members.
 func (run *storeRun) etcdWell() (n int) {
 	for _, o := range run.members {
 		if o.well() {
@@ -256,13 +261,13 @@ func (run *storeRun) etcdWell() (n int) {
 	return n
 }
 
-// lacksMembers says whether etcd serves without some of its members.
+// lacksMembers reports whether etcd serves without some of its members.
 func (run *storeRun) lacksMembers() bool {
 	well := run.etcdWell()
 	return well > len(run.members)/2 && well < len(run.members)
 }
 
-// etcdWords are such as "2 of 3; quotes-etcd-1: why".
+// etcdWords returns a text such as "2 of 3; quotes-etcd-1: why".
 func (run *storeRun) etcdWords() string {
 	words := []string{fmt.Sprintf("%d of %d", run.etcdWell(), len(run.members))}
 	for _, o := range run.members {

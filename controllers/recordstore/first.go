@@ -13,24 +13,26 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// The first placement of a store waits for all of its shards, so that they share the groups: those that are placed
-// before the last shards come have to move. One that cannot start must not keep the others from serving, though.
+// The first placement of a store waits for all shards, so that all of them share the groups. Groups that are placed
+// before the last shard registers have to move later. However, a shard that cannot start must not keep the others
+// from serving.
 const (
-	// firstPlacementPause without a shard that is new ends the wait.
+	// firstPlacementPause ends the wait when no new shard has registered for this long.
 	firstPlacementPause = 2 * time.Minute
-	// firstPlacementMost ends it in any case.
+	// firstPlacementMost is the maximum wait.
 	firstPlacementMost = 15 * time.Minute
 )
 
-// firstPlacement is what the first placement of groups waits for.
+// firstPlacement says what the first placement of groups waits for.
 type firstPlacement struct {
-	shards int32     // so many have to be registered; 0: none
+	shards int32     // number of shards that have to be registered; 0: no wait
 	until  time.Time // zero: etcd does not hold the placement yet
 	most   time.Time // until is never later
 }
 
-// decideFirst counts from when etcd held the placement, the last pool was made, and the last shard came: zero where
-// this operator has not looked yet.
+// decideFirst measures the wait from the last of three events: etcd received the placement, the last pool was
+// created, and the last shard registered. came is when the last shard registered, and is zero if this operator has
+// not read etcd yet.
 func decideFirst(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, came, now time.Time) firstPlacement {
 	first := firstPlacement{shards: shardsWanted(pools)}
 	ready := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionPlacementReady)
@@ -45,7 +47,7 @@ func decideFirst(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, came, 
 	}
 	first.most = since.Add(firstPlacementMost)
 	switch {
-	case came.IsZero(): // an operator that has just started sees in its first look who is there
+	case came.IsZero(): // an operator that has just started learns in its first reconcile which shards are registered
 		since = now
 	case came.After(since):
 		since = came
@@ -60,7 +62,7 @@ func decideFirst(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool, came, 
 	return first
 }
 
-// words say that the first placement waits; empty where it does not.
+// words says that the first placement waits. It is empty if it does not.
 func (f firstPlacement) words(state *fleet.PlacementState) string {
 	if int(f.shards) <= len(state.Alive) || state.Groups == 0 || state.Homeless < state.Groups {
 		return ""
@@ -76,23 +78,23 @@ func (f firstPlacement) words(state *fleet.PlacementState) string {
 	return text
 }
 
-// arrivals remember when the last new shard of each store was seen registered, until the store has placed a group. The
-// zero value remembers nothing. Safe for concurrent use.
+// arrivals records when the last new shard of each store registered, until the store has placed a group. The zero
+// value is empty. Safe for concurrent use.
 type arrivals struct {
 	mu sync.Mutex
 	of map[types.UID]*arrived // by the store's UID
 }
 
 type arrived struct {
-	shards map[string]bool // that were registered once
+	shards map[string]bool // shards that have been registered at least once
 	last   time.Time
 }
 
-// note is called with what each look at etcd has found.
+// note records the result of each read of etcd.
 func (a *arrivals) note(store types.UID, state *fleet.PlacementState, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if state.Homeless < state.Groups { // some are placed: nobody asks any more
+	if state.Homeless < state.Groups { // some groups are placed: the record is no longer needed
 		delete(a.of, store)
 		return
 	}
@@ -111,7 +113,7 @@ func (a *arrivals) note(store types.UID, state *fleet.PlacementState, now time.T
 	}
 }
 
-// last is when the last new shard of a store came; zero: nobody has looked yet.
+// last returns when the last new shard of a store registered. It is zero if etcd was not read yet.
 func (a *arrivals) last(store types.UID) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,7 +123,7 @@ func (a *arrivals) last(store types.UID) time.Time {
 	return time.Time{}
 }
 
-// forget what is known of a store that is deleted.
+// forget removes the record of a deleted store.
 func (a *arrivals) forget(store types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// sayGrants sets the conditions GrantsInForce and IssuersReady by what the controller of grants has found. IssuersReady
-// is absent in a store without issuers.
+// sayGrants sets the conditions GrantsInForce and IssuersReady from the findings of the controller of grants. A store
+// without issuers has no condition IssuersReady.
 func (r *Reconciler) sayGrants(run *storeRun) {
 	key, conditions, generation := client.ObjectKeyFromObject(run.store), &run.store.Status.Conditions,
 		run.store.Generation

@@ -17,12 +17,13 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// finalizer keeps the store until its claims were dealt with.
+// finalizer keeps the store until its claims are released or deleted.
 func (r *Reconciler) finalizer(ctx context.Context, run *storeRun) step.Outcome {
 	return step.AddFinalizer(ctx, r.Client, run.store)
 }
 
-// identity gives the store its UID, once and before anything carries it, and records whether it is new to TLS.
+// identity sets the store's UID, once and before any object carries it. It also records whether the store is new to
+// TLS.
 func (r *Reconciler) identity(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	if store.Status.StoreUID != "" && (store.Status.TLS != nil || r.Trust == nil) {

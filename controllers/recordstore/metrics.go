@@ -13,30 +13,33 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// storeFigures are what the operator tells Prometheus of one store.
+// storeFigures holds the Prometheus values of one store.
 type storeFigures struct {
-	conditions           map[string]bool // those that are Unknown are left out
+	conditions           map[string]bool // without those that are Unknown
 	groups               v1alpha1.GroupCounts
 	shards               v1alpha1.ShardCounts
-	gateways             *readyCount // nil: not looked at yet
-	etcd                 *readyCount // nil: not looked at yet, or not managed
+	gateways             *readyCount // nil: not observed yet
+	etcd                 *readyCount // nil: not observed yet, or not managed
 	records, storedBytes int64
-	copyingBytes         *int64      // nil: the shards were not asked yet
-	certificateEnds      float64     // Unix seconds, of the first certificate in use that ends; 0: nobody has said
-	told                 *readyCount // processes that run, and those that use what they were told; nil: not asked
-	poolsStalled         int         // pools that wait for a person
+	copyingBytes         *int64 // nil: the shards were not asked yet
+	// certificateEnds is the first end of a certificate in use, in Unix seconds; 0: no process has reported one.
+	certificateEnds float64
+	// told counts the processes that run, and those that use the files that they were given; nil: they were not
+	// asked.
+	told         *readyCount
+	poolsStalled int // pools that need an administrator
 }
 
-// readyCount is how many of those that are wanted are ready.
+// readyCount says how many objects are wanted, and how many of them are ready.
 type readyCount struct{ wanted, ready int32 }
 
-// storeMetrics tells Prometheus of the stores that exist. Safe for concurrent use.
+// storeMetrics exports the existing stores to Prometheus. Safe for concurrent use.
 type storeMetrics struct {
 	mu     sync.Mutex
 	stores map[types.NamespacedName]storeFigures
 }
 
-// storeSeries are those of the stores that this operator looks after.
+// storeSeries holds the series of all stores that this operator manages.
 var storeSeries = &storeMetrics{stores: map[types.NamespacedName]storeFigures{}}
 
 func init() { metrics.Registry.MustRegister(storeSeries) }
@@ -122,7 +125,8 @@ func (m *storeMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// observe takes over what a reconcile has seen of a store. What it did not come to look at stays as it was.
+// observe records what a reconcile has observed about a store. Values that the reconcile did not reach stay as they
+// were.
 func (m *storeMetrics) observe(run *storeRun) {
 	store := run.store
 	key, status := types.NamespacedName{Namespace: store.Namespace, Name: store.Name}, store.Status
@@ -167,7 +171,7 @@ func (m *storeMetrics) observe(run *storeRun) {
 	m.stores[key] = f
 }
 
-// forget drops a store that is gone.
+// forget removes a deleted store.
 func (m *storeMetrics) forget(key types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

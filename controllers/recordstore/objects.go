@@ -17,7 +17,6 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// applyGateway applies the gateway's objects.
 func (r *Reconciler) applyGateway(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	run.gateway = workload.GatewayDeployment(store, workload.ImageOf(store, r.Image), run.access)
@@ -26,13 +25,13 @@ func (r *Reconciler) applyGateway(ctx context.Context, run *storeRun) step.Outco
 	var live appsv1.Deployment
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(run.gateway), &live); err == nil {
 		run.gateway = &live
-	} else if !apierrors.IsNotFound(err) { // the cache may lag behind
+	} else if !apierrors.IsNotFound(err) { // the cache may be stale
 		return step.Retry(fmt.Errorf("read Deployment %s: %w", client.ObjectKeyFromObject(run.gateway), err))
 	}
 	return refused.With(r.gatewayTrouble(ctx, run))
 }
 
-// apply applies objects that the store owns. One that is refused does not stop the others.
+// apply applies objects that the store owns. If the API server refuses one object, the others are still applied.
 func (r *Reconciler) apply(ctx context.Context, store *v1alpha1.RecordStore, objects ...client.Object) step.Outcome {
 	var troubles step.Notes
 	for _, o := range objects {
@@ -50,8 +49,8 @@ func (r *Reconciler) apply(ctx context.Context, store *v1alpha1.RecordStore, obj
 	return troubles.With(step.Complete())
 }
 
-// applyFences makes the NetworkPolicies that are wanted, and takes those away that it made and are not. Where the
-// operator does not know in which namespace it runs, it makes none: one would shut it out from etcd.
+// applyFences creates the wanted NetworkPolicies and deletes those of its own that are no longer wanted. If the
+// operator does not know its namespace, it creates none, because a NetworkPolicy would block it from etcd.
 func (r *Reconciler) applyFences(ctx context.Context, run *storeRun) step.Outcome {
 	for _, f := range workload.Fences(run.store, r.Namespace) {
 		switch {
@@ -92,7 +91,7 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// shardsWanted of all pools.
+// shardsWanted returns the wanted number of shards of all pools.
 func shardsWanted(pools []v1alpha1.ShardPool) int32 {
 	n := int32(0)
 	for _, pool := range pools {

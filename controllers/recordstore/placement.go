@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// awaitEtcd opens the placement; for a managed etcd, once a majority is ready.
+// awaitEtcd opens the placement. For a managed etcd, it first waits until a majority of the members is ready.
 func (r *Reconciler) awaitEtcd(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	if store.Spec.Etcd.Managed != nil {
@@ -46,25 +46,25 @@ func (r *Reconciler) awaitEtcd(ctx context.Context, run *storeRun) step.Outcome 
 	return step.Complete()
 }
 
-// emptyMember says whether a member has ended because it has no data where there was some.
+// emptyMember reports whether a member has ended because its folder is empty although the cluster formed before.
 func (run *storeRun) emptyMember() bool {
 	return slices.ContainsFunc(run.members, func(o *observedMember) bool {
 		return o.Pod != nil && !o.well() && strings.Contains(podTrouble(o.Pod), emptyMember)
 	})
 }
 
-// emptyMember is part of the last words of a member of etcd that has no data where there was some
+// emptyMember is part of the last message of an etcd member whose folder is empty although the cluster formed before
 // (etcd.ErrEmptyExisting).
 const emptyMember = "the folder is empty, and the cluster was formed before"
 
-// etcdAway is the outcome while etcd cannot be asked. Settled groups serve on.
+// etcdAway returns the outcome while etcd cannot be asked. Groups that are placed continue to serve.
 func etcdAway(run *storeRun, reason, message string) step.Outcome {
 	step.SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, reason,
 		message+". Settled groups are read and written meanwhile; groups and shards that start now wait for etcd")
-	return step.Wait(reason, message, 2*step.PauseShort) // a managed one is watched
+	return step.Wait(reason, message, 2*step.PauseShort) // a managed etcd is watched
 }
 
-// etcdUnreachable is etcdAway of an etcd that does not answer. It names where it was asked for.
+// etcdUnreachable is etcdAway for an etcd that does not answer. Its message names the endpoints that were asked.
 func (r *Reconciler) etcdUnreachable(run *storeRun, err error) step.Outcome {
 	message := fmt.Sprintf("etcd at %s cannot be reached: %v", strings.Join(run.access.Endpoints, ", "), err)
 	if run.store.Spec.Etcd.External != nil {
@@ -73,7 +73,8 @@ func (r *Reconciler) etcdUnreachable(run *storeRun, err error) step.Outcome {
 	return etcdAway(run, "EtcdUnreachable", message)
 }
 
-// podTrouble is why a pod does not run, in the words of its last end; empty where there is nothing to say.
+// podTrouble says why a pod does not run, from the message of its last termination. It is empty if there is no
+// trouble.
 func podTrouble(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
@@ -92,7 +93,7 @@ func podTrouble(pod *corev1.Pod) string {
 	return ""
 }
 
-// lastWords are what a program of ours has said last, without the log before it.
+// lastWords returns the final message of a program of Sheaf, without the log before it.
 func lastWords(message string) string {
 	if at := strings.LastIndex(message, "\nsheaf: "); at >= 0 {
 		message = message[at+1:]
@@ -100,7 +101,7 @@ func lastWords(message string) string {
 	return step.Tail(message, 512)
 }
 
-// initPlacement makes the placement once in the life of a store, or rebuilds that of an adopted one.
+// initPlacement creates the placement once in the life of a store, or rebuilds the placement of an adopted store.
 func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	if store.Status.PlacementInitialized {
@@ -110,7 +111,7 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(store), &live); err != nil {
 		return step.Retry(fmt.Errorf("read store %s: %w", client.ObjectKeyFromObject(store), err))
 	}
-	if live.UID != store.UID || live.Status.PlacementInitialized { // the cache is behind
+	if live.UID != store.UID || live.Status.PlacementInitialized { // the cache is stale
 		return step.Wait("Changed", "the store changed meanwhile", step.PauseShort)
 	}
 	bounded, cancel := context.WithTimeout(ctx, 4*fleet.EtcdPatience)
@@ -125,7 +126,8 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 	}
 	switch {
 	case err == nil:
-		// Written before there is any group: an etcd that is lost later is never taken for a new one.
+		// The status is written before the first group exists, so that an etcd that loses its data later is never
+		// mistaken for a new one.
 		before := store.DeepCopy()
 		store.Status.PlacementInitialized = true
 		if _, err := r.writeStatus(ctx, before, store); err != nil {
@@ -143,7 +145,7 @@ func (r *Reconciler) initPlacement(ctx context.Context, run *storeRun) step.Outc
 	}
 }
 
-// plan lets the planner decide where groups are wanted.
+// plan runs the planner, which decides where groups are wanted.
 func (r *Reconciler) plan(ctx context.Context, run *storeRun) step.Outcome {
 	ctx, cancel := context.WithTimeout(ctx, 4*fleet.EtcdPatience)
 	defer cancel()
@@ -172,7 +174,7 @@ func (r *Reconciler) plan(ctx context.Context, run *storeRun) step.Outcome {
 	}
 }
 
-// placementRefused is what an error of etcd's placement means, wherever it comes from.
+// placementRefused converts an error of the placement in etcd to an outcome.
 func (r *Reconciler) placementRefused(run *storeRun, err error) step.Outcome {
 	switch {
 	case errors.Is(err, fleet.ErrOtherStore):
@@ -188,17 +190,20 @@ func (r *Reconciler) placementRefused(run *storeRun, err error) step.Outcome {
 	}
 }
 
-// copiesDiffer: admission refuses to change them, but etcd may hold the placement of a store that was made before that.
+// copiesDiffer returns the outcome for another number of copies. Admission refuses to change the number, but etcd may
+// hold the placement of a store that was created before admission did.
 func copiesDiffer(err error) step.Outcome {
 	return step.Fail("CopiesDiffer", fmt.Sprintf(
 		"spec.replication.copies: %v. It cannot be changed, and groups go on as they are: make a new "+
 			"RecordStore and copy the records with sheaf export and sheaf import", err))
 }
 
-// lostShardsMax bounds the shards that lostMessage names: a condition has room for 2 KiB.
+// lostShardsMax is the maximum number of shards that lostMessage names. The message of a condition is limited to 2
+// KiB.
 const lostShardsMax = 8
 
-// lostMessage says how a lost placement is rebuilt, by a program that every pod of the gateway has, with its files.
+// lostMessage says how to rebuild a lost placement with a program that every gateway pod contains, together with the
+// files that it needs.
 func lostMessage(run *storeRun) string {
 	store := run.store
 	command := fmt.Sprintf("kubectl -n %s exec deploy/%s -c %s -- /sheaf recover placement %s --store-uid=%s --shards=",
@@ -219,7 +224,7 @@ func lostMessage(run *storeRun) string {
 		"first without --yes to see what would be written: " + command + " --yes"
 }
 
-// otherStore is the outcome where etcd holds another store's placement.
+// otherStore returns the outcome for an etcd that holds the placement of another store.
 func (r *Reconciler) otherStore(run *storeRun, err error) step.Outcome {
 	store := run.store
 	step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
@@ -229,7 +234,7 @@ func (r *Reconciler) otherStore(run *storeRun, err error) step.Outcome {
 	return step.Fail("OtherStore", message)
 }
 
-// forgetAllowance takes the permission to form a new etcd back once it was used.
+// forgetAllowance removes the permission to form a new etcd after it was used.
 func (r *Reconciler) forgetAllowance(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	if _, there := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]; !there {
@@ -244,7 +249,7 @@ func (r *Reconciler) forgetAllowance(ctx context.Context, run *storeRun) step.Ou
 	return step.Complete()
 }
 
-// shardsAt are the shards of all pools of a store, and where they are.
+// shardsAt returns the shards of all pools of a store and their addresses.
 func shardsAt(run *storeRun) []fleet.ShardAt {
 	var out []fleet.ShardAt
 	for _, pool := range run.pools {

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// plannedFor is what a plan that was made just now was made for.
+// plannedFor returns the generations of the store and its pools that the current plan takes into account.
 func plannedFor(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) *v1alpha1.Planned {
 	out := &v1alpha1.Planned{Generation: store.Generation}
 	for n := range pools[:min(len(pools), fleet.PlannedPoolsMax)] {
@@ -18,7 +18,7 @@ func plannedFor(store *v1alpha1.RecordStore, pools []v1alpha1.ShardPool) *v1alph
 	return out
 }
 
-// tellPlan says what a plan has changed.
+// tellPlan logs what a plan has changed.
 func tellPlan(ctx context.Context, state fleet.PlacementState) {
 	if !state.Changed {
 		return

@@ -9,8 +9,9 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// placementLost is the outcome where etcd is empty for a store that has data. That of a managed etcd and several copies
-// is rebuilt from the volumes, where every shard answers and all that they say fits; else a person decides.
+// placementLost returns the outcome if etcd is empty for a store that has data. For a managed etcd and several
+// copies, it rebuilds the placement from the volumes if every shard answers and all answers agree. Otherwise an
+// administrator has to decide.
 func (r *Reconciler) placementLost(ctx context.Context, run *storeRun) step.Outcome {
 	store, why := run.store, ""
 	step.SetTrue(&store.Status.Conditions, store.Generation, v1alpha1.ConditionEtcdReady, "Ready", "etcd answers")
@@ -34,8 +35,8 @@ func (r *Reconciler) placementLost(ctx context.Context, run *storeRun) step.Outc
 	return step.Fail("PlacementLost", message).Again(step.PauseShort)
 }
 
-// etcdRolledBack is the outcome where etcd holds an older state of the store than was seen before. The shards put it
-// right.
+// etcdRolledBack returns the outcome if etcd holds an older state of the store than one that was observed before. The
+// shards correct it.
 func (r *Reconciler) etcdRolledBack(run *storeRun, err error) step.Outcome {
 	message := fmt.Sprintf("%v. Where a shard that it waits for does not come back, see docs/operations/etcd.md", err)
 	step.SetFalse(&run.store.Status.Conditions, run.store.Generation, v1alpha1.ConditionEtcdReady, "EtcdRolledBack",

@@ -18,11 +18,11 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// The parts of a store take a new image in the order of what is lost where it is bad: first the gateway, whose old pods
-// serve until new ones are ready; then etcd, without which what is settled serves on; then the shards, one at a time.
-// What does not run anyway waits for nobody.
+// The parts of a store take a new image in order of how little a bad image would cost. First come the gateways, whose
+// old pods serve until the new ones are ready. Then comes etcd: groups that are placed serve without it. Last come
+// the shards, one at a time. A part that does not run anyway waits for none of the others.
 
-// gatewayRuns says whether all gateways run an image and are ready, and no other gateway is left.
+// gatewayRuns reports whether all gateways run an image and are ready, and no other gateway is left.
 func (run *storeRun) gatewayRuns(image string) bool {
 	wanted := workload.GatewayReplicas(run.store)
 	d := run.gateway
@@ -35,7 +35,7 @@ func (run *storeRun) gatewayRuns(image string) bool {
 	return d.Status.Replicas == wanted && d.Status.UpdatedReplicas == wanted && d.Status.AvailableReplicas >= wanted
 }
 
-// etcdRuns says whether all members run an image and are ready.
+// etcdRuns reports whether all members run an image and are ready.
 func (run *storeRun) etcdRuns(image string) bool {
 	if run.store.Spec.Etcd.Managed == nil {
 		return true
@@ -46,7 +46,7 @@ func (run *storeRun) etcdRuns(image string) bool {
 		})
 }
 
-// chooseEtcdImage gathers the members, and decides which image they are to run.
+// chooseEtcdImage reads the members and decides which image they are to run.
 func (r *Reconciler) chooseEtcdImage(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	var pods corev1.PodList
@@ -68,8 +68,8 @@ func (r *Reconciler) chooseEtcdImage(ctx context.Context, run *storeRun) step.Ou
 	return step.Complete()
 }
 
-// etcdImage is the wanted one, once the gateway runs it. Until then members that run keep theirs. An image of the set
-// is empty where there is no set yet.
+// etcdImage returns the wanted image once the gateways run it. Until then, running members keep their image. ofSet is
+// the image of the StatefulSet, and is empty if there is no StatefulSet yet.
 func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now time.Time) string {
 	if gatewayRuns || ofSet == "" {
 		return wanted
@@ -79,15 +79,15 @@ func etcdImage(wanted, ofSet string, pods []corev1.Pod, gatewayRuns bool, now ti
 		if podStuck(&pods[n], now) && !podBegins(&pods[n], now) {
 			return wanted
 		}
-		if name == "" || pods[n].Name < name { // the first one is updated first
+		if name == "" || pods[n].Name < name { // the first member is updated first
 			kept, name = fleet.ImageOf(&pods[n].Spec), pods[n].Name
 		}
 	}
 	return kept
 }
 
-// podBegins says whether a pod is being replaced, or was made just now and nothing is known against it: that it does
-// not run says nothing of its image, which may be the one before the wanted one.
+// podBegins reports whether a pod is being replaced, or was created just now without a known trouble. Such a pod not
+// running says nothing about its image, which may be the one before the wanted one.
 func podBegins(pod *corev1.Pod, now time.Time) bool {
 	if pod.DeletionTimestamp != nil {
 		return true
@@ -100,7 +100,7 @@ func podBegins(pod *corev1.Pod, now time.Time) bool {
 	return now.Sub(pod.CreationTimestamp.Time) < blipMax
 }
 
-// gatewayTrouble finds out why a gateway does not run as wanted.
+// gatewayTrouble finds the reason why a gateway does not run as wanted.
 func (r *Reconciler) gatewayTrouble(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	if run.gatewayRuns(workload.ImageOf(store, r.Image)) {
@@ -127,7 +127,7 @@ func (r *Reconciler) gatewayTrouble(ctx context.Context, run *storeRun) step.Out
 	return step.Complete()
 }
 
-// summarizeImage writes down which image the gateway and etcd run, and says what shards wait for.
+// summarizeImage records the images that the gateways and etcd run, and what the shards wait for.
 func (run *storeRun) summarizeImage(wanted string) {
 	status := &run.store.Status
 	if run.gatewayRuns(wanted) && run.etcdRuns(wanted) {

@@ -24,7 +24,7 @@ func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome
 		return step.Wait("NoShards", fmt.Sprintf(
 			"no ShardPool gives this store shards: create one with spec.storeRef.name: %s and spec.shards of at least 1",
 			run.store.Name), step.PauseLong)
-	case redundant.byPerson(): // it is why groups wait
+	case redundant.byPerson(): // it is the reason why groups wait
 		return r.awaitCopies(ctx, run)
 	case run.state.Missing > 0 || run.state.Changed && run.state.Homeless > 0: // a move is no reason not to be ready
 		return step.Wait("Placing", fmt.Sprintf("%d groups are placed on shards", counts.Total), step.PauseShort)
@@ -39,7 +39,7 @@ func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome
 			condition := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
 			reason, message = condition.Reason, fmt.Sprintf("%s; pool %s: %s", message, pool.Name, condition.Message)
 		}
-		// Pools are watched, groups that are on their way up are not.
+		// Pools are watched, but groups that are starting are not.
 		pause := fleet.PauseOf(v1alpha1.ShardState(reason))
 		if waits := run.first.words(&run.state); waits != "" {
 			message, pause = waits+"; "+message, step.PauseShort
@@ -49,7 +49,7 @@ func (r *Reconciler) awaitPools(ctx context.Context, run *storeRun) step.Outcome
 	return step.Complete()
 }
 
-// firstWords are about the first group of a list.
+// firstWords describes the first group of a list.
 func firstWords(list []v1alpha1.GroupTrouble) string {
 	if len(list) == 0 {
 		return ""
@@ -57,11 +57,11 @@ func firstWords(list []v1alpha1.GroupTrouble) string {
 	return fmt.Sprintf(", such as group %s of shard %s: %s", list[0].Group, list[0].Shard, list[0].Message)
 }
 
-// firstStalled is the first pool that is not ready and says why.
+// firstStalled returns the first pool that is not ready and gives a reason.
 func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
 	for n := range pools {
 		c := meta.FindStatusCondition(pools[n].Status.Conditions, v1alpha1.ConditionReady)
-		// Unknown: its controller has not looked at it yet.
+		// Unknown means that the pool's controller has not reconciled it yet.
 		if c != nil && c.Status == metav1.ConditionFalse && c.Reason != fleet.ReasonNoShards {
 			return &pools[n]
 		}
@@ -69,7 +69,7 @@ func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
 	return nil
 }
 
-// awaitGateway waits until every gateway asked for is ready.
+// awaitGateway waits until all wanted gateways are ready.
 func awaitGateway(_ context.Context, run *storeRun) step.Outcome {
 	if ready, wanted := gatewaysReady(run); ready < wanted {
 		return step.Wait("GatewayNotReady", gatewayWords(run), step.PauseShort)
@@ -86,7 +86,7 @@ func gatewayWords(run *storeRun) string {
 	return words + run.trouble
 }
 
-// gatewaysReady counts those of the wanted template.
+// gatewaysReady counts the ready gateways of the wanted template.
 func gatewaysReady(run *storeRun) (ready, wanted int32) {
 	wanted = workload.GatewayReplicas(run.store)
 	if d := run.gateway; d != nil && d.Status.ObservedGeneration >= d.Generation {
@@ -96,13 +96,13 @@ func gatewaysReady(run *storeRun) (ready, wanted int32) {
 	return ready, wanted
 }
 
-// summarize writes what was seen into the status.
+// summarize writes the observed state into the status.
 func (r *Reconciler) summarize(run *storeRun, out step.Outcome) {
 	store, generation := run.store, run.store.Generation
 	status := &store.Status
 	status.ObservedGeneration = generation
 	status.Address = workload.GatewayHost(store)
-	if !run.hasState { // etcd was not asked: what was known of groups stays
+	if !run.hasState { // etcd was not asked: keep the previous counts of groups
 		run.state.Groups = status.Groups.Total
 	}
 	if run.hasPools {
@@ -110,7 +110,7 @@ func (r *Reconciler) summarize(run *storeRun, out step.Outcome) {
 	}
 	if run.gateway != nil {
 		_, wanted := gatewaysReady(run)
-		serves := run.gateway.Status.AvailableReplicas > 0 // of an older template too
+		serves := run.gateway.Status.AvailableReplicas > 0 // gateways of an older template count too
 		setTruth(&status.Conditions, generation, v1alpha1.ConditionGatewayReady, serves || wanted == 0,
 			"Ready", "NotReady", gatewayWords(run))
 	}
@@ -120,14 +120,14 @@ func (r *Reconciler) summarize(run *storeRun, out step.Outcome) {
 		status.Shards.Total))
 }
 
-// summarizePools writes what the pools say into the store's status.
+// summarizePools writes the statuses of the pools into the store's status.
 func (r *Reconciler) summarizePools(run *storeRun) {
 	status := &run.store.Status
 	before := status.Groups
 	status.Groups, status.Shards = rollUp(run.pools, run.seen, run.state, run.copies(), run.heard)
 	if !run.hasState {
 		status.Groups.NotWell = before.NotWell
-		if run.copies() > 1 { // only etcd knows which copies are of one group, and the shards whether they serve
+		if run.copies() > 1 { // only etcd knows the copies of a group, and only the shards know whether they serve
 			status.Groups = heardCounts(before, run.heard, run.copies())
 		}
 	}
@@ -151,7 +151,8 @@ func setTruth(conditions *[]metav1.Condition, generation int64, kind string, tru
 	}
 }
 
-// rollUpCondition is False where it is so for any pool, True where it is so for all, and absent where no pool has it.
+// rollUpCondition sets a condition of the store from its pools: False if it is False for any pool, True if it is True
+// for all pools, and absent if no pool has it.
 func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools []v1alpha1.ShardPool, kind string) {
 	have, result := 0, (*metav1.Condition)(nil)
 	message := ""
@@ -178,8 +179,8 @@ func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools
 	}
 }
 
-// figures sums records and bytes. Of several copies of a group its leader's records count, which may be another shard
-// than at the last look of some pool: only the book knows that.
+// figures sums records and bytes. If a group has several copies, only the records of its leader count. The leader may
+// have changed since some pool was last reconciled, and only the GroupBook has the current one.
 func (run *storeRun) figures() {
 	status, records := &run.store.Status, int64(0)
 	status.StoredBytes = 0
@@ -223,7 +224,7 @@ func rollUp(
 			}
 		}
 	}
-	if copies > 1 { // what shards count are copies
+	if copies > 1 { // shards count copies, not groups
 		damaged := groups.Damaged
 		groups = countCopies(&state.View, seen.ByName(), heard)
 		groups.Total += state.Missing
@@ -241,7 +242,7 @@ func rollUp(
 	return groups, shards
 }
 
-// unavailable lists groups that no shard answers for, by name.
+// unavailable lists by name the groups that no shard serves.
 func unavailable(state fleet.PlacementState, lost map[string]v1alpha1.ShardStatus) (list []v1alpha1.GroupTrouble) {
 	for _, name := range slices.Sorted(maps.Keys(state.Silent)) {
 		t := v1alpha1.GroupTrouble{Group: name, Shard: state.Silent[name], State: "Unavailable",
@@ -260,7 +261,7 @@ func unavailable(state fleet.PlacementState, lost map[string]v1alpha1.ShardStatu
 	return list
 }
 
-// storeLoadText is the first pool's that loads; with several, each by name.
+// storeLoadText returns the progress of the only pool that loads, or of each loading pool with its name.
 func storeLoadText(pools []v1alpha1.ShardPool) string {
 	text, n := "", 0
 	for _, pool := range pools {
@@ -278,14 +279,15 @@ func storeLoadText(pools []v1alpha1.ShardPool) string {
 	return text
 }
 
-// troublesFromTheStart are the conditions that are not False while a store comes up as it should.
+// troublesFromTheStart are the conditions that are never False while a store starts normally.
 var troublesFromTheStart = []string{
 	v1alpha1.ConditionStalled, v1alpha1.ConditionVolumesReady, v1alpha1.ConditionFileSystemMatches,
 	v1alpha1.ConditionMemoryFits,
 	v1alpha1.ConditionSpaceAvailable, v1alpha1.ConditionPlacementReady, v1alpha1.ConditionVolumesGrown,
 }
 
-// worthWarning says whether a change of a condition is trouble. What a store that starts does not have yet is none.
+// worthWarning reports whether a change of a condition is a trouble. Something that a starting store does not have
+// yet is no trouble.
 func worthWarning(c metav1.Condition, starts bool) bool {
 	if starts && !slices.Contains(troublesFromTheStart, c.Type) {
 		return false
@@ -293,21 +295,21 @@ func worthWarning(c metav1.Condition, starts bool) bool {
 	return c.Status == metav1.ConditionFalse && c.Type != v1alpha1.ConditionReady || c.Type == v1alpha1.ConditionStalled
 }
 
-// tell says what changed in the status, after it was written.
+// tell reports the changes of the status after it was written.
 func (r *Reconciler) tell(ctx context.Context, before, after *v1alpha1.RecordStore) {
 	for _, c := range after.Status.Conditions {
 		old := meta.FindStatusCondition(before.Status.Conditions, c.Type)
 		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
 			continue
 		}
-		// nobody has looked before
+		// The condition was never determined before.
 		if old != nil && old.Status == metav1.ConditionUnknown && old.Reason == v1alpha1.ReasonPending {
 			old = nil
 		}
 		if old == nil && c.Status == metav1.ConditionFalse {
-			continue // nothing was lost: it has not been there yet
+			continue // nothing was lost: it did not exist before
 		}
-		// The action tells conditions apart that have one reason, such as Ready.
+		// The action distinguishes conditions that share a reason, such as Ready.
 		step.Tell(ctx, r.Events, after, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason,
 			Action:  "Observe" + c.Type,
 			Message: fmt.Sprintf("%s is %s: %s", c.Type, c.Status, step.Tail(c.Message, 900))})

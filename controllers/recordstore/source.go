@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// storeLeaves are the certificates of everything of a store but its shards: of gateways, etcd, callers, and of the
-// operator, where it does not issue its own.
+// storeLeaves returns the certificates of a store except those of its shards: of gateways, etcd and callers, and of
+// the operator if another source issues the operator's certificate.
 func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
 	of, err := trust.StoreIdentity(store)
 	if err != nil {
@@ -47,7 +47,8 @@ func clientLeaf(store *v1alpha1.RecordStore, of identity.Store, name string) tru
 	}
 }
 
-// allLeaves are the certificates of a store with those of the shards that were seen, which their pools bring to them.
+// allLeaves returns the certificates of a store, including those of the observed shards, which the pools deliver to
+// the shards.
 func (run *storeRun) allLeaves() ([]trust.Leaf, error) {
 	wanted, err := storeLeaves(run.store)
 	if err != nil {
@@ -66,7 +67,7 @@ func (run *storeRun) allLeaves() ([]trust.Leaf, error) {
 	return wanted, nil
 }
 
-// gatherSource asks the source of the certificates, where it is not the operator, for all that it is to give.
+// gatherSource asks the source of the certificates, if that is not the operator, for everything that the store needs.
 func (r *Reconciler) gatherSource(ctx context.Context, run *storeRun) step.Outcome {
 	status, source := run.store.Status.TLS, trust.SourceOf(run.store)
 	if source == v1alpha1.TLSFromCertManager || status.Source == "" || status.Source == v1alpha1.TLSFromOperator {
@@ -81,9 +82,10 @@ func (r *Reconciler) gatherSource(ctx context.Context, run *storeRun) step.Outco
 	return run.leafOutcome(err)
 }
 
-// lacksSource says what the source of the certificates does not give: the first of it.
+// lacksSource returns the first thing that the source of the certificates does not provide.
 func (run *storeRun) lacksSource() step.Outcome {
-	reason, message := trust.ReasonNoAuthority, "the source of the certificates gives no authority" // which no source does
+	// Without Troubles, the source is incomplete only if no authority stands beside its certificates.
+	reason, message := trust.ReasonNoAuthority, "the source of the certificates gives no authority"
 	if all := run.source.Troubles; len(all) > 0 {
 		reason, message = all[0].Reason, all[0].Message
 		if len(all) > 1 {
@@ -91,14 +93,14 @@ func (run *storeRun) lacksSource() step.Outcome {
 		}
 	}
 	run.certificates(false, reason, message)
-	if reason == trust.ReasonNotIssued { // which passes, mostly
+	if reason == trust.ReasonNotIssued { // usually passes by itself
 		return step.Wait(reason, message, step.PauseShort)
 	}
 	return step.Fail(reason, message)
 }
 
-// differs compares what the source has with the authorities of the store: with the current ones, and, while they
-// change, with the next ones. While something is missing or bad at the source, nothing differs.
+// differs compares the authorities of the source with those of the store: with the current ones and, during a change
+// of authorities, with the next ones. It reports no difference while the source has missing or bad certificates.
 func (run *storeRun) differs(as *trust.Authorities) (other, superseded bool, err error) {
 	if run.source != nil && !run.source.Complete() {
 		return false, false, nil
@@ -110,8 +112,8 @@ func (run *storeRun) differs(as *trust.Authorities) (other, superseded bool, err
 	return other, superseded, err
 }
 
-// sweepSource deletes what the operator has made for a source that is no longer that of the store, when a change to
-// another one is over.
+// sweepSource deletes what the operator made for a source that the store no longer uses. It waits until the change to
+// the new source is complete.
 func (r *Reconciler) sweepSource(ctx context.Context, run *storeRun, as *trust.Authorities) error {
 	status, source := run.store.Status.TLS, trust.SourceOf(run.store)
 	if status.Source == source || status.Phase != v1alpha1.TLSReady || as.Source(trust.Current) != source {

@@ -27,23 +27,25 @@ const (
 	reasonWithoutTLS       = "WithoutTLS"
 	reasonAuthorityMissing = "AuthorityMissing"
 	reasonOtherAuthority   = "OtherAuthority"
-	reasonRefused          = "FilesRefused" // a process does not take its new files
+	reasonRefused          = "FilesRefused" // a process does not accept its new files
 	reasonExpiring         = "Expiring"
 	reasonSecretTaken      = "SecretTaken"
-	reasonKindTooOld       = "KindTooOld" // the cluster's kind RecordStore is that of an earlier version
+	// reasonKindTooOld means that the CRD RecordStore in the cluster is of an earlier version.
+	reasonKindTooOld = "KindTooOld"
 )
 
-// expiring is how long before its end a certificate in use is a trouble: it should have been renewed for days.
+// expiring is how long before its end a certificate in use counts as a trouble. It should have been renewed days
+// earlier.
 const expiring = 5 * 24 * time.Hour
 
-// recordTLS records what an absent spec.tls means for a store that is seen for the first time. One whose processes were
-// told a transport, and whose status does not say so any more (as when its kind was that of an earlier version for a
-// while), goes on from what they were told.
+// recordTLS records what an absent spec.tls means for a store that the operator handles for the first time. If the
+// store's processes already have a transport that the status no longer shows (for example, because the CRD was of an
+// earlier version for a while), recordTLS continues with that transport.
 func (r *Reconciler) recordTLS(ctx context.Context, store *v1alpha1.RecordStore) error {
 	if store.Status.TLS != nil {
 		return nil
 	}
-	// what it runs, where that is known
+	// The image that the store runs, if known.
 	first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, workload.ImageOf(store, r.Image)))
 	if store.Status.StoreUID != "" {
 		var told corev1.ConfigMap
@@ -63,8 +65,8 @@ func (r *Reconciler) recordTLS(ctx context.Context, store *v1alpha1.RecordStore)
 	return nil
 }
 
-// certificatesFirst stops the others while it is not known how the store is to speak, so that nothing of it begins to
-// speak otherwise; later it does not.
+// certificatesFirst stops the other steps until the transport of the store is known, so that no process starts with
+// another transport. Afterwards it stops nothing.
 func (r *Reconciler) certificatesFirst(ctx context.Context, run *storeRun) step.Outcome {
 	out := noted(r.applyTransport)(ctx, run)
 	if r.Trust == nil || !out.IsComplete() {
@@ -77,14 +79,14 @@ func (r *Reconciler) certificatesFirst(ctx context.Context, run *storeRun) step.
 	return step.Complete()
 }
 
-// applyTransport makes the authorities and certificates of a store, tells its processes how to speak, and goes on from
-// one step of a change to the next (package trust).
+// applyTransport makes the authorities and certificates of a store, gives its processes their transport, and advances
+// a change of the transport step by step (package trust).
 func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Outcome {
 	store := run.store
 	if r.Trust == nil {
 		return step.Complete()
 	}
-	if store.Status.TLS == nil { // it was recorded, and the API server did not keep it
+	if store.Status.TLS == nil { // it was recorded, but the API server did not keep it
 		message := fmt.Sprintf(
 			"the CustomResourceDefinition recordstores.%s has no status.tls: it is of an earlier version than this operator, "+
 				"which changes nothing "+
@@ -128,8 +130,8 @@ func (r *Reconciler) applyTransport(ctx context.Context, run *storeRun) step.Out
 	return notes.With(step.Complete())
 }
 
-// authorities reads those of the store, and makes the first ones of a new store. Others are never made without being
-// asked: processes that trust those of before would be shut out.
+// authorities reads the authorities of the store, and creates the first ones of a new store. It never creates others
+// unasked, because processes that trust the previous ones would be locked out.
 func (r *Reconciler) authorities(ctx context.Context, run *storeRun) (*trust.Authorities, step.Outcome) {
 	store, status := run.store, run.store.Status.TLS
 	as, err := r.Trust.Authorities(ctx, store)
@@ -157,7 +159,7 @@ func (r *Reconciler) authorities(ctx context.Context, run *storeRun) (*trust.Aut
 		return as, step.Complete()
 	case !missing && !other:
 		return nil, step.Retry(err)
-	case run.source != nil: // whose authorities have no keys here that could be lost
+	case run.source != nil: // its authorities have no keys here that could be lost
 		return r.adoptAuthorities(ctx, run)
 	}
 	if rotate := specTLS(store).Rotate; rotate != "" && rotate != status.Rotated && rotate != status.Rotating {
@@ -176,8 +178,8 @@ func (r *Reconciler) authorities(ctx context.Context, run *storeRun) (*trust.Aut
 	return nil, step.Fail(reason, message)
 }
 
-// adoptAuthorities begins a change of authorities of which only the certificates are left: processes go on trusting
-// those until all have certificates of the next ones.
+// adoptAuthorities starts a change of authorities if only their certificates are left. Processes continue to trust
+// them until all processes have certificates of the next authorities.
 func (r *Reconciler) adoptAuthorities(ctx context.Context, run *storeRun) (*trust.Authorities, step.Outcome) {
 	store, status := run.store, run.store.Status.TLS
 	bundle, clients, err := r.trusted(ctx, store)
@@ -205,8 +207,8 @@ func (r *Reconciler) adoptAuthorities(ctx context.Context, run *storeRun) (*trus
 	return as, step.Complete()
 }
 
-// trusted gives the certificates of the authorities that processes were told to trust last, in PEM; nil: nobody has
-// them.
+// trusted returns the certificates of the authorities that processes were last given to trust, in PEM. They are nil
+// if there are none.
 func (r *Reconciler) trusted(ctx context.Context, store *v1alpha1.RecordStore) (bundle, clients []byte, err error) {
 	var told corev1.ConfigMap
 	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
@@ -225,7 +227,7 @@ func (r *Reconciler) trusted(ctx context.Context, store *v1alpha1.RecordStore) (
 	return admin.Data[workload.KeyBundle], admin.Data[workload.KeyClientBundle], nil
 }
 
-// nextTransport decides what is next, and records it before anybody is told.
+// nextTransport decides the next step and records it before any process is given it.
 func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v1alpha1.RecordStore,
 	as *trust.Authorities) (*trust.Authorities, step.Outcome) {
 	store, status := run.store, run.store.Status.TLS
@@ -283,7 +285,7 @@ func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v
 	return as, step.Complete()
 }
 
-// specTLS is spec.tls; zero where it is absent.
+// specTLS returns spec.tls, or the zero value if it is absent.
 func specTLS(store *v1alpha1.RecordStore) v1alpha1.TLS {
 	if store.Spec.TLS == nil {
 		return v1alpha1.TLS{}
@@ -291,8 +293,7 @@ func specTLS(store *v1alpha1.RecordStore) v1alpha1.TLS {
 	return *store.Spec.TLS
 }
 
-// ensureLeaves makes and renews the certificates of gateways, etcd and callers. Those of shards are made by their
-// pools.
+// ensureLeaves makes and renews the certificates of gateways, etcd and callers. The pools make those of the shards.
 func (r *Reconciler) ensureLeaves(ctx context.Context, run *storeRun, as *trust.Authorities) step.Outcome {
 	store := run.store
 	wanted, err := storeLeaves(store)
@@ -303,7 +304,7 @@ func (r *Reconciler) ensureLeaves(ctx context.Context, run *storeRun, as *trust.
 	for _, leaf := range wanted {
 		if leaf.Identity.Role == identity.Operator && as.Issuer(trust.StateOf(store.Status.TLS).
 			Told()) == v1alpha1.TLSFromOperator {
-			continue // it is in memory alone
+			continue // it is kept in memory only
 		}
 		notes.Add(run.leafOutcome(r.Trust.Ensure(ctx, store, as, leaf)))
 	}
@@ -316,7 +317,8 @@ func (r *Reconciler) ensureLeaves(ctx context.Context, run *storeRun, as *trust.
 	return notes.With(step.Complete())
 }
 
-// leafOutcome is what became of one certificate. What the source does not give was told when it was asked.
+// leafOutcome converts the result for one certificate to an outcome. gatherSource has already reported what the
+// source does not provide.
 func (run *storeRun) leafOutcome(err error) step.Outcome {
 	var trouble *trust.SourceError
 	switch {
@@ -331,8 +333,8 @@ func (run *storeRun) leafOutcome(err error) step.Outcome {
 	return step.Retry(err)
 }
 
-// speak gives the operator what it needs to speak to the store's processes as they were told to. It is made anew when
-// something of that changes, and long before its certificate ends.
+// speak gives the operator the credentials for the current transport of the store's processes. It renews them when
+// their inputs change, and long before their certificate ends.
 func (r *Reconciler) speak(ctx context.Context, store *v1alpha1.RecordStore, as *trust.Authorities) error {
 	if r.Credentials == nil {
 		return nil
@@ -356,16 +358,16 @@ func (r *Reconciler) speak(ctx context.Context, store *v1alpha1.RecordStore, as 
 	return err
 }
 
-// spoken is what the operator's own credentials were made for.
+// spoken identifies the inputs from which the operator's own credentials were made.
 type spoken struct {
 	transport v1alpha1.TLSTransport
 	bundle    string
 	issueBy   trust.Which
 	day       int64
-	pairs     [sha256.Size]byte // of the certificate that another source gives it
+	pairs     [sha256.Size]byte // of the certificate that another source provides
 }
 
-// sayCertificates sets the condition by what the processes have said.
+// sayCertificates sets condition Certificates from the reports of the processes.
 func (run *storeRun) sayCertificates(words string, now time.Time) {
 	status, heard := run.store.Status.TLS, run.transport
 	status.Processes, status.Reported = int32(heard.reports.Processes),
@@ -400,28 +402,29 @@ func (run *storeRun) certificates(good bool, reason, message string) {
 		message)
 }
 
-// heardTransport is what the processes of a store have said of their certificates.
+// heardTransport summarizes what the processes of a store reported about their certificates.
 type heardTransport struct {
 	at        time.Time
-	running   string // names the processes that were asked
+	running   string // identifies the processes that were asked
 	reports   trust.Reports
-	plaintext int32                 // connections
-	notAfter  time.Time             // of the certificate in use that ends first; zero: nobody has said
-	first     string                // its pod
-	trusts    string                // authorities that some process trusts
-	mode      v1alpha1.TLSTransport // that all processes use; both, where they differ; empty: there are none
-	refused   string                // why the first process does not take its files
-	stale     map[string]bool       // pods that have not what they were told
-	changes   bool                  // something was told just now
+	plaintext int32     // connections
+	notAfter  time.Time // first end of a certificate in use; zero: none reported
+	first     string    // the pod with that certificate
+	trusts    string    // authorities that at least one process trusts
+	// mode is the transport that all processes use. It is TransportBoth if they differ, and empty if there are none.
+	mode    v1alpha1.TLSTransport
+	refused string          // why the first such process does not accept its files
+	stale   map[string]bool // pods without the files that they were given
+	changes bool            // something new was given to the processes just now
 }
 
-// Pauses between two questions to all processes of a store of which nothing changes.
+// Pauses before all processes of a store are asked again while nothing changes.
 const (
 	hearPause     = 2 * time.Minute
-	hearPauseSome = 30 * time.Second // where some were not as they were told
+	hearPauseSome = 30 * time.Second // if some processes did not have what they were given
 )
 
-// pause until all processes are asked again, where nothing changes.
+// pause returns the time until all processes are asked again while nothing changes.
 func (h *heardTransport) pause() time.Duration {
 	if h.reports.AsTold < h.reports.Processes {
 		return hearPauseSome
@@ -429,7 +432,7 @@ func (h *heardTransport) pause() time.Duration {
 	return hearPause
 }
 
-// hearTransport asks all processes that run, where something changes, or it is time again.
+// hearTransport asks all running processes, if something changes or if the pause is over.
 func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 	store, status, now := run.store, run.store.Status.TLS, r.now()
 	var pods corev1.PodList
@@ -456,13 +459,13 @@ func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 	return nil
 }
 
-// compare what processes have said with what they were told.
+// compare compares the reports of the processes with what they were given.
 func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) *heardTransport {
 	status, out := store.Status.TLS, &heardTransport{stale: map[string]bool{}}
 	out.reports.Processes = len(asked)
 	for _, a := range asked {
 		lacks := a.Lacks(status)
-		// one that says nothing has no certificates
+		// A process without a report of its mode has no certificates.
 		mode := cmp.Or(v1alpha1.TLSTransport(a.Report.Mode), v1alpha1.TransportPlaintext)
 		if out.mode = cmp.Or(out.mode, mode); out.mode != mode {
 			out.mode = v1alpha1.TransportBoth
@@ -495,7 +498,7 @@ func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) 
 	return out
 }
 
-// transportChanges tells whether something goes on with the certificates of the store.
+// transportChanges reports whether a change of the store's certificates is in progress.
 func (run *storeRun) transportChanges() bool {
 	return run.transport != nil && (run.store.Status.TLS.Phase != v1alpha1.TLSReady || run.transport.changes)
 }

@@ -13,10 +13,11 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// ensureCertificates makes and renews the certificate of each shard, in a Secret of its own: a key that is stolen is
-// one shard's. It comes before the sets, as a pod that waits for its Secret starts late.
+// ensureCertificates makes and renews the certificate of each shard. Each certificate is in a Secret of its own, so
+// that a stolen key compromises one shard only. This step comes before the StatefulSets, because a pod that has to
+// wait for its Secret starts late.
 //
-// keeper may be nil: shards have no certificates.
+// If keeper is nil, shards have no certificates.
 func ensureCertificates(ctx context.Context, keeper *trust.Keeper, seen *observed.Pool) step.Outcome {
 	store := seen.Store
 	if keeper == nil || !workload.HasTLS(store) {
@@ -48,7 +49,7 @@ func ensureCertificates(ctx context.Context, keeper *trust.Keeper, seen *observe
 	}
 	var trouble *trust.SourceError
 	switch err := group.Wait(); {
-	case errors.As(err, &trouble): // what a shard was given before stays
+	case errors.As(err, &trouble): // the shard keeps the certificate that it has
 		return step.Wait(trouble.Reason, trouble.Message, step.PauseShort)
 	case errors.Is(err, trust.ErrLater):
 		return step.Wait("NotTrustedYet", err.Error(), step.PauseShort)
@@ -60,7 +61,7 @@ func ensureCertificates(ctx context.Context, keeper *trust.Keeper, seen *observe
 	return step.Complete()
 }
 
-// removeCertificates deletes what was made for the certificates of a shard that there is no more.
+// removeCertificates deletes the certificates of a shard that no longer exists.
 func removeCertificates(ctx context.Context, keeper *trust.Keeper, seen *observed.Pool, shard string) error {
 	if keeper == nil || !workload.HasTLS(seen.Store) {
 		return nil

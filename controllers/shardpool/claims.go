@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// claimGrowth is what to do about one claim.
+// claimGrowth is the action for one claim.
 type claimGrowth int
 
 const (
@@ -30,7 +30,7 @@ const (
 	claimRemake
 )
 
-// decideGrowth looks at one claim. expandable: its StorageClass allows to grow.
+// decideGrowth decides the action for one claim. expandable is true if its StorageClass allows volume expansion.
 func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity, expandable bool) (claimGrowth,
 	string) {
 	if claim == nil || claim.DeletionTimestamp != nil {
@@ -40,10 +40,10 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 	if requested.Cmp(wanted) < 0 {
 		switch {
 		case claim.Status.Phase != corev1.ClaimBound:
-			// The API takes no change of a claim that is not bound, and nothing is lost with it.
+			// The API refuses changes of an unbound claim, and deleting it loses no data.
 			return claimRemake, fmt.Sprintf("claim %s, which is not bound, is made anew with %s", claim.Name, wanted.String())
 		case !expandable && has.Cmp(wanted) >= 0:
-			return claimFits, "" // the volume is larger than its claim, as a disk may be
+			return claimFits, "" // the volume can be larger than its claim, because a disk can be
 		case !expandable:
 			return claimForbidden, fmt.Sprintf("volume of claim %s has %s, asked for are %s", claim.Name, has.String(),
 				wanted.String())
@@ -60,7 +60,7 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 	return claimGrows, fmt.Sprintf("claim %s grows from %s to %s", claim.Name, has.String(), requested.String())
 }
 
-// localGrowth says what to do for a disk of a node: nobody but a person makes it larger.
+// localGrowth returns the instruction for a local disk, which only an administrator can enlarge.
 func localGrowth(volume *corev1.PersistentVolume) string {
 	if volume == nil || volume.Spec.Local == nil {
 		return ""
@@ -75,7 +75,7 @@ func localGrowth(volume *corev1.PersistentVolume) string {
 		workload.DiskNode(volume), where)
 }
 
-// infeasible says why a volume does not grow; empty while nobody says so.
+// infeasible says why a volume cannot grow. It is empty while no component reports a reason.
 func infeasible(claim *corev1.PersistentVolumeClaim) string {
 	words := ""
 	for _, c := range claim.Status.Conditions {
@@ -93,16 +93,16 @@ func infeasible(claim *corev1.PersistentVolumeClaim) string {
 	return words
 }
 
-// growing makes volumes grow, and then the claim template of their set, which cannot be changed: the set is deleted
-// around its pod and made anew.
+// growing expands volumes, and then updates the claim template of their StatefulSet. The template is immutable, so
+// the StatefulSet is deleted without its pod and created again.
 type growing struct {
 	hand
 	shards []*observed.Shard
 	notes  *step.Notes
-	found  poolstatus.Growth // the worst of what was found of the claims
+	found  poolstatus.Growth // the worst result among the claims
 }
 
-// do looks at each claim. What became of the volumes is in found.
+// do checks each claim and stores the result in found.
 func (g *growing) do(ctx context.Context) step.Outcome {
 	wanted := g.pool.Spec.Storage.Size
 	expandable, known := false, false
@@ -145,7 +145,8 @@ func (g *growing) do(ctx context.Context) step.Outcome {
 	return g.found.Outcome()
 }
 
-// worseGrowth is the worse of what was found of the claims before, and of one more. class is the pool's.
+// worseGrowth returns the worse of the previous result and the result for one more claim. class is the StorageClass
+// of the pool.
 func worseGrowth(before poolstatus.Growth, what claimGrowth, words, class string) poolstatus.Growth {
 	next := poolstatus.Growth{Message: words}
 	switch what {
@@ -191,16 +192,16 @@ func (g *growing) patchClaim(ctx context.Context, claim *corev1.PersistentVolume
 	return nil
 }
 
-// removeUnbound deletes a claim that has no volume; its set makes it again, where it is still there.
+// removeUnbound deletes a claim without a volume. Its StatefulSet creates the claim again if it still exists.
 func (h hand) removeUnbound(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	what := fmt.Sprintf("PersistentVolumeClaim %s, which is not bound", claim.Name)
 	news := step.News{Reason: "ClaimDeleted", Action: "Delete", Message: "deleted " + what}
 	return h.remove(ctx, claim, what, news, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
 }
 
-// replaceSet deletes a set whose claim template differs from what is wanted, and leaves its pod. The next reconcile
-// makes it anew around the pod. A set whose pod template waits for its turn is left until then: a new set would bring
-// it early.
+// replaceSet deletes a StatefulSet whose claim template differs from the wanted one, and keeps its pod. The next
+// reconcile creates the StatefulSet again. If the pod template still waits for the shard's turn, the StatefulSet is
+// kept until then, because a new one would apply the template too early.
 func (g *growing) replaceSet(ctx context.Context, o *observed.Shard) step.Outcome {
 	if o.Set == nil || o.Set.DeletionTimestamp != nil || setTemplate(o.Set) != o.Template {
 		return step.Complete()
@@ -216,7 +217,7 @@ func (g *growing) replaceSet(ctx context.Context, o *observed.Shard) step.Outcom
 		step.PauseShort)
 }
 
-// templateSize is the size that a set's claim template asks for.
+// templateSize returns the size in the claim template of a StatefulSet.
 func templateSize(set *appsv1.StatefulSet) resource.Quantity {
 	if set == nil || len(set.Spec.VolumeClaimTemplates) == 0 {
 		return resource.Quantity{}

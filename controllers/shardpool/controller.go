@@ -1,5 +1,5 @@
-// Package shardpool reconciles ShardPools: the StatefulSets and claims of shards, who may restart or leave when, and
-// one Shard object each.
+// Package shardpool reconciles ShardPools. It manages the StatefulSets and claims of the shards and one Shard object
+// for each, and decides when a shard may restart or be removed.
 package shardpool
 
 import (
@@ -27,18 +27,18 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// pauseSteady is between looks at a pool in which all is well.
+// pauseSteady is the time between reconciles of a healthy pool.
 const pauseSteady = 30 * time.Second
 
-// pausePlan is how long a pool waits before it looks whether its store has planned what the pool has just asked for.
+// pausePlan is the time until a pool checks again whether its store has made a plan for the pool's latest changes.
 const pausePlan = 2 * time.Second
 
-// storeKey is the store that a pool belongs to.
+// storeKey returns the key of the store that a pool belongs to.
 func storeKey(pool *v1alpha1.ShardPool) types.NamespacedName {
 	return types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.StoreRef.Name}
 }
 
-// The rights that controller-gen collects. It does not see markers in the comment of a type.
+// Permissions for controller-gen, which does not see markers in the comment of a type.
 //
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=sheaf.dev,resources=shardpools/status,verbs=patch
@@ -57,37 +57,41 @@ func storeKey(pool *v1alpha1.ShardPool) types.NamespacedName {
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
 
-// Reconciler makes and watches the shards of ShardPools.
+// Reconciler creates and monitors the shards of ShardPools.
 type Reconciler struct {
 	Client client.Client // reads from the cache
-	// Live reads from the API server, for what must not be decided from a stale cache.
+	// Live reads from the API server. It is for decisions that a stale cache could make wrong.
 	Live   client.Reader
 	Shards fleet.ShardClient
 	// Trust makes the certificates of shards; nil: they have none.
-	Trust    *trust.Keeper
-	Register fleet.ShardRegister // nil: there is none; shards are removed by what they say alone
+	Trust *trust.Keeper
+	// Register updates the placement. If it is nil, shards are removed on the basis of their own reports alone.
+	Register fleet.ShardRegister
 	Recorder events.EventRecorder
-	// Image of the pods, where the store names none.
+	// Image is the image of the pods for a store that names none.
 	Image string
-	// Groups is what shards said of their groups, for stores to read; nil: nobody reads it.
+	// Groups receives the shards' reports about their groups, for the controller of stores; nil: it is not needed.
 	Groups *fleet.GroupBook
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
-	choosing sync.Map // *sync.Mutex by the key of a store: held while a shard of that store is chosen and stopped
-	written  sync.Map // time.Time of the last write of a status, by the UID of the pool or Shard
-	changed  step.Pacer
+	// choosing maps the key of a store to a *sync.Mutex, which is held while a shard of that store is chosen and
+	// stopped.
+	choosing sync.Map
+	// written maps the UID of a pool or Shard to the time.Time of the last write of its status.
+	written sync.Map
+	changed step.Pacer
 }
 
-// ForgetWrites makes the next write of each status due at once, also where only numbers have moved, as a restart of the
-// operator does.
+// ForgetWrites makes the next write of each status due at once, even if only numbers have changed. A restart of the
+// operator has the same effect.
 func (r *Reconciler) ForgetWrites() { r.written.Clear() }
 
-// work is one reconcile of one pool: what was read, and what was found out. Its methods hand the parts of both to the
+// work is one reconcile of one pool, with its inputs and its findings. Its methods pass parts of both to the
 // operations that need them.
 type work struct {
 	r      *Reconciler
-	pool   *v1alpha1.ShardPool // as it was read, with what this reconcile has written to its metadata
+	pool   *v1alpha1.ShardPool // as it was read, plus the metadata that this reconcile wrote
 	store  *v1alpha1.RecordStore
 	etcd   workload.EtcdAccess
 	hand   hand
@@ -101,12 +105,12 @@ func (w *work) placesOf(seen *observed.Pool) *places {
 	return &places{register: w.r.Register, store: seen.Store, silent: seen.Silent}
 }
 
-// deletedPoolSteps is what a reconcile of a pool that is being deleted does.
+// deletedPoolSteps are the steps for a pool that is being deleted.
 var deletedPoolSteps = []step.Step[work]{{Name: "finalize", Do: func(ctx context.Context, w *work) step.Outcome {
 	return w.finalize(ctx)
 }}}
 
-// poolSteps is what a reconcile does. A step after "decide" runs also where one before it has failed.
+// poolSteps are the steps of a reconcile. The steps after "decide" run even if an earlier step has failed.
 var poolSteps = []step.Step[work]{
 	{Name: "finalizer", Do: func(ctx context.Context, w *work) step.Outcome {
 		return step.AddFinalizer(ctx, w.r.Client, w.pool)
@@ -160,14 +164,14 @@ var poolSteps = []step.Step[work]{
 	{Name: "summary", Do: func(_ context.Context, w *work) step.Outcome { return poolstatus.Summary(&w.found) }},
 }
 
-// noted is a step that does not stop the others.
+// noted wraps a step so that its failure does not stop the others.
 func noted(name string, do func(context.Context, *work) step.Outcome) step.Step[work] {
 	return step.Step[work]{Name: name, Do: func(ctx context.Context, w *work) step.Outcome {
 		return note(&w.found.Notes, do(ctx, w))
 	}}
 }
 
-// gather reads what there is of the pool.
+// gather reads the state of the pool.
 func gather(ctx context.Context, w *work) step.Outcome {
 	seen, err := readObjects(ctx, w.r.Client, w.pool)
 	if err != nil {
@@ -182,13 +186,13 @@ func gather(ctx context.Context, w *work) step.Outcome {
 	return step.Complete()
 }
 
-// decide names the state of every shard.
+// decide determines the state of every shard.
 func decide(_ context.Context, w *work) step.Outcome {
 	said := map[string]*fleet.ShardReport{}
 	for _, o := range w.seen.Shards {
 		s := observed.Decide(o)
 		w.found.Statuses = append(w.found.Statuses, s)
-		said[o.Name] = nil // it was asked; one that does not serve says nothing of groups
+		said[o.Name] = nil // it was asked, but a shard that does not serve reports no groups
 		if fleet.Serving(s.State) {
 			said[o.Name] = o.Report
 		}
@@ -238,7 +242,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return result, err
 }
 
-// writeStatuses writes what was found of each shard, and then of the pool, where the reconcile ended with out.
+// writeStatuses writes the status of each shard, and then that of the pool. out is the outcome of the reconcile.
 func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 	writer := statusWriter{Client: w.r.Client, written: &w.r.written, now: w.r.now()}
 	status := poolstatus.Of(w.pool, &w.found, out)
@@ -254,7 +258,7 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 			w.hand.tellChange(ctx, w.seen.Last[s.Number].State, s)
 		}
 		if failed != nil && len(w.pool.Status.ShardStatuses) > v1alpha1.ShardStatusesMax {
-			status.ShardStatuses = all // the list is cut only when each of its items is in an object Shard
+			status.ShardStatuses = all // the list may be truncated only if each of its items has a Shard object
 		}
 	}
 	if step.Passing(failed) || apierrors.IsAlreadyExists(failed) {
@@ -266,8 +270,8 @@ func (w *work) writeStatuses(ctx context.Context, out step.Outcome) error {
 	return errors.Join(failed, err)
 }
 
-// pause gives how long the pool is left alone. asked: what the outcome of the steps asks for; 0: nothing.
-// What is over in a moment is looked at soon.
+// pause returns the time until the pool's next reconcile. asked is the time that the outcome of the steps asks for; 0
+// means none. Conditions that pass quickly shorten the pause.
 func (r *Reconciler) pause(pool *v1alpha1.ShardPool, found *poolstatus.Found, asked time.Duration) time.Duration {
 	if asked == 0 {
 		asked = pauseSteady
@@ -288,13 +292,13 @@ func (r *Reconciler) now() time.Time {
 	return time.Now()
 }
 
-// turnOf is held while a shard of the store is chosen and stopped.
+// turnOf returns the mutex that is held while a shard of the store is chosen and stopped.
 func (r *Reconciler) turnOf(store *v1alpha1.RecordStore) *sync.Mutex {
 	lock, _ := r.choosing.LoadOrStore(client.ObjectKeyFromObject(store), &sync.Mutex{})
 	return lock.(*sync.Mutex)
 }
 
-// findStore waits for the store and its UID, which is in every shard's flags.
+// findStore waits for the store and its UID, which is part of every shard's flags.
 func findStore(ctx context.Context, w *work) step.Outcome {
 	key := storeKey(w.pool)
 	store := &v1alpha1.RecordStore{}
@@ -311,7 +315,7 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 			step.PauseLong)
 	case store.Status.StoreUID == "":
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no status.storeUID yet", key.Name), step.PauseLong)
-	case w.r.Trust != nil && store.Status.TLS == nil, // not known yet whether shards speak TLS: the store says why
+	case w.r.Trust != nil && store.Status.TLS == nil, // unknown yet whether shards use TLS: the store reports why
 		store.Status.TLS != nil && store.Status.TLS.Transport == "": // a shard that started now would have no certificate
 		return step.Wait("StoreNotReady", fmt.Sprintf("RecordStore %s has no authorities for certificates yet (condition %s)",
 			key.Name, v1alpha1.ConditionCertificates), step.PauseShort)

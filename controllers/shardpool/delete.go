@@ -53,7 +53,7 @@ func (w *work) finalize(ctx context.Context) step.Outcome {
 	return step.Complete()
 }
 
-// letGo empties the shards of a pool whose store lives on.
+// letGo empties the shards of a deleted pool whose store continues to exist.
 func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 	forced := fmt.Sprintf(
 		"If these groups may be unavailable, annotate this ShardPool %s=true; or delete RecordStore %s too",
@@ -93,9 +93,9 @@ func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 	return step.Complete()
 }
 
-// storeOfDeleted is the store of a pool that is being deleted; nil: it is gone. lives says whether the store lives on,
-// so that its groups are needed. A store or namespace that is being deleted does not: nothing waits for it, and it
-// waits for nothing.
+// storeOfDeleted returns the store of a pool that is being deleted, or nil if the store is gone. lives is true if the
+// store continues to exist, so that its groups are still needed. It is false if the store or its namespace is being
+// deleted; then neither waits for the other.
 func storeOfDeleted(ctx context.Context, cached, live client.Reader,
 	pool *v1alpha1.ShardPool) (store *v1alpha1.RecordStore, lives bool, err error) {
 	namespace := &corev1.Namespace{}
@@ -113,7 +113,7 @@ func storeOfDeleted(ctx context.Context, cached, live client.Reader,
 	return store, store.DeletionTimestamp == nil && namespace.DeletionTimestamp == nil, nil
 }
 
-// holdsGroups says which shards hold groups; empty where none does.
+// holdsGroups names the shards that hold groups. It is empty if there are none.
 func holdsGroups(last map[int32]v1alpha1.ShardStatus) string {
 	var words []string
 	for _, n := range slices.Sorted(maps.Keys(last)) {
@@ -124,7 +124,8 @@ func holdsGroups(last map[int32]v1alpha1.ShardStatus) string {
 	return step.ShardWords(words)
 }
 
-// deletionPolicy is the store's, or where that is gone, the one that the sets carry.
+// deletionPolicy returns the deletion policy of the store or, if the store is gone, the one recorded in the
+// StatefulSets.
 func deletionPolicy(seen *observed.Pool) v1alpha1.DeletionPolicy {
 	if seen.Store != nil {
 		return seen.Store.Spec.DeletionPolicy
@@ -137,8 +138,8 @@ func deletionPolicy(seen *observed.Pool) v1alpha1.DeletionPolicy {
 	return v1alpha1.DeletionRetain
 }
 
-// removeClaims deletes claims, all or those without a volume. Their sets go first: one that lives makes its claim
-// again.
+// removeClaims deletes claims, either all or only those without a volume. It deletes their StatefulSets first,
+// because an existing StatefulSet creates its claim again.
 func (h hand) removeClaims(ctx context.Context, seen *observed.Pool, all bool) error {
 	for n, set := range seen.Sets {
 		claim := seen.Claims[n] // nil: not made yet

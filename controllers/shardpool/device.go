@@ -12,17 +12,17 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// deviceRateKind tells what `sheaf-bench layouts --device-rate` leaves as its pod's termination message from other
-// texts.
+// deviceRateKind marks the termination message that `sheaf-bench layouts --device-rate` writes, and distinguishes it
+// from other texts.
 const deviceRateKind = "sheaf.dev/device-rate"
 
-// deviceRateMax, bytes per second: no disk is that fast. What says more is a mistake.
+// deviceRateMax is an upper limit in bytes per second. No disk is that fast, so a higher value is an error.
 const deviceRateMax = 1 << 43
 
-// fileSystemNameMax, bytes: a longer name is none.
+// fileSystemNameMax is the maximum length in bytes of a file system's name. A longer text is not a name.
 const fileSystemNameMax = 32
 
-// deviceRate looks whether a Job has measured a disk of the pool's class. What was found stays when the Job is gone.
+// deviceRate checks whether a Job has measured a disk of the pool's class. The result is kept after the Job is gone.
 func deviceRate(ctx context.Context, cached client.Reader, pool *v1alpha1.ShardPool) (*v1alpha1.DeviceRate, error) {
 	in := []client.ListOption{client.InNamespace(pool.Namespace),
 		client.MatchingLabels{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}
@@ -40,7 +40,8 @@ func deviceRate(ctx context.Context, cached client.Reader, pool *v1alpha1.ShardP
 	return newestRate(pool.Spec.Storage.StorageClassName, pool.Status.Device, pods.Items, claims.Items), nil
 }
 
-// newestRate is what the pod that ended last has measured on a volume of a class, or what was known before.
+// newestRate returns the result of the measuring pod that ended last, on a volume of the class. Without such a pod,
+// it returns the previously known rate.
 func newestRate(class string, known *v1alpha1.DeviceRate, pods []corev1.Pod,
 	claims []corev1.PersistentVolumeClaim) *v1alpha1.DeviceRate {
 	ofClass := map[string]*corev1.PersistentVolumeClaim{}
@@ -64,8 +65,8 @@ func newestRate(class string, known *v1alpha1.DeviceRate, pods []corev1.Pod,
 	return known
 }
 
-// measuredClaim is the one claim of the class that a pod mounts; nil where there is none, or several, of which any may
-// have been measured.
+// measuredClaim returns the only claim of the class that a pod mounts. It returns nil if there is none, or if there
+// are several, because any of them may have been the measured one.
 func measuredClaim(pod *corev1.Pod, ofClass map[string]*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	var found *corev1.PersistentVolumeClaim
 	mounted := 0
@@ -81,7 +82,8 @@ func measuredClaim(pod *corev1.Pod, ofClass map[string]*corev1.PersistentVolumeC
 	return found
 }
 
-// rateOf reads what a pod has left; nil where it failed, still runs, or left something else.
+// rateOf reads the rate from a pod's termination message. It returns nil if the pod failed, still runs, or left
+// another message.
 func rateOf(pod *corev1.Pod) *v1alpha1.DeviceRate {
 	if pod.Status.Phase != corev1.PodSucceeded {
 		return nil

@@ -29,22 +29,22 @@ import (
 const (
 	describeTime    = 4 * time.Second
 	describeAtOnce  = 16
-	eventListsMax   = 4   // lists of events of single objects in one look
+	eventListsMax   = 4   // for single objects, in one reconcile
 	eventPage       = 500 // events
 	shardMessageMax = 900
 )
 
-// sources are what a pool is read from.
+// sources are the readers that gather the state of a pool.
 type sources struct {
 	cached client.Reader
-	live   client.Reader // past the cache
+	live   client.Reader // bypasses the cache
 	shards asker
 	places *places
 	now    time.Time
 }
 
-// fill reads what there is of a pool behind its objects, which are in seen already: one list per kind, whatever the
-// number of shards. etcd is what shards are told of it.
+// fill reads the state of a pool beyond the objects, which seen already contains. It makes one list request per kind,
+// whatever the number of shards. etcd is the etcd access that shards are given.
 func (s sources) fill(ctx context.Context, seen *observed.Pool, etcd workload.EtcdAccess) (err error) {
 	if seen.Device, err = deviceRate(ctx, s.cached, seen.Pool); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (s sources) fill(ctx context.Context, seen *observed.Pool, etcd workload.Et
 	return s.readEvents(ctx, seen.Pool.Namespace, seen.Shards)
 }
 
-// readObjects reads sets, pods, claims and Shards of a pool, and what was seen of its shards last.
+// readObjects reads the StatefulSets, pods, claims and Shards of a pool, and the last observed status of its shards.
 func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.ShardPool) (*observed.Pool, error) {
 	in := []client.ListOption{client.InNamespace(pool.Namespace), client.MatchingLabels{v1alpha1.LabelPool: pool.Name}}
 	var sets appsv1.StatefulSetList
@@ -120,7 +120,7 @@ func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.Shard
 		case s.Spec.Pool != pool.Name:
 		case s.Name == workload.Shard(pool.Name, s.Spec.Number):
 			seen.Objects[s.Spec.Number] = s
-		default: // made by hand
+		default: // a Shard that somebody else created
 			seen.Misnamed = append(seen.Misnamed, s)
 		}
 	}
@@ -135,8 +135,8 @@ func numbered(object client.Object) (int32, bool) {
 	return int32(n), err == nil && n >= 0
 }
 
-// planShards decides which shards there are to be. A shard whose set is just being made anew is known as it was seen
-// last.
+// planShards decides which shards the pool is to have. For a shard whose StatefulSet is just being recreated, the
+// last observed status counts.
 func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.NumbersPlan {
 	pool := seen.Pool
 	in := fleet.NumbersInput{Remove: pool.Spec.Remove, Wanted: int(fleet.PoolShards(pool)), Holds: map[int32]string{}}
@@ -149,7 +149,7 @@ func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.
 		in.Exist = append(in.Exist, n)
 		last[n] = s
 	}
-	for _, n := range fleet.PlanNumbers(in).Remove { // of those alone it matters
+	for _, n := range fleet.PlanNumbers(in).Remove { // it matters for these shards only
 		if words := holds(ctx, places, last[n], seen.Pods[n]); words != "" {
 			in.Holds[n] = words
 		}
@@ -157,7 +157,7 @@ func planShards(ctx context.Context, seen *observed.Pool, places *places) fleet.
 	return fleet.PlanNumbers(in)
 }
 
-// readNodes are all nodes, by name and by host name.
+// readNodes returns all nodes, by name and by host name.
 func readNodes(ctx context.Context, cached client.Reader) (map[string]*corev1.Node, error) {
 	var list corev1.NodeList
 	if err := cached.List(ctx, &list); err != nil {
@@ -175,7 +175,7 @@ func readNodes(ctx context.Context, cached client.Reader) (map[string]*corev1.No
 	return nodes, nil
 }
 
-// readClass is a StorageClass; nil: there is none of that name.
+// readClass returns the StorageClass of a name, or nil if there is none.
 func readClass(ctx context.Context, cached client.Reader, name string) (*storagev1.StorageClass, error) {
 	class := &storagev1.StorageClass{}
 	err := cached.Get(ctx, types.NamespacedName{Name: name}, class)
@@ -188,8 +188,8 @@ func readClass(ctx context.Context, cached client.Reader, name string) (*storage
 	return class, nil
 }
 
-// otherFileSystem says that a pool asks for another file system than its class makes; empty: it does not, or nobody
-// knows.
+// otherFileSystem reports that a pool asks for a file system other than the one of its class. It is empty if they
+// match, or if the class names none.
 func otherFileSystem(pool *v1alpha1.ShardPool, class *storagev1.StorageClass) string {
 	if class == nil || pool.Spec.FileSystem == nil {
 		return ""
@@ -204,7 +204,7 @@ func otherFileSystem(pool *v1alpha1.ShardPool, class *storagev1.StorageClass) st
 			"fileSystem.type: %s, or with a class that makes %s", class.Name, made, asked, made, asked)
 }
 
-// observe is shard n as the lists show it.
+// observe returns shard n as it appears in the lists.
 func observe(seen *observed.Pool, n int32, now time.Time) *observed.Shard {
 	pool, store := seen.Pool, seen.Store
 	name := workload.Shard(pool.Name, n)
@@ -224,9 +224,9 @@ func observe(seen *observed.Pool, n int32, now time.Time) *observed.Shard {
 	return o
 }
 
-// recall finds the UUID of the shard's volume: as it was seen last, or where that was lost, in the set's template.
-// Where set and pod agree on another one, that counts: somebody has changed the status of the Shard. The UUID is gone
-// where a person said that the volume is.
+// recall finds the UUID of the shard's volume: from the last status or, if that was lost, from the template of the
+// StatefulSet. If the StatefulSet and the pod agree on another UUID, that one counts, because somebody has changed
+// the status of the Shard. The UUID is dropped if an administrator declared the volume lost.
 func recall(pool *v1alpha1.ShardPool, o *observed.Shard) {
 	if o.Last.Volume == nil {
 		o.Last.Volume = &v1alpha1.VolumeStatus{}
@@ -246,7 +246,7 @@ func recall(pool *v1alpha1.ShardPool, o *observed.Shard) {
 	}
 }
 
-// locate finds the volume and the node.
+// locate finds the shard's volume and node.
 func (s sources) locate(ctx context.Context, o *observed.Shard, nodes map[string]*corev1.Node) error {
 	if o.Claim != nil && o.Claim.Spec.VolumeName != "" {
 		volume := &corev1.PersistentVolume{}
@@ -266,7 +266,7 @@ func (s sources) locate(ctx context.Context, o *observed.Shard, nodes map[string
 	return nil
 }
 
-// build makes the set that a shard is to have. The claim template of a set that is there cannot be changed.
+// build makes the wanted StatefulSet of a shard. The claim template of an existing StatefulSet cannot be changed.
 func build(seen *observed.Pool, o *observed.Shard, etcd workload.EtcdAccess) error {
 	size := seen.Pool.Spec.Storage.Size
 	if o.Set != nil {
@@ -284,7 +284,7 @@ func build(seen *observed.Pool, o *observed.Shard, etcd workload.EtcdAccess) err
 	return nil
 }
 
-// askAll asks every shard that runs about itself.
+// askAll asks every running shard for its report.
 func (s sources) askAll(ctx context.Context, shards []*observed.Shard) {
 	parallel.Each(slices.Values(shards), describeAtOnce, func(o *observed.Shard) {
 		if !o.Parked && o.Running() && o.Pod.DeletionTimestamp == nil && o.Pod.Status.PodIP != "" {
@@ -293,8 +293,9 @@ func (s sources) askAll(ctx context.Context, shards []*observed.Shard) {
 	})
 }
 
-// readEvents reads the complaints about shards that do not come up, from the API server: events are not worth a cache.
-// Each list makes the API server read all events of the namespace, so that those of many shards are read by one.
+// readEvents reads the events about shards that do not start. It reads them from the API server, because events are
+// not worth caching. Each list request makes the API server read all events of the namespace, so the events of many
+// shards are read with one request.
 func (s sources) readEvents(ctx context.Context, namespace string, shards []*observed.Shard) (err error) {
 	about := map[types.UID]*observed.Shard{}
 	for _, o := range shards {
@@ -313,7 +314,7 @@ func (s sources) readEvents(ctx context.Context, namespace string, shards []*obs
 	return nil
 }
 
-// readAllEvents reads the complaints of the namespace in pages, and keeps those about the objects that are asked for.
+// readAllEvents reads the events of the namespace in pages, and keeps those about the given objects.
 func (s sources) readAllEvents(ctx context.Context, namespace string, about map[types.UID]*observed.Shard) error {
 	found := map[types.UID][]corev1.Event{}
 	for next := ""; ; {
@@ -321,7 +322,7 @@ func (s sources) readAllEvents(ctx context.Context, namespace string, about map[
 		err := s.live.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"type": corev1.EventTypeWarning},
 			client.Limit(eventPage), client.Continue(next))
 		if apierrors.IsResourceExpired(err) {
-			return nil // it took longer than the API server keeps old lists: the next look tries again
+			return nil // the list expired on the API server: the next reconcile tries again
 		}
 		if err != nil {
 			return fmt.Errorf("list events of namespace %s: %w", namespace, err)
@@ -341,7 +342,8 @@ func (s sources) readAllEvents(ctx context.Context, namespace string, about map[
 	return nil
 }
 
-// complainedOf is the object whose events say why the shard is not up; nil: it is up, or that is known without events.
+// complainedOf returns the object whose events say why the shard is not up. It returns nil if the shard is up, or if
+// the reason is known without events.
 func complainedOf(o *observed.Shard) client.Object {
 	switch {
 	case o.Parked || o.NodeName != "" && o.Node == nil:
@@ -353,8 +355,8 @@ func complainedOf(o *observed.Shard) client.Object {
 	return nil
 }
 
-// etcdTroubleOf is what the store says of its etcd or of the placement there, where shards that start have to wait for
-// it; nil: nothing.
+// etcdTroubleOf returns the condition in which the store reports a trouble of its etcd, or of the placement in etcd,
+// that starting shards have to wait for. It returns nil if there is none.
 func etcdTroubleOf(store *v1alpha1.RecordStore) *metav1.Condition {
 	for _, kind := range []string{v1alpha1.ConditionEtcdReady, v1alpha1.ConditionPlacementReady} {
 		if c := meta.FindStatusCondition(store.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {

@@ -11,22 +11,22 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// hand writes to the API server for one pool, and tells what it did. Its client reads from the cache.
+// hand writes to the API server for one pool and reports what it did. Its client reads from the cache.
 type hand struct {
 	client.Client
-	recorder events.EventRecorder // nil: news stand in the log alone
-	// pool is the owner of what is written. annotate changes its metadata, and nothing else changes the pool.
+	recorder events.EventRecorder // nil: news go to the log only
+	// pool owns the objects that hand writes. annotate changes the pool's metadata; nothing else changes the pool.
 	pool *v1alpha1.ShardPool
 }
 
-// tell says news of the pool.
+// tell reports news of the pool.
 func (h hand) tell(ctx context.Context, reason, action string, object client.Object, format string, args ...any) {
 	step.Tell(ctx, h.recorder, h.pool, step.News{Reason: reason, Action: action, Object: object,
 		Message: fmt.Sprintf(format, args...)})
 }
 
-// remove deletes the very object that was seen, and tells that it did. An object that is on its way out is left alone.
-// what names the object in an error.
+// remove deletes exactly the object that was observed, and reports it. It ignores an object that is already being
+// deleted. what names the object in an error.
 func (h hand) remove(ctx context.Context, object client.Object, what string, news step.News,
 	options ...client.DeleteOption) error {
 	if object.GetDeletionTimestamp() != nil {
@@ -42,7 +42,7 @@ func (h hand) remove(ctx context.Context, object client.Object, what string, new
 	return nil
 }
 
-// annotate changes the pool's annotations at once, where the pool is still as it was read.
+// annotate changes the pool's annotations at once, if the pool has not changed since it was read.
 func (h hand) annotate(ctx context.Context, change func(*v1alpha1.ShardPool)) error {
 	if err := step.WriteMetadata(ctx, h.Client, h.pool, change); err != nil {
 		return fmt.Errorf("note that a volume is given up: %w", err)
@@ -50,8 +50,8 @@ func (h hand) annotate(ctx context.Context, change func(*v1alpha1.ShardPool)) er
 	return nil
 }
 
-// note keeps how a part of a step went that does not stop the parts behind it. What passes by itself ends the reconcile
-// nevertheless, and is handed back: it is done again at once.
+// note records the outcome of a part of a step, without stopping the following parts. An error that passes by itself
+// is returned instead: it ends the reconcile, which is then repeated at once.
 func note(notes *step.Notes, out step.Outcome) step.Outcome {
 	if step.Stale(out.Err()) {
 		return out

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// Reasons of a shard that gives its groups away.
+// Reasons of a shard that is moving its groups to other shards.
 const (
 	reasonDraining     = "Draining"
 	reasonNowhereToGo  = "NowhereToGo"
@@ -23,15 +23,16 @@ const (
 	reasonPlacementOff = "PlacementUnavailable"
 )
 
-// leaving says how far shards of a pool are with giving their groups away.
+// leaving reports how far shards of a pool are with moving their groups to other shards.
 type leaving struct {
 	cached client.Reader
 	pool   *v1alpha1.ShardPool
 	places *places
 }
 
-// holds says what a shard holds; empty: nothing, so that it may go. Where etcd can be asked, that counts, and what the
-// shard said last only while it runs: of one that is gone for good it would stay for ever.
+// holds says what a shard still holds. It is empty if the shard holds nothing and may be removed. If etcd can be
+// asked, its answer counts; the shard's last report then counts only while the shard runs, because the last report of
+// a shard that is gone for good would never change.
 func holds(ctx context.Context, places *places, last v1alpha1.ShardStatus, pod *corev1.Pod) string {
 	if !places.known() {
 		if last.State == "" {
@@ -55,8 +56,8 @@ func holds(ctx context.Context, places *places, last v1alpha1.ShardStatus, pod *
 	return ""
 }
 
-// leave asks the planner to empty a shard that is to go, and says how far that is. groups: so many the shard said last
-// that it holds.
+// leave asks the planner to empty a shard that is to be removed, and reports the progress. groups is the number of
+// groups that the shard last reported.
 func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outcome {
 	if !l.places.known() {
 		return step.Fail(reasonHoldsGroups, fmt.Sprintf(
@@ -70,7 +71,8 @@ func (l leaving) leave(ctx context.Context, name string, groups int32) step.Outc
 	return l.emptying(ctx, name, "is to be removed", "raise spec.shards again, or give the store other shards for them")
 }
 
-// emptying says how far a shard is with giving its groups away, and what to do where they have nowhere to go.
+// emptying reports how far a shard is with moving its groups to other shards, and what to do if no other shard can
+// take them.
 func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Outcome {
 	view, err := l.places.look(ctx)
 	if err != nil {
@@ -100,14 +102,15 @@ func (l leaving) emptying(ctx context.Context, name, what, undo string) step.Out
 		len(held)), step.PauseShort)
 }
 
-// stalledOfPlan is Fail of what is judged by the plan. Neither etcd nor the shards of other pools are watched: it is
-// looked at again soon.
+// stalledOfPlan returns a Fail that is based on the plan. It asks for an early reconcile, because neither etcd nor
+// the shards of other pools are watched.
 func stalledOfPlan(reason, message string) step.Outcome {
 	return step.Fail(reason, message).Again(step.PauseShort)
 }
 
-// judgedLater says whether it is too early to say that groups have nowhere to go, or are needed where they are: the
-// plan is older than what is asked for, or shards are on their way that may take them.
+// judgedLater reports whether it is too early to conclude that no shard can take the groups, or that the groups are
+// needed where they are. That is so while the plan is older than the current spec, or while shards that could take
+// the groups are still starting.
 func (l leaving) judgedLater(ctx context.Context, view *fleet.PlacementView, stuck int) (bool, step.Outcome) {
 	pools, seen, err := poolsOf(ctx, l.cached, l.pool.Namespace, l.pool.Spec.StoreRef.Name)
 	if err != nil {
@@ -125,8 +128,8 @@ func (l leaving) judgedLater(ctx context.Context, view *fleet.PlacementView, stu
 	return false, step.Complete()
 }
 
-// drainsUnasked says whether a shard says that it gives its groups away, though nobody asks that of it any more: the
-// placement is told by the store, and the shard by that.
+// drainsUnasked reports whether a shard says that it moves its groups away although the spec no longer asks for it.
+// The store first has to update the placement, from which the shard then learns of the change.
 func drainsUnasked(pool *v1alpha1.ShardPool, found *poolstatus.Found) bool {
 	if found.Seen == nil || pool.Spec.State == v1alpha1.PoolDrained {
 		return false
@@ -136,8 +139,8 @@ func drainsUnasked(pool *v1alpha1.ShardPool, found *poolstatus.Found) bool {
 	})
 }
 
-// drain says how far the shards of a drained pool are, and how many groups each still has; held is nil where the pool
-// is not drained, or etcd cannot be asked. The store's controller has told the placement.
+// drain reports how far the shards of a drained pool are, and how many groups each still holds. held is nil if the
+// pool is not drained or if etcd cannot be asked. The store's controller updates the placement.
 func (l leaving) drain(ctx context.Context, shards []*observed.Shard, notes *step.Notes) (held map[string]int,
 	out step.Outcome) {
 	if l.pool.Spec.State != v1alpha1.PoolDrained || !l.places.known() {

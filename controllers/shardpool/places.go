@@ -15,20 +15,20 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// places is what etcd says of where the groups of a store are. It is for one reconcile, and one goroutine.
+// places caches where the groups of a store are according to etcd. It is for one reconcile and one goroutine.
 type places struct {
-	register fleet.ShardRegister // nil: there is none, and shards are judged by what they say alone
+	register fleet.ShardRegister // nil: shards are judged by their own reports alone
 	store    *v1alpha1.RecordStore
 	silent   map[string]bool // shards whose disk did not answer
 
-	view *fleet.PlacementView // as it was seen first; nil: etcd was not asked yet, or did not answer
+	view *fleet.PlacementView // the first answer; nil: etcd was not asked yet, or did not answer
 	err  error
 }
 
-// known says whether etcd can be asked at all. Where it cannot, no other method is called.
+// known reports whether etcd can be asked at all. If it cannot, no other method may be called.
 func (p *places) known() bool { return p.register != nil }
 
-// look asks etcd once in a reconcile, and says the same afterwards.
+// look asks etcd once per reconcile and returns the same answer afterwards.
 func (p *places) look(ctx context.Context) (*fleet.PlacementView, error) {
 	if p.view == nil && p.err == nil {
 		p.view, p.err = p.lookAgain(ctx)
@@ -36,7 +36,7 @@ func (p *places) look(ctx context.Context) (*fleet.PlacementView, error) {
 	return p.view, p.err
 }
 
-// lookAgain asks etcd how it is now.
+// lookAgain asks etcd for its current state.
 func (p *places) lookAgain(ctx context.Context) (*fleet.PlacementView, error) {
 	view, err := p.register.Look(ctx, p.store)
 	if err != nil {
@@ -46,23 +46,23 @@ func (p *places) lookAgain(ctx context.Context) (*fleet.PlacementView, error) {
 	return &view, nil
 }
 
-// empty asks the planner to move the groups of a shard to others.
+// empty asks the planner to move the groups of a shard to other shards.
 func (p *places) empty(ctx context.Context, shard string) error {
 	return p.register.Empty(ctx, p.store, shard)
 }
 
-// forget removes what is known of a shard that is gone for good. The error says which groups still name it.
+// forget removes the entries of a shard that is gone for good. The error says which groups still refer to it.
 func (p *places) forget(ctx context.Context, shard string) error {
 	return p.register.Forget(ctx, p.store, shard)
 }
 
-// asker asks the shards of one store about themselves.
+// asker asks the shards of one store for their reports.
 type asker struct {
 	shards fleet.ShardClient
 	store  string // its key
 }
 
-// ask waits up to describeTime for the shard in a pod.
+// ask asks the shard in a pod and waits up to describeTime.
 func (a asker) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTime)
 	defer cancel()
@@ -72,7 +72,7 @@ func (a asker) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, er
 	})
 }
 
-// poolsOf are all pools of a store, and their shards as they were seen last.
+// poolsOf returns all pools of a store and the last observed status of their shards.
 func poolsOf(ctx context.Context, cached client.Reader, namespace, store string) ([]v1alpha1.ShardPool, fleet.Seen,
 	error) {
 	var list v1alpha1.ShardPoolList

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// removal deletes the sets of shards that are to go and hold nothing.
+// removal deletes the StatefulSets of shards that are to be removed and hold nothing.
 type removal struct {
 	hand
 	seen   *observed.Pool
@@ -21,8 +21,8 @@ type removal struct {
 	shards asker
 }
 
-// do empties the shards that are to go, and deletes those that are empty. kept are the numbers of shards that could not
-// go yet, though they looked empty. statuses are what was decided of the shards that stay.
+// do empties the shards that are to be removed, and deletes the empty ones. kept has the numbers of shards that could
+// not be removed yet although they looked empty. statuses are the decided statuses of the shards that stay.
 func (r removal) do(ctx context.Context, statuses []v1alpha1.ShardStatus, notes *step.Notes) (kept []int32,
 	out step.Outcome) {
 	leaving := leaving{cached: r.Client, pool: r.pool, places: r.places}
@@ -55,7 +55,7 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 	set := r.seen.Sets[n]
 	if pod := r.seen.Pods[n]; pod != nil && set != nil && set.DeletionTimestamp == nil && pod.DeletionTimestamp == nil &&
 		pod.Status.PodIP != "" {
-		// What status says may be old: a group may have come since.
+		// The status may be outdated: a group may have arrived since.
 		if report, err := r.shards.ask(ctx, pod); err == nil && len(report.Groups) > 0 {
 			return step.Wait(reasonHoldsGroups, fmt.Sprintf("shard %s is to be removed but holds %d groups", name,
 				len(report.Groups)), step.PauseShort)
@@ -77,8 +77,9 @@ func (r removal) removeShard(ctx context.Context, n int32) step.Outcome {
 	return step.Complete()
 }
 
-// removeClaim deletes the claim of a shard that is gone; nil: there is none. One that has a volume is deleted only
-// where withVolume says so. One that has none holds no data, and would ask its class for a disk for ever.
+// removeClaim deletes the claim of a shard that is gone. claim may be nil. A claim with a volume is deleted only if
+// withVolume is true. A claim without a volume is always deleted, because it holds no data and would request a disk
+// from its class forever.
 func (h hand) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, withVolume bool) error {
 	switch {
 	case claim == nil:
@@ -93,7 +94,7 @@ func (h hand) removeClaim(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return nil
 }
 
-// lastStatus is what is said of a shard that was to go but cannot yet.
+// lastStatus returns the status of a shard that is to be removed but cannot be yet.
 func lastStatus(seen *observed.Pool, n int32) v1alpha1.ShardStatus {
 	if last, ok := seen.Last[n]; ok {
 		return last
@@ -101,7 +102,7 @@ func lastStatus(seen *observed.Pool, n int32) v1alpha1.ShardStatus {
 	return v1alpha1.ShardStatus{Name: workload.Shard(seen.Pool.Name, n), Number: n, State: v1alpha1.ShardPending}
 }
 
-// statusOf is what was decided of shard n; the zero value: nothing was.
+// statusOf returns the decided status of shard n, or the zero value if there is none.
 func statusOf(statuses []v1alpha1.ShardStatus, n int32) v1alpha1.ShardStatus {
 	for _, s := range statuses {
 		if s.Number == n {

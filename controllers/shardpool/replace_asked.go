@@ -24,18 +24,18 @@ const (
 	reasonReplaceRefused = "ReplaceRefused"
 )
 
-// replacement is the next step of giving a shard another volume.
+// replacement is the next step of moving a shard to another volume.
 type replacement int
 
 const (
-	replaceDone    replacement = iota // nothing is to be done
-	replaceRefused                    // it will not be done; a person has to change spec
-	replaceWaits                      // it is done later
-	replaceGiveUp                     // the volume is given up, and that is noted on the pool
-	replaceRemove                     // the claim is deleted; the StatefulSet makes another one with the next pod
+	replaceDone    replacement = iota // nothing to do
+	replaceRefused                    // refused; an administrator has to change the spec
+	replaceWaits                      // postponed
+	replaceGiveUp                     // give up the volume, and record that on the pool
+	replaceRemove                     // delete the claim; the StatefulSet creates another one with the next pod
 )
 
-// askedReplacement is everything that the next step follows from.
+// askedReplacement is the input of decideReplacement.
 type askedReplacement struct {
 	Name   string
 	Number int32
@@ -43,19 +43,21 @@ type askedReplacement struct {
 	Leaves bool // it is to be removed
 	Copies int32
 	Claim  *corev1.PersistentVolumeClaim
-	// Replaced is the UID of the claim that was given up; empty: none was, for this time that spec.replace names the
-	// shard.
+	// Replaced is the UID of the claim that was given up. It is empty if no claim was given up since spec.replace
+	// began to list the shard.
 	Replaced types.UID
-	// Stopped: the shard has no pod. The StatefulSet makes none while the claim that was given up is there: a pod that
-	// is made while its claim goes would wait for long.
+	// Stopped is true if the shard has no pod. The StatefulSet creates no pod while the claim that was given up
+	// exists, because a pod created while its claim is being deleted would wait for long.
 	Stopped bool
-	// Undecided are groups that could not go on without the shard's copy. Known: etcd was asked for them.
+	// Undecided lists the groups that could not continue without the shard's copy. Known is true if etcd was asked
+	// for them.
 	Undecided []string
 	Known     bool
-	Unknown   error // why not
+	Unknown   error // the error if etcd was not asked
 }
 
-// decideReplacement is total, and without I/O. What was given up is gone through with, whatever was found since.
+// decideReplacement covers all inputs and does no I/O. Once a claim is given up, the replacement is completed
+// regardless of later findings.
 func decideReplacement(a askedReplacement) (replacement, string) {
 	switch {
 	case !a.Exists:
@@ -92,7 +94,7 @@ func decideReplacement(a askedReplacement) (replacement, string) {
 		"shard %s gives its volume up, as spec.replace says: every group on it has a majority elsewhere", a.Name)
 }
 
-// replacing gives the shards that spec.replace names other volumes.
+// replacing moves the shards that spec.replace lists to other volumes.
 type replacing struct {
 	hand
 	seen   *observed.Pool
@@ -100,8 +102,8 @@ type replacing struct {
 	notes  *step.Notes
 }
 
-// do takes the next step of one shard after the other: the copies of one are made anew before the next has a majority
-// without its own.
+// do takes the next step for one shard at a time. A group with copies on two of these shards has a majority without
+// the second only after its copy on the first is rebuilt.
 func (r replacing) do(ctx context.Context) step.Outcome {
 	marks := fleet.ReplacedClaims(r.pool)
 	if err := r.dropMarks(ctx, marks); err != nil {
@@ -137,7 +139,7 @@ func (r replacing) do(ctx context.Context) step.Outcome {
 	return step.Complete()
 }
 
-// askedFor gathers what the step of shard n follows from. Etcd is asked only where it matters.
+// askedFor gathers the input for the next step of shard n. It asks etcd only if the answer matters.
 func (r replacing) askedFor(ctx context.Context, n int32, mark types.UID) askedReplacement {
 	plan := r.seen.Plan
 	a := askedReplacement{
@@ -155,7 +157,7 @@ func (r replacing) askedFor(ctx context.Context, n int32, mark types.UID) askedR
 	return a
 }
 
-// mark notes on the pool, in one write, that a claim and its volume are given up.
+// mark records on the pool, in one write, that a claim and its volume are given up.
 func (r replacing) mark(ctx context.Context, a askedReplacement, marks map[int32]types.UID) error {
 	marks[a.Number] = a.Claim.UID
 	return r.annotate(ctx, func(pool *v1alpha1.ShardPool) {
@@ -168,7 +170,8 @@ func (r replacing) mark(ctx context.Context, a askedReplacement, marks map[int32
 	})
 }
 
-// dropMarks forgets the claims of shards that spec.replace does not name any more: to name one again replaces it again.
+// dropMarks removes the records of shards that spec.replace no longer lists. If spec.replace lists such a shard
+// again, it is replaced again.
 func (r replacing) dropMarks(ctx context.Context, marks map[int32]types.UID) error {
 	before := len(marks)
 	maps.DeleteFunc(marks, func(n int32, _ types.UID) bool { return !slices.Contains(r.pool.Spec.Replace, n) })
@@ -180,13 +183,14 @@ func (r replacing) dropMarks(ctx context.Context, marks map[int32]types.UID) err
 	})
 }
 
-// givenUp says whether a shard still has the claim that was given up for spec.replace: it has no pod meanwhile.
+// givenUp reports whether a shard still has the claim that was given up for spec.replace. The shard has no pod until
+// that claim is gone.
 func givenUp(pool *v1alpha1.ShardPool, n int32, claim *corev1.PersistentVolumeClaim) bool {
 	mark := fleet.ReplacedClaims(pool)[n]
 	return mark != "" && claim != nil && claim.UID == mark && slices.Contains(pool.Spec.Replace, n)
 }
 
-// markWords is what fleet.ReplacedClaims reads.
+// markWords formats marks for fleet.ReplacedClaims.
 func markWords(marks map[int32]types.UID) string {
 	parts := make([]string, 0, len(marks))
 	for _, n := range slices.Sorted(maps.Keys(marks)) {

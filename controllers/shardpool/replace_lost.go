@@ -11,11 +11,11 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// replaceDisks gives up volumes of shards that are DiskLost, where every group of theirs goes on without them: the
-// shard then starts on what is there now, a blank volume, and gets its copies anew. Where a group would not, nothing is
-// done, and it is named: a person may still bring the disk back.
+// replaceDisks gives up the volumes of shards that are DiskLost, if all of their groups can continue without them.
+// Such a shard then starts on the blank volume that it has now, and its copies are rebuilt. If a group could not
+// continue, replaceDisks changes nothing and names the group, because an administrator may still bring the disk back.
 //
-// statuses are of the shards, in their order. A volume that is kept is explained in the message of its shard.
+// statuses are those of the shards, in the same order. If a volume is kept, the message of its shard says why.
 func replaceDisks(ctx context.Context, h hand, places *places, shards []*observed.Shard,
 	statuses []v1alpha1.ShardStatus) step.Outcome {
 	if places.store.Spec.Replication.Copies <= 1 || !places.known() {
@@ -23,7 +23,8 @@ func replaceDisks(ctx context.Context, h hand, places *places, shards []*observe
 	}
 	for i, o := range shards {
 		uuid := o.Last.Volume.UUID
-		// Only what the shard itself has found: it looked at the volume. What cannot even be mounted needs a person.
+		// This covers only losses that the shard itself found by reading the volume. A volume that cannot even be
+		// mounted needs an administrator.
 		if statuses[i].State != v1alpha1.ShardDiskLost || o.Report == nil || uuid == "" || o.Forgotten(uuid) {
 			continue
 		}
@@ -39,7 +40,8 @@ func replaceDisks(ctx context.Context, h hand, places *places, shards []*observe
 				len(names), fleet.GroupWords(names), statuses[i].Message), o.MessageMax)
 			continue
 		}
-		// As a person would note it: what follows comes to the same end after a crash.
+		// The record is the same as an administrator's, so that the replacement completes in the same way after a
+		// crash.
 		if err := h.annotate(ctx, func(pool *v1alpha1.ShardPool) { addForgotten(pool, uuid) }); err != nil {
 			return step.Retry(err)
 		}

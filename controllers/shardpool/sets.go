@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// writesAtOnce bounds the writes of one pool that are on their way to the API server.
+// writesAtOnce is the maximum number of concurrent writes to the API server for one pool.
 const writesAtOnce = 16
 
 // setWriter writes the StatefulSets of a pool.
@@ -26,12 +26,12 @@ type setWriter struct {
 	seen *observed.Pool
 }
 
-// apply makes the StatefulSets as they are to be, but for pod templates of shards that run: those follow one shard
-// at a time, so that what is wrong with a template cannot reach a second shard, not even when a pod is replaced
+// apply updates the StatefulSets to the wanted state, except for the pod templates of running shards. Those change
+// one shard at a time, so that an error in a template cannot reach a second shard, not even if a pod is replaced
 // meanwhile.
 //
-// Sets are written some at a time: the answer to one write takes as long as the API server is busy, and a thousand such
-// waits one after the other kept a new pool from its status and its first placement for minutes.
+// Several StatefulSets are written at once. A busy API server is slow to answer each write; a thousand writes in
+// sequence once delayed a new pool's status and first placement for minutes.
 func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 	outs := make([][2]step.Outcome, len(w.seen.Shards))
 	parallel.Times(len(outs), writesAtOnce, func(i int) {
@@ -40,7 +40,7 @@ func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 			outs[i][1] = w.tellPod(ctx, w.seen.Shards[i])
 		}
 	})
-	for _, out := range outs { // in the order of the shards, so that a pool's condition names the same one each time
+	for _, out := range outs { // in the order of the shards, so that a pool's condition always names the same one
 		for _, out := range out {
 			if out := note(notes, out); !out.IsComplete() {
 				return out
@@ -52,7 +52,7 @@ func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 
 func (w setWriter) applyOne(ctx context.Context, o *observed.Shard) step.Outcome {
 	if o.Refused != "" {
-		return step.Complete() // its state says so
+		return step.Complete() // its state reports that
 	}
 	if o.Set == nil {
 		if _, err := step.Apply(ctx, w.Client, w.pool, o.Wanted); err != nil {
@@ -72,7 +72,7 @@ func (w setWriter) applyOne(ctx context.Context, o *observed.Shard) step.Outcome
 	storeImage := w.seen.Store.Status.Image
 	keepsImage := storeImage != "" && storeImage != w.seen.Image &&
 		fleet.ImageOf(&o.Set.Spec.Template.Spec) != w.seen.Image
-	// the set alone was changed, by somebody else
+	// If the pod has the wanted template, only the StatefulSet was changed, by somebody else.
 	runs := o.Pod != nil && o.Pod.Annotations[workload.AnnotationTemplate] == o.Template
 	if setTemplate(o.Set) == o.Template || runs || o.Pod == nil && !keepsImage {
 		if _, err := step.Apply(ctx, w.Client, w.pool, o.Wanted); err != nil {
@@ -83,12 +83,12 @@ func (w setWriter) applyOne(ctx context.Context, o *observed.Shard) step.Outcome
 	return w.patch(ctx, o)
 }
 
-// setTemplate is the hash of the template that a set has.
+// setTemplate returns the hash of the pod template of a StatefulSet.
 func setTemplate(set *appsv1.StatefulSet) string {
 	return set.Spec.Template.Annotations[workload.AnnotationTemplate]
 }
 
-// patch changes what does not wait for the shard's turn.
+// patch changes the parts that need not wait for the shard's turn.
 func (w setWriter) patch(ctx context.Context, o *observed.Shard) step.Outcome {
 	set := o.Set.DeepCopy()
 	set.Spec.Replicas = o.Wanted.Spec.Replicas
@@ -105,9 +105,9 @@ func (w setWriter) patch(ctx context.Context, o *observed.Shard) step.Outcome {
 	return step.Complete()
 }
 
-// tellPod gives a running pod the UUID of its volume, so that its container, when it starts again, knows it.
+// tellPod annotates a running pod with the UUID of its volume, so that its container knows the UUID when it restarts.
 func (w setWriter) tellPod(ctx context.Context, o *observed.Shard) step.Outcome {
-	uuid := o.Last.Volume.UUID // recorded: what is in no status yet could be another one after a crash
+	uuid := o.Last.Volume.UUID // recorded in the status; an unrecorded UUID could be another one after a crash
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || uuid == "" || o.Pod.Annotations[workload.AnnotationVolume] != "" {
 		return step.Complete()
 	}
@@ -120,7 +120,7 @@ func (w setWriter) tellPod(ctx context.Context, o *observed.Shard) step.Outcome 
 	return step.Complete()
 }
 
-// removeSet deletes the very set that was seen; nil: there is none.
+// removeSet deletes exactly the StatefulSet that was observed. set may be nil.
 func (h hand) removeSet(ctx context.Context, set *appsv1.StatefulSet, propagation metav1.DeletionPropagation) error {
 	if set == nil {
 		return nil

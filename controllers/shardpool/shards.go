@@ -25,12 +25,12 @@ import (
 type shardWriter struct {
 	statusWriter
 	seen *observed.Pool
-	// forget deletes what else was made for a shard that there is no more.
+	// forget deletes the other objects of a shard that no longer exists.
 	forget func(ctx context.Context, shard string) error
 }
 
-// write makes the pool's Shards what was seen of its shards, and returns those whose status it has written, in their
-// order. What the API server refuses of one shard does not stop the others.
+// write updates the pool's Shards to the observed state. It returns the statuses that it wrote, in order. If the API
+// server refuses one Shard, the others are still written.
 func (w shardWriter) write(ctx context.Context, statuses []v1alpha1.ShardStatus) (changed []v1alpha1.ShardStatus,
 	err error) {
 	var mu sync.Mutex
@@ -46,7 +46,7 @@ func (w shardWriter) write(ctx context.Context, statuses []v1alpha1.ShardStatus)
 	})
 	for _, n := range slices.Sorted(maps.Keys(w.seen.Objects)) {
 		if s := w.seen.Objects[n]; !there[n] && s.Of(w.seen.Pool) {
-			err := w.forget(ctx, s.Name) // first: afterwards nobody knows of it
+			err := w.forget(ctx, s.Name) // forget comes first: once the Shard is deleted, nothing else refers to these objects
 			if err == nil {
 				err = w.delete(ctx, s)
 			}
@@ -64,8 +64,8 @@ func (w shardWriter) write(ctx context.Context, statuses []v1alpha1.ShardStatus)
 	return changed, errors.Join(failed...)
 }
 
-// writeOne makes one Shard, and writes its status where that is due and only on what was read: an older status must
-// not take back what is recorded there, such as the UUID of the volume.
+// writeOne creates or updates one Shard. It writes the status if that is due and if the Shard has not changed since
+// it was read: an older status must not revert recorded values, such as the UUID of the volume.
 func (w shardWriter) writeOne(ctx context.Context, status v1alpha1.ShardStatus) (changed bool, err error) {
 	shard := w.seen.Objects[status.Number]
 	switch {
@@ -74,8 +74,8 @@ func (w shardWriter) writeOne(ctx context.Context, status v1alpha1.ShardStatus) 
 			return false, err
 		}
 	case !shard.Of(w.seen.Pool):
-		// It is of an earlier pool of this name. The garbage collector would take it, too, and a new one is made at the
-		// next look.
+		// The Shard belongs to an earlier pool of this name. The garbage collector would also delete it. The next
+		// reconcile creates a new one.
 		return false, w.delete(ctx, shard)
 	default:
 		if shard, err = w.mend(ctx, shard); err != nil {
@@ -87,7 +87,7 @@ func (w shardWriter) writeOne(ctx context.Context, status v1alpha1.ShardStatus) 
 	return writeDue(ctx, w.statusWriter, shard, next, shard.Status, status, fleet.ToldOfShard)
 }
 
-// wanted is the Shard of a number as it is to be, without its status.
+// wanted returns the wanted Shard of a number, without its status.
 func (w shardWriter) wanted(n int32) (*v1alpha1.Shard, error) {
 	shard := &v1alpha1.Shard{Spec: v1alpha1.ShardSpec{Pool: w.seen.Pool.Name, Number: n}}
 	shard.Namespace, shard.Name = w.seen.Pool.Namespace, workload.Shard(w.seen.Pool.Name, n)
@@ -109,8 +109,7 @@ func (w shardWriter) create(ctx context.Context, n int32) (*v1alpha1.Shard, erro
 	return shard, nil
 }
 
-// mend gives a Shard the labels and the owner that it is to have, where somebody took them away. Its spec cannot
-// be changed.
+// mend restores the labels and the owner of a Shard if somebody removed them. The spec is immutable.
 func (w shardWriter) mend(ctx context.Context, shard *v1alpha1.Shard) (*v1alpha1.Shard, error) {
 	wanted, err := w.wanted(shard.Spec.Number)
 	if err != nil {
@@ -136,7 +135,7 @@ func (w shardWriter) mend(ctx context.Context, shard *v1alpha1.Shard) (*v1alpha1
 	return mended, nil
 }
 
-// delete deletes the very Shard that was seen.
+// delete deletes exactly the Shard that was observed.
 func (w shardWriter) delete(ctx context.Context, shard *v1alpha1.Shard) error {
 	w.written.Delete(shard.UID)
 	if err := w.Delete(ctx, shard, client.Preconditions{UID: &shard.UID}); client.IgnoreNotFound(err) != nil {
@@ -145,8 +144,8 @@ func (w shardWriter) delete(ctx context.Context, shard *v1alpha1.Shard) error {
 	return nil
 }
 
-// tellChange tells of a shard whose state has changed: in the log in any case, by an event where a person has to look
-// at it, or no longer.
+// tellChange reports a changed state of a shard. It always writes to the log, and it adds an event if an
+// administrator has to act, or no longer has to.
 func (h hand) tellChange(ctx context.Context, before v1alpha1.ShardState, s v1alpha1.ShardStatus) {
 	n := step.News{Reason: string(s.State), Action: "Observe", Object: step.ShardObject(h.pool, s.Name)}
 	switch {

@@ -12,15 +12,17 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// statusWriter writes the statuses of pools and Shards where that is due. Safe for use by several goroutines.
+// statusWriter writes the statuses of pools and Shards when a write is due. Safe for concurrent use.
 type statusWriter struct {
 	client.Client
-	written *sync.Map // of the UID of a pool or Shard: time.Time of the last write of its status
+	// written maps the UID of a pool or Shard to the time.Time of the last write of its status.
+	written *sync.Map
 	now     time.Time
 }
 
-// writeDue writes the status of an object where step.WriteDue says so, and only on what was read: an older status must
-// not take back what is recorded there, such as the UUID of a volume. next is a copy of read with the status after.
+// writeDue writes the status of an object if step.WriteDue says so and if the object has not changed since it was
+// read: an older status must not revert recorded values, such as the UUID of a volume. next is a copy of read with
+// the new status.
 func writeDue[T any](ctx context.Context, w statusWriter, read, next client.Object, before, after T,
 	told func(T) T) (changed bool, err error) {
 	since := step.PauseNumbers
@@ -31,7 +33,7 @@ func writeDue[T any](ctx context.Context, w statusWriter, read, next client.Obje
 		return false, nil
 	}
 	if err := w.Status().Patch(ctx, next, step.IfUnchanged(read), client.FieldOwner(step.ManagerOfStatus)); err != nil {
-		gvk, _ := apiutil.GVKForObject(read, w.Scheme()) // the patch has looked for it, too
+		gvk, _ := apiutil.GVKForObject(read, w.Scheme()) // no error: the patch has looked it up too
 		return false, fmt.Errorf("write the status of %s %s: %w", gvk.Kind, read.GetName(), err)
 	}
 	w.written.Store(read.GetUID(), w.now)

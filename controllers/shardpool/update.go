@@ -23,20 +23,21 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// updating restarts shards whose pods have another template than is wanted, one after the other.
+// updating restarts shards whose pods have an outdated template, one after the other.
 type updating struct {
 	hand
-	live     client.Reader // past the cache
+	live     client.Reader // bypasses the cache
 	seen     *observed.Pool
-	statuses []v1alpha1.ShardStatus // of the shards, in their order
+	statuses []v1alpha1.ShardStatus // of the shards, in the same order
 	places   *places
 	shards   asker
-	choosing *sync.Mutex       // of the store: held while a shard of it is chosen and stopped
+	choosing *sync.Mutex       // one per store, held while a shard of the store is chosen and stopped
 	found    poolstatus.Update // how far the pods are
 }
 
-// do takes the next step of an update: the set of the shard whose turn it is gets the wanted template, and then
-// its pod is deleted. The order makes a crash in between harmless: the pod is still seen as outdated.
+// do takes the next step of an update: the StatefulSet of the shard whose turn it is gets the wanted template, and
+// then the pod is deleted. This order makes a crash between the two harmless, because the pod still counts as
+// outdated.
 func (u *updating) do(ctx context.Context) step.Outcome {
 	outdated := 0
 	for _, o := range u.seen.Shards {
@@ -72,8 +73,8 @@ func (u *updating) do(ctx context.Context) step.Outcome {
 	return u.restart(ctx, u.seen.Shards[i], all)
 }
 
-// waitsForImage says whether a shard keeps its image for now: where a new one is bad, a gateway or a member of etcd is
-// lost with less. One that serves nothing has nothing to lose.
+// waitsForImage reports whether a shard keeps its image for now. The gateways and etcd take a new image first,
+// because a bad image costs less there. A shard that serves nothing has nothing to lose and does not wait.
 func (u *updating) waitsForImage(o *observed.Shard) bool {
 	store := u.seen.Store.Status.Image
 	if store == "" || store == u.seen.Image || o.Pod == nil || fleet.ImageOf(&o.Pod.Spec) == u.seen.Image {
@@ -88,13 +89,14 @@ func (u *updating) heldUp(reason, by string) step.Outcome {
 	return step.Wait(u.found.Reason, u.found.Message, step.PauseShort)
 }
 
-// parkedWell tells whether a shard that is parked on purpose holds nothing up: with one copy, no group needs it for a
-// majority; with several, turns.Needed counts what groups need, once etcd has said where their copies are.
+// parkedWell reports whether a shard that is parked on purpose delays nothing. With one copy, no group needs the
+// shard for a majority. With several copies, turns.Needed checks the groups' majorities once etcd has said where the
+// copies are.
 func (u *updating) parkedWell() bool {
 	return u.seen.Store.Spec.Replication.Copies <= 1 || u.places.known()
 }
 
-// cachedTurns are all shards of the store: of this pool as decided, of the others as they were seen last.
+// cachedTurns returns all shards of the store: those of this pool as decided, the others as last observed.
 func (u *updating) cachedTurns(ctx context.Context) ([]turns.Turn, error) {
 	var list []turns.Turn
 	for i, o := range u.seen.Shards {
@@ -119,8 +121,8 @@ func (u *updating) cachedTurns(ctx context.Context) ([]turns.Turn, error) {
 	return list, nil
 }
 
-// restart, where the API server and the shards themselves say that it is the shard's turn, gives its set the wanted
-// template, and once the StatefulSet controller has seen that, deletes the pod.
+// restart checks with the API server and the shards themselves that it is the shard's turn. It then sets the wanted
+// template in the StatefulSet and, once the StatefulSet controller has observed that, deletes the pod.
 func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turns.Turn) step.Outcome {
 	words := fmt.Sprintf("shard %s is to be restarted: %s", o.Name, u.found.Message)
 	if o.Set == nil || o.Set.DeletionTimestamp != nil {
@@ -155,8 +157,8 @@ func (u *updating) restart(ctx context.Context, o *observed.Shard, cached []turn
 	return step.Wait(turns.ReasonUpdating, words, step.PauseShort)
 }
 
-// liveTurns looks at the shards of the store anew, past the cache: what looked well must be well now. A shard that did
-// not look well stays as it was seen, unless it serves.
+// liveTurns reads the shards of the store again without the cache, so that shards that looked healthy are confirmed
+// to be so. A shard that did not look healthy stays as it was observed, unless it serves.
 func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.Turn, error) {
 	in := []client.ListOption{client.InNamespace(u.pool.Namespace),
 		client.MatchingLabels(workload.Selector(u.seen.Store.Name, workload.ContainerShard))}
@@ -172,7 +174,7 @@ func (u *updating) liveTurns(ctx context.Context, cached []turns.Turn) ([]turns.
 	for _, t := range cached {
 		seen[t.Name] = t
 	}
-	// Sets that the cache does not know yet.
+	// StatefulSets that are not in the cache yet.
 	for i := range sets.Items {
 		set := &sets.Items[i]
 		if _, ok := seen[set.Name]; !ok && (set.Spec.Replicas == nil || *set.Spec.Replicas > 0) {
@@ -214,8 +216,8 @@ func (u *updating) liveState(ctx context.Context, pod *corev1.Pod) (v1alpha1.Sha
 	return report.State, report
 }
 
-// spare says why a shard that serves must not be restarted now; empty: every group with several copies goes on without
-// it.
+// spare says why a serving shard must not be restarted now. It is empty if every group with several copies continues
+// without the shard.
 func (u *updating) spare(ctx context.Context, shard string, live []turns.Turn) string {
 	i := slices.IndexFunc(live, func(t turns.Turn) bool { return t.Name == shard })
 	if u.seen.Store.Spec.Replication.Copies <= 1 || !u.places.known() || i >= 0 &&

@@ -41,7 +41,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(step.Counted(&v1alpha1.ShardPool{}, "shardpool", r.Client, r))
 }
 
-// poolOfLabel is the pool that an object's label names.
+// poolOfLabel returns a request for the pool that an object's label names.
 func poolOfLabel(_ context.Context, object client.Object) []reconcile.Request {
 	pool := object.GetLabels()[v1alpha1.LabelPool]
 	if pool == "" {
@@ -89,8 +89,8 @@ func (r *Reconciler) pools(ctx context.Context, in []client.ListOption,
 	return requests
 }
 
-// storeChanged: spec, UID, deletion, what was planned for, which certificates are wanted, or that etcd is away or back;
-// the rest of the store's status follows from the pools.
+// storeChanged passes changes of a store's spec, UID, deletion, planned generations and wanted certificates, and the
+// loss and return of its etcd. The rest of the store's status is derived from the pools.
 var storeChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)
@@ -104,7 +104,7 @@ var storeChanged = predicate.Funcs{
 	},
 }
 
-// tlsChanged tells whether shards are to have other certificates.
+// tlsChanged reports whether shards are to have other certificates.
 func tlsChanged(before, after *v1alpha1.TLSStatus) bool {
 	if before == nil || after == nil {
 		return before != after
@@ -112,8 +112,8 @@ func tlsChanged(before, after *v1alpha1.TLSStatus) bool {
 	return before.Phase != after.Phase || before.Bundle != after.Bundle || before.WithoutImage != after.WithoutImage
 }
 
-// shardTouched: a Shard is gone, or somebody changed its labels or owner. The status of a Shard follows from the look
-// that wrote it; what others write there is put right at the next look.
+// shardTouched passes a Shard that is deleted, or whose labels or owner somebody else changed. Changes of its status
+// come from the pool's own reconcile; the next one corrects what others write there.
 var shardTouched = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -122,7 +122,7 @@ var shardTouched = predicate.Funcs{
 	},
 }
 
-// nodeChanged: readiness and taints; nodes report themselves every few seconds.
+// nodeChanged passes changes of readiness and taints only, because nodes report every few seconds.
 var nodeChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*corev1.Node)

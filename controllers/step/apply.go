@@ -21,14 +21,14 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// annotationApplied is a hash of what was applied last: where it is equal, nothing was taken out of the wanted object
-// since, so that a live object which holds everything wanted needs no write.
+// annotationApplied is a hash of the object that was last applied. If it equals the hash of the wanted object,
+// nothing was removed from the wanted object since. A live object that contains everything wanted then needs no
+// write.
 const annotationApplied = "sheaf.dev/applied"
 
-// Apply makes the live object have what the wanted one has, by server-side apply, and takes back what others wrote
-// beside that (foreign.go). It reads the live object from the client's cache and writes nothing where that is as
-// wanted. owner may be nil. changed says that a write was made. A stale cache costs a write that changes nothing, or a
-// conflict.
+// Apply updates the live object to the wanted one by server-side apply, and reverts additions by others (foreign.go).
+// It reads the live object from the client's cache, and writes nothing if the live object is as wanted. owner may be
+// nil. changed reports whether Apply wrote. A stale cache causes a write that changes nothing, or a conflict.
 func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (changed bool, err error) {
 	gvk, err := apiutil.GVKForObject(wanted, c.Scheme())
 	if err != nil {
@@ -90,14 +90,14 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 	return true, nil
 }
 
-// ofAnother says whether another owner controls the live object: it is left alone, and the API server refuses the
-// apply.
+// ofAnother reports whether another owner controls the live object. Apply then leaves the object alone, because the
+// API server refuses the apply.
 func ofAnother(live, owner client.Object) bool {
 	controller := metav1.GetControllerOf(live)
 	return controller != nil && (owner == nil || controller.UID != owner.GetUID())
 }
 
-// sign annotates the object with a hash of itself.
+// sign adds an annotation with the object's own hash.
 func sign(u *unstructured.Unstructured) error {
 	bytes, err := json.Marshal(u.Object)
 	if err != nil {
@@ -113,7 +113,7 @@ func sign(u *unstructured.Unstructured) error {
 	return nil
 }
 
-// liveOf is a copy of the live object as the cache has it; nil: it is not there.
+// liveOf returns a copy of the live object from the cache, or nil if it does not exist.
 func liveOf(ctx context.Context, c client.Client, wanted *unstructured.Unstructured) (client.Object, error) {
 	o, err := c.Scheme().New(wanted.GroupVersionKind())
 	if err != nil {
@@ -133,7 +133,8 @@ func liveOf(ctx context.Context, c client.Client, wanted *unstructured.Unstructu
 	return live, nil
 }
 
-// holds says whether the live object has everything that is wanted. It may have owners beside the wanted one.
+// holds reports whether the live object contains everything that is wanted. It may have more owners than the wanted
+// one.
 func holds(live client.Object, wanted *unstructured.Unstructured) (bool, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
 	if err != nil {
@@ -152,8 +153,8 @@ func holds(live client.Object, wanted *unstructured.Unstructured) (bool, error) 
 	return contains(fields, want.Object), nil
 }
 
-// contains says whether live has every field of want. Lists have to be equal in length, each item containing the
-// wanted.
+// contains reports whether live contains every field of want. Lists have to be equally long, and each item has to
+// contain the wanted item.
 func contains(live, want any) bool {
 	switch want := want.(type) {
 	case map[string]any:
@@ -183,7 +184,7 @@ func contains(live, want any) bool {
 	}
 }
 
-// prune takes out what an empty typed field leaves: nulls, and a creation time that nobody set.
+// prune removes the results of empty typed fields: nulls, and an unset creation time.
 func prune(fields map[string]any) {
 	for k, v := range fields {
 		switch v := v.(type) {

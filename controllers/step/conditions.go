@@ -7,7 +7,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// MessageMax bounds the message of a condition; the API server refuses more than 32768 bytes.
+// MessageMax is the maximum length of a condition's message in bytes. The API server refuses more than 32768 bytes.
 const MessageMax = 2048
 
 // SetCondition sets a condition; its transition time changes only with its status.
@@ -31,7 +31,7 @@ func SetFalse(conditions *[]metav1.Condition, generation int64, kind, reason, me
 	SetCondition(conditions, generation, kind, metav1.ConditionFalse, reason, message)
 }
 
-// Summarize sets Ready, Reconciling and Stalled from how a reconcile ended, as kstatus wants them.
+// Summarize sets Ready, Reconciling and Stalled from the outcome of a reconcile, as kstatus defines them.
 func Summarize(conditions *[]metav1.Condition, generation int64, out Outcome, ready string) {
 	switch {
 	case out.IsComplete():
@@ -42,7 +42,7 @@ func Summarize(conditions *[]metav1.Condition, generation int64, out Outcome, re
 		SetFalse(conditions, generation, v1alpha1.ConditionReady, out.Reason(), out.Message())
 		SetTrue(conditions, generation, v1alpha1.ConditionStalled, out.Reason(), out.Message())
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionReconciling)
-	case out.isResting(): // nothing goes on, and nobody has to act
+	case out.isResting(): // nothing is in progress, and no administrator has to act
 		SetFalse(conditions, generation, v1alpha1.ConditionReady, out.Reason(), out.Message())
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionReconciling)
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionStalled)

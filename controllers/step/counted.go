@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// reconciles of each object, while it exists: what controller-runtime counts tells kinds apart only, and there one
-// object that is looked at all the time hides among those that are not.
+// reconciles counts the reconciles of each existing object. The metrics of controller-runtime distinguish kinds only,
+// so that one object that is reconciled all the time hides among the others.
 var reconciles = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "sheaf_operator_reconciles_total",
 	Help: "Reconciles of an object, while it exists. Of each kind 100 objects are told apart; those beyond have an " +
@@ -21,14 +21,14 @@ var reconciles = prometheus.NewCounterVec(prometheus.CounterOpts{
 
 func init() { metrics.Registry.MustRegister(reconciles) }
 
-// countedMax bounds the objects of one kind that are told apart, and so the series.
+// countedMax is the maximum number of objects of one kind that have a series of their own.
 const countedMax = 100
 
 // Counted counts the reconciles of each object of a kind.
 func Counted(kind client.Object, name string, reader client.Reader, next reconcile.Reconciler) reconcile.Reconciler {
 	var mu sync.Mutex
 	known := map[reconcile.Request]bool{}
-	// labels of an object; false: it is one of those that are not told apart.
+	// labels returns the labels of an object, and false for an object without a series of its own.
 	labels := func(req reconcile.Request) ([]string, bool) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Warnings are the newest complaints about an object, newest first.
+// Warnings returns the most recent warnings about an object, newest first.
 func Warnings(ctx context.Context, live client.Reader, about client.Object) ([]string, error) {
 	var list corev1.EventList
 	err := live.List(ctx, &list, client.InNamespace(about.GetNamespace()),
@@ -23,7 +23,7 @@ func Warnings(ctx context.Context, live client.Reader, about client.Object) ([]s
 	return EventWords(list.Items), nil
 }
 
-// EventWords are the newest messages, newest first.
+// EventWords returns the most recent messages, newest first.
 func EventWords(list []corev1.Event) []string {
 	at := func(e corev1.Event) time.Time {
 		newest := e.LastTimestamp.Time
@@ -42,7 +42,7 @@ func EventWords(list []corev1.Event) []string {
 	for _, e := range list[:min(len(list), eventsKept)] {
 		message := e.Reason + ": " + strings.Join(strings.Fields(e.Message), " ")
 		if len(message) > eventBytesMax {
-			// Mount errors name the device first, and say last what mount(8) said.
+			// Mount errors start with the device and end with the message of mount(8).
 			message = message[:eventBytesMax/2] + " ... " + message[len(message)-eventBytesMax/2:]
 		}
 		words = append(words, strings.ToValidUTF8(message, "?"))

@@ -23,19 +23,20 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Server-side apply owns the fields that it names, and only those: a container, a variable or a port that somebody else
-// adds stays, and a second port of one name makes a Service that the API server refuses. metadata.managedFields say who
-// wrote what. The operator takes over what others wrote beside it, and the apply that follows, which does not name
-// those fields, removes them. Defaults of the API server, and what admission webhooks add, belong to nobody and stay.
+// Server-side apply owns only the fields that it names. A container, a variable or a port that somebody else adds
+// therefore stays, and a second port with the same name makes a Service that the API server refuses.
+// metadata.managedFields records the writer of each field. The operator first takes ownership of what others wrote,
+// and the following apply, which does not name those fields, removes them. Defaults of the API server and additions
+// of admission webhooks have no owner and stay.
 //
-// What others may keep: labels, annotations, finalizers and owners of the object itself, its status, and what keeps
-// says.
+// Others may keep labels, annotations, finalizers and owners of the object itself, its status, and the fields that
+// keeps allows.
 
-// restartedAt is what `kubectl rollout restart` puts on a pod template.
+// restartedAt is the field that `kubectl rollout restart` sets in a pod template.
 const restartedAt = ".spec.template.metadata.annotations.kubectl.kubernetes.io/restartedAt"
 
-// Fields of a Service for which a RecordStore has none: the cluster or its administrator chooses them. They mean
-// something only for some types, and the API server refuses them for the others.
+// Fields of a Service that a RecordStore does not specify: the cluster or its administrator chooses them. They apply
+// to some types of Service only, and the API server refuses them for the other types.
 var (
 	serviceAddresses = []string{".spec.clusterIP", ".spec.clusterIPs", ".spec.ipFamilies", ".spec.ipFamilyPolicy"}
 	serviceOutside   = []string{".spec.externalTrafficPolicy"}
@@ -43,14 +44,14 @@ var (
 		".spec.healthCheckNodePort", ".spec.allocateLoadBalancerNodePorts"}
 )
 
-// CacheTransform strips managed fields from what is cached, but for the kinds that Apply writes: Apply reads them.
-// Nodes lose the list of their images, which nobody here reads.
+// CacheTransform removes managed fields from cached objects, except for the kinds that Apply writes, because Apply
+// reads them. It also removes the list of images from nodes, which the operator does not read.
 func CacheTransform() toolscache.TransformFunc {
 	strip := cache.TransformStripManagedFields()
 	return func(o any) (any, error) {
 		switch o := o.(type) {
 		case *corev1.Node:
-			o.Status.Images = nil // the names of up to 50 images: most of a node's bytes
+			o.Status.Images = nil // names of up to 50 images, most of a node's bytes
 		case *appsv1.StatefulSet, *appsv1.Deployment, *corev1.Service, *policyv1.PodDisruptionBudget, *storagev1.StorageClass,
 			*networkingv1.NetworkPolicy:
 			return o, nil
@@ -59,8 +60,9 @@ func CacheTransform() toolscache.TransformFunc {
 	}
 }
 
-// takeOver is a JSON patch by which the operator owns what others wrote to a live object of it, nil where that is
-// nothing. It marks the object as not applied, so that a crash before the apply that follows loses nothing.
+// takeOver returns a JSON patch that makes the operator own the fields that others wrote to a live object, or nil if
+// there are none. The patch also marks the object as not applied, so that a crash before the following apply loses
+// nothing.
 func takeOver(live client.Object, wanted *unstructured.Unstructured) ([]byte, error) {
 	entries := slices.Clone(live.GetManagedFields())
 	mine := slices.IndexFunc(entries, func(e metav1.ManagedFieldsEntry) bool {
@@ -109,16 +111,16 @@ func takeOver(live client.Object, wanted *unstructured.Unstructured) ([]byte, er
 	return takeOverPatch(live, kept)
 }
 
-// learnWriters has the API server note who wrote what in an object where somebody took that away, and reads the object
-// anew. An apply that names no field makes the server credit all that is there to a manager of its own
-// (before-first-apply). The apply is not by the operator's own manager: where the cache was behind, it would take away
-// all that the operator wrote.
+// learnWriters makes the API server record the writers of an object whose managed fields somebody removed, and reads
+// the object again. It applies a configuration without fields, for which the API server assigns all existing fields
+// to a special manager (before-first-apply). The apply uses another field manager than the operator's own: with a
+// stale cache, an apply by the operator's manager would remove everything that the operator wrote.
 func learnWriters(ctx context.Context, c client.Client, live client.Object, wanted *unstructured.Unstructured) error {
 	bare := &unstructured.Unstructured{}
 	bare.SetGroupVersionKind(wanted.GroupVersionKind())
 	bare.SetNamespace(wanted.GetNamespace())
 	bare.SetName(wanted.GetName())
-	bare.SetUID(live.GetUID()) // a conflict where it is gone meanwhile: nothing is made
+	bare.SetUID(live.GetUID()) // if the object is gone meanwhile: a conflict, and no new object
 	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(bare),
 		client.FieldOwner(v1alpha1.FieldManager+"-learns"))
 	if err != nil {
@@ -135,7 +137,7 @@ func takeOverPatch(live client.Object, entries []metav1.ManagedFieldsEntry) ([]b
 	}
 	ops := []op{
 		{"replace", "/metadata/managedFields", entries},
-		{"replace", "/metadata/resourceVersion", live.GetResourceVersion()}, // a conflict where the cache was behind
+		{"replace", "/metadata/resourceVersion", live.GetResourceVersion()}, // a conflict if the cache is stale
 	}
 	if _, there := live.GetAnnotations()[annotationApplied]; there {
 		ops = append(ops, op{"replace", "/metadata/annotations/" + strings.ReplaceAll(annotationApplied, "/", "~1"), ""})
@@ -143,7 +145,7 @@ func takeOverPatch(live client.Object, entries []metav1.ManagedFieldsEntry) ([]b
 	return json.Marshal(ops)
 }
 
-// fieldsOf entry n, none where there is no such entry.
+// fieldsOf returns the fields of entry n. The set is empty if there is no such entry.
 func fieldsOf(entries []metav1.ManagedFieldsEntry, n int) (*fieldpath.Set, error) {
 	set := fieldpath.NewSet()
 	if n < 0 || entries[n].FieldsV1 == nil {
@@ -157,14 +159,14 @@ func fieldsOf(entries []metav1.ManagedFieldsEntry, n int) (*fieldpath.Set, error
 
 func withFields(e metav1.ManagedFieldsEntry, set *fieldpath.Set) metav1.ManagedFieldsEntry {
 	raw, err := set.ToJSON()
-	if err != nil { // of a set that was read from JSON: a mistake of the program
+	if err != nil { // a set that was read from JSON can fail only by a bug
 		panic(err)
 	}
 	e.FieldsV1 = metav1.NewFieldsV1(string(raw))
 	return e
 }
 
-// onlyMetadata is a quick look at an entry: most say nothing of the spec.
+// onlyMetadata is a cheap check of an entry. Most entries have no fields of the spec.
 func onlyMetadata(e metav1.ManagedFieldsEntry) bool {
 	var top map[string]json.RawMessage
 	if e.FieldsV1 == nil || json.Unmarshal(e.FieldsV1.GetRawBytes(), &top) != nil {
@@ -178,7 +180,7 @@ func onlyMetadata(e metav1.ManagedFieldsEntry) bool {
 	return true
 }
 
-// foreign are the fields of others that they may not keep, and that are not the operator's already.
+// foreign returns the fields of others that they may not keep and that the operator does not own yet.
 func foreign(theirs, ours *fieldpath.Set, wanted *unstructured.Unstructured) *fieldpath.Set {
 	taken := fieldpath.NewSet()
 	theirs.Iterate(func(p fieldpath.Path) {
@@ -193,7 +195,7 @@ func foreign(theirs, ours *fieldpath.Set, wanted *unstructured.Unstructured) *fi
 	return taken
 }
 
-// keeps says which fields below spec others may keep.
+// keeps reports whether others may keep a field below spec.
 func keeps(p fieldpath.Path, ours *fieldpath.Set, wanted *unstructured.Unstructured) bool {
 	path := p.String()
 	if path == restartedAt {
@@ -215,7 +217,8 @@ func keeps(p fieldpath.Path, ours *fieldpath.Set, wanted *unstructured.Unstructu
 		}
 		fallthrough
 	case corev1.ServiceTypeNodePort:
-		// The number on the nodes of a port of ours; a port of others goes as a whole.
+		// Others may set the node port of one of the operator's ports. A port that others added is removed as a
+		// whole.
 		if under(serviceOutside) || strings.HasSuffix(path, ".nodePort") && ours.Has(p[:len(p)-1]) {
 			return true
 		}

@@ -12,14 +12,14 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// IfUnchanged is a patch of what differs from an object as it was read; the API server refuses it where the object was
-// changed since.
+// IfUnchanged returns a patch with the differences from an object as it was read. The API server refuses the patch if
+// the object has changed since.
 func IfUnchanged(read client.Object) client.Patch {
 	return client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
 }
 
-// WriteMetadata changes the metadata of an object where it is still as it was read. Its status stays as it is here,
-// which the API server may not know yet.
+// WriteMetadata changes the metadata of an object if the object has not changed since it was read. It keeps the local
+// status, which may not be written to the API server yet.
 func WriteMetadata[T client.Object](ctx context.Context, c client.Client, object T, change func(T)) error {
 	changed := object.DeepCopyObject().(T)
 	change(changed)
@@ -35,7 +35,7 @@ func metadataOf(object client.Object) *metav1.ObjectMeta {
 	return object.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 }
 
-// AddFinalizer keeps an object until what belongs to it was dealt with.
+// AddFinalizer keeps an object until its dependent resources are released or deleted.
 func AddFinalizer[T client.Object](ctx context.Context, c client.Client, object T) Outcome {
 	if controllerutil.ContainsFinalizer(object, v1alpha1.Finalizer) {
 		return Complete()
@@ -46,7 +46,7 @@ func AddFinalizer[T client.Object](ctx context.Context, c client.Client, object 
 	return Complete()
 }
 
-// RemoveFinalizer lets an object go that is being deleted. One that is gone already is no error.
+// RemoveFinalizer allows the deletion of an object to complete. If the object is already gone, that is no error.
 func RemoveFinalizer[T client.Object](ctx context.Context, c client.Client, object T) error {
 	return client.IgnoreNotFound(WriteMetadata(ctx, c, object, func(o T) {
 		controllerutil.RemoveFinalizer(o, v1alpha1.Finalizer)

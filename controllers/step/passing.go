@@ -5,11 +5,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Stale tells whether a write failed only because what it was made from was read too early, or because the namespace is
-// being deleted.
+// Stale reports whether a write failed only because its input was read too early, or because the namespace is being
+// deleted.
 func Stale(err error) bool {
 	return err != nil && (apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsConflict(err))
 }
 
-// Passing tells whether an error is over at the next look: Stale, or the object has just been deleted.
+// Passing reports whether an error will be gone at the next reconcile: it is Stale, or the object has just been
+// deleted.
 func Passing(err error) bool { return Stale(err) || apierrors.IsNotFound(err) }

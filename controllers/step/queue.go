@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// retryFirst and retryMost are the pauses after a failure: 1, 2, 4 ... 60 seconds, which makes 6 reconciles of an
-// object in the first minute, and one or two in each later one. controller-runtime's own begins with 5 ms: 14 in the
-// first minute.
+// retryFirst and retryMost bound the pauses after failures: 1, 2, 4 ... 60 seconds. They allow 6 reconciles of an
+// object in the first minute, and one or two in each later minute. The default of controller-runtime starts with 5
+// ms, which gives 14 reconciles in the first minute.
 const (
 	retryFirst = time.Second
 	retryMost  = time.Minute
@@ -22,8 +22,9 @@ func Failures() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryMost)
 }
 
-// Pacer gives the pauses where somebody else wrote meanwhile, or the cache was behind: that passes in a moment, and
-// where it does not, the pauses grow as those of failures do. The zero value is ready. Safe for concurrent use.
+// Pacer chooses the pause after a conflict with another writer or a stale cache. Such a conflict usually passes in a
+// moment; if it does not, the pauses grow like those after failures. The zero value is ready for use. Safe for
+// concurrent use.
 type Pacer struct {
 	once    sync.Once
 	limiter workqueue.TypedRateLimiter[reconcile.Request]
@@ -34,10 +35,10 @@ func (p *Pacer) queue() workqueue.TypedRateLimiter[reconcile.Request] {
 	return p.limiter
 }
 
-// Again asks for another reconcile soon.
+// Again requests another reconcile soon.
 func (p *Pacer) Again(req ctrl.Request) ctrl.Result {
 	return ctrl.Result{RequeueAfter: p.queue().When(req)}
 }
 
-// Done says that a reconcile came to its end.
+// Done records that a reconcile was completed, which resets the pauses.
 func (p *Pacer) Done(req ctrl.Request) { p.queue().Forget(req) }

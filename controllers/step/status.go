@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// WriteStatus writes the status of an object where it differs from what was read. before is the object as it was read.
+// WriteStatus writes the status of an object if it differs from before, which is the object as it was read.
 func WriteStatus(ctx context.Context, c client.Client, before, after client.Object) (changed bool, err error) {
 	if equality.Semantic.DeepEqual(before, after) {
 		return false, nil
@@ -20,15 +20,15 @@ func WriteStatus(ctx context.Context, c client.Client, before, after client.Obje
 	return true, nil
 }
 
-// ManagerOfStatus writes the status of pools and shards.
+// ManagerOfStatus is the field manager that writes the status of pools and shards.
 const ManagerOfStatus = "sheaf-operator-status"
 
-// PauseNumbers is at least between two writes of a status in which only numbers have moved.
+// PauseNumbers is the minimum time between two writes of a status in which only numbers have changed.
 const PauseNumbers = 30 * time.Second
 
-// WriteDue says whether a status is to be written: at once where it tells something else than before, and where only
-// numbers have moved when the last write is long enough ago. told leaves of a status what it tells, without the numbers
-// that move by themselves.
+// WriteDue reports whether a status has to be written. If more than numbers has changed, it is written at once. If
+// only numbers have changed, it is written once the last write is PauseNumbers ago. told removes from a status the
+// numbers that change by themselves.
 func WriteDue[T any](before, after T, told func(T) T, sinceWrite time.Duration) bool {
 	switch {
 	case equality.Semantic.DeepEqual(before, after):

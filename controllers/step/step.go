@@ -1,5 +1,5 @@
-// Package step is how a reconcile runs, whatever it reconciles: a list of steps with an outcome each, objects that are
-// applied and taken back from others, news that are told once, conditions, and the pauses until the next look.
+// Package step runs the reconciles of all kinds: as a list of steps with an outcome each. It also applies objects and
+// reverts changes by others, reports news once, sets conditions, and defines the pauses until the next reconcile.
 package step
 
 import (
@@ -11,11 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// Pauses before the next look at something that waits for the outside world. Changes of watched objects come at once.
+// Pauses before the next reconcile of an object that waits for something outside of Kubernetes. Changes of watched
+// objects start a reconcile at once.
 const (
 	// PauseShort is for work in progress, such as loading.
 	PauseShort = 10 * time.Second
-	// PauseLong is for what only a person can mend.
+	// PauseLong is for troubles that only an administrator can fix.
 	PauseLong = time.Minute
 )
 
@@ -41,61 +42,63 @@ const (
 // Complete goes on to the next step.
 func Complete() Outcome { return Outcome{} }
 
-// Wait ends this reconcile: something outside has to happen first, and is looked at again after a pause (0: only when
-// a watched object changes). The reason is CamelCase, the message says what is waited for.
+// Wait ends this reconcile, because something outside has to happen first. The next reconcile starts after a pause;
+// with 0, it starts only when a watched object changes. The reason is in CamelCase. The message says what the
+// reconcile waits for.
 func Wait(reason, message string, after time.Duration) Outcome {
 	return Outcome{kind: wait, reason: reason, words: message, after: after}
 }
 
-// Fail ends this reconcile: a person has to act, and the message says how.
+// Fail ends this reconcile, because an administrator has to act. The message says how.
 func Fail(reason, message string) Outcome {
 	return Outcome{kind: fail, reason: reason, words: message, after: PauseLong}
 }
 
-// Rest ends this reconcile: all is as the spec wants it, and that is not to serve.
+// Rest ends this reconcile: everything matches the spec, and the spec asks for no service.
 func Rest(reason, message string) Outcome {
 	return Outcome{kind: resting, reason: reason, words: message}
 }
 
-// Retry ends this reconcile with an error that may pass by itself; the queue repeats it with a growing delay.
+// Retry ends this reconcile with an error that may pass by itself. The queue repeats the reconcile with a growing
+// delay.
 func Retry(err error) Outcome {
 	return Outcome{kind: retry, reason: "APIError", words: err.Error(), err: err}
 }
 
-// IsComplete says whether the next step may go on.
+// IsComplete reports whether the next step may run.
 func (o Outcome) IsComplete() bool { return o.kind == complete }
 
-// IsStalled says whether a person has to act.
+// IsStalled reports whether an administrator has to act.
 func (o Outcome) IsStalled() bool { return o.kind == fail }
 
-// isResting says whether all is as the spec wants it, and that is not to serve.
+// isResting reports whether everything matches the spec and the spec asks for no service.
 func (o Outcome) isResting() bool { return o.kind == resting }
 
-// Err is the error of Retry; nil otherwise.
+// Err returns the error of Retry, or nil.
 func (o Outcome) Err() error { return o.err }
 
-// After is the pause until the next look; 0: only when a watched object changes.
+// After returns the pause until the next reconcile. With 0, it starts only when a watched object changes.
 func (o Outcome) After() time.Duration { return o.after }
 
-// Again is the same outcome, looked at again after this pause.
+// Again returns the same outcome with another pause until the next reconcile.
 func (o Outcome) Again(after time.Duration) Outcome {
 	o.after = after
 	return o
 }
 
-// Saying is the same outcome with another message.
+// Saying returns the same outcome with another message.
 func (o Outcome) Saying(message string) Outcome {
 	o.words = message
 	return o
 }
 
-// Reason is CamelCase, empty where complete.
+// Reason returns the reason in CamelCase. It is empty for Complete.
 func (o Outcome) Reason() string { return o.reason }
 
-// Message is for people, empty where complete.
+// Message returns the message for people. It is empty for Complete.
 func (o Outcome) Message() string { return o.words }
 
-// Result is what controller-runtime wants to hear.
+// Result converts the outcome for controller-runtime.
 func (o Outcome) Result() (ctrl.Result, error) {
 	if o.err != nil {
 		return ctrl.Result{}, o.err
@@ -103,19 +106,19 @@ func (o Outcome) Result() (ctrl.Result, error) {
 	return ctrl.Result{RequeueAfter: o.after}, nil
 }
 
-// Notes are outcomes of steps, or of objects, that do not stop the ones behind them: what is refused in one place must
-// not keep another one from being healed.
+// Notes are outcomes of steps or objects that do not stop the following ones: a failure in one place must not keep
+// another from being repaired.
 type Notes []Outcome
 
-// Add notes what did not complete.
+// Add notes an outcome that is not Complete.
 func (n *Notes) Add(out Outcome) {
 	if !out.IsComplete() {
 		*n = append(*n, out)
 	}
 }
 
-// With is how a reconcile ended that noted these on its way: with what a person has to do, else with the first error,
-// else with what came first. What would be looked at sooner still is.
+// With returns the outcome of a reconcile that has these notes and ended with end. A need for an administrator comes
+// first, then an error, then any other outcome; the first of equals wins. The shortest pause of all outcomes applies.
 func (n Notes) With(end Outcome) Outcome {
 	all := slices.Clone(n)
 	all.Add(end)
@@ -136,7 +139,7 @@ func (n Notes) With(end Outcome) Outcome {
 	return worst
 }
 
-// Rank orders outcomes by how much they matter.
+// Rank returns the importance of an outcome; higher is more important.
 func (o Outcome) Rank() int {
 	switch {
 	case o.IsStalled():
@@ -149,13 +152,13 @@ func (o Outcome) Rank() int {
 	return 0
 }
 
-// Step is one part of a reconcile of T, which carries what was gathered and decided so far.
+// Step is one part of a reconcile. T holds what the earlier parts have gathered and decided.
 type Step[T any] struct {
 	Name string
 	Do   func(ctx context.Context, t *T) Outcome
 }
 
-// Run does the steps in their order until one does not complete, and returns how that ended.
+// Run runs the steps in order until one does not complete, and returns the outcome of the last one that ran.
 func Run[T any](ctx context.Context, steps []Step[T], t *T) Outcome {
 	for _, step := range steps {
 		if out := step.Do(log.IntoContext(ctx, log.FromContext(ctx).WithValues("step", step.Name)), t); !out.IsComplete() {

@@ -15,19 +15,19 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// News is something that the operator did, or saw change.
+// News is an action of the operator or a change that it observed.
 type News struct {
 	Warning bool
 	Reason  string // CamelCase
-	Action  string // what was done, in a word
-	// object that it was done to, where that is not the one that is reconciled. Events of different objects never fold
-	// into one.
+	Action  string // the action, in one word
+	// Object is the object of the action, if that is not the reconciled object. Events about different objects are
+	// never merged.
 	Object  client.Object
 	Message string
 }
 
-// Tell says news in the log, which stays, and as an event of the object that is reconciled. Every function that acts
-// tells by it.
+// Tell writes news to the log, which is permanent, and as an event of the reconciled object. Every function that acts
+// reports its actions with Tell.
 func Tell(ctx context.Context, recorder events.EventRecorder, about client.Object, n News) {
 	LogNews(ctx, n)
 	if recorder == nil {
@@ -44,8 +44,8 @@ func Tell(ctx context.Context, recorder events.EventRecorder, about client.Objec
 	recorder.Eventf(about, related, kind, n.Reason, n.Action, "%s", Tail(n.Message, 1000))
 }
 
-// LogNews says news in the log alone: what happens too often for events. The log names the object that is reconciled by
-// itself.
+// LogNews writes news to the log only, because it occurs too often for events. The log adds the name of the
+// reconciled object itself.
 func LogNews(ctx context.Context, n News) {
 	values := []any{"reason", n.Reason, "action", n.Action}
 	if n.Object != nil {
@@ -57,7 +57,7 @@ func LogNews(ctx context.Context, n News) {
 	log.FromContext(ctx).Info(n.Message, values...)
 }
 
-// ObjectWords are such as "StatefulSet prod/ssd-0".
+// ObjectWords returns a text such as "StatefulSet prod/ssd-0".
 func ObjectWords(o client.Object) string {
 	kind := ""
 	switch o.(type) {
@@ -78,7 +78,7 @@ func ObjectWords(o client.Object) string {
 	return fmt.Sprintf("%s%s/%s", kind, o.GetNamespace(), o.GetName())
 }
 
-// ShardObject stands for a shard in news: its StatefulSet, which may not be there.
+// ShardObject returns the object that stands for a shard in news: its StatefulSet, which need not exist.
 func ShardObject(pool *v1alpha1.ShardPool, shard string) client.Object {
 	set := &appsv1.StatefulSet{}
 	set.Namespace, set.Name = pool.Namespace, shard

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Tail is the end of a text: the last words say why a process ended.
+// Tail returns the end of a text, because the end of a process's output says why the process ended.
 func Tail(text string, bytes int) string {
 	if len(text) <= bytes {
 		return text
@@ -13,7 +13,7 @@ func Tail(text string, bytes int) string {
 	return "..." + text[len(text)-bytes:]
 }
 
-// ShardWords joins what is said of several shards, within bounds.
+// ShardWords joins texts about several shards, up to a maximum length.
 func ShardWords(words []string) string {
 	const show = 3
 	if len(words) <= show {
@@ -22,7 +22,7 @@ func ShardWords(words []string) string {
 	return fmt.Sprintf("%s; and %d more", strings.Join(words[:show], "; "), len(words)-show)
 }
 
-// Cut bounds a text.
+// Cut truncates a text.
 func Cut(text string, bytesMax int) string {
 	if len(text) <= bytesMax {
 		return text
@@ -30,7 +30,7 @@ func Cut(text string, bytesMax int) string {
 	return strings.ToValidUTF8(text[:bytesMax-3], "") + "..."
 }
 
-// Annotate sets an annotation, or takes it away where the value is empty.
+// Annotate sets an annotation, or removes it if the value is empty.
 func Annotate(annotations *map[string]string, key, value string) {
 	if value == "" {
 		delete(*annotations, key)
@@ -42,7 +42,7 @@ func Annotate(annotations *map[string]string, key, value string) {
 	(*annotations)[key] = value
 }
 
-// Colon puts a colon before a text that is not empty.
+// Colon puts a colon before a text, unless the text is empty.
 func Colon(text string) string {
 	if text == "" {
 		return ""

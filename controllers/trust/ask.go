@@ -18,24 +18,25 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Bounds of asking processes.
+// Limits for asking processes.
 const (
 	askTime = 3 * time.Second
-	// where nothing changes: a node that is away answers nothing, and the status waits for that
+	// restTime applies while nothing changes. A process on a node that is down does not answer, and the status has to
+	// wait for the timeout.
 	restTime  = 500 * time.Millisecond
 	askAtOnce = 32
 )
 
-// Answer is what one process has said.
+// Answer is the answer of one process.
 type Answer struct {
 	Pod    *corev1.Pod
-	Secret string // with its certificate
+	Secret string // the Secret with its certificate
 	Report fleet.TransportReport
-	Err    error // it has said nothing
+	Err    error // it did not answer
 }
 
-// Ask asks the processes of a store that run, by their pods, in the order of these. rests says that nothing changes: no
-// time is lost then over those that do not answer.
+// Ask asks the running processes of a store, and returns their answers in the order of their pods. If rests is true,
+// nothing is changing, and a shorter timeout limits the time lost on processes that do not answer.
 func Ask(ctx context.Context, asker fleet.TransportAsker, pods []corev1.Pod, rests bool) []Answer {
 	patience := askTime
 	if rests {
@@ -57,7 +58,7 @@ func Ask(ctx context.Context, asker fleet.TransportAsker, pods []corev1.Pod, res
 	return all
 }
 
-// Running names the processes that run: another one, or one that has started again, is told apart.
+// Running returns a text that identifies the running processes. It changes when a process is replaced or restarts.
 func Running(pods []corev1.Pod) string {
 	var names []string
 	for i := range pods {
@@ -74,7 +75,8 @@ func Running(pods []corev1.Pod) string {
 	return string(sum[:])
 }
 
-// processOf gives the Secret and the HTTP port of the process in a pod; 0: it is none of a store.
+// processOf returns the Secret and the HTTP port of the process in a pod. The port is 0 if the process is not part of
+// a store.
 func processOf(pod *corev1.Pod) (secret string, port int) {
 	store := pod.Labels[v1alpha1.LabelStore]
 	switch pod.Labels[v1alpha1.LabelComponent] {
@@ -92,8 +94,8 @@ func processOf(pod *corev1.Pod) (secret string, port int) {
 	return "", 0
 }
 
-// runs tells whether a pod has a process that may have read its files already. One that is about to end needs nothing
-// any more.
+// runs reports whether a pod has a process that may have read its files already. A process that is about to end is
+// ignored.
 func runs(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil || pod.Status.PodIP == "" {
 		return false
@@ -106,9 +108,10 @@ func runs(pod *corev1.Pod) bool {
 	return false
 }
 
-// Lacks says what a process lacks of what the status says that it was told; empty: nothing.
+// Lacks says which of the files and settings recorded in the status the process does not use yet. It is empty if
+// there are none.
 func (a *Answer) Lacks(status *v1alpha1.TLSStatus) string {
-	etcd := a.Pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd // which knows no callers
+	etcd := a.Pod.Labels[v1alpha1.LabelComponent] == workload.ContainerEtcd // etcd does not distinguish callers
 	switch {
 	case a.Err != nil:
 		return fmt.Sprintf("it does not tell of its certificates: %v", a.Err)

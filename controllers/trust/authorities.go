@@ -17,27 +17,29 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// Keys of the Secret with a store's authorities. Certificates of the current ones may be there without their key: then
-// they are trusted, and issue nothing.
+// Keys of the Secret with a store's authorities. The current authorities may be present as certificates without keys:
+// processes then trust them, but they issue nothing.
 const (
 	keyOfBundle       = "ca.key"
 	keyOfClientBundle = "client-ca.key"
-	nextPrefix        = "next-" // of the same keys, while the authorities change
-	// keyOfSource says who issues by them, as v1alpha1.TLSSource; absent: the operator, which has their keys.
+	nextPrefix        = "next-" // for the same keys, while the authorities change
+	// keyOfSource says who issues with them, as v1alpha1.TLSSource. If it is absent, the operator does, and has their
+	// keys.
 	keyOfSource = "source"
 )
 
-// Lifetime bounds of what an operator issues.
+// Limits on the lifetime of certificates that an operator issues.
 const (
 	leafLifetime = authority.LeafLifetime
-	// renewAt is the share of its lifetime, in thirds, after which a leaf is renewed.
+	// renewThirds is the share of its lifetime, in thirds, after which a leaf is renewed.
 	renewThirds = 2
 )
 
-// Authorities are those of one store: of its processes and of its callers, and while they change, the next ones.
+// Authorities are the authorities of one store: one for its processes and one for its callers. While the authorities
+// change, the next ones are included.
 type Authorities struct {
 	data map[string][]byte // of the Secret
-	// cut: Merged authorities were written, and the operator ended before the status said so.
+	// cut is true if Merged authorities were written, but the operator ended before the status recorded that.
 	cut bool
 }
 
@@ -47,7 +49,8 @@ func NewAuthorities(store *v1alpha1.RecordStore, now time.Time) (*Authorities, e
 	return a, a.make("", store, now)
 }
 
-// given makes authorities of another source than the operator the ones below a prefix: their certificates alone.
+// given replaces the authorities below a prefix with those of a source other than the operator. Only their
+// certificates are available.
 func (a *Authorities) given(prefix string, source v1alpha1.TLSSource, bundle, clientBundle []byte) {
 	for _, key := range []string{keyOfBundle, keyOfClientBundle} {
 		delete(a.data, prefix+key)
@@ -56,22 +59,22 @@ func (a *Authorities) given(prefix string, source v1alpha1.TLSSource, bundle, cl
 	a.data[prefix+keyOfSource] = []byte(source)
 }
 
-// GivenAuthorities are the first ones of a store whose certificates another source makes.
+// GivenAuthorities returns the first authorities of a store whose certificates another source makes.
 func GivenAuthorities(found *Found) *Authorities {
 	a := &Authorities{data: map[string][]byte{}}
 	a.given("", found.Source, found.Bundle, found.ClientBundle)
 	return a
 }
 
-// WithNextGiven are the same with those of another source than the operator as the next ones.
+// WithNextGiven returns a copy whose next authorities are those of a source other than the operator.
 func (a *Authorities) WithNextGiven(found *Found) *Authorities {
 	out := &Authorities{data: a.Data()}
 	out.given(nextPrefix, found.Source, found.Bundle, found.ClientBundle)
 	return out
 }
 
-// Merged are the current and the next ones together as the current ones, which issue nothing: while authorities change,
-// others are to be the next ones.
+// Merged returns a copy whose current authorities are the current and the next ones together. They issue nothing. It
+// is used when the next authorities are superseded by others during a change.
 func (a *Authorities) Merged() *Authorities {
 	out := &Authorities{data: map[string][]byte{keyOfSource: a.data[keyOfSource]}}
 	if out.data[keyOfSource] == nil {
@@ -83,7 +86,7 @@ func (a *Authorities) Merged() *Authorities {
 	return out
 }
 
-// Source of the current authorities, or of the next ones.
+// Source returns the source of the current or the next authorities.
 func (a *Authorities) Source(which Which) v1alpha1.TLSSource {
 	prefix := ""
 	if which == Next {
@@ -92,7 +95,7 @@ func (a *Authorities) Source(which Which) v1alpha1.TLSSource {
 	return cmp.Or(v1alpha1.TLSSource(a.data[prefix+keyOfSource]), v1alpha1.TLSFromOperator)
 }
 
-// isCut tells whether these are Merged ones of which the status does not know yet.
+// isCut reports whether these are Merged authorities that the status does not record yet.
 func (a *Authorities) isCut(status *v1alpha1.TLSStatus) bool {
 	if !a.HasNext() || status.Phase != v1alpha1.TLSTrusting && status.Phase != v1alpha1.TLSIssuing {
 		return false
@@ -102,7 +105,7 @@ func (a *Authorities) isCut(status *v1alpha1.TLSStatus) bool {
 	return err == nil && err2 == nil && bundle == status.Bundle && clients == status.ClientBundle
 }
 
-// issuing gives which authorities issue in a state.
+// issuing says which authorities issue certificates in a state.
 func (a *Authorities) issuing(told Told) Which {
 	if told.IssueBy == Next && a.HasNext() {
 		return Next
@@ -110,11 +113,11 @@ func (a *Authorities) issuing(told Told) Which {
 	return Current
 }
 
-// Issuer is the source of the authorities that issue in a state.
+// Issuer returns the source of the authorities that issue certificates in a state.
 func (a *Authorities) Issuer(told Told) v1alpha1.TLSSource { return a.Source(a.issuing(told)) }
 
-// Differs tells whether a source has other authorities than the current ones, or the next ones, are. found is nil for
-// the operator.
+// Differs reports whether the authorities of a source differ from the current or the next ones. found is nil for the
+// operator.
 func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
 	if a.cut {
 		return true, nil
@@ -142,7 +145,7 @@ func (a *Authorities) Differs(which Which, found *Found) (bool, error) {
 	return false, nil
 }
 
-// make both authorities below a prefix.
+// make creates both authorities below a prefix.
 func (a *Authorities) make(prefix string, store *v1alpha1.RecordStore, now time.Time) error {
 	delete(a.data, prefix+keyOfSource)
 	for _, kind := range []struct{ words, cert, key string }{
@@ -161,7 +164,7 @@ func (a *Authorities) make(prefix string, store *v1alpha1.RecordStore, now time.
 	return nil
 }
 
-// parse reads the data of the Secret. Errors name the key of the Secret.
+// parse reads the data of the Secret. Errors name the key in the Secret.
 func parse(data map[string][]byte) (*Authorities, error) {
 	a := &Authorities{data: data}
 	for _, key := range []string{workload.KeyBundle, workload.KeyClientBundle} {
@@ -182,8 +185,8 @@ func parse(data map[string][]byte) (*Authorities, error) {
 	return a, nil
 }
 
-// Adopted are authorities of which only the certificates are left, with next ones to take their place: new ones, or
-// where found is not nil, those.
+// Adopted returns authorities of which only the certificates are left, together with next ones that will replace
+// them. The next ones are newly made or, if found is not nil, taken from found.
 func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordStore, now time.Time) (*Authorities,
 	error) {
 	a := &Authorities{data: map[string][]byte{workload.KeyBundle: bundle, workload.KeyClientBundle: clientBundle}}
@@ -193,21 +196,21 @@ func Adopted(bundle, clientBundle []byte, found *Found, store *v1alpha1.RecordSt
 	return a, a.make(nextPrefix, store, now)
 }
 
-// Data of the Secret. It holds keys.
+// Data returns the data of the Secret, which includes private keys.
 func (a *Authorities) Data() map[string][]byte { return maps.Clone(a.data) }
 
-// HasNext tells whether the next authorities were made.
+// HasNext reports whether the next authorities exist.
 func (a *Authorities) HasNext() bool {
 	return a.data[nextPrefix+workload.KeyBundle] != nil && a.data[nextPrefix+workload.KeyClientBundle] != nil
 }
 
-// WithNext are the same with next ones.
+// WithNext returns a copy with newly made next authorities.
 func (a *Authorities) WithNext(store *v1alpha1.RecordStore, now time.Time) (*Authorities, error) {
 	out := &Authorities{data: a.Data()}
 	return out, out.make(nextPrefix, store, now)
 }
 
-// Settled are the next ones alone, as the current ones.
+// Settled returns a copy whose current authorities are the next ones, without the previous ones.
 func (a *Authorities) Settled() *Authorities {
 	out := &Authorities{data: map[string][]byte{}}
 	for _, key := range []string{workload.KeyBundle, keyOfBundle, workload.KeyClientBundle, keyOfClientBundle,
@@ -219,8 +222,8 @@ func (a *Authorities) Settled() *Authorities {
 	return out
 }
 
-// Bundles that a state has processes trust, in PEM. Where the next authorities have taken the place of the current ones
-// already, these are both.
+// Bundles returns the authorities that processes trust in a state, in PEM. Once the next authorities have replaced
+// the current ones, they stand for both.
 func (a *Authorities) Bundles(told Told) (bundle, clientBundle []byte) {
 	return a.bundle(told, workload.KeyBundle), a.bundle(told, workload.KeyClientBundle)
 }
@@ -236,7 +239,7 @@ func (a *Authorities) bundle(told Told, key string) []byte {
 	return out
 }
 
-// Hashes of the bundles that a state has processes trust.
+// Hashes returns the hashes of the bundles that processes trust in a state.
 func (a *Authorities) Hashes(told Told) (bundle, clientBundle string, err error) {
 	of, clients := a.Bundles(told)
 	if bundle, err = bundleHash(of); err != nil {
@@ -246,11 +249,11 @@ func (a *Authorities) Hashes(told Told) (bundle, clientBundle string, err error)
 	return bundle, clientBundle, err
 }
 
-// errNoKey is the error of an authority that is trusted, and whose key is gone.
+// errNoKey is the error for a trusted authority whose key is lost.
 var errNoKey = errors.New(
 	"the key of the authority is missing: certificates are made again when the next authorities issue")
 
-// issuer gives the authority that issues, of processes or of callers. Errors may be errNoKey.
+// issuer returns the authority that issues certificates for processes or for callers. The error may be errNoKey.
 func (a *Authorities) issuer(told Told, caller bool) (*authority.Authority, error) {
 	prefix := a.issuingPrefix(told)
 	cert, key := workload.KeyBundle, keyOfBundle
@@ -270,7 +273,7 @@ func (a *Authorities) issuingPrefix(told Told) string {
 	return ""
 }
 
-// bundleHash is certs.BundleHash of authorities in PEM, as processes tell it.
+// bundleHash returns certs.BundleHash of authorities in PEM, in the form in which processes report it.
 func bundleHash(bundle []byte) (string, error) {
 	certificates, err := certificatesOf(bundle)
 	if err != nil {
@@ -279,7 +282,7 @@ func bundleHash(bundle []byte) (string, error) {
 	return certs.BundleHash(certificates), nil
 }
 
-// certificatesOf reads PEM of certificates and nothing else, at least one.
+// certificatesOf parses PEM that contains at least one certificate and nothing else.
 func certificatesOf(text []byte) (all []*x509.Certificate, err error) {
 	for rest := text; len(bytes.TrimSpace(rest)) > 0; {
 		var block *pem.Block

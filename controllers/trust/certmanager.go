@@ -26,17 +26,18 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// certificateKind is the kind of cert-manager that the operator writes. Its Go module is not needed for six fields.
+// certificateKind is the kind of cert-manager that the operator writes. Six fields do not justify a dependency on its
+// Go module.
 var certificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
 
-// Times of what cert-manager makes, as the operator's own certificates have them.
+// Lifetimes of certificates from cert-manager, the same as those of the operator's own certificates.
 const (
 	certificateDuration    = leafLifetime
 	certificateRenewBefore = leafLifetime / 3 * (3 - renewThirds)
 )
 
-// A process that serves has two Certificates, as public authorities put the usages of servers and clients no more into
-// one. The others show certificates to servers alone.
+// A process that serves has two Certificates, because public authorities no longer combine the usages for servers and
+// clients in one certificate. The others present certificates to servers only.
 const (
 	serverPart = "server"
 	clientPart = "client"
@@ -49,14 +50,14 @@ func partsOf(want Leaf) []string {
 	return []string{clientPart}
 }
 
-// certificateName is the name of a Certificate, and of the Secret that cert-manager writes for it.
+// certificateName returns the name of a Certificate and of the Secret that cert-manager writes for it.
 func certificateName(want Leaf, part string) string { return want.Secret + "-" + part }
 
-// askCertManager has Certificates made for a process or caller, and reads what their issuer has signed.
+// askCertManager requests Certificates for a process or caller, and reads what their issuer has signed.
 func (k *Keeper) askCertManager(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
 	out := &given{pairs: map[string][]byte{}}
 	var trouble *SourceError
-	for _, part := range partsOf(want) { // both are asked for, so that both are signed at the same time
+	for _, part := range partsOf(want) { // request both before waiting, so that both are signed at the same time
 		data, err := k.askForPart(ctx, store, want, part)
 		var one *SourceError
 		switch {
@@ -81,7 +82,7 @@ func (k *Keeper) askCertManager(ctx context.Context, store *v1alpha1.RecordStore
 	return out, nil
 }
 
-// askForPart has one Certificate made, and gives what is in its Secret, checked.
+// askForPart requests one Certificate, and returns the checked contents of its Secret.
 func (k *Keeper) askForPart(ctx context.Context, store *v1alpha1.RecordStore, want Leaf,
 	part string) (map[string][]byte, error) {
 	name := certificateName(want, part)
@@ -123,7 +124,7 @@ func (k *Keeper) askForPart(ctx context.Context, store *v1alpha1.RecordStore, wa
 	return secret.Data, k.adoptSecret(ctx, live, &secret)
 }
 
-// adoptSecret has a Secret go with its Certificate, which cert-manager does on wish only.
+// adoptSecret makes a Secret be deleted with its Certificate. By default, cert-manager keeps the Secret.
 func (k *Keeper) adoptSecret(ctx context.Context, certificate *unstructured.Unstructured, secret *corev1.Secret) error {
 	owned := slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.UID == certificate.GetUID()
@@ -142,7 +143,7 @@ func (k *Keeper) adoptSecret(ctx context.Context, certificate *unstructured.Unst
 	return nil
 }
 
-// ensureCertificate makes a Certificate, or changes it, where it is not as wanted.
+// ensureCertificate creates a Certificate, or updates it if it differs from the wanted one.
 func (k *Keeper) ensureCertificate(ctx context.Context, store *v1alpha1.RecordStore, want Leaf,
 	part string) (*unstructured.Unstructured, error) {
 	wanted, err := certificateOf(store, want, part)
@@ -161,7 +162,7 @@ func (k *Keeper) ensureCertificate(ctx context.Context, store *v1alpha1.RecordSt
 		var secret corev1.Secret
 		if err := k.Live.Get(ctx, key, &secret); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("read Secret %s: %w", key, err)
-		} else if err == nil && secret.Labels[v1alpha1.LabelStore] != store.Name { // cert-manager would write over it
+		} else if err == nil && secret.Labels[v1alpha1.LabelStore] != store.Name { // cert-manager would overwrite it
 			return nil, fmt.Errorf("secret %s: %w: delete it, or give the store another name", key.Name, ErrNotOurs)
 		}
 	case err != nil:
@@ -180,7 +181,7 @@ func (k *Keeper) ensureCertificate(ctx context.Context, store *v1alpha1.RecordSt
 	return wanted, nil // its issuer cannot have answered yet
 }
 
-// certificateOf is the Certificate that is wanted.
+// certificateOf returns the wanted Certificate.
 func certificateOf(store *v1alpha1.RecordStore, want Leaf, part string) (*unstructured.Unstructured, error) {
 	id, err := want.Identity.ID()
 	if err != nil {
@@ -219,7 +220,7 @@ func notReady(live *unstructured.Unstructured) string {
 	if made := live.GetCreationTimestamp(); !made.IsZero() {
 		silent += " since " + made.UTC().Format(time.RFC3339)
 	}
-	// of another shape: as if there were none
+	// Conditions of an unexpected form count as absent.
 	conditions, _, _ := unstructured.NestedSlice(live.Object, "status", "conditions")
 	for _, c := range conditions {
 		condition, ok := c.(map[string]any)
@@ -239,8 +240,8 @@ func notReady(live *unstructured.Unstructured) string {
 	return silent
 }
 
-// certManagerError says what to do where the API server does not know Certificates, or does not let the operator have
-// them.
+// certManagerError adds what to do if the API server does not know the kind Certificate, or denies the operator
+// access to it.
 func certManagerError(err error) error {
 	var unknown *apiutil.ErrResourceDiscoveryFailed
 	switch {
@@ -257,7 +258,7 @@ func certManagerError(err error) error {
 	return err
 }
 
-// RemoveCertificates deletes the Certificates of a process or caller with their Secrets.
+// RemoveCertificates deletes the Certificates of a process or caller and their Secrets.
 func (k *Keeper) RemoveCertificates(ctx context.Context, store *v1alpha1.RecordStore, gone Leaf) error {
 	for _, part := range partsOf(gone) {
 		live := &unstructured.Unstructured{}
@@ -265,7 +266,8 @@ func (k *Keeper) RemoveCertificates(ctx context.Context, store *v1alpha1.RecordS
 		key := types.NamespacedName{Namespace: store.Namespace, Name: certificateName(gone, part)}
 		err := k.Live.Get(ctx, key, live)
 		if _, ok := errors.AsType[*SourceError](certManagerError(err)); ok {
-			continue // without the kind there are none, and without the right none can be deleted
+			// Without the kind there are no Certificates, and without permission none can be deleted.
+			continue
 		}
 		if err != nil {
 			return err

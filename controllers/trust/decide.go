@@ -1,6 +1,6 @@
-// Package trust brings a store from plaintext to TLS and back, and from one authority to the next, while it serves:
-// what is to be told to its processes next (Decide, which is pure), and who makes and renews the certificates (Keeper).
-// See docs/adr/0040-certificates-on-kubernetes.md.
+// Package trust moves a serving store between plaintext and TLS, and from one authority to the next. Decide, which
+// does no I/O, chooses what the processes are given next; Keeper makes and renews the certificates. See
+// docs/adr/0040-certificates-on-kubernetes.md.
 package trust
 
 import (
@@ -13,29 +13,29 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// callersPause is for how long callers are given new files before anything is done that callers without them would
-// notice: the kubelet brings a changed Secret within about two minutes, and clients look at files every 10 s. Callers
-// do not tell which files they have.
+// callersPause is how long callers have to receive new files before a step that callers without them would notice.
+// The kubelet updates a changed Secret within about two minutes, and clients check their files every 10 s. Callers do
+// not report which files they have.
 const callersPause = 3 * time.Minute
 
-// State is how far the changes of a store's certificates are: what status.tls records. The zero value is a store that
-// was told nothing yet.
+// State is the progress of changes of a store's certificates, as status.tls records it. The zero value is a store
+// whose processes were not given anything yet.
 type State struct {
 	Transport v1alpha1.TLSTransport
 	Phase     v1alpha1.TLSPhase
-	Since     time.Time // when Transport or Phase changed last
-	Rotating  string    // value of spec.tls.rotate that is being carried out
-	Rotated   string    // the one that was carried out last
+	Since     time.Time // when Transport or Phase last changed
+	Rotating  string    // value of spec.tls.rotate that is in progress
+	Rotated   string    // value of spec.tls.rotate that was completed last
 }
 
-// Told says which authorities a state has processes trust, and which one issues.
+// Told says which authorities processes trust in a state, and which of them issues certificates.
 type Told struct {
 	Current bool // trusted
 	Next    bool // trusted
 	IssueBy Which
 }
 
-// Which of two authorities.
+// Which selects the current or the next authorities.
 type Which int
 
 // Authorities of a store.
@@ -44,7 +44,7 @@ const (
 	Next
 )
 
-// Told is what follows from the state.
+// Told derives the trusted and issuing authorities from the state.
 func (s State) Told() Told {
 	switch s.Phase {
 	case v1alpha1.TLSTrusting:
@@ -57,56 +57,58 @@ func (s State) Told() Told {
 	return Told{Current: true, IssueBy: Current}
 }
 
-// Reports are what the running processes of a store have said, compared with what the state has them told.
+// Reports compares the reports of the running processes with what the state has given them.
 type Reports struct {
 	Processes int
-	// AsTold counts those that use the transport and trust the authorities that they were told.
+	// AsTold counts the processes that use the transport and trust the authorities that they were given.
 	AsTold int
-	// Renewed counts those of AsTold that use the newest certificate that was made for them.
+	// Renewed counts the processes among AsTold that use the newest certificate made for them.
 	Renewed int
-	// Missing says of the first of the others what they lack, for people.
+	// Missing is a text that says what the first of the other processes lacks.
 	Missing string
 }
 
-// Input of Decide.
+// Input is the input of Decide.
 type Input struct {
-	Wanted v1alpha1.TLSTransport // that the store is to come to
+	Wanted v1alpha1.TLSTransport // the transport that the spec asks for
 	Rotate string                // spec.tls.rotate
-	// Other: the source has other authorities than the current ones, and all that it is to give is there.
+	// Other is true if the authorities of the source differ from the current ones, and the source provides everything
+	// that it is to provide.
 	Other bool
-	// Superseded: while the authorities change, the source has others than the next ones, and all that it is to give is
-	// there.
+	// Superseded is true if, during a change, the authorities of the source differ from the next ones, and the source
+	// provides everything that it is to provide.
 	Superseded bool
 	State      State
-	HasNext    bool // the next authorities were made
+	HasNext    bool // the next authorities exist
 	Reports    Reports
-	// Found is the transport of processes that run although nothing is recorded yet, as where the status was lost;
-	// both, where they differ. Empty: none runs.
+	// Found is the transport of processes that run although nothing is recorded, for example after the status was
+	// lost. It is TransportBoth if they differ, and empty if none runs.
 	Found v1alpha1.TLSTransport
 	Now   time.Time
 }
 
-// Decision is what is next. Where MakeNext is set, the next authorities are to be made before State is recorded; where
-// Settle is, they are to take the place of the current ones before that.
+// Decision is the next step. If MakeNext is set, the next authorities have to be made before State is recorded. If
+// Settle is set, the next authorities have to replace the current ones before State is recorded.
 type Decision struct {
 	State    State
 	MakeNext bool
-	// Merge: the current and the next authorities are to be the current ones together before MakeNext.
+	// Merge is true if the current and the next authorities together have to become the current ones, before
+	// MakeNext.
 	Merge  bool
 	Settle bool
-	// Words say what is waited for; empty: all is as asked for.
+	// Words say what the change waits for. They are empty if everything matches the spec.
 	Words string
 }
 
-// Decide is total: each state with each input has one decision. One step is taken at a time, and each only when every
-// process that runs has said that it has taken the step before: a process that did not would be shut out. Processes
-// that do not run take at their start what was told last.
+// Decide covers all inputs: each state with each input has one decision. It takes one step at a time, and only after
+// every running process has reported that it completed the previous step. Otherwise a process could be locked out. A
+// process that is not running takes the latest step when it starts.
 func Decide(in Input) Decision {
 	s := in.State
 	switch {
 	case s.Transport == "" && in.Found != "":
 		return Decision{State: State{Transport: in.Found, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
-	case s.Transport == "": // nothing runs yet that was told anything
+	case s.Transport == "": // no process runs that was given anything
 		return Decision{State: State{Transport: in.Wanted, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
 	case in.Superseded && (s.Phase == v1alpha1.TLSTrusting || s.Phase == v1alpha1.TLSIssuing):
 		s.Phase, s.Since, s.Rotating = v1alpha1.TLSTrusting, in.Now, in.Rotate
@@ -136,7 +138,7 @@ func Decide(in Input) Decision {
 	return Decision{State: s}
 }
 
-// after goes on to a phase when all processes have said that they are ready for it, and callers had their time.
+// after advances to a phase once all processes have reported that they are ready for it, and callersPause is over.
 func (s State) after(in Input, ready int, what string, next v1alpha1.TLSPhase) Decision {
 	if ready < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.wordsOf(ready, what)}
@@ -149,7 +151,7 @@ func (s State) after(in Input, ready int, what string, next v1alpha1.TLSPhase) D
 	return Decision{State: s, Words: "phase " + string(next) + " begins"}
 }
 
-// dropped ends a change of authorities.
+// dropped completes a change of authorities.
 func (s State) dropped(in Input) Decision {
 	if in.Reports.AsTold < in.Reports.Processes {
 		return Decision{State: s, Words: in.Reports.words("trust the new authorities alone")}
@@ -158,7 +160,7 @@ func (s State) dropped(in Input) Decision {
 	return Decision{State: s, Settle: in.HasNext}
 }
 
-// hop takes one step from one transport towards another one: plaintext and required are never neighbours.
+// hop takes one step from one transport towards another. It never goes directly between plaintext and required.
 func (s State) hop(in Input) Decision {
 	to := in.Wanted
 	if s.Transport != v1alpha1.TransportBoth {
@@ -178,7 +180,7 @@ func (r Reports) wordsOf(n int, what string) string {
 	return strings.TrimSuffix(fmt.Sprintf("%d of %d processes %s: %s", n, r.Processes, what, r.Missing), ": ")
 }
 
-// TransportOf is the transport that a mode asks for.
+// TransportOf returns the transport for a mode.
 func TransportOf(mode v1alpha1.TLSMode) v1alpha1.TLSTransport {
 	switch mode {
 	case v1alpha1.TLSRequired:
@@ -189,19 +191,21 @@ func TransportOf(mode v1alpha1.TLSMode) v1alpha1.TLSTransport {
 	return v1alpha1.TransportPlaintext
 }
 
-// First is what the operator records of a store that it sees for the first time. absent is what an absent spec.tls
-// means for new stores.
+// First returns what the operator records for a store that it handles for the first time. absent is the meaning of an
+// absent spec.tls for new stores.
 func First(store *v1alpha1.RecordStore, absent v1alpha1.TLSMode, image string) v1alpha1.TLSStatus {
 	if store.Status.StoreUID == "" {
 		return v1alpha1.TLSStatus{Default: absent}
 	}
-	// It has served before there was TLS. Its pods have no certificates, and get them when they are made anew anyway.
+	// The store has served since before the introduction of TLS. Its pods have no certificates, and get them the next
+	// time they are recreated for another reason.
 	return v1alpha1.TLSStatus{
 		Default: v1alpha1.TLSDisabled, Transport: v1alpha1.TransportPlaintext, Phase: v1alpha1.TLSReady, WithoutImage: image,
 	}
 }
 
-// Again is what the operator records of a store whose status is lost, and whose processes were told a transport.
+// Again returns what the operator records for a store whose status is lost, but whose processes were given a
+// transport.
 func Again(store *v1alpha1.RecordStore, told v1alpha1.TLSTransport, now time.Time) v1alpha1.TLSStatus {
 	out := v1alpha1.TLSStatus{Default: v1alpha1.TLSRequired, Transport: told, Phase: v1alpha1.TLSReady,
 		Since: new(metav1.NewTime(now))}
@@ -214,7 +218,7 @@ func Again(store *v1alpha1.RecordStore, told v1alpha1.TLSTransport, now time.Tim
 	return out
 }
 
-// ModeOf is what is asked of a store: by its spec, or by default.
+// ModeOf returns the TLS mode of a store, from its spec or by default.
 func ModeOf(store *v1alpha1.RecordStore) v1alpha1.TLSMode {
 	switch {
 	case store.Spec.TLS != nil && store.Spec.TLS.Mode != "":
@@ -227,11 +231,11 @@ func ModeOf(store *v1alpha1.RecordStore) v1alpha1.TLSMode {
 	return v1alpha1.TLSDisabled
 }
 
-// MayMount says whether the pods of a store that served without TLS may be made anew with certificates: they take
-// another image anyway, or somebody has asked for TLS.
+// MayMount reports whether the pods of a store that has served without TLS may be recreated with certificates. They
+// may if they take another image anyway, or if the spec asks for TLS.
 func MayMount(store *v1alpha1.RecordStore, image string) bool {
 	return store.Spec.TLS != nil || store.Status.TLS != nil && store.Status.TLS.WithoutImage != image
 }
 
-// Default is what an absent spec.tls means for new stores.
+// Default is the meaning of an absent spec.tls for new stores.
 const Default = v1alpha1.TLSRequired

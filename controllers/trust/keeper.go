@@ -26,53 +26,56 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// trustDomain of the names that the operator gives. A store's UID is in each name, so that clusters with one domain do
-// not meet.
+// trustDomain is the trust domain of the names that the operator issues. Each name contains the UID of its store, so
+// that names of different clusters with the same domain do not collide.
 const trustDomain = "cluster.local"
 
-// lookAgain is after how long a Secret is read again that was good: somebody may have changed or deleted it.
+// lookAgain is the time after which a good Secret is read again, because somebody may have changed or deleted it.
 const lookAgain = 10 * time.Minute
 
 // Errors of a Keeper.
 var (
-	// ErrNoAuthority: there is no Secret with the authorities of the store.
+	// ErrNoAuthority means that the store has no Secret with authorities.
 	ErrNoAuthority = errors.New("the Secret with the authorities of the store does not exist")
-	// ErrOtherAuthority: the Secret holds other authorities than the processes of the store were told.
+	// ErrOtherAuthority means that the Secret holds other authorities than those that the store's processes were
+	// given.
 	ErrOtherAuthority = errors.New("the Secret holds other authorities than the processes of the store were told to trust")
-	// ErrNotOurs: a Secret of the name is somebody else's.
+	// ErrNotOurs means that a Secret of this name belongs to somebody else.
 	ErrNotOurs = errors.New("it was not made by the operator")
 )
 
-// Keeper reads and writes the Secrets of stores' certificates. Secrets are not cached, as a right to list them is a
-// right to read all of them: a Keeper remembers what it has read for 10 minutes. Safe for concurrent use.
+// Keeper reads and writes the Secrets with the certificates of stores. Secrets are not cached, because the permission
+// to list them is a permission to read all of them. Instead, a Keeper remembers for 10 minutes what it has read. Safe
+// for concurrent use.
 type Keeper struct {
 	Client client.Client // writes
-	Live   client.Reader // reads from the API server
+	Live   client.Reader // reads from the API server, not from a cache
 	Now    func() time.Time
 
 	mu     sync.Mutex
-	leaves map[types.NamespacedName]*leaf  // by Secret; never changed
-	given  map[types.NamespacedName]*given // by the Secret that they are for; never changed
+	leaves map[types.NamespacedName]*leaf  // by Secret; values are immutable
+	given  map[types.NamespacedName]*given // by the Secret that they are for; values are immutable
 }
 
-// leaf is the certificate of a Secret as it was read last.
+// leaf is the last read certificate of a Secret.
 type leaf struct {
 	identity            identity.Identity
-	names               []string // DNS
+	names               []string // DNS names
 	notBefore, notAfter time.Time
-	issuer              [sha256.Size]byte // of the authority's certificate
-	trusts              bundles           // that stand beside it
+	issuer              [sha256.Size]byte // hash of the authority's certificate
+	trusts              bundles           // the bundles in the same Secret
 	read                time.Time
-	pairs               [sha256.Size]byte // of the certificates with their keys
-	under               string            // see underOf, where it was found to be as wanted; empty: nobody has looked
+	pairs               [sha256.Size]byte // hash of the certificates with their keys
+	under               string            // underOf when the leaf was found to be as wanted; empty: not checked
 }
 
-// underOf names what a state has certificates issued by: one that was good under another one is not renewed yet.
+// underOf identifies the authorities that issue and are trusted in a state. A certificate that was found good under
+// other authorities is not yet renewed for these.
 func underOf(status *v1alpha1.TLSStatus) string {
 	return fmt.Sprintf("%s %s %d", status.Bundle, status.ClientBundle, StateOf(status).Told().IssueBy)
 }
 
-// bundles are what the owner of a certificate checks others by, in PEM.
+// bundles are the authorities with which the owner of a certificate verifies others, in PEM.
 type bundles struct{ own, callers []byte }
 
 func bundlesOf(as *Authorities, told Told) (b bundles) {
@@ -89,13 +92,13 @@ type Leaf struct {
 	Secret   string
 	Identity identity.Identity
 	DNSNames []string
-	Owner    client.Object // of the Secret
+	Owner    client.Object // owner of the Secret
 }
 
-// caller tells whether it is none of a process of the store.
+// caller reports whether the certificate is not for a process of the store.
 func (l *Leaf) caller() bool { return !l.Identity.IsComponent() }
 
-// ShardLeaf is the certificate of a shard.
+// ShardLeaf returns the wanted certificate of a shard.
 func ShardLeaf(of identity.Store, pool *v1alpha1.ShardPool, shard string) Leaf {
 	return Leaf{
 		Secret: workload.ShardTLS(shard), Identity: identity.Identity{Store: of, Role: identity.Shard, Name: shard},
@@ -103,7 +106,7 @@ func ShardLeaf(of identity.Store, pool *v1alpha1.ShardPool, shard string) Leaf {
 	}
 }
 
-// StoreIdentity is the store in names of its processes.
+// StoreIdentity returns the identity of the store in the names of its processes.
 func StoreIdentity(store *v1alpha1.RecordStore) (identity.Store, error) {
 	id, err := uuid.Parse(store.Status.StoreUID)
 	if err != nil {
@@ -112,7 +115,7 @@ func StoreIdentity(store *v1alpha1.RecordStore) (identity.Store, error) {
 	return identity.Store{Domain: trustDomain, Namespace: store.Namespace, UID: id}, nil
 }
 
-// StateOf is the state that the status of a store records.
+// StateOf returns the state that the status of a store records.
 func StateOf(tls *v1alpha1.TLSStatus) State {
 	s := State{Transport: tls.Transport, Phase: tls.Phase, Rotating: tls.Rotating, Rotated: tls.Rotated}
 	if tls.Since != nil {
@@ -121,8 +124,8 @@ func StateOf(tls *v1alpha1.TLSStatus) State {
 	return s
 }
 
-// Authorities reads those of a store. Where the status says which the processes trust, they must be these. Errors may
-// be ErrNoAuthority and ErrOtherAuthority.
+// Authorities reads the authorities of a store. If the status records which authorities the processes trust, the
+// Secret must hold the same. Errors may be ErrNoAuthority and ErrOtherAuthority.
 func (k *Keeper) Authorities(ctx context.Context, store *v1alpha1.RecordStore) (*Authorities, error) {
 	key := types.NamespacedName{Namespace: store.Namespace, Name: workload.Authority(store.Name)}
 	var secret corev1.Secret
@@ -156,9 +159,9 @@ func (k *Keeper) Put(ctx context.Context, store *v1alpha1.RecordStore, as *Autho
 	return err
 }
 
-// Ensure makes the certificate of a Secret where it is missing or not as wanted, and renews it when two thirds of its
-// time are over; where the operator is not the source, it brings there what the source gives. Errors may be ErrNotOurs
-// and SourceErrors.
+// Ensure makes the certificate in a Secret if it is missing or not as wanted, and renews it after two thirds of its
+// lifetime. If the operator is not the source, Ensure copies the source's certificate to the Secret. Errors may be
+// ErrNotOurs and SourceErrors.
 func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
 	told := StateOf(store.Status.TLS).Told()
 	if as.Issuer(told) != v1alpha1.TLSFromOperator {
@@ -194,8 +197,8 @@ func (k *Keeper) Ensure(ctx context.Context, store *v1alpha1.RecordStore, as *Au
 	return k.issue(ctx, store, issuer, bundles, want)
 }
 
-// ours tells whether a Secret, of which found is the certificate, may be written: it is not there, or was made for that
-// very process. Errors are ErrNotOurs.
+// ours returns nil if a Secret may be written: it does not exist, or it was made for exactly this process. found is
+// the certificate in the Secret. Errors are ErrNotOurs.
 func ours(store *v1alpha1.RecordStore, secret *corev1.Secret, found *leaf, want Leaf) error {
 	if secret.UID != "" && secret.Labels[v1alpha1.LabelStore] != store.Name {
 		return fmt.Errorf("secret %s: %w: delete it, or give the store another name", want.Secret, ErrNotOurs)
@@ -227,8 +230,8 @@ func (k *Keeper) issue(ctx context.Context, store *v1alpha1.RecordStore, issuer 
 	return nil
 }
 
-// NotAfter is when the newest certificate ends that was made for a Secret, by the authorities that issue now; false: it
-// was not made yet, or is not known.
+// NotAfter returns the end of the newest certificate that the currently issuing authorities made for a Secret. It
+// returns false if there is none yet, or if it is unknown.
 func (k *Keeper) NotAfter(store *v1alpha1.RecordStore, secret string) (time.Time, bool) {
 	known := k.known(types.NamespacedName{Namespace: store.Namespace, Name: secret})
 	if known == nil || known.under != underOf(store.Status.TLS) {
@@ -237,7 +240,7 @@ func (k *Keeper) NotAfter(store *v1alpha1.RecordStore, secret string) (time.Time
 	return known.notAfter, true
 }
 
-// Forget what is remembered of a store that is gone.
+// Forget drops what the Keeper remembers of a deleted store.
 func (k *Keeper) Forget(store *v1alpha1.RecordStore) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -249,8 +252,8 @@ func (k *Keeper) Forget(store *v1alpha1.RecordStore) {
 	})
 }
 
-// OperatorFiles are a certificate by which the operator speaks to the processes of a store, with what it trusts, as the
-// files of a folder. Where the operator issues it, it is in no Secret.
+// OperatorFiles returns the operator's certificate for connections to the processes of a store, and the authorities
+// that it trusts, as the files of a folder. A certificate that the operator issues for itself is in no Secret.
 func (k *Keeper) OperatorFiles(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities) (map[string][]byte,
 	error) {
 	status := store.Status.TLS
@@ -300,7 +303,7 @@ func (k *Keeper) remember(key types.NamespacedName, found *leaf, under string) {
 	k.leaves[key] = found
 }
 
-// readLeaf reads the certificate of a Secret; nil: there is none that can be used.
+// readLeaf reads the certificate of a Secret. It returns nil if there is no usable one.
 func readLeaf(secret *corev1.Secret, issuer *authority.Authority, now time.Time) *leaf {
 	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
@@ -317,7 +320,7 @@ func readLeaf(secret *corev1.Secret, issuer *authority.Authority, now time.Time)
 	}
 	if other, err := tls.X509KeyPair(secret.Data[workload.KeyClientCert],
 		secret.Data[workload.KeyClientKey]); err == nil && other.Leaf.NotAfter.Before(out.notAfter) {
-		out.notAfter = other.Leaf.NotAfter // a process tells the end of the first
+		out.notAfter = other.Leaf.NotAfter // a process reports the earliest end
 	}
 	if issuer != nil && signedBy(pair.Leaf, issuer) {
 		out.issuer = sha256.Sum256(issuer.CertificatePEM())
@@ -330,7 +333,7 @@ func signedBy(cert *x509.Certificate, issuer *authority.Authority) bool {
 	return err == nil && cert.CheckSignatureFrom(parents[0]) == nil && bytes.Equal(cert.RawIssuer, parents[0].RawSubject)
 }
 
-// good tells whether a certificate is as wanted, and not to be renewed yet.
+// good reports whether a certificate is as wanted and not due for renewal.
 func (l *leaf) good(want Leaf, issuer *authority.Authority, trusts bundles, now time.Time) bool {
 	if l == nil || l.identity != want.Identity {
 		return false

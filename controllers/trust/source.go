@@ -27,60 +27,61 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// lookAgainAtSource is after how long a Secret of another source than the operator is read again that was good: its
-// certificate is renewed by somebody else.
+// lookAgainAtSource is the time after which a good Secret of a source other than the operator is read again. It is
+// shorter than lookAgain because somebody else renews the certificate.
 const lookAgainAtSource = 2 * time.Minute
 
-// readsAtOnce bounds how many Secrets of one store are read at the same time.
+// readsAtOnce is the maximum number of concurrent reads of Secrets for one store.
 const readsAtOnce = 16
 
 // Reasons of a SourceError.
 const (
-	ReasonCertManagerMissing   = "CertManagerMissing"     // the cluster has no kind Certificate
-	ReasonCertManagerForbidden = "CertManagerForbidden"   // the operator has no right to Certificates
-	ReasonNotIssued            = "CertificateNotReady"    // the issuer has not signed
-	ReasonNoAuthority          = "IssuerWithoutAuthority" // the issuer does not tell what to trust
+	ReasonCertManagerMissing   = "CertManagerMissing"     // the cluster does not have the kind Certificate
+	ReasonCertManagerForbidden = "CertManagerForbidden"   // the operator has no permission for Certificates
+	ReasonNotIssued            = "CertificateNotReady"    // the issuer has not signed the certificate
+	ReasonNoAuthority          = "IssuerWithoutAuthority" // the issuer does not provide its authority
 	ReasonSecretMissing        = "SecretMissing"
-	ReasonSecretRefused        = "SecretRefused" // what is in a Secret cannot be used
+	ReasonSecretRefused        = "SecretRefused" // the contents of a Secret cannot be used
 )
 
-// SourceError says what the source of a store's certificates does not give. Such a store keeps what it was given
+// SourceError says what the source of a store's certificates does not provide. The store keeps what it received
 // before.
 type SourceError struct {
 	Reason  string // of condition Certificates
-	Message string // names the object and what to do
+	Message string // names the object and the remedy
 }
 
 // Error implements error.
 func (e *SourceError) Error() string { return e.Message }
 
-// ErrLater is the error of a certificate that is signed by authorities that processes do not trust yet.
+// ErrLater is the error for a certificate from authorities that the processes do not trust yet.
 var ErrLater = errors.New(
 	"its certificate is signed by an authority that the processes of the store do not trust yet: it is used when they do")
 
-// Found is what a source other than the operator gives a store.
+// Found is what a source other than the operator provides for a store.
 type Found struct {
 	Source v1alpha1.TLSSource
-	// Bundle and ClientBundle are all authorities of processes and of callers that stand beside certificates that can
-	// be used, in PEM. Empty: there are none.
+	// Bundle and ClientBundle hold all authorities of processes and of callers that accompany usable certificates, in
+	// PEM. They are empty if there are none.
 	Bundle, ClientBundle []byte
-	// Troubles are of what cannot be used, in the order of what is wanted.
+	// Troubles describe what cannot be used, in the order of the wanted certificates.
 	Troubles []*SourceError
 }
 
-// Complete tells whether everything is there, and good: only then the authorities of the store may follow it.
+// Complete reports whether everything is present and good. Only then may the authorities of the store change to those
+// of the source.
 func (f *Found) Complete() bool { return len(f.Troubles) == 0 && len(f.Bundle) > 0 }
 
-// given is what a source gives for one process or caller.
+// given is what a source provides for one process or caller.
 type given struct {
 	Leaf
-	pairs           map[string][]byte // as in the folder of the process
-	bundle, clients []byte            // authorities; clients: nil where callers have no others
-	asked           string            // what was asked of the source
+	pairs           map[string][]byte // file names as in the folder of the process
+	bundle, clients []byte            // authorities; clients: nil if callers have no separate ones
+	asked           string            // what was requested from the source
 	read            time.Time
 }
 
-// SourceOf is the source of certificates that the spec of a store names.
+// SourceOf returns the source of certificates in the spec of a store.
 func SourceOf(store *v1alpha1.RecordStore) v1alpha1.TLSSource {
 	if store.Spec.TLS == nil {
 		return v1alpha1.TLSFromOperator
@@ -88,7 +89,8 @@ func SourceOf(store *v1alpha1.RecordStore) v1alpha1.TLSSource {
 	return cmp.Or(store.Spec.TLS.Source, v1alpha1.TLSFromOperator)
 }
 
-// Gather asks the source of a store for everything that is wanted, and checks it. Nil: the operator is the source.
+// Gather requests all wanted certificates from the source of a store and checks them. It returns nil if the operator
+// is the source.
 func (k *Keeper) Gather(ctx context.Context, store *v1alpha1.RecordStore, wanted []Leaf) (*Found, error) {
 	source := SourceOf(store)
 	if source == v1alpha1.TLSFromOperator {
@@ -126,7 +128,7 @@ func (k *Keeper) Gather(ctx context.Context, store *v1alpha1.RecordStore, wanted
 	return found, err
 }
 
-// union of authorities in PEM: each once, in an order that depends on nothing else.
+// union merges authorities in PEM. Each appears once, in an order that depends only on the authorities.
 func union(bundle []byte) ([]byte, error) {
 	if len(bytes.TrimSpace(bundle)) == 0 {
 		return nil, nil
@@ -143,8 +145,8 @@ func union(bundle []byte) ([]byte, error) {
 	return out, nil
 }
 
-// ask the source of a store for one certificate. Nil without an error: there is none, and there need not be one. What
-// was good is asked for again after 2 minutes. Errors may be SourceErrors.
+// ask requests one certificate from the source of a store. It returns nil without an error if there is no certificate
+// and none is required. It requests a good certificate again after 2 minutes. Errors may be SourceErrors.
 func (k *Keeper) ask(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
 	key := types.NamespacedName{Namespace: store.Namespace, Name: want.Secret}
 	asked := fmt.Sprintf("%s %v %v %v", SourceOf(store), store.Spec.TLS.CertManager, store.Spec.TLS.Provided,
@@ -183,7 +185,7 @@ func (k *Keeper) ask(ctx context.Context, store *v1alpha1.RecordStore, want Leaf
 	return found, nil
 }
 
-// providedName is the name of the Secret with a certificate that somebody else makes.
+// providedName returns the name of the Secret for a certificate that somebody else makes.
 func providedName(store *v1alpha1.RecordStore, want Leaf) string {
 	name := store.Spec.TLS.Provided.SecretPrefix + string(want.Identity.Role)
 	if want.Identity.Role == identity.Shard {
@@ -192,7 +194,7 @@ func providedName(store *v1alpha1.RecordStore, want Leaf) string {
 	return name
 }
 
-// readProvided reads and checks the Secret of one process or caller that somebody else makes.
+// readProvided reads and checks the Secret of one process or caller whose certificate somebody else makes.
 func (k *Keeper) readProvided(ctx context.Context, store *v1alpha1.RecordStore, want Leaf) (*given, error) {
 	var secret corev1.Secret
 	key := types.NamespacedName{Namespace: store.Namespace, Name: providedName(store, want)}
@@ -209,7 +211,7 @@ func (k *Keeper) readProvided(ctx context.Context, store *v1alpha1.RecordStore, 
 	return checkGiven(&secret, want, k.Now())
 }
 
-// checkGiven checks a Secret in the layout of a process's folder.
+// checkGiven checks a Secret that is laid out like the folder of a process.
 func checkGiven(secret *corev1.Secret, want Leaf, now time.Time) (*given, error) {
 	pairs := map[string][]byte{}
 	for _, key := range pairKeys {
@@ -235,10 +237,10 @@ func checkGiven(secret *corev1.Secret, want Leaf, now time.Time) (*given, error)
 	return out, nil
 }
 
-// pairKeys are the certificates of a process with their keys.
+// pairKeys are the file names of a process's certificates and their keys.
 var pairKeys = []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, workload.KeyClientCert, workload.KeyClientKey}
 
-// pairsOf names the certificates of a process with their keys.
+// pairsOf returns a hash of a process's certificates and their keys.
 func pairsOf(data map[string][]byte) [sha256.Size]byte {
 	h := sha256.New()
 	for _, key := range pairKeys {
@@ -248,8 +250,8 @@ func pairsOf(data map[string][]byte) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// checkPairs checks certificates in the layout of a process's folder by the authorities under a key: that they can be
-// used for what the process uses them for, name it, and have the hosts by which others dial it.
+// checkPairs checks certificates that are laid out like the folder of a process, with the authorities under a key.
+// Each must be usable for its purpose, name the process, and include the hosts under which others dial it.
 func checkPairs(data map[string][]byte, bundle string, want Leaf, now time.Time) error {
 	server, client := x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth
 	usages := []x509.ExtKeyUsage{client}
@@ -287,8 +289,8 @@ func checkPair(data map[string][]byte, cert, key, bundle string, want Leaf, now 
 	return nil
 }
 
-// dialled are the DNS names that a certificate must have. Others are for convenience: of NAME.NAMESPACE.svc, which the
-// store's own processes dial, the shorter and the longer forms.
+// dialled returns the DNS names that a certificate must include. The store's own processes dial NAME.NAMESPACE.svc;
+// its shorter and longer forms are optional.
 func (l *Leaf) dialled() (names []string) {
 	for _, name := range l.DNSNames {
 		short := !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc.cluster.local") ||
@@ -300,9 +302,9 @@ func (l *Leaf) dialled() (names []string) {
 	return names
 }
 
-// ensureGiven brings the newest certificate that the source gives for a process into the Secret that its pods mount,
-// where it is signed by the authorities that issue now. Where there is none, what is in that Secret stays, while it can
-// be used. Errors may be SourceErrors.
+// ensureGiven copies the newest certificate of the source for a process to the Secret that its pods mount, if the
+// currently issuing authorities signed it. If there is no such certificate, the Secret keeps its contents as long as
+// they are usable. Errors may be SourceErrors.
 func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, as *Authorities, want Leaf) error {
 	told, now := StateOf(store.Status.TLS).Told(), k.Now()
 	bundle := as.data[as.issuingPrefix(told)+workload.KeyBundle]
@@ -341,7 +343,7 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 			return err
 		}
 	}
-	if pairs == nil { // what there is stays
+	if pairs == nil { // keep the existing certificate
 		if known == nil || known.identity != want.Identity {
 			return fmt.Errorf("certificate of %s: %w", want.Identity, cause)
 		}
@@ -363,11 +365,11 @@ func (k *Keeper) ensureGiven(ctx context.Context, store *v1alpha1.RecordStore, a
 	return asError(trouble)
 }
 
-// errUnasked: the source is asked for no certificate of a process.
+// errUnasked means that no certificate of a process was requested from the source.
 var errUnasked = errors.New("the source is asked for no certificate of this process")
 
-// newest are the newest pairs that the source gives for a process, and which fit the authorities that issue now; nil:
-// there are none, and cause says why. issuer is who issues for the store now.
+// newest returns the source's newest pairs for a process that fit the currently issuing authorities. It returns nil
+// if there are none; cause then says why. issuer is the source that currently issues for the store.
 func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer v1alpha1.TLSSource, want Leaf,
 	fits func(map[string][]byte) bool) (
 	pairs map[string][]byte, cause, err error,
@@ -393,7 +395,7 @@ func (k *Keeper) newest(ctx context.Context, store *v1alpha1.RecordStore, issuer
 	return found.pairs, nil, nil
 }
 
-// asError is nil where there is no trouble, which a nil pointer in an interface is not.
+// asError returns nil if there is no trouble. A nil pointer in an interface would not be nil.
 func asError(trouble *SourceError) error {
 	if trouble == nil {
 		return nil
@@ -401,7 +403,7 @@ func asError(trouble *SourceError) error {
 	return trouble
 }
 
-// givenOperatorFiles are OperatorFiles where the operator does not issue its certificate.
+// givenOperatorFiles is OperatorFiles for a store in which the operator does not issue its own certificate.
 func (k *Keeper) givenOperatorFiles(ctx context.Context, store *v1alpha1.RecordStore,
 	as *Authorities) (map[string][]byte, error) {
 	var secret corev1.Secret
@@ -420,7 +422,7 @@ func (k *Keeper) givenOperatorFiles(ctx context.Context, store *v1alpha1.RecordS
 	return out, nil
 }
 
-// Pairs names what is in a Secret that was made, or brought there; zero: it is not known.
+// Pairs returns a hash that identifies the contents of a Secret that was made or copied. It is zero if unknown.
 func (k *Keeper) Pairs(namespace, secret string) [sha256.Size]byte {
 	if known := k.known(types.NamespacedName{Namespace: namespace, Name: secret}); known != nil {
 		return known.pairs
@@ -428,8 +430,8 @@ func (k *Keeper) Pairs(namespace, secret string) [sha256.Size]byte {
 	return [sha256.Size]byte{}
 }
 
-// Remove deletes what was made for a process or caller that there is no more: its Secret, and Certificates with theirs.
-// What somebody else has made stays.
+// Remove deletes the Secret of a process or caller that no longer exists, and its Certificates with their Secrets. It
+// keeps what somebody else has made.
 func (k *Keeper) Remove(ctx context.Context, store *v1alpha1.RecordStore, gone Leaf) error {
 	err := k.RemoveSecret(ctx, store, gone.Secret)
 	if store.Status.TLS != nil && store.Status.TLS.Source == v1alpha1.TLSFromCertManager {
@@ -438,7 +440,7 @@ func (k *Keeper) Remove(ctx context.Context, store *v1alpha1.RecordStore, gone L
 	return err
 }
 
-// RemoveSecret deletes a Secret that the operator has made.
+// RemoveSecret deletes a Secret that the operator made.
 func (k *Keeper) RemoveSecret(ctx context.Context, store *v1alpha1.RecordStore, name string) error {
 	key := types.NamespacedName{Namespace: store.Namespace, Name: name}
 	var secret corev1.Secret
@@ -463,5 +465,5 @@ func (k *Keeper) RemoveSecret(ctx context.Context, store *v1alpha1.RecordStore, 
 	return nil
 }
 
-// labelManagedBy is on everything that the operator makes for certificates.
+// labelManagedBy is on all objects that the operator makes for certificates.
 const labelManagedBy = "app.kubernetes.io/managed-by"

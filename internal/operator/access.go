@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Tables are the tables of grants in etcd, on the connections of Placements.
+// Tables reads and writes the grant tables in etcd over the connections of Placements.
 type Tables struct{ Placements *Placements }
 
 // Table implements recordgrant.Tables.
@@ -44,8 +44,8 @@ func (t Tables) PutTable(ctx context.Context, store *v1alpha1.RecordStore, text 
 	return err
 }
 
-// ServiceAccountKeys gives what reads the issuer of a cluster's ServiceAccounts and the keys of their tokens from the
-// API server. Keys that no token for Sheaf may be signed by are left out.
+// ServiceAccountKeys returns a function that reads the issuer of the cluster's ServiceAccounts and the keys of their
+// tokens from the API server. It leaves out keys that may not sign tokens for Sheaf.
 func ServiceAccountKeys(config *rest.Config) (func(ctx context.Context) (access.Issuer, error), error) {
 	made, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {

@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// connectionRest is for how long a connection is kept that nobody asks for: pools are looked at more often than
-	// that.
+	// connectionRest is how long an unused connection is kept. Pools are reconciled more often than that.
 	connectionRest = 2 * time.Minute
-	// connectionBuffer is what each connection reads at once: answers are small, and there are a thousand connections.
+	// connectionBuffer is the size of each connection's read buffer in bytes. Answers are small, and there are about
+	// a thousand connections.
 	connectionBuffer = 4 << 10
 )
 
-// connections keeps one connection to each shard that is asked again and again: to make one takes several times as
-// long as a question. Safe for concurrent use.
+// connections keeps one connection to each shard that is asked repeatedly, because opening one takes several times as
+// long as a request. Safe for concurrent use.
 type connections struct {
 	now  func() time.Time
 	keys *Keys
 
 	mu     sync.Mutex
 	open   map[wayTo]*connection
-	swept  time.Time // when those that are not used were closed last
+	swept  time.Time // when unused connections were last closed
 	closed bool
 }
 
-// wayTo a shard: it is another one when the operator has other keys.
+// wayTo identifies a shard and the credentials for it. It changes when the operator gets other keys.
 type wayTo struct {
 	fleet.ShardAt
 	keys *certs.Source // nil: without TLS
@@ -46,7 +46,8 @@ type connection struct {
 	used time.Time
 }
 
-// to gives the connection to a shard. Kept: somebody has used it before, so that whoever listened there may be gone.
+// to returns the connection to a shard. kept is true if the connection was used before, in which case the process at
+// its address may be gone.
 func (c *connections) to(shard fleet.ShardAt) (_ *connection, kept bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +71,7 @@ func (c *connections) to(shard fleet.ShardAt) (_ *connection, kept bool, err err
 	return c.open[way], false, nil
 }
 
-// sweep closes what was not used for a while. Called with mu held.
+// sweep closes connections that were not used for a while. The caller holds mu.
 func (c *connections) sweep(now time.Time) {
 	if now.Sub(c.swept) < connectionRest/4 {
 		return
@@ -79,33 +80,33 @@ func (c *connections) sweep(now time.Time) {
 	for way, there := range c.open {
 		if now.Sub(there.used) >= connectionRest {
 			delete(c.open, way)
-			_ = there.Close() // answers only that it is closed already
+			_ = there.Close() // the only possible error: it is already closed
 		}
 	}
 }
 
-// drop closes a connection on which a question has failed. gRPC would try to mend it, and wait longer each time.
+// drop closes a connection on which a request has failed. Otherwise gRPC would try to reconnect with growing pauses.
 func (c *connections) drop(failed *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open[failed.way] == failed {
 		delete(c.open, failed.way)
 	}
-	_ = failed.Close() // answers only that it is closed already
+	_ = failed.Close() // the only possible error: it is already closed
 }
 
-// close ends all connections for good.
+// close closes all connections for good.
 func (c *connections) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 	for way, there := range c.open {
 		delete(c.open, way)
-		_ = there.Close() // answers only that it is closed already
+		_ = there.Close() // the only possible error: it is already closed
 	}
 }
 
-// credentials take the shard of that name alone, and follow the transport that the store was told.
+// credentials accept only the shard of that name, and follow the current transport of the store.
 func (w wayTo) credentials() credentials.TransportCredentials {
 	if w.keys == nil {
 		return insecure.NewCredentials()

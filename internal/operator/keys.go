@@ -6,14 +6,14 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// Keys hold what the operator speaks to the processes of stores with: a certificate of its own for each store. Safe for
-// concurrent use. A nil one holds nothing.
+// Keys holds the operator's credentials for the processes of stores: a certificate of its own for each store. Safe
+// for concurrent use. A nil Keys is empty.
 type Keys struct {
 	mu     sync.Mutex
 	stores map[string]*certs.Source // by namespace/name
 }
 
-// NewKeys holds nothing yet.
+// NewKeys returns an empty Keys.
 func NewKeys() *Keys { return &Keys{stores: map[string]*certs.Source{}} }
 
 // Set implements fleet.Credentials.
@@ -23,7 +23,8 @@ func (k *Keys) Set(store string, files map[string][]byte) error {
 	if there := k.stores[store]; there != nil && there.Replace(files) == nil {
 		return nil
 	}
-	// The first ones; or those of another store of the name, which the ones that are there do not take.
+	// These are the store's first files, or those of another store with the same name, which the existing source does
+	// not accept.
 	made, err := certs.InMemory(certs.Config{}, files)
 	if err != nil {
 		return err
@@ -45,7 +46,7 @@ func (k *Keys) Forget(store string) {
 	}
 }
 
-// Close lets go of all.
+// Close closes all sources.
 func (k *Keys) Close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -55,7 +56,7 @@ func (k *Keys) Close() {
 	}
 }
 
-// of a store; nil: there are none.
+// of returns the source of a store, or nil if there is none.
 func (k *Keys) of(store string) *certs.Source {
 	if k == nil {
 		return nil

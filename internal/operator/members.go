@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// EtcdMembers asks a quorum who the members are, and each how it is.
+// EtcdMembers asks a quorum for the members, and then each member for its state.
 func (p *placed) EtcdMembers(ctx context.Context) ([]fleet.EtcdMember, error) {
 	view, err := etcd.Look(ctx, p.client)
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package operator gives the controllers what they may not know themselves: the placement in etcd, and the shards over
-// gRPC.
+// Package operator gives the controllers access to the placement in etcd, and to the shards over gRPC.
 package operator
 
 import (
@@ -31,23 +30,23 @@ type Placements struct {
 	open map[string]*placed
 }
 
-// placed is one store's placement in etcd.
+// placed is the placement of one store in etcd.
 type placed struct {
 	access      workload.EtcdAccess
 	credentials fleet.EtcdCredentials
-	keys        *Keys         // for the store's shards
-	own         *certs.Source // what they were for this store when it was opened; nil: nothing
+	keys        *Keys         // for the store's processes
+	own         *certs.Source // the keys for this store when it was opened; nil: none
 	client      *clientv3.Client
 	store       *placement.Store
-	folder      string // of the credentials' files
+	folder      string // of the files with the credentials
 }
 
-// NewPlacements has no connection yet. keys may be nil: then nobody speaks TLS but to an external etcd.
+// NewPlacements returns a Placements without connections. If keys is nil, TLS is used only with an external etcd.
 func NewPlacements(keys *Keys) *Placements {
 	return &Placements{keys: keys, open: map[string]*placed{}}
 }
 
-// Open connects, or gives the connection that is there while nothing about it has changed.
+// Open connects, or returns the existing connection if its parameters have not changed.
 func (p *Placements) Open(key string, access workload.EtcdAccess, credentials fleet.EtcdCredentials) (fleet.Placement,
 	error) {
 	p.mu.Lock()
@@ -68,7 +67,7 @@ func (p *Placements) Open(key string, access workload.EtcdAccess, credentials fl
 	return made, nil
 }
 
-// Close lets go of the connection of a store.
+// Close closes the connection of a store.
 func (p *Placements) Close(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +77,7 @@ func (p *Placements) Close(key string) {
 	}
 }
 
-// CloseAll lets go of all connections.
+// CloseAll closes all connections.
 func (p *Placements) CloseAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +91,7 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 	out := &placed{access: access, credentials: credentials, keys: keys, own: keys.of(key)}
 	cfg := etcd.ClientConfig{Endpoints: access.Endpoints}
 	if access.Own && out.own != nil {
-		cfg.Credentials = etcd.Credentials(out.own) // which follow the transport that the store was told
+		cfg.Credentials = etcd.Credentials(out.own) // they follow the current transport of the store
 	}
 	if access.Secret != "" {
 		if err := out.writeCredentials(&cfg); err != nil {
@@ -103,7 +102,9 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 	var err error
 	if out.client, err = etcd.Dial(cfg); err != nil {
 		out.close()
-		if access.Secret != "" { // a user knows the keys of the Secret; the folder is another one each time
+		// Administrators know the keys of the Secret. The folder has another name each time, so the error leaves it
+		// out.
+		if access.Secret != "" {
 			return nil, fmt.Errorf("secret %s: %s", access.Secret, strings.ReplaceAll(err.Error(),
 				out.folder+string(filepath.Separator), ""))
 		}
@@ -120,7 +121,8 @@ func dial(access workload.EtcdAccess, credentials fleet.EtcdCredentials, keys *K
 	return out, nil
 }
 
-// writeCredentials puts them into files of a folder that only this process can read: the client reads files.
+// writeCredentials writes the credentials to files in a folder that only this process can read, because the client
+// reads files.
 func (p *placed) writeCredentials(cfg *etcd.ClientConfig) error {
 	var err error
 	if p.folder, err = os.MkdirTemp("", "sheaf-etcd-"); err != nil {
@@ -156,7 +158,7 @@ func (p *placed) close() {
 	}
 }
 
-// Init makes the placement where there is none.
+// Init creates the placement if there is none.
 func (p *placed) Init(ctx context.Context, spec fleet.PlacementSpec) error {
 	meta, err := metaOf(spec)
 	if err != nil {
@@ -237,7 +239,7 @@ func stateOf(state v1alpha1.PoolState) placement.ShardState {
 	}
 }
 
-// translate gives the placement's errors the names by which the controllers know them.
+// translate converts the placement's errors to those that the controllers know.
 func translate(err error) error {
 	for from, to := range map[error]error{
 		placement.ErrPlacementLost: fleet.ErrPlacementLost, placement.ErrOtherStore: fleet.ErrOtherStore,

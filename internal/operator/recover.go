@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
 
-// Recover rebuilds the placement of a store from the volumes of its shards, and writes nothing before all of it is
-// there.
+// Recover rebuilds the placement of a store from the volumes of its shards. It writes nothing until the survey of the
+// volumes is complete.
 func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards []fleet.ShardAt) error {
 	id, err := uuid.Parse(spec.StoreUID)
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards [
 	return p.store.Restore(ctx, rebuilt, false)
 }
 
-// surveyAll asks all shards what their volumes hold: every one must answer.
+// surveyAll asks all shards for the contents of their volumes. Every shard must answer.
 func (p *placed) surveyAll(ctx context.Context, shards []fleet.ShardAt) ([]placement.FoundVolume, error) {
 	volumes, errs := make([]placement.FoundVolume, len(shards)), make([]error, len(shards))
 	parallel.Times(len(shards), 16, func(i int) {

@@ -21,21 +21,21 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// describeTimeout bounds the questions to one shard.
+// describeTimeout is the time limit for all requests to one shard.
 const describeTimeout = 5 * time.Second
 
 // Shards asks shards over AdminService. Safe for concurrent use. Close must follow.
 type Shards struct{ connections }
 
-// NewShards has no connection yet. keys may be nil: then nobody speaks TLS.
+// NewShards returns a Shards without connections. If keys is nil, TLS is not used.
 func NewShards(keys *Keys) *Shards {
 	return &Shards{connections{now: time.Now, keys: keys, open: map[wayTo]*connection{}}}
 }
 
-// Close ends all connections; it asks nobody any more.
+// Close closes all connections. No further requests are possible.
 func (s *Shards) Close() { s.close() }
 
-// Describe asks one shard about itself.
+// Describe asks one shard for its report.
 func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.ShardReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
@@ -50,7 +50,7 @@ func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.Shar
 			return nil, err
 		case err != nil:
 			s.drop(conn)
-			// Who listened there before may have started again, or have gone and left its address to another one.
+			// The process at this address may have restarted, or may have left its address to another one.
 			if code := status.Code(err); kept && ctx.Err() == nil && (code == codes.Unavailable || code == codes.Canceled) {
 				continue
 			}
@@ -60,7 +60,7 @@ func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.Shar
 	}
 }
 
-// describeOver asks over a connection.
+// describeOver asks over a given connection.
 func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*fleet.ShardReport, error) {
 	admin := recordv1.NewAdminServiceClient(conn)
 	shards, err := admin.ListShards(ctx, &recordv1.ListShardsRequest{})
@@ -71,7 +71,7 @@ func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*fleet.Sh
 		return nil, fmt.Errorf("it told of %d shards instead of itself", len(shards.GetShards()))
 	}
 	shard := shards.GetShards()[0]
-	if shard.GetVolumeSilent() { // what it says of its groups is old then
+	if shard.GetVolumeSilent() { // its report about its groups is outdated then
 		return nil, fmt.Errorf("%w: %s", fleet.ErrVolumeSilent, strings.Join(shard.GetProblems(), "; "))
 	}
 	groups, err := admin.ListGroups(ctx, &recordv1.ListGroupsRequest{})
@@ -81,7 +81,7 @@ func describeOver(ctx context.Context, conn grpc.ClientConnInterface) (*fleet.Sh
 	return report(shard, groups.GetGroups()), nil
 }
 
-// report is a shard's answer as the controllers know it.
+// report converts a shard's answer to the controllers' form.
 func report(s *recordv1.Shard, groups []*recordv1.Group) *fleet.ShardReport {
 	load := s.GetLoad()
 	out := &fleet.ShardReport{
@@ -109,7 +109,7 @@ func report(s *recordv1.Shard, groups []*recordv1.Group) *fleet.ShardReport {
 	return out
 }
 
-// Register tells the placement about shards that are to go.
+// Register updates the placement when shards are to be removed.
 type Register struct{ Placements *Placements }
 
 // Empty asks the planner to put no group on a shard.
@@ -121,7 +121,7 @@ func (r Register) Empty(ctx context.Context, store *v1alpha1.RecordStore, shard 
 	return translate(p.store.SetShardState(ctx, id, shard, placement.Draining))
 }
 
-// Look tells where groups are.
+// Look returns where groups are.
 func (r Register) Look(ctx context.Context, store *v1alpha1.RecordStore) (fleet.PlacementView, error) {
 	p, id, err := r.of(store)
 	if err != nil {
@@ -130,8 +130,9 @@ func (r Register) Look(ctx context.Context, store *v1alpha1.RecordStore) (fleet.
 	return p.look(ctx, id)
 }
 
-// Forget removes what is known of a shard that is gone for good, and fails while a group is on it or wanted there. Of
-// one that still runs, and is stopped next, it keeps that nothing may be put there.
+// Forget removes the entries of a shard that is gone for good. It fails while the shard holds a group or is the
+// target of one. For a shard that still runs and is about to be stopped, it keeps the record that no group may be
+// placed there.
 func (r Register) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard string) error {
 	p, id, err := r.of(store)
 	if err != nil {
@@ -153,7 +154,7 @@ func (r Register) Forget(ctx context.Context, store *v1alpha1.RecordStore, shard
 	return nil
 }
 
-// of is the connection that the store's own controller has opened.
+// of returns the connection that the store's own controller has opened.
 func (r Register) of(store *v1alpha1.RecordStore) (*placed, uuid.UUID, error) {
 	id, err := uuid.Parse(store.Status.StoreUID)
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 // Transports asks processes which certificates they use. Safe for concurrent use.
 type Transports struct{ client http.Client }
 
-// NewTransports asks without a proxy: it goes to pods.
+// NewTransports returns a Transports that uses no proxy, because it connects to pods.
 func NewTransports() *Transports {
 	return &Transports{http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: connectionRest}}}
 }
 
-// reportMax bounds an answer.
+// reportMax is the maximum size of an answer in bytes.
 const reportMax = 64 << 10
 
 // Transport implements fleet.TransportAsker.

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Look tells where groups are, and writes nothing.
+// Look returns where groups are, and writes nothing.
 func (p *placed) Look(ctx context.Context, spec fleet.PlacementSpec) (fleet.PlacementView, error) {
 	meta, err := metaOf(spec)
 	if err != nil {
@@ -28,7 +28,7 @@ func (p *placed) look(ctx context.Context, id uuid.UUID) (fleet.PlacementView, e
 	return viewOf(view, unplaced), nil
 }
 
-// viewOf is a view as the controllers know it.
+// viewOf converts a view to the controllers' form.
 func viewOf(view placement.View, unplaced map[string]string) fleet.PlacementView {
 	out := fleet.PlacementView{
 		Copies: int32(view.Meta.Copies), Unplaced: unplaced, //nolint:gosec // 1, 3 or 5
@@ -55,7 +55,7 @@ func viewOf(view placement.View, unplaced map[string]string) fleet.PlacementView
 	return out
 }
 
-// sharedBy are the failure domains that two copies share while a group moves.
+// sharedBy returns the failure domains that two copies share while a group moves.
 func sharedBy(view placement.View, g fleet.GroupPlace) []string {
 	from := make([]string, 0, len(g.Voters))
 	for _, c := range g.Voters {
@@ -67,7 +67,7 @@ func sharedBy(view placement.View, g fleet.GroupPlace) []string {
 	return placement.SharedDomains(from, g.Target, view.Domain)
 }
 
-// describe counts what was there when it was planned.
+// describe fills in the counts from the time of planning.
 func describe(out *fleet.PlacementState, planned placement.Planned) {
 	view := planned.View
 	out.Changed = out.Changed || planned.GroupsCreated+planned.TargetsWritten > 0

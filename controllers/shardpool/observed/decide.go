@@ -14,15 +14,15 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// volumeGrace is how long a claim may wait for its volume before that counts as trouble: a DiskSet or a provisioner
-// takes less.
+// volumeGrace is how long a claim may wait for its volume before the wait counts as a trouble. A DiskSet or a
+// provisioner normally takes less.
 const volumeGrace = 15 * time.Second
 
-// startGrace is how long a container that runs may be silent before it counts as unreachable.
+// startGrace is how long a running container may fail to answer before it counts as unreachable.
 const startGrace = 30 * time.Second
 
-// Decide names the state of a shard: total, and without I/O. Where several things are wrong it names the one that
-// has to be mended first.
+// Decide determines the state of a shard. It covers all inputs and does no I/O. If there are several troubles, it
+// names the one that has to be fixed first.
 func Decide(o *Shard) v1alpha1.ShardStatus {
 	s := v1alpha1.ShardStatus{Name: o.Name, Number: o.Number}
 	s.State, s.Message = o.state()
@@ -53,7 +53,7 @@ func (o *Shard) state() (v1alpha1.ShardState, string) {
 	return v1alpha1.ShardPending, "starts"
 }
 
-// nodeState looks at the node that holds the volume.
+// nodeState checks the node that holds the volume.
 func (o *Shard) nodeState() (v1alpha1.ShardState, string) {
 	if o.NodeName == "" {
 		return "", ""
@@ -82,7 +82,7 @@ func (o *Shard) nodeState() (v1alpha1.ShardState, string) {
 	return "", ""
 }
 
-// copiesWords says what becomes of the groups of a lost node by itself.
+// copiesWords says what happens automatically to the groups of a lost node.
 func (o *Shard) copiesWords() string {
 	if o.Copies <= 1 {
 		return ""
@@ -91,8 +91,8 @@ func (o *Shard) copiesWords() string {
 		"as there are failure domains for them. "
 }
 
-// adoptWords say what to do where a store was deleted and made again: the claims have stayed, and with them the volumes
-// of the first.
+// adoptWords says what to do if a store was deleted and created again while its claims, and with them the volumes of
+// the first store, were kept.
 func (o *Shard) adoptWords() string {
 	if theirs := o.Report.Volume.StoreUUID; theirs != "" && o.StoreUID != "" && !strings.EqualFold(theirs, o.StoreUID) {
 		return fmt.Sprintf(
@@ -109,7 +109,7 @@ func (o *Shard) localWords() string {
 	return ""
 }
 
-// volumeState looks at claim and volume.
+// volumeState checks the claim and the volume.
 func (o *Shard) volumeState() (v1alpha1.ShardState, string) {
 	claim := o.Claim
 	if claim == nil {
@@ -132,7 +132,7 @@ func (o *Shard) volumeState() (v1alpha1.ShardState, string) {
 	return "", ""
 }
 
-// forgetWords say how a person lets a shard start on another volume.
+// forgetWords says how an administrator lets a shard start on another volume.
 func (o *Shard) forgetWords() string {
 	if o.Last.Volume == nil || o.Last.Volume.UUID == "" {
 		return "and unpark it"
@@ -141,12 +141,12 @@ func (o *Shard) forgetWords() string {
 		v1alpha1.AnnotationForgetVolumes, o.Last.Volume.UUID)
 }
 
-// Running says whether the pod runs; the shard in it may be silent.
+// Running reports whether the pod runs. The shard in it may still not answer.
 func (o *Shard) Running() bool {
 	return o.Pod != nil && o.Pod.Status.Phase == corev1.PodRunning
 }
 
-// podState looks at the pod until its container is to run.
+// podState checks the pod up to the start of its container.
 func (o *Shard) podState() (v1alpha1.ShardState, string) {
 	pod := o.Pod
 	switch {
@@ -186,7 +186,7 @@ func (o *Shard) unscheduled() (v1alpha1.ShardState, string) {
 		"no node can take the pod: make room, or change spec.resources or spec.scheduling; the scheduler says: " + words
 }
 
-// waitingState looks at a container that does not run.
+// waitingState checks a container that does not run.
 func (o *Shard) waitingState() (v1alpha1.ShardState, string) {
 	status := o.containerStatus()
 	if status != nil && status.State.Running != nil {
@@ -198,8 +198,8 @@ func (o *Shard) waitingState() (v1alpha1.ShardState, string) {
 	}
 	switch fleet.WaitingFor(waiting) {
 	case fleet.WaitingImage:
-		// The kubelet waits until it tries again. What it said when it tried stays: a status that goes to and fro is no
-		// news.
+		// The kubelet waits until its next attempt. The message of the last attempt stays, so that the status does
+		// not alternate between two texts.
 		if waiting == fleet.ReasonImagePullBackOff && o.Last.State == v1alpha1.ShardImagePull &&
 			strings.Contains(o.Last.Message, status.Image+" ") {
 			return o.Last.State, o.Last.Message
@@ -245,7 +245,7 @@ func (o *Shard) containerStatus() *corev1.ContainerStatus {
 	return nil
 }
 
-// ended says how the container ended last.
+// ended describes how the container last ended.
 func ended(status *corev1.ContainerStatus) string {
 	last := status.State.Terminated
 	if last == nil {
@@ -264,7 +264,7 @@ func ended(status *corev1.ContainerStatus) string {
 	return words
 }
 
-// reportedState takes the shard's own word, once its volume is known to be the right one.
+// reportedState uses the shard's own report, once its volume is known to be the right one.
 func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
 	r := o.Report
 	if r == nil {
@@ -304,7 +304,7 @@ func (o *Shard) reportedState() (v1alpha1.ShardState, string) {
 	return r.State, cmp.Or(r.Message, strings.Join(r.Problems, "; "))
 }
 
-// silent is a container that runs and a shard that does not answer.
+// silent returns the state for a running container whose shard does not answer.
 func (o *Shard) silent() (v1alpha1.ShardState, string) {
 	if errors.Is(o.ReportErr, fleet.ErrVolumeSilent) {
 		return v1alpha1.ShardUnreachable, fmt.Sprintf(
@@ -331,12 +331,12 @@ func (o *Shard) withEvent(words string) string {
 	return words + ": " + o.Events[0]
 }
 
-// AwaitsEtcd says whether the shard runs and waits for etcd, of which its store says that it is not well.
+// AwaitsEtcd reports whether the shard runs and waits for an etcd that its store reports as unhealthy.
 func (o *Shard) AwaitsEtcd() bool {
 	return o.EtcdTrouble != nil && o.Report != nil && o.Report.State == v1alpha1.ShardPending
 }
 
-// etcdWords are what the shard says, and what the store says to do about it.
+// etcdWords combines the shard's report with the store's instruction for its etcd.
 func (o *Shard) etcdWords() string {
 	return fmt.Sprintf("%s. RecordStore, condition %s: %s", o.Report.Message, o.EtcdTrouble.Type, o.EtcdTrouble.Message)
 }

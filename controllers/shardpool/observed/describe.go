@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// describe fills in what is not the state. What the shard said before stays while it does not answer.
+// describe fills in all fields except the state. While the shard does not answer, its last report stays.
 func (o *Shard) describe(s *v1alpha1.ShardStatus) {
 	last := o.Last
 	s.Node = o.NodeName
@@ -41,7 +41,7 @@ func (o *Shard) progress(s *v1alpha1.ShardStatus) {
 	s.LoadPercent, s.Load = loadPercent(o.Report.Load), LoadText(o.Load())
 }
 
-// volume is what the shard says of it, or said last, and the claim as it is.
+// volume describes the volume from the shard's current or last report and from the claim.
 func (o *Shard) volume() *v1alpha1.VolumeStatus {
 	v := v1alpha1.VolumeStatus{}
 	if o.Last.Volume != nil {
@@ -58,7 +58,7 @@ func (o *Shard) volume() *v1alpha1.VolumeStatus {
 			v.FreeBytes = min(v.FreeBytes, r.ReserveBytes)
 		}
 		v.CapacityBytes = r.CapacityBytes
-		// Only a shard that serves has shown that the volume is its own.
+		// Only a serving shard has proved that the volume is its own.
 		if v.UUID == "" && fleet.Serving(o.Report.State) && (r.StoreUUID == "" ||
 			strings.EqualFold(r.StoreUUID, o.StoreUID)) {
 			v.UUID = r.UUID
@@ -71,7 +71,8 @@ func (o *Shard) volume() *v1alpha1.VolumeStatus {
 	return &v
 }
 
-// diskSilent says whether the disk of a shard that runs lets it wait. One that answers nothing at all is as it was.
+// diskSilent reports whether the disk of a running shard hangs. If the shard itself does not answer, the last value
+// stays.
 func (o *Shard) diskSilent() bool {
 	switch {
 	case o.Report != nil || !o.Running():
@@ -82,10 +83,11 @@ func (o *Shard) diskSilent() bool {
 	return fleet.IsSilent(&o.Last)
 }
 
-// fullBytes is what a volume must have free above its reserve not to count as full: as much as one Put may carry.
+// fullBytes is the free space above its reserve below which a volume counts as full: the most that one Put may carry.
 const fullBytes = 1 << 20
 
-// Full says whether a volume refuses puts, small ones perhaps excepted: it has little left but its reserve.
+// Full reports whether a volume refuses puts, perhaps except small ones, because little more than its reserve is
+// free.
 func Full(freeBytes, reserveBytes int64) bool {
 	return reserveBytes > 0 && freeBytes < reserveBytes+fullBytes
 }

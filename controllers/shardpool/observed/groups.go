@@ -5,10 +5,10 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// countGroups counts what the shard says of its groups. What it does not say now stays as it was.
+// countGroups counts the groups in the shard's report. Values missing from the report stay as they were.
 func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 	last := o.Last
-	s.LeadingGroups = 0 // who is silent leads nothing
+	s.LeadingGroups = 0 // a shard that does not answer leads no group
 	s.Groups, s.DamagedGroups, s.LostGroups, s.Records, s.StoredBytes = last.Groups, last.DamagedGroups, last.LostGroups,
 		last.Records, last.StoredBytes
 	r := o.Report
@@ -17,7 +17,7 @@ func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 		s.DamagedGroups, s.LostGroups, s.Records, s.StoredBytes = 0, s.Groups, 0, 0
 		return
 	case r == nil || o.Parked:
-		if o.Copies > 1 { // others lead these groups now, and count their records
+		if o.Copies > 1 { // other shards lead these groups now, and count their records
 			s.Records = 0
 		}
 		return
@@ -39,13 +39,13 @@ func (o *Shard) countGroups(s *v1alpha1.ShardStatus) {
 		if g.Serves() {
 			s.ServingGroups++
 		}
-		if g.Leader { // of several copies one counts
+		if g.Leader { // of several copies, only the leader's counts
 			records += g.Records
 			s.LeadingGroups++
 		}
 		bytes += g.StoredBytes
 	}
-	if s.State == v1alpha1.ShardLoading { // groups that are not loaded yet are not gone
+	if s.State == v1alpha1.ShardLoading { // groups that are not loaded yet are not lost
 		records, bytes = max(records, last.Records), max(bytes, last.StoredBytes)
 	}
 	s.Records, s.StoredBytes = records, bytes

@@ -8,11 +8,12 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// loadRateBytesMin: what smaller loads take is opening, not reading.
+// loadRateBytesMin is the smallest load, in bytes, from which a rate is derived. Smaller loads spend their time
+// opening files rather than reading.
 const loadRateBytesMin = 64 << 20
 
-// Load is the progress that the shard reports, with the device's rate as a Job has measured it, where one did: it had
-// the disk for itself.
+// Load returns the progress that the shard reports. If a Job has measured the device's rate, Load includes that rate,
+// because the Job had the disk for itself.
 func (o *Shard) Load() fleet.LoadReport {
 	l := o.Report.Load
 	if o.DeviceRate > 0 {
@@ -21,7 +22,7 @@ func (o *Shard) Load() fleet.LoadReport {
 	return l
 }
 
-// loadRate fills in how fast the load was that goes on, or went on last.
+// loadRate fills in the speed of the current or last load.
 func (o *Shard) loadRate(s *v1alpha1.ShardStatus) {
 	l := o.Load()
 	if l.BytesTotal < loadRateBytesMin {
@@ -34,7 +35,8 @@ func (o *Shard) loadRate(s *v1alpha1.ShardStatus) {
 	s.LoadDevicePercent = devicePercent(l)
 }
 
-// devicePercent of a load's rate; 0: the device's is not known, or the load is too small to say anything.
+// devicePercent returns a load's rate in percent of the device's rate. It is 0 if the device's rate is unknown or the
+// load is too small for a reliable rate.
 func devicePercent(l fleet.LoadReport) int32 {
 	if l.DeviceBytesPerSecond <= 0 || l.BytesTotal < loadRateBytesMin {
 		return 0
@@ -49,7 +51,7 @@ func loadPercent(l fleet.LoadReport) int32 {
 	return int32(min(100, max(0, 100*float64(l.BytesDone)/float64(l.BytesTotal))))
 }
 
-// LoadText is such as "62% 1.9GiB/s (87% of the device) ETA 2m".
+// LoadText returns a text such as "62% 1.9GiB/s (87% of the device) ETA 2m".
 func LoadText(l fleet.LoadReport) string {
 	text := fmt.Sprintf("%d%% %s/s", loadPercent(l), BytesText(int64(l.BytesPerSecond)))
 	if percent := devicePercent(l); percent > 0 {
@@ -71,7 +73,7 @@ func roundTime(d time.Duration) string {
 	return fmt.Sprintf("%dh%dm", int(d/time.Hour), int(d%time.Hour/time.Minute))
 }
 
-// BytesText is such as "1.9GiB".
+// BytesText returns a text such as "1.9GiB".
 func BytesText(n int64) string {
 	value, unit := float64(n), "B"
 	for _, next := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {

@@ -1,5 +1,5 @@
-// Package observed is what a reconcile saw of a pool and of each of its shards, and the state of a shard that follows
-// from it. It is pure: who gathers fills these types in, and afterwards nobody changes them.
+// Package observed holds what a reconcile observed of a pool and its shards, and derives the state of each shard. It
+// does no I/O: the caller fills in these types, and nothing changes them afterwards.
 package observed
 
 import (
@@ -17,9 +17,9 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Pool is everything that was seen of one pool. The maps are by the number of a shard.
+// Pool holds everything that was observed of one pool. The maps are keyed by shard number.
 type Pool struct {
-	// Pool as it was read. What a reconcile writes to its annotations is in it at once.
+	// Pool is the pool as it was read. Annotations that the reconcile writes appear in it at once.
 	Pool  *v1alpha1.ShardPool
 	Store *v1alpha1.RecordStore
 	Image string // that the shards are to run
@@ -27,18 +27,20 @@ type Pool struct {
 	Sets    map[int32]*appsv1.StatefulSet
 	Pods    map[int32]*corev1.Pod
 	Claims  map[int32]*corev1.PersistentVolumeClaim
-	Objects map[int32]*v1alpha1.Shard      // Shards that are called after the pool and their number
-	Last    map[int32]v1alpha1.ShardStatus // all shards, as they were seen last
-	// Misnamed are Shards that name the pool and are not called after it and a number: somebody has made them.
+	Objects map[int32]*v1alpha1.Shard      // Shards that are named after the pool and their number
+	Last    map[int32]v1alpha1.ShardStatus // the last observed status of all shards
+	// Misnamed are Shards that refer to the pool but are not named after it and a number: somebody else created them.
 	Misnamed []*v1alpha1.Shard
-	Silent   map[string]bool // shards of the namespace whose disk did not answer, by name
+	// Silent has the names of the shards in the namespace whose disk did not answer.
+	Silent map[string]bool
 
-	Device *v1alpha1.DeviceRate // what a Job has measured of the pool's class; nil: none did
+	Device *v1alpha1.DeviceRate // as a Job measured it for the pool's class; nil: no Job did
 	Plan   fleet.NumbersPlan
-	Shards []*Shard // those of the plan that are to be there, in the order of plan.All
+	Shards []*Shard // the planned shards, in the order of plan.All
 }
 
-// Numbers of the shards that exist, or existed when their status was written last; ascending.
+// Numbers returns, in ascending order, the numbers of the shards that exist, or existed when their status was last
+// written.
 func (p *Pool) Numbers() []int32 {
 	numbers := slices.Collect(maps.Keys(p.Sets))
 	numbers = slices.AppendSeq(numbers, maps.Keys(p.Last))
@@ -46,47 +48,51 @@ func (p *Pool) Numbers() []int32 {
 	return slices.Compact(numbers)
 }
 
-// Shard is everything that was seen of one shard. Each part may be missing.
+// Shard holds everything that was observed of one shard. Each part may be missing.
 type Shard struct {
 	Name   string
 	Number int32
-	Parked bool // spec.parked names it
+	Parked bool // spec.parked lists it
 	Leaves bool // it is to be removed
 
 	Set          *appsv1.StatefulSet
-	Wanted       *appsv1.StatefulSet // as the set is to be
+	Wanted       *appsv1.StatefulSet // the wanted StatefulSet
 	Pod          *corev1.Pod
 	Claim        *corev1.PersistentVolumeClaim
 	Volume       *corev1.PersistentVolume
-	Node         *corev1.Node // of the pod, else of the local volume
+	Node         *corev1.Node // the node of the pod, else of the local volume
 	NodeName     string       // empty: not known yet
 	ClassMissing bool         // the StorageClass does not exist
-	Refused      string       // why it is not made: its class makes another file system than asked for; empty: it is
-	ClassName    string
-	Events       []string // what the kubelet or the StatefulSet controller complained about, newest first
+	// Refused says why the shard is not created: its class makes another file system than the spec asks for. Empty:
+	// it is created.
+	Refused   string
+	ClassName string
+	// Events are the complaints of the kubelet or the StatefulSet controller, newest first.
+	Events []string
 
 	Report    *fleet.ShardReport
 	ReportErr error
-	// EtcdTrouble is what the store says of its etcd; nil: nothing.
+	// EtcdTrouble is the trouble of its etcd that the store reports; nil: none.
 	EtcdTrouble *metav1.Condition
 
-	Last       v1alpha1.ShardStatus // what status said before
-	Forget     []string             // volumes that a person gave up
-	StoreUID   string
-	Copies     int32  // of each group
-	Template   string // hash of the wanted pod template
-	Now        time.Time
-	DeviceRate int64 // bytes per second of a disk of the class, as a Job has measured it; 0: none did
+	Last     v1alpha1.ShardStatus // the previous status
+	Forget   []string             // volumes that an administrator gave up
+	StoreUID string
+	Copies   int32  // copies of each group
+	Template string // hash of the wanted pod template
+	Now      time.Time
+	// DeviceRate is the rate of a disk of the class in bytes per second, as a Job measured it; 0: no Job did.
+	DeviceRate int64
 	MessageMax int
 }
 
-// Forgotten says whether a person gave this volume up.
+// Forgotten reports whether an administrator gave up this volume.
 func (o *Shard) Forgotten(uuid string) bool {
 	return uuid != "" && slices.ContainsFunc(o.Forget, func(f string) bool { return strings.EqualFold(f, uuid) })
 }
 
-// Outdated says whether the shard's pod has to be made anew: its template is another one, or it was started for a
-// volume that a person has given up since.
+// Outdated reports whether the shard's pod has to be recreated: its template differs from the wanted one, or it was
+// started for a volume that an administrator has given up since.
 func (o *Shard) Outdated() bool {
 	if o.Pod == nil || o.Pod.DeletionTimestamp != nil || o.Parked {
 		return false

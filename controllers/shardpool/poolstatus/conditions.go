@@ -16,11 +16,13 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// nearlyFull: a volume with less free above its reserve than one part of so many counts as nearly full.
+// nearlyFull sets a threshold: a volume counts as nearly full if less than 1/nearlyFull of its capacity is free above
+// the reserve.
 const nearlyFull = 20
 
-// conditions are about all shards together. Each names the shards, what is and what was asked for; one without a status
-// says nothing of this pool now. load is the progress of the shards that load.
+// conditions returns the conditions that cover all shards. Each one names the shards concerned, their state and the
+// wanted state. A condition without a status does not apply to this pool now. load is the progress of the shards that
+// load.
 func conditions(f *Found, load string) []metav1.Condition {
 	fileSystems := fileSystemWords(f.Seen.Pool.Spec.FileSystem)
 	return []metav1.Condition{
@@ -44,7 +46,7 @@ func isUnknown(kind, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: reason, Message: message}
 }
 
-// etcdReady is what the store says of its etcd: shards that start wait for it.
+// etcdReady copies what the store reports of its etcd, because starting shards wait for it.
 func etcdReady(store *v1alpha1.RecordStore) metav1.Condition {
 	c := meta.FindStatusCondition(store.Status.Conditions, v1alpha1.ConditionEtcdReady)
 	if c == nil {
@@ -54,7 +56,7 @@ func etcdReady(store *v1alpha1.RecordStore) metav1.Condition {
 		Message: fmt.Sprintf("RecordStore %s: %s", store.Name, c.Message)}
 }
 
-// updated is Unknown while a shard that is to run has no pod: nobody knows yet what that will run.
+// updated is Unknown while a shard that is to run has no pod, because the template of that pod is not known yet.
 func updated(f *Found) metav1.Condition {
 	without := slices.IndexFunc(f.Seen.Shards, func(o *observed.Shard) bool { return o.Pod == nil && !o.Parked })
 	switch {
@@ -68,7 +70,7 @@ func updated(f *Found) metav1.Condition {
 	}
 }
 
-// inStates says which shards are in one of these states.
+// inStates names the shards that are in one of these states.
 func (f *Found) inStates(states ...v1alpha1.ShardState) (words []string, reason string) {
 	for _, s := range f.Statuses {
 		if slices.Contains(states, s.State) {
@@ -79,7 +81,7 @@ func (f *Found) inStates(states ...v1alpha1.ShardState) (words []string, reason 
 	return words, reason
 }
 
-// ofState is False while a shard is in a state, and Unknown while a shard that is to run has said nothing.
+// ofState is False while a shard is in the bad state, and Unknown while a shard that is to run has not reported.
 func ofState(f *Found, kind, good, words string, bad v1alpha1.ShardState) metav1.Condition {
 	if found, reason := f.inStates(bad); len(found) > 0 {
 		return isFalse(kind, reason, step.ShardWords(found))
@@ -142,7 +144,7 @@ func volumes(f *Found) metav1.Condition {
 	return isTrue(v1alpha1.ConditionVolumesReady, "VolumesReady", "every shard has its volume")
 }
 
-// space goes by what status shows, which moves in steps.
+// space uses the numbers in the status, which change in steps.
 func space(f *Found) metav1.Condition {
 	var fullWords, nearlyWords []string
 	reports := map[int32]*fleet.ShardReport{}
@@ -179,7 +181,7 @@ func space(f *Found) metav1.Condition {
 }
 
 func grown(f *Found) metav1.Condition {
-	// A claim that is not bound has no size of its own yet.
+	// An unbound claim does not have a size yet.
 	unbound := slices.IndexFunc(f.Seen.Shards, func(o *observed.Shard) bool {
 		return !o.Parked && (o.Claim == nil || o.Claim.Status.Phase != corev1.ClaimBound)
 	})
@@ -201,7 +203,7 @@ func drained(f *Found) metav1.Condition {
 	}
 	var words []string
 	for _, s := range f.Statuses {
-		// Etcd knows best; a shard that runs may have to let go yet.
+		// Etcd is authoritative. A running shard may still have to release groups.
 		held := int(s.Groups)
 		if f.Held != nil && (f.Held[s.Name] > held || !fleet.Serving(s.State)) {
 			held = f.Held[s.Name]

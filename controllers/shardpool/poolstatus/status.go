@@ -1,5 +1,5 @@
-// Package poolstatus is what the status of a ShardPool says: a pure function of what was seen of the pool, and of what
-// the steps of a reconcile found out.
+// Package poolstatus computes the status of a ShardPool. It is a pure function of the observed pool and of the
+// findings of the reconcile's steps.
 package poolstatus
 
 import (
@@ -14,26 +14,27 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Found is what the steps of a reconcile found out. Each step adds its part, and reads no other one's.
+// Found holds the findings of the steps of a reconcile. Each step adds its own part, and reads no other part.
 type Found struct {
-	Seen *observed.Pool // nil: the reconcile did not come to decide about shards, and nothing else is filled in
-	// Statuses of the shards: first those of Seen.Shards in their order, then those that were to go and could not.
+	Seen *observed.Pool // nil: the reconcile stopped before it decided about shards, and all other fields are empty
+	// Statuses has the statuses of the shards: first those of Seen.Shards in their order, then those of shards that
+	// were to be removed but could not be.
 	Statuses []v1alpha1.ShardStatus
-	// Held are the groups that the shards of a drained pool still have, as etcd says; nil: etcd was not asked.
+	// Held counts the groups that each shard of a drained pool still holds, as etcd reports; nil: etcd was not asked.
 	Held   map[string]int
 	Growth Growth
 	Update Update
-	Notes  step.Notes // of steps that did not stop the others
+	Notes  step.Notes // outcomes of steps that did not stop the others
 }
 
-// Growth is how far the volumes are from the size that is asked for.
+// Growth says how far the volumes are from the wanted size.
 type Growth struct {
-	Reason  string // empty: all have it
+	Reason  string // empty: all have the wanted size
 	Message string
 	Stalled bool
 }
 
-// Outcome of the step that makes volumes grow.
+// Outcome returns the outcome of the step that grows volumes.
 func (g Growth) Outcome() step.Outcome {
 	switch {
 	case g.Reason == "":
@@ -44,17 +45,17 @@ func (g Growth) Outcome() step.Outcome {
 	return step.Wait(g.Reason, g.Message, step.PauseShort)
 }
 
-// Update is how far the pods are from the wanted template.
+// Update says how far the pods are from the wanted template.
 type Update struct {
-	Reason  string // empty: all run it
+	Reason  string // empty: all pods have it
 	Message string
 }
 
-// ReasonPaused is of an update that goes on when spec.update.mode says so.
+// ReasonPaused is the reason of an update that stops until spec.update.mode lets it continue.
 const ReasonPaused = "Paused"
 
-// Of is the status of a pool whose reconcile ended with out. Where the reconcile did not come to look at shards, what
-// the status says of them stays.
+// Of returns the status of a pool whose reconcile ended with out. If the reconcile did not reach the shards, their
+// part of the status stays as it was.
 func Of(pool *v1alpha1.ShardPool, f *Found, out step.Outcome) v1alpha1.ShardPoolStatus {
 	status := *pool.Status.DeepCopy()
 	status.ObservedGeneration = pool.Generation
@@ -79,7 +80,7 @@ func Of(pool *v1alpha1.ShardPool, f *Found, out step.Outcome) v1alpha1.ShardPool
 	return status
 }
 
-// describe fills in what is not a condition.
+// describe fills in all fields except the conditions.
 func describe(status *v1alpha1.ShardPoolStatus, f *Found) {
 	pool, shards := f.Seen.Pool, ByNumber(f.Statuses)
 	status.Device = f.Seen.Device
@@ -102,7 +103,7 @@ func describe(status *v1alpha1.ShardPoolStatus, f *Found) {
 	countGroups(status, f)
 }
 
-// loadWords sum the progress of the shards that load; empty: none does.
+// loadWords returns the total progress of the shards that load. It is empty if none loads.
 func loadWords(shards []*observed.Shard) string {
 	var sum fleet.LoadReport
 	loading, known := false, true
@@ -126,7 +127,7 @@ func loadWords(shards []*observed.Shard) string {
 	return observed.LoadText(sum)
 }
 
-// countGroups counts the groups of all shards of the pool, and lists the first that are not well.
+// countGroups counts the groups of all shards of the pool, and lists the first unhealthy ones.
 func countGroups(status *v1alpha1.ShardPoolStatus, f *Found) {
 	before := status.Groups.NotWell
 	status.Groups, status.Records, status.StoredBytes = v1alpha1.GroupCounts{}, 0, 0
@@ -139,7 +140,7 @@ func countGroups(status *v1alpha1.ShardPoolStatus, f *Found) {
 	fleet.SettleCounts(&status.Groups)
 	var list []v1alpha1.GroupTrouble
 	for _, o := range f.Seen.Shards {
-		if o.Report == nil || !fleet.Serving(o.Report.State) { // it says nothing of groups
+		if o.Report == nil || !fleet.Serving(o.Report.State) { // it reports no groups
 			for _, t := range before {
 				if t.Shard == o.Name {
 					list = append(list, t)

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// Summary ends a reconcile: with the worst that was found of shards, or that steps noted.
+// Summary returns the outcome of a reconcile: the worst state of a shard, or the worst outcome that a step noted.
 func Summary(f *Found) step.Outcome {
 	var trouble, waits []string
 	worst, soon := step.Outcome{}, step.PauseLong
@@ -44,18 +44,18 @@ func Summary(f *Found) step.Outcome {
 	if worst.IsComplete() {
 		worst = servesNothing(f.Statuses)
 	}
-	// What is still on its way up is looked at soon, whatever else a person has to do.
+	// Shards that are still starting need an early reconcile, even if another trouble waits for an administrator.
 	if soon < step.PauseLong && !worst.IsComplete() {
 		worst = worst.Again(soon)
 	}
 	return worst
 }
 
-// reasonAllParked is of Ready of a pool that serves nothing because its spec says so.
+// reasonAllParked is the reason of condition Ready for a pool whose spec parks all shards.
 const reasonAllParked = "AllParked"
 
-// servesNothing is the outcome of a pool without a shard that is to run: it is as its spec wants it, and not ready for
-// anything.
+// servesNothing returns the outcome of a pool that is to run no shard. Such a pool matches its spec, but is not ready
+// to serve.
 func servesNothing(shards []v1alpha1.ShardStatus) step.Outcome {
 	switch {
 	case len(shards) == 0:
@@ -67,7 +67,8 @@ func servesNothing(shards []v1alpha1.ShardStatus) step.Outcome {
 	return step.Complete()
 }
 
-// waitReason is the state of a shard, or what the store calls the trouble of its etcd where the shard waits for that.
+// waitReason returns the state of a shard. If the shard waits for etcd, it returns the store's name for the trouble
+// of its etcd.
 func waitReason(shards []*observed.Shard, s v1alpha1.ShardStatus) string {
 	for _, o := range shards {
 		if o.Number == s.Number && o.AwaitsEtcd() {

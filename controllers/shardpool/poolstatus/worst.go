@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// statesByWorst are all states of shards, the worst first: those that need a person, those that are waited for, those
-// in which all is well.
+// statesByWorst lists all states of shards, the worst first: states that need an administrator, then states that pass
+// by themselves, then healthy states.
 var statesByWorst = []v1alpha1.ShardState{
 	v1alpha1.ShardDiskLost, v1alpha1.ShardNodeLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,
 	v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall,
@@ -19,10 +19,10 @@ var statesByWorst = []v1alpha1.ShardState{
 	v1alpha1.ShardServing, v1alpha1.ShardParked,
 }
 
-// severityOf a state: its place among all, and before all where it is of a later version.
+// severityOf returns the index of a state in statesByWorst. A state of a later version gets -1, the worst.
 func severityOf(state v1alpha1.ShardState) int { return slices.Index(statesByWorst, state) }
 
-// severityOfShard puts a shard with damaged or lost groups among those that need a person.
+// severityOfShard ranks a shard with damaged or lost groups among those that need an administrator.
 func severityOfShard(s *v1alpha1.ShardStatus) int {
 	if !fleet.NeedsPerson(s.State) && s.DamagedGroups+s.LostGroups > 0 {
 		return severityOf(v1alpha1.ShardMemoryTooSmall)
@@ -30,15 +30,15 @@ func severityOfShard(s *v1alpha1.ShardStatus) int {
 	return severityOf(s.State)
 }
 
-// ByNumber are the same shards in the order of their numbers.
+// ByNumber returns the same shards sorted by number.
 func ByNumber(shards []v1alpha1.ShardStatus) []v1alpha1.ShardStatus {
 	return slices.SortedFunc(slices.Values(shards), byNumber)
 }
 
 func byNumber(a, b v1alpha1.ShardStatus) int { return cmp.Compare(a.Number, b.Number) }
 
-// worstShards are at most ShardStatusesMax of a pool's shards, by number: the worst ones, of equals those with the
-// lowest numbers.
+// worstShards returns up to ShardStatusesMax of a pool's shards, sorted by number. It takes the worst ones first and,
+// among equals, those with the lowest numbers.
 func worstShards(all []v1alpha1.ShardStatus) []v1alpha1.ShardStatus {
 	list := slices.Clone(all)
 	slices.SortFunc(list, func(a, b v1alpha1.ShardStatus) int {

@@ -6,10 +6,11 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// lagMax is by how many entries a copy may be behind the others, and count as one.
+// lagMax is the number of entries by which a copy may lag behind the newest one and still count as up to date.
 const lagMax = 1000
 
-// Needed says which group would have no majority of copies that are up to date, were a shard not there; empty: none.
+// Needed names the groups that would have no majority of up-to-date copies without a shard. It is empty if there are
+// none.
 func Needed(view *fleet.PlacementView, shard string, turns []Turn) string {
 	applied, newest := map[string]map[string]uint64{}, map[string]uint64{}
 	for _, t := range turns {

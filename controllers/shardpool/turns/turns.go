@@ -1,5 +1,5 @@
-// Package turns says which shard of a store is restarted next for a changed pod template, and what holds a restart up:
-// pure, from what was seen of all shards of the store.
+// Package turns decides which shard of a store is restarted next for a changed pod template, and what delays a
+// restart. It does no I/O and uses the observed state of all shards of the store.
 package turns
 
 import (
@@ -14,33 +14,34 @@ import (
 
 // Reasons of condition Updated while pods differ from the wanted template.
 const (
-	ReasonUpdating = "Updating"     // it goes on by itself
-	ReasonHeldUp   = "UpdateHeldUp" // it goes on when something else is well again
+	ReasonUpdating = "Updating"     // it continues by itself
+	ReasonHeldUp   = "UpdateHeldUp" // it continues when another trouble is gone
 )
 
-// Turn is a shard of the store as the choice of the next restart sees it.
+// Turn describes a shard of the store for the choice of the next restart.
 type Turn struct {
-	Name     string
-	State    v1alpha1.ShardState
-	Outdated bool      // it runs another template than is wanted, or an older one
-	Mine     bool      // of the pool that chooses
-	Since    time.Time // its pod was made
-	Begun    bool      // its set has a newer template than its pod: its restart has begun
+	Name  string
+	State v1alpha1.ShardState
+	// Outdated is true if the pod has another template than the wanted one.
+	Outdated bool
+	Mine     bool      // it belongs to the pool that chooses
+	Since    time.Time // when its pod was created
+	Begun    bool      // its StatefulSet has a newer template than its pod, so its restart has begun
 	Report   *fleet.ShardReport
 }
 
-// Cost of restarting a shard that is in some state.
+// Cost is the cost of restarting a shard, given its state.
 type Cost int
 
-// Costs, the higher the more is lost meanwhile.
+// Costs. A higher cost means that more calls fail during the restart.
 const (
 	CostUnknown Cost = iota // it is not known whether it serves: never restarted while others are in doubt too
-	CostNone                // it serves nothing
+	CostNone                // it serves no groups
 	CostSome                // it serves in part
 	CostAll                 // it serves
 )
 
-// CostOf a restart of a shard in this state; total over the states.
+// CostOf returns the cost of restarting a shard in this state. It covers all states.
 func CostOf(state v1alpha1.ShardState) Cost {
 	switch state {
 	case v1alpha1.ShardServing, v1alpha1.ShardDraining:
@@ -53,18 +54,19 @@ func CostOf(state v1alpha1.ShardState) Cost {
 		v1alpha1.ShardCrashLooping:
 		return CostNone
 	}
-	return CostUnknown // Parked, NodeDown, NodeLost: there is no pod, or deleting it would not restart it
+	return CostUnknown // Parked, NodeDown, NodeLost: no pod exists, or deleting it would not restart it
 }
 
-// settled says that a shard is not on its way up: what it serves will not change by itself.
+// settled reports whether a shard is not starting, so that what it serves will not change by itself.
 func settled(state v1alpha1.ShardState) bool {
 	return state != v1alpha1.ShardPending && state != v1alpha1.ShardLoading && state != v1alpha1.ShardUnreachable
 }
 
-// Choose names the shard of this pool to restart next, or says what holds the restart up. Shards that serve nothing
-// lose nothing; one that serves in part goes when no other is on its way up; one that serves goes only when all others
-// of the store serve: so one at a time, and none after the first that does not come up. Oldest first. parkedWell: a
-// shard that is parked on purpose holds nothing up.
+// Choose returns the shard of this pool to restart next, or says what delays the restart. A shard that serves nothing
+// may restart at any time. A shard that serves some of its groups may restart if no other shard is starting. A shard
+// that serves all of its groups may restart only if all other shards of the store serve: one at a time, and no more
+// after the first that fails to start. The oldest pod comes first. If parkedWell is true, shards that are parked on
+// purpose delay nothing.
 func Choose(turns []Turn, parkedWell bool) (name, heldUpBy string) {
 	outdated := slices.DeleteFunc(slices.Clone(turns), func(t Turn) bool {
 		return !t.Outdated || !t.Mine || CostOf(t.State) == CostUnknown
@@ -82,7 +84,7 @@ func Choose(turns []Turn, parkedWell bool) (name, heldUpBy string) {
 				blocker = fmt.Sprintf("shard %s is %s", other.Name, other.State)
 				break
 			}
-			// Where two have begun, as after a crash, the first goes on.
+			// If two restarts have begun, for example after a crash, the first one continues.
 			if other.Begun && CostOf(t.State) != CostNone && (!t.Begun || t.Name >= other.Name) {
 				blocker = fmt.Sprintf("shard %s is about to be restarted", other.Name)
 				break
@@ -106,8 +108,8 @@ func holdsUp(c Cost, other v1alpha1.ShardState, parkedWell bool) bool {
 	return CostOf(other) != CostAll && (other != v1alpha1.ShardParked || !parkedWell)
 }
 
-// HoldReason is why no shard is restarted: others are on their way up, as between any two restarts, or one of them
-// stays down.
+// HoldReason returns the reason why no shard is restarted: other shards are starting, as happens between any two
+// restarts, or a shard stays down.
 func HoldReason(turns []Turn, parkedWell bool) string {
 	for _, t := range turns {
 		if settled(t.State) && holdsUp(CostAll, t.State, parkedWell) {

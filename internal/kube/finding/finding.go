@@ -1,5 +1,5 @@
-// Package finding says what is wrong with a store, from the Kubernetes objects that belong to it. It is one pure
-// function: objects in, sentences out, no client and no clock.
+// Package finding says what is wrong with a store, based on the Kubernetes objects that belong to it. It is one pure
+// function from objects to sentences, without a client or a clock.
 package finding
 
 import (
@@ -15,11 +15,11 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Severity says how soon a person has to act.
+// Severity says how soon an administrator has to act.
 type Severity string
 
-// Severities, the worst first. A Problem means that calls fail, or that data is lost or about to be. A Warning means
-// that the next fault can become a problem. A Note needs nobody.
+// Severities, the worst first. A Problem means that calls fail, or that data is lost or about to be lost. A Warning
+// means that the next fault can cause a Problem. A Note needs no action.
 const (
 	Problem Severity = "problem"
 	Warning Severity = "warning"
@@ -29,31 +29,31 @@ const (
 // rank orders severities, the worst first.
 var rank = map[Severity]int{Problem: 0, Warning: 1, Note: 2}
 
-// Finding is one thing that is not as it should be.
+// Finding is one deviation from the healthy state.
 type Finding struct {
 	Severity Severity `json:"severity"`
-	// Object that it is about, such as "shard quotes-ssd-1".
+	// Object is the object concerned, such as "shard quotes-ssd-1".
 	Object string `json:"object"`
-	// Evidence is what was seen, in words.
+	// Evidence says what was observed.
 	Evidence string `json:"evidence"`
-	// Command to type next; empty: the evidence says what to do, or waiting does it.
+	// Command is the next command to type. It is empty if the evidence says what to do, or if waiting is enough.
 	Command string `json:"command,omitempty"`
 }
 
-// Objects are what a store consists of. Each list may lack what the caller has no right to read.
+// Objects are the objects of a store. A list may be incomplete if the caller lacks permissions.
 type Objects struct {
 	Now      time.Time
 	Store    *v1alpha1.RecordStore
-	Pools    []v1alpha1.ShardPool // that refer to the store
-	Shards   []v1alpha1.Shard     // of these pools, and perhaps of others
-	DiskSets []v1alpha1.DiskSet   // whose classes the store uses
-	Pods     []corev1.Pod         // of the store
+	Pools    []v1alpha1.ShardPool // pools that refer to the store
+	Shards   []v1alpha1.Shard     // Shards of these pools, and perhaps of others
+	DiskSets []v1alpha1.DiskSet   // DiskSets whose classes the store uses
+	Pods     []corev1.Pod         // pods of the store
 	Claims   []corev1.PersistentVolumeClaim
 	Nodes    []corev1.Node
-	Events   []corev1.Event // about any of these
+	Events   []corev1.Event // events about any of these
 }
 
-// PodsOf a component, by name, and how many of them are ready.
+// PodsOf returns the pods of a component, by name, and the number of ready ones.
 func (o *Objects) PodsOf(component string) (pods []corev1.Pod, ready int) {
 	for i := range o.Pods {
 		if o.Pods[i].Labels[v1alpha1.LabelComponent] != component {
@@ -68,17 +68,17 @@ func (o *Objects) PodsOf(component string) (pods []corev1.Pod, ready int) {
 	return pods, ready
 }
 
-// Limits of what is told.
+// Limits for findings.
 const (
 	evidenceMax = 600
 	eventsMax   = 5
 	eventAge    = 15 * time.Minute
-	// slow is how long an object may take for its next step before that is worth a word.
+	// slow is how long the next step of an object may take before that is reported.
 	slow = 2 * time.Minute
 )
 
-// Find looks at all of it. The worst comes first; the order is the same each time. The list may be empty, and is never
-// nil.
+// Find checks all objects. The worst finding comes first, and the order is deterministic. The result may be empty but
+// is never nil.
 func Find(o Objects) []Finding {
 	l := &look{Objects: o, found: []Finding{}, told: map[string]bool{}}
 	l.operator()
@@ -99,7 +99,7 @@ func Find(o Objects) []Finding {
 	return l.found
 }
 
-// Count findings of a severity.
+// Count returns the number of findings of a severity.
 func Count(found []Finding, s Severity) int {
 	n := 0
 	for _, f := range found {
@@ -114,10 +114,10 @@ func Count(found []Finding, s Severity) int {
 type look struct {
 	Objects
 	found []Finding
-	told  map[string]bool // names of objects that a finding is about
+	told  map[string]bool // names of objects that already have a finding
 }
 
-// add a finding about an object, and its name.
+// add adds a finding about an object, and remembers the object's name.
 func (l *look) add(s Severity, kind, name, command, format string, args ...any) {
 	evidence := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	if len(evidence) > evidenceMax {
@@ -128,12 +128,12 @@ func (l *look) add(s Severity, kind, name, command, format string, args ...any) 
 		Command: command})
 }
 
-// kubectl is a command in the store's namespace.
+// kubectl returns a command in the store's namespace.
 func (l *look) kubectl(format string, args ...any) string {
 	return fmt.Sprintf("kubectl -n %s ", l.Store.Namespace) + fmt.Sprintf(format, args...)
 }
 
-// worse is Problem where the store has a single copy of each group, and Warning where others serve.
+// worse returns Problem if the store has a single copy of each group, and Warning if other copies serve.
 func (l *look) worse() Severity {
 	if l.Store.Spec.Replication.Copies > 1 {
 		return Warning
@@ -141,10 +141,10 @@ func (l *look) worse() Severity {
 	return Problem
 }
 
-// old says whether something that began then has gone on for longer than it should.
+// old reports whether something that began at since has lasted longer than it should.
 func (l *look) old(since time.Time) bool { return !since.IsZero() && l.Now.Sub(since) > slow }
 
-// operator looks whether anybody looks after the objects.
+// operator checks whether an operator runs.
 func (l *look) operator() {
 	const command = "kubectl get pods -A -l app.kubernetes.io/component=operator,app.kubernetes.io/part-of=sheaf"
 	ready := meta.FindStatusCondition(l.Store.Status.Conditions, v1alpha1.ConditionReady)

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// isFalse is the condition where it is False, else nil.
+// isFalse returns the condition if it is False, else nil.
 func isFalse(conditions []metav1.Condition, kind string) *metav1.Condition {
 	if c := meta.FindStatusCondition(conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
 		return c
@@ -21,7 +21,7 @@ func isFalse(conditions []metav1.Condition, kind string) *metav1.Condition {
 	return nil
 }
 
-// pool looks at one pool and its shards.
+// pool checks one pool and its shards.
 func (l *look) pool(pool *v1alpha1.ShardPool) {
 	before := len(l.found)
 	shards := v1alpha1.ShardsOf(pool, l.Shards)
@@ -29,7 +29,7 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 		l.shard(pool, &shards[i])
 	}
 	describe := l.kubectl("describe shardpool %s", pool.Name)
-	// A condition repeats what was said of a shard.
+	// A condition that repeats a finding about a shard is left out.
 	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil &&
 		c.Status == metav1.ConditionTrue && len(l.found) == before {
 		l.add(Problem, "ShardPool", pool.Name, describe, "%s: %s", c.Reason, c.Message)
@@ -57,7 +57,7 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 	}
 }
 
-// shard looks at one shard by its state.
+// shard checks one shard by its state.
 func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 	pod := workload.ShardPod(s.Name)
 	describe := l.kubectl("describe pod %s", pod)
@@ -102,12 +102,12 @@ func (l *look) shard(pool *v1alpha1.ShardPool, s *v1alpha1.ShardStatus) {
 		add(l.worse(), l.kubectl("logs %s --previous", pod))
 	case v1alpha1.ShardUnreachable:
 		add(l.worse(), l.kubectl("logs %s", pod))
-	default: // FormatBlocked, Unschedulable, ImagePull, and what later versions have
+	default: // FormatBlocked, Unschedulable, ImagePull, and states of later versions
 		add(l.worse(), describe)
 	}
 }
 
-// patch is a command that changes a pool's spec.
+// patch returns a command that changes a pool's spec.
 func (l *look) patch(pool *v1alpha1.ShardPool, spec map[string]any) string {
 	text, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {
@@ -116,15 +116,15 @@ func (l *look) patch(pool *v1alpha1.ShardPool, spec map[string]any) string {
 	return l.kubectl("patch shardpool %s --type=merge -p '%s'", pool.Name, text)
 }
 
-// memoryFor is a limit in whole MiB that a need fits into: a shard leaves a quarter of its limit, 128 MiB to 1 GiB, to
-// the rest of its process.
+// memoryFor returns a limit in whole MiB that leaves enough memory for need. A shard reserves a quarter of its limit,
+// at least 128 MiB and at most 1 GiB, for the rest of its process.
 func memoryFor(need int64) string {
 	const mib = 1 << 20
 	rest := min(max(need/3, 128*mib), 1024*mib)
 	return fmt.Sprintf("%dMi", (need+rest+mib-1)/mib)
 }
 
-// podOld says whether a pod has been there for longer than a start takes.
+// podOld reports whether a pod has existed for longer than a start takes.
 func (l *look) podOld(name string) bool {
 	for i := range l.Pods {
 		if l.Pods[i].Name == name {
@@ -134,7 +134,7 @@ func (l *look) podOld(name string) bool {
 	return false
 }
 
-// diskSet looks at disks that are no good.
+// diskSet checks for unusable disks.
 func (l *look) diskSet(set *v1alpha1.DiskSet) {
 	describe := "kubectl describe diskset " + set.Name
 	bad := false
@@ -158,7 +158,7 @@ func (l *look) diskSet(set *v1alpha1.DiskSet) {
 	}
 }
 
-// orElse is the first text that is not empty.
+// orElse returns the first non-empty text.
 func orElse(texts ...string) string {
 	for _, t := range texts {
 		if strings.TrimSpace(t) != "" {

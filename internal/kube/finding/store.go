@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// store looks at what the store's conditions say that no pool does.
+// store checks the conditions of the store that no pool has.
 func (l *look) store() {
 	conditions, name := l.Store.Status.Conditions, l.Store.Name
 	describe := l.kubectl("describe recordstore %s", name)
@@ -24,7 +24,8 @@ func (l *look) store() {
 	}
 	for _, kind := range []string{v1alpha1.ConditionPlacementReady, v1alpha1.ConditionEtcdReady} {
 		c := isFalse(conditions, kind)
-		// What holds a store up is told once. Of a managed etcd each member says more.
+		// The trouble that stalls a store is reported once. The members of a managed etcd report more detail
+		// themselves.
 		if c == nil || stalled != nil && stalled.Reason == c.Reason || kind == v1alpha1.ConditionEtcdReady &&
 			l.Store.Spec.Etcd.Managed != nil {
 			continue
@@ -45,7 +46,7 @@ func (l *look) store() {
 	}
 }
 
-// groups looks at what the store counts.
+// groups checks the counts of the store.
 func (l *look) groups() {
 	g, name := l.Store.Status.Groups, l.Store.Name
 	describe := l.kubectl("get recordstore %s -o jsonpath='{.status.groups.notWell}'", name)
@@ -69,7 +70,7 @@ func (l *look) groups() {
 	}
 }
 
-// examples are the first groups that are not well, in words.
+// examples describes the first unhealthy groups.
 func examples(list []v1alpha1.GroupTrouble) string {
 	const show = 3
 	words := ""
@@ -85,7 +86,7 @@ func examples(list []v1alpha1.GroupTrouble) string {
 	return words
 }
 
-// etcd looks at the members of a managed etcd one by one.
+// etcd checks the members of a managed etcd one by one.
 func (l *look) etcd() {
 	wanted := workload.EtcdMembers(l.Store)
 	if wanted == 0 {
@@ -121,7 +122,7 @@ func (l *look) etcd() {
 	}
 }
 
-// gateways looks at the pods that clients call.
+// gateways checks the pods that clients call.
 func (l *look) gateways() {
 	pods, ready := l.PodsOf(workload.ContainerGateway)
 	nodes := map[string]bool{}
@@ -155,7 +156,7 @@ func (l *look) gateways() {
 	}
 }
 
-// schedulable counts nodes that take pods.
+// schedulable counts the nodes that accept pods.
 func schedulable(nodes []corev1.Node) int {
 	n := 0
 	for _, node := range nodes {
@@ -166,7 +167,7 @@ func schedulable(nodes []corev1.Node) int {
 	return n
 }
 
-// podCommand shows why a pod is not ready.
+// podCommand returns a command that shows why a pod is not ready.
 func podCommand(l *look, pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if c.RestartCount > 0 {
@@ -179,7 +180,7 @@ func podCommand(l *look, pod *corev1.Pod) string {
 	return l.kubectl("describe pod %s", pod.Name)
 }
 
-// PodReady says whether a pod's Ready condition is True.
+// PodReady reports whether a pod's Ready condition is True.
 func PodReady(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady {
@@ -189,7 +190,7 @@ func PodReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// Cause says why a pod is not ready, as Kubernetes tells it.
+// Cause says why a pod is not ready, in the words of Kubernetes.
 func Cause(pod *corev1.Pod) string {
 	if pod.DeletionTimestamp != nil {
 		return "its pod is being stopped"
@@ -221,7 +222,7 @@ func Cause(pod *corev1.Pod) string {
 	return fmt.Sprintf("its pod is %s and not ready", orElse(string(pod.Status.Phase)))
 }
 
-// tail is the end of a text, where a process says why it ended.
+// tail returns the end of a text, where a process says why it ended.
 func tail(text string, size int) string {
 	if len(text) <= size {
 		return text
@@ -229,7 +230,7 @@ func tail(text string, size int) string {
 	return "..." + strings.ToValidUTF8(text[len(text)-size+3:], "")
 }
 
-// claims looks at claims that no condition names.
+// claims checks the claims that no condition names.
 func (l *look) claims() {
 	pools := map[string]bool{}
 	for i := range l.Pools {
@@ -252,7 +253,7 @@ func (l *look) claims() {
 	}
 }
 
-// containers looks at what ended of pods that are ready again.
+// containers checks for terminated containers of pods that are ready again.
 func (l *look) containers() {
 	for i := range l.Pods {
 		pod := &l.Pods[i]
@@ -275,7 +276,7 @@ func (l *look) containers() {
 	}
 }
 
-// events are the newest warnings about objects of which nothing was said.
+// events reports the latest warnings about objects without another finding.
 func (l *look) events() {
 	type key struct{ kind, name, reason string }
 	newest := map[key]*corev1.Event{}
@@ -306,7 +307,7 @@ func (l *look) events() {
 	}
 }
 
-// when an event was seen last.
+// when returns the time of the last occurrence of an event.
 func when(e *corev1.Event) time.Time {
 	at := e.CreationTimestamp.Time
 	for _, t := range []time.Time{e.FirstTimestamp.Time, e.EventTime.Time, e.LastTimestamp.Time} {

@@ -8,21 +8,21 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// EtcdAccess says how processes reach the etcd of a store, and which store they mean there.
+// EtcdAccess says how processes reach the etcd of a store, and which store they use there.
 type EtcdAccess struct {
 	Endpoints []string // host:port
 	Prefix    string   // empty: the default of sheaf
 	Store     string   // below the prefix
-	Secret    string   // with ca.crt; empty: no TLS
-	// ClientCert says that the Secret holds tls.crt and tls.key too.
+	Secret    string   // Secret with ca.crt; empty: no TLS
+	// ClientCert is true if the Secret also holds tls.crt and tls.key.
 	ClientCert bool
-	// Own says that it is the store's own, and that its members and the store's processes have certificates of the
-	// store; Foreign that processes have them, and etcd does not.
+	// Own is true if the etcd is the store's own, and its members and the store's processes have certificates of the
+	// store. Foreign is true if the processes have certificates of the store, and the etcd does not.
 	Own, Foreign bool
 }
 
-// EtcdAccessOf is the access to the etcd of a store. secret is the one that etcd.external.tlsSecretRef names, nil where
-// there is none.
+// EtcdAccessOf returns the access to the etcd of a store. secret is the Secret that etcd.external.tlsSecretRef names,
+// or nil if there is none.
 func EtcdAccessOf(store *v1alpha1.RecordStore, secret *corev1.Secret) EtcdAccess {
 	access := EtcdAccess{Store: Placement(store.Namespace, store.Name)}
 	access.Own = HasTLS(store) && store.Spec.Etcd.External == nil
@@ -49,7 +49,7 @@ func EtcdAccessOf(store *v1alpha1.RecordStore, secret *corev1.Secret) EtcdAccess
 	return access
 }
 
-// Args are the flags that say so.
+// Args returns the command-line flags for the access.
 func (a EtcdAccess) Args() []string {
 	args := []string{"--etcd=" + strings.Join(a.Endpoints, ","), "--store=" + a.Store}
 	if a.Prefix != "" {
@@ -68,7 +68,7 @@ func (a EtcdAccess) Args() []string {
 	return args
 }
 
-// mount gives a pod the files that the flags name.
+// mount mounts the files that the flags name into a pod.
 func (a EtcdAccess) mount(pod *corev1.PodSpec, container *corev1.Container) {
 	if a.Secret == "" {
 		return

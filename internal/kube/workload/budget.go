@@ -8,32 +8,32 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// budget lets at most all but minAvailable pods of a component be evicted.
+// budget allows the eviction of a component's pods as long as minAvailable of them are left.
 func budget(store *v1alpha1.RecordStore, name, component string, minAvailable int32) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: name, Labels: Labels(store.Name, component)},
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MinAvailable: new(intstr.FromInt32(max(minAvailable, 0))),
 			Selector:     &metav1.LabelSelector{MatchLabels: Selector(store.Name, component)},
-			// A pod that does not serve anyway must not hold up a drain.
+			// A pod that does not serve anyway must not block a drain.
 			UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow),
 		},
 	}
 }
 
-// ShardsBudget lets all but minAvailable shards of the store be evicted: with a single copy one at a time, which is
-// away for as long as its shard is (that it comes back is sure, as a local volume stays); with several copies none
-// while a group lacks one.
+// ShardsBudget allows the eviction of shards as long as minAvailable of the store's shards are left. With a single
+// copy of each group, one shard at a time may be evicted; its groups are unavailable until the shard returns, which
+// is certain because a local volume stays. With several copies, no shard may be evicted while a group lacks a copy.
 func ShardsBudget(store *v1alpha1.RecordStore, minAvailable int32) *policyv1.PodDisruptionBudget {
 	return budget(store, shardBudget(store.Name), ContainerShard, minAvailable)
 }
 
-// GatewaysBudget keeps all gateways but one.
+// GatewaysBudget allows the eviction of one gateway at a time.
 func GatewaysBudget(store *v1alpha1.RecordStore) *policyv1.PodDisruptionBudget {
 	return budget(store, gatewayBudget(store.Name), ContainerGateway, GatewayReplicas(store)-1)
 }
 
-// EtcdMembersBudget keeps a majority.
+// EtcdMembersBudget keeps a majority of the members.
 func EtcdMembersBudget(store *v1alpha1.RecordStore) *policyv1.PodDisruptionBudget {
 	members := EtcdMembers(store)
 	if members == 1 {

@@ -15,34 +15,36 @@ import (
 const (
 	// AnnotationDevice is the device path, for people.
 	AnnotationDevice = "sheaf.dev/device"
-	// AnnotationFileSystem is on the StorageClass: what the kubelet makes on a blank disk of it.
+	// AnnotationFileSystem is on the StorageClass. It names the file system that the kubelet makes on a blank disk of
+	// the class.
 	AnnotationFileSystem = "sheaf.dev/file-system"
-	// AnnotationStoreUID is the UID of the store whose claim got the disk: only it gets the disk back by itself.
+	// AnnotationStoreUID is the UID of the store whose claim got the disk. Only that store gets the disk again
+	// automatically.
 	AnnotationStoreUID = "sheaf.dev/store-uid"
-	// AnnotationGivenUp with value true: a person had the disk replaced (spec.replace of a ShardPool). Nobody gets it
-	// by itself.
+	// AnnotationGivenUp with value true means that an administrator had the disk replaced (spec.replace of a
+	// ShardPool). The disk is not assigned automatically any more.
 	AnnotationGivenUp = "sheaf.dev/given-up"
-	// AnnotationRelease with value true, set by a person, makes a Released disk free again.
+	// AnnotationRelease with value true makes a Released disk free again. An administrator sets it.
 	AnnotationRelease = "sheaf.dev/release"
 )
 
-// noProvisioner: volumes of this class are made beforehand.
+// noProvisioner means that the volumes of a class are created in advance.
 const noProvisioner = "kubernetes.io/no-provisioner"
 
-// DiskVolume is the name of the PersistentVolume of a disk.
+// DiskVolume returns the name of the PersistentVolume of a disk.
 func DiskVolume(diskSet string, disk v1alpha1.Disk) string {
 	sum := sha256.Sum256([]byte(disk.Node + "\x00" + disk.Device))
 	return diskSet + "-" + hex.EncodeToString(sum[:6])
 }
 
-// diskLabels of the objects of a DiskSet.
+// diskLabels returns the labels of the objects of a DiskSet.
 func diskLabels(diskSet string) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelDiskSet: diskSet, "app.kubernetes.io/name": "sheaf", "app.kubernetes.io/managed-by": "sheaf-operator",
 	}
 }
 
-// DiskClass is the StorageClass of a DiskSet.
+// DiskClass returns the StorageClass of a DiskSet.
 func DiskClass(set *v1alpha1.DiskSet) *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{
@@ -56,10 +58,11 @@ func DiskClass(set *v1alpha1.DiskSet) *storagev1.StorageClass {
 	}
 }
 
-// fsTypeParameter is how a StorageClass tells a CSI driver the file system to make.
+// fsTypeParameter is the parameter with which a StorageClass tells a CSI driver which file system to make.
 const fsTypeParameter = "csi.storage.k8s.io/fstype"
 
-// ClassFileSystem is the file system that volumes of a StorageClass get; empty: it does not say.
+// ClassFileSystem returns the file system of the volumes of a StorageClass. It is empty if the class does not specify
+// it.
 func ClassFileSystem(class *storagev1.StorageClass) string {
 	if class.Labels[v1alpha1.LabelDiskSet] != "" {
 		return class.Annotations[AnnotationFileSystem]
@@ -67,14 +70,15 @@ func ClassFileSystem(class *storagev1.StorageClass) string {
 	return class.Parameters[fsTypeParameter]
 }
 
-// FreeClaim is the claim that a free disk is held for: none that anybody makes, in a namespace that may have the disk.
+// FreeClaim returns the claim that a free disk is reserved for: a claim that nobody creates, in a namespace that may
+// have the disk.
 func FreeClaim(set *v1alpha1.DiskSet, volume string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: set.Spec.Namespaces[0], Name: "sheaf-free-" + volume,
 	}
 }
 
-// DiskPersistentVolume is the volume of a disk, held for nobody.
+// DiskPersistentVolume returns the volume of a disk, without a reservation for a real claim.
 func DiskPersistentVolume(set *v1alpha1.DiskSet, disk v1alpha1.Disk) *corev1.PersistentVolume {
 	name := DiskVolume(set.Name, disk)
 	return &corev1.PersistentVolume{
@@ -101,7 +105,8 @@ func DiskPersistentVolume(set *v1alpha1.DiskSet, disk v1alpha1.Disk) *corev1.Per
 	}
 }
 
-// DiskNode is the node that a local volume is bound to; empty: none, or not by its name.
+// DiskNode returns the node that a local volume is bound to. It is empty if there is none, or if the volume does not
+// select it by name.
 func DiskNode(pv *corev1.PersistentVolume) string {
 	if pv.Spec.NodeAffinity == nil || pv.Spec.NodeAffinity.Required == nil {
 		return ""

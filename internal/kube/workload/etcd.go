@@ -13,17 +13,17 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// AnnotationEtcdState is on pods of etcd: whether an empty member may form a new cluster ("new"), or never
-// ("existing"). It is no part of the template's hash: an etcd that formed must not restart to be told so.
+// AnnotationEtcdState is on etcd pods. It says whether an empty member may form a new cluster ("new") or never may
+// ("existing"). It is not part of the template's hash, because members must not restart when the cluster has formed.
 const AnnotationEtcdState = "sheaf.dev/etcd-state"
 
-// States of a managed etcd, as `sheaf etcd --initial-cluster-state` has them.
+// States of a managed etcd, as in `sheaf etcd --initial-cluster-state`.
 const (
 	EtcdNew      = "new"
 	EtcdExisting = "existing"
 )
 
-// EtcdMembers of a managed etcd.
+// EtcdMembers returns the number of members of a managed etcd.
 func EtcdMembers(store *v1alpha1.RecordStore) int32 {
 	if m := store.Spec.Etcd.Managed; m != nil {
 		return cmp.Or(m.Members, 3)
@@ -31,7 +31,8 @@ func EtcdMembers(store *v1alpha1.RecordStore) int32 {
 	return 0
 }
 
-// EtcdService is the headless Service of a managed etcd. Members find each other before they are ready.
+// EtcdService returns the headless Service of a managed etcd. Members find each other through it before they are
+// ready.
 func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Etcd(store.Name),
@@ -50,8 +51,9 @@ func EtcdService(store *v1alpha1.RecordStore) *corev1.Service {
 	}
 }
 
-// EtcdStatefulSet is a managed etcd. state is EtcdNew until the cluster has formed, EtcdExisting for ever after: an
-// empty member then never makes a cluster of its own. Pods are replaced by the operator only (OnDelete).
+// EtcdStatefulSet returns the StatefulSet of a managed etcd. state is EtcdNew until the cluster has formed, and
+// EtcdExisting from then on, so that an empty member never forms a cluster of its own. Only the operator replaces
+// pods (OnDelete).
 func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.StatefulSet, error) {
 	managed := store.Spec.Etcd.Managed
 	if managed == nil {
@@ -98,7 +100,8 @@ func EtcdStatefulSet(store *v1alpha1.RecordStore, image, state string) (*appsv1.
 	}, nil
 }
 
-// tellTransport says in a template with what its members are to start: a change restarts them.
+// tellTransport annotates a template with the transport and the authorities with which its members start. A change of
+// either restarts them.
 func tellTransport(store *v1alpha1.RecordStore, template *corev1.PodTemplateSpec) {
 	if !HasTLS(store) {
 		return
@@ -164,14 +167,14 @@ func etcdPod(store *v1alpha1.RecordStore, managed *v1alpha1.ManagedEtcd, image, 
 			SecurityContext:          containerSecurity(),
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			VolumeMounts:             []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
-			// A member answers only when a majority is there, so that its start may take as long as the slowest
-			// other's.
+			// A member answers only once a majority runs, so its start may take as long as that of the slowest other
+			// member.
 			ReadinessProbe: httpProbe("/readyz", 5, 2),
 			LivenessProbe:  httpProbe("/healthz", 10, 6),
 		}},
 	}
 	if HasTLS(store) {
-		// For `sheaf etcd members` and the like, typed in the pod.
+		// For commands such as `sheaf etcd members` typed in the pod.
 		pod.Containers[0].Env = append(pod.Containers[0].Env, corev1.EnvVar{Name: "SHEAF_TLS_DIR", Value: TLSDir})
 		pod.Containers[0].Ports = append(pod.Containers[0].Ports, corev1.ContainerPort{Name: "peer-tls",
 			ContainerPort: PortEtcdPeerTLS, Protocol: corev1.ProtocolTCP})

@@ -15,18 +15,18 @@ func EtcdFence(store string) string { return store + "-etcd" }
 // ShardFence is the name of the NetworkPolicy of a store's shards.
 func ShardFence(store string) string { return store + "-shards" }
 
-// Fence is a NetworkPolicy, and whether it is wanted.
+// Fence is a NetworkPolicy together with whether it is wanted.
 type Fence struct {
 	Policy *networkingv1.NetworkPolicy
 	Wanted bool
 }
 
-// Fences are the NetworkPolicies of a store, also those that are not wanted. Policies add up: whoever has to let more
-// in writes one of his own. They are about ingress only. Probes and port-forwards come from the node, which network
-// plugins let through.
+// Fences returns the NetworkPolicies of a store, including those that are not wanted. NetworkPolicies are additive:
+// to allow more traffic, an administrator adds another one. These cover ingress only. Probes and port-forwards come
+// from the node, which network plugins allow.
 //
-// Gateways have none: they are what clients call. Ports for HTTP (health, metrics, status) stay open, as scrapers may
-// be anywhere.
+// Gateways have no NetworkPolicy, because clients call them. HTTP ports (health, metrics, status) stay open, because
+// scrapers may be anywhere.
 func Fences(store *v1alpha1.RecordStore, operatorNamespace string) []Fence {
 	managed := store.Spec.NetworkPolicy.Mode != v1alpha1.NetworkPolicyNone
 	labelled := store.Spec.NetworkPolicy.DirectClients == v1alpha1.DirectClientsLabelled
@@ -36,7 +36,7 @@ func Fences(store *v1alpha1.RecordStore, operatorNamespace string) []Fence {
 	}
 }
 
-// etcdFence lets the store and the operator ask etcd, and its members talk to each other.
+// etcdFence allows the store and the operator to reach etcd, and its members to reach each other.
 func etcdFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
 	return fence(store, EtcdFence(store.Name), ContainerEtcd,
 		networkingv1.NetworkPolicyIngressRule{Ports: ports(PortEtcdClient),
@@ -50,11 +50,11 @@ func etcdFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkin
 	)
 }
 
-// shardFence lets the store, the operator, and clients with the label reach shards. Shards talk to each other on the
-// port on which clients call, so that it is one rule for all.
+// shardFence allows the store, the operator, and clients with the label to reach shards. Shards reach each other on
+// the same port as clients, so one rule covers all.
 func shardFence(store *v1alpha1.RecordStore, operatorNamespace string) *networkingv1.NetworkPolicy {
 	client := networkingv1.NetworkPolicyPeer{
-		NamespaceSelector: &metav1.LabelSelector{}, // any
+		NamespaceSelector: &metav1.LabelSelector{}, // any namespace
 		PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.LabelClient: store.Name}},
 	}
 	return fence(store, ShardFence(store.Name), ContainerShard,
@@ -78,13 +78,13 @@ func fence(store *v1alpha1.RecordStore, name, component string,
 	}
 }
 
-// ofStore are the pods of the store, in its namespace.
+// ofStore selects the pods of the store in its namespace.
 func ofStore(store *v1alpha1.RecordStore) networkingv1.NetworkPolicyPeer {
 	return networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
 		v1alpha1.LabelStore: store.Name}}}
 }
 
-// ofOperator are the pods of the operator, as its chart labels them.
+// ofOperator selects the pods of the operator by the labels of its chart.
 func ofOperator(namespace string) networkingv1.NetworkPolicyPeer {
 	return networkingv1.NetworkPolicyPeer{
 		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// GatewayReplicas wanted.
+// GatewayReplicas returns the wanted number of gateways.
 func GatewayReplicas(store *v1alpha1.RecordStore) int32 {
 	if r := store.Spec.Gateway.Replicas; r != nil {
 		return *r
@@ -21,12 +21,12 @@ func GatewayReplicas(store *v1alpha1.RecordStore) int32 {
 	return 2
 }
 
-// GatewayHost is host:port of the gateway's Service inside the cluster.
+// GatewayHost returns host:port of the gateway's Service inside the cluster.
 func GatewayHost(store *v1alpha1.RecordStore) string {
 	return fmt.Sprintf("%s.%s.svc:%d", Gateway(store.Name), store.Namespace, PortGateway)
 }
 
-// GatewayService is where clients call.
+// GatewayService returns the Service that clients call.
 func GatewayService(store *v1alpha1.RecordStore) *corev1.Service {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -46,7 +46,7 @@ func GatewayService(store *v1alpha1.RecordStore) *corev1.Service {
 	return service
 }
 
-// gatewayProtocol tells load balancers what is spoken on the gateway's port.
+// gatewayProtocol tells load balancers the protocol on the gateway's port.
 func gatewayProtocol(store *v1alpha1.RecordStore) string {
 	if tls := store.Status.TLS; tls != nil && tls.Transport == v1alpha1.TransportRequired {
 		return "https"
@@ -54,11 +54,11 @@ func gatewayProtocol(store *v1alpha1.RecordStore) string {
 	return "kubernetes.io/h2c"
 }
 
-// gatewayLeaveSeconds is how long a gateway that is to end still takes new connections: the Service sends them until
-// every node's proxy knows that the pod goes.
+// gatewayLeaveSeconds is how long a terminating gateway still accepts new connections. The Service sends new
+// connections until every node's proxy knows that the pod is terminating.
 const gatewayLeaveSeconds = 5
 
-// GatewayDeployment routes calls to shards.
+// GatewayDeployment returns the Deployment of the gateways, which route calls to shards.
 func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAccess) *appsv1.Deployment {
 	labels := Labels(store.Name, ContainerGateway)
 	selector := &metav1.LabelSelector{MatchLabels: Selector(store.Name, ContainerGateway)}
@@ -111,7 +111,7 @@ func GatewayDeployment(store *v1alpha1.RecordStore, image string, etcd EtcdAcces
 	}
 }
 
-// resources are those asked for, or small requests without limits.
+// resources returns the requested resources, or small requests without limits.
 func resources(asked *corev1.ResourceRequirements, cpu, memory string) corev1.ResourceRequirements {
 	if asked != nil {
 		return *asked.DeepCopy()

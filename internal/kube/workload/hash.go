@@ -8,8 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// templateHash names a pod template by what it says. Annotations that must not restart a pod are left out, and so is
-// what is empty: a Go type that gained a field does not change it. The operator's version is in no template.
+// templateHash returns a hash of a pod template's contents. It ignores annotations that must not restart a pod, and
+// empty fields, so that a new field of a Go type does not change the hash. No template contains the operator's
+// version.
 func templateHash(template corev1.PodTemplateSpec) (string, error) {
 	bytes, err := json.Marshal(template)
 	if err != nil {
@@ -25,7 +26,7 @@ func templateHash(template corev1.PodTemplateSpec) (string, error) {
 			delete(annotations, AnnotationVolume)
 		}
 	}
-	bytes, err = json.Marshal(trim(fields)) // keys of maps come sorted
+	bytes, err = json.Marshal(trim(fields)) // map keys are sorted
 	if err != nil {
 		return "", err
 	}
@@ -33,7 +34,7 @@ func templateHash(template corev1.PodTemplateSpec) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// trim takes out nulls and empty maps and lists.
+// trim removes nulls and empty maps and lists.
 func trim(value any) any {
 	switch value := value.(type) {
 	case map[string]any:

@@ -1,4 +1,4 @@
-// Package workload makes Kubernetes objects from specs: spec in, object out, no I/O. All names are in this file.
+// Package workload makes Kubernetes objects from specs, without I/O. All names are in this file.
 package workload
 
 import (
@@ -21,46 +21,47 @@ const (
 	PortEtcdPeerTLS = 2382
 )
 
-// Containers, which are the components too.
+// Names of containers, which are also the names of components.
 const (
 	ContainerShard   = "shard"
 	ContainerGateway = "gateway"
 	ContainerEtcd    = "etcd"
 )
 
-// ComponentOperator is the component of the operator's own pods, which its chart makes.
+// ComponentOperator is the component of the operator's own pods, which the operator's chart creates.
 const ComponentOperator = "operator"
 
 // Names inside pods.
 const (
-	// ClaimTemplate is the claim template, and the volume, of shards and etcd members.
+	// ClaimTemplate is the name of the claim template and the volume of shards and etcd members.
 	ClaimTemplate = "data"
-	// DataDir is where that volume is mounted.
+	// DataDir is the mount path of that volume.
 	DataDir = "/data"
-	// EtcdTLSDir is where the Secret of an external etcd is mounted.
+	// EtcdTLSDir is the mount path of the Secret for an external etcd.
 	EtcdTLSDir = "/etc/sheaf/etcd"
 )
 
 // Annotations.
 const (
-	// AnnotationTemplate is on pod templates, and so on pods: the hash of the template, by which a pod is known as
-	// updated.
+	// AnnotationTemplate is on pod templates, and therefore on pods. It is the hash of the template, which tells
+	// whether a pod is up to date.
 	AnnotationTemplate = "sheaf.dev/template"
-	// AnnotationVolume is on pod templates and pods of shards: the UUID of the only volume that the shard may serve. It
-	// is no part of the hash, as to learn it must not restart a shard.
+	// AnnotationVolume is on pod templates and pods of shards. It is the UUID of the only volume that the shard may
+	// serve. It is not part of the hash, because a shard must not restart when its UUID becomes known.
 	AnnotationVolume = "sheaf.dev/volume"
-	// AnnotationDeletionPolicy is on StatefulSets of shards: the store's deletionPolicy, for when the store is gone
-	// first.
+	// AnnotationDeletionPolicy is on StatefulSets of shards. It repeats the store's deletionPolicy in case the store
+	// is deleted first.
 	AnnotationDeletionPolicy = "sheaf.dev/deletion-policy"
 )
 
-// User is the user and group of all pods.
+// User is the user ID and group ID of all pods.
 const User = 65532
 
-// Shard is the name of shard n of a pool, and of its StatefulSet.
+// Shard returns the name of shard n of a pool and of its StatefulSet.
 func Shard(pool string, n int32) string { return fmt.Sprintf("%s-%d", pool, n) }
 
-// ShardNumber is n of the shard's name; false where it is no shard of the pool.
+// ShardNumber returns the number n in a shard's name. It returns false if the name does not belong to a shard of the
+// pool.
 func ShardNumber(pool, shard string) (int32, bool) {
 	digits, ok := strings.CutPrefix(shard, pool+"-")
 	n, err := strconv.ParseInt(digits, 10, 32)
@@ -70,27 +71,27 @@ func ShardNumber(pool, shard string) (int32, bool) {
 	return int32(n), true
 }
 
-// ShardPod is the name of the shard's pod.
+// ShardPod returns the name of the shard's pod.
 func ShardPod(shard string) string { return shard + "-0" }
 
-// ShardClaim is the name of the shard's PersistentVolumeClaim.
+// ShardClaim returns the name of the shard's PersistentVolumeClaim.
 func ShardClaim(shard string) string { return ClaimTemplate + "-" + shard + "-0" }
 
-// ShardService is the name of the headless Service of a pool's pods.
+// ShardService returns the name of the headless Service of a pool's pods.
 func ShardService(pool string) string { return pool }
 
-// ShardAddress is where a shard is reached for gRPC inside the cluster.
+// ShardAddress returns the gRPC address of a shard inside the cluster.
 func ShardAddress(namespace, pool, shard string) string {
 	return fmt.Sprintf("%s.%s.%s.svc:%d", ShardPod(shard), ShardService(pool), namespace, PortShard)
 }
 
-// Etcd is the name of the StatefulSet, and of the headless Service, of a store's managed etcd.
+// Etcd returns the name of the StatefulSet and of the headless Service of a store's managed etcd.
 func Etcd(store string) string { return store + "-etcd" }
 
-// EtcdMember is the name of member n and of its pod.
+// EtcdMember returns the name of member n and of its pod.
 func EtcdMember(store string, n int32) string { return fmt.Sprintf("%s-%d", Etcd(store), n) }
 
-// EtcdAddress is where member n listens on a port inside the cluster.
+// EtcdAddress returns the address of a port of member n inside the cluster.
 func EtcdAddress(namespace, store string, n int32, port int) string {
 	return fmt.Sprintf("%s.%s.%s.svc:%d", EtcdMember(store, n), Etcd(store), namespace, port)
 }
@@ -107,10 +108,10 @@ func gatewayBudget(store string) string { return store + "-gateway" }
 // etcdBudget is the name of the PodDisruptionBudget of a store's managed etcd.
 func etcdBudget(store string) string { return store + "-etcd" }
 
-// Placement is the store's name in etcd, below the prefix.
+// Placement returns the store's name in etcd, below the prefix.
 func Placement(namespace, store string) string { return namespace + "." + store }
 
-// Labels of an object of a store. The component is a container's name.
+// Labels returns the labels of an object of a store. The component is a container's name.
 func Labels(store, component string) map[string]string {
 	labels := Selector(store, component)
 	labels[v1alpha1.LabelName] = v1alpha1.NameSheaf
@@ -119,33 +120,33 @@ func Labels(store, component string) map[string]string {
 	return labels
 }
 
-// Selector of the pods of one component of a store.
+// Selector selects the pods of one component of a store.
 func Selector(store, component string) map[string]string {
 	return map[string]string{v1alpha1.LabelStore: store, v1alpha1.LabelComponent: component}
 }
 
-// poolLabels of the objects of a pool.
+// poolLabels returns the labels of the objects of a pool.
 func poolLabels(store, pool string) map[string]string {
 	labels := Labels(store, ContainerShard)
 	labels[v1alpha1.LabelPool] = pool
 	return labels
 }
 
-// PoolSelector of the pods of a pool.
+// PoolSelector selects the pods of a pool.
 func PoolSelector(store, pool string) map[string]string {
 	selector := Selector(store, ContainerShard)
 	selector[v1alpha1.LabelPool] = pool
 	return selector
 }
 
-// ShardLabels of the objects of shard n of a pool.
+// ShardLabels returns the labels of the objects of shard n of a pool.
 func ShardLabels(store, pool string, n int32) map[string]string {
 	labels := poolLabels(store, pool)
 	labels[v1alpha1.LabelShard] = strconv.Itoa(int(n))
 	return labels
 }
 
-// shardSelector of the pod of shard n of a pool.
+// shardSelector selects the pod of shard n of a pool.
 func shardSelector(store, pool string, n int32) map[string]string {
 	selector := PoolSelector(store, pool)
 	selector[v1alpha1.LabelShard] = strconv.Itoa(int(n))

@@ -9,12 +9,12 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// gatewayAwaySeconds is how long a gateway is left on a node that does not answer. It has nothing that it could lose;
-// Kubernetes' own 300 s would leave a store whose gateways were on that node without any.
+// gatewayAwaySeconds is how long a gateway stays on a node that does not answer. A gateway has no state to lose. With
+// the Kubernetes default of 300 s, a store whose gateways were all on that node would have none for that time.
 const gatewayAwaySeconds = 10
 
-// schedule puts what a spec says of a component's pods into a pod: tolerations beside the operator's, affinity and
-// spread in place of them.
+// schedule applies a component's scheduling spec to a pod. Tolerations are added to those of the operator; affinity
+// and spread constraints replace those of the operator.
 func schedule(pod *corev1.PodSpec, s *v1alpha1.Scheduling, selector map[string]string) {
 	if s == nil {
 		return
@@ -37,7 +37,8 @@ func schedule(pod *corev1.PodSpec, s *v1alpha1.Scheduling, selector map[string]s
 	}
 }
 
-// decorate puts labels and annotations of a spec on a pod template, where the operator has none of that name.
+// decorate adds the labels and annotations of a spec to a pod template, except those with a name that the operator
+// uses.
 func decorate(template *corev1.PodTemplateSpec, labels map[string]v1alpha1.LabelValue, annotations map[string]string) {
 	all := make(map[string]string, len(labels)+len(template.Labels))
 	for key, value := range labels {
@@ -52,7 +53,7 @@ func decorate(template *corev1.PodTemplateSpec, labels map[string]v1alpha1.Label
 	}
 }
 
-// leavesSoon tolerates a node that does not answer for gatewayAwaySeconds, where the spec does not say for how long.
+// leavesSoon tolerates a node that does not answer for gatewayAwaySeconds, unless the spec specifies a duration.
 func leavesSoon(s *v1alpha1.Scheduling) []corev1.Toleration {
 	var out []corev1.Toleration
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -66,7 +67,7 @@ func leavesSoon(s *v1alpha1.Scheduling) []corev1.Toleration {
 	return out
 }
 
-// tolerates says whether a spec says itself how long pods stay on a node with a taint of that key.
+// tolerates reports whether a spec itself says how long pods stay on a node with a taint of that key.
 func tolerates(s *v1alpha1.Scheduling, key string) bool {
 	if s == nil {
 		return false
@@ -79,7 +80,8 @@ func tolerates(s *v1alpha1.Scheduling, key string) bool {
 	return false
 }
 
-// spread keeps pods of one component of a store apart where that is possible.
+// spread keeps the pods of one component of a store apart if possible: in different failure domains of the spec's
+// topology key, which is the node by default.
 func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpreadConstraint {
 	key := store.Spec.Replication.TopologyKey
 	if key == "" {
@@ -91,9 +93,9 @@ func spread(store *v1alpha1.RecordStore, component string) []corev1.TopologySpre
 	}}
 }
 
-// apart keeps pods of one Deployment on different nodes: none gets two more than another one that could take them. With
-// more pods than nodes they share; a node that is cordoned, down, or tainted does not count. Pods of an older template
-// are not counted: they go.
+// apart keeps the pods of one Deployment on different nodes: no node gets two pods more than another usable node.
+// With more pods than nodes, pods share nodes. A node that is cordoned, down, or tainted does not count. Pods of an
+// older template do not count, because they are being replaced.
 func apart(selector map[string]string) corev1.TopologySpreadConstraint {
 	return corev1.TopologySpreadConstraint{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
@@ -102,7 +104,7 @@ func apart(selector map[string]string) corev1.TopologySpreadConstraint {
 	}
 }
 
-// tracingEnv tells a process where its traces go.
+// tracingEnv sets where a process sends its traces.
 func tracingEnv(store *v1alpha1.RecordStore) []corev1.EnvVar {
 	t := store.Spec.Tracing
 	if t == nil {

@@ -14,23 +14,23 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// ShardInput is what a shard's StatefulSet is made from.
+// ShardInput is the input for a shard's StatefulSet.
 type ShardInput struct {
-	Store *v1alpha1.RecordStore // with status.storeUID
+	Store *v1alpha1.RecordStore // status.storeUID must be set
 	Pool  *v1alpha1.ShardPool
 	Etcd  EtcdAccess
-	// Image of the shard, where the store names none.
+	// Image is the image of the shard for a store that names none.
 	Image  string
 	Number int32
-	// Parked shards have no pod.
+	// Parked is true for a shard that has no pod.
 	Parked bool
-	// ClaimSize of the claim template: it cannot be changed in a StatefulSet that is there.
+	// ClaimSize is the size in the claim template, which cannot be changed in an existing StatefulSet.
 	ClaimSize resource.Quantity
-	// Volume is the UUID of the only volume that the shard may serve; empty: it has none yet.
+	// Volume is the UUID of the only volume that the shard may serve. It is empty if the shard has no volume yet.
 	Volume string
 }
 
-// ShardSet is the StatefulSet of one shard. Pods are replaced by the operator alone (OnDelete), one at a time.
+// ShardSet returns the StatefulSet of one shard. Only the operator replaces pods (OnDelete), one at a time.
 func ShardSet(in ShardInput) (*appsv1.StatefulSet, error) {
 	name := Shard(in.Pool.Name, in.Number)
 	template := shardTemplate(in, name)
@@ -110,7 +110,7 @@ func shardTemplate(in ShardInput, name string) corev1.PodTemplateSpec {
 	return template
 }
 
-// ImageOf is the image of a store's pods.
+// ImageOf returns the image of a store's pods.
 func ImageOf(store *v1alpha1.RecordStore, fallback string) string {
 	if store.Spec.Image != "" {
 		return store.Spec.Image
@@ -132,8 +132,8 @@ func shardContainer(in ShardInput, name string) corev1.Container {
 			{Name: "http", ContainerPort: PortShardHTTP, Protocol: corev1.ProtocolTCP},
 		},
 		VolumeMounts: []corev1.VolumeMount{{Name: ClaimTemplate, MountPath: DataDir}},
-		// The start ends only when loading makes no progress; once started, only a process that does not answer is
-		// killed.
+		// The startup probe fails only if loading makes no progress. After the start, the kubelet kills only a
+		// process that does not answer.
 		StartupProbe:   httpProbe("/startupz", 5, 60),
 		LivenessProbe:  httpProbe("/healthz", 10, 6),
 		ReadinessProbe: httpProbe("/readyz", 5, 2),
@@ -144,7 +144,7 @@ func shardContainer(in ShardInput, name string) corev1.Container {
 	return container
 }
 
-// httpProbe asks a path of the process's HTTP port.
+// httpProbe requests a path on the process's HTTP port.
 func httpProbe(path string, everySeconds, failures int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http"),
@@ -183,7 +183,7 @@ func shardArgs(in ShardInput, name string) []string {
 	return append(append(args, TLSArgs(in.Store)...), in.Etcd.Args()...)
 }
 
-// compactionArgs are the flags for what is asked for; the rest is left to the shard.
+// compactionArgs returns the flags for the values in the spec. The shard chooses the other values.
 func compactionArgs(compaction *v1alpha1.Compaction) (args []string) {
 	if percent := compaction.SupersededPercent; percent != nil {
 		args = append(args, fmt.Sprintf("--compaction-share=%.2f", float64(*percent)/100))
@@ -197,8 +197,8 @@ func compactionArgs(compaction *v1alpha1.Compaction) (args []string) {
 	return args
 }
 
-// shardEnv is what only the pod knows. The failure domain is the node, or where the node's zone or region is asked for,
-// the label that Kubernetes copies from the node to its pods.
+// shardEnv returns the values that only the pod knows. The failure domain is the node. If the spec asks for the
+// node's zone or region, it is the label that Kubernetes copies from the node to its pods.
 func shardEnv(topologyKey string) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
@@ -216,7 +216,8 @@ func shardEnv(topologyKey string) []corev1.EnvVar {
 	}
 }
 
-// shardTolerations keep a shard on its node while that is down: a local volume cannot follow.
+// shardTolerations keep a shard on its node while the node is down, because a local volume cannot move to another
+// node.
 func shardTolerations() []corev1.Toleration {
 	return []corev1.Toleration{
 		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
@@ -224,7 +225,7 @@ func shardTolerations() []corev1.Toleration {
 	}
 }
 
-// podSecurity satisfies Pod Security "restricted" and lets the user write to volumes.
+// podSecurity satisfies Pod Security "restricted" and allows the user to write to volumes.
 func podSecurity() *corev1.PodSecurityContext {
 	user, yes, policy := int64(User), true, corev1.FSGroupChangeOnRootMismatch
 	return &corev1.PodSecurityContext{
@@ -242,8 +243,8 @@ func containerSecurity() *corev1.SecurityContext {
 	}
 }
 
-// PoolService is the headless Service that gives the pods of a pool their names. Shards find each other before they are
-// ready.
+// PoolService returns the headless Service that gives the pods of a pool their DNS names. Shards find each other
+// through it before they are ready.
 func PoolService(store *v1alpha1.RecordStore, pool *v1alpha1.ShardPool) *corev1.Service {
 	return &corev1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
@@ -261,7 +262,7 @@ func PoolService(store *v1alpha1.RecordStore, pool *v1alpha1.ShardPool) *corev1.
 	}
 }
 
-// SelectorText is a selector as kubectl and the scale subresource spell it.
+// SelectorText returns a selector in the syntax of kubectl and the scale subresource.
 func SelectorText(labels map[string]string) string {
 	parts := make([]string, 0, len(labels))
 	for key, value := range labels {

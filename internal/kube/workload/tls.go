@@ -9,31 +9,33 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// TLSDir is where a pod finds its certificates, and what it was told of the transport.
+// TLSDir is where a pod finds its certificates and the transport that it has to use.
 const TLSDir = "/etc/sheaf/tls"
 
-// tlsVolume is the volume of a pod with its certificates.
+// tlsVolume is the name of a pod's volume with its certificates.
 const tlsVolume = "tls"
 
-// annotationTransport is on pod templates, and so on pods, of a managed etcd: the transport and the authorities with
-// which its members are to start, as they learn of neither while they run.
+// annotationTransport is on pod templates, and therefore on pods, of a managed etcd. It holds the transport and the
+// authorities with which the members have to start, because running members notice neither.
 const annotationTransport = "sheaf.dev/transport"
 
-// Keys of what a pod's folder of certificates is made from.
+// Keys of the files in a pod's folder of certificates.
 const (
-	KeyBundle       = "ca.crt"        // authorities of the store's processes; in Secrets of callers too
+	KeyBundle       = "ca.crt"        // authorities of the store's processes; also in Secrets of callers
 	KeyClientBundle = "client-ca.crt" // authorities of callers
-	KeyMode         = "mode"          // what the processes were told, as v1alpha1.TLSTransport
-	// The certificate shown to servers, where it is another one than the one shown to callers.
+	KeyMode         = "mode"          // the transport that the processes have to use, as v1alpha1.TLSTransport
+	// KeyClientCert is the certificate presented to servers, if it differs from the one presented to callers.
 	KeyClientCert = "client.crt"
 	KeyClientKey  = "client.key"
-	keyGrants     = "grants" // that nobody is let in without a table of grants; see certs.GrantsFile
+	keyGrants     = "grants" // without a grant table nobody is admitted; see certs.GrantsFile
 )
 
-// grantsRequired: the operator writes a table of grants for each store, so that a process that finds none has to wait.
+// grantsRequired means that the operator writes a grant table for each store, so that a process without a table has
+// to wait for it.
 const grantsRequired = "required"
 
-// Transport is the name of the ConfigMap with what all processes of a store trust, and how they are to speak.
+// Transport returns the name of the ConfigMap with the authorities that all processes of a store trust and the
+// transport that they use.
 func Transport(store string) string { return store + "-tls" }
 
 // Authority is the name of the Secret with the store's authorities and their keys. No pod mounts it.
@@ -48,23 +50,23 @@ func EtcdTLS(store string) string { return Etcd(store) + "-tls" }
 // ShardTLS is the name of the Secret with the certificate of a shard.
 func ShardTLS(shard string) string { return shard + "-tls" }
 
-// AdminTLS is the name of the Secret with the certificate of one who may administer a store.
+// AdminTLS returns the name of the Secret with the certificate of an administrator of a store.
 func AdminTLS(store string) string { return store + "-admin-tls" }
 
 // ClientTLS is the name of the Secret with the certificate of a caller of a store.
 func ClientTLS(store, client string) string { return store + "-client-" + client + "-tls" }
 
-// OperatorTLS is the name of the Secret with the certificate by which the operator speaks to the processes of a store,
-// where the operator does not issue it itself. No pod mounts it.
+// OperatorTLS returns the name of the Secret with the operator's certificate for connections to the processes of a
+// store, if the operator does not issue it itself. No pod mounts it.
 func OperatorTLS(store string) string { return store + "-operator-tls" }
 
-// HasTLS tells whether the pods of a store are given certificates: always, whatever the transport, but for stores that
-// served before there was TLS.
+// HasTLS reports whether the pods of a store get certificates. They do whatever the transport is, unless the store
+// served before TLS was introduced.
 func HasTLS(store *v1alpha1.RecordStore) bool {
 	return store.Status.TLS != nil && store.Status.TLS.WithoutImage == ""
 }
 
-// TLSArgs are the flags of a process with certificates.
+// TLSArgs returns the flags of a process with certificates.
 func TLSArgs(store *v1alpha1.RecordStore) []string {
 	if !HasTLS(store) {
 		return nil
@@ -72,7 +74,7 @@ func TLSArgs(store *v1alpha1.RecordStore) []string {
 	return []string{"--tls-dir=" + TLSDir}
 }
 
-// mountTLS gives a pod its certificates: one volume, so that the kubelet exchanges all files at once.
+// mountTLS mounts a pod's certificates as one volume, so that the kubelet replaces all files at once.
 func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, container *corev1.Container) {
 	if !HasTLS(store) {
 		return
@@ -82,7 +84,7 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 	sources := []corev1.VolumeProjection{
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
 			Items: []corev1.KeyToPath{item(corev1.TLSCertKey), item(corev1.TLSPrivateKeyKey)}}},
-		// Where servers and callers are shown different certificates; keys that are missing are left out.
+		// For separate certificates towards servers and callers. Missing keys are left out.
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
 			Items: []corev1.KeyToPath{item(KeyClientCert), item(KeyClientKey)}, Optional: new(true)}},
 		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: Transport(
@@ -96,7 +98,7 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 		ReadOnly: true})
 }
 
-// MountsTLS tells whether pods of a template are given certificates.
+// MountsTLS reports whether pods of a template mount certificates.
 func MountsTLS(pod *corev1.PodSpec) bool {
 	for _, volume := range pod.Volumes {
 		if volume.Name == tlsVolume {
@@ -106,12 +108,12 @@ func MountsTLS(pod *corev1.PodSpec) bool {
 	return false
 }
 
-// transportWord names a transport and authorities, for the annotation of etcd's pods.
+// transportWord identifies a transport and authorities in the annotation of etcd's pods.
 func transportWord(transport v1alpha1.TLSTransport, bundle string) string {
 	return fmt.Sprintf("%s %.12s", transport, bundle)
 }
 
-// TransportMap is the ConfigMap that all processes of a store mount. bundle and clientBundle are PEM.
+// TransportMap returns the ConfigMap that all processes of a store mount. bundle and clientBundle are PEM.
 func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, bundle,
 	clientBundle []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
@@ -121,7 +123,7 @@ func TransportMap(store *v1alpha1.RecordStore, transport v1alpha1.TLSTransport, 
 	}
 }
 
-// AuthoritySecret is the Secret with authorities and their keys.
+// AuthoritySecret returns the Secret with authorities and their keys.
 func AuthoritySecret(store *v1alpha1.RecordStore, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: store.Namespace, Name: Authority(store.Name), Labels: TLSLabels(store.Name)},
@@ -129,9 +131,9 @@ func AuthoritySecret(store *v1alpha1.RecordStore, data map[string][]byte) *corev
 	}
 }
 
-// LeafSecret is a Secret with the certificate of one process or caller and its key (and those that are shown to
-// servers, where these are others), and the authorities by which its owner checks processes of the store and callers.
-// Pods of the store take those from TransportMap.
+// LeafSecret returns a Secret for one process or caller. It holds the certificate and key (and a separate pair for
+// servers, if there is one), and the authorities with which its owner verifies processes of the store and callers.
+// Pods of the store take those authorities from TransportMap instead.
 func LeafSecret(store *v1alpha1.RecordStore, name string, pairs map[string][]byte, bundle,
 	clientBundle []byte) *corev1.Secret {
 	data := map[string][]byte{KeyBundle: bundle, KeyClientBundle: clientBundle}
@@ -146,7 +148,7 @@ func LeafSecret(store *v1alpha1.RecordStore, name string, pairs map[string][]byt
 	}
 }
 
-// TLSLabels of objects that hold certificates.
+// TLSLabels returns the labels of objects that hold certificates.
 func TLSLabels(store string) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelStore: store, v1alpha1.LabelName: v1alpha1.NameSheaf,
@@ -154,7 +156,7 @@ func TLSLabels(store string) map[string]string {
 	}
 }
 
-// GatewayNames are the DNS names by which callers reach the gateways. localhost is for kubectl port-forward.
+// GatewayNames returns the DNS names under which callers reach the gateways. localhost is for kubectl port-forward.
 func GatewayNames(store *v1alpha1.RecordStore) []string {
 	names := append(serviceNames(Gateway(store.Name), store.Namespace), "localhost")
 	if store.Spec.TLS != nil {
@@ -163,12 +165,12 @@ func GatewayNames(store *v1alpha1.RecordStore) []string {
 	return names
 }
 
-// ShardNames are the DNS names by which direct clients reach a shard.
+// ShardNames returns the DNS names under which direct clients reach a shard.
 func ShardNames(namespace, pool, shard string) []string {
 	return serviceNames(ShardPod(shard)+"."+ShardService(pool), namespace)[1:]
 }
 
-// EtcdNames are the DNS names by which members and clients reach the members of a managed etcd.
+// EtcdNames returns the DNS names under which members and clients reach the members of a managed etcd.
 func EtcdNames(store *v1alpha1.RecordStore) []string {
 	var names []string
 	for n := range EtcdMembers(store) {
@@ -177,7 +179,7 @@ func EtcdNames(store *v1alpha1.RecordStore) []string {
 	return append(names, "localhost")
 }
 
-// serviceNames are those of a Service, or of a pod of a headless one, from the shortest on.
+// serviceNames returns the DNS names of a Service, or of a pod of a headless Service, the shortest first.
 func serviceNames(name, namespace string) []string {
 	in := name + "." + namespace
 	return []string{name, in, in + ".svc", in + ".svc.cluster.local"}

@@ -10,30 +10,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Annotations by which a released disk is wiped. A person sets the first; the operator answers with the question; a
-// person repeats what the question names.
+// Annotations for wiping a Released disk. An administrator sets the first, the operator answers with a question, and
+// the administrator repeats the token of the question.
 const (
-	// AnnotationWipe with value true, set by a person: ask me whether this Released disk shall be wiped.
+	// AnnotationWipe with value true requests the question whether to wipe this Released disk. An administrator sets
+	// it.
 	AnnotationWipe = "sheaf.dev/wipe"
-	// AnnotationWipeAsked is the question that the operator asked: a WipeToken.
+	// AnnotationWipeAsked is the operator's question: a WipeToken.
 	AnnotationWipeAsked = "sheaf.dev/wipe-asked"
-	// AnnotationWipeConfirm is a person's answer: the WipeToken of the question.
+	// AnnotationWipeConfirm is the administrator's answer: the WipeToken of the question.
 	AnnotationWipeConfirm = "sheaf.dev/wipe-confirm"
-	// AnnotationWipes is on the volume by which a disk is wiped: the name of the PersistentVolume that it stands in
-	// for.
+	// AnnotationWipes is on the volume through which a disk is wiped. It names the PersistentVolume that this volume
+	// replaces.
 	AnnotationWipes = "sheaf.dev/wipes"
-	// AnnotationWipeHeld is on the same: the claim whose data was on the disk, as namespace/name.
+	// AnnotationWipeHeld is on the same volume. It names the claim whose data was on the disk, as namespace/name.
 	AnnotationWipeHeld = "sheaf.dev/wipe-held"
 )
 
-// WipeDevice is where the container that wipes finds the disk.
+// WipeDevice is the path of the disk in the wiping container.
 const WipeDevice = "/dev/wipe"
 
-// wipeRetries is how often a pod is made anew that could not wipe.
+// wipeRetries is how often a pod that failed to wipe is created again.
 const wipeRetries = 3
 
-// WipeToken names what is lost when a disk is wiped: the claim, and a hash of the volume, the claim's UID, node and
-// device. It is another one as soon as any of them is.
+// WipeToken identifies the data that is lost when a disk is wiped: the claim, and a hash of the volume, the claim's
+// UID, node and device. It changes if any of them changes.
 func WipeToken(pv *corev1.PersistentVolume) string {
 	ref, device := pv.Spec.ClaimRef, ""
 	if ref == nil {
@@ -47,18 +48,18 @@ func WipeToken(pv *corev1.PersistentVolume) string {
 	return ref.Namespace + "/" + ref.Name + "-" + hex.EncodeToString(sum[:6])
 }
 
-// WipeVolumeName is the name of the volume by which the disk of a PersistentVolume is wiped.
+// WipeVolumeName returns the name of the volume through which the disk of a PersistentVolume is wiped.
 func WipeVolumeName(volume string) string { return volume + "-wipe" }
 
-// WipeName is the name of the Job that wipes the disk of a PersistentVolume, and of its claim.
+// WipeName returns the name of the Job, and of its claim, that wipes the disk of a PersistentVolume.
 func WipeName(volume string) string {
 	sum := sha256.Sum256([]byte(volume))
 	return "sheaf-wipe-" + hex.EncodeToString(sum[:6])
 }
 
-// WipeVolume stands in for the PersistentVolume of a disk while that is wiped: the same device as a raw block device,
-// for one claim in the operator's namespace. So the pod that wipes sees this device and no other, and needs no
-// privilege for it.
+// WipeVolume returns the volume that replaces the PersistentVolume of a disk while the disk is wiped. It has the same
+// device as a raw block device, for one claim in the operator's namespace. The wiping pod therefore has access to
+// this device only, and needs no privileges.
 func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.PersistentVolume {
 	spec := pv.Spec.DeepCopy()
 	spec.VolumeMode = new(corev1.PersistentVolumeBlock)
@@ -78,7 +79,7 @@ func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.Pers
 	}
 }
 
-// WipeClaim is the claim of that volume.
+// WipeClaim returns the claim of that volume.
 func WipeClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVolumeClaim {
 	ref := wiping.Spec.ClaimRef
 	return &corev1.PersistentVolumeClaim{
@@ -91,7 +92,8 @@ func WipeClaim(wiping *corev1.PersistentVolume, set string) *corev1.PersistentVo
 	}
 }
 
-// WipeJob wipes the disk of that volume. Root, as device files belong to it, and nothing else that root can do.
+// WipeJob returns the Job that wipes the disk of that volume. It runs as root, which owns device files, and has no
+// other privilege of root.
 func WipeJob(wiping *corev1.PersistentVolume, set, image string) *batchv1.Job {
 	ref := wiping.Spec.ClaimRef
 	container := containerSecurity()
