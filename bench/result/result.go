@@ -60,6 +60,16 @@ type Column struct {
 	Log    bool   `json:"log,omitempty"`    // its values span decades
 }
 
+// FindColumn finds a column by its key. One that is not there has no unit, and its key as its title.
+func FindColumn(columns []Column, key string) Column {
+	for i := range columns {
+		if columns[i].Key == key {
+			return columns[i]
+		}
+	}
+	return Column{Key: key, Title: key}
+}
+
 // Row is what was measured of one thing.
 type Row struct {
 	Labels  []Label          `json:"labels"`            // fs, layout, case: what it is

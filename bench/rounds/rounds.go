@@ -1,0 +1,217 @@
+// Package rounds measures what is compared in turns: cells are measured once a round, each round begins with another
+// one, and a slow minute of the machine hits all of them. What a run has measured is kept, so that another one can go
+// on with it, and becomes rows of a report.
+package rounds
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"sheaf.dev/sheaf/bench/result"
+)
+
+// Cell is one thing that is measured once a round.
+type Cell struct {
+	Key     string  // its name: no other cell has it, and what is kept of it is found by it
+	Part    string  // a part ends with its last round before the next one begins
+	Against string  // neighbours of a part that have the same are compared: they take turns
+	Seconds float64 // expected of one round
+	Run     func(ctx context.Context, f *Figures) error
+	// Finding tells whether an error is what the cell shows: the run goes on without it. Nil: no error is.
+	Finding func(error) bool
+}
+
+// Rate is the figure of a cell that gives only one.
+const Rate = "rate"
+
+// One makes a cell that gives one figure, Rate.
+func One(key string, run func() (float64, error)) Cell {
+	return Cell{Key: key, Run: func(_ context.Context, f *Figures) error {
+		v, err := run()
+		f.Set(Rate, v)
+		return err
+	}}
+}
+
+// Figures are what one measurement gives.
+type Figures struct {
+	order  []string
+	Values map[string]float64
+	Series map[string][][2]float64
+	Text   map[string]string
+}
+
+// NewFigures are none.
+func NewFigures() *Figures {
+	return &Figures{Values: map[string]float64{}, Series: map[string][][2]float64{}, Text: map[string]string{}}
+}
+
+// Set gives a figure.
+func (f *Figures) Set(key string, value float64) {
+	if _, ok := f.Values[key]; !ok {
+		f.order = append(f.order, key)
+	}
+	f.Values[key] = value
+}
+
+// Words are the figures in the order in which they came, as their columns show them.
+func (f *Figures) Words(columns []result.Column) string {
+	parts := make([]string, 0, len(f.order)+len(f.Text))
+	for _, key := range f.order {
+		c := result.FindColumn(columns, key)
+		parts = append(parts, c.Title+" "+result.Format(f.Values[key], c.Unit))
+	}
+	for _, text := range f.Text {
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Options of Measure.
+type Options struct {
+	Rounds  int
+	Round   func(n int)     // is told each round that has ended, from 1 on; nil: nobody
+	Each    func(Progress)  // is told each measurement that begins and ends; nil: nobody
+	Columns []result.Column // for the words of Progress.Figures
+}
+
+// Progress of a run.
+type Progress struct {
+	Key         string // of the cell that begins, or has ended
+	Ended       bool
+	Figures     string        // what it gave, where it has ended
+	Round       int           // from 1 on
+	Took        time.Duration // where it has ended
+	Done, Total int           // measurements
+	Part        float64       // 0 to 1, by the time expected
+	Left        time.Duration // expected
+}
+
+// Work is how much of a run is done.
+type Work struct {
+	Done, Total   int     // measurements
+	Settled, Left float64 // seconds expected of what is done, and of the rest
+}
+
+// Work tells how much of a run of these cells is done.
+func (s *Set) Work(cells []Cell, rounds int) (w Work) {
+	for i := range cells {
+		c := &cells[i]
+		done := min(rounds, s.rounds(c.Key))
+		w.Done += done
+		w.Total += rounds
+		w.Settled += c.Seconds * float64(done)
+		w.Left += c.Seconds * float64(rounds-done)
+	}
+	return w
+}
+
+// inTurn is the order of the cells of a part in a round: what is compared begins with another one.
+func inTurn(cells []Cell, round int) []*Cell {
+	out := make([]*Cell, 0, len(cells))
+	for first, last := 0, 0; first < len(cells); first = last {
+		for last < len(cells) && cells[last].Against == cells[first].Against {
+			last++
+		}
+		for i := range last - first {
+			out = append(out, &cells[first+(i+round)%(last-first)])
+		}
+	}
+	return out
+}
+
+// Measure measures what is not done yet. A cell that had a finding is not measured again.
+func (s *Set) Measure(ctx context.Context, cells []Cell, opts Options) error {
+	m := &measuring{Set: s, opts: opts, work: s.Work(cells, opts.Rounds), began: time.Now()}
+	m.reused = m.work.Settled
+	for first, last := 0, 0; first < len(cells); first = last {
+		for last < len(cells) && cells[last].Part == cells[first].Part {
+			last++
+		}
+		for round := range opts.Rounds {
+			for _, c := range inTurn(cells[first:last], round) {
+				if s.rounds(c.Key) > round {
+					continue
+				}
+				if err := m.measure(ctx, c, round+1); err != nil {
+					return fmt.Errorf("%s: %w", c.Key, err)
+				}
+			}
+			if opts.Round != nil {
+				opts.Round(round + 1)
+			}
+		}
+	}
+	return nil
+}
+
+// measuring is one Measure under way.
+type measuring struct {
+	*Set
+	opts   Options
+	work   Work
+	reused float64 // of work.Settled: what an earlier run had done
+	began  time.Time
+}
+
+func (m *measuring) measure(ctx context.Context, c *Cell, round int) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if m.Missing(c.Key) == "" {
+		m.tell(Progress{Key: c.Key, Round: round})
+		begin, f := time.Now(), NewFigures()
+		err := c.Run(ctx, f)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+			m.keep(c.Key).add(f)
+		case c.Finding != nil && c.Finding(err):
+			m.Miss(c.Key, err.Error())
+			f = NewFigures()
+		default:
+			return err
+		}
+		ended := Progress{Key: c.Key, Ended: true, Round: round, Took: time.Since(begin), Figures: f.Words(m.opts.Columns)}
+		defer func() { m.tell(ended) }()
+	}
+	m.keep(c.Key).Rounds++
+	m.work.Done++
+	m.work.Settled += c.Seconds
+	m.work.Left -= c.Seconds
+	return m.save()
+}
+
+// tell the progress.
+func (m *measuring) tell(p Progress) {
+	if m.opts.Each == nil {
+		return
+	}
+	p.Done, p.Total = m.work.Done, m.work.Total
+	left := m.work.Left
+	if all := m.work.Settled + left; all > 0 {
+		p.Part = m.work.Settled / all
+	}
+	if fresh := m.work.Settled - m.reused; fresh > 0 {
+		left *= time.Since(m.began).Seconds() / fresh // as this machine goes
+	}
+	p.Left = time.Duration(left * float64(time.Second))
+	m.opts.Each(p)
+}
+
+func (k *Kept) add(f *Figures) {
+	if k.Values == nil {
+		k.Values, k.Series, k.Text = map[string][]float64{}, map[string][][][2]float64{}, map[string]string{}
+	}
+	for key, v := range f.Values {
+		k.Values[key] = append(k.Values[key], v)
+	}
+	for key, points := range f.Series {
+		k.Series[key] = append(k.Series[key], points)
+	}
+	maps.Copy(k.Text, f.Text)
+}

@@ -1,0 +1,145 @@
+package rounds
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+)
+
+// Set is what cells have given so far.
+type Set struct {
+	Schema   string           `json:"schema"`
+	Settings string           `json:"settings"` // a run with others does not go on with it
+	Cells    map[string]*Kept `json:"cells"`    // by Cell.Key
+
+	file string // that keeps it; empty: none
+}
+
+// Kept is what the rounds of one cell gave.
+type Kept struct {
+	Rounds  int                       `json:"rounds"`
+	Values  map[string][]float64      `json:"values,omitempty"`
+	Series  map[string][][][2]float64 `json:"series,omitempty"`
+	Text    map[string]string         `json:"text,omitempty"`
+	Missing string                    `json:"missing,omitempty"` // why it gave nothing
+}
+
+// New is a set that nothing is in.
+func New() *Set { return &Set{Cells: map[string]*Kept{}} }
+
+// Open gives the set that a file keeps from now on; an empty name is none. With resume it goes on with what an earlier
+// run with the same settings has kept there; without, that is written over by the first measurement.
+func Open(file, schema, settings string, resume bool, say func(string, ...any)) (*Set, error) {
+	s := &Set{Schema: schema, Settings: settings, Cells: map[string]*Kept{}, file: file}
+	if file == "" {
+		return s, nil
+	}
+	content, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		if resume {
+			say("%s is not there: the run begins anew", file)
+		}
+		return s, nil
+	}
+	if err != nil || !resume {
+		return s, err
+	}
+	var kept Set
+	if err := json.Unmarshal(content, &kept); err != nil {
+		return nil, fmt.Errorf("%s holds no figures of an earlier run: %w; remove it, or run without --resume", file, err)
+	}
+	if kept.Schema != schema || kept.Settings != settings {
+		return nil, fmt.Errorf("%s is of a run with other settings (%s; now %s): run with the same, or without --resume",
+			file, kept.Settings, settings)
+	}
+	for key, c := range kept.Cells {
+		if c != nil && c.Rounds > 0 {
+			s.Cells[key] = c
+		}
+	}
+	return s, nil
+}
+
+// save replaces the file.
+func (s *Set) save() error {
+	if s.file == "" {
+		return nil
+	}
+	err := vfs.ReplaceFile(s.file, func(w io.Writer) error { return json.NewEncoder(w).Encode(s) })
+	if err != nil {
+		return fmt.Errorf("keeping the figures so far: %w", err)
+	}
+	return nil
+}
+
+// keep gives what is kept of a cell, which changes with it.
+func (s *Set) keep(key string) *Kept {
+	if s.Cells[key] == nil {
+		s.Cells[key] = &Kept{}
+	}
+	return s.Cells[key]
+}
+
+// Miss says why a cell gives nothing. It is not measured.
+func (s *Set) Miss(key, why string) { s.keep(key).Missing = why }
+
+func (s *Set) rounds(key string) int {
+	if kept := s.Cells[key]; kept != nil {
+		return kept.Rounds
+	}
+	return 0
+}
+
+// Of gives a figure of a cell, as the rounds gave it; nil where it gave none.
+func (s *Set) Of(key, figure string) []float64 {
+	if kept := s.Cells[key]; kept != nil && kept.Missing == "" {
+		return kept.Values[figure]
+	}
+	return nil
+}
+
+// Rate is the figure of a cell that gives only one.
+func (s *Set) Rate(key string) []float64 { return s.Of(key, Rate) }
+
+// Missing says why a cell gave nothing; empty where it was measured.
+func (s *Set) Missing(key string) string {
+	if kept := s.Cells[key]; kept != nil {
+		return kept.Missing
+	}
+	return ""
+}
+
+// Best finds which of some cells has the best median of a figure; -1 where none has one. less: a smaller one is better.
+func (s *Set) Best(keys []string, figure string, less bool) (at int, rounds []float64) {
+	at = -1
+	for i, key := range keys {
+		v := s.Of(key, figure)
+		if len(v) == 0 {
+			continue
+		}
+		is, was := result.Of(v...).Median, result.Of(rounds...).Median
+		if at < 0 || less && is < was || !less && is > was {
+			at, rounds = i, v
+		}
+	}
+	return at, rounds
+}
+
+// Row makes the row of a cell.
+func (s *Set) Row(key string, labels []result.Label) result.Row {
+	row := result.Row{Labels: labels, Missing: s.Missing(key), Cells: map[string]result.Value{}}
+	if kept := s.Cells[key]; kept != nil && kept.Missing == "" {
+		for figure, rounds := range kept.Values {
+			row.Cells[figure] = result.Of(rounds...)
+		}
+		for name, text := range kept.Text {
+			row.Cells[name] = result.Words("%s", text)
+		}
+	}
+	return row
+}
