@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/bench/rounds"
 )
 
 // Options of Run.
@@ -31,17 +32,10 @@ type Options struct {
 	MemoryLimit int64    // bytes that this process may use; 0: what the machine has
 	Version     string   // of the program
 	Say         func(format string, a ...any)
-	Progress    func(Progress) // nil: nobody
+	Progress    func(rounds.Progress) // nil: nobody
 }
 
-// Progress of a run.
-type Progress struct {
-	Done, Total int           // measurements
-	Part        float64       // 0 to 1, by the time expected
-	Left        time.Duration // expected
-	Now         string        // what is measured now, or was
-	Figures     string        // what the measurement that just ended gave; empty: it begins
-}
+const stateSchema = "sheaf.dev/bench/layouts-state/v2"
 
 // Errors that blame the call.
 var (
@@ -127,14 +121,14 @@ func Run(ctx context.Context, opts Options) (report *result.Report, err error) {
 	if err := r.plan(ctx); err != nil {
 		return nil, err
 	}
-	if err := r.loadState(); err != nil {
+	if r.set, err = rounds.Open(opts.State, stateSchema, r.settings(), opts.Resume, opts.Say); err != nil {
 		return nil, err
 	}
 	if err := r.estimate(); err != nil {
 		return nil, err
 	}
 	err = r.all(ctx)
-	if len(r.state.Cells) == 0 && err != nil {
+	if len(r.set.Cells) == 0 && err != nil {
 		return nil, err
 	}
 	report = r.report()

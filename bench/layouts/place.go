@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
@@ -26,7 +27,8 @@ type place interface {
 
 // site is where one measurement works.
 type site struct {
-	dir string
+	*rounds.Figures // what it gives
+	dir             string
 	// mkfsSeconds that making the file system took; 0: none was made.
 	mkfsSeconds float64
 	// cold writes everything out, and forgets all that the kernel keeps in memory of it, as far as it can.

@@ -1,6 +1,7 @@
 package layouts
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,7 +22,6 @@ type target struct {
 	atMost bool
 	limit  string // compare with this figure of ours, instead of with others
 	also   string // figure of the others, where it is not the same
-	note   string
 }
 
 func is(layouts ...string) func(*cell) bool {
@@ -62,24 +62,42 @@ func superseded50(least float64) func(*cell) float64 {
 
 // targets are what the figures must show, as ratios in one run.
 var targets = []target{
-	{what: "cold read of everything / best files, one reader", table: 1, part: partSizes, figure: "read", faster: true, others: isFiles, least: coldTarget},
-	{what: "cold read of everything / best files, 8 readers", table: 1, part: partSizes, figure: "read", also: "read8", faster: true, others: isFiles, least: always(0)},
-	{what: "cold read of everything / composite file", table: 1, part: partSizes, figure: "read", faster: true, others: is("composite file"), least: always(1)},
-	{what: "fill, all on disk / best files, all on disk", table: 1, part: partSizes, figure: "durable", faster: true, others: isFiles, least: always(1)},
-	{what: "fill, all on disk / composite file, all on disk", table: 1, part: partSizes, figure: "durable", faster: true, others: is("composite file"), least: always(0)},
-	{what: "fill, ours on disk / best files, theirs in memory", table: 1, part: partSizes, figure: "rate", others: isFiles, least: always(1)},
-	{what: "fill, ours on disk / raw write of the same bytes, synced", table: 1, part: partSizes, figure: "fill", faster: true, limit: "rawfill", least: always(0)},
-	{what: "read and parse / composite file without flags", table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file"), least: superseded50(1.5)},
-	{what: "read and parse / composite file, flag in place", table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file, flag in place"), least: always(1)},
-	{what: "read and parse / composite file, bitmap", table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file, bitmap"), least: always(1)},
-	{what: "seek and read at random, cold / best files", table: 2, figure: "get", faster: true, others: isFiles, least: always(0)},
+	{what: "cold read of everything / best files, one reader",
+		table: 1, part: partSizes, figure: "read", faster: true, others: isFiles, least: coldTarget},
+	{what: "cold read of everything / best files, 8 readers",
+		table: 1, part: partSizes, figure: "read", also: "read8", faster: true, others: isFiles, least: always(0)},
+	{what: "cold read of everything / composite file",
+		table: 1, part: partSizes, figure: "read", faster: true, others: is("composite file"), least: always(1)},
+	{what: "fill, all on disk / best files, all on disk",
+		table: 1, part: partSizes, figure: "durable", faster: true, others: isFiles, least: always(1)},
+	{what: "fill, all on disk / composite file, all on disk",
+		table: 1, part: partSizes, figure: "durable", faster: true, others: is("composite file"), least: always(0)},
+	{what: "fill, ours on disk / best files, theirs in memory",
+		table: 1, part: partSizes, figure: "rate", others: isFiles, least: always(1)},
+	{what: "fill, ours on disk / raw write of the same bytes, synced",
+		table: 1, part: partSizes, figure: "fill", faster: true, limit: "rawfill", least: always(0)},
+	{what: "read and parse / composite file without flags",
+		table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file"), least: superseded50(1.5)},
+	{what: "read and parse / composite file, flag in place",
+		table: 1, part: partSuperseded, figure: "load", faster: true,
+		others: is("composite file, flag in place"), least: always(1)},
+	{what: "read and parse / composite file, bitmap",
+		table: 1, part: partSuperseded, figure: "load", faster: true, others: is("composite file, bitmap"), least: always(1)},
+	{what: "seek and read at random, cold / best files",
+		table: 2, figure: "get", faster: true, others: isFiles, least: always(0)},
 	{what: "create / best files", table: 2, figure: "create", faster: true, others: isFiles, least: always(0)},
-	{what: "verify / the file system's own check of files", table: 3, figure: "check", faster: true, others: isFiles, least: always(0)},
-	{what: "rate of verify / raw sequential read of the same", table: 3, figure: "checkrate", limit: "rawrate", least: always(0.9)},
-	{what: "removal / removal of the files", table: 3, figure: "remove", faster: true, others: isFiles, least: always(100)},
-	{what: "median latency of the last thousands / of the first", table: 4, figure: "p50-last", limit: "p50-first", least: always(1.1), atMost: true},
-	{what: "cold read of tiny records / best files", table: 5, part: partDeep, figure: "read", faster: true, others: isFiles, least: always(0)},
-	{what: "fill of tiny records, ours on disk / best files, theirs in memory", table: 5, part: partDeep, figure: "rate", others: isFiles, least: always(0)},
+	{what: "verify / the file system's own check of files",
+		table: 3, figure: "check", faster: true, others: isFiles, least: always(0)},
+	{what: "rate of verify / raw sequential read of the same",
+		table: 3, figure: "checkrate", limit: "rawrate", least: always(0.9)},
+	{what: "removal / removal of the files",
+		table: 3, figure: "remove", faster: true, others: isFiles, least: always(100)},
+	{what: "median latency of the last thousands / of the first",
+		table: 4, figure: "p50-last", limit: "p50-first", least: always(1.1), atMost: true},
+	{what: "cold read of tiny records / best files",
+		table: 5, part: partDeep, figure: "read", faster: true, others: isFiles, least: always(0)},
+	{what: "fill of tiny records, ours on disk / best files, theirs in memory",
+		table: 5, part: partDeep, figure: "rate", others: isFiles, least: always(0)},
 }
 
 // ratios make the table that says what the figures show.
@@ -87,31 +105,30 @@ func (r *run) ratios() result.Table {
 	rows := make([]result.Ratio, 0, len(r.cells)/2)
 	for i := range targets {
 		t := &targets[i]
-		for j := range r.cells {
-			c := &r.cells[j]
-			if c.table == t.table && c.part == t.part && c.layout == oursTitle {
+		for _, c := range r.of(t.table, t.part) {
+			if c.layout == oursTitle {
 				rows = r.ratio(rows, t, c)
 			}
 		}
 	}
 	rows = append(rows, r.syncRatios()...)
-	return result.Ratios("ratios", "What the figures show", "Ours against others, or against a limit, in one run. Medians of the rounds. Targets are for full scale: small data shows fixed costs.", rows)
+	return result.Ratios("ratios", "What the figures show", "Ours against others, or against a limit, in one run. "+
+		"Medians of the rounds. Targets are for full scale: small data shows fixed costs.", rows)
 }
 
 func (r *run) ratio(rows []result.Ratio, t *target, c *cell) []result.Ratio {
-	kept := r.state.Cells[c.key()]
-	if kept == nil || len(kept.Values[t.figure]) == 0 {
-		return rows
+	row := result.Ratio{
+		Unit: result.FindColumn(allFigures, t.figure).Unit, Ours: r.set.Of(c.String(), t.figure),
+		Faster: t.faster, Target: t.least(c), AtMost: t.atMost,
 	}
-	row := result.Ratio{Unit: findFigure(t.figure).unit, Ours: kept.Values[t.figure], Faster: t.faster, Target: t.least(c), AtMost: t.atMost, Note: t.note}
 	var against string
 	if t.limit != "" {
-		row.Limit = kept.Values[t.limit]
-		against = findFigure(t.limit).title
+		row.Limit = r.set.Of(c.String(), t.limit)
+		against = result.FindColumn(allFigures, t.limit).Title
 	} else {
 		against, row.Limit = r.best(t, c)
 	}
-	if len(row.Limit) == 0 {
+	if len(row.Ours) == 0 || len(row.Limit) == 0 {
 		return rows
 	}
 	row.Labels = result.Labels("what", t.what, "file system", c.fs.name, "records", c.variant, "against", against)
@@ -120,41 +137,34 @@ func (r *run) ratio(rows []result.Ratio, t *target, c *cell) []result.Ratio {
 
 // best of the other layouts of a measurement.
 func (r *run) best(t *target, of *cell) (layout string, rounds []float64) {
-	figure := t.figure
-	if t.also != "" {
-		figure = t.also
-	}
-	best := 0.0
-	for i := range r.cells {
-		c := &r.cells[i]
-		kept := r.state.Cells[c.key()]
-		if c.compared() != of.compared() || !t.others(c) || kept == nil || kept.Missing != "" || len(kept.Values[figure]) == 0 {
-			continue
-		}
-		m := result.Of(kept.Values[figure]...).Median
-		if layout == "" || t.faster == (m < best) {
-			layout, best, rounds = c.layout, m, kept.Values[figure]
+	var keys, layouts []string
+	for _, c := range r.of(of.table, of.part) {
+		if c.compared() == of.compared() && t.others(c) {
+			keys, layouts = append(keys, c.String()), append(layouts, c.layout)
 		}
 	}
-	return layout, rounds
+	at, rounds := r.set.Best(keys, cmp.Or(t.also, t.figure), t.faster)
+	if at < 0 {
+		return "", nil
+	}
+	return layouts[at], rounds
 }
 
 // syncRatios compare ours with durable commits with files that are synced one by one.
 func (r *run) syncRatios() []result.Ratio {
 	var rows []result.Ratio
-	for i := range r.cells {
-		c := &r.cells[i]
-		synced := r.state.Cells[c.key()]
-		if c.table != 1 || c.part != partSync || c.layout != flatTitle || synced == nil || len(synced.Values["rate"]) == 0 {
+	for _, c := range r.of(1, partSync) {
+		synced := r.set.Of(c.String(), "rate")
+		if c.layout != flatTitle || len(synced) == 0 {
 			continue
 		}
-		for j := range r.cells {
-			o := &r.cells[j]
-			kept := r.state.Cells[o.key()]
-			if o.part == partSizes && o.fs == c.fs && o.x == c.x && o.layout == oursTitle && kept != nil && len(kept.Values["rate"]) > 0 {
+		for _, o := range r.of(1, partSizes) {
+			ours := r.set.Of(o.String(), "rate")
+			if o.fs == c.fs && o.x == c.x && o.layout == oursTitle && len(ours) > 0 {
 				rows = append(rows, result.Ratio{
-					Labels: result.Labels("what", "fill, durable by group commit / files with a sync each", "file system", c.fs.name, "records", o.variant, "against", fmt.Sprintf("%s, %s", c.layout, c.variant)),
-					Unit:   "/s", Ours: kept.Values["rate"], Limit: synced.Values["rate"], Target: 20,
+					Labels: result.Labels("what", "fill, durable by group commit / files with a sync each", "file system", c.fs.name,
+						"records", o.variant, "against", fmt.Sprintf("%s, %s", c.layout, c.variant)),
+					Unit: "/s", Ours: ours, Limit: synced, Target: 20,
 				})
 			}
 		}

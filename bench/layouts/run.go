@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/bench/rounds"
 )
 
 // run is one Run under way.
@@ -23,13 +25,7 @@ type run struct {
 	present []*fileSystem
 	notes   []string
 	place   place
-	state   state
-	settled float64 // seconds expected of the measurements that are done
-	seconds float64 // expected in all
-	done    int
-	total   int
-	clock   time.Time // when measuring began
-	reused  float64   // of settled: what an earlier run had done
+	set     *rounds.Set
 }
 
 // absence is a file system that cannot be measured, and why.
@@ -54,7 +50,8 @@ func (r *run) plan(ctx context.Context) error {
 	}
 	if o.Path == "" && !root {
 		o.Path = o.Dir
-		r.note("Mounting needs root, and this is user %d: the file system of %s is measured as it is, and no other.", os.Geteuid(), o.Path)
+		r.note("Mounting needs root, and this is user %d: the file system of %s is measured as it is, and no other.",
+			os.Geteuid(), o.Path)
 		for _, name := range o.FileSystems {
 			r.absent = append(r.absent, absence{name, fmt.Sprintf("mounting needs root, this is user %d", os.Geteuid())})
 		}
@@ -128,27 +125,18 @@ func (r *run) note(format string, a ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, a...))
 }
 
-// needs is the most that any measurement takes, and the time of all.
-func (r *run) needs() (most need, left float64) {
+// most is the most that any measurement takes.
+func (r *run) most() (most need) {
 	for i := range r.cells {
-		c := &r.cells[i]
-		most.files = max(most.files, c.needs.files)
-		most.disk = max(most.disk, c.needs.disk)
-		most.memory = max(most.memory, c.needs.memory)
-		rounds := max(0, r.opts.Rounds-r.state.rounds(c))
-		r.seconds += c.needs.seconds * float64(r.opts.Rounds)
-		left += c.needs.seconds * float64(rounds)
-		r.total += r.opts.Rounds
-		r.done += r.opts.Rounds - rounds
+		n := r.cells[i].needs
+		most.files, most.disk, most.memory = max(most.files, n.files), max(most.disk, n.disk), max(most.memory, n.memory)
 	}
-	r.settled = r.seconds - left
-	r.reused = r.settled
-	return most, left
+	return most
 }
 
-// imageBytes is how large a file system has to be for a measurement of so much.
-func (r *run) imageBytes(most need) int64 {
-	bytes := most.disk*5/4 + imageExtra
+// imageBytes is how large a file system has to be for the measurements.
+func (r *run) imageBytes() int64 {
+	bytes := r.most().disk*5/4 + imageExtra
 	for _, fs := range r.present {
 		bytes = max(bytes, fs.bytesMin+imageExtra/4)
 	}
@@ -157,8 +145,9 @@ func (r *run) imageBytes(most need) int64 {
 
 // estimate checks memory and room before anything begins, and says how long it will take.
 func (r *run) estimate() error {
-	most, left := r.needs()
-	what := fmt.Sprintf("table %s at scale %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(r.opts.Tables), " ", ","), "[]"), r.opts.Scale)
+	most := r.most()
+	tables := strings.Trim(strings.ReplaceAll(fmt.Sprint(r.opts.Tables), " ", ","), "[]")
+	what := fmt.Sprintf("table %s at scale %s", tables, r.opts.Scale)
 	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable") // what processes can take without swapping
 	if err != nil {
 		return err
@@ -168,9 +157,10 @@ func (r *run) estimate() error {
 		available = min(available, r.opts.MemoryLimit)
 	}
 	if most.memory > available {
-		return fmt.Errorf("%s takes up to %d MiB of memory, %d MiB are available: choose fewer tables or a smaller --scale", what, most.memory>>20, available>>20)
+		return fmt.Errorf("%s takes up to %d MiB of memory, %d MiB are available: choose fewer tables or a smaller --scale",
+			what, most.memory>>20, available>>20)
 	}
-	dir, disk := r.opts.Dir, r.imageBytes(most)
+	dir, disk := r.opts.Dir, r.imageBytes()
 	if r.opts.Path != "" {
 		dir, disk = r.opts.Path, most.disk*5/4
 	}
@@ -180,16 +170,18 @@ func (r *run) estimate() error {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
 		if free := int64(s.Bavail) * s.Bsize; disk+diskReserve > free {
-			return fmt.Errorf("%s takes up to %d MiB in %s, and %s more stay free, but %d MiB are free: choose another --dir, fewer tables or a smaller --scale",
-				what, disk>>20, dir, diskReserved, free>>20)
+			return fmt.Errorf("%s takes up to %d MiB in %s, and %s more stay free, but %d MiB are free: "+
+				"choose another --dir, fewer tables or a smaller --scale", what, disk>>20, dir, diskReserved, free>>20)
 		}
 	}
 	names := make([]string, 0, len(r.present))
 	for _, fs := range r.present {
 		names = append(names, fs.name)
 	}
-	r.opts.Say("%s: %d measurements, %d of them done, on %s; about %v, up to %d MiB of disk and %d MiB of memory", what, r.total, r.done, strings.Join(names, ", "),
-		(time.Duration(left) * time.Second).Round(time.Second), disk>>20, most.memory>>20)
+	work := r.set.Work(r.inRounds(), r.opts.Rounds)
+	r.opts.Say("%s: %d measurements, %d of them done, on %s; about %v, up to %d MiB of disk and %d MiB of memory",
+		what, work.Total, work.Done, strings.Join(names, ", "), time.Duration(work.Left)*time.Second,
+		disk>>20, most.memory>>20)
 	return nil
 }
 
@@ -198,17 +190,15 @@ func (r *run) open(ctx context.Context) error {
 	if r.place != nil {
 		return nil
 	}
-	most := need{}
-	for i := range r.cells {
-		most.disk = max(most.disk, r.cells[i].needs.disk)
-	}
-	bytes := r.imageBytes(most)
+	bytes := r.imageBytes()
 	var p *blockPlace
 	var err error
 	if r.opts.Device != "" {
 		p, err = newDevicePlace(r.opts.Device, r.opts.Dir, r.opts.Destroy)
 		if err == nil && p.bytes < bytes {
-			err = errors.Join(fmt.Errorf("%s has %d MiB, %d are needed: choose fewer tables or a smaller --scale", r.opts.Device, p.bytes>>20, bytes>>20), p.file.Close(), os.Remove(p.point))
+			err = fmt.Errorf("%s has %d MiB, %d are needed: choose fewer tables or a smaller --scale",
+				r.opts.Device, p.bytes>>20, bytes>>20)
+			err = errors.Join(err, p.file.Close(), os.Remove(p.point))
 		}
 	} else {
 		r.opts.Say("writing %d MiB of an image of %d MiB in %s", min(bytes, r.scale.prewritten)>>20, bytes>>20, r.opts.Dir)
@@ -221,99 +211,59 @@ func (r *run) open(ctx context.Context) error {
 	return nil
 }
 
-// all measures what is not done yet. Each round begins with another one of those that are compared.
+// all measures what is not done yet.
 func (r *run) all(ctx context.Context) (err error) {
-	if r.done == r.total {
+	cells := r.inRounds()
+	if r.set.Work(cells, r.opts.Rounds).Done == len(cells)*r.opts.Rounds {
 		return nil
 	}
 	if err := r.open(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.place.close()) }()
-	r.clock = time.Now()
-	for _, table := range r.opts.Tables {
-		for round := range r.opts.Rounds {
-			for _, c := range r.order(table, round) {
-				if r.state.rounds(c) > round {
-					continue
-				}
-				if err := r.measure(ctx, c); err != nil {
-					return fmt.Errorf("%s: %w", c, err)
-				}
-			}
-		}
-	}
-	return nil
+	opts := rounds.Options{Rounds: r.opts.Rounds, Each: r.opts.Progress, Columns: allFigures}
+	return r.set.Measure(ctx, cells, opts)
 }
 
-// order of the measurements of a table in a round.
-func (r *run) order(table, round int) []*cell {
-	var out, compared []*cell
-	flush := func() {
-		for i := range compared {
-			out = append(out, compared[(i+round)%len(compared)])
-		}
-		compared = nil
-	}
+// inRounds are the measurements as they take turns. What a file system refuses is a finding; of ours it is none, but
+// for a file system that a program serves.
+func (r *run) inRounds() []rounds.Cell {
+	out := make([]rounds.Cell, 0, len(r.cells))
 	for i := range r.cells {
 		c := &r.cells[i]
-		if c.table != table {
-			continue
-		}
-		if len(compared) > 0 && compared[0].compared() != c.compared() {
-			flush()
-		}
-		compared = append(compared, c)
+		out = append(out, rounds.Cell{
+			Key: c.String(), Part: strconv.Itoa(c.table), Against: c.compared(), Seconds: c.needs.seconds,
+			Run: func(ctx context.Context, f *rounds.Figures) error { return r.measure(ctx, c, f) },
+			Finding: func(err error) bool {
+				found := refused(err) && c.layout != oursTitle || len(c.fs.fuse) > 0
+				if found {
+					r.opts.Say("%s: %v", c, err)
+				}
+				return found
+			},
+		})
 	}
-	flush()
 	return out
 }
 
-// measure does one measurement and keeps what it gave.
-func (r *run) measure(ctx context.Context, c *cell) (err error) {
-	if err := context.Cause(ctx); err != nil {
-		return err
-	}
-	r.tell(c.String(), "")
-	m := newFigures()
+// measure does one measurement.
+func (r *run) measure(ctx context.Context, c *cell, f *rounds.Figures) error {
 	s, err := r.place.begin(ctx, c.fs, c.needs.files)
-	if err == nil {
-		err = c.run(ctx, s, m)
-		err = errors.Join(err, r.place.end(s))
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	kept := r.state.cell(c)
-	switch {
-	case err != nil && (refused(err) && c.layout != oursTitle || len(c.fs.fuse) > 0):
-		kept.Missing = err.Error()
-		r.opts.Say("%s: %v", c, err)
-	case err != nil:
+	if err != nil {
 		return err
-	default:
-		kept.add(m)
 	}
-	kept.Rounds++
-	r.done++
-	r.settled += c.needs.seconds
-	r.tell(c.String(), m.String())
-	return r.saveState()
+	s.Figures = f
+	return errors.Join(c.run(ctx, s), r.place.end(s))
 }
 
-// tell the progress.
-func (r *run) tell(now, figures string) {
-	if r.opts.Progress == nil {
-		return
+// settings that figures can only be put together under.
+func (r *run) settings() string {
+	where := "loop"
+	switch {
+	case r.opts.Device != "":
+		where = "device " + r.opts.Device
+	case r.opts.Path != "":
+		where = "path " + r.opts.Path
 	}
-	p := Progress{Done: r.done, Total: r.total, Now: now, Figures: figures}
-	if r.seconds > 0 {
-		p.Part = r.settled / r.seconds
-	}
-	left := r.seconds - r.settled
-	if fresh := r.settled - r.reused; fresh > 0 {
-		left *= since(r.clock) / fresh // as this machine goes
-	}
-	p.Left = time.Duration(left * float64(time.Second))
-	r.opts.Progress(p)
+	return strings.Join([]string{"scale " + r.opts.Scale, where, "version " + r.opts.Version}, ", ")
 }

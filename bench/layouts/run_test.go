@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
@@ -140,19 +141,19 @@ func TestFlatFolderLimit(t *testing.T) {
 	for _, c := range limitCells() {
 		s, err := p.begin(t.Context(), c.fs, c.needs.files)
 		must(t, err)
-		m := newFigures()
-		must(t, c.run(t.Context(), s, m))
+		s.Figures = rounds.NewFigures()
+		must(t, c.run(t.Context(), s))
 		must(t, p.end(s))
-		full := strings.HasPrefix(m.text["limit"], "full")
-		if c.layout == oursTitle && (full || m.values["names"] != limitRecords) || c.layout == flatTitle && (!full || m.values["names"] < 1000) {
-			t.Errorf("%s: %v, %q", c.layout, m.values, m.text)
+		full := strings.HasPrefix(s.Text[resultText], "full")
+		if c.layout == oursTitle && (full || s.Values["names"] != limitRecords) || c.layout == flatTitle && (!full || s.Values["names"] < 1000) {
+			t.Errorf("%s: %v, %q", c.layout, s.Values, s.Text)
 		}
 	}
 	must(t, p.close())
 	nothingLeft(t, dir)
 }
 
-// An interrupted run leaves nothing but its figures; the next one goes on with them, and does nothing twice.
+// An interrupted run leaves nothing but its figures; the next one goes on with them.
 func TestInterruptAndResume(t *testing.T) {
 	needLoop(t, "mke2fs")
 	o := tiny(t, 4)
@@ -160,11 +161,11 @@ func TestInterruptAndResume(t *testing.T) {
 	stop := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := map[string]int{}
-	o.Progress = func(p Progress) {
-		if p.Figures != "" {
-			ended[p.Now]++
+	o.Progress = func(p rounds.Progress) {
+		if p.Ended && p.Figures != "" {
+			ended[p.Key]++
 		}
-		if p.Done == 3 && p.Figures == "" {
+		if p.Done == 3 && !p.Ended {
 			cancel(stop)
 		}
 	}
@@ -173,24 +174,14 @@ func TestInterruptAndResume(t *testing.T) {
 		t.Fatalf("report %v, error %v", report, err)
 	}
 	nothingLeft(t, o.Dir)
-	o.Progress = func(p Progress) {
-		if p.Figures != "" {
-			ended[p.Now]++
-		}
-	}
+	o.Resume = true
 	other := o
-	other.Scale, other.Resume = "quick", true
+	other.Scale = "quick"
 	if _, err := Run(t.Context(), other); err == nil || !strings.Contains(err.Error(), "other settings") {
 		t.Errorf("figures of another scale are taken: %v", err)
 	}
-	o.Resume = true
 	report, err = Run(t.Context(), o)
 	must(t, err)
-	for _, row := range report.Table("t4").Rows {
-		if row.Missing == "" && row.Cells["total"].Rounds != 2 {
-			t.Errorf("%s: %d rounds", row.Name(), row.Cells["total"].Rounds)
-		}
-	}
 	for now, n := range ended {
 		if n != 2 {
 			t.Errorf("%s was measured %d times", now, n)
@@ -198,10 +189,6 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 	if len(ended) != 4 || len(report.Table("t4").Plots) != 2 {
 		t.Errorf("%d measurements, %d plots", len(ended), len(report.Table("t4").Plots))
-	}
-	must(t, os.WriteFile(o.State, []byte("{"), 0o600))
-	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), o.State) {
-		t.Errorf("a torn file of figures is taken: %v", err)
 	}
 }
 
@@ -276,7 +263,7 @@ func TestRunOnAPath(t *testing.T) {
 	}
 	var s unix.Statfs_t
 	must(t, unix.Statfs(dir, &s))
-	r := &run{opts: Options{Path: dir, Dir: dir, Say: t.Logf, Rounds: 1, Tables: []int{1}, Scale: "full"}, scale: scales["full"], state: state{}}
+	r := &run{opts: Options{Path: dir, Dir: dir, Say: t.Logf, Rounds: 1, Tables: []int{1}, Scale: "full"}, scale: scales["full"], set: rounds.New()}
 	r.cells = []cell{{fs: &fileSystem{}, needs: need{disk: int64(s.Blocks) * s.Bsize}}}
 	if err := r.estimate(); err == nil || !strings.Contains(err.Error(), "are free") {
 		t.Errorf("a run that the disk has no room for: %v", err)
@@ -287,22 +274,5 @@ func TestRunOnAPath(t *testing.T) {
 	}
 	if _, err := Run(t.Context(), Options{Path: filepath.Join(dir, "gone"), Scale: "tiny", Say: t.Logf}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a folder that is not there: %v", err)
-	}
-}
-
-// What is compared stands together, and each round begins with another one.
-func TestTurns(t *testing.T) {
-	r := &run{opts: Options{Tables: []int{4}}}
-	r.cells = table4(findFileSystem("ext4"), scales["tiny"])
-	first := map[string]bool{}
-	for round := range 4 {
-		order := r.order(4, round)
-		if len(order) != 4 {
-			t.Fatalf("%d measurements", len(order))
-		}
-		first[order[0].layout] = true
-	}
-	if len(first) != 4 {
-		t.Errorf("rounds begin with %v", first)
 	}
 }

@@ -31,13 +31,13 @@ func table1(fs *fileSystem, s *scale) []cell {
 	var cells []cell
 	for _, c := range s.sizes {
 		n := fs.bounded(c.records)
-		variant := fmt.Sprintf("%s x %s", countWords(n), sizeWords(c.size))
+		base := cell{table: 1, part: partSizes, fs: fs, x: float64(c.size)}
+		base.variant = fmt.Sprintf("%s x %s", countWords(n), sizeWords(c.size))
 		set := func() *recordSet { return newSet(n, n, c.size) }
 		add := func(l layout, needs need, readers ...int) {
-			cells = append(cells, cell{table: 1, part: partSizes, fs: fs, layout: l.name(), variant: variant, x: float64(c.size), needs: fs.cost(needs),
-				run: func(ctx context.Context, s *site, m *figures) error {
-					return fillAndRead(ctx, s, m, l, set(), readers...)
-				}})
+			cells = append(cells, base.of(l.name(), needs, func(ctx context.Context, s *site) error {
+				return fillAndRead(ctx, s, l, set(), readers...)
+			}))
 		}
 		add(&fileLayout{title: flatTitle, folder: flatFolder}, needOf(n, c.size, true), 1, manyReaders)
 		add(&fileLayout{title: "2 levels of 16 folders", folder: tree(1, 1)}, needOf(n, c.size, true), 1, manyReaders)
@@ -45,13 +45,12 @@ func table1(fs *fileSystem, s *scale) []cell {
 		needs := needOne(n, c.size)
 		needs.disk *= 2 // the raw write beside it
 		l := &ours{residency: group.Resident}
-		cells = append(cells, cell{table: 1, part: partSizes, fs: fs, layout: l.name(), variant: variant, x: float64(c.size), needs: fs.cost(needs),
-			run: func(ctx context.Context, s *site, m *figures) error {
-				if err := fillAndRead(ctx, s, m, l, set(), 1); err != nil {
-					return err
-				}
-				return rawFill(s, m, int64(n)*int64(c.size))
-			}})
+		cells = append(cells, base.of(l.name(), needs, func(ctx context.Context, s *site) error {
+			if err := fillAndRead(ctx, s, l, set(), 1); err != nil {
+				return err
+			}
+			return rawFill(s, int64(n)*int64(c.size))
+		}))
 	}
 	n := fs.bounded(s.syncEach)
 	last := s.sizes[len(s.sizes)-1]
@@ -60,14 +59,12 @@ func table1(fs *fileSystem, s *scale) []cell {
 			last = c
 		}
 	}
+	base := cell{table: 1, part: partSync, fs: fs, x: float64(last.size)}
+	base.variant = fmt.Sprintf("%s x %s, a sync each", countWords(n), sizeWords(last.size))
 	for _, l := range []layout{&fileLayout{title: flatTitle, folder: flatFolder}, &ours{residency: group.Resident}} {
-		cells = append(cells, cell{table: 1, part: partSync, fs: fs, layout: l.name(), variant: fmt.Sprintf("%s x %s, a sync each", countWords(n), sizeWords(last.size)),
-			x:     float64(last.size),
-			needs: fs.cost(needOf(n, last.size, false)),
-			run: func(ctx context.Context, s *site, m *figures) error {
-				set := newSet(n, n, last.size)
-				return fill(ctx, s, m, l, set, true)
-			}})
+		cells = append(cells, base.of(l.name(), needOf(n, last.size, false), func(ctx context.Context, s *site) error {
+			return fill(ctx, s, l, newSet(n, n, last.size), true)
+		}))
 	}
 	return append(cells, table1Superseded(fs, s)...)
 }
@@ -75,16 +72,17 @@ func table1(fs *fileSystem, s *scale) []cell {
 // table1Superseded reads sets in which newer versions have superseded others.
 func table1Superseded(fs *fileSystem, s *scale) []cell {
 	cells := make([]cell, 0, 4*len(s.superseded))
-	total := fs.bounded(s.supersededTotal.records)
+	total, size := fs.bounded(s.supersededTotal.records), s.supersededTotal.size
 	for _, percent := range s.superseded {
 		live := max(1, total*(100-percent)/100)
-		for _, l := range []layout{&composite{}, &composite{flags: flagInPlace}, &composite{flags: flagBitmap}, &ours{residency: group.Resident}} {
-			cells = append(cells, cell{table: 1, part: partSuperseded, fs: fs, layout: l.name(), x: float64(percent),
-				variant: fmt.Sprintf("%s versions of %s, %d %% superseded", countWords(total), sizeWords(s.supersededTotal.size), percent),
-				needs:   fs.cost(needOne(total, s.supersededTotal.size)),
-				run: func(ctx context.Context, site *site, m *figures) error {
-					return fillAndParse(ctx, site, m, l, newSet(live, total, s.supersededTotal.size))
-				}})
+		base := cell{table: 1, part: partSuperseded, fs: fs, x: float64(percent)}
+		base.variant = fmt.Sprintf("%s versions of %s, %d %% superseded", countWords(total), sizeWords(size), percent)
+		for _, l := range []layout{
+			&composite{}, &composite{flags: flagInPlace}, &composite{flags: flagBitmap}, &ours{residency: group.Resident},
+		} {
+			cells = append(cells, base.of(l.name(), needOne(total, size), func(ctx context.Context, s *site) error {
+				return fillAndParse(ctx, s, l, newSet(live, total, size))
+			}))
 		}
 	}
 	return cells
@@ -119,7 +117,7 @@ type preparer interface {
 // ender is a layout that keeps what it has read, as a program does at its start. To give it back is no part of a read.
 type ender interface{ end() error }
 
-func fill(ctx context.Context, s *site, m *figures, l layout, set *recordSet, syncEach bool) error {
+func fill(ctx context.Context, s *site, l layout, set *recordSet, syncEach bool) error {
 	before, err := usedBytes(s.dir)
 	if err != nil {
 		return err
@@ -137,14 +135,14 @@ func fill(ctx context.Context, s *site, m *figures, l layout, set *recordSet, sy
 	if err := syncFS(s.dir); err != nil {
 		return err
 	}
-	m.set("fill", took)
-	m.set("durable", since(begin))
-	m.set("rate", float64(set.total)/took)
+	s.Set("fill", took)
+	s.Set("durable", since(begin))
+	s.Set("rate", float64(set.total)/took)
 	after, err := usedBytes(s.dir)
 	if err != nil {
 		return err
 	}
-	m.set("disk", float64(max(0, after-before)))
+	s.Set("disk", float64(max(0, after-before)))
 	return nil
 }
 
@@ -165,8 +163,8 @@ func readCold(ctx context.Context, s *site, l layout, set *recordSet, readers in
 	return took, err
 }
 
-func fillAndRead(ctx context.Context, s *site, m *figures, l layout, set *recordSet, readers ...int) error {
-	if err := fill(ctx, s, m, l, set, false); err != nil {
+func fillAndRead(ctx context.Context, s *site, l layout, set *recordSet, readers ...int) error {
+	if err := fill(ctx, s, l, set, false); err != nil {
 		return err
 	}
 	for _, n := range readers {
@@ -174,23 +172,23 @@ func fillAndRead(ctx context.Context, s *site, m *figures, l layout, set *record
 		if err != nil {
 			return err
 		}
-		m.set(map[bool]string{true: "read", false: "read8"}[n == 1], took)
+		s.Set(map[bool]string{true: "read", false: "read8"}[n == 1], took)
 	}
 	return nil
 }
 
 // rawFill is the limit of a fill: as many bytes written in order past the page cache, and synced.
-func rawFill(s *site, m *figures, bytes int64) error {
+func rawFill(s *site, bytes int64) error {
 	took, ok, err := rawWrite(s.dir, bytes)
 	if ok {
-		m.set("rawfill", took)
+		s.Set("rawfill", took)
 	}
 	return err
 }
 
 // fillAndParse reads with a visitor that does with each record what parsing it would cost: it goes over every byte.
-func fillAndParse(ctx context.Context, s *site, m *figures, l layout, set *recordSet) error {
-	if err := fill(ctx, s, m, l, set, false); err != nil {
+func fillAndParse(ctx context.Context, s *site, l layout, set *recordSet) error {
+	if err := fill(ctx, s, l, set, false); err != nil {
 		return err
 	}
 	var sum atomic.Uint64
@@ -200,6 +198,6 @@ func fillAndParse(ctx context.Context, s *site, m *figures, l layout, set *recor
 		sum.Add(h.Sum64())
 		return nil
 	})
-	m.set("load", took)
+	s.Set("load", took)
 	return err
 }

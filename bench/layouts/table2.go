@@ -21,22 +21,26 @@ func table2(fs *fileSystem, s *scale) []cell {
 	for _, records := range s.hashed {
 		n := fs.bounded(records)
 		random := min(s.random, n/2)
+		base := cell{table: 2, fs: fs, x: float64(n)}
+		base.variant = fmt.Sprintf("%s of 1 KB, %s at random", countWords(n), countWords(random))
 		add := func(title string, needs need, steps func(dir string, set *recordSet) oneByOne) {
-			cells = append(cells, cell{table: 2, fs: fs, layout: title, x: float64(n), needs: fs.cost(needs),
-				variant: fmt.Sprintf("%s of 1 KB, %s at random", countWords(n), countWords(random)),
-				run: func(ctx context.Context, s *site, m *figures) error {
-					set := newSet(n, n, hashedBytes)
-					return randomAccess(ctx, s, m, steps(s.dir, set), set, random)
-				}})
+			cells = append(cells, base.of(title, needs, func(ctx context.Context, s *site) error {
+				set := newSet(n, n, hashedBytes)
+				return randomAccess(ctx, s, steps(s.dir, set), set, random)
+			}))
 		}
 		for _, l := range []*fileLayout{
 			{title: flatTitle, folder: flatFolder},
 			{title: "hashed path, first character", folder: tree(1)},
 			{title: "hashed path, first two characters", folder: tree(1, 1)},
 		} {
-			add(l.title, needOf(n, hashedBytes, false), func(dir string, set *recordSet) oneByOne { return &filesOneByOne{l: l, dir: dir, set: set} })
+			add(l.title, needOf(n, hashedBytes, false), func(dir string, set *recordSet) oneByOne {
+				return &filesOneByOne{l: l, dir: dir, set: set}
+			})
 		}
-		add(oursTitle, needOne(n, hashedBytes), func(dir string, set *recordSet) oneByOne { return &oursOneByOne{dir: dir, set: set} })
+		add(oursTitle, needOne(n, hashedBytes), func(dir string, set *recordSet) oneByOne {
+			return &oursOneByOne{dir: dir, set: set}
+		})
 	}
 	return cells
 }
@@ -54,13 +58,13 @@ type oneByOne interface {
 
 // randomAccess creates all records, and opens, reads and deletes some, each first with cold caches. A start is part of
 // the time.
-func randomAccess(ctx context.Context, s *site, m *figures, l oneByOne, set *recordSet, n int) (err error) {
+func randomAccess(ctx context.Context, s *site, l oneByOne, set *recordSet, n int) (err error) {
 	numbers := rand.New(rand.NewPCG(2, 3)).Perm(set.live)[:n]
 	begin := time.Now()
 	if err := l.create(ctx); err != nil {
 		return err
 	}
-	m.set("create", since(begin))
+	s.Set("create", since(begin))
 	buffer := make([]byte, hashedBytes+1<<10)
 	seek := func() error { return eachNumber(ctx, numbers, l.seek) }
 	get := func() error { return eachNumber(ctx, numbers, func(i int) error { return l.get(i, buffer) }) }
@@ -87,7 +91,7 @@ func randomAccess(ctx context.Context, s *site, m *figures, l oneByOne, set *rec
 			return errors.Join(fmt.Errorf("%s: %w", step.key, err), l.stop())
 		}
 		if step.key != unmeasured {
-			m.set(step.key, since(begin))
+			s.Set(step.key, since(begin))
 		}
 	}
 	return l.stop()

@@ -23,34 +23,33 @@ func table3(fs *fileSystem, s *scale) []cell {
 	n := fs.bounded(s.lifeRecords)
 	folders := max(1, s.lifeFolders*n/s.lifeRecords)
 	files := &fileLayout{title: fmt.Sprintf("%d folders", folders), folder: inTurn(folders)}
-	variant := fmt.Sprintf("%s of 1 KB", countWords(n))
+	base := cell{table: 3, fs: fs, variant: fmt.Sprintf("%s of 1 KB", countWords(n))}
 	return []cell{
-		{table: 3, fs: fs, layout: "files in " + files.title, variant: variant, needs: fs.cost(needOf(n, lifeBytes, false)),
-			run: func(ctx context.Context, s *site, m *figures) error {
-				return life(ctx, s, m, files, newSet(n, n, lifeBytes), iterateFiles, func(ctx context.Context) error {
-					if s.check == nil {
-						return nil
-					}
-					took, err := s.check(ctx)
-					m.set("check", took)
-					return err
-				})
-			}},
-		{table: 3, fs: fs, layout: oursTitle, variant: variant, needs: fs.cost(needOne(n, lifeBytes)),
-			run: func(ctx context.Context, s *site, m *figures) error {
-				return life(ctx, s, m, &ours{residency: group.Index}, newSet(n, n, lifeBytes), iterateOurs, func(ctx context.Context) error {
-					return verifyOurs(ctx, s, m, n)
-				})
-			}},
+		base.of("files in "+files.title, needOf(n, lifeBytes, false), func(ctx context.Context, s *site) error {
+			return life(ctx, s, files, newSet(n, n, lifeBytes), iterateFiles, func(ctx context.Context) error {
+				if s.check == nil {
+					return nil
+				}
+				took, err := s.check(ctx)
+				s.Set("check", took)
+				return err
+			})
+		}),
+		base.of(oursTitle, needOne(n, lifeBytes), func(ctx context.Context, s *site) error {
+			l := &ours{residency: group.Index}
+			return life(ctx, s, l, newSet(n, n, lifeBytes), iterateOurs, func(ctx context.Context) error {
+				return verifyOurs(ctx, s, n)
+			})
+		}),
 	}
 }
 
-func life(ctx context.Context, s *site, m *figures, l layout, set *recordSet,
+func life(ctx context.Context, s *site, l layout, set *recordSet,
 	iterate func(context.Context, string) (int64, error), check func(context.Context) error) error {
 	if s.mkfsSeconds > 0 {
-		m.set("mkfs", s.mkfsSeconds)
+		s.Set("mkfs", s.mkfsSeconds)
 	}
-	if err := fill(ctx, s, m, l, set, false); err != nil {
+	if err := fill(ctx, s, l, set, false); err != nil {
 		return err
 	}
 	if err := s.cold(ctx); err != nil {
@@ -61,7 +60,7 @@ func life(ctx context.Context, s *site, m *figures, l layout, set *recordSet,
 	if err != nil {
 		return fmt.Errorf("iterate: %w", err)
 	}
-	m.set("iterate", since(begin))
+	s.Set("iterate", since(begin))
 	if n != int64(set.live) {
 		return fmt.Errorf("iterate: %d records were found, %d are stored", n, set.live)
 	}
@@ -78,7 +77,7 @@ func life(ctx context.Context, s *site, m *figures, l layout, set *recordSet,
 	if err := syncFS(filepath.Dir(s.dir)); err != nil {
 		return err
 	}
-	m.set("remove", since(begin))
+	s.Set("remove", since(begin))
 	return nil
 }
 
@@ -111,7 +110,7 @@ func iterateOurs(ctx context.Context, dir string) (_ int64, err error) {
 }
 
 // verifyOurs is what `sheaf verify` does with a group, beside a raw read of the same files past the page cache.
-func verifyOurs(ctx context.Context, s *site, m *figures, records int) error {
+func verifyOurs(ctx context.Context, s *site, records int) error {
 	dir := filepath.Join(s.dir, groupDir)
 	names, err := filepath.Glob(filepath.Join(dir, "segment-*"))
 	if err != nil {
@@ -125,7 +124,7 @@ func verifyOurs(ctx context.Context, s *site, m *figures, records int) error {
 		return err
 	}
 	if ok {
-		m.set("rawrate", rate)
+		s.Set("rawrate", rate)
 	}
 	if err := s.cold(ctx); err != nil {
 		return err
@@ -139,7 +138,7 @@ func verifyOurs(ctx context.Context, s *site, m *figures, records int) error {
 	if len(report.Damages) > 0 || report.Entries != int64(records) {
 		return fmt.Errorf("verify: %d entries, %d were written; damage: %v", report.Entries, records, report.Damages)
 	}
-	m.set("check", took)
-	m.set("checkrate", float64(report.Bytes)/took)
+	s.Set("check", took)
+	s.Set("checkrate", float64(report.Bytes)/took)
 	return nil
 }

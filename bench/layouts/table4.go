@@ -21,34 +21,34 @@ const (
 // table4 is Turner's: how long the creation of number N takes.
 func table4(fs *fileSystem, s *scale) []cell {
 	n := fs.bounded(s.latency)
-	variant := fmt.Sprintf("%s of %d B", countWords(n), latencyBytes)
+	base := cell{table: 4, fs: fs, variant: fmt.Sprintf("%s of %d B", countWords(n), latencyBytes)}
 	cells := make([]cell, 0, 4)
 	for _, l := range []*fileLayout{
 		{title: oneFolderTitle, folder: flatFolder},
 		{title: fmt.Sprintf("%d folders in turn", latencyFolders), folder: inTurn(latencyFolders)},
 		{title: fmt.Sprintf("%d folders striped", latencyFolders), folder: striped(latencyFolders)},
 	} {
-		cells = append(cells, cell{table: 4, fs: fs, layout: l.title, variant: variant, needs: fs.cost(needOf(n, latencyBytes, false)),
-			run: func(ctx context.Context, s *site, m *figures) error {
-				set, known := newSet(n, n, latencyBytes), folders{s.dir: {}}
-				return latencies(ctx, m, n, 1, func(i, _ int) error { return l.create(s.dir, set, i, known, false) })
-			}})
+		cells = append(cells, base.of(l.title, needOf(n, latencyBytes, false), func(ctx context.Context, s *site) error {
+			set, known := newSet(n, n, latencyBytes), folders{s.dir: {}}
+			return latencies(ctx, s, n, 1, func(i, _ int) error { return l.create(s.dir, set, i, known, false) })
+		}))
 	}
-	return append(cells, cell{table: 4, fs: fs, layout: oursTitle, variant: variant, needs: fs.cost(needOne(n, latencyBytes)),
-		run: func(ctx context.Context, s *site, m *figures) (err error) {
-			set := newSet(n, n, latencyBytes)
-			w, err := createGroup(ctx, s.dir)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, w.log.Close(false)) }()
-			entries := make([]format.Entry, 0, latencyCallers)
-			return latencies(ctx, m, n, latencyCallers, func(first, last int) error { return w.commit(puts(set, first, last, entries)) })
-		}})
+	return append(cells, base.of(oursTitle, needOne(n, latencyBytes), func(ctx context.Context, s *site) (err error) {
+		set := newSet(n, n, latencyBytes)
+		w, err := createGroup(ctx, s.dir)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, w.log.Close(false)) }()
+		entries := make([]format.Entry, 0, latencyCallers)
+		return latencies(ctx, s, n, latencyCallers, func(first, last int) error {
+			return w.commit(puts(set, first, last, entries))
+		})
+	}))
 }
 
 // latencies makes n records, so many at a time, and keeps the median and the 99th percentile of each thousand.
-func latencies(ctx context.Context, m *figures, n, atOnce int, create func(first, last int) error) error {
+func latencies(ctx context.Context, s *site, n, atOnce int, create func(first, last int) error) error {
 	window := min(latencyWindow, max(1, n/latencyEnds))
 	took := make([]float64, 0, window+atOnce)
 	var p50, p99 [][2]float64
@@ -74,13 +74,13 @@ func latencies(ctx context.Context, m *figures, n, atOnce int, create func(first
 			took = took[:0]
 		}
 	}
-	m.set("total", since(begin))
-	m.series["p50"], m.series["p99"] = p50, p99
+	s.Set("total", since(begin))
+	s.Series["p50"], s.Series["p99"] = p50, p99
 	ends := min(latencyEnds, max(1, len(p50)/3))
-	m.set("p50-first", medianOf(p50[:ends]))
-	m.set("p50-last", medianOf(p50[len(p50)-ends:]))
-	m.set("p99-first", medianOf(p99[:ends]))
-	m.set("p99-last", medianOf(p99[len(p99)-ends:]))
+	s.Set("p50-first", medianOf(p50[:ends]))
+	s.Set("p50-last", medianOf(p50[len(p50)-ends:]))
+	s.Set("p99-first", medianOf(p99[:ends]))
+	s.Set("p99-last", medianOf(p99[len(p99)-ends:]))
 	return nil
 }
 

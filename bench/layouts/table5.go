@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -23,18 +24,17 @@ const (
 // table5 is that of deep and flat directories.
 func table5(fs *fileSystem, s *scale) []cell {
 	n := fs.bounded(s.deep)
-	variant := fmt.Sprintf("%s of %d B", countWords(n), deepBytes)
+	base := cell{table: 5, part: partDeep, fs: fs, variant: fmt.Sprintf("%s of %d B", countWords(n), deepBytes)}
 	var cells []cell
 	add := func(l layout, needs need) {
-		cells = append(cells, cell{table: 5, part: partDeep, fs: fs, layout: l.name(), variant: variant, needs: fs.cost(needs),
-			run: func(ctx context.Context, s *site, m *figures) error {
-				return fillAndRead(ctx, s, m, l, newSet(n, n, deepBytes), 1)
-			}})
+		cells = append(cells, base.of(l.name(), needs, func(ctx context.Context, s *site) error {
+			return fillAndRead(ctx, s, l, newSet(n, n, deepBytes), 1)
+		}))
 	}
 	files := needOf(n, deepBytes, true)
 	add(&fileLayout{title: flatTitle, folder: flatFolder}, files)
 	for depth := 1; depth <= 4; depth++ {
-		l := &fileLayout{title: fmt.Sprintf("%d deep, 16 folders each", depth), folder: tree(slicesOf(1, depth)...)}
+		l := &fileLayout{title: fmt.Sprintf("%d deep, 16 folders each", depth), folder: tree(slices.Repeat([]int{1}, depth)...)}
 		needs := files
 		needs.files += min(1<<(4*depth), n)
 		add(l, needs)
@@ -51,14 +51,6 @@ func table5(fs *fileSystem, s *scale) []cell {
 	return cells
 }
 
-func slicesOf(digits, levels int) []int {
-	out := make([]int, levels)
-	for i := range out {
-		out[i] = digits
-	}
-	return out
-}
-
 // smallIndex is an ext4 whose folder index has blocks of 1 KiB: it is full, with names of 255 bytes, after some ten
 // thousands, as one with blocks of 4 KiB and short names is after some ten millions.
 var smallIndex = &fileSystem{name: "ext4, blocks of 1 KiB", driver: "ext4", options: "noinit_itable",
@@ -71,28 +63,28 @@ const (
 
 // limitCells show what happens to a flat folder at its limit, and that a group goes on.
 func limitCells() []cell {
-	variant := fmt.Sprintf("until it is full, at most %s, names of %d B", countWords(limitRecords), limitNameBytes)
+	base := cell{table: 5, part: partLimit, fs: smallIndex}
+	base.variant = fmt.Sprintf("until it is full, at most %s, names of %d B", countWords(limitRecords), limitNameBytes)
 	needs := needOf(limitRecords, 0, false)
 	return []cell{
-		{table: 5, part: partLimit, fs: smallIndex, layout: flatTitle, variant: variant, needs: needs, run: fillFolder},
-		{table: 5, part: partLimit, fs: smallIndex, layout: oursTitle, variant: variant, needs: needs,
-			run: func(ctx context.Context, s *site, m *figures) error {
-				set := newSet(limitRecords, limitRecords, limitNameBytes) // what is in the name is data here
-				l := &ours{residency: group.Index}
-				if err := l.fill(ctx, s.dir, set, false); err != nil {
-					return err
-				}
-				n, err := l.read(ctx, s.dir, set, 1, nil)
-				err = errors.Join(err, l.end())
-				m.set("names", float64(n))
-				m.text["limit"] = "not full"
+		base.of(flatTitle, needs, fillFolder),
+		base.of(oursTitle, needs, func(ctx context.Context, s *site) error {
+			set := newSet(limitRecords, limitRecords, limitNameBytes) // what is in the name is data here
+			l := &ours{residency: group.Index}
+			if err := l.fill(ctx, s.dir, set, false); err != nil {
 				return err
-			}},
+			}
+			n, err := l.read(ctx, s.dir, set, 1, nil)
+			err = errors.Join(err, l.end())
+			s.Set("names", float64(n))
+			s.Text[resultText] = "not full"
+			return err
+		}),
 	}
 }
 
 // fillFolder makes files in one folder until the file system refuses.
-func fillFolder(ctx context.Context, s *site, m *figures) error {
+func fillFolder(ctx context.Context, s *site) error {
 	names := 0
 	for ; names < limitRecords; names++ {
 		if err := stopped(ctx, names); err != nil {
@@ -108,15 +100,16 @@ func fillFolder(ctx context.Context, s *site, m *figures) error {
 			return err
 		}
 	}
-	m.set("names", float64(names))
+	s.Set("names", float64(names))
 	if names == limitRecords {
-		m.text["limit"] = "not full"
+		s.Text[resultText] = "not full"
 		return nil
 	}
 	var free unix.Statfs_t
 	if err := unix.Statfs(s.dir, &free); err != nil {
 		return &os.PathError{Op: "statfs", Path: s.dir, Err: err}
 	}
-	m.text["limit"] = fmt.Sprintf("full: no space left on device, with %d MiB and %d inodes free", int64(free.Bfree)*free.Bsize>>20, free.Ffree)
+	s.Text[resultText] = fmt.Sprintf("full: no space left on device, with %d MiB and %d inodes free",
+		int64(free.Bfree)*free.Bsize>>20, free.Ffree)
 	return nil
 }

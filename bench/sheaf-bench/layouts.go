@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sheaf.dev/sheaf/bench/layouts"
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/base/cgroup"
 	"sheaf.dev/sheaf/internal/local/cli"
 	"sheaf.dev/sheaf/internal/test/loop"
@@ -168,12 +169,12 @@ func tableNumbers(s string) ([]int, error) {
 }
 
 // showProgress shows how far a run is: a bar on a terminal, else a line for each measurement.
-func (p *program) showProgress(now layouts.Progress) {
+func (p *program) showProgress(now rounds.Progress) {
 	left := now.Left.Round(time.Second)
 	switch {
 	case p.Out.Terminal():
-		p.Out.SetLine(fmt.Sprintf("%s%d%% %d/%d %v to go: %s", cli.Bar(now.Part), int(100*now.Part), now.Done, now.Total, left, now.Now))
-	case now.Figures != "":
-		p.Out.Sayf("%d/%d, %v to go: %s: %s", now.Done, now.Total, left, now.Now, now.Figures)
+		p.Out.SetLine(fmt.Sprintf("%s%d%% %d/%d %v to go: %s", cli.Bar(now.Part), int(100*now.Part), now.Done, now.Total, left, now.Key))
+	case now.Ended && now.Figures != "":
+		p.Out.Sayf("%d/%d, %v to go: %s: %s", now.Done, now.Total, left, now.Key, now.Figures)
 	}
 }
