@@ -9,12 +9,14 @@ import (
 	"google.golang.org/grpc"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/bench/drive"
+	"sheaf.dev/sheaf/bench/rounds"
 )
 
 // batches compares BatchGet and BatchPut of 100 with unary calls, direct and through the gateway.
 func (b *rpcBench) batches(ctx context.Context, size int) error {
 	const batch, callers = 100, 16
-	b.opts.Say("batches of %d records of %d bytes", batch, size)
+	b.Say("batches of %d records of %d bytes", batch, size)
 	payload := randomBytes(size) // the same in all puts, as in unaryPut
 	batchGet := func(cc *grpc.ClientConn) figure {
 		return func() (float64, error) {
@@ -25,33 +27,40 @@ func (b *rpcBench) batches(ctx context.Context, size int) error {
 	batchPut := func(cc *grpc.ClientConn) figure {
 		return func() (float64, error) {
 			per, err := b.driveStreams(ctx, cc, callers, func(i int64) *recordv1.BatchPutRequest {
-				return putBatch(firstID(size)+scatter(i)%int64(max(b.opts.Records-batch, 1)), batch, payload)
+				return putBatch(firstID(size)+drive.Scatter(i)%int64(max(b.opts.Records-batch, 1)), batch, payload)
 			})
 			return per * batch, err
 		}
 	}
-	figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
-		variant{"unary get direct", b.unaryGet(ctx, b.direct, size, callers)}, variant{"batch get direct", batchGet(b.direct)},
-		variant{"unary get gateway", b.unaryGet(ctx, b.gateway, size, callers)}, variant{"batch get gateway", batchGet(b.gateway)},
-		variant{"unary put direct", b.unaryPut(ctx, b.direct, size, callers)}, variant{"batch put direct", batchPut(b.direct)},
-		variant{"unary put gateway", b.unaryPut(ctx, b.gateway, size, callers)}, variant{"batch put gateway", batchPut(b.gateway)},
-		variant{"bare get", b.unaryGet(ctx, b.bare, size, callers)}, variant{"bare batch get", batchGet(b.bare)},
-		variant{"bare put", b.unaryPut(ctx, b.bare, size, callers)}, variant{"bare batch put", batchPut(b.bare)},
-	)
+	var cells []rounds.Cell
+	for _, to := range []struct {
+		get, put string // names
+		cc       *grpc.ClientConn
+	}{
+		{"get direct", "put direct", b.direct}, {"get gateway", "put gateway", b.gateway}, {"bare get", "bare put", b.bare},
+	} {
+		cells = append(cells,
+			rounds.One("unary "+to.get, b.unaryGet(ctx, to.cc, size, callers)), rounds.One("batch "+to.get, batchGet(to.cc)),
+			rounds.One("unary "+to.put, b.unaryPut(ctx, to.cc, size, callers)), rounds.One("batch "+to.put, batchPut(to.cc)))
+	}
+	got, err := b.takeTurns(ctx, cells...)
 	if err != nil {
 		return err
 	}
+	with := fmt.Sprintf("%d B, %d callers", size, callers)
 	for _, what := range []string{"get direct", "get gateway", "put direct", "put gateway"} {
-		b.add(against(fmt.Sprintf("records by batch %s of %d / unary, %d B, %d callers", what, batch, size, callers), "/s",
-			figures["batch "+what], figures["unary "+what], 4))
+		name := fmt.Sprintf("records by batch %s of %d / unary, %s", what, batch, with)
+		b.add(got.against(name, "/s", "batch "+what, "unary "+what, 4))
 	}
 	// What the same messages come to where nothing is stored: how far a batch can be above unary calls at all.
 	for _, what := range []string{"get", "put"} {
+		bare := "bare " + what
+		unary := fmt.Sprintf("bare stream %s of %d / bare unary, %s", what, batch, with)
+		stream := fmt.Sprintf("records by batch %s direct of %d / bare stream, %s", what, batch, with)
 		b.add(
-			against(fmt.Sprintf("bare stream %s of %d / bare unary, %d B, %d callers", what, batch, size, callers), "/s",
-				figures["bare batch "+what], figures["bare "+what], 0).WithNote("a server that stores nothing: the limit of the rows above"),
-			against(fmt.Sprintf("records by batch %s direct of %d / bare stream, %d B, %d callers", what, batch, size, callers), "/s",
-				figures["batch "+what+" direct"], figures["bare batch "+what], 0))
+			got.against(unary, "/s", "batch "+bare, "unary "+bare, 0).
+				WithNote("a server that stores nothing: the limit of the rows above"),
+			got.against(stream, "/s", "batch "+what+" direct", "batch "+bare, 0))
 	}
 	return nil
 }

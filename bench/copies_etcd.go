@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/internal/placement/etcd"
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
@@ -56,20 +56,23 @@ func (b *copiesBench) peerOf(ctx context.Context, s *benchStore, e *etcdCluster,
 	if err := e.fill(ctx, peerRecords, data); err != nil {
 		return err
 	}
-	side := func(count int, call func(id int64) error) func() (load, error) {
-		return func() (load, error) {
-			return callers(count, b.opts.Time/2, func(_ int, i int64) error { return call(scatter(i) % peerRecords) })
+	side := func(count int, call func(id int64) error) func() (drive.Load, error) {
+		return func() (drive.Load, error) {
+			return drive.Callers(count, b.opts.Time/2, func(_ int, i int64) error {
+				return call(drive.Scatter(i) % peerRecords)
+			})
 		}
 	}
-	kept := loads{}
-	rates, err := takeTurns(b.opts.Rounds, b.opts.Say,
-		kept.variant("put", side(peerCallers, func(id int64) error { return s.put(ctx, id, data) })),
-		kept.variant("etcd put", side(peerCallers, func(id int64) error { return e.put(ctx, id, data) })),
-		kept.variant("put by many", side(peerCallersMany, func(id int64) error { return s.put(ctx, id, data) })),
-		kept.variant("etcd put by many", side(peerCallersMany, func(id int64) error { return e.put(ctx, id, data) })),
-		kept.variant("get", side(peerCallers, func(id int64) error { return s.get(ctx, id, size) })),
-		kept.variant("etcd get", side(peerCallers, func(id int64) error { return e.get(ctx, id, size) })),
-		kept.variant("etcd serializable", side(peerCallers, func(id int64) error { return e.get(ctx, id, size, clientv3.WithSerializable()) })),
+	got, err := b.takeTurns(ctx,
+		loadCell("put", side(peerCallers, func(id int64) error { return s.put(ctx, id, data) })),
+		loadCell("etcd put", side(peerCallers, func(id int64) error { return e.put(ctx, id, data) })),
+		loadCell("put by many", side(peerCallersMany, func(id int64) error { return s.put(ctx, id, data) })),
+		loadCell("etcd put by many", side(peerCallersMany, func(id int64) error { return e.put(ctx, id, data) })),
+		loadCell("get", side(peerCallers, func(id int64) error { return s.get(ctx, id, size) })),
+		loadCell("etcd get", side(peerCallers, func(id int64) error { return e.get(ctx, id, size) })),
+		loadCell("etcd serializable", side(peerCallers, func(id int64) error {
+			return e.get(ctx, id, size, clientv3.WithSerializable())
+		})),
 	)
 	if err != nil {
 		return err
@@ -79,14 +82,15 @@ func (b *copiesBench) peerOf(ctx context.Context, s *benchStore, e *etcdCluster,
 	}
 	name := func(what string) string { return nameOf(what, peerCallers) }
 	groups := fmt.Sprintf("%d groups / ", copiesGroups)
+	many := func(what string) string { return nameOf(what, peerCallersMany) }
 	b.add(
-		against(name("unary put")+groups+"etcd put, 3 members", "/s", rates["put"], rates["etcd put"], 1).
+		got.against(name("unary put")+groups+"etcd put, 3 members", "/s", "put", "etcd put", 1).
 			WithNote("3 processes on each side, on one device, a put durable on 2 of 3; the target is to be faster"),
-		atMost(name("unary put")+"p99 / etcd", "s", kept.p99("put"), kept.p99("etcd put"), 0),
-		against(nameOf("unary put", peerCallersMany)+groups+"etcd put, 3 members", "/s", rates["put by many"], rates["etcd put by many"], 1),
-		atMost(nameOf("unary put", peerCallersMany)+"p99 / etcd", "s", kept.p99("put by many"), kept.p99("etcd put by many"), 0),
-		against(name("unary get")+groups+"etcd range, linearizable", "/s", rates["get"], rates["etcd get"], 1),
-		against(name("unary get")+groups+"etcd range, serializable", "/s", rates["get"], rates["etcd serializable"], 0).
+		got.atMost(name("unary put")+"p99 / etcd", "s", p99, "put", "etcd put", 0),
+		got.against(many("unary put")+groups+"etcd put, 3 members", "/s", "put by many", "etcd put by many", 1),
+		got.atMost(many("unary put")+"p99 / etcd", "s", p99, "put by many", "etcd put by many", 0),
+		got.against(name("unary get")+groups+"etcd range, linearizable", "/s", "get", "etcd get", 1),
+		got.against(name("unary get")+groups+"etcd range, serializable", "/s", "get", "etcd serializable", 0).
 			WithNote("ours is linearizable; a serializable one may be stale"),
 	)
 	return nil
@@ -94,7 +98,7 @@ func (b *copiesBench) peerOf(ctx context.Context, s *benchStore, e *etcdCluster,
 
 // etcdCluster is three members as processes of their own, by the same binary.
 type etcdCluster struct {
-	members []*child
+	members []*drive.Process
 	client  *clientv3.Client
 }
 
@@ -128,19 +132,12 @@ func startEtcdCluster(ctx context.Context, dir, binary string) (e *etcdCluster, 
 	if e.client, err = etcd.Dial(etcd.ClientConfig{Endpoints: clients}); err != nil {
 		return e, err
 	}
-	return e, eventually(ctx, "etcd serves", func() error {
+	return e, drive.Eventually(ctx, "etcd serves", func() error {
 		soon, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		_, err := e.client.Put(soon, "first", "")
-		for _, c := range e.members {
-			select {
-			case <-c.ended:
-				return errors.New("a member of etcd has ended: " + c.said.String())
-			default:
-			}
-		}
 		return err
-	})
+	}, e.members...)
 }
 
 func (e *etcdCluster) close() {
@@ -148,7 +145,7 @@ func (e *etcdCluster) close() {
 		_ = e.client.Close()
 	}
 	for _, c := range e.members {
-		c.kill()
+		c.Kill()
 	}
 }
 
@@ -168,5 +165,5 @@ func (e *etcdCluster) get(ctx context.Context, id int64, size int, options ...cl
 }
 
 func (e *etcdCluster) fill(ctx context.Context, records int64, data []byte) error {
-	return shared(peerCallers, records, func(_ int, id int64) error { return e.put(ctx, id, data) })
+	return drive.Shared(peerCallers, records, func(_ int, id int64) error { return e.put(ctx, id, data) })
 }

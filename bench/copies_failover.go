@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
+
+	"sheaf.dev/sheaf/bench/drive"
 )
 
 const (
@@ -37,9 +38,9 @@ func (b *copiesBench) failover(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.shards[victim].kill()
+		s.shards[victim].Kill()
 		begin := time.Now()
-		err = parallel(2, func(worker int) error {
+		err = drive.Parallel(2, func(worker int) error {
 			if worker == 0 {
 				err := s.put(ctx, id, data)
 				puts = append(puts, time.Since(begin).Seconds())
@@ -60,7 +61,7 @@ func (b *copiesBench) failover(ctx context.Context) error {
 			return fmt.Errorf("behind kill %d: %w", i+1, err)
 		}
 		if (i+1)%20 == 0 {
-			b.opts.Say("  %d of %d kills: put %.3f s", i+1, b.opts.Kills, median(puts))
+			b.Say("  %d of %d kills: put %.3f s", i+1, b.opts.Kills, median(puts))
 		}
 	}
 	most := 2 * electionTimeout.Seconds()
@@ -71,21 +72,16 @@ func (b *copiesBench) failover(ctx context.Context) error {
 		b.add(
 			plain(fmt.Sprintf("time from the kill of a leader to the first %s, median of %d", what.name, b.opts.Kills), "s", what.times, most).
 				WithNote(fmt.Sprintf("the target is twice the election timeout of %v; kill -9 of a shard that leads, call by the Go client", electionTimeout)),
-			plain(fmt.Sprintf("the same, p99 of %d", b.opts.Kills), "s", []float64{quantile(what.times, 0.99)}, most),
+			plain(fmt.Sprintf("the same, p99 of %d", b.opts.Kills), "s", []float64{drive.Quantile(what.times, 0.99)}, most),
 		)
 	}
 	return nil
 }
 
-func quantile(v []float64, q float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	return s[min(int(q*float64(len(s))), len(s)-1)]
-}
-
 // leaderOf finds a record whose group is led, and by whom.
 func (s *benchStore) leaderOf(ctx context.Context, i int) (shard string, id int64, err error) {
-	id = scatter(int64(i)) % 1000
-	err = eventually(ctx, "the group has a leader", func() error {
+	id = drive.Scatter(int64(i)) % 1000
+	err = drive.Eventually(ctx, "the group has a leader", func() error {
 		view, err := s.place.View(ctx)
 		if err != nil {
 			return err

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sheaf.dev/sheaf/bench/drive"
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/placement"
 )
 
@@ -36,46 +38,51 @@ func (b *copiesBench) foreground(ctx context.Context) error {
 	if err := s.fill(ctx, records, moveRecordBytes); err != nil {
 		return err
 	}
-	var before, during [2][]float64 // p99 of puts, gets
-	var took []float64
-	for round := range b.opts.Rounds {
-		for i, out := range []*[2][]float64{&before, &during} {
+	// disturbed makes a cell of the calls that are made until something else is over. It does not change its place: what
+	// is before a move stays before it.
+	disturbed := func(key string, meanwhile func() error) rounds.Cell {
+		return rounds.Cell{Key: key, Against: key, Run: func(ctx context.Context, f *rounds.Figures) error {
 			moved := make(chan error, 1)
 			var over atomic.Bool
 			begin := time.Now()
 			go func() {
 				defer over.Store(true)
-				if i == 0 {
-					time.Sleep(b.opts.Time)
-					moved <- nil
-					return
-				}
-				moved <- s.turn(ctx, round)
+				moved <- meanwhile()
 			}()
 			puts, gets, err := s.disturbed(ctx, records, &over)
 			if err := errors.Join(err, <-moved); err != nil {
 				return err
 			}
-			if i == 1 {
-				took = append(took, time.Since(begin).Seconds())
-			}
-			out[0], out[1] = append(out[0], puts), append(out[1], gets)
-		}
-		b.opts.Say("  round %d of %d", round+1, b.opts.Rounds)
+			f.Set("puts", puts)
+			f.Set("gets", gets)
+			f.Set("seconds", time.Since(begin).Seconds())
+			return nil
+		}}
+	}
+	got, err := b.takeTurns(ctx,
+		disturbed("before", func() error {
+			time.Sleep(b.opts.Time)
+			return nil
+		}),
+		disturbed("during", func() error { return s.turn(ctx) }),
+	)
+	if err != nil {
+		return err
 	}
 	moved := b.opts.MoveBytes / 2
 	name := fmt.Sprintf("while %d MB move at a rate of %d MiB/s / before", moved/1e6, foregroundRate>>20)
 	b.add(
-		atMost("p99 of puts of 4 KB "+name, "s", during[0], before[0], 1.5).
-			WithNote(fmt.Sprintf("%d callers, a call each %v; half of %d groups change their shard", foregroundCallers, foregroundPause, foregroundGroups)),
-		atMost("p99 of gets of 10 KB "+name, "s", during[1], before[1], 1.5),
-		plain("time of these moves, from the target on", "s", took, 0),
+		got.atMost("p99 of puts of 4 KB "+name, "s", "puts", "during", "before", 1.5).
+			WithNote(fmt.Sprintf("%d callers, a call each %v; half of %d groups change their shard",
+				foregroundCallers, foregroundPause, foregroundGroups)),
+		got.atMost("p99 of gets of 10 KB "+name, "s", "gets", "during", "before", 1.5),
+		plain("time of these moves, from the target on", "s", got.Of("during", "seconds"), 0),
 	)
 	return nil
 }
 
 // turn moves the even groups to the other shard, and waits until they are there.
-func (s *benchStore) turn(ctx context.Context, round int) error {
+func (s *benchStore) turn(ctx context.Context) error {
 	view, err := s.place.View(ctx)
 	if err != nil {
 		return err
@@ -87,32 +94,32 @@ func (s *benchStore) turn(ctx context.Context, round int) error {
 		targets = append(targets, t)
 	}
 	if err := s.place.SetTargets(ctx, targets); err != nil {
-		return fmt.Errorf("round %d: %w", round, err)
+		return fmt.Errorf("moving groups: %w", err)
 	}
 	return s.settled(ctx)
 }
 
 // disturbed puts and gets at a steady pace until over, and gives the p99 of each.
 func (s *benchStore) disturbed(ctx context.Context, records int64, over *atomic.Bool) (puts, gets float64, err error) {
-	var put, get latencies
+	var put, get drive.Latencies
 	data := randomBytes(foregroundBytes)
-	err = parallel(foregroundCallers, func(worker int) error {
+	err = drive.Parallel(foregroundCallers, func(worker int) error {
 		for i := int64(worker) << 32; !over.Load(); i++ {
 			begin := time.Now()
 			if worker%2 == 0 {
-				if err := s.put(ctx, records+scatter(i)%records, data); err != nil {
+				if err := s.put(ctx, records+drive.Scatter(i)%records, data); err != nil {
 					return err
 				}
-				put.add(time.Since(begin))
+				put.Add(time.Since(begin))
 			} else {
-				if err := s.get(ctx, scatter(i)%records, moveRecordBytes); err != nil {
+				if err := s.get(ctx, drive.Scatter(i)%records, moveRecordBytes); err != nil {
 					return err
 				}
-				get.add(time.Since(begin))
+				get.Add(time.Since(begin))
 			}
 			time.Sleep(foregroundPause)
 		}
 		return nil
 	})
-	return put.at(0.99), get.at(0.99), err
+	return put.At(0.99), get.At(0.99), err
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/bench/layouts"
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
@@ -89,34 +90,35 @@ func (m *moved) measure(ctx context.Context, cold bool) error {
 		}
 		return nil
 	}
-	processor := map[string][]float64{} // seconds per GB, of both ends
-	measured := func(name string, run func() error) variant {
-		return variant{name, func() (float64, error) {
+	measured := func(key string, run func() error) rounds.Cell {
+		return rounds.Cell{Key: key, Run: func(_ context.Context, f *rounds.Figures) error {
 			if err := prepare(); err != nil {
-				return 0, err
+				return err
 			}
 			before := processorTime()
-			rate, err := timed(float64(m.bytes), run)
-			processor[name] = append(processor[name], float64(processorTime()-before)/float64(m.bytes))
-			return rate, err
+			rate, err := perSecond(float64(m.bytes), run)
+			f.Set(rounds.Rate, rate)
+			f.Set(processor, float64(processorTime()-before)/float64(m.bytes))
+			return err
 		}}
 	}
-	variants := make([]variant, 0, 1+len(m.doors))
-	variants = append(variants, measured("cp", func() error { return copyAndSync(ctx, m.from, m.to) }))
+	cells := []rounds.Cell{measured("cp", func() error { return copyAndSync(ctx, m.from, m.to) })}
 	for _, d := range m.doors {
-		variants = append(variants, measured(d.name, func() error { return m.nodes.install(ctx, m.to, d.door) }))
+		cells = append(cells, measured(d.name, func() error { return m.nodes.install(ctx, m.to, d.door) }))
 	}
-	rates, err := takeTurns(m.bench.opts.Rounds, m.bench.opts.Say, variants...)
+	got, err := m.bench.takeTurns(ctx, cells...)
 	if err != nil {
 		return err
 	}
-	name := fmt.Sprintf("move of %d MB, source %s: ", m.bytes/1e6, map[bool]string{true: "cold", false: "in the page cache"}[cold])
-	m.bench.add(against(name+"sent, checked, synced / cp + sync", "B/s", rates[moveInPlaintext], rates["cp"], 0.8).
+	source := map[bool]string{true: "cold", false: "in the page cache"}[cold]
+	name := fmt.Sprintf("move of %d MB, source %s: ", m.bytes/1e6, source)
+	m.bench.add(got.against(name+"sent, checked, synced / cp + sync", "B/s", moveInPlaintext, "cp", 0.8).
 		WithNote("cp: cp -r, then fdatasync of each file and sync of the folder; the copy goes to the same device"))
 	if m.bench.opts.TLS {
 		m.bench.add(
-			against(name+"with mutual TLS / without", "B/s", rates[moveWithTLS], rates[moveInPlaintext], 0.6),
-			atMost(name+"processor time of both ends for each GB, with mutual TLS / without", "s", processor[moveWithTLS], processor[moveInPlaintext], 0),
+			got.against(name+"with mutual TLS / without", "B/s", moveWithTLS, moveInPlaintext, 0.6),
+			got.atMost(name+"processor time of both ends for each GB, with mutual TLS / without", "s", processor,
+				moveWithTLS, moveInPlaintext, 0),
 		)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/internal/call/message"
 	"sheaf.dev/sheaf/internal/consensus/peer"
 	"sheaf.dev/sheaf/internal/consensus/replica"
@@ -146,7 +147,7 @@ func (n *benchNodes) lead(ctx context.Context) error {
 	n.leaders = make([]*replica.Replica, len(n.groups))
 	for i, g := range n.groups {
 		want := n.nodes[i%len(n.nodes)]
-		err := eventually(ctx, fmt.Sprintf("group %d has its leader", i), func() error {
+		err := drive.Eventually(ctx, fmt.Sprintf("group %d has its leader", i), func() error {
 			for _, node := range n.nodes {
 				if r := node.replicas[g]; r.Status().Leader {
 					n.leaders[i] = r
@@ -163,7 +164,7 @@ func (n *benchNodes) lead(ctx context.Context) error {
 			return err
 		}
 		n.leaders[i] = want.replicas[g]
-		if err := eventually(ctx, fmt.Sprintf("group %d serves", i), func() error {
+		if err := drive.Eventually(ctx, fmt.Sprintf("group %d serves", i), func() error {
 			_, err := n.leaders[i].Propose(replica.Write{ID: -1, Data: []byte("first")}).Wait(ctx)
 			return err
 		}); err != nil {
@@ -171,22 +172,6 @@ func (n *benchNodes) lead(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// eventually tries until it succeeds.
-func eventually(ctx context.Context, what string, try func() error) error {
-	const patience = 2 * time.Minute
-	end := time.Now().Add(patience)
-	for {
-		err := try()
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(end) || ctx.Err() != nil {
-			return fmt.Errorf("%s: not within %v: %w", what, patience, err)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }
 
 func (n *benchNodes) close() error {
@@ -214,9 +199,9 @@ func (n *benchNodes) close() error {
 }
 
 // put writes by concurrent writers, each durable before the next of the same writer, spread over the groups.
-func (n *benchNodes) put(ctx context.Context, writers, size int, duration time.Duration) (load, error) {
+func (n *benchNodes) put(ctx context.Context, writers, size int, duration time.Duration) (drive.Load, error) {
 	payload := randomBytes(size)
-	return callers(writers, duration, func(worker int, i int64) error {
+	return drive.Callers(writers, duration, func(worker int, i int64) error {
 		_, err := n.leaders[worker%len(n.leaders)].Propose(replica.Write{ID: i, Data: payload}).Wait(ctx)
 		return err
 	})

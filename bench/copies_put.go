@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/bench/drive"
+	"sheaf.dev/sheaf/bench/rounds"
 )
 
 const (
@@ -66,22 +69,23 @@ func (b *copiesBench) puts(ctx context.Context) (err error) {
 }
 
 func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[string]*benchNodes, size int) error {
-	kept := loads{}
-	ours := func(side string) variant {
-		return kept.variant(side, func() (load, error) { return nodes[side].put(ctx, copiesWriters, size, b.opts.Time) })
+	ours := func(side string) rounds.Cell {
+		return loadCell(side, func() (drive.Load, error) { return nodes[side].put(ctx, copiesWriters, size, b.opts.Time) })
 	}
-	raw := func(mode appendMode) func() (load, error) {
-		return func() (load, error) { return rawCopies(ctx, dir, mode, copiesWriters, size, b.opts.Time) }
+	raw := func(mode appendMode) func() (drive.Load, error) {
+		return func() (drive.Load, error) { return rawCopies(ctx, dir, mode, copiesWriters, size, b.opts.Time) }
 	}
-	variants := []variant{kept.variant("own files", raw(ownFiles)), ours("copies 3"), kept.variant("one file", raw(groupOfOne)), ours("copies 1")}
+	cells := []rounds.Cell{
+		loadCell("own files", raw(ownFiles)), ours("copies 3"), loadCell("one file", raw(groupOfOne)), ours("copies 1"),
+	}
 	if b.opts.TLS {
-		variants = append(variants, ours(putsWithTLS))
+		cells = append(cells, ours(putsWithTLS))
 	}
-	rates, err := takeTurns(b.opts.Rounds, b.opts.Say, variants...)
+	got, err := b.takeTurns(ctx, cells...)
 	if err != nil {
 		return err
 	}
-	bytes := func(name string) []float64 { return times(rates[name], float64(size)) }
+	bytes := func(name string) []float64 { return times(got.Rate(name), float64(size)) }
 	target := 0.8
 	if size < 10<<10 {
 		target = 0
@@ -92,13 +96,13 @@ func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[string]*
 			WithNote("plain: each writer appends to a file of its own on each of 3 folders and calls fdatasync, two of them behind a TCP connection over loopback; it goes on when 2 of 3 are durable"),
 		against(name+" / 3 plain appenders, a file each", "B/s", bytes("copies 3"), bytes("one file"), target).
 			WithNote("the same with one file per folder, where one fdatasync serves all that wait: the least that a group commit can be"),
-		atMost("its p99 / p99 with copies 1", "s", kept.p99("copies 3"), kept.p99("copies 1"), 3*target/0.8),
+		got.atMost("its p99 / p99 with copies 1", "s", p99, "copies 3", "copies 1", 3*target/0.8),
 		against(name+" / copies 1", "B/s", bytes("copies 3"), bytes("copies 1"), 0),
 	)
 	if b.opts.TLS {
 		b.add(
 			against(name+", with mutual TLS / without", "B/s", bytes(putsWithTLS), bytes("copies 3"), 0.9),
-			atMost("its p99 / p99 without TLS", "s", kept.p99(putsWithTLS), kept.p99("copies 3"), 0),
+			got.atMost("its p99 / p99 without TLS", "s", p99, putsWithTLS, "copies 3", 0),
 		)
 	}
 	return nil
@@ -267,7 +271,9 @@ func (w *rawWriter) close() {
 }
 
 // rawCopies appends records by concurrent writers to three folders, for a time.
-func rawCopies(ctx context.Context, dir string, mode appendMode, writers, size int, duration time.Duration) (out load, err error) {
+func rawCopies(
+	ctx context.Context, dir string, mode appendMode, writers, size int, duration time.Duration,
+) (out drive.Load, err error) {
 	own, err := newAppender(dir, "0", mode, writers)
 	defer func() { err = errors.Join(err, own.close()) }()
 	if err != nil {
@@ -292,7 +298,7 @@ func rawCopies(ctx context.Context, dir string, mode appendMode, writers, size i
 	}
 	payload := randomBytes(size)
 	numbers := make([]int64, writers)
-	return callers(writers, duration, func(worker int, _ int64) error {
+	return drive.Callers(writers, duration, func(worker int, _ int64) error {
 		numbers[worker]++
 		return each[worker].put(own, worker, numbers[worker], payload)
 	})

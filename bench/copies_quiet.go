@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/internal/base/backoff"
 )
 
@@ -27,7 +28,7 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 	}
 	defer s.close()
 	made := time.Since(begin).Seconds()
-	b.opts.Say("  %d groups x %d were made in %.1f s", b.opts.Groups, copiesOf, made)
+	b.Say("  %d groups x %d were made in %.1f s", b.opts.Groups, copiesOf, made)
 	left := slices.Sorted(maps.Keys(s.shards))
 	gone := left[len(left)-1]
 	left = left[:len(left)-1]
@@ -35,7 +36,7 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.shards[gone].kill()
+	s.shards[gone].Kill()
 	delete(s.shards, gone)
 	if err := s.ledBy(ctx, left); err != nil {
 		return err
@@ -60,7 +61,7 @@ func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string)
 	if !backoff.Sleep(ctx, 2*time.Second+2*b.opts.Time) { // groups come to rest half a second after their last work
 		return nil, nil, context.Cause(ctx)
 	}
-	for range b.opts.Rounds {
+	for range b.Rounds {
 		before, err := s.processorTimes()
 		if err != nil {
 			return nil, nil, err
@@ -80,14 +81,14 @@ func (b *copiesBench) rested(ctx context.Context, s *benchStore, named []string)
 			return percent
 		}
 		all, of = append(all, share(slices.Collect(maps.Keys(s.shards)))), append(of, share(named))
-		b.opts.Say("  %d shards take %.2f %% of a core each", len(s.shards), all[len(all)-1])
+		b.Say("  %d shards take %.2f %% of a core each", len(s.shards), all[len(all)-1])
 	}
 	return all, of, nil
 }
 
 // ledBy waits until each group is led by one of these shards.
 func (s *benchStore) ledBy(ctx context.Context, shards []string) error {
-	return eventually(ctx, "every group is led", func() error {
+	return drive.Eventually(ctx, "every group is led", func() error {
 		view, err := s.place.View(ctx)
 		if err != nil {
 			return err
@@ -106,7 +107,7 @@ func (s *benchStore) processorTimes() (map[string]time.Duration, error) {
 	const ticksPerSecond = 100 // USER_HZ
 	times := map[string]time.Duration{}
 	for name, c := range s.shards {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Cmd.Process.Pid))
 		if err != nil {
 			return nil, fmt.Errorf("shard %s: %w", name, err)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+
+	"sheaf.dev/sheaf/bench/drive"
 )
 
 // readRecords are those that are read again and again.
@@ -31,10 +33,11 @@ func (b *copiesBench) reads(ctx context.Context) error {
 			}
 		}
 		for _, n := range []int{16, 64} {
-			kept := loads{}
-			side := func(copies int) func() (load, error) {
-				return func() (load, error) {
-					return callers(n, b.opts.Time/2, func(_ int, i int64) error { return stores[copies].get(ctx, scatter(i)%readRecords, size) })
+			side := func(copies int) func() (drive.Load, error) {
+				return func() (drive.Load, error) {
+					return drive.Callers(n, b.opts.Time/2, func(_ int, i int64) error {
+						return stores[copies].get(ctx, drive.Scatter(i)%readRecords, size)
+					})
 				}
 			}
 			for copies := range stores {
@@ -42,14 +45,14 @@ func (b *copiesBench) reads(ctx context.Context) error {
 					return err
 				}
 			}
-			rates, err := takeTurns(b.opts.Rounds, b.opts.Say, kept.variant("3", side(copiesOf)), kept.variant("1", side(1)))
+			got, err := b.takeTurns(ctx, loadCell("3", side(copiesOf)), loadCell("1", side(1)))
 			if err != nil {
 				return err
 			}
 			name := fmt.Sprintf("unary Get of %d KB, %d callers, %d groups on 3 shards, copies 3 / copies 1", size>>10, n, copiesGroups)
 			b.add(
-				against(name, "/s", rates["3"], rates["1"], 0.9),
-				atMost(name+", p99", "s", kept.p99("3"), kept.p99("1"), 0),
+				got.against(name, "/s", "3", "1", 0.9),
+				got.atMost(name+", p99", "s", p99, "3", "1", 0),
 			)
 		}
 	}

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,13 +10,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/gateway"
 	"sheaf.dev/sheaf/internal/placement"
@@ -35,62 +34,18 @@ type benchStore struct {
 	place   *placement.Store
 	gateway *gateway.Gateway
 	records *client.Client // to the shards themselves
-	shards  map[string]*child
-}
-
-// child is a process.
-type child struct {
-	cmd   *exec.Cmd
-	said  *lockedBuffer
-	ended chan struct{}
-}
-
-// lockedBuffer keeps the end of what a process writes.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	const most = 64 << 10
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.b.Len() > most {
-		l.b.Reset()
-	}
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	shards  map[string]*drive.Process
 }
 
 // startChild starts a process that ends with this one.
-func startChild(binary string, args ...string) (*child, error) {
-	c := &child{cmd: exec.Command(binary, args...), said: &lockedBuffer{}, ended: make(chan struct{})} //nolint:gosec,noctx // our own binary; kill ends it
-	c.cmd.Stdout, c.cmd.Stderr = c.said, c.said
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := c.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s %s: %w", binary, args[0], err)
-	}
-	go func() {
-		_ = c.cmd.Wait() // it was killed
-		close(c.ended)
-	}()
-	return c, nil
-}
-
-func (c *child) kill() {
-	_ = c.cmd.Process.Kill() // it may have ended
-	<-c.ended
+func startChild(binary string, args ...string) (*drive.Process, error) {
+	return drive.Start(exec.Command(binary, args...), syscall.SIGKILL) //nolint:gosec,noctx // our own binary; Kill ends it
 }
 
 // startStore starts a store of so many shards, and waits until every copy of each group is there and leaders are
 // spread. flags go to each shard.
 func startStore(ctx context.Context, dir, binary string, shards, copies, groups int, flags ...string) (s *benchStore, err error) {
-	s = &benchStore{dir: dir, binary: binary, groups: groups, shards: map[string]*child{}}
+	s = &benchStore{dir: dir, binary: binary, groups: groups, shards: map[string]*drive.Process{}}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -145,7 +100,7 @@ func (s *benchStore) start(name string, flags ...string) error {
 
 // placed has the groups made.
 func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int) error {
-	err := eventually(ctx, "groups are placed", func() error {
+	err := drive.Eventually(ctx, "groups are placed", func() error {
 		view, err := s.place.View(ctx)
 		if err != nil {
 			return err
@@ -169,14 +124,11 @@ func (s *benchStore) placed(ctx context.Context, meta placement.Meta, shards int
 
 // ended says which shards have ended, and what they said.
 func (s *benchStore) ended() error {
-	for name, c := range s.shards {
-		select {
-		case <-c.ended:
-			return fmt.Errorf("shard %s has ended: %s", name, c.said)
-		default:
-		}
+	errs := make([]error, 0, len(s.shards))
+	for _, p := range s.shards {
+		errs = append(errs, p.Err())
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // settled waits until each group is where its target says.
@@ -226,7 +178,7 @@ func (s *benchStore) close() {
 		_ = s.records.Close() // nothing is under way
 	}
 	for _, c := range s.shards {
-		c.kill()
+		c.Kill()
 	}
 	if s.gateway != nil {
 		ended, cancel := context.WithCancel(context.Background())
@@ -260,7 +212,7 @@ func (s *benchStore) get(ctx context.Context, id int64, size int) error {
 func (s *benchStore) fill(ctx context.Context, records int64, size int) error {
 	data := randomBytes(size)
 	const batch = 64
-	return shared(8, (records+batch-1)/batch, func(_ int, i int64) error {
+	return drive.Shared(8, (records+batch-1)/batch, func(_ int, i int64) error {
 		items := make([]client.PutItem, 0, batch)
 		for id := i * batch; id < min((i+1)*batch, records); id++ {
 			items = append(items, client.PutItem{Key: client.Key{ID: id}, Data: data})

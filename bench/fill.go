@@ -12,7 +12,9 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/layouts"
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
@@ -28,6 +30,7 @@ type dataset struct {
 	open    bool  // the active segments are left as they are
 	roomy   bool  // addRoom was there
 	killed  bool  // and so are their hints: as a kill leaves them, not a stop
+	grows   bool  // writeAndKill adds records
 	// ownSyncs: a load syncs each active segment, not the volume once.
 	ownSyncs bool
 }
@@ -56,7 +59,7 @@ func (d *dataset) fill(ctx context.Context, groups int, records int64, say func(
 	}
 	each := max(records/int64(groups), 1)
 	d.records = each * int64(groups)
-	err := shared(2, int64(groups), func(_ int, g int64) error {
+	err := drive.Shared(2, int64(groups), func(_ int, g int64) error {
 		if err := d.fillGroup(ctx, int(g), g*each, each); err != nil {
 			return fmt.Errorf("filling group %d: %w", g, err)
 		}
@@ -132,11 +135,11 @@ func (l logs) close() error {
 	return errors.Join(errs...)
 }
 
-// load loads all groups at once by one loader, as a shard does at its start.
+// load loads all groups at once by one loader, as a shard does at its start, and checks that all records are there.
 func (d *dataset) load(ctx context.Context, residency group.Residency, loader *segio.Loader) (logs, error) {
 	loaded := make(logs, len(d.groups))
 	durable := sync.OnceValue(func() error { return (vfs.OS{}).SyncAll(d.dir) })
-	err := parallel(len(d.groups), func(i int) error {
+	err := drive.Parallel(len(d.groups), func(i int) error {
 		opts := d.options(i)
 		if !d.ownSyncs {
 			opts.Durable = durable
@@ -152,10 +155,55 @@ func (d *dataset) load(ctx context.Context, residency group.Residency, loader *s
 		}
 		return nil
 	})
+	if err == nil {
+		if have := loaded.stats().Records; have < d.records || have > d.records && !d.grows {
+			err = fmt.Errorf("%d records were loaded, %d are stored", have, d.records)
+		}
+	}
 	if err != nil {
 		return nil, errors.Join(err, loaded.close())
 	}
 	return loaded, nil
+}
+
+// loadCold is load where the page cache holds nothing of the dataset.
+func (d *dataset) loadCold(ctx context.Context, residency group.Residency, loader *segio.Loader) (logs, error) {
+	if err := layouts.Evict(ctx, d.dir, true); err != nil {
+		return nil, err
+	}
+	return d.load(ctx, residency, loader)
+}
+
+// Figures of a loadCell beside rounds.Rate.
+const (
+	loadSeconds = "seconds"
+	perStored   = "memory per stored byte"
+	perRecord   = "memory per record"
+)
+
+// loadCell makes a cell that loads a dataset, and gives so many units per second. before: what is not timed; nil: none.
+func (d *dataset) loadCell(
+	key string, units float64, residency group.Residency, loader func() *segio.Loader, before func() error,
+) rounds.Cell {
+	return rounds.Cell{Key: key, Run: func(ctx context.Context, f *rounds.Figures) error {
+		if before != nil {
+			if err := before(); err != nil {
+				return err
+			}
+		}
+		from := loader()
+		begin := time.Now()
+		loaded, err := d.load(ctx, residency, from)
+		if err != nil {
+			return err
+		}
+		seconds, stats := time.Since(begin).Seconds(), loaded.stats()
+		f.Set(rounds.Rate, units/seconds)
+		f.Set(loadSeconds, seconds)
+		f.Set(perStored, float64(stats.MemoryBytes)/float64(stats.StoredBytes))
+		f.Set(perRecord, float64(stats.MemoryBytes)/float64(stats.Records))
+		return loaded.close()
+	}}
 }
 
 // stats sums records and memory.

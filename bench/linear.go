@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/bench/layouts"
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
@@ -45,7 +46,7 @@ type linear struct {
 // linearity compares the time per record of load, get and put in a small and in a large store.
 func (b *loadBench) linearity(ctx context.Context) error {
 	if b.opts.IndexRecords <= linearRecords {
-		b.opts.Say("  left out: it needs more than %d records", linearRecords)
+		b.Say("  left out: it needs more than %d records", linearRecords)
 		return nil
 	}
 	l := &linear{loadBench: b, groups: groupCount, records: b.opts.IndexRecords, each: linearRecords}
@@ -93,7 +94,8 @@ func (l *linear) fill(ctx context.Context, dir string) error {
 			}
 			*side.sets = append(*side.sets, d)
 		}
-		l.opts.Say("  filled %d x %d records of %d bytes in %.1f s", side.stores, side.records, linearBytes, time.Since(begin).Seconds())
+		took := time.Since(begin).Seconds()
+		l.Say("  filled %d x %d records of %d bytes in %.1f s", side.stores, side.records, linearBytes, took)
 	}
 	return nil
 }
@@ -158,26 +160,34 @@ func processorTime() int64 {
 // costFigure measures once.
 type costFigure func() (cost, error)
 
+// Figures of a side of compareCosts.
+const (
+	clock     = "clock"
+	processor = "processor"
+)
+
 // compareCosts lets sides take turns and adds a row, name, that compares the large one with the small one; target 0:
 // none. It gives the costs of all sides.
-func (b *loadBench) compareCosts(name string, target float64, sides map[string]costFigure) (map[string][]float64, error) {
-	processor := map[string][]float64{}
-	variants := make([]variant, 0, len(sides))
+func (b *loadBench) compareCosts(
+	ctx context.Context, name string, target float64, sides map[string]costFigure,
+) (turns, error) {
+	cells := make([]rounds.Cell, 0, len(sides))
 	for _, side := range slices.Sorted(maps.Keys(sides)) {
-		variants = append(variants, variant{side, func() (float64, error) {
+		cells = append(cells, rounds.Cell{Key: side, Run: func(_ context.Context, f *rounds.Figures) error {
 			c, err := sides[side]()
-			processor[side] = append(processor[side], c.processor)
-			return c.clock, err
+			f.Set(clock, c.clock)
+			f.Set(processor, c.processor)
+			return err
 		}})
 	}
-	clock, err := takeTurns(b.opts.Rounds, b.opts.Say, variants...)
+	got, err := b.takeTurns(ctx, cells...)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return got, fmt.Errorf("%s: %w", name, err)
 	}
-	large, small := median(processor["large"]), median(processor["small"])
-	b.add(atMost(name, "ns", clock["large"], clock["small"], target).
+	large, small := median(got.Of("large", processor)), median(got.Of("small", processor))
+	b.add(got.atMost(name, "ns", clock, "large", "small", target).
 		WithNote(fmt.Sprintf("processor time: %.0f ns / %.0f ns, ratio %.2f", large, small, large/small)))
-	return clock, nil
+	return got, nil
 }
 
 // resident compares in memory that was touched before, then in fresh memory. The latter says more about the machine:
@@ -204,19 +214,20 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 	side := func(sets []*dataset) costFigure {
 		return func() (cost, error) { return loadAll(ctx, sets, residency, loader) }
 	}
-	costs, err := l.compareCosts(l.name(what), target, map[string]costFigure{"small": side(l.small), "large": side(l.large), "empty": side(l.empty)})
+	got, err := l.compareCosts(ctx, l.name(what), target, map[string]costFigure{
+		"small": side(l.small), "large": side(l.large), "empty": side(l.empty),
+	})
 	if err != nil {
 		return err
 	}
-	start := median(costs["empty"]) * float64(l.empty[0].records) // of one store
-	net := func(costs []float64, d *dataset) []float64 {
-		out := make([]float64, len(costs))
-		for i, c := range costs {
-			out[i] = c - start/float64(d.records)
+	start := median(got.Of("empty", clock)) * float64(l.empty[0].records) // of one store
+	net := func(side string, d *dataset) (out []float64) {
+		for _, c := range got.Of(side, clock) {
+			out = append(out, c-start/float64(d.records))
 		}
 		return out
 	}
-	l.add(atMost(l.name(what+" without the start"), "ns", net(costs["large"], l.large[0]), net(costs["small"], l.small[0]), target).
+	l.add(atMost(l.name(what+" without the start"), "ns", net("large", l.large[0]), net("small", l.small[0]), target).
 		WithNote(fmt.Sprintf("the start: %.2f ms for %d groups with one record each", start/1e6, l.groups)))
 	return nil
 }
@@ -238,9 +249,6 @@ func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, lo
 			return cost{}, err
 		}
 		defer func() { err = errors.Join(err, loaded.close()) }()
-		if have := loaded.stats().Records; have != d.records {
-			return cost{}, fmt.Errorf("%d records were loaded, %d are stored", have, d.records)
-		}
 		records += d.records
 	}
 	return watch.per(records), nil
@@ -261,16 +269,14 @@ func (l *linear) gets(ctx context.Context, what string, residency group.Residenc
 			return watch.per(int64(each * len(sets))), nil
 		}
 	}
-	_, err := l.compareCosts(l.name(what), target, map[string]costFigure{"small": side(small), "large": side(l.large)})
+	sides := map[string]costFigure{"small": side(small), "large": side(l.large)}
+	_, err := l.compareCosts(ctx, l.name(what), target, sides)
 	return err
 }
 
 // getSome starts a store and measures n random reads, when the first ones have opened the files.
 func getSome(ctx context.Context, d *dataset, residency group.Residency, n int, watch *stopwatch) (err error) {
-	if err := layouts.Evict(ctx, d.dir, true); err != nil {
-		return err
-	}
-	loaded, err := d.load(ctx, residency, segio.NewLoader(segio.LoaderOptions{}))
+	loaded, err := d.loadCold(ctx, residency, segio.NewLoader(segio.LoaderOptions{}))
 	if err != nil {
 		return err
 	}

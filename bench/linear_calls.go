@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/layouts"
 	"sheaf.dev/sheaf/internal/local/dev"
 	"sheaf.dev/sheaf/internal/placement"
@@ -46,7 +47,7 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 			return fmt.Errorf("a store of %d records: %w", records, err)
 		}
 		defer s.close()
-		b.opts.Say("  a store of %d records serves after %.1f s", records, time.Since(begin).Seconds())
+		b.Say("  a store of %d records serves after %.1f s", records, time.Since(begin).Seconds())
 		stores[i] = s
 	}
 	for _, what := range []struct {
@@ -63,7 +64,9 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 			}
 		}
 		name := fmt.Sprintf("%s, %d callers", what.name, what.callers)
-		if _, err := b.compareCosts(linearName(name, groupCount, b.opts.IndexRecords, linearRecords), linearTarget, map[string]costFigure{"small": side(stores[0]), "large": side(stores[1])}); err != nil {
+		name = linearName(name, groupCount, b.opts.IndexRecords, linearRecords)
+		sides := map[string]costFigure{"small": side(stores[0]), "large": side(stores[1])}
+		if _, err := b.compareCosts(ctx, name, linearTarget, sides); err != nil {
 			return err
 		}
 	}
@@ -121,7 +124,7 @@ func fillStopped(ctx context.Context, dir string, records int64) error {
 	if len(dirs) != groupCount {
 		return fmt.Errorf("%s holds %d groups, not %d", dir, len(dirs), groupCount)
 	}
-	return shared(2, int64(len(dirs)), func(_ int, i int64) error { return fillGroupOf(ctx, dirs[i], records) })
+	return drive.Shared(2, int64(len(dirs)), func(_ int, i int64) error { return fillGroupOf(ctx, dirs[i], records) })
 }
 
 func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
@@ -173,9 +176,9 @@ func (s *servedStore) drive(ctx context.Context, callers int, duration time.Dura
 	var watch stopwatch
 	watch.start()
 	seed := watch.begin.UnixNano()
-	err := parallel(callers, func(int) error {
+	err := drive.Parallel(callers, func(int) error {
 		for time.Since(watch.begin) < duration {
-			if err := call(ctx, s, scatter(seed+n.Add(1))%s.records); err != nil {
+			if err := call(ctx, s, drive.Scatter(seed+n.Add(1))%s.records); err != nil {
 				return err
 			}
 		}

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/layouts"
 	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 	"sheaf.dev/sheaf/internal/storage/vfs"
@@ -17,16 +20,13 @@ import (
 
 // LoadOptions of Load.
 type LoadOptions struct {
-	Dir          string   // a temporary folder is made in it; must allow O_DIRECT
-	Rounds       int      // at least RoundsMin
+	Options               // Dir must allow O_DIRECT
 	LargeBytes   int64    // dataset of 10 KB records
 	SmallBytes   int64    // dataset of 1 KB records
 	StartBytes   int64    // each dataset of the starts
 	FileSystems  []string // names of layouts.FileSystemNames on which starts are measured, on loop devices; empty: that of Dir
 	IndexRecords int64    // dataset for the index-only start and for linearity; twice as many for one group
-	Only         string   // one part only: start, load, index, put, get, linear, group; empty: all
 	PutTime      time.Duration
-	Say          func(string, ...any)
 }
 
 // Parts of the benchmark, in order.
@@ -50,8 +50,8 @@ type loadBench struct {
 
 // Load measures loading, starting, putting and getting against what the device gives.
 func Load(ctx context.Context, opts LoadOptions) (*result.Report, error) {
-	b := &loadBench{opts: opts}
-	return loadParts.measure(ctx, b, &b.outcome, "load", opts.Rounds, opts.Dir, opts.Only, opts.Say)
+	b := &loadBench{opts: opts, outcome: outcome{Options: opts.Options}}
+	return loadParts.measure(ctx, b, &b.outcome, "load")
 }
 
 // withDataset fills a dataset, uses it and removes it.
@@ -61,7 +61,7 @@ func (b *loadBench) withDataset(ctx context.Context, records int64, size int, us
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	d, err := fill(ctx, dir, groupCount, records, size, b.opts.Say)
+	d, err := fill(ctx, dir, groupCount, records, size, b.Say)
 	if err != nil {
 		return err
 	}
@@ -103,49 +103,32 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 		return err
 	}
 	defer raw.close()
-	var memory []float64
-	load := func(loader func() *segio.Loader) func() (float64, error) {
-		return func() (float64, error) {
-			var loaded logs
-			rate, err := timed(float64(raw.bytes), func() (err error) {
-				loaded, err = d.load(ctx, group.Resident, loader())
-				return err
-			})
-			if err != nil {
-				return 0, err
-			}
-			s := loaded.stats()
-			if s.Records != d.records {
-				return 0, fmt.Errorf("%d records were loaded, %d are stored", s.Records, d.records)
-			}
-			memory = append(memory, float64(s.MemoryBytes)/float64(s.StoredBytes))
-			return rate, loaded.close()
-		}
+	load := func(loader func() *segio.Loader) rounds.Cell {
+		return d.loadCell("load", float64(raw.bytes), group.Resident, loader, nil)
 	}
-	touched, err := b.touchedLoads(raw, load)
+	touched, err := b.touchedLoads(ctx, raw, load)
 	if err != nil {
 		return err
 	}
-	fresh, err := takeTurns(b.opts.Rounds, b.opts.Say,
-		variant{"raw", func() (float64, error) {
-			return timed(float64(raw.bytes), func() error {
-				room, release, err := allocate(raw.room, false)
-				if err != nil {
-					return err
-				}
-				defer release()
-				return raw.readInto(room)
-			})
-		}},
-		variant{"load", load(newLoaders().fresh)},
+	fresh, err := b.takeTurns(ctx,
+		timed("raw", float64(raw.bytes), func() error {
+			room, release, err := allocate(raw.room, false)
+			if err != nil {
+				return err
+			}
+			defer release()
+			return raw.readInto(room)
+		}),
+		load(newLoaders().fresh),
 	)
 	if err != nil {
 		return err
 	}
 	what := fmt.Sprintf("%.1f GB of %d B records", float64(raw.bytes)/1e9, d.size)
+	memory := slices.Concat(touched.Of("load", perStored), fresh.Of("load", perStored))
 	b.add(
-		against("cold Resident load, memory touched before, "+what, "B/s", touched["load"], touched["raw"], touchedTarget),
-		against("cold Resident load, fresh memory, "+what, "B/s", fresh["load"], fresh["raw"], freshTarget),
+		touched.against("cold Resident load, memory touched before, "+what, "B/s", "load", "raw", touchedTarget),
+		fresh.against("cold Resident load, fresh memory, "+what, "B/s", "load", "raw", freshTarget),
 		plain("memory per stored byte when Resident, "+what, "", memory, memoryTarget),
 	)
 	return nil
@@ -153,23 +136,21 @@ func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget,
 
 // touchedLoads compares in memory that both sides have touched before. It is given back before the comparison in fresh
 // memory: together they need more than small machines have.
-func (b *loadBench) touchedLoads(raw *rawFiles, load func(func() *segio.Loader) func() (float64, error)) (map[string][]float64, error) {
+func (b *loadBench) touchedLoads(
+	ctx context.Context, raw *rawFiles, load func(func() *segio.Loader) rounds.Cell,
+) (got turns, err error) {
 	memory, release, err := allocate(raw.room, true)
 	if err != nil {
-		return nil, err
+		return got, err
 	}
 	defer release()
 	loaders := newLoaders()
 	defer loaders.close()
-	if _, err := load(loaders.touched)(); err != nil {
-		return nil, err
+	ours := load(loaders.touched)
+	if err := ours.Run(ctx, rounds.NewFigures()); err != nil {
+		return got, err
 	}
-	return takeTurns(b.opts.Rounds, b.opts.Say,
-		variant{"raw", func() (float64, error) {
-			return timed(float64(raw.bytes), func() error { return raw.readInto(memory) })
-		}},
-		variant{"load", load(loaders.touched)},
-	)
+	return b.takeTurns(ctx, timed("raw", float64(raw.bytes), func() error { return raw.readInto(memory) }), ours)
 }
 
 // indexStart measures the start from hints.
@@ -189,42 +170,22 @@ func (b *loadBench) indexStart(ctx context.Context) error {
 			return err
 		}
 		defer release()
-		var seconds, perRecord []float64
 		loaders := newLoaders()
 		defer loaders.close()
-		figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
-			variant{"raw", func() (float64, error) {
-				return timed(float64(d.records), func() error { return raw.readInto(memory) })
-			}},
-			variant{"start", func() (float64, error) {
-				if err := layouts.Evict(ctx, d.dir, true); err != nil {
-					return 0, err
-				}
-				var loaded logs
-				rate, err := timed(float64(d.records), func() (err error) {
-					loaded, err = d.load(ctx, group.Index, loaders.fresh())
-					return err
-				})
-				if err != nil {
-					return 0, err
-				}
-				s := loaded.stats()
-				if s.Records != d.records {
-					return 0, fmt.Errorf("%d records were loaded, %d are stored", s.Records, d.records)
-				}
-				seconds = append(seconds, float64(d.records)/rate)
-				perRecord = append(perRecord, float64(s.MemoryBytes)/float64(s.Records))
-				return rate, loaded.close()
-			}},
+		records := float64(d.records)
+		got, err := b.takeTurns(ctx,
+			timed("raw", records, func() error { return raw.readInto(memory) }),
+			d.loadCell("start", records, group.Index, loaders.fresh, func() error { return layouts.Evict(ctx, d.dir, true) }),
 		)
 		if err != nil {
 			return err
 		}
-		million := float64(d.records) / 1e6
+		million := records / 1e6
+		name := fmt.Sprintf("Index start from hints, cold, %.1fM records", million)
 		b.add(
-			plain(fmt.Sprintf("Index start from hints, cold, %.1fM records", million), "s", seconds, million/10).WithNote("the target is 1 s for 10M records"),
-			plain("index memory per record, sized from hints", "B", perRecord, 24),
-			against("records per second of that start / of the raw read of the hints", "/s", figures["start"], figures["raw"], 0),
+			plain(name, "s", got.Of("start", loadSeconds), million/10).WithNote("the target is 1 s for 10M records"),
+			plain("index memory per record, sized from hints", "B", got.Of("start", perRecord), 24),
+			got.against("records per second of that start / of the raw read of the hints", "/s", "start", "raw", 0),
 		)
 		return nil
 	})
@@ -250,10 +211,10 @@ func (b *loadBench) coldGets(ctx context.Context) error {
 		loaders := newLoaders()
 		defer loaders.close()
 		for _, depth := range []int{16, 64} {
-			cold, err := takeTurns(b.opts.Rounds, b.opts.Say,
-				variant{"raw", func() (float64, error) { return rawRandom(names, getBytes+100, depth, getReads, readPlain) }},
-				variant{"aio", func() (float64, error) { return rawRandom(names, getBytes+100, depth, getReads, readPiece) }},
-				variant{"get", func() (float64, error) { return coldGet(ctx, d, loaders.fresh(), depth) }},
+			cold, err := b.takeTurns(ctx,
+				rounds.One("raw", func() (float64, error) { return rawRandom(names, getBytes+100, depth, getReads, readPlain) }),
+				rounds.One("aio", func() (float64, error) { return rawRandom(names, getBytes+100, depth, getReads, readPiece) }),
+				rounds.One("get", func() (float64, error) { return coldGet(ctx, d, loaders.fresh(), depth) }),
 			)
 			if err != nil {
 				return err
@@ -262,10 +223,13 @@ func (b *loadBench) coldGets(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			at := fmt.Sprintf("%d at a time / ", depth)
 			b.add(
-				against(fmt.Sprintf("random cold Get of 10 KB, %d at a time / raw O_DIRECT random read by so many threads", depth), "/s", cold["get"], cold["raw"], 0.85),
-				against(fmt.Sprintf("the same, %d at a time / by io_submit", depth), "/s", cold["get"], cold["aio"], 0.85),
-				against(fmt.Sprintf("random Get of %d hot records of 10 KB, %d at a time / read from the page cache", hotIDs, depth), "/s", hot["get"], hot["raw"], 0),
+				cold.against("random cold Get of 10 KB, "+at+"raw O_DIRECT random read by so many threads", "/s",
+					"get", "raw", 0.85),
+				cold.against("the same, "+at+"by io_submit", "/s", "get", "aio", 0.85),
+				hot.against(fmt.Sprintf("random Get of %d hot records of 10 KB, %sread from the page cache", hotIDs, at), "/s",
+					"get", "raw", 0),
 			)
 		}
 		return nil
@@ -274,38 +238,33 @@ func (b *loadBench) coldGets(ctx context.Context) error {
 
 // coldGet reads random records after a start: neither the page cache nor the log has seen them.
 func coldGet(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (rate float64, err error) {
-	if err := layouts.Evict(ctx, d.dir, true); err != nil {
-		return 0, err
-	}
-	loaded, err := d.load(ctx, group.Index, loader)
+	loaded, err := d.loadCold(ctx, group.Index, loader)
 	if err != nil {
 		return 0, err
 	}
-	rate, err = timed(getReads, func() error { return getRandom(d, loaded, depth, getReads) })
+	rate, err = perSecond(getReads, func() error { return getRandom(d, loaded, depth, getReads) })
 	return rate, errors.Join(err, loaded.close())
 }
 
 // hotGets reads records that were read before.
-func (b *loadBench) hotGets(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (_ map[string][]float64, err error) {
+func (b *loadBench) hotGets(ctx context.Context, d *dataset, loader *segio.Loader, depth int) (got turns, err error) {
 	loaded, err := d.load(ctx, group.Index, loader)
 	if err != nil {
-		return nil, err
+		return got, err
 	}
 	defer func() { err = errors.Join(err, loaded.close()) }()
 	name := filepath.Join(d.dir, "hot")
 	if err := os.WriteFile(name, randomBytes(hotIDs*alignedGet), 0o600); err != nil {
-		return nil, err
+		return got, err
 	}
 	for range 3 {
 		if err := getAmong(d, loaded, depth, 4*hotIDs, hotIDs); err != nil {
-			return nil, err
+			return got, err
 		}
 	}
-	return takeTurns(b.opts.Rounds, b.opts.Say,
-		variant{"raw", func() (float64, error) { return cachedRandom(name, getBytes+100, depth, getReads) }},
-		variant{"get", func() (float64, error) {
-			return timed(getReads, func() error { return getAmong(d, loaded, depth, getReads, hotIDs) })
-		}},
+	return b.takeTurns(ctx,
+		rounds.One("raw", func() (float64, error) { return cachedRandom(name, getBytes+100, depth, getReads) }),
+		timed("get", getReads, func() error { return getAmong(d, loaded, depth, getReads, hotIDs) }),
 	)
 }
 
@@ -321,8 +280,8 @@ func getAmong(d *dataset, loaded logs, depth, n int, among int64) error {
 	among = min(among, each*groups)
 	seed, room := time.Now().UnixNano(), d.size+4096
 	memory := make([]byte, depth*room)
-	return shared(depth, int64(n), func(worker int, i int64) error {
-		pick := scatter(seed+i) % among
+	return drive.Shared(depth, int64(n), func(worker int, i int64) error {
+		pick := drive.Scatter(seed+i) % among
 		id := pick%groups*each + pick/groups
 		r, err := loaded[id/each].Get(id, group.GetOptions{Buffer: memory[worker*room:][:0:room]})
 		if err != nil {

@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"sheaf.dev/sheaf/bench/drive"
+	"sheaf.dev/sheaf/bench/rounds"
 )
 
 // durablePuts compares durable puts with raw append and fdatasync.
@@ -29,19 +32,19 @@ func (b *loadBench) durablePuts(ctx context.Context) (err error) {
 		}
 		stores[groups] = s
 	}
-	bytes := func(one load, err error) (float64, error) { return size * one.perSecond, err }
+	bytes := func(one drive.Load, err error) (float64, error) { return size * one.PerSecond, err }
 	ours := func(groups int) figure {
 		return func() (float64, error) { return bytes(stores[groups].put(ctx, writers, size, b.opts.PutTime)) }
 	}
 	raw := func(mode appendMode) figure {
 		return func() (float64, error) { return bytes(rawAppend(dir, mode, writers, size, b.opts.PutTime)) }
 	}
-	figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
-		variant{"own files", raw(ownFiles)},
-		variant{"one group", ours(1)},
-		variant{"one file", raw(groupOfOne)},
-		variant{"16 groups", ours(16)},
-		variant{"64 groups", ours(64)},
+	got, err := b.takeTurns(ctx,
+		rounds.One("own files", raw(ownFiles)),
+		rounds.One("one group", ours(1)),
+		rounds.One("one file", raw(groupOfOne)),
+		rounds.One("16 groups", ours(16)),
+		rounds.One("64 groups", ours(64)),
 	)
 	if err != nil {
 		return err
@@ -53,13 +56,15 @@ func (b *loadBench) durablePuts(ctx context.Context) (err error) {
 		}
 		return seconds
 	}
+	name := fmt.Sprintf("durable put of 10 KB, %d writers, ", writers)
 	b.add(
-		against(fmt.Sprintf("durable put of 10 KB, %d writers, 16 groups / raw, own files", writers), "B/s", figures["16 groups"], figures["own files"], 0.8).
+		got.against(name+"16 groups / raw, own files", "B/s", "16 groups", "own files", 0.8).
 			WithNote("raw: each writer appends to a file of its own and calls fdatasync"),
-		against(fmt.Sprintf("durable put of 10 KB, %d writers, one group / raw, own files", writers), "B/s", figures["one group"], figures["own files"], 0.8),
-		against(fmt.Sprintf("durable put of 10 KB, %d writers, one group / raw, one file", writers), "B/s", figures["one group"], figures["one file"], 0.8).
+		got.against(name+"one group / raw, own files", "B/s", "one group", "own files", 0.8),
+		got.against(name+"one group / raw, one file", "B/s", "one group", "one file", 0.8).
 			WithNote("raw: all append to one file, one fdatasync serves all that wait: the least that a group commit can be"),
-		atMost("cost of 64 dirty groups / of one, seconds per GB", "s", cost(figures["64 groups"]), cost(figures["one group"]), 2),
+		atMost("cost of 64 dirty groups / of one, seconds per GB", "s",
+			cost(got.Rate("64 groups")), cost(got.Rate("one group")), 2),
 	)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
@@ -77,7 +78,7 @@ func (r *rawFiles) close() {
 
 // readInto reads all pieces to their places in memory of at least r.room bytes.
 func (r *rawFiles) readInto(memory []byte) error {
-	return shared(rawInFlight, int64(len(r.pieces)), func(_ int, i int64) error {
+	return drive.Shared(rawInFlight, int64(len(r.pieces)), func(_ int, i int64) error {
 		p := r.pieces[i]
 		return readPiece(p, memory[p.place:p.place+p.length])
 	})
@@ -143,8 +144,8 @@ func rawRandom(names []string, length int64, depth, n int, read func(piece, []by
 			return 0, err
 		}
 	}
-	return timed(float64(n), func() error {
-		return shared(depth, int64(n), func(worker int, _ int64) error {
+	return perSecond(float64(n), func() error {
+		return drive.Shared(depth, int64(n), func(worker int, _ int64) error {
 			i := rand.IntN(len(r.files))
 			offset := rand.Int64N(max(sizes[i]-length, 1)) &^ (vfs.DirectAlign - 1)
 			return read(piece{file: r.files[i], offset: offset}, memory[int64(worker)*length:][:length])
@@ -165,8 +166,8 @@ func cachedRandom(name string, length int64, depth, n int) (rate float64, err er
 		return 0, err
 	}
 	memory := make([]byte, int64(depth)*length)
-	return timed(float64(n), func() error {
-		return shared(depth, int64(n), func(worker int, _ int64) error {
+	return perSecond(float64(n), func() error {
+		return drive.Shared(depth, int64(n), func(worker int, _ int64) error {
 			_, err := f.ReadAt(memory[int64(worker)*length:][:length], rand.Int64N(max(size-length, 1)))
 			return err
 		})
@@ -183,14 +184,14 @@ const (
 
 // rawAppend appends records of size bytes by so many concurrent writers, each durable by fdatasync before the next of
 // the same writer, for a time.
-func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (out load, err error) {
+func rawAppend(dir string, mode appendMode, writers, size int, duration time.Duration) (out drive.Load, err error) {
 	a, err := newAppender(dir, "put", mode, writers)
 	defer func() { err = errors.Join(err, a.close()) }()
 	if err != nil {
 		return out, err
 	}
 	payload := randomBytes(size)
-	return callers(writers, duration, func(worker int, _ int64) error { return a.append(worker, payload) })
+	return drive.Callers(writers, duration, func(worker int, _ int64) error { return a.append(worker, payload) })
 }
 
 // groupFile is the least that a group commit can be: writers append to memory, one of them writes and syncs for all.

@@ -1,17 +1,123 @@
 // Package bench measures Sheaf against the limits of the machine it runs on, side by side in one run: `sheaf-bench`.
-// Variants take turns, in an order that rotates from round to round, and medians are compared, so that a slow minute of
-// the machine hits all of them.
+// What is compared takes turns (package rounds), and medians are compared, so that a slow minute of the machine hits
+// all of it.
 package bench
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/bench/rounds"
 )
 
 // RoundsMin is the least number of rounds that a median is taken from.
 const RoundsMin = 5
+
+// Options of all benchmarks.
+type Options struct {
+	Dir    string // a temporary folder is made in it
+	Rounds int    // at least RoundsMin
+	Only   string // one part only; empty: all
+	Say    func(string, ...any)
+}
+
+// parts are those of a benchmark, in order.
+type parts[B any] []struct {
+	name string
+	run  func(*B, context.Context) error
+}
+
+func (p parts[B]) names() []string {
+	names := make([]string, 0, len(p))
+	for _, one := range p {
+		names = append(names, one.name)
+	}
+	return names
+}
+
+// outcome is what a benchmark has measured so far.
+type outcome struct {
+	Options
+	dir  string // temporary
+	rows []result.Ratio
+}
+
+func (o *outcome) add(rows ...result.Ratio) { o.rows = append(o.rows, rows...) }
+
+// table of the rows, each with a name of its own.
+func (o *outcome) table(kind string) result.Table {
+	seen := map[string]int{}
+	for _, row := range o.rows {
+		name := row.Labels[0].Value
+		if seen[name]++; seen[name] > 1 {
+			row.Labels[0].Value = fmt.Sprintf("%s (%d)", name, seen[name])
+		}
+	}
+	about := fmt.Sprintf("Each row is a ratio of medians of %d rounds of this run; "+
+		"the range beside it is that of the single rounds.", o.Rounds)
+	return result.Ratios(kind, "Ours against the limits of this machine", about, o.rows)
+}
+
+// measure runs all parts, or only one, in a temporary folder that it makes, and removes: o.dir is set to it, and o.rows
+// are what the parts have measured. An error comes with what there was until then.
+func (p parts[B]) measure(ctx context.Context, b *B, o *outcome, kind string) (report *result.Report, err error) {
+	report = &result.Report{Schema: result.Schema, Kind: kind, Started: time.Now()}
+	report.Machine = result.ThisMachine(cmp.Or(o.Dir, os.TempDir()))
+	defer func() {
+		report.Ended, report.Tables = time.Now(), []result.Table{o.table(kind)}
+		err = errors.Join(err, os.RemoveAll(o.dir))
+	}()
+	if o.dir, err = os.MkdirTemp(o.Dir, "sheaf-bench-"); err != nil {
+		return report, fmt.Errorf("making a temporary folder: %w", err)
+	}
+	for _, one := range p {
+		if o.Only != "" && o.Only != one.name {
+			continue
+		}
+		o.Say("%s", one.name)
+		if err := one.run(b, ctx); err != nil {
+			return report, fmt.Errorf("%s: %w", one.name, err)
+		}
+	}
+	return report, nil
+}
+
+// turns are the figures of cells that took turns.
+type turns struct{ *rounds.Set }
+
+// takeTurns measures cells in all rounds.
+func (o *outcome) takeTurns(ctx context.Context, cells ...rounds.Cell) (turns, error) {
+	s := rounds.New()
+	return turns{s}, s.Measure(ctx, cells, rounds.Options{
+		Rounds: o.Rounds, Round: func(n int) { o.Say("  round %d of %d", n, o.Rounds) },
+	})
+}
+
+// timed makes a cell that gives units per second of a run that handles so many of them.
+func timed(key string, units float64, run func() error) rounds.Cell {
+	return rounds.One(key, func() (float64, error) { return perSecond(units, run) })
+}
+
+func perSecond(units float64, run func() error) (float64, error) {
+	begin := time.Now()
+	err := run()
+	return units / time.Since(begin).Seconds(), err
+}
+
+// against makes a row that compares the rates of two cells; 0: no target.
+func (t turns) against(name, unit, ours, limit string, target float64) result.Ratio {
+	return against(name, unit, t.Rate(ours), t.Rate(limit), target)
+}
+
+// atMost makes a row that compares another figure of two cells, which should not exceed the target; 0: no target.
+func (t turns) atMost(name, unit, figure, ours, limit string, target float64) result.Ratio {
+	return atMost(name, unit, t.Of(ours, figure), t.Of(limit, figure), target)
+}
 
 // against makes a row that compares the medians of two series of rates (more is better).
 func against(name, unit string, ours, limit []float64, target float64) result.Ratio {
@@ -31,36 +137,3 @@ func plain(name, unit string, ours []float64, target float64) result.Ratio {
 }
 
 func median(v []float64) float64 { return result.Of(v...).Median }
-
-// figure measures once.
-type figure func() (float64, error)
-
-// variant is one thing that takes its turn in every round and gives one figure.
-type variant struct {
-	name string
-	run  figure
-}
-
-// takeTurns runs every variant once per round, each round beginning with another one, and gives the figures of each.
-func takeTurns(rounds int, say func(string, ...any), variants ...variant) (map[string][]float64, error) {
-	figures := make(map[string][]float64, len(variants))
-	for round := range rounds {
-		for i := range variants {
-			v := variants[(i+round)%len(variants)]
-			f, err := v.run()
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", v.name, err)
-			}
-			figures[v.name] = append(figures[v.name], f)
-		}
-		say("  round %d of %d", round+1, rounds)
-	}
-	return figures, nil
-}
-
-// timed gives units per second of a run that handles so many of them.
-func timed(units float64, run func() error) (float64, error) {
-	begin := time.Now()
-	err := run()
-	return units / time.Since(begin).Seconds(), err
-}

@@ -9,27 +9,26 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/local/dev"
 )
 
 // RPCOptions of RPC.
 type RPCOptions struct {
-	Dir     string        // a temporary folder is made in it
-	Rounds  int           // at least RoundsMin
+	Options
 	Time    time.Duration // of one variant in one round
 	Records int           // that are read
 	Sizes   []int         // bytes of data
 	Callers []int
 	TLS     bool // everywhere, also between what Sheaf is compared with and its callers
-	Say     func(string, ...any)
 }
 
 // rpcBench is one run: a store with one shard, an echo server, and a second hop before the echo.
@@ -49,8 +48,8 @@ var rpcParts = parts[rpcBench]{{"calls", (*rpcBench).calls}}
 
 // RPC measures unary and batch calls over loopback against what gRPC itself reaches in the same process.
 func RPC(ctx context.Context, opts RPCOptions) (*result.Report, error) {
-	b := &rpcBench{opts: opts}
-	return rpcParts.measure(ctx, b, &b.outcome, "rpc", opts.Rounds, opts.Dir, "", opts.Say)
+	b := &rpcBench{opts: opts, outcome: outcome{Options: opts.Options}}
+	return rpcParts.measure(ctx, b, &b.outcome, "rpc")
 }
 
 func (b *rpcBench) calls(ctx context.Context) error {
@@ -136,7 +135,7 @@ func firstID(size int) int64 { return int64(size) << 32 }
 func (b *rpcBench) fill(ctx context.Context, size int) error {
 	const batch = 100
 	var next atomic.Int64
-	return parallel(8, func(int) error {
+	return drive.Parallel(8, func(int) error {
 		stream, err := recordv1.NewRecordServiceClient(b.direct).BatchPut(ctx)
 		if err != nil {
 			return err
@@ -179,8 +178,11 @@ func exchange(stream grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1
 
 // id of a record of a size, spread over those that were filled in.
 func (b *rpcBench) id(size int, i int64) int64 {
-	return firstID(size) + scatter(i)%int64(b.opts.Records)
+	return firstID(size) + drive.Scatter(i)%int64(b.opts.Records)
 }
+
+// figure measures once.
+type figure func() (float64, error)
 
 // unaryGet reads records one by one.
 func (b *rpcBench) unaryGet(ctx context.Context, cc *grpc.ClientConn, size, callers int) figure {
@@ -233,16 +235,16 @@ func (b *rpcBench) unary(ctx context.Context, size, callers int) error {
 	if err := b.fill(ctx, size); err != nil {
 		return err
 	}
-	b.opts.Say("unary calls of %d bytes, %d callers", size, callers)
-	figures, err := takeTurns(b.opts.Rounds, b.opts.Say,
-		variant{"echo", b.echoes(ctx, b.echo, size, callers)},
-		variant{"get direct", b.unaryGet(ctx, b.direct, size, callers)},
-		variant{"hop", b.echoes(ctx, b.hop, size, callers)},
-		variant{"get gateway", b.unaryGet(ctx, b.gateway, size, callers)},
-		variant{"put direct", b.unaryPut(ctx, b.direct, size, callers)},
-		variant{"put gateway", b.unaryPut(ctx, b.gateway, size, callers)},
-		variant{"bare get", b.unaryGet(ctx, b.bare, size, callers)},
-		variant{"get client", b.clientGet(ctx, size, callers)},
+	b.Say("unary calls of %d bytes, %d callers", size, callers)
+	got, err := b.takeTurns(ctx,
+		rounds.One("echo", b.echoes(ctx, b.echo, size, callers)),
+		rounds.One("get direct", b.unaryGet(ctx, b.direct, size, callers)),
+		rounds.One("hop", b.echoes(ctx, b.hop, size, callers)),
+		rounds.One("get gateway", b.unaryGet(ctx, b.gateway, size, callers)),
+		rounds.One("put direct", b.unaryPut(ctx, b.direct, size, callers)),
+		rounds.One("put gateway", b.unaryPut(ctx, b.gateway, size, callers)),
+		rounds.One("bare get", b.unaryGet(ctx, b.bare, size, callers)),
+		rounds.One("get client", b.clientGet(ctx, size, callers)),
 	)
 	if err != nil {
 		return err
@@ -253,13 +255,13 @@ func (b *rpcBench) unary(ctx context.Context, size, callers int) error {
 		putTarget = 0.4
 	}
 	b.add(
-		against(name("unary Get direct / bare echo"), "/s", figures["get direct"], figures["echo"], 0.85),
-		against(name("unary Get by gateway / two-hop raw echo"), "/s", figures["get gateway"], figures["hop"], 0.85),
-		against(name("durable unary Put direct / bare echo"), "/s", figures["put direct"], figures["echo"], putTarget),
-		against(name("durable unary Put by gateway / two-hop raw echo"), "/s", figures["put gateway"], figures["hop"], 0),
-		against(name("unary Get direct / same messages, nothing stored"), "/s", figures["get direct"], figures["bare get"], 0).
+		got.against(name("unary Get direct / bare echo"), "/s", "get direct", "echo", 0.85),
+		got.against(name("unary Get by gateway / two-hop raw echo"), "/s", "get gateway", "hop", 0.85),
+		got.against(name("durable unary Put direct / bare echo"), "/s", "put direct", "echo", putTarget),
+		got.against(name("durable unary Put by gateway / two-hop raw echo"), "/s", "put gateway", "hop", 0),
+		got.against(name("unary Get direct / same messages, nothing stored"), "/s", "get direct", "bare get", 0).
 			WithNote("the limit answers the same GetRequest with the same GetResponse from memory"),
-		against(name("unary Get by the Go client, direct / bare echo"), "/s", figures["get client"], figures["echo"], 0).
+		got.against(name("unary Get by the Go client, direct / bare echo"), "/s", "get client", "echo", 0).
 			WithNote("the client also routes, watches deadlines and checks CRC32C"),
 	)
 	return nil
@@ -267,43 +269,12 @@ func (b *rpcBench) unary(ctx context.Context, size, callers int) error {
 
 // drive calls from many goroutines for opts.Time and gives calls per second. i is a number that no other call gets.
 func (b *rpcBench) drive(n int, call func(caller int, i int64) error) (float64, error) {
-	did, err := callers(n, b.opts.Time, call)
-	return did.perSecond, err
-}
-
-// scatter spreads consecutive numbers: a fixed mix (SplitMix64's finalizer), never negative.
-func scatter(i int64) int64 {
-	z := uint64(i) + 0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return int64((z ^ z>>31) >> 1)
+	did, err := drive.Callers(n, b.opts.Time, call)
+	return did.PerSecond, err
 }
 
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails, see its documentation
 	return b
-}
-
-// parallel runs n workers and gives the first error.
-func parallel(n int, work func(worker int) error) error {
-	var g errgroup.Group
-	for worker := range n {
-		g.Go(func() error { return work(worker) })
-	}
-	return g.Wait()
-}
-
-// shared hands the numbers from 0 to n - 1 to so many workers, each to the next that is free; it gives the first
-// error.
-func shared(workers int, n int64, do func(worker int, i int64) error) error {
-	var next atomic.Int64
-	return parallel(workers, func(worker int) error {
-		for i := next.Add(1) - 1; i < n; i = next.Add(1) - 1 {
-			if err := do(worker, i); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

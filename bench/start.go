@@ -13,6 +13,7 @@ import (
 
 	"sheaf.dev/sheaf/bench/layouts"
 	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
@@ -51,7 +52,7 @@ func (b *loadBench) starts(ctx context.Context) error {
 		})
 		switch {
 		case errors.Is(err, layouts.ErrNotHere):
-			b.opts.Say("%s is not measured: %v", fs, err)
+			b.Say("%s is not measured: %v", fs, err)
 		case err != nil:
 			return fmt.Errorf("%s: %w", fs, err)
 		}
@@ -77,20 +78,18 @@ type startBench struct {
 	startCase
 	dir, what string
 	cold      func(context.Context) error
-	started   map[string][]started // by variant
 }
 
-// started is what one start took.
-type started struct {
-	seconds float64
-	held    float64 // bytes of frames and hints
-	read    float64 // bytes, from the device
-	touched float64 // bytes of anonymous memory that the process has more
-	counted float64 // bytes of memory that the groups say they use
-}
+// Figures of a start beside rounds.Rate.
+const (
+	secondsPerGB = "s/GB"
+	heldBytes    = "held"    // of frames and hints
+	readBytes    = "read"    // from the device
+	touchedBytes = "touched" // of anonymous memory that the process has more
+	countedBytes = "counted" // of memory that the groups say they use
+)
 
 func (s *startBench) measure(ctx context.Context) error {
-	s.started = map[string][]started{}
 	records := s.opts.StartBytes / int64(s.size)
 	datasets := map[string]*dataset{}
 	for name, d := range map[string]struct {
@@ -101,7 +100,8 @@ func (s *startBench) measure(ctx context.Context) error {
 		"small": {s.smallGroups(), true, true}, "small sealed": {s.smallGroups(), false, false},
 	} {
 		one := &dataset{dir: filepath.Join(s.dir, strings.ReplaceAll(name, " ", "-")), size: s.size, open: d.open, killed: d.killed}
-		_, err := one.fill(ctx, d.groups, records, s.opts.Say)
+		one.grows = name == "journal"
+		_, err := one.fill(ctx, d.groups, records, s.Say)
 		if err != nil {
 			return err
 		}
@@ -112,11 +112,11 @@ func (s *startBench) measure(ctx context.Context) error {
 	datasets["small, own syncs"] = &ownSyncs
 	loaders := newLoaders()
 	defer loaders.close()
-	start := func(name, as string, loader func() *segio.Loader, before func(*dataset) error) variant {
-		return variant{as, func() (float64, error) { return s.start(ctx, datasets[name], as, loader(), before) }}
+	start := func(name, as string, loader func() *segio.Loader, before func(*dataset) error) rounds.Cell {
+		return s.start(datasets[name], as, loader, before)
 	}
 	addRoom := func(d *dataset) error { return d.addRoom(s.residency) }
-	variants := []variant{
+	cells := []rounds.Cell{
 		start("stop", "stop", loaders.fresh, nil),
 		start("kill", "kill", loaders.fresh, addRoom),
 		start("journal", "journal", loaders.fresh, func(d *dataset) error { return d.writeAndKill(ctx) }),
@@ -127,18 +127,18 @@ func (s *startBench) measure(ctx context.Context) error {
 	}
 	if s.residency == group.Resident {
 		touched := loaders.touched
-		variants = append(variants, start("stop", "stop, touched", touched, nil), start("kill", "kill, touched", touched, addRoom))
+		cells = append(cells, start("stop", "stop, touched", touched, nil), start("kill", "kill, touched", touched, addRoom))
 		more, err := s.otherWays(ctx, datasets["sealed"], records)
 		if err != nil {
 			return err
 		}
-		variants = append(variants, more...)
+		cells = append(cells, more...)
 	}
-	rates, err := takeTurns(s.opts.Rounds, s.opts.Say, variants...)
+	got, err := s.takeTurns(ctx, cells...)
 	if err != nil {
 		return err
 	}
-	s.addRows(rates)
+	s.addRows(got)
 	return nil
 }
 
@@ -147,44 +147,47 @@ func (s *startBench) smallGroups() int {
 	return int(max(2, min(startSmallGroups, s.opts.StartBytes/startSmallBytes)))
 }
 
-// start loads a dataset, cold, and gives bytes per second.
-func (s *startBench) start(ctx context.Context, d *dataset, as string, loader *segio.Loader, before func(*dataset) error) (float64, error) {
-	if before != nil {
-		if err := before(d); err != nil {
-			return 0, err
+// start makes a cell that loads a dataset, cold, and gives bytes per second.
+func (s *startBench) start(
+	d *dataset, as string, loader func() *segio.Loader, before func(*dataset) error,
+) rounds.Cell {
+	return rounds.Cell{Key: as, Run: func(ctx context.Context, f *rounds.Figures) error {
+		if before != nil {
+			if err := before(d); err != nil {
+				return err
+			}
 		}
-	}
-	if err := s.cold(ctx); err != nil {
-		return 0, err
-	}
-	debug.FreeOSMemory() // what earlier starts left
-	memory, read, err := processFigures()
-	if err != nil {
-		return 0, err
-	}
-	traceMark("sheaf begins " + as + s.traced())
-	begin := time.Now()
-	if err := d.replayJournal(); err != nil {
-		return 0, err
-	}
-	loaded, err := d.load(ctx, s.residency, loader)
-	if err != nil {
-		return 0, err
-	}
-	one := started{seconds: time.Since(begin).Seconds()}
-	traceMark("sheaf ends " + as + s.traced())
-	memoryAfter, readAfter, err := processFigures()
-	if err = errors.Join(err, ctx.Err()); err != nil {
-		return 0, errors.Join(err, loaded.close())
-	}
-	stats := loaded.stats()
-	if stats.Records < d.records {
-		return 0, errors.Join(fmt.Errorf("%d records were loaded, %d are stored", stats.Records, d.records), loaded.close())
-	}
-	one.held, one.read = float64(stats.StoredBytes), float64(readAfter-read)
-	one.touched, one.counted = float64(max(memoryAfter-memory, 1)), float64(stats.MemoryBytes)
-	s.started[as] = append(s.started[as], one)
-	return one.held / one.seconds, loaded.close()
+		from := loader()
+		if err := s.cold(ctx); err != nil {
+			return err
+		}
+		debug.FreeOSMemory() // what earlier starts left
+		memory, read, err := processFigures()
+		if err != nil {
+			return err
+		}
+		traceMark("sheaf begins " + as + s.traced())
+		begin := time.Now()
+		if err := d.replayJournal(); err != nil {
+			return err
+		}
+		loaded, err := d.load(ctx, s.residency, from)
+		if err != nil {
+			return err
+		}
+		seconds := time.Since(begin).Seconds()
+		traceMark("sheaf ends " + as + s.traced())
+		memoryAfter, readAfter, err := processFigures()
+		stats := loaded.stats()
+		held := float64(stats.StoredBytes)
+		f.Set(rounds.Rate, held/seconds)
+		f.Set(secondsPerGB, seconds/held*1e9)
+		f.Set(heldBytes, held)
+		f.Set(readBytes, float64(readAfter-read))
+		f.Set(touchedBytes, float64(max(memoryAfter-memory, 1)))
+		f.Set(countedBytes, float64(stats.MemoryBytes))
+		return errors.Join(err, loaded.close())
+	}}
 }
 
 // processFigures are the anonymous memory of this process, and the bytes that it had read from devices, so far.
@@ -196,17 +199,9 @@ func processFigures() (memory, read int64, err error) {
 	return memory << 10, read, err
 }
 
-func (s *startBench) figures(as string, figure func(started) float64) (out []float64) {
-	for _, one := range s.started[as] {
-		out = append(out, figure(one))
-	}
-	return out
-}
-
-func (s *startBench) addRows(rates map[string][]float64) {
-	secondsPerByte := func(o started) float64 { return o.seconds / o.held * 1e9 }
+func (s *startBench) addRows(got turns) {
 	seconds := func(what, ours, limit string, target float64) {
-		s.add(atMost(fmt.Sprintf("start %s (%s)", what, s.what), "s/GB", s.figures(ours, secondsPerByte), s.figures(limit, secondsPerByte), target))
+		s.add(got.atMost(fmt.Sprintf("start %s (%s)", what, s.what), "s/GB", secondsPerGB, ours, limit, target))
 	}
 	seconds("after SIGKILL / after a stop", "kill", "stop", 1.2)
 	seconds("after SIGKILL with a journal / after a stop", "journal", "stop", 0)
@@ -216,16 +211,16 @@ func (s *startBench) addRows(rates map[string][]float64) {
 	if s.residency == group.Resident {
 		seconds("after SIGKILL / after a stop, touched memory", "kill, touched", "stop, touched", 1.2)
 	}
-	bytes := func(what, as string, ours, limit func(started) float64, target float64) result.Ratio {
-		return atMost(fmt.Sprintf("%s (%s)", what, s.what), "B", s.figures(as, ours), s.figures(as, limit), target)
+	bytes := func(what, as, ours, limit string, target float64) result.Ratio {
+		return atMost(fmt.Sprintf("%s (%s)", what, s.what), "B", got.Of(as, ours), got.Of(as, limit), target)
 	}
-	read, held := func(o started) float64 { return o.read }, func(o started) float64 { return o.held }
 	s.add(
-		bytes("bytes read / held, after SIGKILL", "kill", read, held, 1.05),
-		bytes("bytes read / held, after a stop", "stop", read, held, 1.05),
-		bytes("bytes read / held, after SIGKILL, small groups", "small", read, held, 0).WithNote("each group adds manifest, mark, name and inode: about 28 KiB"),
-		bytes("memory touched / that of images and index, after SIGKILL", "kill", func(o started) float64 { return o.touched },
-			func(o started) float64 { return o.counted }, 0).WithNote("buffers come on top, 64 KiB to 2 MiB for each group that is loaded at the time"),
+		bytes("bytes read / held, after SIGKILL", "kill", readBytes, heldBytes, 1.05),
+		bytes("bytes read / held, after a stop", "stop", readBytes, heldBytes, 1.05),
+		bytes("bytes read / held, after SIGKILL, small groups", "small", readBytes, heldBytes, 0).
+			WithNote("each group adds manifest, mark, name and inode: about 28 KiB"),
+		bytes("memory touched / that of images and index, after SIGKILL", "kill", touchedBytes, countedBytes, 0).
+			WithNote("buffers come on top, 64 KiB to 2 MiB for each group that is loaded at the time"),
 	)
 	for _, other := range []struct {
 		what, name string
@@ -234,8 +229,9 @@ func (s *startBench) addRows(rates map[string][]float64) {
 		{"one file per record, 8 at a time", "files", 0}, {"composite file, read and forgotten", "composite", 0},
 		{"composite file, read into memory that is kept", "composite kept", 1}, {"O_DIRECT read into fresh memory", "raw", 0},
 	} {
-		if limit := rates[other.name]; len(limit) > 0 {
-			s.add(against(fmt.Sprintf("start after a stop / %s (%s)", other.what, s.what), "B/s", rates["stop"], limit, other.target))
+		if len(got.Rate(other.name)) > 0 {
+			name := fmt.Sprintf("start after a stop / %s (%s)", other.what, s.what)
+			s.add(got.against(name, "B/s", "stop", other.name, other.target))
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sys/unix"
 
+	"sheaf.dev/sheaf/bench/drive"
+	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/journal"
@@ -84,7 +86,7 @@ func (d *dataset) writeAndKill(ctx context.Context) error {
 		loaded[i] = log
 	}
 	data := randomBytes(d.size)
-	return parallel(len(d.groups), func(g int) error {
+	return drive.Parallel(len(d.groups), func(g int) error {
 		log := loaded[g]
 		for n := range journalPuts / len(d.groups) {
 			last, err := log.LastIndex()
@@ -122,7 +124,7 @@ func (d *dataset) replayJournal() error {
 }
 
 // otherWays are ways to bring the same bytes into memory: files, a composite file, a raw read of the segments.
-func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int64) ([]variant, error) {
+func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int64) ([]rounds.Cell, error) {
 	files, composite := filepath.Join(s.dir, "files"), filepath.Join(s.dir, "composite")
 	inFiles := min(records, filesMax)
 	if err := writeFiles(files, inFiles, s.size); err != nil {
@@ -132,17 +134,26 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 		return nil, err
 	}
 	bytes := float64(records) * float64(s.size)
-	coldly := func(name string, bytes float64, run func() error) variant {
-		return variant{name, func() (float64, error) {
+	coldly := func(name string, bytes float64, run func() error) rounds.Cell {
+		return rounds.One(name, func() (float64, error) {
 			if err := s.cold(ctx); err != nil {
 				return 0, err
 			}
 			traceMark("sheaf begins " + name + s.traced())
 			defer traceMark("sheaf ends " + name + s.traced())
-			return timed(bytes, run)
-		}}
+			return perSecond(bytes, run)
+		})
 	}
-	return []variant{
+	segments, err := sealed.segments()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := openRaw(segments) // for their size
+	if err != nil {
+		return nil, err
+	}
+	raw.close()
+	return []rounds.Cell{
 		coldly("files", float64(inFiles)*float64(s.size), func() error { return readFiles(files, inFiles) }),
 		coldly("composite", bytes, func() error { return readComposite(composite, nil) }),
 		coldly("composite kept", bytes, func() error {
@@ -153,30 +164,19 @@ func (s *startBench) otherWays(ctx context.Context, sealed *dataset, records int
 			defer release()
 			return readComposite(composite, memory)
 		}),
-		{"raw", func() (float64, error) {
-			if err := s.cold(ctx); err != nil {
-				return 0, err
-			}
-			names, err := sealed.segments()
+		coldly("raw", float64(raw.bytes), func() error {
+			raw, err := openRaw(segments)
 			if err != nil {
-				return 0, err
-			}
-			traceMark("sheaf begins raw" + s.traced())
-			defer traceMark("sheaf ends raw" + s.traced())
-			begin := time.Now()
-			raw, err := openRaw(names)
-			if err != nil {
-				return 0, err
+				return err
 			}
 			defer raw.close()
 			memory, release, err := allocate(raw.room, false)
 			if err != nil {
-				return 0, err
+				return err
 			}
 			defer release()
-			err = raw.readInto(memory)
-			return float64(raw.bytes) / time.Since(begin).Seconds(), err
-		}},
+			return raw.readInto(memory)
+		}),
 	}, nil
 }
 
@@ -206,7 +206,7 @@ func writeFiles(dir string, records int64, size int) error {
 }
 
 func readFiles(dir string, records int64) error {
-	return shared(8, records, func(_ int, i int64) error {
+	return drive.Shared(8, records, func(_ int, i int64) error {
 		_, err := os.ReadFile(fileOf(dir, i))
 		return err
 	})

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/result"
 	"sheaf.dev/sheaf/internal/local/dev"
 )
@@ -27,9 +28,8 @@ const (
 
 // child is sheaf dev in a process of its own.
 type child struct {
-	cmd   *exec.Cmd
+	*drive.Process
 	began time.Time
-	ended chan struct{} // closed when the process has ended
 }
 
 // launch runs sheaf dev on the folder. Its words go to the log.
@@ -39,31 +39,26 @@ func (d *demo) launch() error {
 		return fmt.Errorf("making a log: %w", err)
 	}
 	defer log.Close() //nolint:errcheck // the process has its own descriptor
-	c := &child{ended: make(chan struct{})}
-	c.cmd = exec.Command(d.Program, "dev", "--dir", filepath.Join(d.dir, "store"), "--listen", d.Listen, "--http", d.HTTP, //nolint:noctx // it is stopped by end
-		"--residency", d.Residency)
-	c.cmd.Stderr = log
-	// A Ctrl-C is for us: we stop it. It must not outlive us either.
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	c.began = time.Now()
-	if err := c.cmd.Start(); err != nil {
-		return fmt.Errorf("starting sheaf dev: %w", err)
+	args := []string{
+		"dev", "--dir", filepath.Join(d.dir, "store"), "--listen", d.Listen, "--http", d.HTTP, "--residency", d.Residency,
 	}
-	go func() {
-		_ = c.cmd.Wait() // how it ended does not matter, that it did does
-		close(c.ended)
-	}()
+	cmd := exec.Command(d.Program, args...) //nolint:noctx // it is stopped by end
+	cmd.Stderr = log
+	c := &child{began: time.Now()}
+	if c.Process, err = drive.Start(cmd, syscall.SIGTERM); err != nil {
+		return err
+	}
 	d.child = c
 	return nil
 }
 
-func (c *child) pid() int { return c.cmd.Process.Pid }
+func (c *child) pid() int { return c.Cmd.Process.Pid }
 
 // kill ends the process by SIGKILL and returns when it is gone.
 func (c *child) kill() error {
-	_ = c.cmd.Process.Kill() // it may have ended
+	_ = c.Cmd.Process.Kill() // it may have ended
 	select {
-	case <-c.ended:
+	case <-c.Ended:
 		return nil
 	case <-time.After(goneMax):
 		return fmt.Errorf("process %d does not end within %v of SIGKILL: the kernel holds it in %s: see dmesg and the disk",
@@ -85,9 +80,9 @@ func (d *demo) end() error {
 	if d.child == nil {
 		return nil
 	}
-	_ = d.child.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = d.child.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	select {
-	case <-d.child.ended:
+	case <-d.child.Ended:
 		return nil
 	case <-time.After(stopMax):
 		return d.child.kill()

@@ -105,7 +105,7 @@ func (d *demo) run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-d.child.ended:
+	case <-d.child.Ended:
 		return errChildEnded
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/layouts"
 	"sheaf.dev/sheaf/client"
 	"sheaf.dev/sheaf/internal/local/cli"
@@ -63,7 +64,7 @@ func (d *demo) deviceRate(segments []string) float64 {
 // dropCaches makes the next reads cold; false where we may not.
 func dropCaches() bool {
 	unix.Sync()
-	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200) == nil
+	return drive.DropCaches() == nil
 }
 
 // load is what a start took.

@@ -100,7 +100,7 @@ func (d *demo) awaitReady(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-d.child.ended:
+		case <-d.child.Ended:
 			return errChildEnded
 		case <-time.After(5 * time.Millisecond):
 		}
@@ -148,7 +148,7 @@ func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) s
 		select {
 		case err := <-done:
 			return err
-		case <-d.child.ended:
+		case <-d.child.Ended:
 			cancel(errChildEnded)
 			awaitWork(done)
 			return errChildEnded
@@ -243,9 +243,9 @@ func (d *demo) logTail() string {
 // dump has the process write the stacks of its goroutines to the log, which ends it, and says whether it did.
 func (d *demo) dump() string {
 	place := d.child.kernelPlace()
-	_ = d.child.cmd.Process.Signal(syscall.SIGQUIT) // it may have ended
+	_ = d.child.Cmd.Process.Signal(syscall.SIGQUIT) // it may have ended
 	select {
-	case <-d.child.ended:
+	case <-d.child.Ended:
 		return "the stacks of its goroutines are at the end of the log"
 	case <-time.After(dumpMax):
 		return fmt.Sprintf("process %d does not write the stacks of its goroutines within %v: the kernel holds it in %s", d.child.pid(), dumpMax, place)

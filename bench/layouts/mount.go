@@ -1,17 +1,17 @@
 package layouts
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sheaf.dev/sheaf/bench/drive"
 )
 
 // mountWait bounds how long a mount may take to come, and to be let go.
@@ -23,7 +23,7 @@ const (
 // mounted is a file system that is mounted.
 type mounted struct {
 	point  string
-	daemon *daemon // nil: the kernel serves it
+	daemon *drive.Process // nil: the kernel serves it
 }
 
 func mount(ctx context.Context, fs *fileSystem, device, point string) (*mounted, error) {
@@ -46,7 +46,7 @@ func mountFUSE(ctx context.Context, fs *fileSystem, device, point string) (*moun
 	if err != nil {
 		return nil, err
 	}
-	d, err := startDaemon(words)
+	d, err := drive.Start(exec.Command(words[0], words[1:]...), syscall.SIGTERM) //nolint:noctx // ended by unmounting it
 	if err != nil {
 		return nil, err
 	}
@@ -57,8 +57,8 @@ func mountFUSE(ctx context.Context, fs *fileSystem, device, point string) (*moun
 			return m, nil
 		}
 		select {
-		case <-d.ended:
-			return nil, fmt.Errorf("%s ended: %w: %s", strings.Join(words, " "), d.err, lastWords(d.out.Bytes()))
+		case <-d.Ended:
+			return nil, d.Err()
 		case <-ctx.Done():
 			return nil, errors.Join(context.Cause(ctx), m.unmount())
 		case <-time.After(mountLook):
@@ -89,51 +89,14 @@ func (m *mounted) unmount() error {
 			return errors.Join(fmt.Errorf("unmounting %s: %w", m.point, err), unix.Unmount(m.point, unix.MNT_DETACH))
 		}
 	}
-	if m.daemon != nil {
-		return m.daemon.wait()
+	if m.daemon == nil {
+		return nil
 	}
-	return nil
-}
-
-// daemon is a child process that serves a file system.
-type daemon struct {
-	cmd   *exec.Cmd
-	out   bytes.Buffer // to be read when it has ended
-	ended chan struct{}
-	err   error // how; to be read when it has ended
-}
-
-// startDaemon starts a child that is told to end when this process dies. The kernel ties that to the thread that starts
-// it, so a goroutine keeps its thread until the child has ended.
-func startDaemon(words []string) (*daemon, error) {
-	d := &daemon{cmd: exec.Command(words[0], words[1:]...), ended: make(chan struct{})} //nolint:noctx // ended by unmounting it
-	d.cmd.Stdout, d.cmd.Stderr = &d.out, &d.out
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: true} // a Ctrl-C is for us, not for it
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := d.cmd.Start()
-		started <- err
-		if err == nil {
-			d.err = d.cmd.Wait()
-			close(d.ended)
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("starting %s: %w", words[0], err)
-	}
-	return d, nil
-}
-
-// wait until the child is gone after its file system was unmounted: only then is the device free.
-func (d *daemon) wait() error {
-	select {
-	case <-d.ended:
+	select { // only when it is gone is the device free
+	case <-m.daemon.Ended:
 		return nil
 	case <-time.After(mountWait):
+		m.daemon.Kill()
+		return fmt.Errorf("%s did not end within %v after its file system was unmounted", m.daemon.Cmd.Path, mountWait)
 	}
-	err := d.cmd.Process.Kill()
-	<-d.ended
-	return errors.Join(fmt.Errorf("%s did not end within %v after its file system was unmounted", d.cmd.Path, mountWait), err)
 }

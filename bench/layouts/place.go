@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/rounds"
 	"sheaf.dev/sheaf/internal/test/loop"
 )
@@ -53,10 +54,8 @@ func syncFS(dir string) error {
 	return nil
 }
 
-const dropCachesFile = "/proc/sys/vm/drop_caches"
-
-// dropCaches forgets data, names and inodes. It needs root. Tests do without: it slows down all that runs beside them.
-var dropCaches = func() error { return os.WriteFile(dropCachesFile, []byte("3"), 0) }
+// dropCaches forgets data, names and inodes. Tests do without: it slows down all that runs beside them.
+var dropCaches = drive.DropCaches
 
 // usedBytes of the file system that holds a folder.
 func usedBytes(dir string) (int64, error) {

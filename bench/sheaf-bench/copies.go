@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,18 +23,15 @@ put (against plain appenders with a loopback copy), move (against cp and sync), 
 With --tls, put and move alone: copies over mutual TLS take turns with copies in plaintext.`,
 		Args: cobra.NoArgs,
 	}
-	flags := cmd.Flags()
+	optionFlags(cmd, &opts.Options, "; must allow O_DIRECT", bench.CopiesParts())
 	sheafFlag(cmd, &opts.Binary)
-	flags.StringVar(&opts.Dir, "dir", "", "where to make a temporary folder; must allow O_DIRECT (default: the system's)")
-	flags.IntVar(&opts.Rounds, "rounds", bench.RoundsMin, "rounds to take medians of")
+	flags := cmd.Flags()
 	flags.DurationVar(&opts.Time, "time", 2*time.Second, "of one variant in one round")
 	flags.Var(&move, "move", "bytes of the group that is moved")
 	flags.IntVar(&opts.Kills, "kills", 100, "of a leader's process")
 	flags.IntVar(&opts.Groups, "groups", 1024, "groups that nobody uses, each with three copies")
-	flags.StringVar(&opts.Only, "only", "", "one part: "+strings.Join(bench.CopiesParts(), ", "))
 	flags.BoolVar(&opts.TLS, "tls", false, "put and move over mutual TLS between shards, in turns with plaintext; no other part")
 	flags.BoolVar(&quick, "quick", false, "short: 0.5 s per variant, 128 MB moved, 5 kills, 64 groups")
-	cli.Complete(cmd, "only", bench.CopiesParts()...)
 	cmd.RunE = p.Body(func(ctx context.Context, _ []string) (err error) {
 		changed := cmd.Flags().Changed
 		if quick {
@@ -49,8 +44,8 @@ With --tls, put and move alone: copies over mutual TLS take turns with copies in
 		if opts.TLS {
 			parts, with = bench.CopiesPartsTLS(), " with --tls"
 		}
-		if opts.Only != "" && !slices.Contains(parts, opts.Only) {
-			return cli.Usagef("--only %q: must be one of %s%s", opts.Only, strings.Join(parts, ", "), with)
+		if err := checkOnly(opts.Only, parts, with); err != nil {
+			return err
 		}
 		if opts.Rounds < bench.RoundsMin || opts.Time <= 0 || move < 1<<20 || opts.Kills < 1 || opts.Groups < 1 {
 			return cli.Usagef("--rounds must be at least %d, --time positive, --move at least 1 MiB, --kills and --groups at least 1", bench.RoundsMin)

@@ -25,18 +25,15 @@ func (p *program) load() *cobra.Command {
 --large, as the raw read and ours are held side by side.`,
 		Args: cobra.NoArgs,
 	}
+	optionFlags(cmd, &opts.Options, "; must allow O_DIRECT", bench.LoadParts())
 	flags := cmd.Flags()
-	flags.StringVar(&opts.Dir, "dir", "", "where to make a temporary folder; must allow O_DIRECT (default: the system's)")
-	flags.IntVar(&opts.Rounds, "rounds", bench.RoundsMin, "rounds to take medians of")
 	flags.Var(&large, "large", "bytes of the dataset of 10 KB records")
 	flags.Var(&small, "small", "bytes of the dataset of 1 KB records; 0: none")
 	flags.Var(&start, "start", "bytes of each dataset of the starts")
 	flags.StringSliceVar(&opts.FileSystems, "fs", defaultStartFileSystems(), "file systems that starts are measured on, on loop devices as root, as in ext4,xfs; empty: that of --dir")
 	flags.Int64Var(&opts.IndexRecords, "records", 10_000_000, "records of the Index start, and of linearity against 100,000; twice as many in one group")
 	flags.DurationVar(&opts.PutTime, "put-time", 3*time.Second, "of one variant of durable puts in one round")
-	flags.StringVar(&opts.Only, "only", "", "one part: "+strings.Join(bench.LoadParts(), ", "))
 	flags.BoolVar(&quick, "quick", false, "short: 1 GB, 256 MB, 1M records, 1 s")
-	cli.Complete(cmd, "only", bench.LoadParts()...)
 	cmd.RunE = p.Body(func(ctx context.Context, _ []string) error {
 		changed := cmd.Flags().Changed
 		if quick {
@@ -46,8 +43,8 @@ func (p *program) load() *cobra.Command {
 			setUnless(changed("records"), &opts.IndexRecords, 1_000_000)
 			setUnless(changed("put-time"), &opts.PutTime, time.Second)
 		}
-		if opts.Only != "" && !slices.Contains(bench.LoadParts(), opts.Only) {
-			return cli.Usagef("--only %q: must be one of %s", opts.Only, strings.Join(bench.LoadParts(), ", "))
+		if err := checkOnly(opts.Only, bench.LoadParts(), ""); err != nil {
+			return err
 		}
 		if opts.Rounds < bench.RoundsMin || large < 1<<20 || opts.IndexRecords < 1000 || opts.PutTime <= 0 {
 			return cli.Usagef("--rounds must be at least %d, --large at least 1 MiB, --records at least 1000, --put-time positive", bench.RoundsMin)
@@ -75,6 +72,25 @@ func defaultStartFileSystems() []string {
 	return []string{"ext4", "xfs", "btrfs"}
 }
 
+// optionFlags adds the flags of bench.Options. dir: what else holds for --dir; parts: those of --only, nil for none.
+func optionFlags(cmd *cobra.Command, o *bench.Options, dir string, parts []string) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.Dir, "dir", "", "where to make a temporary folder"+dir+" (default: the system's)")
+	flags.IntVar(&o.Rounds, "rounds", bench.RoundsMin, "rounds to take medians of")
+	if len(parts) > 0 {
+		flags.StringVar(&o.Only, "only", "", "one part: "+strings.Join(parts, ", "))
+		cli.Complete(cmd, "only", parts...)
+	}
+}
+
+// checkOnly refuses a part that is none of those there are, with what other flags say.
+func checkOnly(only string, parts []string, with string) error {
+	if only != "" && !slices.Contains(parts, only) {
+		return cli.Usagef("--only %q: must be one of %s%s", only, strings.Join(parts, ", "), with)
+	}
+	return nil
+}
+
 func setUnless[T any](given bool, flag *T, value T) {
 	if !given {
 		*flag = value
@@ -89,9 +105,8 @@ func (p *program) rpc() *cobra.Command {
 		Short: "Unary and batch calls against a bare gRPC echo",
 		Args:  cobra.NoArgs,
 	}
+	optionFlags(cmd, &opts.Options, "", nil)
 	flags := cmd.Flags()
-	flags.StringVar(&opts.Dir, "dir", "", "where to make a temporary folder (default: the system's)")
-	flags.IntVar(&opts.Rounds, "rounds", bench.RoundsMin, "rounds to take medians of")
 	flags.DurationVar(&opts.Time, "time", 2*time.Second, "of one variant in one round")
 	flags.IntVar(&opts.Records, "records", 20000, "records that are read")
 	flags.IntSliceVar(&opts.Sizes, "sizes", []int{1 << 10, 10 << 10}, "bytes of data")

@@ -1,0 +1,105 @@
+// Package drive is what benchmarks drive with: goroutines, calls for a time, processes, cold caches.
+package drive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a program that runs beside the benchmark. The kernel ends it where the benchmark dies.
+type Process struct {
+	Cmd   *exec.Cmd
+	Ended chan struct{} // closed when it has ended
+	err   error         // how; to be read when it has ended
+	said  tail
+}
+
+// Start starts a program. What it says is kept, unless the command says where it goes. The kernel sends the signal to
+// the program when the thread that started it dies, so a goroutine keeps its thread until the program has ended.
+func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
+	p := &Process{Cmd: cmd, Ended: make(chan struct{})}
+	if cmd.Stderr == nil {
+		cmd.Stdout, cmd.Stderr = &p.said, &p.said
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: signal, Setpgid: true} // a Ctrl-C is for us, who end it
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+			close(p.Ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("starting %s: %w", strings.Join(cmd.Args, " "), err)
+	}
+	return p, nil
+}
+
+// Kill ends the process, and returns when it is gone.
+func (p *Process) Kill() {
+	_ = p.Cmd.Process.Kill() // it may have ended
+	<-p.Ended
+}
+
+// Err says that the process has ended, and what it said last; nil while it runs.
+func (p *Process) Err() error {
+	select {
+	case <-p.Ended:
+		return fmt.Errorf("%s has ended (%v): %s", p.Cmd.Path, p.err, p.said.String())
+	default:
+		return nil
+	}
+}
+
+// Eventually tries until it succeeds, or until one of the processes has ended.
+func Eventually(ctx context.Context, what string, try func() error, processes ...*Process) error {
+	const patience = 2 * time.Minute
+	end := time.Now().Add(patience)
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		for _, p := range processes {
+			if ended := p.Err(); ended != nil {
+				return fmt.Errorf("%s: %w", what, errors.Join(ended, err))
+			}
+		}
+		if time.Now().After(end) || ctx.Err() != nil {
+			return fmt.Errorf("%s: not within %v: %w", what, patience, err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// tail keeps the end of what a process says. Safe for concurrent use.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	const most = 16 << 10
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	t.text = t.text[max(0, len(t.text)-most):]
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}
