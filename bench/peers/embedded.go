@@ -8,16 +8,18 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"sheaf.dev/sheaf/bench/drive"
+	"sheaf.dev/sheaf/bench/layouts"
 	"sheaf.dev/sheaf/bench/peers/store"
 	"sheaf.dev/sheaf/bench/peers/stores"
 	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/bench/rounds"
 )
 
-// Figures of an embedded store, by their keys in tables.
+// Figures of an embedded store, by their keys in tables. The first of each step has its name.
 const (
 	fillRate    = "fill"
 	startTime   = "start"
@@ -44,40 +46,22 @@ var embeddedColumns = []result.Column{
 	{Key: diskCompact, Title: "on disk, updated and compacted", Unit: "B", Better: result.Lower},
 }
 
-// figures of the rounds, by name of store and key.
-type figures map[string]map[string][]float64
-
-func (f figures) add(name, key string, v float64) {
-	if f[name] == nil {
-		f[name] = map[string][]float64{}
+// embedded compares the stores of one process with records of one size. All take their turn in every round. A peer that
+// fails has a row that says so, and the others go on; ours must not fail.
+func (b *bench) embedded(ctx context.Context, size int, records int64) (*rounds.Set, error) {
+	var cells []rounds.Cell
+	for _, k := range b.kinds() {
+		cells = append(cells, rounds.Cell{
+			Key: k.Name, Finding: func(error) bool { return !k.Ours },
+			Run: func(ctx context.Context, f *rounds.Figures) error { return b.oneStore(ctx, &k, size, records, f) },
+		})
 	}
-	f[name][key] = append(f[name][key], v)
-}
-
-// embedded compares the stores of one process with records of one size. All take their turn in every round.
-func (b *bench) embedded(ctx context.Context, size int, records int64) (figures, map[string]string, error) {
-	found, missing := figures{}, map[string]string{}
-	kinds := b.kinds()
-	for round := range b.opts.rounds {
-		for i := range kinds {
-			k := &kinds[(i+round)%len(kinds)]
-			if missing[k.Name] != "" {
-				continue
-			}
-			begin := time.Now()
-			if err := b.oneStore(ctx, k, size, records, found); ctx.Err() != nil {
-				return found, missing, context.Cause(ctx)
-			} else if err != nil {
-				// A peer that fails has a row that says so; the others go on. Ours must not fail.
-				if k.Ours {
-					return found, missing, err
-				}
-				missing[k.Name] = err.Error()
-			}
-			b.say("%d B, round %d of %d: %s %.0f s", size, round+1, b.opts.rounds, k.Name, time.Since(begin).Seconds())
+	set := rounds.New()
+	return set, set.Measure(ctx, cells, rounds.Options{Rounds: b.opts.rounds, Each: func(p rounds.Progress) {
+		if p.Ended {
+			b.say("%d B, round %d of %d: %s %.0f s", size, p.Round, b.opts.rounds, p.Key, p.Took.Seconds())
 		}
-	}
-	return found, missing, nil
+	}})
 }
 
 func (b *bench) kinds() []store.Kind {
@@ -95,59 +79,48 @@ func (b *bench) kinds() []store.Kind {
 }
 
 // oneStore takes a store through all steps.
-func (b *bench) oneStore(ctx context.Context, k *store.Kind, size int, records int64, found figures) (err error) {
+func (b *bench) oneStore(ctx context.Context, k *store.Kind, size int, records int64, f *rounds.Figures) (err error) {
 	dir, err := os.MkdirTemp(b.dir, "store-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	do := func(step string) (o outcome, err error) {
-		j := job{Store: k.Name, Step: step, Dir: dir, Size: size, Records: records, Callers: fillCallers, Batch: fillBatch, Workers: loadWorkers, Gets: min(records/10, 20_000), Time: b.opts.time}
-		switch step {
-		case "cold", "start":
-			if err := dropCaches(dir); err != nil {
-				return o, fmt.Errorf("making the caches cold: %w", err)
+	for _, step := range []string{fillRate, startTime, coldRate, warmRate, updateRate, compactTime} {
+		j := job{
+			Store: k.Name, Step: step, Dir: dir, Size: size, Records: records, Callers: fillCallers, Batch: fillBatch,
+			Workers: loadWorkers, Gets: min(records/10, 20_000), Time: b.opts.time,
+		}
+		if step == startTime || step == coldRate {
+			if err := dropCaches(ctx, dir); err != nil {
+				return fmt.Errorf("making the caches cold: %w", err)
 			}
-			fallthrough
-		case "warm":
+		}
+		if step == startTime || step == coldRate || step == warmRate {
 			j.Callers = getCallers
 		}
-		return j.run(ctx)
-	}
-	for _, step := range []string{"fill", "start", "cold", "warm", "update", "compact"} {
-		o, err := do(step)
+		o, err := j.run(ctx)
 		if err != nil {
 			return err
 		}
 		switch step {
-		case "fill":
-			found.add(k.Name, fillRate, o.rate())
-			err = addDisk(found, k.Name, diskFilled, dir)
-		case "start":
-			found.add(k.Name, startTime, o.Seconds)
-			found.add(k.Name, startPeak, float64(o.PeakBytes))
-			found.add(k.Name, startAnon, float64(o.AnonBytes))
-		case "cold":
-			found.add(k.Name, coldRate, o.rate())
-		case "warm":
-			found.add(k.Name, warmRate, o.rate())
-		case "update":
-			found.add(k.Name, updateRate, o.rate())
-		case "compact":
-			found.add(k.Name, compactTime, o.Seconds)
-			err = addDisk(found, k.Name, diskCompact, dir)
+		case startTime:
+			f.Set(startTime, o.Seconds)
+			f.Set(startPeak, float64(o.PeakBytes))
+			f.Set(startAnon, float64(o.AnonBytes))
+		case compactTime:
+			f.Set(compactTime, o.Seconds)
+		default:
+			f.Set(step, o.rate())
 		}
-		if err != nil {
-			return err
+		if disk := map[string]string{fillRate: diskFilled, compactTime: diskCompact}[step]; disk != "" {
+			bytes, err := allocated(dir)
+			if err != nil {
+				return err
+			}
+			f.Set(disk, float64(bytes))
 		}
 	}
 	return nil
-}
-
-func addDisk(found figures, name, key, dir string) error {
-	bytes, err := allocated(dir)
-	found.add(name, key, float64(bytes))
-	return err
 }
 
 // allocated is what a folder takes on disk.
@@ -171,48 +144,38 @@ func allocated(dir string) (bytes int64, err error) {
 
 // dropsAll tells whether this program may empty the machine's caches; else it drops the pages of the files only, which
 // leaves what the kernel knows of folders and files.
-var dropsAll = func() bool {
-	return os.Geteuid() == 0 && unix.Access("/proc/sys/vm/drop_caches", unix.W_OK) == nil
-}
+var dropsAll = drive.MayDropCaches
 
-func dropCaches(dir string) error {
+func dropCaches(ctx context.Context, dir string) error {
 	unix.Sync()
 	if dropsAll() {
-		return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0)
+		return drive.DropCaches()
 	}
-	return filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		f, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		return errors.Join(unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED), f.Close())
-	})
+	return layouts.Evict(ctx, dir, false)
 }
 
 // embeddedTable makes the table of one size.
-func (b *bench) embeddedTable(size int, records int64, found figures, missing map[string]string) result.Table {
+func (b *bench) embeddedTable(size int, records int64, found *rounds.Set) result.Table {
 	t := result.Table{
-		ID: fmt.Sprintf("embedded-%d", size), Title: fmt.Sprintf("In process: %s of %s", result.Format(float64(records), "records"), bytesName(size)),
-		About:   "Each store as it is used in a process; every step in a process of its own. Records that all were read into memory are copied there by the peers; ours keeps its files' images with an index.",
-		Columns: embeddedColumns,
+		ID: fmt.Sprintf("embedded-%d", size), Columns: embeddedColumns,
+		Title: fmt.Sprintf("In process: %s of %s", result.Format(float64(records), "records"), bytesName(size)),
+		About: "Each store as it is used in a process; every step in a process of its own. Records that all were read into " +
+			"memory are copied there by the peers; ours keeps its files' images with an index.",
 	}
 	for _, k := range b.kinds() {
-		row := result.Row{Labels: result.Labels("store", k.Name), Missing: missing[k.Name], Cells: map[string]result.Value{}}
-		if row.Missing == "" {
-			for key, values := range found[k.Name] {
-				row.Cells[key] = result.Of(values...)
-			}
-		}
-		t.Rows = append(t.Rows, row)
+		t.Rows = append(t.Rows, found.Row(k.Name, result.Labels("store", k.Name)))
 	}
 	return t
 }
 
 // embeddedRatios hold ours against the best peer in each figure.
-func (b *bench) embeddedRatios(size int, found figures, missing map[string]string) (ratios []result.Ratio) {
+func (b *bench) embeddedRatios(size int, found *rounds.Set) (ratios []result.Ratio) {
+	var peers []string
+	for _, k := range b.kinds() {
+		if !k.Ours {
+			peers = append(peers, k.Name)
+		}
+	}
 	startTarget := 0.0
 	if size >= 10<<10 {
 		startTarget = 1.5
@@ -232,32 +195,18 @@ func (b *bench) embeddedRatios(size int, found figures, missing map[string]strin
 		{"on disk, updated and compacted", diskCompact, "B", false, true, 1},
 	} {
 		r := result.Ratio{Unit: c.unit, Faster: c.faster, AtMost: c.atMost, Target: c.target}
-		best, name := b.best(found, missing, c.key, c.faster || c.atMost)
+		best, limit := found.Best(peers, c.key, c.faster || c.atMost)
 		r.Labels = result.Labels("what", c.what, "records", bytesName(size))
-		r.Note = "best peer: " + name
-		ours := found[stores.All()[0].Name][c.key]
-		if r.Ours, r.Limit = ours, best; len(ours) == 0 || len(best) == 0 {
+		r.Ours, r.Limit, r.Note = found.Of(stores.All()[0].Name, c.key), limit, "best peer: none"
+		if best >= 0 {
+			r.Note = "best peer: " + peers[best]
+		}
+		if len(r.Ours) == 0 || best < 0 {
 			r.Missed = "ours or every peer was left out of this run"
 		}
 		ratios = append(ratios, r)
 	}
 	return ratios
-}
-
-// best finds the peer with the best median.
-func (b *bench) best(found figures, missing map[string]string, key string, less bool) (values []float64, name string) {
-	name = "none"
-	for _, k := range b.kinds() {
-		v := found[k.Name][key]
-		if k.Ours || missing[k.Name] != "" || len(v) == 0 {
-			continue
-		}
-		is, was := result.Of(v...).Median, result.Of(values...).Median
-		if values == nil || less && is < was || !less && is > was {
-			values, name = v, k.Name
-		}
-	}
-	return values, name
 }
 
 func bytesName(n int) string {

@@ -10,14 +10,15 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/peers/store"
 	"sheaf.dev/sheaf/bench/peers/stores"
+	"sheaf.dev/sheaf/bench/result"
 )
 
 // Every step of every store runs in a process of its own, so that its peak of memory is its own and nothing of an
@@ -110,66 +111,44 @@ func measured(units float64, do func() error) (o outcome, err error) {
 	begin := time.Now()
 	err = do()
 	o = outcome{Seconds: time.Since(begin).Seconds(), Units: units}
-	o.PeakBytes, o.AnonBytes = memory()
+	peak, _ := result.ProcNumber("/proc/self/status", "VmHWM") // in KiB; 0 where it is not told
+	anon, _ := result.ProcNumber("/proc/self/status", "RssAnon")
+	o.PeakBytes, o.AnonBytes = peak<<10, anon<<10
 	return o, err
 }
 
-// memory of this process: its peak, and what is not of files now.
-func memory() (peak, anon int64) {
-	text, err := os.ReadFile("/proc/self/status")
+// use opens the store, times what is done with it, and closes it.
+func (j *job) use(k *store.Kind, opts store.Options, units float64, do func(store.Store) error) (outcome, error) {
+	s, err := k.Open(j.Dir, opts)
 	if err != nil {
-		return 0, 0
+		return outcome{}, err
 	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(line, ":")
-		kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
-		switch {
-		case err != nil:
-		case name == "VmHWM":
-			peak = kib << 10
-		case name == "RssAnon":
-			anon = kib << 10
-		}
-	}
-	return peak, anon
+	o, err := measured(units, func() error { return do(s) })
+	return o, errors.Join(err, s.Close())
 }
 
-// open opens the store, uses it and closes it.
-func (j *job) open(k *store.Kind, o store.Options, use func(store.Store) error) error {
-	s, err := k.Open(j.Dir, o)
-	if err != nil {
-		return err
-	}
-	return errors.Join(use(s), s.Close())
+func (j *job) fill(k *store.Kind) (outcome, error) {
+	return j.use(k, store.Options{}, float64(j.Records), func(s store.Store) error { return j.put(s, 1, 1) })
 }
 
-func (j *job) fill(k *store.Kind) (o outcome, err error) {
-	err = j.open(k, store.Options{}, func(s store.Store) error {
-		o, err = measured(float64(j.Records), func() error { return j.put(s, 1, 1) })
-		return err
-	})
-	return o, err
+func (j *job) update(k *store.Kind) (outcome, error) {
+	return j.use(k, store.Options{}, float64(j.Records)/2, func(s store.Store) error { return j.put(s, 2, 2) })
+}
+
+func (j *job) compact(k *store.Kind) (outcome, error) {
+	return j.use(k, store.Options{}, float64(j.Records), store.Store.Compact)
 }
 
 // put writes a version of every step-th record, in ascending order of ids: what suits trees best.
 func (j *job) put(s store.Store, version int64, step int64) error {
-	var next atomic.Int64
 	pool := randomPool()
 	each := int64(j.Batch) * step
-	return store.Parallel(j.Callers, func(int) error {
-		for {
-			from := next.Add(each) - each
-			if from >= j.Records {
-				return nil
-			}
-			batch := make([]store.Record, 0, j.Batch)
-			for id := from; id < min(from+each, j.Records); id += step {
-				batch = append(batch, store.Record{ID: id, Data: makeData(pool, id, version, j.Size)})
-			}
-			if err := s.Put(batch); err != nil {
-				return err
-			}
+	return drive.Shared(j.Callers, (j.Records+each-1)/each, func(_ int, i int64) error {
+		batch := make([]store.Record, 0, j.Batch)
+		for id := i * each; id < min((i+1)*each, j.Records); id += step {
+			batch = append(batch, store.Record{ID: id, Data: makeData(pool, id, version, j.Size)})
 		}
+		return s.Put(batch)
 	})
 }
 
@@ -194,50 +173,45 @@ func (j *job) start(k *store.Kind) (o outcome, err error) {
 	return o, err
 }
 
-func (j *job) cold(k *store.Kind) (o outcome, err error) {
-	err = j.open(k, store.Options{}, func(s store.Store) error {
-		o, err = measured(float64(j.Gets), func() error { return j.get(s, j.Gets, time.Hour) })
+func (j *job) cold(k *store.Kind) (outcome, error) {
+	return j.use(k, store.Options{}, float64(j.Gets), func(s store.Store) error {
+		_, err := j.getFor(s, j.Gets, time.Hour)
 		return err
 	})
-	return o, err
 }
 
 func (j *job) warm(k *store.Kind) (o outcome, err error) {
-	options := store.Options{InMemory: true, CacheBytes: j.Records * int64(j.Size) * 5 / 4}
-	err = j.open(k, options, func(s store.Store) error {
-		err := store.Ranges(0, j.Records-1, j.Callers, func(_ int, from, through int64) error {
-			var buffer []byte
-			for id := from; id <= through; id++ {
-				if buffer, err = s.Get(id, buffer[:0]); err != nil {
-					return fmt.Errorf("record %d: %w", id, err)
-				}
+	s, err := k.Open(j.Dir, store.Options{InMemory: true, CacheBytes: j.Records * int64(j.Size) * 5 / 4})
+	if err != nil {
+		return o, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	err = store.Ranges(0, j.Records-1, j.Callers, func(_ int, from, through int64) (err error) {
+		var buffer []byte
+		for id := from; id <= through; id++ {
+			if buffer, err = s.Get(id, buffer[:0]); err != nil {
+				return fmt.Errorf("record %d: %w", id, err)
 			}
-			return nil
-		})
-		if err != nil {
-			return err
 		}
-		var n int64
-		o, err = measured(0, func() error {
-			n, err = j.getFor(s, 1<<62, j.Time)
-			return err
-		})
-		o.Units = float64(n)
+		return nil
+	})
+	if err != nil {
+		return o, err
+	}
+	var n int64
+	o, err = measured(0, func() (err error) {
+		n, err = j.getFor(s, 1<<62, j.Time)
 		return err
 	})
+	o.Units = float64(n)
 	return o, err
-}
-
-func (j *job) get(s store.Store, n int64, most time.Duration) error {
-	_, err := j.getFor(s, n, most)
-	return err
 }
 
 // getFor reads random records and checks each: n of them, or for a time.
 func (j *job) getFor(s store.Store, n int64, most time.Duration) (int64, error) {
 	var done atomic.Int64
 	end := time.Now().Add(most)
-	err := store.Parallel(j.Callers, func(int) error {
+	err := drive.Parallel(j.Callers, func(int) error {
 		buffer := make([]byte, 0, j.Size+4096)
 		random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 		for i := int64(0); ; i++ {
@@ -256,22 +230,6 @@ func (j *job) getFor(s store.Store, n int64, most time.Duration) (int64, error) 
 		}
 	})
 	return done.Load(), err
-}
-
-func (j *job) update(k *store.Kind) (o outcome, err error) {
-	err = j.open(k, store.Options{}, func(s store.Store) error {
-		o, err = measured(float64(j.Records)/2, func() error { return j.put(s, 2, 2) })
-		return err
-	})
-	return o, err
-}
-
-func (j *job) compact(k *store.Kind) (o outcome, err error) {
-	err = j.open(k, store.Options{}, func(s store.Store) error {
-		o, err = measured(float64(j.Records), s.Compact)
-		return err
-	})
-	return o, err
 }
 
 const poolBytes = 4 << 20

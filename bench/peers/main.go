@@ -21,6 +21,7 @@ import (
 
 	"sheaf.dev/sheaf/bench/peers/stores"
 	"sheaf.dev/sheaf/bench/result"
+	"sheaf.dev/sheaf/bench/rounds"
 )
 
 // version is stamped by the build.
@@ -245,43 +246,46 @@ func notes() []string {
 
 func (b *bench) allEmbedded(ctx context.Context, r *result.Report) (ratios []result.Ratio, err error) {
 	for _, s := range b.opts.sizes {
-		found, missing, err := b.embedded(ctx, s.bytes, s.records)
+		found, err := b.embedded(ctx, s.bytes, s.records)
 		if err != nil {
 			return nil, err
 		}
-		r.Tables = append(r.Tables, b.embeddedTable(s.bytes, s.records, found, missing))
-		ratios = append(ratios, b.embeddedRatios(s.bytes, found, missing)...)
+		r.Tables = append(r.Tables, b.embeddedTable(s.bytes, s.records, found))
+		ratios = append(ratios, b.embeddedRatios(s.bytes, found)...)
 	}
 	return ratios, nil
 }
 
 func (b *bench) allNetwork(ctx context.Context, r *result.Report) (ratios []result.Ratio, err error) {
 	t := result.Table{
-		ID: "network", Title: "Over the network", About: "Loopback; client and server share the machine. Each server is one process with one copy.",
-		Columns: []result.Column{{Key: "rate", Title: "rate", Unit: "/s", Better: result.Higher}},
+		ID: "network", Title: "Over the network",
+		About:   "Loopback; client and server share the machine. Each server is one process with one copy.",
+		Columns: []result.Column{{Key: rounds.Rate, Title: "rate", Unit: "/s", Better: result.Higher}},
 	}
-	plots := map[int]*result.Plot{}
 	for _, s := range b.opts.sizes {
-		p := &result.Plot{ID: fmt.Sprintf("network-%d", s.bytes), Title: "Records per second, " + bytesName(s.bytes), XLabel: "callers", YLabel: "records per second", YUnit: "/s", LogX: true, LogY: true}
+		p := result.Plot{
+			ID: fmt.Sprintf("network-%d", s.bytes), Title: "Records per second, " + bytesName(s.bytes),
+			XLabel: "callers", YLabel: "records per second", YUnit: "/s", LogX: true, LogY: true,
+		}
 		for _, w := range ways {
 			p.Series = append(p.Series, result.Series{Name: w.server + ": " + w.name})
 		}
-		plots[s.bytes] = p
 		for _, callers := range b.opts.callers {
-			rates, missing, err := b.network(ctx, s.bytes, callers)
+			found, err := b.network(ctx, s.bytes, callers)
 			if err != nil {
 				return nil, err
 			}
-			t.Rows = append(t.Rows, networkRows(s.bytes, callers, rates, missing)...)
-			ratios = append(ratios, networkRatios(s.bytes, callers, rates, missing)...)
 			for i, w := range ways {
-				if v := result.Of(rates[w]...).Median; v > 0 {
+				t.Rows = append(t.Rows, found.Row(w.key(), result.Labels("server", w.server, "call", w.name,
+					"records", bytesName(s.bytes), "callers", strconv.Itoa(callers))))
+				if v := result.Of(found.Rate(w.key())...).Median; v > 0 {
 					p.Series[i].Points = append(p.Series[i].Points, [2]float64{float64(callers), v})
 				}
 			}
+			ratios = append(ratios, networkRatios(s.bytes, callers, found)...)
 		}
 		p.Series = slices.DeleteFunc(p.Series, func(s result.Series) bool { return len(s.Points) == 0 })
-		t.Plots = append(t.Plots, *p)
+		t.Plots = append(t.Plots, p)
 	}
 	r.Tables = append(r.Tables, t)
 	return ratios, nil
@@ -304,24 +308,13 @@ func (b *bench) room() error {
 		return fmt.Errorf("looking at %s: %w", b.dir, err)
 	}
 	if free := int64(fs.Bavail) * fs.Bsize; free < disk {
-		return fmt.Errorf("%s has %s free, this run needs %s: use --dir on another disk, or --scale quick", b.dir, result.Format(float64(free), "B"), result.Format(float64(disk), "B"))
+		return fmt.Errorf("%s has %s free, this run needs %s: use --dir on another disk, or --scale quick",
+			b.dir, result.Format(float64(free), "B"), result.Format(float64(disk), "B"))
 	}
-	if free := memoryAvailable(); free < memory {
-		return fmt.Errorf("the machine has %s of memory available, this run needs %s: use --scale quick, or --sizes", result.Format(float64(free), "B"), result.Format(float64(memory), "B"))
+	kib, err := result.ProcNumber("/proc/meminfo", "MemAvailable")
+	if free := kib << 10; err == nil && free < memory { // where it is not told: try
+		return fmt.Errorf("the machine has %s of memory available, this run needs %s: use --scale quick, or --sizes",
+			result.Format(float64(free), "B"), result.Format(float64(memory), "B"))
 	}
 	return nil
-}
-
-func memoryAvailable() int64 {
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 1 << 62 // not known: try
-	}
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			kib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
-			return kib << 10
-		}
-	}
-	return 1 << 62
 }

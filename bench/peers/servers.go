@@ -14,8 +14,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/peers/store"
 	"sheaf.dev/sheaf/client"
+	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
 // servers are those of the comparison over the network, each one process with one copy.
@@ -53,16 +55,17 @@ func (b *bench) sheafServer() server {
 	}
 	s.settings = versionOf(program, "version") + "; one shard, 16 groups, 1 copy, Resident; fdatasync before an answer; the Go client, direct, one connection"
 	s.start = func(ctx context.Context, dir string, _ int) (remote, error) {
-		address, err := freeAddress()
+		address, err := loopback.FreeAddress()
 		if err != nil {
 			return nil, err
 		}
-		p, err := startProcess(ctx, dir, program, "dev", "--dir", dir+"/store", "--shards", "1", "--listen", address, "--http", "", "--residency", "resident")
+		p, err := startServer(ctx, dir, program, "dev", "--dir", dir+"/store", "--shards", "1", "--listen", address,
+			"--http", "", "--residency", "resident")
 		if err != nil {
 			return nil, err
 		}
 		r := &sheafRemote{process: p}
-		err = p.ready(ctx, func(ctx context.Context) error {
+		err = answers(ctx, p, func(ctx context.Context) error {
 			c, err := client.Dial(ctx, client.Config{Addresses: []string{address}, Direct: true})
 			if err != nil {
 				return err
@@ -74,7 +77,7 @@ func (b *bench) sheafServer() server {
 			return nil
 		})
 		if err != nil {
-			p.stop()
+			p.Kill()
 			return nil, err
 		}
 		return r, nil
@@ -83,7 +86,7 @@ func (b *bench) sheafServer() server {
 }
 
 type sheafRemote struct {
-	process *process
+	process *drive.Process
 	client  *client.Client
 }
 
@@ -111,7 +114,7 @@ func (r *sheafRemote) get(ctx context.Context, id int64) ([]byte, error) {
 
 func (r *sheafRemote) Close() error {
 	err := r.client.Close()
-	r.process.stop()
+	r.process.Kill()
 	return err
 }
 
@@ -123,15 +126,16 @@ func (b *bench) etcdServer() server {
 	}
 	s.settings = versionOf(program, "--version") + "; one member; its WAL is synced before an answer (its default); the Go client, one connection"
 	s.start = func(ctx context.Context, dir string, _ int) (remote, error) {
-		clients, err := freeAddress()
+		clients, err := loopback.FreeAddress()
 		if err != nil {
 			return nil, err
 		}
-		peers, err := freeAddress()
+		peers, err := loopback.FreeAddress()
 		if err != nil {
 			return nil, err
 		}
-		p, err := startProcess(ctx, dir, program, "--data-dir", dir+"/data", "--listen-client-urls", "http://"+clients, "--advertise-client-urls", "http://"+clients,
+		p, err := startServer(ctx, dir, program, "--data-dir", dir+"/data",
+			"--listen-client-urls", "http://"+clients, "--advertise-client-urls", "http://"+clients,
 			"--listen-peer-urls", "http://"+peers, "--initial-advertise-peer-urls", "http://"+peers, "--initial-cluster", "default=http://"+peers,
 			"--quota-backend-bytes", strconv.Itoa(8<<30), "--log-level", "error")
 		if err != nil {
@@ -139,11 +143,15 @@ func (b *bench) etcdServer() server {
 		}
 		c, err := clientv3.New(clientv3.Config{Endpoints: []string{clients}, DialTimeout: 5 * time.Second})
 		if err != nil {
-			p.stop()
+			p.Kill()
 			return nil, err
 		}
 		r := &etcdRemote{p, c}
-		if err := p.ready(ctx, func(ctx context.Context) error { _, err := c.Put(ctx, etcdKey(1), "x"); return err }); err != nil {
+		err = answers(ctx, p, func(ctx context.Context) error {
+			_, err := c.Put(ctx, etcdKey(1), "x")
+			return err
+		})
+		if err != nil {
 			return nil, errors.Join(err, r.Close())
 		}
 		return r, nil
@@ -152,7 +160,7 @@ func (b *bench) etcdServer() server {
 }
 
 type etcdRemote struct {
-	process *process
+	process *drive.Process
 	client  *clientv3.Client
 }
 
@@ -177,7 +185,7 @@ func (r *etcdRemote) get(ctx context.Context, id int64) ([]byte, error) {
 
 func (r *etcdRemote) Close() error {
 	err := r.client.Close()
-	r.process.stop()
+	r.process.Kill()
 	return err
 }
 
@@ -189,7 +197,7 @@ func (b *bench) redisServer() server {
 	}
 	s.settings = versionOf(program, "--version") + "; appendonly yes, appendfsync always, save \"\"; go-redis " + store.ModuleVersion("github.com/redis/go-redis/v9") + ", a connection per caller"
 	s.start = func(ctx context.Context, dir string, callers int) (remote, error) {
-		address, err := freeAddress()
+		address, err := loopback.FreeAddress()
 		if err != nil {
 			return nil, err
 		}
@@ -197,13 +205,13 @@ func (b *bench) redisServer() server {
 		if err != nil {
 			return nil, err
 		}
-		p, err := startProcess(ctx, dir, program, "--bind", "127.0.0.1", "--port", port, "--dir", dir, "--appendonly", "yes", "--appendfsync", "always",
-			"--no-appendfsync-on-rewrite", "no", "--save", "", "--daemonize", "no")
+		p, err := startServer(ctx, dir, program, "--bind", "127.0.0.1", "--port", port, "--dir", dir,
+			"--appendonly", "yes", "--appendfsync", "always", "--no-appendfsync-on-rewrite", "no", "--save", "", "--daemonize", "no")
 		if err != nil {
 			return nil, err
 		}
 		r := &redisRemote{p, redis.NewClient(&redis.Options{Addr: address, PoolSize: callers, ReadTimeout: time.Minute, WriteTimeout: time.Minute})}
-		if err := p.ready(ctx, func(ctx context.Context) error { return r.client.Ping(ctx).Err() }); err != nil {
+		if err := answers(ctx, p, func(ctx context.Context) error { return r.client.Ping(ctx).Err() }); err != nil {
 			return nil, errors.Join(err, r.Close())
 		}
 		return r, nil
@@ -212,7 +220,7 @@ func (b *bench) redisServer() server {
 }
 
 type redisRemote struct {
-	process *process
+	process *drive.Process
 	client  *redis.Client
 }
 
@@ -236,6 +244,6 @@ func (r *redisRemote) get(ctx context.Context, id int64) ([]byte, error) {
 
 func (r *redisRemote) Close() error {
 	err := r.client.Close()
-	r.process.stop()
+	r.process.Kill()
 	return err
 }

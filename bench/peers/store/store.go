@@ -6,6 +6,8 @@ import (
 	"errors"
 	"runtime/debug"
 	"sync"
+
+	"sheaf.dev/sheaf/bench/drive"
 )
 
 // ErrNotFound says that there is no such record.
@@ -109,25 +111,10 @@ func Ranges(first, last int64, n int, work func(worker int, from, through int64)
 	}
 	n = int(min(int64(n), last-first+1))
 	each := (last-first)/int64(n) + 1
-	return Parallel(n, func(w int) error {
+	return drive.Parallel(n, func(w int) error {
 		from := first + int64(w)*each
 		return work(w, from, min(from+each-1, last))
 	})
-}
-
-// Parallel runs n workers and gives the first error.
-func Parallel(n int, work func(worker int) error) error {
-	errs := make(chan error, n)
-	for i := range n {
-		go func() { errs <- work(i) }()
-	}
-	var first error
-	for range n {
-		if err := <-errs; first == nil {
-			first = err
-		}
-	}
-	return first
 }
 
 // Gather joins the batches of callers that wait at the same time into one commit, for stores with one writer.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/peers/store"
 )
 
@@ -107,7 +108,7 @@ func (s *filesStore) LoadAll(n int, m *store.Memory) (int64, error) {
 		return 0, err
 	}
 	var next atomic.Int64
-	err = store.Parallel(n, func(worker int) error {
+	err = drive.Parallel(n, func(worker int) error {
 		var buffer []byte
 		for {
 			i := next.Add(1) - 1

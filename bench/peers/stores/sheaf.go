@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/raft/v3/raftpb"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/peers/store"
 	"sheaf.dev/sheaf/internal/call/routing"
 	"sheaf.dev/sheaf/internal/consensus/replica"
@@ -65,7 +66,7 @@ func openSheaf(dir string, groups int, o store.Options) (_ store.Store, err erro
 		return s, err
 	}
 	s.journal = journal.New(journal.Options{FS: vfs.OS{}, Dir: dir})
-	return s, store.Parallel(groups, func(i int) error { return s.openGroup(ctx, dir, i) })
+	return s, drive.Parallel(groups, func(i int) error { return s.openGroup(ctx, dir, i) })
 }
 
 // replay writes what a journal holds to the groups' segments, and removes it, as the start of a shard does.
@@ -157,7 +158,7 @@ func (s *sheafStore) LoadAll(n int, m *store.Memory) (records int64, err error) 
 		return records, nil
 	}
 	var next atomic.Int64
-	err = store.Parallel(n, func(worker int) error {
+	err = drive.Parallel(n, func(worker int) error {
 		for {
 			i := next.Add(1) - 1
 			if i >= int64(len(s.logs)) {
@@ -182,7 +183,7 @@ func (s *sheafStore) LoadAll(n int, m *store.Memory) (records int64, err error) 
 }
 
 func (s *sheafStore) Compact() error {
-	return store.Parallel(2, func(worker int) error {
+	return drive.Parallel(2, func(worker int) error {
 		for i := worker; i < len(s.logs); i += 2 {
 			if err := s.logs[i].Seal(); err != nil {
 				return err

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/peers/store"
 )
 
@@ -35,7 +36,7 @@ func contract(t *testing.T, k store.Kind, inMemory bool) {
 	const records = 2300 // files: more than two folders
 	put := func(s store.Store, version int64, step int) {
 		t.Helper()
-		err := store.Parallel(4, func(w int) error {
+		err := drive.Parallel(4, func(w int) error {
 			for from := w * 100; from < records; from += 400 {
 				var batch []store.Record
 				for id := from; id < min(from+100, records); id += step {
@@ -155,7 +156,7 @@ func write(name, dir string) error {
 		return err
 	}
 	var say sync.Mutex
-	return store.Parallel(4, func(w int) error {
+	return drive.Parallel(4, func(w int) error {
 		for n := int64(0); ; n++ {
 			var batch []store.Record
 			for i := range int64(10) {
