@@ -7,9 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"time"
 
-	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sys/unix"
 
 	"sheaf.dev/sheaf/bench/layouts"
@@ -102,7 +100,8 @@ func (m *moved) measure(ctx context.Context, cold bool) error {
 			return err
 		}}
 	}
-	cells := []rounds.Cell{measured("cp", func() error { return copyAndSync(ctx, m.from, m.to) })}
+	cells := make([]rounds.Cell, 0, 1+len(m.doors))
+	cells = append(cells, measured("cp", func() error { return copyAndSync(ctx, m.from, m.to) }))
 	for _, d := range m.doors {
 		cells = append(cells, measured(d.name, func() error { return m.nodes.install(ctx, m.to, d.door) }))
 	}
@@ -133,25 +132,19 @@ func (n *benchNodes) fill(bytes int64) (int64, error) {
 		return 0, err
 	}
 	delete(n.nodes[0].replicas, n.groups[0])
-	state, _, err := log.InitialState()
+	w, err := layouts.NewWriter(log)
 	if err != nil {
 		return 0, err
 	}
-	last, err := log.LastIndex()
-	if err != nil {
-		return 0, err
-	}
-	data, now := randomBytes(moveRecordBytes), time.Now().UnixNano()
+	data, id := randomBytes(moveRecordBytes), int64(0)
 	for written := int64(0); written < bytes; {
-		var entries []*raftpb.Entry
+		var entries []format.Entry
 		for range 400 {
-			last++
-			entries = append(entries, format.RaftEntry(&format.Entry{
-				Kind: format.KindPut, Used: true, ID: int64(last), Index: last, Term: state.GetTerm(), CommitTime: now, Timestamp: now, Data: data,
-			}))
+			id++
+			entries = append(entries, format.Entry{Kind: format.KindPut, ID: id, Data: data})
 			written += moveRecordBytes
 		}
-		if err := layouts.Commit(log, state.GetTerm(), state.GetVote(), entries); err != nil {
+		if err := w.Commit(entries); err != nil {
 			return 0, err
 		}
 	}

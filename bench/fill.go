@@ -91,21 +91,21 @@ func (d *dataset) fillGroup(ctx context.Context, g int, firstID, records int64) 
 		}
 		err = errors.Join(err, log.Close(!d.killed))
 	}()
+	w, err := layouts.NewWriter(log)
+	if err != nil {
+		return err
+	}
 	data := randomBytes(d.size)
-	now := time.Now().UnixNano()
 	batch := max(min(4<<20/max(int64(d.size), 1), 4096), 1)
-	for first := int64(1); first <= records; first += batch {
+	for first := int64(0); first < records; first += batch {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		entries := make([]*raftpb.Entry, 0, batch)
-		for index := first; index < min(first+batch, records+1); index++ {
-			entries = append(entries, format.RaftEntry(&format.Entry{
-				Kind: format.KindPut, Used: true, ID: firstID + index - 1, Index: uint64(index), Term: 1, CommitTime: now, Timestamp: now, Data: data,
-				RequestID: uuid.New(), // as all clients send one
-			}))
+		entries := make([]format.Entry, 0, batch)
+		for i := first; i < min(first+batch, records); i++ { // each with a request, as all clients send one
+			entries = append(entries, format.Entry{Kind: format.KindPut, ID: firstID + i, Data: data, RequestID: uuid.New()})
 		}
-		if err := layouts.Commit(log, 1, 1, entries); err != nil {
+		if err := w.Commit(entries); err != nil {
 			return err
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -132,29 +131,23 @@ func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
 	if err != nil {
 		return err
 	}
-	log, _, err := group.Load(ctx, group.Options{FS: vfs.OS{}, Dir: dir, Identity: m.Identity, Retention: group.Retention{Versions: 1}}, nil)
+	opts := group.Options{FS: vfs.OS{}, Dir: dir, Identity: m.Identity, Retention: group.Retention{Versions: 1}}
+	log, _, err := group.Load(ctx, opts, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Seal(), log.Close(true)) }()
-	hard, _, err := log.InitialState()
-	if err != nil {
-		return err
-	}
-	last, err := log.LastIndex()
+	w, err := layouts.NewWriter(log)
 	if err != nil {
 		return err
 	}
 	const batch = 4096
 	routing := placement.Routing{Mode: placement.Hash, Groups: groupCount}
-	data, now := randomBytes(linearBytes), time.Now().UnixNano()
-	entries := make([]*raftpb.Entry, 0, batch)
+	data := randomBytes(linearBytes)
+	entries := make([]format.Entry, 0, batch)
 	for id := range records {
 		if placement.GroupName(routing.GroupOf(id)) == m.Identity.Name {
-			last++
-			entries = append(entries, format.RaftEntry(&format.Entry{
-				Kind: format.KindPut, Used: true, ID: id, Index: last, Term: hard.GetTerm(), CommitTime: now, Timestamp: now, Data: data,
-			}))
+			entries = append(entries, format.Entry{Kind: format.KindPut, ID: id, Data: data})
 		}
 		if len(entries) == 0 || len(entries) < batch && id < records-1 {
 			continue
@@ -162,10 +155,10 @@ func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := layouts.Commit(log, hard.GetTerm(), hard.GetVote(), entries); err != nil {
+		if err := w.Commit(entries); err != nil {
 			return err
 		}
-		entries = make([]*raftpb.Entry, 0, batch)
+		entries = entries[:0]
 	}
 	return nil
 }

@@ -17,7 +17,6 @@ import (
 type Process struct {
 	Cmd   *exec.Cmd
 	Ended chan struct{} // closed when it has ended
-	err   error         // how; to be read when it has ended
 	said  tail
 }
 
@@ -36,7 +35,7 @@ func Start(cmd *exec.Cmd, signal syscall.Signal) (*Process, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			p.err = cmd.Wait()
+			_ = cmd.Wait() // how it ended is in its state
 			close(p.Ended)
 		}
 	}()
@@ -56,7 +55,7 @@ func (p *Process) Kill() {
 func (p *Process) Err() error {
 	select {
 	case <-p.Ended:
-		return fmt.Errorf("%s has ended (%v): %s", p.Cmd.Path, p.err, p.said.String())
+		return fmt.Errorf("%s has ended: %s: %s", p.Cmd.Path, p.Cmd.ProcessState, p.said.String())
 	default:
 		return nil
 	}

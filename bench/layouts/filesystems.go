@@ -54,7 +54,8 @@ var fileSystems = []fileSystem{
 	{name: "jfs", driver: "jfs", mkfs: []string{"mkfs.jfs", "-q"}, check: []string{"fsck.jfs", "-f"}, fine: []int{1}, debian: "jfsutils"},
 }
 
-// FileSystemNames are all names that --fs takes.
+// FileSystemNames are all names that --fs takes. Where none is named, all are measured, so that one that cannot be had
+// has a row that says why.
 func FileSystemNames() []string {
 	names := make([]string, 0, len(fileSystems))
 	for i := range fileSystems {
@@ -62,10 +63,6 @@ func FileSystemNames() []string {
 	}
 	return names
 }
-
-// DefaultFileSystems are those measured where none is named: all, so that one that cannot be had has a row that says
-// why.
-func DefaultFileSystems() []string { return FileSystemNames() }
 
 func findFileSystem(name string) *fileSystem {
 	i := slices.IndexFunc(fileSystems, func(f fileSystem) bool { return f.name == name })

@@ -23,7 +23,7 @@ type Options struct {
 	Device      string   // make the file systems on this block device instead
 	Destroy     bool     // the device may carry data
 	Path        string   // use the file system of this folder as it is, and make none
-	FileSystems []string // names of FileSystems; empty: DefaultFileSystems of the scale
+	FileSystems []string // names of FileSystemNames; empty: all
 	Tables      []int    // 1 to 5; empty: all
 	Scale       string   // one of Scales
 	Rounds      int      // medians of so many; 0: the scale's
@@ -75,7 +75,7 @@ func (o *Options) Check() error {
 		return usage("--path takes the file system that is there: leave --fs out")
 	}
 	if len(o.FileSystems) == 0 && o.Path == "" {
-		o.FileSystems = DefaultFileSystems()
+		o.FileSystems = FileSystemNames()
 	}
 	for i, name := range o.FileSystems {
 		if findFileSystem(name) == nil {

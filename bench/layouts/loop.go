@@ -12,7 +12,7 @@ const zeroBytes = 4 << 20
 
 // newImage makes a file of so many bytes without a name. The first prewritten bytes are written, so that what is
 // measured on them later does not have to find room on the file system below; the rest is sparse.
-func newImage(ctx context.Context, dir string, bytes, prewritten int64, onto func(done int64)) (f *os.File, err error) {
+func newImage(ctx context.Context, dir string, bytes, prewritten int64) (f *os.File, err error) {
 	if f, err = os.CreateTemp(dir, "sheaf-bench-image-"); err != nil {
 		return nil, fmt.Errorf("making an image: %w", err)
 	}
@@ -35,7 +35,6 @@ func newImage(ctx context.Context, dir string, bytes, prewritten int64, onto fun
 		if _, err := f.WriteAt(zeros[:min(zeroBytes, prewritten-at)], at); err != nil {
 			return nil, fmt.Errorf("writing an image of %d bytes: %w", bytes, err)
 		}
-		onto(at)
 	}
 	return f, f.Sync()
 }

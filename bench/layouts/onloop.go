@@ -24,7 +24,7 @@ func OnLoop(ctx context.Context, name, dir string, bytes int64, files int, use f
 	if why, _ := fs.missing(ctx); why != "" {
 		return fmt.Errorf("%s: %w: %s", name, ErrNotHere, why)
 	}
-	p, err := newLoopPlace(ctx, dir, bytes, bytes, func(int64) {})
+	p, err := newLoopPlace(ctx, dir, bytes, bytes)
 	if err != nil {
 		return err
 	}

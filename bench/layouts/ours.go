@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"golang.org/x/sync/errgroup"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/internal/storage/group"
 	"sheaf.dev/sheaf/internal/storage/group/format"
 	"sheaf.dev/sheaf/internal/storage/group/segio"
@@ -39,15 +40,28 @@ const (
 
 func (o *ours) name() string { return oursTitle }
 
-// groupWriter appends to a group; what it has written is durable and applied when a call returns.
-type groupWriter struct {
-	log   *group.Log
-	index uint64
-	now   int64
+// Writer appends to the log of a group; what it has written is durable and applied when a call returns.
+type Writer struct {
+	log        *group.Log
+	index      uint64
+	term, vote uint64
+	now        int64
+}
+
+// NewWriter goes on where a log ends.
+func NewWriter(log *group.Log) (*Writer, error) {
+	state, _, err := log.InitialState()
+	if err != nil {
+		return nil, err
+	}
+	last, err := log.LastIndex()
+	return &Writer{
+		log: log, index: last, term: max(1, state.GetTerm()), vote: max(1, state.GetVote()), now: time.Now().UnixNano(),
+	}, err
 }
 
 // createGroup makes a group in a folder.
-func createGroup(ctx context.Context, dir string) (*groupWriter, error) {
+func createGroup(ctx context.Context, dir string) (*Writer, error) {
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: filepath.Join(dir, groupDir), Retention: group.Retention{Versions: 1},
 		Identity: format.Identity{Store: uuid.New(), Group: uuid.New(), Name: "bench"},
@@ -59,36 +73,33 @@ func createGroup(ctx context.Context, dir string) (*groupWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &groupWriter{log: log, now: time.Now().UnixNano()}, nil
+	return NewWriter(log)
 }
 
-// commit makes entries durable and visible.
-func (w *groupWriter) commit(entries []format.Entry) error { return w.write(w.propose(entries)) }
+// Commit makes entries durable and visible. It fills in what a shard does: index, term and times.
+func (w *Writer) Commit(entries []format.Entry) error { return w.write(w.propose(entries)) }
 
 // propose makes what the callers of a shard bring, side by side with a commit that is under way.
-func (w *groupWriter) propose(entries []format.Entry) []*raftpb.Entry {
+func (w *Writer) propose(entries []format.Entry) []*raftpb.Entry {
 	batch := make([]*raftpb.Entry, len(entries))
 	for i := range entries {
 		e := &entries[i]
 		w.index++
-		e.Used, e.Index, e.Term, e.CommitTime, e.Timestamp = true, w.index, 1, w.now, w.now
+		e.Used, e.Index, e.Term, e.CommitTime, e.Timestamp = true, w.index, w.term, w.now, w.now
 		batch[i] = format.RaftEntry(e)
 	}
 	return batch
 }
 
-func (w *groupWriter) write(batch []*raftpb.Entry) error { return Commit(w.log, 1, 1, batch) }
-
-// Commit appends entries to a log, and makes them durable and visible.
-func Commit(log *group.Log, term, vote uint64, entries []*raftpb.Entry) error {
-	commit := entries[len(entries)-1].GetIndex()
-	if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, entries); err != nil {
+func (w *Writer) write(batch []*raftpb.Entry) error {
+	commit := batch[len(batch)-1].GetIndex()
+	if err := w.log.Append(&raftpb.HardState{Term: &w.term, Vote: &w.vote, Commit: &commit}, batch); err != nil {
 		return err
 	}
-	if err := log.Sync(); err != nil {
+	if err := w.log.Sync(); err != nil {
 		return err
 	}
-	return log.Apply(commit, nil)
+	return w.log.Apply(commit, nil)
 }
 
 // batchOf is how many versions one commit takes.
@@ -200,27 +211,17 @@ func scan(ctx context.Context, log *group.Log, metadataOnly bool, each func(*gro
 	if err != nil {
 		return err
 	}
-	var next atomic.Int64
-	g, ctx := errgroup.WithContext(ctx)
-	for range runtime.GOMAXPROCS(0) {
-		g.Go(func() error {
-			for {
-				i := int(next.Add(1))
-				if i >= len(bounds) {
-					return nil
-				}
-				for record, err := range log.Scan(ctx, id, bounds[i-1], bounds[i], metadataOnly) {
-					if err != nil {
-						return err
-					}
-					if err := each(&record); err != nil {
-						return err
-					}
-				}
+	return drive.Shared(runtime.GOMAXPROCS(0), int64(len(bounds)-1), func(_ int, i int64) error {
+		for record, err := range log.Scan(ctx, id, bounds[i], bounds[i+1], metadataOnly) {
+			if err != nil {
+				return err
 			}
-		})
-	}
-	return g.Wait()
+			if err := each(&record); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // words of a number of records.

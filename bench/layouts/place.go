@@ -12,6 +12,8 @@ import (
 
 	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/bench/rounds"
+	"sheaf.dev/sheaf/internal/storage/vfs"
+	"sheaf.dev/sheaf/internal/storage/volume"
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
@@ -64,6 +66,15 @@ func usedBytes(dir string) (int64, error) {
 		return 0, fmt.Errorf("statfs %s: %w", dir, err)
 	}
 	return int64(s.Blocks-s.Bfree) * s.Bsize, nil
+}
+
+// typeOf the file system that holds a folder, as the kernel names it.
+func typeOf(dir string) string {
+	m, err := volume.MountOf(vfs.OS{}, dir)
+	if err != nil {
+		return "unknown"
+	}
+	return m.FileSystem
 }
 
 // pathPlace is a folder of a file system that is there.
@@ -142,8 +153,8 @@ type blockPlace struct {
 }
 
 // newLoopPlace makes a device of a file of its own.
-func newLoopPlace(ctx context.Context, dir string, bytes, prewritten int64, onto func(done int64)) (*blockPlace, error) {
-	image, err := newImage(ctx, dir, bytes, prewritten, onto)
+func newLoopPlace(ctx context.Context, dir string, bytes, prewritten int64) (*blockPlace, error) {
+	image, err := newImage(ctx, dir, bytes, prewritten)
 	if err != nil {
 		return nil, err
 	}

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"sheaf.dev/sheaf/bench/drive"
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
@@ -43,23 +43,20 @@ func RawRate(names []string) (rate float64, ok bool, err error) {
 			pieces = append(pieces, piece{f, at})
 		}
 	}
-	var next, bytes atomic.Int64
-	var g errgroup.Group
-	begin := time.Now()
-	for range rawReaders {
-		g.Go(func() error {
-			buffer := vfs.AlignedBytes(rawReadBytes)
-			for i := next.Add(1) - 1; i < int64(len(pieces)); i = next.Add(1) - 1 {
-				n, err := pieces[i].file.ReadAt(buffer, pieces[i].offset)
-				if err != nil && !errors.Is(err, io.EOF) {
-					return fmt.Errorf("%s: %w", pieces[i].file.Name(), err)
-				}
-				bytes.Add(int64(n))
-			}
-			return nil
-		})
+	var bytes atomic.Int64
+	var buffers [rawReaders][]byte
+	for i := range buffers {
+		buffers[i] = vfs.AlignedBytes(rawReadBytes)
 	}
-	err = g.Wait()
+	begin := time.Now()
+	err = drive.Shared(rawReaders, int64(len(pieces)), func(reader int, i int64) error {
+		n, err := pieces[i].file.ReadAt(buffers[reader], pieces[i].offset)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("%s: %w", pieces[i].file.Name(), err)
+		}
+		bytes.Add(int64(n))
+		return nil
+	})
 	return float64(bytes.Load()) / since(begin), len(pieces) > 0, err
 }
 
@@ -80,21 +77,13 @@ func rawWrite(dir string, bytes int64) (seconds float64, ok bool, err error) {
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, bytes); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		return 0, false, fmt.Errorf("%s: %w", name, err)
 	}
-	var next atomic.Int64
-	var g errgroup.Group
-	for range rawReaders {
-		buffer := vfs.AlignedBytes(rawReadBytes)
-		_, _ = rand.NewChaCha8([32]byte{1}).Read(buffer) // never fails
-		g.Go(func() error {
-			for at := next.Add(rawReadBytes) - rawReadBytes; at < bytes; at = next.Add(rawReadBytes) - rawReadBytes {
-				if _, err := f.WriteAt(buffer, at); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	err = errors.Join(g.Wait(), f.Sync())
+	buffer := vfs.AlignedBytes(rawReadBytes)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(buffer) // never fails
+	err = drive.Shared(rawReaders, bytes/rawReadBytes, func(_ int, i int64) error {
+		_, err := f.WriteAt(buffer, i*rawReadBytes)
+		return err
+	})
+	err = errors.Join(err, f.Sync())
 	if errors.Is(err, unix.EINVAL) { // some programs behind FUSE refuse the write, not the open
 		return 0, false, nil
 	}

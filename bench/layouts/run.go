@@ -201,8 +201,8 @@ func (r *run) open(ctx context.Context) error {
 			err = errors.Join(err, p.file.Close(), os.Remove(p.point))
 		}
 	} else {
-		r.opts.Say("writing %d MiB of an image of %d MiB in %s", min(bytes, r.scale.prewritten)>>20, bytes>>20, r.opts.Dir)
-		p, err = newLoopPlace(ctx, r.opts.Dir, bytes, min(bytes, r.scale.prewritten), func(int64) {})
+		r.opts.Say("writing %d MiB of an image of %d MiB in %s", min(bytes, prewrittenMax)>>20, bytes>>20, r.opts.Dir)
+		p, err = newLoopPlace(ctx, r.opts.Dir, bytes, min(bytes, prewrittenMax))
 	}
 	if err != nil {
 		return err

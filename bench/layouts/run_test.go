@@ -60,7 +60,7 @@ func nothingLeft(t *testing.T, dir string) {
 func TestFileSystems(t *testing.T) {
 	needLoop(t)
 	dir := t.TempDir()
-	p, err := newLoopPlace(t.Context(), dir, 640<<20, 0, func(int64) {})
+	p, err := newLoopPlace(t.Context(), dir, 640<<20, 0)
 	must(t, err)
 	must(t, realDropCaches())
 	tried := 0
@@ -136,7 +136,7 @@ func TestRunOnLoopDevices(t *testing.T) {
 func TestFlatFolderLimit(t *testing.T) {
 	needLoop(t, "mke2fs")
 	dir := t.TempDir()
-	p, err := newLoopPlace(t.Context(), dir, 256<<20, 0, func(int64) {})
+	p, err := newLoopPlace(t.Context(), dir, 256<<20, 0)
 	must(t, err)
 	for _, c := range limitCells() {
 		s, err := p.begin(t.Context(), c.fs, c.needs.files)
@@ -196,7 +196,7 @@ func TestInterruptAndResume(t *testing.T) {
 func TestDeviceWithData(t *testing.T) {
 	needLoop(t, "mke2fs")
 	dir := t.TempDir()
-	image, err := newImage(t.Context(), dir, 256<<20, 0, func(int64) {})
+	image, err := newImage(t.Context(), dir, 256<<20, 0)
 	must(t, err)
 	device, err := loop.Attach(image, 0)
 	must(t, err)

@@ -23,10 +23,10 @@ type scale struct {
 	deep      int  // table 5: records
 	limitShow bool // what happens where a flat folder is full
 
-	prewritten int64 // bytes of an image at most; the rest is sparse
-
 	sample int64 // bytes that the rate of a device is read from, at most
 }
+
+const prewrittenMax = 16 << 30 // bytes of an image at most; the rest is sparse
 
 var scales = map[string]*scale{
 	"quick": {
@@ -37,8 +37,7 @@ var scales = map[string]*scale{
 		lifeRecords: 12000, lifeFolders: 12,
 		latency: 20000,
 		deep:    5000, limitShow: true,
-		prewritten: 16 << 30,
-		sample:     1 << 30,
+		sample: 1 << 30,
 	},
 	"full": {
 		rounds: 3,
@@ -48,8 +47,7 @@ var scales = map[string]*scale{
 		lifeRecords: 200000, lifeFolders: 200,
 		latency: 400000,
 		deep:    200000, limitShow: true,
-		prewritten: 16 << 30,
-		sample:     1 << 30,
+		sample: 1 << 30,
 	},
 	"paper": {
 		rounds: 3,
@@ -59,8 +57,7 @@ var scales = map[string]*scale{
 		lifeRecords: 1000000, lifeFolders: 1000,
 		latency: 400000,
 		deep:    10000000, limitShow: true,
-		prewritten: 16 << 30,
-		sample:     1 << 30,
+		sample: 1 << 30,
 	},
 	// tiny is for tests: its figures mean nothing.
 	"tiny": {

@@ -189,11 +189,10 @@ func (o *oursOneByOne) get(i int, buffer []byte) error {
 
 // remove deletes durably, so many at a time as one commit takes.
 func (o *oursOneByOne) remove(ctx context.Context, numbers []int) error {
-	last, err := o.log.LastIndex()
+	w, err := NewWriter(o.log)
 	if err != nil {
 		return err
 	}
-	w := &groupWriter{log: o.log, index: last, now: time.Now().UnixNano()}
 	for len(numbers) > 0 {
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -203,7 +202,7 @@ func (o *oursOneByOne) remove(ctx context.Context, numbers []int) error {
 		for _, i := range numbers[:n] {
 			entries = append(entries, format.Entry{Kind: format.KindDelete, ID: o.set.id(i)})
 		}
-		if err := w.commit(entries); err != nil {
+		if err := w.Commit(entries); err != nil {
 			return err
 		}
 		numbers = numbers[n:]

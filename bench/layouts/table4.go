@@ -42,7 +42,7 @@ func table4(fs *fileSystem, s *scale) []cell {
 		defer func() { err = errors.Join(err, w.log.Close(false)) }()
 		entries := make([]format.Entry, 0, latencyCallers)
 		return latencies(ctx, s, n, latencyCallers, func(first, last int) error {
-			return w.commit(puts(set, first, last, entries))
+			return w.Commit(puts(set, first, last, entries))
 		})
 	}))
 }

@@ -49,8 +49,9 @@ var embeddedColumns = []result.Column{
 // embedded compares the stores of one process with records of one size. All take their turn in every round. A peer that
 // fails has a row that says so, and the others go on; ours must not fail.
 func (b *bench) embedded(ctx context.Context, size int, records int64) (*rounds.Set, error) {
-	var cells []rounds.Cell
-	for _, k := range b.kinds() {
+	kinds := b.kinds()
+	cells := make([]rounds.Cell, 0, len(kinds))
+	for _, k := range kinds {
 		cells = append(cells, rounds.Cell{
 			Key: k.Name, Finding: func(error) bool { return !k.Ours },
 			Run: func(ctx context.Context, f *rounds.Figures) error { return b.oneStore(ctx, &k, size, records, f) },

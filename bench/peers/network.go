@@ -76,7 +76,7 @@ func (b *bench) network(ctx context.Context, size, callers int) (found *rounds.S
 		}
 		err = errors.Join(err, os.RemoveAll(dir))
 	}()
-	var cells []rounds.Cell
+	cells := make([]rounds.Cell, 0, len(ways))
 	pool := randomPool()
 	for _, s := range b.servers() {
 		var r remote
