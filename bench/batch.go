@@ -88,7 +88,8 @@ func (b *rpcBench) batchGet(ctx context.Context, cc *grpc.ClientConn, size int, 
 		}
 		for _, result := range response.GetResults() {
 			if len(result.GetRecord().GetData()) != size {
-				return fmt.Errorf("a record of a batch has %d bytes, not %d: %s", len(result.GetRecord().GetData()), size, result.GetStatus().GetMessage())
+				return fmt.Errorf("a record of a batch has %d bytes, not %d: %s", len(result.GetRecord().GetData()), size,
+					result.GetStatus().GetMessage())
 			}
 			came++
 		}
@@ -96,7 +97,8 @@ func (b *rpcBench) batchGet(ctx context.Context, cc *grpc.ClientConn, size int, 
 }
 
 // driveStreams is drive over one BatchPut stream per caller.
-func (b *rpcBench) driveStreams(ctx context.Context, cc *grpc.ClientConn, callers int, next func(i int64) *recordv1.BatchPutRequest) (float64, error) {
+func (b *rpcBench) driveStreams(ctx context.Context, cc *grpc.ClientConn, callers int,
+	next func(i int64) *recordv1.BatchPutRequest) (float64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	streams := make([]grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse], callers)

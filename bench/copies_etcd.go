@@ -122,7 +122,8 @@ func startEtcdCluster(ctx context.Context, dir, binary string) (e *etcdCluster, 
 	}
 	for i := range copiesOf {
 		c, err := startChild(binary, "etcd", "--name", fmt.Sprintf("e%d", i), "--dir", filepath.Join(dir, strconv.Itoa(i)),
-			"--listen-client", clients[i], "--listen-peer", peers[i], "--initial-cluster", strings.Join(cluster, ","), "--http", "",
+			"--listen-client", clients[i], "--listen-peer", peers[i], "--initial-cluster", strings.Join(cluster, ","), "--http",
+			"",
 			"--quota", "8GiB", "--log-level", "error")
 		if err != nil {
 			return e, err

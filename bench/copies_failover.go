@@ -70,8 +70,11 @@ func (b *copiesBench) failover(ctx context.Context) error {
 		times []float64
 	}{{"put", puts}, {"get", gets}} {
 		b.add(
-			plain(fmt.Sprintf("time from the kill of a leader to the first %s, median of %d", what.name, b.opts.Kills), "s", what.times, most).
-				WithNote(fmt.Sprintf("the target is twice the election timeout of %v; kill -9 of a shard that leads, call by the Go client", electionTimeout)),
+			plain(fmt.Sprintf("time from the kill of a leader to the first %s, median of %d", what.name, b.opts.Kills), "s",
+				what.times, most).
+				WithNote(fmt.Sprintf(
+					"the target is twice the election timeout of %v; kill -9 of a shard that leads, call by the Go client",
+					electionTimeout)),
 			plain(fmt.Sprintf("the same, p99 of %d", b.opts.Kills), "s", []float64{drive.Quantile(what.times, 0.99)}, most),
 		)
 	}

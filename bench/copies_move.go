@@ -162,7 +162,8 @@ func (n *benchNodes) install(ctx context.Context, to string, through *door) erro
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
-	file := format.ReplicaFile{RaftID: format.NewRaftID(), Store: n.store, Group: n.groups[0], Volume: n.store, Joining: true}
+	file := format.ReplicaFile{RaftID: format.NewRaftID(), Store: n.store, Group: n.groups[0], Volume: n.store,
+		Joining: true}
 	if err := format.WriteReplicaFile(opts.FS, to, file); err != nil {
 		return err
 	}

@@ -99,7 +99,8 @@ func newNodes(ctx context.Context, dir string, copies, groups int, secure *autho
 
 // newServer makes the gRPC server of a node, with what the messages between shards need of that of a shard.
 func newServer(creds credentials.TransportCredentials) *grpc.Server {
-	return grpc.NewServer(grpc.Creds(creds), grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(16<<20), grpc.WaitForHandlers(true))
+	return grpc.NewServer(grpc.Creds(creds), grpc.ForceServerCodecV2(message.Codec{}), grpc.MaxRecvMsgSize(16<<20),
+		grpc.WaitForHandlers(true))
 }
 
 // start makes and starts the replicas of a node. The Raft id of a member is the number of its node.

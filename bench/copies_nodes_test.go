@@ -45,7 +45,8 @@ func TestNodesWithTLS(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
-				if answered := status.Code(err) == codes.Unimplemented; answered != (authorities == nil) { // nodes have no such service
+				// nodes have no such service
+				if answered := status.Code(err) == codes.Unimplemented; answered != (authorities == nil) {
 					t.Errorf("node %s answers in plaintext: %v: %v", node, answered, err)
 				}
 				if err := conn.Close(); err != nil {

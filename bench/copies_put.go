@@ -55,7 +55,8 @@ func (b *copiesBench) puts(ctx context.Context) (err error) {
 		sides = append(sides, putSide{putsWithTLS, copiesOf, secure})
 	}
 	for _, side := range sides {
-		if nodes[side.name], err = newNodes(ctx, filepath.Join(dir, side.name), side.copies, copiesGroups, side.secure); err != nil {
+		if nodes[side.name], err = newNodes(ctx, filepath.Join(dir, side.name), side.copies, copiesGroups,
+			side.secure); err != nil {
 			delete(nodes, side.name)
 			return fmt.Errorf("%s: %w", side.name, err)
 		}
@@ -93,9 +94,11 @@ func (b *copiesBench) putsOf(ctx context.Context, dir string, nodes map[string]*
 	name := fmt.Sprintf("durable put of %d KB with copies 3, %d writers, %d groups", size>>10, copiesWriters, copiesGroups)
 	b.add(
 		against(name+" / 3 plain appenders, a file per writer", "B/s", bytes("copies 3"), bytes("own files"), target).
-			WithNote("plain: each writer appends to a file of its own on each of 3 folders and calls fdatasync, two of them behind a TCP connection over loopback; it goes on when 2 of 3 are durable"),
+			WithNote("plain: each writer appends to a file of its own on each of 3 folders and calls fdatasync, two of them "+
+				"behind a TCP connection over loopback; it goes on when 2 of 3 are durable"),
 		against(name+" / 3 plain appenders, a file each", "B/s", bytes("copies 3"), bytes("one file"), target).
-			WithNote("the same with one file per folder, where one fdatasync serves all that wait: the least that a group commit can be"),
+			WithNote("the same with one file per folder, where one fdatasync serves all that wait: the least that a group "+
+				"commit can be"),
 		got.atMost("its p99 / p99 with copies 1", "s", p99, "copies 3", "copies 1", 3*target/0.8),
 		against(name+" / copies 1", "B/s", bytes("copies 3"), bytes("copies 1"), 0),
 	)
@@ -158,7 +161,8 @@ type remoteAppender struct {
 	group    sync.WaitGroup
 }
 
-func newRemoteAppender(ctx context.Context, dir, name string, mode appendMode, writers, size int) (r *remoteAppender, err error) {
+func newRemoteAppender(ctx context.Context, dir, name string, mode appendMode, writers, size int) (r *remoteAppender,
+	err error) {
 	r = &remoteAppender{}
 	if r.appender, err = newAppender(dir, name, mode, writers); err != nil {
 		return r, err

@@ -47,9 +47,12 @@ func (b *copiesBench) quiet(ctx context.Context) error {
 	}
 	of := fmt.Sprintf("%d groups x %d that nobody uses", b.opts.Groups, copiesOf)
 	b.add(
-		plain(fmt.Sprintf("making %d groups x %d, from the start of 3 shards on", b.opts.Groups, copiesOf), "s", []float64{made}, 0),
+		plain(fmt.Sprintf("making %d groups x %d, from the start of 3 shards on", b.opts.Groups, copiesOf), "s",
+			[]float64{made}, 0),
 		plain(fmt.Sprintf("processor time of a shard with %s, percent of a core", of), "", shares, 2),
-		atMost(fmt.Sprintf("processor time of a shard with %s while one of three is gone, percent of a core, against the same shards before", of), "",
+		atMost(fmt.Sprintf(
+			"processor time of a shard with %s while one of three is gone, percent of a core, against the same shards before",
+			of), "",
 			after, before, 1.5).WithNote("kill -9 of one shard; measured once every group is led again"),
 	)
 	return nil

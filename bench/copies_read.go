@@ -49,7 +49,8 @@ func (b *copiesBench) reads(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			name := fmt.Sprintf("unary Get of %d KB, %d callers, %d groups on 3 shards, copies 3 / copies 1", size>>10, n, copiesGroups)
+			name := fmt.Sprintf("unary Get of %d KB, %d callers, %d groups on 3 shards, copies 3 / copies 1", size>>10, n,
+				copiesGroups)
 			b.add(
 				got.against(name, "/s", "3", "1", 0.9),
 				got.atMost(name+", p99", "s", p99, "3", "1", 0),

@@ -44,7 +44,8 @@ func startChild(binary string, args ...string) (*drive.Process, error) {
 
 // startStore starts a store of so many shards, and waits until every copy of each group is there and leaders are
 // spread. flags go to each shard.
-func startStore(ctx context.Context, dir, binary string, shards, copies, groups int, flags ...string) (s *benchStore, err error) {
+func startStore(ctx context.Context, dir, binary string, shards, copies, groups int, flags ...string) (s *benchStore,
+	err error) {
 	s = &benchStore{dir: dir, binary: binary, groups: groups, shards: map[string]*drive.Process{}}
 	defer func() {
 		if err != nil {
@@ -78,14 +79,16 @@ func startStore(ctx context.Context, dir, binary string, shards, copies, groups 
 	if err := s.placed(ctx, meta, shards); err != nil {
 		return s, err
 	}
-	s.records, err = client.Dial(ctx, client.Config{Addresses: []string{s.gateway.Addr()}, Direct: true, CallTimeout: time.Minute})
+	s.records, err = client.Dial(ctx, client.Config{Addresses: []string{s.gateway.Addr()}, Direct: true,
+		CallTimeout: time.Minute})
 	return s, err
 }
 
 // start starts a shard, each time at another address.
 func (s *benchStore) start(name string, flags ...string) error {
 	args := append([]string{
-		"shard", "--name", name, "--dir", filepath.Join(s.dir, "shard-"+name), "--etcd", strings.Join(s.etcd.Endpoints(), ","), "--store", "bench",
+		"shard", "--name", name, "--dir", filepath.Join(s.dir, "shard-"+name), "--etcd",
+		strings.Join(s.etcd.Endpoints(), ","), "--store", "bench",
 		"--listen", "127.0.0.1:0", "--http", "", "--log-level", "warn",
 	}, flags...)
 	if err := os.MkdirAll(filepath.Join(s.dir, "shard-"+name), 0o755); err != nil {
@@ -159,7 +162,8 @@ func (s *benchStore) unsettled(view placement.View) string {
 	for name, target := range view.Targets {
 		g := view.Groups[name]
 		if g.Leader != target.Shards[0] || len(g.Members) != len(target.Shards) {
-			return fmt.Sprintf("group %s is led by %q, has %d members, and is to be on %v", name, g.Leader, len(g.Members), target.Shards)
+			return fmt.Sprintf("group %s is led by %q, has %d members, and is to be on %v", name, g.Leader, len(g.Members),
+				target.Shards)
 		}
 		for _, m := range g.Members {
 			if m.Role != placement.Voter || !slices.Contains(target.Shards, m.Shard) {

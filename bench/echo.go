@@ -61,7 +61,8 @@ func serveHop(ctx context.Context, by link, to string) (address string, stop fun
 	}, err
 }
 
-func serveRaw(ctx context.Context, by link, answer func(context.Context, *[]byte) (*[]byte, error)) (address string, stop func(), err error) {
+func serveRaw(ctx context.Context, by link, answer func(context.Context, *[]byte) (*[]byte, error)) (address string,
+	stop func(), err error) {
 	return serve(ctx, []grpc.ServerOption{grpc.Creds(by.server), grpc.ForceServerCodec(rawCodec{})}, func(s *grpc.Server) {
 		s.RegisterService(&grpc.ServiceDesc{
 			ServiceName: "echo",
@@ -80,7 +81,8 @@ func serveRaw(ctx context.Context, by link, answer func(context.Context, *[]byte
 	})
 }
 
-func serve(ctx context.Context, options []grpc.ServerOption, register func(*grpc.Server)) (address string, stop func(), err error) {
+func serve(ctx context.Context, options []grpc.ServerOption, register func(*grpc.Server)) (address string, stop func(),
+	err error) {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -119,14 +121,16 @@ func (b *bareServer) record(id int64) *recordv1.Record {
 	}
 	crc := uint32(1)
 	return &recordv1.Record{
-		Key: &recordv1.RecordKey{Id: id, Group: "0"}, Version: "12345", TimestampUnixNs: 1, CommitTimeUnixNs: 1, SizeBytes: size, DataCrc32C: &crc, Data: data,
+		Key: &recordv1.RecordKey{Id: id, Group: "0"}, Version: "12345", TimestampUnixNs: 1, CommitTimeUnixNs: 1,
+		SizeBytes: size, DataCrc32C: &crc, Data: data,
 	}
 }
 
 // bareBatchBytes is about what a shard puts into one message.
 const bareBatchBytes = 1 << 20
 
-func (b *bareServer) BatchGet(r *recordv1.BatchGetRequest, stream grpc.ServerStreamingServer[recordv1.BatchGetResponse]) error {
+func (b *bareServer) BatchGet(r *recordv1.BatchGetRequest,
+	stream grpc.ServerStreamingServer[recordv1.BatchGetResponse]) error {
 	out := &recordv1.BatchGetResponse{}
 	bytes := 0
 	for i, get := range r.GetGets() {
@@ -150,7 +154,8 @@ func barePut() *recordv1.PutResponse {
 	return &recordv1.PutResponse{Version: "12345", CommitTimeUnixNs: 1, DataCrc32C: 1}
 }
 
-func (b *bareServer) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest, recordv1.BatchPutResponse]) error {
+func (b *bareServer) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest,
+	recordv1.BatchPutResponse]) error {
 	for {
 		in, err := stream.Recv()
 		if errors.Is(err, io.EOF) {

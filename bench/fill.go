@@ -43,7 +43,8 @@ func (d *dataset) groupDir(i int) string {
 }
 
 // fill makes a dataset by writing through the logs, as a shard does, and seals it, so that hints are there.
-func fill(ctx context.Context, dir string, groups int, records int64, size int, say func(string, ...any)) (*dataset, error) {
+func fill(ctx context.Context, dir string, groups int, records int64, size int, say func(string, ...any)) (*dataset,
+	error) {
 	return (&dataset{dir: dir, size: size}).fill(ctx, groups, records, say)
 }
 

@@ -85,10 +85,12 @@ func (l *linear) fill(ctx context.Context, dir string) error {
 		sets    *[]*dataset
 		stores  int
 		records int64
-	}{{"large", &l.large, 1, l.records}, {"small", &l.small, stores, l.each}, {"empty", &l.empty, min(stores, 10), int64(l.groups)}} {
+	}{{"large", &l.large, 1, l.records}, {"small", &l.small, stores, l.each},
+		{"empty", &l.empty, min(stores, 10), int64(l.groups)}} {
 		begin := time.Now()
 		for i := range side.stores {
-			d, err := fill(ctx, filepath.Join(dir, side.name, strconv.Itoa(i)), l.groups, side.records, linearBytes, func(string, ...any) {})
+			d, err := fill(ctx, filepath.Join(dir, side.name, strconv.Itoa(i)), l.groups, side.records, linearBytes,
+				func(string, ...any) {})
 			if err != nil {
 				return err
 			}
@@ -210,7 +212,8 @@ func (l *linear) resident(ctx context.Context) error {
 
 // loads compares cold loads. Beside the whole time per record there is a row for what is left when the time that a
 // start needs for any number of records is taken away: with it a small store looks dear, and the large one good.
-func (l *linear) loads(ctx context.Context, what string, residency group.Residency, target float64, loader func() *segio.Loader) error {
+func (l *linear) loads(ctx context.Context, what string, residency group.Residency, target float64,
+	loader func() *segio.Loader) error {
 	side := func(sets []*dataset) costFigure {
 		return func() (cost, error) { return loadAll(ctx, sets, residency, loader) }
 	}
@@ -234,7 +237,8 @@ func (l *linear) loads(ctx context.Context, what string, residency group.Residen
 
 // loadAll loads stores one after another, each from a cold page cache. All stay open to the end, so that no memory is
 // used twice.
-func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, loader func() *segio.Loader) (_ cost, err error) {
+func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, loader func() *segio.Loader) (_ cost,
+	err error) {
 	var watch stopwatch
 	var records int64
 	for _, d := range sets {
@@ -256,7 +260,8 @@ func loadAll(ctx context.Context, sets []*dataset, residency group.Residency, lo
 
 // gets compares random reads; target 0: none. With Index they are cold: each store was just started, and in small and
 // large ones the same part of all blocks is read.
-func (l *linear) gets(ctx context.Context, what string, residency group.Residency, small []*dataset, target float64) error {
+func (l *linear) gets(ctx context.Context, what string, residency group.Residency, small []*dataset,
+	target float64) error {
 	side := func(sets []*dataset) costFigure {
 		return func() (cost, error) {
 			var watch stopwatch

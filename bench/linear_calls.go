@@ -53,7 +53,8 @@ func (b *loadBench) linearCalls(ctx context.Context) (err error) {
 		name    string
 		callers int
 		call    func(ctx context.Context, s *servedStore, id int64) error
-	}{{"unary Get direct, Resident", linearGetters, getOne}, {"durable unary Put direct, Resident", linearPutters, putOne}} {
+	}{{"unary Get direct, Resident", linearGetters, getOne}, {"durable unary Put direct, Resident", linearPutters,
+		putOne}} {
 		side := func(s *servedStore) costFigure {
 			return func() (cost, error) { return s.drive(ctx, what.callers, b.opts.PutTime, what.call) }
 		}
@@ -164,7 +165,8 @@ func fillGroupOf(ctx context.Context, dir string, records int64) (err error) {
 }
 
 // drive calls for a time, with random ids. The cost of a call is the time that all callers together needed for one.
-func (s *servedStore) drive(ctx context.Context, callers int, duration time.Duration, call func(context.Context, *servedStore, int64) error) (cost, error) {
+func (s *servedStore) drive(ctx context.Context, callers int, duration time.Duration,
+	call func(context.Context, *servedStore, int64) error) (cost, error) {
 	var n atomic.Int64
 	var watch stopwatch
 	watch.start()
@@ -193,6 +195,7 @@ func getOne(ctx context.Context, s *servedStore, id int64) error {
 var linearData = randomBytes(linearBytes)
 
 func putOne(ctx context.Context, s *servedStore, id int64) error {
-	_, err := recordv1.NewRecordServiceClient(s.conn).Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id}, Data: linearData})
+	_, err := recordv1.NewRecordServiceClient(s.conn).Put(ctx, &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id},
+		Data: linearData})
 	return err
 }

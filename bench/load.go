@@ -20,12 +20,13 @@ import (
 
 // LoadOptions of Load.
 type LoadOptions struct {
-	Options               // Dir must allow O_DIRECT
-	LargeBytes   int64    // dataset of 10 KB records
-	SmallBytes   int64    // dataset of 1 KB records
-	StartBytes   int64    // each dataset of the starts
-	FileSystems  []string // names of layouts.FileSystemNames on which starts are measured, on loop devices; empty: that of Dir
-	IndexRecords int64    // dataset for the index-only start and for linearity; twice as many for one group
+	Options          // Dir must allow O_DIRECT
+	LargeBytes int64 // dataset of 10 KB records
+	SmallBytes int64 // dataset of 1 KB records
+	StartBytes int64 // each dataset of the starts
+	// names of layouts.FileSystemNames on which starts are measured, on loop devices; empty: that of Dir
+	FileSystems  []string
+	IndexRecords int64 // dataset for the index-only start and for linearity; twice as many for one group
 	PutTime      time.Duration
 }
 
@@ -93,7 +94,8 @@ func (b *loadBench) residentLoads(ctx context.Context) error {
 
 // residentLoad compares the load of a dataset with the raw read of its segments. Fresh: memory that the process has not
 // touched. Touched: memory that is mapped already; our side takes it from its pool, where an earlier load left it.
-func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget, freshTarget, memoryTarget float64) error {
+func (b *loadBench) residentLoad(ctx context.Context, d *dataset, touchedTarget, freshTarget,
+	memoryTarget float64) error {
 	names, err := d.segments()
 	if err != nil {
 		return err

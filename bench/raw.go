@@ -52,7 +52,8 @@ func openRaw(names []string) (_ *rawFiles, err error) {
 		}
 		r.files = append(r.files, f)
 		if !f.Direct() {
-			return nil, fmt.Errorf("%s: the file system does not allow O_DIRECT, so there is nothing to compare with: give another --dir", name)
+			return nil, fmt.Errorf(
+				"%s: the file system does not allow O_DIRECT, so there is nothing to compare with: give another --dir", name)
 		}
 		size, err := f.Size()
 		if err != nil {

@@ -107,7 +107,8 @@ func (b *rpcBench) start(ctx context.Context) error {
 		conn    **grpc.ClientConn
 		address string
 		creds   credentials.TransportCredentials
-	}{{&b.direct, d.Status().Shards[0].Address, ours}, {&b.gateway, d.Addr(), ours}, {&b.echo, echo, by.client}, {&b.hop, hop, by.client}, {&b.bare, bare, by.client}} {
+	}{{&b.direct, d.Status().Shards[0].Address, ours}, {&b.gateway, d.Addr(), ours}, {&b.echo, echo, by.client},
+		{&b.hop, hop, by.client}, {&b.bare, bare, by.client}} {
 		cc, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(c.creds))
 		if err != nil {
 			return fmt.Errorf("connecting to %s: %w", c.address, err)
@@ -115,7 +116,8 @@ func (b *rpcBench) start(ctx context.Context) error {
 		b.stop = append(b.stop, func() { _ = cc.Close() })
 		*c.conn = cc
 	}
-	if b.client, err = client.Dial(ctx, client.Config{Addresses: []string{d.Addr()}, Direct: true, Credentials: ours}); err != nil {
+	if b.client, err = client.Dial(ctx, client.Config{Addresses: []string{d.Addr()}, Direct: true,
+		Credentials: ours}); err != nil {
 		return err
 	}
 	b.stop = append(b.stop, func() { _ = b.client.Close() })
@@ -160,7 +162,8 @@ func putBatch(id int64, n int, data []byte) *recordv1.BatchPutRequest {
 	return request
 }
 
-func exchange(stream grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse], request *recordv1.BatchPutRequest) error {
+func exchange(stream grpc.BidiStreamingClient[recordv1.BatchPutRequest, recordv1.BatchPutResponse],
+	request *recordv1.BatchPutRequest) error {
 	if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}

@@ -44,7 +44,8 @@ func tlsLink() (link, error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(a.authority.CertificatePEM())
 	cfg := &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert,
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: roots, ClientCAs: roots,
+		ClientAuth: tls.RequireAndVerifyClientCert,
 	}
 	return link{server: credentials.NewTLS(cfg), client: credentials.NewTLS(cfg)}, nil
 }
@@ -69,7 +70,8 @@ func newAuthorities() (*authorities, error) {
 func (a *authorities) issue(of identity.Identity) (cert, key []byte, err error) {
 	of.Store = a.store
 	return a.authority.Issue(authority.Leaf{
-		Identity: of, Addresses: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true, Now: time.Now(), Lifetime: authority.LeafLifetime,
+		Identity: of, Addresses: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true, Now: time.Now(),
+		Lifetime: authority.LeafLifetime,
 	})
 }
 

@@ -38,7 +38,8 @@ type startCase struct {
 	residency group.Residency
 }
 
-var startCases = []startCase{{10 << 10, group.Resident}, {10 << 10, group.Index}, {1 << 10, group.Resident}, {1 << 10, group.Index}}
+var startCases = []startCase{{10 << 10, group.Resident}, {10 << 10, group.Index}, {1 << 10, group.Resident},
+	{1 << 10, group.Index}}
 
 // starts measures on the file system of the folder, or on each of those that were asked for.
 func (b *loadBench) starts(ctx context.Context) error {
@@ -47,9 +48,10 @@ func (b *loadBench) starts(ctx context.Context) error {
 	}
 	files := int(2*b.opts.StartBytes/(1<<10)) + 1<<14
 	for _, fs := range b.opts.FileSystems {
-		err := layouts.OnLoop(ctx, fs, b.dir, 1<<30+14*b.opts.StartBytes, files, func(dir string, cold func(context.Context) error) error {
-			return b.startsOn(ctx, dir, fs+", ", cold)
-		})
+		err := layouts.OnLoop(ctx, fs, b.dir, 1<<30+14*b.opts.StartBytes, files,
+			func(dir string, cold func(context.Context) error) error {
+				return b.startsOn(ctx, dir, fs+", ", cold)
+			})
 		switch {
 		case errors.Is(err, layouts.ErrNotHere):
 			b.Say("%s is not measured: %v", fs, err)
@@ -62,7 +64,8 @@ func (b *loadBench) starts(ctx context.Context) error {
 
 func (b *loadBench) startsOn(ctx context.Context, dir, prefix string, cold func(context.Context) error) error {
 	for _, c := range startCases {
-		s := &startBench{loadBench: b, startCase: c, cold: cold, dir: filepath.Join(dir, strconv.Itoa(c.size)+c.residency.String())}
+		s := &startBench{loadBench: b, startCase: c, cold: cold, dir: filepath.Join(dir,
+			strconv.Itoa(c.size)+c.residency.String())}
 		s.what = fmt.Sprintf("%s%s, %d KB", prefix, c.residency, c.size>>10)
 		err := s.measure(ctx)
 		if err = errors.Join(err, os.RemoveAll(s.dir)); err != nil {
@@ -96,10 +99,12 @@ func (s *startBench) measure(ctx context.Context) error {
 		groups       int
 		open, killed bool
 	}{
-		"stop": {groupCount, true, false}, "kill": {groupCount, true, true}, "journal": {groupCount, true, true}, "sealed": {groupCount, false, false},
-		"small": {s.smallGroups(), true, true}, "small sealed": {s.smallGroups(), false, false},
+		"stop": {groupCount, true, false}, "kill": {groupCount, true, true}, "journal": {groupCount, true, true},
+		"sealed": {groupCount, false, false},
+		"small":  {s.smallGroups(), true, true}, "small sealed": {s.smallGroups(), false, false},
 	} {
-		one := &dataset{dir: filepath.Join(s.dir, strings.ReplaceAll(name, " ", "-")), size: s.size, open: d.open, killed: d.killed}
+		one := &dataset{dir: filepath.Join(s.dir, strings.ReplaceAll(name, " ", "-")), size: s.size, open: d.open,
+			killed: d.killed}
 		one.grows = name == "journal"
 		_, err := one.fill(ctx, d.groups, records, s.Say)
 		if err != nil {
@@ -206,8 +211,10 @@ func (s *startBench) addRows(got turns) {
 	seconds("after SIGKILL / after a stop", "kill", "stop", 1.2)
 	seconds("after SIGKILL with a journal / after a stop", "journal", "stop", 0)
 	seconds("after a stop, active segments / sealed ones", "stop", "sealed", 0)
-	seconds(fmt.Sprintf("after SIGKILL, %d small active segments / sealed ones", s.smallGroups()), "small", "small sealed", 0)
-	seconds("after SIGKILL, small active segments, one sync of the volume / a sync for each group", "small", "small, own syncs", 0)
+	seconds(fmt.Sprintf("after SIGKILL, %d small active segments / sealed ones", s.smallGroups()), "small", "small sealed",
+		0)
+	seconds("after SIGKILL, small active segments, one sync of the volume / a sync for each group", "small",
+		"small, own syncs", 0)
 	if s.residency == group.Resident {
 		seconds("after SIGKILL / after a stop, touched memory", "kill, touched", "stop, touched", 1.2)
 	}

@@ -94,9 +94,11 @@ func (d *dataset) writeAndKill(ctx context.Context) error {
 				return err
 			}
 			now := time.Now().UnixNano()
-			e := format.Entry{Kind: format.KindPut, Used: true, ID: int64(1<<40 + n), Index: last + 1, Term: 1, CommitTime: now, Timestamp: now, Data: data, RequestID: uuid.New()}
+			e := format.Entry{Kind: format.KindPut, Used: true, ID: int64(1<<40 + n), Index: last + 1, Term: 1, CommitTime: now,
+				Timestamp: now, Data: data, RequestID: uuid.New()}
 			term, vote, commit := uint64(1), uint64(1), last+1
-			if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit}, []*raftpb.Entry{format.RaftEntry(&e)}); err != nil {
+			if err := log.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &commit},
+				[]*raftpb.Entry{format.RaftEntry(&e)}); err != nil {
 				return err
 			}
 			if !log.SyncShared() {

@@ -119,7 +119,9 @@ func checkFree(ctx context.Context, address string) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%s is taken, by another sheaf dev perhaps: stop it, or take other ports with ARGS='--listen 127.0.0.1:17600 --http 127.0.0.1:17601'", address)
+		return fmt.Errorf(
+			"%s is taken, by another sheaf dev perhaps: stop it, or take other ports with ARGS='--listen 127.0.0.1:17600 "+
+				"--http 127.0.0.1:17601'", address)
 	}
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", address, err)
@@ -214,7 +216,8 @@ func (d *demo) importTrees(ctx context.Context) error {
 	for _, t := range d.named {
 		var r cli.ImportReport
 		err := d.while(ctx, "the import", writeMark, func(ctx context.Context) (err error) {
-			r, err = cli.Import(ctx, d.conn, d.Out, cli.ImportOptions{Dir: t.dir, ID: "hash", Prefix: t.prefix, FirstID: 1, Symlinks: "keep"})
+			r, err = cli.Import(ctx, d.conn, d.Out, cli.ImportOptions{Dir: t.dir, ID: "hash", Prefix: t.prefix, FirstID: 1,
+				Symlinks: "keep"})
 			return err
 		})
 		if err != nil {
@@ -222,7 +225,8 @@ func (d *demo) importTrees(ctx context.Context) error {
 		}
 		files += r.Stored
 		bytes += r.StoredBytes
-		d.say("   %s: %s files, %s in %.1f s: %s files/s, %s/s", t.dir, cli.FormatCount(r.Stored), cli.FormatBytes(r.StoredBytes), r.Seconds,
+		d.say("   %s: %s files, %s in %.1f s: %s files/s, %s/s", t.dir, cli.FormatCount(r.Stored),
+			cli.FormatBytes(r.StoredBytes), r.Seconds,
 			cli.FormatCount(int64(float64(r.Stored)/r.Seconds)), cli.FormatBytes(int64(float64(r.StoredBytes)/r.Seconds)))
 		for _, kind := range cli.SortedKeys(r.Failed) {
 			d.say("   not imported, %s: %d", kind, r.Failed[kind])

@@ -59,9 +59,10 @@ func fakeDev(how, address string) {
 	began := time.Now()
 	var status dev.Status
 	status.NotYet = "15 of 16 groups serve"
-	status.Shards = []shardstatus.Shard{{Name: "shard-1", Problems: []string{"the disk is very odd"}, Groups: []shardstatus.Group{
-		{Group: "3", State: "Loading"}, {Group: "4", State: "Serving"},
-	}}}
+	status.Shards = []shardstatus.Shard{{Name: "shard-1", Problems: []string{"the disk is very odd"},
+		Groups: []shardstatus.Group{
+			{Group: "3", State: "Loading"}, {Group: "4", State: "Serving"},
+		}}}
 	status.Load.GroupsTotal = 16
 	if how == "failed" {
 		status.Load.Done, status.Load.GroupsFailed = true, 1
@@ -120,7 +121,8 @@ func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 		"silent": {[]string{"nothing has moved", "/status did not answer"}, true},
 		"deaf":   {[]string{"nothing has moved", "/status did not answer"}, true},
 		"never": {[]string{
-			"nothing has moved", "15 of 16 groups serve", "shard-1: the disk is very odd", "group 3 is Loading", "stacks of its goroutines",
+			"nothing has moved", "15 of 16 groups serve", "shard-1: the disk is very odd", "group 3 is Loading",
+			"stacks of its goroutines",
 		}, true},
 		"failed": {[]string{"1 of 16 groups cannot be loaded", "group 3 is Failed its manifest is gone"}, false},
 		"ends":   {[]string{"ended by itself"}, false},
@@ -152,7 +154,8 @@ func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 			if errLog != nil || strings.Contains(string(log), stacks) != want.stall {
 				t.Errorf("the log that is kept: %v %s", errLog, log)
 			}
-			if _, errStatus := os.Stat(filepath.Join(left[0], "status.json")); (errStatus == nil) != strings.Contains(err.Error(), "/status said last") {
+			if _, errStatus := os.Stat(filepath.Join(left[0], "status.json")); (errStatus == nil) != strings.Contains(
+				err.Error(), "/status said last") {
 				t.Errorf("the status that is kept: %v", errStatus)
 			}
 		})

@@ -52,7 +52,8 @@ func (d *demo) onDisk() (segments []string, blobBytes int64, err error) {
 func (d *demo) deviceRate(segments []string) float64 {
 	rate, ok, err := layouts.RawRate(segments)
 	if err == nil && !ok {
-		err = fmt.Errorf("%s: the file system does not allow O_DIRECT, so there is nothing to compare with: give another --dir", d.dir)
+		err = fmt.Errorf(
+			"%s: the file system does not allow O_DIRECT, so there is nothing to compare with: give another --dir", d.dir)
 	}
 	if err != nil {
 		d.say("   (the device's own rate cannot be measured: %v)", err)
@@ -102,22 +103,27 @@ func (d *demo) sayLoad(l load, device float64, cold bool) {
 	if d.Residency == "index" {
 		what = "indexed" // the data stay on the disk
 	}
-	d.say("   %s %s records: %s in %.2f s, %s/s", what, cli.FormatCount(l.records), cli.FormatBytes(l.Load.BytesDone), l.seconds(),
+	d.say("   %s %s records: %s in %.2f s, %s/s", what, cli.FormatCount(l.records), cli.FormatBytes(l.Load.BytesDone),
+		l.seconds(),
 		cli.FormatBytes(int64(l.Load.BytesPerSecond)))
 	if device > 0 {
-		d.say("   that is %.0f%% of the device's sequential rate (%s/s, read past the page cache)", 100*l.Load.BytesPerSecond/device,
+		d.say("   that is %.0f%% of the device's sequential rate (%s/s, read past the page cache)",
+			100*l.Load.BytesPerSecond/device,
 			cli.FormatBytes(int64(device)))
 	}
 	held := float64(max(l.heldBytes, 1))
-	words := fmt.Sprintf("group files hold %s: the load read %.2f of that", cli.FormatBytes(l.heldBytes), float64(l.Load.BytesDone)/held)
+	words := fmt.Sprintf("group files hold %s: the load read %.2f of that", cli.FormatBytes(l.heldBytes),
+		float64(l.Load.BytesDone)/held)
 	if l.deviceBytes > 0 {
-		words += fmt.Sprintf("; the whole process, its program included, read %s from the disk", cli.FormatBytes(l.deviceBytes))
+		words += fmt.Sprintf("; the whole process, its program included, read %s from the disk",
+			cli.FormatBytes(l.deviceBytes))
 	}
 	if l.memoryBytes > 0 {
 		words += fmt.Sprintf("; it has %s of memory", cli.FormatBytes(l.memoryBytes))
 	}
 	d.say("   %s", words)
-	d.say("   serving all groups %.2f s after exec: %.2f s of that are the load, %.2f s the process, etcd and the registration", l.took.Seconds(),
+	d.say("   serving all groups %.2f s after exec: %.2f s of that are the load, %.2f s the process, etcd and the "+
+		"registration", l.took.Seconds(),
 		l.seconds(), l.besides())
 	if !cold {
 		d.say("   (the page cache may not be dropped here: group files are read past it in any case, files below are warm)")
@@ -177,11 +183,14 @@ func (d *demo) sayFiles(ctx context.Context, l load, cold bool) error {
 		return err
 	}
 	seconds := f.took.Seconds()
-	d.say("   %s files, %s, %d at a time, %s: %.2f s, %s/s", cli.FormatCount(f.read.Load()), cli.FormatBytes(f.bytes.Load()), fileReaders, state,
+	d.say("   %s files, %s, %d at a time, %s: %.2f s, %s/s", cli.FormatCount(f.read.Load()),
+		cli.FormatBytes(f.bytes.Load()), fileReaders, state,
 		seconds, cli.FormatBytes(int64(float64(f.bytes.Load())/seconds)))
 	d.say("   (%d files above 1 MiB are left out on both sides: such a record has a blob file of its own)", f.large.Load())
-	d.say("\n%s records, %s: one file each %.2f s %s; group files %.2f s, %.1f times as fast, or %.2f s and %.1f times from exec on",
-		cli.FormatCount(f.read.Load()), cli.FormatBytes(f.bytes.Load()), seconds, state, l.seconds(), seconds/l.seconds(), l.took.Seconds(),
+	d.say("\n%s records, %s: one file each %.2f s %s; group files %.2f s, %.1f times as fast, or %.2f s and %.1f times "+
+		"from exec on",
+		cli.FormatCount(f.read.Load()), cli.FormatBytes(f.bytes.Load()), seconds, state, l.seconds(), seconds/l.seconds(),
+		l.took.Seconds(),
 		seconds/l.took.Seconds())
 	for _, reason := range poorBecause(l.seconds(), l.besides(), seconds, state) {
 		d.say("  %s", reason)
@@ -198,14 +207,18 @@ func poorBecause(load, besides, files float64, state string) (reasons []string) 
 		return nil
 	}
 	if state == "warm" {
-		reasons = append(reasons, "The files were in the page cache, and no program finds them there after a boot: as root the caches are dropped for both sides.")
+		reasons = append(reasons,
+			"The files were in the page cache, and no program finds them there after a boot: as root the caches are dropped "+
+				"for both sides.")
 	}
 	if besides > load/2 {
-		reasons = append(reasons, fmt.Sprintf("%.2f s of the start are the process, etcd and the registration, which take as long for any tree: "+
-			"this one is small, a larger one shows more (make run ARGS='DIR').", besides))
+		reasons = append(reasons, fmt.Sprintf(
+			"%.2f s of the start are the process, etcd and the registration, which take as long for any tree: "+
+				"this one is small, a larger one shows more (make run ARGS='DIR').", besides))
 	}
 	if files/load < poorRatio && state == "cold" {
-		reasons = append(reasons, "The load itself gains little here: its records are few or large, or the disk has hardly any cost per file.")
+		reasons = append(reasons,
+			"The load itself gains little here: its records are few or large, or the disk has hardly any cost per file.")
 	}
 	return reasons
 }

@@ -69,7 +69,8 @@ func (w *wait) look(ctx context.Context, markOf func(dev.Status) string) error {
 	}
 	if time.Since(w.said) >= min(wordsEvery, w.d.StallMax/4) {
 		w.said = time.Now()
-		w.d.say("   %s: %s (%.0f s, the last progress %.0f s ago)", w.what, w.d.waitsFor(), time.Since(w.began).Seconds(), still.Seconds())
+		w.d.say("   %s: %s (%.0f s, the last progress %.0f s ago)", w.what, w.d.waitsFor(), time.Since(w.began).Seconds(),
+			still.Seconds())
 	}
 	return nil
 }
@@ -135,7 +136,8 @@ func writeMark(s dev.Status) string {
 }
 
 // while runs work that needs the store, and ends it where the process ends or nothing moves.
-func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) string, work func(context.Context) error) error {
+func (d *demo) while(ctx context.Context, what string, markOf func(dev.Status) string,
+	work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done := make(chan error, 1)
@@ -248,7 +250,8 @@ func (d *demo) dump() string {
 	case <-d.child.Ended:
 		return "the stacks of its goroutines are at the end of the log"
 	case <-time.After(dumpMax):
-		return fmt.Sprintf("process %d does not write the stacks of its goroutines within %v: the kernel holds it in %s", d.child.pid(), dumpMax, place)
+		return fmt.Sprintf("process %d does not write the stacks of its goroutines within %v: the kernel holds it in %s",
+			d.child.pid(), dumpMax, place)
 	}
 }
 

@@ -39,7 +39,10 @@ func TestProcesses(t *testing.T) {
 // Every number is handed out once, and every caller calls at least once.
 func TestNumbers(t *testing.T) {
 	var sum, calls atomic.Int64
-	if err := Shared(7, 1000, func(_ int, i int64) error { sum.Add(i); return nil }); err != nil || sum.Load() != 1000*999/2 {
+	if err := Shared(7, 1000, func(_ int, i int64) error {
+		sum.Add(i)
+		return nil
+	}); err != nil || sum.Load() != 1000*999/2 {
 		t.Errorf("%d, %v", sum.Load(), err)
 	}
 	load, err := Callers(5, time.Nanosecond, func(int, int64) error { calls.Add(1); return nil })

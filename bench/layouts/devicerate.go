@@ -42,7 +42,9 @@ func MeasureDevice(ctx context.Context, dir, scale string) (_ *DeviceRate, err e
 	out := &DeviceRate{Kind: deviceRateKind, FileSystem: typeOf(dir)}
 	out.SampleBytes = min(s.sample, int64(free.Bavail)*free.Bsize/samplePart) &^ (rawReadBytes - 1)
 	if out.SampleBytes < sampleBytesMin {
-		return nil, fmt.Errorf("%s: the rate of the device is read from a quarter of the free room, and %d MiB of that are too little: make room for %d MiB",
+		return nil, fmt.Errorf(
+			"%s: the rate of the device is read from a quarter of the free room, and %d MiB of that are too little: make room "+
+				"for %d MiB",
 			dir, out.SampleBytes>>20, samplePart*sampleBytesMin>>20)
 	}
 	f, err := os.CreateTemp(dir, "sheaf-bench-rate-")
@@ -63,7 +65,9 @@ func MeasureDevice(ctx context.Context, dir, scale string) (_ *DeviceRate, err e
 			return nil, err
 		}
 		if !ok {
-			return nil, fmt.Errorf("%s: %s cannot be read past the page cache, so the rate of the device is not known: give the folder of another file system", dir, out.FileSystem)
+			return nil, fmt.Errorf(
+				"%s: %s cannot be read past the page cache, so the rate of the device is not known: give the folder of another "+
+					"file system", dir, out.FileSystem)
 		}
 		rates = append(rates, rate)
 	}

@@ -22,7 +22,8 @@ func TestMeasureDevice(t *testing.T) {
 		t.Skip("the folder of the tests cannot be read past the page cache")
 	}
 	must(t, err)
-	if rate.Kind != deviceRateKind || rate.ReadBytesPerSecond <= 0 || rate.SampleBytes != scales["tiny"].sample || rate.FileSystem == "" {
+	if rate.Kind != deviceRateKind || rate.ReadBytesPerSecond <= 0 || rate.SampleBytes != scales["tiny"].sample ||
+		rate.FileSystem == "" {
 		t.Errorf("%+v", rate)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -35,23 +35,32 @@ type fileSystem struct {
 
 // fileSystems are all that the texts name, and those that took their place.
 var fileSystems = []fileSystem{
-	{name: "ext2", driver: "ext2", unindexed: true, mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext2", "-E", "nodiscard"}, inodes: "-N",
+	{name: "ext2", driver: "ext2", unindexed: true, mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext2", "-E", "nodiscard"},
+		inodes: "-N",
+		check:  []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
+	{name: "ext3", driver: "ext3", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext3", "-O", "dir_index", "-E",
+		"nodiscard"}, inodes: "-N",
 		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
-	{name: "ext3", driver: "ext3", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext3", "-O", "dir_index", "-E", "nodiscard"}, inodes: "-N",
+	{name: "ext3-nodirindex", driver: "ext3", unindexed: true, mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext3", "-O",
+		"^dir_index", "-E", "nodiscard"}, inodes: "-N",
 		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
-	{name: "ext3-nodirindex", driver: "ext3", unindexed: true, mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext3", "-O", "^dir_index", "-E", "nodiscard"}, inodes: "-N",
+	{name: "ext4", driver: "ext4", options: "noinit_itable", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext4", "-E",
+		"nodiscard"}, inodes: "-N",
 		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
-	{name: "ext4", driver: "ext4", options: "noinit_itable", mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext4", "-E", "nodiscard"}, inodes: "-N",
-		check: []string{"e2fsck", "-f", "-y"}, fine: []int{1}, debian: "e2fsprogs"},
-	{name: "xfs", driver: "xfs", mkfs: []string{"mkfs.xfs", "-q", "-f", "-K"}, check: []string{"xfs_repair"}, debian: "xfsprogs", bytesMin: 320 << 20},
+	{name: "xfs", driver: "xfs", mkfs: []string{"mkfs.xfs", "-q", "-f", "-K"}, check: []string{"xfs_repair"},
+		debian: "xfsprogs", bytesMin: 320 << 20},
 	{name: "btrfs", driver: "btrfs", options: "nodiscard", mkfs: []string{"mkfs.btrfs", "-q", "-f", "-K"},
 		check: []string{"btrfs", "check"}, debian: "btrfs-progs", bytesMin: 512 << 20},
-	{name: "ntfs", driver: "ntfs3", mkfs: []string{"mkntfs", "-q", "-Q", "-F"}, check: []string{"ntfsfix", "-n"}, debian: "ntfs-3g",
-		fuse: []string{"ntfs-3g", "-o", "no_detach,noatime", "$DEVICE", "$POINT"}, fuseDeb: "ntfs-3g", filesMax: 20000},
-	{name: "fat32", driver: "vfat", mkfs: []string{"mkfs.fat", "-F", "32"}, check: []string{"fsck.fat", "-a"}, fine: []int{1}, debian: "dosfstools",
-		fuse: []string{"fusefat", "-f", "-o", "rw+", "$DEVICE", "$POINT"}, fuseDeb: "fusefat", filesMax: 200, bytesMin: 64 << 20},
+	{name: "ntfs", driver: "ntfs3", mkfs: []string{"mkntfs", "-q", "-Q", "-F"}, check: []string{"ntfsfix", "-n"},
+		debian: "ntfs-3g",
+		fuse:   []string{"ntfs-3g", "-o", "no_detach,noatime", "$DEVICE", "$POINT"}, fuseDeb: "ntfs-3g", filesMax: 20000},
+	{name: "fat32", driver: "vfat", mkfs: []string{"mkfs.fat", "-F", "32"}, check: []string{"fsck.fat", "-a"},
+		fine: []int{1}, debian: "dosfstools",
+		fuse: []string{"fusefat", "-f", "-o", "rw+", "$DEVICE", "$POINT"}, fuseDeb: "fusefat", filesMax: 200,
+		bytesMin: 64 << 20},
 	{name: "reiserfs", gone: "ReiserFS was removed from Linux in 6.13"},
-	{name: "jfs", driver: "jfs", mkfs: []string{"mkfs.jfs", "-q"}, check: []string{"fsck.jfs", "-f"}, fine: []int{1}, debian: "jfsutils"},
+	{name: "jfs", driver: "jfs", mkfs: []string{"mkfs.jfs", "-q"}, check: []string{"fsck.jfs", "-f"}, fine: []int{1},
+		debian: "jfsutils"},
 }
 
 // FileSystemNames are all names that --fs takes. Where none is named, all are measured, so that one that cannot be had
@@ -84,7 +93,9 @@ func (f *fileSystem) missing(ctx context.Context) (why string, byFuse bool) {
 		}
 		byFuse = true
 		if _, err := exec.LookPath(f.fuse[0]); err != nil {
-			return fmt.Sprintf("this kernel has no driver %s, and %s, which serves it through FUSE, is not installed: apt-get install %s", f.driver, f.fuse[0], f.fuseDeb), true
+			return fmt.Sprintf(
+				"this kernel has no driver %s, and %s, which serves it through FUSE, is not installed: apt-get install %s",
+				f.driver, f.fuse[0], f.fuseDeb), true
 		}
 		if _, err := os.Stat("/dev/fuse"); err != nil {
 			return fmt.Sprintf("this kernel has no driver %s, and there is no /dev/fuse for %s", f.driver, f.fuse[0]), true

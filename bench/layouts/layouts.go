@@ -138,7 +138,8 @@ func Run(ctx context.Context, opts Options) (report *result.Report, err error) {
 
 // refused tells whether a file system ran into one of its limits: no error of the benchmark, but what it shows.
 func refused(err error) bool {
-	for _, e := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EMLINK, syscall.EFBIG, syscall.ENAMETOOLONG, syscall.EOPNOTSUPP} {
+	for _, e := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EMLINK, syscall.EFBIG, syscall.ENAMETOOLONG,
+		syscall.EOPNOTSUPP} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -43,7 +43,8 @@ var allLayouts = []layout{
 // Every layout gives back each record's newest version, byte by byte, once.
 func TestLayoutsReadWhatWasWritten(t *testing.T) {
 	for _, l := range allLayouts {
-		for _, c := range []struct{ live, total, size, readers int }{{300, 300, 1000, 1}, {300, 300, 33, 8}, {1, 1, 1, 1}, {100, 250, 5000, 1}, {3, 40, 20, 1}} {
+		for _, c := range []struct{ live, total, size, readers int }{{300, 300, 1000, 1}, {300, 300, 33, 8}, {1, 1, 1, 1},
+			{100, 250, 5000, 1}, {3, 40, 20, 1}} {
 			_, files := l.(*fileLayout)
 			if files && c.total > c.live {
 				continue
@@ -86,7 +87,8 @@ func TestFlagsSkipSupersededVersions(t *testing.T) {
 	for _, c := range []struct {
 		l     layout
 		given int
-	}{{&composite{}, 200}, {&composite{flags: flagInPlace}, 50}, {&composite{flags: flagBitmap}, 50}, {&ours{residency: group.Resident}, 50}} {
+	}{{&composite{}, 200}, {&composite{flags: flagInPlace}, 50}, {&composite{flags: flagBitmap}, 50},
+		{&ours{residency: group.Resident}, 50}} {
 		dir := t.TempDir()
 		must(t, c.l.fill(t.Context(), dir, set, false))
 		var mu sync.Mutex
@@ -175,8 +177,10 @@ func TestFileNamesAreTheirOwn(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	for _, o := range []Options{
-		{Scale: "huge"}, {FileSystems: []string{"zfs"}}, {FileSystems: []string{"xfs", "xfs"}}, {Tables: []int{6}}, {Tables: []int{0}}, {Tables: []int{1, 1}},
-		{Rounds: -1}, {Rounds: 100}, {Resume: true}, {Destroy: true}, {Device: "/dev/x", Path: "/"}, {Path: "/", FileSystems: []string{"xfs"}},
+		{Scale: "huge"}, {FileSystems: []string{"zfs"}}, {FileSystems: []string{"xfs", "xfs"}}, {Tables: []int{6}},
+		{Tables: []int{0}}, {Tables: []int{1, 1}},
+		{Rounds: -1}, {Rounds: 100}, {Resume: true}, {Destroy: true}, {Device: "/dev/x", Path: "/"},
+		{Path: "/", FileSystems: []string{"xfs"}},
 	} {
 		if err := o.Check(); !errors.Is(err, ErrUsage) {
 			t.Errorf("%+v: %v", o, err)

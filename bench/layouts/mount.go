@@ -64,7 +64,8 @@ func mountFUSE(ctx context.Context, fs *fileSystem, device, point string) (*moun
 		case <-time.After(mountLook):
 		}
 		if time.Now().After(end) {
-			return nil, errors.Join(fmt.Errorf("%s: nothing is mounted after %v", strings.Join(words, " "), mountWait), m.unmount())
+			return nil, errors.Join(fmt.Errorf("%s: nothing is mounted after %v", strings.Join(words, " "), mountWait),
+				m.unmount())
 		}
 	}
 }

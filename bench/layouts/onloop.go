@@ -13,7 +13,8 @@ var ErrNotHere = errors.New("it cannot be had here")
 // OnLoop makes a file system, one of FileSystemNames, with room for so many files, on a loop device of so many bytes,
 // whose image is in a folder, and calls use with an empty folder on it. cold writes all out and has the kernel forget
 // it: unmounted, caches dropped, mounted again. Needs root.
-func OnLoop(ctx context.Context, name, dir string, bytes int64, files int, use func(dir string, cold func(context.Context) error) error) (err error) {
+func OnLoop(ctx context.Context, name, dir string, bytes int64, files int,
+	use func(dir string, cold func(context.Context) error) error) (err error) {
 	fs := findFileSystem(name)
 	if fs == nil {
 		return fmt.Errorf("%q: there is no such file system", name)

@@ -180,7 +180,8 @@ func newDevicePlace(device, dir string, destroy bool) (*blockPlace, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &blockPlace{device: device, file: f, bytes: size, blank: true, about: fmt.Sprintf("the device %s of %d MiB", device, size>>20)}
+	p := &blockPlace{device: device, file: f, bytes: size, blank: true,
+		about: fmt.Sprintf("the device %s of %d MiB", device, size>>20)}
 	return p.withPoint(dir)
 }
 

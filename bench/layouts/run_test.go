@@ -145,7 +145,8 @@ func TestFlatFolderLimit(t *testing.T) {
 		must(t, c.run(t.Context(), s))
 		must(t, p.end(s))
 		full := strings.HasPrefix(s.Text[resultText], "full")
-		if c.layout == oursTitle && (full || s.Values["names"] != limitRecords) || c.layout == flatTitle && (!full || s.Values["names"] < 1000) {
+		if c.layout == oursTitle && (full || s.Values["names"] != limitRecords) || c.layout == flatTitle &&
+			(!full || s.Values["names"] < 1000) {
 			t.Errorf("%s: %v, %q", c.layout, s.Values, s.Text)
 		}
 	}
@@ -263,7 +264,8 @@ func TestRunOnAPath(t *testing.T) {
 	}
 	var s unix.Statfs_t
 	must(t, unix.Statfs(dir, &s))
-	r := &run{opts: Options{Path: dir, Dir: dir, Say: t.Logf, Rounds: 1, Tables: []int{1}, Scale: "full"}, scale: scales["full"], set: rounds.New()}
+	r := &run{opts: Options{Path: dir, Dir: dir, Say: t.Logf, Rounds: 1, Tables: []int{1}, Scale: "full"},
+		scale: scales["full"], set: rounds.New()}
 	r.cells = []cell{{fs: &fileSystem{}, needs: need{disk: int64(s.Blocks) * s.Bsize}}}
 	if err := r.estimate(); err == nil || !strings.Contains(err.Error(), "are free") {
 		t.Errorf("a run that the disk has no room for: %v", err)
@@ -272,7 +274,8 @@ func TestRunOnAPath(t *testing.T) {
 	if err := r.estimate(); err == nil || !strings.Contains(err.Error(), "memory") {
 		t.Errorf("a run that the memory is too small for: %v", err)
 	}
-	if _, err := Run(t.Context(), Options{Path: filepath.Join(dir, "gone"), Scale: "tiny", Say: t.Logf}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := Run(t.Context(), Options{Path: filepath.Join(dir, "gone"), Scale: "tiny", Say: t.Logf}); !errors.Is(err,
+		os.ErrNotExist) {
 		t.Errorf("a folder that is not there: %v", err)
 	}
 }

@@ -147,7 +147,8 @@ func fill(ctx context.Context, s *site, l layout, set *recordSet, syncEach bool)
 }
 
 // readCold reads everything after the caches were emptied, and counts the records.
-func readCold(ctx context.Context, s *site, l layout, set *recordSet, readers int, visit visitor) (seconds float64, err error) {
+func readCold(ctx context.Context, s *site, l layout, set *recordSet, readers int, visit visitor) (seconds float64,
+	err error) {
 	if err := s.cold(ctx); err != nil {
 		return 0, err
 	}

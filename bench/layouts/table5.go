@@ -34,7 +34,8 @@ func table5(fs *fileSystem, s *scale) []cell {
 	files := needOf(n, deepBytes, true)
 	add(&fileLayout{title: flatTitle, folder: flatFolder}, files)
 	for depth := 1; depth <= 4; depth++ {
-		l := &fileLayout{title: fmt.Sprintf("%d deep, 16 folders each", depth), folder: tree(slices.Repeat([]int{1}, depth)...)}
+		l := &fileLayout{title: fmt.Sprintf("%d deep, 16 folders each", depth),
+			folder: tree(slices.Repeat([]int{1}, depth)...)}
 		needs := files
 		needs.files += min(1<<(4*depth), n)
 		add(l, needs)
@@ -54,7 +55,8 @@ func table5(fs *fileSystem, s *scale) []cell {
 // smallIndex is an ext4 whose folder index has blocks of 1 KiB: it is full, with names of 255 bytes, after some ten
 // thousands, as one with blocks of 4 KiB and short names is after some ten millions.
 var smallIndex = &fileSystem{name: "ext4, blocks of 1 KiB", driver: "ext4", options: "noinit_itable",
-	mkfs: []string{"mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-I", "128", "-O", "^large_dir", "-E", "nodiscard"}, inodes: "-N", debian: "e2fsprogs"}
+	mkfs:   []string{"mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-I", "128", "-O", "^large_dir", "-E", "nodiscard"},
+	inodes: "-N", debian: "e2fsprogs"}
 
 const (
 	limitRecords   = 100000 // that are tried

@@ -54,7 +54,8 @@ const childEnv = "PEERS_JOB"
 
 // The steps, in their order.
 var steps = map[string]func(*job, *store.Kind) (outcome, error){
-	"fill": (*job).fill, "start": (*job).start, "cold": (*job).cold, "warm": (*job).warm, "update": (*job).update, "compact": (*job).compact,
+	"fill": (*job).fill, "start": (*job).start, "cold": (*job).cold, "warm": (*job).warm, "update": (*job).update,
+	"compact": (*job).compact,
 }
 
 // runChild does the job on standard input.

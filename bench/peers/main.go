@@ -192,7 +192,8 @@ func (b *bench) run(ctx context.Context) (r *result.Report, err error) {
 	if err := b.room(); err != nil {
 		return nil, err
 	}
-	r = &result.Report{Schema: result.Schema, Kind: "peers", Title: "Sheaf and its peers at equal durability", Started: b.began, Version: version, Machine: result.ThisMachine(b.dir)}
+	r = &result.Report{Schema: result.Schema, Kind: "peers", Title: "Sheaf and its peers at equal durability",
+		Started: b.began, Version: version, Machine: result.ThisMachine(b.dir)}
 	r.Machine.Dir = filepath.Dir(b.dir)
 	r.Settings = b.settings()
 	var ratios []result.Ratio
@@ -208,7 +209,8 @@ func (b *bench) run(ctx context.Context) (r *result.Report, err error) {
 		}
 		ratios = append(ratios, more...)
 	}
-	targets := result.Ratios("targets", "Ours against the best peer", "Each row is a ratio of medians of this run; the range beside it is that of the single rounds.", ratios)
+	targets := result.Ratios("targets", "Ours against the best peer",
+		"Each row is a ratio of medians of this run; the range beside it is that of the single rounds.", ratios)
 	r.Tables = slices.Insert(r.Tables, 0, targets)
 	r.Notes = notes()
 	r.Ended = time.Now()
@@ -221,9 +223,11 @@ func (b *bench) run(ctx context.Context) (r *result.Report, err error) {
 func (b *bench) settings() []result.Label {
 	caches := "dropped by the kernel (drop_caches) before each cold step"
 	if !dropsAll() {
-		caches = "pages of the files dropped before each cold step (fadvise); run as root to drop folders and inodes as well: the files gain by this"
+		caches = "pages of the files dropped before each cold step (fadvise); run as root to drop folders and inodes as " +
+			"well: the files gain by this"
 	}
-	labels := result.Labels("scale", b.opts.scale, "rounds", strconv.Itoa(b.opts.rounds), "fill", fmt.Sprintf("%d callers, %d records a batch, ids ascending, data that cannot be compressed", fillCallers, fillBatch),
+	labels := result.Labels("scale", b.opts.scale, "rounds", strconv.Itoa(b.opts.rounds), "fill",
+		fmt.Sprintf("%d callers, %d records a batch, ids ascending, data that cannot be compressed", fillCallers, fillBatch),
 		"load", fmt.Sprintf("%d workers", loadWorkers), "get", fmt.Sprintf("%d callers", getCallers), "caches", caches)
 	for _, k := range b.kinds() {
 		labels = append(labels, result.Label{Name: k.Name + " " + k.Version, Value: k.Settings})
@@ -238,8 +242,10 @@ func (b *bench) settings() []result.Label {
 
 func notes() []string {
 	return []string{
-		"All wait for the disk: what was acknowledged survives a power cut. Data is random, so compression would gain nothing and is off where it costs.",
-		"Peak memory is VmHWM: it counts pages of mapped files (bbolt, Badger, SQLite), which the kernel may take back. The column beside it leaves them out.",
+		"All wait for the disk: what was acknowledged survives a power cut. Data is random, so compression would gain " +
+			"nothing and is off where it costs.",
+		"Peak memory is VmHWM: it counts pages of mapped files (bbolt, Badger, SQLite), which the kernel may take back. " +
+			"The column beside it leaves them out.",
 		"Ids ascend in the fill, which suits the trees; Sheaf and files do not mind their order.",
 	}
 }

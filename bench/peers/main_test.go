@@ -74,7 +74,8 @@ func TestEmbeddedRun(t *testing.T) {
 
 // A server that is not there has rows that say so, and what to do.
 func TestServersThatAreNotThere(t *testing.T) {
-	r := peers(t, "--only", "network", "--sizes", "300:1000", "--rounds", "1", "--time", "5ms", "--sheaf", "/none/sheaf", "--etcd", "/none/etcd", "--redis", "/none/redis")
+	r := peers(t, "--only", "network", "--sizes", "300:1000", "--rounds", "1", "--time", "5ms", "--sheaf", "/none/sheaf",
+		"--etcd", "/none/etcd", "--redis", "/none/redis")
 	rows := slices.Concat(r.Table("network").Rows, r.Table("targets").Rows)
 	if len(rows) != 2*(len(ways)+6) {
 		t.Errorf("%d rows", len(rows))
@@ -102,7 +103,8 @@ func TestServers(t *testing.T) {
 		t.Skip("neither sheaf, etcd nor redis-server is built or installed")
 	}
 	for _, row := range peers(t, args...).Table("network").Rows {
-		if have := there[strings.ToLower(row.Label("server"))]; have != (row.Missing == "") || have && row.Cells["rate"].Median <= 0 {
+		if have := there[strings.ToLower(row.Label("server"))]; have != (row.Missing == "") || have &&
+			row.Cells["rate"].Median <= 0 {
 			t.Errorf("%s: there %v: %+v", row.Name(), have, row)
 		}
 	}
@@ -110,7 +112,8 @@ func TestServers(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	for _, args := range [][]string{
-		{"--scale", "paper"}, {"--only", "nonsense"}, {"--rounds", "0"}, {"--stores", "none"}, {"--sizes", "1024"}, {"--sizes", "8:1000"}, {"--sizes", "100:5"}, {"--time", "-1s"}, {"x"}, {"--nonsense"},
+		{"--scale", "paper"}, {"--only", "nonsense"}, {"--rounds", "0"}, {"--stores", "none"}, {"--sizes", "1024"},
+		{"--sizes", "8:1000"}, {"--sizes", "100:5"}, {"--time", "-1s"}, {"x"}, {"--nonsense"},
 	} {
 		var out bytes.Buffer
 		if code := run(t.Context(), args, &out, &out); code != exitUsage {
@@ -138,7 +141,8 @@ func TestInterrupted(t *testing.T) {
 		cancel()
 		return len(p), nil
 	})
-	if code := run(ctx, []string{"--dir", tmp, "--only", "embedded", "--sizes", "300:1000", "--rounds", "100", "--time", "10ms"}, &bytes.Buffer{}, stop); code != exitFailed {
+	if code := run(ctx, []string{"--dir", tmp, "--only", "embedded", "--sizes", "300:1000", "--rounds", "100", "--time",
+		"10ms"}, &bytes.Buffer{}, stop); code != exitFailed {
 		t.Errorf("exit code %d", code)
 	}
 	if names, err := os.ReadDir(tmp); err != nil || len(names) != 0 {

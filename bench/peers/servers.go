@@ -32,7 +32,8 @@ func find(program, flag, hint string) (path, missing string) {
 		path, err = filepath.Abs(path) // a server runs in a folder of its own
 	}
 	if err != nil {
-		return "", fmt.Sprintf("%s is not there (%s): %s, or say where it is with %s", program, errors.Unwrap(err), hint, flag)
+		return "", fmt.Sprintf("%s is not there (%s): %s, or say where it is with %s", program, errors.Unwrap(err), hint,
+			flag)
 	}
 	return path, ""
 }
@@ -53,7 +54,9 @@ func (b *bench) sheafServer() server {
 	if missing != "" {
 		return s
 	}
-	s.settings = versionOf(program, "version") + "; one shard, 16 groups, 1 copy, Resident; fdatasync before an answer; the Go client, direct, one connection"
+	s.settings = versionOf(program,
+		"version") + "; one shard, 16 groups, 1 copy, Resident; fdatasync before an answer; the Go client, direct, one " +
+		"connection"
 	s.start = func(ctx context.Context, dir string, _ int) (remote, error) {
 		address, err := loopback.FreeAddress()
 		if err != nil {
@@ -124,7 +127,8 @@ func (b *bench) etcdServer() server {
 	if missing != "" {
 		return s
 	}
-	s.settings = versionOf(program, "--version") + "; one member; its WAL is synced before an answer (its default); the Go client, one connection"
+	s.settings = versionOf(program,
+		"--version") + "; one member; its WAL is synced before an answer (its default); the Go client, one connection"
 	s.start = func(ctx context.Context, dir string, _ int) (remote, error) {
 		clients, err := loopback.FreeAddress()
 		if err != nil {
@@ -136,7 +140,8 @@ func (b *bench) etcdServer() server {
 		}
 		p, err := startServer(ctx, dir, program, "--data-dir", dir+"/data",
 			"--listen-client-urls", "http://"+clients, "--advertise-client-urls", "http://"+clients,
-			"--listen-peer-urls", "http://"+peers, "--initial-advertise-peer-urls", "http://"+peers, "--initial-cluster", "default=http://"+peers,
+			"--listen-peer-urls", "http://"+peers, "--initial-advertise-peer-urls", "http://"+peers, "--initial-cluster",
+			"default=http://"+peers,
 			"--quota-backend-bytes", strconv.Itoa(8<<30), "--log-level", "error")
 		if err != nil {
 			return nil, err
@@ -195,7 +200,8 @@ func (b *bench) redisServer() server {
 	if missing != "" {
 		return s
 	}
-	s.settings = versionOf(program, "--version") + "; appendonly yes, appendfsync always, save \"\"; go-redis " + store.ModuleVersion("github.com/redis/go-redis/v9") + ", a connection per caller"
+	s.settings = versionOf(program, "--version") + "; appendonly yes, appendfsync always, save \"\"; go-redis " +
+		store.ModuleVersion("github.com/redis/go-redis/v9") + ", a connection per caller"
 	s.start = func(ctx context.Context, dir string, callers int) (remote, error) {
 		address, err := loopback.FreeAddress()
 		if err != nil {
@@ -206,11 +212,13 @@ func (b *bench) redisServer() server {
 			return nil, err
 		}
 		p, err := startServer(ctx, dir, program, "--bind", "127.0.0.1", "--port", port, "--dir", dir,
-			"--appendonly", "yes", "--appendfsync", "always", "--no-appendfsync-on-rewrite", "no", "--save", "", "--daemonize", "no")
+			"--appendonly", "yes", "--appendfsync", "always", "--no-appendfsync-on-rewrite", "no", "--save", "", "--daemonize",
+			"no")
 		if err != nil {
 			return nil, err
 		}
-		r := &redisRemote{p, redis.NewClient(&redis.Options{Addr: address, PoolSize: callers, ReadTimeout: time.Minute, WriteTimeout: time.Minute})}
+		r := &redisRemote{p, redis.NewClient(&redis.Options{Addr: address, PoolSize: callers, ReadTimeout: time.Minute,
+			WriteTimeout: time.Minute})}
 		if err := answers(ctx, p, func(ctx context.Context) error { return r.client.Ping(ctx).Err() }); err != nil {
 			return nil, errors.Join(err, r.Close())
 		}

@@ -41,7 +41,8 @@ func (r *Report) Compare(old *Report) error {
 	}
 	c := &Comparison{Started: old.Started, Version: old.Version}
 	a, b := r.Machine, old.Machine
-	if a.CPU != b.CPU || a.CPUs != b.CPUs || a.MemoryBytes != b.MemoryBytes || a.Kernel != b.Kernel || a.FileSystem != b.FileSystem {
+	if a.CPU != b.CPU || a.CPUs != b.CPUs || a.MemoryBytes != b.MemoryBytes || a.Kernel != b.Kernel ||
+		a.FileSystem != b.FileSystem {
 		c.Warning = "The older report is of another machine (" + b.words() + "): only ratios compare."
 	} else if fmt.Sprint(r.Settings) != fmt.Sprint(old.Settings) {
 		c.Warning = "The older report was measured with other settings."
@@ -71,7 +72,8 @@ func (c *Comparison) compareRow(t *Table, before, now *Row) {
 		return
 	}
 	if now.Missing != "" {
-		c.Changes = append(c.Changes, Change{Table: t.ID, Row: now.Name(), key: now.key(), Worse: true, Old: "measured", New: "missing: " + now.Missing})
+		c.Changes = append(c.Changes, Change{Table: t.ID, Row: now.Name(), key: now.key(), Worse: true, Old: "measured",
+			New: "missing: " + now.Missing})
 		return
 	}
 	for i := range t.Columns {
@@ -134,7 +136,8 @@ func (c *Comparison) of(t *Table, row *Row, column string) *Change {
 		return nil
 	}
 	for i := range c.Changes {
-		if ch := &c.Changes[i]; ch.Table == t.ID && ch.Row == row.Name() && (ch.key == "" || ch.key == row.key()) && ch.Column == column {
+		if ch := &c.Changes[i]; ch.Table == t.ID && ch.Row == row.Name() && (ch.key == "" || ch.key == row.key()) &&
+			ch.Column == column {
 			return ch
 		}
 	}

@@ -20,7 +20,8 @@ func (r *Report) writeHTML(w io.Writer) error {
 		return fmt.Errorf("benchmark report: %w", err)
 	}
 	view := pageView{
-		Title: r.title(), Summary: r.summary(), Version: r.Version, Machine: r.Machine.words(), Settings: r.Settings, Notes: r.Notes, Comparison: r.Comparison,
+		Title: r.title(), Summary: r.summary(), Version: r.Version, Machine: r.Machine.words(), Settings: r.Settings,
+		Notes: r.Notes, Comparison: r.Comparison,
 		When: r.Started.UTC().Format(time.DateTime) + " UTC, " + r.Ended.Sub(r.Started).Round(time.Second).String(),
 	}
 	for i := range r.Tables {
@@ -99,7 +100,8 @@ func (t *Table) view(c *Comparison) tableView {
 		w, n := wide, narrow
 		w.untitled, n.untitled = true, true
 		// Ours: the texts in it are escaped where it is written.
-		v.Plots = append(v.Plots, plotView{ID: p.ID, Title: p.Title, Wide: template.HTML(p.svg(w, "wide")), Narrow: template.HTML(p.svg(n, "narrow"))})
+		v.Plots = append(v.Plots, plotView{ID: p.ID, Title: p.Title, Wide: template.HTML(p.svg(w, "wide")),
+			Narrow: template.HTML(p.svg(n, "narrow"))})
 	}
 	return v
 }

@@ -41,7 +41,8 @@ func ThisMachine(dir string) Machine {
 
 // words is the machine in one line.
 func (m *Machine) words() string {
-	parts := []string{m.CPU, strconv.Itoa(m.CPUs) + " CPUs", Format(float64(m.MemoryBytes), "B") + " of memory", "Linux " + m.Kernel}
+	parts := []string{m.CPU, strconv.Itoa(m.CPUs) + " CPUs", Format(float64(m.MemoryBytes), "B") + " of memory",
+		"Linux " + m.Kernel}
 	if m.FileSystem != "" {
 		parts = append(parts, m.FileSystem+" on "+m.Device)
 	}

@@ -13,7 +13,8 @@ import (
 func (r *Report) WriteMarkdown(w io.Writer, plots string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n", r.title())
-	fmt.Fprintf(&b, "%s to %s, version %s. %s.\n", r.Started.UTC().Format(time.DateTime), r.Ended.UTC().Format(time.DateTime), r.Version, r.Machine.words())
+	fmt.Fprintf(&b, "%s to %s, version %s. %s.\n", r.Started.UTC().Format(time.DateTime), r.Ended.UTC().
+		Format(time.DateTime), r.Version, r.Machine.words())
 	fmt.Fprintf(&b, "\n%s\n", r.summary())
 	if len(r.Settings) > 0 {
 		b.WriteString("\n| setting | |\n|---|---|\n")
@@ -71,7 +72,8 @@ func (r *Report) markdownComparison(b *bytes.Buffer) {
 		if ch.Worse {
 			verdict = "**worse**"
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s |\n", cellText(ch.Table), cellText(ch.Row), cellText(ch.Column), cellText(ch.Old), cellText(ch.New), verdict)
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s |\n", cellText(ch.Table), cellText(ch.Row), cellText(ch.Column),
+			cellText(ch.Old), cellText(ch.New), verdict)
 	}
 }
 

@@ -53,7 +53,8 @@ func (p *Plot) writePNG(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c := &pngCanvas{img: image.NewRGBA(image.Rect(0, 0, int(wide.width*pngScale), int(wide.height*pngScale))), fonts: loaded}
+	c := &pngCanvas{img: image.NewRGBA(image.Rect(0, 0, int(wide.width*pngScale), int(wide.height*pngScale))),
+		fonts: loaded}
 	draw.Draw(c.img, c.img.Bounds(), image.White, image.Point{}, draw.Src)
 	p.draw(c, wide)
 	if c.err != nil {
@@ -95,7 +96,8 @@ func bar(z *vector.Rasterizer, from, to point, half float64) {
 	}
 	ux, uy := (to.x-from.x)/length*half, (to.y-from.y)/length*half
 	from, to = point{from.x - ux/2, from.y - uy/2}, point{to.x + ux/2, to.y + uy/2} // joins leave no gap
-	outline(z, []point{{from.x - uy, from.y + ux}, {to.x - uy, to.y + ux}, {to.x + uy, to.y - ux}, {from.x + uy, from.y - ux}})
+	outline(z, []point{{from.x - uy, from.y + ux}, {to.x - uy, to.y + ux}, {to.x + uy, to.y - ux},
+		{from.x + uy, from.y - ux}})
 }
 
 func outline(z *vector.Rasterizer, points []point) {
@@ -170,13 +172,15 @@ func (c *pngCanvas) text(at point, s string, style textStyle) {
 	if style.muted {
 		colour = pngColours[mutedColour]
 	}
-	face, err := opentype.NewFace(f, &opentype.FaceOptions{Size: style.size * pngScale, DPI: 72, Hinting: font.HintingFull})
+	face, err := opentype.NewFace(f, &opentype.FaceOptions{Size: style.size * pngScale, DPI: 72,
+		Hinting: font.HintingFull})
 	if err != nil {
 		c.err = err
 		return
 	}
 	d := font.Drawer{Dst: c.img, Src: image.NewUniform(colour), Face: face}
 	x := fixed.Int26_6(at.x * pngScale * 64)
-	d.Dot = fixed.Point26_6{X: x - d.MeasureString(s)*fixed.Int26_6(style.anchor+1)/2, Y: fixed.Int26_6(at.y * pngScale * 64)}
+	d.Dot = fixed.Point26_6{X: x - d.MeasureString(s)*fixed.Int26_6(style.anchor+1)/2,
+		Y: fixed.Int26_6(at.y * pngScale * 64)}
 	d.DrawString(s)
 }

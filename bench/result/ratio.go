@@ -122,7 +122,8 @@ func (r *Ratio) ratio(ours, limit Value) Value {
 	}
 	if len(r.Ours) != len(r.Limit) {
 		m := divide(ours.Median, limit.Median)
-		return Value{Median: m, Min: divide(ours.Min, limit.Max), Max: divide(ours.Max, limit.Min), Rounds: min(len(r.Ours), len(r.Limit))}.sorted()
+		return Value{Median: m, Min: divide(ours.Min, limit.Max), Max: divide(ours.Max, limit.Min),
+			Rounds: min(len(r.Ours), len(r.Limit))}.sorted()
 	}
 	each := make([]float64, 0, len(r.Ours))
 	for i := range r.Ours {

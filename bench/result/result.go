@@ -197,7 +197,8 @@ func (r *Report) Check() error {
 		for j := range t.Plots {
 			p := &t.Plots[j]
 			if !idPattern.MatchString(p.ID) || seen[p.ID] {
-				return fmt.Errorf("table %s: plot %d: id %q must be small letters, digits and '-', and no other table's or plot's", t.ID, j, p.ID)
+				return fmt.Errorf("table %s: plot %d: id %q must be small letters, digits and '-', and no other table's or plot's",
+					t.ID, j, p.ID)
 			}
 			seen[p.ID] = true
 			if err := p.check(); err != nil {

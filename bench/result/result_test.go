@@ -18,39 +18,55 @@ import (
 func sample() *Report {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	times := Table{
-		ID: "read", Title: "Cold read of all records", About: "50,000 records of 20 KB; the page cache is dropped before each round.",
-		Columns: []Column{{Key: "write", Title: "write", Unit: "s", Better: Lower}, {Key: "read", Title: "cold read", Unit: "s", Better: Lower, Log: true}, {Key: "rate", Title: "rate", Unit: "B/s", Better: Higher}, {Key: "disk", Title: "on disk", Unit: "B"}},
+		ID: "read", Title: "Cold read of all records",
+		About: "50,000 records of 20 KB; the page cache is dropped before each round.",
+		Columns: []Column{{Key: "write", Title: "write", Unit: "s", Better: Lower},
+			{Key: "read", Title: "cold read", Unit: "s", Better: Lower, Log: true},
+			{Key: "rate", Title: "rate", Unit: "B/s", Better: Higher}, {Key: "disk", Title: "on disk", Unit: "B"}},
 	}
 	for _, fs := range []string{"ext3", "ext4", "xfs", "btrfs"} {
 		for i, layout := range []string{"flat files", "two-level folders", "naive composite file", "group file"} {
 			x := float64(4-i) * 0.8
 			times.Rows = append(times.Rows, Row{Labels: Labels("file system", fs, "layout", layout), Cells: map[string]Value{
-				"write": Of(x, x*1.1, x*1.2), "read": Of(x*3, x*3.1, x*2.9), "rate": Of(1e9/x, 1.1e9/x, 0.9e9/x), "disk": Of(1.02e9),
+				"write": Of(x, x*1.1, x*1.2), "read": Of(x*3, x*3.1, x*2.9), "rate": Of(1e9/x, 1.1e9/x, 0.9e9/x),
+				"disk": Of(1.02e9),
 			}})
 		}
 	}
-	times.Rows = append(times.Rows, Row{Labels: Labels("file system", "reiserfs", "layout", "flat files"), Missing: "this kernel has no reiserfs (removed in Linux 6.13) | and no module"})
-	curve := Plot{ID: "latency", Title: "Latency of creation number N, <p50> and p99 per thousand", XLabel: "number of the file", YLabel: "time per creation", YUnit: "s", LogY: true}
+	times.Rows = append(times.Rows, Row{Labels: Labels("file system", "reiserfs", "layout", "flat files"),
+		Missing: "this kernel has no reiserfs (removed in Linux 6.13) | and no module"})
+	curve := Plot{ID: "latency", Title: "Latency of creation number N, <p50> and p99 per thousand",
+		XLabel: "number of the file", YLabel: "time per creation", YUnit: "s", LogY: true}
 	for i, name := range []string{"one directory", "40 in turn", "40 striped", "group file & its log"} {
 		s := Series{Name: name}
 		for n := 1; n <= 400; n++ {
-			s.Points = append(s.Points, [2]float64{float64(n) * 1000, 3e-6 * float64(i*i+1) * (1 + 0.3*math.Sin(float64(n)/9) + float64(n*(3-i))/300)})
+			s.Points = append(s.Points, [2]float64{float64(n) * 1000,
+				3e-6 * float64(i*i+1) * (1 + 0.3*math.Sin(float64(n)/9) + float64(n*(3-i))/300)})
 		}
 		curve.Series = append(curve.Series, s)
 	}
-	bytesPlot := Plot{ID: "sizes", Title: "Cold read against record size", XLabel: "record, bytes", YLabel: "bytes per second", YUnit: "B/s", LogX: true, LogY: true, Series: []Series{
-		{Name: "flat files", Points: [][2]float64{{1e3, 2e6}, {1e4, 1.9e7}, {1e5, 1.5e8}}}, {Name: "group file", Points: [][2]float64{{1e3, 1.1e9}, {1e4, 1.6e9}, {1e5, 1.9e9}}},
-	}}
+	bytesPlot := Plot{ID: "sizes", Title: "Cold read against record size", XLabel: "record, bytes",
+		YLabel: "bytes per second", YUnit: "B/s", LogX: true, LogY: true, Series: []Series{
+			{Name: "flat files", Points: [][2]float64{{1e3, 2e6}, {1e4, 1.9e7}, {1e5, 1.5e8}}},
+			{Name: "group file", Points: [][2]float64{{1e3, 1.1e9}, {1e4, 1.6e9}, {1e5, 1.9e9}}},
+		}}
 	times.Plots = []Plot{curve, bytesPlot}
 	ratios := Ratios("ratios", "Targets", "", []Ratio{
-		{Labels: Labels("what", "cold read of all, 20 KB", "against", "two-level folders"), Unit: "s", Ours: []float64{1, 1.1, 1.2}, Limit: []float64{14, 15, 16}, Faster: true, Target: 10},
-		{Labels: Labels("what", "durable fill", "against", "best peer"), Unit: "/s", Ours: []float64{80, 90, 85}, Limit: []float64{100, 100, 100}, Target: 1, Note: "the peer syncs once per 64 callers"},
-		{Labels: Labels("what", "memory", "against", "best peer"), Missed: "redis-server is not installed", Target: 1, AtMost: true},
+		{Labels: Labels("what", "cold read of all, 20 KB", "against", "two-level folders"), Unit: "s",
+			Ours: []float64{1, 1.1, 1.2}, Limit: []float64{14, 15, 16}, Faster: true, Target: 10},
+		{Labels: Labels("what", "durable fill", "against", "best peer"), Unit: "/s", Ours: []float64{80, 90, 85},
+			Limit: []float64{100, 100, 100}, Target: 1, Note: "the peer syncs once per 64 callers"},
+		{Labels: Labels("what", "memory", "against", "best peer"), Missed: "redis-server is not installed", Target: 1,
+			AtMost: true},
 	})
 	return &Report{
-		Schema: Schema, Kind: "layouts", Title: "File layouts <on this disk>", Started: began, Ended: began.Add(95 * time.Second), Version: "v1.2.3",
-		Machine:  Machine{CPU: "A processor", CPUs: 2, MemoryBytes: 24 << 30, Kernel: "6.18", Go: "go1.26", FileSystem: "ext4", Device: "/dev/vda (rw)"},
-		Settings: Labels("scale", "quick", "sync", "fdatasync after each batch of 64 records, by one caller, with O_DIRECT where the file system has it"), Tables: []Table{ratios, times}, Notes: []string{"Virtual disk: <b>take ratios</b>."},
+		Schema: Schema, Kind: "layouts", Title: "File layouts <on this disk>", Started: began,
+		Ended: began.Add(95 * time.Second), Version: "v1.2.3",
+		Machine: Machine{CPU: "A processor", CPUs: 2, MemoryBytes: 24 << 30, Kernel: "6.18", Go: "go1.26",
+			FileSystem: "ext4", Device: "/dev/vda (rw)"},
+		Settings: Labels("scale", "quick", "sync",
+			"fdatasync after each batch of 64 records, by one caller, with O_DIRECT where the file system has it"),
+		Tables: []Table{ratios, times}, Notes: []string{"Virtual disk: <b>take ratios</b>."},
 	}
 }
 
@@ -137,7 +153,8 @@ func TestRatios(t *testing.T) {
 	if row := table.Rows[2]; row.Missing == "" || len(row.Cells) != 0 {
 		t.Errorf("a row without a figure: %+v", row)
 	}
-	atMost := Ratios("a", "", "", []Ratio{{Ours: []float64{2}, Limit: []float64{1}, AtMost: true, Target: 1.1}, {Ours: []float64{5}, Target: 5, AtMost: true, Labels: Labels("x", "y")}})
+	atMost := Ratios("a", "", "", []Ratio{{Ours: []float64{2}, Limit: []float64{1}, AtMost: true, Target: 1.1},
+		{Ours: []float64{5}, Target: 5, AtMost: true, Labels: Labels("x", "y")}})
 	if a, b := atMost.Rows[0].Cells["verdict"].Text, atMost.Rows[1].Cells["verdict"].Text; a != Missed || b != Met {
 		t.Errorf("at most: %q, %q", a, b)
 	}
@@ -200,7 +217,8 @@ func TestPageNeedsNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := b.String()
-	for _, bad := range []string{"<script", "<img", "<link", "@import", "url(", "src=", "<b>take", "<on this", "<p50>", "ZgotmplZ"} {
+	for _, bad := range []string{"<script", "<img", "<link", "@import", "url(", "src=", "<b>take", "<on this", "<p50>",
+		"ZgotmplZ"} {
 		if strings.Contains(text, bad) {
 			t.Errorf("the page holds %q", bad)
 		}
@@ -210,7 +228,8 @@ func TestPageNeedsNothingElse(t *testing.T) {
 			t.Errorf("the page names %s", m)
 		}
 	}
-	for _, want := range []string{"Cold read of all records", "reiserfs", "removed in Linux 6.13", "missed", "13.6 x", `id="latency"`, "prefers-color-scheme: dark", "group file &amp; its log"} {
+	for _, want := range []string{"Cold read of all records", "reiserfs", "removed in Linux 6.13", "missed", "13.6 x",
+		`id="latency"`, "prefers-color-scheme: dark", "group file &amp; its log"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q", want)
 		}
@@ -245,7 +264,8 @@ func TestFolderHoldsAll(t *testing.T) {
 	if err := sample().WriteDir(dir); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"report.json", "report.md", "report.html", "plots/latency.svg", "plots/latency.png", "plots/sizes.svg", "plots/sizes.png"} {
+	for _, name := range []string{"report.json", "report.md", "report.html", "plots/latency.svg", "plots/latency.png",
+		"plots/sizes.svg", "plots/sizes.png"} {
 		if s, err := os.Stat(filepath.Join(dir, name)); err != nil || s.Size() < 300 {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -285,7 +305,8 @@ func TestAxesHoldTheirFigures(t *testing.T) {
 	for _, c := range []struct {
 		low, high float64
 		log       bool
-	}{{0, 0, false}, {5, 5, false}, {-3, -3, false}, {0, 1e12, false}, {1e-9, 2e-9, false}, {-5, 17, false}, {1, 1, true}, {3, 4, true}, {1e-9, 1e9, true}, {1e3, 1e5, true}, {999, 1001, true}} {
+	}{{0, 0, false}, {5, 5, false}, {-3, -3, false}, {0, 1e12, false}, {1e-9, 2e-9, false}, {-5, 17, false}, {1, 1, true},
+		{3, 4, true}, {1e-9, 1e9, true}, {1e3, 1e5, true}, {999, 1001, true}} {
 		a := linearAxis(c.low, c.high)
 		if c.log {
 			a = logAxis(c.low, c.high)
@@ -318,8 +339,10 @@ func TestFormat(t *testing.T) {
 		unit string
 		want string
 	}{
-		{1.234e9, "B/s", "1.23 GB/s"}, {0, "B", "0 B"}, {0.00042, "s", "420 µs"}, {75, "s", "75.0 s"}, {7200, "s", "120 min"}, {56, "ns", "56.0 ns"},
-		{123456, "/s", "123,456/s"}, {0.996, "x", "1.00 x"}, {41.7, "x", "41.7 x"}, {12, "%", "12 %"}, {1e6, "records", "1,000,000 records"}, {-4000, "", "-4,000"}, {0.001, "", "0.001"},
+		{1.234e9, "B/s", "1.23 GB/s"}, {0, "B", "0 B"}, {0.00042, "s", "420 µs"}, {75, "s", "75.0 s"}, {7200, "s", "120 min"},
+		{56, "ns", "56.0 ns"},
+		{123456, "/s", "123,456/s"}, {0.996, "x", "1.00 x"}, {41.7, "x", "41.7 x"}, {12, "%", "12 %"},
+		{1e6, "records", "1,000,000 records"}, {-4000, "", "-4,000"}, {0.001, "", "0.001"},
 	} {
 		if got := Format(c.v, c.unit); got != c.want {
 			t.Errorf("%g %s: %q, want %q", c.v, c.unit, got, c.want)

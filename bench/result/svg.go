@@ -32,7 +32,8 @@ func (p *Plot) writeSVG(w io.Writer) error {
 
 func (p *Plot) svg(page pageSize, class string) string {
 	c := &svgCanvas{}
-	fmt.Fprintf(&c.b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" role="img" aria-label="%s"`, page.width, page.height, html.EscapeString(p.Title))
+	fmt.Fprintf(&c.b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" role="img" aria-label="%s"`, page.width,
+		page.height, html.EscapeString(p.Title))
 	if class == "" {
 		fmt.Fprintf(&c.b, ` width="%g" height="%g"`, page.width, page.height)
 	} else {

@@ -17,10 +17,11 @@ func (p *program) copies() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "copies",
 		Short: "Copies on several shards: puts, reads, moves, failover, rest; etcd beside them",
-		Long: `Starts shards and members of etcd as processes of the program sheaf, all on the device of --dir, and kills them. Parts:
-put (against plain appenders with a loopback copy), move (against cp and sync), foreground (puts and gets while groups move), read
-(against copies 1), etcd (three members of etcd), failover (kill -9 of leaders), quiet (groups that nobody uses).
-With --tls, put and move alone: copies over mutual TLS take turns with copies in plaintext.`,
+		Long: `Starts shards and members of etcd as processes of the program sheaf, all on the device of --dir, and
+kills them. Parts: put (against plain appenders with a loopback copy), move (against cp and sync),
+foreground (puts and gets while groups move), read (against copies 1), etcd (three members of etcd),
+failover (kill -9 of leaders), quiet (groups that nobody uses). With --tls, put and move alone:
+copies over mutual TLS take turns with copies in plaintext.`,
 		Args: cobra.NoArgs,
 	}
 	optionFlags(cmd, &opts.Options, "; must allow O_DIRECT", bench.CopiesParts())
@@ -30,7 +31,8 @@ With --tls, put and move alone: copies over mutual TLS take turns with copies in
 	flags.Var(&move, "move", "bytes of the group that is moved")
 	flags.IntVar(&opts.Kills, "kills", 100, "of a leader's process")
 	flags.IntVar(&opts.Groups, "groups", 1024, "groups that nobody uses, each with three copies")
-	flags.BoolVar(&opts.TLS, "tls", false, "put and move over mutual TLS between shards, in turns with plaintext; no other part")
+	flags.BoolVar(&opts.TLS, "tls", false,
+		"put and move over mutual TLS between shards, in turns with plaintext; no other part")
 	flags.BoolVar(&quick, "quick", false, "short: 0.5 s per variant, 128 MB moved, 5 kills, 64 groups")
 	cmd.RunE = p.Body(func(ctx context.Context, _ []string) (err error) {
 		changed := cmd.Flags().Changed
@@ -48,7 +50,9 @@ With --tls, put and move alone: copies over mutual TLS take turns with copies in
 			return err
 		}
 		if opts.Rounds < bench.RoundsMin || opts.Time <= 0 || move < 1<<20 || opts.Kills < 1 || opts.Groups < 1 {
-			return cli.Usagef("--rounds must be at least %d, --time positive, --move at least 1 MiB, --kills and --groups at least 1", bench.RoundsMin)
+			return cli.Usagef(
+				"--rounds must be at least %d, --time positive, --move at least 1 MiB, --kills and --groups at least 1",
+				bench.RoundsMin)
 		}
 		if opts.Binary, err = sheafBeside(opts.Binary); err != nil {
 			return err

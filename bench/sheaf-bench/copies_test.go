@@ -20,7 +20,8 @@ func TestCopiesAreMeasured(t *testing.T) {
 			t.Parallel()
 			tmp := t.TempDir()
 			var r benchReport
-			args := []string{"-o", "json", "--dir", tmp, "copies", "--time", "20ms", "--move", "2MiB", "--kills", "1", "--groups", "4", "--only"}
+			args := []string{"-o", "json", "--dir", tmp, "copies", "--time", "20ms", "--move", "2MiB", "--kills", "1",
+				"--groups", "4", "--only"}
 			measure(t, append(args, strings.Fields(part)...)...).Want(t, 0).JSON(t, &r)
 			if len(r.Rows) != rows {
 				t.Errorf("%d rows, %d are expected: %+v", len(r.Rows), rows, r.Rows)
@@ -36,7 +37,8 @@ func TestCopiesAreMeasured(t *testing.T) {
 			}
 		})
 	}
-	for _, args := range [][]string{{"--rounds", "1"}, {"--only", "nonsense"}, {"--kills", "0"}, {"--tls", "--only", "read"}, {"--move", "1"}, {"--time", "-1s"}} {
+	for _, args := range [][]string{{"--rounds", "1"}, {"--only", "nonsense"}, {"--kills", "0"},
+		{"--tls", "--only", "read"}, {"--move", "1"}, {"--time", "-1s"}} {
 		measure(t, append([]string{"copies"}, args...)...).Want(t, 2)
 	}
 }

@@ -24,8 +24,10 @@ func TestRunDemoOnceReportsAndLeavesNothingBehind(t *testing.T) {
 	}
 	server, httpAddress := freeAddress(t), freeAddress(t)
 	for _, residency := range []string{"resident", "index"} {
-		o := measure(t, "demo", "--once", "--listen", server, "--http", httpAddress, "--residency", residency, one, two, filepath.Join(tmp, "no-such")).Want(t, 0)
-		for _, text := range []string{"400 files", "800 records", "SIGKILL", "every byte is there", "one file each", "left out"} {
+		o := measure(t, "demo", "--once", "--listen", server, "--http", httpAddress, "--residency", residency, one, two,
+			filepath.Join(tmp, "no-such")).Want(t, 0)
+		for _, text := range []string{"400 files", "800 records", "SIGKILL", "every byte is there", "one file each",
+			"left out"} {
 			if !strings.Contains(o.Stdout, text) {
 				t.Errorf("%s: the report does not say %q: %s", residency, text, o.Stdout)
 			}
@@ -37,5 +39,6 @@ func TestRunDemoOnceReportsAndLeavesNothingBehind(t *testing.T) {
 	l, err := net.Listen("tcp", server)
 	must(t, err)
 	defer l.Close()
-	measure(t, "demo", "--once", "--listen", server, "--http", httpAddress, one).Want(t, 1).Has(t, "is taken").Has(t, "ARGS=")
+	measure(t, "demo", "--once", "--listen", server, "--http", httpAddress, one).Want(t, 1).Has(t, "is taken").
+		Has(t, "ARGS=")
 }

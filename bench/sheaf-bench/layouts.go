@@ -38,16 +38,19 @@ func (p *program) layouts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "layouts",
 		Short: "Group files against files in folders and a composite file, on this machine's file systems",
-		Long: `Runs the tables of five texts on small files again, with Sheaf's group files beside each layout: 1 single file against many,
-2 hashed paths, 3 the life of a file system, 4 creation latency, 5 deep against flat directories.
+		Long: `Runs the tables of five texts on small files again, with Sheaf's group files beside each layout: 1
+single file against many, 2 hashed paths, 3 the life of a file system, 4 creation latency, 5 deep
+against flat directories.
 
-File systems are made on a loop device in --dir, or on --device; --path takes the one that is there. Each measurement has a file system
-of its own, is read with cold caches (unmounted, drop_caches, mounted again), and takes its turn with those it is compared with;
-medians of --rounds are given. Making file systems needs root, and their tools: e2fsprogs, xfsprogs, btrfs-progs, ntfs-3g, dosfstools,
-fusefat. One that cannot be had keeps its row, which says why. Nothing is left behind, also when it is interrupted.
+File systems are made on a loop device in --dir, or on --device; --path takes the one that is there.
+Each measurement has a file system of its own, is read with cold caches (unmounted, drop_caches,
+mounted again), and takes its turn with those it is compared with; medians of --rounds are given.
+Making file systems needs root, and their tools: e2fsprogs, xfsprogs, btrfs-progs, ntfs-3g,
+dosfstools, fusefat. One that cannot be had keeps its row, which says why. Nothing is left behind,
+also when it is interrupted.
 
---scale quick takes minutes, full hours; paper has the sizes of the texts and takes a day. The time, memory and room that it
-takes are said, and checked, before it starts.`,
+--scale quick takes minutes, full hours; paper has the sizes of the texts and takes a day. The time,
+memory and room that it takes are said, and checked, before it starts.`,
 		Example: `  sudo sheaf-bench layouts --fs ext4,xfs,btrfs --out report
   sudo sheaf-bench layouts --scale full --out report --resume
   sudo sheaf-bench layouts --device /dev/sdx --fs xfs --table 1,4
@@ -55,16 +58,22 @@ takes are said, and checked, before it starts.`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.Dir, "dir", "", "where to make the image of the file systems (default: the system's folder for temporary files)")
+	flags.StringVar(&f.Dir, "dir", "",
+		"where to make the image of the file systems (default: the system's folder for temporary files)")
 	flags.StringVar(&f.Device, "device", "", "make the file systems on this block device; it must be blank")
 	flags.BoolVar(&f.Destroy, "destroy", false, "the --device may carry data, which is lost")
-	flags.StringVar(&f.Path, "path", "", "measure the file system of this folder as it is; needs no root, but caches are cold only for root")
-	flags.StringSliceVar(&f.FileSystems, "fs", nil, "file systems: "+strings.Join(layouts.FileSystemNames(), ",")+" (default: all)")
+	flags.StringVar(&f.Path, "path", "",
+		"measure the file system of this folder as it is; needs no root, but caches are cold only for root")
+	flags.StringSliceVar(&f.FileSystems, "fs", nil, "file systems: "+strings.Join(layouts.FileSystemNames(), ",")+
+		" (default: all)")
 	flags.StringVar(&f.tables, "table", "all", "tables: 1 to 5, as in 1,3, or all")
 	flags.StringVar(&f.Scale, "scale", "quick", "how much: "+strings.Join(layouts.Scales(), ", "))
 	flags.IntVar(&f.Rounds, "rounds", 0, "rounds to take medians of (default: 2 at quick scale, else 3)")
-	flags.BoolVar(&f.Resume, "resume", false, "go on with the run that --out keeps: what is measured is not measured again")
-	flags.StringVar(&f.rate, "device-rate", "", "measure first how fast the device below --path is read in order, and write that to this file; in a Job /dev/termination-log, where the operator finds it")
+	flags.BoolVar(&f.Resume, "resume", false,
+		"go on with the run that --out keeps: what is measured is not measured again")
+	flags.StringVar(&f.rate, "device-rate", "",
+		"measure first how fast the device below --path is read in order, and write that to this file; in a Job "+
+			"/dev/termination-log, where the operator finds it")
 	cli.Complete(cmd, "scale", layouts.Scales()...)
 	cli.Complete(cmd, "fs", layouts.FileSystemNames()...)
 	cli.Complete(cmd, "table", "all", "1", "2", "3", "4", "5")
@@ -137,7 +146,8 @@ func (f *layoutsFlags) deviceRate(ctx context.Context) (note string, err error) 
 	if err := os.WriteFile(f.rate, append(text, '\n'), 0o644); err != nil {
 		return "", err
 	}
-	note = fmt.Sprintf("The device below %s is read at %s/s in order and past the page cache (a file of %s, 4 reads of 1 MiB at a time).",
+	note = fmt.Sprintf(
+		"The device below %s is read at %s/s in order and past the page cache (a file of %s, 4 reads of 1 MiB at a time).",
 		f.Path, cli.FormatBytes(rate.ReadBytesPerSecond), cli.FormatBytes(rate.SampleBytes))
 	f.Say("%s", note)
 	return note, nil
@@ -173,7 +183,8 @@ func (p *program) showProgress(now rounds.Progress) {
 	left := now.Left.Round(time.Second)
 	switch {
 	case p.Out.Terminal():
-		p.Out.SetLine(fmt.Sprintf("%s%d%% %d/%d %v to go: %s", cli.Bar(now.Part), int(100*now.Part), now.Done, now.Total, left, now.Key))
+		p.Out.SetLine(fmt.Sprintf("%s%d%% %d/%d %v to go: %s", cli.Bar(now.Part), int(100*now.Part), now.Done, now.Total,
+			left, now.Key))
 	case now.Ended && now.Figures != "":
 		p.Out.Sayf("%d/%d, %v to go: %s: %s", now.Done, now.Total, left, now.Key, now.Figures)
 	}

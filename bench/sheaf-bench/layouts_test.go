@@ -21,7 +21,8 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED as another user: this is not root")
 	}
-	dir := filepath.Join(os.TempDir(), "sheaf-bench-user-"+filepath.Base(t.TempDir())) // the test's own folders are root's alone
+	// the test's own folders are root's alone
+	dir := filepath.Join(os.TempDir(), "sheaf-bench-user-"+filepath.Base(t.TempDir()))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +34,8 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	if out, err := exec.Command("cp", benchBinary, program).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	o := clitest.Run(t, nil, benchUser, program, "layouts", "--dir", dir, "--fs", "ext4,jfs", "--table", "5", "--scale", "tiny", "-o", "json").Want(t, 0)
+	o := clitest.Run(t, nil, benchUser, program, "layouts", "--dir", dir, "--fs", "ext4,jfs", "--table", "5", "--scale",
+		"tiny", "-o", "json").Want(t, 0)
 	report, err := result.ReadJSON(strings.NewReader(o.Stdout))
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +48,8 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 			t.Errorf("%s: nothing was measured", row.Name())
 		}
 	}
-	if notes := strings.Join(report.Notes, " "); missing != 2 || !strings.Contains(notes, "needs root") || !strings.Contains(notes, "stayed warm") {
+	if notes := strings.Join(report.Notes, " "); missing != 2 || !strings.Contains(notes, "needs root") ||
+		!strings.Contains(notes, "stayed warm") {
 		t.Errorf("%d rows say that they need root; notes: %q", missing, report.Notes)
 	}
 	clitest.Run(t, nil, benchUser, program, "layouts", "--device", "/dev/loop0").Want(t, 2).Has(t, "root")
@@ -57,11 +60,13 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	if err := os.Chmod(rateFile, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	o = clitest.Run(t, nil, benchUser, program, "layouts", "--path", dir, "--table", "5", "--scale", "tiny", "--device-rate", rateFile)
+	o = clitest.Run(t, nil, benchUser, program, "layouts", "--path", dir, "--table", "5", "--scale", "tiny",
+		"--device-rate", rateFile)
 	if !strings.Contains(o.Stderr, "cannot be read past the page cache") { // no such file system here
 		o.Want(t, 0)
 		content, err := os.ReadFile(rateFile)
-		if err != nil || !strings.HasPrefix(string(content), `{"kind":"sheaf.dev/device-rate","readBytesPerSecond":`) || !strings.Contains(o.Stdout, "past the page cache") {
+		if err != nil || !strings.HasPrefix(string(content), `{"kind":"sheaf.dev/device-rate","readBytesPerSecond":`) ||
+			!strings.Contains(o.Stdout, "past the page cache") {
 			t.Errorf("%s %v\n%s", content, err, o.Stdout)
 		}
 	}
@@ -84,7 +89,8 @@ func TestBenchLayoutsKilled(t *testing.T) {
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
 		dir, out := t.TempDir(), t.TempDir()
-		cmd := exec.Command(benchBinary, "layouts", "--fs", "ext4", "--scale", "tiny", "--rounds", "99", "--table", "1", "--dir", dir, "--out", out)
+		cmd := exec.Command(benchBinary, "layouts", "--fs", "ext4", "--scale", "tiny", "--rounds", "99", "--table", "1",
+			"--dir", dir, "--out", out)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +147,8 @@ func until(t *testing.T, what string, is func() bool) {
 
 func TestBenchLayoutsUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"--fs", "zfs"}, {"--table", "6"}, {"--table", "two"}, {"--scale", "huge"}, {"--resume"}, {"--destroy"}, {"--path", "/", "--fs", "xfs"}, {"--rounds", "-1"}, {"--device-rate", "rate.json"},
+		{"--fs", "zfs"}, {"--table", "6"}, {"--table", "two"}, {"--scale", "huge"}, {"--resume"}, {"--destroy"},
+		{"--path", "/", "--fs", "xfs"}, {"--rounds", "-1"}, {"--device-rate", "rate.json"},
 	} {
 		measure(t, append([]string{"layouts"}, args...)...).Want(t, 2)
 	}

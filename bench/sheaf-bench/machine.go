@@ -21,7 +21,8 @@ func (p *program) load() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Loading, starting, durable puts and cold gets against the device",
-		Long: `Fills folders of its own and removes them. The disk needs room for --large and once more as much; memory must hold twice
+		Long: `Fills folders of its own and removes them. The disk needs room for --large and once more as much;
+memory must hold twice
 --large, as the raw read and ours are held side by side.`,
 		Args: cobra.NoArgs,
 	}
@@ -30,8 +31,10 @@ func (p *program) load() *cobra.Command {
 	flags.Var(&large, "large", "bytes of the dataset of 10 KB records")
 	flags.Var(&small, "small", "bytes of the dataset of 1 KB records; 0: none")
 	flags.Var(&start, "start", "bytes of each dataset of the starts")
-	flags.StringSliceVar(&opts.FileSystems, "fs", defaultStartFileSystems(), "file systems that starts are measured on, on loop devices as root, as in ext4,xfs; empty: that of --dir")
-	flags.Int64Var(&opts.IndexRecords, "records", 10_000_000, "records of the Index start, and of linearity against 100,000; twice as many in one group")
+	flags.StringSliceVar(&opts.FileSystems, "fs", defaultStartFileSystems(),
+		"file systems that starts are measured on, on loop devices as root, as in ext4,xfs; empty: that of --dir")
+	flags.Int64Var(&opts.IndexRecords, "records", 10_000_000,
+		"records of the Index start, and of linearity against 100,000; twice as many in one group")
 	flags.DurationVar(&opts.PutTime, "put-time", 3*time.Second, "of one variant of durable puts in one round")
 	flags.BoolVar(&quick, "quick", false, "short: 1 GB, 256 MB, 1M records, 1 s")
 	cmd.RunE = p.Body(func(ctx context.Context, _ []string) error {
@@ -47,7 +50,9 @@ func (p *program) load() *cobra.Command {
 			return err
 		}
 		if opts.Rounds < bench.RoundsMin || large < 1<<20 || opts.IndexRecords < 1000 || opts.PutTime <= 0 {
-			return cli.Usagef("--rounds must be at least %d, --large at least 1 MiB, --records at least 1000, --put-time positive", bench.RoundsMin)
+			return cli.Usagef(
+				"--rounds must be at least %d, --large at least 1 MiB, --records at least 1000, --put-time positive",
+				bench.RoundsMin)
 		}
 		for _, fs := range opts.FileSystems {
 			if !slices.Contains(layouts.FileSystemNames(), fs) {

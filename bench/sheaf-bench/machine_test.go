@@ -32,13 +32,15 @@ func (b *benchReport) UnmarshalJSON(text []byte) error {
 	b.Machine = r.Machine
 	for _, row := range r.Tables[0].Rows {
 		ours := row.Cells["ours"]
-		b.Rows = append(b.Rows, benchRow{Name: row.Name(), Ours: ours.Median, Target: row.Cells["target"].Median, Rounds: ours.Rounds})
+		b.Rows = append(b.Rows, benchRow{Name: row.Name(), Ours: ours.Median, Target: row.Cells["target"].Median,
+			Rounds: ours.Rounds})
 	}
 	return nil
 }
 
 // smallLoad are the sizes at which the parts of the load benchmark run here.
-var smallLoad = []string{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms", "--start", "2MiB", "--fs", ""}
+var smallLoad = []string{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms",
+	"--start", "2MiB", "--fs", ""}
 
 // The benchmarks run to their end at tiny sizes. What they measure then means nothing, so no figure is judged.
 func TestBenchmarksRun(t *testing.T) {
@@ -47,7 +49,8 @@ func TestBenchmarksRun(t *testing.T) {
 		runs(t, 1, 0, append(smallLoad, "--only", part)...)
 	}
 	measure(t, "rpc", "--compare", filepath.Join(t.TempDir(), "none")).Want(t, 1)
-	for _, args := range [][]string{{"rpc", "--rounds", "1"}, {"rpc", "--sizes", "0"}, {"load", "--only", "nonsense"}, {"load", "--records", "-1"}, {"load", "--large", "0"}} {
+	for _, args := range [][]string{{"rpc", "--rounds", "1"}, {"rpc", "--sizes", "0"}, {"load", "--only", "nonsense"},
+		{"load", "--records", "-1"}, {"load", "--large", "0"}} {
 		measure(t, args...).Want(t, 2)
 	}
 }

@@ -41,10 +41,12 @@ func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sheaf-bench",
 		Short: "Measure Sheaf against the limits of this machine",
-		Long: `Measures side by side with what the machine gives at most, in one run, in an order that rotates from round to round, and
-compares medians. Ratios count; the figures beside them are those of this machine.
+		Long: `Measures side by side with what the machine gives at most, in one run, in an order that rotates from
+round to round, and compares medians. Ratios count; the figures beside them are those of this
+machine.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage. Data goes to stdout, words to stderr. Targets are shown, not enforced.`,
+Exit codes: 0 done, 1 failed, 2 wrong usage. Data goes to stdout, words to stderr. Targets are
+shown, not enforced.`,
 		Version: fmt.Sprintf("%s (%s, %s/%s)", version, runtime.Version(), runtime.GOOS, runtime.GOARCH),
 	}
 	p.Flags(root)
@@ -104,7 +106,8 @@ func (p *program) print(report *result.Report, err error) error {
 
 // sheafFlag adds the flag of the program whose processes are measured; sheafBeside finds it where it is not given.
 func sheafFlag(cmd *cobra.Command, path *string) {
-	cmd.Flags().StringVar(path, "sheaf", "", "the program sheaf, whose processes are measured (default: the one beside this program)")
+	cmd.Flags().StringVar(path, "sheaf", "",
+		"the program sheaf, whose processes are measured (default: the one beside this program)")
 }
 
 // sheafBeside checks the program sheaf, which lies beside this program unless its path is given.

@@ -14,7 +14,9 @@ import (
 var benchBinary string
 
 func TestMain(m *testing.M) {
-	clitest.Main(m, func(dir string) { benchBinary = filepath.Join(dir, "sheaf-bench") }, "sheaf.dev/sheaf/bench/sheaf-bench", "sheaf.dev/sheaf/cmd/sheaf")
+	clitest.Main(m, func(dir string) {
+		benchBinary = filepath.Join(dir, "sheaf-bench")
+	}, "sheaf.dev/sheaf/bench/sheaf-bench", "sheaf.dev/sheaf/cmd/sheaf")
 }
 
 // measure runs the program to its end.

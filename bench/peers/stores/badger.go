@@ -14,15 +14,17 @@ import (
 func badgerKind() store.Kind {
 	return store.Kind{
 		Name: "Badger", Version: store.ModuleVersion("github.com/dgraph-io/badger/v4"),
-		Settings: "SyncWrites; no compression, no block cache (tables are mapped); else its defaults (values below 1 MiB in the tree)",
-		Open:     openBadger,
+		Settings: "SyncWrites; no compression, no block cache (tables are mapped); else its defaults (values below 1 MiB " +
+			"in the tree)",
+		Open: openBadger,
 	}
 }
 
 type badgerStore struct{ db *badger.DB }
 
 func openBadger(dir string, _ store.Options) (store.Store, error) {
-	db, err := badger.Open(badger.DefaultOptions(dir).WithSyncWrites(true).WithCompression(options.None).WithBlockCacheSize(0).WithMetricsEnabled(false).WithLogger(nil))
+	db, err := badger.Open(badger.DefaultOptions(dir).WithSyncWrites(true).WithCompression(options.None).
+		WithBlockCacheSize(0).WithMetricsEnabled(false).WithLogger(nil))
 	if err != nil {
 		return nil, err
 	}

@@ -14,8 +14,9 @@ import (
 func bboltKind() store.Kind {
 	return store.Kind{
 		Name: "bbolt", Version: store.ModuleVersion("go.etcd.io/bbolt"),
-		Settings: "each commit synced; batches of waiting callers in one commit; free list in memory; pages filled to 90 % as ids ascend",
-		Open:     openBbolt,
+		Settings: "each commit synced; batches of waiting callers in one commit; free list in memory; pages filled to 90 % " +
+			"as ids ascend",
+		Open: openBbolt,
 	}
 }
 
@@ -34,7 +35,8 @@ func openBbolt(dir string, _ store.Options) (store.Store, error) {
 }
 
 func (s *bboltStore) open() (err error) {
-	if s.db, err = bbolt.Open(s.name, 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}); err != nil {
+	if s.db, err = bbolt.Open(s.name, 0o600, &bbolt.Options{NoFreelistSync: true,
+		FreelistType: bbolt.FreelistMapType}); err != nil {
 		return err
 	}
 	return s.db.Update(func(tx *bbolt.Tx) error {

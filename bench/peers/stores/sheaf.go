@@ -31,7 +31,8 @@ const sheafGroups = 16
 
 // sheafKinds are ours with the usual number of groups, which is the one that is held against the peers, and with one.
 func sheafKinds() []store.Kind {
-	const settings = "of one copy: Raft, committer, log and index as in a shard; fdatasync before an answer; start-up and warm reads Resident, cold reads Index; 1 version kept"
+	const settings = "of one copy: Raft, committer, log and index as in a shard; fdatasync before an answer; start-up " +
+		"and warm reads Resident, cold reads Index; 1 version kept"
 	kind := func(name string, groups int) store.Kind {
 		return store.Kind{
 			Name: name, Version: "this tree", Ours: true, Settings: fmt.Sprintf("groups: %d, ", groups) + settings,
@@ -94,7 +95,8 @@ func groupID(name string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(name)
 func (s *sheafStore) openGroup(ctx context.Context, dir string, i int) error {
 	name := strconv.Itoa(i)
 	opts := group.Options{
-		FS: vfs.OS{}, Dir: filepath.Join(dir, name), Retention: group.Retention{Versions: 1}, Loader: s.loader, Journal: s.journal,
+		FS: vfs.OS{}, Dir: filepath.Join(dir, name), Retention: group.Retention{Versions: 1}, Loader: s.loader,
+		Journal:  s.journal,
 		Identity: format.Identity{Store: uuid.NewSHA1(uuid.Nil, []byte("peers")), Group: groupID(name), Name: name},
 	}
 	if s.resident {

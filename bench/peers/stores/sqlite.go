@@ -15,8 +15,9 @@ import (
 func sqliteKind() store.Kind {
 	return store.Kind{
 		Name: "SQLite", Version: store.ModuleVersion("modernc.org/sqlite") + " (modernc)",
-		Settings: "journal_mode=WAL, synchronous=FULL; batches of waiting callers in one transaction; page_size=16384, checkpoint each 64 MiB, mmap_size=8 GiB",
-		Open:     openSQLite,
+		Settings: "journal_mode=WAL, synchronous=FULL; batches of waiting callers in one transaction; page_size=16384, " +
+			"checkpoint each 64 MiB, mmap_size=8 GiB",
+		Open: openSQLite,
 	}
 }
 
@@ -31,7 +32,9 @@ type sqliteStore struct {
 const sqliteReaders = 16
 
 func openSQLite(dir string, o store.Options) (_ store.Store, err error) {
-	const pragmas = "?_pragma=page_size(16384)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=wal_autocheckpoint(4096)&_pragma=busy_timeout(60000)&_pragma=mmap_size(8589934592)&_pragma=cache_size(-%d)"
+	const pragmas = "?_pragma=page_size(16384)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)" +
+		"&_pragma=wal_autocheckpoint(4096)&_pragma=busy_timeout(60000)&_pragma=mmap_size(8589934592)" +
+		"&_pragma=cache_size(-%d)"
 	name := "file:" + filepath.Join(dir, "records.sqlite")
 	s := &sqliteStore{}
 	s.gather.Commit = s.commit
@@ -44,10 +47,12 @@ func openSQLite(dir string, o store.Options) (_ store.Store, err error) {
 		return nil, err
 	}
 	s.write.SetMaxOpenConns(1)
-	if _, err = s.write.ExecContext(context.Background(), "CREATE TABLE IF NOT EXISTS records (id INTEGER PRIMARY KEY, data BLOB NOT NULL)"); err != nil {
+	if _, err = s.write.ExecContext(context.Background(),
+		"CREATE TABLE IF NOT EXISTS records (id INTEGER PRIMARY KEY, data BLOB NOT NULL)"); err != nil {
 		return nil, err
 	}
-	if s.read, err = sql.Open("sqlite", name+fmt.Sprintf(pragmas, max(o.CacheBytes, 32<<20)/sqliteReaders>>10)); err != nil {
+	if s.read, err = sql.Open("sqlite", name+fmt.Sprintf(pragmas,
+		max(o.CacheBytes, 32<<20)/sqliteReaders>>10)); err != nil {
 		return nil, err
 	}
 	s.read.SetMaxOpenConns(sqliteReaders)
@@ -69,7 +74,8 @@ func (s *sqliteStore) commit(batch []store.Record) (err error) {
 			err = errors.Join(err, tx.Rollback())
 		}
 	}()
-	put, err := tx.PrepareContext(ctx, "INSERT INTO records VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET data = excluded.data")
+	put, err := tx.PrepareContext(ctx,
+		"INSERT INTO records VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET data = excluded.data")
 	if err != nil {
 		return err
 	}
@@ -104,7 +110,8 @@ func (s *sqliteStore) Get(id int64, into []byte) ([]byte, error) {
 func (s *sqliteStore) LoadAll(n int, m *store.Memory) (int64, error) {
 	ctx := context.Background()
 	var first, last int64
-	if err := s.read.QueryRowContext(ctx, "SELECT COALESCE(MIN(id), 0), COALESCE(MAX(id), -1) FROM records").Scan(&first, &last); err != nil {
+	if err := s.read.QueryRowContext(ctx, "SELECT COALESCE(MIN(id), 0), COALESCE(MAX(id), -1) FROM records").
+		Scan(&first, &last); err != nil {
 		return 0, err
 	}
 	err := store.Ranges(first, last, n, func(worker int, from, through int64) (err error) {
