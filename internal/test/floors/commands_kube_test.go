@@ -175,11 +175,31 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 		if err := yaml.Unmarshal([]byte(patch), &value); err != nil {
 			return true, fmt.Errorf("the patch is no JSON: %w", err)
 		}
-		if path := ours.unknown(value); path != "" {
+		path := ours.unknown(value)
+		if operations, ok := value.([]any); ok { // of --type=json
+			path = ours.unknownOf(operations)
+		}
+		if path != "" {
 			return true, fmt.Errorf("%s has no field %s", named, path)
 		}
 	}
 	return true, ours.hasFields(named, c.Words)
+}
+
+var aPlace = regexp.MustCompile(`/(\d+|-)(/|$)`) // in a list
+
+// unknownOf is a path that operations of a JSON patch name, or that their values have, and the schema has not; empty:
+// there is none.
+func (s schema) unknownOf(operations []any) string {
+	for _, operation := range operations {
+		o, _ := operation.(map[string]any)
+		pointer, _ := o["path"].(string)
+		path := strings.Split(strings.Trim(aPlace.ReplaceAllString(pointer, "$2"), "/"), "/")
+		if found := s.unknown(o["value"], path...); found != "" {
+			return found
+		}
+	}
+	return ""
 }
 
 // named is the kind, or the last of several, that the arguments of a verb name.
