@@ -30,10 +30,11 @@ func (a *app) forwardCommand() *cobra.Command {
 		Use:   "port-forward [STORE]",
 		Short: "Bring a gateway of a store to this machine",
 		Long: `Forwards a port of this machine to a gateway that is ready, and to another one when that goes, until
-it is interrupted. The commands of sheaf, and programs, then reach the store at 127.0.0.1:7600, and
-its page at http://127.0.0.1:7601.`,
+it is interrupted. The commands of sheaf, and programs, then reach the store at localhost:7600, and
+its page at http://127.0.0.1:7601. Where the store speaks TLS, say localhost, as its certificates
+are for names, and give a certificate that its Secrets have (docs/install.md).`,
 		Example: `  kubectl sheaf port-forward quotes &
-  sheaf status`,
+  sheaf status --server localhost:7600 --ca ca.crt --cert tls.crt --key tls.key`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := a.oneStore(cmd.Context(), args)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -112,6 +113,15 @@ func TestExitCodesAndWordsOfAStatus(t *testing.T) {
 		if got := ExitCode(c.err); got != c.code {
 			t.Errorf("%v: %d, want %d", c.err, got, c.code)
 		}
+	}
+}
+
+// A certificate of Kubernetes has names alone, and the default of --server is an address. The words are those of Go.
+func TestACertificateForNamesSaysToGiveOne(t *testing.T) {
+	refused := x509.HostnameError{Certificate: &x509.Certificate{}, Host: "127.0.0.1"}
+	err := status.Errorf(codes.Unavailable, "connection error: tls: failed to verify certificate: %v", refused)
+	if got := Describe(err, "127.0.0.1:7600"); !strings.Contains(got, "give one with --server, such as localhost:7600") {
+		t.Error(got)
 	}
 }
 

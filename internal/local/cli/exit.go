@@ -168,6 +168,8 @@ func hintForTLS(message string) string {
 		{"remote error: tls:",
 			"the server refuses the certificate of --cert: see that an authority of the store has issued it, and that it has " +
 				"not ended"},
+		{"doesn't contain any IP SANs",
+			"the server's certificate is for names: give one with --server, such as localhost:7600"},
 		{"tls: failed to verify certificate",
 			"the server's certificate is none of an authority in --ca, has ended, or is for another address than that of " +
 				"--server"},
