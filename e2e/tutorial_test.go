@@ -1,0 +1,103 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"sheaf.dev/sheaf/internal/test/pagetest"
+)
+
+// ofTheSuite are commands of the page that the suite has done, or does at its end.
+var ofTheSuite = regexp.MustCompile(`^make |^export KUBECONFIG=|cluster load `)
+
+// sessionOf is a script that types the commands one after the other, and ends at the first that fails. It prints the
+// number of each before it.
+func sessionOf(steps []pagetest.Step) string {
+	var b strings.Builder
+	b.WriteString("exec 2>&1\nset -o pipefail\n")
+	for n, step := range steps {
+		fmt.Fprintf(&b, "echo '@@ %d'\n%s\n", n, step.Command)
+		if strings.HasSuffix(step.Command, "&") && len(step.Prints) > 0 {
+			b.WriteString("sleep 5\n") // the shell goes on before such a command prints
+		}
+		fmt.Fprintf(&b, "[ $? = 0 ] || { echo '@@ the command of line %d failed'; exit 1; }\n", step.Line)
+	}
+	return b.String()
+}
+
+// answersOf takes apart what such a script printed.
+func answersOf(printed string) map[int]string {
+	answers := map[int]string{}
+	for _, part := range strings.Split("\n"+printed, "\n@@ ")[1:] {
+		number, answer, _ := strings.Cut(part, "\n")
+		if n, err := strconv.Atoi(number); err == nil {
+			answers[n] = answer
+		}
+	}
+	return answers
+}
+
+// Whoever follows docs/tutorial-kubernetes.md types its commands in their order, in one shell. It takes the operator and
+// the kinds away at its end.
+var _ = Describe("the tutorial", Serial, func() {
+	It("works as its page says, from an operator that is installed to kinds that are removed", func() {
+		text, err := os.ReadFile(filepath.Join(root, "docs/tutorial-kubernetes.md"))
+		Expect(err).NotTo(HaveOccurred())
+		files := pagetest.Files(string(text))
+		Expect(files).NotTo(BeEmpty())
+		Expect(os.RemoveAll(filepath.Join(root, ".cache/tutorial"))).To(Succeed())
+		for name, content := range files {
+			Expect(os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o750)).To(Succeed())
+			Expect(os.WriteFile(filepath.Join(root, name), []byte(content), 0o600)).To(Succeed())
+		}
+		var steps []pagetest.Step
+		images := strings.NewReplacer(
+			"--set sheaf.image.tag=v1", "--set sheaf.image.repository="+repository(image)+" --set sheaf.image.tag="+tag(image),
+			"--set image.tag=v1", "--set image.repository="+repository(operatorImage)+" --set image.tag="+tag(operatorImage))
+		for _, step := range pagetest.Transcript(string(text)) {
+			if !ofTheSuite.MatchString(step.Command) {
+				step.Command = images.Replace(step.Command)
+				steps = append(steps, step)
+			}
+		}
+		Expect(len(steps)).To(BeNumerically(">", 40), "the page has few commands left")
+
+		s := &space{name: "tutorial", sets: []string{"tutorial"}}
+		DeferCleanup(func() { // last; a page that ended early has not added all of them
+			for _, disk := range strings.Fields("n1/data n1/etcd n1/spare n2/data n2/etcd n3/data n3/etcd") {
+				node, name, _ := strings.Cut(disk, "/")
+				_ = try(time.Minute, "", "cluster", "disk", "rm", node, name)
+			}
+		})
+		DeferCleanup(s.remove)
+		DeferCleanup(func() { installOperator() }) // before that: a DiskSet goes only while an operator runs
+
+		script := filepath.Join(GinkgoT().TempDir(), "tutorial.sh")
+		Expect(os.WriteFile(script, []byte(sessionOf(steps)), 0o600)).To(Succeed())
+		// Programs are those of the page's PATH.
+		path := "PATH="
+		for _, dir := range []string{"bin", "bin/kube", "bin/tools"} {
+			path += filepath.Join(root, dir) + ":"
+		}
+		path += os.Getenv("PATH")
+		o := once(20*time.Minute, "", "env", path, "bash", script)
+		GinkgoWriter.Println(o)
+		Expect(o.err).NotTo(HaveOccurred(), "%v", o)
+		answers := answersOf(o.out)
+		for n, step := range steps {
+			Expect(answers).To(HaveKey(n), step.Command)
+			Expect(step.Check(answers[n])).To(Succeed())
+		}
+		Expect(o.out).NotTo(MatchRegexp(`(?m)^sheaf: `), "a call failed")
+	})
+})
