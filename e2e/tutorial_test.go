@@ -47,8 +47,8 @@ func answersOf(printed string) map[int]string {
 	return answers
 }
 
-// Whoever follows docs/tutorial-kubernetes.md types its commands in their order, in one shell. It takes the operator and
-// the kinds away at its end.
+// Whoever follows docs/tutorial-kubernetes.md types its commands in their order, in one shell. It takes the operator
+// and the kinds away at its end.
 var _ = Describe("the tutorial", Serial, func() {
 	It("works as its page says, from an operator that is installed to kinds that are removed", func() {
 		text, err := os.ReadFile(filepath.Join(root, "docs/tutorial-kubernetes.md"))
