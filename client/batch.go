@@ -209,7 +209,7 @@ func failAll(items []*pendingItem, err error) {
 	}
 }
 
-// notEOF replaces io.EOF by an error for a stream that ended too early without an error.
+// notEOF replaces nil and io.EOF by an error, for a stream that ended too early without an error.
 func notEOF(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return status.Error(codes.Unavailable, "the server ended the stream without an answer")

@@ -86,9 +86,9 @@ func (c *Client) NewBatcher(cfg BatcherConfig) (*Batcher, error) {
 	return b, nil
 }
 
-// Put adds a put. Another goroutine calls done, which may be nil, with the outcome; done must not block. While BytesMax
-// is reached, Put waits until ctx ends. ctx does not bound the write itself. The caller must not change the data before
-// done is called.
+// Put adds a put. Another goroutine calls done, which may be nil, with the outcome; done must not block. Put waits
+// while BytesMax is reached, at most until ctx ends. ctx does not bound the write itself. The caller must not change
+// the data before done is called.
 func (b *Batcher) Put(ctx context.Context, item PutItem, done func(PutResult, error)) error {
 	size := int64(len(item.Data)) + itemBytes
 	stop := context.AfterFunc(ctx, func() {

@@ -61,8 +61,7 @@ type Config struct {
 	Credentials credentials.TransportCredentials
 	// CallCredentials are sent with each call, for example those of Token; nil: none. They need TLS.
 	CallCredentials credentials.PerRPCCredentials
-	// CallTimeout bounds calls whose context has no deadline, and the time for which streams try to resume; 0: 30
-	// s.
+	// CallTimeout bounds calls whose context has no deadline, and how long streams try to resume; 0: 30 s.
 	CallTimeout time.Duration
 	// FailFast ends calls at once with ErrUnavailable if no server listens at the addresses: connections are
 	// refused, or the name is unknown. It applies until a server has answered. Later the client waits as usual for
@@ -126,7 +125,7 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Dial is New that returns when a gateway has answered. ctx bounds only that wait; without a deadline,
+// Dial is like New, but returns once a gateway has answered. ctx bounds only that wait; without a deadline,
 // Config.CallTimeout bounds it. If no gateway answers in that time, the error is both ErrUnavailable and
 // context.DeadlineExceeded (or context.Canceled if ctx was cancelled), whatever the last attempt returned. The error
 // names the addresses.
@@ -363,9 +362,10 @@ func (a *attempts) judge(to target, err error, v routing.Verdict) routing.Verdic
 	return v
 }
 
-// nobody reports, with Config.FailFast, that no server listens at an address. An address that answers too late may
-// belong to a Service, which leads to another server the next time. A Pulse cancels an attempt that takes long, and
-// closes a connection on which nothing was ever answered.
+// nobody reports whether err says that no server listens at an address. It is false without Config.FailFast, and once
+// any server has answered. It is also false for an attempt that was too slow: the address may belong to a Service,
+// which leads to another server the next time. A Pulse cancels such an attempt, and closes a connection on which
+// nothing was ever answered.
 func (c *Client) nobody(err error) bool {
 	if !c.cfg.FailFast || c.heard.Load() {
 		return false

@@ -47,9 +47,9 @@ var (
 	// ErrUnavailable: no server could answer before the deadline. This includes a last answer that named another
 	// server (Error.Reason NOT_LEADER or WRONG_SHARD). A write was certainly not applied.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrGroupFailed: the group cannot be loaded on its shard, and its other copies have no majority. The message
-	// says which group, where and why. Waiting does not help: a person has to repair it. A write was certainly not
-	// applied. It is not ErrUnavailable.
+	// ErrGroupFailed: the group cannot be loaded on its shard, and no majority of its other copies is left. The
+	// message says which group, where and why. Waiting does not help: a person has to repair it. A write was
+	// certainly not applied. It is not ErrUnavailable.
 	ErrGroupFailed = errors.New("group failed")
 	// ErrOutcomeUnknown: the write may or may not have been applied. To find out, repeat it with the same
 	// RequestID. An error can match this and another variable: after an attempt without an answer, ErrOverloaded or
@@ -181,7 +181,7 @@ func (e *Error) Is(target error) bool {
 
 const reasonChecksum = "CHECKSUM"
 
-// newError describes the failure of a call. doubtful: a write that may have been applied.
+// newError describes the failure of a call. doubtful: the call is a write that may have been applied.
 func newError(op string, err error, doubtful bool) *Error {
 	if made, ok := errors.AsType[*Error](err); ok {
 		return made

@@ -58,7 +58,7 @@ func toRecord(r *recordv1.Record) Record {
 	}
 }
 
-// checked is toRecord that also compares the data with its CRC, if the message has one.
+// checked is like toRecord, and also compares the data with its CRC, if the message has one.
 func checked(op string, r *recordv1.Record) (Record, error) {
 	if r.DataCrc32C != nil && (len(r.GetData()) > 0 || r.GetSizeBytes() == 0) {
 		if got := crc32.Checksum(r.GetData(), castagnoli); got != r.GetDataCrc32C() {
@@ -110,7 +110,7 @@ func (o *PutOptions) orZero() PutOptions {
 
 func (o *PutOptions) condition() *recordv1.WriteCondition {
 	switch {
-	case o.IfVersion != "" && o.IfAbsent: // IfVersion "" is left to the server, which names the field
+	case o.IfVersion != "" && o.IfAbsent: // the server refuses the empty condition and names the field
 		return &recordv1.WriteCondition{}
 	case o.IfVersion != "":
 		return &recordv1.WriteCondition{Condition: &recordv1.WriteCondition_IfVersion{IfVersion: o.IfVersion}}
@@ -204,8 +204,8 @@ type GetOptions struct {
 	BytesMax int64
 }
 
-// Get reads the newest version of a record, or the version in options. It returns ErrNotFound if the record does not
-// exist.
+// Get reads the newest version of a record, or the version in options. It returns ErrNotFound if the record or the
+// version does not exist.
 func (c *Client) Get(ctx context.Context, key Key, options *GetOptions) (Record, error) {
 	op := "get " + key.String()
 	var o GetOptions

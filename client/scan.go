@@ -39,8 +39,8 @@ type Split struct {
 	// Token is opaque. The server keeps the snapshot for 10 minutes after its last use; after that, a scan returns
 	// ErrCursorExpired.
 	Token []byte
-	// Addresses lists the shards that hold the split, host:port, best first, so that the work can run near them.
-	// With Config.Direct the scan goes there.
+	// Addresses lists the addresses (host:port) of the shards that hold the split, best first, so that the work can
+	// run near them. With Config.Direct the scan goes there.
 	Addresses []string
 	// Bytes is the approximate stored size.
 	Bytes int64

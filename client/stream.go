@@ -37,7 +37,8 @@ func (c *Client) putLarge(ctx context.Context, key Key, data []byte, o PutOption
 
 // Upload stores one version of a record of any size from a reader, with bounded memory. If from is an io.Seeker, the
 // size is sent first, so that a full disk refuses the upload at once, and the upload is retried when that is safe.
-// Otherwise it is retried only if nothing was read yet. After an error of from nothing is stored; the error is wrapped.
+// Otherwise it is retried only if nothing was read yet. If from fails, nothing is stored, and
+// its error is wrapped.
 func (c *Client) Upload(ctx context.Context, key Key, from io.Reader, options *PutOptions) (PutResult, error) {
 	u := &uploading{client: c, op: "upload " + key.String(), key: key, options: options.orZero(), from: from}
 	return u.run(ctx)

@@ -1,5 +1,6 @@
 // Package sheaftest runs a whole Sheaf store inside a test: etcd, shards, planner and gateway in one process, with a
-// temporary folder and free ports of 127.0.0.1. It runs the production code, syncs everything to disk, and uses no TLS.
+// temporary folder and free ports of 127.0.0.1. It runs the production code without TLS. Shards sync everything to
+// disk; the store's etcd does not sync.
 package sheaftest
 
 import (

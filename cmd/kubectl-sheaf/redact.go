@@ -31,7 +31,7 @@ func redactText(text string) string {
 }
 
 // redactObject removes from an object what is useless or may be a secret: values of environment variables,
-// annotations that repeat the object or have a suspicious name, and secrets within texts.
+// annotations that repeat the object or whose name suggests a secret, and secrets within texts.
 func redactObject(u *unstructured.Unstructured) {
 	u.SetManagedFields(nil)
 	annotations := u.GetAnnotations()

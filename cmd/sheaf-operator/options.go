@@ -109,8 +109,8 @@ func scheme() *runtime.Scheme {
 	return s
 }
 
-// manager returns the options for the cache. Of kinds that Sheaf does not define, it caches only the operator's own
-// objects, and the pods and claims of Jobs that measure disks.
+// manager returns the options of the controller manager. Of kinds that Sheaf does not define, its cache holds only the
+// operator's own objects, and the pods and claims of Jobs that measure disks.
 func (o *options) manager() ctrl.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"app.kubernetes.io/managed-by": "sheaf-operator"})}
 	byObject := map[client.Object]cache.ByObject{}

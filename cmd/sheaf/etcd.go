@@ -201,7 +201,7 @@ const readyTimeout = 2 * time.Second
 // handler returns the handler of the member's HTTP port. It also works before the member runs.
 func (h *memberHolder) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.Handler()) // etcd uses the default registry
+	mux.Handle("GET /metrics", promhttp.Handler()) // etcd registers its metrics in the default registry
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		err := errors.New("the member starts")

@@ -114,8 +114,8 @@ func (a *app) printMoves(moves []*recordv1.Move) error {
 	return nil
 }
 
-// sharedWords names the groups that have two copies in one failure domain during part of their move. It is empty if
-// there are none.
+// sharedWords says which groups have two copies in one failure domain during part of their move. It is empty if there
+// are none.
 func sharedWords(moves []*recordv1.Move) string {
 	const show = 5
 	var groups, domains []string

@@ -27,8 +27,8 @@ const (
 )
 
 // call returns the RunE of a command that talks to the server. --timeout is the deadline of the whole command. If
-// streams is true and --timeout is not set, only operations with a single answer have a deadline (get and put up to 1
-// MiB).
+// streams is true and --timeout is not set, only operations with a single answer (get and put up to 1 MiB) have a
+// deadline.
 func (a *app) call(streams bool, run func(ctx context.Context, conn *cli.Conn,
 	args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {

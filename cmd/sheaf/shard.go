@@ -44,8 +44,8 @@ func (f *placementFlags) addInsecure(cmd *cobra.Command) {
 			"the store's own, with a certificate of it)")
 }
 
-// secure makes connections to etcd use the store's own credentials, if the process has certificates and the flags do
-// not say otherwise.
+// secure makes connections to etcd use the process's own certificates of the store, if it has any and the flags do not
+// say otherwise.
 func (f *placementFlags) secure(own *certs.Source) error {
 	given := f.etcd.CAFile != "" || f.etcd.CertFile != "" || f.etcd.KeyFile != ""
 	switch {
@@ -282,8 +282,8 @@ func (a *app) shard(ctx context.Context, cfg shard.Config, source *certs.Source,
 	return errors.Join(err, a.stopGracefully(h.Stop), stopHTTP())
 }
 
-// serveProfiles serves profiles in the way of serveHTTP. It starts before everything else, so that a slow start can
-// be examined.
+// serveProfiles serves profiles in the same way as serveHTTP. It starts before everything else, so that a slow start
+// can be examined.
 func serveProfiles(ctx context.Context, address string) (stop func() error, err error) {
 	return serveHTTP(ctx, "--pprof", address, telemetry.Profiles())
 }

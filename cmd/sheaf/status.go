@@ -111,8 +111,8 @@ func groupCell(g *recordv1.Group) cli.Cell {
 // roleWord returns a replica's role in its group. It is empty if unknown.
 func roleWord(g *recordv1.Group) string { return strings.ToLower(g.GetRole().Word()) }
 
-// lagWords says how far a replica is behind its leader: in percent of the files while they are being copied,
-// afterwards in entries.
+// lagWords says how far a replica is behind its leader: in percent of the files while they are being copied, otherwise
+// in entries.
 func lagWords(g *recordv1.Group) string {
 	switch c := g.GetCopy(); {
 	case c.GetBytesTotal() > 0:

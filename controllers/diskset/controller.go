@@ -237,7 +237,7 @@ func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 	return step.Complete()
 }
 
-// delete deletes the StorageClass and the volumes without data. Volumes with data stay, and keep the class.
+// delete deletes the StorageClass and the volumes without data. Volumes with data stay, and keep their data.
 func (r *Reconciler) delete(ctx context.Context, set *v1alpha1.DiskSet) error {
 	if !controllerutil.ContainsFinalizer(set, v1alpha1.Finalizer) {
 		return nil

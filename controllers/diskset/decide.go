@@ -31,7 +31,7 @@ type observedDisks struct {
 	pools   map[string]bool
 	blocked map[string]v1alpha1.ShardStatus // volume -> a shard that waits until it is formatted
 	givenUp map[types.UID]bool              // claims whose disks were replaced
-	// wipes holds the disks that are being wiped, by the name of the disk's own volume.
+	// wipes holds the Jobs and claims of the disks that are being wiped, by the name of the disk's own volume.
 	wipes map[string]observedWipe
 
 	namespace, image string // those of the operator and of the wiping Job; empty: unknown
@@ -40,7 +40,7 @@ type observedDisks struct {
 // diskAction is one write.
 type diskAction struct {
 	create *corev1.PersistentVolume
-	// change is the live volume, and after is its wanted state. It is written only if the volume has not changed
+	// change is the live volume, and after is its wanted state. after is written only if the volume has not changed
 	// since it was read.
 	change, after *corev1.PersistentVolume
 	remove        *corev1.PersistentVolume
@@ -137,7 +137,7 @@ func (d *diskDecision) decideDisk(disk v1alpha1.Disk) {
 	}
 }
 
-// conflict names the DiskSet or volume that already has the disk. It is empty if there is none.
+// conflict says which DiskSet or volume already has the disk, and how to resolve that. It is empty if there is none.
 func (d *diskDecision) conflict(disk v1alpha1.Disk) string {
 	for n := range d.others {
 		other := &d.others[n]
@@ -292,9 +292,9 @@ func (d *diskDecision) storeOf(claim *corev1.PersistentVolumeClaim) string {
 	return d.stores[claim.Namespace+"/"+claim.Labels[v1alpha1.LabelStore]]
 }
 
-// choose returns the disk for a claim. It prefers the disk that the claim had before. Otherwise it takes a free disk
-// that is large enough. Among these, it prefers nodes with the fewest disks of the store, and then the smallest disk.
-// It is empty if no disk fits.
+// choose returns a disk that is large enough for a claim. It prefers the disk that the claim had before. Otherwise it
+// takes a free disk on a node on which pods can start. Among these, it prefers nodes with the fewest disks of the
+// store, and then the smallest disk. It is empty if no disk fits.
 func (d *diskDecision) choose(claim *corev1.PersistentVolumeClaim, key, store string, perNode map[string]int) string {
 	var best string
 	for _, name := range d.order {

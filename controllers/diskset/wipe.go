@@ -19,8 +19,8 @@ import (
 
 // A Released disk is wiped only after an administrator has acted twice (docs/adr/0029-wiping.md). The operator
 // answers the first act with a question that names the data to be lost, and the second act has to repeat that name.
-// The disk's own PersistentVolume is then deleted, and only if it has not changed since it was read. A raw block
-// PersistentVolume replaces it, so that no claim can get the disk while a Job wipes it.
+// Then a PersistentVolume of a raw block device replaces the disk's own one, which is deleted before the Job starts,
+// and only if it has not changed since it was read. So no claim can get the disk while the Job wipes it.
 
 // Permissions in the operator's own namespace: the chart grants them only there.
 //
@@ -149,7 +149,8 @@ func (d *diskDecision) ask(live, after *corev1.PersistentVolume, status *v1alpha
 	return false
 }
 
-// refuse removes the answer, also the question if that is pointless now, and reports why.
+// refuse removes the answer and reports why. It also removes the question if question is true: the question is
+// pointless then.
 func (d *diskDecision) refuse(after *corev1.PersistentVolume, why string, question bool) {
 	delete(after.Annotations, workload.AnnotationWipeConfirm)
 	if question {

@@ -66,7 +66,7 @@ func IsSilent(s *v1alpha1.ShardStatus) bool { return s.Volume != nil && s.Volume
 // Majority returns how many of the voters form a majority.
 func Majority(voters int) int { return voters/2 + 1 }
 
-// Here counts the voters that are present, without the copies that match without.
+// Here counts the voters that are present, except those that the function without matches.
 func (g GroupPlace) Here(without func(CopyPlace) bool) int {
 	n := 0
 	for _, c := range g.Voters {
@@ -77,8 +77,8 @@ func (g GroupPlace) Here(without func(CopyPlace) bool) int {
 	return n
 }
 
-// decides reports whether the voters that are present form a majority, without the copies that match without. If so,
-// no acknowledged write is lost and a leader can be elected.
+// decides reports whether the voters that are present form a majority, except those that the function without matches.
+// If so, no acknowledged write is lost and a leader can be elected.
 func (g GroupPlace) decides(without func(CopyPlace) bool) bool {
 	return len(g.Voters) > 0 && g.Here(without) >= Majority(len(g.Voters))
 }
@@ -132,7 +132,8 @@ func (v *PlacementView) Stuck(shard string) (names []string, why string) {
 	return names, why
 }
 
-// Undecided returns the groups that have a copy that matches without, and that have no majority without such copies.
+// Undecided returns the groups that have a copy that the function without matches, and whose other copies that are
+// present form no majority.
 func (v *PlacementView) Undecided(without func(CopyPlace) bool) (names []string) {
 	for _, name := range v.Names() {
 		if g := v.Groups[name]; slices.ContainsFunc(g.Voters, without) && !g.decides(without) {

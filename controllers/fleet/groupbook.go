@@ -59,7 +59,7 @@ type GroupSum struct {
 // BookedGroup is what the shards report about one group.
 type BookedGroup struct {
 	Serving    int  // copies that their shards serve
-	Leaderless bool // no shard has led it for longer than LeaderGrace
+	Leaderless bool // no shard leads it, and LeaderGrace or more has passed since it lost its leader
 }
 
 // Note replaces what the shards of a pool reported before. For a shard that does not answer now, Note keeps the last
@@ -105,7 +105,8 @@ func (b *GroupBook) Forget(store types.NamespacedName, pool string, now time.Tim
 	}
 }
 
-// Unsettled reports whether a group of a store has no leader, in which case its shards should be asked again soon.
+// Unsettled reports whether a group of a store has lost its leader and does not count as leaderless yet. The shards of
+// the store should then be asked again soon.
 func (b *GroupBook) Unsettled(store types.NamespacedName) bool {
 	if b == nil {
 		return false
@@ -135,8 +136,8 @@ func (s *storeBook) asked() (oldest time.Time) {
 	return oldest
 }
 
-// leaderless reports whether, some time after the group lost its leader, all pools were asked again and none of their
-// shards led it.
+// leaderless reports whether all pools were asked again, LeaderGrace or more after the group lost its leader, and still
+// none of their shards leads it.
 func (s *storeBook) leaderless(group string, asked time.Time) bool {
 	at, lost := s.lostAt[group]
 	return lost && asked.Sub(at) >= LeaderGrace
@@ -240,9 +241,9 @@ type bookedReport struct {
 	GroupReport
 }
 
-// compare orders reports by how much they know about the group. A leader's report comes first. Among several leaders,
-// the one that has applied most comes first, because a former leader applies no further entries. Without a leader,
-// the copy that has applied most comes first.
+// compare orders reports by how much they know about the group. The report of a leader that answers knows most. Among
+// several leaders, the one that has applied most counts, because a former leader applies no further entries. Without a
+// leader, a copy that serves counts before one that does not, and then the copy that has applied most.
 func (r bookedReport) compare(other bookedReport) int {
 	return cmp.Or(compareTruth(r.answers && r.Leader, other.answers && other.Leader),
 		compareTruth(r.Serves(), other.Serves()),

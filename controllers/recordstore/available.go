@@ -65,7 +65,8 @@ func decideAvailable(in availableInput) availability {
 	return availability{true, reasonAvailable, fmt.Sprintf("all %d groups serve", g.Total)}
 }
 
-// notServingWords names the first unhealthy groups that accept no calls. A group that only lacks a copy serves.
+// notServingWords names the groups in a list of unhealthy groups that accept no calls, with the message of the first. A
+// group that only lacks a copy serves.
 func notServingWords(list []v1alpha1.GroupTrouble) string {
 	var names []string
 	message := ""

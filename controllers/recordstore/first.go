@@ -78,8 +78,8 @@ func (f firstPlacement) words(state *fleet.PlacementState) string {
 	return text
 }
 
-// arrivals records when the last new shard of each store registered, until the store has placed a group. The zero
-// value is empty. Safe for concurrent use.
+// arrivals records when the last new shard of each store was first observed as registered, until the store has placed a
+// group. The zero value is empty. Safe for concurrent use.
 type arrivals struct {
 	mu sync.Mutex
 	of map[types.UID]*arrived // by the store's UID
@@ -113,7 +113,8 @@ func (a *arrivals) note(store types.UID, state *fleet.PlacementState, now time.T
 	}
 }
 
-// last returns when the last new shard of a store registered. It is zero if etcd was not read yet.
+// last returns when the last new shard of a store was first observed as registered. It is zero if etcd was not read
+// yet.
 func (a *arrivals) last(store types.UID) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -24,8 +24,8 @@ type storeFigures struct {
 	copyingBytes         *int64 // nil: the shards were not asked yet
 	// certificateEnds is the first end of a certificate in use, in Unix seconds; 0: no process has reported one.
 	certificateEnds float64
-	// told counts the processes that run, and those that use the files that they were given; nil: they were not
-	// asked.
+	// told counts the processes that run, and those that use the transport and authorities that they were told; nil:
+	// they were not asked.
 	told         *readyCount
 	poolsStalled int // pools that need an administrator
 }

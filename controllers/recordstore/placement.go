@@ -73,8 +73,8 @@ func (r *Reconciler) etcdUnreachable(run *storeRun, err error) step.Outcome {
 	return etcdAway(run, "EtcdUnreachable", message)
 }
 
-// podTrouble says why a pod does not run, from the message of its last termination. It is empty if there is no
-// trouble.
+// podTrouble says why a pod does not run: the message of its last termination, the reason why its container waits, or
+// the message of the scheduler. It is empty if there is no trouble.
 func podTrouble(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if end := c.LastTerminationState.Terminated; end != nil && end.ExitCode != 0 && end.Message != "" {
@@ -198,8 +198,7 @@ func copiesDiffer(err error) step.Outcome {
 			"RecordStore and copy the records with sheaf export and sheaf import", err))
 }
 
-// lostShardsMax is the maximum number of shards that lostMessage names. The message of a condition is limited to 2
-// KiB.
+// lostShardsMax is the maximum number of shards that lostMessage names: the message of a condition has at most 2 KiB.
 const lostShardsMax = 8
 
 // lostMessage says how to rebuild a lost placement with a program that every gateway pod contains, together with the

@@ -151,8 +151,8 @@ func setTruth(conditions *[]metav1.Condition, generation int64, kind string, tru
 	}
 }
 
-// rollUpCondition sets a condition of the store from its pools: False if it is False for any pool, True if it is True
-// for all pools, and absent if no pool has it.
+// rollUpCondition sets a condition of the store from its pools. It is True if it is True for all pools, and absent if
+// no pool has it. If it is False or Unknown for any pool, it has the status of the first such pool.
 func rollUpCondition(status *v1alpha1.RecordStoreStatus, generation int64, pools []v1alpha1.ShardPool, kind string) {
 	have, result := 0, (*metav1.Condition)(nil)
 	message := ""
@@ -261,7 +261,8 @@ func unavailable(state fleet.PlacementState, lost map[string]v1alpha1.ShardStatu
 	return list
 }
 
-// storeLoadText returns the progress of the only pool that loads, or of each loading pool with its name.
+// storeLoadText returns the progress of each pool that loads. If the store has several pools, each progress carries
+// the name of its pool.
 func storeLoadText(pools []v1alpha1.ShardPool) string {
 	text, n := "", 0
 	for _, pool := range pools {

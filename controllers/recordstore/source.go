@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// storeLeaves returns the certificates of a store except those of its shards: of gateways, etcd and callers, and of
-// the operator if another source issues the operator's certificate.
+// storeLeaves returns the certificates of a store except those of its shards: of gateways, etcd, callers and the
+// operator. That of the operator is wanted only while another source than the operator issues.
 func storeLeaves(store *v1alpha1.RecordStore) ([]trust.Leaf, error) {
 	of, err := trust.StoreIdentity(store)
 	if err != nil {
@@ -82,9 +82,10 @@ func (r *Reconciler) gatherSource(ctx context.Context, run *storeRun) step.Outco
 	return run.leafOutcome(err)
 }
 
-// lacksSource returns the first thing that the source of the certificates does not provide.
+// lacksSource sets condition Certificates to the first thing that the source of the certificates does not provide, and
+// returns the outcome for it.
 func (run *storeRun) lacksSource() step.Outcome {
-	// Without Troubles, the source is incomplete only if no authority stands beside its certificates.
+	// Without Troubles, the source is incomplete only if it provides no authority with its certificates.
 	reason, message := trust.ReasonNoAuthority, "the source of the certificates gives no authority"
 	if all := run.source.Troubles; len(all) > 0 {
 		reason, message = all[0].Reason, all[0].Message

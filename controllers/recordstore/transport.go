@@ -207,8 +207,8 @@ func (r *Reconciler) adoptAuthorities(ctx context.Context, run *storeRun) (*trus
 	return as, step.Complete()
 }
 
-// trusted returns the certificates of the authorities that processes were last given to trust, in PEM. They are nil
-// if there are none.
+// trusted returns the certificates of the authorities that processes were last told to trust, in PEM. They are empty if
+// neither the ConfigMap of the processes nor the Secret of the administrator's certificate has them.
 func (r *Reconciler) trusted(ctx context.Context, store *v1alpha1.RecordStore) (bundle, clients []byte, err error) {
 	var told corev1.ConfigMap
 	key := client.ObjectKey{Namespace: store.Namespace, Name: workload.Transport(store.Name)}
@@ -227,7 +227,7 @@ func (r *Reconciler) trusted(ctx context.Context, store *v1alpha1.RecordStore) (
 	return admin.Data[workload.KeyBundle], admin.Data[workload.KeyClientBundle], nil
 }
 
-// nextTransport decides the next step and records it before any process is given it.
+// nextTransport decides the next step of a change and records it before any process is told of it.
 func (r *Reconciler) nextTransport(ctx context.Context, run *storeRun, before *v1alpha1.RecordStore,
 	as *trust.Authorities) (*trust.Authorities, step.Outcome) {
 	store, status := run.store, run.store.Status.TLS
@@ -317,8 +317,8 @@ func (r *Reconciler) ensureLeaves(ctx context.Context, run *storeRun, as *trust.
 	return notes.With(step.Complete())
 }
 
-// leafOutcome converts the result for one certificate to an outcome. gatherSource has already reported what the
-// source does not provide.
+// leafOutcome converts the result for one certificate to an outcome. What the source does not provide is no failure
+// here: gatherSource has recorded it, and lacksSource reports it.
 func (run *storeRun) leafOutcome(err error) step.Outcome {
 	var trouble *trust.SourceError
 	switch {
@@ -408,12 +408,12 @@ type heardTransport struct {
 	running   string // identifies the processes that were asked
 	reports   trust.Reports
 	plaintext int32     // connections
-	notAfter  time.Time // first end of a certificate in use; zero: none reported
+	notAfter  time.Time // earliest end of a certificate in use; zero: none reported
 	first     string    // the pod with that certificate
 	trusts    string    // authorities that at least one process trusts
 	// mode is the transport that all processes use. It is TransportBoth if they differ, and empty if there are none.
 	mode    v1alpha1.TLSTransport
-	refused string          // why the first such process does not accept its files
+	refused string          // why the first process that does not accept its files refuses them
 	stale   map[string]bool // pods without the files that they were given
 	changes bool            // something new was given to the processes just now
 }
@@ -432,7 +432,8 @@ func (h *heardTransport) pause() time.Duration {
 	return hearPause
 }
 
-// hearTransport asks all running processes, if something changes or if the pause is over.
+// hearTransport asks all running processes, if a change is in progress, if other processes run than before, or if the
+// pause is over. Otherwise it keeps the last answers.
 func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
 	store, status, now := run.store, run.store.Status.TLS, r.now()
 	var pods corev1.PodList

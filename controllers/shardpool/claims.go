@@ -60,7 +60,8 @@ func decideGrowth(claim *corev1.PersistentVolumeClaim, wanted resource.Quantity,
 	return claimGrows, fmt.Sprintf("claim %s grows from %s to %s", claim.Name, has.String(), requested.String())
 }
 
-// localGrowth returns the instruction for a local disk, which only an administrator can enlarge.
+// localGrowth returns the instruction for a local disk, which only an administrator can enlarge. It is empty for other
+// volumes.
 func localGrowth(volume *corev1.PersistentVolume) string {
 	if volume == nil || volume.Spec.Local == nil {
 		return ""

@@ -65,7 +65,8 @@ type Reconciler struct {
 	Shards fleet.ShardClient
 	// Trust makes the certificates of shards; nil: they have none.
 	Trust *trust.Keeper
-	// Register updates the placement. If it is nil, shards are removed on the basis of their own reports alone.
+	// Register reads and updates the placement. If it is nil, shards are removed on the basis of their own reports
+	// alone.
 	Register fleet.ShardRegister
 	Recorder events.EventRecorder
 	// Image is the image of the pods for a store that names none.

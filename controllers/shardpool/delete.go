@@ -95,7 +95,7 @@ func (l leaving) letGo(ctx context.Context, seen *observed.Pool) step.Outcome {
 
 // storeOfDeleted returns the store of a pool that is being deleted, or nil if the store is gone. lives is true if the
 // store continues to exist, so that its groups are still needed. It is false if the store or its namespace is being
-// deleted; then neither waits for the other.
+// deleted: then nothing waits for the store, and the store waits for nothing.
 func storeOfDeleted(ctx context.Context, cached, live client.Reader,
 	pool *v1alpha1.ShardPool) (store *v1alpha1.RecordStore, lives bool, err error) {
 	namespace := &corev1.Namespace{}

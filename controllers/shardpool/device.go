@@ -40,8 +40,8 @@ func deviceRate(ctx context.Context, cached client.Reader, pool *v1alpha1.ShardP
 	return newestRate(pool.Spec.Storage.StorageClassName, pool.Status.Device, pods.Items, claims.Items), nil
 }
 
-// newestRate returns the result of the measuring pod that ended last, on a volume of the class. Without such a pod,
-// it returns the previously known rate.
+// newestRate returns the result of the pod that measured a volume of the class and ended last. It returns the known
+// rate if no result is newer.
 func newestRate(class string, known *v1alpha1.DeviceRate, pods []corev1.Pod,
 	claims []corev1.PersistentVolumeClaim) *v1alpha1.DeviceRate {
 	ofClass := map[string]*corev1.PersistentVolumeClaim{}
@@ -65,8 +65,8 @@ func newestRate(class string, known *v1alpha1.DeviceRate, pods []corev1.Pod,
 	return known
 }
 
-// measuredClaim returns the only claim of the class that a pod mounts. It returns nil if there is none, or if there
-// are several, because any of them may have been the measured one.
+// measuredClaim returns the only claim that a pod mounts, if that claim is of the class. It returns nil if the pod
+// mounts several claims, because any of them may have been the measured one.
 func measuredClaim(pod *corev1.Pod, ofClass map[string]*corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	var found *corev1.PersistentVolumeClaim
 	mounted := 0

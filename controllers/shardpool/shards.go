@@ -46,7 +46,8 @@ func (w shardWriter) write(ctx context.Context, statuses []v1alpha1.ShardStatus)
 	})
 	for _, n := range slices.Sorted(maps.Keys(w.seen.Objects)) {
 		if s := w.seen.Objects[n]; !there[n] && s.Of(w.seen.Pool) {
-			err := w.forget(ctx, s.Name) // forget comes first: once the Shard is deleted, nothing else refers to these objects
+			// forget comes first: once the Shard is deleted, nothing refers to the shard's other objects.
+			err := w.forget(ctx, s.Name)
 			if err == nil {
 				err = w.delete(ctx, s)
 			}

@@ -89,8 +89,8 @@ func (r *Reconciler) pools(ctx context.Context, in []client.ListOption,
 	return requests
 }
 
-// storeChanged passes changes of a store's spec, UID, deletion, planned generations and wanted certificates, and the
-// loss and return of its etcd. The rest of the store's status is derived from the pools.
+// storeChanged passes changes of a store's spec, UID, image, deletion, planned generations and wanted certificates,
+// and the loss and return of its etcd or placement. The rest of the store's status is derived from the pools.
 var storeChanged = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.RecordStore)

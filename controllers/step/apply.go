@@ -90,7 +90,7 @@ func Apply(ctx context.Context, c client.Client, owner, wanted client.Object) (c
 	return true, nil
 }
 
-// ofAnother reports whether another owner controls the live object. Apply then leaves the object alone, because the
+// ofAnother reports whether another owner controls the live object. Apply then takes nothing over from others, and the
 // API server refuses the apply.
 func ofAnother(live, owner client.Object) bool {
 	controller := metav1.GetControllerOf(live)

@@ -19,7 +19,7 @@ func IfUnchanged(read client.Object) client.Patch {
 }
 
 // WriteMetadata changes the metadata of an object if the object has not changed since it was read. It keeps the local
-// status, which may not be written to the API server yet.
+// status, which the API server may not have yet.
 func WriteMetadata[T client.Object](ctx context.Context, c client.Client, object T, change func(T)) error {
 	changed := object.DeepCopyObject().(T)
 	change(changed)

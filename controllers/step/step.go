@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// Pauses before the next reconcile of an object that waits for something outside of Kubernetes. Changes of watched
+// Pauses before the next reconcile of an object that waits for something outside the operator. Changes of watched
 // objects start a reconcile at once.
 const (
 	// PauseShort is for work in progress, such as loading.

@@ -37,7 +37,7 @@ const (
 )
 
 // A process that serves has two Certificates, because public authorities no longer combine the usages for servers and
-// clients in one certificate. The others present certificates to servers only.
+// clients in one certificate. Others have one Certificate, because they present it to servers only.
 const (
 	serverPart = "server"
 	clientPart = "client"
@@ -124,7 +124,7 @@ func (k *Keeper) askForPart(ctx context.Context, store *v1alpha1.RecordStore, wa
 	return secret.Data, k.adoptSecret(ctx, live, &secret)
 }
 
-// adoptSecret makes a Secret be deleted with its Certificate. By default, cert-manager keeps the Secret.
+// adoptSecret makes sure that a Secret is deleted with its Certificate. By default, cert-manager keeps the Secret.
 func (k *Keeper) adoptSecret(ctx context.Context, certificate *unstructured.Unstructured, secret *corev1.Secret) error {
 	owned := slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.UID == certificate.GetUID()
@@ -240,8 +240,8 @@ func notReady(live *unstructured.Unstructured) string {
 	return silent
 }
 
-// certManagerError adds what to do if the API server does not know the kind Certificate, or denies the operator
-// access to it.
+// certManagerError returns an error that says what to do if the API server does not know the kind Certificate, or
+// denies the operator access to it. It returns other errors unchanged.
 func certManagerError(err error) error {
 	var unknown *apiutil.ErrResourceDiscoveryFailed
 	switch {

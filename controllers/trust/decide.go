@@ -57,7 +57,7 @@ func (s State) Told() Told {
 	return Told{Current: true, IssueBy: Current}
 }
 
-// Reports compares the reports of the running processes with what the state has given them.
+// Reports compares the reports of the running processes with what they were given in the current state.
 type Reports struct {
 	Processes int
 	// AsTold counts the processes that use the transport and trust the authorities that they were given.

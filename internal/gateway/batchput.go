@@ -80,7 +80,7 @@ type putBatch struct {
 	wait    sync.WaitGroup // for the parts
 	results []scanner      // bytes of each result, if answered without err
 	mu      sync.Mutex
-	frames  []*frame // that hold the results
+	frames  []*frame // the frames that hold the results
 }
 
 func (pb *putBatch) free(g *Gateway) {

@@ -17,11 +17,12 @@ const (
 	// Pauses between attempts. A newer view ends a pause at once.
 	pauseFirst = 5 * time.Millisecond
 	pauseMax   = 250 * time.Millisecond
-	// reserveMax is the time before the deadline that is reserved for the answer's way back: a caller whose own
+	// reserveMax bounds the time before the deadline that is reserved for the answer's way back: a caller whose own
 	// clock ends the call does not learn the reason.
 	reserveMax    = 250 * time.Millisecond
 	createTimeout = 10 * time.Second
-	// groupsUncounted is the distance from the limit at which groups are created without counting them in etcd.
+	// groupsUncounted is how far below its limit a store must be, at least, for groups to be created without
+	// counting them in etcd.
 	groupsUncounted = 1000
 )
 

@@ -41,7 +41,7 @@ type Config struct {
 	// StoreUUID is the expected store: views of another store are ignored; zero: any store.
 	StoreUUID uuid.UUID
 	Limits    Limits
-	Version   string                // of the binary, for status
+	Version   string                // version of the binary, for status
 	Logger    *slog.Logger          // nil: discards
 	Registry  prometheus.Registerer // nil: no metrics
 	// ListenConfig is used for the gRPC server's socket; the flood limits set it.
@@ -62,20 +62,20 @@ type Config struct {
 
 // Limits of serving. A zero field takes its default.
 type Limits struct {
-	MessageBytesMax         int    // of one gRPC message; default: 8 MiB
+	MessageBytesMax         int    // size of one gRPC message; default: 8 MiB
 	StreamsPerConnectionMax uint32 // concurrent calls of one connection; default: 4,096
 	CallsMax                int64  // concurrent calls in total, OVERLOADED beyond; default: 65,536
 	BytesInFlightMax        int64  // bytes of requests in progress, OVERLOADED beyond; default: 512 MiB
 	// bytes held for answers of streams that are forwarded or not yet read by their callers, OVERLOADED beyond;
 	// default: 512 MiB
 	AnswerBytesMax int64
-	// for the caller to read one message of a stream, SLOW_READER beyond; default: 1 min
+	// time limit for the caller to read one message of a stream, SLOW_READER beyond; default: 1 min
 	SendTimeout time.Duration
-	// for unary calls without a deadline, and for each message of a batch; default: 60 s
+	// time limit of unary calls without a deadline, and of each message of a batch; default: 60 s
 	CallTimeout        time.Duration
 	KeepaliveMin       time.Duration // clients that ping more often are disconnected; default: 10 s
 	ConnectionAgeMax   time.Duration // after it clients reconnect; default: 30 min; negative: never
-	ConnectionAgeGrace time.Duration // for calls in flight when the age is reached; default: 10 min
+	ConnectionAgeGrace time.Duration // time left to calls in flight when the age is reached; default: 10 min
 }
 
 func (l *Limits) setDefaults() error {
@@ -114,8 +114,8 @@ type Gateway struct {
 	creating singleflight.Group
 
 	open  atomic.Int64 // calls that Stop waits for
-	calls atomic.Int64 // in progress
-	bytes atomic.Int64 // of requests in progress
+	calls atomic.Int64 // calls in progress
+	bytes atomic.Int64 // bytes of requests in progress
 
 	answers answers
 	streams sync.WaitGroup // handlers of streams

@@ -168,8 +168,8 @@ func sumUp(m *recordv1.Move, bytes int64) {
 	}
 }
 
-// behind returns the phase of a move whose copies are in two phases: the phase with work left, and of two such phases
-// the earlier one.
+// behind returns the phase of a move whose copies are in two phases: copying if one of them is, otherwise the earlier
+// one.
 func behind(a, b recordv1.MovePhase) recordv1.MovePhase {
 	if a == recordv1.MovePhase_MOVE_PHASE_COPYING || b == recordv1.MovePhase_MOVE_PHASE_COPYING {
 		return recordv1.MovePhase_MOVE_PHASE_COPYING

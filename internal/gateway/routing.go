@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Clients always receive complete tables, so large tables are sent less often. This is the shortest pause between two.
+// Clients always receive complete tables, so large tables are sent less often. These are the parts of the shortest
+// pause between two tables.
 const (
 	routingPause      = 50 * time.Millisecond
 	routingPauseGroup = 10 * time.Microsecond // additional pause for each group

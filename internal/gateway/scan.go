@@ -133,7 +133,7 @@ func (g *Gateway) scanBehind(stream grpc.ServerStream, request *recordv1.ScanReq
 	return damage
 }
 
-// scanGroup streams one shard's answers. all: mark its cursors.
+// scanGroup streams the answers of one shard. all: it marks the cursors in the answers.
 func (g *Gateway) scanGroup(stream grpc.ServerStream, request *recordv1.ScanRequest, group string, all bool) error {
 	encoded, err := proto.Marshal(request)
 	if err != nil {
@@ -301,7 +301,7 @@ func (g *Gateway) findAll(ctx context.Context, t *table, m *method, in *frame) (
 		out.Records = append(out.Records, answers[i].GetRecords()...)
 	}
 	sortRecords(out.Records)
-	// Each member of a group answers for it, if its shard is asked.
+	// Each member of a group answers for the group if its shard is asked, so a record can occur several times.
 	out.Records = slices.CompactFunc(out.Records, func(a, b *recordv1.Record) bool {
 		return a.GetKey().GetGroup() == b.GetKey().GetGroup() && a.GetKey().GetId() == b.GetKey().GetId()
 	})

@@ -57,8 +57,8 @@ type ShardStatus struct {
 // GroupStatus is where a group is.
 type GroupStatus struct {
 	Group string `json:"group"`
-	// Routed; Degraded: a shard with a copy is silent; Unavailable: a majority of these shards is silent; Pending:
-	// not yet created
+	// Routed; Degraded: a shard with a copy is silent; Unavailable: so many of these shards are silent that the rest
+	// are no majority; Pending: not yet created
 	State       string   `json:"state"`
 	Leader      string   `json:"leader,omitempty"`
 	Shards      []string `json:"shards"` // of the voting copies
@@ -105,7 +105,7 @@ func (g *Gateway) Status() Status {
 
 const silent = "Silent"
 
-// find derives findings from etcd's data, like sheaf doctor does from the shards' reports.
+// find derives findings from etcd's data, as sheaf doctor does from the shards' reports.
 func (st *Status) find() {
 	var seen finding.Seen
 	for i := range st.Shards {
@@ -180,8 +180,8 @@ func (t *table) tell() places {
 	return out
 }
 
-// groupState returns the state of a group that has this many voting copies, with there of them on shards that are
-// registered with their volume.
+// groupState returns the state of a group. copies is the number of its voting copies, and there is the number of those
+// that are on shards registered with their volume.
 func groupState(copies, there int) string {
 	switch {
 	case copies == 0:

@@ -120,7 +120,7 @@ func (g *Gateway) pump(stream grpc.ServerStream, through func(*repeated, context
 // broken is an error after the first answer of a stream: the call is not retried, whatever the error is.
 type broken struct{ error }
 
-// Unwrap gives the error itself.
+// Unwrap returns the error itself.
 func (b broken) Unwrap() error { return b.error }
 
 // upload forwards a stream of requests. It is retried only while everything that was sent is still held here.

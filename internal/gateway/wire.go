@@ -206,8 +206,8 @@ func (f *fields) readKey(s scanner, k *key) error {
 // recordKey holds the field numbers of RecordKey itself.
 var recordKey = fields{id: 1, group: 2}
 
-// eachItem calls each for every item of a message that consists only of `repeated Item items = 1`; begin and end
-// include the item's tag and length.
+// eachItem calls each for every item of a message that consists only of `repeated Item items = 1`. begin and end
+// are the item's place in the message, including its tag and length.
 func eachItem(bufs mem.BufferSlice, each func(item scanner, begin, end int) error) error {
 	s := scan(bufs)
 	total := s.left

@@ -1,4 +1,5 @@
-// Package operator gives the controllers access to the placement in etcd, and to the shards over gRPC.
+// Package operator gives the controllers access to what they must not import themselves: the placement in etcd, and the
+// shards over gRPC.
 package operator
 
 import (

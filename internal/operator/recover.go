@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
 
-// Recover rebuilds the placement of a store from the volumes of its shards. It writes nothing until the survey of the
-// volumes is complete.
+// Recover rebuilds the placement of a store from the volumes of its shards. It writes nothing before the whole
+// placement is rebuilt.
 func (p *placed) Recover(ctx context.Context, spec fleet.PlacementSpec, shards []fleet.ShardAt) error {
 	id, err := uuid.Parse(spec.StoreUID)
 	if err != nil {

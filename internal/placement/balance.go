@@ -8,9 +8,9 @@ import (
 // Balance of settled groups. Three loads are levelled, one after another: bytes, groups, leaders. Each load is relative
 // to the shard's weight. Two shards are levelled while they differ by more than a slack, which is a fraction of the
 // load of the more loaded shard, so that changes on a third shard do not cause moves. A step that levels bytes reduces
-// the sum of their squares. A step that levels groups reduces the sum of squares of the group counts, and either leaves
-// the bytes of all shards within their slack or does not increase their squares. So the steps terminate, and a plan
-// that was carried out is followed by none.
+// the sum of the squares of the bytes. A step that levels groups reduces the sum of the squares of the group counts,
+// and either leaves the bytes of all shards within their slack or does not increase the sum of the squares of the
+// bytes. So the steps terminate, and a plan that was carried out is followed by none.
 
 // slack is the difference between two loads that is tolerated: a fraction of the greater load, and at least a minimum.
 type slack struct{ part, least float64 }
@@ -130,7 +130,7 @@ func (b *balancer) level(loadOf func(int) float64, mean float64, may slack,
 				gap := loadOf(from) - loadOf(to)
 				if b.stepsLeft == 0 || gap <= slack || loadOf(to) >= mean && gap <= slackAbove*slack ||
 					!b.room.has([]int{from, to}) {
-					// the group must not go to another shard before the one with the least load
+					// meanwhile no group must go to a shard other than the one with the least load
 					break
 				}
 				if g := pick(from, to, gap); g >= 0 {
@@ -162,8 +162,8 @@ func rise(order []int, at int, loadOf func(int) float64) {
 	}
 }
 
-// may reports whether a group's copy may move from one shard to another. No shard with fewer bytes than the mean may
-// exceed the mean by more than the tolerance.
+// may reports whether a group's copy may move from one shard to another. No shard that has fewer bytes than the mean
+// may end up above the mean by more than aboveMeanPart.
 func (b *balancer) may(g *planned, from, to int) bool {
 	s := &b.shards[to]
 	if !b.takes(s) || s.limit > 0 && s.bytes+g.Bytes > s.limit || b.aboveMean(g, to) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// withDomains adds the failure domains of shards that were registered before to a view. A shard whose process restarts,
+// withDomains adds to a view the failure domains of shards that were registered before. A shard whose process restarts,
 // or whose node is down, stays in its domain, and no second copy is placed there. A process that has just started does
 // not know these domains, and treats such a shard as a domain of its own.
 func (m *memory) withDomains(view View) View {

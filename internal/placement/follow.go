@@ -194,7 +194,7 @@ func (f *ownFollower) take(events []*clientv3.Event) (relevant bool, err error) 
 	return relevant, nil
 }
 
-// isPeer reports whether the follower needs a shard; while the store is frozen it needs all shards.
+// isPeer reports whether a shard's registration matters to the follower; while the store is frozen, all of them do.
 func (f *ownFollower) isPeer(shard string) bool {
 	if f.peers == nil {
 		f.peers = map[string]bool{f.own.Shard: true}
@@ -274,7 +274,7 @@ func (f *ownFollower) readTouched(ctx context.Context) error {
 	return nil
 }
 
-// older returns the name of a group or target that is missing, or was written before the known one; empty: none.
+// older says which group or target that was read is missing, or was written before the known one; empty: none.
 func (f *ownFollower) older(found map[string]*mvccpb.KeyValue) string {
 	for group := range f.touched {
 		for _, key := range []string{groupsKey + group, targetsKey + group} {
@@ -358,8 +358,8 @@ func (st *state) revisionOf(name string) int64 {
 	return st.targets[rest].Revision
 }
 
-// lookOwn compares etcd with the listing, starts a keeper if no shard keeps the wakes, and has groups read for which no
-// wake exists.
+// lookOwn compares etcd with the listing, starts a keeper if no shard keeps the wakes, and has groups read whose
+// changes no wake reports.
 func (f *ownFollower) lookOwn(ctx context.Context) error {
 	counts, err := f.look(ctx, f.st, keeperKey)
 	if err != nil {

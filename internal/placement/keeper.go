@@ -15,8 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Every process that writes groups and targets also writes the wakes of a store (wakes.go). Older programs do not, and
-// they may run at the same time during an upgrade or a partial rollback. So one of the shards that follow by wakes
+// Every process that writes groups and targets also writes the wakes of a store (wakes.go), except older programs,
+// which may run at the same time during an upgrade or a partial rollback. So one of the shards that follow by wakes
 // keeps them: it sees all groups, and writes the missing wakes. A shard does this because only shards need wakes: as
 // long as one shard follows by them, one keeps them, whatever the versions of planners, gateways and other shards.
 
@@ -150,7 +150,8 @@ func (k *keeper) take(kv *mvccpb.KeyValue, gone bool, touched map[string]bool) {
 	}
 }
 
-// missing returns the writes after which each shard that the group concerns has a wake for its current state.
+// missing returns the writes after which each shard that the group concerns has a wake as new as the group, and no
+// other shard has one.
 func (k *keeper) missing(group string) (ops []clientv3.Op) {
 	g, t := k.groups[group], k.targets[group]
 	wanted := map[string]bool{}

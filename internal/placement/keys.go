@@ -162,7 +162,7 @@ func (k keys) write(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.C
 }
 
 // writeEach is write that also reports, for each op that was applied, whether it took effect: a nested transaction
-// whose conditions do not hold did not.
+// takes no effect if its conditions do not hold.
 func (k keys) writeEach(ctx context.Context, ops []clientv3.Op, onlyIf ...clientv3.Cmp) (done []bool, err error) {
 	for chunk := range slices.Chunk(ops, txnOpsMax) {
 		answer, err := k.client.Txn(ctx).If(onlyIf...).Then(chunk...).Commit()

@@ -114,7 +114,7 @@ func (s *Store) PlanOnce(ctx context.Context, store uuid.UUID, policy Policy) (P
 // pair returns a group and its target in a view.
 func (v View) pair(name string) pair { return pair{v.Groups[name], v.Targets[name]} }
 
-// changed translates the error of a condition that did not hold.
+// changed returns ErrChanged for a condition that did not hold, and every other error unchanged.
 func changed(err error) error {
 	if errors.Is(err, ErrNotElected) {
 		return fmt.Errorf("planning: %w", ErrChanged)

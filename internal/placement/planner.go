@@ -106,7 +106,8 @@ func (c *candidate) act(ctx context.Context, view View) error {
 	return err
 }
 
-// logUnplaced logs, once for each reason, the groups that newly cannot be placed.
+// logUnplaced logs, in one line for each reason, the groups that cannot be placed now, and that could be placed or had
+// another reason in the previous view.
 func (c *candidate) logUnplaced(now map[string]string) {
 	groups := map[string][]string{}
 	for _, group := range slices.Sorted(maps.Keys(now)) {

@@ -71,13 +71,14 @@ type Rebuilt struct {
 	Volumes []VolumeSeen
 	// Missing are groups of Hash routing that no volume holds.
 	Missing []string
-	// Short are groups with too few voters found to continue, with the reason. They are in Groups too.
+	// Short holds the groups for which too few voters were found to continue, with the reason. They are in Groups,
+	// too.
 	Short map[string]string
 	// Notes describe what a person should check before the placement is written.
 	Notes []string
 }
 
-// Rebuild derives the placement of a store from the contents of its volumes. It is pure. given replaces facts that no
+// Rebuild derives the placement of a store from the contents of its volumes. It is pure. given supplies facts that no
 // volume knows; nil: none. An error describes a contradiction.
 func Rebuild(store uuid.UUID, volumes []FoundVolume, given *FoundFacts) (Rebuilt, error) {
 	volumes = slices.DeleteFunc(slices.Clone(volumes), FoundVolume.Blank)

@@ -20,15 +20,15 @@ import (
 // leaseSeconds is the time after which a silent shard counts as gone.
 const leaseSeconds = 6
 
-// RegisterShard registers a shard until the returned stop is called: under a lease that is kept alive, and renewed
-// after an outage of etcd. It returns ErrNameTaken if a live process is registered under this name with another volume,
-// with the same or a later generation of this volume or, at another address, with an earlier one (then this volume is a
-// clone), and if the volume is live under another name. It returns ErrRolledBack if the volume is not a successor of
-// everything ever registered for it, live or not: see MayFollow. ctx bounds the first registration; when ctx ends
-// later, the registration ends like with stop. stop removes the shard from etcd (within a second) and may be called
-// more than once. refused is called, once, if the shard cannot be registered again after its lease ran out, because
-// another process now has its name or volume: the shard must stop serving. An etcd that does not answer is no such
-// reason. stop waits for refused to return.
+// RegisterShard registers a shard until the returned stop is called: under a lease that is kept alive, and replaced by
+// a new lease after an outage of etcd. It returns ErrNameTaken if another live process is registered under this name
+// with another volume, with the same or a later generation of this volume or, at another address, with an earlier one
+// (then this volume is a clone), and if the volume is live under another name. It returns ErrRolledBack if the volume
+// is not a successor of everything ever registered for it, live or not: see MayFollow. ctx bounds the first
+// registration; if ctx ends later, that ends the registration like stop does. stop removes the shard from etcd (within
+// a second) and may be called more than once. refused is called, once, if the shard cannot be registered again after
+// its lease ran out, because another process now has its name or volume: the shard must stop serving. An etcd that does
+// not answer is no such reason. stop waits for refused to return.
 func (s *Store) RegisterShard(ctx context.Context, shard Shard, refused ...func(error)) (stop func(), err error) {
 	r, err := s.registration(shard)
 	if err != nil {

@@ -2,7 +2,7 @@ package placement
 
 import "sheaf.dev/sheaf/internal/call/routing"
 
-// These names make the results of package routing available to the store and the planner.
+// The declarations in this file are those of package routing, under the names that the store and the planner use.
 type (
 	// Mode says how an id maps to its group.
 	Mode = routing.Mode

@@ -19,7 +19,7 @@ import (
 // An etcd was set back if its revision is lower, or if one of these keys is missing or was written earlier than the
 // remembered write. The first condition detects most older states. The others detect an etcd that received so many
 // writes before the next look that its revision is higher again. The finding persists until etcd was rebuilt or
-// reconciled, which raises Meta.EpochBase: the older etcd would soon pass later looks alone.
+// reconciled, which raises Meta.EpochBase: if only later looks counted, the older etcd would soon pass them.
 
 // Seen says how far a store was seen.
 type Seen struct {
@@ -136,7 +136,8 @@ func (seen *Seen) keep(before Seen) {
 	}
 }
 
-// Newest returns the later one of the view's mark and the mark that this process has seen.
+// Newest returns the mark up to which this process has seen the store, if it is later than the mark of one of its
+// views; else the view's mark.
 func (m *memory) Newest(view Mark) Mark {
 	m.mu.Lock()
 	defer m.mu.Unlock()

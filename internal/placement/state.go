@@ -19,7 +19,7 @@ type state struct {
 	hasMeta      bool
 	content      int64   // see Mark
 	contentKey   string  // the key that was written at content
-	asked        wroteAt // the contentKey of what was seen before, as it was listed
+	asked        wroteAt // the contentKey of the earlier view, as this listing found it
 	cluster      uint64
 	base         uint64 // the base of meta when it was compared
 	setBack      string // why it is older than an earlier view; empty: it is not

@@ -247,7 +247,7 @@ func (g Group) acceptsLeader(next Group) error {
 	return nil
 }
 
-// SetTargets writes targets in transactions of at most 50 operations, and wakes the shards that they concern.
+// SetTargets writes targets, at most 50 in one transaction, and wakes the shards that they concern.
 func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 	for len(targets) > 0 {
 		names := make([]string, 0, len(targets))
@@ -266,8 +266,8 @@ func (s *Store) SetTargets(ctx context.Context, targets []Target) error {
 	return nil
 }
 
-// setTargets writes targets if neither they nor their groups have changed since they were read; changed returns the
-// others. It writes only if onlyIf holds, else it returns ErrNotElected.
+// setTargets writes each target if neither it nor its group has changed since they were read. changed holds the targets
+// for which one of these has changed. It writes only if onlyIf holds, else it returns ErrNotElected.
 func (s *Store) setTargets(ctx context.Context, targets []Target, read func(name string) pair,
 	onlyIf ...clientv3.Cmp) (changed []Target, err error) {
 	ops := make([]clientv3.Op, 0, len(targets))

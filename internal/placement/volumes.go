@@ -34,9 +34,9 @@ func (s Shard) Seen() VolumeSeen {
 		Address: s.Address}
 }
 
-// MayFollow says whether a shard may serve its volume after what was registered of it: nil, or ErrRolledBack with the
-// reason. It may where it is the process that was registered. Else its volume must be in a later generation (or in that
-// one, where no process registered it), and be the successor of what was registered: in the very step that was
+// MayFollow reports whether a shard may serve its volume, given etcd's record of the volume: nil, or ErrRolledBack with
+// the reason. The process that was registered may. Any other one needs a volume in a later generation (or in the same
+// one, if no process registered it) that is the successor of the registered volume: in the very step that was
 // registered, or in a later one that was made by whoever knew that step to be registered. A volume that knows a later
 // step to have been registered than etcd does is not at fault: etcd was set back.
 func MayFollow(seen VolumeSeen, shard Shard) error {

@@ -165,8 +165,8 @@ var (
 	errMetaChanged = errors.New("what is fixed about the store has changed")
 )
 
-// look compares etcd with the listed state, and returns how many keys match each name in more; nil: etcd does not
-// answer, which is no news.
+// look compares etcd with the listed state, and returns for each key in more whether it exists (1) or not (0); nil:
+// etcd does not answer, which is no news.
 func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookEvery)
 	defer cancel()

@@ -189,7 +189,7 @@ func supersededMin(wanted, volumeBytes int64, groups int) int64 {
 }
 
 // lookAt compacts a group if that is due. It ends early when free space is low, because then all groups are compacted
-// without a rate.
+// without a rate limit.
 func (c *compactor) lookAt(ctx context.Context, g *servedGroup) {
 	if ctx.Err() != nil || !c.isDue(&g.stats) {
 		return
@@ -255,8 +255,8 @@ func (c *compactor) failure(name string) error {
 	return c.failed[name]
 }
 
-// compactLog is Compact. If all segments are meant, it includes the newest one, which it seals first. Groups that wait
-// for space learn at once that some was freed.
+// compactLog is Compact. With opts.All it includes the newest segment, which it must seal first. Groups that wait for
+// space learn at once that some was freed.
 func (c *compactor) compactLog(ctx context.Context, sv *served, opts group.CompactOptions) (group.CompactReport,
 	error) {
 	if opts.All && sv.log.Stats().SupersededBytes > 0 {

@@ -140,16 +140,16 @@ type Compaction struct {
 	// SupersededShareMin is the share of a group's sealed segments and blobs that must be superseded; 0.5. A group
 	// holds at most what it needs, divided by 1 - SupersededShareMin, and one segment.
 	SupersededShareMin float64
-	// SupersededBytesMin must be superseded too, or what makes more than a segment together with the newest one; 64
-	// MiB.
+	// SupersededBytesMin is the number of bytes that must be superseded as well, or so many that, together with the
+	// newest segment, they fill a segment; 64 MiB.
 	SupersededBytesMin int64
-	// 0: 64 MiB/s; negative: no limit. The rate is raised when more than that is superseded, and unlimited when free
-	// space is low.
+	// RateBytesPerSecond limits the rate of compactions; 0: 64 MiB/s; negative: no limit. The limit is raised when
+	// more is superseded than that rate keeps up with, and lifted when free space is low.
 	RateBytesPerSecond int64
 	Interval           time.Duration // between looks at all groups; 30 s
 }
 
-// Registry is the part of *placement.Store that a shard needs; the methods are documented there.
+// Registry is what a shard needs of etcd. It is a part of *placement.Store, where the methods are documented.
 type Registry interface {
 	follow.Etcd
 	Meta(ctx context.Context) (placement.Meta, error)

@@ -92,7 +92,7 @@ func (i *installer) join(g *groupReplica) {
 	i.loading.loadOne(i.ctx, g, nil)
 }
 
-// takeOver installs a replica that does not run from another member, and retries until it succeeds. It returns false if
+// takeOver installs from another member a replica that does not run, and retries until it succeeds. It returns false if
 // etcd no longer names the replica, if its context has ended, or if giveUp, unless nil, returned true for an error.
 func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 	giveUp func(state placement.Group, from string, err error) bool) bool {

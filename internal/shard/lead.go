@@ -359,10 +359,11 @@ func knownVoters(conf *raftpb.ConfState, members []placement.Member) (n int) {
 // lost.
 const claimTime = 3 * time.Second
 
-// mayStillClaim reports whether a lost member may still be found, so that it must not be removed or replaced yet. It
-// may be found if no shard is there that could take its place, or if a shard has just registered and has not reported
-// what it holds. If the member were removed too early, the group would lose a copy that exists, and would need both of
-// the two that are left.
+// mayStillClaim reports whether a member whose location etcd has lost may still be found, so that it must not be
+// removed or replaced yet: member id or, if comes is set because another member is to come, any member. It may be found
+// if no shard is there that could take its place, or if a shard has just registered and has not reported what it holds.
+// If the member were removed too early, the group would lose a copy that exists, and would need both of the two that
+// are left.
 func mayStillClaim(g *groupReplica, state groupView, id uint64, comes bool) bool {
 	var come []string
 	whole := len(state.Target) > 0 // nothing is missing without the member
@@ -489,7 +490,7 @@ func heir(sv *served, m replica.Members) uint64 {
 	return to
 }
 
-// catchUp notes that the leader from no longer has entries that the replica here needs. It never blocks.
+// catchUp notes that the leader, member from, no longer has entries that the replica here needs. It never blocks.
 func (q *steering) catchUp(g *groupReplica, from uint64) {
 	q.list.Lock()
 	q.fetch[g] = from

@@ -49,7 +49,7 @@ type loading struct {
 	endedAt    time.Time
 	deviceRate float64 // bytes per second; 0: not measured
 	need       int64   // memory of all groups, bytes
-	tooSmall   error   // the memory limit kept groups from being loaded; nil: everything was loaded
+	tooSmall   error   // the memory limit, which kept groups from being loaded; nil: it kept none
 }
 
 func newLoading(s *Shard) *loading {
@@ -168,8 +168,8 @@ func (l *loading) measureDevice(groups []*groupReplica) {
 }
 
 // syncVolume makes everything on the volume durable, by one sync of its file system when the first group asks for it.
-// On most devices this takes about as long as the sync of one file. It is only for the first load: before that, this
-// process has written nothing that it has not synced.
+// A device takes about as long for the sync of one file as for that of all files. syncVolume is only for the first
+// load: before that, this process has written nothing that it has not synced.
 func (l *loading) syncVolume() func() error {
 	return sync.OnceValue(func() error {
 		err := l.cfg.FS.SyncAll(l.volume.Dir())

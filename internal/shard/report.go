@@ -59,8 +59,8 @@ func (p *reporter) run(ctx context.Context) {
 	}
 }
 
-// leaders corrects in the keys of groups in etcd which of them this shard leads. It returns the weights of the groups
-// that this shard leads.
+// leaders corrects the keys of groups in etcd where they are wrong about whether this shard leads the group. It returns
+// the weights of the groups whose figures this shard reports: those that it leads, and those with their only copy here.
 func (p *reporter) leaders(ctx context.Context, r *routes) (weights map[string]placement.Weight, err error) {
 	weights = map[string]placement.Weight{}
 	for name, g := range r.byName {

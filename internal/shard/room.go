@@ -92,7 +92,7 @@ func (c *compactor) isShort() bool {
 	return c.short
 }
 
-// hasRoom reports whether there is space for a few segments above the reserve, and for bytes.
+// hasRoom reports whether the space above the reserve is not low, and is enough for bytes.
 func (c *compactor) hasRoom(bytes int64) bool {
 	space, reserve, err := c.volume.Space()
 	if err != nil {

@@ -68,8 +68,8 @@ type Shard struct {
 	groups map[uuid.UUID]*groupReplica // on the volume, strays included
 }
 
-// routes is an immutable table of the groups that this shard serves. The zero value is the table of a shard that has
-// received nothing from etcd yet.
+// routes is an immutable table of the groups that this shard is responsible for, served or not. The zero value is the
+// table of a shard that has received nothing from etcd yet.
 type routes struct {
 	epoch    uint64
 	held     bool // etcd was set back: what it says of groups may be outdated
@@ -229,8 +229,8 @@ func (s *Shard) care(known placement.Shard) {
 		s.steerer.run,   // moves groups that are led here
 		reporter.run,    // reports the figures of groups to etcd
 		s.follower.Thaw, // ends the freezes that follow when etcd was set back
-		// Step numbers are kept in the superblock and in etcd. An older copy of the disk is recognized by its lower
-		// number.
+		// This task counts the volume's steps in the superblock and in etcd. An older copy of the disk is recognized by
+		// its lower number.
 		func(ctx context.Context) { s.stepAll(ctx, known) },
 		s.compactor.run,
 		s.mender.mendAll,

@@ -85,7 +85,7 @@ func (v *storage) open(ctx context.Context, store uuid.UUID) error {
 }
 
 // Close closes the volume if it is open, and removes its journal if all groups have the journal's content. The groups
-// are closed.
+// must be closed before.
 func (v *storage) Close() (err error) {
 	if v.Volume == nil {
 		return nil
@@ -100,7 +100,7 @@ func (v *storage) Close() (err error) {
 	return errors.Join(err, v.Volume.Close())
 }
 
-// isRolledBack reports, and logs, that the volume was rolled back and should become a different volume.
+// isRolledBack reports whether the volume was rolled back and should become a different volume; if so, it logs that.
 func (v *storage) isRolledBack(err error) bool {
 	if !v.id.Renews(err) {
 		return false

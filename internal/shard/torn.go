@@ -21,8 +21,8 @@ import (
 // removes it as soon as a majority is elsewhere, and a new replica takes its place. Its files stay until the new
 // replica is complete.
 
-// tailRefusals is how many times the leader's files may be insufficient before a replica is given up: about 3 s. By
-// then, those of the replica's last entries that the leader has are committed.
+// tailRefusals is how many times the leader's files may be insufficient before a replica is given up. That takes
+// about 3 s. By then, those of the replica's last entries that the leader has are committed.
 const tailRefusals = 6
 
 // surveyTime bounds the wait for the answer of a shard that is asked whether it leads.
@@ -107,8 +107,8 @@ func isReplaceable(state placement.Group, raftID uint64) bool {
 	return role != placement.Voter || voters >= 3
 }
 
-// isLed asks the shard that etcd names as a group's leader whether it leads. If it does, it hears a majority of other
-// members, because a leader without one steps down.
+// isLed asks the shard that etcd names as a group's leader whether it leads. If it does, a majority is
+// elsewhere, because a leader that does not hear a majority steps down.
 func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	address, known := i.follower.Address(state.Leader)
 	if !known {

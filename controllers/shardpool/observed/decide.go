@@ -331,7 +331,8 @@ func (o *Shard) withEvent(words string) string {
 	return words + ": " + o.Events[0]
 }
 
-// AwaitsEtcd reports whether the shard runs and waits for an etcd that its store reports as unhealthy.
+// AwaitsEtcd reports whether the shard runs but waits, while its store reports a trouble of its etcd or of the
+// placement.
 func (o *Shard) AwaitsEtcd() bool {
 	return o.EtcdTrouble != nil && o.Report != nil && o.Report.State == v1alpha1.ShardPending
 }

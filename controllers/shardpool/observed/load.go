@@ -12,8 +12,8 @@ import (
 // opening files rather than reading.
 const loadRateBytesMin = 64 << 20
 
-// Load returns the progress that the shard reports. If a Job has measured the device's rate, Load includes that rate,
-// because the Job had the disk for itself.
+// Load returns the progress that the shard reports. If a Job has measured the device's rate, that rate replaces the
+// reported one, because the Job had the disk for itself.
 func (o *Shard) Load() fleet.LoadReport {
 	l := o.Report.Load
 	if o.DeviceRate > 0 {

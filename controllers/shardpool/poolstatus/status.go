@@ -20,7 +20,8 @@ type Found struct {
 	// Statuses has the statuses of the shards: first those of Seen.Shards in their order, then those of shards that
 	// were to be removed but could not be.
 	Statuses []v1alpha1.ShardStatus
-	// Held counts the groups that each shard of a drained pool still holds, as etcd reports; nil: etcd was not asked.
+	// Held counts the groups that each shard of a drained pool still holds, as etcd reports. It is nil if the pool is
+	// not drained, or if etcd cannot be asked.
 	Held   map[string]int
 	Growth Growth
 	Update Update

@@ -67,8 +67,8 @@ func servesNothing(shards []v1alpha1.ShardStatus) step.Outcome {
 	return step.Complete()
 }
 
-// waitReason returns the state of a shard. If the shard waits for etcd, it returns the store's name for the trouble
-// of its etcd.
+// waitReason returns the state of a shard. If the shard waits for etcd, it returns the reason of the trouble that the
+// store reports of its etcd or of the placement.
 func waitReason(shards []*observed.Shard, s v1alpha1.ShardStatus) string {
 	for _, o := range shards {
 		if o.Number == s.Number && o.AwaitsEtcd() {

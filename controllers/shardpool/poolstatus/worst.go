@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// statesByWorst lists all states of shards, the worst first: states that need an administrator, then states that pass
-// by themselves, then healthy states.
+// statesByWorst lists all states of shards, the worst first: states that need an administrator, then states whose end
+// the operator waits for, then healthy states.
 var statesByWorst = []v1alpha1.ShardState{
 	v1alpha1.ShardDiskLost, v1alpha1.ShardNodeLost, v1alpha1.ShardForeign, v1alpha1.ShardFormatBlocked,
 	v1alpha1.ShardFileSystemMismatch, v1alpha1.ShardMemoryTooSmall,

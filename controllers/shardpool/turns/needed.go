@@ -9,8 +9,8 @@ import (
 // lagMax is the number of entries by which a copy may lag behind the newest one and still count as up to date.
 const lagMax = 1000
 
-// Needed names the groups that would have no majority of up-to-date copies without a shard. It is empty if there are
-// none.
+// Needed returns a sentence that names the groups that would have no majority of up-to-date copies without a shard. It
+// is empty if there are none.
 func Needed(view *fleet.PlacementView, shard string, turns []Turn) string {
 	applied, newest := map[string]map[string]uint64{}, map[string]uint64{}
 	for _, t := range turns {

@@ -22,7 +22,7 @@ const (
 type Turn struct {
 	Name  string
 	State v1alpha1.ShardState
-	// Outdated is true if the pod has another template than the wanted one.
+	// Outdated is true if the pod has to be recreated (see observed.Shard) and the shard does not wait for its image.
 	Outdated bool
 	Mine     bool      // it belongs to the pool that chooses
 	Since    time.Time // when its pod was created
@@ -54,10 +54,11 @@ func CostOf(state v1alpha1.ShardState) Cost {
 		v1alpha1.ShardCrashLooping:
 		return CostNone
 	}
-	return CostUnknown // Parked, NodeDown, NodeLost: no pod exists, or deleting it would not restart it
+	return CostUnknown // Parked, NodeDown, NodeLost: no pod exists, or deleting it would not restart the shard
 }
 
-// settled reports whether a shard is not starting, so that what it serves will not change by itself.
+// settled reports whether a shard is neither starting nor unreachable, so that what it serves will not change by
+// itself.
 func settled(state v1alpha1.ShardState) bool {
 	return state != v1alpha1.ShardPending && state != v1alpha1.ShardLoading && state != v1alpha1.ShardUnreachable
 }
@@ -65,8 +66,8 @@ func settled(state v1alpha1.ShardState) bool {
 // Choose returns the shard of this pool to restart next, or says what delays the restart. A shard that serves nothing
 // may restart at any time. A shard that serves some of its groups may restart if no other shard is starting. A shard
 // that serves all of its groups may restart only if all other shards of the store serve: one at a time, and no more
-// after the first that fails to start. The oldest pod comes first. If parkedWell is true, shards that are parked on
-// purpose delay nothing.
+// after the first that fails to start. The cheapest restart comes first and, among equals, the oldest pod. If
+// parkedWell is true, shards that are parked on purpose delay nothing.
 func Choose(turns []Turn, parkedWell bool) (name, heldUpBy string) {
 	outdated := slices.DeleteFunc(slices.Clone(turns), func(t Turn) bool {
 		return !t.Outdated || !t.Mine || CostOf(t.State) == CostUnknown

@@ -97,7 +97,8 @@ func (p *Pulse) Ask(conn grpc.ClientConnInterface) {
 	p.conn = conn
 }
 
-// Silent reports that the server was found to hang and has not answered since: use another server if one can answer.
+// Silent reports whether the server was found to hang and has not answered since. If so, use another server that can
+// answer.
 func (p *Pulse) Silent() bool { return p.silent.Load() }
 
 // HangUp closes all connections. gRPC ends the calls on them, and reconnects.
@@ -159,7 +160,7 @@ func (p *Pulse) unary(ctx context.Context, method string, in, out any, conn *grp
 type stream struct {
 	grpc.ClientStream
 	pulse *Pulse
-	one   bool        // one answer comes, no more
+	one   bool        // the server sends a single answer
 	leave func() bool // stops the function that ends the stream with its context
 	once  sync.Once
 }

@@ -35,8 +35,8 @@ func (t *Tenure) End(counted bool) {
 	}
 }
 
-// Over reports that another server is responsible now. If a wait that started before has not ended after patience, the
-// connections to this server are closed, which ends the calls on them, and cut is called.
+// Over ends the tenure, because another server is responsible now. If a wait that started before has not ended after
+// patience, the connections to this server are closed, which ends the calls on them, and cut is called.
 func (t *Tenure) Over(patience time.Duration, cut func()) {
 	if t == nil || t.pulse == nil {
 		return

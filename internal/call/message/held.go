@@ -28,7 +28,7 @@ type Held struct {
 	mu      sync.Mutex
 	asked   int64
 	encoded int64 // bytes of messages that gRPC has not released
-	taken   int64 // taken from the allowance: the greater of both
+	taken   int64 // taken from the allowance: the greater of the two
 	dropped bool  // gRPC has dropped the stream, or is about to
 }
 

@@ -60,7 +60,8 @@ func NewStream(stream grpc.ServerStream, codec encoding.CodecV2, from Allowance,
 	return s
 }
 
-// HeldOf returns the Held of a call, if the context is or derives from that of a Stream.
+// HeldOf returns the Held of the call of a context that is, or derives from, that of a Stream. For other contexts it
+// returns a Held without a bound.
 func HeldOf(ctx context.Context) *Held {
 	s, ok := ctx.Value(streamKey{}).(*Stream)
 	if !ok {
@@ -118,9 +119,10 @@ func (s *Stream) RecvMsg(m any) error {
 	return err
 }
 
-// Await returns the error with which the handler ended. It returns earlier with ErrSlow, with ErrStopping once stopping
-// is closed, or with the error given to CutterOf's function. In these cases the caller is answered while the handler
-// continues until the stream has ended: messages that gRPC holds stay until the caller reads them. Call Await once.
+// Await returns the error with which the handler ended. It returns earlier with ErrSlow, with ErrStopping (only after
+// stopping is closed), or with the error given to CutterOf's function. In these cases the caller is answered while the
+// handler continues until the stream has ended: messages that gRPC holds stay until the caller reads them. Call Await
+// once.
 func (s *Stream) Await(ended <-chan error, stopping <-chan struct{}) error {
 	var look <-chan time.Time
 	moved := int64(0)

@@ -10,7 +10,7 @@ import (
 // Pace says how calls are retried.
 type Pace struct {
 	First, Most time.Duration // pauses: each is twice the previous one, plus or minus half
-	Patience    time.Duration // for a call whose context has no deadline, counted from its first pause
+	Patience    time.Duration // time limit of a call whose context has no deadline, counted from its first pause
 	// Reserve is the time kept for the answer's way back, or an eighth of the remaining time if that is less.
 	Reserve time.Duration
 }
@@ -49,7 +49,7 @@ type Attempts struct {
 	Hold   bool // the next retry waits at least as long as the server asks
 
 	n     int
-	last  error // of the last attempt that may be retried
+	last  error // the error of the last attempt that may be retried
 	until time.Time
 }
 
@@ -59,7 +59,7 @@ func (a *Attempts) N() int { return a.n }
 // Progress resets the count: a stream made progress.
 func (a *Attempts) Progress() { a.n, a.last, a.until = 0, nil, time.Time{} }
 
-// Failed is Effect.Failed that also keeps the error of an attempt that may be retried.
+// Failed does what Effect.Failed does, and keeps the error of an attempt that may be retried.
 func (a *Attempts) Failed(err error, v Verdict, sent bool) bool {
 	again := a.Effect.Failed(v, sent)
 	if again {

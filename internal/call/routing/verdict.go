@@ -23,7 +23,7 @@ const (
 // Verdict is the judgement of a failed attempt.
 type Verdict struct {
 	Fate   Fate
-	Reason string            // of our ErrorInfo; SHARD_UNREACHABLE for a transport error
+	Reason string            // the reason in our ErrorInfo; SHARD_UNREACHABLE for a transport error
 	Info   map[string]string // metadata of our ErrorInfo
 	Wait   time.Duration     // the server asks for at least this wait; 0: none
 	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no
@@ -80,8 +80,8 @@ func Judge(st *status.Status, sent bool) Verdict {
 }
 
 // JudgeStream is Judge for a message whose stream of writes ended before the message was answered. first: it is the
-// first such message. The status refers at most to the first one; unless it is a final refusal of that message, any
-// message that was sent may have been applied.
+// first such message. The status refers at most to the first one. A message that was sent may have been applied,
+// unless it is the first one and the status is a final refusal.
 func JudgeStream(st *status.Status, first, sent bool) Verdict {
 	v := Judge(st, sent)
 	switch {

@@ -23,7 +23,7 @@ func (d *decider) domain(id uint64) string {
 	return "\x00" + shard
 }
 
-// shared counts the members of a list whose domain an earlier member of the list has, too.
+// shared counts the members of a list that share their domain with an earlier member of the list.
 func (d *decider) shared(ids []uint64) int {
 	domains := map[string]bool{}
 	for _, id := range ids {
@@ -56,8 +56,8 @@ func (d *decider) bestSwap(extras, ready []uint64) swap {
 	return best
 }
 
-// coming reports whether a copy is being created whose voter can be swapped while this leader stays. Shards that are
-// not there are not waited for.
+// coming reports whether a copy is being created whose voter can be swapped while this leader stays. It does not
+// wait for shards that are not alive.
 func (d *decider) coming() bool {
 	return slices.ContainsFunc(d.learners, func(id uint64) bool {
 		shard := d.where[id].Shard
@@ -65,7 +65,7 @@ func (d *decider) coming() bool {
 	})
 }
 
-// apart sorts members first that share no domain with a voter or with an earlier one in the list.
+// apart puts the members first that share no domain with a voter or with a member before them.
 func (d *decider) apart(ids []uint64) []uint64 {
 	chosen := slices.Clone(d.voters)
 	var others []uint64

@@ -46,7 +46,7 @@ type Progress struct {
 	Active      bool // heard within the last election timeout
 }
 
-// Shard is the current knowledge of a shard; for a shard that is not registered, the last knowledge.
+// Shard is what is known about a shard now; for a shard that is not registered, what was known last.
 type Shard struct {
 	Domain string    // failure domain; empty: the shard is its own domain
 	Volume uuid.UUID // volume with which it is registered; zero: it is not registered
@@ -74,11 +74,11 @@ func (k Kind) String() string {
 // Action is the next step.
 type Action struct {
 	Kind    Kind
-	ID      uint64   // of the member to add, to remove or to make leader; for Replace: of the voter that leaves
-	IDs     []uint64 // of the learners that become voters
+	ID      uint64   // the member to add, to remove or to make leader; for Replace: the voter that leaves
+	IDs     []uint64 // the learners that become voters
 	Members []placement.Member
 	Done    bool   // for Nothing: the group is where the target wants it. If false, it waits: call Decide again soon
-	Reason  string // for people
+	Reason  string // the reason, for people
 }
 
 // Change returns the membership change to propose; nil for other kinds.

@@ -83,7 +83,8 @@ func (d *decider) leaveJoint() *Action {
 	return &a
 }
 
-// heir returns the voter that may take the lead over: the first in the target's order that is caught up; 0: none.
+// heir returns a voter that is caught up and may take the lead over: the first such one in the target's order, else,
+// unless wantedOnly, any other voter; 0: none.
 func (d *decider) heir(wantedOnly bool) uint64 {
 	for _, shard := range d.Target {
 		if id := d.holder[shard]; id != 0 && d.mayLead(id) {
@@ -267,7 +268,7 @@ func (d *decider) ready() []uint64 {
 	})
 }
 
-// replace lets a learner take the place of a voter, preferably of one to leave in its own failure domain.
+// replace lets a learner take the place of a voter, preferably of a leaving voter in the learner's own failure domain.
 func (d *decider) replace() *Action {
 	extras, ready := d.extras(), d.ready()
 	if len(extras) == 0 || len(ready) == 0 || len(d.voters) < len(d.Target) {

@@ -78,7 +78,7 @@ type receivedChunk struct {
 	field  protowire.Number
 	decode func(encoded []byte) (*peerv1.FileChunk, error) // decodes any message of this type
 	buffer *[]byte                                         // from message.Pool
-	// of the last message, valid until the next; nil: it had none
+	// the chunk of the last message, valid until the next message; nil: the last message had none
 	chunk *peerv1.FileChunk
 }
 

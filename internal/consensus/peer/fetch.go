@@ -47,7 +47,7 @@ func (f *Fetcher) connect(ctx context.Context) (context.Context, peerv1.PeerServ
 	}, nil
 }
 
-// failed wraps an error in the one that this package's callers look for.
+// failed makes the error of a call. It wraps ErrNotHere or ErrBusy, which callers look for, if the peer answered so.
 func (f *Fetcher) failed(ctx context.Context, what string, group uuid.UUID, err error) error {
 	var kind error
 	if cause := context.Cause(ctx); errors.Is(cause, errSilent) {

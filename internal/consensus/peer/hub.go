@@ -47,7 +47,7 @@ type Options struct {
 	Dial   func(ctx context.Context, address string) (net.Conn, error)
 	Logger *slog.Logger // nil: discards
 
-	QueueBytesMax int64 // of messages that wait to be sent to one peer; 0: 64 MiB
+	QueueBytesMax int64 // bytes of messages that wait to be sent to one peer; 0: 64 MiB
 	// FetchBytesPerSecond bounds the total rate of FetchGroup; 0: no limit.
 	FetchBytesPerSecond int64
 	ExportsMax          int           // groups sent at the same time, not counting small ones; 0: 2
@@ -83,7 +83,7 @@ type Stats struct {
 	DroppedStray     uint64 // because the group or Raft id was not here
 	DroppedBad       uint64 // because they could not be decoded
 	Connects         uint64
-	FetchedBytes     uint64 // that peers fetched from here
+	FetchedBytes     uint64 // bytes that peers fetched from here
 	ExportsUnderWay  int64
 	ExportsRefused   uint64
 	MessageBytesKept int64
@@ -94,8 +94,8 @@ type LinkStats struct {
 	Shard    string
 	Alive    bool          // heard within SilenceMax
 	Silence  time.Duration // since the peer was heard, or since the link was made
-	Messages int64         // that wait to be sent
-	Bytes    int64         // of them
+	Messages int64         // messages that wait to be sent
+	Bytes    int64         // size of these messages
 }
 
 type counters struct {
@@ -112,7 +112,7 @@ type Hub struct {
 	logger  *slog.Logger
 	count   counters
 	limiter *rate.Limiter // of FetchGroup; nil: no limit
-	number  uint64        // of this process, random
+	number  uint64        // random number of this process
 	zero    time.Time     // of clock
 
 	ctx    context.Context
@@ -180,7 +180,7 @@ func (h *Hub) SetPeers(shards []string) {
 	}
 }
 
-// link finds or makes the link to a shard; nil where there cannot be one. Called with mu held.
+// link finds or makes the link to a shard; nil: there cannot be one. The caller holds mu.
 func (h *Hub) link(shard string) *link {
 	if l := h.links[shard]; l != nil {
 		return l
@@ -329,7 +329,7 @@ func (h *Hub) tellReports() {
 	}
 }
 
-// looks are those of a monitor, by Hub.clock.
+// looks holds the times of a monitor's looks, by Hub.clock.
 type looks struct{ last, resumed time.Duration }
 
 // look records a look of the monitor. It returns when the process last resumed after it was held up itself; 0: never.

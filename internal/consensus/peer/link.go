@@ -42,7 +42,7 @@ type link struct {
 	heardAt atomic.Int64  // ns of Hub.clock; 0: never
 	silent  atomic.Bool   // as the monitor last determined
 	begun   atomic.Bool   // the peer has restarted, and the monitor has not reported it yet
-	number  atomic.Uint64 // of the peer's process
+	number  atomic.Uint64 // number of the peer's process
 
 	// Fields of the monitor, guarded by Hub.mu.
 	alive bool

@@ -105,8 +105,8 @@ func (rd *round) settleCore(committed []*raftpb.Entry) (answered []*Pending) {
 	return c.writes.Answered(rd.answered)
 }
 
-// changeMembers applies a membership change, unless the log had it when this replica started: the membership may become
-// durable before the commit index.
+// changeMembers applies a membership change, unless the log had recorded it when this replica started: the membership
+// may become durable before the commit index.
 func (rd *round) changeMembers(e *raftpb.Entry) error {
 	if e.GetIndex() <= rd.firstConf {
 		return nil

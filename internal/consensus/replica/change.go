@@ -12,10 +12,10 @@ import (
 )
 
 // ChangeMembers proposes a membership change on the leader, and returns when a majority of the new members knows that
-// the change is committed. A change that goes through a joint membership ends when Raft has left that by itself. Only
-// one change runs at a time. The leader keeps its vote: to remove it, hand over the lead first (TransferLeader). After
-// ErrNoLeader, ErrChanging or ErrInvalid, certainly nothing was changed. After ErrOutcomeUnknown, see Members of the
-// next leader.
+// the change is committed. A change that goes through a joint membership ends when Raft, by itself, has left the joint
+// membership. Only one change runs at a time. The leader keeps its vote: to remove it, hand over the lead first
+// (TransferLeader). After ErrNoLeader, ErrChanging or ErrInvalid, certainly nothing was changed. After
+// ErrOutcomeUnknown, see Members of the next leader.
 func (r *Replica) ChangeMembers(ctx context.Context, change *raftpb.ConfChangeV2) error {
 	if change.GetTransition() == raftpb.ConfChangeTransitionJointExplicit || len(change.GetChanges()) == 0 {
 		return fmt.Errorf("%w: a membership change names members, and leaves a joint membership by itself", ErrInvalid)

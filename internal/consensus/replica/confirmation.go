@@ -17,7 +17,7 @@ import "go.etcd.io/raft/v3/raftpb"
 type confirmation struct {
 	due   bool   // the entry must be proposed
 	asked bool   // Raft has the entry
-	index uint64 // of the entry; 0: not known yet
+	index uint64 // index of the entry; 0: not known yet
 }
 
 // pending reports whether a majority may not know of the change yet.

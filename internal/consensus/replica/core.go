@@ -57,7 +57,7 @@ type core struct {
 	// When a disk hangs, no round ends, so no round answers the writes left by a lost leadership. hangs is then closed
 	// and replaced: its waiters are free to turn to the members that still work.
 	hangs     chan struct{}
-	lostTicks int // since the leadership was lost
+	lostTicks int // ticks since the leadership was lost
 
 	stopping bool
 	drained  chan struct{} // made by Stop; closed when no write is left
@@ -153,7 +153,7 @@ func (c *core) isBusy() bool {
 		c.full.err != nil || c.err != nil
 }
 
-// propose passes accepted writes to Raft. No Ready may be taken.
+// propose passes everything accepted to Raft: writes, and changes of the membership. No Ready may be taken.
 func (c *core) propose() {
 	if c.node.lost {
 		return // what is in progress is answered first

@@ -12,12 +12,12 @@ type idle struct {
 
 func (i *idle) needsTick() bool { return !i.onlyMember.Load() && !i.resting.Load() || i.stuck.Load() }
 
-// fullLog records that the log had no space, and when to retry. It belongs to a core.
+// fullLog records that the log had no space on disk or in memory, and when to retry. It belongs to a core.
 type fullLog struct {
 	idle  *idle
 	err   error // nil: there is space
-	ticks int   // until the next attempt
-	wait  int   // between the last two attempts
+	ticks int   // ticks until the next attempt
+	wait  int   // ticks between the last two attempts
 }
 
 // retryTicksMax bounds the wait: a log without space is retried after 1 tick, then after twice as long each time.

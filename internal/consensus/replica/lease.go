@@ -75,7 +75,7 @@ func (l *lease) endAll() {
 	l.end()
 }
 
-// start begins the lease of a leader: the majority has answered the question of time askedAt.
+// start begins the lease of a leader: the majority has answered the question that was asked at askedAt.
 func (l *lease) start(askedAt int64) {
 	if l.allowed {
 		l.until.Store(askedAt + int64(leaseTime))

@@ -26,15 +26,15 @@ type members struct {
 	idle   *idle
 
 	conf     *raftpb.ConfState // replaced as a whole
-	index    uint64            // of the change that led to conf
+	index    uint64            // index of the change that led to conf
 	isMember bool              // conf names this replica
 	sole     bool              // this replica is the only voter
 
-	change       *memberChange // in progress; nil: none
-	confirmation confirmation  // of the last change
+	change       *memberChange // change in progress; nil: none
+	confirmation confirmation  // confirmation of the last change
 	leave        bool          // a joint membership is to be left
 	jointTicks   int           // ticks since a joint membership could be left and nothing is in progress
-	offerTicks   int           // since a member needs a snapshot
+	offerTicks   int           // ticks since a member needs a snapshot
 }
 
 // memberChange is a membership change in progress.
@@ -65,10 +65,10 @@ func (m *members) isChanging() bool {
 	return m.change != nil || m.isJoint() || m.confirmation.pending()
 }
 
-// check refuses a change that Raft could not apply: when it is applied, it is too late, on every member. It also
-// refuses a change that takes this replica's own vote. After applying it, the replica would no longer lead. The other
-// members may not know yet that the change is committed, and could still need this replica's vote. It does not vote for
-// a member that lacks its last entries.
+// check refuses a change that Raft could not apply: it would be too late to refuse it when it is applied, on every
+// member. It also refuses a change that takes this replica's own vote. After applying it, the replica would no longer
+// lead. The other members may not know yet that the change is committed, and could still need this replica's vote. But
+// the replica does not vote for a member that lacks its last entries.
 func (m *members) check(change *raftpb.ConfChangeV2) error {
 	c := confchange.Changer{Tracker: tracker.MakeProgressTracker(1, 0)}
 	config, progress, err := confchange.Restore(c, m.conf)
@@ -191,8 +191,8 @@ func (m *members) tickJoint() {
 // offerTicks is the number of ticks between two offers of a snapshot.
 const offerTicks = 5 * electionTicks
 
-// tickOffers makes Raft retry members that were offered a snapshot: the offer, or the reply that it was accepted, may
-// be lost.
+// tickOffers makes Raft try again to bring members up to date that were offered a snapshot: the offer, or the reply
+// that it was accepted, may be lost.
 func (m *members) tickOffers() {
 	if m.offerTicks++; !m.node.leader || m.offerTicks < offerTicks {
 		return

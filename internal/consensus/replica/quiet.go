@@ -146,7 +146,7 @@ func withoutMark(m *raftpb.Message) *raftpb.Message {
 	return &raftpb.Message{Type: m.Type, From: m.From, To: m.To, Term: m.Term, Commit: m.Commit}
 }
 
-// cannotRest returns the answer to a heartbeat with the mark that wakes the leader up.
+// cannotRest returns the answer to a heartbeat with the mark. The answer wakes the leader up.
 func cannotRest(m *raftpb.Message) *raftpb.Message {
 	return &raftpb.Message{Type: raftpb.MsgHeartbeatResp.Enum(), From: m.To, To: m.From, Term: m.Term, Context: quietMark}
 }

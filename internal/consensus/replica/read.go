@@ -26,15 +26,15 @@ type reads struct {
 	seat    *rounds.Seat
 	rules   rules.Off
 
-	nonce      uint64    // of this start, random
+	nonce      uint64    // random number of this start
 	waiting    []*reader // readers that wait for the next question
-	question   question  // in progress
+	question   question  // question in progress
 	handedOver uint64    // the last term in which this leader handed the lead over, or tried to
 }
 
 // reader waits until the log holds everything that was acknowledged before the reader came.
 type reader struct {
-	done chan error // of a barrier
+	done chan error // receives the result of a barrier
 
 	declined *Pending // set instead of done: a write that was declined because of committed version current
 	current  uint64
@@ -45,7 +45,7 @@ type question struct {
 	number  uint64 // names the question; 0: none was asked yet
 	readers []*reader
 	index   uint64 // the answer: what must be applied; 0: none yet
-	ticks   int    // since it was asked
+	ticks   int    // ticks since it was asked
 
 	askedAt    int64  // monotonic time just before it was asked
 	leaderTerm uint64 // term in which this replica asks as the leader; 0: it does not lead

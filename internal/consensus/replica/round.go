@@ -31,7 +31,7 @@ type round struct {
 	noRoom    func() // Options.NoRoom
 	logger    *slog.Logger
 	id        uint64 // of this replica
-	firstConf uint64 // index of the last membership change in the log when this replica started
+	firstConf uint64 // index of the last membership change that the log had recorded when this replica started
 
 	taken    bool       // ready was taken from Raft and is not finished
 	ready    raft.Ready // its entries and hard state are to be written, its committed entries to be applied
@@ -291,8 +291,8 @@ func (rd *round) guard() {
 	}
 }
 
-// logFailed handles an error of the log. Without free space, the Ready stays taken with its progress, and is retried.
-// After any other error the state of the disk is unknown, so nothing is acknowledged any more.
+// logFailed handles an error of the log. If disk space or memory is lacking, the Ready stays taken with its progress,
+// and is retried. After any other error the state of the disk is unknown, so nothing is acknowledged any more.
 func (rd *round) logFailed(err error) {
 	if errors.Is(err, format.ErrNoSpace) || errors.Is(err, group.ErrMemory) {
 		rd.setNoRoom(err)

@@ -109,9 +109,9 @@ func (r *Replica) PeerUp(raftID uint64) {
 // earlyCampaign is the campaign of a member whose leader is gone. Raft's own campaign waits for 1 to 2 election
 // timeouts, so that one of several members is first. Here the remaining members campaign in turn, ordered by their ids.
 type earlyCampaign struct {
-	tries int // left
-	ticks int // until the next
-	again int // ticks from one to the next
+	tries int // attempts left
+	ticks int // ticks until the next attempt
+	again int // ticks from one attempt to the next
 }
 
 const (

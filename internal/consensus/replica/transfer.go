@@ -36,9 +36,9 @@ type transfer struct {
 	logger  *slog.Logger
 
 	timeoutNow  *raftpb.Message // received too early; nil: none
-	keptTicks   int             // since timeoutNow was received
-	yieldTicks  int             // until the lead may be handed over again because of damage
-	barredTicks int             // for which this leader has been barred by damage
+	keptTicks   int             // ticks since timeoutNow was received
+	yieldTicks  int             // ticks until the lead may be handed over again because of damage
+	barredTicks int             // ticks for which this leader has been barred by damage
 }
 
 // begin hands the lead over to a voter. False: the voter is not ready yet, and is brought up to date meanwhile.
@@ -150,8 +150,8 @@ func (t *transfer) yield(barred bool) (call *raftpb.Message) {
 	return &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(t.node.id), To: new(to), Term: new(t.node.term)}
 }
 
-// heir returns the live voter with the longest log; 0: there is none. If the heir cannot wait for entries, 0 also means
-// that the live voters are too few to elect it without this leader, whose log is longer.
+// heir returns the live voter that is known to have most entries; 0: there is none. If the heir cannot wait for
+// entries, 0 also means that the live voters are too few to elect it without this leader, whose log is longer.
 func (t *transfer) heir(waits bool) (to uint64) {
 	var match uint64
 	there := map[uint64]bool{}

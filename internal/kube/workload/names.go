@@ -47,7 +47,7 @@ const (
 	// whether a pod is up to date.
 	AnnotationTemplate = "sheaf.dev/template"
 	// AnnotationVolume is on pod templates and pods of shards. It is the UUID of the only volume that the shard may
-	// serve. It is not part of the hash, because a shard must not restart when its UUID becomes known.
+	// serve. It is not part of the hash, because a shard must not restart when the UUID becomes known.
 	AnnotationVolume = "sheaf.dev/volume"
 	// AnnotationDeletionPolicy is on StatefulSets of shards. It repeats the store's deletionPolicy in case the store
 	// is deleted first.

@@ -53,7 +53,8 @@ func decorate(template *corev1.PodTemplateSpec, labels map[string]v1alpha1.Label
 	}
 }
 
-// leavesSoon tolerates a node that does not answer for gatewayAwaySeconds, unless the spec specifies a duration.
+// leavesSoon returns tolerations that keep a pod for gatewayAwaySeconds on a node that does not answer, unless the spec
+// specifies a duration.
 func leavesSoon(s *v1alpha1.Scheduling) []corev1.Toleration {
 	var out []corev1.Toleration
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {

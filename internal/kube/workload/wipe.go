@@ -51,7 +51,7 @@ func WipeToken(pv *corev1.PersistentVolume) string {
 // WipeVolumeName returns the name of the volume through which the disk of a PersistentVolume is wiped.
 func WipeVolumeName(volume string) string { return volume + "-wipe" }
 
-// WipeName returns the name of the Job, and of its claim, that wipes the disk of a PersistentVolume.
+// WipeName returns the name of the Job that wipes the disk of a PersistentVolume, and of the Job's claim.
 func WipeName(volume string) string {
 	sum := sha256.Sum256([]byte(volume))
 	return "sheaf-wipe-" + hex.EncodeToString(sum[:6])
@@ -59,7 +59,7 @@ func WipeName(volume string) string {
 
 // WipeVolume returns the volume that replaces the PersistentVolume of a disk while the disk is wiped. It has the same
 // device as a raw block device, for one claim in the operator's namespace. The wiping pod therefore has access to
-// this device only, and needs no privileges.
+// this device only, and needs no privileges for it.
 func WipeVolume(pv *corev1.PersistentVolume, set, namespace string) *corev1.PersistentVolume {
 	spec := pv.Spec.DeepCopy()
 	spec.VolumeMode = new(corev1.PersistentVolumeBlock)

@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// addressFlag is host:port on the command line. An empty host means all hosts; an empty value means no address.
+// addressFlag is host:port on the command line. An empty host means all addresses of the machine; an empty
+// value means no address.
 type addressFlag struct {
 	value    *string
 	optional bool // the value may be empty

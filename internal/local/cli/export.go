@@ -131,7 +131,7 @@ func (e *exporter) count(ctx context.Context) {
 	e.totalKnown.Store(true)
 }
 
-// tally counts records as files, including skipped records, like the total does.
+// tally counts records as files, including skipped records, as the total does.
 func (e *exporter) tally() tally {
 	return tally{files: e.done.Load(), bytes: e.bytes.Load(), totalFiles: e.total.Load(), totalKnown: e.totalKnown.Load()}
 }

@@ -31,9 +31,9 @@ const (
 	attributeType  = "type"  // "symlink" where the data is the target of a symbolic link; absent for files
 )
 
-// Limits of an import. Memory stays below about importBytesMax, one chunk per upload, and gRPC's buffers.
+// Limits of an import. Memory stays below about the sum of importBytesMax, one chunk per upload, and gRPC's buffers.
 const (
-	importBytesMax = 32 << 20 // of files that are read but not yet stored
+	importBytesMax = 32 << 20 // bytes of files that are read but not yet stored
 	importUploads  = 2        // concurrent uploads of files above 1 MiB
 	importLookUps  = 4        // concurrent lookups of existing files
 	batchBytes     = 1 << 20  // a batch is sent when it has this size
@@ -52,9 +52,9 @@ type ImportOptions struct {
 	Group    string // Named routing: dir, or a name; empty in Hash routing
 	Prefix   string // put before every path
 	ImportID string // part of the request ids; empty: made from folder, prefix and id scheme with Resume, else random
-	FirstID  int64  // only for sequence
+	FirstID  int64  // the first id of sequence
 	Workers  int    // number of file readers; 0: 16
-	Senders  int    // number of streams; 0: 8
+	Senders  int    // number of streams that send puts; 0: 8
 	DryRun   bool
 	Resume   bool   // leave files that an earlier import stored as they are
 	Update   bool   // also store changed files as new versions
@@ -371,7 +371,7 @@ func (im *importer) report() ImportReport {
 	}
 }
 
-// whatOf returns the cause of an error, without the path, which is already printed, and without the operation.
+// whatOf returns the text of an error without the path, which is already printed.
 func whatOf(err error) string {
 	if p, ok := err.(*fs.PathError); ok { //nolint:errorlint // one that is wrapped is told in the words around it
 		return p.Op + ": " + p.Err.Error()

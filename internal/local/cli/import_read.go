@@ -50,8 +50,8 @@ func (im *importer) attributes(rel string, s fileState) map[string][]byte {
 
 func formatMtime(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
 
-// timestampOf returns the record's timestamp, if the time fits into Unix nanoseconds; otherwise the commit time is
-// used.
+// timestampOf returns the timestamp of the record; zero, so that the commit time is used, if the time does not fit into
+// Unix nanoseconds.
 func timestampOf(t time.Time) time.Time {
 	if !time.Unix(0, t.UnixNano()).Equal(t) {
 		return time.Time{}
@@ -185,7 +185,7 @@ func (im *importer) hand(ctx context.Context, j job, s fileState, data []byte, r
 	}
 }
 
-// readLarge uploads a file above 1 MiB, and starts again when the server asks for it.
+// readLarge uploads a file above 1 MiB, and starts again from the beginning when the server asks for it.
 func (im *importer) readLarge(ctx context.Context, j job, f *os.File) error {
 	if err := im.uploads.Acquire(ctx, 1); err != nil {
 		return err

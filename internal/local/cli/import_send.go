@@ -188,7 +188,7 @@ func (im *importer) compare(j job, file fileStamp, r client.Record) error {
 	return nil
 }
 
-// settleThere counts a file whose id is taken; there is the result of compare.
+// settleThere counts a file whose id is taken. The argument there is the result of compare.
 func (im *importer) settleThere(j job, size int64, there error) {
 	switch {
 	case errors.Is(there, errOtherFile):

@@ -106,14 +106,14 @@ func VerifyTree(ctx context.Context, dir string, opts VerifyTreeOptions, out *Ou
 	return v.report, err
 }
 
-// startProgress shows the progress until stop is called. It computes the total in parallel; a repair reads some bytes
-// more than once.
+// startProgress shows the progress until stop is called. It computes the total in parallel, but not for a repair, which
+// reads some bytes more than once.
 func (v *verifier) startProgress(dir string, quiet bool) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var counting sync.WaitGroup
 	if !quiet && !v.repair {
 		counting.Go(func() {
-			// otherwise there is no total, and the walk reports the problem
+			// after an error there is no total, and the walk reports the problem
 			if n, err := filesBytes(ctx, dir); err == nil {
 				v.total.Store(n)
 			}
@@ -224,7 +224,7 @@ func (v *verifier) mayRepair(dir string) error {
 	return errors.Join(errs...)
 }
 
-// journal checks the journal of a volume. Before a repair it writes the journal's entries to the segments, like the
+// journal checks the journal of a volume. Before a repair it writes the journal's entries to the segments, as the
 // start of a shard does.
 func (v *verifier) journal(dir string) error {
 	found, err := journal.Read(v.fs, dir)

@@ -86,7 +86,8 @@ func (w *waits) end(err error) {
 	}
 }
 
-// why returns what the command waits for: the last answer, or the answer to a small probe about the same group.
+// why returns a note that says what the command waits for. It takes the reason from the last answer, or from the answer
+// to a small probe about the same group.
 func (w *waits) why(ctx context.Context, request any) string {
 	w.mu.Lock()
 	err := w.last
@@ -104,7 +105,8 @@ func (w *waits) why(ctx context.Context, request any) string {
 	return note + " (Ctrl-C ends it)"
 }
 
-// probe reads the metadata of the record of a request; nil: the request names none.
+// probe reads the metadata of the record of a request, and returns the error of the read; nil also if the request names
+// no record.
 func (w *waits) probe(ctx context.Context, request any) error {
 	keyed, ok := request.(interface{ GetKey() *recordv1.RecordKey })
 	if !ok || keyed.GetKey() == nil {

@@ -187,7 +187,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	return d.folder.writeSettings()
 }
 
-// causeOf returns the cause of the context's end, if that end was the reason of an error.
+// causeOf adds the cause of the context's end to an error, if ctx has ended with a cause of its own.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, ctx.Err()) {
 		return fmt.Errorf("%w (%w)", cause, err)

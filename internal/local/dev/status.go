@@ -81,7 +81,7 @@ func (d *Dev) status() Status {
 	return s
 }
 
-// firstReason returns the first shard's reason for not serving; empty: there is none.
+// firstReason returns the first reason that the shards report for not serving; empty: they report none.
 func firstReason(shards []status.Shard) string {
 	for _, one := range shards {
 		for _, g := range one.Groups {

@@ -303,7 +303,7 @@ func (c *MemberConfig) embed() *embed.Config {
 	ec.WatchProgressNotifyInterval = progressEvery
 	ec.QuotaBackendBytes = c.QuotaBytes
 	if len(c.Cluster) == 1 {
-		// a single member: short ticks only shorten its election at the start
+		// a single member waits for no other: short ticks only shorten its election at the start
 		ec.TickMs, ec.ElectionMs = 10, 100
 	}
 	return ec

@@ -35,7 +35,7 @@ func (e *errWaits) Error() string {
 
 func (e *errWaits) Is(target error) bool { return e.empty && target == ErrEmptyExisting }
 
-// emptyExisting returns the error of an empty folder if no other member answers that it could join.
+// emptyExisting returns the error for an empty folder if there is no other member to join.
 func (c *MemberConfig) emptyExisting(why string) error { return &errWaits{why: why, empty: true} }
 
 // prepare does the work required before etcd starts on the folder: usually none. If the disk of this member was
@@ -142,7 +142,7 @@ type othersMember struct {
 	ClientURLs []string `json:"clientURLs"`
 }
 
-// askOthers asks the other members of the initial cluster for the member list and its client addresses.
+// askOthers asks the other members of the initial cluster for the member list and the members' client URLs.
 func (c *MemberConfig) askOthers(ctx context.Context) othersSaid {
 	own := &rejoinInput{PeerURLs: c.ownURLs()}
 	var said othersSaid

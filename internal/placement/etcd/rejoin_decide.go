@@ -39,7 +39,8 @@ type rejoinInput struct {
 	// reason.
 	View   *View
 	NoView string
-	// Told lists the id of this member in the answer of each other member; it may be older than View; 0: none.
+	// Told lists, for each other member that answers, the id that this member has in the answer, which may be older
+	// than View; 0: the answer does not contain this member.
 	Told []uint64
 }
 

@@ -61,8 +61,8 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 		return
 	}
 	ec.EnableGRPCGateway = false
-	// etcd removes a file with the socket's name before it listens. The name (@) has no file, and its folder does
-	// not exist, so that the removal fails with "not found" even if the file system is read-only.
+	// etcd removes a file with the socket's name before it listens. A name with @ has no file, and its folder does not
+	// exist, so that the removal fails with "not found" even if the file system is read-only.
 	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Host: "@sheaf-etcd", Path: "/" + uuid.NewString()}}
 	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions,
 		grpc.Creds(c.Certs.Server(certs.ServerOptions{})),
@@ -90,7 +90,8 @@ func (c *MemberConfig) secure(ec *embed.Config) {
 	ec.PeerTLSInfo = c.peerTLS()
 }
 
-// admit reports whether a process of the store makes a call to etcd: callers of the store have no access here.
+// admit returns an error unless a process of the store makes a call to etcd: callers of the store have no access here.
+// It admits health checks and calls without TLS from everyone.
 func (c *MemberConfig) admit(ctx context.Context, method string) error {
 	who, known := certs.PeerOf(ctx)
 	switch {

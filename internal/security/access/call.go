@@ -20,7 +20,8 @@ type Call interface {
 	// Wrote reports n writes of one message that are done or have failed. what is called during the call, and only
 	// if writes are audited. Leave out refused writes: these are noted as refusals.
 	Wrote(n int, what func(i int) Written)
-	// Can is May without any note in the audit log.
+	// Can is May without a trace: it writes nothing to the audit log, does not count as a use of a grant, and is
+	// not asked again when the table changes during the call.
 	Can(verb Verb, group string) error
 	// Sees reports whether the caller may do anything at all in a group.
 	Sees(group string) bool

@@ -329,7 +329,8 @@ func (c *Compiled) grantsOf(u use) []string {
 	return names
 }
 
-// Use is Decide that also returns the names of the grants, if this is the first such use since the table was installed.
+// Use is Decide that also returns the names of the grants that allow the use, if it is their first such use since the
+// table was installed.
 func (c *Compiled) Use(caller *Caller, verb Verb, group string) (first []string, err error) {
 	used, ok := c.find(caller, verb, group)
 	if !ok {

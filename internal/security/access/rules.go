@@ -124,7 +124,7 @@ func RuleOf(method string) Rule { return rules[method] }
 
 // Admit decides what can be decided about a call by its name alone. c is the table; nil: the store has none. Call.May
 // later decides about grants for single groups. Errors are UNAUTHENTICATED or PERMISSION_DENIED, and name the caller,
-// the call, and the permitted audience.
+// the call, and who may make it.
 func (c *Compiled) Admit(caller *Caller, method string) error {
 	rule := RuleOf(method)
 	switch {

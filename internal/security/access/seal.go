@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Sealer signs values that callers send back: scan splits, scan cursors, positions of watches. They contain group
-// names, so they must not grant any right; a seal proves that this store made the value for this caller. Its key is the
-// store's seal key.
+// Sealer signs values that callers send back: scan splits, scan cursors, positions of watches. Such a value names its
+// group, and the access to that group is decided at each use, so that the value itself gives no right. A seal proves
+// that this store made the value for this caller. Its key is the store's seal key.
 type Sealer struct {
 	key []byte
 	id  [8]byte
@@ -34,7 +34,7 @@ func NewSealer(key []byte) (*Sealer, error) {
 }
 
 // A sealed value: format (1), id of the key (8), Unix time in seconds at which it ends, 0: never (8), MAC (16), the
-// value. Little-endian. The MAC is the begin of an HMAC-SHA256 of a label, the end, the caller's name with its length,
+// value. Little-endian. The MAC is the start of an HMAC-SHA256 of a label, the end, the caller's name with its length,
 // and the value. Values that are not sealed begin with format 1.
 const (
 	sealFormat = 2

@@ -116,7 +116,7 @@ func OverlapOf(tenants []Tenant) (one, other int, overlap bool) {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(tenants[a].Prefix, tenants[b].Prefix) })
-	// In sorted order, a name that begins with a prefix directly follows it.
+	// In sorted order, the prefixes that begin with another prefix directly follow it.
 	for n := 1; n < len(order); n++ {
 		if one, other = order[n-1], order[n]; strings.HasPrefix(tenants[other].Prefix, tenants[one].Prefix) {
 			return one, other, true

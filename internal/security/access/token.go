@@ -137,7 +137,7 @@ func (i *issuer) takeKeys(field string, encoded json.RawMessage) error {
 	return nil
 }
 
-// UsableKeys filters a JSON Web Key Set to the keys that may sign tokens: an issuer may have other keys beside them. It
+// UsableKeys filters a JSON Web Key Set to the keys that may sign tokens: an issuer may have other keys as well. It
 // sorts them by id, so that the same keys give the same text. Errors wrap ErrTable.
 func UsableKeys(encoded json.RawMessage) (json.RawMessage, error) {
 	var set, usable jose.JSONWebKeySet

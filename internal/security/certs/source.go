@@ -55,7 +55,7 @@ type Status struct {
 	NotAfter time.Time // end of the certificate that expires first
 	Bundle   string    // BundleHash of the authorities that vouch for the store's processes
 	Clients  string    // BundleHash of those that vouch for callers; equal to Bundle if they are the same
-	Plain    int       // present plaintext connections
+	Plain    int       // number of open plaintext connections
 	Read     time.Time // when the files in use were last found in the folder
 	Failed   error     // why the present content of the folder is not in use; nil: it is
 }
@@ -130,7 +130,7 @@ func (s *Source) Identity() identity.Identity { return s.current.Load().identity
 // Dir returns the folder; empty: the files are in memory.
 func (s *Source) Dir() string { return s.cfg.Dir }
 
-// HasClientCertificate reports whether servers get another certificate than callers.
+// HasClientCertificate reports whether the certificate presented to servers differs from that presented to callers.
 func (s *Source) HasClientCertificate() bool {
 	m := s.current.Load()
 	return m.client != m.server
@@ -254,7 +254,7 @@ type conn struct {
 	source *Source
 	peer   atomic.Pointer[shown]
 	plain  atomic.Bool // there is no TLS above it
-	// bytes read to distinguish TLS from plaintext, which Read returns again; only for the one reader
+	// bytes read to distinguish TLS from plaintext, which Read returns again; used only by the one reader
 	first []byte
 }
 

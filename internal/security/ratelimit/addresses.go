@@ -11,18 +11,18 @@ import (
 
 // Limits of one address, and of all addresses together, each for one server.
 const (
-	// handshakesPerSecond is the handshake rate of an address, and its burst. A handshake costs a server more than
-	// a millisecond.
+	// handshakesPerSecond is the handshake rate of an address, and handshakesAtOnce its burst. A handshake costs a
+	// server more than a millisecond.
 	handshakesPerSecond = 50
 	handshakesAtOnce    = 100
 	// waitingMax bounds the connections of an address that wait for their turn to start a handshake: the last of
-	// them waits five seconds, and clients wait for 20 s.
+	// them waits five seconds, while clients wait for 20 s.
 	waitingMax = 250
 	// shakingMax bounds the handshakes in progress of an address, and shakingInAll those of all addresses.
 	shakingMax   = 128
 	shakingInAll = 4096
-	// excessPerSecond is the rate of points, and its burst, for all connections of an address together, beyond the
-	// allowance of each connection.
+	// excessPerSecond is the rate of points for all connections of an address together, beyond the allowance of
+	// each connection, and excessAtOnce is its burst.
 	excessPerSecond = 500
 	excessAtOnce    = 500
 	// addressesMax bounds the addresses that are tracked separately. Further addresses share one budget.

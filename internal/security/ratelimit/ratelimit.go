@@ -188,8 +188,8 @@ type handshake struct {
 	inAll     *list.Element
 }
 
-// begin registers a handshake. If there are too many, it closes the oldest one of the address, or of all: an honest
-// handshake takes milliseconds.
+// begin registers a handshake. If the address has too many, it closes the oldest one of the address. If there are too
+// many in all, it also closes the oldest one of all. An honest handshake takes milliseconds.
 func (g *Guard) begin(raw net.Conn, from *address) *handshake {
 	h := &handshake{raw: raw, from: from}
 	var closing []*handshake

@@ -32,7 +32,7 @@ type Options[R Owned] struct {
 	Hands  Hands[R]
 	// Ask asks another shard what its volume holds.
 	Ask func(ctx context.Context, shard placement.Shard) (placement.FoundVolume, error)
-	// Background is the context of all work that goes on after the start.
+	// Background is the context of all work that continues after the start.
 	Background context.Context
 	// Lock guards Replicas, and those fields of each replica and of the Follower that are documented as guarded by it.
 	// Replicas holds the replicas on the volume by UUID of their group, strays included.
@@ -85,8 +85,8 @@ type Hands[R Owned] interface {
 	// Connect keeps connections to these shards and to no others.
 	Connect(shards []string)
 
-	// Load begins to load a replica, Join to install an empty one, and Reinstall to install one whose tail is damaged.
-	// They do not wait.
+	// Load begins to load a replica, Join to install an empty one, and Reinstall to install again one that lacks
+	// entries that count. They do not wait.
 	Load(r R)
 	Join(r R)
 	Reinstall(r R)
@@ -288,7 +288,7 @@ func (f *Follower[R]) forgetDone(todo Work[R]) {
 // errLater means that the work must wait for something else on this shard.
 var errLater = errors.New("later")
 
-// inParallel does at most 16 at a time; true where one failed.
+// inParallel calls do for each group, at most 16 at a time, and reports whether a call failed.
 func (f *Follower[R]) inParallel(
 	ctx context.Context, groups []placement.Group, do func(context.Context, placement.Group) error,
 ) (failed bool) {
@@ -347,7 +347,7 @@ func (f *Follower[R]) own(holds func(group uuid.UUID) bool) placement.Own {
 	return placement.Own{Shard: f.Shard, Volume: f.Volume().Superblock().Volume, Holds: holds, Held: f.heldNames}
 }
 
-// heldNames returns the names of the groups that have a folder on the volume, if known.
+// heldNames returns the names of the groups that have a folder on the volume, as far as they are known.
 func (f *Follower[R]) heldNames() []string {
 	f.Lock.Lock()
 	defer f.Lock.Unlock()

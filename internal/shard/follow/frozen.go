@@ -95,8 +95,8 @@ func (f *Follower[R]) remember(view placement.View) error {
 	return err
 }
 
-// rememberLater is remember for a view on which nothing was done, at a limited rate. Revisions of etcd that do not
-// concern this shard are remembered less often, so that a quiet volume is rarely written to.
+// rememberLater is remember for a view on whose word nothing was done, at a limited rate. Revisions of etcd that come
+// from writes that do not concern this shard are remembered less often, so that a quiet volume is rarely written to.
 func (f *Follower[R]) rememberLater() {
 	f.Lock.Lock()
 	view := f.View

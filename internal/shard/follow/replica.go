@@ -60,7 +60,7 @@ type Owned interface {
 	BeginFetch(ctx context.Context)
 }
 
-// Node is the part of the serving node that concerns membership.
+// Node is the node that serves a replica. The interface has only the part that concerns membership.
 type Node interface {
 	// ConfIndex returns the index of the newest membership that the node knows.
 	ConfIndex() uint64

@@ -54,7 +54,8 @@ type Shard interface {
 type Options struct {
 	Identity Identity // an empty Address: the address that the server listens on
 	Server   ServerOptions
-	// With Stay, a Host whose volume cannot be served keeps running and reports why; without, it ends with the error.
+	// Stay makes a Host whose volume cannot be served keep running and report why. Without Stay the Host ends with the
+	// error.
 	Stay bool
 	// Status is the status of the shard while it does not serve, as far as it is known in advance.
 	Status   status.Shard
@@ -73,13 +74,14 @@ type Times struct {
 	// GuardPatience is how long a read of a served volume may take before it is reported. A slow volume is not a lost
 	// one. 15 s.
 	GuardPatience time.Duration
-	// StopPatience is how long a stop waits for work that it cannot interrupt: files of a disk that does not answer; 10
-	// s.
+	// StopPatience is how long a stop waits for work that it cannot interrupt, on files of a disk that does not answer;
+	// 10 s.
 	StopPatience time.Duration
 }
 
 // Host runs a shard while its volume may be served, and reports why while it may not. From the first moment on it
-// answers health, AdminService and HTTP in every state. It checks a volume that cannot be served again until it can be.
+// answers health, AdminService and HTTP in every state. It repeatedly checks a volume that cannot be served, until it
+// can be served.
 type Host struct {
 	opts   Options
 	server *Server
@@ -232,8 +234,8 @@ var (
 	errDeposed = errors.New("another process took the place of this shard while it was silent")
 )
 
-// serve checks the volume and starts a shard on it. It returns when the shard must not go on, or why it was not
-// started.
+// serve checks the volume and starts a shard on it. It returns why the shard was not started, or must not go on; nil:
+// the host was stopped.
 func (h *Host) serve() *heldError {
 	id := h.identity()
 	seen, held := id.inspect()
@@ -297,8 +299,8 @@ func (h *Host) store(id *Identity, sb volume.Superblock) error {
 	case sb.Volume == uuid.Nil || sb.Store != meta.StoreUUID:
 		return nil // the volume is new, or is refused when it is opened
 	}
-	// Options.Start checks this again. The check may take a while to see whether another process lives; made here,
-	// requests for the state are answered meanwhile.
+	// Options.Start checks this again. The check may take a while to see whether another process lives. While it runs
+	// here, requests for the state are answered.
 	_, err = id.MayRegister(h.ctx, sb)
 	switch {
 	case err == nil, id.Renews(err):

@@ -181,12 +181,13 @@ func (id *Identity) Registration(sb volume.Superblock) placement.Shard {
 	}
 }
 
-// Renews reports whether an error means that the volume was rolled back and should become a different volume.
+// Renews reports whether an error means that the volume must become a different one: it was rolled back, and Wanted
+// names no volume.
 func (id *Identity) Renews(err error) bool {
 	return errors.Is(err, placement.ErrRolledBack) && id.Wanted.Volume == uuid.Nil
 }
 
-// stillSame returns how a volume in use differs from its state when it was opened; nil: it does not.
+// stillSame returns why a volume in use is not what it was when it was opened; nil: it is the same.
 func (id *Identity) stillSame(opened volume.Superblock) error {
 	now, err := volume.FreshSuperblock(id.FS, id.Dir)
 	switch {

@@ -75,7 +75,7 @@ const (
 	MakeFolder      // make the folder of a learner that is to join
 	Claim           // report to etcd that a member is here whose location etcd does not know
 	Confess         // report to etcd that a member is missing here, or incomplete
-	Lose            // record that a member is missing here, and that no other copy replaces it
+	Lose            // record that a member is missing here: no other copy replaces it
 	Keep            // do not serve the replica, and delete nothing
 	EndFetch        // end the install in progress, and decide again
 	Trash           // take the replica out of service, and move its files to the trash

@@ -17,7 +17,7 @@ const (
 	// turnMost is the longest RetryAfter, unless the quota itself needs longer. It is also the longest time between two
 	// turns.
 	turnMost = time.Second
-	// lateMost is how long a call waits before it is answered. It is well below the limit for a slow call.
+	// lateMost is the longest wait of a call before it is answered. It is well below the limit for a slow call.
 	lateMost = 500 * time.Millisecond
 	// keptMost bounds the waiting calls of one tenant. Each uses a stream of its connection, and a gateway has one
 	// connection for all its callers.
@@ -36,7 +36,7 @@ type late struct {
 	atOnce bucket    // limits the refusals that are answered at once
 	last   time.Time // the last turn that was assigned
 	kept   int       // waiting calls
-	mean   float64   // bytes that a call moves, a moving average
+	mean   float64   // moving average of the bytes that a call moves
 }
 
 // Begin begins a call; if it returns nil, End must follow. If a quota is exceeded, the call is refused at once. If the

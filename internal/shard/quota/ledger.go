@@ -134,13 +134,14 @@ func (s *Share) add(other Share) {
 	s.Used, s.Slack, s.Want = s.Used.plus(other.Used), s.Slack.plus(other.Slack), s.Want.plus(other.Want)
 }
 
-// toldShare is the fraction of a quota by which a shard's stored amount may change before it is reported, if the last
-// report is recent.
+// toldShare: the amount that a shard stores may change by one part in toldShare of a quota before it is reported, if
+// the last report is recent.
 const toldShare = 128
 
-// isWorth reports whether the computed share must be written. That is so if the number of groups has changed, if the
-// reported amount is old or far from the actual one, or if the computed slack is more than twice, or less than half, of
-// what is left of the current slack.
+// isWorth reports whether the computed share must be written. That is so if the number of groups or the wanted amount
+// has changed, if a shard is gone, if the reported amount is old or far from the actual one, if what is left of the
+// current slack is too little for a waiting write, or if the computed slack is more than twice what is left, or at most
+// half of it.
 func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 	if !is || o.share.Groups != old.Groups || o.share.Want != old.Want || len(o.gone) > 0 {
 		return is || o.share != Share{}

@@ -293,7 +293,7 @@ func (t *Tenant) beginMeasuring() *measured {
 	return m
 }
 
-// agedLooks is after how many times Config.Every a shard writes its share though little has changed.
+// agedLooks times Config.Every is the time after which a shard writes its share although little has changed.
 const agedLooks = 10
 
 // conflictsMax is how often the write of a share is retried after other shards wrote the ledger in between.
@@ -313,7 +313,7 @@ func (t *Tenant) settle(ctx context.Context, m *measured, found placement.Ledger
 			shard: t.set.cfg.Shard, groups: m.groups, all: max(found.Groups, m.groups), used: m.used, want: m.want, left: m.left,
 			limits: Amount{quotas.StoredBytes, quotas.Records},
 		}
-		// A tenant whose groups had no call yet counts as having one group led here, as soon as a call comes.
+		// A tenant without a group led here counts as having one, for the calls that may come.
 		t.limit(quotas, float64(max(m.groups, 1))/float64(max(f.all, 1)))
 		if f.gone, err = t.gone(ctx, ledger, &f); err != nil {
 			return err

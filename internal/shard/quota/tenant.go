@@ -66,7 +66,7 @@ type stored struct {
 	known    bool   // the ledger was read
 	slack    Amount // may be stored beyond what was measured
 	spent    Amount // part of slack that is used
-	next     Amount // admitted since the measurement began, and still in progress
+	next     Amount // admitted since the measurement that is in progress began
 	inFlight Amount // admitted, and not yet known to be stored or refused
 	// number of the measurement: an amount given back counts only in the epoch in which it was taken
 	epoch int64
@@ -158,8 +158,9 @@ func (t *Tenant) refuse(quota access.Quota, after time.Duration, words string) e
 // openAgain is the delay after which a call may be repeated that was refused for too many concurrent calls.
 const openAgain = 100 * time.Millisecond
 
-// blocked returns the quota that keeps a call from beginning now, and the time until the call may begin; for the quota
-// of concurrent calls that time is unknown. An empty quota: the call may begin. Called with mu held.
+// blocked returns the quota that keeps a call from beginning now, and the time until the call may begin. For the quota
+// of concurrent calls that time is unknown, so it is openAgain. An empty quota: the call may begin. Called with mu
+// held.
 func (t *Tenant) blocked(now time.Time) (access.Quota, time.Duration) {
 	if t.openMost > 0 && t.open >= t.openMost {
 		return access.CallsAtOnce, openAgain
@@ -342,8 +343,8 @@ func (t *Tenant) Store(ctx context.Context, n Amount, hurry bool) (Reserved, err
 	}
 }
 
-// short returns the quota that leaves too little here for n, and whether it is exhausted in the whole store. Empty: no
-// quota. Called with mu held.
+// short returns the quota of which too little is left here for n, and whether too little is left in the whole store. An
+// empty quota: enough is left of each. Called with mu held.
 func (t *Tenant) short(n Amount) (quota access.Quota, final bool) {
 	s := &t.stored
 	for _, one := range []struct {

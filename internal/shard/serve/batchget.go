@@ -142,7 +142,7 @@ type batchReader struct {
 	items   []*batchItem
 	arena   []byte // data of the records in out
 	size    int64  // upper bound of the encoded size of out
-	granted int64  // memory reserved for size
+	granted int64  // limit of size, for which memory is reserved
 	largest int64  // largest size of a record so far
 	apart   int64  // memory reserved for attributes, and for data outside the arena
 }

@@ -62,8 +62,8 @@ func (sc *scan) release() {
 	}
 }
 
-// add adds a record to the message, and first sends what is in the way. If added is false, the log must be released and
-// the record read again.
+// add adds a record to the message, and first sends the message if it has no room for the record. If added is false,
+// the log must be released and the record read again.
 func (sc *scan) add(at *cursor.Cursor, rec *group.Record) (added bool, err error) {
 	size := answerSize(at.Group, rec)
 	if n := len(sc.out.Records); n > 0 && (sc.size+size > sc.sizeMax || n == scanRecordsMax || n == len(sc.records) &&
@@ -124,8 +124,9 @@ func (sc *scan) prepare() error {
 	return nil
 }
 
-// sendReading is send for a scan that is reading the log. If going is false, the message was not read yet, and settle
-// returns its result, or other scans wait for their turn.
+// sendReading is send for a scan that is reading the log. If going is false, the turn of the scan is over: other scans
+// wait for theirs, or the caller does not read the message. If the message is still being sent, settle returns its
+// result.
 func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	sc.out.Cursor = access.Seal(sc.stream.Context(), at.Encode(), sealed)
 	sc.sending = true

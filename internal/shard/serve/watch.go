@@ -114,7 +114,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// stillHere returns the shard to go to when the group has left this shard, or has another leader; nil: it is led here.
+// stillHere returns the error that ends the watch if the shard stops, or if the group has left this shard or cannot be
+// read here any more; in the last case the error says where to go. Nil: the watch goes on.
 func (w *watch) stillHere() error {
 	switch {
 	case w.server.stopping.Load():

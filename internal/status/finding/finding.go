@@ -43,8 +43,8 @@ func Count(all []Finding, severity Severity) (n int) {
 	return n
 }
 
-// Problems returns the problems among findings as text. The place here, which reports about itself, is left out of the
-// text.
+// Problems returns the problems among findings as text. Each text begins with the place of the finding, except for
+// findings of the place here, which reports about itself.
 func Problems(all []Finding, here string) (words []string) {
 	for i := range all {
 		f := &all[i]

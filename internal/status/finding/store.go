@@ -30,7 +30,7 @@ type Seen struct {
 	Whole bool
 }
 
-// Of returns what is wrong with the collected data, the worst first.
+// Of returns what is wrong with the shards and groups in the collected data, the worst first.
 func Of(seen Seen) []Finding {
 	var f List
 	paths := map[string]string{}

@@ -35,11 +35,11 @@ type Facts struct {
 	EtcdSilent time.Duration // since etcd last answered
 	EtcdHeld   string        // why etcd's contents are not followed
 	Load       Load
-	Groups     int      // that should serve
-	Shards     int      // that hold the groups; 0: only the reporting shard
+	Groups     int      // number of groups that should serve
+	Shards     int      // number of shards that hold the groups; 0: only the reporting shard
 	Routes     bool     // only routes are known, not whether the groups serve
 	And        string   // an addition to the sentence if all serve
-	Failed     []string // groups
+	Failed     []string // names of groups that are not served
 	FailedWhy  string   // the first known reason of a failed group
 	Damaged    []string
 	Problems   []string

@@ -12,10 +12,10 @@ import (
 
 // activeFile is the file of the active segment at a start, before it is read. It knows which bytes can hold frames.
 type activeFile struct {
-	mark    format.Mark // the newer whole slot of the mark file; the zero Mark where there is none
+	mark    format.Mark // the newer whole slot of the mark file; the zero Mark if there is none
 	badMark [format.MarkSlots]error
 	file    vfs.File // nil: there is no active segment, or its file is missing
-	size    int64    // of the file
+	size    int64    // size of the file
 	// end is the offset at which the data ends. The bytes from there to size are space that was never written and reads
 	// as zero.
 	end    int64

@@ -8,8 +8,8 @@ import (
 const (
 	allocateBytesMin = 256 << 10
 	allocateBytesMax = 16 << 20
-	// allocateShare: at most one part in this number of the volume's spare bytes is allocated in advance, because there
-	// are many groups.
+	// allocateShare limits a step: at most one part in this number of the volume's spare bytes is allocated in advance,
+	// because there are many groups.
 	allocateShare = 64
 )
 

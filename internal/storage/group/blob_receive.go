@@ -57,7 +57,7 @@ func (l *Log) BlobWriter(ref format.BlobRef) (format.BlobWriter, error) {
 	if err := l.usable(); err != nil {
 		return nil, err
 	}
-	// Two callers may receive the same blob: each writes a separate file, and either may finish first.
+	// Two callers may receive the same blob: each writes a separate file, and either file may become the blob.
 	suffix := "." + strconv.FormatUint(l.received.Add(1), 10) + format.TmpSuffix
 	w, err := format.ReceiveBlob(l.folder.fs, l.folder.dir, ref, suffix)
 	if err != nil {

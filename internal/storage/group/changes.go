@@ -16,7 +16,7 @@ import (
 // ChangesOptions limits the result of Changes: it ends after the record that reaches a limit.
 type ChangesOptions struct {
 	RecordsMax int
-	BytesMax   int64 // of data and attributes
+	BytesMax   int64 // limit on the bytes of data and attributes
 }
 
 // Changes reads the newest versions with an index above after, including deletes, in order of the index. It skips

@@ -32,8 +32,8 @@ type looked struct {
 // roomPart: when free space is low, a segment is rewritten if a sixteenth of it is superseded.
 const roomPart = 16
 
-// unfreedAgain is the delay until a compaction that freed nothing tries again, although something seemed to be free to
-// drop.
+// unfreedAgain is the delay until the next try after a compaction that freed nothing, although there seemed to be data
+// to drop.
 const unfreedAgain = 5 * time.Minute
 
 // aged is the data of a segment that a compaction kept because it was younger than Retention.MinAge: bytes of entries
@@ -78,16 +78,16 @@ type Reclaim struct {
 	Free, FreeBlobs int64
 	// Sealed is the size of sealed segments and blobs, without the remembered requests.
 	Sealed int64
-	// Superseded entries that stay, by reason: they are in the newest segment; they are among the newest
-	// Retention.Versions of their record; they are younger than Retention.MinAge; an open snapshot sees them; another
-	// reason, known from a moment ago.
+	// Bytes of superseded entries that stay, by reason: they are in the newest segment; they are among the newest
+	// Retention.Versions of their record; they are younger than Retention.MinAge; an open snapshot sees them; or
+	// they stay for another reason, as the last compaction found.
 	Newest, Versions, Age, Scans, Other int64
 	// ScanBlobs are the bytes of the blobs that only open snapshots see.
 	ScanBlobs int64
-	// Tombstones are dropped when every member has them, no request id can refer to them any more, and nothing older is
-	// stored.
+	// Tombstones are the bytes of tombstones that are dropped when every member has them, no request id can refer to
+	// them any more, and nothing older is stored.
 	Tombstones int64
-	// Requests are the bytes of superseded writes that are remembered by their request ids.
+	// Requests are the bytes of the small entries that remember superseded writes by their request ids.
 	Requests int64
 	// NewestEnd is the size of the newest segment, SegmentMax the size at which it is sealed.
 	NewestEnd, SegmentMax int64
@@ -258,7 +258,7 @@ func (c *compaction) sealEarly() error {
 	return nil
 }
 
-// noteUnfreed records the data that seemed to be free to drop and is still there.
+// noteUnfreed records how much data seemed droppable and is still there.
 func (c *compaction) noteUnfreed() {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()

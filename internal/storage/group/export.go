@@ -20,8 +20,8 @@ import (
 // Safe for concurrent use.
 type Export struct {
 	Index uint64 // applied
-	Term  uint64 // of that index
-	Bytes int64  // of all files
+	Term  uint64 // term of that index
+	Bytes int64  // total size of the files
 
 	group    string
 	gate     *gate
@@ -135,7 +135,7 @@ func (e *Export) add(f transfer.File) {
 }
 
 // endOf finds the end of the entries of a segment up to an index, and the last of them by place. Void entries are
-// before that last entry or after the end: above the commit, nothing at or below it is truncated any more.
+// before that last entry or after the end: once an index is committed, entries at or below it are not truncated.
 func (r *reader) endOf(v view, at, floor uint64) (end int64, last uint64, err error) {
 	end, last = format.SegmentHeaderBytes, v.first-1
 	var damage error

@@ -26,8 +26,8 @@ type folder struct {
 	manifest *format.Manifest // as it is on disk
 	// a manifest was perhaps replaced, perhaps not durably: write it again before anything is acknowledged
 	unsure     bool
-	nextNumber uint64 // of the next segment file
-	sequence   uint64 // of the last manifest that was tried to be written
+	nextNumber uint64 // number of the next segment file
+	sequence   uint64 // sequence number of the last manifest that the log tried to write
 	// changesFloor: some changes at or below it may be missing. See Log.Changes.
 	changesFloor atomic.Uint64
 }

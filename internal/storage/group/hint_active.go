@@ -19,7 +19,7 @@ const (
 	// A piece is written when at least this many bytes have no hint yet. Reading fewer bytes costs no more than opening
 	// a file. A piece for this many bytes costs a hundredth of writing the bytes themselves.
 	hintPieceOf    = 256 << 10
-	hintPieceShare = 32 // of the size of a segment
+	hintPieceShare = 32 // for small segments: one part in this number of the segment's size
 )
 
 // activeHint maintains that hint while the log is open. It writes and removes the hint's file, and reads the state; of
@@ -31,8 +31,8 @@ type activeHint struct {
 	// whileOpen: the hint grows while the log is written to, not only at a stop, because the next start uses it
 	whileOpen bool
 
-	frame format.StateFrame // the last one of the active segment
-	// the last one of the active segment that was found to have only applied entries before it
+	frame format.StateFrame // the last state frame of the active segment
+	// the last state frame of the active segment that was found to have only applied entries before it
 	ready    format.StateFrame
 	told     format.HintPart // the part of the active segment that the hint covers
 	tried    int64           // offset for which a piece was tried last; 0: not yet

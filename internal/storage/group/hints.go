@@ -74,8 +74,8 @@ func (h *hints) write(s *segment) error {
 	return nil
 }
 
-// hintStalePart: if the used flags of a hint are outdated for more than this part of its rows, the hint is written
-// again when the log is closed.
+// hintStalePart: if the used flags of a hint are outdated for more than one part in this number of its rows, the hint
+// is written again when the log is closed.
 const hintStalePart = 64
 
 // refresh rewrites hints whose used flags are very outdated. The active segment has no such hint.

@@ -175,7 +175,7 @@ func (ld *loading) withoutRows(first, last uint64) (out []IndexRange) {
 }
 
 // findTailIDs finds the records with an entry above the commit. If one of these entries is damaged, all entries up to
-// it count as committed: Raft cannot get lost entries, and with a single voter synced entries were committed. With
+// it count as committed: Raft cannot be given lost entries, and with a single voter synced entries were committed. With
 // several voters the entry may have been truncated, or may have been needed for a quorum: ErrTailDamaged.
 func (ld *loading) findTailIDs() error {
 	ld.tailIDs = make(map[int64]struct{})

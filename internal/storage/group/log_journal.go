@@ -66,8 +66,8 @@ type share struct {
 // begin is called for a new active segment, in which everything is durable.
 func (h *share) begin() { h.through, h.started, h.batch = 0, 0, nil }
 
-// write makes the bytes of the active segment from synced to end durable by the journal. It returns false if the
-// journal does not accept them.
+// write makes the bytes of the active segment from synced to end durable by the journal. It returns false if it did not
+// make them durable.
 func (h *share) write(active *segment, synced, end int64) bool {
 	if h.member == nil || h.member.MustSync() {
 		return false
@@ -91,8 +91,8 @@ func (h *share) write(active *segment, synced, end int64) bool {
 const startBytes = 256 << 10
 
 // startWriting tells the kernel to start writing the data that only the journal made durable. Then less is left for the
-// sync that the journal requests from all groups at once: every batch waits for that sync if it has a record of one of
-// them.
+// sync that the journal requests from all groups at once: every batch that has a record of one of these groups waits
+// for that sync.
 func (h *share) startWriting(active *segment, synced int64) {
 	from, to := max(h.started, synced&^(format.BlockBytes-1)), h.through&^(format.BlockBytes-1)
 	if to-from >= startBytes {

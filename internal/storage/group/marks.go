@@ -53,7 +53,7 @@ func (w *writer) giveBackRoom() {
 	}
 }
 
-// follow makes the mark of the synced data durable, unless it was written last, or nothing is synced.
+// follow makes the mark of the synced data durable, unless it equals the last written mark, or nothing is synced.
 func (f *markFile) follow(st *state) error {
 	mark := st.syncedMark()
 	if mark.Offset <= format.SegmentHeaderBytes {

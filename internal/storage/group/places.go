@@ -86,7 +86,7 @@ func (p *places) insert(id int64, loc index.Loc) error {
 	return nil
 }
 
-// lose clears the used flag of the frame at a place, in any segment.
+// lose clears the used flag of the frame at a place, in whichever segment the frame is.
 func (p *places) lose(loc index.Loc) { p.supersede(p.segment(loc.Ordinal()), loc) }
 
 // supersede clears the used flag of a frame.

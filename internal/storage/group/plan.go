@@ -131,15 +131,15 @@ func entriesOfActive(opts Options, s format.ManifestSegment, active *activeFile,
 	return max(0, min(fit, known+above)), nil
 }
 
-// countedMin is the number of possible entries above the mark from which on they are counted. Fewer entries cost little
+// countedMin: if there may be at least this many entries above the mark, they are counted. Fewer entries cost little
 // memory, and the plan of all groups should not wait for a read in each.
 const countedMin = 8192
 
 const (
 	countPieceBytes = 16 << 10 // read at a time: only headers are needed
-	countPieces     = 64       // greatest number that is read of a segment
-	countPiecesMin  = 2        // least number that is read
-	// part of the bytes above the mark that is read, as the load reads all of them again
+	countPieces     = 64       // greatest number of pieces that are read of a segment
+	countPiecesMin  = 2        // least number of pieces that are read of a segment
+	// one part in this number of the bytes above the mark is read, as the load reads all of them again
 	countShare = 64
 )
 

@@ -283,7 +283,8 @@ func recordOf(s *segment, loc index.Loc, e *format.Entry) Record {
 	}
 }
 
-// finish moves the reference to a blob from the data to Blob. It drops the data if only metadata is wanted.
+// finish moves the reference to a blob from the data to Blob. It drops the data of a delete, and all
+// data if only metadata is wanted.
 func (r *Record) finish(e *format.Entry, metadataOnly bool) error {
 	ref, err := e.BlobRef()
 	if err != nil {

@@ -27,7 +27,7 @@ type view struct {
 	*segment
 	m       format.ManifestSegment
 	through uint64 // entries above this index are void, or do not exist
-	end     int64  // after the last frame
+	end     int64  // offset after the last frame
 	rows    *format.Rows
 	active  bool
 	scan    bool // it is read for a scan, so perhaps only once
@@ -123,8 +123,8 @@ func (r *reader) readEntries(lo, hi uint64, fn func(*format.Entry, index.Loc) bo
 	return r.walkEntries(lo, hi, nil, fn)
 }
 
-// walkEntries is readEntries that tolerates missing entries and bad bytes if pass is not nil; it passes the bad bytes
-// to pass. If a file cannot be read at all, it continues after it, and returns that error at the end.
+// walkEntries is readEntries if pass is nil. Otherwise it skips missing entries, and calls pass with bad bytes. It then
+// also continues after a file that cannot be read at all, and returns that error at the end.
 func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*format.Entry, index.Loc) bool) error {
 	if lo > hi {
 		return nil
@@ -184,8 +184,8 @@ func (r *reader) walkEntries(lo, hi uint64, pass func(format.Damage), fn func(*f
 }
 
 // isValid reports whether an entry read from a segment is not void. An entry that was truncated has another term, or
-// was appended again at another place and is then the same, byte for byte. Compaction leaves void entries in segments
-// that it skips, so Raft's floor does not matter.
+// was appended again later, at another place, and is then the same, byte for byte. Compaction leaves
+// void entries in segments that it skips, so Raft's floor does not matter.
 func (r *reader) isValid(e *format.Entry) bool {
 	r.state.mu.RLock()
 	defer r.state.mu.RUnlock()

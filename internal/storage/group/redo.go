@@ -28,8 +28,9 @@ type redo struct {
 // Redo writes a group's share of a journal into the active segment of a group that is not open, and syncs it. It skips
 // ranges of other segments: a sealed segment was synced before, and an unlisted one is void. Everything before a range
 // was durable when the range was written, so the synced mark is raised to the end of the range: missing bytes below it
-// are damage for the load, and not the end of the log. The mark is also raised above everything that is lost, and above
-// the number of bytes that may be lost. If the folder does not exist, Redo does nothing. It may be repeated.
+// are damage for the load, and not the end of the log. The mark is also raised above everything that is lost, and
+// further by as many bytes as may be lost at the end. If the folder does not exist, Redo does nothing. It may be
+// repeated.
 func Redo(fs vfs.FS, dir string, share journal.Share) error {
 	m, err := format.ReadManifest(fs, dir)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -114,7 +115,8 @@ func lastIndexOf(frames []byte, segment format.SegmentID, offset int64) (last ui
 	return last
 }
 
-// above returns a mark above everything that is lost, and additionally above as many bytes as may be lost at the end.
+// above returns a mark after everything that is lost. doubt is how many more bytes may be lost at the end: the mark is
+// after them too.
 func (r *redo) above(doubt int64) (format.Mark, error) {
 	f, err := r.fs.OpenDirect(path.Join(r.dir, format.SegmentName(r.active.Number)))
 	if errors.Is(err, iofs.ErrNotExist) {

@@ -116,7 +116,7 @@ func (r *renewal) mark() ([]format.Damage, error) {
 	return bad, err
 }
 
-// renew creates the file again if a slot is bad, with the newest known mark.
+// renew rewrites the file with the newest known mark if a slot is bad.
 func (f *markFile) renew() (bad [format.MarkSlots]error, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -112,7 +112,7 @@ func entryChecksum(e *format.Entry) uint32 {
 // older version; if an older version is stored here, it would come back. A whole entry that may be void, and that the
 // peer does not have, is dropped as well: it is not known which entry replaced it.
 func (p *rangeRepair) checkAbsent() error {
-	// without those of which the peer has only the request: the version is absent
+	// indexes of given entries, except versions of which the peer has only the request: such a version is absent
 	given := make(map[uint64]bool)
 	for i := range p.given {
 		e := &p.given[i]

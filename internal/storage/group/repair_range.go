@@ -75,7 +75,7 @@ func (l *Log) repairs(ctx context.Context) ([]Repair, error) {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		case found:
 			out = append(out, r)
-		default: // it is none of the log any more
+		default: // the file does not belong to the log any more
 			l.damages.forget(func(d *format.Damage) bool { return d.File == file })
 		}
 	}
@@ -134,7 +134,7 @@ func (r *reader) findBlob(id uuid.UUID, views []view) (format.BlobRef, bool, err
 type RangeAnswer struct {
 	Entries []*raftpb.Entry // entries with an index from First to Through that the peer has
 	Through uint64          // indexes up to here that are not in Entries hold nothing that counts
-	Applied uint64          // of the peer, when it answered
+	Applied uint64          // applied index of the peer when it answered
 }
 
 // ReadRange is the peer's side of a repair. It returns the applied entries of a range, at most maxBytes of data (but at
@@ -166,7 +166,7 @@ func (l *Log) ReadRange(r IndexRange, maxBytes uint64) (RangeAnswer, error) {
 	return a, nil
 }
 
-// readRange adds the entries of a view. It returns false if the room for bytes is used up.
+// readRange adds the entries of a view. It returns false if there is no room for more entries.
 func (r *reader) readRange(v view, from uint64, a *RangeAnswer, room *uint64) (more bool, err error) {
 	through := min(a.Through, v.through)
 	if err := r.damages.inRange(v, from, through); err != nil {

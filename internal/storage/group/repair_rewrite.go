@@ -223,7 +223,7 @@ func (p *rangeRepair) swapIn() error {
 	}
 	for _, m := range p.returns {
 		if m.from != 0 {
-			continue // was moved
+			continue // it was moved with the others
 		}
 		if err := p.places.insert(m.id, m.to); err != nil {
 			return err

@@ -25,7 +25,7 @@ type survey struct {
 	rows bool
 	// requests: there are entries of KindRequest, for which there are no rows.
 	requests bool
-	terms    []format.TermRun      // where rows is true
+	terms    []format.TermRun      // set if rows is true
 	have     map[uint64]*keptFrame // kept, by index
 }
 
@@ -44,10 +44,10 @@ type knownEntry struct {
 	id        int64
 	version   bool // a put or delete
 	tombstone bool
-	offset    int64   // of the frame, as a place has it; 0: not known
-	length    int64   // of the frame, as a place has it; 0: not known
+	offset    int64   // offset of the frame, as in a place; 0: not known
+	length    int64   // length of the frame, as in a place; 0: not known
 	term      uint64  // 0: not known
-	crc       *uint32 // of the entry; nil: not known
+	crc       *uint32 // checksum of the entry; nil: not known
 }
 
 // survey reads a sealed segment, and finds out which entries are missing.
@@ -185,8 +185,8 @@ func (s *survey) finish(v view, w *replay.Walk, floor uint64, headers map[int64]
 	s.lost = joinRanges(s.lost)
 }
 
-// dropVoid drops void entries if the entry that made them void was damaged. Such an entry is a version without a row,
-// or with a row at another place; or it is another entry, or the header of a bad frame, with another term.
+// dropVoid drops void entries whose overriding entry is in bad bytes. A void entry is a version without a row, or with
+// a row at another place; or it is another entry, or the header of a bad frame, with another term.
 func (s *survey) dropVoid() {
 	otherTerm := func(at, term uint64) bool {
 		is := format.TermAt(s.terms, at)

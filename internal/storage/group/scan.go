@@ -30,9 +30,9 @@ const (
 // was.
 type snapshot struct {
 	index   uint64
-	edge    index.Loc // of the last entry at or below index; places up to it are in the snapshot
+	edge    index.Loc // place of the last entry at or below index; places up to it are in the snapshot
 	held    map[index.Loc]struct{}
-	bytes   int64 // of held
+	bytes   int64 // upper bound of the size of the entries in held
 	limit   int64
 	opened  time.Time
 	used    time.Time // last

@@ -138,7 +138,7 @@ func (c *scanCursor) fail(err error) {
 	}
 }
 
-// unwanted reports, from a frame's header, that the caller does not get the frame, so that its content does not matter.
+// unwanted reports, from a frame's header, whether the caller does not get the frame: its content then does not matter.
 func (c *scanCursor) unwanted(v view, step *segio.FrameStep) bool {
 	e := &step.Entry
 	if e.Kind != format.KindPut || e.Index < c.next || e.Index > c.through {
@@ -236,7 +236,7 @@ const (
 	sightGone               // the snapshot has expired
 )
 
-// sees returns whether the snapshot sees the put at a place of a segment. The index of the put is not above that of the
+// sees says whether the snapshot sees the put at a place of a segment. The index of the put is not above that of the
 // snapshot.
 func (c *scanCursor) sees(s *segment, record int64, loc index.Loc) sight {
 	c.state.mu.RLock()

@@ -52,7 +52,7 @@ type segment struct {
 	// next load. Set before the segment is published.
 	incomplete bool
 	moving     bool // its entries are being moved to another segment. Guarded by state.mu
-	// of all entries, where they were read from the segment; nil: ask the log. Guarded by state.mu
+	// terms of all entries, if they were read from the segment; nil: ask the log. Guarded by state.mu
 	terms []format.TermRun
 	used  usedFlags
 	// rowCount is the number of puts and deletes; 0 until it is known.
@@ -203,7 +203,7 @@ func (s *segment) place(offset, length int64, tombstone bool) index.Loc {
 type usedFlags struct {
 	mu      sync.Mutex
 	pieces  map[int64]*[usedPieceWords]uint64 // by offset / usedPieceBytes
-	bytes   int64                             // of the frames superseded, estimated by index.Loc's length
+	bytes   int64                             // bytes of the superseded frames, estimated from index.Loc's length
 	unknown int64                             // frames of them that are not in the hint on disk yet
 }
 

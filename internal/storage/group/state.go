@@ -23,9 +23,9 @@ type state struct {
 
 	segments  []*segment // in order of the log; the last one is active
 	tail      tail
-	terms     []format.TermRun // of all entries above the compaction floor, and of that floor
+	terms     []format.TermRun // terms of all entries above the compaction floor, and the term of that floor
 	last      uint64           // index of the last entry
-	end       int64            // of the active segment: offset after the last frame
+	end       int64            // end of the active segment: offset after the last frame
 	floor     uint64           // Raft's compaction floor: first index - 1
 	floorTerm uint64
 	// syncedEnd: everything in the active segment before it is on disk. syncedIndex is the greatest index on disk, over
@@ -38,7 +38,7 @@ type state struct {
 	confIndex   uint64
 	confsAhead  []uint64 // indexes of applied membership changes that were not passed to SetConf yet
 	snapshots   map[ScanID]*snapshot
-	closed      uint64 // number of snapshots that were closed or have expired, and are no longer among them
+	closed      uint64 // number of snapshots that were closed or have expired, and are no longer in snapshots
 	looked      looked
 	incoming    []*segment // segments of the current swap: published, not in the list yet
 
@@ -219,7 +219,7 @@ func (st *state) tombstoneMax() uint64 {
 
 // edgeOf returns the place of the last entry of a segment at or below an index. The caller holds mu.
 func (st *state) edgeOf(s *segment, at uint64) index.Loc {
-	for i := range st.tail.entries { // what is not applied yet is in memory
+	for i := range st.tail.entries { // entries that are not applied yet are in memory
 		if t := &st.tail.entries[i]; t.entry.Index > at && t.loc.Ordinal() == s.ordinal {
 			return t.loc - 1<<16 // just before the first entry that is not in the snapshot
 		}

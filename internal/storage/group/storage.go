@@ -139,8 +139,8 @@ func (l *Log) LastCommitTime() int64 {
 //
 // The age of a request is computed from the commit times in the log. Between two entries at most commitStepMax counts,
 // so that a jump of the commit times, caused by a wrong clock, makes nothing old. The result may contain too many
-// requests rather than too few. The machine's clock is used only if it is ahead by clockErrorMax: segments older than
-// that are not read.
+// requests rather than too few. The machine's clock matters only if it is ahead by more than clockErrorMax: by this
+// clock, segments that are older than the age of the window plus clockErrorMax are not read.
 func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.Request] {
 	return func(yield func(format.Request) bool) {
 		if err := l.enter(); err != nil {
@@ -185,7 +185,7 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 type requestPiece struct {
 	requests    []format.Request
 	first, last int64         // commit times, of all writes; 0: there are none
-	span        time.Duration // that passed between them in the log
+	span        time.Duration // time that passed between them in the log
 }
 
 // requestsIn reads the requests in a part of the log that were committed since a given time.

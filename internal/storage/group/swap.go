@@ -15,7 +15,7 @@ type rewrite struct {
 	old []*segment // neighbours, in order
 	// has the other ordinal of the pair (old[0]'s ^ 1), its file is durable, its image loaded; nil: nothing stays
 	next  *segment
-	moves []move // of all versions of old, in order
+	moves []move // moves of all versions of old, in order
 	to    *segio.Writer
 }
 

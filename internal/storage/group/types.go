@@ -63,7 +63,7 @@ type Options struct {
 	// bytes that the volume has above its reserve, which is not allocated in advance; nil: enough
 	Spare   func() int64
 	Loader  *segio.Loader    // shared reader of the volume; nil: a small one of its own
-	Journal *journal.Journal // of the volume, for SyncShared; nil: none
+	Journal *journal.Journal // journal of the volume, for SyncShared; nil: none
 	// Durable makes the files' content as of the start of this process durable, for all groups of the volume at once.
 	// Load waits for it instead of syncing its own file; if Durable fails, Load syncs its file. This process must not
 	// have written to the group's files after Durable began. Every Load calls it, possibly concurrently. nil: each Load
@@ -72,8 +72,8 @@ type Options struct {
 	Sealed  func()           // called when the newest segment was sealed because it was full; must not wait; nil: nothing
 	Now     func() time.Time // nil: time.Now
 	Logger  *slog.Logger     // nil: discards
-	// UnsafeScan is for simulations, which prove that they would notice: a scan returns records that damage may have
-	// superseded.
+	// UnsafeScan is for simulations, which prove that they would notice: a scan also returns records that an entry
+	// in a damaged range may have superseded.
 	UnsafeScan bool
 }
 
@@ -85,8 +85,8 @@ type Progress struct {
 
 // Need is what loading a group requires, computed from manifest, headers and hints without reading data.
 type Need struct {
-	StoredBytes int64 // of segments, hints and blobs
-	LoadBytes   int64 // that loading will read in the residency asked for
+	StoredBytes int64 // size of segments, hints and blobs
+	LoadBytes   int64 // bytes that loading will read in the requested residency
 	MemoryBytes int64 // index and images when loaded
 	Records     int64 // upper bound
 }
@@ -117,7 +117,7 @@ type Record struct {
 	CommitTime int64
 	Timestamp  int64
 	Attributes []byte // encoded
-	Size       int64  // of the data, bytes
+	Size       int64  // size of the data in bytes
 	Data       []byte // nil for a blob, and if the data was not requested
 	Deleted    bool
 	Blob       *format.BlobRef // nil unless the data is in a blob file
@@ -183,12 +183,12 @@ type Stats struct {
 	StoredBytes     int64
 	SupersededBytes int64
 	Segments        int
-	Mergeable       int // of these: small neighbours to be merged, and empty ones, that Compact would replace by fewer
+	Mergeable       int // of these, small neighbours and empty ones that Compact would merge into fewer
 	MemoryBytes     int64
 	Damages         []format.Damage
 	Reclaim         Reclaim
 	Scans           int // open snapshots
-	ScansRead       int // of these: snapshots that a caller has entered
+	ScansRead       int // number of snapshots that a caller has entered
 }
 
 // Location is the place of a record, for messages. The text is made only on request, so that reading builds no strings.

@@ -40,8 +40,9 @@ func (r Residency) zerosShare() int64 {
 	return aheadShare
 }
 
-// zeros is called before a sync of the bytes from begin to end. It writes zeros after them if that is worthwhile, at
-// most a share of the segment's content. The space stays free space, so an error affects only the speed.
+// zeros is called before a sync of the bytes from begin to end. It writes zeros after them if that is worthwhile: at
+// most aheadMin or a share of the segment's content, whichever is more. The space stays free space, so an error affects
+// only the speed.
 func (a *zerosAhead) zeros(file vfs.File, begin, end, allocated int64) {
 	if a.file != file {
 		a.file, a.cheap, a.end = file, file.CheapOverwrite(), 0

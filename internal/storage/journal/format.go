@@ -24,9 +24,9 @@ type Range struct {
 	Segment [8]byte // its id
 	Offset  int64
 	Bytes   []byte
-	// Before, if not 0, is the number of bytes at this place that the previous record made durable. Bytes is then
-	// empty, and nothing is to be written. If a record cannot be read, the next record thus shows which places it
-	// covered.
+	// Before, if not 0, is the number of bytes at this place that the last earlier record with ranges made durable.
+	// Bytes is then empty, and nothing is to be written. If a record cannot be read, the next record thus shows which
+	// places it covered.
 	Before int64
 }
 
@@ -49,12 +49,12 @@ func named(r *Range) Range {
 //	| group | number | segment id | offset | length | before | bytes...
 //	+-------+--------+------------+--------+--------+--------+---------
 //
-// Before is 0, or length is 0 and it is Range.Before: such ranges stand first, one for each range of the last record
-// that had any, be it in the other file.
+// Before is 0, or length is 0 and before is Range.Before: such ranges come first, one for each range of the last record
+// that had any, even if that record is in the other file.
 //
-// The CRC32C covers everything behind it up to length. The epoch is the number of the use of a file in its upper half,
+// The CRC32C covers everything after it up to length. The epoch is the number of the use of a file in its upper half,
 // and random in its lower half, so that no data that a client stores can pass for a record. A file holds the records of
-// one epoch, that of its first one; what is of another epoch stands behind them, left over from an earlier use of the
+// one epoch, that of its first record. Records of another epoch after them are left over from an earlier use of the
 // file. The first record of a use has sequence 0 and no ranges, and is durable before any other is written: it fits
 // into a sector, so that no power cut tears it, and a file that begins with anything else is damaged.
 const (
@@ -69,7 +69,7 @@ const (
 
 	rangeHeaderBytes = 48
 	blockBytes       = 4096
-	// recordBytesMax is far above what a batch can be.
+	// recordBytesMax is far above the size of any batch.
 	recordBytesMax = 64 << 20
 )
 
@@ -80,7 +80,7 @@ var errRecord = errors.New("is no record")
 // record is a record as read from the file.
 type record struct {
 	epoch, sequence uint64
-	ranges          []Range // their Bytes alias what was read
+	ranges          []Range // their Bytes alias the buffer that was read
 	before          []Range // ranges of the last record that had any
 	at, bytes       int     // in the file, with padding
 }

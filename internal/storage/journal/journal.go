@@ -40,7 +40,7 @@ const (
 // Options of New.
 type Options struct {
 	FS  vfs.FS
-	Dir string // of the volume. The journal that Read finds there must have been replayed and removed
+	Dir string // folder of the volume. The journal that Read finds there must have been replayed and removed
 	// Begin is called before the first file is made. It durably marks the volume so that no program that does not know
 	// journals opens it. nil: nothing is called.
 	Begin func() error
@@ -56,9 +56,9 @@ type Options struct {
 
 // Stats are counters since New.
 type Stats struct {
-	Writes  int64 // made durable
-	Syncs   int64 // that this took
-	Bytes   int64 // written, with padding
+	Writes  int64 // number of writes that were made durable
+	Syncs   int64 // number of syncs for these writes
+	Bytes   int64 // bytes written, with padding
 	Refused int64 // writes that were not accepted: no free space yet, or the journal is broken
 }
 
@@ -69,11 +69,11 @@ type Journal struct {
 	opts   Options
 	logger *slog.Logger
 
-	mu      longlock.Mutex // guards what follows
+	mu      longlock.Mutex // guards the fields below
 	halves  [2]half
-	current int // of halves
+	current int // index of the half that is written to
 	pending *batch
-	// a goroutine writes: only this goroutine uses halves (except live) and the fields from before on
+	// a goroutine writes: only this goroutine uses halves (except live) and the fields from the one named before on
 	flushing bool
 	broken   error
 	closed   bool
@@ -81,7 +81,7 @@ type Journal struct {
 
 	before []Range // ranges of the last record
 	made   bool    // Begin was called
-	uses   uint64  // of files, so far
+	uses   uint64  // number of times that a file was begun so far
 	buffer []byte
 	failed time.Time // when no file could be made
 }
@@ -218,7 +218,8 @@ func (m *Member) Write(number uint64, segment [8]byte, offset int64, b []byte) e
 	return p.err
 }
 
-// flush writes the pending batch for all who wait for it. The caller has set flushing, or was chosen by lead.
+// flush writes the pending batch for all who wait for it. The caller has set flushing, or was woken by
+// batch.lead.
 func (j *Journal) flush() {
 	j.mu.Lock()
 	p := j.pending

@@ -273,7 +273,7 @@ func (c *content) scan() (u use) {
 	return u
 }
 
-// missing notes the missing records from a sequence up to the record r. r names the ranges of the last of them; the
+// missing notes the missing records from a sequence up to the one before r. r names the ranges of the last of them; the
 // first record of a use holds nothing.
 func (u *use) missing(from uint64, r record, end int) {
 	u.bad = append(u.bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", from, r.sequence-1, u.epoch))

@@ -48,8 +48,8 @@ func FreshSuperblock(fsys vfs.FS, dir string) (Superblock, error) {
 }
 
 // MountOf is Volume.Mount for a folder that need not hold a volume, or exist: the nearest existing parent folder is
-// then used. Nothing is written. On a disk that the ext4 driver has mounted, the type is determined by a file of its
-// own, or else by the folder: folders made by mkfs.ext4 and the driver have extents.
+// then used. Nothing is written. On a disk that the ext4 driver has mounted, the volume's superblock file determines
+// the type, or else the folder: folders made by mkfs.ext4 and the driver have extents.
 func MountOf(fsys vfs.FS, dir string) (Mount, error) {
 	if inMemory(fsys) {
 		return Mount{FileSystem: "mem", Source: "none"}, nil
@@ -117,7 +117,8 @@ var opposites = map[string]string{
 	"rw": "ro",
 }
 
-// Check returns which of a wanted type and options are not in force; nil: all are. An empty type matches any.
+// Check returns an error that names the wanted type or options that are not in force; nil: all are. An empty type
+// matches any.
 func (m Mount) Check(fileSystem string, options []string) error {
 	if fileSystem != "" && !strings.EqualFold(fileSystem, m.FileSystem) {
 		return fmt.Errorf(

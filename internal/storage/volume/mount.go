@@ -21,14 +21,14 @@ type Mount struct {
 	// FileSystem: ext2, ext3, ext4, xfs, btrfs, overlay, tmpfs... An ext3 disk mounted by the ext4 driver is ext3.
 	// "mem" for a file system in memory of a test.
 	FileSystem string
-	Options    []string // of the mount, then of the file system
+	Options    []string // options of the mount, then those of the file system
 	Source     string
 	Rotational *bool // nil: unknown
 }
 
 // Mount reads /proc/self/mountinfo and the block device's queue.
 func (v *Volume) Mount() (Mount, error) {
-	// The superblock was written at this start, so its flags are those of a new file on this disk.
+	// The superblock file was made again at this start, so its flags are those of a new file on this disk.
 	return MountOf(v.fs, v.dir)
 }
 

@@ -19,7 +19,7 @@ import (
 const (
 	rateReadBytes    = 1 << 20
 	rateReaders      = 2
-	rateFilesMax     = 64      // greatest number of files that are read
+	rateFilesMax     = 64      // at most this many of the largest files are read
 	rateBytesMinimum = 8 << 20 // less data says nothing about a disk
 )
 

@@ -25,8 +25,8 @@ type room struct {
 type FullError struct {
 	Dir          string
 	Bytes        int64 // requested
-	FreeBytes    int64 // on the file system, minus the bytes admitted since it was last examined
-	ReserveBytes int64 // that must stay free
+	FreeBytes    int64 // free bytes of the file system, minus the bytes admitted since it was last examined
+	ReserveBytes int64 // bytes that must stay free
 	Delete       bool  // the write was a delete
 }
 

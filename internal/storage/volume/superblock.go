@@ -25,14 +25,14 @@ import (
 //	       +--------+--------+--------+-------+--------+------------+---------+-------+-------+-------+------+----------+-----+--------+
 //
 // A step is its number, 8 bytes, and its nonce, 16 bytes. Bit 0 of the flags: the volume has a journal that may hold
-// what stands nowhere else yet (internal/storage/journal).
+// data that is stored nowhere else yet (internal/storage/journal).
 //
-// Format versions 1 and 2 are read too, and written by no program of today: they have zeros in the place of flags and
-// steps. Version 2 was that of a volume with a journal, version 1 that of one without.
+// Format versions 1 and 2 are read too, but no current program writes them: they have zeros in the place of flags and
+// steps. A volume with a journal had version 2, a volume without one version 1.
 //
 // A copy is valid if and only if the CRC32C of its bytes 0 to 4091 is the one stored, the magic is right, the format
-// version is known, the shard's name has 1 to 253 bytes without a zero, no flag is set but those that are known, and
-// all bytes called zero are. Magic, format version and CRC stay where they are in all formats to come.
+// version is known, the shard's name has 1 to 253 bytes without a zero, no unknown flag is set, and all bytes called
+// zero are zero. Magic, format version and CRC stay where they are in all formats to come.
 // docs/format-volume.md says the same.
 const (
 	// FormatVersion is the greatest superblock version that this program can read, and the one that it writes.
@@ -150,7 +150,7 @@ func allZero(b []byte) bool {
 
 // copies is the content of the superblock file.
 type copies struct {
-	superblock Superblock // of the valid copy; of the later one, by generation and step
+	superblock Superblock // superblock of the valid copy; if both are valid, of the later one by generation and step
 	bad        []badCopy  // the copies that are damaged
 	older      int        // the copy that is damaged or earlier; the last one if both are equal
 }

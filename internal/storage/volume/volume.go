@@ -105,7 +105,7 @@ type Volume struct {
 	logger       *slog.Logger
 	now          func() time.Time
 
-	writing longlock.Mutex // of the superblock; guards what follows
+	writing longlock.Mutex // held while the superblock is written; guards written and tried
 	written Superblock     // on disk
 	// last superblock that a write was tried for; after a failed write it may or may not be on disk
 	tried Superblock
@@ -191,7 +191,7 @@ func (v *Volume) exists(create bool) (bool, error) {
 	return false, v.refuseForeign(names)
 }
 
-// refuseForeign rejects a folder without a superblock in which no new volume must be made.
+// refuseForeign rejects a folder without a superblock in which no new volume may be made.
 func (v *Volume) refuseForeign(names []string) error {
 	// Files that an interrupted first start leaves before it writes the superblock are ours.
 	foreign := slices.DeleteFunc(names, func(name string) bool {
@@ -334,9 +334,9 @@ func (v *Volume) rewrite(change func(*Superblock)) error {
 	return v.replaceSuperblock(copies{superblock: v.written}, next)
 }
 
-// checkWritten returns an error if the device no longer holds the superblock that was written last. Such a device must
-// not be written again: if it was zeroed or exchanged under the file system, a new superblock would make it look like
-// the volume that was opened. The caller holds writing.
+// checkWritten returns an error if the device no longer holds the superblock that was written last, or that a failed
+// write tried to write. Such a device must not be written again: if it was zeroed or exchanged under the file system, a
+// new superblock would make it look like the volume that was opened. The caller holds writing.
 func (v *Volume) checkWritten() error {
 	now, err := FreshSuperblock(v.fs, v.dir)
 	if err != nil {
@@ -422,8 +422,8 @@ func (v *Volume) Close() error {
 	return nil
 }
 
-// InUse returns an error that names the process that has the volume open, or nil if none has. It does not write to the
-// volume.
+// InUse returns ErrLocked if another process has the volume open; the message says how to find this process. It does
+// not write to the volume.
 func InUse(fsys vfs.FS, dir string) error {
 	lock, err := takeLock(fsys, dir)
 	if err != nil {

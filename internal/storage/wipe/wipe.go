@@ -31,7 +31,7 @@ var ErrInUse = errors.New("it is in use")
 
 // Report says what was done to a disk.
 type Report struct {
-	Bytes     int64 `json:"bytes,string"` // of the disk
+	Bytes     int64 `json:"bytes,string"` // size of the disk
 	Zeroed    int64 `json:"zeroed,string"`
 	Discarded bool  `json:"discarded"` // the disk was told that all its bytes are free
 }

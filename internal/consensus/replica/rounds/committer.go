@@ -63,7 +63,7 @@ type Committer struct {
 	head    int        // index of the first one in list
 	seats   map[*Seat]struct{}
 	clocked map[*Seat]struct{} // seats that the clock looks at; the others rest
-	rounds  int                // in progress
+	rounds  int                // number of rounds in progress
 	closed  bool
 	marking bool // marks of an earlier tick are still being written
 }

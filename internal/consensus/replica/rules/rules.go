@@ -2,8 +2,8 @@
 //
 // Production code calls Off.Keeps where a rule decides. Its Off is always the zero value: every rule is kept. A rule
 // belongs here if a simulation can notice its absence. TestEveryRuleIsNeeded in internal/test/sim switches each rule
-// off, and fails if no seed finds a violation. docs/raft.md says what each rule that is an addition to Raft protects,
-// and why.
+// off, and fails if no seed finds a violation. docs/raft.md says which code keeps a rule that is an addition to Raft,
+// and why the rule is needed.
 package rules
 
 // Off is a set of rules that are switched off. The zero value keeps all.

@@ -7,8 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// Draft is what Accept needs to know of a write besides the write itself, as far as it needs no lock. A Draft does not
-// hold the write, so that the write need not be on the heap.
+// Draft is what Accept needs to know of a write besides the write itself, as far as it can be found out without a lock.
+// A Draft does not hold the write, so that the write need not be on the heap.
 type Draft struct {
 	request format.Request
 	head    head
@@ -118,8 +118,8 @@ func evaluate(w *Write, before *Pending, current uint64) (role, error) {
 	return written, nil
 }
 
-// decline answers a write that makes no entry. It does so when the version it depends on is committed (rule 2), and
-// certainly the newest (rules.Decline).
+// decline answers a write that makes no entry. It does so when the state that it depends on is committed (rule 2),
+// and is certainly the newest (rules.Decline).
 func (q *Queue) decline(p *Pending, before *Pending, current uint64, sole bool) *Pending {
 	if before == nil && sole {
 		q.decided(p, current)

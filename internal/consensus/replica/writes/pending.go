@@ -35,7 +35,7 @@ type role uint8
 
 const (
 	written  role = iota // it made an entry: when the entry is applied
-	refused              // by a condition: when the version that refused it is applied
+	refused              // by a condition: when the write because of which it was refused is applied
 	nothing              // a delete of nothing: when the delete before it is applied
 	repeated             // its request id is in progress: with the first write's result
 )

@@ -20,9 +20,9 @@ type Options struct {
 	// Admit is called before each write with the bytes it will store; nil: every write is admitted. It must not call
 	// the Queue.
 	Admit func(bytes int64, delete bool) error
-	// Declined is called for a write that makes no entry because the committed version current does not meet its
-	// condition. Once it is known whether this replica still leads, so that current was the newest version, call Answer
-	// or Refuse.
+	// Declined is called for a write that makes no entry because of the committed version current: its condition is not
+	// met, or it deletes a record that does not exist. Once it is known whether this replica still leads, so that
+	// current was the newest version, call Answer or Refuse.
 	Declined func(p *Pending, current uint64)
 	Rules    rules.Off
 }
@@ -53,7 +53,7 @@ type Queue struct {
 
 	newest   map[int64]*Pending    // record -> its last write that is not applied yet
 	requests map[[16]byte]*Pending // request id -> its write that is not answered yet
-	window   window                // of the answered writes
+	window   window                // the answered writes
 
 	lastCommitTime int64
 	inFlightBytes  int64

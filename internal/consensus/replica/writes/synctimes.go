@@ -24,7 +24,7 @@ func (l *SyncLog) Note(began time.Time, first, last uint64) {
 	l.next = (l.next + 1) % syncsKept
 }
 
-// Of returns the sync of an entry; nil: the sync is too long ago, or the entry was not synced by this replica.
+// Of returns the sync of an entry; nil: the sync is too long ago, or none was noted for the entry.
 func (l *SyncLog) Of(index uint64) *SyncTimes {
 	for i := range l.syncs {
 		if s := l.syncs[i]; s.first <= index && index <= s.last {

@@ -162,7 +162,8 @@ func (w *window) putBefore(older []windowSlot) {
 	*w = all
 }
 
-// answer returns the answer to a repeated write; nil: the write is new, and nothing was written under its id before.
+// answer returns the answer to a write with the slot's request id; nil: the write is new, and nothing was written under
+// the id before.
 func (s *windowSlot) answer(w *Write, request *format.Request, reuse bool) *Pending {
 	first := s.request()
 	same := first.IsSame(request)

@@ -26,7 +26,7 @@ type Event struct {
 	// IDs of records, in decimal: for a refusal the first record, for writes the first 100.
 	IDs     []string `json:"ids,omitempty"`
 	Records int      `json:"records,omitempty"` // number of records written, or not, as Code says; with Kind write
-	Grants  []string `json:"grants,omitempty"`  // the grants of a first use
+	Grants  []string `json:"grants,omitempty"`  // the grants that allow a first use
 	Table   int64    `json:"table"`             // version of the table; 0: the store has none
 	Code    string   `json:"code,omitempty"`
 	Reason  string   `json:"reason,omitempty"`

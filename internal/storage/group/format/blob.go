@@ -135,7 +135,7 @@ type blobFileWriter struct {
 	dir    string
 	tmp    string   // name of the file until it is whole
 	file   vfs.File // nil: closed
-	ref    BlobRef  // of the data received so far
+	ref    BlobRef  // reference to the data received so far
 	want   *BlobRef // the expected reference; nil: any
 	chunk  []byte   // not yet written
 	number int64    // number of that chunk

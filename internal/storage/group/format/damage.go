@@ -57,7 +57,8 @@ type Damage struct {
 	IndexLast  uint64
 }
 
-// MayVoid reports whether damage may hide why an entry is void. The entry's frame is at an offset of a file.
+// MayVoid reports whether an entry may be void because of frames that the damage hides. The entry's index is at; its
+// frame is at offset in the file.
 func (d *Damage) MayVoid(file string, offset int64, at uint64) bool {
 	return d.IDsUnknown && d.File == file && offset < d.Offset && d.IndexFirst <= at && at <= d.IndexLast
 }

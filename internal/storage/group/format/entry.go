@@ -70,7 +70,7 @@ type Identity struct {
 type BlobRef struct {
 	ID     uuid.UUID // names the file
 	Size   int64     // bytes of the record's data
-	CRC32C uint32    // of the record's whole data
+	CRC32C uint32    // checksum of the record's whole data
 }
 
 // CutTerms returns the runs of the entries below an index.

@@ -30,15 +30,15 @@ const (
 type Hint struct {
 	Segment    SegmentID
 	FirstIndex uint64
-	LastIndex  uint64    // of the last entry ever in the segment
+	LastIndex  uint64    // index of the last entry ever in the segment
 	LastCommit int64     // commit time of the last put, delete or remembered request; 0: none
-	Bytes      int64     // of the segment
+	Bytes      int64     // size of the segment
 	Requests   uint32    // number of entries of KindRequest, which have no row
 	IDs        []int64   // row -> id
 	Places     []uint64  // row -> index.Loc with ordinal 0 (offset, length, tombstone)
 	Indexes    []uint32  // row -> index - FirstIndex
 	Used       []uint64  // bitmap of rows: 1: newest version as far as known; 0: surely superseded
-	Terms      []TermRun // of all entries of the segment, also internal ones
+	Terms      []TermRun // terms of all entries of the segment, including internal ones
 	Blobs      []HintBlob
 }
 
@@ -231,7 +231,7 @@ func (h *Hint) Check() error {
 		int64(h.Requests) > h.Bytes/RequestFrameBytes {
 		return fmt.Errorf("%w: indexes or size are impossible", ErrCorrupt)
 	}
-	span := h.LastIndex - h.FirstIndex + 1 // wraps to 0 where there is no entry
+	span := h.LastIndex - h.FirstIndex + 1 // wraps to 0 if there is no entry
 	const extra = 1<<16 - 1
 	var before uint64 // hash of the row before
 	for i, place := range h.Places {

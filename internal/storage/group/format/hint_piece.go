@@ -13,8 +13,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// The hint of the active segment is a file of pieces. Each tells of a part of the segment, which begins where that of
-// the one before it ends. All lengths are multiples of 8:
+// The hint of the active segment is a file of pieces. Each piece covers a part of the segment, which begins where the
+// part of the previous piece ends. All lengths are multiples of 8:
 //
 //	0       8         12    16           24            32      40    48            56
 //	├ magic ┼ version ┼ CRC ┼ segment id ┼ first index ┼ begin ┼ end ┼ last before ┼ last index ┤
@@ -26,7 +26,7 @@ const (
 	PieceMagic       = "SHEAFHNA"
 	pieceHeaderBytes = 96
 	pieceTrailBytes  = 8
-	pieceRowBytesMin = 8 + 3 // of a row
+	pieceRowBytesMin = 8 + 3 // least size of a row
 	// pieceGuessBytes is a size at the end of the file that usually contains the last piece.
 	pieceGuessBytes = 8 << 10
 )
@@ -35,8 +35,8 @@ const (
 type HintPart struct {
 	End   int64  // offset of that frame; 0: there are no pieces
 	Last  uint64 // index of the last entry in front of it
-	Rows  int64  // of all pieces
-	Bytes int64  // of all pieces in their file
+	Rows  int64  // number of rows in all pieces
+	Bytes int64  // size of all pieces in their file
 }
 
 // ActiveHint is the content of the pieces of an active segment.

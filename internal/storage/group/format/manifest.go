@@ -49,7 +49,7 @@ type ManifestSegment struct {
 	Number     uint64 // names the files: SegmentName, HintName
 	ID         SegmentID
 	FirstIndex uint64
-	LastIndex  uint64 // sealed: of the last entry ever in it, FirstIndex - 1 where there was none; active: 0
+	LastIndex  uint64 // sealed: index of the last entry ever in it, FirstIndex - 1 if there was none; active: 0
 	Bytes      int64  // sealed: exact size of the file; active: 0
 }
 

@@ -13,7 +13,7 @@ const (
 	ManifestName   = "manifest"
 	MarkName       = "mark"
 	ReplicaName    = "replica"
-	ActiveHintName = "hint-active" // of the active segment, regardless of its number
+	ActiveHintName = "hint-active" // hint of the active segment, regardless of its number
 	IncomingName   = "incoming"    // folder: files of an unfinished Install
 	QuarantineName = "quarantine"
 	TmpSuffix      = ".tmp" // of a file being made; garbage after a crash

@@ -10,7 +10,7 @@ type Request struct {
 	Index      uint64
 	CommitTime int64 // Unix ns
 	Delete     bool
-	CRC32C     uint32 // of the record's whole data, also if it is in a blob; 0 for a delete
+	CRC32C     uint32 // checksum of the record's whole data, also if it is in a blob; 0 for a delete
 }
 
 // RequestOf returns what is remembered of an applied put or delete, given that entry or the KindRequest that compaction
@@ -36,7 +36,7 @@ func RequestOf(e *Entry) Request {
 //	0      1      4     8
 //	├ kind ┼ zero ┼ CRC ┤
 //
-// kind is that of the write, CRC that of the record's whole data; 0 of a delete.
+// kind is the kind of the write. CRC is the checksum of the record's whole data; 0 for a delete.
 const requestDataBytes = 8
 
 // RequestFrameBytes is the length of the frame of a KindRequest.

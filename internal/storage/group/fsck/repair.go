@@ -163,9 +163,9 @@ func (r *repairer) dropBlobs(s *segmentScan) {
 	}
 }
 
-// dropDoubtful drops the entries before bad bytes that may hide why they are void. They are given up together with the
-// bad bytes, because a version that was never acknowledged must not take the place of a lost one. If there is a hint,
-// it has exactly the entries that count.
+// dropDoubtful drops the entries that may be void because of frames hidden by the bad bytes after them. They are given
+// up together with the bad bytes, because a version that was never acknowledged must not take the place of a lost one.
+// If there is a hint, it has exactly the entries that count.
 func (r *repairer) dropDoubtful(s *segmentScan) {
 	for _, d := range r.damages(s) {
 		for row := range s.Rows.IDs {

@@ -265,8 +265,8 @@ func (s *segmentScan) compareHint(h *format.Hint) error {
 	return nil
 }
 
-// finder returns a search for the row at an offset. Hints have their rows in no useful order for that search. So the
-// search first selects one part of the file; there are as many parts as rows.
+// finder returns a search for the row at an offset. The rows of hints come in an order in which searches through all
+// rows would be slow. So the search first selects a part of the file; there are about as many parts as rows.
 func (s *segmentScan) finder() func(offset int64) (row int, found bool) {
 	shift := 0
 	for s.end>>shift > int64(len(s.Rows.IDs)) {

@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Exchanged describes that a folder whose name is the UUID of one group holds the manifest of another group, and what
-// to do; empty: it does not, as far as can be determined. No file of such a folder is bad: everything is whole, but in
-// the wrong place.
+// Exchanged returns a sentence which says that a folder whose name is the UUID of one group holds the manifest of
+// another group, and what to do; empty: it does not, as far as can be determined. No file of such a folder is bad:
+// everything is whole, but in the wrong place.
 func Exchanged(fs vfs.FS, dir string) string {
 	m, err := format.ReadManifest(fs, dir)
 	if err != nil {

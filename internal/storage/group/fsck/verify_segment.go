@@ -22,7 +22,7 @@ type segmentScan struct {
 
 	*replay.Walk
 	recovered *replay.Recovered // for an active segment that no log has open
-	end       int64             // after the last frame
+	end       int64             // offset after the last frame
 
 	faults      []scanFault // entries whose order is wrong
 	badRefs     []int64     // offsets of puts whose reference to a blob is bad

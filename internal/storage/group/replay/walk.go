@@ -50,13 +50,13 @@ type Walk struct {
 	// last state record.
 	StateFirst int64
 	StateLast  uint64
-	Term       uint64 // of the last entry by place
+	Term       uint64 // term of the last entry by place
 	Synced     int64  // greatest synced offset of a state record
 	// SyncedIndex is the index of that record.
 	SyncedIndex uint64
 	Confs       []uint64 // indexes of membership changes
 	Bad         []badRange
-	Zeros       int64 // offset of the zeros at the end; the end where there are none
+	Zeros       int64 // offset of the zeros at the end; the end if there are none
 	// Check, if set, sees each frame first. If it returns false, the frame does not count.
 	Check func(*segio.FrameStep) bool
 	// If KeepOthers is set, Others collects the whole entries without a row, and Headers the entries with only an
@@ -163,7 +163,7 @@ func (w *Walk) EndAt(fileBytes, bytes int64) {
 	}
 }
 
-// Whole returns ErrCorrupt unless the first bytes of the segment, of the given number, are all whole frames.
+// Whole returns ErrCorrupt unless the segment has the given number of bytes and all of them are whole frames.
 func (w *Walk) Whole(bytes int64) error {
 	switch {
 	case len(w.Bad) > 0:
@@ -272,7 +272,7 @@ func (w *Walk) closeRanges(e *format.Entry) {
 			b.before = min(b.before, from-1)
 		}
 		if b.known == nil && mayHideCut(b.Bytes, w.Term, e.Term) {
-			b.cutFrom = b.commit + 1 // no state record in front of it allows more
+			b.cutFrom = b.commit + 1 // no state record before the range allows more
 		}
 	}
 	w.Term, w.open = e.Term, len(w.Bad)

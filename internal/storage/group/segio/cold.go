@@ -21,7 +21,7 @@ import (
 const (
 	coldBlocksPerWord = 32 // two bits each: was read, goes through the page cache
 	coldBufferBytes   = 64 << 10
-	coldCacheShare    = 2 // of the machine's memory
+	coldCacheShare    = 2 // the assumed size of the page cache is the machine's memory divided by it
 )
 
 // coldBuffers hold most frames at any offset in a block; larger frames are read into FrameBuffers.

@@ -41,25 +41,25 @@ func (s FrameStatus) String() string {
 // FrameStep is one range of a walk. The ranges of a walk are adjacent, without gaps.
 type FrameStep struct {
 	Status     FrameStatus
-	Offset     int64 // in the segment, bytes
+	Offset     int64 // offset in the segment, in bytes
 	Bytes      int64
-	Unreadable bool         // the device refused to read a part of it
+	Unreadable bool         // the device failed to read a part of it
 	Entry      format.Entry // FrameWhole: everything; FrameContent, FramePassed: without attributes and data
 	Raw        []byte       // FrameWhole: the frame as stored
 }
 
-// FrameReader walks the frames of a segment from an offset to its end. Behind bad bytes it goes on at the next marker
+// FrameReader walks the frames of a segment from an offset to its end. After bad bytes it goes on at the next marker
 // with a valid header. It holds at most one window of memory, so no length that it reads makes it allocate. Not safe
 // for concurrent use.
 //
 //	for r.Next() { step := r.Step() ... }
 //	err := r.Err()
 //
-// Next answers false before the end where Err is set: sectors that cannot be read do not end a walk.
+// Next returns false before the end only if Err is set: unreadable sectors do not end a walk.
 type FrameReader struct {
 	Window
 	segment format.SegmentID
-	offset  int64 // of the next step
+	offset  int64 // offset of the next step
 	step    FrameStep
 	// Pass, if not nil, sees each header and reports that the frame's content is not wanted.
 	Pass func(step *FrameStep) bool

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	loadChunkBytes = 1 << 20 // of one read
+	loadChunkBytes = 1 << 20 // size of one read
 	loaderReads    = 8       // reads under way on an SSD
 )
 

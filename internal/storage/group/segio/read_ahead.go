@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	aheadBytes = 1 << 20 // of one read
-	aheadDepth = 3       // reads under way at the same time
+	aheadBytes = 1 << 20 // size of one read
+	aheadDepth = 3       // number of concurrent reads
 	// aheadRoom is free space in front of the bytes read. It takes the end of the previous piece, so that a frame that
 	// spans both is contiguous.
 	aheadRoom = WindowBytes
@@ -23,8 +23,9 @@ const (
 var aheadBuffers = sync.Pool{New: func() any { b := vfs.AlignedBytes(aheadRoom + aheadBytes); return &b }}
 
 // ReadAhead keeps reads of a sequentially read file in flight, so that the device works while checksums are computed. A
-// read at an unexpected offset starts again there. A read of a single block, as after a bad sector, reads the file
-// directly. A window takes the pieces without a copy; other readers copy. It must be used by one goroutine.
+// read at an unexpected offset makes it start again at that offset. A read of a single block, as after a bad sector,
+// goes to the file directly. A window takes the pieces without a copy; other readers copy. It must be used by one
+// goroutine.
 type ReadAhead struct {
 	src   io.ReaderAt
 	end   int64 // nothing is read from here on
@@ -45,8 +46,8 @@ type aheadRead struct {
 // NewReadAhead returns a ReadAhead for src, up to an end.
 func NewReadAhead(src io.ReaderAt, end int64) *ReadAhead { return &ReadAhead{src: src, end: end} }
 
-// ReadAt reads bytes whose reads have started already. Offsets and lengths must have the alignment that the file
-// requires.
+// ReadAt returns bytes, in order, from reads that have started already. Offsets and lengths must have the alignment
+// that the file requires.
 func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) {
 	if offset%format.BlockBytes != 0 || offset >= r.end || len(p) <= format.BlockBytes {
 		return r.src.ReadAt(p, offset)
@@ -72,7 +73,7 @@ func (r *ReadAhead) ReadAt(p []byte, offset int64) (int, error) {
 			break
 		}
 		if head.n < aheadBytes || head.err != nil && !errors.Is(head.err, io.EOF) {
-			err := head.err // the end, or a bad sector: the next read reads the file directly
+			err := head.err // the end, or a bad sector: the next read goes to the file again
 			r.drop()
 			if err == nil {
 				err = io.EOF

@@ -52,7 +52,7 @@ func (w *Window) Await(read *ImageRead) { w.read = read }
 // Err returns the error that ended the reading early: the file could not be read at all.
 func (w *Window) Err() error { return w.failed }
 
-// Fill returns the bytes of the file from offset on: at least n, unless the file ends earlier.
+// Fill returns the bytes of the file from offset on: at least n, unless the end of the window comes earlier.
 func (w *Window) Fill(offset, n int64) []byte {
 	n = min(n, w.end-offset)
 	if w.read != nil && offset+n > w.arrived && w.failed == nil {
@@ -129,7 +129,7 @@ func (w *Window) slide(offset, want int64) {
 const BlockTries = 3
 
 // readBlocks reads block by block after a large read has failed. Unreadable blocks become bytes that no checksum
-// passes. If no block can be read, the error is returned.
+// passes. If no block can be read, and the read begins at the start of the file, the error is returned.
 func (w *Window) readBlocks(b []byte, offset int64) (n int, err error) {
 	var last error
 	good := false

@@ -8,12 +8,12 @@ import (
 // writeBytes are written at a time.
 const writeBytes = 1 << 20
 
-// Writer writes the entries of a new segment for a compaction or a repair. The file exists already, with its header and
+// Writer writes all entries of a new segment for a compaction or a repair. The file exists already, with its header and
 // its name (format.WriteSegmentHeader). It becomes valid when a manifest lists it: what a crash leaves of it is
 // garbage.
 type Writer struct {
-	Rows  *format.Rows // of the entries so far
-	Bytes int64        // of the file, including bytes that are not written yet
+	Rows  *format.Rows // rows of the entries so far
+	Bytes int64        // size of the file, including bytes that are not written yet
 	file  vfs.File
 	id    format.SegmentID
 	first uint64

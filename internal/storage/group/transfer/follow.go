@@ -10,9 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// FollowBytesMin: if at least this many bytes of a file are missing, the file is checked while it arrives. Then little
-// work is left at its end, and the processor does not get all of it at once. A smaller file is checked when it is
-// complete.
+// FollowBytesMin is the number of missing bytes from which on a file is checked while it arrives. Then little work is
+// left at its end, and the processor does not get all of it at once. A smaller file is checked when it is complete.
 const FollowBytesMin = 4 << 20
 
 // check reads a complete file, and returns what is wrong with it.
@@ -30,7 +29,7 @@ func (w *installFile) check(f io.ReaderAt) (*format.Hint, error) {
 // arrivals reads a file while another goroutine writes it: a read waits for its bytes.
 type arrivals struct {
 	file vfs.File
-	size int64 // of the whole file
+	size int64 // size of the whole file
 	over chan struct{}
 	// Results of the check. Set when over is closed.
 	hint *format.Hint

@@ -29,12 +29,12 @@ var ErrBehind = errors.New("the log holds more than what is to be installed")
 // several Exports. Not safe for concurrent use, but several goroutines may write files.
 //
 // In that folder the name of a segment is its id, so that it is never taken for a segment of another Export. The hint
-// of a segment exists only when every byte of the segment was checked and synced. A blob gets its name at the same
-// point.
+// of a segment exists only when every byte of the segment was checked and synced. A blob gets its name only when the
+// same is true of the blob.
 type Install struct {
 	opts     Options
 	replica  format.ReplicaFile
-	manifest *format.Manifest // of the export
+	manifest *format.Manifest // manifest of the export
 	incoming string
 	done     bool // the folder holds what was to be installed; Finish only needs to clean up
 

@@ -22,7 +22,7 @@ type ownLog struct {
 	// The fields below are known after readTail. An entry that may exist counts as existing.
 	hard  format.StateRecord
 	last  uint64
-	walk  *replay.Walk // of the active segment; nil: there is none
+	walk  *replay.Walk // result of the walk of the active segment; nil: there is none
 	whole bool         // nothing in the active segment is bad
 }
 
@@ -77,7 +77,7 @@ func (o *ownLog) holds(m *format.Manifest) bool {
 	})
 }
 
-// checkCommit returns ErrBehind if, according to the manifest, more is committed.
+// checkCommit returns ErrBehind if, according to the folder's manifest, more is committed than the export has.
 func (o *ownLog) checkCommit(m *format.Manifest) error {
 	if o.manifest == nil {
 		return nil
