@@ -83,7 +83,7 @@ test: $(TOOLS)/gotestsum $(if $(PKG),,build) ## Run all tests but those of test-
 
 # The packages with tests that need a real API server are those whose tests import internal/test/kubetest; internal/test/scaletest
 # has a target of its own. Their other tests run in `make test`, too.
-API_PKG = $(shell grep -rl --include='*_test.go' 'sheaf/internal/test/kubetest"' api bench cmd client controllers internal | xargs dirname | grep -v '/scaletest$$' | sort -u | sed 's|^|./|')
+API_PKG = $(shell grep -rl --include='*_test.go' 'sheaf/internal/test/kubetest"' api cmd client controllers internal | xargs dirname | grep -v '/scaletest$$' | sort -u | sed 's|^|./|')
 # GOGC: memory is not short, and by default a fifth of what the API server does is to collect it.
 TEST_API = GOGC=400 SHEAF_API_FOCUS='$(FOCUS)' FOCUS='$(if $(FOCUS),$(FOCUS)|TestControllers)' TESTFLAGS="$(TESTFLAGS)" SHEAF_BIN=$(CURDIR)/bin \
   hack/test.sh $(or $(PKG),$(API_PKG))
@@ -95,7 +95,7 @@ test-api-all: $(TOOLS)/gotestsum build envtest-assets ## Run on a real API serve
 
 # Left out are packages whose short tests start no goroutine or whose goroutines take turns, and walks over damage and
 # crashes, each case of which is one goroutine's. The soaks log and raft have them: RACE_SKIP='^$$'.
-RACE_NOT := /(bench|bench/.*|internal/test/(floors|scaletest|chaos|powercut|sim|vfstest)|internal/storage/group/format)$$
+RACE_NOT := /(internal/test/(floors|scaletest|chaos|powercut|sim|vfstest)|internal/storage/group/format)$$
 RACE_SKIP ?= AtEveryOperation$$|^TestRule[46]_|^TestTheWalksAgree|^TestInstallRefusesEveryBadByte$$|^TestRepair
 .PHONY: race
 race: $(TOOLS)/gotestsum ## Run the short tests of the concurrent packages under the race detector, without those that measure.

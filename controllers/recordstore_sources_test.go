@@ -403,7 +403,8 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 			_, foreignKey, err := other.PEM()
 			Expect(err).NotTo(HaveOccurred())
 			for words, bad := range map[string]func(*authority.Leaf, map[string][]byte){
-				"tls.crt: as a certificate of servers, by ca.crt: x509: certificate has expired or is not yet valid: current time": func(l *authority.Leaf, _ map[string][]byte) {
+				"tls.crt: as a certificate of servers, by ca.crt: x509: certificate has expired or is not yet valid: " +
+					"current time": func(l *authority.Leaf, _ map[string][]byte) {
 					l.Now, l.Lifetime = now.Add(-100*24*time.Hour), 99*24*time.Hour
 				},
 				// it is made valid 2 h before its time

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,14 +27,19 @@ func sessionOf(steps []pagetest.Step) string {
 	var b strings.Builder
 	b.WriteString("exec 2>&1\nset -o pipefail\n")
 	for n, step := range steps {
-		fmt.Fprintf(&b, "echo '@@ %d'\n%s\n", n, step.Command)
-		if strings.HasSuffix(step.Command, "&") && len(step.Prints) > 0 {
-			b.WriteString("sleep 5\n") // the shell goes on before such a command prints
+		command := step.Command
+		if behind, ok := strings.CutSuffix(command, "&"); ok && slices.ContainsFunc(step.Prints, isWord) {
+			// The shell goes on before such a command prints: its first words are awaited, or its end.
+			command = fmt.Sprintf("said=$(mktemp)\n%s >\"$said\" &\n"+
+				"until [ -s \"$said\" ] || ! kill -0 $!; do sleep 0.1; done; cat \"$said\"", behind)
 		}
+		fmt.Fprintf(&b, "echo '@@ %d'\n%s\n", n, command)
 		fmt.Fprintf(&b, "[ $? = 0 ] || { echo '@@ the command of line %d failed'; exit 1; }\n", step.Line)
 	}
 	return b.String()
 }
+
+func isWord(line string) bool { return strings.TrimSpace(line) != "" }
 
 // answersOf takes apart what such a script printed.
 func answersOf(printed string) map[int]string {

@@ -45,7 +45,7 @@ soak_raft() {
 soak_proc() {
   step "make build" make build
   step "chaos" chaos
-  step "tests of processes" suite ./cmd/sheaf/... ./bench/sheaf-bench/... ./internal/gateway/... ./internal/local/dev/... ./internal/security/ratelimit/... \
+  step "tests of processes" suite ./cmd/sheaf/... ./internal/gateway/... ./internal/local/dev/... ./internal/security/ratelimit/... \
     ./internal/local/cli/... ./bench/... ./client/...
   # Virtual time hides what comes of a process that stands still: here it does.
   for package in ./internal/consensus/peer ./internal/call/liveness ./internal/consensus/replica ./internal/gateway ./internal/shard ./client; do

@@ -13,21 +13,21 @@ import (
 	"sheaf.dev/sheaf/bench/result"
 )
 
-// Cell is one thing that is measured once a round.
+// Cell is a measurement that is made once a round.
 type Cell struct {
 	Key     string  // its name: no other cell has it, and what is kept of it is found by it
-	Part    string  // a part ends with its last round before the next one begins
-	Against string  // neighbours of a part that have the same are compared: they take turns
+	Part    string  // all rounds of a part are measured before the next part begins
+	Against string  // neighbouring cells with the same value are compared: they take turns
 	Seconds float64 // expected of one round
 	Run     func(ctx context.Context, f *Figures) error
-	// Finding tells whether an error is what the cell shows: the run goes on without it. Nil: no error is.
+	// Finding reports whether an error is a result to show: the run goes on without this cell. Nil: no error is.
 	Finding func(error) bool
 }
 
-// Rate is the figure of a cell that gives only one.
+// Rate is the name of the figure of a cell that has only one.
 const Rate = "rate"
 
-// One makes a cell that gives one figure, Rate.
+// One returns a cell that measures one figure, Rate.
 func One(key string, run func() (float64, error)) Cell {
 	return Cell{Key: key, Run: func(_ context.Context, f *Figures) error {
 		v, err := run()
@@ -36,7 +36,7 @@ func One(key string, run func() (float64, error)) Cell {
 	}}
 }
 
-// Figures are what one measurement gives.
+// Figures are the results of one measurement.
 type Figures struct {
 	order  []string
 	Values map[string]float64
@@ -44,12 +44,12 @@ type Figures struct {
 	Text   map[string]string
 }
 
-// NewFigures are none.
+// NewFigures returns Figures without any result.
 func NewFigures() *Figures {
 	return &Figures{Values: map[string]float64{}, Series: map[string][][2]float64{}, Text: map[string]string{}}
 }
 
-// Set gives a figure.
+// Set stores a figure.
 func (f *Figures) Set(key string, value float64) {
 	if _, ok := f.Values[key]; !ok {
 		f.order = append(f.order, key)
@@ -57,7 +57,7 @@ func (f *Figures) Set(key string, value float64) {
 	f.Values[key] = value
 }
 
-// Words are the figures in the order in which they came, as their columns show them.
+// Words returns the figures in the order in which they were stored, formatted as their columns are.
 func (f *Figures) Words(columns []result.Column) string {
 	parts := make([]string, 0, len(f.order)+len(f.Text))
 	for _, key := range f.order {
@@ -73,8 +73,8 @@ func (f *Figures) Words(columns []result.Column) string {
 // Options of Measure.
 type Options struct {
 	Rounds  int
-	Round   func(n int)     // is told each round that has ended, from 1 on; nil: nobody
-	Each    func(Progress)  // is told each measurement that begins and ends; nil: nobody
+	Round   func(n int)     // called after each round, counted from 1; may be nil
+	Each    func(Progress)  // called before and after each measurement; may be nil
 	Columns []result.Column // for the words of Progress.Figures
 }
 
@@ -90,13 +90,13 @@ type Progress struct {
 	Left        time.Duration // expected
 }
 
-// Work is how much of a run is done.
+// Work is the progress of a run in measurements and in expected seconds.
 type Work struct {
 	Done, Total   int     // measurements
 	Settled, Left float64 // seconds expected of what is done, and of the rest
 }
 
-// Work tells how much of a run of these cells is done.
+// Work returns the progress of a run of these cells.
 func (s *Set) Work(cells []Cell, rounds int) (w Work) {
 	for i := range cells {
 		c := &cells[i]
@@ -109,7 +109,7 @@ func (s *Set) Work(cells []Cell, rounds int) (w Work) {
 	return w
 }
 
-// inTurn is the order of the cells of a part in a round: what is compared begins with another one.
+// inTurn returns the order of a part's cells in a round. Cells that are compared begin with another one each round.
 func inTurn(cells []Cell, round int) []*Cell {
 	out := make([]*Cell, 0, len(cells))
 	for first, last := 0, 0; first < len(cells); first = last {
@@ -123,7 +123,7 @@ func inTurn(cells []Cell, round int) []*Cell {
 	return out
 }
 
-// Measure measures what is not done yet. A cell that had a finding is not measured again.
+// Measure makes the measurements that are not done yet. A cell that had a finding is not measured again.
 func (s *Set) Measure(ctx context.Context, cells []Cell, opts Options) error {
 	m := &measuring{Set: s, opts: opts, work: s.Work(cells, opts.Rounds), began: time.Now()}
 	m.reused = m.work.Settled
@@ -186,7 +186,7 @@ func (m *measuring) measure(ctx context.Context, c *Cell, round int) error {
 	return m.save()
 }
 
-// tell the progress.
+// tell reports the progress.
 func (m *measuring) tell(p Progress) {
 	if m.opts.Each == nil {
 		return

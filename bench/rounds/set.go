@@ -11,29 +11,30 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Set is what cells have given so far.
+// Set holds the results of all cells so far. Not safe for concurrent use.
 type Set struct {
 	Schema   string           `json:"schema"`
-	Settings string           `json:"settings"` // a run with others does not go on with it
+	Settings string           `json:"settings"` // a run with other settings does not resume it
 	Cells    map[string]*Kept `json:"cells"`    // by Cell.Key
 
-	file string // that keeps it; empty: none
+	file string // where the set is stored after each measurement; empty: nowhere
 }
 
-// Kept is what the rounds of one cell gave.
+// Kept holds the results of one cell.
 type Kept struct {
 	Rounds  int                       `json:"rounds"`
 	Values  map[string][]float64      `json:"values,omitempty"`
 	Series  map[string][][][2]float64 `json:"series,omitempty"`
 	Text    map[string]string         `json:"text,omitempty"`
-	Missing string                    `json:"missing,omitempty"` // why it gave nothing
+	Missing string                    `json:"missing,omitempty"` // why there is no result
 }
 
-// New is a set that nothing is in.
+// New returns an empty set, which no file stores.
 func New() *Set { return &Set{Cells: map[string]*Kept{}} }
 
-// Open gives the set that a file keeps from now on; an empty name is none. With resume it goes on with what an earlier
-// run with the same settings has kept there; without, that is written over by the first measurement.
+// Open returns a set that is stored in a file after each measurement, or in none if the name is empty. With resume, it
+// begins with the results that an earlier run of the same settings stored there. Without, the first measurement replaces
+// them.
 func Open(file, schema, settings string, resume bool, say func(string, ...any)) (*Set, error) {
 	s := &Set{Schema: schema, Settings: settings, Cells: map[string]*Kept{}, file: file}
 	if file == "" {
@@ -77,7 +78,7 @@ func (s *Set) save() error {
 	return nil
 }
 
-// keep gives what is kept of a cell, which changes with it.
+// keep returns the results of a cell, to be changed.
 func (s *Set) keep(key string) *Kept {
 	if s.Cells[key] == nil {
 		s.Cells[key] = &Kept{}
@@ -85,7 +86,7 @@ func (s *Set) keep(key string) *Kept {
 	return s.Cells[key]
 }
 
-// Miss says why a cell gives nothing. It is not measured.
+// Miss records why a cell has no result. The cell is not measured.
 func (s *Set) Miss(key, why string) { s.keep(key).Missing = why }
 
 func (s *Set) rounds(key string) int {
@@ -95,7 +96,7 @@ func (s *Set) rounds(key string) int {
 	return 0
 }
 
-// Of gives a figure of a cell, as the rounds gave it; nil where it gave none.
+// Of returns a figure of a cell, by round; nil if there is none.
 func (s *Set) Of(key, figure string) []float64 {
 	if kept := s.Cells[key]; kept != nil && kept.Missing == "" {
 		return kept.Values[figure]
@@ -103,10 +104,10 @@ func (s *Set) Of(key, figure string) []float64 {
 	return nil
 }
 
-// Rate is the figure of a cell that gives only one.
+// Rate returns the only figure of a cell that One made, by round.
 func (s *Set) Rate(key string) []float64 { return s.Of(key, Rate) }
 
-// Missing says why a cell gave nothing; empty where it was measured.
+// Missing returns why a cell has no result; empty if it was measured.
 func (s *Set) Missing(key string) string {
 	if kept := s.Cells[key]; kept != nil {
 		return kept.Missing
@@ -114,7 +115,8 @@ func (s *Set) Missing(key string) string {
 	return ""
 }
 
-// Best finds which of some cells has the best median of a figure; -1 where none has one. less: a smaller one is better.
+// Best returns the index of the cell with the best median of a figure, or -1 if none has the figure. If less is true,
+// the smallest median is the best.
 func (s *Set) Best(keys []string, figure string, less bool) (at int, rounds []float64) {
 	at = -1
 	for i, key := range keys {
@@ -130,7 +132,7 @@ func (s *Set) Best(keys []string, figure string, less bool) (at int, rounds []fl
 	return at, rounds
 }
 
-// Row makes the row of a cell.
+// Row returns the row of a cell in a report.
 func (s *Set) Row(key string, labels []result.Label) result.Row {
 	row := result.Row{Labels: labels, Missing: s.Missing(key), Cells: map[string]result.Value{}}
 	if kept := s.Cells[key]; kept != nil && kept.Missing == "" {

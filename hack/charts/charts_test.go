@@ -213,7 +213,8 @@ func TestKubernetesSchemasHoldWhatTheyReferTo(t *testing.T) {
 	dir := t.TempDir()
 	swagger := filepath.Join(dir, "swagger.json")
 	text := `{"definitions": {
-  "a.Pod": {"properties": {"spec": {"$ref": "#/definitions/a.Spec"}}, "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "Pod"}]},
+  "a.Pod": {"properties": {"spec": {"$ref": "#/definitions/a.Spec"}},
+            "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "Pod"}]},
   "a.Spec": {"properties": {"again": {"$ref": "#/definitions/a.Spec"}, "port": {"$ref": "#/definitions/u.IntOrString"}}},
   "u.IntOrString": {"type": "string"}, "other": {"type": "string"}}}`
 	if err := os.WriteFile(swagger, []byte(text), 0o600); err != nil {

@@ -116,7 +116,8 @@ func TestShardPod(t *testing.T) {
 		"--compaction-share=0.05", "--compaction-min=16777216", "--compaction-rate=1073741824", "--mount-option=noatime",
 		"--file-system=xfs",
 		"--expect-volume=$(EXPECT_VOLUME)",
-		"--etcd=quotes-etcd-0.quotes-etcd.prod.svc:2379,quotes-etcd-1.quotes-etcd.prod.svc:2379,quotes-etcd-2.quotes-etcd.prod.svc:2379"} {
+		"--etcd=quotes-etcd-0.quotes-etcd.prod.svc:2379,quotes-etcd-1.quotes-etcd.prod.svc:2379," +
+			"quotes-etcd-2.quotes-etcd.prod.svc:2379"} {
 		if !strings.Contains(args, arg) {
 			t.Errorf("no %s in %s", arg, args)
 		}

@@ -68,7 +68,8 @@ func TestEtcdArguments(t *testing.T) {
 	for _, want := range []string{
 		"etcd", "--name=$(POD_NAME)", "--initial-cluster-state=existing",
 		"--initial-cluster-token=11111111-2222-3333-4444-555555555555",
-		"--initial-cluster=quotes-etcd-0=quotes-etcd-0.quotes-etcd.prod.svc:2380,quotes-etcd-1=quotes-etcd-1.quotes-etcd.prod.svc:2380," +
+		"--initial-cluster=quotes-etcd-0=quotes-etcd-0.quotes-etcd.prod.svc:2380," +
+			"quotes-etcd-1=quotes-etcd-1.quotes-etcd.prod.svc:2380," +
 			"quotes-etcd-2=quotes-etcd-2.quotes-etcd.prod.svc:2380",
 		"--advertise-client=$(POD_NAME).quotes-etcd.prod.svc:2379", "--snapshot-every=1h0m0s",
 	} {

@@ -163,8 +163,10 @@ func (s *served) get(t *testing.T, who, group string) codes.Code {
 	return status.Code(err)
 }
 
-const tableOf = `{"version":1,"grants":[{"name":"readers","subjects":[{"kind":"Certificate","name":"c"}],"verbs":["get","put"],"groups":{"names":["a"]}},
- {"name":"ops","subjects":[{"kind":"Certificate","name":"ops"}],"verbs":["admin-read","admin-write"],"groups":{"all":true}}]}`
+const tableOf = `{"version":1,"grants":[
+ {"name":"readers","subjects":[{"kind":"Certificate","name":"c"}],"verbs":["get","put"],"groups":{"names":["a"]}},
+ {"name":"ops","subjects":[{"kind":"Certificate","name":"ops"}],
+  "verbs":["admin-read","admin-write"],"groups":{"all":true}}]}`
 
 // give gives a table, and waits until it was taken.
 func (s *served) give(text []byte) {

@@ -1,0 +1,116 @@
+package recordstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/trust"
+)
+
+// heardTransport summarizes what the processes of a store reported about their certificates.
+type heardTransport struct {
+	at        time.Time
+	running   string // identifies the processes that were asked
+	reports   trust.Reports
+	plaintext int32     // connections
+	notAfter  time.Time // earliest end of a certificate in use; zero: none reported
+	first     string    // the pod with that certificate
+	trusts    string    // authorities that at least one process trusts
+	// mode is the transport that all processes use. It is TransportBoth if they differ, and empty if there are none.
+	mode    v1alpha1.TLSTransport
+	refused string          // why the first process that does not accept its files refuses them
+	stale   map[string]bool // pods without the files that they were given
+	changes bool            // something new was given to the processes just now
+}
+
+// Pauses before all processes of a store are asked again while nothing changes.
+const (
+	hearPause     = 2 * time.Minute
+	hearPauseSome = 30 * time.Second // if some processes did not have what they were given
+)
+
+// pause returns the time until all processes are asked again while nothing changes.
+func (h *heardTransport) pause() time.Duration {
+	if h.reports.AsTold < h.reports.Processes {
+		return hearPauseSome
+	}
+	return hearPause
+}
+
+// hearTransport asks all running processes, if a change is in progress, if other processes run than before, or if the
+// pause is over. Otherwise it keeps the last answers.
+func (r *Reconciler) hearTransport(ctx context.Context, run *storeRun) error {
+	store, status, now := run.store, run.store.Status.TLS, r.now()
+	var pods corev1.PodList
+	err := r.Client.List(ctx, &pods, client.InNamespace(store.Namespace),
+		client.MatchingLabels{v1alpha1.LabelStore: store.Name})
+	if err != nil {
+		return fmt.Errorf("list the pods of store %s: %w", client.ObjectKeyFromObject(store), err)
+	}
+	running := trust.Running(pods.Items)
+	rests := status.Phase == v1alpha1.TLSReady && status.Transport == trust.TransportOf(status.Mode) &&
+		cmp.Or(specTLS(store).Rotate, status.Rotated) == status.Rotated
+	if last, ok := r.transports.Load(store.UID); ok && rests {
+		if heard := last.(*heardTransport); heard.running == running && now.Sub(heard.at) < heard.pause() {
+			again := *heard
+			again.changes = false
+			run.transport = &again
+			return nil
+		}
+	}
+	asked := trust.Ask(ctx, r.Transports, pods.Items, rests)
+	run.transport = r.compare(store, asked)
+	run.transport.at, run.transport.running = now, running
+	r.transports.Store(store.UID, run.transport)
+	return nil
+}
+
+// compare compares the reports of the processes with what they were given.
+func (r *Reconciler) compare(store *v1alpha1.RecordStore, asked []trust.Answer) *heardTransport {
+	status, out := store.Status.TLS, &heardTransport{stale: map[string]bool{}}
+	out.reports.Processes = len(asked)
+	for _, a := range asked {
+		lacks := a.Lacks(status)
+		// A process without a report of its mode has no certificates.
+		mode := cmp.Or(v1alpha1.TLSTransport(a.Report.Mode), v1alpha1.TransportPlaintext)
+		if out.mode = cmp.Or(out.mode, mode); out.mode != mode {
+			out.mode = v1alpha1.TransportBoth
+		}
+		if a.Err == nil {
+			out.trusts = cmp.Or(out.trusts, a.Report.Bundle)
+			out.plaintext += a.Report.PlaintextConnections
+			if end := a.Report.NotAfter; !end.IsZero() && (out.notAfter.IsZero() || end.Before(out.notAfter)) {
+				out.notAfter, out.first = end, a.Pod.Name
+			}
+			if a.Report.Error != "" && out.refused == "" {
+				out.refused = a.Pod.Name + ": " + a.Report.Error
+			}
+		}
+		if lacks == "" {
+			out.reports.AsTold++
+			newest, known := r.Trust.NotAfter(store, a.Secret)
+			if known && newest.Equal(a.Report.NotAfter) {
+				out.reports.Renewed++
+			} else if status.Phase == v1alpha1.TLSIssuing {
+				lacks = "it does not use its newest certificate yet"
+			}
+		} else {
+			out.stale[a.Pod.Name] = a.Err == nil
+		}
+		if lacks != "" && out.reports.Missing == "" {
+			out.reports.Missing = a.Pod.Name + ": " + lacks
+		}
+	}
+	return out
+}
+
+// transportChanges reports whether a change of the store's certificates is in progress.
+func (run *storeRun) transportChanges() bool {
+	return run.transport != nil && (run.store.Status.TLS.Phase != v1alpha1.TLSReady || run.transport.changes)
+}
