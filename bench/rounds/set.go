@@ -33,8 +33,8 @@ type Kept struct {
 func New() *Set { return &Set{Cells: map[string]*Kept{}} }
 
 // Open returns a set that is stored in a file after each measurement, or in none if the name is empty. With resume, it
-// begins with the results that an earlier run of the same settings stored there. Without, the first measurement replaces
-// them.
+// begins with the results that an earlier run of the same settings stored there. Without, the first measurement
+// replaces them.
 func Open(file, schema, settings string, resume bool, say func(string, ...any)) (*Set, error) {
 	s := &Set{Schema: schema, Settings: settings, Cells: map[string]*Kept{}, file: file}
 	if file == "" {
