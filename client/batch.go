@@ -46,7 +46,7 @@ type pendingItem struct {
 	get      *recordv1.GetRequest
 	to       target
 	err      error
-	verdict  routing.Verdict // on err
+	verdict  routing.Verdict // the classification of err
 	sent     bool
 }
 

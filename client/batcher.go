@@ -46,7 +46,7 @@ type Batcher struct {
 	client *Client
 	cfg    BatcherConfig
 	lanes  []*batchLane
-	ctx    context.Context //nolint:containedctx // of the goroutines of the lanes
+	ctx    context.Context //nolint:containedctx // the context of the lanes' goroutines
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 

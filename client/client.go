@@ -37,7 +37,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// Sizes set by the API, in bytes.
+// Limits of the API and of this client: sizes in bytes, and times.
 const (
 	putBytesMax   = 1 << 20  // data in Put and Get; larger data use Upload and Download
 	messageBytes  = 16 << 20 // largest answer message that the client accepts
@@ -177,7 +177,7 @@ func unanswered(ctx context.Context, addresses []string, err error) error {
 	}
 	said := e.Reason
 	if said == reason.ShardUnreachable {
-		said = "" // these are words of the transport: no server sent them
+		said = "" // the client's transport set this reason: no server sent it
 	}
 	message := fmt.Sprintf("no gateway has answered at %s: %v", strings.Join(addresses, ", "), why)
 	if e.Code == codes.Unavailable {
@@ -294,7 +294,7 @@ func (c *Client) conn(address string) (*server, error) {
 
 // call describes a call to be made.
 type call struct {
-	op    string // for errors
+	op    string // names the call in errors
 	key   *Key   // nil: any gateway can serve the call
 	group string // when key is nil: a group of Named routing, or of Hash routing by name; empty: none
 	write bool   // carries a request id
@@ -341,7 +341,7 @@ type attempts struct {
 func (c *Client) attempts(what call) attempts {
 	return attempts{client: c, what: what, Attempts: routing.Attempts{
 		Pace: &c.pace, Effect: routing.Effect{Write: what.write},
-		AtOnce: c.table.Load() != nil, // the next attempt goes from the shard to a gateway
+		AtOnce: c.table.Load() != nil, // after the shard, the first retry goes to a gateway
 	}}
 }
 

@@ -87,7 +87,8 @@ type PutOptions struct {
 type PutResult struct {
 	Version    string
 	CommitTime time.Time
-	// Size is the length of the data in bytes. CRC32C (Castagnoli) is their checksum, confirmed by the server.
+	// Size is the length of the data in bytes. CRC32C (Castagnoli) is the checksum of the data, confirmed by
+	// the server.
 	Size   int64
 	CRC32C uint32
 	// Repeated: an earlier attempt with the same request id was applied; Version is its version.

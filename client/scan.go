@@ -34,7 +34,7 @@ type ScanOptions struct {
 // Split is a part of a snapshot of a group. Any process may scan it independently. It can be sent to other processes as
 // JSON.
 type Split struct {
-	// Group of the split.
+	// Group is the group to which the split belongs.
 	Group string
 	// Token is opaque. The server keeps the snapshot for 10 minutes after its last use; after that, a scan returns
 	// ErrCursorExpired.
@@ -50,7 +50,7 @@ type Split struct {
 
 // PlanScanOptions are the options of PlanScan. The zero value plans a scan of all groups.
 type PlanScanOptions struct {
-	// Groups to scan; none: all.
+	// Groups lists the groups to scan; none: all.
 	Groups []string
 	// SplitBytes is the target size of each split, 1 MiB to 1 TiB; 0: 256 MiB.
 	SplitBytes int64
@@ -226,7 +226,7 @@ func (c *Client) scanEach(ctx context.Context, o ScanOptions, splits []*recordv1
 	for _, split := range splits {
 		workers.Go(func() error {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // nobody takes any more
+				return nil //nolint:nilerr // the caller takes no more records
 			}
 			s := &scanning{
 				client: c, request: recordv1.ScanRequest{Split: split.GetSplit(), MetadataOnly: o.MetadataOnly},

@@ -228,13 +228,13 @@ func (c *Client) Open(ctx context.Context, key Key, options *DownloadOptions) (*
 type Reader struct {
 	client   *Client
 	op       string
-	ctx      context.Context //nolint:containedctx // of the stream that it reads
+	ctx      context.Context //nolint:containedctx // the context of the stream that the Reader reads
 	cancel   context.CancelFunc
 	attempts attempts
 	version  string
-	offset   int64 // of the next byte to come
+	offset   int64 // offset of the next byte
 	end      int64 // offset after the last byte; known from the first message on
-	left     int64 // where limited
+	left     int64 // number of bytes still to read; used only if limited
 	limited  bool
 	record   Record
 	stream   recordv1.RecordService_DownloadClient

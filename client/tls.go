@@ -15,7 +15,7 @@ import (
 // TLSFiles names the files by which a caller and a store authenticate each other; all in PEM.
 type TLSFiles struct {
 	CA        string // authorities of the store
-	Cert, Key string // of the caller; both or none
+	Cert, Key string // certificate and key of the caller; both or none
 }
 
 // TLS returns credentials for Config.Credentials. The files are read now, and again for each connection, so that

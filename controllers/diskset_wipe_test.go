@@ -104,7 +104,7 @@ func (p *wipePlay) isIn(ctx context.Context, state v1alpha1.DiskState) v1alpha1.
 	return disk
 }
 
-// heard checks that an event contains these words.
+// heard checks that each of these texts is part of an event.
 func (p *wipePlay) heard(words ...string) {
 	GinkgoHelper()
 	var all []string
@@ -177,7 +177,7 @@ func (p *wipePlay) ends(ctx context.Context, kind batchv1.JobConditionType) {
 	p.settleAll(ctx)
 }
 
-// settleAll completes deletions, because the controllers that protect deleted objects do not run.
+// settleAll settles, and completes deletions itself, because the controllers that protect deleted objects do not run.
 func (p *wipePlay) settleAll(ctx context.Context) {
 	GinkgoHelper()
 	for range 10 {

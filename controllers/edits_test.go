@@ -21,13 +21,13 @@ type jsonOp struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// edit is a manual change of an object: the first of several patches that the API server accepts.
+// edit is a manual change of an object. It tries several patches until the API server accepts one.
 type edit struct {
 	name  string
 	tries [][]jsonOp
 }
 
-// editsOf returns manual changes of an object: each field changed, removed, and added to, and fields set that the
+// editsOf returns manual changes of an object: each field changed, removed, and added to, and new fields that the
 // operator does not set.
 func editsOf(o client.Object) []edit {
 	var e edits
@@ -85,7 +85,7 @@ func (e *edits) walk(path string, value any) {
 	}
 }
 
-// another returns an item similar to one of a list.
+// another returns a new list item that is similar to the given one.
 func another(item any) any {
 	switch item := item.(type) {
 	case map[string]any:

@@ -40,8 +40,9 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Finalizers that the fake sets on deleted objects, until a controller or a kubelet removes them. On a real API
-// server, a terminating pod has no finalizer, but controller-runtime's fake keeps no deleted object without one.
+// Finalizers that the API server itself adds to deleted objects, until a controller or a kubelet removes them. On a
+// real API server, a terminating pod has no finalizer, but controller-runtime's fake keeps no deleted object without
+// one.
 const (
 	finalizerOrphan     = "orphan"
 	finalizerForeground = "foregroundDeletion"
@@ -405,7 +406,7 @@ func (t *fakeObjects) manager(gvk schema.GroupVersionKind) (*managedfields.Field
 		return m, nil
 	}
 	types := typesOfFake()
-	if t.defaults[gvk].Properties != nil { // of ours: what its fields are is deduced
+	if t.defaults[gvk].Properties != nil { // a kind of Sheaf: the types of its fields are deduced
 		types = managedfields.NewDeducedTypeConverter()
 	}
 	m, err := managedfields.NewDefaultFieldManager(types, envScheme, noDefaults{}, envScheme, gvk, gvk.GroupVersion(), "",
@@ -450,7 +451,7 @@ func (t *fakeObjects) Create(gvr schema.GroupVersionResource, o runtime.Object, 
 	return t.ObjectTracker.Create(gvr, made, ns, opts...)
 }
 
-// writer returns the name that the API server gives a writer without a name.
+// writer returns a writer's name, or the name that the API server gives to a writer without one.
 func writer(name string) string {
 	if name == "" {
 		return "controllers.test"

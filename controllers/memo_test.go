@@ -17,11 +17,11 @@ var wrote atomic.Int64
 // happens then costs nothing; most rounds of these tests are such rounds.
 type memo struct {
 	mu      sync.Mutex
-	version map[string]int64 // of a resource: number of writes so far
+	version map[string]int64 // resource -> number of writes so far
 	answers map[string]map[string]*answer
 }
 
-// answer is an answer that was read to its end.
+// answer is a recorded answer, whose body was read to its end.
 type answer struct {
 	version int64
 	head    http.Response

@@ -108,7 +108,7 @@ func (p *play) step(ctx context.Context) {
 		alive[set.UID] = true
 		if !p.NoSets {
 			p.playSet(ctx, set, pod)
-			for n := int32(1); n < *set.Spec.Replicas; n++ { // of etcd
+			for n := int32(1); n < *set.Spec.Replicas; n++ { // only etcd has more than one pod
 				if byName[fmt.Sprintf("%s-%d", set.Name, n)] == nil {
 					p.makePod(ctx, set, n)
 				}
@@ -320,7 +320,7 @@ func (p *play) versions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// objects returns the objects of the namespace that a component under test could write.
+// objects returns the objects of the namespace that a component of the test, real or simulated, could write.
 func (p *play) objects(ctx context.Context) []client.Object {
 	lists := []client.ObjectList{
 		&appsv1.StatefulSetList{}, &appsv1.DeploymentList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},

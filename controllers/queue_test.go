@@ -29,7 +29,7 @@ import (
 // perMinuteMax is the maximum number of reconciles per minute of an object that fails.
 const perMinuteMax = 6
 
-// reconcilesPerMinute runs a reconciler with controller-runtime's queue and a clock of its own, and counts the
+// reconcilesPerMinute runs a reconciler as controller-runtime's queue would, on a simulated clock, and counts the
 // reconciles of each minute. After the second reconcile there may be no further write, because a write of a watched
 // object starts another reconcile.
 func reconcilesPerMinute(ctx context.Context, r reconcile.Reconciler, req ctrl.Request, minutes int) ([]int, error) {

@@ -153,7 +153,7 @@ func (e *etcdPlay) Serve(ctx context.Context, namespace, name string, shards []s
 		if err != nil {
 			return nil, err
 		}
-		// The key has no lease, because a slow machine must not expire it.
+		// The key has no lease, which could expire on a slow machine.
 		if err := e.put(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name),
 			shard), string(value)); err != nil {
 			return nil, err
@@ -206,14 +206,14 @@ func volumeOf(shard string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(sha
 // Volume returns the UUID of a simulated shard's volume.
 func (e *etcdPlay) Volume(shard string) string { return volumeOf(shard).String() }
 
-// domainOf returns the failure domain of a simulated shard. The shards of pool near share one; those of node-bare do
-// not know theirs.
+// domainOf returns the failure domain of a simulated shard. The shards of pool near share one; those of pool
+// node-bare do not know theirs.
 func domainOf(shard string) string {
 	switch {
 	case strings.HasPrefix(shard, "near-"):
 		return "near"
 	case strings.HasPrefix(shard, "node-bare-"):
-		return "node-" + shard // the fallback of a shard
+		return "node-" + shard // a shard that does not know its domain uses its node
 	}
 	return shard
 }
@@ -226,7 +226,8 @@ func (e *etcdPlay) Leave(ctx context.Context, namespace, name, shard string) err
 	return e.drop(ctx, fmt.Sprintf("%s/%s/shards/%s", placement.PrefixDefault, workload.Placement(namespace, name), shard))
 }
 
-// Freeze does what a shard does after it has observed a later state of etcd. Thaw is the end of the reconciliation.
+// Freeze does what a shard does after it has observed a later state of etcd. Thaw does what the
+// reconciliation that follows ends with.
 func (e *etcdPlay) Freeze(ctx context.Context, namespace, name, reason string) error {
 	store, err := e.store(workload.Placement(namespace, name))
 	if err != nil {
@@ -240,7 +241,7 @@ func (e *etcdPlay) Thaw(ctx context.Context, namespace, name string) error {
 	return e.drop(ctx, fmt.Sprintf("%s/%s/frozen", placement.PrefixDefault, workload.Placement(namespace, name)))
 }
 
-// Credentials are those that Shards uses.
+// Credentials returns the credentials that Shards uses.
 func (e *etcdPlay) Credentials() fleet.Credentials { return e.keys }
 
 // Shards asks shards as the operator does.

@@ -34,7 +34,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// EtcdPlay is a real etcd with the operator's own adapter, and with the actions of shards there.
+// EtcdPlay is a real etcd with the operator's own adapter. It also does what shards would do in that etcd.
 type EtcdPlay interface {
 	fleet.Placements
 	Serve(ctx context.Context, namespace, store string, shards []string) (map[string][]string, error)
@@ -53,12 +53,12 @@ type EtcdPlay interface {
 	Stop()
 }
 
-// NewEtcdPlay is set by the tests outside of this package, because those may import the adapter.
+// NewEtcdPlay is set by the tests outside of this package, because only they can import the adapter.
 var NewEtcdPlay func(dir string) (EtcdPlay, error)
 
 // sharedEtcd is one etcd for all tests. Stores of different namespaces do not conflict in it. stopEtcd ends it.
 var sharedEtcd = sync.OnceValues(func() (EtcdPlay, error) {
-	dir, err := os.MkdirTemp("", "sheaf-etcd-play-") // short: a socket's path is
+	dir, err := os.MkdirTemp("", "sheaf-etcd-play-") // a short name, because the path of a socket has to be short
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ type storePlay struct {
 	*play
 	etcd    EtcdPlay
 	certs   *playedTransports
-	clock   func() time.Time // of the operator
+	clock   func() time.Time // the operator's clock
 	r       *recordstore.Reconciler
 	pools   *shardpool.Reconciler
 	events  *events.FakeRecorder

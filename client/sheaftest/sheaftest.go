@@ -54,7 +54,7 @@ type Server struct {
 	planner sync.WaitGroup
 	cancel  context.CancelFunc
 	once    sync.Once
-	err     error // of Close
+	err     error // the result of Close
 }
 
 // Start runs a store with one shard and Hash routing until the test ends.
@@ -170,7 +170,7 @@ func (s *Server) startShard(ctx context.Context, n int) error {
 	return nil
 }
 
-// ready waits until the gateway knows a leader of every group.
+// ready waits until every group has an owner, and the gateway knows the placement.
 func (s *Server) ready(ctx context.Context, meta placement.Meta) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

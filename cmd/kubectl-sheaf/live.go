@@ -23,7 +23,7 @@ type live struct {
 	Err error
 }
 
-// answerBytesMax is the maximum size of a gateway's answer in bytes, which has a row for each copy of each group.
+// answerBytesMax is the maximum size of a gateway's answer, in bytes. The answer has a row for each copy of each group.
 const answerBytesMax = 256 << 20
 
 // askGateway asks a gateway over a forwarded port, within a time limit.

@@ -63,7 +63,7 @@ could not be had is in errors.txt.`,
 	return cmd
 }
 
-// report writes the archive. It deletes an incomplete file.
+// report writes the archive. If that fails, it deletes the incomplete file.
 func (a *app) report(ctx context.Context, store *v1alpha1.RecordStore, f reportFlags) (err error) {
 	s, err := a.gather(ctx, store)
 	if err != nil {

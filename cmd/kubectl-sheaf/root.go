@@ -140,7 +140,7 @@ const (
 	widthMin   = 60
 )
 
-// width returns the width of the terminal, if there is one.
+// width returns the width that was asked for, else that of the terminal, else widthPlain.
 func (a *app) width(asked int) int {
 	if asked > 0 {
 		return max(asked, widthMin)

@@ -92,7 +92,7 @@ func copiesWords(r v1alpha1.Replication) string {
 	return fmt.Sprintf("%d copies, each in a %s of its own", r.Copies, cmp.Or(r.TopologyKey, corev1.LabelHostname))
 }
 
-// groupWords counts the unhealthy groups.
+// groupWords returns the numbers of groups that are loading, degraded, damaged, lost or moving.
 func groupWords(g v1alpha1.GroupCounts) string {
 	words := ""
 	for _, n := range []struct {

@@ -32,7 +32,7 @@ func wantedShards(pool *v1alpha1.ShardPool) int32 {
 	return *pool.Spec.Shards
 }
 
-// podTable lists pods with their nodes and troubles.
+// podTable returns a table of pods with their nodes, and why a pod is not ready.
 func (c *screen) podTable(name string, pods []corev1.Pod) table {
 	t := table{columns: []column{{name: name}, {name: "NODE"}, {name: "READY"}, {name: "RESTARTS", drop: 1, right: true},
 		{name: "AGE", drop: 2, right: true}, {name: "WHY", words: true}}}

@@ -41,7 +41,7 @@ func (t *table) lines(width int) []string {
 			empty = empty && row[i] == ""
 		}
 		if empty && c.drop > 0 {
-			widths[i] = 0 // all cells are empty
+			widths[i] = 0 // an optional column without contents is hidden
 		}
 	}
 	for sum(widths) > width && t.dropOne(widths) {

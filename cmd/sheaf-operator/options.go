@@ -76,7 +76,7 @@ service account, names. The Helm chart sheaf-operator installs it with the right
 	return cmd
 }
 
-// check returns an error if the command line is wrong.
+// check returns an error that says what is wrong with the command line.
 func (o *options) check() error {
 	if o.shardImage == "" {
 		return errors.New("--shard-image is required: the image of shards, gateways and etcd")
@@ -98,7 +98,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// scheme returns the kinds that the operator reads and writes.
+// scheme returns a scheme that knows the kinds that the operator reads and writes.
 func scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {

@@ -22,7 +22,7 @@ type copiesReaders struct {
 	failed atomic.Pointer[error]
 	scans  atomic.Int64
 	finds  atomic.Int64
-	begun  sync.WaitGroup // of the watches
+	begun  sync.WaitGroup // done when every watch has started
 
 	mu   sync.Mutex
 	seen map[int64]string // record -> version that a watch last returned

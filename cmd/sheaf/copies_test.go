@@ -25,8 +25,8 @@ import (
 // copiesStore runs etcd, a gateway and three shards as separate processes. Each group has a copy on each shard.
 type copiesStore struct {
 	t       *testing.T
-	program string // for the next process to start
-	address string // of the gateway
+	program string // the program that the next process runs
+	address string // address of the gateway
 	common  []string
 	gateway *process
 	shards  map[string]*process
@@ -188,7 +188,7 @@ func (s *copiesStore) load(direct ...bool) *copiesLoad {
 	return l
 }
 
-// more waits until n more calls have succeeded, and fails if one has failed.
+// more waits until n more calls have succeeded. It fails the test if any call has failed.
 func (l *copiesLoad) more(n int64) {
 	l.t.Helper()
 	for until := l.calls.Load() + n; ; time.Sleep(time.Millisecond) {
@@ -213,7 +213,7 @@ func (l *copiesLoad) end() {
 	}
 }
 
-// check reads every acknowledged write back.
+// check reads the last acknowledged write of every id back. It returns the number of records.
 func (l *copiesLoad) check() (records int) {
 	l.t.Helper()
 	for _, w := range l.writers {

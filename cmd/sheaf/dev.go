@@ -223,7 +223,7 @@ func (a *app) sayServing(d *dev.Dev, cfg dev.Config, took time.Duration) {
 	a.Out.Sayf("Ctrl-C stops it.")
 }
 
-// sayProblems prints the first few troubles.
+// sayProblems prints the problems of all shards, and the first few groups whose state is not Serving.
 func (a *app) sayProblems(s dev.Status) {
 	const most = 5
 	unwell := 0

@@ -234,7 +234,7 @@ func (h *memberHolder) handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
-		_ = encoder.Encode(m.Status()) // the client disconnected
+		_ = encoder.Encode(m.Status()) // fails only if the client has disconnected
 	})
 	return mux
 }

@@ -61,7 +61,7 @@ func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, ve
 	}
 }
 
-// settleCut finds out the result of the interrupted write, and repeats it. It must be stored exactly once.
+// settleCut finds out the result of the interrupted write, and repeats it. The write must be stored exactly once.
 func (w *writer) settleCut(ctx context.Context) {
 	op := w.cut
 	if op == nil {
@@ -101,7 +101,7 @@ func (w *writer) settleCut(ctx context.Context) {
 		return
 	}
 	if op.delete && before != nil {
-		existed = before.there // of the first time
+		existed = before.there // what the first attempt found
 	}
 	w.acknowledged(op, again, existed)
 }

@@ -25,8 +25,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// Number of kills of the test below; SHEAF_KILLS sets another number. From killsEnough on, writes are interrupted
-// before and after their commit, whenever the kills come.
+// Number of kills of the test below; SHEAF_KILLS sets another number. With killsEnough kills or more, writes are
+// interrupted before and after their commit, whenever the kills come.
 const (
 	killsOfTest = 20
 	killsOfSoak = 10_000
@@ -125,8 +125,8 @@ type killer struct {
 	admin     recordv1.AdminServiceClient
 	writers   []*writer
 	turn      int
-	tree      string            // that is imported
-	imported  map[string]string // imported part: path -> content, once the import reported it
+	tree      string            // the folder that is imported
+	imported  map[string]string // path -> name of the file in tree, once the import has ended
 	prefixes  int
 	importing *exec.Cmd
 	importOK  chan error
@@ -138,7 +138,7 @@ type writer struct {
 	random *rand.Rand
 	ids    []int64
 	known  map[int64]*state
-	cut    *write // not answered
+	cut    *write // the interrupted write, which has no answer; nil: none
 }
 
 // state of an id as acknowledged.
@@ -201,8 +201,8 @@ func (k *killer) round() {
 	k.turn++
 	p := k.launch()
 	if phase == "load" {
-		// The kill comes at any moment between the first instruction and serving. The next round checks the existing
-		// records.
+		// The kill comes at any moment between the first instruction and serving. It must not harm any existing
+		// record, which the next round checks.
 		k.sleep(350 * time.Millisecond)
 		p.kill()
 		k.counts.killed(phase)

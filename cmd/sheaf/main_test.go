@@ -1,5 +1,5 @@
-// The tests run the real binary. They are in package main, so that the test cache notices every change of the
-// binary's sources.
+// The tests run the real binary. They are in package main, and not in a package of their own, so that the test cache
+// notices every change of the binary's sources.
 
 package main
 

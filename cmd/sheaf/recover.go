@@ -198,7 +198,7 @@ func (a *app) showRebuilt(r placement.Rebuilt) {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", g.Name, g.UUID, strings.Join(members, ","), g.Records, g.Bytes)
 	}
-	_ = w.Flush() // the reader disconnected
+	_ = w.Flush() // fails only if nobody reads the output any more
 	for _, note := range r.Notes {
 		a.Out.Sayf("note: %s", note)
 	}

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/local/cli"
 )
 
-// app is shared by all commands. It has the global flags and the outputs.
+// app holds what all commands share: the global flags and the outputs.
 type app struct {
 	cli.Program
 	server  string

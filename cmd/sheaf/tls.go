@@ -68,7 +68,7 @@ func (f *ownTLS) add(cmd *cobra.Command) {
 			"; default: plaintext)")
 }
 
-// open returns the certificates, or nil without TLS.
+// open returns the certificates, or nil without TLS. The caller closes them.
 func (f *ownTLS) open() (*certs.Source, error) {
 	dir := cmp.Or(f.dir, os.Getenv(envTLSDir))
 	if dir == "" {

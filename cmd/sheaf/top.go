@@ -138,7 +138,7 @@ func (s *storeSeen) draw(server string, now time.Time, colour bool, width, heigh
 	return cutLines(lines[:min(len(lines), height)], width)
 }
 
-// headline returns the counts.
+// headline returns a line with the numbers of shards, groups and findings.
 func (s *storeSeen) headline() string {
 	if s.err != nil {
 		return "no answer"

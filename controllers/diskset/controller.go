@@ -210,7 +210,7 @@ func changeWords(before, after *corev1.PersistentVolume) string {
 	return fmt.Sprintf("changed size, mount options or annotations of PersistentVolume %s", after.Name)
 }
 
-// judge says what an administrator has to do.
+// judge returns the outcome of a reconcile, which says what an administrator has to do.
 func (r *Reconciler) judge(_ context.Context, run *diskRun) step.Outcome {
 	var troubles []string
 	reason, wiping := "", 0

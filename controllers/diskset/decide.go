@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// observedDisks holds the inputs of a decision about a DiskSet. Its maps and slices are immutable.
+// observedDisks holds the inputs of a decision about a DiskSet. Its maps and slices must not be changed.
 type observedDisks struct {
 	set     *v1alpha1.DiskSet
 	others  []v1alpha1.DiskSet        // all other DiskSets
@@ -247,7 +247,7 @@ func (d *diskDecision) assign() {
 	for _, name := range d.order {
 		status := d.states[name]
 		if status.Claim == "" || d.after[name].Annotations[workload.AnnotationGivenUp] != "" {
-			continue // not assigned: its replacement belongs on its node
+			continue // free, or given up: its replacement belongs on the same node, so the disk does not count
 		}
 		if status.State != v1alpha1.DiskReleased {
 			taken[status.Claim] = true

@@ -273,8 +273,8 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
 }
 
-// A disk that was replaced does not come back, also when nobody remembers the claim any more; another one of its node
-// takes its place.
+// A disk that was replaced is not assigned again, even when no pool lists its claim as replaced any more. Another disk
+// of the same node takes its place.
 func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n1", "b", "1Gi"), disk("n2", "a", "1Gi"), disk("n2", "b", "1Gi"))
 	w.claim("data-p-0-0", "1Gi")
@@ -283,7 +283,7 @@ func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
 	w.bind()
 	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0")
 	w.o.givenUp["claim-data-p-1-0"] = true
-	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0") // as long as the claim is there
+	wantState(t, w.settle(), 2, v1alpha1.DiskBound, "prod/data-p-1-0") // it stays bound while the claim exists
 	w.forget("data-p-1-0")
 	w.claim("data-p-1-0", "1Gi")
 	d := w.settle()

@@ -113,7 +113,7 @@ func readinessChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectOld) != ready(e.ObjectNew) }}
 }
 
-// storeIdentified passes a store when it gets its UID.
+// storeIdentified passes an update of a store only if the store gets its UID by it.
 func storeIdentified() predicate.Predicate {
 	id := func(o client.Object) string {
 		if store, ok := o.(*v1alpha1.RecordStore); ok {

@@ -165,7 +165,7 @@ func (d *diskDecision) say(warning bool, reason string, pv *corev1.PersistentVol
 		Message: message})
 }
 
-// wipeCommand returns the command of an administrator's first act.
+// wipeCommand returns the command by which an administrator asks for a wipe. It is the first of two acts.
 func wipeCommand(volume string) string {
 	return fmt.Sprintf("kubectl annotate pv %s %s=true", volume, workload.AnnotationWipe)
 }

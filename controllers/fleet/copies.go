@@ -206,7 +206,7 @@ func (v *PlacementView) Behind() (behind, shared []string) {
 	return behind, shared
 }
 
-// ShardsWith returns the shards that hold a copy that matches such.
+// ShardsWith returns the shards that hold a voter for which such is true.
 func (v *PlacementView) ShardsWith(such func(CopyPlace) bool) []string {
 	shards := map[string]bool{}
 	for _, g := range v.Groups {

@@ -126,7 +126,7 @@ func (b *GroupBook) Unsettled(store types.NamespacedName) bool {
 	return false
 }
 
-// asked returns the time since which every pool was asked at least once.
+// asked returns the time since which every pool has been asked at least once.
 func (s *storeBook) asked() (oldest time.Time) {
 	for _, page := range s.pools {
 		if oldest.IsZero() || page.at.Before(oldest) {

@@ -22,7 +22,7 @@ func VersionWords(shards map[string]v1alpha1.ShardStatus) string {
 	return step.Cut(strings.Join(slices.Sorted(maps.Keys(seen)), ","), wordsMax)
 }
 
-// wordsMax is the maximum length of a text in a column of kubectl output.
+// wordsMax is the maximum length of a text in a column of kubectl output, in bytes.
 const wordsMax = 128
 
 // NodeWords lists the nodes of the shards in order, such as "n1, n2 and 3 more".
@@ -48,7 +48,7 @@ func Serving(state v1alpha1.ShardState) bool {
 	return state == v1alpha1.ShardLoading || state == v1alpha1.ShardServing || state == v1alpha1.ShardDraining
 }
 
-// TroubleBytesMax is the maximum length of the text about one group.
+// TroubleBytesMax is the maximum length of the text about one group, in bytes.
 const TroubleBytesMax = 300
 
 // States of a group in GroupTrouble. GroupTrouble also uses the states of shards.
@@ -71,7 +71,7 @@ func TroubleOf(g GroupReport) string {
 	return ""
 }
 
-// CountShard adds the groups of a shard to all counts except the total.
+// CountShard adds a shard's serving, damaged, lost and loading groups to the counts. It does not change the total.
 func CountShard(groups *v1alpha1.GroupCounts, s v1alpha1.ShardStatus) {
 	groups.Serving += s.ServingGroups
 	groups.Damaged += s.DamagedGroups

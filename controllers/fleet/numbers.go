@@ -18,10 +18,10 @@ type NumbersInput struct {
 
 // NumbersPlan says which shards a pool is to have.
 type NumbersPlan struct {
-	Keep   []int32 // exist, and stay
+	Keep   []int32 // shards that exist and stay
 	Create []int32
-	Remove []int32 // are removed now
-	Leave  []int32 // are to be removed, but still hold something
+	Remove []int32 // shards that are removed now
+	Leave  []int32 // shards that are to be removed, but still hold something
 }
 
 // PlanNumbers chooses the numbers of a pool's shards. New shards take the lowest free numbers that spec.remove does

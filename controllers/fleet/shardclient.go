@@ -18,7 +18,7 @@ type ShardClient interface {
 // ShardAt says where to reach a shard and which shard must answer. It is comparable.
 type ShardAt struct {
 	Store   string // namespace/name
-	Name    string // of the shard
+	Name    string // name of the shard
 	Address string // host:port for gRPC
 }
 
@@ -34,7 +34,7 @@ type ShardReport struct {
 	Memory  MemoryReport
 	Load    LoadReport
 	Groups  []GroupReport
-	// Problems are sentences about troubles that do not stop the shard from serving.
+	// Problems are sentences for people about troubles that do not stop the shard from serving.
 	Problems []string
 }
 

@@ -8,7 +8,7 @@ import (
 // TransportReport is what a process reports about its certificates, in its answer to GET /tls on its HTTP port.
 type TransportReport struct {
 	Identity             string
-	Mode                 string // as v1alpha1.TLSTransport
+	Mode                 string // spelled as in v1alpha1.TLSTransport
 	Bundle, ClientBundle string // SHA-256 of the authorities that it trusts
 	NotAfter             time.Time
 	Error                string // why it does not use its current files; empty: it uses them

@@ -36,7 +36,7 @@ import (
 // +kubebuilder:rbac:groups=sheaf.dev,resources=recordgrants/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
 
-// ErrTableChanged means that another client has written the grant table in between.
+// ErrTableChanged means that another client has written the grant table since it was read.
 var ErrTableChanged = errors.New("the table of grants was changed meanwhile")
 
 // reasonStoreUnknown means that no store has this name.
@@ -67,7 +67,7 @@ type Reconciler struct {
 	IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
 	// Live reads ConfigMaps with keys, which are not cached.
 	Live client.Reader
-	// Transports asks processes which table they use; nil: nobody is asked.
+	// Transports asks processes which table they use; nil: no process is asked.
 	Transports fleet.TransportAsker
 	// Book receives the answers of the processes, for the status of stores; nil: they are not needed.
 	Book *fleet.GrantBook

@@ -33,7 +33,7 @@ type availableInput struct {
 	groups   v1alpha1.GroupCounts
 	shards   v1alpha1.ShardCounts
 	gateways int32 // gateways that serve, of any template
-	wanted   int32 // gateways
+	wanted   int32 // wanted number of gateways
 	before   *metav1.Condition
 }
 

@@ -65,7 +65,7 @@ type Reconciler struct {
 	// Groups holds what shards reported about their groups, as the controller of pools recorded it; nil: it is not
 	// recorded.
 	Groups *fleet.GroupBook
-	// Grants holds whether processes use the newest grant table; nil: nobody asks them.
+	// Grants holds whether processes use the newest grant table; nil: they are not asked.
 	Grants *fleet.GrantBook
 	// Trust makes certificates; nil: stores have none.
 	Trust *trust.Keeper
@@ -99,7 +99,7 @@ func (r *Reconciler) now() time.Time {
 type storeRun struct {
 	store     *v1alpha1.RecordStore
 	pools     []v1alpha1.ShardPool
-	seen      fleet.Seen // of these pools
+	seen      fleet.Seen // the shards of these pools
 	hasPools  bool
 	first     firstPlacement
 	access    workload.EtcdAccess
@@ -108,12 +108,12 @@ type storeRun struct {
 	etcdImage string
 	// etcdHasTLS is true if the current StatefulSet gives the members certificates.
 	etcdHasTLS bool
-	members    []*observedMember // of a managed etcd
+	members    []*observedMember // the members of a managed etcd
 	gateway    *appsv1.Deployment
-	trouble    string // of a gateway pod
+	trouble    string // ": " and the reason why a gateway does not run; empty: none is known
 	state      fleet.PlacementState
 	hasState   bool
-	heard      fleet.GroupSum // about the groups of the store
+	heard      fleet.GroupSum // what shards reported about the groups of the store
 	keeps      bool           // too early for another write of numbers
 	placement  fleet.Placement
 	transport  *heardTransport

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// etcdState returns whether an empty member may form a new cluster.
+// etcdState returns EtcdNew if an empty member may form a new cluster, else EtcdExisting.
 func etcdState(store *v1alpha1.RecordStore) string {
 	allowed := store.Annotations[v1alpha1.AnnotationAllowNewEtcd]
 	if !store.Status.PlacementInitialized || allowed != "" && allowed == store.Status.StoreUID {

@@ -82,7 +82,7 @@ func (o *observedMember) cause() string {
 	return cmp.Or(o.joining(), o.withEvent(o.startWords()))
 }
 
-// unscheduled says why the pod has no node.
+// unscheduled returns a text that says why no node has taken the pod.
 func (o *observedMember) unscheduled(bound bool) string {
 	words := fleet.Unscheduled(o.Pod).Message
 	switch {
@@ -240,7 +240,7 @@ func (run *storeRun) askMembers(ctx context.Context) {
 	for n, o := range run.members {
 		o.Asked = true
 		for i := range known {
-			for _, port := range []int{workload.PortEtcdPeer, workload.PortEtcdPeerTLS} { // as it speaks
+			for _, port := range []int{workload.PortEtcdPeer, workload.PortEtcdPeerTLS} { // without or with TLS
 				if known[i].PeerAddress == workload.EtcdAddress(run.store.Namespace, run.store.Name, int32(n),
 					port) { //nolint:gosec // at most 3
 					o.Known = &known[i]

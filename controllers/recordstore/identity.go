@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// finalizer keeps the store until its claims are released or deleted.
+// finalizer keeps the store until the deletion policy was applied to the claims of its etcd.
 func (r *Reconciler) finalizer(ctx context.Context, run *storeRun) step.Outcome {
 	return step.AddFinalizer(ctx, r.Client, run.store)
 }

@@ -57,7 +57,7 @@ func firstWords(list []v1alpha1.GroupTrouble) string {
 	return fmt.Sprintf(", such as group %s of shard %s: %s", list[0].Group, list[0].Shard, list[0].Message)
 }
 
-// firstStalled returns the first pool that is not ready and gives a reason.
+// firstStalled returns the first pool that is known not to be ready, unless its spec wants no shards.
 func firstStalled(pools []v1alpha1.ShardPool) *v1alpha1.ShardPool {
 	for n := range pools {
 		c := meta.FindStatusCondition(pools[n].Status.Conditions, v1alpha1.ConditionReady)
@@ -308,7 +308,7 @@ func (r *Reconciler) tell(ctx context.Context, before, after *v1alpha1.RecordSto
 			old = nil
 		}
 		if old == nil && c.Status == metav1.ConditionFalse {
-			continue // nothing was lost: it did not exist before
+			continue // nothing was lost: the condition had no value before
 		}
 		// The action distinguishes conditions that share a reason, such as Ready.
 		step.Tell(ctx, r.Events, after, step.News{Warning: worthWarning(c, starting(before)), Reason: c.Reason,

@@ -94,7 +94,7 @@ func (run *storeRun) lacksSource() step.Outcome {
 		}
 	}
 	run.certificates(false, reason, message)
-	if reason == trust.ReasonNotIssued { // usually passes by itself
+	if reason == trust.ReasonNotIssued { // this usually passes by itself
 		return step.Wait(reason, message, step.PauseShort)
 	}
 	return step.Fail(reason, message)

@@ -45,7 +45,7 @@ func (r *Reconciler) recordTLS(ctx context.Context, store *v1alpha1.RecordStore)
 	if store.Status.TLS != nil {
 		return nil
 	}
-	// The image that the store runs, if known.
+	// The image is the one that the store runs, if that is known, or else the wanted one.
 	first := trust.First(store, trust.Default, cmp.Or(store.Status.Image, workload.ImageOf(store, r.Image)))
 	if store.Status.StoreUID != "" {
 		var told corev1.ConfigMap
@@ -364,7 +364,7 @@ type spoken struct {
 	bundle    string
 	issueBy   trust.Which
 	day       int64
-	pairs     [sha256.Size]byte // of the certificate that another source provides
+	pairs     [sha256.Size]byte // hash of the operator's certificate from another source; zero: none is known
 }
 
 // sayCertificates sets condition Certificates from the reports of the processes.

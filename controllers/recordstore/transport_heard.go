@@ -32,7 +32,7 @@ type heardTransport struct {
 // Pauses before all processes of a store are asked again while nothing changes.
 const (
 	hearPause     = 2 * time.Minute
-	hearPauseSome = 30 * time.Second // if some processes did not have what they were given
+	hearPauseSome = 30 * time.Second // if some processes do not use what they were given
 )
 
 // pause returns the time until all processes are asked again while nothing changes.

@@ -165,7 +165,8 @@ var poolSteps = []step.Step[work]{
 	{Name: "summary", Do: func(_ context.Context, w *work) step.Outcome { return poolstatus.Summary(&w.found) }},
 }
 
-// noted wraps a step so that its failure does not stop the others.
+// noted wraps a step so that it does not stop the others, even if it fails or has to wait. Only an error that passes by
+// itself ends the reconcile (see note).
 func noted(name string, do func(context.Context, *work) step.Outcome) step.Step[work] {
 	return step.Step[work]{Name: name, Do: func(ctx context.Context, w *work) step.Outcome {
 		return note(&w.found.Notes, do(ctx, w))

@@ -29,7 +29,7 @@ import (
 const (
 	describeTime    = 4 * time.Second
 	describeAtOnce  = 16
-	eventListsMax   = 4   // for single objects, in one reconcile
+	eventListsMax   = 4   // event lists of single objects in one reconcile; for more objects, all events are listed
 	eventPage       = 500 // events
 	shardMessageMax = 900
 )
@@ -113,7 +113,7 @@ func readObjects(ctx context.Context, cached client.Reader, pool *v1alpha1.Shard
 		}
 	}
 	for i := range shards.Items {
-		if fleet.IsSilent(&shards.Items[i].Status) { // of any pool of the store
+		if fleet.IsSilent(&shards.Items[i].Status) { // a shard of any pool
 			seen.Silent[shards.Items[i].Name] = true
 		}
 		switch s := &shards.Items[i]; {

@@ -52,7 +52,7 @@ func (w setWriter) apply(ctx context.Context, notes *step.Notes) step.Outcome {
 
 func (w setWriter) applyOne(ctx context.Context, o *observed.Shard) step.Outcome {
 	if o.Refused != "" {
-		return step.Complete() // its state reports that
+		return step.Complete() // the shard's state reports the refusal
 	}
 	if o.Set == nil {
 		if _, err := step.Apply(ctx, w.Client, w.pool, o.Wanted); err != nil {

@@ -28,7 +28,7 @@ type updating struct {
 	hand
 	live     client.Reader // bypasses the cache
 	seen     *observed.Pool
-	statuses []v1alpha1.ShardStatus // of the shards, in the same order
+	statuses []v1alpha1.ShardStatus // the statuses of seen.Shards, in the same order
 	places   *places
 	shards   asker
 	choosing *sync.Mutex       // one per store, held while a shard of the store is chosen and stopped

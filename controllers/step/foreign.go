@@ -32,7 +32,7 @@ import (
 // Others may keep labels, annotations, finalizers and owners of the object itself, its status, and the fields that
 // keeps allows.
 
-// restartedAt is the field that `kubectl rollout restart` sets in a pod template.
+// restartedAt is the path of the annotation that `kubectl rollout restart` sets in a pod template.
 const restartedAt = ".spec.template.metadata.annotations.kubectl.kubernetes.io/restartedAt"
 
 // Fields of a Service that a RecordStore does not specify: the cluster or its administrator chooses them. They apply

@@ -16,7 +16,7 @@ import (
 const (
 	// PauseShort is for work in progress, such as loading.
 	PauseShort = 10 * time.Second
-	// PauseLong is for troubles that only an administrator can fix.
+	// PauseLong is for trouble that only an administrator can fix.
 	PauseLong = time.Minute
 )
 

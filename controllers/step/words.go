@@ -13,7 +13,7 @@ func Tail(text string, bytes int) string {
 	return "..." + text[len(text)-bytes:]
 }
 
-// ShardWords joins texts about several shards, up to a maximum length.
+// ShardWords joins the first three texts about shards, and adds how many more there are.
 func ShardWords(words []string) string {
 	const show = 3
 	if len(words) <= show {
@@ -22,7 +22,7 @@ func ShardWords(words []string) string {
 	return fmt.Sprintf("%s; and %d more", strings.Join(words[:show], "; "), len(words)-show)
 }
 
-// Cut truncates a text.
+// Cut truncates a text to at most bytesMax bytes.
 func Cut(text string, bytesMax int) string {
 	if len(text) <= bytesMax {
 		return text

@@ -38,7 +38,7 @@ const (
 // Authorities are the authorities of one store: one for its processes and one for its callers. While the authorities
 // change, the next ones are included.
 type Authorities struct {
-	data map[string][]byte // of the Secret
+	data map[string][]byte // the data of the Secret
 	// cut is true if Merged authorities were written, but the operator ended before the status recorded that.
 	cut bool
 }
@@ -105,7 +105,7 @@ func (a *Authorities) isCut(status *v1alpha1.TLSStatus) bool {
 	return err == nil && err2 == nil && bundle == status.Bundle && clients == status.ClientBundle
 }
 
-// issuing says which authorities issue certificates in a state.
+// issuing returns which authorities issue certificates in a state.
 func (a *Authorities) issuing(told Told) Which {
 	if told.IssueBy == Next && a.HasNext() {
 		return Next

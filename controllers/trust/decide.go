@@ -70,7 +70,7 @@ type Reports struct {
 
 // Input is the input of Decide.
 type Input struct {
-	Wanted v1alpha1.TLSTransport // the transport that the spec asks for
+	Wanted v1alpha1.TLSTransport // the transport for the mode that the status records
 	Rotate string                // spec.tls.rotate
 	// Other is true if the authorities of the source differ from the current ones, and the source provides everything
 	// that it is to provide.
@@ -108,7 +108,7 @@ func Decide(in Input) Decision {
 	switch {
 	case s.Transport == "" && in.Found != "":
 		return Decision{State: State{Transport: in.Found, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
-	case s.Transport == "": // no process runs that was given anything
+	case s.Transport == "": // no process that was given anything runs yet
 		return Decision{State: State{Transport: in.Wanted, Phase: v1alpha1.TLSReady, Since: in.Now, Rotated: in.Rotate}}
 	case in.Superseded && (s.Phase == v1alpha1.TLSTrusting || s.Phase == v1alpha1.TLSIssuing):
 		s.Phase, s.Since, s.Rotating = v1alpha1.TLSTrusting, in.Now, in.Rotate

@@ -57,7 +57,7 @@ type Keeper struct {
 	given  map[types.NamespacedName]*given // by the Secret that they are for; values are immutable
 }
 
-// leaf is the last read certificate of a Secret.
+// leaf is the certificate of a Secret as it was last read.
 type leaf struct {
 	identity            identity.Identity
 	names               []string // DNS names

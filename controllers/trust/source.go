@@ -47,7 +47,7 @@ const (
 // SourceError says what the source of a store's certificates does not provide. The store keeps what it received
 // before.
 type SourceError struct {
-	Reason  string // of condition Certificates
+	Reason  string // the reason of condition Certificates
 	Message string // names the object and the remedy
 }
 

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	adminTimeout = 5 * time.Second        // for one shard to answer a listing
-	loadInterval = 500 * time.Millisecond // between two messages of WatchLoad
+	adminTimeout = 5 * time.Second        // time limit for one shard to answer a listing
+	loadInterval = 500 * time.Millisecond // pause between two messages of WatchLoad
 )
 
 // adminServer implements AdminService over all shards.
@@ -68,7 +68,7 @@ func (a *adminServer) ListGroups(ctx context.Context, request *recordv1.ListGrou
 		return nil, status.FromContextError(err).Err()
 	}
 	out := &recordv1.ListGroupsResponse{}
-	answered := map[string]bool{} // keys of group and shard
+	answered := map[string]bool{} // the keys are group/shard
 	listed := map[string]bool{}
 	tellMembers(answers)
 	for i, answer := range answers {

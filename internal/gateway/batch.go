@@ -88,7 +88,7 @@ type part struct {
 	told  map[int]bool // the items whose result asks for a retry
 }
 
-// tenures returns the times for which the part's shard leads the groups of the part.
+// tenures returns the tenures of the part's shard as the leader of the part's groups, as far as they are known.
 func (b *batch) tenures(p *part) []*liveness.Tenure {
 	var out []*liveness.Tenure
 	seen := map[*route]bool{}

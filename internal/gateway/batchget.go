@@ -136,13 +136,13 @@ func (get *getting) read(ctx context.Context, p *part) error {
 	}
 }
 
-// send forwards one message to the caller. bytes: received from its shard so far.
+// send forwards one message to the caller. bytes is how much its shard has sent so far.
 func (get *getting) send(out *frame, bytes int64) error {
 	if out.bufs.Len() == 0 {
 		out.free()
 		return nil
 	}
-	// Messages that wait for the lock are held too.
+	// Messages that wait for the lock are counted as held, too.
 	n := int64(out.bufs.Len()) + min(streamWindow, bytes)
 	err := get.held.More(n)
 	if err == nil {

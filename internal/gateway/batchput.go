@@ -77,7 +77,7 @@ type putting struct {
 type putBatch struct {
 	*batch
 	bytes   int64
-	wait    sync.WaitGroup // for the parts
+	wait    sync.WaitGroup // waits for the parts to be answered
 	results []scanner      // bytes of each result, if answered without err
 	mu      sync.Mutex
 	frames  []*frame // the frames that hold the results
@@ -156,7 +156,8 @@ func (b *putting) receive(stream grpc.ServerStream, under chan<- *putBatch) erro
 	}
 }
 
-// answer answers messages in their order.
+// answer completes the messages in their order: it waits for the parts of each message, retries its unanswered puts,
+// and sends its answer.
 func (b *putting) answer(stream grpc.ServerStream, under <-chan *putBatch) error {
 	for pb := range under {
 		pb.wait.Wait()

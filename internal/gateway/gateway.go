@@ -74,7 +74,7 @@ type Limits struct {
 	// time limit of unary calls without a deadline, and of each message of a batch; default: 60 s
 	CallTimeout        time.Duration
 	KeepaliveMin       time.Duration // clients that ping more often are disconnected; default: 10 s
-	ConnectionAgeMax   time.Duration // after it clients reconnect; default: 30 min; negative: never
+	ConnectionAgeMax   time.Duration // connection age at which clients reconnect; default: 30 min; negative: never
 	ConnectionAgeGrace time.Duration // time left to calls in flight when the age is reached; default: 10 min
 }
 
@@ -274,7 +274,7 @@ func (g *Gateway) Stop(ctx context.Context) error {
 	g.health.Shutdown()
 	close(g.stopping)
 	message.Drain(ctx, g.server, g.open.Load)
-	g.streams.Wait() // their streams have already ended
+	g.streams.Wait() // the streams of these handlers have already ended
 	g.cancel()
 	<-g.watched
 	g.router.close()

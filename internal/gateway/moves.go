@@ -126,7 +126,7 @@ func follow(m *recordv1.Move, g placement.Group, copies []*recordv1.Copy) {
 		switch {
 		case i >= 0:
 			m.Copies = append(m.Copies, copies[i])
-		case slices.Contains(m.GetFrom(), shard): // it keeps its copy
+		case slices.Contains(m.GetFrom(), shard): // this shard keeps its copy
 		case j >= 0 && g.Members[j].Role == placement.Voter:
 			m.Copies = append(m.Copies, &recordv1.Copy{
 				Shard: shard, Phase: recordv1.CopyPhase_COPY_PHASE_DONE, BytesTotal: g.Bytes, BytesDone: g.Bytes,

@@ -52,7 +52,7 @@ type shard struct {
 	pulse   *liveness.Pulse
 }
 
-// conn returns the connections in turn.
+// conn returns one connection; successive calls take the connections in turn.
 func (s *shard) conn() *grpc.ClientConn {
 	return s.conns[s.next.Add(1)%uint32(len(s.conns))]
 }
@@ -60,13 +60,13 @@ func (s *shard) conn() *grpc.ClientConn {
 // route says which shards hold a group.
 type route struct {
 	group  string
-	told   *shard   // its leader according to etcd; nil: unknown
-	voters []string // addresses
+	told   *shard   // the group's leader according to etcd; nil: unknown
+	voters []string // addresses of the voting members
 	holds  bool     // a shard has created the group: it may hold records
 	votes  int      // number of voting members, including those without a known address
 
 	members []*shard              // the voting members
-	tenure  *liveness.Tenure      // of told
+	tenure  *liveness.Tenure      // tenure of told as the leader
 	lead    atomic.Pointer[shard] // destination of calls: told, unless answers named another shard
 }
 
@@ -94,7 +94,7 @@ type place struct {
 	tenure *liveness.Tenure // nil: unknown
 }
 
-// place is one of the group's shards.
+// place makes a destination of one of the group's shards.
 func (r *route) place(s *shard) place {
 	if r == nil || s != r.told {
 		return place{shard: s}
@@ -112,7 +112,7 @@ func (r *route) learn(from *shard, v routing.Verdict) {
 	if address := v.Info["address"]; address != "" {
 		i := slices.IndexFunc(r.members, func(s *shard) bool { return s.address == address })
 		if i < 0 || r.members[i] == from {
-			return // the next view contains it
+			return // the next view contains that shard
 		}
 		next = r.members[i]
 	}
@@ -141,7 +141,7 @@ func (f *failures) judge(r *route, at *shard, st *status.Status, sent bool) rout
 // table is the routing of one view. It is immutable, except for changed, which is closed when a newer table exists.
 type table struct {
 	view    placement.View
-	hash    []*route // by number; nil: not yet created
+	hash    []*route // routes in Hash routing, by the group's number; nil: not yet created
 	named   map[string]*route
 	shards  map[string]*shard // registered, or holding a group at a previously known address
 	changed chan struct{}
@@ -190,7 +190,7 @@ type router struct {
 	// addresses holds the last known address by shard name: a shard whose lease expired during an outage of etcd
 	// still serves.
 	addresses map[string]string
-	dialled   map[string]*shard      // by name
+	dialled   map[string]*shard      // shards with connections, by name
 	leaving   map[*shard]*time.Timer // shards without routes, each with the timer that closes its connections
 	closed    bool
 	// deposedPatience bounds the wait of calls at a shard after another shard has become leader of their group.

@@ -28,7 +28,7 @@ type Status struct {
 	Epoch     uint64             `json:"routingEpoch"` // 0: etcd has not been read yet
 	// EtcdSilentSeconds is the time since etcd last answered; -1: it never has.
 	EtcdSilentSeconds float64       `json:"etcdSilentSeconds"`
-	Calls             int64         `json:"calls"` // in progress
+	Calls             int64         `json:"calls"` // calls in progress
 	Stopping          bool          `json:"stopping"`
 	Shards            []ShardStatus `json:"shards"`
 	Groups            []GroupStatus `json:"groups"`
@@ -51,17 +51,17 @@ type ShardStatus struct {
 	CapacityBytes int64  `json:"capacityBytes,omitempty"`
 	GroupCount    int    `json:"groupCount"` // voting copies
 	Leaders       int    `json:"leaders"`
-	StoredBytes   int64  `json:"storedBytes"` // of the voting copies, as last reported
+	StoredBytes   int64  `json:"storedBytes"` // size of the voting copies, as last reported
 }
 
-// GroupStatus is where a group is.
+// GroupStatus says where a group is, and in which state.
 type GroupStatus struct {
 	Group string `json:"group"`
 	// Routed; Degraded: a shard with a copy is silent; Unavailable: so many of these shards are silent that the rest
 	// are no majority; Pending: not yet created
 	State       string   `json:"state"`
 	Leader      string   `json:"leader,omitempty"`
-	Shards      []string `json:"shards"` // of the voting copies
+	Shards      []string `json:"shards"` // the shards with the voting copies
 	Records     int64    `json:"records"`
 	StoredBytes int64    `json:"storedBytes"`
 }

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// replayBytesMax bounds the part of an upload that is kept for a retry.
+// replayBytesMax is the size up to which an upload is kept for a retry. Nothing is kept of a larger one.
 const replayBytesMax = 1 << 20
 
 var (
@@ -24,7 +24,8 @@ var (
 	bidiDesc     = &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 )
 
-// counted counts the calls of a streaming method, and the memory that they hold for answers.
+// counted counts the calls of a streaming method when they begin and when they end, and the memory that they hold for
+// answers.
 func (g *Gateway) counted(full string, handle func(grpc.ServerStream) error) grpc.StreamHandler {
 	mm := g.metrics.method(full)
 	return func(_ any, stream grpc.ServerStream) error {
@@ -158,7 +159,7 @@ type uploading struct {
 	m      *method
 	stream grpc.ServerStream
 	held   []*frame // everything received, while it is small
-	bytes  int64    // of held
+	bytes  int64    // size of held
 	gone   bool     // more was received than is held: a retry is impossible
 	ended  bool     // the caller has half-closed
 }

@@ -39,7 +39,7 @@ type placed struct {
 	own         *certs.Source // the keys for this store when it was opened; nil: none
 	client      *clientv3.Client
 	store       *placement.Store
-	folder      string // of the files with the credentials
+	folder      string // the folder with the files of the credentials
 }
 
 // NewPlacements returns a Placements without connections. If keys is nil, TLS is used only with an external etcd.

@@ -24,7 +24,7 @@ import (
 // describeTimeout is the time limit for all requests to one shard.
 const describeTimeout = 5 * time.Second
 
-// Shards asks shards over AdminService. Safe for concurrent use. Close must follow.
+// Shards asks shards over AdminService. Safe for concurrent use. The caller must call Close.
 type Shards struct{ connections }
 
 // NewShards returns a Shards without connections. If keys is nil, TLS is not used.

@@ -19,7 +19,7 @@ type grants struct{ keys }
 // Access is the table of grants as stored in etcd.
 type Access struct {
 	Table    []byte // nil: there is none
-	Revision int64  // of the key; 0: there is none
+	Revision int64  // revision of the key; 0: there is none
 }
 
 // Access reads the table of grants.

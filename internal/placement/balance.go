@@ -46,7 +46,7 @@ type balancer struct {
 
 	stepsLeft   int
 	bytesMean   float64
-	least, most float64 // minimum and maximum of the bytes of the shards that take part
+	least, most float64 // minimum and maximum of the weighted bytes of the shards that take part
 }
 
 // balance moves copies and leaders of settled groups. It does nothing while a group moves, or has to move, for another

@@ -11,7 +11,7 @@ import (
 func (m *memory) withDomains(view View) View {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var next map[string]string // earlier views share the previous map
+	var next map[string]string // a new map, because earlier views share the previous one
 	for name, shard := range view.Shards {
 		if m.domains[name] == shard.Domain {
 			continue

@@ -51,7 +51,7 @@ func (m Mark) Behind(seen Mark) string {
 
 // Freeze says why a store is frozen and what it waits for. Key "frozen".
 type Freeze struct {
-	By     string   `json:"by"` // the process that noticed
+	By     string   `json:"by"` // the process that noticed the setback
 	Reason string   `json:"reason"`
 	Since  string   `json:"since"` // RFC 3339
 	Waits  []string `json:"waits,omitempty"`

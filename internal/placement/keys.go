@@ -126,7 +126,7 @@ type readAt struct {
 	cluster  uint64
 }
 
-// pages reads a range of keys at a revision and returns the revision; 0: the newest.
+// pages reads a range of keys at a revision (0: the newest) and returns that revision.
 func (k keys) pages(ctx context.Context, from, end string, at int64, each func(kv *mvccpb.KeyValue) error,
 	options ...clientv3.OpOption,
 ) (revision int64, cluster uint64, err error) {

@@ -2,12 +2,12 @@ package placement
 
 import "slices"
 
-// Move is one group whose target differs from its present place.
+// Move is one group whose shards should differ from its present ones. Its stored target says so only if Running is set.
 type Move struct {
 	Group   string
 	From    []string // shards that have a copy now
 	To      []string // shards that are to have a copy
-	Bytes   int64    // to be copied
+	Bytes   int64    // bytes to be copied
 	Reason  Reason
 	Running bool // the target already says so
 	// SharedDomains is the result of the function SharedDomains.

@@ -72,7 +72,7 @@ func (s *Store) known(want, have uuid.UUID, err error) error {
 
 // Planned is the result of PlanOnce.
 type Planned struct {
-	View           View // the view that it was decided from
+	View           View // the view from which the plan was made
 	GroupsCreated  int
 	TargetsWritten int
 	Unplaced       map[string]string // groups that cannot be placed now, with the reason

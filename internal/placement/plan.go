@@ -95,7 +95,7 @@ type planned struct {
 	kept   int    // number of chosen shards that were kept
 	chosen []int  // target shards; the first one should lead
 	reason string // why it cannot be placed; chosen then holds the kept shards
-	change Reason // of the change from old to chosen
+	change Reason // reason for the change from old to chosen
 }
 
 // planner accumulates the future load of each shard.
@@ -326,7 +326,8 @@ func (p *planner) best(chosen []int) int {
 	return best
 }
 
-// less orders shards by weighted load; shards are sorted by name.
+// less orders shards by bytes, then by groups, both relative to the shard's weight, then by leaders. Equal shards keep
+// their order in planner.shards, which is by name.
 func less(a, b *load) bool {
 	if x, y := float64(a.bytes)*b.weight, float64(b.bytes)*a.weight; x != y {
 		return x < y

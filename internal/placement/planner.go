@@ -81,7 +81,7 @@ func (c *candidate) term(ctx context.Context) error {
 	return errors.New("the lease was lost")
 }
 
-// act plans for one view and writes the result.
+// act creates the groups that one view lacks, or else plans for the view and writes the targets.
 func (c *candidate) act(ctx context.Context, view View) error {
 	if held := view.Held(); held != "" {
 		c.logger.Warn("nothing is planned", "reason", held)

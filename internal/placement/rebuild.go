@@ -30,7 +30,7 @@ type FoundVolume struct {
 	Replicas   []FoundReplica
 }
 
-// Blank reports that there is no volume yet, so it holds no information.
+// Blank reports whether the shard has no volume yet: then v holds no information.
 func (v FoundVolume) Blank() bool {
 	return v.Store == uuid.Nil && v.UUID == uuid.Nil && len(v.Replicas) == 0
 }
@@ -242,7 +242,7 @@ func (s *Store) Restore(ctx context.Context, r Rebuilt, force bool) error {
 // ErrShort says that for some groups too few voters were found. Nothing was written.
 var ErrShort = errors.New("too few voters of some groups were found")
 
-// shortWordsMax bounds the number of groups that ShortWords names.
+// shortWordsMax bounds the number of groups that ShortWords names, and the number of entries in Freeze.Waits.
 const shortWordsMax = 20
 
 // ShortWords says for which groups too few voters were found.

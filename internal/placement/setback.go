@@ -122,7 +122,7 @@ func (m *memory) saw(st *state) {
 	}
 }
 
-// found records that a state is older.
+// found records why a state is older than the store was seen before. The first reason stays.
 func (seen *Seen) found(st *state, why string) {
 	if seen.Store == st.view.Meta.StoreUUID && seen.Base <= st.view.Meta.EpochBase && seen.SetBack == "" {
 		seen.SetBack = why

@@ -15,10 +15,10 @@ import (
 type state struct {
 	revision     int64 // revision of the listing, then of the last change
 	looked       int64 // etcd's revision at the last look
-	metaRevision int64 // of the last change of meta; 0: it does not exist
+	metaRevision int64 // revision of the last change of meta; 0: it does not exist
 	hasMeta      bool
 	content      int64   // see Mark
-	contentKey   string  // the key that was written at content
+	contentKey   string  // the key that was written at the revision content
 	asked        wroteAt // the contentKey of the earlier view, as this listing found it
 	cluster      uint64
 	base         uint64 // the base of meta when it was compared
@@ -31,7 +31,7 @@ type state struct {
 	targets      map[string]Target
 	states       map[string]ShardState
 	weights      map[string]*shardWeights // by shard
-	news         bool                     // a change that does not change the epoch
+	news         bool                     // something changed, but not the epoch
 }
 
 // wroteAt says when a key was written; 0: it does not exist.
@@ -68,7 +68,7 @@ func (st *state) wrote(name string, revision int64) {
 	}
 }
 
-// publish returns an immutable View.
+// publish returns a View of the state. Later changes of the state do not change it.
 func (st *state) publish() View {
 	if st.stale[0] || st.stale[3] {
 		st.view.Shards = maps.Clone(st.shards)

@@ -36,7 +36,7 @@ var (
 	ErrNotElected = errors.New("another planner is elected")
 )
 
-// PrefixDefault is the prefix of the keys of all stores in etcd.
+// PrefixDefault is the prefix of the keys of stores in etcd, unless NewStoreAt gets another one.
 const PrefixDefault = "/sheaf"
 
 // Store keeps placement in etcd. Safe for concurrent use. Each of its parts has access only to what its methods need:
@@ -69,7 +69,7 @@ func NewStoreAt(client *clientv3.Client, prefix, name string) (*Store, error) {
 	return &Store{keys: k, grants: grants{k}, ledgers: ledgers{k}, weights: weights{k}}, nil
 }
 
-// Name returns the name of the store, as given to NewStore.
+// Name returns the name of the store, as given to NewStore or NewStoreAt.
 func (s *Store) Name() string { return path.Base(s.prefix) }
 
 // InitMeta creates the store if it does not exist, and returns the Meta that etcd holds afterwards: the caller compares
@@ -301,7 +301,7 @@ func (s *Store) createGroups(ctx context.Context, view View, groups []Group, onl
 		if err != nil {
 			return fmt.Errorf("encode group %s: %w", g.Name, err)
 		}
-		target := view.Targets[g.Name] // of an earlier group with that name
+		target := view.Targets[g.Name] // the target of an earlier group with that name
 		// A nested transaction leaves a group unchanged if it already exists.
 		ops = append(ops, clientv3.OpTxn(s.unchanged(g.Name, pair{target: target}),
 			append(s.wakeOps(g.Name, nil, concerned(g, target)), clientv3.OpPut(s.prefix+groupsKey+g.Name, string(value))), nil))

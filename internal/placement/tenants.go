@@ -14,7 +14,7 @@ type ledgers struct{ keys }
 // Ledger says how much of a tenant each shard stores, as recorded in etcd.
 type Ledger struct {
 	Value    []byte // nil: there is none
-	Revision int64  // of the key; 0: there is none
+	Revision int64  // revision of the key; 0: there is none
 	Groups   int64  // number of groups of the store whose names begin with the tenant's prefix
 }
 

@@ -86,8 +86,8 @@ func (s *Store) watch(ctx context.Context, w *watcher) <-chan View {
 type watcher struct {
 	store *Store
 	out   chan View
-	epoch uint64 // of the last view given
-	// setBack of the last view given.
+	epoch uint64 // epoch of the last view sent
+	// setBack is the field SetBack of the last view sent.
 	setBack string
 	given   bool
 	known   uuid.UUID // the store of the views given
@@ -159,7 +159,7 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 }
 
-// These errors end the following of a listed state.
+// With these errors, a watcher stops following a listed state.
 var (
 	errSetBack     = errors.New("etcd was emptied or set back")
 	errMetaChanged = errors.New("what is fixed about the store has changed")
@@ -195,7 +195,8 @@ func (w *watcher) look(ctx context.Context, st *state, more ...string) (counts [
 	return counts, nil
 }
 
-// give replaces the view that the reader has not received yet.
+// give sends a view of the state, unless holdBack forbids it or nothing has changed. The view replaces one that the
+// reader has not received yet.
 func (w *watcher) give(st *state) {
 	reason := w.holdBack(st)
 	if !w.follow {

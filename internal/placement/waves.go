@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// leadsMax limits the groups in which only the leader changes, at a time.
+// leadsMax is the maximum number of groups in which only the leader changes, at a time.
 const leadsMax = 64
 
 // why returns the reason for which a group's target differs from its place.

@@ -27,7 +27,7 @@ type weights struct{ keys }
 
 // Weight is the periodic report of a group's leader.
 type Weight struct {
-	UUID    uuid.UUID `json:"uuid"` // of the group: an earlier group may have had the same name
+	UUID    uuid.UUID `json:"uuid"` // UUID of the group: an earlier group may have had the same name
 	Bytes   int64     `json:"bytes"`
 	Records int64     `json:"records"`
 	// Everywhere has the meaning of Group.Everywhere.

@@ -22,7 +22,7 @@ import (
 // free space is low.
 type compactor struct {
 	cfg      *Config
-	ctx      context.Context // of the shard
+	ctx      context.Context // context of the shard
 	follower *follower
 	volume   *storage
 	trash    func() *trash.Bin
@@ -38,7 +38,7 @@ type compactor struct {
 	sealed map[string]struct{}
 	short  bool             // a caller found no space
 	asked  int64            // the largest number of bytes above the reserve that one of those callers needs
-	hurry  func()           // ends a compaction that is limited to a rate; nil: none is
+	hurry  func()           // ends a compaction that is limited to a rate; nil: no such compaction runs
 	failed map[string]error // error of the last compaction of a group
 	// progress is closed when a compaction has freed space, or when a pass to free space is over.
 	progress chan struct{}
@@ -51,7 +51,7 @@ const (
 	// appliedAfter is the time from the sealing of a segment to the look at its group. The entries at the segment's end
 	// should be applied by then.
 	appliedAfter = 100 * time.Millisecond
-	// garbagePart: when free space is low, a group with less than a 64th superseded is left alone.
+	// garbagePart: when free space is low, a group of which less than a 64th is superseded is not compacted.
 	garbagePart = 64
 	// garbageOfVolume: an eighth of the volume, divided by its groups, makes a compaction of a group due if that is
 	// less than SupersededBytesMin. Less than garbageMin bytes never do.

@@ -84,7 +84,7 @@ type Config struct {
 	// ReportInterval is the time between two looks at the figures of groups; 0: 3 s. They are reported to etcd after
 	// three looks at the soonest if they changed much, otherwise each minute.
 	ReportInterval time.Duration
-	Version        string                // of the binary, for status
+	Version        string                // version of the binary, for the status
 	Registry       prometheus.Registerer // nil: no metrics
 	Logger         *slog.Logger          // nil: discards
 	FS             vfs.FS                // nil: the operating system's
@@ -100,20 +100,20 @@ type Config struct {
 
 	tables *tables        // where Secure follows the table of grants
 	server *host.Server   // the server of a Host; nil: the shard has its own
-	probe  *replica.Probe // of all replicas, for tests; nil: none
+	probe  *replica.Probe // observes all replicas in tests; nil: no probe
 	unsafe unsafe         // rules switched off, for tests
-	times  host.Times     // of a Host, shorter in tests
+	times  host.Times     // intervals of a Host; shorter in tests
 	// The times between two looks for damage, and before everything is read again. Shorter in tests.
 	mendEvery, scrubPause time.Duration
 	stepEvery             time.Duration // shorter in tests
 	rememberQuiet         time.Duration // shorter in tests
-	// Calls and syncs that take longer than this are kept. Shorter in tests.
+	// Calls and syncs that take longer than this are recorded as slow. Shorter in tests.
 	slowCallMin, slowSyncMin time.Duration
 }
 
 // Limits of serving. A zero field takes its default.
 type Limits struct {
-	MessageBytesMax         int    // of one gRPC message; 8 MiB
+	MessageBytesMax         int    // size of one gRPC message; 8 MiB
 	StreamsPerConnectionMax uint32 // concurrent calls of one connection; 1,024
 	CallsMax                int    // concurrent calls in all; beyond: OVERLOADED; 16,384
 	BytesInFlightMax        int64  // data of writes in progress; beyond: OVERLOADED; 256 MiB
@@ -121,13 +121,13 @@ type Limits struct {
 	AnswerBytesMax int64
 	// scans that read their log at the same time, with 16 MiB each if the data is not cached; other scans queue; 16
 	ScansReadingMax int
-	// for one message of a stream until its caller reads it; beyond: SLOW_READER; 1 min
+	// how long one message of a stream may wait until the caller reads it; beyond: SLOW_READER; 1 min
 	SendTimeout             time.Duration
 	ReplicaBytesInFlightMax int64         // see replica.Options; 64 MiB
-	CallTimeout             time.Duration // for unary calls without a deadline; 60 s
+	CallTimeout             time.Duration // timeout of unary calls without a deadline; 60 s
 	KeepaliveMin            time.Duration // clients that ping more often are disconnected; 10 s
-	ConnectionAgeMax        time.Duration // 30 min, then clients reconnect; negative: never
-	ConnectionAgeGrace      time.Duration // for calls in progress when the age is reached; 24 h
+	ConnectionAgeMax        time.Duration // age at which clients must reconnect; 30 min; negative: no limit
+	ConnectionAgeGrace      time.Duration // time for the calls in progress when the age is reached; 24 h
 	ScanTTL                 time.Duration // a snapshot not used for this long expires; 10 min
 	GroupsLoadingMax        int           // groups loaded at a time; 16
 	GroupsMovingMax         int           // groups led here that are getting copies elsewhere at a time; 4
@@ -146,7 +146,7 @@ type Compaction struct {
 	// RateBytesPerSecond limits the rate of compactions; 0: 64 MiB/s; negative: no limit. The limit is raised when
 	// more is superseded than that rate keeps up with, and lifted when free space is low.
 	RateBytesPerSecond int64
-	Interval           time.Duration // between looks at all groups; 30 s
+	Interval           time.Duration // time between two looks at all groups; 30 s
 }
 
 // Registry is what a shard needs of etcd. It is a part of *placement.Store, where the methods are documented.

@@ -22,7 +22,7 @@ type copying struct {
 	now func() time.Time
 
 	mu          sync.Mutex
-	from        string // shard; empty: it waits for its turn
+	from        string // shard that sends the files; empty: the replica waits for its turn
 	total, done int64
 	samples     []sample // of the current attempt, oldest first
 }

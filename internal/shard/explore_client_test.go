@@ -24,7 +24,7 @@ import (
 
 // written is one write of a record, or its delete.
 type written struct {
-	bytes int // of the data; negative: a delete
+	bytes int // size of the data; negative: a delete
 	acked bool
 }
 
@@ -125,8 +125,9 @@ func oracleOf(err error) oracle {
 	return oracleStuck
 }
 
-// atLeader makes a call at the leader of a group, as far as etcd knows the leader, otherwise at another shard. It
-// repeats the call until it is answered or patience ends. Damage counts as an answer.
+// atLeader makes a call at the leader of a group according to etcd. If etcd knows no leader, and at every third
+// attempt, it makes the call at any shard. It repeats the call until it is answered or patience ends. Damage counts as
+// an answer.
 func (x *exploration) atLeader(name string, choose func(n int) int,
 	do func(ctx context.Context, c recordv1.RecordServiceClient) error) (err error) {
 	for began, try := time.Now(), 0; time.Since(began) < x.patience; try++ {
@@ -291,7 +292,7 @@ func (x *exploration) judgeRecord(who string, r *record, got []byte, found bool)
 	}
 }
 
-// people are all clients.
+// people holds all clients.
 type people struct {
 	all  []*person
 	wait sync.WaitGroup

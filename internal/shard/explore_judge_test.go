@@ -286,7 +286,7 @@ func (x *exploration) truncated() {
 		return
 	}
 	s, _ := m.running()
-	if !x.await(func() bool { // it serves, or it cannot
+	if !x.await(func() bool { // the group serves, or cannot
 		st := s.Status()
 		i := slices.IndexFunc(st.Groups, func(s shardstatus.Group) bool { return s.Group == name })
 		return i >= 0 && (st.Groups[i].Leader || st.Groups[i].State == "Failed")

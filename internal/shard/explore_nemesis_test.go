@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// misfortune is one kind of fault. It reports whether it happened; when it has ended, all shards run.
+// misfortune is one kind of fault. run causes it, and reports whether it happened. When run returns, all shards run.
 type misfortune struct {
 	name string
 	run  func(x *exploration) bool
@@ -86,7 +86,7 @@ func (x *exploration) killed(m *machine, s stage, begins func()) bool {
 	}
 	m.start(how)
 	m.disarm()
-	if m.line.dead.Load() { // it was hit when it ran already
+	if m.line.dead.Load() { // the machine was hit after its start
 		m.die(how)
 		m.start(how)
 	}

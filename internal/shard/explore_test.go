@@ -26,7 +26,7 @@ import (
 
 // An exploration is a random walk through the life of shards. Real shards, with all their parts, communicate with each
 // other and with their clients over in-memory connections. Their disks are in memory, too, and lose power. Groups are
-// moved from shard to shard. Meanwhile shards die where they begin, install and remove replicas, or stop while they
+// moved from shard to shard. Meanwhile shards die while they begin, install or remove replicas, or stop while they
 // cannot begin one, and uploads are cut off. When everything works again, each group must come to rest, and hold
 // everything that was acknowledged. Time is virtual. The seed determines the random choices, but not the scheduling of
 // the goroutines.
@@ -41,10 +41,10 @@ type exploration struct {
 	registry *memRegistry
 	network  *bubbletest.Net
 	machines []*machine
-	records  map[int64]*record // written by the people, read when they have ended
+	records  map[int64]*record // written by the clients (type person), read after these have ended
 
 	mu         sync.Mutex // guards what follows
-	random     *rand.Rand // of the nemesis
+	random     *rand.Rand // random source of the nemesis
 	fired      map[string]int
 	events     []string
 	violations []violation
@@ -307,7 +307,7 @@ func impossible(st status.Shard) string {
 const exploreAgain = "again: SHEAF_EXPLORE_SEED=%d SHEAF_EXPLORE_SEEDS=5 go test ./internal/shard -run TestExplore " +
 	"-v (the goroutines' turns differ from run to run)"
 
-// exploreNumber returns the number in an environment variable.
+// exploreNumber returns the number in an environment variable, or otherwise if the variable is empty.
 func exploreNumber(t *testing.T, name string, otherwise uint64) uint64 {
 	s := os.Getenv(name)
 	if s == "" {
@@ -329,8 +329,8 @@ func usually(seed uint64) settings {
 	return set
 }
 
-// TestExplore runs some seeds: 6, random ones in a soak, or as many as SHEAF_EXPLORE_SEEDS says. SHEAF_EXPLORE_SEED
-// runs one seed that many times.
+// TestExplore runs some seeds: 6, random ones in a soak, or as many as SHEAF_EXPLORE_SEEDS says. If
+// SHEAF_EXPLORE_SEED names a seed, TestExplore runs only that seed, the same number of times.
 func TestExplore(t *testing.T) {
 	t.Parallel()
 	seeds, first := uint64(6), uint64(1)

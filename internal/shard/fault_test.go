@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// damage flips a byte of these bytes at their only place in the group's segments.
+// damage flips a bit in the middle of these bytes, which must be in exactly one of the group's files.
 func (f *fixture) damage(groupName string, what []byte) {
 	f.t.Helper()
 	dir := filepath.Join(f.cfg.Dir, "groups", f.registry.now().Groups[groupName].UUID.String())

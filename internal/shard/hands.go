@@ -86,7 +86,7 @@ func (h hands) Trash(ctx context.Context, g *groupReplica) error {
 	raftID, joining := g.RaftID, g.joining()
 	s.mu.Unlock()
 	if joining {
-		// The content does not count.
+		// The content of a replica that is still joining does not count.
 		if err := trash.RemoveAll(s.cfg.FS, g.Dir); err != nil {
 			return fmt.Errorf("removing what it gathered: %w", err)
 		}

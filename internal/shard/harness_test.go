@@ -39,14 +39,14 @@ type memRegistry struct {
 	seen     map[uuid.UUID]placement.VolumeSeen
 	down     bool                   // etcd does not answer
 	refuse   bool                   // writes of groups fail, and everything else works
-	puts     int                    // number of writes of groups
+	puts     int                    // number of writes of groups and of weights
 	taken    bool                   // the shards' names belong to other processes
 	asked    int                    // number of calls that asked whether a shard may be registered
-	refused  map[string]func(error) // of registered shards
+	refused  map[string]func(error) // called with the error when a registered shard is refused, by shard
 	silent   time.Duration          // time since etcd last answered
 	changed  func(placement.View)   // called with each view, unless nil
 	weights  map[string]map[string]placement.Weight
-	table    []byte // of grants; nil: none
+	table    []byte // table of grants; nil: no table
 	ledgers  map[string]placement.Ledger
 }
 

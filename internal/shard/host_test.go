@@ -135,7 +135,8 @@ func (f *hostFixture) holdsBack(state recordv1.ShardState, words ...string) {
 			f.t.Errorf("%s: %d %s, want %d", path, code, body, want)
 		}
 	}
-	// A host that retries may have reported the same in other words meanwhile: then both are asked once more.
+	// A host that retries may have reported the same in other words meanwhile. The status and the row are then
+	// requested once more.
 	var st shardstatus.Shard
 	for end := time.Now().Add(time.Minute); ; row = f.row() {
 		st = shardstatus.Shard{}
@@ -177,7 +178,7 @@ func (f *hostFixture) put(id int64, data string) {
 	f.t.Fatalf("put %d: %v", id, err)
 }
 
-// get waits until the group answers with the data.
+// get waits until the group answers, and checks the data.
 func (f *hostFixture) get(id int64, data string) {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -561,8 +562,8 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 					t.Error("it waits for the disk")
 				}
 				answers()
-				// Nothing that was left may go on beside other tests. Each stop is as impatient as before, until one
-				// gets its answer in time.
+				// No work that this test has left behind may go on beside other tests. Each stop is as impatient as
+				// before, until the disk answers one of them in time.
 				for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
 					if ctx.Err() != nil {
 						t.Fatalf("with a disk that answers: %v", err)
@@ -743,6 +744,6 @@ func TestHostDescribesItsVolume(t *testing.T) {
 		registry.setDown(true)
 		f.run()
 		f.reaches(pending, "etcd")
-		describe() // of the files alone
+		describe() // from the files alone
 	})
 }

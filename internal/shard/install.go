@@ -35,7 +35,7 @@ var installPauses = backoff.Doubling{First: 50 * time.Millisecond, Most: 5 * tim
 
 // installer installs replicas from the files of other members. Safe for concurrent use.
 type installer struct {
-	name     string // of the shard
+	name     string // name of the shard
 	ctx      context.Context
 	follower *follower
 	loading  *loading
@@ -115,7 +115,7 @@ func (i *installer) takeOver(ctx context.Context, g *groupReplica, what string,
 		case ctx.Err() != nil, giveUp != nil && giveUp(state.Group, from, err):
 			return false
 		case errors.Is(err, peer.ErrBusy):
-			tries.AtMost(installBusy) // it is waiting for its turn
+			tries.AtMost(installBusy) // this install waits for its turn
 		case !errors.Is(err, peer.ErrNotHere):
 			i.problems.Note(what, err)
 		}

@@ -74,7 +74,7 @@ func (v *storage) redo(id uuid.UUID, share journal.Share) error {
 // a status request need not wait for the disk.
 type journalLeft struct{ damaged, kept []string }
 
-// problems describes what must be done about them.
+// problems describes the files, and what must be done about them.
 func (l journalLeft) problems(dir string) (problems []string) {
 	if len(l.damaged) > 0 {
 		problems = append(problems, fmt.Sprintf(

@@ -29,10 +29,10 @@ import (
 // is unfinished.
 
 const (
-	// for members to apply a membership change, before one of them is made leader
+	// settleTime is the time for members to apply a membership change before one of them is made leader.
 	settleTime   = 300 * time.Millisecond
 	steerAtOnce  = 16
-	changeTime   = 10 * time.Second // for one membership change
+	changeTime   = 10 * time.Second // timeout of one membership change
 	etcdTime     = 5 * time.Second
 	stepsAtOnce  = 32 // steps of one group before other groups get their turn
 	handOverTime = 3 * time.Second
@@ -128,7 +128,7 @@ func (q *steerer) lead(ctx context.Context, g *groupReplica) (again bool) {
 		}
 		state, ok := q.follower.StateOf(g)
 		if !ok || len(state.Members) == 0 {
-			return false // adopt informs etcd of it first
+			return false // the follower first announces the group to etcd
 		}
 		m := sv.replica.Members()
 		if isPlain(sv, m, state) {

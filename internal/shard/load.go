@@ -34,9 +34,9 @@ type loading struct {
 	cfg      *Config
 	follower *follower
 	mu       *sync.Mutex                 // Shard.mu
-	groups   map[uuid.UUID]*groupReplica // of the shard
+	groups   map[uuid.UUID]*groupReplica // groups of the shard
 	volume   *storage
-	serve    func(g *groupReplica, log *group.Log) error // a loaded group
+	serve    func(g *groupReplica, log *group.Log) error // serves a loaded group
 	health   func(g *groupReplica, serving bool)
 	tails    *prometheus.CounterVec
 	logger   *slog.Logger

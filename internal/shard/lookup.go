@@ -15,7 +15,7 @@ import (
 const (
 	lookupTime   = 2 * time.Second
 	lookupKeep   = time.Second // how long one answer serves all calls
-	lookupsMax   = 16          // at a time
+	lookupsMax   = 16          // lookups in progress at a time
 	lookupsKnown = 4096
 )
 
@@ -25,7 +25,7 @@ var errBusyLookups = errors.New("too many groups that are elsewhere are asked fo
 // lookups are requests to etcd for groups that are not this shard's.
 type lookups struct {
 	ask   func(group string) (placement.View, error) // etcd
-	begin func(func())                               // in the background
+	begin func(func())                               // runs a function in the background
 
 	mu      sync.Mutex
 	running int

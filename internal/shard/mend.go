@@ -126,7 +126,7 @@ func (m *mender) scrubAll(ctx context.Context) {
 		return
 	}
 	for {
-		select { // even if there is almost nothing to read
+		select { // the pause comes even if there is almost nothing to read
 		case <-ctx.Done():
 			return
 		case <-time.After(m.cfg.scrubPause):

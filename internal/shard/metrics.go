@@ -15,7 +15,7 @@ import (
 // that reads the rest on request.
 type metrics struct {
 	shard    *Shard
-	syncs    map[string]prometheus.Observer // by kind of file; never changed
+	syncs    map[string]prometheus.Observer // durations of syncs, by kind of file; never changed
 	syncTime *prometheus.HistogramVec
 	dropped  prometheus.Counter
 	freed    prometheus.Counter

@@ -19,7 +19,7 @@ import (
 // routes, informs them which shards are heard, and lets other shards fetch from them. It neither loads nor closes
 // groups. Safe for concurrent use.
 type peers struct {
-	name   string // of the shard
+	name   string // name of the shard
 	routes *atomic.Pointer[routes]
 	ask    func(g *groupReplica)                        // makes the steerer look at a group
 	admit  func(ctx context.Context, bytes int64) error // reserves space on the volume, and waits for it

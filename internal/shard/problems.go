@@ -14,7 +14,7 @@ type problems struct {
 	now map[string]error // by their subject
 }
 
-// Note remembers a problem, and logs it if it is new; a nil error removes it.
+// Note remembers a problem, and logs it if it is new or its error has changed; a nil error removes it.
 func (p *problems) Note(what string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,7 +35,7 @@ func (p *problems) Forget(over func(what string) bool) {
 	maps.DeleteFunc(p.now, func(what string, _ error) bool { return over(what) })
 }
 
-// has reports whether there is a problem with something.
+// has reports whether there is a problem with the subject what.
 func (p *problems) has(what string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -363,8 +363,8 @@ func TestOneRequestIDForTwoWritesIsRefused(t *testing.T) {
 	})
 }
 
-// A call that is read after its deadline, as by a process that was stopped, writes nothing, because its caller has gone
-// on.
+// A call that is read after its deadline, as by a process that was stopped for a while, writes nothing, because its
+// caller no longer waits.
 func TestAWriteWhoseCallerWaitsNoMoreIsNotBegun(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

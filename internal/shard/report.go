@@ -14,7 +14,7 @@ import (
 // The thresholds that make a report of sizes worth a write to etcd, where gateways and planners read it. Small changes
 // wait for reportAge, large ones for a few intervals.
 const (
-	reportShare     = 20 // 1/20 of the bytes reported last
+	reportShare     = 20 // a change is large if it exceeds 1/20 of the bytes reported last
 	reportBytesMin  = 1 << 20
 	reportAge       = time.Minute
 	reportIntervals = 3
@@ -31,7 +31,7 @@ type reporter struct {
 
 	told map[string]placement.Weight
 	at   time.Time
-	base uint64 // of the etcd that received told
+	base uint64 // EpochBase of the etcd that received told
 }
 
 // run reports until ctx ends.

@@ -19,7 +19,7 @@ import (
 // space wakes the compactor and waits.
 
 const (
-	// barrenTime is how long no caller waits for space after a pass that freed none.
+	// barrenTime is how long callers are refused without a wait after a pass that freed no space.
 	barrenTime = time.Second
 	// roomPasses is the number of passes for which a caller waits: other callers may take the space that a pass freed.
 	roomPasses = 4
@@ -101,7 +101,7 @@ func (c *compactor) hasRoom(bytes int64) bool {
 	return space.FreeBytes-reserve >= max(bytes, lowRoom(space.TotalBytes, c.cfg.SegmentBytes))
 }
 
-// lowRoom is the free space below which the shard starts to free some.
+// lowRoom returns the free space above the reserve below which the shard starts to free some.
 func lowRoom(volumeBytes, segmentBytes int64) int64 {
 	if segmentBytes <= 0 {
 		segmentBytes = group.SegmentBytesDefault
@@ -136,7 +136,7 @@ func (c *compactor) makeRoom(ctx context.Context) {
 	switch {
 	case made:
 		c.barren = time.Time{}
-		c.follower.Nudge() // groups that wait for space to join
+		c.follower.Nudge() // groups may wait for space to join
 	case refused:
 		c.barren = time.Now()
 	}

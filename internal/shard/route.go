@@ -58,7 +58,7 @@ func (s *Shard) notServed(ctx context.Context, r *routes, name string, epoch uin
 	}
 	state, known := view.Groups[name]
 	switch {
-	// it is about to be created here
+	// This shard's view is behind, or the group is about to be created here.
 	case behind, slices.Contains(view.Targets[name].Shards, s.cfg.Name) && len(state.Members) == 0:
 		return answer.Loading(name, 0)
 	case !known && s.meta.Routing.Mode == placement.Named:

@@ -65,7 +65,7 @@ type Shard struct {
 	routes atomic.Pointer[routes]
 
 	mu     sync.Mutex
-	groups map[uuid.UUID]*groupReplica // on the volume, strays included
+	groups map[uuid.UUID]*groupReplica // the groups on the volume, strays included
 }
 
 // routes is an immutable table of the groups that this shard is responsible for, served or not. The zero value is the

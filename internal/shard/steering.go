@@ -20,7 +20,7 @@ type steering struct {
 
 // steerWait is the time until the next look at a group that is unfinished.
 type steerWait struct {
-	looks int // looks since the last step that left something unfinished
+	looks int // looks since the last step, all of which left something unfinished
 	timer *time.Timer
 }
 

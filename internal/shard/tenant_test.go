@@ -55,8 +55,8 @@ func (f *fixture) putIn(ctx context.Context, group string, id int64, data []byte
 	return err
 }
 
-// putDecided is putIn, repeated while etcd has not granted or refused quota yet: on a slow machine that takes longer
-// than a put waits.
+// putDecided is putIn, repeated while etcd has not granted or refused quota yet: on a slow machine its decision takes
+// longer than a put waits.
 func (f *fixture) putDecided(group string, id int64, data []byte) (err error) {
 	f.t.Helper()
 	f.eventually("etcd says whether there is room", func() bool {
@@ -165,7 +165,7 @@ func TestAStoredQuotaHolds(t *testing.T) {
 			}
 		}
 		var id int64
-		for id = 0; ; id++ { // one that is there
+		for id = 0; ; id++ { // find a record that is stored
 			if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "a-1",
 				Id: id}}); err == nil {
 				break
@@ -430,7 +430,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 	})
 }
 
-// putAnywhere puts at the shard that leads a group, and returns its answer.
+// putAnywhere puts at the shard that leads a group. The error is the answer of that shard.
 func (c *cluster) putAnywhere(group string, id int64, data []byte) (err error) {
 	c.t.Helper()
 	c.eventually("a leader answers", func() bool {

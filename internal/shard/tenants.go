@@ -67,7 +67,7 @@ func (r *routes) stored(tell func(group string, stored quota.Amount)) {
 // leaves the last one in use, as with grants.
 func (s *Shard) followTenants(ctx context.Context) {
 	if s.meta.Routing.Mode == placement.Hash {
-		return // names of groups are numbers there, and nobody's
+		return // there the names of groups are numbers, and no tenant owns them
 	}
 	take := func(found placement.Access) {
 		if found.Table == nil {

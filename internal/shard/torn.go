@@ -122,7 +122,7 @@ func (i *installer) isLed(ctx context.Context, state placement.Group) bool {
 	})
 }
 
-// giveUp marks a replica as to be replaced.
+// giveUp marks a replica for replacement.
 func (i *installer) giveUp(g *groupReplica, why error) {
 	i.happens(g, member.Abandoned)
 	i.tails.WithLabelValues(tailGivenUp).Inc()

@@ -22,7 +22,7 @@ type Pool struct {
 	// Pool is the pool as it was read. Annotations that the reconcile writes appear in it at once.
 	Pool  *v1alpha1.ShardPool
 	Store *v1alpha1.RecordStore
-	Image string // that the shards are to run
+	Image string // the image that the shards are to run
 
 	Sets    map[int32]*appsv1.StatefulSet
 	Pods    map[int32]*corev1.Pod
@@ -72,7 +72,7 @@ type Shard struct {
 
 	Report    *fleet.ShardReport
 	ReportErr error
-	// EtcdTrouble is the trouble of its etcd that the store reports; nil: none.
+	// EtcdTrouble is the trouble with its etcd that the store reports; nil: none.
 	EtcdTrouble *metav1.Condition
 
 	Last     v1alpha1.ShardStatus // the previous status

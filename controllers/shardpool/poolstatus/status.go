@@ -48,7 +48,7 @@ func (g Growth) Outcome() step.Outcome {
 
 // Update says how far the pods are from the wanted template.
 type Update struct {
-	Reason  string // empty: all pods have it
+	Reason  string // empty: all pods have the wanted template
 	Message string
 }
 

@@ -33,12 +33,12 @@ type Turn struct {
 // Cost is the cost of restarting a shard, given its state.
 type Cost int
 
-// Costs. A higher cost means that more calls fail during the restart.
+// Costs. A higher known cost means that more calls fail during the restart.
 const (
-	CostUnknown Cost = iota // it is not known whether it serves: never restarted while others are in doubt too
+	CostUnknown Cost = iota // a restart would not help, or the state is unknown: the shard is never chosen
 	CostNone                // it serves no groups
-	CostSome                // it serves in part
-	CostAll                 // it serves
+	CostSome                // it serves some of its groups, or it is not known whether it serves
+	CostAll                 // it serves all of its groups
 )
 
 // CostOf returns the cost of restarting a shard in this state. It covers all states.

@@ -29,7 +29,7 @@ var digitOf = func() (t [256]byte) {
 // VersionBytesMax is the maximum length of a version: 13 digits and the check digit.
 const VersionBytesMax = 14
 
-// checkDigit detects a wrong digit in 31 of 32 cases; a version is not secret.
+// checkDigit detects a single wrong digit in 31 of 32 cases; a version is not secret.
 func checkDigit(index uint64) byte { return digits[index*0x9e3779b97f4a7c15>>59] }
 
 // appendVersion appends the version of an index (not 0): the index in base 32 without leading zeros, then a check

@@ -10,7 +10,7 @@ import (
 type lines struct {
 	connect func(ctx context.Context, address string) (net.Conn, error)
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards all fields below
 	open    map[*line]struct{}
 	dialing map[*context.CancelFunc]struct{}
 }
@@ -21,7 +21,7 @@ type line struct {
 	all *lines
 }
 
-// dial dials a server's connections.
+// dial opens a connection to the server, and keeps it in lines until it is closed.
 func (l *lines) dial(ctx context.Context, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

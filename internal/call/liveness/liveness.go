@@ -45,7 +45,7 @@ type Options struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// tick returns the interval between two looks.
+// tick returns the interval between two checks for answers.
 func (o *Options) tick() time.Duration { return o.After / looksPerAfter }
 
 // Pulse watches one server. Safe for concurrent use. The owner must call Close.
@@ -57,9 +57,9 @@ type Pulse struct {
 	wait   sync.WaitGroup
 
 	underWay atomic.Int64  // calls in progress
-	answers  atomic.Uint64 // of any kind
+	answers  atomic.Uint64 // number of answers of any kind
 	watching atomic.Bool   // the watch goroutine is running
-	silent   atomic.Bool   // it was found to hang, and has not answered since
+	silent   atomic.Bool   // the server was found to hang, and has not answered since
 
 	mu     sync.Mutex
 	conn   grpc.ClientConnInterface // for health checks; nil: none yet

@@ -32,7 +32,7 @@ type Held struct {
 	dropped bool  // gRPC has dropped the stream, or is about to
 }
 
-// newHeld counts for one call. The caller must call end.
+// newHeld returns a Held for one call. The caller must call end.
 func newHeld(from Allowance) *Held { return &Held{from: from} }
 
 // Ask sets the total to n bytes, instead of the previous request. If the increase is refused, the previous grant
@@ -62,7 +62,7 @@ func (h *Held) ask(n int64) error {
 	return nil
 }
 
-// settle takes or gives back the difference. The caller holds mu.
+// settle adjusts what is taken from the allowance to what the call holds. The caller holds mu.
 func (h *Held) settle() {
 	if n := max(h.asked, h.encoded); n != h.taken {
 		h.from.Add(n - h.taken)

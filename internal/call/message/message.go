@@ -25,7 +25,7 @@ const (
 )
 
 type pool struct {
-	sizes [sizeBitsMax + 1]sync.Pool // of *[]byte with a capacity of 1<<i
+	sizes [sizeBitsMax + 1]sync.Pool // pool i holds *[]byte with a capacity of 1<<i
 }
 
 // Get implements mem.BufferPool. The buffer contains bytes of its previous user.
@@ -60,7 +60,7 @@ type Encoder interface {
 	Encode() (mem.BufferSlice, error)
 }
 
-// Decoder is a message that decodes itself, to avoid copying its bytes.
+// Decoder is a message that decodes itself, because it is so large that its bytes should not be copied.
 type Decoder interface {
 	// Decode decodes a message. Afterwards it keeps no reference to data.
 	Decode(data mem.BufferSlice) error
@@ -133,7 +133,7 @@ const (
 type Bounded struct {
 	Message  proto.Message
 	BytesMax int
-	Bytes    int // of the received message
+	Bytes    int // size of the received message
 }
 
 // headBytes at the start of a message hold the key of a record, but not its data.

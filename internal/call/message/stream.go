@@ -18,20 +18,20 @@ type Stream struct {
 	grpc.ServerStream
 	held    *Held
 	ctx     context.Context
-	message counted // the one being sent: one at a time
+	message counted // the message being sent; there is one at a time
 	most    time.Duration
 	timer   *time.Timer
 	under   atomic.Bool // SendMsg is in progress
 	once    sync.Once
 	slow    chan struct{} // closed when a message took too long
 	cut     atomic.Bool
-	refused chan error // by Cut
+	refused chan error // the error given to CutterOf's function
 
 	waits atomic.Int64 // number of SendMsg and RecvMsg calls in progress
 	moved atomic.Int64 // messages sent and received
 }
 
-// Await stops waiting for a call with these errors.
+// Await returns these errors if it stops waiting before the call has ended.
 var (
 	// ErrSlow: the caller did not receive a message within the time limit.
 	ErrSlow = errors.New("a message was not taken in time")
@@ -95,7 +95,7 @@ func (unbounded) Add(int64)               {}
 // Context implements grpc.ServerStream.
 func (s *Stream) Context() context.Context { return s.ctx }
 
-// SendMsg implements grpc.ServerStream. One call at a time, as for every stream.
+// SendMsg implements grpc.ServerStream. Only one SendMsg may run at a time, as for every stream.
 func (s *Stream) SendMsg(m any) error {
 	s.waits.Add(1)
 	s.under.Store(true)
@@ -110,7 +110,7 @@ func (s *Stream) SendMsg(m any) error {
 	return err
 }
 
-// RecvMsg implements grpc.ServerStream. One call at a time, as for every stream.
+// RecvMsg implements grpc.ServerStream. Only one RecvMsg may run at a time, as for every stream.
 func (s *Stream) RecvMsg(m any) error {
 	s.waits.Add(1)
 	err := s.ServerStream.RecvMsg(m)

@@ -5,7 +5,7 @@ package reason
 // Domain is the domain of the reasons.
 const Domain = "sheaf.dev"
 
-// Certainly not applied, and may succeed later or elsewhere.
+// Reasons of calls that were certainly not applied, and may succeed later or elsewhere.
 const (
 	GroupLoading     = "GROUP_LOADING"
 	NoLeader         = "NO_LEADER"
@@ -17,7 +17,7 @@ const (
 	Overloaded       = "OVERLOADED"
 )
 
-// About a record or a group.
+// Reasons about a record or a group.
 const (
 	RecordNotFound  = "RECORD_NOT_FOUND"
 	GroupNotFound   = "GROUP_NOT_FOUND"
@@ -30,7 +30,7 @@ const (
 	Damaged         = "DAMAGED"
 )
 
-// About space, ranges and the form of a call.
+// Reasons about space, ranges and the form of a call.
 const (
 	DiskFull      = "DISK_FULL"
 	MemoryFull    = "MEMORY_FULL"

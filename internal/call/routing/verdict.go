@@ -29,7 +29,7 @@ type Verdict struct {
 	// EndsDoubt: the group's leader gave this answer to a write after it had looked for the request id, so no
 	// earlier attempt with that id was applied. All other failures leave the effect of earlier attempts open.
 	EndsDoubt bool
-	// Cut: the deadline ended the attempt, not a server.
+	// Cut is true if the end of the call's time ended the attempt, not a server.
 	Cut bool
 }
 

@@ -35,7 +35,7 @@ func (d *decider) shared(ids []uint64) int {
 // swap is a pair of a voter and a learner that may take its place.
 type swap struct {
 	out, in uint64
-	shared  int // number of voters in shared domains after the swap
+	shared  int // number of voters that share their domain with an earlier voter after the swap
 }
 
 // bestSwap returns the swap that leaves the fewest voters in shared domains. Of several it prefers one whose voter is

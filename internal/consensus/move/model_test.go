@@ -37,8 +37,8 @@ type world struct {
 	volume     [shards]byte
 	silent     [shards]bool
 	leader     int8
-	target     int8 // of the targets
-	// What may still happen.
+	target     int8 // index in the model's targets
+	// Numbers of events that may still happen.
 	retargets, silences, swaps int8
 }
 
@@ -166,8 +166,8 @@ func (w world) take(a move.Action, m *model) (world, error) {
 	return w, nil
 }
 
-// checkChange checks that after a change a majority is caught up, and no fewer members than a majority of the copies,
-// unless there were fewer before.
+// checkChange checks that after a change a majority of the voters is caught up, and that their number is at least a
+// majority of the copies. If fewer were caught up before, their number must not have decreased.
 func (w *world) checkChange(before *world, copies int) error {
 	all, well := w.voters()
 	_, had := before.voters()

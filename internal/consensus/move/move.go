@@ -43,7 +43,7 @@ type State struct {
 type Progress struct {
 	Match       uint64
 	Replicating bool // entries flow: neither probing nor waiting for an install
-	Active      bool // heard within the last election timeout
+	Active      bool // the leader heard from the member within the last election timeout
 }
 
 // Shard is what is known about a shard now; for a shard that is not registered, what was known last.
@@ -143,7 +143,7 @@ func Decide(s State) Action {
 // decider holds a state and the facts derived from it.
 type decider struct {
 	State
-	voters, learners []uint64 // of the configuration
+	voters, learners []uint64 // the members of the configuration
 	where            map[uint64]placement.Member
 	holder           map[string]uint64 // wanted shard -> the voter on it
 	waiting          string            // the last reason for waiting

@@ -278,7 +278,7 @@ func (d *decider) replace() *Action {
 	out, in := best.out, best.in
 	if out == d.Self && len(d.voters) > 1 {
 		if best.shared == d.shared(d.voters) && d.coming() {
-			// Others copy from this replica: without it, they would have to restart from another one.
+			// Others copy from this leader: under another leader, they would have to restart.
 			d.waiting = fmt.Sprintf("%s is to take the place of %s, which leads and leaves last", d.name(in), d.name(out))
 			return nil
 		}
@@ -307,7 +307,7 @@ func (d *decider) grow() *Action {
 	if need <= 0 || len(ready) == 0 {
 		return nil
 	}
-	coming := 0 // those that can be added were added
+	coming := 0 // learners on live shards; those that can be added were added
 	for _, id := range d.learners {
 		if d.Shards[d.where[id].Shard].Alive {
 			coming++
@@ -324,7 +324,7 @@ func (d *decider) grow() *Action {
 	return &Action{Kind: Promote, IDs: in, Reason: fmt.Sprintf("%d learners are caught up", len(in))}
 }
 
-// lead transfers the lead to the designated leader.
+// lead transfers the lead to the shard that the target lists first.
 func (d *decider) lead() *Action {
 	if len(d.Target) == 0 {
 		return nil

@@ -19,7 +19,7 @@ import (
 // was read, and copies it once on receipt, into a buffer that is reused for all chunks of a fetch. On the wire these
 // are the messages of the .proto file.
 
-// The number of the field that holds the chunk.
+// The numbers of the fields that hold a chunk.
 const (
 	chunkOfGroup protowire.Number = 2 // in FetchGroupResponse
 	chunkOfBlob  protowire.Number = 1 // in FetchBlobResponse

@@ -27,7 +27,7 @@ type Fetcher struct {
 	shard string
 }
 
-// Fetcher makes a fetcher from a peer.
+// Fetcher makes a Fetcher that fetches from a peer.
 func (h *Hub) Fetcher(shard string) *Fetcher { return &Fetcher{hub: h, shard: shard} }
 
 // connect dials, and returns a function that ends the call and the connection.

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	chunkBytesMax = 1 << 20 // of FileChunk.data
+	chunkBytesMax = 1 << 20 // maximum length of FileChunk.data
 	// chunkBytes is the size of one chunk. It is small enough to stay in the processor's cache from one copy to the
 	// next, and to keep short the waits of others for the device or the byte rate.
 	chunkBytes       = 256 << 10
-	nameBytesMax     = 256 // of FileChunk.name
+	nameBytesMax     = 256 // maximum length of FileChunk.name
 	filesPerMessage  = 1024
 	entriesBytesMax  = 1 << 20 // approximate size of a message of FetchEntries
-	manifestBytesMax = 1 << 20 // of a message of a description
-	smallBytesMax    = 4 << 20 // groups up to this size do not count as exports
+	manifestBytesMax = 1 << 20 // maximum part of the manifest in one message of a description
+	smallBytesMax    = 4 << 20 // groups up to this size do not count towards the limit of exports
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -114,7 +114,7 @@ func (e *exporting) run() error {
 	for {
 		in, err := e.stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return nil // it has everything, or has lost interest
+			return nil // the peer has everything, or has lost interest
 		}
 		if err != nil {
 			return err

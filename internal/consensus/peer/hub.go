@@ -48,7 +48,7 @@ type Options struct {
 	Logger *slog.Logger // nil: discards
 
 	QueueBytesMax int64 // bytes of messages that wait to be sent to one peer; 0: 64 MiB
-	// FetchBytesPerSecond bounds the total rate of FetchGroup; 0: no limit.
+	// FetchBytesPerSecond bounds the rate at which all calls of FetchGroup together send; 0: no limit.
 	FetchBytesPerSecond int64
 	ExportsMax          int           // groups sent at the same time, not counting small ones; 0: 2
 	PingEvery           time.Duration // 0: 300 ms
@@ -74,7 +74,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Stats are counts since the start.
+// Stats holds what a Hub has counted since its start.
 type Stats struct {
 	Sent, Received   uint64 // messages
 	SentBytes        uint64
@@ -93,7 +93,7 @@ type Stats struct {
 type LinkStats struct {
 	Shard    string
 	Alive    bool          // heard within SilenceMax
-	Silence  time.Duration // since the peer was heard, or since the link was made
+	Silence  time.Duration // time since the peer was last heard, or since the link was made
 	Messages int64         // messages that wait to be sent
 	Bytes    int64         // size of these messages
 }
@@ -111,9 +111,9 @@ type Hub struct {
 	opts    Options
 	logger  *slog.Logger
 	count   counters
-	limiter *rate.Limiter // of FetchGroup; nil: no limit
+	limiter *rate.Limiter // limits FetchGroup; nil: no limit
 	number  uint64        // random number of this process
-	zero    time.Time     // of clock
+	zero    time.Time     // zero point of clock
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -291,7 +291,7 @@ func (h *Hub) wake() {
 	}
 }
 
-// heard notes that a peer was heard.
+// heard records that a message of a peer has just arrived.
 func (h *Hub) heard(l *link) {
 	l.heardAt.Store(int64(h.clock()))
 	if l.silent.Load() {

@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	batchBytesMax = 1 << 20 // approximate size of a message of Exchange
+	batchBytesMax = 1 << 20 // approximate maximum size of a message of Exchange
 	messageMax    = 64 << 20
 	dialMax       = 3 * time.Second
-	window        = 4 << 20 // of a stream and of its connection
+	window        = 4 << 20 // flow-control window of a stream and of its connection
 )
 
 // redialPauses are the pauses between two attempts to connect to a peer.
@@ -37,10 +37,10 @@ type link struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	queue  *queue
-	madeAt time.Duration // by Hub.clock
+	madeAt time.Duration // when the link was made, by Hub.clock
 
 	heardAt atomic.Int64  // ns of Hub.clock; 0: never
-	silent  atomic.Bool   // as the monitor last determined
+	silent  atomic.Bool   // the peer is silent, as the monitor last determined
 	begun   atomic.Bool   // the peer has restarted, and the monitor has not reported it yet
 	number  atomic.Uint64 // number of the peer's process
 
@@ -159,7 +159,7 @@ func (l *link) introduced(number uint64) {
 	}
 }
 
-// session connects and sends until sending fails.
+// session connects, and sends until the connection fails.
 func (l *link) session() (connected bool, err error) {
 	conn, err := l.hub.dial(l.shard)
 	if err != nil {
@@ -220,7 +220,7 @@ func streamError(stream peerv1.PeerService_ExchangeClient, err error) error {
 type session struct {
 	link   *link
 	stream peerv1.PeerService_ExchangeClient
-	number uint64 // of the last ping
+	number uint64 // number of the last ping
 	pinged time.Time
 	batch  []item
 }

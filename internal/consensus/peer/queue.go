@@ -11,8 +11,8 @@ import (
 
 // Limits of a queue, in messages. The limit in bytes is in Options.
 const (
-	queuedMax       = 1 << 16 // of each kind
-	messageOverhead = 64      // bytes of memory per message in addition to its own
+	queuedMax       = 1 << 16 // messages of each kind
+	messageOverhead = 64      // bytes of memory that a message takes in addition to its encoded size
 )
 
 // queue holds the messages to one peer. Appends keep their order among each other. Votes, heartbeats and answers keep
@@ -35,7 +35,7 @@ type item struct {
 	bytes int64
 }
 
-// fate of a message given to a queue.
+// fate is what becomes of a message that is given to a queue.
 type fate uint8
 
 const (
@@ -63,7 +63,7 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	switch {
 	case q.shut:
 		return down
-	// A single message is accepted whatever its size; otherwise it never would be.
+	// A single message is accepted whatever its size; otherwise a large one would never be accepted.
 	case len(*list) >= queuedMax, q.bytes > 0 && q.bytes+it.bytes > limit:
 		return full
 	}
@@ -76,7 +76,7 @@ func (q *queue) push(group uuid.UUID, m *raftpb.Message) fate {
 	return queued
 }
 
-// take moves messages of about bytesMax into batch, at least one if there is one.
+// take moves messages of about bytesMax bytes into batch, at least one if there is one.
 func (q *queue) take(batch []item, bytesMax int64) []item {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -36,7 +36,7 @@ func (h *Hub) admit(ctx context.Context, header *peerv1.PeerHeader) error {
 	return nil
 }
 
-// errClosed ends the streams of peers.
+// errClosed ends the streams of peers when this shard stops.
 var errClosed = status.Error(codes.Unavailable, "the shard is stopping")
 
 // Exchange implements PeerService.

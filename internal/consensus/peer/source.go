@@ -13,7 +13,7 @@ import (
 type Source interface {
 	// Export pins the files of a group's replica.
 	Export(ctx context.Context, group uuid.UUID) (Export, error)
-	// Entries returns some of the entries first to last, at least one if it has one.
+	// Entries returns some of the entries first to last, at least one if the source has any of them.
 	Entries(ctx context.Context, group uuid.UUID, first, last uint64, bytesMax int) (Entries, error)
 	// Blob opens a blob by the reference in an entry.
 	Blob(ctx context.Context, group uuid.UUID, ref []byte) (file File, size int64, err error)
@@ -29,8 +29,8 @@ type Entries struct {
 // Description describes the files of a replica.
 type Description struct {
 	Manifest    []byte
-	Index, Term uint64 // applied
-	Bytes       int64  // of all files
+	Index, Term uint64 // of the last applied entry
+	Bytes       int64  // size of all files
 }
 
 // File is a file that is open for reading.
@@ -47,7 +47,7 @@ type Export interface {
 	Close() error
 }
 
-// FileRange is the part of a file from an offset to its end.
+// FileRange is the part of a file from Offset to its end. Bytes is the size of the whole file.
 type FileRange struct {
 	Name   string
 	Offset int64

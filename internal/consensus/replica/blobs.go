@@ -29,7 +29,7 @@ type blobFetches struct {
 	group  sync.WaitGroup
 
 	mu      sync.Mutex            // guards all below
-	waiting map[uint64]*blobFetch // by the message's index
+	waiting map[uint64]*blobFetch // messages that wait for blobs, by their index
 }
 
 // blobFetch is a message that waits for blobs.

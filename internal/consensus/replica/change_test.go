@@ -225,7 +225,7 @@ func TestAJointMembershipIsLeftAfterATransferThatFailed(t *testing.T) {
 		n.isolate(away, true)
 		c := leader.state.lock()
 		ok(t, c.node.raft.ProposeConfChange(change(add(4), remove(away))))
-		c.node.raft.TransferLeader(away) // it never hears of that
+		c.node.raft.TransferLeader(away) // the request never reaches that member
 		c.observe()
 		c.unlock()
 		leader.seat.Schedule()
@@ -278,7 +278,7 @@ func TestAFullDiskDoesNotMixUpMemberships(t *testing.T) {
 }
 
 // If the leader dies right after a membership change, the remaining members know of the change. By the previous
-// membership, one of two members would be no majority.
+// membership, the one voter of two that is left would be no majority.
 func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -293,7 +293,7 @@ func TestMembersHearOfAMembershipChangeAtOnce(t *testing.T) {
 			return m.Progress[2].Match == m.LastIndex
 		})
 		ok(t, leader.ChangeMembers(timeout(t), change(add(4))))
-		synctest.Wait() // for what was sent, and for no clock
+		synctest.Wait() // waits for the messages in flight, and for no clock
 		n.stop(id)
 		_, leader = n.lead()
 		leader.must(t, put(1, "a"))
@@ -453,7 +453,7 @@ func TestDamageBarsFromLeading(t *testing.T) {
 		first, leader := n.lead()
 		leader.must(t, put(1, "needle"))
 		last := leader.must(t, put(2, "b")).Index
-		until(t, "all have everything", func() bool { // else the leader would have to read what is damaged, for who has not
+		until(t, "all have everything", func() bool { // else the leader must read damaged entries for lagging members
 			for _, m := range n.members {
 				if m.Status().AppliedIndex < last {
 					return false
@@ -567,7 +567,7 @@ func TestFormingGroupTakesNoWrites(t *testing.T) {
 	m.halt()
 	asked = 0
 	again := newMachine(t, mem, "/v").open("7", forming)
-	again.must(t, put(3, "a")) // it has held a write: never again
+	again.must(t, put(3, "a")) // the group has held a write: it never forms again
 }
 
 func TestMessagesThatCannotBeForItAreRefused(t *testing.T) {

@@ -26,11 +26,11 @@ func (g *guarded) lock() *core {
 }
 
 // core is the state of a replica: Raft's node and the parts around it. Each part has its own state, and receives the
-// parts that it calls. What concerns several parts is decided here.
+// parts that it calls. The core decides what concerns several parts.
 type core struct {
 	mu     sync.Mutex
 	err    error // failed for good
-	broken bool  // by a message; the next round fails everything
+	broken bool  // a message broke the replica; the next round fails everything
 
 	seat      *rounds.Seat
 	logger    *slog.Logger
@@ -65,7 +65,7 @@ type core struct {
 
 func (c *core) unlock() { c.mu.Unlock() }
 
-// init gives each part the parts that it may use, and starts Raft.
+// init makes the parts, gives each one the other parts that it may use, and starts Raft.
 func (c *core) init(opts *Options, log store, proposals writes.Options) error {
 	c.logger, c.log, c.rules, c.forming, c.onChange = opts.Logger, log, proposals.Rules, opts.Forming, opts.OnChange
 	c.startedAt, c.hangs = time.Now(), make(chan struct{})
@@ -136,7 +136,7 @@ func (c *core) observe() {
 	c.announce()
 }
 
-// announce wakes those that wait for a change of the leader, the term or the membership.
+// announce wakes the callers that wait for a change of the leader, the term or the membership.
 func (c *core) announce() {
 	if c.changed != nil {
 		close(c.changed)

@@ -32,7 +32,7 @@ type members struct {
 
 	change       *memberChange // change in progress; nil: none
 	confirmation confirmation  // confirmation of the last change
-	leave        bool          // a joint membership is to be left
+	leave        bool          // a joint membership must be left
 	jointTicks   int           // ticks since a joint membership could be left and nothing is in progress
 	offerTicks   int           // ticks since a member needs a snapshot
 }
@@ -40,8 +40,8 @@ type members struct {
 // memberChange is a membership change in progress.
 type memberChange struct {
 	data     []byte // as proposed
-	proposed bool   // Raft has it
-	index    uint64 // 0: not known yet
+	proposed bool   // Raft has the change
+	index    uint64 // index of the change's entry; 0: not known yet
 	done     chan struct{}
 	err      error // set before done is closed
 }

@@ -106,7 +106,7 @@ func (q *quiet) callLeader(barred bool) (calls []*raftpb.Message) {
 	return calls
 }
 
-// inRound reports whether Raft has output to process.
+// inRound reports whether a round is requested or in progress, or Raft has output for one.
 func (q *quiet) inRound() bool { return q.seat.IsScheduled() || q.node.raft.HasReady() }
 
 // allHave reports whether the members whose shards are heard have everything, and form a majority.

@@ -161,7 +161,7 @@ func (r *reads) hasHandedOver() bool {
 // release releases the readers whose answer is applied. The caller wakes declined writes.
 func (r *reads) release() {
 	if r.members.sole {
-		// No other member can lead: what is applied is everything, once this node leads.
+		// No other member can lead: once this node leads, it has applied everything that was acknowledged.
 		if r.node.serving {
 			r.letGo(r.waiting)
 			r.letGo(r.question.readers)

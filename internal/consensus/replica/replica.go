@@ -73,7 +73,7 @@ type Options struct {
 	// when from falls silent. Nil: messages with entries that refer to blobs are accepted as they are.
 	FetchBlobs func(ctx context.Context, from uint64, refs []format.BlobRef) error
 	// Forming reports whether a group that never held a write still refuses writes, because it has fewer voters than it
-	// is to have; nil: the group admits writes. It is called with the replica locked, so it must not call the replica.
+	// should have; nil: the group admits writes. It is called with the replica locked, so it must not call the replica.
 	Forming func(conf *raftpb.ConfState) bool
 	// OnChange is called when the leader, the term or the membership has changed. It is called with the replica locked,
 	// so it must neither block nor call the replica; nil: no call.

@@ -30,11 +30,11 @@ type round struct {
 	seams     seams
 	noRoom    func() // Options.NoRoom
 	logger    *slog.Logger
-	id        uint64 // of this replica
+	id        uint64 // Raft id of this replica
 	firstConf uint64 // index of the last membership change that the log had recorded when this replica started
 
 	taken    bool       // ready was taken from Raft and is not finished
-	ready    raft.Ready // its entries and hard state are to be written, its committed entries to be applied
+	ready    raft.Ready // the Ready in progress: entries and hard state to write, committed entries to apply
 	appended bool       // ready is in the group's log, perhaps not synced
 	synced   bool       // ready is synced as well
 	done     bool       // the committed entries of ready that were already in the log are applied
@@ -46,11 +46,11 @@ type round struct {
 
 	// The rest of the committed entries, after recording a membership failed for lack of disk space.
 	visible    bool              // the log has applied them
-	behind     int               // how many of them are done
+	behind     int               // how many of these entries are done
 	unrecorded *raftpb.ConfState // Raft has adopted it; the log has not recorded it
 
 	syncs    writes.SyncLog
-	requests []format.Request // of the committed entries that are visible
+	requests []format.Request // requests of the committed entries that are visible
 	answered []*Pending       // writes to wake; scratch
 }
 
@@ -170,7 +170,7 @@ func (rd *round) finish() {
 			return
 		}
 		if rd.mustWrite() {
-			rd.seat.Again() // to be written by the next round
+			rd.seat.Again() // the next round writes the Ready
 			return
 		}
 		if !raft.IsEmptyHardState(rd.ready.HardState) {
@@ -274,7 +274,7 @@ func (rd *round) saveState() error {
 		err = rd.log.Sync()
 	}
 	if errors.Is(err, format.ErrNoSpace) {
-		return nil // it is written with a later append, and a load finds it out by itself
+		return nil // a later append writes the commit index, and a load finds it out by itself
 	}
 	if err != nil {
 		return fmt.Errorf("write the commit index: %w", err)

@@ -215,8 +215,8 @@ func wantCondition(t *testing.T, p *Pending, want error, current uint64) {
 	}
 }
 
-// Every index that a caller received, by a result or a refusal, stays used after crashes that lose everything that may
-// be lost.
+// Every index that a caller has received, in a result or in a refusal, stays taken after crashes that lose everything
+// that may be lost.
 func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 	mem := vfstest.NewMem()
 	seen := map[uint64]int64{} // index -> record

@@ -10,8 +10,8 @@ import (
 
 // Probe is for simulations. They observe a replica through it, and prove that they notice if a safety rule is not kept.
 type Probe struct {
-	BeforeSync func()              // between the write and the sync of a round; no lock is held
-	Applied    func(*format.Entry) // each entry that becomes visible, in order; it must not be kept
+	BeforeSync func()              // called between the write and the sync of a round; no lock is held
+	Applied    func(*format.Entry) // called for each entry that becomes visible, in order; the entry must not be kept
 	Off        rules.Off           // rules switched off
 	Shared     bool                // a single group shares syncs, too, if there is a journal
 }

@@ -80,7 +80,7 @@ func (s *silence) forgetLeader() bool {
 }
 
 // PeerDown reports that the shard of a member is silent for longer than an election timeout, or has restarted. What was
-// agreed with it about a rest no longer counts. The report may come late, when the member is heard again.
+// agreed with the member about a rest no longer counts. The report may come late, when the member is heard again.
 func (r *Replica) PeerDown(raftID uint64) {
 	c := r.state.lock()
 	defer c.unlock()
@@ -102,7 +102,7 @@ func (r *Replica) PeerUp(raftID uint64) {
 	defer c.unlock()
 	c.silence.set(raftID, false)
 	if c.node.leader {
-		c.quiet.wake() // it may have missed the mark, or everything
+		c.quiet.wake() // the member may have missed the mark, or everything
 	}
 }
 
@@ -116,7 +116,7 @@ type earlyCampaign struct {
 
 const (
 	earlyTries = 3
-	earlyTicks = 3 // duration of an election
+	earlyTicks = 3 // ticks that each member has for its election
 )
 
 // tick campaigns when it is this member's turn. It is called by the clock of a member that may lead.

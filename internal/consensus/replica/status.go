@@ -45,7 +45,7 @@ func (r *Replica) Status() Status {
 
 // Members is what a replica knows of its group's membership. It must not be changed.
 type Members struct {
-	Conf         *raftpb.ConfState // as of AppliedIndex
+	Conf         *raftpb.ConfState // the membership as of AppliedIndex
 	ConfIndex    uint64            // index of the change that led to Conf; 0: the group was created with Conf
 	LeaderID     uint64            // 0: none known
 	Term         uint64

@@ -50,7 +50,7 @@ func (r *Replica) Step(m *raftpb.Message) error {
 	return r.take(m)
 }
 
-// take passes a message to Raft, and sends the answers that need not wait.
+// take passes a message to Raft. It sends an answer at once if the answer needs no round.
 func (r *Replica) take(m *raftpb.Message) error {
 	c := r.state.lock()
 	answer, err := c.step(m) // a panic of Raft is an error there

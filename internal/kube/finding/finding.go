@@ -144,7 +144,7 @@ func (l *look) worse() Severity {
 // old reports whether something that began at since has lasted longer than it should.
 func (l *look) old(since time.Time) bool { return !since.IsZero() && l.Now.Sub(since) > slow }
 
-// operator checks whether an operator runs.
+// operator checks whether an operator looks after the store.
 func (l *look) operator() {
 	const command = "kubectl get pods -A -l app.kubernetes.io/component=operator,app.kubernetes.io/part-of=sheaf"
 	ready := meta.FindStatusCondition(l.Store.Status.Conditions, v1alpha1.ConditionReady)

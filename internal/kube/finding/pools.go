@@ -29,7 +29,7 @@ func (l *look) pool(pool *v1alpha1.ShardPool) {
 		l.shard(pool, &shards[i])
 	}
 	describe := l.kubectl("describe shardpool %s", pool.Name)
-	// A condition that repeats a finding about a shard is left out.
+	// Stalled repeats the findings about shards, so it is reported only if there are none.
 	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionStalled); c != nil &&
 		c.Status == metav1.ConditionTrue && len(l.found) == before {
 		l.add(Problem, "ShardPool", pool.Name, describe, "%s: %s", c.Reason, c.Message)

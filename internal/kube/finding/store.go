@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// store checks the conditions of the store that no pool has.
+// store checks the store's own conditions, whether it has pools, and whether it keeps more than one copy.
 func (l *look) store() {
 	conditions, name := l.Store.Status.Conditions, l.Store.Name
 	describe := l.kubectl("describe recordstore %s", name)
@@ -46,7 +46,7 @@ func (l *look) store() {
 	}
 }
 
-// groups checks the counts of the store.
+// groups checks the counts of groups in the store's status.
 func (l *look) groups() {
 	g, name := l.Store.Status.Groups, l.Store.Name
 	describe := l.kubectl("get recordstore %s -o jsonpath='{.status.groups.notWell}'", name)
@@ -115,7 +115,7 @@ func (l *look) etcd() {
 		case !PodReady(pod):
 			s := severity
 			if majority && !l.old(pod.CreationTimestamp.Time) {
-				s = Note // it has just started
+				s = Note // the pod has just been created
 			}
 			l.add(s, "etcd member", name, podCommand(l, pod), "%s; %s", Cause(pod), what)
 		}
@@ -230,7 +230,7 @@ func tail(text string, size int) string {
 	return "..." + strings.ToValidUTF8(text[len(text)-size+3:], "")
 }
 
-// claims checks the claims that no condition names.
+// claims checks for claims in trouble that no condition names.
 func (l *look) claims() {
 	pools := map[string]bool{}
 	for i := range l.Pools {
@@ -253,7 +253,7 @@ func (l *look) claims() {
 	}
 }
 
-// containers checks for terminated containers of pods that are ready again.
+// containers checks for containers that failed recently, in pods that are ready again.
 func (l *look) containers() {
 	for i := range l.Pods {
 		pod := &l.Pods[i]

@@ -12,7 +12,7 @@ import (
 type EtcdAccess struct {
 	Endpoints []string // host:port
 	Prefix    string   // empty: the default of sheaf
-	Store     string   // below the prefix
+	Store     string   // name of the store below the prefix
 	Secret    string   // Secret with ca.crt; empty: no TLS
 	// ClientCert is true if the Secret also holds tls.crt and tls.key.
 	ClientCert bool

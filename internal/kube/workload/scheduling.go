@@ -105,7 +105,7 @@ func apart(selector map[string]string) corev1.TopologySpreadConstraint {
 	}
 }
 
-// tracingEnv sets where a process sends its traces.
+// tracingEnv returns the environment variables that say where a process sends its traces.
 func tracingEnv(store *v1alpha1.RecordStore) []corev1.EnvVar {
 	t := store.Spec.Tracing
 	if t == nil {

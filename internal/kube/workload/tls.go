@@ -27,7 +27,7 @@ const (
 	// KeyClientCert is the certificate presented to servers, if it differs from the one presented to callers.
 	KeyClientCert = "client.crt"
 	KeyClientKey  = "client.key"
-	keyGrants     = "grants" // without a grant table nobody is admitted; see certs.GrantsFile
+	keyGrants     = "grants" // says that nobody is admitted without a grant table; see certs.GrantsFile
 )
 
 // grantsRequired means that the operator writes a grant table for each store, so that a process without a table has
@@ -84,7 +84,7 @@ func mountTLS(store *v1alpha1.RecordStore, secret string, pod *corev1.PodSpec, c
 	sources := []corev1.VolumeProjection{
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
 			Items: []corev1.KeyToPath{item(corev1.TLSCertKey), item(corev1.TLSPrivateKeyKey)}}},
-		// For separate certificates towards servers and callers. Missing keys are left out.
+		// These keys are for separate certificates towards servers and callers. Missing keys are left out.
 		{Secret: &corev1.SecretProjection{LocalObjectReference: from,
 			Items: []corev1.KeyToPath{item(KeyClientCert), item(KeyClientKey)}, Optional: new(true)}},
 		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: Transport(

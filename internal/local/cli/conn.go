@@ -31,8 +31,8 @@ var reconnects = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Conn talks to a gateway (or a shard): it uses the public client for records, and adds the calls that only people who
-// run a store make.
+// Conn talks to a gateway (or a shard): it uses the public client for records, and adds the calls that only
+// administrators make.
 type Conn struct {
 	*client.Client
 	Admin  recordv1.AdminServiceClient
@@ -40,7 +40,7 @@ type Conn struct {
 	Server string
 
 	admin *grpc.ClientConn
-	waits atomic.Pointer[waits] // nil: no notes are wanted
+	waits atomic.Pointer[waits] // nil: no notes are printed
 }
 
 // Dial prepares connections to HOST:PORT; it sends nothing yet. If no server listens there, calls fail at once: the

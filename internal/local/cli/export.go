@@ -121,7 +121,7 @@ func (e *exporter) count(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	records := map[string]int64{} // each copy of a group reports
+	records := map[string]int64{} // by group: each of its copies reports a number, and the greatest counts
 	for _, g := range listed.GetGroups() {
 		records[g.GetGroup()] = max(records[g.GetGroup()], g.GetRecords())
 	}

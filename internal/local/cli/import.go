@@ -128,7 +128,7 @@ type importer struct {
 type job struct {
 	item Item
 	key  client.Key
-	// ifVersion: Update found an older state of this file with this version.
+	// ifVersion is the version of the record in which Update found an older state of this file; empty: none.
 	ifVersion string
 }
 

@@ -24,7 +24,7 @@ type put struct {
 	attempts int   // number of attempts without a conclusive answer
 }
 
-// fileState is the metadata of a file that is stored.
+// fileState is the metadata that import stores with the data of a file.
 type fileState struct {
 	size  int64
 	mode  fs.FileMode

@@ -150,7 +150,7 @@ func (im *importer) settleTaken(ctx context.Context, p *put, size int64, repeate
 	there := im.compare(p.job, fileStamp{name: join(im.opts.Prefix, p.job.item.Path), size: size, mtime: p.mtime}, record)
 	switch {
 	case there == nil && (p.attempts > 0 || repeated && (im.opts.Resume || im.opts.Update)):
-		im.countStored(p.job, size) // by an earlier attempt of this run, after the lookup
+		im.countStored(p.job, size) // stored by an earlier attempt of this run, after the lookup
 		return nil
 	case there == nil && repeated: // by an earlier run with the same import id
 		im.countThere(size)

@@ -7,7 +7,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// MoveState returns the next step of a move as text; "planned" if it has not started.
+// MoveState returns the present phase of a move as text; "planned" if the move has not started.
 func MoveState(m *recordv1.Move) string {
 	if !m.GetRunning() {
 		return "planned"

@@ -37,7 +37,7 @@ func (o *Output) Sayf(format string, args ...any) {
 const clearLine = "\r\x1b[K"
 
 // SetLine rewrites the last line of a terminal, truncated to its width; empty: it removes the line. Lines of Sayf
-// appear above it. Only if Terminal is true. Safe for concurrent use.
+// appear above it. It must be called only if Terminal is true. Safe for concurrent use.
 func (o *Output) SetLine(line string) {
 	if f, ok := o.Err.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && len(line) >= width {

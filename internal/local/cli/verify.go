@@ -29,7 +29,7 @@ type VerifyTreeReport struct {
 	Bytes    int64               `json:"bytes"`
 	Entries  int64               `json:"entries"`
 	Seconds  float64             `json:"seconds"`
-	Problems []string            `json:"problems,omitempty"` // of superblocks and journals
+	Problems []string            `json:"problems,omitempty"` // problems of superblocks and journals
 	Groups   []VerifyGroupReport `json:"groups"`
 }
 
@@ -74,8 +74,8 @@ type verifier struct {
 	repair bool
 	report VerifyTreeReport
 
-	groups, bytes atomic.Int64 // so far, for the progress
-	total         atomic.Int64 // of all files; 0: unknown
+	groups, bytes atomic.Int64 // checked so far, for the progress
+	total         atomic.Int64 // bytes of all files; 0: unknown
 }
 
 // depthMax is the maximum depth at which volumes are searched: the folder of sheaf dev holds them two levels down.

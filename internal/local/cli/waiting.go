@@ -71,7 +71,7 @@ func (w *waits) begin(ctx context.Context, request any) {
 	}()
 }
 
-// end records the answer of a call.
+// end records the outcome of a call.
 func (w *waits) end(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 type Config struct {
 	Dir    string         // created if it does not exist
 	Shards int            // 0: the previous number; 3 in a new folder
-	Copies int            // of each group; 0: the folder's setting; 1 in a new one
+	Copies int            // copies of each group; 0: the folder's setting; 1 in a new folder
 	Groups int            // Hash routing; 0: the folder's setting; 16 in a new one
 	Mode   placement.Mode // empty: the folder's setting; Hash in a new one
 
@@ -53,10 +53,10 @@ type Config struct {
 
 // seams are hooks for tests of this package; the zero value changes nothing.
 type seams struct {
-	audit *guard.Audit  // of gateway and shards
+	audit *guard.Audit  // the audit log of gateway and shards
 	look  time.Duration // interval of the certificate checks; 0: the default of the processes
 
-	// Replacements for the parts of an in-memory store; nil: the store has its own part.
+	// Replacements for parts of the store, for a store in memory; nil: the store uses its own part.
 	etcd     func() (*clientv3.Client, error)
 	disk     func(shard string) vfs.FS
 	listener func(ctx context.Context, address string) (net.Listener, error) // of gateway and shards

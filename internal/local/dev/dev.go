@@ -162,7 +162,7 @@ func (d *Dev) startEtcd(ctx context.Context) (err error) {
 	s := &d.folder.settings
 	var there placement.Meta
 	if s.Made {
-		// Rule 9: never create it anew for an existing store.
+		// Rule 9: never create the placement anew for an existing store.
 		if there, err = d.store.Meta(ctx); errors.Is(err, placement.ErrNoMeta) {
 			return fmt.Errorf(
 				"etcd has lost what it knew of this store: bring %s back from a copy (the records are still in %s)",
@@ -206,7 +206,7 @@ func (d *Dev) startPlanner() {
 	})
 }
 
-// startRenewing renews the certificates, with TLS.
+// startRenewing starts the renewal of the certificates, if the store uses TLS.
 func (d *Dev) startRenewing() {
 	if d.secured == nil {
 		return
@@ -306,7 +306,7 @@ func (d *Dev) Settings() (shards int, routing placement.Routing) {
 	return d.folder.settings.Shards, d.folder.settings.Routing
 }
 
-// EtcdErr reports that etcd has failed by itself.
+// EtcdErr returns a channel that receives the error if etcd fails by itself.
 func (d *Dev) EtcdErr() <-chan error {
 	if d.etcd == nil {
 		return nil
@@ -338,7 +338,7 @@ func (d *Dev) Kill() {
 	if d.gateway != nil {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = d.gateway.Stop(ended) // its error says that it could not wait
+		_ = d.gateway.Stop(ended) // the error says only that Stop could not wait
 	}
 	d.stopPlanner()
 	var all sync.WaitGroup

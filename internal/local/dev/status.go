@@ -33,7 +33,7 @@ type Status struct {
 	Routing placement.Routing `json:"routing"`
 	Ready   bool              `json:"ready"`
 	NotYet  string            `json:"notYet,omitempty"` // why the store is not ready
-	Load    status.Load       `json:"load"`             // of all shards together
+	Load    status.Load       `json:"load"`             // the loading of all shards together
 	Shards  []status.Shard    `json:"shards"`
 }
 

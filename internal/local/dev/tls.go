@@ -26,12 +26,12 @@ import (
 	"sheaf.dev/sheaf/internal/shard"
 )
 
-// Folders below the store's folder, with Config.TLS.
+// Folders below the store's folder, if Config.TLS is set.
 const (
 	tlsName       = "tls"
-	authorityName = "authority" // its certificate and key
+	authorityName = "authority" // certificate and key of the store's authority
 	gatewayName   = "gateway"
-	callerName    = "admin" // for callers of the store
+	callerName    = "admin" // certificate and key for callers of the store
 )
 
 // secured holds the certificates of the parts of a store, with Config.TLS. A nil value means a store in plaintext.

@@ -92,7 +92,7 @@ func (m *Member) offset(every time.Duration) time.Duration {
 	return every * time.Duration(slices.Index(members, m.cfg.Name)) / time.Duration(len(members))
 }
 
-// each calls do at an interval until ctx ends.
+// each calls do after the time first, and then at the interval every, until ctx ends.
 func each(ctx context.Context, first, every time.Duration, do func()) {
 	timer := time.NewTimer(first)
 	defer timer.Stop()

@@ -26,7 +26,7 @@ type Peer struct {
 	Answers  bool
 	Trouble  string // why the member is not healthy; empty: it is
 	LeaderID uint64 // id of the leader that the member follows, or its own id if it leads; 0: it knows no leader
-	Index    uint64 // of the last committed entry that the member has
+	Index    uint64 // index of the last committed entry that the member has
 	DBBytes  int64
 	Version  string
 }

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	memberFolder = "member"            // of etcd's own data, below the folder of the member
+	memberFolder = "member"            // folder of etcd's own data, below the folder of the member
 	asidePrefix  = "replaced-"         // prefix of a data folder that was set aside
 	behindName   = "sheaf-behind.json" // in memberFolder: etcd has found that the folder lacks required entries
 )
@@ -86,7 +86,7 @@ const asideRoom = 512 << 20
 // everything that was committed.
 func (c *MemberConfig) setAside(f folder) error {
 	name := fmt.Sprintf("%s%x-%s", asidePrefix, f.MemberID, time.Now().UTC().Format(snapshotTime))
-	err := c.removeAside() // from an earlier replacement
+	err := c.removeAside() // removes data set aside by an earlier replacement
 	if err == nil {
 		err = os.Rename(filepath.Join(c.Dir, memberFolder), filepath.Join(c.Dir, name))
 	}

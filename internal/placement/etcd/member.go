@@ -120,9 +120,9 @@ func (f TLSFiles) url(address string) url.URL {
 var (
 	// ErrOtherCluster: the folder belongs to another cluster or member.
 	ErrOtherCluster = errors.New("the folder belongs to another etcd")
-	// ErrNotTheMember: the folder lacks data that the cluster knows this member to have.
+	// ErrNotTheMember: the folder lacks data that this member had, as the cluster knows.
 	ErrNotTheMember = errors.New("the folder is not that of the member that the cluster knows")
-	// ErrEmptyExisting: the folder is empty, and the cluster that it should join does not answer.
+	// ErrEmptyExisting: the folder is empty, and no quorum of the cluster that it should join answers.
 	ErrEmptyExisting = errors.New("the folder is empty, and the cluster was formed before")
 )
 
@@ -338,7 +338,7 @@ func (m *Member) Ready(ctx context.Context) error {
 // Endpoint returns the client address on which the member listens.
 func (m *Member) Endpoint() string {
 	for _, l := range m.etcd.Clients {
-		if l.Addr().Network() == "tcp" { // skip the address of its HTTP, see secure
+		if l.Addr().Network() == "tcp" { // skips the address at which etcd serves HTTP, see secure
 			return l.Addr().String()
 		}
 	}

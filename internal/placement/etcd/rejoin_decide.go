@@ -47,7 +47,7 @@ type rejoinInput struct {
 // rejoin is the decision.
 type rejoin struct {
 	Step rejoinStep
-	ID   uint64 // of the member to remove
+	ID   uint64 // id of the member to remove
 	Why  string
 	// alone: no quorum of the others has answered.
 	alone bool

@@ -12,7 +12,7 @@ type Call interface {
 	// Caller is the identity that made the call.
 	Caller() *Caller
 	// May reports whether the caller may use a verb in a group; empty: in all groups. The handler asks before it
-	// looks anything up. Errors as of Compiled.Decide. Safe for concurrent use.
+	// looks anything up. Its errors are those of Compiled.Decide. Safe for concurrent use.
 	May(verb Verb, group string) error
 	// MayRecord is May for a record of the group. If writes are audited, an allowed put or delete is noted when the
 	// call ends, with its outcome. For calls whose messages are decided individually, Wrote reports the writes.
@@ -38,7 +38,7 @@ type Call interface {
 
 type callKey struct{}
 
-// WithCall returns the context of a call that must be authorized.
+// WithCall returns a context that carries a call, so that its handler can ask what the caller may do.
 func WithCall(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
@@ -50,7 +50,7 @@ func CallOf(ctx context.Context) Call {
 	return call
 }
 
-// May asks the call of a context, if it has one.
+// May asks the call of a context. A context without a call allows everything.
 func May(ctx context.Context, verb Verb, group string) error {
 	if call := CallOf(ctx); call != nil {
 		return call.May(verb, group)

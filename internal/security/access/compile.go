@@ -27,7 +27,7 @@ type rights struct {
 	all      scope
 	names    map[string]*scope
 	prefixes []*scope // sorted by prefix
-	any      verbs    // in any group
+	any      verbs    // verbs allowed in at least one group
 }
 
 // scope is a set of groups, and the verbs allowed there.

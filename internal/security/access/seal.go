@@ -22,7 +22,7 @@ type Sealer struct {
 // SealKeyBytes is the length of a seal key.
 const SealKeyBytes = 32
 
-// NewSealer makes a Sealer with a random key of SealKeyBytes.
+// NewSealer makes a Sealer with the given key of SealKeyBytes, which must have been chosen at random.
 func NewSealer(key []byte) (*Sealer, error) {
 	if len(key) != SealKeyBytes {
 		return nil, fmt.Errorf("the key of seals has %d bytes instead of %d", len(key), SealKeyBytes)

@@ -9,7 +9,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// Service implements AccessService, which describes the rights of its own caller.
+// Service implements AccessService, which tells a caller who it is and what it may do.
 type Service struct {
 	recordv1.UnimplementedAccessServiceServer
 }

@@ -84,10 +84,10 @@ const (
 	TableBytesMax   = 1_400_000
 	nameBytesMax    = 253
 	issuersMax      = 16
-	audiencesMax    = 16   // of one issuer
-	subjectsMax     = 1000 // of one grant
+	audiencesMax    = 16   // per issuer
+	subjectsMax     = 1000 // per grant
 	groupsMax       = 1000 // names and prefixes of one grant
-	textBytesMax    = 2048 // of URLs and subjects
+	textBytesMax    = 2048 // bounds the length of a URL, an audience or a subject
 	defaultGroups   = "groups"
 	keysBytesMax    = 64 << 10
 	audienceExample = "sheaf/NAMESPACE/STORE"
@@ -136,7 +136,7 @@ func decode(text []byte) (*Table, error) {
 	return t, nil
 }
 
-// Encode returns the JSON of a valid table. Errors as of ParseTable.
+// Encode returns the JSON of a valid table. Its errors are those of ParseTable.
 func (t *Table) Encode() ([]byte, error) {
 	if err := t.validate(); err != nil {
 		return nil, err

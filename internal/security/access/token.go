@@ -292,7 +292,7 @@ func (t *tokenCache) put(raw string, caller Caller) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.kept == nil || len(t.kept) >= tokensKept {
-		t.kept = map[string]Caller{} // tokens in use are verified again at once
+		t.kept = map[string]Caller{} // tokens in use are verified once more, and kept again
 	}
 	t.kept[strings.Clone(raw)] = caller
 }

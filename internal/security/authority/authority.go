@@ -21,7 +21,7 @@ import (
 
 // Lifetimes of the operator's certificates. A leaf is renewed after two thirds of its lifetime.
 const (
-	Lifetime     = 10 * 365 * 24 * time.Hour // of an authority
+	Lifetime     = 10 * 365 * 24 * time.Hour // lifetime of an authority
 	LeafLifetime = 30 * 24 * time.Hour
 	// early is how far in the past the validity of a certificate starts, so that a process whose clock is an hour
 	// slow accepts it.

@@ -84,7 +84,7 @@ func base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true, NextProtos: []string{"h2"}}
 }
 
-// transport is credentials that use the newest certificates for each handshake.
+// transport implements credentials that use the newest certificates for each handshake.
 type transport struct {
 	credentials.TransportCredentials // for methods that use no certificate
 	source                           *Source

@@ -53,10 +53,10 @@ type material struct {
 	identity       identity.Identity
 	mode           Mode
 	server, client *tls.Certificate // the same certificate, if one serves both
-	// of the store's own processes, and of callers; the same if there is only one bundle
+	// the authorities of the store's own processes and of callers; the same if there is only one bundle
 	own, callers   authorities
-	all            *x509.CertPool // both
-	notAfter       time.Time      // of the certificate that expires first
+	all            *x509.CertPool // own and callers together
+	notAfter       time.Time      // end of the certificate that expires first
 	content        [sha256.Size]byte
 	grantsRequired bool
 }
@@ -194,7 +194,7 @@ func Check(content map[string][]byte, certificate, key, bundle string, now time.
 	return pair.Leaf, nil
 }
 
-// usageWords says to whom a certificate of each usage belongs.
+// usageWords names the processes that present a certificate of a usage, for errors.
 var usageWords = map[x509.ExtKeyUsage]string{x509.ExtKeyUsageServerAuth: "servers",
 	x509.ExtKeyUsageClientAuth: "clients"}
 

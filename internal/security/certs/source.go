@@ -28,7 +28,7 @@ const lookEvery = 10 * time.Second
 // Config configures a Source.
 type Config struct {
 	Dir    string           // folder of the files; empty for InMemory
-	Every  time.Duration    // between two checks of the files; 0: 10 s
+	Every  time.Duration    // time between two checks of the files; 0: 10 s
 	Now    func() time.Time // nil: the system's clock
 	Logger *slog.Logger     // nil: nothing is logged
 }

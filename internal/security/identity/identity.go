@@ -52,7 +52,7 @@ type Store struct {
 type Identity struct {
 	Store
 	Role Role
-	Name string // of shard, client or administrator; else empty
+	Name string // name of a shard, client or administrator; otherwise empty
 }
 
 // IsComponent reports whether the identity is a part of the store, not one of its callers.

@@ -37,7 +37,7 @@ type address struct {
 	excess     *rate.Limiter
 	users      int       // connections that are open or wait
 	waiting    int       // connections that wait for their turn
-	shaking    list.List // of *handshake, the oldest first
+	shaking    list.List // handshakes in progress (*handshake), the oldest first
 }
 
 func newAddress() *address {

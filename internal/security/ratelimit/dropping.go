@@ -33,9 +33,9 @@ type dropping struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	sockets []syscall.RawConn // of listeners
+	sockets []syscall.RawConn // sockets of the listeners
 	now     map[netip.Prefix]struct{}
-	stuck   bool // the kernel last refused to remove an address: that is logged
+	stuck   bool // the last attempt to stop dropping an address failed, and this was logged
 }
 
 func newDropping(logger *slog.Logger) dropping {

@@ -15,7 +15,7 @@ const (
 	clientPrefaceBytes = 24 // "PRI * HTTP/2.0 ...", which begins a connection
 )
 
-// Limits that honest clients do not reach.
+// Costs and allowances of frames. Honest clients stay within the allowances.
 const (
 	// continuationBytes of a CONTINUATION frame cost one point in addition to the frame's own: they are decrypted
 	// and discarded.
@@ -43,8 +43,8 @@ const (
 //	| length (24)   | type | flags | stream (32) | payload |
 //	+---------------+------+-------+-------------+---------+
 type frames struct {
-	skip    uint32                 // payload bytes before the next frame's header
-	header  [frameHeaderBytes]byte // of the next frame
+	skip    uint32                 // bytes before the next frame's header: of a payload, or of the preface
+	header  [frameHeaderBytes]byte // header of the next frame
 	have    int                    // bytes of the header received so far
 	credit  int                    // points, at most creditMax
 	updates int64                  // number of WINDOW_UPDATE frames received

@@ -57,7 +57,7 @@ type Guard struct {
 
 	mu      sync.Mutex
 	known   addresses
-	shaking list.List // of *handshake, the oldest first
+	shaking list.List // all handshakes in progress (*handshake), the oldest first
 
 	dropping   dropping
 	cannotDrop atomic.Bool // a failure to drop was logged

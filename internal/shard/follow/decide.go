@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// Work is the work that was decided on.
+// Work is the work that Decide has found to be done.
 type Work[R any] struct {
 	Create     []placement.Group // targets without members: create the group here
 	Announce   []placement.Group // groups created here whose state was not written to etcd

@@ -21,13 +21,13 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// Options are everything that a Follower may touch.
+// Options hold everything that a Follower may use.
 type Options[R Owned] struct {
 	Shard  string
 	Store  func() uuid.UUID
 	Volume func() *volume.Volume // the open volume
 	Facts  func() (volume.Facts, error)
-	Meta   func() placement.Meta // of the store
+	Meta   func() placement.Meta // the store's Meta
 	Etcd   Etcd
 	Hands  Hands[R]
 	// Ask asks another shard what its volume holds.

@@ -23,7 +23,7 @@ import (
 const (
 	// ThawEvery is the time between two attempts to end a freeze.
 	ThawEvery     = time.Second
-	rememberEvery = 5 * time.Second // for views on which nothing was done
+	rememberEvery = 5 * time.Second // time between two writes of the facts, for views on which nothing was done
 	surveyTime    = 5 * time.Second // for the answer of one shard
 	reconcileTime = 10 * time.Second
 )

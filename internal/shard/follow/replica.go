@@ -16,7 +16,7 @@ import (
 
 // Replica is the state of a group's replica on the volume, from the moment that its folder is found or made.
 type Replica struct {
-	Name string // of the group; empty: not known yet
+	Name string // name of the group; empty: not known yet
 	UUID uuid.UUID
 	Dir  string
 
@@ -38,11 +38,11 @@ type Replica struct {
 	Untold bool
 	// the epoch at which this process reported to etcd that the group it made is here; older views are outdated
 	Confirmed uint64
-	RaftID    uint64             // of this incarnation; 0: not known before it is loaded
-	ConfIndex uint64             // of the membership in the manifest as found
+	RaftID    uint64             // Raft id of this incarnation; 0: unknown until the replica is loaded
+	ConfIndex uint64             // index of the membership in the manifest as found
 	Conf      *raftpb.ConfState  // that membership
-	Fetch     context.Context    // of an install in progress, in whatever phase; nil: none
-	StopFetch context.CancelFunc // ends it
+	Fetch     context.Context    // context of an install in progress, in any phase; nil: no install
+	StopFetch context.CancelFunc // ends Fetch
 	// Stored is the group as this shard last wrote it to etcd: views may be older.
 	Stored placement.Group
 	// seen is the state at the last look: the revisions of the group and its target, and how many shards of its members
@@ -108,7 +108,7 @@ func (r *Replica) Members() map[uint64]placement.Member {
 	return nil
 }
 
-// Learn adds the members that etcd names.
+// Learn records the members that etcd names, in place of what was known of them.
 func (r *Replica) Learn(named []placement.Member) {
 	old := r.Members()
 	if !slices.ContainsFunc(named, func(m placement.Member) bool { return old[m.RaftID] != m }) {

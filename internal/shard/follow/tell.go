@@ -65,7 +65,7 @@ func (f *Follower[R]) announce(ctx context.Context, state placement.Group) error
 // leader replaces them. They never come back: a Raft id is not reused.
 func (f *Follower[R]) confess(ctx context.Context, state placement.Group) error {
 	f.Lock.Lock()
-	sound := uint64(0) // the replica that is here and complete
+	sound := uint64(0) // Raft id of the replica that is here and not given up; 0: none
 	if owned, ok := f.Replicas[state.UUID]; ok {
 		if r := owned.Known(); r.Phase != member.Lost && r.Phase != member.GivenUp {
 			sound = r.RaftID

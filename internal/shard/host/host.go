@@ -25,7 +25,7 @@ const (
 	guardStrikes = 2
 	// VolumeSilent is the problem of a shard whose disk blocks without an error.
 	VolumeSilent = "the volume does not answer"
-	// metaPatience bounds one question to etcd.
+	// metaPatience bounds one request to etcd.
 	metaPatience = 5 * time.Second
 )
 
@@ -69,8 +69,8 @@ type Options struct {
 
 // Times are the intervals of a Host; tests use shorter ones. A zero field takes its default.
 type Times struct {
-	Inspect time.Duration // between two looks at a volume that is not served; 2 s
-	Guard   time.Duration // between two looks at a volume that is served; 3 s
+	Inspect time.Duration // time between two looks at a volume that is not served; 2 s
+	Guard   time.Duration // time between two looks at a volume that is served; 3 s
 	// GuardPatience is how long a read of a served volume may take before it is reported. A slow volume is not a lost
 	// one. 15 s.
 	GuardPatience time.Duration

@@ -20,7 +20,7 @@ import (
 // Wanted is what a volume must satisfy, checked before the volume is touched. A zero field requires nothing.
 type Wanted struct {
 	FileSystem   string   // its type, as Mount.FileSystem
-	MountOptions []string // that must be in force
+	MountOptions []string // options that must be in force
 	Store        uuid.UUID
 	// Volume is the volume that was here before. If it is set, a blank or different volume is never initialised and
 	// never served.

@@ -26,11 +26,11 @@ import (
 // ServerOptions of a Server. All but ListenConfig, Listener and Extra are required.
 type ServerOptions struct {
 	Listen                  string // host:port; port 0 takes a free one
-	MessageBytesMax         int    // of one message that is decoded
+	MessageBytesMax         int    // size of one message that is decoded
 	StreamsPerConnectionMax uint32
 	KeepaliveMin            time.Duration // clients that ping more often are disconnected
-	ConnectionAgeMax        time.Duration // then clients reconnect; 0 or less: never
-	ConnectionAgeGrace      time.Duration // for calls in progress when the age is reached
+	ConnectionAgeMax        time.Duration // age at which clients must reconnect; 0 or less: no limit
+	ConnectionAgeGrace      time.Duration // time for the calls in progress when the age is reached
 	ListenConfig            net.ListenConfig
 	// Listener opens the listener from which the server accepts connections; nil: a TCP socket from ListenConfig.
 	Listener func(ctx context.Context, address string) (net.Listener, error)
@@ -46,7 +46,7 @@ type Server struct {
 	grpc     *grpc.Server
 	health   *health.Server
 	begun    sync.Once
-	ended    sync.WaitGroup // of accepting connections
+	ended    sync.WaitGroup // waits until no connections are accepted any more
 	session  atomic.Pointer[session]
 	held     held
 }
@@ -54,7 +54,7 @@ type Server struct {
 // held answers calls while nothing is served.
 type held struct {
 	admin  recordv1.AdminServiceServer
-	refuse func() error // for RecordService; nil: not needed
+	refuse func() error // returns the error for calls of RecordService; nil: no such call can come
 }
 
 // Services answer calls while a volume is served.
@@ -310,6 +310,6 @@ func (l *listener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.open {
-		_ = c.Conn.Close() // its user notices
+		_ = c.Conn.Close() // the user of the connection notices
 	}
 }

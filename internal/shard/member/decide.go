@@ -13,11 +13,12 @@ import (
 // View is what a shard knows of a group when it decides, besides what is on its volume.
 type View struct {
 	Shard  string    // this shard
-	Volume uuid.UUID // of this shard
+	Volume uuid.UUID // volume of this shard
 
 	Known bool            // etcd has the group. Otherwise Group and Target are empty
-	Group placement.Group // as etcd says
-	// shards that are to hold the group; the first one creates it. Used only while the group has no members
+	Group placement.Group // the group as etcd has it
+	// Target lists the shards that are to hold the group; the first one creates it. It is used only while the group has
+	// no members.
 	Target    []string
 	EpochBase uint64 // the group's revision plus EpochBase is an epoch
 
@@ -33,7 +34,7 @@ type View struct {
 
 // Replica is what the volume holds of a group.
 type Replica struct {
-	Name   string // of the group, according to its manifest; according to etcd if the manifest cannot be read
+	Name   string // name of the group according to its manifest, or to etcd if the manifest cannot be read
 	RaftID uint64 // 0: not known
 
 	Phase    Phase
@@ -55,13 +56,13 @@ type Replica struct {
 	Fetching bool // files are being installed
 	Serves   bool // a node serves its calls
 
-	KnownIndex uint64 // of the newest membership that the replica knows
-	// that membership names the replica. Used only if it is later than etcd's membership, which does not name the
-	// replica
+	KnownIndex uint64 // index of the newest membership that the replica knows
+	// InConf says whether that membership names the replica. It is used only if that membership is later than
+	// etcd's, which does not name the replica.
 	InConf bool
 }
 
-// Kind of an Action.
+// Kind is the kind of an Action.
 type Kind int
 
 // The kinds.

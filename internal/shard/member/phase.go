@@ -62,7 +62,7 @@ func (e Event) String() string {
 var transitions = map[Phase]map[Event]Phase{
 	Pending: {
 		LoadBegins: Loading, SetAside: Pending, Forgot: Forgetful,
-		Paused: Pending, Loaded: Pending, Failing: Failed, Tearing: Torn, // of a load that began before
+		Paused: Pending, Loaded: Pending, Failing: Failed, Tearing: Torn, // these events end a load that began before
 	},
 	Joining:   {Installed: Loading},
 	Loading:   {Loaded: Serving, Failing: Failed, Tearing: Torn, Paused: Loading, Forgot: Forgetful, SetAside: Pending},
@@ -76,7 +76,7 @@ var transitions = map[Phase]map[Event]Phase{
 // After returns the phase that follows p after e. False: e cannot happen in phase p, and the phase stays.
 func (p Phase) After(e Event) (Phase, bool) {
 	if p == Lost || e == Missing {
-		return Lost, true // until another replica is begun in its place
+		return Lost, true // it stays lost until another replica is begun in its place
 	}
 	next, legal := transitions[p][e]
 	if !legal {

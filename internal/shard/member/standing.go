@@ -1,6 +1,6 @@
 package member
 
-// Reason is why etcd does not list a replica that is on the volume.
+// Reason says why etcd does not list a replica here although it is on the volume.
 type Reason int
 
 // The reasons.

@@ -6,7 +6,7 @@ import "time"
 // amount larger than its capacity is admitted, and the callers that follow wait until the debt is paid. Not safe for
 // concurrent use.
 type bucket struct {
-	rate   float64 // per second; 0: no limit
+	rate   float64 // amount per second; 0: no limit
 	holds  float64 // capacity
 	left   float64 // negative: a debt
 	filled time.Time
@@ -33,7 +33,7 @@ func (b *bucket) fill(now time.Time) {
 	}
 }
 
-// wait returns the time until the bucket has n; 0: it has n now.
+// wait returns the time until the bucket has n, at most waitMost; 0: it has n now, or there is no limit.
 func (b *bucket) wait(now time.Time, n float64) time.Duration {
 	if b.rate == 0 {
 		return 0

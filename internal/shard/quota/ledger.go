@@ -14,7 +14,7 @@ type Ledger struct {
 	Shards map[string]Share `json:"shards"`
 }
 
-// Share is the part of one shard.
+// Share is the entry of one shard in a Ledger.
 type Share struct {
 	Groups int64  `json:"groups"` // groups that the shard leads
 	Used   Amount `json:"used,omitzero"`
@@ -51,7 +51,7 @@ type facts struct {
 	shard  string
 	groups int64    // groups that it leads
 	all    int64    // groups of the tenant
-	used   Amount   // by groups that it leads
+	used   Amount   // stored by the groups that it leads
 	want   Amount   // the largest amount that waits for slack
 	left   Amount   // rest of its slack
 	limits Amount   // 0: no limit
@@ -154,7 +154,7 @@ func (o *outlook) isWorth(old Share, is bool, f facts) bool {
 		case of(f.limits) > 0 && max(moved, -moved) > of(f.limits)/toldShare, moved != 0 && f.aged:
 			worth = true
 		case left < 0:
-			worth = true // new groups came with larger storage
+			worth = true // groups moved here that store more than was left of the slack
 		case slack > left && (2*left < slack || of(f.want) > left):
 			worth = true
 		case slack < left && 2*slack <= left:

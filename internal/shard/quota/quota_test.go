@@ -210,7 +210,8 @@ func TestGroupsFindTheirTenant(t *testing.T) {
 	}
 }
 
-// A tenant that calls ten times as often as its rate gets its rate within a tenth, over ten seconds.
+// If a tenant calls ten times as often as its rate, then over ten seconds its admitted calls are within a tenth of the
+// rate.
 func TestRatesHold(t *testing.T) {
 	const limit, seconds = 100, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
@@ -388,8 +389,8 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// In any order of puts, looks, deletes, transfers of the lead and ends of shards, no more is stored than the quota, and
-// in the end all of the quota can be used.
+// In any order of puts, looks, deletes, transfers of the lead and ends of shards, no more is stored than the quota, or
+// than before if that was more. In the end all of the quota can be used.
 func TestLedgersHold(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		const limit, records = 10_000, 100

@@ -31,7 +31,7 @@ type Config struct {
 	Etcd  Etcd
 	// Led calls tell for each group that this shard leads, with the amount that the group stores.
 	Led   func(tell func(group string, stored Amount))
-	Every time.Duration // between two looks at the ledgers
+	Every time.Duration // time between two looks at the ledgers
 	// Now and Pause replace the system's clock in tests; nil: the system's clock. Pause returns after d, or earlier.
 	Now   func() time.Time
 	Pause func(ctx context.Context, d time.Duration) error
@@ -226,7 +226,7 @@ func (s *Set) Run(ctx context.Context, told func(error)) {
 // lookTime bounds one look.
 const lookTime = 5 * time.Second
 
-// look does one look of Run.
+// look does one round of Run: it measures what the groups led here store, reads the ledgers, and settles each tenant.
 func (s *Set) look(ctx context.Context) error {
 	s.looked.Lock()
 	defer s.looked.Unlock()
@@ -268,11 +268,11 @@ func (s *Set) look(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// measured is what the groups led here store, as measured from a certain moment on.
+// measured is what the groups led here store, as measured after a call of beginMeasuring.
 type measured struct {
 	groups   int64
 	used     Amount
-	inFlight Amount // part of used that was admitted and may be stored
+	inFlight Amount // part of used that was admitted and may already be stored
 	want     Amount
 	left     Amount // what is left of the slack
 	matters  bool   // the ledger must be read even if no group is led here

@@ -14,7 +14,7 @@ import (
 type Exceeded struct {
 	Tenant string
 	Quota  access.Quota
-	Limit  int64 // of the tenant in the whole store
+	Limit  int64 // limit of the tenant in the whole store
 	// RetryAfter is when the call may be repeated; 0: only deletes or a higher quota make it possible.
 	RetryAfter time.Duration
 	words      string
@@ -64,15 +64,15 @@ type Tenant struct {
 // stored is what the groups led here may still store before the ledger is read again. Guarded by Tenant.mu.
 type stored struct {
 	known    bool   // the ledger was read
-	slack    Amount // may be stored beyond what was measured
+	slack    Amount // what may be stored beyond what was measured
 	spent    Amount // part of slack that is used
 	next     Amount // admitted since the measurement that is in progress began
 	inFlight Amount // admitted, and not yet known to be stored or refused
-	// number of the measurement: an amount given back counts only in the epoch in which it was taken
+	// epoch numbers the measurements: an amount given back counts only in the epoch in which it was taken
 	epoch int64
 	want  Amount // the largest amount that waits for slack
 	total Amount // what all shards store
-	// part of total and spent that may be counted twice: writes in progress may have been measured, too
+	// doubt is the part of total and spent that may be counted twice: writes in progress may have been measured, too.
 	doubt   Amount
 	settled bool          // each group was in the ledger once
 	mine    Share         // this shard's share in the ledger
@@ -90,9 +90,9 @@ type counts struct {
 
 // Usage is how much of a tenant's quotas is used here.
 type Usage struct {
-	Quotas  access.Quotas // of the tenant in the whole store
+	Quotas  access.Quotas // quotas of the tenant in the whole store
 	Part    float64       // share of its groups that are led here, and of its rates that apply here; 0 to 1
-	Stored  Amount        // by groups that are led here: as last measured, plus what was admitted since
+	Stored  Amount        // stored by groups that are led here: as last measured, plus what was admitted since
 	Calls   int64         // calls admitted
 	Bytes   int64         // bytes that these calls moved
 	Open    int64         // calls in progress

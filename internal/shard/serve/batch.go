@@ -22,7 +22,7 @@ const (
 	BatchGetsMax      = 4096
 	ResultBytes       = 1 << 20 // a message of results is sent when it reaches this size
 	batchesInFlight   = 4       // messages of one stream whose puts are in progress
-	batchReadersMax   = 8       // of one BatchGet
+	batchReadersMax   = 8       // readers of one BatchGet
 	batchReadsPerFork = 8       // fewer reads than this are not worth a goroutine
 )
 
@@ -31,7 +31,7 @@ type batch struct {
 	writes []write
 	errs   []error // per write: why it was not proposed
 	err    error   // ends the stream; io.EOF: the caller is done
-	// tenants are the tenants of the groups of the puts.
+	// tenants are the tenants that own the groups of these puts.
 	tenants batchTenants
 }
 

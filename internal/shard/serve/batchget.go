@@ -69,7 +69,7 @@ type batchGet struct {
 	reads  []read
 	errs   []error
 	held   *message.Held
-	// tenants are the tenants of the groups that are read.
+	// tenants are the tenants that own the groups that are read.
 	tenants batchTenants
 
 	asking  sync.Mutex

@@ -54,7 +54,7 @@ func (a streamAnswers) Take(n, have int64) error {
 }
 
 const (
-	// messageSize is the size of a message of results without the results: mainly its cursor.
+	// messageSize is the largest size of a message of results without the results: mainly its cursor.
 	messageSize = 1 << 10
 	// recordHeldBytes is the memory of a record's message without data and attributes.
 	recordHeldBytes = 320

@@ -15,9 +15,9 @@ import (
 // HTTP serves the port for people, probes and metrics: a page at /, /metrics, /healthz, which answers as long as the
 // process does, the checks, and /status.
 type HTTP struct {
-	Registry prometheus.Registerer   // /metrics is served where it is also a prometheus.Gatherer
-	Checks   map[string]func() error // by path
-	Status   func() any              // for JSON
+	Registry prometheus.Registerer   // /metrics is served if it is also a prometheus.Gatherer
+	Checks   map[string]func() error // the checks, by path
+	Status   func() any              // returns what /status shows as JSON
 	Logger   *slog.Logger
 }
 

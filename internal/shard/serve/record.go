@@ -31,12 +31,12 @@ type recordServer struct {
 type write struct {
 	where   answer.Where
 	served  Group
-	crc     uint32     // of the data
+	crc     uint32     // checksum of the data
 	bytes   int64      // taken from Server.bytes
 	span    trace.Span // nil: the call is not traced
 	pending *replica.Pending
 	replica replica.Write
-	// reserved is reserved from the quotas of the group's tenant.
+	// reserved is what the write reserves from the quotas of the group's tenant.
 	reserved quota.Reserved
 	// hurry means that another put of the same message has waited for its reservation in vain.
 	hurry bool

@@ -199,18 +199,18 @@ type scan struct {
 	held    *message.Held
 	out     recordv1.ScanResponse
 	records []*recordv1.Record // reused from message to message
-	sums    []*uint32          // of the records
-	arena   *[]byte            // data of the records of one message; of message.Pool
+	sums    []*uint32          // checksums of the records
+	arena   *[]byte            // data of the records of one message; from message.Pool
 	size    int64              // upper bound of the encoded size of the message
-	sizeMax int64              // of a message of several records
-	encoded int64              // what an encoded message may take
+	sizeMax int64              // limit of size for a message of several records
+	encoded int64              // memory that an encoded message may take
 
 	tenant *quota.Tenant // of the group that is read
-	begun  bool          // a group was read: the groups that follow wait for their quotas
+	begun  bool          // a group was read: later groups wait for quotas, instead of being refused
 
-	turn    time.Time  // when it began
+	turn    time.Time  // when the current turn began
 	sending bool       // out and the data it refers to are being sent
-	sent    chan error // of capacity 1: the result of sending
+	sent    chan error // receives the result of sending; its capacity is 1
 	look    *time.Timer
 }
 
@@ -412,7 +412,7 @@ type scanKey struct {
 	id  group.ScanID
 }
 
-// ScanGrace is how long a caller may come back.
+// ScanGrace is how long the snapshot of a scan that was read to the end stays open, because its caller may come back.
 const ScanGrace = time.Minute
 
 func (c *scanCloser) use(log *group.Log, id group.ScanID) {
@@ -430,7 +430,7 @@ func (c *scanCloser) done(log *group.Log, id group.ScanID) {
 	c.ended[scanKey{log, id}] = time.Now()
 }
 
-// expire closes the snapshots that ended more than grace ago.
+// expire closes the snapshots of the scans that ended at least grace ago.
 func (c *scanCloser) expire(grace time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

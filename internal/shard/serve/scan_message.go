@@ -23,7 +23,7 @@ const (
 	scanPatience = time.Second
 )
 
-// take reserves the memory for the first messages.
+// take reserves the memory for the first messages, so that the memory of all scans is bounded.
 func (sc *scan) take() error { return sc.ask(scanSizeFirst, scanSizeFirst) }
 
 // ask reserves the memory for messages of size bytes: for the data, and twice for the encoded message, because one is
@@ -54,7 +54,7 @@ func (sc *scan) drop() {
 	}
 }
 
-// release releases the memory. It is called when nothing is being sent.
+// release releases the arena and stops the timer. It is called when nothing is being sent.
 func (sc *scan) release() {
 	sc.drop()
 	if sc.look != nil {
@@ -154,7 +154,7 @@ func (sc *scan) sendReading(at *cursor.Cursor) (going bool, err error) {
 	}
 }
 
-// settle waits until the message being sent is sent.
+// settle waits until the message in transit was sent, and empties it.
 func (sc *scan) settle() error {
 	if !sc.sending {
 		return nil

@@ -27,19 +27,19 @@ const ourServices = "/sheaf.record.v1."
 
 // Options configures a Server. All but Tracer are required.
 type Options struct {
-	Name        string // of the shard, in spans
+	Name        string // name of the shard, in spans
 	Residency   group.Residency
 	Logger      *slog.Logger
 	Tracer      trace.Tracer  // for spans inside traced calls; nil: no spans
 	SlowCallMin time.Duration // unary calls that take longer are reported to Replicas.WasSlow
 
-	MessageBytesMax  int           // of one message that is decoded
+	MessageBytesMax  int           // largest size of a message that is decoded
 	CallsMax         int           // concurrent calls
 	BytesInFlightMax int64         // data of writes in progress
 	AnswerBytesMax   int64         // data of answers that are being prepared or that their callers have not read
 	ScansReadingMax  int           // scans that read their log at the same time
-	SendTimeout      time.Duration // for one message of a stream until its caller reads it
-	CallTimeout      time.Duration // for unary calls without a deadline
+	SendTimeout      time.Duration // how long one message of a stream waits until its caller reads it
+	CallTimeout      time.Duration // time limit of unary calls without a deadline
 	ScanTTL          time.Duration // a snapshot not used for this long expires
 
 	// UnsafeDoubt drops the data of an upload whose outcome is unknown, for a test that shows why the data is kept.

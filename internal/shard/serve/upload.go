@@ -18,7 +18,7 @@ import (
 type upload struct {
 	server *Server
 	write  write
-	size   *int64  // as announced
+	size   *int64  // size as announced
 	want   *uint32 // CRC32C as announced
 
 	data []byte
@@ -197,7 +197,7 @@ func (u *upload) store(ctx context.Context, data []byte) error {
 	return answer.Of(answer.Storing(err), u.write.where)
 }
 
-// check compares the received data with the announced size and checksum.
+// check compares the received data with the announced size and checksum, after everything was received.
 func (u *upload) check() error {
 	var v answer.Violations
 	if u.size != nil && u.n != *u.size {

@@ -133,7 +133,7 @@ func (w *watch) stillHere() error {
 // While the message waits for a slow reader, only the message is held, and nothing of the log.
 func (w *watch) tell(ctx context.Context) (busy bool, err error) {
 	if err := pass(ctx, w.tenant, 0, 0); err != nil {
-		return false, err // it waits before it holds anything
+		return false, err // the wait comes before anything is held
 	}
 	held := message.HeldOf(ctx)
 	if held.Ask(WatchBytes) != nil {

@@ -83,7 +83,7 @@ type Load struct {
 	BytesDone            int64   `json:"bytesDone"`
 	BytesPerSecond       float64 `json:"bytesPerSecond"`
 	DeviceBytesPerSecond float64 `json:"deviceBytesPerSecond"` // 0: not measured
-	DevicePercent        float64 `json:"devicePercent"`        // of the device's own sequential rate; 0: not measured
+	DevicePercent        float64 `json:"devicePercent"`        // % of the device's own sequential rate; 0: not measured
 	ETASeconds           float64 `json:"etaSeconds"`
 	ElapsedSeconds       float64 `json:"elapsedSeconds"`
 	Done                 bool    `json:"done"`
@@ -139,7 +139,7 @@ type Move struct {
 // Uncompacted is one reason why superseded bytes are still stored.
 type Uncompacted struct {
 	Reason string `json:"reason"` // a label value of sheaf_shard_uncompacted_bytes
-	Bytes  int64  `json:"bytes"`  // of all groups
+	Bytes  int64  `json:"bytes"`  // total of all groups
 	Groups int    `json:"groups"`
 	// Group is the group with the most of these bytes; Text is what sheaf group compact --why says of it.
 	Group string `json:"group"`
@@ -161,14 +161,14 @@ type SlowCall struct {
 	Method      string `json:"method"`
 	Group       string `json:"group,omitempty"`  // empty: the call is for no group, or the group is not here
 	Code        string `json:"code"`             // gRPC code, as in sheaf_shard_calls_total
-	Reason      string `json:"reason,omitempty"` // of the ErrorInfo
+	Reason      string `json:"reason,omitempty"` // reason in the ErrorInfo
 }
 
 // SlowSync is one slow sync of a file.
 type SlowSync struct {
 	BeganUnixNs int64  `json:"beganUnixNs"`
 	DurationNs  int64  `json:"durationNs"`
-	Kind        string `json:"kind"`            // as in sheaf_shard_sync_duration_seconds
+	Kind        string `json:"kind"`            // kind of file, as in sheaf_shard_sync_duration_seconds
 	File        string `json:"file"`            // without its folder
 	Group       string `json:"group,omitempty"` // empty: the file belongs to no group, or the group is not served
 	Error       string `json:"error,omitempty"` // empty: it succeeded

@@ -28,7 +28,7 @@ const every = 30 * time.Second
 // Options are everything that a Bin may touch.
 type Options struct {
 	FS  vfs.FS
-	Dir func() string // of the trash
+	Dir func() string // returns the folder of the trash
 	// Delay is how long a folder is kept if there is free space.
 	Delay time.Duration
 	// Held reports whether nothing may be deleted now.
@@ -87,7 +87,7 @@ func (b *Bin) Run(ctx context.Context) {
 	}
 }
 
-// Empty deletes the folders that are old enough at now.
+// Empty deletes the folders that are old enough at now, except those of groups whose other copy is not complete yet.
 func (b *Bin) Empty(now time.Time) error {
 	return b.Drop(func(f *Folder) bool { return now.Sub(f.since) >= b.Delay && !f.coming })
 }

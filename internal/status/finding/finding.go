@@ -13,7 +13,7 @@ import (
 // Severity is how bad a finding is.
 type Severity string
 
-// From the worst to the mildest.
+// The severities, from the worst to the mildest.
 const (
 	Problem Severity = "problem" // calls fail, or data are at risk
 	Warning Severity = "warning" // nothing fails yet

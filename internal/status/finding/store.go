@@ -17,7 +17,7 @@ const supersededMin = 64 << 20
 // slowSyncsAgo is the age beyond which slow syncs are not reported.
 const slowSyncsAgo = time.Hour
 
-// seconds returns s seconds as a duration, rounded.
+// seconds returns s seconds as a duration, rounded to a multiple of to.
 func seconds(s float64, to time.Duration) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(to)
 }
@@ -114,7 +114,7 @@ func (f *List) shard(s *recordv1.Shard) {
 			"see what else uses the disk, and whether it fails (dmesg, smartctl); /status of the shard has the last syncs "+
 				"that were slow")
 	}
-	// its message already says it
+	// A shard in the state MEMORY_TOO_SMALL already says this in its message.
 	if limit := s.GetMemoryLimitBytes(); limit > 0 && s.GetState() != recordv1.ShardState_SHARD_STATE_MEMORY_TOO_SMALL {
 		memory := fmt.Sprintf("index and resident data need %s of a memory limit of %s", units.Bytes(s.GetMemoryNeedBytes()),
 			units.Bytes(limit))

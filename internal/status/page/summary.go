@@ -32,7 +32,7 @@ const EtcdSilentMin = 6 * time.Second
 // Facts are the inputs of a summary. A field that a process does not know stays zero.
 type Facts struct {
 	Waits      string        // why nothing is served, and what to do; empty: something is served
-	EtcdSilent time.Duration // since etcd last answered
+	EtcdSilent time.Duration // time since etcd last answered
 	EtcdHeld   string        // why etcd's contents are not followed
 	Load       Load
 	Groups     int      // number of groups that should serve
@@ -145,7 +145,7 @@ func (l *Load) words() string {
 	return text
 }
 
-// about returns a time in seconds, or in minutes if it is long.
+// about returns a duration as text: in seconds, or in minutes if it is long.
 func about(d time.Duration) string {
 	if d < 2*time.Minute {
 		return fmt.Sprintf("%d s", max(1, int(d.Round(time.Second).Seconds())))
@@ -153,10 +153,10 @@ func about(d time.Duration) string {
 	return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
 }
 
-// namesMax is the number of names in a sentence.
+// namesMax is the largest number of names in a sentence.
 const namesMax = 5
 
-// some returns the first few names.
+// some returns the first few names as text, and how many more there are.
 func some(names []string) string {
 	if len(names) <= namesMax {
 		return strings.Join(names, ", ")

@@ -83,7 +83,7 @@ func (c *changes) step() error {
 			ErrCursorExpired,
 			floor, c.next-1)
 	}
-	if len(views) == 0 { // nothing is stored any more of these indexes
+	if len(views) == 0 { // no entry with such an index is stored any more
 		c.next = c.through + 1
 		return nil
 	}
@@ -121,7 +121,7 @@ func (c *changes) frame(v view, step *segio.FrameStep) bool {
 		return !newest && !moved
 	case step.Status != segio.FrameWhole:
 		c.damage = &format.DamageError{Damage: v.damage(c.group, step)}
-		return true // the next frames show whether it was before the cursor
+		return true // the next frames show whether the damage is before the cursor
 	case e.Kind == format.KindState || !c.reader.isValid(e):
 		return true
 	case e.Index <= c.next:

@@ -223,7 +223,8 @@ func TestChangesWakeThoseWhoWait(t *testing.T) {
 	all.Wait()
 }
 
-// Bad bytes after the cursor are reported; those before the cursor do not matter.
+// Bad bytes after the cursor are reported, unless a newer version supersedes them; those before the cursor do not
+// matter.
 func TestChangesTellDamage(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 1<<20))
@@ -250,7 +251,7 @@ func TestChangesTellDamage(t *testing.T) {
 	if got, _, err := d.log.Changes(context.Background(), bad.Index, all); err != nil || len(got) != 5 {
 		t.Fatalf("behind the damage: %d records, %v", len(got), err)
 	}
-	d.put(format.Entry{ID: bad.ID, Data: []byte("anew")}) // what is superseded is missed by nobody
+	d.put(format.Entry{ID: bad.ID, Data: []byte("anew")}) // nobody misses a superseded record
 	if got, _, err := d.log.Changes(context.Background(), through, all); err != nil || len(got) != 6 {
 		t.Fatalf("the damaged record is superseded: %d records, %v", len(got), err)
 	}

@@ -64,7 +64,7 @@ func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS)
 	for i, size := range sizes {
 		d.put(format.Entry{ID: int64(i), Data: coldData(int64(i), size), Attributes: coldAttributes})
 	}
-	d.put(format.Entry{ID: math.MaxInt64}) // its batch says that those before are committed
+	d.put(format.Entry{ID: math.MaxInt64}) // its batch says that the entries before it are committed
 	ok(t, sealAndClose(d.log))
 	d.opts.Loader = segio.NewLoader(segio.LoaderOptions{CacheBytes: cacheBytes})
 	d.load()

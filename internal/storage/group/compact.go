@@ -27,7 +27,7 @@ var (
 	errConfAhead     = errors.New("holds a membership change that the manifest does not know yet")
 )
 
-// sealed holds the parts of the log that operations may use which rewrite sealed segments.
+// sealed holds those parts of the log that may be used by an operation that rewrites sealed segments.
 type sealed struct {
 	group   string // its name
 	state   *state
@@ -245,7 +245,7 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	for _, v := range views {
 		rows, err := c.reader.rowsOf(v)
 		if err != nil {
-			return err // they are garbage for the next load
+			return err // the blobs stay, as garbage for the next load
 		}
 		for _, b := range rows.Blobs {
 			delete(dropped, b.Ref.ID)
@@ -255,7 +255,7 @@ func (c *compaction) dropBlobs(dropped map[uuid.UUID]bool) error {
 	for id := range dropped {
 		c.blobs.drop(id)
 	}
-	c.report.BytesBefore += max(0, before-c.blobs.bytes()) // they are freed as well
+	c.report.BytesBefore += max(0, before-c.blobs.bytes()) // the dropped blobs are freed as well
 	return nil
 }
 

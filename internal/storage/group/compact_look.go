@@ -15,7 +15,7 @@ type looked struct {
 	versions, scans int64
 	// blobs are the bytes of the blobs that stay.
 	blobs int64
-	// scanBlobs are those bytes of blobs that only open snapshots see.
+	// scanBlobs is the part of blobs that only open snapshots see.
 	scanBlobs int64
 	// tombstones are the bytes of tombstones that could be dropped if the index up to which everything is applied
 	// everywhere and forgotten had reached tombstonesThrough.
@@ -23,7 +23,7 @@ type looked struct {
 	tombstonesThrough uint64
 	closed            uint64 // number of snapshots closed before, see state.closed
 	// unfreed are bytes that a compaction expected to free and could not; mergeable counts segments that it could not
-	// merge. Both hold until the time until.
+	// merge. Both are valid until the time in until.
 	unfreed   int64
 	mergeable int
 	until     time.Time

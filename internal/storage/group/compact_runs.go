@@ -18,7 +18,7 @@ const roomMergeBytes = 4 << 20
 
 // extent is the information that the decision about a sealed segment needs.
 type extent struct {
-	first, through uint64 // not void
+	first, through uint64 // first index, and last index that is not void
 	bytes          int64  // size of the frames
 	empty          bool   // it has no version, and may leave the manifest
 }

@@ -19,7 +19,7 @@ import (
 // Export is the state of a log as of one index. It stays readable until Close, regardless of later changes of the log.
 // Safe for concurrent use.
 type Export struct {
-	Index uint64 // applied
+	Index uint64 // applied index of the export
 	Term  uint64 // term of that index
 	Bytes int64  // total size of the files
 
@@ -30,11 +30,11 @@ type Export struct {
 	blobs    *blobSet
 	manifest []byte
 	files    []transfer.File
-	sizes    map[string]int64 // by name
+	sizes    map[string]int64 // sizes of the files, by name
 
 	mu     sync.Mutex
-	views  []view      // pinned. Guarded by mu
-	pinned []uuid.UUID // blobs. Guarded by mu
+	views  []view      // pinned segments. Guarded by mu
+	pinned []uuid.UUID // pinned blobs. Guarded by mu
 	closed bool        // guarded by mu
 }
 
@@ -50,7 +50,7 @@ func (l *Log) Export(ctx context.Context) (*Export, error) {
 }
 
 func (l *Log) export(ctx context.Context) (_ *Export, err error) {
-	l.blobs.hold() // until the blobs of the export are known
+	l.blobs.hold() // no blob is removed until those of the export are known
 	defer func() { l.blobs.release() }()
 	e := &Export{
 		group: l.opts.Identity.Name, gate: &l.gate, folder: &l.folder, reader: &l.reader, blobs: &l.blobs,

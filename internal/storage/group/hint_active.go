@@ -78,7 +78,7 @@ func (w *writer) growHint() {
 	}
 }
 
-// grow extends the hint if enough bytes have none yet to make it worthwhile.
+// grow extends the hint if the hint does not cover pieceBytes or more of the segment yet: less is not worth a write.
 func (h *activeHint) grow(s *segment) {
 	at := h.ready
 	if h.frame.Last <= h.state.applied.Load() && h.isSynced(h.frame) {

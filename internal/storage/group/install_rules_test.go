@@ -157,7 +157,7 @@ func TestInstallGoesOnWhereItWas(t *testing.T) {
 	}
 	ok(t, errors.Join(w.Close(), r.Close()))
 
-	// The exporter goes on, and starts anew: its last segment has become longer.
+	// The exporter appends entries and makes a new export: its last segment has become longer.
 	d.put(format.Entry{ID: 9, Data: payload(9, 100)})
 	newer := exported(t, d.log)
 	i = begun(t, newer, opts)

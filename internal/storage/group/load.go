@@ -127,7 +127,7 @@ func (ld *loading) run() error {
 		return err
 	}
 	if active != nil {
-		ld.state.terms = active.Terms // of the tail, so that what a leader made void there is not taken for what counts
+		ld.state.terms = active.Terms // terms of the tail: they show which of its entries a leader has made void
 	}
 	err = ld.findTailIDs()
 	ld.state.terms = nil // made of all segments, below

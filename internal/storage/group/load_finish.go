@@ -57,7 +57,7 @@ func (ld *loading) checkTail() error {
 	return fmt.Errorf("%w: %s", ErrTailDamaged, ld.found[i])
 }
 
-// openActive opens the last segment for writing, after its torn tail was truncated.
+// openActive makes the last segment ready for writing. If it has a torn tail, openActive truncates that first.
 func (ld *loading) openActive(s *segment, r *replay.Recovered) error {
 	w, st := &ld.w, &ld.state
 	f, err := s.reader() // opened for writing, unless the file was missing

@@ -28,10 +28,10 @@ type modelEntry struct {
 // model remembers the operations on a log, and which of them the log must not forget.
 type model struct {
 	mu      sync.Mutex
-	byIndex map[uint64][]modelEntry // all that were ever appended with an index, the last one counts
+	byIndex map[uint64][]modelEntry // all entries ever appended with an index; the last one counts
 	last    uint64
 	synced  uint64 // entries up to here were synced and not cut since
-	applied uint64 // acknowledged
+	applied uint64 // entries up to here were acknowledged
 	written uint64 // term appended
 	term    uint64 // term synced
 }
@@ -54,8 +54,8 @@ type workload struct {
 	ids    int64
 
 	valid []modelEntry // the log as it was appended
-	other []modelEntry // what the last cut made void, from index otherAt on
-	// otherAt is 0 where there is nothing that may come again.
+	other []modelEntry // entries that the last truncation made void, from index otherAt on
+	// otherAt is 0 if there are no entries that may be written again.
 	otherAt uint64
 }
 
@@ -250,7 +250,8 @@ func (m *model) check(l *Log, synced, applied, term uint64) error {
 	return m.compare(l, log)
 }
 
-// find finds the entry that was appended; the newest one alone counts where it was synced.
+// find finds the entry that was appended. If exact is true, because it was synced, only the newest one of its
+// index counts.
 func (m *model) find(r *raftpb.Entry, exact bool) (modelEntry, error) {
 	candidates := m.byIndex[r.GetIndex()]
 	for i := len(candidates) - 1; i >= 0; i-- {

@@ -104,7 +104,7 @@ func (b *damageBed) learn(t testing.TB, m *format.Manifest) {
 	}
 }
 
-// hit returns the records whose entries lie in a range of a file, and whether the range holds anything but free space.
+// hit returns the ids of the records with entries in a range of a file.
 func (b *damageBed) hit(name string, offset, length int64) map[int64]bool {
 	out := make(map[int64]bool)
 	for _, f := range b.frames[name] {
@@ -118,7 +118,7 @@ func (b *damageBed) hit(name string, offset, length int64) map[int64]bool {
 	return out
 }
 
-// damaged makes a disk like the bed's with changed bytes.
+// damaged returns a copy of the bed's disk with changed bytes in one file.
 func (b *damageBed) damaged(change func(f vfs.File) error, name string) (*vfstest.Mem, error) {
 	disk := b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
 	f, err := disk.OpenWrite(path.Join(b.opts.Dir, name))
@@ -516,7 +516,7 @@ func TestRule4_EverySectorZeroedAndSwapped(t *testing.T) {
 	}
 }
 
-// afterLossAny is afterLoss where there may be no damage to accept.
+// afterLossAny is like afterLoss, but there may be no damage to accept.
 func (b *damageBed) afterLossAny(l *Log, hit map[int64]bool) error {
 	if len(l.Stats().Damages) == 0 {
 		return b.unhit(l, nil)

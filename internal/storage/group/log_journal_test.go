@@ -61,7 +61,8 @@ func (j *journaled) shared() {
 	}
 }
 
-// after loads the log from the disk after a power cut, and returns its last index.
+// after loads the log from the disk after a power cut, and returns its last index. If redo is true, the data from the
+// journal is written back first.
 func (j *journaled) after(redo bool) uint64 {
 	j.t.Helper()
 	disk := mem(j.disk).CrashClone(vfstest.Survival{Kind: vfstest.SurviveNone})
@@ -110,7 +111,7 @@ func TestSyncSharedIsDurable(t *testing.T) {
 			t.Errorf("last index %d after the segment was synced", last)
 		}
 		j.append()
-		j.append() // what two appends wrote is not at hand in one piece
+		j.append() // the bytes of two appends are not in one buffer
 		if j.log.SyncShared() {
 			t.Error("two appends were taken")
 		}

@@ -71,7 +71,7 @@ func (w *writer) settle() error {
 	return nil
 }
 
-// amend writes a changed manifest, after settle. The caller holds mu.
+// amend calls settle, and then writes a changed manifest. The caller holds mu.
 func (w *writer) amend(change func(*format.Manifest)) error {
 	if err := w.settle(); err != nil {
 		return err

@@ -25,7 +25,7 @@ type markFile struct {
 // within 100 ms of a group's last sync; while a group is busy, its state records carry the mark. Tick also frees the
 // space in the active segment that the previous process has allocated and this one has not filled yet.
 func (l *Log) Tick() error {
-	l.w.mu.Lock() // before enter: Close holds it while it waits for the callers inside
+	l.w.mu.Lock() // before enter: Close holds mu while it waits for the callers that have entered
 	if !l.closed.Load() {
 		l.w.giveBackRoom()
 	}
@@ -65,7 +65,7 @@ func (f *markFile) follow(st *state) error {
 	return nil
 }
 
-// write makes a mark durable, unless it was written last.
+// write makes a mark durable, unless the last one written has the same segment and offset.
 func (f *markFile) write(mark format.Mark) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

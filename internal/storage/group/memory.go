@@ -14,7 +14,7 @@ type memory struct {
 	taken  int64      // bytes
 }
 
-const memorySlackBytes = 1 << 20 // not given back immediately
+const memorySlackBytes = 1 << 20 // unused memory up to this size is not given back
 
 // used returns the number of bytes that index, images and rows take now.
 func (m *memory) used() int64 {
@@ -62,7 +62,7 @@ func (m *memory) ask(want int64) error {
 	return nil
 }
 
-// settle returns the memory above used to the budget.
+// settle returns the memory above used to the budget, if it is more than memorySlackBytes.
 func (m *memory) settle() {
 	used := m.used()
 	m.mu.Lock()

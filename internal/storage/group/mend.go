@@ -53,7 +53,7 @@ func (l *Log) Mend(ctx context.Context, r Repair, from MendSource) error {
 	for _, ref := range missing {
 		err := from.FetchBlob(ctx, ref)
 		if errors.Is(err, ErrVersionNotFound) {
-			err = ErrRepairLater // compacted away since the source answered
+			err = ErrRepairLater // the source compacted the blob away after it had answered
 		}
 		if err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 
 // overwritten is the log of a follower whose index 3 is written by three leaders: that of term 1, whose entry no
 // majority has; that of term 2, who did not have it; and again the first one, who leads in term 3 and brings its old
-// entry along. What is void has the greater term, and one entry stands twice.
+// entry along. The void entries include one with a greater term, and one entry is in the log twice.
 func overwritten(t *testing.T, d *logDriver) {
 	t.Helper()
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
@@ -38,7 +38,7 @@ func (d *logDriver) write(entries ...*raftpb.Entry) {
 	ok(d.t, d.log.Sync())
 }
 
-// wantsOverwritten checks which entries are visible in the end.
+// wantsOverwritten checks which records and terms are visible after entries were overwritten.
 func (d *logDriver) wantsOverwritten() {
 	d.t.Helper()
 	for id, data := range map[int64][]byte{1: payload(1, 10), 2: payload(2, 10), 3: payload(3, 20), 5: payload(5, 20),
@@ -122,7 +122,7 @@ func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	})
 }
 
-// A member returns each entry once, regardless of the member that is asked.
+// ReadRange returns one entry for each index, even if several entries were written with this index.
 func TestAnEntryThatCameAgainIsGivenOnce(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	overwritten(t, d)
@@ -184,8 +184,8 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	}
 }
 
-// conflict has a new leader write over what is not applied. By chance it is one with the entries that the last conflict
-// has made void: these come again, over entries of a newer term.
+// conflict lets a new leader overwrite entries that are not applied. At random, the leader has the entries that the
+// last conflict made void: it writes them again, over entries of a newer term.
 func (w *workload) conflict(from uint64) error {
 	w.term++
 	n := 0
@@ -232,8 +232,8 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	return err
 }
 
-// Before a batch that makes synced entries void, or halfway through it, the file refuses: the log goes on in a new
-// segment, which must begin with the batch, not behind what it makes void.
+// Before a batch that makes synced entries void, or halfway through it, the file returns an error: the log continues in
+// a new segment, which must begin with the batch, not after the entries that the batch makes void.
 func TestABatchThatCutsTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
 	t.Run("halfway", func(t *testing.T) { // nor can the half of it be cut away
 		cutsInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)

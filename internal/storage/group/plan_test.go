@@ -42,7 +42,7 @@ func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 		}
 		d.load()
 		defer func() { ok(t, d.log.Close(false)) }()
-		d.wants(records-1, nil) // its commit was not told to the log: the plan counts it all the same
+		d.wants(records-1, nil) // the log does not know that it is committed, but the plan counts it
 	})
 }
 

@@ -43,7 +43,7 @@ func TestVerifyWritesBadSmallFilesAnew(t *testing.T) {
 			}
 			for _, name := range names {
 				for third := range int64(4) {
-					info, err := mem.Stat(path.Join(w.opts.Dir, name)) // a hint made anew may lack what is void
+					info, err := mem.Stat(path.Join(w.opts.Dir, name)) // a rewritten hint may lack void entries
 					grouptest.Must(t, err)
 					rotAndRenew(t, mem, w.log, name, third*(info.Size()-1)/3)
 				}

@@ -110,7 +110,7 @@ func (b *damageBed) repaired(twin *Log, disk *vfstest.Mem, residency Residency) 
 	if err := l.Apply(max(last, l.AppliedIndex()), nil); err != nil {
 		return false, err
 	}
-	if residency == Index { // what a load from hints does not read
+	if residency == Index { // a load from hints does not read the entries
 		if _, err := l.Verify(context.Background(), 0); err != nil {
 			return false, err
 		}
@@ -279,7 +279,7 @@ func (b *damageBed) damagedEntry(t *testing.T, at uint64) (*vfstest.Mem, *Log) {
 			}
 			disk, err := b.damaged(func(file vfs.File) error { return flip(file, f.offset+f.bytes-1) }, name)
 			ok(t, err)
-			if f.kind == format.KindDelete { // its header is all there is
+			if f.kind == format.KindDelete { // it has only a header
 				disk, err = b.damaged(func(file vfs.File) error { return flip(file, f.offset+30) }, name)
 				ok(t, err)
 			}

@@ -95,12 +95,12 @@ func TestRequestsInASegmentThatCannotBeReadAreToldOf(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// How far back requests are read follows from the commit times of the log. A jump of these makes nothing old; where
-// they stand still, the number of writes bounds it.
+// The commit times of the log determine how far back requests are read. A jump of these times makes no request old. If
+// they do not advance, the number of writes is the limit.
 func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	for name, c := range map[string]struct {
 		step  func(i int) time.Duration // before write i of 200
-		first int                       // that is read at the least
+		first int                       // the writes from this one on must be read
 		above int                       // no write up to this one is read; chunks are read whole
 	}{
 		"a second each": {func(int) time.Duration { return time.Second }, 200 - 60, 200 - 60 - 64 - 128},
@@ -198,7 +198,7 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 			t.Fatalf("requests %s", d.requested())
 		}
 		ok(t, d.log.Close(false))
-		d.load() // it does not know how old they are
+		d.load() // the loaded log does not know how old the requests are
 		d.put(format.Entry{ID: 3})
 		time.Sleep(format.DefaultRequestWindow.Age - time.Second)
 		if d.compact(); d.requested() != "12345" {

@@ -35,10 +35,10 @@ type snapshot struct {
 	bytes   int64 // upper bound of the size of the entries in held
 	limit   int64
 	opened  time.Time
-	used    time.Time // last
-	readers int       // callers that have entered it
+	used    time.Time // time of the last use
+	readers int       // callers between EnterScan and LeaveScan
 	ttl     time.Duration
-	gone    bool // held too much
+	gone    bool // held became too large: the snapshot was given up
 	info    ScanInfo
 }
 

@@ -199,7 +199,7 @@ func (c *scanCursor) frame(v view, step *segio.FrameStep) bool {
 	return !c.stopped
 }
 
-// damaged records bad bytes, yields them and goes on.
+// damaged records the damage of bad bytes and yields it. False: the caller has stopped the scan.
 func (c *scanCursor) damaged(v view, step *segio.FrameStep) bool {
 	d := v.damage(c.group, step)
 	c.damages.note(d)

@@ -52,8 +52,8 @@ func cannotRead(name string, offset, times int64) *vfstest.Fault {
 func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for name, c := range map[string]struct {
-			times  int64 // that the block cannot be read
-			atEnd  bool  // it is the last one of the log
+			times  int64 // number of reads of the block that fail
+			atEnd  bool  // the block is the last one of the log
 			voters []uint64
 		}{
 			"once":                  {times: 1, voters: []uint64{1}},

@@ -21,9 +21,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// What a start asks of the file system: which files it opens, what it reads of them, and what it leaves behind.
+// These tests check how a start uses the file system: which files it opens and leaves, and which bytes it reads.
 
-// opsSeen notes the operations on a file system.
+// opsSeen records the operations on a file system.
 type opsSeen struct {
 	mu  sync.Mutex
 	ops []vfstest.Op // guarded by mu
@@ -184,7 +184,7 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 		ok(t, err)
 		ok(t, f.Close())
 		if residency == Index {
-			ok(t, disk.Remove(path.Join(d.opts.Dir, format.ActiveHintName))) // with it, none of this is read
+			ok(t, disk.Remove(path.Join(d.opts.Dir, format.ActiveHintName))) // with a hint, no such byte is read
 		}
 		report := d.load()
 		defer func() { ok(t, d.log.Close(false)) }()
@@ -200,7 +200,7 @@ func TestAStartLooksBehindTheEnd(t *testing.T) {
 	})
 }
 
-// A process goes on with the segment of the one before it, however that ended: no restart leaves a file behind.
+// A process continues the active segment of the previous process, however that ended: restarts do not add files.
 func TestRestartsLeaveNoFiles(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, how := range []leftHow{killed, cutOff, stopped} {

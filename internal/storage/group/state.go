@@ -57,7 +57,7 @@ func (st *state) through(i int) uint64 {
 	return math.MaxUint64
 }
 
-// term is Term. The caller holds mu.
+// term implements Term. The caller holds mu.
 func (st *state) term(at uint64) (uint64, error) {
 	switch {
 	case at < st.floor:
@@ -203,7 +203,7 @@ func (st *state) tombstoneFloorMax() uint64 {
 	return st.tombstoneMax()
 }
 
-// tombstoneMax is tombstoneFloorMax. The caller holds mu.
+// tombstoneMax implements tombstoneFloorMax. The caller holds mu.
 func (st *state) tombstoneMax() uint64 {
 	conf := st.conf
 	members := make(map[uint64]bool)

@@ -62,7 +62,7 @@ func (l *Log) Verify(ctx context.Context, rateBytesPerSecond int64) (fsck.Verify
 }
 
 func (l *Log) verify(ctx context.Context, rateBytesPerSecond int64) (fsck.VerifyReport, error) {
-	l.w.mu.Lock() // before enter: Close holds it while it waits for the callers inside
+	l.w.mu.Lock() // before enter: Close holds mu while it waits for the callers that have entered
 	if err := l.enter(); err != nil {
 		l.w.mu.Unlock()
 		return fsck.VerifyReport{}, err

@@ -99,7 +99,7 @@ func raftEntry(e *format.Entry) *raftpb.Entry {
 	return r
 }
 
-// take subtracts the size of an entry from room; the first entry always fits.
+// take subtracts the size of an entry from room. It returns false if the entry does not fit; the first one always fits.
 func take(room *uint64, r *raftpb.Entry, first bool) bool {
 	size := uint64(len(r.Data)) + 24 // type, term and index in protobuf take no more
 	if size > *room && !first {
@@ -184,7 +184,7 @@ func (l *Log) RecentRequests(w format.RequestWindow, now int64) iter.Seq[format.
 // requestPiece is the result of requestsIn.
 type requestPiece struct {
 	requests    []format.Request
-	first, last int64         // commit times, of all writes; 0: there are none
+	first, last int64         // first and last commit time of all writes; 0: there are none
 	span        time.Duration // time that passed between them in the log
 }
 

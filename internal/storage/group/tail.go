@@ -11,7 +11,7 @@ import (
 type tailEntry struct {
 	raft  *raftpb.Entry
 	entry format.Entry // decoded; aliases raft.Data
-	loc   index.Loc    // its place
+	loc   index.Loc    // place of its frame
 }
 
 // tail is the end of the log in memory: consecutive entries from first on. Entries are added at its end and removed at
@@ -51,7 +51,7 @@ func (t *tail) trim(through uint64) {
 		return
 	}
 	n := min(through-t.first+1, uint64(len(t.entries)))
-	clear(t.entries[:n]) // the array stays in use; the data of the removed entries need not
+	clear(t.entries[:n]) // the array stays in use: it must not keep the data of removed entries in memory
 	t.keep(t.entries[n:])
 	t.first = through + 1
 }

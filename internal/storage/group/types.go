@@ -105,7 +105,7 @@ const (
 type Report struct {
 	Outcome  Outcome
 	Damages  []format.Damage
-	CutBytes int64 // torn tail removed
+	CutBytes int64 // size of the torn tail that was removed
 	// HintedBytes are the bytes of the active segment that were not read because its hint covers them.
 	HintedBytes int64
 }
@@ -183,7 +183,7 @@ type Stats struct {
 	StoredBytes     int64
 	SupersededBytes int64
 	Segments        int
-	Mergeable       int // of these, small neighbours and empty ones that Compact would merge into fewer
+	Mergeable       int // number of small neighbouring or empty segments that Compact would merge into fewer ones
 	MemoryBytes     int64
 	Damages         []format.Damage
 	Reclaim         Reclaim

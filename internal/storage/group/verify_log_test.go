@@ -153,9 +153,9 @@ type hitRow struct {
 // hitSegment is a segment before it is damaged.
 type hitSegment struct {
 	name    string
-	end     int64 // of its frames
+	end     int64 // end of its frames
 	rows    []hitRow
-	lengths map[int64]int64 // of frames, by offset
+	lengths map[int64]int64 // lengths of frames, by offset
 }
 
 // readSegments reads the segments of a whole folder.
@@ -189,7 +189,7 @@ func readSegments(t *testing.T, mem *vfstest.Mem, dir string) []*hitSegment {
 	return out
 }
 
-// hitSegments overwrites some bytes of the segments, and returns the newest row of each id that was not damaged.
+// hitSegments overwrites some bytes of the segments, and returns the newest undamaged row of each id.
 func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, segments []*hitSegment) map[int64]hitRow {
 	t.Helper()
 	type span struct{ begin, end int64 }

@@ -17,14 +17,14 @@ import (
 type writtenLog struct {
 	segments []*writtenSegment
 	floor    uint64
-	commit   uint64 // by the manifest
-	mark     int64  // of the active segment, by the mark file alone
+	commit   uint64 // commit index in the manifest
+	mark     int64  // synced offset of the active segment, according to the mark file alone
 }
 
 type writtenSegment struct {
 	m      format.ManifestSegment
 	frames []*writtenFrame
-	end    int64  // behind the last frame
+	end    int64  // offset after the last frame
 	image  []byte // as written
 	now    []byte // with its damage
 	hinted bool
@@ -34,8 +34,8 @@ type writtenFrame struct {
 	offset, bytes int64
 	entry         format.Entry
 	state         format.StateRecord
-	header        bool // the header was hit: nothing is known of the frame
-	content       bool // only what stands behind the header was hit
+	header        bool // the header is damaged: nothing is known about the frame
+	content       bool // only bytes after the header are damaged
 }
 
 func (f *writtenFrame) isEntry() bool { return f.entry.Kind != format.KindState }
@@ -83,7 +83,7 @@ func readWritten(t testing.TB, fs vfs.FS, dir string) *writtenLog {
 
 func (w *writtenLog) active() *writtenSegment { return w.segments[len(w.segments)-1] }
 
-// compare notes which frames were hit, by the bytes of the segment's file as they are now.
+// compare sets which frames are damaged, given the present bytes of the segment's file.
 func (s *writtenSegment) compare(now []byte) {
 	for _, f := range s.frames {
 		behind := f.offset + format.FrameHeaderBytes
@@ -119,7 +119,7 @@ func joinBytes(ranges []badBytes) (out []badBytes) {
 	return out
 }
 
-// syncedMark is the greatest synced offset that whole frames and the mark file tell of the active segment.
+// syncedMark returns the greatest synced offset of the active segment that a whole frame or the mark file has.
 func (w *writtenLog) syncedMark() int64 {
 	mark := max(w.mark, format.SegmentHeaderBytes)
 	for _, f := range w.active().frames {
@@ -154,7 +154,8 @@ func (w *writtenLog) straddles() bool {
 }
 
 // counting returns the frames that count, by index: the last one of each index, unless an entry with a lower index was
-// written later. It ignores damage: the result is about the log as it was written.
+// written later, or a segment that begins at or below the index. It ignores damage: the result is about the log
+// as it was written.
 func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	out := make(map[uint64]*writtenFrame)
 	cut := func(from uint64) {
@@ -176,10 +177,10 @@ func (w *writtenLog) counting() map[uint64]*writtenFrame {
 	return out
 }
 
-// doubtful gives the indexes that damage puts in doubt, by docs/format.md: those of bad frames with a whole header;
-// those that may have stood in bad bytes; and where these may hide a cut, all above the commit before them. Where the
-// log was cut behind bad bytes, all from there to the end of the segment. An index that is not here must be given by
-// every walk.
+// doubtful returns the indexes that damage puts in doubt according to docs/format.md: those of bad frames with a whole
+// header; those that bad bytes may have held; if bad bytes may hide a truncation, all indexes above the commit before
+// them; if the log was truncated after bad bytes, all indexes from there to the end of the segment. Every walk must
+// return the entries of all other indexes.
 func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	out := make(map[uint64]bool)
 	add := func(first, last uint64) {
@@ -194,7 +195,7 @@ func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 				last = max(last, f.entry.Index)
 			}
 		}
-		if s.hinted && hints { // what counts is known: only what was hit is in doubt
+		if s.hinted && hints { // the entries that count are known: only damaged ones are in doubt
 			for _, f := range s.frames {
 				if (f.header || f.content) && f.isEntry() {
 					out[f.entry.Index] = true
@@ -267,8 +268,8 @@ func asWritten(a, b *format.Entry) error {
 	return nil
 }
 
-// cutBehindBad reports whether the log was truncated after unknown bytes of a segment: by an entry there, or by the
-// next segment.
+// cutBehindBad reports whether a segment has unknown bytes after which the log was truncated: by the entry after these
+// bytes, or by the next segment.
 func (w *writtenLog) cutBehindBad(number uint64) bool {
 	for i, s := range w.segments {
 		before, bad := s.m.FirstIndex-1, false

@@ -182,7 +182,7 @@ func (c *walkCase) damage() {
 	c.cut = c.written.cutTail()
 }
 
-// aim picks a frame: by chance one that makes a cut, or one behind which a cut comes.
+// aim picks a random frame, preferably one that truncates the log or changes the term, or the one before it.
 func (c *walkCase) aim(s *writtenSegment) int {
 	var cuts []int
 	last, term := uint64(0), uint64(0)
@@ -201,18 +201,18 @@ func (c *walkCase) aim(s *writtenSegment) int {
 	return max(0, cuts[c.random.IntN(len(cuts))]-c.random.IntN(2))
 }
 
-// hitFrame changes bytes of a frame, and perhaps of those behind it.
+// hitFrame changes bytes of a frame, and perhaps of the frames after it.
 func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 	f := s.frames[i]
 	offset, length, zero := f.offset+c.random.Int64N(format.FrameHeaderBytes), int64(1), false
 	switch c.random.IntN(5) {
-	case 0: // a bit of what is behind the header
+	case 0: // bytes after the header
 		if f.bytes > format.FrameHeaderBytes {
 			offset = f.offset + format.FrameHeaderBytes + c.random.Int64N(f.bytes-format.FrameHeaderBytes)
 		}
 	case 1: // the frame is gone
 		offset, length, zero = f.offset, f.bytes, true
-	case 2: // so is what follows
+	case 2: // the bytes after it are gone, too
 		length, zero = 1+c.random.Int64N(900), true
 	case 3:
 		length = 1 + c.random.Int64N(100)
@@ -361,11 +361,11 @@ func (c *walkCase) givesEntry(at uint64, f *writtenFrame, entries []*raftpb.Entr
 	if f == nil {
 		return fmt.Errorf("index %d, where nothing counts: %v of id %d, term %d", at, e.Kind, e.ID, e.Term)
 	}
-	// also where f is hit: the same entry may stand in front of it, made void and written again
+	// even if f is damaged: the same entry may be before it, made void and then written again
 	return asWritten(&e, &f.entry)
 }
 
-// checkSurvey compares what the survey of each damaged segment keeps and lacks.
+// checkSurvey compares the kept and the missing entries of the survey of each damaged segment with the model.
 func (c *walkCase) checkSurvey(l *Log) error {
 	l.compacting.Lock()
 	defer l.compacting.Unlock()
@@ -391,7 +391,7 @@ func (c *walkCase) checkSurvey(l *Log) error {
 		if err := surveyKeeps(s, lost, counting); err != nil {
 			return fmt.Errorf("survey of %s: %w", format.SegmentName(v.number), err)
 		}
-		// Of a segment that was cut behind bad bytes, the survey asks for all.
+		// If the log was truncated after bad bytes of a segment, the survey requests all entries of this segment.
 		cutBehindBad := c.written.cutBehindBad(v.number)
 		for at, f := range counting {
 			if at < v.first || at > min(v.through, v.m.LastIndex) {

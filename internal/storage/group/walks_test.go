@@ -38,12 +38,12 @@ func TestTheWalksAgree(t *testing.T) {
 	}
 }
 
-// telling are logs behind the first ones that alone find a cure which is taken away: 2535 has a bad frame, made void,
-// that must not raise the last index.
+// telling are seeds of later logs. Each is the only one that detects the loss of a certain fix: 2535 has a void bad
+// frame that must not raise the last index.
 var telling = []uint64{2535}
 
-// Nine of 100,000 logs are known to differ, most of them as Load refuses a log that is hit several times above its
-// commit. More than differMax of differLogs drawn at random come by a fault that is new.
+// Nine of 100,000 logs are known to differ, most of them because Load refuses a log that is damaged several times above
+// its commit. If more than differMax of differLogs random logs differ, the cause is a new fault.
 const (
 	differLogs = 10_000
 	differMax  = 5
@@ -62,7 +62,8 @@ func TestTheWalksAgreeOnLogsDrawnAtRandom(t *testing.T) {
 	}
 }
 
-// walksDiffer returns the logs on which the walks differ, among the given number of seeds from the first seed on.
+// walksDiffer makes a log from each of the given number of seeds, beginning with seed first. It returns descriptions of
+// the logs on which the walks differ.
 func walksDiffer(t *testing.T, first, seeds uint64) (differences []string) {
 	const parts = 8
 	var mu sync.Mutex // guards differences

@@ -13,13 +13,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// aheadFS notes writes to segments: where zeros were written, and which writes of data fell on them as a whole.
+// aheadFS records writes to segments: where zeros were written, and which writes of data were entirely on such zeros.
 type aheadFS struct {
 	*vfstest.Mem
 	fail bool // writes of zeros fail
 
 	mu            sync.Mutex
-	end           int64 // of the zeros
+	end           int64 // end of the zeros
 	zeros, onZero int
 	data          int
 }

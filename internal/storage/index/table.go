@@ -232,7 +232,7 @@ func (s *stripe) put(at *slot, id int64, loc Loc) {
 	*at = slot{id, loc}
 }
 
-// alive is 1 for the place of a put and 0 for that of a delete.
+// alive returns 1 for the place of a put and 0 for the place of a delete.
 func alive(loc Loc) int { return int(^loc & 1) }
 
 // CompareAndSwap replaces the place of an id if it is old. It returns false if the place has changed.

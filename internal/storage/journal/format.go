@@ -20,7 +20,7 @@ import (
 // Range is a range of bytes in a segment of a group.
 type Range struct {
 	Group   uuid.UUID
-	Number  uint64  // of the segment's file
+	Number  uint64  // number in the name of the segment's file
 	Segment [8]byte // its id
 	Offset  int64
 	Bytes   []byte
@@ -30,7 +30,7 @@ type Range struct {
 	Before int64
 }
 
-// named returns the range without bytes, as the next record names it.
+// named returns a range as the next record names it: with the number of its bytes instead of the bytes.
 func named(r *Range) Range {
 	return Range{Group: r.Group, Number: r.Number, Segment: r.Segment, Offset: r.Offset, Before: int64(len(r.Bytes))}
 }
@@ -82,7 +82,7 @@ type record struct {
 	epoch, sequence uint64
 	ranges          []Range // their Bytes alias the buffer that was read
 	before          []Range // ranges of the last record that had any
-	at, bytes       int     // in the file, with padding
+	at, bytes       int     // offset in the file, and size including padding
 }
 
 func padded(n, to int) int { return (n + to - 1) / to * to }

@@ -279,7 +279,7 @@ func (j *Journal) write(p *batch) error {
 	return nil
 }
 
-// giveUp makes the journal reject all further writes.
+// giveUp makes the journal reject all further writes, and asks the groups with data in it to sync their own files.
 func (j *Journal) giveUp(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -320,7 +320,7 @@ func (j *Journal) room(n int64) *half {
 	if size == 0 {
 		j.failed = now
 	}
-	if n+blockBytes > size { // after the first record of the use
+	if n+blockBytes > size { // the first block of a half holds the record that begins its use
 		return nil
 	}
 	if err := j.begin(1-j.current, size); err != nil {
@@ -386,7 +386,7 @@ func (j *Journal) begin(i int, size int64) error {
 	return err
 }
 
-// make makes a file of zeros that replaces an existing one.
+// make creates a file of zeros. If there is a file with this name, make removes that first.
 func (j *Journal) make(name string, size int64) (vfs.File, error) {
 	if !j.made && j.opts.Begin != nil {
 		if err := j.opts.Begin(); err != nil {

@@ -37,7 +37,7 @@ type member struct {
 	*Member
 	group        uuid.UUID
 	bytes        []byte // appended
-	durable, own int    // of these, by whomever, and in the log's own file
+	durable, own int    // number of bytes that are durable anywhere, and in the log's own file
 }
 
 func join(t testing.TB, j *Journal, n int) *member {
@@ -297,7 +297,7 @@ func TestTheReserveIsLeftAlone(t *testing.T) {
 		t.Error("a file was made without room")
 	}
 	spare, j.failed = spare+1, j.failed.Add(-2*tryAgain)
-	for range 5 * fileBytesFirst / blockBytes { // as fast as to have larger files where there is room
+	for range 5 * fileBytesFirst / blockBytes { // fast enough for larger files, if there were space for them
 		m.write(make([]byte, 100))
 		m.Settled()
 	}
@@ -420,8 +420,8 @@ func TestTheLastRecordOfAFileIsKnownByTheOther(t *testing.T) {
 	}
 }
 
-// TestBlocksThatCannotBeRead: records that may have been in unreadable blocks are reported. After the end, where the
-// next record is known not to exist, there were none.
+// TestBlocksThatCannotBeRead: records that may have been in unreadable blocks are reported. Blocks
+// after the end, where the next record is known not to exist, held none.
 func TestBlocksThatCannotBeRead(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir})
@@ -579,7 +579,7 @@ func TestAFileThatWasRemovedIsNotUsedAgain(t *testing.T) {
 		}
 	}
 	fill(1)
-	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // no larger one follows
+	j.halves[1].began = j.halves[1].began.Add(-fullSoon) // long ago: the next file is not made larger
 	fill(1)
 	fault := faulty.Add(&vfstest.Fault{Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpCreate

@@ -163,7 +163,7 @@ func (f *Found) compareEnd(ended, next *use) {
 	switch {
 	case len(before) == 0:
 		return
-	case slices.EqualFunc(last, before, same): // so nothing stood behind it
+	case slices.EqualFunc(last, before, same): // so it was the last record of its use
 		f.gaps = slices.DeleteFunc(f.gaps, func(g gap) bool { return g.last == placeInTime{ended.epoch, math.MaxUint64} })
 		return
 	}
@@ -273,8 +273,8 @@ func (c *content) scan() (u use) {
 	return u
 }
 
-// missing notes the missing records from a sequence up to the one before r. r names the ranges of the last of them; the
-// first record of a use holds nothing.
+// missing registers the missing records from a sequence up to the one before r. r names the ranges of the last of them;
+// the first record of a use holds nothing.
 func (u *use) missing(from uint64, r record, end int) {
 	u.bad = append(u.bad, fmt.Errorf("records %d to %d of epoch %x cannot be read", from, r.sequence-1, u.epoch))
 	unknown := r.sequence - 1

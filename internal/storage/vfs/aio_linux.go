@@ -18,7 +18,7 @@ import (
 // and docs/adr/0008-cold-reads.md. If the kernel or a sandbox does not allow this, the ordinary calls are used.
 
 const (
-	aioUnderWay = 512 // calls beyond this number use the ordinary calls
+	aioUnderWay = 512 // greatest number of calls in flight; further calls are made as ordinary system calls
 
 	iocbPread     = 0 // IOCB_CMD_PREAD
 	iocbFdsync    = 3 // IOCB_CMD_FDSYNC
@@ -53,7 +53,7 @@ type aioCall struct {
 	control iocb
 	// target of a read: kept alive, and at its place, while the kernel writes to it
 	memory []byte
-	done   chan int64 // holds one
+	done   chan int64 // receives the result; capacity 1
 }
 
 // aio passes calls to the kernel.
@@ -64,7 +64,7 @@ type aio struct {
 	calls   [aioUnderWay]aioCall
 
 	mu   sync.Mutex
-	free []int // of calls. Guarded by mu
+	free []int // indexes of the free elements of calls. Guarded by mu
 }
 
 // kernelAIO is created at the first call; nil if it cannot be created.

@@ -14,11 +14,11 @@ import (
 // include/uapi/linux/fiemap.h.
 const (
 	fsIocFiemap = 0xC020660B // _IOWR('f', 11, struct fiemap)
-	// writes the pages out first: before that, written data may be in an unwritten extent
+	// fiemapFlagSync writes the pages out first: before that, written data may be in an unwritten extent
 	fiemapFlagSync        = 0x1
 	fiemapExtentLast      = 0x1
 	fiemapExtentUnwritten = 0x800 // allocated, and reads as zeros
-	fiemapExtents         = 64    // requested at a time
+	fiemapExtents         = 64    // number of extents requested in one call
 )
 
 // fiemapExtent is struct fiemap_extent.

@@ -336,7 +336,7 @@ func control(file *os.File, f func(fd int) error) error {
 	}
 	var inner error
 	if err := raw.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
-		// control fails for no other reason, and returns an error that nobody can test for
+		// a closed file is the only reason for a failure, but the returned error has no exported value to test for
 		return fs.ErrClosed
 	}
 	return inner

@@ -18,7 +18,7 @@ const (
 type room struct {
 	looked   time.Time // zero: never
 	space    vfs.Space
-	admitted int64 // bytes since then
+	admitted int64 // number of bytes admitted since then
 }
 
 // FullError says that a write would use bytes of the reserve. It is an ErrFull.

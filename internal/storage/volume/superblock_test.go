@@ -259,8 +259,8 @@ func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	}
 }
 
-// Each start and each NextStep makes another state. A crash at any moment leaves the state before or the state after,
-// and the registered step stays with it.
+// Each start and each NextStep makes another state. A crash at any moment leaves the state before or the state after.
+// Each state includes the latest step that was known to be registered.
 func TestStepsOfAVolume(t *testing.T) {
 	m := vfstest.NewMem()
 	seen := map[Step]bool{}

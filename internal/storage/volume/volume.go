@@ -64,7 +64,7 @@ type Superblock struct {
 
 // Step identifies one state in the sequence of states of a volume.
 type Step struct {
-	Number uint64 // 1 at the first, raised by one
+	Number uint64 // 1 for the first step; each further step adds 1
 	// Nonce is random. Two copies of one volume that are used independently have different nonces under the same
 	// number.
 	Nonce uuid.UUID
@@ -100,13 +100,13 @@ type Options struct {
 type Volume struct {
 	fs           vfs.FS
 	dir          string
-	superblock   Superblock // as of this start
-	reserveBytes int64      // of Options; 0: by the size of the file system
+	superblock   Superblock // the superblock as of this start
+	reserveBytes int64      // from Options; 0: the reserve depends on the size of the file system
 	logger       *slog.Logger
 	now          func() time.Time
 
 	writing longlock.Mutex // held while the superblock is written; guards written and tried
-	written Superblock     // on disk
+	written Superblock     // the superblock on disk
 	// last superblock that a write was tried for; after a failed write it may or may not be on disk
 	tried Superblock
 
@@ -143,7 +143,7 @@ func Open(opts Options) (*Volume, error) {
 	return v, nil
 }
 
-// validate rejects invalid combinations of options.
+// validate rejects invalid options and invalid combinations of options.
 func validate(opts Options) error {
 	switch {
 	case opts.FS == nil:
@@ -250,7 +250,8 @@ func (v *Volume) start(opts Options) error {
 	return nil
 }
 
-// admitIdentity rejects a volume of another store or shard.
+// admitIdentity rejects a volume of another store or shard. With opts.Adopt and opts.Store, it changes the shard in the
+// superblock instead.
 func (v *Volume) admitIdentity(opts Options) error {
 	sb := v.superblock
 	if opts.Store != uuid.Nil && opts.Store != sb.Store {

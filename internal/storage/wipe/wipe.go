@@ -19,7 +19,7 @@ const (
 	// edge is how many bytes are zeroed at both ends of the disk: labels, partition tables and their copies, the first
 	// superblocks of xfs and ext, and those of RAID members.
 	edge = 16 * mib
-	// around is how many bytes are zeroed at the places in between.
+	// around is how many bytes are zeroed at each place between the two ends of the disk.
 	around = 64 * kib
 )
 

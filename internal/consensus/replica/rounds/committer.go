@@ -50,7 +50,7 @@ type Log interface {
 type Committer struct {
 	stop  chan struct{}  // closed by Close
 	woken chan struct{}  // wakes the clock
-	group sync.WaitGroup // of all goroutines
+	group sync.WaitGroup // all goroutines of the committer
 	syncs chan struct{}  // a token for each segment that is being synced
 	// waiting is how many syncs wait for such a token.
 	waiting atomic.Int32
@@ -302,7 +302,7 @@ func (c *Committer) tick(ticks int) bool {
 		}
 		if s.rests() {
 			s.clocked.Store(false)
-			if s.rests() { // otherwise it woke up meanwhile, and relies on the clock
+			if s.rests() { // otherwise the replica woke up meanwhile, and relies on the clock
 				delete(c.clocked, s)
 			} else {
 				s.clocked.Store(true)

@@ -42,7 +42,7 @@ type Seat struct {
 	runner    Runner
 	state     atomic.Uint32
 	detached  chan struct{} // closed when the committer has released the seat
-	clocked   atomic.Bool   // in Committer.clocked; written with the committer's mu held
+	clocked   atomic.Bool   // the seat is in Committer.clocked; written with the committer's mu held
 	marks     atomic.Uint32 // markWritten, markBehind or markDue
 }
 

@@ -17,7 +17,7 @@ type Draft struct {
 // head is the newest committed version of a record.
 type head struct {
 	known   bool
-	applied uint64 // as of this applied index
+	applied uint64 // applied index as of which the head was read
 	index   uint64 // 0: no record
 	err     error
 }

@@ -15,8 +15,8 @@ type History struct {
 	now     func() time.Time
 	age     time.Duration
 	rules   rules.Off
-	applied uint64 // index at the start: everything up to it comes from the log, everything after it was seen
-	started int64  // by windowClock
+	applied uint64 // index at the start: everything up to it comes from the log, this process saw everything after it
+	started int64  // time of the start, by windowClock
 
 	whole atomic.Bool
 	mu    sync.Mutex

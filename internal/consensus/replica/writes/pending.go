@@ -26,16 +26,16 @@ type Pending struct {
 	condition  Condition
 	request    format.Request // distinguishes the write from another one with its request id
 	bytes      int64
-	payload    []byte     // until the log's entry has it
+	payload    []byte     // kept until the log's entry has it
 	after      []*Pending // answered together with this one
 }
 
-// role determines when a Pending is answered.
+// role determines when and how a Pending is answered.
 type role uint8
 
 const (
 	written  role = iota // it made an entry: when the entry is applied
-	refused              // by a condition: when the write because of which it was refused is applied
+	refused              // a condition refused it: when the write that caused the refusal is applied
 	nothing              // a delete of nothing: when the delete before it is applied
 	repeated             // its request id is in progress: with the first write's result
 )

@@ -6,7 +6,7 @@ import "time"
 // majority count; this is the leader's own.
 type SyncTimes struct {
 	Began, Ended time.Time
-	first, last  uint64 // indexes of the entries that it made durable
+	first, last  uint64 // indexes of the entries that the sync made durable
 }
 
 // syncsKept is how many syncs are kept: with several copies a write is committed some rounds after its own sync.

@@ -11,12 +11,12 @@ import (
 // declined them. It holds no pointer, so that its size costs the garbage collector nothing. Ages are in ns since
 // windowClock, by this process's monotonic clock, because the machine's time may be set. Not safe for concurrent use.
 type window struct {
-	format.RequestWindow // how long
+	format.RequestWindow // how long writes are remembered
 
 	at    map[[16]byte]uint32 // request id -> low bits of its sequence number
 	slots []windowSlot        // a ring; its length is a power of two
-	first uint64              // sequence number of the oldest
-	next  uint64              // sequence number of the next one; next-first are held
+	first uint64              // sequence number of the oldest write that is held
+	next  uint64              // sequence number of the next write; next-first writes are held
 }
 
 // windowClock is the zero point of the ages in windows.
@@ -37,7 +37,7 @@ type windowSlot struct {
 	// newest version because of which it was declined, 0: none. No log holds such a write: it is forgotten when this
 	// process ends.
 	role     role
-	ifAbsent bool // of the condition of a refused write
+	ifAbsent bool // IfAbsent of the condition of a refused write
 }
 
 // appliedSlot makes the slot of a write that is in the log.

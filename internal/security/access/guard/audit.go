@@ -34,7 +34,7 @@ type Event struct {
 
 // AuditConfig says where an audit log is written.
 type AuditConfig struct {
-	Path   string // of a file, which is appended to, or of a FIFO; "-": standard output
+	Path   string // path of a file, which is appended to, or of a FIFO; "-": standard output
 	Server string // name of the server in events
 	Writes bool   // also log every write
 }
@@ -99,7 +99,7 @@ type keepOpen struct{ io.Writer }
 // Close implements io.Closer.
 func (keepOpen) Close() error { return nil }
 
-// Collectors of the log, for a registry.
+// Collectors returns the collectors of the log, for a registry.
 func (a *Audit) Collectors() []prometheus.Collector { return []prometheus.Collector{a.written, a.lost} }
 
 func (a *Audit) writes() bool { return a != nil && a.cfg.Writes }

@@ -20,7 +20,7 @@ type call struct {
 	guard  *Guard
 	caller access.Caller
 	via    string // the gateway that forwarded the call; empty: none
-	from   string // address
+	from   string // address of the peer
 	rule   access.Rule
 	method string
 
@@ -174,7 +174,7 @@ func (c *call) Wrote(n int, what func(i int) access.Written) {
 func (c *call) refused(verb access.Verb, group string, id *int64, err error) {
 	code := status.Code(err)
 	if code != codes.PermissionDenied && code != codes.Unauthenticated {
-		return // the caller is not identified yet
+		return // nothing is decided yet, for example because the table of grants is not known
 	}
 	c.guard.counts.refused.WithLabelValues(code.String()).Inc()
 	c.mu.Lock()

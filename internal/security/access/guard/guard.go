@@ -40,7 +40,7 @@ type Config struct {
 	Required func() bool
 	// Key returns the store's seal key, and creates it if there is none.
 	Key func(ctx context.Context) ([]byte, error)
-	// Forwarded: a header of gateways of the store names the caller for whom they call.
+	// Forwarded: gateways of the store name in a header the caller for whom they call.
 	Forwarded bool
 	// Audit receives refusals and completed operations; nil: no audit log.
 	Audit *Audit

@@ -137,7 +137,7 @@ type blobFileWriter struct {
 	file   vfs.File // nil: closed
 	ref    BlobRef  // reference to the data received so far
 	want   *BlobRef // the expected reference; nil: any
-	chunk  []byte   // not yet written
+	chunk  []byte   // data that is not written yet
 	number int64    // number of that chunk
 	err    error    // the first failure; it is kept
 }

@@ -35,7 +35,7 @@ const (
 const (
 	DataBytesMax       = 1 << 20  // inline data; larger data is in a blob file
 	AttributesBytesMax = 64 << 10 // encoded attributes
-	BlobChunkBytes     = 1 << 20  // one checksum each
+	BlobChunkBytes     = 1 << 20  // each chunk of a blob has its own checksum
 )
 
 // SegmentID is the random identity of a segment; each frame's CRC covers it, so a stale or misdirected block never

@@ -27,14 +27,14 @@ const (
 	pieceHeaderBytes = 96
 	pieceTrailBytes  = 8
 	pieceRowBytesMin = 8 + 3 // least size of a row
-	// pieceGuessBytes is a size at the end of the file that usually contains the last piece.
+	// pieceGuessBytes are read from the end of the file first: they usually contain the last piece.
 	pieceGuessBytes = 8 << 10
 )
 
 // HintPart is the part of the active segment that pieces cover: everything before a state frame.
 type HintPart struct {
 	End   int64  // offset of that frame; 0: there are no pieces
-	Last  uint64 // index of the last entry in front of it
+	Last  uint64 // index of the last entry before that frame
 	Rows  int64  // number of rows in all pieces
 	Bytes int64  // size of all pieces in their file
 }

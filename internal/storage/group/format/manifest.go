@@ -24,7 +24,7 @@ const (
 	ManifestMagic        = "SHEAFMAN"
 	manifestFixedBytes   = 176
 	manifestSegmentBytes = 40
-	ManifestBytesMax     = 256 << 20 // of the file: above what 2^20 segments need; bounds what is read into memory
+	ManifestBytesMax     = 256 << 20 // largest file: above what 2^20 segments need; bounds what is read into memory
 	nameBytesMax         = 253
 )
 
@@ -33,7 +33,7 @@ const (
 type Manifest struct {
 	Identity         Identity
 	Sequence         uint64            // raised with each write
-	Segments         []ManifestSegment // in order of the log; the last one is active
+	Segments         []ManifestSegment // in the order of the log; the last one is active
 	CompactedThrough uint64            // Raft's first index is above this one
 	CompactedTerm    uint64
 	TombstoneFloor   uint64 // tombstones at or below may be dropped

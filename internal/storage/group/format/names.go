@@ -16,7 +16,7 @@ const (
 	ActiveHintName = "hint-active" // hint of the active segment, regardless of its number
 	IncomingName   = "incoming"    // folder: files of an unfinished Install
 	QuarantineName = "quarantine"
-	TmpSuffix      = ".tmp" // of a file being made; garbage after a crash
+	TmpSuffix      = ".tmp" // suffix of a file that is being made; such a file is garbage after a crash
 
 	SegmentPrefix = "segment-"
 	HintPrefix    = "hint-"

@@ -55,7 +55,7 @@ func RequestEntry(e *Entry) Entry {
 		RequestID: e.RequestID, Data: data}
 }
 
-// isRequestData reports whether data is valid data of a KindRequest.
+// isRequestData reports whether b is valid data of an entry of KindRequest.
 func isRequestData(b []byte) bool {
 	return len(b) == requestDataBytes && IsZero(b[1:4]) && (Kind(b[0]) == KindPut || Kind(b[0]) == KindDelete &&
 		IsZero(b[4:]))

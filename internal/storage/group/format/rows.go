@@ -62,7 +62,7 @@ func (r *Rows) Hint(m ManifestSegment, terms []TermRun) *Hint {
 // IsEmpty reports whether the segment holds nothing that may still be needed.
 func (r *Rows) IsEmpty() bool { return len(r.IDs) == 0 && r.Requests == 0 }
 
-// AddRequest counts an entry of KindRequest.
+// AddRequest counts an entry of KindRequest, and takes its commit time into account.
 func (r *Rows) AddRequest(e *Entry) {
 	r.Requests++
 	r.LastCommit = max(r.LastCommit, e.CommitTime)
@@ -93,7 +93,7 @@ func (r *Rows) Cut(first, from uint64) {
 	r.IDs, r.Places, r.Indexes, r.Blobs = r.IDs[:n:n], r.Places[:n:n], r.Indexes[:n:n], r.Blobs[:b:b]
 }
 
-// Synced records that all rows so far are on disk.
+// Synced records that all entries so far, including those of KindRequest, are on disk.
 func (r *Rows) Synced() { r.syncedCommit = r.LastCommit }
 
 // CutUnsynced drops the rows from an offset on; the segment was synced up to that offset.

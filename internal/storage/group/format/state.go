@@ -9,7 +9,7 @@ import (
 const StateRecordBytes = 40
 
 // StateRecord is the data of a KindState frame. It is written with each batch that changes one of its fields; the last
-// whole one of a log is valid.
+// whole record of a log is the current one.
 type StateRecord struct {
 	Term         uint64
 	Vote         uint64

@@ -174,7 +174,7 @@ func (v *verifier) readManifest() (bool, error) {
 	return true, nil
 }
 
-// readReplica returns true if the replica is only joining.
+// readReplica reads and checks the replica file. It returns true if the replica is only joining.
 func (v *verifier) readReplica() (joining bool, err error) {
 	v.report.Group = path.Base(v.dir)
 	b, err := format.ReadAll(v.fs, path.Join(v.dir, format.ReplicaName), 2*format.ReplicaFileBytes)

@@ -33,7 +33,7 @@ func (v *verifier) checkOrder() {
 			v.checkBoundary(s, last, term)
 			last, term = s.Last, s.Term
 		}
-		if s.IsOpen() { // missing entries at the end are damage of these bytes
+		if s.IsOpen() { // the bad bytes at the end explain the entries that are missing there
 			last = max(last, s.manifest.LastIndex)
 		}
 	}

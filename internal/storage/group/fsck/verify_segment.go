@@ -231,7 +231,7 @@ func (s *segmentScan) checkOrder(step *segio.FrameStep, m *format.Manifest) bool
 	return true
 }
 
-// damages returns the meaning of the bad bytes.
+// damages returns the damages that the bad bytes of a segment amount to.
 func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	if s.recovered != nil {
 		return s.recovered.Damages
@@ -244,7 +244,7 @@ func (v *verifier) damages(s *segmentScan) []*format.Damage {
 	return out
 }
 
-// unusedRows returns the rows at the sorted offsets that count.
+// unusedRows returns those rows at the given offsets, which are sorted, that count.
 func (s *segmentScan) unusedRows(offsets []int64) (rows []int) {
 	for _, offset := range offsets {
 		if row := s.Rows.AtOffset(offset); row >= 0 && s.counts(row) {

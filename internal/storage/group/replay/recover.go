@@ -5,7 +5,7 @@ import "sheaf.dev/sheaf/internal/storage/group/format"
 // Recovered is the result of the recovery of the last segment.
 type Recovered struct {
 	*Walk
-	End      int64  // the log continues there
+	End      int64  // offset at which the log continues
 	VoteLost bool   // see Walk.LostState
 	Cut      bool   // a torn tail begins at End: it must be removed
 	CutBytes int64  // size of the torn tail, without the zeros at its end

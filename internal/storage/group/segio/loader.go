@@ -141,7 +141,7 @@ type ImageRead struct {
 	file  vfs.File
 	into  []byte // length: bytes wanted; the capacity is a multiple of 4 KiB
 	ctx   context.Context
-	onto  func(bytes int64) // called with the bytes of each chunk
+	onto  func(bytes int64) // called with the number of bytes of each chunk
 	after sync.WaitGroup    // the goroutines that read
 
 	mu         sync.Mutex

@@ -17,7 +17,7 @@ type Writer struct {
 	file  vfs.File
 	id    format.SegmentID
 	first uint64
-	buf   []byte // it ends at Bytes
+	buf   []byte // bytes that are not written yet: the last ones before Bytes
 }
 
 // NewWriter returns a writer that continues after the header of a segment. It adds rows to the given table.
@@ -40,7 +40,7 @@ func (w *Writer) Append(e *format.Entry) (offset int64, err error) {
 	return w.wrote(e, at)
 }
 
-// wrote adds the row of the frame that is in buf from at on.
+// wrote adds the frame that is in buf from at on to Rows and Bytes. It writes buf out if that is large enough.
 func (w *Writer) wrote(e *format.Entry, at int) (offset int64, err error) {
 	offset = w.Bytes
 	bytes := int64(len(w.buf) - at)

@@ -42,7 +42,7 @@ type arrivals struct {
 	read  int64 // bytes before it were read. Guarded by mu
 }
 
-// follow starts to check a file whose first bytes exist.
+// follow starts to check a file while it is still being received.
 func (w *installFile) follow() *arrivals {
 	f := &arrivals{file: w.file, size: w.in.Bytes, at: w.at, over: make(chan struct{})}
 	f.come.L = &f.mu

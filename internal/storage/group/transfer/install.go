@@ -46,7 +46,7 @@ type Install struct {
 // incomingFile is a file that is being gathered.
 type incomingFile struct {
 	File
-	segment format.ManifestSegment // with the number of its name in the incoming folder
+	segment format.ManifestSegment // its Number is the one in the name of the file in the incoming folder
 	ref     format.BlobRef
 	whole   bool
 	inPlace bool // a blob that is already in the group's folder
@@ -161,7 +161,7 @@ func (i *Install) gather(ctx context.Context, own *ownLog) error {
 	return i.learnBlobs()
 }
 
-// room returns ErrNoSpace if the volume has fewer free bytes.
+// room returns an ErrNoSpace if the volume has fewer free bytes than the given number.
 func (i *Install) room(bytes int64) error {
 	space, err := i.opts.FS.Space(i.opts.Dir)
 	if err == nil && space.FreeBytes < bytes {
@@ -236,7 +236,7 @@ func (i *Install) segmentOf(name string) (int, error) {
 	}), nil
 }
 
-// removeOthers removes useless files from the incoming folder.
+// removeOthers removes the files that are not wanted from the incoming folder. All blobs stay.
 func (i *Install) removeOthers() error {
 	wanted := make(map[string]bool)
 	for _, f := range i.segments {

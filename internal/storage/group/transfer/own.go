@@ -17,7 +17,7 @@ import (
 type ownLog struct {
 	fs       vfs.FS
 	dir      string
-	manifest *format.Manifest // nil: the folder has no valid data
+	manifest *format.Manifest // nil: there is none, so nothing in the folder counts
 
 	// The fields below are known after readTail. An entry that may exist counts as existing.
 	hard  format.StateRecord
