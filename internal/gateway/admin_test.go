@@ -105,8 +105,8 @@ func TestListingsTellAlsoOfWhoIsSilent(t *testing.T) {
 	})
 }
 
-// TestAGroupOfJustNowIsFound: what another gateway made a moment ago may not be in the table yet. It is there, so "does
-// not exist" is no answer.
+// TestAGroupOfJustNowIsFound checks that a gateway does not deny a group that is missing in its table. Another gateway
+// may have created the group a moment ago, so "does not exist" would be wrong.
 func TestAGroupOfJustNowIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := named()
@@ -195,7 +195,7 @@ func TestAdminCallsOfAGroupNeedOne(t *testing.T) {
 }
 
 func TestStopLeavesNothingRunning(t *testing.T) {
-	// A bubble fails where anything runs on when the test and its cleanups have ended.
+	// A bubble fails if a goroutine still runs when the test and its cleanups have ended.
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(2), gateway.Config{Registry: prometheus.NewRegistry()}, "a", "b")
 		if _, err := batchPut(t, c, puts(1, 2, 3, 4)); err != nil {

@@ -239,7 +239,7 @@ func TestBatchesOutsideTheirLimitsAreRefused(t *testing.T) {
 			_, err = batchGet(c, make([]int64, n)...)
 			wantFieldViolation(t, err, "gets")
 		}
-		// What came before the wrong message is answered.
+		// The messages before the wrong one are answered.
 		answers, err := batchPut(t, c, puts(1), puts(2), &recordv1.BatchPutRequest{})
 		if len(answers) != 2 {
 			t.Fatalf("%d answers, %v", len(answers), err)
@@ -336,7 +336,7 @@ func TestBatchGetGoesOnWhenAShardBreaksOff(t *testing.T) {
 func TestABatchMakesAllItsGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, named(), gateway.Config{}, "a", "b")
-		// What shards do with their targets.
+		// This goroutine plays the shards, which carry out their targets.
 		go func() {
 			for view := range c.store.Watch(c.ctx) {
 				for _, g := range view.Groups {

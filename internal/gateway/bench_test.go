@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// echoBytes is the least that a hop can do: hand on the bytes of a message.
+// echoBytes is the minimum of a hop: it passes on the bytes of a message.
 type echoBytes struct{ bufs mem.BufferSlice }
 
 type echoCodec struct{ proto encoding.CodecV2 }
@@ -42,7 +42,7 @@ func (c echoCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 func (c echoCodec) Name() string { return "proto" }
 
-// echoShard answers every Get alike.
+// echoShard gives the same answer to every Get.
 type echoShard struct {
 	recordv1.UnimplementedRecordServiceServer
 	answer *recordv1.GetResponse
@@ -89,7 +89,7 @@ func bareHop(b *testing.B, shard string) string {
 	return l.Addr().String()
 }
 
-// startEcho runs an echo shard and a gateway before it.
+// startEcho runs an echo shard and a gateway in front of it.
 func startEcho(b *testing.B, size int) (shard, viaGateway string) {
 	b.Helper()
 	server := grpc.NewServer()
@@ -133,8 +133,8 @@ func startEcho(b *testing.B, size int) (shard, viaGateway string) {
 	return l.Addr().String(), g.Addr()
 }
 
-// BenchmarkGet compares the gateway with a bare hop, with the same callers and the same shard. Run it with -cpu and
-// -count as wanted; the ratio of the two is what counts.
+// BenchmarkGet compares the gateway with a bare hop, with the same callers and the same shard. Choose -cpu and -count
+// as needed: only the ratio of the two matters.
 func BenchmarkGet(b *testing.B) {
 	for _, size := range []int{1 << 10, 10 << 10} {
 		shard, via := startEcho(b, size)

@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// cluster is a gateway over stand-ins, with its etcd and network in memory. Its test runs in a bubble of
-// testing/synctest: time passes where everything waits, so that a pause below takes none.
+// cluster is a gateway in front of stand-ins, with its etcd and network in memory. Its test runs in a bubble of
+// testing/synctest: virtual time passes when all goroutines wait, so a pause below takes no real time.
 type cluster struct {
 	t       *testing.T
 	ctx     context.Context
@@ -37,11 +37,11 @@ type cluster struct {
 	admin   recordv1.AdminServiceClient
 }
 
-// endless is a context without a deadline, for an impatient gateway.
+// endless returns a context without a deadline, for an impatient gateway.
 func (c *cluster) endless() context.Context { return context.WithoutCancel(c.ctx) }
 
-// impatient is for calls that must end without success: the gateway gives up, not the caller, so that the answer says
-// why.
+// impatient is for calls that must end without success: the gateway gives up before the caller does, so that the answer
+// says why.
 var impatient = gateway.Config{Limits: gateway.Limits{CallTimeout: 3 * time.Second}}
 
 func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ...string) *cluster {
@@ -77,21 +77,21 @@ func newCluster(t *testing.T, meta placement.Meta, cfg gateway.Config, shards ..
 			t.Error(err)
 		}
 	})
-	// Windows that stay as they are: left alone they grow with the time that answers take, so that a slow machine would
-	// hold for a reader what the tests of readers that do not read look for in the gateway.
+	// The windows have a fixed size. Otherwise they grow with the time that answers take, and on a slow machine they
+	// would hold, on the reader's side, the bytes that the tests of stalled readers look for in the gateway.
 	windows := []grpc.DialOption{grpc.WithInitialWindowSize(64 << 10), grpc.WithInitialConnWindowSize(64 << 10)}
 	c.conn = c.dial(c.gateway, windows...)
 	c.records, c.admin = recordv1.NewRecordServiceClient(c.conn), recordv1.NewAdminServiceClient(c.conn)
 	return c
 }
 
-// config is that of a gateway of the cluster.
+// config completes a configuration for a gateway of the cluster.
 func (c *cluster) config(cfg gateway.Config) gateway.Config {
 	cfg.Listen, cfg.Store, cfg.Listener, cfg.Dial = "gateway:0", c.store, c.network.Listen, c.network.Dial
 	return cfg
 }
 
-// dial makes a connection to a gateway, until the test ends.
+// dial connects to a gateway, until the test ends.
 func (c *cluster) dial(g *gateway.Gateway, options ...grpc.DialOption) *grpc.ClientConn {
 	c.t.Helper()
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), c.network.Dialer())
@@ -103,7 +103,7 @@ func (c *cluster) dial(g *gateway.Gateway, options ...grpc.DialOption) *grpc.Cli
 	return conn
 }
 
-// another starts a second gateway, with other limits, and returns when it is at an epoch.
+// another starts a second gateway, with other limits, and returns when it has reached an epoch.
 func (c *cluster) another(cfg gateway.Config, epoch uint64) recordv1.RecordServiceClient {
 	c.t.Helper()
 	g, err := gateway.Start(c.ctx, c.config(cfg))
@@ -135,7 +135,8 @@ func named() placement.Meta {
 	return placement.Meta{StoreUUID: uuid.New(), Routing: placement.Routing{Mode: placement.Named}, Copies: 1}
 }
 
-// start runs and registers a stand-in, on a free port; again under the same name is a restart that keeps its records.
+// start runs and registers a stand-in on a free port. A second start under the same name is a restart that keeps the
+// records.
 func (c *cluster) start(name string, volume uuid.UUID, generation uint64) *standIn {
 	c.t.Helper()
 	return c.startAt(name, name+":0", volume, generation)

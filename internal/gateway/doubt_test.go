@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 )
 
-// afterDoubt is what a shard may say to the repetition of a write that was applied, its answer lost.
+// afterDoubt lists what a shard may answer to the repetition of a write that was applied but whose answer was lost.
 var afterDoubt = []struct {
 	code   codes.Code
 	reason string
@@ -79,7 +79,7 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 	})
 }
 
-// A shard that stops ends its streams with STOPPING, also where puts of them are on their way.
+// A shard that stops ends its streams with STOPPING, even while puts on them are unanswered.
 func TestAStreamThatIsEndedByStoppingLeavesItsPutsInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), impatient, "a")

@@ -1,4 +1,4 @@
 package gateway
 
-// Epoch of the newest view.
+// Epoch returns the epoch of the newest view.
 func (g *Gateway) Epoch() uint64 { return g.epoch() }

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 )
 
-// failAll lets a stand-in answer every read and write as a shard that could not load its copy of the group.
+// failAll makes a stand-in answer every read and write like a shard that could not load its copy of the group.
 func (s *standIn) failAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -24,7 +24,7 @@ func (s *standIn) failAll() {
 	}
 }
 
-// callsOnAGroup are all ways to call a group, each by the name that a stand-in counts.
+// callsOnAGroup returns every way to call a group, keyed by the name under which a stand-in counts it.
 func callsOnAGroup(c *cluster) map[string]func() error {
 	return map[string]func() error{
 		"Get": func() error { _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); return err },
@@ -116,11 +116,11 @@ func TestAGroupWithoutAMajorityThatCouldBeLoadedFailsAtOnce(t *testing.T) {
 	})
 }
 
-// A stream that ends well says nothing of reads that were answered by "try again".
+// A stream that ends with OK does not report the reads that were answered with "try again".
 func TestBatchGetTellsWhyAReadWasRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
-		// So long that the gateway answers at once.
+		// The retry time is so long that the gateway answers at once.
 		c.shards["a"].failFirst(1<<30, "BatchGet item", refuse(codes.Unavailable, "GROUP_LOADING", retryInfo(time.Hour)))
 		got, err := batchGet(c, 1)
 		if err != nil || len(got) != 1 {

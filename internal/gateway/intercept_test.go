@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/messagetest"
 )
 
-// Whoever decides what a caller may do looks at a call in an interceptor: a call that passes none is a hole.
+// Interceptors decide what a caller may do: a call that bypasses them is a hole.
 func TestEveryCallPassesTheInterceptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := messagetest.NewInterceptors()
@@ -31,7 +31,7 @@ func TestEveryCallPassesTheInterceptors(t *testing.T) {
 	})
 }
 
-// A message that is too large comes to no shard, but who sends it is known.
+// A message that is too large reaches no shard, but its sender is known.
 func TestInterceptorsSeeATooLargePut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := messagetest.NewInterceptors()

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// shared makes every group of a cluster have a copy on each shard, the first of which leads.
+// shared gives every group of a cluster a copy on each shard, the first of which leads.
 func shared(c *cluster, leader string, term uint64, shards ...string) {
 	c.t.Helper()
 	var revision int64
@@ -37,7 +37,7 @@ func shared(c *cluster, leader string, term uint64, shards ...string) {
 	c.awaitEpoch(revision)
 }
 
-// notLeader is the answer of a shard that knows who leads.
+// notLeader is the answer of a shard that knows the leader.
 func notLeader(address string) error {
 	st, err := status.New(codes.FailedPrecondition, "another leads").WithDetails(&errdetails.ErrorInfo{
 		Domain: "sheaf.dev", Reason: "NOT_LEADER", Metadata: map[string]string{"address": address},
@@ -48,7 +48,7 @@ func notLeader(address string) error {
 	return st.Err()
 }
 
-// refuseAll lets a stand-in answer every call with an error, and counts.
+// refuseAll makes a stand-in answer every call with an error, and counts the calls.
 func (s *standIn) refuseAll(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func TestCallsFollowTheLeaderThatAShardNames(t *testing.T) {
 		if a, b := c.shards["a"].count("Put"), c.shards["b"].count("Put"); a != 1 || b != 0 {
 			t.Errorf("%d calls went to a, %d to b; c leads, and the first answer said so", a, b)
 		}
-		// What etcd says of other things does not make the gateway forget it; another leader does.
+		// A change in etcd of something else does not make the gateway forget the leader; a new leader does.
 		shared(c, "a", 1, "a", "b", "c")
 		if _, err := c.records.Get(c.ctx, &recordv1.GetRequest{Key: key(1)}); err != nil || c.shards["a"].count("Get") != 0 {
 			t.Errorf("%v; %d calls went to a", err, c.shards["a"].count("Get"))
@@ -113,11 +113,12 @@ func TestCallsAskTheOthersWhereNobodyIsNamed(t *testing.T) {
 	}
 }
 
-// soon is beyond the time in which a gateway turns away from a shard that hangs, and far below gRPC's keepalive, which
-// would end calls there in its place. It is virtual time: the speed of the machine is not in it.
+// soon is longer than the time after which a gateway abandons a shard that hangs, and far shorter than gRPC's
+// keepalive, which would otherwise end calls there. It is virtual time, so it does not depend on the speed of the
+// machine.
 const soon = 4 * time.Second
 
-// Calls at a shard that hangs as a whole go elsewhere soon, whatever etcd says; new ones do not go there at all.
+// Calls to a shard that hangs entirely soon go elsewhere, whatever etcd says. New calls do not go there at all.
 func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := hash(2)
@@ -164,7 +165,8 @@ func TestCallsLeaveAShardThatAnswersNothing(t *testing.T) {
 	})
 }
 
-// Calls at a shard that hangs end when another leads and its registration has run out, not at their deadline.
+// Calls to a shard that hangs end when another shard leads and the registration of the first has expired, not at their
+// deadline.
 func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a", "b", "c")
@@ -201,8 +203,8 @@ func TestCallsAtAHungShardGoElsewhere(t *testing.T) {
 	})
 }
 
-// Reads wait without an error at a shard whose disk hangs, and which answers everything else. They end where another
-// shard leads their group, and are asked there.
+// Reads at a shard whose disk hangs wait without an error, while the shard answers everything else. When another shard
+// leads their group, the waiting reads end and are repeated there.
 func TestReadsLeaveAShardWhoseDiskHangs(t *testing.T) {
 	meta := hash(1)
 	meta.Copies = 3

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// tells lets a stand-in say how far its copies are.
+// tells sets the progress that a stand-in reports for its copies.
 func (s *standIn) tells(copies map[string]*recordv1.Copy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func TestPlanMovesTellsHowFarTheyAre(t *testing.T) {
 			Phase: recordv1.CopyPhase_COPY_PHASE_FILES, From: "a", BytesTotal: 120 * mib, BytesDone: 40 * mib,
 			BytesPerSecond: 10 * mib, EtaSeconds: &eta,
 		}})
-		// The replica on a is made anew: on another volume, its shard stays.
+		// The replica on a is replaced by one on another volume of the same shard.
 		c.shards["a"].tells(map[string]*recordv1.Copy{"0": {Phase: recordv1.CopyPhase_COPY_PHASE_ENTRIES,
 			BytesTotal: 100 * mib, BytesDone: 100 * mib}})
 		var out *recordv1.PlanMovesResponse
@@ -103,7 +103,7 @@ func TestPlanMovesTellsHowFarTheyAre(t *testing.T) {
 	})
 }
 
-// A group that cannot but have two copies in one domain on its way is named before its target is set.
+// PlanMoves names a group that must have two copies in one domain during its move before the target is set.
 func TestPlanMovesTellsOfSharedDomains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		meta := hash(1)
@@ -134,7 +134,8 @@ func TestPlanMovesTellsOfSharedDomains(t *testing.T) {
 			}
 			defer stop()
 		}
-		// A view of before the group had its members plans a Repair, one of before the labels plans nothing: both pass.
+		// A view from before the group had its members plans a Repair, and one from before the labels plans nothing:
+		// both are passed over.
 		var out *recordv1.PlanMovesResponse
 		for len(out.GetMoves()) != 1 || out.GetMoves()[0].GetReason() != "Domain" { // a call after the test's time fails
 			time.Sleep(time.Millisecond)

@@ -38,12 +38,12 @@ func (n *names) serve(socket net.PacketConn) {
 		}
 		question = question[:end]
 		isA := binary.BigEndian.Uint16(question[end-4:]) == 1
-		// The header: the query's number, an answer without error, one question, one answer or none.
+		// The header: the query's id, the flags of an answer without error, one question, and one answer or none.
 		answer := append(bytes.Clone(buffer[:2]), 0x84, 0, 0, 1, 0, 0, 0, 0, 0, 0)
 		answer = append(answer, question...)
 		if isA {
 			answer[7] = 1
-			// the name of the question, type A, for a second, 4 bytes
+			// A pointer to the name in the question, type A, class IN, a TTL of one second, 4 bytes.
 			answer = append(answer, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4)
 			answer = append(answer, n.address.Load()[:]...)
 		}
@@ -51,7 +51,8 @@ func (n *names) serve(socket net.PacketConn) {
 	}
 }
 
-// twoListeners are one on each of two loopback addresses, of the same port, which no other program has on either.
+// twoListeners returns a listener on each of two loopback addresses, both on one port that no other program uses on
+// either address.
 func twoListeners(t *testing.T) (first, second net.Listener, port string) {
 	t.Helper()
 	var config net.ListenConfig
@@ -75,7 +76,7 @@ func twoListeners(t *testing.T) (first, second net.Listener, port string) {
 	}
 }
 
-// serve is a gRPC server.
+// serve starts a gRPC server on a listener.
 func serve(t *testing.T, listener net.Listener) *grpc.Server {
 	t.Helper()
 	server := grpc.NewServer()
@@ -84,8 +85,8 @@ func serve(t *testing.T, listener net.Listener) *grpc.Server {
 	return server
 }
 
-// A shard that is restarted on Kubernetes has another address behind its name. No bubble: the names of DNS need
-// sockets.
+// On Kubernetes, a restarted shard has another address behind its name. The test does not run in a bubble because DNS
+// needs sockets.
 func TestShardHasAnotherAddress(t *testing.T) {
 	var n names
 	n.address.Store(&[4]byte{127, 0, 0, 1})

@@ -26,8 +26,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/livenesstest"
 )
 
-// The shard of these tests is a stand-in that keeps records in a map, because they are about faults that a real shard
-// shows only by chance. The tests of package client run the gateway on real shards.
+// The shard in these tests is a stand-in that keeps records in a map, because the tests are about faults that a real
+// shard shows only by chance. The tests of package client run the gateway on real shards.
 
 // standIn is a shard in memory. fault is asked before each call, or item of a batch, is applied, and late after it.
 type standIn struct {
@@ -80,7 +80,7 @@ func (s *standIn) count(method string) int {
 	return s.calls[method]
 }
 
-// after sets a fault for the first n times; it says how often it fired.
+// failFirst makes the first n calls of a method fail, and returns a counter of these failures.
 func (s *standIn) failFirst(n int, method string, err error) *int {
 	fired := new(int)
 	s.mu.Lock()
@@ -198,7 +198,7 @@ func (s *standIn) BatchGet(in *recordv1.BatchGetRequest, stream recordv1.RecordS
 	if err := s.begin("BatchGet", nil); err != nil {
 		return err
 	}
-	// The last first, one message each: the order is free.
+	// In reverse order, one message each: the order is not specified.
 	for i := len(in.GetGets()) - 1; i >= 0; i-- {
 		result := &recordv1.BatchGetResult{Position: uint32(i)}
 		err := s.begin("BatchGet item", in.GetGets()[i].GetKey())
@@ -370,7 +370,7 @@ func (s *standIn) WatchLoad(_ *recordv1.WatchLoadRequest, stream recordv1.AdminS
 	return nil
 }
 
-// refuse is an error with a reason.
+// refuse returns an error with a reason.
 func refuse(code codes.Code, reason string, more ...protoadapt.MessageV1) error {
 	st, err := status.New(code, "told by the stand-in").WithDetails(append([]protoadapt.MessageV1{
 		&errdetails.ErrorInfo{Domain: "sheaf.dev", Reason: reason, Metadata: map[string]string{"version": "v0"}},

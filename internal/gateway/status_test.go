@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// statusOf asks as the page does.
+// statusOf asks for the status as the status page does.
 func statusOf(t *testing.T, g *gateway.Gateway) (st gateway.Status) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -89,7 +89,7 @@ func TestStatusTellsWhereGroupsAre(t *testing.T) {
 			t.Errorf("groups: %+v", st.Groups)
 		}
 
-		// A learner holds nothing yet; a shard that came back with another volume does not hold the group.
+		// A learner holds nothing yet, and a shard that came back with another volume does not hold the group.
 		put("1", func(g *placement.Group) { g.Members[2].Role = placement.Learner })
 		put("2", func(g *placement.Group) { g.Members[2].VolumeUUID = uuid.New() })
 		put("3", func(g *placement.Group) { g.Members[1].VolumeUUID, g.Members[2].VolumeUUID = uuid.New(), uuid.New() })

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 )
 
-// Only the length of such a message is read: it comes to no shard.
+// Only the length of such a message is read: the message reaches no shard.
 func TestTooLargeMessagesSayWhatToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")

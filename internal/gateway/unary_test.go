@@ -52,7 +52,8 @@ func TestUnknownFieldsPassThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hash(1), gateway.Config{}, "a")
 		in := &recordv1.PutRequest{Key: key(1)}
-		// As a newer client and a newer shard would use them; the stand-in sees the raw request in its interceptor.
+		// The unknown fields are those of a newer client and a newer shard. The stand-in sees the raw request in its
+		// interceptor.
 		in.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 77, protowire.BytesType), []byte("new")))
 		seen := make(chan []byte, 1)
 		c.shards["a"].fault = nil
@@ -132,8 +133,8 @@ func TestLoadingBeyondTheDeadlineIsToldAtOnce(t *testing.T) {
 	})
 }
 
-// putRefused is why an impatient gateway refuses a put: again while the machine is too slow for an answer of a shard
-// within its limit.
+// putRefused returns the error with which an impatient gateway refuses a put. It tries again while the machine is too
+// slow for a shard to answer within the gateway's limit.
 func (c *cluster) putRefused() error {
 	for {
 		_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1)})
@@ -197,7 +198,7 @@ func TestADoubtfulWriteNeverEndsAsUnavailable(t *testing.T) {
 			return nil
 		}
 		_, err := c.records.Put(c.endless(), &recordv1.PutRequest{Key: key(1), RequestId: []byte("0123456789abcdef")})
-		// A deadline says as little about the outcome.
+		// A deadline leaves the outcome just as unknown.
 		if status.Code(err) != codes.DeadlineExceeded {
 			wantError(t, err, codes.Unknown, "OUTCOME_UNKNOWN")
 		}
@@ -262,7 +263,7 @@ func TestNamedGroupsAreMadeByTheFirstWrite(t *testing.T) {
 		meta := named()
 		meta.GroupsMax = 2
 		c := newCluster(t, meta, gateway.Config{}, "a")
-		// What a shard does with its target.
+		// This goroutine plays the shard, which carries out its target.
 		go func() {
 			for view := range c.store.Watch(c.ctx) {
 				for _, g := range view.Groups {
@@ -388,7 +389,8 @@ func TestHealthServesOnceThereIsAView(t *testing.T) {
 			}
 			serving = answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
 		}
-		// By the name of each service too, as probes ask. These are set right behind the process as a whole.
+		// The health of each service has its own name, too, as probes ask for it. These are set right after that of the
+		// whole process.
 		synctest.Wait()
 		for _, name := range []string{"RecordService", "RoutingService", "AdminService"} {
 			answer, err := health.Check(c.ctx, &healthv1.HealthCheckRequest{Service: "sheaf.record.v1." + name})

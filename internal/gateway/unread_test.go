@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/gateway"
 )
 
-// unread is a cluster of one group with 12 MB of records, whose gateway has little room for answers. held is what it
-// holds for answers, ended the number of calls that ended with a code.
+// unread starts a cluster of one group with 12 MB of records, whose gateway has little memory for answers. held returns
+// the bytes that the gateway holds for answers, and ended the number of calls that ended with a code.
 func unread(t *testing.T, limits gateway.Limits) (c *cluster, held func() int64, ended func(code codes.Code) int64) {
 	registry := prometheus.NewRegistry()
 	c = newCluster(t, hash(1), gateway.Config{Limits: limits, Registry: registry}, "a")
@@ -127,7 +127,7 @@ func TestUnreadStreamsAreBoundedInTheGateway(t *testing.T) {
 					reads = append(reads, open(ctx, c))
 				}
 				until(t, "the limit is met", func() bool { return held() > limit/2 && ended(codes.ResourceExhausted) > 0 })
-				// Nobody else is kept from writing, nor from small reads.
+				// Other callers can still write, and do small reads.
 				if _, err := c.records.Put(c.ctx, &recordv1.PutRequest{Key: key(1000), Data: make([]byte, 100_000)}); err != nil {
 					t.Error(err)
 				}
@@ -177,7 +177,8 @@ func TestAReaderThatDoesNotReadIsCutOffByTheGateway(t *testing.T) {
 	})
 }
 
-// TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead, nor for who watches its health.
+// TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead checks that it does not wait for watchers of its health
+// either.
 func TestAStopOfTheGatewayDoesNotWaitForReadersThatDoNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, held, _ := unread(t, gateway.Limits{SendTimeout: time.Hour})

@@ -77,7 +77,7 @@ func TestKeyIsReadFromTheBytesOfARequest(t *testing.T) {
 	})
 }
 
-// TestKeyIsReadWhereverItStands: protobuf lets fields come in any order, several times, and among unknown ones.
+// TestKeyIsReadWhereverItStands covers what protobuf allows: fields in any order, repeated, and among unknown ones.
 func TestKeyIsReadWhereverItStands(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		var encoded []byte
@@ -147,7 +147,7 @@ func FuzzReadKey(f *testing.F) {
 		var k key
 		err := putFields.readKey(scan(bufs), &k)
 		decoded := &recordv1.PutRequest{}
-		// What protobuf takes and this does not are groups, and nothing else that this API knows.
+		// Groups are the only thing that protobuf accepts and this reader does not, and this API knows no groups.
 		if proto.Unmarshal(b, decoded) == nil && err == nil && k.id != decoded.GetKey().GetId() {
 			t.Errorf("read id %d, protobuf reads %d", k.id, decoded.GetKey().GetId())
 		}

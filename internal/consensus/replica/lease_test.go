@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica/rounds"
 )
 
-// leasing is a group of three whose leader may answer reads by itself.
+// leasing starts a group of three whose leader may answer reads without asking the others.
 func leasing(t *testing.T) *network {
 	n := makeNetwork(t)
 	n.change = func(_ uint64, o *Options) { o.Lease = true }
@@ -21,7 +21,7 @@ func leasing(t *testing.T) *network {
 	return n
 }
 
-// questions counts what was sent for one read.
+// questions counts the messages that were sent for one read.
 func (n *network) questions(t *testing.T, leader *member) int {
 	t.Helper()
 	sent := func() int {
@@ -50,14 +50,14 @@ func TestALeaseSparesQuestionsUntilItEnds(t *testing.T) {
 		if leader.Alone() {
 			t.Fatal("a leader with a lease takes itself for the only voter")
 		}
-		// Reads that follow one another keep the lease, without one of them waiting.
+		// Reads that follow one another keep the lease, and none of them waits.
 		for range 40 {
 			time.Sleep(leaseTime / 5)
 			if !leader.Readable() {
 				t.Fatal("the lease of a leader that is read has ended")
 			}
 		}
-		// Cut off, it answers nothing once the lease is over, though it still takes itself for the leader.
+		// A partitioned leader answers nothing once its lease is over, though it still believes that it leads.
 		n.isolate(id, true)
 		time.Sleep(leaseTime)
 		if leader.Readable() || !leader.Status().Leader {
@@ -121,8 +121,8 @@ func TestWhoHasJustStartedGivesNoVote(t *testing.T) {
 	})
 }
 
-// The leader's shard was silent for an election timeout. One member is told so late, when it has answered the leader
-// again; another one, told in time, hears nothing of the leader and would vote for the first one.
+// The leader's shard was silent for an election timeout. One member learns of that late, after it has answered the
+// leader again. Another member learns of it in time, hears nothing from the leader and would vote for the first one.
 func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := leasing(t)
@@ -153,7 +153,7 @@ func TestWhoHasAnsweredTheLeaderWaitsThoughItsShardWasSilent(t *testing.T) {
 		}
 		begin := time.Now()
 		n.leader(t, id)
-		// Both may campaign in the same moment, and take turns then.
+		// Both may campaign at the same moment, and then take turns.
 		if took, want := time.Since(begin), electionTimeout+2*earlyTicks*rounds.Tick; took > want {
 			t.Errorf("the election took %v behind the lease, want at most %v", took, want)
 		}

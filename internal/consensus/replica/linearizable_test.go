@@ -22,13 +22,14 @@ type call struct {
 	cond Condition
 }
 
-// reply is its answer. index is of the version read, written or, for a refusal, named as the current one.
+// reply is the answer to a call. index is that of the version read or written or, for a refusal, of the version named
+// as the current one.
 type reply struct {
 	index uint64
 	err   error // nil, ErrExists, ErrMismatch
 }
 
-// record model: the state is the index of the newest version, 0 where there is no record.
+// recordModel models one record: the state is the index of the newest version, 0 if there is no record.
 var recordModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byID := map[int64][]porcupine.Operation{}

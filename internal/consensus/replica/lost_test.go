@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// A heartbeat that names more as committed than a follower has is of a leader that counts on what the follower has
-// acknowledged: it fails with a name for that, and the others go on.
+// A heartbeat whose commit index is beyond a follower's log shows that the leader counts on entries that the follower
+// acknowledged and no longer has. The follower fails with an error of its own for that, and the others go on.
 func TestAFollowerThatLacksWhatItAcknowledgedFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

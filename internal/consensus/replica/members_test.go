@@ -60,7 +60,7 @@ func (n *network) isolate(id uint64, cut bool) {
 	n.cut[id] = cut
 }
 
-// lose says which messages are lost from now on; nil: none.
+// lose sets which messages are lost from now on; nil: none.
 func (n *network) lose(which func(*raftpb.Message) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -93,7 +93,7 @@ func makeNetwork(t *testing.T) *network {
 	return n
 }
 
-// start starts a member: as it was, or with an empty log.
+// start starts a member, on its existing log or on an empty one.
 func (n *network) start(id uint64) *member {
 	n.t.Helper()
 	if n.disks[id] == nil {
@@ -149,7 +149,8 @@ func (n *network) leader(t *testing.T, but uint64) (uint64, *member) {
 	return 0, nil
 }
 
-// write proposes to whoever leads until that is answered: on a slow machine the lead may change at any moment.
+// write proposes to the current leader until the write is answered: on a slow machine the leader may change at any
+// moment.
 func (n *network) write(t *testing.T, but uint64, w write) (Result, error) {
 	t.Helper()
 	for ctx := timeout(t); ; {
@@ -162,7 +163,7 @@ func (n *network) write(t *testing.T, but uint64, w write) (Result, error) {
 	}
 }
 
-// wantData reads through one member as soon as somebody leads.
+// wantData reads through one member as soon as there is a leader.
 func (n *network) wantData(t *testing.T, one *member, id int64, want string) {
 	t.Helper()
 	ctx := timeout(t)
@@ -192,8 +193,8 @@ func (n *network) cutOff(t *testing.T, w write) (uint64, *member, *Pending) {
 	}
 }
 
-// A leader that was deposed, as one whose process was stopped, declines a write before it hears of the other leader.
-// That one answers its question, and must not confirm what the old one held.
+// A deposed leader, such as one whose process was suspended, declines a write before it hears of the new leader. The
+// new leader answers the old one's question, and must not confirm the old one's state.
 func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -221,7 +222,7 @@ func TestARefusalOfADeposedLeaderIsNoAnswer(t *testing.T) {
 	})
 }
 
-// keeping keeps the acknowledgements to a leader back, as a process that is stopped leaves them unread.
+// keeping holds back the acknowledgements to a leader, as a suspended process leaves them unread.
 type keeping struct {
 	Transport
 	to   *atomic.Uint64 // 0: nobody
@@ -238,8 +239,8 @@ func (k keeping) Send(messages []*raftpb.Message) {
 	}))
 }
 
-// Old acknowledgements commit a write, and tell nothing of who leads now: a refusal that waits for that write waits for
-// a majority, too.
+// Old acknowledgements commit a write, but do not show who leads now: a refusal that waits for that write waits for a
+// majority, too.
 func TestARefusalBehindAWriteAsksTheMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)
@@ -297,7 +298,7 @@ func testThreeVoters(t *testing.T) {
 		}
 	}
 
-	// The leader is cut off: what it accepts then is not acknowledged, and it answers no linearizable read.
+	// The leader is partitioned: what it accepts then is not acknowledged, and it answers no linearizable read.
 	first, leader, lost := n.cutOff(t, put(100, "lost"))
 	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()

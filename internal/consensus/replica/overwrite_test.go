@@ -9,7 +9,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// silent drops the entries that whoever leads sends, but for one member.
+// silent drops the entries that any leader sends, except those to one member.
 type silent struct {
 	Transport
 	but *atomic.Uint64 // 0: nothing is dropped
@@ -22,9 +22,9 @@ func (s silent) Send(messages []*raftpb.Message) {
 	}))
 }
 
-// The first leader writes an entry that nobody else gets; the second one its own with the same index, in a newer term;
-// then the first one leads again, and the entry of the older term goes over that of the newer one. The log of the
-// second leader is sound.
+// The first leader writes an entry that no other member receives. The second leader writes its own entry with the same
+// index, in a newer term. Then the first one leads again, and its entry of the older term overwrites that of the newer
+// term. The log of the second leader is sound.
 func TestAnEntryOfAnOlderTermGoesOverOneOfANewerTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

@@ -35,7 +35,7 @@ func (n *network) rest(want int) {
 	until(n.t, fmt.Sprintf("%d members rest", want), func() bool { return n.resting() == want })
 }
 
-// messages gives how many were sent.
+// messages counts the messages that were sent.
 func (n *network) messages() (count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -45,7 +45,7 @@ func (n *network) messages() (count int) {
 	return count
 }
 
-// down tells the members what a transport does when the shard of one falls silent.
+// down tells the members what a transport reports when the shard of one falls silent.
 func (n *network) down(gone uint64) {
 	for id, one := range n.members {
 		if id != gone {
@@ -118,7 +118,7 @@ func TestRestEndsWhenTheLeadersShardFallsSilent(t *testing.T) {
 	})
 }
 
-// awake counts the members that the clock looks at.
+// awake counts the members whose clock still ticks.
 func (n *network) awake() (count int) {
 	for _, one := range n.members {
 		count += one.machine.committer.Clocked()
@@ -126,7 +126,7 @@ func (n *network) awake() (count int) {
 	return count
 }
 
-// A member whose shard is gone costs the others nothing once they rest again: not a message, and not a tick of a clock.
+// A member whose shard is gone costs the others nothing once they rest again: no message, and no tick of a clock.
 func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
 	for _, leads := range []bool{true, false} {
 		t.Run(fmt.Sprintf("it led %v", leads), func(t *testing.T) {
@@ -158,8 +158,8 @@ func TestAMemberThatIsGoneWakesNobody(t *testing.T) {
 	}
 }
 
-// Whoever is left campaigns in turn, so that no two of them take votes from each other; this is also so while the group
-// is at work. The time is that of synctest.
+// The remaining members campaign in turn, so that no two of them take votes from each other, also while the group is at
+// work. The time is virtual.
 func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 	for _, rests := range []bool{true, false} {
 		t.Run(fmt.Sprintf("rests %v", rests), func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestAnotherLeadsSoonAfterTheLeadersShardFellSilent(t *testing.T) {
 	}
 }
 
-// A leader that is killed and started again within the election timeout is silent for too short a time to be noticed.
+// A leader that is killed and restarted within the election timeout is silent for too short a time to be noticed.
 func TestLeaderBackSoonDoesNotLeaveTheOthersAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)
@@ -206,7 +206,7 @@ func TestLeaderBackSoonDoesNotLeaveTheOthersAtRest(t *testing.T) {
 	})
 }
 
-// A learner never campaigns: it has to tell a leader at rest that it is back, where its shard was not missed.
+// A learner never campaigns. When it is back before its shard was missed, it has to tell a leader at rest.
 func TestLearnerBackSoonFindsTheLeaderAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)
@@ -241,7 +241,8 @@ func TestLostMarkCostsNoMoreThanAnElection(t *testing.T) {
 	})
 }
 
-// A member that has less than the mark says does not rest, and tells the leader; an old mark lays nobody to rest.
+// A member that lacks something that the mark covers does not rest, and tells the leader. An outdated mark puts no
+// member to rest.
 func TestMarkThatDoesNotFitIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newQuietNetwork(t)

@@ -36,7 +36,7 @@ func TestSoleVoterWritesAfterStart(t *testing.T) {
 	}
 }
 
-// The log is asked for the newest version before the replica is locked; what was applied in between counts.
+// The log is asked for the newest version before the replica is locked. What is applied in between counts, too.
 func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	m := newMachine(t, vfstest.NewMem(), "/v")
 	one := m.open("7", nil)
@@ -46,7 +46,7 @@ func TestConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	wantCondition(t, one.accept(&w.Write, draft), ErrExists, other.Index)
 }
 
-// The commit time never decreases, also where the clock goes back and over a restart.
+// The commit time never decreases, even if the clock is set back or the replica restarts.
 func TestCommitTimeNeverDecreases(t *testing.T) {
 	mem := vfstest.NewMem()
 	times := []int64{1000, 5000, 2000, 5001, 10}

@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A repeated write finds the first one whatever the machines' clocks say: one that is set ahead or back, one that
-// another leader has, one at a start.
+// A repeated write finds the first one, whatever the clocks of the machines say: a clock that is set forward or back,
+// the clock of another leader, or the clock at a start.
 func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 	for _, ahead := range []time.Duration{11 * time.Minute, -11 * time.Minute} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestRequestIDsAreRememberedWhateverTheClockSays(t *testing.T) {
 	}
 }
 
-// What a write that did nothing was told, its late duplicate is told, too, and does nothing.
+// A late duplicate of a write that did nothing gets the same answer, and does nothing, too.
 func TestALateDuplicateOfAWriteThatDidNothingDoesNothing(t *testing.T) {
 	for _, copies := range []int{1, 3} {
 		t.Run(fmt.Sprint(copies), func(t *testing.T) {
@@ -93,7 +93,8 @@ func TestALateDuplicateOfAWriteThatDidNothingDoesNothing(t *testing.T) {
 				wantRefusal(t, err, ErrMismatch, first.Index)
 				one.wantData(t, 5, "c")
 
-				// Under an id that wrote nothing, another write is a new one; then the id is taken.
+				// A request id under which nothing was written is still free: another write may use it, and then it is
+				// taken.
 				current := one.must(t, put(5, "d")).Index
 				if done := one.must(t, put(5, "b").ifVersion(current).request(3, 1)); done.Repeated || done.Index == 0 {
 					t.Fatalf("another condition: %+v", done)
@@ -120,7 +121,7 @@ func wantRefusal(t *testing.T, err, why error, current uint64) {
 	}
 }
 
-// A busy group remembers more than Window.Writes for as long as calls are repeated.
+// A busy group remembers more than Window.Writes writes for as long as clients may repeat calls.
 func TestRequestIDsOfABusyGroupAreRememberedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := makeNetwork(t)

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// gate holds the syncs of segments until it is opened, and reports each sync that it holds.
+// gate blocks the syncs of segments until it is opened, and reports each sync that it blocks.
 type gate struct {
 	fault   *vfstest.Fault
 	reached chan string
@@ -215,7 +215,7 @@ func wantCondition(t *testing.T, p *Pending, want error, current uint64) {
 	}
 }
 
-// Every index that a caller has received, in a result or in a refusal, stays taken after crashes that lose everything
+// Every index that a caller has received, in a result or in a refusal, remains taken after crashes that lose everything
 // that may be lost.
 func TestRule8_AnIndexThatWasSeenIsNeverReused(t *testing.T) {
 	mem := vfstest.NewMem()

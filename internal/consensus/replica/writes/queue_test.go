@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// fakeLog is a log of which a test says what it holds.
+// fakeLog is a log whose contents a test sets.
 type fakeLog struct {
 	applied  uint64
 	heads    map[int64]uint64
@@ -33,7 +33,7 @@ func (l *fakeLog) RecentRequests(int64) iter.Seq[format.Request] {
 	return slices.Values(l.recent)
 }
 
-// leader is a queue with what its replica does around it, and no Raft.
+// leader is a queue and the parts of a replica around it, without Raft.
 type leader struct {
 	*Queue
 	log      *fakeLog
@@ -78,7 +78,7 @@ func newLeader(change func(*Options)) *leader {
 
 func (l *leader) propose(w Write) *Pending { return l.Accept(&w, Prepare(&w, l.log), l.lead) }
 
-// store gives what is queued to the log.
+// store writes the queued writes to the log.
 func (l *leader) store() {
 	writes := l.Take()
 	l.Taken(writes)
@@ -92,7 +92,7 @@ func (l *leader) store() {
 	l.Extends(l.next - 1)
 }
 
-// apply commits the first n entries, and wakes who waits.
+// apply commits the first n entries, and wakes their callers.
 func (l *leader) apply(n int) {
 	for _, e := range l.entries[:n] {
 		l.log.applied, l.log.heads[e.p.id] = e.index, e.index
@@ -168,7 +168,7 @@ func TestAWriteIsAnsweredWhenItIsApplied(t *testing.T) {
 	}
 }
 
-// Rule 2: a refusal names a version, so it waits until that is committed.
+// Rule 2: a refusal names a version, so it waits until that version is committed.
 func TestARefusalWaitsForWhatItDependsOn(t *testing.T) {
 	l := newLeader(nil)
 	first := l.propose(put(1, "a"))
@@ -203,7 +203,7 @@ func TestAConditionSeesWhatWasAppliedSinceTheLogWasAsked(t *testing.T) {
 	wantRefusal(t, l.Accept(&w, draft, l.lead), ErrExists, 100)
 }
 
-// Where others can lead, a committed version may be old: the caller says when it is known.
+// Where other members can lead, a committed version may be old: the caller says when it is known to be current.
 func TestWhatIsDeclinedIsAnsweredByTheCallerWhereOthersCanLead(t *testing.T) {
 	l := newLeader(nil)
 	l.lead.Sole = false
@@ -336,7 +336,8 @@ func TestCommitTimesNeverGoBack(t *testing.T) {
 	}
 }
 
-// What was applied before the start is read back once, and again when damage was repaired that may hide something.
+// Entries that were applied before the start are read back once, and again when damage was repaired that may have
+// hidden some of them.
 func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 	log := &fakeLog{applied: 10, damaged: true, recent: []format.Request{{RequestID: requestID(1, 1), Index: 10},
 		{RequestID: requestID(2, 1), Index: 11}}}
@@ -365,8 +366,8 @@ func TestHistoryIsReadUntilItIsWhole(t *testing.T) {
 	}
 }
 
-// The model of a record is its newest version in the order in which writes were accepted. However storing and applying
-// fall between the writes, each is answered as the model says.
+// The model of a record is its newest version in the order in which writes were accepted. Each write is answered as the
+// model says, however storing and applying interleave with the writes.
 func TestAnswersAreThoseOfOneOrder(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		l := newLeader(nil)

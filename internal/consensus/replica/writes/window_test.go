@@ -18,12 +18,12 @@ func requestID(a, b uint64) (id [16]byte) {
 	return id
 }
 
-// slotFor is a write that was applied at a time.
+// slotFor returns the slot of a write that was applied at a time.
 func slotFor(id [16]byte, index uint64, at int64) windowSlot {
 	return windowSlot{requestID: id, index: index, time: at, delete: index%2 == 0, at: at}
 }
 
-// The window behaves like a plain list of the last writes, from which whatever is too old or too many is taken away.
+// The window behaves like a plain list of the last writes from which entries that are too old or too many are removed.
 func TestWindowRemembersTheLastWrites(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		bounds := format.RequestWindow{Writes: rapid.IntRange(1, 40).Draw(t, "writes"),
@@ -80,7 +80,7 @@ func TestWindowRemembersTheLastWrites(t *testing.T) {
 	})
 }
 
-// What the log gives back after a start comes before what was applied since.
+// Writes that the log returns after a start are placed before those applied since.
 func TestWindowPutsOlderWritesBefore(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		writes := rapid.IntRange(1, 20).Draw(t, "writes")
