@@ -51,8 +51,8 @@ func sourceOf(t *testing.T, files map[string][]byte) *certs.Source {
 	return source
 }
 
-// The operator asks a shard by TLS where the store was told so, and takes only the shard that it means: an address may
-// have gone to another one.
+// The operator connects to a shard by TLS if the store requires it, and accepts only the shard that it means: another
+// shard may have received the address.
 func TestAShardIsAskedByItsName(t *testing.T) {
 	files := storeFiles(t, certs.Required)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -83,7 +83,7 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	if err := ask("main-1"); err == nil || !strings.Contains(err.Error(), "main-0") {
 		t.Errorf("another shard answers: %v", err)
 	}
-	// Another store of the name has another UID, and other authorities.
+	// Another store with the same name has another UID and other authorities.
 	if err := keys.Set("prod/quotes", storeFiles(t, certs.Required)(identity.Operator, "")); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	}
 }
 
-// playedGrants decide by table 7, and were shown two tokens by unknown keys.
+// playedGrants plays a shard that decides by table 7, and has seen two tokens signed by unknown keys.
 type playedGrants struct{}
 
 func (playedGrants) Version() int64                { return 7 }

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// asked plays a shard: it answers with its name, and counts the connections made to it.
+// asked plays a shard that answers with its name, and counts the connections made to it.
 type asked struct {
 	recordv1.UnimplementedAdminServiceServer
 	net.Listener
@@ -26,7 +26,7 @@ type asked struct {
 	groups   atomic.Int32
 }
 
-// askedAt starts one at an address; 127.0.0.1:0 is any.
+// askedAt starts one at an address; 127.0.0.1:0 chooses a free port.
 func askedAt(t *testing.T, address, name string) *asked {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
@@ -69,7 +69,7 @@ func describes(t *testing.T, s *Shards, a *asked) {
 	}
 }
 
-// A shard that is asked again and again is not dialled each time.
+// A shard that is asked repeatedly is not dialled each time.
 func TestLooksShareAConnection(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
@@ -83,8 +83,8 @@ func TestLooksShareAConnection(t *testing.T) {
 	}
 }
 
-// A shard that starts again at its address is reached by the next look, though the one before has failed, and so is
-// another one that has got the address.
+// The next look reaches a shard that has restarted at its address, although the look before failed. It also reaches
+// another shard that has received the address.
 func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
@@ -104,7 +104,7 @@ func TestAShardThatStartsAgainIsReachedAtOnce(t *testing.T) {
 	describes(t, s, askedAt(t, address, "c"))
 }
 
-// What nobody has asked for a while is let go, so that pods that are gone leave nothing.
+// A connection that has not been used for a while is closed, so that deleted pods leave nothing.
 func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)
@@ -131,7 +131,7 @@ func TestConnectionsThatAreNotUsedAreClosed(t *testing.T) {
 	}
 }
 
-// A shard whose disk hangs says that it serves, and its groups may let whoever asks for them wait.
+// A shard whose disk hangs says that it serves, and its groups may keep a caller waiting.
 func TestADiskThatHangsIsToldApart(t *testing.T) {
 	s := NewShards(nil)
 	t.Cleanup(s.Close)

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
-// want is a finding with words that its evidence must have.
+// want is a finding, and words that its evidence must contain.
 type want struct {
 	severity Severity
 	object   string
@@ -23,7 +23,7 @@ type want struct {
 	command  string // a part of it; empty: there must be none
 }
 
-// pod of the store by a part of its name.
+// pod returns the pod of the store whose name contains part.
 func pod(t *testing.T, o *Objects, part string) *corev1.Pod {
 	t.Helper()
 	for i := range o.Pods {
@@ -227,7 +227,7 @@ func compare(t *testing.T, got []Finding, wanted []want) {
 	}
 }
 
-// The worst comes first, and what is long is cut, not lost in lines.
+// The worst finding is first, and a long text is shortened instead of spreading over lines.
 func TestTheWorstComesFirst(t *testing.T) {
 	o, _ := kubefindingtest.Well()
 	shardIs(v1alpha1.ShardNodeDown, strings.Repeat("long words ", 200)+"\nend")(t, &o)
@@ -249,7 +249,7 @@ func TestTheWorstComesFirst(t *testing.T) {
 	}
 }
 
-// No state of a shard that the API knows is passed over in silence, but for those in which all is well.
+// Every state of a shard that the API knows is reported, except those in which all is well.
 func TestEveryStateIsTold(t *testing.T) {
 	quiet := []v1alpha1.ShardState{v1alpha1.ShardServing, v1alpha1.ShardDraining}
 	for _, state := range []v1alpha1.ShardState{

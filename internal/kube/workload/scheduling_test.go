@@ -16,8 +16,8 @@ func gatewayTemplate(store *v1alpha1.RecordStore) corev1.PodTemplateSpec {
 	return GatewayDeployment(store, "sheaf:1", EtcdAccessOf(store, nil)).Spec.Template
 }
 
-// TestGatewaysSurviveTheirNode: they are on different nodes where there are some, and leave one that does not answer
-// after 10 s.
+// TestGatewaysSurviveTheirNode checks that gateways are on different nodes if there are several, and leave a node that
+// has not answered for 10 s.
 func TestGatewaysSurviveTheirNode(t *testing.T) {
 	pod := gatewayTemplate(managedStore()).Spec
 	if len(pod.TopologySpreadConstraints) != 1 {
@@ -60,7 +60,8 @@ func TestGatewaysSurviveTheirNode(t *testing.T) {
 	}
 }
 
-// TestPodsAreScheduledAsAsked: affinity and spread in place of the operator's, labels and annotations beside them.
+// TestPodsAreScheduledAsAsked checks that affinity and spread replace the operator's, and that labels and annotations
+// are added to them.
 func TestPodsAreScheduledAsAsked(t *testing.T) {
 	s := &v1alpha1.Scheduling{
 		NodeSelector: map[string]string{"disk": "fast"}, PriorityClassName: "high",
@@ -103,7 +104,7 @@ func TestPodsAreScheduledAsAsked(t *testing.T) {
 			t.Errorf("%s: spreads %v", component, got)
 		}
 	}
-	// What is on the object itself is what it is found by, and nobody else's.
+	// The labels of the object itself are those by which it is found, so a user's labels do not appear there.
 	if set := shardSet(t, in); set.Labels["team"] != "" || set.Spec.Selector.MatchLabels["team"] != "" {
 		t.Errorf("labels of the set %v", set.Labels)
 	}

@@ -39,8 +39,8 @@ func shardSet(t *testing.T, in ShardInput) *appsv1.StatefulSet {
 	return set
 }
 
-// A new hash restarts every shard of every user at an upgrade of the operator. Change this only with what the shards
-// need changed, and say so in CHANGELOG.md.
+// A new hash restarts every shard of every user when the operator is upgraded. Change it only together with a change
+// that the shards need, and say so in CHANGELOG.md.
 func TestShardTemplateHashIsKept(t *testing.T) {
 	const kept = "41c05f175076776d"
 	if got := shardSet(t, shardInput()).Spec.Template.Annotations[AnnotationTemplate]; got != kept {
@@ -82,7 +82,7 @@ func TestShardTemplateHash(t *testing.T) {
 	}
 }
 
-// Pod Security "restricted", and what a shard on a local volume needs.
+// The pod satisfies Pod Security "restricted", and has what a shard on a local volume needs.
 func TestShardPod(t *testing.T) {
 	in := shardInput()
 	in.Volume = "the-volume"

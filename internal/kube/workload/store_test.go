@@ -30,7 +30,7 @@ func etcdTemplate(t *testing.T, store *v1alpha1.RecordStore, state string) corev
 	return set.Spec.Template
 }
 
-// Every pod that the operator makes is one that Pod Security restricted takes.
+// Pod Security "restricted" accepts every pod that the operator makes.
 func TestPodsOfAStoreAreRestricted(t *testing.T) {
 	store := managedStore()
 	for name, pod := range map[string]corev1.PodSpec{
@@ -105,8 +105,8 @@ func TestGatewayArguments(t *testing.T) {
 	}
 }
 
-// A Service sends connections to a gateway for a moment after it was told to end; those it has taken then need their
-// time too.
+// A Service still sends connections to a gateway for a moment after the gateway was told to end. The connections that
+// it accepts then need their time, too.
 func TestGatewayLeaves(t *testing.T) {
 	pod := GatewayDeployment(managedStore(), "sheaf:1", EtcdAccess{}).Spec.Template.Spec
 	hook := pod.Containers[0].Lifecycle
@@ -118,7 +118,8 @@ func TestGatewayLeaves(t *testing.T) {
 	}
 }
 
-// That the cluster has formed, is deleted or grows must restart no member; what a member runs with must.
+// No member restarts because the cluster has formed, is deleted or grows. A change of what a member runs with must
+// restart it.
 func TestEtcdTemplateHash(t *testing.T) {
 	hash := func(state string, change func(*v1alpha1.RecordStore)) string {
 		store := managedStore()

@@ -116,7 +116,8 @@ func TestExitCodesAndWordsOfAStatus(t *testing.T) {
 	}
 }
 
-// A certificate of Kubernetes has names alone, and the default of --server is an address. The words are those of Go.
+// A certificate of Kubernetes contains only names, and the default of --server is an address. The message quoted here
+// is Go's.
 func TestACertificateForNamesSaysToGiveOne(t *testing.T) {
 	refused := x509.HostnameError{Certificate: &x509.Certificate{}, Host: "127.0.0.1"}
 	err := status.Errorf(codes.Unavailable, "connection error: tls: failed to verify certificate: %v", refused)
@@ -125,7 +126,7 @@ func TestACertificateForNamesSaysToGiveOne(t *testing.T) {
 	}
 }
 
-// Both walks visit every file once, whatever the tree looks like.
+// Both walks visit every file once, whatever the shape of the tree.
 func TestWalkVisitsEveryFileOnce(t *testing.T) {
 	root := t.TempDir()
 	var want []string
@@ -209,7 +210,7 @@ func TestOddTextNeverReachesTheTerminalAsItIs(t *testing.T) {
 	}
 }
 
-// Modes and times that no file has, as any client may store them, fall back instead of failing.
+// Modes and times that no file can have, but any client may store, fall back to a default instead of failing.
 func TestModeAndTimeOfARecord(t *testing.T) {
 	record := func(mode, mtime string) client.Record {
 		return client.Record{Timestamp: time.Unix(5, 7), Attributes: map[string][]byte{attributeMode: []byte(mode),

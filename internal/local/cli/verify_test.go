@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// TestVerifyKnowsTheJournal: what only the journal has after a power cut is told, and written to its segment before a
-// repair.
+// TestVerifyKnowsTheJournal checks that data which only the journal has after a power cut are reported, and written to
+// their segment before a repair.
 func TestVerifyKnowsTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	store, id := uuid.New(), uuid.New()
@@ -79,8 +79,8 @@ func TestVerifyKnowsTheJournal(t *testing.T) {
 	}
 }
 
-// TestVerifyReportsGroupsInOrder: groups of a volume are checked at the same time, and each is in its place in the
-// report.
+// TestVerifyReportsGroupsInOrder checks that the report lists the groups of a volume in order, although they are
+// checked at the same time.
 func TestVerifyReportsGroupsInOrder(t *testing.T) {
 	dir := t.TempDir()
 	store := uuid.New()

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// plainVolume makes a volume with three groups of some entries, and gives the folders of the groups.
+// plainVolume makes a volume with three groups of some entries, and returns the folders of the groups.
 func plainVolume(t *testing.T) (dir string, groups []string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -54,7 +54,7 @@ func exchange(t *testing.T, a, b string) {
 	must(t, os.Rename(a+".tmp", b))
 }
 
-// contents is every file of a folder with what it holds.
+// contents returns the contents of every file in a folder, by name.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -118,7 +118,7 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "is not repaired") {
 					t.Errorf("repair: %v", err)
 				}
-				// Alone, too.
+				// A repair of only the folder of the group is refused, too.
 				if report, err := VerifyTree(t.Context(), groups[0], VerifyTreeOptions{Repair: true}, out); err == nil &&
 					report.Groups[0].Error == "" {
 					t.Errorf("repair of the group: %+v", report)
@@ -143,7 +143,7 @@ func TestVerifyFindsWhatIsMissingOrOfAnother(t *testing.T) {
 	}
 }
 
-// TestVerifyCountsBadRecordsOfTheJournal: what a bad record held may be lost, so it is not well.
+// TestVerifyCountsBadRecordsOfTheJournal checks that a bad record counts as bad, because what it held may be lost.
 func TestVerifyCountsBadRecordsOfTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	store, id := uuid.New(), uuid.New()

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// reluctant answers a Put when it may, and says meanwhile that the group is loading.
+// reluctant answers a Put when a test allows it, and says until then that the group is loading.
 type reluctant struct {
 	recordv1.UnimplementedRecordServiceServer
 	may      chan struct{}
@@ -101,7 +101,7 @@ func TestACommandThatIsAnsweredSaysNothing(t *testing.T) {
 	<-conn.waits.Load().answered // nobody waits any more
 }
 
-// Without a deadline of its own a call with one answer has that of the connection.
+// A call with a single answer and without a deadline of its own has the timeout of its connection.
 func TestACallHasTheTimeoutOfItsConnection(t *testing.T) {
 	conn := served(t, &reluctant{may: make(chan struct{})}, 10*time.Millisecond)
 	_, err := conn.Store(t.Context(), client.Key{ID: 1}, strings.NewReader("x"), nil)
@@ -131,8 +131,9 @@ func TestMessagesComeOnce(t *testing.T) {
 	}
 }
 
-// The last attempt before a deadline is cut, and tells nothing: why there was more than one does. A machine that stands
-// still may leave time for one only; then there is more.
+// The deadline interrupts the last attempt, whose error then explains nothing. The error of an earlier attempt tells
+// why there was more than one. A machine that stood still may leave time for only one attempt; then the test tries
+// again with more time.
 func TestACallThatIsCutTellsWhyItWaited(t *testing.T) {
 	var got string
 	within := func(what string, tells func(limit time.Duration) bool) {

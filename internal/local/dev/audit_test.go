@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Every call that writes leaves one line for each group and outcome, with the ids of the records, at gateway and shard;
-// neither data nor versions are in it.
+// Every call that writes leaves one line for each group and outcome, with the ids of the records, at the gateway and at
+// the shard. The line contains neither data nor versions.
 func TestEachWriteIsInTheAuditLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "audit")
@@ -118,7 +118,7 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 				}
 			}
 		}
-		// A call has left its line when its answer is there.
+		// The line of a call is written before its answer is sent.
 		if err := audit.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -143,8 +143,8 @@ func TestEachWriteIsInTheAuditLog(t *testing.T) {
 			}
 			got[e.Via][line{name(e.Method), e.Verb, e.Group, strings.Join(e.IDs, " "), e.Code, e.Records}]++
 		}
-		// The gateway and the shard that was called directly tell of what the caller asked; the shard behind the
-		// gateway of what it was sent on.
+		// The gateway, and the shard that was called directly, log what the caller asked. The shard behind the gateway
+		// logs what the gateway passed on.
 		for via, times := range map[string]int{"": 2, "gateway": 1} {
 			for _, w := range want {
 				if got[via][w] != times {

@@ -42,7 +42,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// granted is a store of Named routing, with one shard and groups a and b, that has a table of grants.
+// granted is a store with Named routing, one shard, groups a and b, and a table of grants.
 type granted struct {
 	*Dev
 	t       *testing.T
@@ -50,18 +50,19 @@ type granted struct {
 	version int64
 }
 
-// startGranted starts one. Each group has a record 1, with the group's name as its data.
+// startGranted starts a granted store. Each group has a record 1 whose data is the name of the group.
 func startGranted(t *testing.T, groups ...string) *granted {
 	t.Helper()
 	return startSeamed(t, seams{}, groups...)
 }
 
-// startSeamed is startGranted with what a test changes. The test is in a bubble of testing/synctest: etcd, disks and
-// network are in memory. The settings and certificates of the store are files of the operating system, which are small
-// and not waited for.
+// startSeamed is startGranted with seams of a test. The test is in a bubble of testing/synctest: etcd, disks and
+// network are in memory. Only the settings and certificates of the store are files of the operating system: they are
+// small, and nothing waits for them.
 func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	t.Helper()
-	// Last of all: a shard that has ended gives its lease of the wakes back in the background, for a bounded time.
+	// This cleanup runs last of all: a shard that has ended returns its lease of the wakes in the background, for a
+	// bounded time.
 	t.Cleanup(func() { time.Sleep(time.Minute) })
 	network := bubbletest.NewNet()
 	server := memetcdtest.On(t, network, "etcd:2379")
@@ -86,7 +87,7 @@ func startSeamed(t *testing.T, seams seams, groups ...string) *granted {
 	return &granted{Dev: d, t: t, servers: map[string]string{"gateway": d.Addr(), "shard": d.Status().Shards[0].Address}}
 }
 
-// set sets the table, and returns when gateway and shard decide by it.
+// set sets the table, and returns when the gateway and the shard decide by it.
 func (g *granted) set(table access.Table) {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(g.t.Context(), 5*time.Minute)
@@ -123,7 +124,7 @@ func (g *granted) set(table access.Table) {
 	}
 }
 
-// as gives the credentials of somebody of the store.
+// as returns the credentials of a certificate with this role and name.
 func (g *granted) as(role identity.Role, name string) credentials.TransportCredentials {
 	g.t.Helper()
 	return shows(g.t, g.secured.authority, identity.Identity{Store: g.secured.store, Role: role, Name: name}, nil)
@@ -149,7 +150,7 @@ func toCertificate(name string, groups access.Groups, verbs ...access.Verb) acce
 		Verbs: verbs, Groups: groups}
 }
 
-// requests by method, for the record 1 of group a.
+// requests are the requests by method, for record 1 of group a.
 var requests = map[string]string{
 	recordv1.RecordService_Get_FullMethodName:           `{"key":{"id":"1","group":"a"}}`,
 	recordv1.RecordService_BatchGet_FullMethodName:      `{"gets":[{"key":{"id":"1","group":"a"}}]}`,
@@ -174,12 +175,12 @@ var requests = map[string]string{
 	recordv1.AdminService_DescribeVolume_FullMethodName: `{}`,
 }
 
-// needsAll are calls that need their verb in all groups.
+// needsAll reports whether a call needs its verb in all groups.
 func needsAll(method string) bool {
 	return requests[method] == `{}` || method == recordv1.RecordService_Find_FullMethodName
 }
 
-// requestOf makes the request of a method, with another group in the place of a.
+// requestOf makes the request of a method, with group in place of a.
 func requestOf(t *testing.T, method protoreflect.MethodDescriptor, group string) proto.Message {
 	t.Helper()
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
@@ -194,7 +195,8 @@ func requestOf(t *testing.T, method protoreflect.MethodDescriptor, group string)
 	return in
 }
 
-// ask does a call up to its first answer. A refusal of the one record of a batch is that of the call.
+// ask makes a call up to its first answer. If the only record of a batch is refused, ask returns the refusal as that of
+// the call.
 func ask(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDescriptor, in proto.Message) error {
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(method.Output().FullName())
@@ -223,8 +225,8 @@ func ask(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDes
 	return nil
 }
 
-// Every call that needs a grant, by those who have just that, who have it in another group, and who have all others, at
-// gateway and shard.
+// Each call that needs a grant is made by three kinds of callers, at the gateway and at the shard: those who have just
+// this grant, those who have it in another group, and those who have all other grants.
 func TestEveryCallNeedsItsGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -286,8 +288,7 @@ func TestEveryCallNeedsItsGrant(t *testing.T) {
 	})
 }
 
-// What is refused tells nothing of what is there, neither of groups nor of records: the answers are the same, byte for
-// byte.
+// A refusal does not reveal whether a group or a record exists: the answers are the same, byte for byte.
 func TestARefusalTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -337,7 +338,7 @@ func TestARefusalTellsNothing(t *testing.T) {
 	})
 }
 
-// Of the records of a batch, those of other groups are refused one by one.
+// Records of a batch that are in groups without a grant are refused one by one.
 func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -399,7 +400,7 @@ func TestRecordsOfABatchAreRefusedOneByOne(t *testing.T) {
 	})
 }
 
-// Only a gateway may say for whom it calls.
+// Only a gateway may say on whose behalf it calls.
 func TestAHeaderMakesNobodySomebodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -449,7 +450,7 @@ func TestAHeaderMakesNobodySomebodyElse(t *testing.T) {
 	})
 }
 
-// Open streams end where the table does not allow them any more, also those on which nothing moves.
+// Open streams end when the table does not allow them any more, even if nothing moves on them.
 func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -511,7 +512,7 @@ func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 				&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key(3)}}},
 				&recordv1.UploadResponse{}, false)
 		}
-		// A change that leaves them their right leaves them open.
+		// A change of the table that keeps the right of a stream leaves it open.
 		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{All: true}, allVerbs...)}})
 		g.set(access.Table{Grants: []access.Grant{toCertificate("c", access.Groups{Names: []string{"b"}}, access.Get,
 			access.Scan, access.Watch)}})
@@ -530,7 +531,7 @@ func TestOpenStreamsEndWithTheirGrant(t *testing.T) {
 	})
 }
 
-// tokens are an issuer of tokens.
+// tokens is an issuer of tokens.
 type tokens struct {
 	t   *testing.T
 	key *ecdsa.PrivateKey
@@ -546,7 +547,7 @@ func newTokens(t *testing.T, url string) *tokens {
 	return &tokens{t, key, url}
 }
 
-// issuer as a table has it.
+// issuer returns the entry of this issuer in a table.
 func (k *tokens) issuer() access.Issuer {
 	k.t.Helper()
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: k.key.Public(), KeyID: "one",
@@ -581,7 +582,7 @@ func (k *tokens) issue(account, audience string, ends time.Time) string {
 	return token
 }
 
-// Callers with a token need no certificate, and are who the token says, through a gateway and straight at a shard.
+// Callers with a token need no certificate. They are who the token says, at the gateway and at the shard.
 func TestATokenSaysWhoCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const audience = "sheaf/prod/quotes"
@@ -713,7 +714,8 @@ func TestATokenSaysWhoCalls(t *testing.T) {
 	})
 }
 
-// What callers hand back is taken at gateway and shard from the one who got it, as it was given.
+// A value that callers return in a later request is accepted, at the gateway and at the shard, only from the caller who
+// received it, and only unchanged.
 func TestCursorsAreOfTheirCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a", "b")
@@ -742,7 +744,7 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 			out, err := stream.Recv()
 			return out.GetCursor(), err
 		}
-		// scan gives the cursor of the first message, or with all how many records there are.
+		// scan returns the cursor of the first message or, with all, the number of records.
 		scan := func(at, name string, in *recordv1.ScanRequest, all bool) (cursor []byte, records int, err error) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
@@ -761,13 +763,13 @@ func TestCursorsAreOfTheirCaller(t *testing.T) {
 			}
 			return cursor, records, err
 		}
-		// page gives the token behind one version of record 1 in a group.
+		// page returns the token for the page after one version of record 1 in a group.
 		page := func(at, name, group, token string) (next string, versions int, err error) {
 			out, err := as(at, name).ListVersions(ctx, &recordv1.ListVersionsRequest{Key: &recordv1.RecordKey{Id: 1,
 				Group: group}, PageSize: 1, PageToken: token})
 			return out.GetNextPageToken(), len(out.GetVersions()), err
 		}
-		// signedText gives a token of ListVersions with its bytes changed.
+		// signedText returns a token of ListVersions with its bytes changed.
 		signedText := func(token string, change func([]byte) []byte) string {
 			value, err := base64.RawURLEncoding.DecodeString(token)
 			if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // The first sync of a file of the operating system starts a goroutine that lives as long as the process. It starts
-// here: in a bubble of testing/synctest it would keep virtual time from passing.
+// here, because in a bubble of testing/synctest it would keep virtual time from passing.
 func TestMain(m *testing.M) {
 	if err := syncOnce(); err != nil {
 		fmt.Fprintln(os.Stderr, "sync a file before the tests:", err)

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// Quotas hold in a store that runs, through the gateway and straight to the shard. The Go client waits for rates,
-// within its deadline, and tells at once of what is stored.
+// Quotas hold in a running store, through the gateway and directly at the shard. The Go client waits, within its
+// deadline, when a rate is exceeded, and reports at once that stored data exceed a quota.
 func TestTheClientWaitsForRatesAndTellsOfWhatIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startGranted(t, "a-1", "b-1")

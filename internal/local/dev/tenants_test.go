@@ -22,8 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// tenancy is a store with tenants, each with a prefix of its own, and what they call at random. The data of each record
-// begin with who has stored it.
+// tenancy is a store with tenants, each with a prefix of its own, and the calls that they make at random. The data of
+// each record begin with the name of the tenant that stored it.
 type tenancy struct {
 	*granted
 	r       *mathrand.Rand
@@ -32,12 +32,12 @@ type tenancy struct {
 	callers []*access.Caller
 	sealer  *access.Sealer // of the store: for values that nobody was given
 	other   *access.Sealer // of another store
-	// handed are the values that each tenant was given, by kind.
+	// handed holds the values that each tenant received, by kind.
 	handed [tenants]map[string][]handed
 	counts map[string]int
 }
 
-// handed is a value that a tenant was given, about a group of its own.
+// handed is a value that a tenant received, about a group of its own.
 type handed struct {
 	value []byte
 	group string
@@ -97,7 +97,7 @@ func startTenancy(t *testing.T, seed uint64) *tenancy {
 	return p
 }
 
-// ownerOf a group, as the model has it: the tenant whose prefix it has, letter by letter.
+// ownerOf returns the tenant that owns a group in the model: the one whose prefix begins the name, byte by byte.
 func ownerOf(group string) string {
 	for n := range tenants {
 		if strings.HasPrefix(group, prefixOf(n)) {
@@ -107,8 +107,8 @@ func ownerOf(group string) string {
 	return "nobody"
 }
 
-// group chooses the name of a group for a tenant: one of its own, one of others, or one that is spelled so that it
-// might be taken for another.
+// group chooses the name of a group for a tenant: one of its own, one of others, or one whose spelling might be
+// mistaken for another.
 func (p *tenancy) group(tenant int) string {
 	own, foreign := prefixOf(tenant)+pick(p.r, "a", "b"), prefixOf((tenant+1+p.r.IntN(tenants-1))%tenants)+pick(p.r, "a",
 		"b")
@@ -135,7 +135,7 @@ func (p *tenancy) group(tenant int) string {
 
 func pick[T any](r *mathrand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// mutated makes of a value that a tenant was given one that it was not.
+// mutated changes a value that a tenant received into one that it never received.
 func (p *tenancy) mutated(tenant int, value []byte) (out []byte, how string) {
 	const signature = 33 // format, key, end and MAC
 	out = slices.Clone(value)
@@ -157,7 +157,7 @@ func (p *tenancy) mutated(tenant int, value []byte) (out []byte, how string) {
 	return p.other.Seal(p.callers[tenant], out[signature:], time.Now().Add(time.Hour)), "of another key"
 }
 
-// outcome checks what a tenant has got for a call about a group: its own records alone, and of others not even whether
+// outcome checks what a tenant received for a call about a group: only its own records, and of others not even whether
 // there are any.
 func (p *tenancy) outcome(tenant int, what, group string, seen []*recordv1.Record, err error) {
 	p.t.Helper()
@@ -175,7 +175,7 @@ func (p *tenancy) outcome(tenant int, what, group string, seen []*recordv1.Recor
 	p.counts[fmt.Sprintf("%s, %s: %s", kind, what, code)]++
 }
 
-// see checks that records are the tenant's.
+// see checks that all records belong to the tenant.
 func (p *tenancy) see(tenant int, what string, seen []*recordv1.Record) {
 	p.t.Helper()
 	for _, record := range seen {
@@ -187,10 +187,10 @@ func (p *tenancy) see(tenant int, what string, seen []*recordv1.Record) {
 	}
 }
 
-// data are what a tenant stores.
+// data returns what a tenant stores.
 func data(tenant int, group string) []byte { return fmt.Appendf(nil, "tenant-%d:%s", tenant, group) }
 
-// stream reads messages up to the end, or one of them, and gives the records and the cursor of the last one.
+// stream reads messages up to the end, or only one, and returns the records, and the cursor of the last message.
 func stream[M interface {
 	GetRecords() []*recordv1.Record
 	GetCursor() []byte
@@ -210,7 +210,7 @@ func stream[M interface {
 	return seen, cursor, err
 }
 
-// call makes one call at random.
+// call makes one random call.
 func (p *tenancy) call() {
 	tenant := p.r.IntN(tenants)
 	records := p.records[pick(p.r, "gateway", "shard")][tenant]
@@ -289,7 +289,7 @@ func (p *tenancy) call() {
 	case 11:
 		s, err := records.Upload(ctx)
 		if err == nil {
-			// what came of it is received
+			// The error of a Send is ignored because the outcome is received below.
 			_ = s.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: &recordv1.UploadHeader{Key: key}}})
 			_ = s.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Chunk{Chunk: data(tenant, group)}})
 			_, err = s.CloseAndRecv()
@@ -300,7 +300,7 @@ func (p *tenancy) call() {
 	}
 }
 
-// all is the error of a scan of all groups, which has to be refused before anything comes.
+// all returns the error of a scan of all groups, which has to be refused before any record arrives.
 func (p *tenancy) all(s recordv1.RecordService_ScanClient, err error) error {
 	if err == nil {
 		_, err = s.Recv()
@@ -360,7 +360,7 @@ func (p *tenancy) batchPut(ctx context.Context, tenant int, records recordv1.Rec
 	_, _ = s.Recv() // the end
 }
 
-// handBack hands a value back that some tenant was given: as it is, or changed.
+// handBack sends back a value that some tenant received, unchanged or changed.
 func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.RecordServiceClient) {
 	kind, from := pick(p.r, "page", "cursor", "place", "split"), p.r.IntN(tenants)
 	given := p.handed[from][kind]
@@ -423,9 +423,10 @@ func (p *tenancy) handBack(ctx context.Context, tenant int, records recordv1.Rec
 	p.counts[fmt.Sprintf("handed back, %s %s: %s", kind, how, code)]++
 }
 
-// Tenants with prefixes of their own, by certificates, through gateway and shard, call at random: single records,
-// batches of their own and of others', names that might be taken for others', and values that they were given, or
-// others were, or nobody. None sees, changes or learns of what is another's.
+// Tenants with prefixes of their own, identified by certificates, make random calls through the gateway and the shard:
+// single records, batches of their own records and of others', names that might be mistaken for others', and values
+// that they or others received, or that nobody did. No tenant sees, changes or learns of anything that belongs to
+// another.
 func TestTenantsDoNotMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, seed = 10_000, 20
@@ -450,7 +451,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 		}
 		slices.Sort(lines)
 		t.Logf("seed %d, %d calls, 0 leaks: %v\n%s", seed, calls, total, strings.Join(lines, "\n"))
-		// A test of refusals alone, or of what is allowed alone, would show little.
+		// A test of only refusals, or of only allowed calls, would show little.
 		for _, class := range []string{"own", "foreign", "handed back"} {
 			if total[class] < calls/10 {
 				t.Errorf("%d calls of %d are of the class %s", total[class], calls, class)

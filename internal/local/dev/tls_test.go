@@ -27,8 +27,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// startTLS starts a store of three copies that speaks TLS, with a record 1. No bubble: the tests of
-// this file run a store as people do, with its own etcd, disks and sockets.
+// startTLS starts a store of three copies that uses TLS, with a record 1. It is not for bubbles: the tests of this file
+// run a store as people do, with its own etcd, disks and sockets.
 func startTLS(t *testing.T) *Dev {
 	t.Helper()
 	d, err := Start(t.Context(), Config{Dir: t.TempDir(), Shards: 3, Copies: 3, Groups: 2, Listen: "127.0.0.1:0",
@@ -67,7 +67,7 @@ func callTLS(t *testing.T, d *Dev, direct bool) *client.Client {
 	return c
 }
 
-// shows gives the credentials of somebody, who takes any server.
+// shows returns the credentials of a client with this identity that accepts any server.
 func shows(t *testing.T, by *authority.Authority, id identity.Identity,
 	change func(*authority.Leaf)) credentials.TransportCredentials {
 	t.Helper()
@@ -89,7 +89,7 @@ func shows(t *testing.T, by *authority.Authority, id identity.Identity,
 	})
 }
 
-// call does a call with an empty message, by what the method is.
+// call makes a call with an empty message, unary or streaming as the method is.
 func call(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDescriptor) error {
 	name := fmt.Sprintf("/%s/%s", method.Parent().FullName(), method.Name())
 	in, out := dynamicpb.NewMessage(method.Input()), dynamicpb.NewMessage(method.Output())
@@ -106,8 +106,8 @@ func call(ctx context.Context, cc *grpc.ClientConn, method protoreflect.MethodDe
 	return stream.RecvMsg(out)
 }
 
-// Every method of every service, by everybody, at gateway and shard: who may not call it learns so, and nothing on the
-// disks changes.
+// Every method of every service is called by every role, at the gateway and at the shard. Callers that may not call it
+// are told so, and nothing on the disks changes.
 func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	d := startTLS(t)
 	own, foreign := d.secured.store, d.secured.store
@@ -149,7 +149,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 		lacks   protoreflect.FullName // a service that it does not have
 	}{"gateway": {d.Addr(), "sheaf.peer.v1.PeerService"}, "shard": {d.Status().Shards[1].Address,
 		"sheaf.record.v1.RoutingService"}}
-	// pass makes the calls that must be refused, or the others.
+	// pass makes either the calls that must be refused or all others.
 	pass := func(refusals bool) {
 		for at, server := range servers {
 			for name, caller := range who {
@@ -201,7 +201,7 @@ func TestEveryMethodIsForThoseItIsFor(t *testing.T) {
 	}
 }
 
-// ownMethods of the services that a process of a store has.
+// ownMethods returns the methods of all services that a process of a store has.
 func ownMethods() (all []protoreflect.MethodDescriptor) {
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
 		if name := string(f.Package()); !strings.HasPrefix(name, "sheaf.") && name != "grpc.health.v1" &&
@@ -218,7 +218,7 @@ func ownMethods() (all []protoreflect.MethodDescriptor) {
 	return all
 }
 
-// recordsOf gives what is stored, with versions.
+// recordsOf returns the stored records, with versions.
 func recordsOf(t *testing.T, d *Dev) map[int64]string {
 	t.Helper()
 	out := map[int64]string{}
@@ -234,7 +234,7 @@ func recordsOf(t *testing.T, d *Dev) map[int64]string {
 	return out
 }
 
-// Certificates are renewed under open calls, and the authority is the same after another start.
+// Certificates are renewed while calls are open, and the authority is the same after a restart.
 func TestCertificatesAreRenewed(t *testing.T) {
 	dir := t.TempDir()
 	cfg := Config{Dir: dir, Shards: 1, Groups: 1, Listen: "127.0.0.1:0", TLS: true}
