@@ -14,7 +14,7 @@ import (
 
 const gib = int64(1) << 30
 
-// moves is a policy without limits.
+// moves returns a policy that moves groups without limits.
 func moves(copies int) Policy {
 	return Policy{Copies: copies, Moves: true, MovesMax: -1, ShardMovesMax: -1}
 }
@@ -56,7 +56,7 @@ func membersOf(g Group) (out []string) {
 	return out
 }
 
-// arrive is the view in which the groups that are named have come to where they are wanted, and the bytes that moved.
+// arrive returns the view in which the named groups have reached their targets, and the bytes that moved.
 func arrive(v View, groups ...string) (View, int64) {
 	bytes := int64(0)
 	v.Groups = maps.Clone(v.Groups)
@@ -77,7 +77,7 @@ func arrive(v View, groups ...string) (View, int64) {
 	return v, bytes
 }
 
-// carryOut applies plans until there is nothing to change, and counts the bytes that moved.
+// carryOut applies plans until nothing changes any more, and counts the bytes that moved.
 func carryOut(t interface{ Fatalf(string, ...any) }, v View, policy Policy) (View, int64) {
 	total := int64(0)
 	for round := 0; ; round++ {
@@ -107,7 +107,7 @@ func checkDomains(t *rapid.T, v View, copies int) {
 	}
 }
 
-// bytesOn sums up what a view wants on each shard.
+// bytesOn adds up the bytes that a view wants on each shard.
 func bytesOn(v View) map[string]int64 {
 	out := map[string]int64{}
 	for name, target := range v.Targets {
@@ -152,10 +152,10 @@ func TestABalancedPlanIsFollowedByNone(t *testing.T) {
 	})
 }
 
-// In waves, with shards that are drained and cordoned meanwhile, the limits hold, and no more bytes move for balance
-// than all copies have, whatever comes to its end first. A wave is planned from what the last one left, so that one
-// group may move more than once: after 790,000 changes to 400,000 stores at most three times where a group has one
-// copy, six times where it has three, and at most 0.8 of the bytes moved.
+// Moves run in waves while shards are drained and cordoned. The limits hold, and balance moves no more bytes than all
+// copies have, whichever move ends first. A wave is planned from what the last one left, so one group may move more
+// than once. In 790,000 changes to 400,000 stores, a group moved at most three times if it had one copy and six times
+// if it had three, and at most 0.8 of the bytes moved.
 func TestWavesComeToAnEnd(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		copies := rapid.SampledFrom([]int{1, 3}).Draw(t, "copies")
@@ -173,7 +173,7 @@ func TestWavesComeToAnEnd(t *testing.T) {
 	})
 }
 
-// runWaves lets moves begin and end in any order until nothing is left to do.
+// runWaves begins and ends moves in any order until nothing is left to do.
 func runWaves(t *rapid.T, v View, policy Policy) View {
 	changed := map[string]int{} // by group, for balance
 	moved, all := int64(0), int64(0)

@@ -31,8 +31,8 @@ func TestSharedDomains(t *testing.T) {
 	}
 }
 
-// A move that cannot avoid it says so before its target is set: here two shards of the group are in one domain since a
-// node was labelled anew.
+// A move that must put two copies into one domain says so before its target is set. Here, two shards of the group are
+// in one domain because a node was relabelled.
 func TestMovesTellOfSharedDomains(t *testing.T) {
 	v := loaded(5, 10, 3)
 	for name, s := range v.Shards {
@@ -66,7 +66,8 @@ func TestMovesTellOfSharedDomains(t *testing.T) {
 	}
 }
 
-// A shard that is not registered is in the domain where it was last: no second copy goes there while it is away.
+// A shard that is not registered counts as in its last domain: no second copy goes there while the shard is
+// unreachable.
 func TestNoCopyGoesToTheDomainOfAShardThatIsAway(t *testing.T) {
 	v := View{
 		Shards: map[string]Shard{}, Targets: map[string]Target{"g": {Group: "g", Shards: []string{"a", "b", "c"}}},

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// A shard that hears of a freeze in an etcd that was set back must not see it beside what the etcd of before held: by
-// the shards that a view has, it is decided which volumes say what is true.
+// A shard that learns of a freeze in an etcd that was set back must not see the freeze together with the contents of
+// the etcd before. The shards in a view decide which volumes are believed.
 func TestAFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	synctest.Test(t, aFreezeIsSeenWithTheShardsOfItsOwnEtcd)
 }
@@ -35,7 +35,7 @@ func aFreezeIsSeenWithTheShardsOfItsOwnEtcd(t *testing.T) {
 	views := follower.Follow(ctx, placement.Seen{}, placement.Own{Shard: "b"})
 	await(t, ctx, views, "both shards", func(v placement.View) bool { return len(v.Shards) == 2 })
 	backup := own.Backup()
-	// More than what the backup holds, so that its revision is behind; the last is that a is gone.
+	// This write, which removes a, is not in the backup: so the revision of the backup is behind.
 	if _, err := client.Delete(ctx, "/sheaf/"+store.Name()+"/shards/a"); err != nil {
 		t.Fatal(err)
 	}

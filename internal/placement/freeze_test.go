@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// newBackedUp is an etcd that can be set back, and a client of it.
+// newBackedUp starts an etcd that can be set back, and a client of it.
 func newBackedUp(t *testing.T) (*memetcdtest.Server, *clientv3.Client) {
 	server := memetcdtest.New(t)
 	return server, server.Client(t)
@@ -42,8 +42,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// An etcd is set back under those who follow it, and under those who begin then; also where its revision has grown
-// beyond what was seen.
+// An etcd is set back under those who follow it and under those who start to, even if its revision has grown beyond the
+// one that they saw.
 func TestAnOlderEtcdIsFrozenUntilItIsReconciled(t *testing.T) {
 	for name, grown := range map[string]bool{"its revision is lower": false, "its revision has grown": true} {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func setBack(t *testing.T, grown bool) {
 	default:
 	}
 
-	// What is true comes from the volumes. That of group later did not answer at first.
+	// The volumes say what is true. The volume with group later did not answer at first.
 	found := func(shard string, groups ...placement.Group) placement.FoundVolume {
 		v := placement.FoundVolume{
 			Shard: shard, UUID: volumeOf(shard), Store: meta.StoreUUID,
@@ -190,13 +190,13 @@ func setBack(t *testing.T, grown bool) {
 	if planned, err := store.PlanOnce(ctx, meta.StoreUUID, meta.Policy()); err != nil || planned.TargetsWritten > 0 {
 		t.Errorf("planning again: %+v, %v", planned, err)
 	}
-	// The state before it was reconciled is older now, whatever its revision.
+	// The state before the reconciliation is now the older one, whatever its revision.
 	if v.Mark.Behind(seen.Mark) != "" || seen.Behind(v.Mark) == "" {
 		t.Errorf("marks %+v, %+v", v.Mark, seen)
 	}
 }
 
-// A group that somebody made anew under the name of one that volumes hold is not overwritten: a person decides.
+// A group that was created a second time under the name of a group on the volumes is not overwritten: a person decides.
 func TestAGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	synctest.Test(t, aGroupThatWasMadeTwiceIsNotReconciled)
 }
@@ -230,7 +230,7 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	if v, err := store.View(ctx); err != nil || v.Freeze == nil || v.Groups["g"].UUID != g.UUID {
 		t.Errorf("%+v, %v", v, err)
 	}
-	// A person does, by force.
+	// A person decides by force.
 	if err := store.Restore(ctx, r, true); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func aGroupThatWasMadeTwiceIsNotReconciled(t *testing.T) {
 	}
 }
 
-// sameStore is the store as another process has it.
+// sameStore returns the store as another process sees it.
 func sameStore(t *testing.T, client *clientv3.Client, of *placement.Store) *placement.Store {
 	t.Helper()
 	out, err := placement.NewStore(client, of.Name())

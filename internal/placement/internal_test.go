@@ -25,7 +25,7 @@ func ownEtcd(t *testing.T) (*clientv3.Client, context.Context) {
 	return client, ctx
 }
 
-// TestEveryViewIsOfOneRevision writes pairs of targets in one transaction: no view may show half of one.
+// TestEveryViewIsOfOneRevision writes pairs of targets in one transaction: no view may show only half of a pair.
 func TestEveryViewIsOfOneRevision(t *testing.T) { synctest.Test(t, everyViewIsOfOneRevision) }
 
 func everyViewIsOfOneRevision(t *testing.T) {
@@ -99,7 +99,7 @@ func aPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	if answer, err := client.Get(ctx, "/sheaf/s/", clientv3.WithPrefix()); err != nil || len(answer.Kvs) != 0 {
 		t.Fatalf("etcd holds %v, %v", answer.Kvs, err)
 	}
-	// createGroups leaves what is there.
+	// createGroups keeps what exists.
 	for range 2 {
 		if err := store.createGroups(ctx, View{}, groups); err != nil {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func aPlannerThatLostItsTermWritesNothing(t *testing.T) {
 	}
 }
 
-// TestListingIsOfOneRevisionOverPages reads more keys than fit a page.
+// TestListingIsOfOneRevisionOverPages reads more keys than fit on one page.
 func TestListingIsOfOneRevisionOverPages(t *testing.T) {
 	synctest.Test(t, listingIsOfOneRevisionOverPages)
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// loaded is a settled store of groups of 1 GiB on shards that each are a domain of their own.
+// loaded returns a settled store of groups of 1 GiB, in which each shard is a domain of its own.
 func loaded(shards, groups, copies int) View {
 	v := cluster(shards, groups, shards)
 	for name, g := range v.Groups {
@@ -80,7 +80,7 @@ func TestLeadersAreLevelled(t *testing.T) {
 	}
 }
 
-// A shard that is gone keeps its groups until a person, or the operator, says that it is to be emptied.
+// A shard that is gone keeps its groups until a person, or the operator, says that it is to be drained.
 func TestAShardThatIsGoneIsEmptiedWhenItIsToBe(t *testing.T) {
 	v := loaded(4, 20, 3)
 	on := bytesOn(v)["s0001"]
@@ -98,8 +98,8 @@ func TestAShardThatIsGoneIsEmptiedWhenItIsToBe(t *testing.T) {
 	}
 }
 
-// A move for balance goes on though the shard that it leaves could keep the group; one off a draining shard goes back
-// when that is taken back.
+// A move for balance goes on even if the shard that it leaves could keep the group. A move off a draining shard is
+// reversed when the drain is cancelled.
 func TestWhetherAMoveGoesBackDependsOnItsReason(t *testing.T) {
 	v := cluster(2, 1, 2)
 	v.Groups["0"] = Group{Name: "0", Bytes: gib, Members: []Member{{Shard: "s0000"}, {Shard: "s0001", Role: Learner}},
@@ -144,7 +144,7 @@ func TestMovesShowsWhatRunsAndWhatWouldFollow(t *testing.T) {
 	}
 }
 
-// TestBalanceAtFullSize: see BenchmarkBalance for the time.
+// BenchmarkBalance measures the time.
 func TestBalanceAtFullSize(t *testing.T) {
 	v := crowded()
 	targets, _ := Plan(v, moves(3))
@@ -158,7 +158,7 @@ func TestBalanceAtFullSize(t *testing.T) {
 	}
 }
 
-// crowded is a store of 10,000 groups on half of its 1,000 shards.
+// crowded returns a store of 10,000 groups on half of its 1,000 shards.
 func crowded() View {
 	v := cluster(500, 10_000, 500)
 	for name, g := range v.Groups {

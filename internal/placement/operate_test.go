@@ -56,7 +56,7 @@ func planOnceByManyAtOnce(t *testing.T) {
 	}
 	register(t, store, "a")
 	register(t, store, "b")
-	// Several operators: each either does something, or hears that another came between.
+	// There are several operators: each of them either succeeds or is told that another was faster.
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -115,7 +115,7 @@ func shardStatesOutliveRegistrations(t *testing.T) {
 			t.Errorf("group %s is wanted on %v: a is cordoned", name, target.Shards)
 		}
 	}
-	// The same again writes nothing.
+	// Setting the same state again writes nothing.
 	if err := store.SetShardState(ctx, id, "a", placement.Cordoned); err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +133,8 @@ func shardStatesOutliveRegistrations(t *testing.T) {
 	}
 }
 
-// etcd is stopped, wiped and started empty under a watcher: it keeps its view, follows nothing of another store, and
-// goes on with a higher epoch once placement was rebuilt.
+// etcd is stopped, wiped and started empty under a watcher. The watcher keeps its view, follows nothing of another
+// store, and goes on with a higher epoch once placement was rebuilt.
 func TestWatchOverAWipedEtcd(t *testing.T) { synctest.Test(t, watchOverAWipedEtcd) }
 
 func watchOverAWipedEtcd(t *testing.T) {
@@ -313,7 +313,7 @@ func TestRebuildSaysWhatContradictsItself(t *testing.T) {
 			t.Errorf("%s: %+v", name, out)
 		}
 	}
-	// What was left behind by a move is no member; a replica that nobody names is left out.
+	// A replica that a move left behind is no member, and a replica that nobody can name is left out.
 	v := volumes(2)
 	v[0].Replicas = []placement.FoundReplica{replica("0", 7, 1), {UUID: uuid.New(), Message: "unreadable"}}
 	v[1].Replicas = []placement.FoundReplica{replica("0", 8, 2)}

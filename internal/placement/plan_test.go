@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// drawView makes a cluster: shards in few domains and in every state, groups new, placed, half-moved, on lost shards.
+// drawView makes a cluster: shards in few domains and in every state; groups that are new, placed, half-moved, or on
+// lost shards.
 func drawView(t *rapid.T) View {
 	v := View{Shards: map[string]Shard{}, Groups: map[string]Group{}, Targets: map[string]Target{}}
 	domains := rapid.IntRange(0, 5).Draw(t, "domains")
@@ -50,7 +51,7 @@ func drawView(t *rapid.T) View {
 	return v
 }
 
-// follow is the view after the targets were written.
+// follow returns the view after the targets were written.
 func follow(v View, targets []Target) View {
 	v.Targets = maps.Clone(v.Targets)
 	for _, t := range targets {
@@ -126,7 +127,7 @@ func checkGroup(t *rapid.T, before, after View, g Group, policy Policy, reason s
 	checkLeastMovement(t, before, g, wanted, policy)
 }
 
-// checkLeastMovement: a member is left only for a reason.
+// checkLeastMovement checks that a member is removed only for a reason.
 func checkLeastMovement(t *rapid.T, v View, g Group, wanted []string, policy Policy) {
 	stay := map[string]bool{} // domains of members that may stay
 	for _, m := range g.Members {
@@ -158,7 +159,7 @@ func cluster(shards, groups, domains int) View {
 	return v
 }
 
-// settle is the view in which every target has become the state, each group with some bytes.
+// settle returns the view in which every target is reached, and each group has some bytes.
 func settle(v View) View {
 	groups := map[string]Group{}
 	for name, g := range v.Groups {
@@ -227,7 +228,7 @@ func TestPlanMovesOnlyWhatMustMove(t *testing.T) {
 			t.Fatalf("%+v keeps %d of %v", target, stayed, v.Targets[target.Group].Shards)
 		}
 	}
-	// Taken back half-way: what has not moved stays.
+	// The drain is cancelled halfway: groups that have not moved remain.
 	moved := follow(v, targets)
 	s.State = Active
 	moved.Shards["s0003"] = s
@@ -235,7 +236,7 @@ func TestPlanMovesOnlyWhatMustMove(t *testing.T) {
 	if final := follow(moved, back); len(back) != len(targets) || !sameTargets(final.Targets, v.Targets) {
 		t.Fatalf("%d targets changed back of %d", len(back), len(targets))
 	}
-	// A shard that is not registered keeps its groups: their data are there.
+	// A shard that is not registered keeps its groups, because it holds their data.
 	delete(v.Shards, "s0005")
 	if _, unplaced := Plan(v, Policy{Copies: 3}); len(unplaced) != 0 {
 		t.Fatalf("a shard that went away unplaced %v", unplaced)
@@ -266,7 +267,7 @@ func TestPlanSaysWhyAGroupIsUnplaced(t *testing.T) {
 	}
 }
 
-// TestPlanAtFullSize checks the size that design.md names; the time is logged, see BenchmarkPlan.
+// TestPlanAtFullSize checks the size that design.md names, and logs the time; see BenchmarkPlan.
 func TestPlanAtFullSize(t *testing.T) {
 	v := cluster(1000, 10_000, 3)
 	began := time.Now()
@@ -307,7 +308,7 @@ func TestFirstPlacementWaitsForShards(t *testing.T) {
 	if len(targets) != 2 || len(unplaced) != 0 || targets[0].Shards[0] == targets[1].Shards[0] {
 		t.Fatalf("both alive: targets %v, unplaced %v", targets, unplaced)
 	}
-	// A store that was placed once goes on with the shards that are alive.
+	// A store that was placed before goes on with the shards that are alive.
 	delete(view.Shards, "b")
 	view.Groups["0"] = Group{Name: "0", Members: []Member{{Shard: "a"}}}
 	if targets, unplaced := Plan(view, policy); len(targets) == 0 || len(unplaced) != 0 {
@@ -315,8 +316,8 @@ func TestFirstPlacementWaitsForShards(t *testing.T) {
 	}
 }
 
-// TestPlanForgetsWhatItCouldNotPlace: group a finds only two of three shards; what it would have taken must not count
-// when b chooses.
+// TestPlanForgetsWhatItCouldNotPlace: group a finds only two of three shards; these two must not count as taken when
+// the plan chooses for group b.
 func TestPlanForgetsWhatItCouldNotPlace(t *testing.T) {
 	v := cluster(0, 0, 1)
 	for name, domain := range map[string]string{"s1": "d1", "s2": "d1", "s3": "d2"} {

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// One group of several copies, as volumes hold it after all kinds of days.
+// The test has one group of several copies, in the various states in which volumes may hold it.
 func TestRebuildPicksTheNewestMembership(t *testing.T) {
 	type r = placement.FoundReplica
 	on := func(shards map[string]r) (store uuid.UUID, volumes []placement.FoundVolume) {

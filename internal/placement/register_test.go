@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// The table that every registry passes, also those that stand in for this one. It runs on a real etcd, and on the one
-// in memory that the other tests of this package use: what they build on is the same in both.
+// Every registry passes this table, also those that stand in for this one. It runs on a real etcd, and on the in-memory
+// etcd of the other tests of this package, so both must behave alike.
 func TestRegisterShard(t *testing.T) {
 	placementtest.Register(t, func(t *testing.T) placementtest.Registry { return newStore(t, onEtcd(t)) })
 }
@@ -31,8 +31,8 @@ func TestRegisterShardInMemory(t *testing.T) {
 	})
 }
 
-// What the table cannot show: an etcd that was set back knows less than the volume, whose fault that is not. A volume
-// that was set back is noticed there, too, where it is further back than etcd.
+// The table cannot show this case: an etcd that was set back knows less than the volume, which is not the fault of the
+// volume. A volume that was set back further than etcd is noticed there, too.
 func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	step := func(n uint64) placement.Step { return placement.Step{Number: n, Nonce: uuid.UUID{byte(n)}} }
 	volume := uuid.New()
@@ -60,8 +60,8 @@ func TestAVolumeIsNotRefusedByAnEtcdThatWasSetBack(t *testing.T) {
 	}
 }
 
-// The registration that is made anew after a lease has run out tells the step that the volume is in by then, also to an
-// etcd that was set back to a step between the one at the start and that.
+// When a lease has expired, the new registration reports the current step of the volume. It does so also to an etcd
+// that was set back to a step between the one at the start and the current one.
 func TestARegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 	synctest.Test(t, aRegistrationMadeAnewTellsTheLastStep)
 }
@@ -123,8 +123,9 @@ func aRegistrationMadeAnewTellsTheLastStep(t *testing.T) {
 	}
 }
 
-// An etcd that was made anew from the volumes knows the step that each is in: an earlier state of one is noticed then,
-// too. A shard that ran on meanwhile, and has told etcd itself, is not set back by what it was asked before.
+// An etcd that was rebuilt from the volumes knows the step of each volume, so it notices an earlier state of a volume
+// from then on. A shard that kept running meanwhile, and has told etcd its step itself, is not set back by its earlier
+// answer.
 func TestARebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	synctest.Test(t, aRebuiltEtcdKnowsTheStepsOfVolumes)
 }
@@ -179,7 +180,7 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	if err := store.Restore(ctx, rebuilt, false); err != nil {
 		t.Fatal(err)
 	}
-	// It goes on: in the step that it was asked for, and in later ones.
+	// The shard goes on, from the step that it reported and from later ones.
 	for range 3 {
 		if err := p.Again(ctx); err != nil {
 			t.Fatalf("the shard that ran all the time cannot register again: %v", err)
@@ -203,7 +204,7 @@ func aRebuiltEtcdKnowsTheStepsOfVolumes(t *testing.T) {
 	}
 }
 
-// Whoever starts on a copy of a live shard's volume has a later generation than that shard, as a restart has.
+// A process on a copy of a live shard's volume has a later generation than that shard, just as after a restart.
 func TestRegisterShardRefusesACopyOfALiveVolume(t *testing.T) {
 	synctest.Test(t, registerShardRefusesACopyOfALiveVolume)
 }
@@ -237,8 +238,8 @@ func registerShardRefusesACopyOfALiveVolume(t *testing.T) {
 	stopClone()
 }
 
-// A shard whose lease ran out, and in whose place another has registered meanwhile, is told so; one that etcd merely
-// forgot is not.
+// A shard whose lease expired is told if another has registered in its place meanwhile. A shard that etcd merely forgot
+// is not.
 func TestAShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
 	synctest.Test(t, aShardInWhosePlaceAnotherRegisteredIsTold)
 }
@@ -268,7 +269,7 @@ func aShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
 		t.Fatal("it does not register")
 		return nil
 	}
-	// The lease runs out: it registers again.
+	// The lease is revoked, as if it expired: the shard registers again.
 	before := registered()
 	revoke := func(lease int64) {
 		if _, err := client.Revoke(ctx, clientv3.LeaseID(lease)); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -285,7 +286,7 @@ func aShardInWhosePlaceAnotherRegisteredIsTold(t *testing.T) {
 		t.Fatalf("it was told %v", err)
 	default:
 	}
-	// A twin takes the key, as it may when that is gone, and the lease runs out.
+	// A twin takes the key, as it may when the key is gone, and the lease expires.
 	twin := first
 	twin.Generation, twin.Address = 2, "127.0.0.1:2"
 	value, err := json.Marshal(twin)

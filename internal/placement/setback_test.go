@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// grownSince gives a backup of etcd as it is a while after it was restored and others have written to it: change does
-// that.
+// grownSince restores a backup of etcd, lets change write to it, as others would for a while, and returns a backup of
+// the result.
 func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 	change func(store *placement.Store)) memetcdtest.Backup {
 	t.Helper()
@@ -27,7 +27,7 @@ func grownSince(t *testing.T, backup memetcdtest.Backup, name string,
 }
 
 // An etcd is set back under a shard that watches its own groups, under one that watches everything, and under a process
-// that lists etcd now and then. Each must notice, however much others have written to the older etcd until it is heard
+// that lists etcd now and then. Each must notice, however much others have written to the older etcd before it is heard
 // of again.
 func TestAnOlderEtcdIsNoticedByWhatItHolds(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -114,7 +114,7 @@ func noticed(t *testing.T, mine, others, grown int) {
 		_, held := gateway.Heard()
 		return held != ""
 	})
-	// A process that begins with what the volume of the shard remembers, as after a kill.
+	// This process starts with what the volume of the shard remembers, as after a kill.
 	restarted := sameStore(t, client, store)
 	first := <-restarted.Follow(ctx, placement.Seen{Store: meta.StoreUUID, Mark: view.Mark}, placement.Own{Shard: "b"})
 	if first.SetBack == "" {

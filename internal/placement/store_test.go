@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// onEtcd makes a client of a real etcd, for the few tests that are about that. All others run in virtual time on one in
+// onEtcd returns a client of a real etcd, for the few tests that need one. All others run in virtual time on an etcd in
 // memory: see memetcdtest.
 func onEtcd(tb testing.TB) *clientv3.Client {
 	tb.Helper()
@@ -78,8 +78,8 @@ func mustTarget(t *testing.T, ctx context.Context, store *placement.Store, targe
 	}
 }
 
-// mustPut writes a group that is as it was read. Where etcd was too slow to answer a try that it did, the group is
-// found as it is to be.
+// mustPut writes a group that is as it was read. If etcd carried out an attempt but answered too late, mustPut finds
+// the group as it was to be written.
 func mustPut(t *testing.T, ctx context.Context, store *placement.Store, g placement.Group) (written placement.Group) {
 	t.Helper()
 	tries := 0
@@ -375,7 +375,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	server.Away()
 	synctest.Wait() // clients have tried to connect again, and wait for the next try
 	server.Back()
-	// Behind the watcher's back: many revisions, then a compaction.
+	// While the watcher is disconnected there are many revisions, then a compaction.
 	second := server.Client(t)
 	other := sameStore(t, second, store)
 	for n := range 5 {
@@ -383,7 +383,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 	}
 	server.Compact()
 	await(t, ctx, views, "5 groups", func(v placement.View) bool { return len(v.Groups) == 5 })
-	// Take the registration away, as a lease that ran out does: the shard comes back by itself.
+	// Remove the registration, as a lease that expires does: the shard registers again on its own.
 	leases, err := second.Leases(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -408,7 +408,7 @@ func watchAndRegistrationOutliveEtcd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Whoever reads views late sees none without the shard.
+	// A process that reads views late sees none without the shard.
 	for now := registered(); now == 0 || now == before; now = registered() {
 		if ctx.Err() != nil {
 			t.Fatal("it does not register again")
@@ -459,7 +459,7 @@ func plannerCreatesHashGroupsAndTargetsOnceForSeveral(t *testing.T) {
 			t.Fatalf("group %d has keys %d to %d, want %d to %d", n, g.KeyFirst, g.KeyLast, f, l)
 		}
 	}
-	// Whichever was elected: one is gone, the other plans on.
+	// Whichever planner was elected: one is gone, and the other plans on.
 	cancelFirst()
 	lateGroup := mustPut(t, ctx, store, placement.NewGroup(meta.Routing, "late", 0))
 	await(t, ctx, views, "the target of the late group", func(v placement.View) bool {

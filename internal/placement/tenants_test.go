@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// Ledgers of tenants are written in the place of what was read alone, and come with the number of the tenants' groups;
-// a store that is not there has none, and no view sees them.
+// A ledger of tenants is written only in place of the one that was read, and is read together with the number of the
+// tenants' groups. A store that does not exist has no ledgers, and no view contains them.
 func TestLedgersOfTenants(t *testing.T) { synctest.Test(t, ledgersOfTenants) }
 
 func ledgersOfTenants(t *testing.T) {

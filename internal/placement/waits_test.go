@@ -17,7 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// captured is what slog writes until the test ends.
+// captured collects what slog writes until the test ends.
 type captured struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -44,8 +44,8 @@ func (c *captured) has(words string) bool {
 	return strings.Contains(c.b.String(), words)
 }
 
-// An old registration that nobody renews and that does not run out, as where etcd does not let leases expire, is not
-// waited for without end.
+// An old registration that nobody renews may never expire, for example when etcd does not let leases expire. A shard
+// does not wait for it endlessly.
 func TestARegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 	synctest.Test(t, aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd)
 }
@@ -89,8 +89,7 @@ func aRegistrationThatDoesNotRunOutIsNotWaitedForWithoutEnd(t *testing.T) {
 	}
 }
 
-// slowEtcd answers some calls as an etcd does whose disk stands still: grants time out, and a lease runs out before
-// it is used.
+// slowEtcd answers some calls like an etcd whose disk stalls: grants time out, and a lease expires before it is used.
 type slowEtcd struct {
 	clientv3.Lease
 	clientv3.KV
@@ -139,8 +138,7 @@ func (t *slowTxn) Commit() (*clientv3.TxnResponse, error) {
 	return t.Txn.Commit()
 }
 
-// The first registration of a shard outlasts an etcd whose disk stands still for a while: a start does not end for
-// that.
+// The first registration of a shard survives an etcd whose disk stalls for a while: the start does not fail.
 func TestAStartOutlastsASlowEtcd(t *testing.T) { synctest.Test(t, aStartOutlastsASlowEtcd) }
 
 func aStartOutlastsASlowEtcd(t *testing.T) {
@@ -165,7 +163,7 @@ func aStartOutlastsASlowEtcd(t *testing.T) {
 	}
 }
 
-// A watch that cannot list etcd says so, once, and goes on when it can.
+// A watch that cannot list etcd reports that once, and goes on when it can.
 func TestAWatchThatCannotListSaysSo(t *testing.T) { synctest.Test(t, aWatchThatCannotListSaysSo) }
 
 func aWatchThatCannotListSaysSo(t *testing.T) {

@@ -16,12 +16,12 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// watchersPerConnection are shards that share one, so that a thousand fit into one process.
+// watchersPerConnection is the number of shards that share a connection, so that a thousand fit into one process.
 const watchersPerConnection = 25
 
 // TestWritesToManyWatchers writes each of many groups once while as many watchers listen: first watches of all groups
-// whose answers are only counted, then shards that follow their own. It prints how long it takes until each has what it
-// listens to: of a real etcd, in real time. SHEAF_WATCHERS=1000 is the size of a large store.
+// whose answers are only counted, then shards that follow their own groups. It prints the time until each has heard
+// what it listens to, from a real etcd and in real time. SHEAF_WATCHERS=1000 is the size of a large store.
 func TestWritesToManyWatchers(t *testing.T) {
 	n := 40
 	if words := os.Getenv("SHEAF_WATCHERS"); words != "" {
@@ -78,7 +78,7 @@ func TestWritesToManyWatchers(t *testing.T) {
 	}
 }
 
-// storeOf is a store of n groups, each on a shard of its own.
+// storeOf makes a store of n groups, each on a shard of its own.
 func storeOf(t *testing.T, ctx context.Context, n int) (*placement.Store, []placement.Group) {
 	t.Helper()
 	store := newStore(t, onEtcd(t))
@@ -116,7 +116,7 @@ func putAll(t *testing.T, ctx context.Context, store *placement.Store, groups []
 	}
 }
 
-// watchEverything begins n watches of all groups of a store. heard waits until each has heard of n writes.
+// watchEverything starts n watches of all groups of a store. heard waits until each has heard of n writes.
 func watchEverything(t *testing.T, ctx context.Context, store *placement.Store, n int) (heard func() int64) {
 	t.Helper()
 	var wait sync.WaitGroup

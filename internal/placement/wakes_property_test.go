@@ -55,7 +55,7 @@ func newWakesRig(t *testing.T) *wakesRig {
 	return r
 }
 
-// somewhere are up to five shards, some of them perhaps not known, or twice.
+// somewhere returns up to four members and the shards that they are on, some shards perhaps unknown or repeated.
 func (r *wakesRig) somewhere(dice *rand.Rand) (members []Member, names []string) {
 	for n := range dice.IntN(5) {
 		name := r.shards[dice.IntN(len(r.shards))]
@@ -71,13 +71,13 @@ func (r *wakesRig) somewhere(dice *rand.Rand) (members []Member, names []string)
 	return members, names
 }
 
-// passing are errors of whoever was overtaken by another.
+// passing reports whether an operation succeeded, or failed only because of a concurrent change.
 func passing(err error) bool {
 	return err == nil || errors.Is(err, ErrChanged) || errors.Is(err, ErrNoGroup) || errors.Is(err, ErrStaleLeader) ||
 		errors.Is(err, ErrFrozen)
 }
 
-// act does one thing as planners, shards and gateways do it, and says what.
+// act does one thing that planners, shards and gateways do, and says what it did.
 func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err error) {
 	name := r.groups[dice.IntN(len(r.groups))]
 	members, shards := r.somewhere(dice)
@@ -117,7 +117,7 @@ func (r *wakesRig) act(ctx context.Context, dice *rand.Rand) (what string, err e
 	}
 }
 
-// rebuilt is what the volumes might say of the groups that etcd has now, or of some of them.
+// rebuilt returns what the volumes might say of all or some of the groups in etcd.
 func (r *wakesRig) rebuilt(dice *rand.Rand) Rebuilt {
 	r.t.Helper()
 	view, err := r.store.View(r.ctx)
@@ -136,7 +136,7 @@ func (r *wakesRig) rebuilt(dice *rand.Rand) Rebuilt {
 	return out
 }
 
-// old writes as a program of before does: a group or a target, and nothing else.
+// old writes like an older program: only a group or a target.
 func (r *wakesRig) old(dice *rand.Rand) error {
 	name := r.groups[dice.IntN(len(r.groups))]
 	members, shards := r.somewhere(dice)
@@ -165,7 +165,7 @@ func (r *wakesRig) old(dice *rand.Rand) error {
 	return err
 }
 
-// wrong says where the wakes are not what groups and targets say; empty: they are.
+// wrong says where the wakes differ from what groups and targets say; empty: nowhere.
 func (r *wakesRig) wrong() string {
 	r.t.Helper()
 	answer, err := r.client.Get(r.ctx, r.store.prefix, clientv3.WithPrefix())
@@ -210,8 +210,8 @@ func (r *wakesRig) wrong() string {
 	return strings.Join(words, "; ")
 }
 
-// TestWakesAreWhatGroupsAndTargetsSay does random things, one after another and several at a time: after each, exactly
-// the shards that a group or its target names have been told of it, in the transaction that wrote it.
+// TestWakesAreWhatGroupsAndTargetsSay does random things, one after another and several at a time. Each write of a
+// group tells exactly the shards that the group or its target names, in the same transaction.
 func TestWakesAreWhatGroupsAndTargetsSay(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -250,7 +250,7 @@ func wakesOfSeed(t *testing.T, seed uint64) {
 	t.Log(did)
 }
 
-// one is one thing of all that may happen, also to a store that was lost or set back.
+// one does one of all the things that may happen, including the loss or setback of the store.
 func (r *wakesRig) one(dice *rand.Rand) (what string, err error) {
 	switch dice.IntN(12) {
 	case 0:
@@ -268,7 +268,7 @@ func (r *wakesRig) one(dice *rand.Rand) (what string, err error) {
 	return r.act(r.ctx, dice)
 }
 
-// several act at the same time.
+// several does several things at the same time.
 func (r *wakesRig) several(dice *rand.Rand) {
 	r.t.Helper()
 	var wait sync.WaitGroup
@@ -294,9 +294,9 @@ func (r *wakesRig) several(dice *rand.Rand) {
 	}
 }
 
-// TestTheKeeperTellsWhatOlderProgramsWrite: programs that know of no wakes write beside those that do. Each shard comes
-// to see its groups as they are, and the wakes come to be what groups and targets say; also where the shard that keeps
-// them is gone.
+// TestTheKeeperTellsWhatOlderProgramsWrite lets programs that know no wakes write next to those that do. In the end,
+// each shard sees its groups as they are, and the wakes are what groups and targets say, even if the shard that keeps
+// the wakes is gone.
 func TestTheKeeperTellsWhatOlderProgramsWrite(t *testing.T) {
 	synctest.Test(t, theKeeperTellsWhatOlderProgramsWrite)
 }

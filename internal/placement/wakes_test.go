@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// countedWatcher counts what etcd delivers to the watches of a client, but for that of the one shard that keeps the
+// countedWatcher counts what etcd delivers to the watches of a client, except that of the one shard that keeps the
 // wakes of all.
 type countedWatcher struct {
 	clientv3.Watcher
@@ -52,7 +52,7 @@ type follower struct {
 	views   <-chan placement.View
 }
 
-// newFollower follows etcd as a shard does that has no groups on its volume, and has taken its first view.
+// newFollower follows etcd like a shard that has no groups on its volume, and returns after the first view.
 func newFollower(t testing.TB, ctx context.Context, connect func(testing.TB) *clientv3.Client, storeName,
 	name string) *follower {
 	t.Helper()
@@ -66,7 +66,7 @@ func newFollower(t testing.TB, ctx context.Context, connect func(testing.TB) *cl
 	return f.beside(t, ctx, name)
 }
 
-// beside is another shard on the same connection.
+// beside starts another follower on the same connection.
 func (f *follower) beside(t testing.TB, ctx context.Context, name string) *follower {
 	t.Helper()
 	next := &follower{name: name, store: f.store, watcher: f.watcher,
@@ -79,8 +79,7 @@ func (f *follower) beside(t testing.TB, ctx context.Context, name string) *follo
 	return next
 }
 
-// TestAShardIsNotWokenByWhatIsNotItsOwn counts what etcd delivers to shards while a group is written that is on another
-// shard.
+// TestAShardIsNotWokenByWhatIsNotItsOwn counts what etcd delivers to shards while a group on another shard is written.
 func TestAShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	synctest.Test(t, aShardIsNotWokenByWhatIsNotItsOwn)
 }
@@ -117,7 +116,7 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 		if n > 0 {
 			write(&groups[n])
 		}
-		// Of one client etcd delivers in order: when this is here, all before is.
+		// etcd delivers to one client in order: when this write is here, all earlier ones are.
 		await(t, ctx, f.views, "its own group as it was written last", func(v placement.View) bool {
 			return v.Groups[groups[n].Name].Revision == groups[n].Revision
 		})
@@ -132,7 +131,8 @@ func aShardIsNotWokenByWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// A shard makes the folder of a group that another shard has by then: it is told of the group, though nothing wakes it.
+// A shard makes the folder of a group that is on another shard by then. It is told of the group, although nothing wakes
+// it.
 func TestAShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 	synctest.Test(t, aShardIsToldOfAGroupWhoseFolderItHas)
 }
@@ -163,8 +163,8 @@ func aShardIsToldOfAGroupWhoseFolderItHas(t *testing.T) {
 	await(t, ctx, views, "the group", func(v placement.View) bool { return v.Groups[g.Name].UUID == g.UUID })
 }
 
-// The folder is made right after the shard has taken its first view, while the follower finds out what is the shard's
-// own.
+// The folder is made right after the shard has taken its first view, while the follower finds out which groups belong
+// to the shard.
 func TestAShardIsToldOfAGroupWhoseFolderCameWithItsFirstView(t *testing.T) {
 	synctest.Test(t, aShardIsToldOfAGroupWhoseFolderCameWithItsFirstView)
 }

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/placementtest"
 )
 
-// led makes a group of one copy that a shard leads; bytes and records as a program of before tells them, in the group
-// itself.
+// led makes a group of one copy that a shard leads. Its bytes and records are in the group itself, where older programs
+// report them.
 func led(t *testing.T, ctx context.Context, store *placement.Store, name, shard string) placement.Group {
 	t.Helper()
 	g := placement.NewGroup(placement.Routing{Mode: placement.Named}, name, 0)
@@ -26,7 +26,8 @@ func led(t *testing.T, ctx context.Context, store *placement.Store, name, shard 
 	return g
 }
 
-// What a leader's shard tells of a group is in views, where it still leads it and is of a program that tells it so.
+// A view contains what the leader's shard reports of a group, if that shard still leads the group and runs a program
+// that reports it there.
 func TestViewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 	synctest.Test(t, viewsHaveWhatLeadersTellOfTheirGroups)
 }
@@ -81,7 +82,7 @@ func viewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 	tell("a", g.UUID, 22)
 	has("it was told again", 22)
 
-	// The shard is started with a program of before, which tells it in the group, and then with this one again.
+	// The shard is started with an older program, which reports in the group, and then with this program again.
 	old := shard("a")
 	stop, err := store.RegisterShard(ctx, old)
 	if err != nil {
@@ -107,7 +108,7 @@ func viewsHaveWhatLeadersTellOfTheirGroups(t *testing.T) {
 	has("another leads it", 30)
 }
 
-// Many groups are in several keys: all are told, those that are not led any more are not.
+// Many groups need several keys: all groups are reported, except those that the shard no longer leads.
 func TestWeightsOfManyGroups(t *testing.T) { synctest.Test(t, weightsOfManyGroups) }
 
 func weightsOfManyGroups(t *testing.T) {
@@ -159,8 +160,8 @@ func weightsOfManyGroups(t *testing.T) {
 	}
 }
 
-// A shard hears of the shards that its groups name, of what is wanted of it, and of nothing else; it is asked for what
-// it does not follow.
+// A shard hears only of the shards that its groups name and of what is wanted of it. It asks for a group that it does
+// not follow.
 func TestWhatAShardHears(t *testing.T) { synctest.Test(t, whatAShardHears) }
 
 func whatAShardHears(t *testing.T) {
@@ -214,7 +215,7 @@ func whatAShardHears(t *testing.T) {
 	}); v.States["b"] != "" {
 		t.Errorf("it hears of the states of others: %v", v.States)
 	}
-	// Of a group on its volume that nothing gives to it nobody wakes it.
+	// Nothing wakes a shard for a group that is on its volume but not assigned to it.
 	if stray, err := placementtest.UpdateGroup(ctx, store, "stray", func(g *placement.Group) error {
 		g.ConfIndex++
 		return nil

@@ -20,7 +20,7 @@ func (e *underTest) grant(seconds int64) clientv3.LeaseID {
 	return granted.ID
 }
 
-// leased lists the keys of a lease; "gone": the lease is not there.
+// leased lists the keys of a lease; "gone" means that the lease does not exist.
 func (e *underTest) leased(id clientv3.LeaseID) string {
 	e.Helper()
 	left, err := e.client.TimeToLive(e.ctx, id, clientv3.WithAttachedKeys())

@@ -18,23 +18,23 @@ import (
 	"sheaf.dev/sheaf/internal/test/memetcdtest"
 )
 
-// This table is what Sheaf depends on in etcd. Each row runs on a real etcd, and on the one in memory that tests use in
-// its place: a double that behaves otherwise in one of these is found here. A test that finds the two to differ in
-// something else adds a row.
+// This table is what Sheaf depends on in etcd. Each row runs on a real etcd, and on the in-memory etcd that tests use
+// in its place: it finds a double that behaves differently. A test that finds another difference between the two adds a
+// row.
 
 // row is one behaviour.
 type row struct {
 	name string
 	run  func(e *underTest)
-	// waits: it waits for real time on a real etcd, beside other rows. It reads no revision that another row may
-	// compact, and does not expect to be alone with its writes.
+	// waits means that the row waits for real time on a real etcd, in parallel with other rows. It reads no revision
+	// that another row may compact, and does not expect its writes to be the only ones.
 	waits bool
 }
 
 var contract = slices.Concat(rowsOfKeys, rowsOfTransactions, rowsOfLeases, rowsOfWatches, rowsOfElections,
 	rowsOfOutages)
 
-// underTest is an etcd, and one client of it.
+// underTest is an etcd and one client of it.
 type underTest struct {
 	*testing.T
 	ctx     context.Context
@@ -143,7 +143,7 @@ func (e *underTest) opPut(name, value string, options ...clientv3.OpOption) clie
 	return clientv3.OpPut(e.prefix+name, value, options...)
 }
 
-// revision is that of the newest write to etcd.
+// revision returns the revision of the newest write to etcd.
 func (e *underTest) revision() int64 {
 	e.Helper()
 	return e.get("nothing").Header.Revision
@@ -163,7 +163,7 @@ func is[T comparable](e *underTest, what string, got, want T) {
 	}
 }
 
-// found lists the names and values of an answer, as "name=value name=value".
+// found lists the names and values in an answer, as "name=value name=value".
 func (e *underTest) found(answer *clientv3.GetResponse) string {
 	var words []string
 	for _, kv := range answer.Kvs {

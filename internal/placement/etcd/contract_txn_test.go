@@ -7,7 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// holds tells whether a condition does.
+// holds reports whether all conditions hold.
 func (e *underTest) holds(conditions ...clientv3.Cmp) bool {
 	e.Helper()
 	answer, err := e.client.Txn(e.ctx).If(conditions...).Commit()

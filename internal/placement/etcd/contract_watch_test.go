@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// watch begins a watch, and returns when etcd has it.
+// watch starts a watch, and returns when etcd has created it.
 func (e *underTest) watch(name string, options ...clientv3.OpOption) clientv3.WatchChan {
 	e.Helper()
 	watched := e.client.Watch(e.ctx, e.prefix+name, append(options, clientv3.WithCreatedNotify())...)
@@ -19,7 +19,7 @@ func (e *underTest) watch(name string, options ...clientv3.OpOption) clientv3.Wa
 	return watched
 }
 
-// events lists events, as "+name=value@1 -name@2": the numbers count from a revision.
+// events lists events, as "+name=value@1 -name@2". The numbers are revisions relative to from.
 func (e *underTest) events(events []*clientv3.Event, from int64) string {
 	var words []string
 	for _, event := range events {
@@ -36,7 +36,7 @@ func (e *underTest) events(events []*clientv3.Event, from int64) string {
 	return strings.Join(words, " ")
 }
 
-// take gives so many events, of however many responses; all of a revision come in one.
+// take returns n events, from any number of responses. All events of one revision arrive in one response.
 func (e *underTest) take(watched clientv3.WatchChan, n int, from int64) string {
 	e.Helper()
 	var all []*clientv3.Event

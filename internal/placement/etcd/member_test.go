@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// freePort gives an address that nobody listens on.
+// freePort returns an address on which nobody listens.
 func freePort(t *testing.T) string {
 	t.Helper()
 	address, err := loopback.FreeAddress()
@@ -57,8 +57,8 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// again does something until it succeeds: while the disk of a member stands still, the members choose another leader,
-// and refuse what they would do a moment later. Clients do not repeat writes by themselves.
+// again repeats an action until it succeeds: while the disk of a member stalls, the members choose another leader, and
+// refuse what they would do a moment later. Clients do not repeat writes on their own.
 func again(t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
 	ctx := testContext(t)
@@ -148,7 +148,7 @@ func TestAnEmptyMemberFormsNoNewCluster(t *testing.T) {
 	if _, err := etcd.StartMember(testContext(t), cfg); !errors.Is(err, etcd.ErrEmptyExisting) {
 		t.Errorf("with members that do not answer: error %v", err)
 	}
-	// A folder that was claimed and wiped is empty too.
+	// A folder that was claimed and then wiped counts as empty, too.
 	if names, err := os.ReadDir(cfg.Dir); err == nil {
 		for _, name := range names {
 			t.Logf("left: %s", name.Name())
@@ -236,7 +236,7 @@ func TestMemberTakesSnapshotsAndKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// signer signs certificates without names of processes.
+// signer signs certificates that contain no names of processes.
 type signer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -327,7 +327,8 @@ func TestClientsUseTLSAndRotateTheirFiles(t *testing.T) {
 			t.Errorf("%s: etcd was read", name)
 		}
 	}
-	// The files are read for each connection: a client with a certificate of a stranger gets in once it is replaced.
+	// The files are read for each connection: a client with a foreign certificate is accepted once that certificate is
+	// replaced.
 	rotated := with
 	rotated.CertFile, rotated.KeyFile = stranger.sign(t, strangers, "client")
 	client := dial(t, rotated)

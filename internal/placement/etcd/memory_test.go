@@ -22,7 +22,7 @@ func inMemory(t *testing.T, run func(e *underTest, server *memetcdtest.Server)) 
 	})
 }
 
-// A watch whose stream breaks goes on with what was written meanwhile, each change once.
+// A watch whose stream breaks goes on with what was written meanwhile, and delivers each change once.
 func TestBrokenWatchesGoOn(t *testing.T) {
 	inMemory(t, func(e *underTest, server *memetcdtest.Server) {
 		watched := e.watch("", clientv3.WithPrefix())
@@ -47,7 +47,8 @@ func TestBrokenWatchesGoOn(t *testing.T) {
 	})
 }
 
-// A watch that was told nothing for a minute is told how far etcd is, and is resumed from there.
+// A watch that asks for progress and hears of no change for a minute is told the current revision of etcd, and resumes
+// from there after a compaction. A watch that does not ask fails.
 func TestProgressOutlivesCompaction(t *testing.T) {
 	for asks, want := range map[bool]error{true: nil, false: rpctypes.ErrCompacted} {
 		inMemory(t, func(e *underTest, server *memetcdtest.Server) {

@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// TestMain lets more clusters wait side by side than there are processors: etcd wants five seconds of peace between two
+// TestMain lets more clusters wait in parallel than there are processors: etcd requires five quiet seconds between two
 // changes of its members.
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -80,13 +80,13 @@ func newTrio(t *testing.T) *trio {
 	return r
 }
 
-// stop ends a member; its folder stays.
+// stop ends a member; its folder remains.
 func (r *trio) stop(name string) {
 	r.members[name].Close()
 	delete(r.members, name)
 }
 
-// start starts a member, which must come to serve as a voter.
+// start starts a member, which must begin to serve as a voter.
 func (r *trio) start(name string) *etcd.Member {
 	r.t.Helper()
 	m, err := etcd.StartMember(testContext(r.t), r.configs[name])
@@ -98,7 +98,7 @@ func (r *trio) start(name string) *etcd.Member {
 	return m
 }
 
-// refused starts a member, which must not come up, and gives why.
+// refused starts a member, which must not come up, and returns the reason.
 func (r *trio) refused(name string, change func(*etcd.MemberConfig)) error {
 	r.t.Helper()
 	cfg := r.configs[name]
@@ -121,7 +121,7 @@ func (r *trio) must(err error) {
 	}
 }
 
-// client of the members that run.
+// client returns a client of the members that run.
 func (r *trio) client() *clientv3.Client {
 	r.t.Helper()
 	var endpoints []string
@@ -136,7 +136,7 @@ func (r *trio) put(key, value string) {
 	put(r.t, r.client(), key, value)
 }
 
-// has waits until a member has stored a value itself: what the others acknowledge comes to it a moment later.
+// has waits until a member has stored a value itself: what the others acknowledge reaches it a moment later.
 func (r *trio) has(name, key, value string) {
 	r.t.Helper()
 	client, ctx := dial(r.t, etcd.ClientConfig{Endpoints: []string{r.members[name].Endpoint()}}), testContext(r.t)
@@ -152,7 +152,7 @@ func (r *trio) has(name, key, value string) {
 	}
 }
 
-// ids of the members, all of which must be voters that are well.
+// ids returns the ids of the members, all of which must be healthy voters.
 func (r *trio) ids() map[string]uint64 {
 	r.t.Helper()
 	client, out := r.client(), map[string]uint64{}
@@ -176,8 +176,8 @@ func (r *trio) ids() map[string]uint64 {
 	return out
 }
 
-// change changes the members, as soon as etcd is content with how the others are connected. done is the error where a
-// try that was not answered in time has done it.
+// change changes the members as soon as etcd accepts how well the others are connected. done is the error that a retry
+// gets if an attempt succeeded without an answer in time.
 func (r *trio) change(what string, done error, do func(ctx context.Context, client *clientv3.Client) error) {
 	r.t.Helper()
 	client := r.client()
@@ -207,7 +207,8 @@ func (r *trio) add(peerURLs []string) {
 	})
 }
 
-// rejoined starts c, which must be another member than before, with all that the others have, and nothing left aside.
+// rejoined starts c, which must be another member than before, with everything that the others have, and with no folder
+// set aside.
 func (r *trio) rejoined(before map[string]uint64) {
 	r.t.Helper()
 	r.put("missed", "while c was away")
@@ -233,7 +234,7 @@ func (r *trio) rejoined(before map[string]uint64) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	// It is a full member: the cluster bears the loss of another one.
+	// c is a full member: the cluster survives the loss of another one.
 	r.stop("a")
 	r.put("k", "of b and c")
 	r.has("c", "k", "of b and c")
@@ -264,7 +265,7 @@ func TestAMemberWhoseDiskWasReplacedJoinsAgain(t *testing.T) {
 	r.rejoined(before)
 }
 
-// What a program from before this left of a start on a replaced disk: a log that is empty but for the old id.
+// An older program left this folder when it started on a replaced disk: a log that contains nothing except the old id.
 func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	t.Parallel()
 	r := newTrio(t)
@@ -285,8 +286,8 @@ func TestAHalfWrittenFolderOfTheOldIDIsReplaced(t *testing.T) {
 	r.must(errors.Join(err, w.Close()))
 	r.must(os.WriteFile(filepath.Join(cfg.Dir, "sheaf-etcd.json"), []byte(`{"format":1,"name":"c","token":"t1"}`), 0o600))
 
-	// etcd itself finds out, says so, and gives up; the next start acts on it. Its process would end there: cmd/sheaf
-	// has that.
+	// etcd itself notices, says so, and gives up; the next start acts on that. The process would end there: cmd/sheaf
+	// has a test of that.
 	r.must(etcd.MarkBehind(&cfg,
 		"tocommit(9) is out of range [lastIndex(0)]. Was the raft log corrupted, truncated, or lost?"))
 	if err := r.refused("c", func(c *etcd.MemberConfig) {
@@ -312,7 +313,7 @@ func TestTheFolderOfARemovedMemberIsReplaced(t *testing.T) {
 	r.rejoined(before)
 }
 
-// A crash after each step: what was done is found done.
+// After a crash behind any step, the next start recognizes the steps that are done.
 func TestRejoiningGoesOnAfterACrash(t *testing.T) {
 	peerURL := func(r *trio) []string { return []string{"http://" + r.configs["c"].ListenPeer} }
 	for name, reach := range map[string]func(r *trio, id uint64){
@@ -380,7 +381,7 @@ func TestWithoutAQuorumNothingIsReplaced(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(r.configs["c"].Dir, "member")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("etcd has written something: %v", err)
 	}
-	// The quorum comes back while the member waits for it.
+	// The quorum returns while the member waits for it.
 	waits := &firstWait{Handler: slog.DiscardHandler, seen: make(chan struct{})}
 	cfg := r.configs["c"]
 	cfg.Logger = slog.New(waits)
@@ -420,7 +421,7 @@ func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
 	r := newTrio(t)
 	r.put("k", "v")
 	before := r.ids()
-	// Another process of that name, with a folder of its own, as where somebody starts it twice.
+	// This is another process of the same name, with a folder of its own, as if somebody started it twice.
 	err := r.refused("c", func(c *etcd.MemberConfig) { c.Dir = filepath.Join(t.TempDir(), "second") })
 	if !strings.Contains(err.Error(), "answers at its address") {
 		t.Errorf("error %v", err)
@@ -430,7 +431,7 @@ func TestAMemberThatAnswersIsNotTakenForLost(t *testing.T) {
 	}
 }
 
-// With the initial cluster state new, too, a member that lost its data is no founder.
+// A member that lost its data does not found a cluster, even if the initial cluster state is new.
 func TestAnEmptyMemberOfAClusterThatHasFormedFormsNoOther(t *testing.T) {
 	t.Parallel()
 	r := newTrio(t)

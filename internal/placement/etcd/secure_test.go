@@ -30,7 +30,7 @@ type secured struct {
 	ips   []net.IP
 }
 
-// files are a folder of certificates for a process.
+// files returns the certificates for a process, by file name.
 func (s *secured) files(id identity.Identity, mode certs.Mode) map[string][]byte {
 	s.t.Helper()
 	leaf := authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: time.Hour}
@@ -45,7 +45,7 @@ func (s *secured) files(id identity.Identity, mode certs.Mode) map[string][]byte
 		certs.ModeFile: []byte(mode)}
 }
 
-// become gives all members' folder a mode.
+// become sets the mode in the folder that all members share.
 func (s *secured) become(mode certs.Mode) {
 	s.t.Helper()
 	if err := certs.Install(s.dir, s.files(identity.Identity{Store: s.store, Role: identity.Etcd}, mode)); err != nil {
@@ -64,7 +64,7 @@ func (s *secured) source() *certs.Source {
 	return source
 }
 
-// as connects to etcd as a process of a mode.
+// as connects to etcd like a process in a mode.
 func (s *secured) as(id identity.Identity, mode certs.Mode) *clientv3.Client {
 	s.t.Helper()
 	source, err := certs.InMemory(certs.Config{}, s.files(id, mode))
@@ -79,7 +79,7 @@ func (s *secured) as(id identity.Identity, mode certs.Mode) *clientv3.Client {
 	return dial(s.t, etcd.ClientConfig{Endpoints: endpoints, Credentials: etcd.Credentials(source)})
 }
 
-// newSecured starts a trio in a mode; the empty mode: without certificates.
+// newSecured starts a trio in a mode; the empty mode means without certificates.
 func newSecured(t *testing.T, mode certs.Mode) *secured {
 	t.Helper()
 	by, err := authority.New("parts", time.Now(), authority.Lifetime)
@@ -138,7 +138,7 @@ func newSecured(t *testing.T, mode certs.Mode) *secured {
 	return s
 }
 
-// restart starts a member anew, with what its folder has now.
+// restart restarts a member with the current contents of its folder.
 func (s *secured) restart(name string) {
 	s.t.Helper()
 	s.stop(name)
@@ -148,7 +148,7 @@ func (s *secured) restart(name string) {
 	s.start(name)
 }
 
-// The etcd of a store goes over to TLS, and back, one member at a time, while others write to it; a new authority, too.
+// The etcd of a store switches to TLS and back, one member at a time, and to a new authority, while others write to it.
 func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: restarts members of etcd again and again")
@@ -176,7 +176,7 @@ func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 		if mode != certs.Required {
 			write(certs.Plaintext)
 		}
-		// All members come to be known by an address of that mode.
+		// Each member becomes known by an address of that mode.
 		scheme := map[certs.Mode]string{certs.Plaintext: "http://", certs.Both: "https://", certs.Required: "https://"}[mode]
 		for ctx := testContext(t); ; time.Sleep(10 * time.Millisecond) {
 			list, err := s.as(shard, certs.Both).MemberList(ctx)
@@ -207,7 +207,7 @@ func TestEtcdGoesOverToTLSAndBack(t *testing.T) {
 	}
 }
 
-// etcd is for the processes of its store alone, and its members for each other alone.
+// Only the processes of its store may use an etcd, and only its members may connect to each other.
 func TestEtcdIsForItsOwnStore(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t, certs.Required)
@@ -236,8 +236,8 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 			t.Errorf("%s watches: %+v", c.id, w)
 		}
 	}
-	// Of another store, by the same authority: the client itself finds that it is not its own etcd, and, where it does
-	// not look, etcd does.
+	// The caller belongs to another store of the same authority. The client itself notices that the etcd is not its
+	// own; if the client does not check, etcd refuses it.
 	foreign, err := certs.InMemory(certs.Config{}, s.files(identity.Identity{Store: other, Role: identity.Shard,
 		Name: "main-0"}, certs.Required))
 	if err != nil {
@@ -249,7 +249,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		Get(testContext(t), "k"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("another store's shard: %v", err)
 	}
-	// Without TLS nothing is answered, neither on the port of clients nor on that of members.
+	// Without TLS there is no answer, neither on the port of clients nor on that of members.
 	for _, address := range []string{s.configs["a"].ListenClient, s.configs["a"].ListenPeerTLS} {
 		if answer, err := (&http.Client{Timeout: 5 * time.Second}).Get("http://" + address + "/version"); err == nil {
 			_ = answer.Body.Close()
@@ -262,7 +262,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 		_ = conn.Close()
 		t.Error("the port of members without TLS is open")
 	}
-	// A shard, though of the same authority, is no member.
+	// A shard is no member, although the same authority issued its certificate.
 	all := s.files(identity.Identity{Store: s.store, Role: identity.Shard, Name: "main-0"}, certs.Required)
 	pair, err := tls.X509KeyPair(all[certs.CertificateFile], all[certs.KeyFile])
 	if err != nil {
@@ -277,7 +277,7 @@ func TestEtcdIsForItsOwnStore(t *testing.T) {
 	}
 }
 
-// A member whose disk is new joins the others also while they are halfway to TLS: some are known by the old address.
+// A member with a new disk joins the others even while they are halfway to TLS, and some are known by the old address.
 func TestAMemberRejoinsHalfwayToTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: restarts members of etcd again and again")
