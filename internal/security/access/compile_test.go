@@ -114,7 +114,7 @@ func TestFirstUseIsToldOnce(t *testing.T) {
 	}
 }
 
-// Decisions are those of a reading of the table without any order or index.
+// The decisions equal those of a reading of the table without any order or index.
 func TestDecisionsAreThoseOfThePlainTable(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab")), 1, 4, -1)
@@ -260,7 +260,7 @@ func FuzzParseTable(f *testing.F) {
 	})
 }
 
-// large is a table of n grants, a tenth of them for one caller.
+// large makes a table of n grants, a tenth of them for one caller.
 func large(n int) *Table {
 	r := rand.New(rand.NewPCG(1, 2))
 	t := &Table{Version: 1}

@@ -9,13 +9,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// Fields of requests that are no messages themselves, by message and field, and where a client has their values from.
+// These are the fields of requests that are not messages themselves, by message and field, grouped by where a client
+// has their values from.
 var (
-	// Values of earlier answers that are opaque: each is signed for the caller who got it.
+	// Opaque values from earlier answers: each is signed for the caller who received it.
 	signedFields = []string{"ListVersionsRequest.page_token", "ScanRequest.cursor", "ScanRequest.split",
 		"WatchRequest.cursor"}
-	// Values of earlier answers that are plain. A version names a record's state in the group that is decided about, and
-	// what it names is looked up behind that. An epoch is a hint of which routing a client knows.
+	// Plain values from earlier answers. A version names a state of a record in the group about which access is
+	// decided, and is looked up after the decision. An epoch is a hint of which routing a client knows.
 	plainFields = []string{
 		"DeleteRequest.routing_epoch", "DownloadRequest.routing_epoch", "DownloadRequest.version", "GetRequest.routing_epoch",
 		"GetRequest.version",
@@ -45,8 +46,8 @@ var (
 	}
 )
 
-// Whatever clients hand back is signed, or named here as a value that need not be: a field that is new has to be
-// put into one of the lists.
+// Each value that clients return is signed, or is listed here as one that need not be: a new field has to be added to
+// one of the lists.
 func TestWhatClientsHandBackIsSigned(t *testing.T) {
 	known := slices.Concat(signedFields, plainFields, chosenFields)
 	seen := map[string]bool{}
@@ -68,7 +69,7 @@ func TestWhatClientsHandBackIsSigned(t *testing.T) {
 						t.Errorf("%s: say in this test where clients have it from, and sign it where they hand it back", field)
 					}
 				}
-				// PlanScan has splits in its answer alone.
+				// PlanScan has splits only in its answer.
 				if hands != rule.HandsBack && method.Name() != "PlanScan" {
 					t.Errorf("%s: its request has signed values: %v, and its rule says %v", method.FullName(), hands, rule.HandsBack)
 				}
@@ -86,7 +87,7 @@ func TestWhatClientsHandBackIsSigned(t *testing.T) {
 	}
 }
 
-// leaves of a message: its fields that are no messages, and those of the messages in it.
+// leaves returns the fields of a message that are not messages, and those of the messages in it.
 func leaves(m protoreflect.MessageDescriptor, above []string) (all []string) {
 	name := strings.TrimPrefix(string(m.FullName()), "sheaf.record.v1.")
 	if slices.Contains(above, name) {

@@ -20,7 +20,7 @@ var (
 		UID: uuid.MustParse("6ba7b811-9dad-11d1-80b4-00c04fd430c8")}
 )
 
-// methods of all services that a process of a store has.
+// methods returns the methods of all services that a process of a store has.
 func methods(t *testing.T) (all []string) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
@@ -57,7 +57,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		"/sheaf.record.v1.AccessService/":            {unknown, ok, ok, ok, ok, ok, ok, ok, ok},
 		"/sheaf.peer.v1.PeerService/":                {unknown, denied, denied, denied, denied, ok, denied, denied, denied},
 	}
-	// With a table, callers may what is granted, and nothing is.
+	// With a table, callers may do what is granted, and this table grants nothing.
 	empty, err := Compile(&Table{Version: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestACertificateOfAnotherStore(t *testing.T) {
 	}
 }
 
-// Every row is of a call that there is, and says with which verb a grant allows it.
+// Every row belongs to an existing call, and names the verb with which a grant allows it.
 func TestEveryCallHasARow(t *testing.T) {
 	known := map[string]bool{}
 	for _, method := range methods(t) {

@@ -44,7 +44,7 @@ func TestTenantsThatCannotBe(t *testing.T) {
 	}
 }
 
-// What overlaps is found, and nothing else: by comparing each with each.
+// Exactly the overlapping prefixes are found, as a comparison of each pair shows.
 func TestOverlapsAreFound(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("ab-")), 1, 4, -1)

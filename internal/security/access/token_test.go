@@ -16,7 +16,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// pair is a key with its id.
+// pair is a key and its id.
 type pair struct {
 	id      string
 	private crypto.Signer
@@ -164,7 +164,7 @@ func TestWhichTokensAreTaken(t *testing.T) {
 	}
 }
 
-// A token that lasts for longer than a day is taken for a day after it was checked, and then checked again.
+// A token that lasts for more than a day is accepted for a day after it was checked, and is then checked again.
 func TestATokenIsCheckedEachDay(t *testing.T) {
 	const cluster, audience = "https://kubernetes.default.svc", "sheaf/prod/quotes"
 	key := newPair(t, "one", elliptic.P256())

@@ -45,12 +45,12 @@ func newAuthority(t *testing.T, name string) *authority.Authority {
 	return a
 }
 
-// leaf is one for both usages, that lasts a day.
+// leaf returns a certificate's contents for both usages, valid for a day.
 func leaf(id identity.Identity) authority.Leaf {
 	return authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(), Lifetime: 24 * time.Hour}
 }
 
-// issued are the files of a folder, with the authorities that are trusted.
+// issued returns the files of a folder, with the trusted authorities.
 func issued(t *testing.T, by *authority.Authority, l authority.Leaf, trusted ...*authority.Authority) files {
 	t.Helper()
 	cert, key, err := by.Issue(l)
@@ -72,7 +72,7 @@ func mount(t *testing.T, dir string, all files) {
 	}
 }
 
-// clock can be set. Zero: it shows the time as it is.
+// clock can be set. Its zero value shows the real time.
 type clock struct{ shift atomic.Int64 }
 
 func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.shift.Load())) }
@@ -90,7 +90,7 @@ func open(t *testing.T, all files, c *clock) (*Source, string) {
 	return s, dir
 }
 
-// health tells who has called it.
+// health reports who has called it.
 type health struct {
 	healthv1.UnimplementedHealthServer
 	callers chan identity.Identity
@@ -112,7 +112,7 @@ func (h *health) Watch(_ *healthv1.HealthCheckRequest,
 	return stream.Context().Err()
 }
 
-// serve gives the address of a server with these credentials.
+// serve starts a server with these credentials, and returns its address.
 func serve(t *testing.T, creds credentials.TransportCredentials) (address string, callers chan identity.Identity) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -145,7 +145,7 @@ func check(t *testing.T, address string, creds credentials.TransportCredentials)
 
 func anybody(identity.Identity) error { return nil }
 
-// as is what a caller shows that checks no server: it takes any.
+// as returns the credentials of a caller that accepts any server.
 func as(t *testing.T, all files, change func(*tls.Config)) credentials.TransportCredentials {
 	t.Helper()
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}
@@ -226,7 +226,7 @@ func TestAServerTakesItsOwnCallersAlone(t *testing.T) {
 	}
 }
 
-// refusals of a Source, by reason.
+// refusals returns the number of refusals of a Source, by reason.
 func refusals(s *Source) map[string]float64 {
 	out := map[string]float64{}
 	for _, reason := range []string{"none", "plaintext", "authority", "expired", "usage", "identity", "peer", "other"} {
@@ -286,8 +286,8 @@ func TestAClientTakesTheServerItMeansAlone(t *testing.T) {
 	})
 }
 
-// A change of authority: both are trusted, the new one issues, the old one is dropped. Whoever is asked goes on all the
-// time, and whoever has missed it is out.
+// An authority is replaced in steps: both are trusted, the new one issues, the old one is dropped. Processes that
+// follow each step keep working all the time. A process that missed the change is refused.
 func TestAnAuthorityChangesUnderOpenConnections(t *testing.T) {
 	a, b := newAuthority(t, "a"), newAuthority(t, "b")
 	server, serverDir := open(t, issued(t, a, leaf(shard), a), &clock{})
@@ -378,7 +378,7 @@ func TestAConnectionEndsWithItsPeersCertificate(t *testing.T) {
 	}
 }
 
-// bad is every way in which the files of a folder cannot be used, with a word that the error must say.
+// bad returns every way in which the files of a folder can be unusable, with a word that the error must contain.
 func bad(t *testing.T, a *authority.Authority) map[string]struct {
 	files files
 	says  string
@@ -471,7 +471,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// secret is a part of the key that a folder holds.
+// secret returns a part of the key in a folder.
 func secret(f files) string {
 	if len(f[KeyFile]) < 90 {
 		return "no key"
@@ -517,7 +517,7 @@ func TestOneSetOfFilesIsKept(t *testing.T) {
 	if err := Install(filepath.Join(dir, CertificateFile), nil); err == nil {
 		t.Error("a file is taken for a folder")
 	}
-	// What an attempt left that was cut off is in nobody's way.
+	// The remains of an interrupted attempt do no harm.
 	if err := os.Symlink("nowhere", filepath.Join(dir, "..next")); err != nil {
 		t.Fatal(err)
 	}
@@ -529,7 +529,7 @@ func TestOneSetOfFilesIsKept(t *testing.T) {
 	s.Close()
 }
 
-// Whoever reads while files are replaced finds one set or the other.
+// A process that reads while files are replaced finds one set or the other.
 func TestFilesAreReplacedUnderAReader(t *testing.T) {
 	a, dir, done := newAuthority(t, "a"), t.TempDir(), make(chan struct{})
 	mount(t, dir, issued(t, a, leaf(shard), a))
@@ -558,7 +558,7 @@ func TestFilesAreReplacedUnderAReader(t *testing.T) {
 	}
 }
 
-// The folder is looked at without being told to.
+// The folder is inspected without a call of look.
 func TestTheFolderIsFollowed(t *testing.T) {
 	a := newAuthority(t, "a")
 	dir := t.TempDir()

@@ -16,14 +16,14 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// in gives files of a mode.
+// in returns the files with a mode.
 func (f files) in(mode Mode) files {
 	f[ModeFile] = []byte(string(mode) + "\n")
 	return f
 }
 
-// A store goes over to TLS, and back, one process at a time: those of neighbouring modes understand each other, and who
-// is known stays known.
+// A store switches to TLS and back, one process at a time. Processes in neighbouring modes understand each other, and
+// callers remain known.
 func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 	a := newAuthority(t, "a")
 	modes := []Mode{Plaintext, Both, Required}
@@ -46,7 +46,7 @@ func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 			}
 		}
 	}
-	// Whoever has no certificates at all is served as before, until TLS is required.
+	// A caller without any certificate is served as before, until TLS is required.
 	for _, mode := range modes {
 		source, _ := open(t, issued(t, a, leaf(gate), a).in(mode), &clock{})
 		address, callers := serve(t, source.Server(ServerOptions{}))
@@ -58,7 +58,7 @@ func TestProcessesOfNeighbouringModesUnderstandEachOther(t *testing.T) {
 	}
 }
 
-// Where TLS becomes required, connections of before that have none are closed, on both ends.
+// When TLS becomes required, existing connections without TLS are closed at both ends.
 func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	a := newAuthority(t, "a")
 	source, err := InMemory(Config{Every: time.Hour}, issued(t, a, leaf(gate), a).in(Plaintext))
@@ -105,7 +105,7 @@ func TestConnectionsWithoutTLSEndWhereItIsRequired(t *testing.T) {
 	}
 }
 
-// Two authorities: neither vouches for those of the other, not for who calls, and not for who is called.
+// With two authorities, neither vouches for certificates of the other: not for callers, and not for servers.
 func TestAnAuthorityOfCallersVouchesForThemAlone(t *testing.T) {
 	parts, people := newAuthority(t, "parts"), newAuthority(t, "people")
 	caller := identity.Identity{Store: one, Role: identity.Client, Name: "ada"}
@@ -129,7 +129,7 @@ func TestAnAuthorityOfCallersVouchesForThemAlone(t *testing.T) {
 			<-callers
 		}
 	}
-	// A server by the authority of callers is none.
+	// A certificate of the authority of callers makes no server.
 	if _, err := InMemory(Config{}, with(people, gate)); err == nil {
 		t.Error("a gateway of the authority of callers starts")
 	}
@@ -170,7 +170,8 @@ func TestTheReportIsServed(t *testing.T) {
 	}
 }
 
-// The file grants says that callers wait for a table; another word in it is an error, and what was read before counts.
+// The file grants says that callers wait for a table. Any other word in it is an error, and the previous setting
+// remains in force.
 func TestGrantsAreRequiredByAFile(t *testing.T) {
 	a := newAuthority(t, "a")
 	with := func(word string) map[string][]byte {

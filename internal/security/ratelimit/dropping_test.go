@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// listening accepts connections on an address, and sends back what comes.
+// listening accepts connections on an address, and echoes what it receives.
 func listening(t *testing.T, address string, config net.ListenConfig, open func(net.Conn) net.Conn) string {
 	t.Helper()
 	listener, err := config.Listen(t.Context(), "tcp", address)
@@ -43,7 +43,8 @@ func listening(t *testing.T, address string, config net.ListenConfig, open func(
 	return listener.Addr().String()
 }
 
-// dial from an address of this machine. Where its first packet is dropped, its kernel sends another one a second later.
+// dial connects from an address of this machine. If its first packet is dropped, the kernel sends another one a second
+// later.
 func dial(t *testing.T, to, from string, patience time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -55,7 +56,7 @@ func dial(t *testing.T, to, from string, patience time.Duration) (net.Conn, erro
 	return conn, err
 }
 
-// dropped tells whether a connection was not answered at all.
+// dropped reports whether a connection attempt got no answer at all.
 func dropped(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) ||
@@ -78,7 +79,8 @@ const (
 	whenever = 20 * time.Second       // as long as clients wait
 )
 
-// TestNewConnectionsAreDropped of some addresses, for a while: others connect, and what is open goes on.
+// TestNewConnectionsAreDropped drops the new connections of some addresses, for a while. Others connect, and open
+// connections go on.
 func TestNewConnectionsAreDropped(t *testing.T) {
 	for _, c := range []struct {
 		name, listen      string
@@ -144,8 +146,8 @@ func TestNewConnectionsAreDropped(t *testing.T) {
 	}
 }
 
-// openUntil opens connections from an address until it is enough, several at a time: a slow machine would else open
-// them less often than an address may. It gives how many.
+// openUntil opens connections from an address until enough returns true, and returns their number. It opens several at
+// a time, because otherwise a slow machine would open them less often than an address may.
 func openUntil(t *testing.T, to, from string, enough func() bool) int {
 	t.Helper()
 	var opened atomic.Int64
@@ -169,7 +171,8 @@ func openUntil(t *testing.T, to, from string, enough func() bool) int {
 	return int(opened.Load())
 }
 
-// TestWhoConnectsTooOftenIsDropped by the kernel; others and open connections are not.
+// TestWhoConnectsTooOftenIsDropped checks that the kernel drops an address that connects too often, but neither other
+// addresses nor open connections.
 func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 	g := New(Config{})
 	g.dropping.lasts = time.Hour
@@ -208,7 +211,8 @@ func TestWhoConnectsTooOftenIsDropped(t *testing.T) {
 	}
 }
 
-// TestOnlySoManyAddressesAreDropped, and none where no listener is known, or the address is none.
+// TestOnlySoManyAddressesAreDropped checks the limit, and that no address is dropped if no listener is known or if it
+// is not a valid address.
 func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	d := newDropping(slog.New(slog.DiscardHandler))
 	d.lasts = time.Hour
@@ -257,7 +261,8 @@ func TestOnlySoManyAddressesAreDropped(t *testing.T) {
 	}
 }
 
-// TestTakingBackAnAddressIsTriedAgain where the kernel refuses it, and is logged once.
+// TestTakingBackAnAddressIsTriedAgain checks that removing an address is repeated if the kernel refuses it, and logged
+// once.
 func TestTakingBackAnAddressIsTriedAgain(t *testing.T) {
 	var logged strings.Builder
 	d := newDropping(slog.New(slog.NewTextHandler(&logged, nil)))

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// sent is what a client writes: the preface, and frames.
+// sent returns the bytes that a client writes: the preface, and frames.
 func sent(t testing.TB, write func(f *http2.Framer) error) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -18,7 +18,7 @@ func sent(t testing.TB, write func(f *http2.Framer) error) []byte {
 	return out.Bytes()
 }
 
-// TestWhatFramesCost: each type of frame, one beyond what a connection may do.
+// TestWhatFramesCost checks the excess that one frame of each type adds on a connection without credit.
 func TestWhatFramesCost(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -58,7 +58,8 @@ func TestWhatFramesCost(t *testing.T) {
 	}
 }
 
-// TestHalfOfTheCallsMayBeReset at any rate; all of them only as often as a connection has saved for.
+// TestHalfOfTheCallsMayBeReset checks that half of the calls may be reset at any rate, and all of them only as often as
+// a connection has saved credit for.
 func TestHalfOfTheCallsMayBeReset(t *testing.T) {
 	calls := func(reset func(n int) bool) []byte {
 		return sent(t, func(f *http2.Framer) error {
@@ -89,7 +90,7 @@ func TestHalfOfTheCallsMayBeReset(t *testing.T) {
 	}
 }
 
-// FuzzFrames: bytes are judged the same however they are cut into reads, and nothing makes it panic.
+// FuzzFrames checks that bytes are judged the same however they are split into reads, and that no bytes cause a panic.
 func FuzzFrames(f *testing.F) {
 	f.Add(sent(f, func(f *http2.Framer) error {
 		for n := range 300 {
@@ -126,7 +127,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// BenchmarkGet is what a get costs the watcher: its HEADERS, DATA and one WINDOW_UPDATE, in one read.
+// BenchmarkGet measures what a get costs the watcher: its HEADERS, DATA and one WINDOW_UPDATE, in one read.
 func BenchmarkGet(b *testing.B) {
 	one := sent(b, func(f *http2.Framer) error {
 		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 60),

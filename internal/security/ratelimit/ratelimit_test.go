@@ -23,12 +23,12 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// limitedBy gives how often a reason was counted.
+// limitedBy returns how often a reason was counted.
 func (g *Guard) limitedBy(reason string) int {
 	return int(testutil.ToFloat64(g.counts.WithLabelValues(reason)))
 }
 
-// accepted is a watched connection and its client's end.
+// accepted returns a watched connection and the client's end of it.
 func accepted(t *testing.T, g *Guard) (server, client net.Conn) {
 	t.Helper()
 	raw, client := net.Pipe()
@@ -40,7 +40,7 @@ func accepted(t *testing.T, g *Guard) (server, client net.Conn) {
 	return server, client
 }
 
-// settingsOf is a client that sends SETTINGS only.
+// settingsOf returns the bytes of a client that sends only SETTINGS.
 func settingsOf(t *testing.T, n int) []byte {
 	return sent(t, func(f *http2.Framer) error {
 		for range n {
@@ -52,8 +52,8 @@ func settingsOf(t *testing.T, n int) []byte {
 	})
 }
 
-// TestExcessIsReadSlowly: all bytes come through as they were sent, those of frames beyond what a client may send at a
-// rate.
+// TestExcessIsReadSlowly checks that all bytes come through as they were sent, and that frames beyond what a client may
+// send come through at a limited rate.
 func TestExcessIsReadSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -82,8 +82,8 @@ func TestExcessIsReadSlowly(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfAnAddressShareItsExcess: more connections make nobody faster. Those that would wait for too long are
-// closed.
+// TestConnectionsOfAnAddressShareItsExcess checks that more connections make no client faster. Connections that would
+// wait too long are closed.
 func TestConnectionsOfAnAddressShareItsExcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -121,7 +121,7 @@ func TestConnectionsOfAnAddressShareItsExcess(t *testing.T) {
 	})
 }
 
-// TestACloseEndsTheWait of a connection that is read slowly.
+// TestACloseEndsTheWait closes a connection that is read slowly.
 func TestACloseEndsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -148,7 +148,6 @@ func TestACloseEndsTheWait(t *testing.T) {
 	})
 }
 
-// TestWhoIsExemptIsNotSlowed.
 func TestWhoIsExemptIsNotSlowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{Exempt: func(credentials.AuthInfo) bool { return true }})
@@ -164,7 +163,7 @@ func TestWhoIsExemptIsNotSlowed(t *testing.T) {
 	})
 }
 
-// halfOpen are credentials whose handshakes end when a byte or the end of a connection comes.
+// halfOpen is credentials whose handshakes end when a byte arrives or the connection ends.
 type halfOpen struct {
 	credentials.TransportCredentials
 }
@@ -174,7 +173,7 @@ func (halfOpen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	return raw, nil, err
 }
 
-// TestTheOldestHandshakesMakeRoom, of an address that begins many: the newest one, which may be honest, goes on.
+// TestTheOldestHandshakesMakeRoom lets an address begin many handshakes: the newest one, which may be honest, goes on.
 func TestTheOldestHandshakesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -225,7 +224,8 @@ func TestTheOldestHandshakesMakeRoom(t *testing.T) {
 	})
 }
 
-// TestHandshakesHaveARate for each address: those beyond wait, those that would wait for too long are refused.
+// TestHandshakesHaveARate checks the rate of each address: handshakes beyond it wait, and those that would wait too
+// long are refused.
 func TestHandshakesHaveARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Config{})
@@ -265,7 +265,8 @@ func TestHandshakesHaveARate(t *testing.T) {
 	})
 }
 
-// TestAddressesAreForgotten once nothing is remembered of them, and those that find no room share a budget.
+// TestAddressesAreForgotten checks that an address is forgotten once nothing about it needs remembering, and that the
+// addresses for which there is no space share a budget.
 func TestAddressesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := newAddresses()
@@ -290,7 +291,7 @@ func TestAddressesAreForgotten(t *testing.T) {
 	})
 }
 
-// TestWhoIsOneAddress: IPv4 also inside of IPv6, and a /64 of IPv6.
+// TestWhoIsOneAddress counts as one address: an IPv4 address, even inside IPv6, and a /64 of IPv6.
 func TestWhoIsOneAddress(t *testing.T) {
 	for _, c := range []struct {
 		a, b string
@@ -310,7 +311,7 @@ func TestWhoIsOneAddress(t *testing.T) {
 	}
 }
 
-// slowHealth answers when a call is cancelled, or at once where a service is named.
+// slowHealth answers when the call is cancelled, or at once if the call names a service.
 type slowHealth struct {
 	healthv1.UnimplementedHealthServer
 }
@@ -323,8 +324,8 @@ func (slowHealth) Check(ctx context.Context, r *healthv1.HealthCheckRequest) (*h
 	return &healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}, nil
 }
 
-// TestWhoCancelsManyCallsIsServed: a client of gRPC that cancels half of its calls is never read slowly, however many
-// they are.
+// TestWhoCancelsManyCallsIsServed checks that a gRPC client that cancels half of its calls is never read slowly,
+// however many they are.
 func TestWhoCancelsManyCallsIsServed(t *testing.T) {
 	g := New(Config{})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

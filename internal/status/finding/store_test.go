@@ -141,7 +141,7 @@ func TestTheWorstComesFirst(t *testing.T) {
 	}
 }
 
-// One shard of several does not know who leads, and syncs that were slow long ago are no news.
+// If one of several shards does not know the leader, or syncs were slow long ago, there is nothing to report.
 func TestWhatIsNotToldIsNotFound(t *testing.T) {
 	s := wellShard("a")
 	s.SlowSyncs = &recordv1.SlowSyncs{Total: 3, NewestSecondsAgo: 3601, NewestSeconds: 1.5, NewestFile: "segment"}

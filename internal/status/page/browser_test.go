@@ -18,10 +18,10 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// A name that no store accepts: were one ever to get here, it must stay text.
+// No store accepts this name: if one ever got here, it must remain text.
 const hostile = `<img src="x" onerror="document.title='broken'">`
 
-// TestThePageInABrowser runs the page as chromium does, and looks for what it must have put into the document.
+// TestThePageInABrowser runs the page in Chromium, and checks what the page must have put into the document.
 func TestThePageInABrowser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a browser is no part of the short tests")

@@ -23,8 +23,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// For an hour there is no etcd, and nobody else who could be asked: who was known before goes on, also with tokens that
-// are issued meanwhile, whose grant was taken before stays out, and tokens end when they say so.
+// For an hour there is no etcd, and nobody else who could be asked. Callers known before go on, also with tokens that
+// are issued meanwhile. Callers whose grant was removed before remain excluded, and tokens end at their expiry.
 func TestAnHourWithoutEtcd(t *testing.T) {
 	server, err := etcd.StartUnsynced(t.TempDir())
 	if err != nil {

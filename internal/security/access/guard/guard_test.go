@@ -34,13 +34,13 @@ import (
 var store = identity.Store{Domain: "cluster.local", Namespace: "quotes",
 	UID: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04fd430c8")}
 
-// served is a gRPC server behind a Guard. Who calls stands in a header, in the place of a certificate.
+// served is a gRPC server behind a Guard. A header names the caller, in place of a certificate.
 type served struct {
 	recordv1.UnimplementedRecordServiceServer
 	recordv1.UnimplementedAdminServiceServer
 	*Guard
 	take chan []byte
-	// required: callers wait where there is no table.
+	// required means that callers wait if there is no table.
 	required atomic.Bool
 	access   recordv1.AccessServiceClient
 	record   recordv1.RecordServiceClient
@@ -99,7 +99,7 @@ func serve(t *testing.T, audit *Audit) *served {
 	return serveWith(t, audit, func(*Config) {})
 }
 
-// serveWith is serve with a configuration that a test changes.
+// serveWith is serve with changes to the configuration.
 func serveWith(t *testing.T, audit *Audit, change func(*Config)) *served {
 	t.Helper()
 	s := &served{take: make(chan []byte), log: &lines{}}
@@ -156,7 +156,7 @@ func as(t *testing.T, who string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "who", who)
 }
 
-// get reads from a group.
+// get reads from a group, and returns the code of the answer.
 func (s *served) get(t *testing.T, who, group string) codes.Code {
 	t.Helper()
 	_, err := s.record.Get(as(t, who), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: group}})
@@ -168,7 +168,7 @@ const tableOf = `{"version":1,"grants":[
  {"name":"ops","subjects":[{"kind":"Certificate","name":"ops"}],
   "verbs":["admin-read","admin-write"],"groups":{"all":true}}]}`
 
-// give gives a table, and waits until it was taken.
+// give passes a table to the Guard, and waits until the Guard has taken it.
 func (s *served) give(text []byte) {
 	s.take <- text
 	s.take <- text // the first one is taken when the second one is received
@@ -192,7 +192,7 @@ func TestAStoreWithoutATableIsOpenToItsCallers(t *testing.T) {
 	}
 }
 
-// Where a table is required, a store without one is open to nobody but its processes and administrators.
+// If a table is required, a store without one admits only its processes and administrators.
 func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
 	s := serve(t, nil)
 	s.required.Store(true)
@@ -220,7 +220,7 @@ func TestAStoreThatIsToHaveATableIsClosedWithoutOne(t *testing.T) {
 	}
 }
 
-// A table that cannot be used, or that is gone, does not open the store.
+// A table that cannot be used, or that was deleted, does not open the store.
 func TestTheLastGoodTableStaysInUse(t *testing.T) {
 	s := serve(t, nil)
 	s.give([]byte(tableOf))
@@ -253,7 +253,7 @@ func TestTheLastGoodTableStaysInUse(t *testing.T) {
 	}
 }
 
-// Before the first table is known, nobody is let in who needs one; what belongs to the store is.
+// Until the first table is known, no caller that needs one is admitted. The processes of the store are.
 func TestCallersWaitForTheFirstTable(t *testing.T) {
 	s := serve(t, nil)
 	if got := s.get(t, "gateway", "a"); got != codes.OK {
@@ -277,7 +277,7 @@ func TestCallersWaitForTheFirstTable(t *testing.T) {
 	}
 }
 
-// read reads events as they come.
+// read reads n events as they arrive.
 func read(t *testing.T, from io.Reader, n int) (events []Event) {
 	t.Helper()
 	lines := bufio.NewScanner(from)
@@ -358,7 +358,7 @@ func TestWhatTheAuditLogTells(t *testing.T) {
 	}
 }
 
-// A FIFO that nobody reads holds up no call: lines are lost, and counted.
+// A FIFO that nobody reads blocks no call: lines are lost, and counted.
 func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -401,7 +401,7 @@ func TestAnAuditLogThatNobodyReadsStopsNothing(t *testing.T) {
 	}
 }
 
-// failing is a disk that is full.
+// failing is a full disk.
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, errors.New("no space") }
