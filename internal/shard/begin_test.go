@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// afterCut is a shard that starts anew on a disk as a power cut or a kill left it, with what it found of a group.
+// afterCut starts a shard on the disk that a power cut or a kill left, and returns it with what it found of a group.
 func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *groupReplica) {
 	cfg := s.cfg
 	cfg.FS = disk
@@ -35,7 +35,8 @@ func afterCut(s *Shard, disk *vfstest.Mem, id uuid.UUID) (*Shard, *groupReplica)
 	return started, g
 }
 
-// cuts calls check with the disk that is left by a cut before, between and behind the operations of do, in each way.
+// cuts calls check with the disk that remains after a cut before, between and after the operations of do, for each kind
+// of cut.
 func cuts(disk *vfstest.Mem, do func(), check func(when string, disk *vfstest.Mem)) {
 	at := func(when string) {
 		for _, kind := range vfstest.SurvivalKinds {
@@ -51,14 +52,14 @@ func cuts(disk *vfstest.Mem, do func(), check func(when string, disk *vfstest.Me
 	disk.AfterOp(nil)
 }
 
-// memoryDisk is the file system in memory that a shard of a test is on.
+// memoryDisk returns the in-memory file system of a test's shard.
 func memoryDisk(s *Shard) *vfstest.Mem {
 	timed, _ := s.cfg.FS.(*vfs.Timed)
 	return timed.Unwrap().(*vfstest.Mem)
 }
 
-// A shard that dies while it makes the folder of a learner does something about that learner when it comes back: it
-// goes on with it, or tells etcd that it is gone, and begins the one that takes its place.
+// A shard that dies while it makes the folder of a learner deals with that learner when it restarts. It goes on with
+// the learner, or it reports to etcd that the learner is gone and then begins the one that takes its place.
 func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
 	disk := memoryDisk(s)
@@ -84,7 +85,7 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 		switch words {
 		case "join":
 		case "confess":
-			// The leader takes the learner away that is gone, and another in its place.
+			// The leader removes the learner that is gone, and adds another one in its place.
 			state.Members = with(placement.Member{Shard: "a", RaftID: 5, Role: placement.Learner})
 			started.follower.Decide(view())
 			state.Members = with(learner(9))
@@ -115,8 +116,8 @@ func TestACutWhileALearnerIsBegunLeavesSomethingToDo(t *testing.T) {
 	}
 }
 
-// The same where the shard dies while it removes a learner that is not wanted any more, and where another is wanted by
-// then.
+// A shard that dies while it removes an unwanted learner still deals with that learner when it restarts, even if
+// another one is wanted by then.
 func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	s := lone(t)
 	disk := memoryDisk(s)
@@ -155,7 +156,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 		}
 		next := learner
 		next.RaftID = 9
-		// A folder that is still known as the one of the learner before is removed first.
+		// A folder that still belongs to the previous learner is removed first.
 		words = does(started, started.follower.Decide(view(with(next)...)),
 			&groupReplica{Replica: follow.Replica{UUID: state.UUID}})
 		if !strings.HasPrefix(words, "make-folder") && (words != "trash" || !g.joining()) {
@@ -172,7 +173,7 @@ func TestACutWhileALearnerIsRemovedLeavesSomethingToDo(t *testing.T) {
 	}
 }
 
-// A move to a shard that is killed at any operation with which it begins its replica ends all the same.
+// A move ends even if the target shard is killed at any of the operations with which it begins its replica.
 func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -214,7 +215,7 @@ func TestAMoveToAShardThatIsKilledAsItBeginsEnds(t *testing.T) {
 	})
 }
 
-// A shard that stops while its disk takes nothing does not begin the same replica again and again.
+// A shard that stops while its disk accepts nothing does not begin the same replica again and again.
 func TestAStopEndsTheBeginningOfAReplicaThatFails(t *testing.T) {
 	s := lone(t)
 	faulty := vfstest.NewFaulty(s.cfg.FS)

@@ -22,7 +22,7 @@ import (
 // roundTime is the time of one variant in one round.
 const roundTime = 400 * time.Millisecond
 
-// rate calls from so many callers at a time for roundTime and gives calls per second.
+// rate makes calls from a number of concurrent callers for roundTime, and returns calls per second.
 func rate(b *testing.B, callers int, call func(caller, n int) error) float64 {
 	var (
 		wait sync.WaitGroup
@@ -47,7 +47,7 @@ func rate(b *testing.B, callers int, call func(caller, n int) error) float64 {
 	return float64(done.Load()) / time.Since(began).Seconds()
 }
 
-// echo is a bare grpc-go server that sends back what it got.
+// echo starts a bare grpc-go server that echoes its requests.
 func echo(b *testing.B) *grpc.ClientConn {
 	handler := func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		in := &recordv1.DownloadChunk{}
@@ -71,8 +71,8 @@ func echo(b *testing.B) *grpc.ClientConn {
 	return conn
 }
 
-// rounds calls each variant once in each of 5 rounds, in turns, and gives their medians. Who comes first changes: on a
-// busy machine a variant that follows one which waits for the disk gets more than its share.
+// rounds calls each variant once in each of 5 rounds, in turns, and returns their medians. The order changes between
+// rounds: on a busy machine, a variant that follows one that waits for the disk gets more than its share.
 func rounds(variants ...func() float64) []float64 {
 	rates := make([][]float64, len(variants))
 	for round := range 5 {
@@ -93,8 +93,8 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// BenchmarkUnary compares Get and durable Put with a bare echo of the same size, in turns, medians of at least 5
-// rounds.
+// BenchmarkUnary compares Get and durable Put with a bare echo of the same size. It calls them in turns, and reports
+// medians of at least 5 rounds.
 func BenchmarkUnary(b *testing.B) {
 	for _, residency := range []group.Residency{group.Resident, group.Index} {
 		f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = residency, 0 }).ready()
@@ -148,7 +148,8 @@ func BenchmarkUnary(b *testing.B) {
 	}
 }
 
-// BenchmarkUnaryMemory is what one Get and one durable Put allocate, client and server together, one call at a time.
+// BenchmarkUnaryMemory measures what one Get and one durable Put allocate, client and server together, one call at a
+// time.
 func BenchmarkUnaryMemory(b *testing.B) {
 	f := start(b, newRegistry(hash4, "s1"), func(c *Config) { c.Residency, c.SegmentBytes = group.Resident, 0 }).ready()
 	for _, size := range []int{1 << 10, 10 << 10} {
@@ -181,7 +182,8 @@ func BenchmarkUnaryMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkBatch compares records per second of BatchGet and BatchPut of 100 with unary calls, 16 callers.
+// BenchmarkBatch compares the records per second of BatchGet and BatchPut, with 100 records each, to those of unary
+// calls, with 16 callers.
 func BenchmarkBatch(b *testing.B) {
 	const callers = 16
 	for _, residency := range []group.Residency{group.Resident, group.Index} {
@@ -233,7 +235,7 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// Of BenchmarkBatch.
+// These constants belong to BenchmarkBatch.
 const (
 	records      = 10_000
 	batchRecords = 100 // records of one batch
@@ -258,7 +260,7 @@ func putBatch(stream recordv1.RecordService_BatchPutClient, n int, data []byte) 
 	return err
 }
 
-// getBatch gets ids that are spread.
+// getBatch gets scattered ids.
 func getBatch(f *fixture, n int) error {
 	in := &recordv1.BatchGetRequest{}
 	for i := range batchRecords {

@@ -15,7 +15,7 @@ import (
 )
 
 // bubble is a test, or a part of one, in the virtual time of testing/synctest. The shards that start starts in it have
-// disks and connections in memory. Tests that are not in one say why.
+// disks and connections in memory. A test outside a bubble says why it is outside.
 type bubble struct {
 	*testing.T
 	network *bubbletest.Net
@@ -35,7 +35,8 @@ func inBubble(t *testing.T, test func(t *bubble)) {
 	})
 }
 
-// Run runs a part of the test in the same bubble, where there are no subtests. What a part has started ends with it.
+// Run runs a part of the test in the same bubble, because a bubble cannot have subtests. Everything that the part has
+// started ends with it.
 func (b *bubble) Run(name string, do func(t *bubble)) {
 	b.Helper()
 	b.Logf("=== %s", name)
@@ -51,7 +52,7 @@ func (b *bubble) Run(name string, do func(t *bubble)) {
 	do(part)
 }
 
-// Cleanup has a function called at the end of the part, or of the test. Safe for concurrent use.
+// Cleanup registers a function to be called at the end of the part, or of the test. Safe for concurrent use.
 func (b *bubble) Cleanup(end func()) {
 	if !b.part {
 		b.T.Cleanup(end)
@@ -62,19 +63,19 @@ func (b *bubble) Cleanup(end func()) {
 	b.ends = append(b.ends, end)
 }
 
-// TempDir names a folder that nobody has on any disk.
+// TempDir returns the name of a folder that exists on no disk yet.
 func (b *bubble) TempDir() string {
 	return fmt.Sprintf("/volume-%d", b.folders.Add(1))
 }
 
-// moveInto has a shard run in memory, where the test is in a bubble.
+// moveInto makes a shard run in memory if the test is in a bubble.
 func moveInto(t testing.TB, cfg *Config) {
 	if b, ok := t.(*bubble); ok {
 		cfg.FS, cfg.Listener, cfg.Dial = vfstest.NewMem(), b.network.Listen, b.network.Dial
 	}
 }
 
-// connect makes a client of a shard with this configuration.
+// connect creates a client of a shard with this configuration.
 func connect(cfg *Config, address string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if cfg.Dial != nil {

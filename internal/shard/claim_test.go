@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// An etcd that was rebuilt without some shards names their members, and does not know where they are. A shard that
+// An etcd that was rebuilt without some shards names their members, but does not know where they are. A shard that
 // comes back takes its place again: it has not left.
 func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	t.Parallel()
@@ -37,7 +37,7 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 				v.Groups[name] = g
 			}
 		})
-		// Nobody leads, and could remove a member, before both have said where they are.
+		// There is no leader that could remove a member before both have reported where they are.
 		c.restart("b")
 		c.restart("c")
 		c.restart("a")
@@ -58,8 +58,8 @@ func TestAMemberThatEtcdLooksForTakesItsPlace(t *testing.T) {
 	})
 }
 
-// Somebody wrote a membership to etcd that is older than the group's own, and lacks a member. Its shard says that it is
-// there: nothing is thrown away, and the group can be moved again.
+// Somebody wrote a membership to etcd that is older than the group's own, and lacks a member. The shard of that member
+// reports it: nothing is deleted, and the group can be moved again.
 func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -99,7 +99,7 @@ func TestAMemberThatEtcdDoesNotNameSaysWhereItIs(t *testing.T) {
 	})
 }
 
-// Where the others lead already, the shard that comes back takes its place all the same: they wait for what it says.
+// If the others already have a leader, the returning shard still takes its place: they wait for its report.
 func TestALeaderWaitsForTheClaimOfAShardThatHasJustCome(t *testing.T) {
 	lost := placement.Member{RaftID: 5}
 	state := groupView{

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// onDisk is how large the files of a shard's groups are, with what is allocated ahead.
+// onDisk returns the size of the files of a shard's groups, including space allocated ahead.
 func (f *fixture) onDisk() (bytes int64) {
 	f.t.Helper()
 	for _, size := range filesBelow(f.t, f.cfg.FS, path.Join(f.cfg.Dir, "groups")) {
@@ -23,7 +23,7 @@ func (f *fixture) onDisk() (bytes int64) {
 	return bytes
 }
 
-// overwrite puts records again and again, each put under a request id, and gives what is in them then.
+// overwrite puts records repeatedly, each put under a request id, and returns their final contents.
 func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 	f.t.Helper()
 	there := map[int64][]byte{}
@@ -40,9 +40,9 @@ func (f *fixture) overwrite(ids []int64, rounds, bytes int) map[int64][]byte {
 	return there
 }
 
-// The room of what is overwritten comes back by itself also where writes carry request ids, which are remembered:
-// within what is needed, a share of it, and a segment of each group. No look at an interval is needed for it: a group
-// that has filled a segment is looked at.
+// The space of overwritten data is freed automatically, even if writes carry request ids, which are remembered. At most
+// the needed bytes remain, plus a share of them and one segment for each group. The periodic check is not needed for
+// that: a group that has filled a segment is checked.
 func TestOverwrittenRoomComesBackWhereWritesCarryRequestIDs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -63,7 +63,7 @@ func TestOverwrittenRoomComesBackWhereWritesCarryRequestIDs(t *testing.T) {
 	})
 }
 
-// A write waits for the room that compaction can make at once, and is refused only where there is none.
+// A write waits for the space that compaction can free at once, and is refused only if there is none.
 func TestAFullDiskMakesRoomOfWhatWasOverwritten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { aFullDiskMakesRoomOfWhatWasOverwritten(t) })
@@ -81,7 +81,7 @@ func aFullDiskMakesRoomOfWhatWasOverwritten(t testing.TB) {
 	}
 }
 
-// holds0 gives the bytes that group 0 explains, by reason.
+// holds0 returns the bytes that group 0 accounts for, by reason.
 func (f *fixture) holds0() map[string]int64 {
 	f.t.Helper()
 	out, err := f.admin.Compact(f.ctx(), &recordv1.CompactRequest{Group: "0", Explain: true})
@@ -98,7 +98,7 @@ func (f *fixture) holds0() map[string]int64 {
 	return by
 }
 
-// A person, and the metrics, are told why what is superseded is still stored.
+// The status and the metrics say why superseded data is still stored.
 func TestCompactionSaysWhyItLeavesWhatItLeaves(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

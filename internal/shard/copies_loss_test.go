@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/follow"
 )
 
-// A replica that is gone from its volume, or with it, is replaced by a new one, without a person.
+// A replica that is missing on its volume, or lost with it, is replaced by a new one, without an operator.
 func TestALostReplicaIsReplaced(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -88,7 +88,7 @@ func (h countHandler) WithGroup(name string) slog.Handler {
 	return countHandler{h.Handler.WithGroup(name), h.message, h.seen}
 }
 
-// Bad bytes in a follower's files are found by reading everything, and repaired from the leader.
+// A full read finds bad bytes in a follower's files, and the leader's copy repairs them.
 func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -114,7 +114,7 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 		c.kill("c")
 		f := c.stopped["c"]
 		files := filesBelow(t, f.cfg.FS, filepath.Join(f.cfg.Dir, "groups"))
-		// What is found is told once, however soon it is repaired.
+		// Damage is reported once when it is found, however soon it is repaired.
 		var found atomic.Int64
 		f.cfg.Logger = slog.New(countHandler{f.cfg.Logger.Handler(), "damage found while reading everything", &found})
 		f.cfg.scrubPause, f.cfg.mendEvery, f.cfg.ScrubBytesPerSecond = 50*time.Millisecond, 50*time.Millisecond, 1<<30
@@ -153,8 +153,8 @@ func TestDamageIsFoundAndRepairedFromAnotherCopy(t *testing.T) {
 	})
 }
 
-// Bad bytes in the files of a leader are found while its group rests, and no call wakes the group. The leader hands the
-// lead over all the same, and is repaired from the copy that leads then.
+// Bad bytes in the files of a leader are found while its group rests, and no call wakes the group. The leader still
+// transfers the lead, and is repaired from the copy that leads then.
 func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -202,7 +202,8 @@ func TestDamageOfALeaderThatRestsIsRepaired(t *testing.T) {
 	})
 }
 
-// A volume that was set back to an earlier state never votes with what it has forgotten: its replicas join anew.
+// A volume that was set back to an earlier state never votes with what it has forgotten: its replicas rejoin as new
+// ones.
 func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -242,7 +243,7 @@ func TestAVolumeThatWasRolledBackJoinsAnew(t *testing.T) {
 	})
 }
 
-// The only copy on such a volume is not taken for what it was, and not deleted.
+// If the only copy is on a volume that was set back, it is not mistaken for a current one, and is not deleted.
 func TestTheOnlyCopyOnAVolumeThatWasRolledBackIsLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

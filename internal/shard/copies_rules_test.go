@@ -21,7 +21,8 @@ import (
 
 var oneGroup = placement.Routing{Mode: placement.Hash, Groups: 1}
 
-// A group that has fewer voters than copies, and none before, takes no write: there would be one copy of it.
+// A group that has fewer voters than copies, and has never held a write, accepts no write: there would be only one copy
+// of it.
 func TestAGroupTakesNoWriteBeforeItHasItsCopies(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -38,7 +39,7 @@ func TestAGroupTakesNoWriteBeforeItHasItsCopies(t *testing.T) {
 	})
 }
 
-// lines keeps what is logged.
+// lines collects what is logged.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -68,14 +69,14 @@ func TestStopHandsTheLeadOver(t *testing.T) {
 	sv := a.served(0)
 	c.eventually("a leads", func() bool { return sv.replica.Status().Leader })
 	a.stop()
-	// It may have lost the lead just before, on a machine that is busy; then b has it.
+	// On a busy machine, a may have lost the lead just before; then b has it.
 	if st := sv.replica.Status(); !log.has("handed the lead over") && (st.LeaderID == 0 || st.LeaderID == sv.raftID) {
 		t.Errorf("a has kept the lead, and offered it to nobody: %+v", st)
 	}
 }
 
-// The trash is deleted when its time is over, or the volume is full, and never while etcd was set back: it may be
-// needed then.
+// The trash is deleted when its time is over or the volume is full. It is never deleted while etcd was set back,
+// because it may be needed then.
 func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -127,7 +128,7 @@ func TestWhatIsDeletedFromTheTrash(t *testing.T) {
 	}
 }
 
-// A shard says that its replica is gone only of the one that was on its volume.
+// A shard reports as gone only a replica that was on its own volume.
 func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	s := lone(t)
 	registry := newRegistry(oneGroup, "a")
@@ -147,7 +148,7 @@ func TestConfessedIsOnlyWhatWasHere(t *testing.T) {
 	}
 }
 
-// A volume that is expected is not given another UUID because it was set back: a person is to bring the right one.
+// An expected volume that was set back does not get another UUID: an operator must provide the right one.
 func TestAnExpectedVolumeThatWasRolledBackIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

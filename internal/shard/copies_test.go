@@ -393,7 +393,7 @@ func TestAReplicaFarBehindIsInstalledAnew(t *testing.T) {
 	})
 }
 
-// A shard that stops hands the lead over, so that no caller waits for an election.
+// A shard that stops transfers the lead, so that no caller waits for an election.
 func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -430,10 +430,10 @@ func TestAShardThatStopsHandsTheLeadOver(t *testing.T) {
 			a.steerer.handOver(ctx)
 			return leads() == ""
 		})
-		// Targets name this shard first, and it is still registered: it must not get the lead back before it has
+		// The targets name this shard first, and it is still registered. It must not regain the lead before it has
 		// stopped.
 		for end := time.Now().Add(leadRest / 5); time.Now().Before(end); {
-			// On a machine that stood still, it may have the lead again when that time is over.
+			// On a machine that stood still, the shard may regain the lead when that time is over.
 			if group := leads(); group != "" && time.Since(began) < leadRest {
 				t.Fatalf("a leads group %s again", group)
 			}

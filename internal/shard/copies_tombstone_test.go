@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group"
 )
 
-// What is deleted goes in the end from every copy, not only from the leader's: the others hear how far everybody has
-// everything.
+// Deleted records eventually disappear from every copy, not only from the leader's: the others learn up to where all
+// copies have everything.
 func TestEveryCopyDropsItsTombstones(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

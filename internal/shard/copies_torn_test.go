@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// tailDamage says what is hit at the end of a log.
+// tailDamage says which part of the end of a log is damaged.
 type tailDamage int
 
 const (
@@ -32,7 +32,7 @@ const (
 	manifest
 )
 
-// damageTail damages the only group of a shard that is stopped.
+// damageTail damages the only group of a stopped shard.
 func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	t.Helper()
 	disk := f.cfg.FS
@@ -59,7 +59,7 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 		hit(format.ManifestName, 0, make([]byte, 64<<10))
 		return
 	}
-	// A slow machine has time for a piece of the hint, by which a load need not read what is hit.
+	// A slow machine has time to write a part of the hint. With it, a load need not read the damaged part.
 	if err := disk.Remove(path.Join(dir, format.ActiveHintName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 	ok(err)
 	active := m.Segments[len(m.Segments)-1]
 	entry, state, size := lastBatch(t, disk, path.Join(dir, format.SegmentName(active.Number)), active.ID)
-	// What was written behind it was not synced, and is lost. The batch was.
+	// The bytes after the batch were not synced, and are lost. The batch was synced.
 	end := state.Offset + state.Bytes
 	hit(format.SegmentName(active.Number), end, make([]byte, size-end))
 	mark, _, _, err := format.ReadMark(disk, dir)
@@ -84,8 +84,8 @@ func damageTail(t testing.TB, f *fixture, what tailDamage) {
 }
 
 // lastBatch finds the last entry of a segment that its own batch did not know to be committed, and the state record of
-// that batch: the entry may be what made a quorum. On a slow machine a batch may tell that its own entry is committed,
-// and such an entry is mended as any other.
+// that batch: the entry may be the one that completed a quorum. On a slow machine a batch may record its own entry as
+// committed, and such an entry is repaired like any other.
 func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (entry, state segio.FrameStep, size int64) {
 	t.Helper()
 	file, err := disk.Open(name)
@@ -122,7 +122,7 @@ func lastBatch(t testing.TB, disk vfs.FS, name string, id format.SegmentID) (ent
 	return entry, state, size
 }
 
-// tails is what the metrics tell of an outcome.
+// tails returns the metric for an outcome.
 func tails(t testing.TB, metrics *prometheus.Registry, outcome string) float64 {
 	t.Helper()
 	families, err := metrics.Gather()
@@ -142,8 +142,8 @@ func tails(t testing.TB, metrics *prometheus.Registry, outcome string) float64 {
 	return 0
 }
 
-// A replica that may lack what it acknowledged, or has forgotten whom it voted for, comes back without a person: as
-// itself where another copy surely holds all that it had, else as a new one.
+// A replica that may lack acknowledged entries, or has forgotten its vote, comes back without an operator. It comes
+// back as itself if another copy surely holds all that it had, otherwise as a new replica.
 func TestAReplicaWithADamagedTailComesBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -208,7 +208,7 @@ func comesBack(t testing.TB, what tailDamage) {
 	}
 }
 
-// While no majority is elsewhere nothing is given up, and the status says which group it is and what to do.
+// As long as there is no majority elsewhere, nothing is given up, and the status names the group and says what to do.
 func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -255,7 +255,7 @@ func TestADamagedTailStaysWhereNobodyCanReplaceIt(t *testing.T) {
 	})
 }
 
-// Given up is only who is a learner, or a voter of so many that the others can remove it.
+// Only a learner is given up, or a voter that the others are numerous enough to remove.
 func TestWhoIsGivenUp(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -275,7 +275,7 @@ func TestWhoIsGivenUp(t *testing.T) {
 	}
 }
 
-// What is in the trash stays, whatever its age, until the copy that takes its place is complete.
+// A replica remains in the trash, whatever its age, until the copy that takes its place is complete.
 func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
@@ -309,7 +309,8 @@ func TestTheTrashWaitsForTheNewCopy(t *testing.T) {
 	}
 }
 
-// A replica that was begun on the volume before is not begun again under its Raft id: it may have answered, and voted.
+// A replica that was begun on the previous volume is not begun again under its Raft id: it may have answered, and
+// voted.
 func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	s := lone(t)
 	id, here := uuid.New(), s.volume.Superblock().Volume
@@ -348,7 +349,7 @@ func TestRule7_ALearnerIsNeverBegunTwice(t *testing.T) {
 	}
 }
 
-// A folder that is in the way of a new replica is kept in the trash, and never becomes part of that.
+// A folder that is in the way of a new replica is kept in the trash, and never becomes part of the new replica.
 func TestANewReplicaBeginsInAnEmptyFolder(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)

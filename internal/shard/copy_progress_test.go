@@ -71,7 +71,7 @@ func TestBlobsCountOnlyWhenTheyAreHere(t *testing.T) {
 	}
 }
 
-// A shard tells how far the copies are that it takes, and the leader of a group how its members are.
+// A shard reports the progress of the copies that it receives, and the leader of a group that of its members.
 func TestAMoveTellsHowFarItIs(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -103,7 +103,7 @@ func TestAMoveTellsHowFarItIs(t *testing.T) {
 			one.GetBytesDone() >= one.GetBytesTotal() || one.GetEtaSeconds() <= 0 {
 			t.Errorf("move: %v", last)
 		}
-		// What comes is shown, and is no group that d fails to serve.
+		// The incoming copy is shown, and does not count as a group that d fails to serve.
 		st := d.shard.Status()
 		if len(st.Moves) != 1 || st.Summary.State != page.Ready {
 			t.Errorf("status: %+v, moves %+v", st.Summary, st.Moves)
@@ -137,7 +137,7 @@ func TestAMoveTellsHowFarItIs(t *testing.T) {
 			}
 			return true
 		})
-		// Nobody waits for the rest: it is not wanted any more.
+		// Nothing waits for the rest of the copy: it is not wanted any more.
 		c.aim("a")
 		c.settled("a")
 		c.eventually("d makes no copy any more", func() bool {

@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// decideCase is a group of which a folder is on shard a, or not, and what etcd says of it.
+// decideCase is a group whose folder shard a may have, and what etcd says of the group.
 type decideCase struct {
 	name    string
 	folder  func(g *groupReplica) // nil: there is none; given is one of Raft id 1 with the membership of index 7
@@ -24,7 +24,7 @@ type decideCase struct {
 
 func plain(*groupReplica) {}
 
-// memberOn is one on volume 1 of its shard, or on another.
+// memberOn returns a member with a volume of this number on a shard.
 func memberOn(shard string, volume byte, raftID uint64, role ...placement.Role) placement.Member {
 	m := placement.Member{Shard: shard, VolumeUUID: uuid.UUID{volume}, RaftID: raftID}
 	if len(role) > 0 {
@@ -188,7 +188,7 @@ var decideCases = []decideCase{
 		want: "stray", held: "stray"},
 	{name: "made here just now, and the only copy named here is another", folder: made, members: of(memberOn("a", 1, 9)),
 		index: -1, want: "stray", held: "stray"},
-	// A stray for another reason is not waited for, though etcd was never told of it.
+	// A replica that was set aside for another reason is not waited for, though etcd was never told of it.
 	{name: "made here just now, and set aside before", folder: all(made, elsewhere), members: others, want: "trash",
 		held: "stray"},
 	{name: "made by an earlier process, and set aside before", folder: all(untold, elsewhere), members: others,
@@ -206,7 +206,7 @@ var decideCases = []decideCase{
 	}, members: with(memberOn("a", 1, 1)), want: "stray", held: "stray"},
 }
 
-// all is a folder of which all this is so.
+// all returns a change of a folder that makes all these changes.
 func all(folder ...func(*groupReplica)) func(*groupReplica) {
 	return func(g *groupReplica) {
 		for _, f := range folder {
@@ -244,7 +244,7 @@ func unread(g *groupReplica) {
 	g.Phase = member.Failed
 }
 
-// remnant is a folder that does not even say which replica it is.
+// remnant makes a folder not even say which replica it is.
 func remnant(g *groupReplica) {
 	unread(g)
 	g.RaftID = 0

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// lone makes shard a with a volume in memory. Nothing of it runs.
+// lone makes shard a with a volume in memory. No part of the shard runs.
 func lone(t testing.TB) *Shard {
 	t.Helper()
 	cfg := Config{Name: "a", Dir: "v", FS: vfstest.NewMem(), SegmentBytes: 64 << 10}
@@ -47,7 +47,7 @@ func lone(t testing.TB) *Shard {
 	return s
 }
 
-// does are the words for what a shard is to do about one group.
+// does returns words for what a shard is to do about one group.
 func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 	var words []string
 	for _, one := range []struct {
@@ -74,7 +74,7 @@ func does(s *Shard, todo follow.Work[*groupReplica], g *groupReplica) string {
 	return strings.Join(words, " ")
 }
 
-// What a shard does with what is on its volume, as etcd says, and what it leaves alone.
+// The test compares what a shard does with the contents of its volume, given what etcd says, and what it leaves alone.
 func TestWhatAShardDoesAboutAGroup(t *testing.T) {
 	for _, c := range decideCases {
 		for held, want := range map[string]string{"": c.want, "etcd was set back": c.held} {
@@ -118,8 +118,8 @@ func (c decideCase) run(s *Shard, held string) string {
 	return does(s, s.follower.Decide(s.follower.View), g)
 }
 
-// Once the log of a replica knows a newer membership than etcd, it has not left, whatever its manifest said when it was
-// found.
+// Once the log of a replica knows a newer membership than etcd, the replica has not left, whatever its manifest said
+// when it was found.
 func TestAReplicaThatServesKnowsItsMembership(t *testing.T) {
 	s := lone(t)
 	g := madeGroup(t, s, 1)
@@ -161,7 +161,7 @@ func madeGroup(t testing.TB, s *Shard, voters ...uint64) *groupReplica {
 	return g
 }
 
-// A folder runs only where it says which replica it is, and that it was made here.
+// A folder is run only if it says which replica it is, and that the replica was made here.
 func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	s := lone(t)
 	for _, c := range []struct {
@@ -224,7 +224,7 @@ func TestOnlyAReplicaThatWasMadeHereRuns(t *testing.T) {
 	}
 }
 
-// The leader looks at a group again when the shard of a member has another volume: nothing else tells it that a copy is
+// The leader checks a group again when the shard of a member has another volume: nothing else shows that a copy is
 // gone.
 func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	s := lone(t)
@@ -264,8 +264,8 @@ func TestAnotherVolumeOfAMemberIsNoticed(t *testing.T) {
 	}
 }
 
-// A list of members that lacks one is not written to etcd as the membership: the one that it lacks would take itself
-// for gone.
+// A list of members that lacks one is not written to etcd as the membership: the missing member would conclude that it
+// was removed.
 func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -301,7 +301,7 @@ func TestAMembershipIsWrittenOnlyWhole(t *testing.T) {
 	})
 }
 
-// A replica that is installed anew beside serving, and leaves its group meanwhile, ends its install first.
+// A replica that serves while it is being reinstalled, and leaves its group meanwhile, ends the installation first.
 func TestAReplicaThatIsInstalledAnewMayLeave(t *testing.T) {
 	s := lone(t)
 	for range cap(s.installer.slots) {

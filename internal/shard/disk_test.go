@@ -10,9 +10,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// What follows looks at and changes the files of shards, on whatever disk they are.
+// The functions below inspect and change the files of shards, on any disk.
 
-// filesIn are the names in a folder, with that of the folder; none where there is no folder.
+// filesIn returns the names in a folder, each with the name of the folder; none if the folder does not exist.
 func filesIn(t testing.TB, disk vfs.FS, dir string) []string {
 	t.Helper()
 	names, err := disk.List(dir)
@@ -25,7 +25,7 @@ func filesIn(t testing.TB, disk vfs.FS, dir string) []string {
 	return names
 }
 
-// filesBelow are the sizes of all files in a folder and in those below it, by name.
+// filesBelow returns the sizes of all files in a folder and in those below it, by name.
 func filesBelow(t testing.TB, disk vfs.FS, dir string) map[string]int64 {
 	t.Helper()
 	sizes := map[string]int64{}
@@ -46,7 +46,7 @@ func filesBelow(t testing.TB, disk vfs.FS, dir string) map[string]int64 {
 	return sizes
 }
 
-// copyFolder copies a folder with all that is in it to one that does not exist.
+// copyFolder copies a folder and its contents to one that does not exist yet.
 func copyFolder(t testing.TB, disk vfs.FS, to, from string) {
 	t.Helper()
 	must(t, disk.MkdirAll(to))
@@ -62,7 +62,6 @@ func copyFolder(t testing.TB, disk vfs.FS, to, from string) {
 	}
 }
 
-// removeFolder removes a folder with all that is in it.
 func removeFolder(t testing.TB, disk vfs.FS, dir string) {
 	t.Helper()
 	for _, name := range filesIn(t, disk, dir) {
@@ -77,7 +76,6 @@ func removeFolder(t testing.TB, disk vfs.FS, dir string) {
 	must(t, disk.Remove(dir))
 }
 
-// truncate sets the size of a file.
 func truncate(t testing.TB, disk vfs.FS, name string, size int64) {
 	t.Helper()
 	file, err := disk.OpenWrite(name)

@@ -22,11 +22,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The tests of this file are in real time: they have real file systems on loop devices.
+// The tests of this file run in real time because they use real file systems on loop devices.
 
 const mib = 1 << 20
 
-// deviceOf is the loop device below a mount point.
+// deviceOf returns the loop device below a mount point.
 func deviceOf(t *testing.T, point string) string {
 	t.Helper()
 	m, err := volume.MountOf(vfs.OS{}, point)
@@ -73,13 +73,13 @@ func TestADeviceZeroedUnderAShard(t *testing.T) {
 	_, err = recordv1.NewRecordServiceClient(f.conn).Get(ctx, &recordv1.GetRequest{Key: key(1)})
 	want(t, err, codes.Unavailable, reason.NotServing)
 	f.stop()
-	// Nor is it served, or taken for a new disk, by the next process, which is told what was there.
+	// The next process does not serve the disk either, nor treat it as a new one: it is told which volume was there.
 	f.cfg.Wanted.Volume = registry.now().Groups["0"].Members[0].VolumeUUID
 	f.run()
 	f.holdsBack(diskLost, f.cfg.Wanted.Volume.String())
 }
 
-// The file system that is wanted is told from its relatives before anything is written.
+// A file system of another type of the family is detected before anything is written.
 func TestAnExt3IsNoExt4(t *testing.T) {
 	for _, kind := range []string{"ext2", "ext3"} {
 		t.Run(kind, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestAnExt3IsNoExt4(t *testing.T) {
 	}
 }
 
-// A file system that grows under a running shard has room at once.
+// A file system that grows under a running shard has the new space at once.
 func TestAFileSystemThatGrows(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "ext4", 64*mib)
 	device := deviceOf(t, point)

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// stepHandler tells of the steps of moves that shards log.
+// stepHandler reports the steps of moves that shards log.
 type stepHandler struct {
 	slog.Handler
 	tell func(step string)
@@ -36,7 +36,7 @@ func (h stepHandler) WithGroup(name string) slog.Handler {
 	return stepHandler{h.Handler.WithGroup(name), h.tell}
 }
 
-// stepWanted is a step to wait for: the number-th of its kind.
+// stepWanted is a step to wait for: number counts those of its kind.
 type stepWanted struct {
 	kind   string
 	number int32
@@ -44,7 +44,7 @@ type stepWanted struct {
 	here   chan struct{}
 }
 
-// pools are two shards in each of three domains, one of each in either pool.
+// pools holds two shards in each of three domains, one for each pool.
 type pools struct {
 	*cluster
 	step   atomic.Pointer[stepWanted]
@@ -76,7 +76,7 @@ func newPools(t testing.TB) *pools {
 	return p
 }
 
-// look notes a group of which two voters are in one domain.
+// look notes each group with two voters in one domain.
 func (p *pools) look(v placement.View) {
 	for name, g := range v.Groups {
 		seen := map[string]bool{}
@@ -98,8 +98,8 @@ func (p *pools) tell(step string) {
 	}
 }
 
-// Groups move from one pool to another in the same three domains. At whatever step one of the domains is lost, every
-// group goes on: no two of its voters were in it.
+// Groups move from one pool to another across the same three domains. Every group keeps working when one of the domains
+// is lost at any step, because no two of its voters were in that domain.
 func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -110,8 +110,8 @@ func TestADomainIsLostAtEachStepOfAMigration(t *testing.T) {
 		steps := []*stepWanted{
 			{kind: "AddLearner", number: 1}, {kind: "Replace", number: 1}, {kind: "Replace", number: 6},
 			{kind: "TransferLeader", number: 1},
-			// Not the last transfer: where a group had an election meanwhile, it needs none, and there are fewer than
-			// groups.
+			// This is not the last transfer: a group that had an election meanwhile needs none, so there may be fewer
+			// transfers than groups.
 			{kind: "Replace", number: 12}, {kind: "TransferLeader", number: 2},
 		}
 		if testing.Short() {

@@ -235,7 +235,7 @@ func (p *person) upload(r *record, bytes int) {
 	}
 }
 
-// cutSoon cuts off an upload that was sent completely, while the shard processes it.
+// cutSoon disconnects an upload that was sent completely, while the shard processes it.
 func (p *person) cutSoon(stream recordv1.RecordService_UploadClient, cancel func()) {
 	timer := time.AfterFunc(time.Duration(p.random.IntN(30_000))*time.Microsecond, cancel)
 	defer timer.Stop()

@@ -24,7 +24,7 @@ import (
 // oracle names the check that found a violation.
 type oracle string
 
-// The oracles.
+// These are the oracles.
 const (
 	oracleKept     oracle = "acknowledged"  // acknowledged data is there
 	oracleInvented oracle = "invented"      // no other data is there

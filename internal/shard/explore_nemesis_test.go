@@ -185,7 +185,7 @@ func (x *exploration) cannotBegin() bool {
 	return fault.Fired() > 0
 }
 
-// slow makes each sync of a segment and of the journal take a while.
+// slow makes each sync of a segment and of the journal take some time.
 func (m *machine) slow(each time.Duration) *vfstest.Fault {
 	return m.faulty.Add(&vfstest.Fault{
 		Match: func(op vfstest.Op) bool {

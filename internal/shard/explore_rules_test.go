@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// exploreRules are those that an exploration can judge. Each is switched off, and the exploration must notice, by the
-// oracle that the rule is for.
+// exploreRules lists the rules that an exploration can judge. Each is switched off, and the exploration must notice
+// that by the oracle of the rule.
 var exploreRules = []struct {
 	name    string
 	unsafe  unsafe
@@ -48,11 +48,11 @@ var exploreRules = []struct {
 	},
 }
 
-// With a rule switched off, what does not come to an end by then never does.
+// With a rule switched off, anything that has not ended by then never ends.
 const patienceOfRules = 20 * time.Second
 
-// TestEveryRuleOfShardsIsNeeded switches one rule off and lives through seeds until the exploration finds what that
-// rule is for.
+// TestEveryRuleOfShardsIsNeeded switches one rule off and runs seeds until the exploration finds the violation that the
+// rule prevents.
 func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long run")
@@ -84,8 +84,8 @@ func TestEveryRuleOfShardsIsNeeded(t *testing.T) {
 	}
 }
 
-// TestEveryRuleOfShardsHolds lives through the same faults with the rules on: what is found without them comes of
-// nothing else.
+// TestEveryRuleOfShardsHolds runs the same faults with the rules on. So what is found without a rule has no other
+// cause.
 func TestEveryRuleOfShardsHolds(t *testing.T) {
 	soaktest.Only(t, "raft", "TestExplore has all of these faults")
 	seeds := exploreNumber(t, "SHEAF_EXPLORE_MUTATION_SEEDS", 30)

@@ -80,7 +80,7 @@ func TestDamageHitsOnlyItsRecord(t *testing.T) {
 			if err != nil || len(verified.GetDamages()) == 0 {
 				t.Errorf("verify: %v, %v", verified, err)
 			}
-			// A newer version heals, as far as it goes.
+			// A newer version of the record repairs the damage, as far as it goes.
 			f.put(hit, []byte("new"))
 			f.holds(hit, []byte("new"))
 			accepted, err := f.admin.AcceptLoss(f.ctx(), &recordv1.AcceptLossRequest{Group: name})

@@ -76,7 +76,7 @@ func TestGroupThatMovedAwayIsNotServedAndNotDeleted(t *testing.T) {
 		f.shard.Kill()
 		f.again(nil)
 		check()
-		// And it is served again when etcd says so.
+		// The group is served again when etcd says so.
 		f.registry.change(func(v *placement.View) {
 			g := v.Groups["2"]
 			g.Members = members
@@ -158,7 +158,7 @@ func TestServesWhileEtcdIsDown(t *testing.T) {
 		for i := range int64(10) {
 			f.put(i, data(i, 1<<19))
 		}
-		// beside it, the step of the volume may not be told either
+		// There may be a second problem, that the step of the volume cannot be reported.
 		f.eventually("the failed report is a problem", func() bool {
 			return strings.Contains(fmt.Sprint(f.shard.Status().Problems), "reporting to etcd")
 		})
@@ -189,7 +189,7 @@ func TestNewTargetIsCreatedAndReported(t *testing.T) {
 			g.Members[0].VolumeUUID != f.shard.volume.Superblock().Volume {
 			t.Errorf("group in etcd: %+v", g)
 		}
-		// Figures are reported when they change, not all the time.
+		// Figures are reported only when they change.
 		for id := range int64(30) {
 			if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: &recordv1.RecordKey{Id: id, Group: "quotes"},
 				Data: make([]byte, 1<<20)}); err != nil {
@@ -213,7 +213,7 @@ func TestCreatedGroupWhoseStateWasNotWrittenIsAnnounced(t *testing.T) {
 		f := start(t, registry, nil).ready()
 		f.put(1, []byte("x"))
 		f.stop()
-		// As after a crash between making the folders and telling etcd.
+		// The state is as after a crash between making the folders and reporting them to etcd.
 		registry.change(func(v *placement.View) {
 			for name, g := range v.Groups {
 				g.Members, g.Leader = nil, ""
@@ -285,8 +285,8 @@ func TestOnlyChangesAreWorthAReport(t *testing.T) {
 	}
 }
 
-// Manifests or folders of two groups that were exchanged are named as that, and neither served nor deleted. Put back,
-// all is as before.
+// If the manifests or folders of two groups were exchanged, the problem says so, and neither group is served or
+// deleted. Once they are put back, everything is as before.
 func TestExchangedGroupsAreNamed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// One group of a volume has lost what it acknowledged, and its leader goes on counting on that: the replica is replaced
-// by another one.
+// One group of a volume has lost acknowledged entries, and its leader still counts on them: the replica is replaced by
+// another one.
 func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -42,8 +42,8 @@ func TestAReplicaThatForgotWhatItAcknowledgedIsReplaced(t *testing.T) {
 		before, all := c.raftIDOn(follower), applied()
 		id := c.registry.now().Groups["0"].UUID
 		replaced := func() bool { now := c.raftIDOn(follower); return now != 0 && now != before }
-		// A leader that was elected meanwhile counts on nothing, and sends again what the replica lacks: then once
-		// more.
+		// A leader that was elected meanwhile does not count on the lost entries, and sends them again. Then the test
+		// tries once more.
 		for end := time.Now().Add(2 * time.Minute); !replaced(); {
 			if time.Now().After(end) {
 				t.Fatal("no leader has counted on what the replica forgot")

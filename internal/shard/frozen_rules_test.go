@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// While etcd was set back the leader of a group changes nothing of its members.
+// While etcd was set back, the leader of a group does not change its members.
 func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -39,7 +39,7 @@ func TestRule9_NothingMovesWhileEtcdWasSetBack(t *testing.T) {
 	})
 }
 
-// Nor are groups of another shard taken over then.
+// While etcd was set back, no groups of another shard are adopted either.
 func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -63,13 +63,13 @@ func TestRule9_NothingIsAdoptedWhileEtcdWasSetBack(t *testing.T) {
 	})
 }
 
-// unfrozen cannot be told that it was set back.
+// unfrozen is a registry that cannot be told that it was set back.
 type unfrozen struct{ *memRegistry }
 
 func (unfrozen) Freeze(context.Context, string, string) error { return errDown }
 
-// A shard that notices first, and cannot tell others, does not register: they would go on with it on the word of that
-// etcd.
+// A shard that is the first to notice a setback of etcd, and cannot tell the others, does not register: otherwise the
+// others, trusting that etcd, would go on with it.
 //
 // In real time: it starts shards without the harness, on a disk of the machine.
 func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
@@ -88,7 +88,7 @@ func TestRule9_AShardThatCannotFreezeDoesNotStart(t *testing.T) {
 	}
 }
 
-// slowToFreeze does not answer the first time.
+// slowToFreeze does not answer the first attempt.
 type slowToFreeze struct {
 	*memRegistry
 	tries atomic.Int32
@@ -101,7 +101,7 @@ func (s *slowToFreeze) Freeze(context.Context, string, string) error {
 	return nil
 }
 
-// An etcd that is slow for a moment, as the disk of one that was just restored may be, does not end the start.
+// An etcd that is slow for a moment, for example because its disk was just restored, does not make the start fail.
 //
 // In real time: it starts shards without the harness, on a disk of the machine.
 func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
@@ -121,7 +121,7 @@ func TestRule9_AShardStartsWhereEtcdIsSlowToFreeze(t *testing.T) {
 	}
 }
 
-// Nothing is taken away on the word of an etcd that the volume cannot remember: an older one could not be told from it
+// Nothing is deleted because of a view of etcd that the volume cannot remember: an older view could not be recognized
 // later.
 func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	s := lone(t)
@@ -151,8 +151,8 @@ func TestRule9_WhatCannotBeRememberedIsNotActedOn(t *testing.T) {
 	}
 }
 
-// What a shard follows may be behind: before a replica is taken out of service for good, the group's own key is read,
-// and it must say the same.
+// The view that a shard follows may be outdated. Before a replica is taken out of service for good, the shard reads the
+// group's own key, which must say the same.
 func TestRule9_AReplicaLeavesByTheGroupsOwnKey(t *testing.T) {
 	gone := placement.Group{Name: "0", ConfIndex: 7, Members: others, Revision: 50}
 	for name, c := range map[string]struct {

@@ -562,8 +562,8 @@ func TestHostStopsWhileItsDiskHangs(t *testing.T) {
 					t.Error("it waits for the disk")
 				}
 				answers()
-				// No work that this test has left behind may go on beside other tests. Each stop is as impatient as
-				// before, until the disk answers one of them in time.
+				// No goroutine of this test may go on next to other tests. Each stop is as impatient as before, until
+				// the disk answers one of them in time.
 				for err := f.host.Stop(ctx); err != nil; err = f.host.Stop(ctx) {
 					if ctx.Err() != nil {
 						t.Fatalf("with a disk that answers: %v", err)

@@ -17,9 +17,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/messagetest"
 )
 
-// Whoever decides what a caller may do looks at a call in an interceptor: a call that passes none is a hole.
+// Interceptors decide what a caller may do: a call that bypasses them is a hole.
 //
-// In real time: each call is a subtest, which a bubble has not.
+// In real time: each call is a subtest, which a bubble cannot have.
 func TestEveryCallPassesTheInterceptors(t *testing.T) {
 	t.Parallel()
 	seen := messagetest.NewInterceptors()
@@ -36,7 +36,7 @@ func TestEveryCallPassesTheInterceptors(t *testing.T) {
 	}
 }
 
-// A message that is too large is not decoded whole, but what it is about is.
+// A message that is too large is not decoded completely, but its key is.
 func TestInterceptorsSeeTheKeyOfATooLargePut(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -53,9 +53,9 @@ func TestInterceptorsSeeTheKeyOfATooLargePut(t *testing.T) {
 	})
 }
 
-// The same holds while no volume is served. What is refused then, interceptors have seen.
+// Every call passes the interceptors even while no volume is served. They have seen the calls that are refused then.
 //
-// In real time: each call is a subtest, which a bubble has not.
+// In real time: each call is a subtest, which a bubble cannot have.
 func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 	t.Parallel()
 	seen := messagetest.NewInterceptors()
@@ -81,7 +81,7 @@ func TestEveryCallOfAShardWithoutAVolumePassesTheInterceptors(t *testing.T) {
 	})
 }
 
-// Whatever an interceptor makes of an answer, nothing stays taken, and no other call gets its memory.
+// Whatever an interceptor does to an answer, nothing remains reserved for it, and no other call gets its memory.
 func TestInterceptorsMayChangeWhatGetAnswers(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

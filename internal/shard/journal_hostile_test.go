@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// afterAPowerCut is a disk on which acknowledged writes stand in the journal alone, and these.
+// afterAPowerCut returns a disk on which acknowledged writes are only in the journal, and these writes.
 func afterAPowerCut(t testing.TB) (f *fixture, after *vfstest.Mem, there map[int64][]byte) {
 	t.Helper()
 	disk := vfstest.NewMem()
@@ -33,8 +33,8 @@ func afterAPowerCut(t testing.TB) (f *fixture, after *vfstest.Mem, there map[int
 	return f, after, there
 }
 
-// servedOrRefused counts which of these records are served as they were acknowledged, and which are refused by name.
-// None may be told as never written.
+// servedOrRefused counts which of these records are served as they were acknowledged, and which are refused with an
+// error. None may be reported as never written.
 func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) {
 	f.t.Helper()
 	for id, d := range there {
@@ -53,8 +53,8 @@ func (f *fixture) servedOrRefused(there map[int64][]byte) (served, refused int) 
 
 func isJournal(op vfstest.Op) bool { return strings.HasPrefix(path.Base(op.Name), "journal-") }
 
-// TestAJournalThatCannotBeReadLosesNothingInSilence: what was acknowledged stands nowhere but in the journal after a
-// power cut, and its disk fails.
+// TestAJournalThatCannotBeReadLosesNothingInSilence: after a power cut, acknowledged writes are only in the journal,
+// and its disk fails.
 func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -131,8 +131,8 @@ func TestAJournalThatCannotBeReadLosesNothingInSilence(t *testing.T) {
 	})
 }
 
-// neededRecord gives the offset of the record of a journal's file that holds the most bytes that are not in the
-// segments, among those behind which there is another one.
+// neededRecord returns the offset of the record in a journal file that holds the most bytes missing in the segments,
+// among the records that another one follows.
 func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 	t.Helper()
 	var said bytes.Buffer
@@ -163,7 +163,7 @@ func neededRecord(t testing.TB, disk *vfstest.Mem, name string) (offset int64) {
 	return offset
 }
 
-// isWritten tells whether a part of a file is there, and not zero.
+// isWritten reports whether a part of a file exists and is not all zeros.
 func isWritten(t testing.TB, disk *vfstest.Mem, name string, offset, length int64) bool {
 	t.Helper()
 	f, err := disk.Open(name)
@@ -176,7 +176,7 @@ func isWritten(t testing.TB, disk *vfstest.Mem, name string, offset, length int6
 	return err == nil && len(bytes.Trim(b[:n], "\x00")) > 0
 }
 
-// TestABadBitInTheJournalHitsWhatStoodThere: one record of the journal is bad, and whole ones stand behind it.
+// TestABadBitInTheJournalHitsWhatStoodThere: one record of the journal is damaged, and intact ones follow it.
 func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -211,8 +211,8 @@ func TestABadBitInTheJournalHitsWhatStoodThere(t *testing.T) {
 	})
 }
 
-// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal: the shard starts without the group, and what the journal holds
-// for it is written when it can be.
+// TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal: the shard starts without the group, and writes what the journal
+// holds for the group as soon as that is possible.
 func TestAGroupThatCannotBeReadKeepsItsPartOfTheJournal(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

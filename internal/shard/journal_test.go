@@ -21,7 +21,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// many groups, whose syncs are shared however few of them are under way: on a disk in memory they take no time.
+// many is a routing with many groups. With sharing, they share their syncs however few syncs are under way, because on
+// a disk in memory a sync takes no time.
 var many = placement.Routing{Mode: placement.Hash, Groups: 16}
 
 func sharing(fs vfs.FS) func(*Config) {
@@ -31,8 +32,8 @@ func sharing(fs vfs.FS) func(*Config) {
 	}
 }
 
-// putAll puts records from several callers, and gives what was acknowledged at the moment at which look is called,
-// which is while they are under way.
+// putAll puts records from several callers, and calls look while puts are under way. It returns what was acknowledged
+// at that moment.
 func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 	var mu sync.Mutex
 	acked, then := map[int64][]byte{}, map[int64][]byte{}
@@ -60,9 +61,9 @@ func (f *fixture) putAll(from, records int64, look func()) map[int64][]byte {
 	return then
 }
 
-// TestAPowerCutTakesNothingThatTheJournalHas: what was acknowledged is there after a power cut, though the segments
-// were not synced; the volume says meanwhile that a program without a journal must not open it, and does not after an
-// orderly stop.
+// TestAPowerCutTakesNothingThatTheJournalHas: acknowledged writes survive a power cut although the segments were not
+// synced. Meanwhile the volume says that a program without a journal must not open it; after an orderly stop it no
+// longer does.
 func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -108,8 +109,8 @@ func TestAPowerCutTakesNothingThatTheJournalHas(t *testing.T) {
 	})
 }
 
-// TestNothingIsServedBeforeTheJournalIsBack: where segments cannot be written, nor a file beside them, the shard does
-// not start, and the journal stays.
+// TestNothingIsServedBeforeTheJournalIsBack: if neither segments nor other files next to them can be written, the shard
+// does not start, and the journal remains.
 func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -136,7 +137,7 @@ func TestNothingIsServedBeforeTheJournalIsBack(t *testing.T) {
 	})
 }
 
-// counter reads one without labels of its own.
+// counter reads a counter without labels of its own.
 func counter(t testing.TB, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()

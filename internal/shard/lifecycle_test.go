@@ -99,7 +99,7 @@ func TestStopLetsCallsEndAndRefusesNewOnes(t *testing.T) {
 			&grpc.UnaryServerInfo{FullMethod: recordv1.RecordService_Get_FullMethodName},
 			func(context.Context, any) (any, error) { return nil, nil })
 		want(t, err, codes.Unavailable, reason.Stopping)
-		// The upload under way is whole already: it is stored.
+		// The pending upload has already arrived completely: it is stored.
 		out, err := stream.CloseAndRecv()
 		if err != nil {
 			t.Errorf("the upload under way: %v", err)
@@ -157,7 +157,7 @@ func TestStopCutsCallsWhenItsTimeIsUp(t *testing.T) {
 	})
 }
 
-// In real time: a bubble looks for goroutines that are left, too, and this is about those of disks and sockets.
+// In real time: a bubble also checks for leaked goroutines, but this test is about those of disks and sockets.
 func TestNoGoroutineIsLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
@@ -370,7 +370,7 @@ func TestHealthReflectionMetricsStatus(t *testing.T) {
 		len(st.Groups) != 4 || st.FileSystem == "" || st.CapacityBytes == 0 {
 		t.Errorf("status: %+v", st)
 	}
-	// Another run in the same process takes the same names.
+	// A second run in the same process can use the same names.
 	f.stop()
 	f.again(nil)
 }
@@ -423,7 +423,7 @@ func TestOverloaded(t *testing.T) {
 		if retryAfter(err) == 0 {
 			t.Error("no RetryInfo")
 		}
-		// The first put passes although it alone is above the limit; what comes while it is in flight does not.
+		// The first put passes although it alone exceeds the limit. Puts that arrive while it is in flight do not.
 		if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{{Key: key(1),
 			Data: make([]byte, 5000)}}}); err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestGroupsServeAsSoonAsTheyAreLoaded holds the reads of one group: the others serve, it says that it is loading.
+// TestGroupsServeAsSoonAsTheyAreLoaded blocks the reads of one group: the others serve, and it says that it is loading.
 func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -99,7 +99,7 @@ func TestGroupsServeAsSoonAsTheyAreLoaded(t *testing.T) {
 	})
 }
 
-// TestKillWhileLoading: it ends, and the next start serves everything.
+// TestKillWhileLoading: the kill ends the load, and the next start serves everything.
 func TestKillWhileLoading(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

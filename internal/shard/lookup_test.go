@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// asked counts how often etcd is asked for a group, and holds answers back while held is locked.
+// asked counts how often etcd is asked for a group, and delays the answers while held is locked.
 type asked struct {
 	*memRegistry
 	count atomic.Int64
@@ -32,7 +32,8 @@ func (a *asked) Look(ctx context.Context, group string) (placement.View, error) 
 	return a.memRegistry.Look(ctx, group)
 }
 
-// As many callers as may ask at a time, each of which asks for another group when it has its answer, are never refused.
+// As many callers as may ask at the same time are never refused, even if each of them asks for another group as soon as
+// it has its answer.
 func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 	var wait sync.WaitGroup
 	q := &lookups{ask: func(string) (placement.View, error) { return placement.View{}, nil }, begin: wait.Go}
@@ -49,7 +50,8 @@ func TestAnAnswerFreesItsPlaceFirst(t *testing.T) {
 	wait.Wait()
 }
 
-// While the lock that guards the places is held, nobody is told an answer: its place could not be given back yet.
+// While the lock that guards the places is held, no caller gets its answer, because its place could not be released
+// yet.
 func TestNobodyIsToldBeforeAPlaceIsFree(t *testing.T) {
 	begun, told := make(chan func(), 1), make(chan error, 1)
 	q := &lookups{
@@ -73,8 +75,8 @@ func TestNobodyIsToldBeforeAPlaceIsFree(t *testing.T) {
 	}
 }
 
-// A shard answers for groups that it does not follow what etcd says of them now, by one question for all calls; where
-// etcd does not answer it knows nothing of them.
+// For a group that it does not follow, a shard answers with what etcd says now, by one question for all calls. If etcd
+// does not answer, the shard knows nothing of the group.
 func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -102,7 +104,7 @@ func TestGroupsThatAreNotFollowedAreAskedFor(t *testing.T) {
 			v.Groups["there"], v.Shards["s2"] = g, placement.Shard{Name: "s2", Address: "elsewhere:1"}
 			epoch = v.Epoch
 		})
-		// The caller has heard of it: what was asked before does not do.
+		// The caller knows of the group, so an earlier answer of etcd is not good enough.
 		is(get("there", epoch), codes.FailedPrecondition, reason.WrongShard, "elsewhere:1")
 		if r := f.shard.routes.Load(); r.view.Groups["there"].Name != "" || !r.view.Own {
 			t.Errorf("the shard follows %v", r.view.Groups)

@@ -7,7 +7,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// gated is a registry to which a shard tells nothing of groups before it is let.
+// gated is a registry to which a shard reports no groups until the gate is opened.
 type gated struct {
 	*memRegistry
 	came chan struct{} // closed as it is about to tell of the first one
@@ -32,9 +32,9 @@ func (g *gated) PutGroup(ctx context.Context, state placement.Group) (placement.
 	}
 }
 
-// While a shard makes a group, the group is wanted on another one, which makes it too. The first to tell etcd has it.
-// Where that one gives the other a replica before the other hears of any of it, what the other had made is not taken
-// for a replica whose data are gone: it goes to the trash, and the group moves.
+// While a shard makes a group, the group is assigned to another shard, which makes it, too. The first one to report to
+// etcd owns the group. The owner may give the other shard a replica before that one learns of all this. What the other
+// shard had made is then not mistaken for a replica that lost its data: it goes to the trash, and the group moves.
 func TestAGroupThatTwoShardsMakeMovesOn(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

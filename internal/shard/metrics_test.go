@@ -18,8 +18,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// gathered are all samples of a registry by name and labels, the shard's left out: `name{method="Get"}`; of histograms
-// the counts.
+// gathered returns all samples of a registry by name and labels, without the label of the shard: `name{method="Get"}`.
+// Of a histogram it returns the count.
 func gathered(t testing.TB, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -45,8 +45,8 @@ func gathered(t testing.TB, registry *prometheus.Registry) map[string]float64 {
 	return samples
 }
 
-// TestEveryMethodCountsItsRecords: with their bytes, once each, when the caller has them; what is refused or not there
-// counts for nothing.
+// TestEveryMethodCountsItsRecords checks that records are counted with their bytes, once each, when the caller has
+// them. Refused and missing records are not counted.
 func TestEveryMethodCountsItsRecords(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -133,7 +133,7 @@ func TestEveryMethodCountsItsRecords(t *testing.T) {
 	})
 }
 
-// TestSyncsAreCountedByTheirFile: those that a put waits for are, with the time that they took.
+// TestSyncsAreCountedByTheirFile checks that the syncs for which a put waits are counted, with the time that they took.
 func TestSyncsAreCountedByTheirFile(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -173,7 +173,7 @@ func TestSyncsAreCountedByTheirFile(t *testing.T) {
 	})
 }
 
-// TestASyncThatFailsIsCounted, too: the device took its time for it.
+// TestASyncThatFailsIsCounted checks that a failed sync is counted, too, because the device spent time on it.
 func TestASyncThatFailsIsCounted(t *testing.T) {
 	m := newMetrics(&Shard{})
 	m.synced("/a/groups/b/blob-1", time.Second, syscall.EIO)
@@ -194,7 +194,8 @@ func TestASyncThatFailsIsCounted(t *testing.T) {
 	}
 }
 
-// TestManyGroupsAreToldInSums: single ones only up to a number, sums always.
+// TestManyGroupsAreToldInSums checks that single groups have metrics only up to a number of groups, and that sums
+// always exist.
 func TestManyGroupsAreToldInSums(t *testing.T) {
 	for _, n := range []int{groupSeriesMax, groupSeriesMax + 1} {
 		registry := prometheus.NewRegistry()
@@ -217,7 +218,7 @@ func TestManyGroupsAreToldInSums(t *testing.T) {
 	}
 }
 
-// groupsCollector tells of so many groups.
+// groupsCollector reports this number of groups.
 type groupsCollector int
 
 func (groupsCollector) Describe(chan<- *prometheus.Desc) {}

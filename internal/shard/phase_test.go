@@ -11,9 +11,9 @@ import (
 	"sheaf.dev/sheaf/internal/shard/member"
 )
 
-// A replica that was found with nothing but its Raft id is installed before it is loaded. The first load leaves it
-// alone: as a load of its own beside the install it fails, or opens the log a second time that the install has put
-// there.
+// A replica that was found with only its Raft id is installed before it is loaded. The first load must ignore it: a
+// separate load during the installation would fail, or would open the log that the installation has put there a second
+// time.
 func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	s := lone(t)
 	state := placement.Group{Name: "0", UUID: uuid.New(), ConfIndex: 7, Members: with(placement.Member{
@@ -41,8 +41,8 @@ func TestTheFirstLoadLeavesAloneWhatJoins(t *testing.T) {
 	}
 }
 
-// A group that was made here counts as told as soon as etcd names it here; what an etcd that was set back says does not
-// count.
+// A group that was made here counts as reported as soon as etcd names it here. What an etcd that was set back says does
+// not count.
 func TestWhatEtcdNamesHereWasTold(t *testing.T) {
 	for held, want := range map[string]bool{"": false, "etcd was set back": true} {
 		s := lone(t)
@@ -62,7 +62,7 @@ func TestWhatEtcdNamesHereWasTold(t *testing.T) {
 	}
 }
 
-// The end of a load takes back nothing that was decided while it ran.
+// The end of a load does not reverse a decision that was made while it ran.
 func TestTheEndOfALoadTakesNoDecisionBack(t *testing.T) {
 	for _, c := range []struct {
 		name   string

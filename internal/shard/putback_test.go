@@ -17,15 +17,15 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The registry of these tests has the rules of the one in etcd.
+// The registry of these tests has the same rules as the one in etcd.
 func TestMemRegistryHasTheRulesOfEtcd(t *testing.T) {
 	placementtest.Register(t, func(*testing.T) placementtest.Registry { return newRegistry(oneGroup, "a") })
 }
 
-// soon has a shard take its steps often.
+// soon makes a shard take its steps often.
 func soon(cfg *Config) { cfg.stepEvery = 10 * time.Millisecond }
 
-// image copies the disk of a shard. Nothing must be written to it meanwhile: real images are of one moment.
+// image copies the disk of a shard. Nothing may be written to the disk meanwhile: a real image shows a single moment.
 func (f *fixture) image() string {
 	f.t.Helper()
 	dir := f.t.TempDir()
@@ -42,8 +42,8 @@ func (f *fixture) steps() {
 	f.eventually("etcd is told of a later step", func() bool { return now() > before })
 }
 
-// settles waits until the volume takes no step any more, and etcd was told of the last one: it is not written to. A
-// step can be seen before it is on the disk; etcd is told of it afterwards.
+// settles waits until the volume is not written to: it takes no step any more, and etcd was told of the last one. A
+// step can be seen before it is on the disk, and etcd is told of it after that.
 func (f *fixture) settles() {
 	f.t.Helper()
 	last, since, looks := volume.Step{}, time.Now(), 0
@@ -57,15 +57,15 @@ func (f *fixture) settles() {
 	})
 }
 
-// registered is the step of a volume that etcd knows.
+// registered returns the step of a volume that etcd knows.
 func (f *fixture) registered(id uuid.UUID) placement.Step {
 	f.registry.mu.Lock()
 	defer f.registry.mu.Unlock()
 	return f.registry.seen[id].Step
 }
 
-// The disk of one copy is put back from an image that was taken while its shard ran: what was acknowledged since is not
-// there, and nothing is served as if it were.
+// The disk of one copy is restored from an image that was taken while its shard ran. Writes acknowledged since are
+// missing on it, and the shard does not serve as if they were there.
 func TestRule7_AnImageOfARunningDiskIsNoticed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -115,7 +115,7 @@ func TestRule7_ABackupOfTheLastRunIsNoticed(t *testing.T) {
 	})
 }
 
-// One disk of three is put back while another copy is late: what the two others have acknowledged stays.
+// One of three disks is restored while another copy is behind: what the two others have acknowledged remains.
 func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -141,7 +141,7 @@ func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 		c.stopped["c"].cfg.Dir = image
 		c.restart("b")
 		c.restart("c")
-		// Without a, nobody can serve: of the others, b alone has a vote.
+		// Without a, nobody can serve: of the other two, only b has a vote.
 		if now := c.shards["c"].shard.volume.Superblock().Volume; now == volumeBefore {
 			t.Error("c has the volume that it had before")
 		}
@@ -153,7 +153,7 @@ func TestRule7_ADiskOfThreeThatWasPutBackDoesNotVote(t *testing.T) {
 	})
 }
 
-// raftIDOn is the replica of the group on a shard and its volume of now; 0: there is none.
+// raftIDOn returns the Raft id of the group's replica on the current volume of a shard; 0: there is none.
 func (c *cluster) raftIDOn(name string) uint64 {
 	for _, m := range c.registry.now().Groups["0"].Members {
 		if m.Shard == name && m.VolumeUUID != uuid.Nil {
@@ -163,7 +163,7 @@ func (c *cluster) raftIDOn(name string) uint64 {
 	return 0
 }
 
-// A shard goes on without etcd, in the step that etcd is to be told of, and takes further ones when etcd answers.
+// Without etcd, a shard goes on in the step that etcd is to be told of. It takes further steps when etcd answers.
 func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -197,9 +197,9 @@ func TestAShardWithoutEtcdKeepsItsStep(t *testing.T) {
 	})
 }
 
-// What docs/operations/troubleshooting.md says of the time for which an image passes for the disk: a step is due within
-// stepEvery of a write, also of the first one after a rest; nothing is written in a rest; and after an outage of etcd
-// it takes a step that was due, and then the next one.
+// This test checks what docs/operations/troubleshooting.md says of the time during which an image can be mistaken for
+// the disk. A step is due within stepEvery of a write, also of the first write after a rest. Nothing is written during
+// a rest. After an outage of etcd, the volume takes the step that was due, and then the next one.
 func TestTheTimeForWhichAnImagePassesForTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := newRegistry(oneGroup, "a")

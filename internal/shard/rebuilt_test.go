@@ -20,9 +20,10 @@ import (
 	"sheaf.dev/sheaf/internal/placement/survey"
 )
 
-// The tests of this file are in real time: they have a real etcd, and its socket.
+// The tests of this file run in real time because they use a real etcd and its socket.
 
-// What a shard says of etcd ends with it: etcd goes away, comes back empty, and is rebuilt from the shard's volume.
+// What a shard reports about etcd ends when the cause ends: etcd is stopped, comes back empty, and is rebuilt from the
+// shard's volume.
 func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -68,7 +69,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 		}
 		return n
 	}
-	// A group serves calls as soon as etcd has taken down that it is here, which is a moment after it is loaded.
+	// A group serves calls as soon as etcd has recorded that it is here, a moment after it is loaded.
 	f.eventually("all groups serve", func() bool {
 		if _, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil || serving() != 4 {
 			return false
@@ -112,7 +113,7 @@ func TestProblemsEndWhenEtcdWasRebuilt(t *testing.T) {
 	f.eventually("the problem is over", func() bool { return serving() == 4 && len(f.shard.Status().Problems) == 0 })
 }
 
-// What a shard says of a group that it could not make ends also where somebody else has done what was to be done.
+// A problem with a group that the shard could not make also ends when somebody else has removed the reason to make it.
 func TestProblemOfAGroupEndsWhenNothingIsToBeDone(t *testing.T) {
 	registry := newRegistry(named, "s1")
 	f := start(t, registry, nil)

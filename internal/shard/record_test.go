@@ -198,7 +198,7 @@ func TestPutAbove1MiBSaysUseUpload(t *testing.T) {
 			_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)})
 			want(t, err, codes.FailedPrecondition, reason.UseUpload)
 		}
-		// Far above the limit of a message, gRPC itself answers before the shard sees anything.
+		// A message far above the limit is answered by gRPC itself before the shard sees anything.
 		_, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: make([]byte, 25<<20)})
 		want(t, err, codes.ResourceExhausted, "")
 		f.absent(1)
@@ -243,7 +243,7 @@ func TestConditions(t *testing.T) {
 		if v := metadataOf(err, "version"); v != second.GetVersion() {
 			t.Errorf("VERSION_MISMATCH names version %q, want %q", v, second.GetVersion())
 		}
-		// Delete takes if_version, too, and makes room for if_absent.
+		// Delete also takes if_version, and after it a put with if_absent succeeds.
 		del := &recordv1.DeleteRequest{Key: key(5), Condition: ifVersion(first.GetVersion())}
 		_, err = f.records.Delete(f.ctx(), del)
 		want(t, err, codes.Aborted, reason.VersionMismatch)
@@ -515,7 +515,7 @@ func TestNamedGroupNames(t *testing.T) {
 		want(t, err, codes.InvalidArgument, "")
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"}})
 		want(t, err, codes.NotFound, reason.GroupNotFound)
-		// The caller knows of a group that this shard does not know yet.
+		// The caller knows a group that this shard does not know yet.
 		_, err = f.records.Get(f.ctx(), &recordv1.GetRequest{Key: &recordv1.RecordKey{Group: "other"},
 			RoutingEpoch: math.MaxUint64})
 		want(t, err, codes.Unavailable, reason.GroupLoading)
@@ -535,7 +535,7 @@ func (c *justNow) Err() error {
 	return c.Context.Err()
 }
 
-// In real time: no deadline passes within a call that takes no virtual time.
+// In real time: no deadline passes during a call that takes no virtual time.
 func TestDeadlinePassed(t *testing.T) {
 	t.Parallel()
 	f := start(t, newRegistry(hash4, "s1"), nil).ready()
@@ -545,12 +545,12 @@ func TestDeadlinePassed(t *testing.T) {
 	if code := answer.CodeOf(err); code != codes.DeadlineExceeded {
 		t.Errorf("code %v: %v", code, err)
 	}
-	// Where the shard itself sees the deadline pass when it has begun the write, the outcome is unknown.
+	// If the shard itself sees the deadline pass after it has begun the write, the outcome is unknown.
 	gone, stop := context.WithCancel(context.Background())
 	stop()
 	unknown := 0
 	for range 50 {
-		// A put that completes before the deadline is checked is simply done.
+		// A put that completes before the deadline is checked succeeds.
 		if _, err = f.shard.calls.Records().Put(&justNow{Context: gone},
 			&recordv1.PutRequest{Key: key(1), Data: []byte("x")}); err != nil {
 			want(t, err, codes.Unknown, reason.OutcomeUnknown)

@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// files are those of a shard, by name. The lock is taken without a change to it.
+// files returns the files of a shard, by name. Taking the lock does not change them.
 func files(t testing.TB, cfg *Config) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
@@ -21,8 +21,8 @@ func files(t testing.TB, cfg *Config) map[string][]byte {
 	return out
 }
 
-// A volume that is refused is looked at again and again, and nothing is written to it: with each look its generation
-// would grow, until it is above that of the volume that it is a copy, or an earlier state, of.
+// A refused volume is inspected repeatedly, but never written: otherwise each inspection would increase its generation,
+// until it exceeds that of the volume of which it is a copy or an earlier state.
 func TestRule7_ARefusedVolumeIsNotWritten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

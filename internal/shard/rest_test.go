@@ -6,7 +6,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// restless counts the groups of a shard that do not rest, and those that are looked at again and again.
+// restless counts the groups of a shard that do not rest, and those that are checked repeatedly.
 func restless(f *fixture) (awake, looked int) {
 	for _, g := range f.shard.routes.Load().byUUID {
 		if sv := g.served.Load(); sv == nil || !sv.replica.Members().Quiet {
@@ -19,8 +19,8 @@ func restless(f *fixture) (awake, looked int) {
 	return awake, len(q.waits) + len(q.due) + len(q.busy)
 }
 
-// A shard that is down keeps nobody else awake: groups rest without it, and nobody looks for it on behalf of those that
-// it is to lead. When it is back, it leads them.
+// A shard that is down does not keep others awake: groups rest without it, and nobody checks for it on behalf of the
+// groups that it is to lead. When it is back, it leads them.
 func TestAShardThatIsDownLetsOthersRest(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A file system that does not tell its room is broken: writes go elsewhere, as soon as others lead.
+// A file system that does not report its free space is broken: writes go elsewhere as soon as another shard leads.
 func TestAWriteWithoutKnownRoomIsRefusedForNow(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -45,7 +45,8 @@ func TestAWriteWithoutKnownRoomIsRefusedForNow(t *testing.T) {
 	})
 }
 
-// inTheTrash puts folders of replicas that have left their groups into the trash of a volume, of so many bytes in all.
+// inTheTrash puts folders of replicas that have left their groups into the trash of a volume. bytes is their total
+// size.
 func inTheTrash(t testing.TB, c *Config, folders int, bytes int64) {
 	t.Helper()
 	for n := range folders {
@@ -57,8 +58,8 @@ func inTheTrash(t testing.TB, c *Config, folders int, bytes int64) {
 	}
 }
 
-// What lies in the trash goes before a write is refused, in the order in which it was put there, and only as much as is
-// needed.
+// Before a write is refused, folders in the trash are deleted, in the order in which they were put there, and only as
+// many as needed.
 func TestNoWriteIsRefusedBesideTrash(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { noWriteIsRefusedBesideTrash(t) })
@@ -85,7 +86,7 @@ func noWriteIsRefusedBesideTrash(t testing.TB) {
 	}
 }
 
-// Nor is what compaction in the background is switched off for.
+// The trash is also deleted if background compaction is switched off.
 func TestTheTrashGoesWhereNothingIsCompacted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { theTrashGoesWhereNothingIsCompacted(t) })
@@ -99,7 +100,7 @@ func theTrashGoesWhereNothingIsCompacted(t testing.TB) {
 	}
 }
 
-// A group that comes to a volume gets the room that what left it takes.
+// A group that moves to a volume gets the space of what has left the volume.
 func TestAReturningGroupGetsTheRoomOfTheTrash(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { aReturningGroupGetsTheRoomOfTheTrash(t) })
@@ -123,15 +124,15 @@ func aReturningGroupGetsTheRoomOfTheTrash(t testing.TB) {
 	}
 }
 
-// A group on a small volume is compacted when its share of an eighth of that is superseded, also before its newest
-// segment is full.
+// On a small volume, a group is compacted when its share of an eighth of the volume is superseded, even before its
+// newest segment is full.
 func TestOnASmallVolumeLessIsSuperseded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { onASmallVolumeLessIsSuperseded(t) })
 }
 
 func onASmallVolumeLessIsSuperseded(t testing.TB) {
-	// so much that room never gets short here, which would compact all
+	// The volume is so large that free space never gets scarce here, which would compact everything.
 	const volumeMiB = 384
 	f := start(t, newRegistry(hash4, "s1"), func(c *Config) { // segments of 256 MiB, at 64 MiB superseded
 		smallDisk(t, c, volumeMiB)

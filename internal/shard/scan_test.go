@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// scan reads up to most messages (0: all) and gives the records and the last cursor.
+// scan reads up to most messages (0: all), and returns the records and the last cursor.
 func (f *fixture) scan(in *recordv1.ScanRequest, most int) (records []*recordv1.Record, last []byte, err error) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.ctx())
@@ -39,7 +39,8 @@ func (f *fixture) scan(in *recordv1.ScanRequest, most int) (records []*recordv1.
 	return records, last, nil
 }
 
-// fill puts n records of size bytes, then deletes every tenth and puts every seventh anew, and tells what is there.
+// fill puts n records of size bytes, then deletes every tenth and rewrites every seventh, and returns the resulting
+// records.
 func (f *fixture) fill(n, size int) map[int64][]byte {
 	f.t.Helper()
 	there := map[int64][]byte{}
@@ -60,7 +61,7 @@ func (f *fixture) fill(n, size int) map[int64][]byte {
 	return there
 }
 
-// same checks that records are just those there, each once.
+// same checks that records are exactly those in there, each once.
 func same(t testing.TB, records []*recordv1.Record, there map[int64][]byte) {
 	t.Helper()
 	seen := map[int64]bool{}
@@ -117,7 +118,7 @@ func TestScanResumesBehindEveryMessage(t *testing.T) {
 			messages++
 			records = append(records, got...)
 			in = &recordv1.ScanRequest{Cursor: last}
-			// The snapshots of groups that were reached do not see what is written behind them.
+			// The snapshots of groups that the scan has reached do not see later writes.
 			f.put(records[0].GetKey().GetId(), []byte("later"))
 		}
 		same(t, records, there)
@@ -150,7 +151,7 @@ func TestScanSplits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// A split can be read again.
+			// A split can be read twice.
 			again, _, err := f.scan(&recordv1.ScanRequest{Split: s.GetSplit(), MetadataOnly: true}, 0)
 			if err != nil || len(again) != len(first) {
 				t.Errorf("again: %d records, %v; first %d", len(again), err, len(first))
@@ -243,7 +244,8 @@ func TestScanClosesItsOwnSnapshot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The shard may have sent all of it before the caller broke off: it can come back within the grace.
+		// The shard may have sent everything before the caller disconnected: the caller can come back within the grace
+		// period.
 		f.shard.calls.ExpireScans(serve.ScanGrace)
 		if _, _, err := f.scan(&recordv1.ScanRequest{Cursor: last}, 0); err != nil {
 			t.Errorf("a scan that was not read to the end: %v", err)

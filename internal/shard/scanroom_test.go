@@ -52,8 +52,8 @@ func TestWhichScansAreGivenUp(t *testing.T) {
 	}
 }
 
-// Scans whose callers went away, or hang, keep what is overwritten beside them: not where a write would be refused for
-// it.
+// Scans whose callers have gone away, or hang, keep the data that is overwritten meanwhile, but not if a write would be
+// refused for lack of space.
 func TestScansDoNotFillAVolume(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { scansDoNotFillAVolume(t) })
@@ -75,7 +75,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	var there map[int64][]byte
 	var cursors [][]byte
 	for range 6 { // each scan sees another state, of 20 MB
-		// no two are of one time, as the oldest are given up first
+		// No two scans are of the same time, because the oldest are given up first.
 		time.Sleep(time.Second)
 		_, cut, err := f.scan(&recordv1.ScanRequest{Group: "0"}, 1) // goes away behind its first message
 		if err != nil {
@@ -86,8 +86,8 @@ func scansDoNotFillAVolume(t testing.TB) {
 	}
 	_, _, err = f.scan(&recordv1.ScanRequest{Cursor: cursors[0]}, 1)
 	want(t, err, codes.OutOfRange, reason.CursorExpired)
-	// The scan that hangs is given up last: where the others were enough, which is a matter of when room was looked
-	// for, it tells all of what it began with.
+	// The scan that hangs is given up last. If the others freed enough space, which depends on when free space was
+	// checked, this scan returns everything that it began with.
 	told := 0
 	for err = nil; err == nil; {
 		var message *recordv1.ScanResponse
@@ -106,7 +106,7 @@ func scansDoNotFillAVolume(t testing.TB) {
 	}
 }
 
-// What scans keep that nobody reads is bounded also where there is room; a scan that is read goes on.
+// What unread scans keep is limited even if there is free space. A scan that is read goes on.
 func TestScansThatAreCutOffKeepAPartOfTheVolume(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) { scansThatAreCutOffKeepAPartOfTheVolume(t) })

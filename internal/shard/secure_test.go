@@ -20,9 +20,9 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// The tests of this file are in real time: they have a real etcd, and certificates of real names.
+// The tests of this file run in real time because they use a real etcd, and certificates for real names.
 
-// certificatesOf gives what a process of a store speaks TLS with.
+// certificatesOf returns the certificates with which a process of a store uses TLS.
 func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) *certs.Source {
 	t.Helper()
 	cert, key, err := a.Issue(authority.Leaf{Identity: id, Server: true, Client: true, Now: time.Now(),
@@ -40,8 +40,8 @@ func certificatesOf(t *testing.T, a *authority.Authority, id identity.Identity) 
 	return source
 }
 
-// Three shards share a group over TLS, and ask each other what their volumes hold. Whoever answers under another name
-// than the one that is asked for is told nothing and believed nothing.
+// Three shards share a group over TLS, and ask each other what their volumes hold. A shard that answers under another
+// name than the requested one receives nothing and is not believed.
 func TestShardsAskEachOtherByName(t *testing.T) {
 	store, ctx := newEtcd(t), t.Context()
 	id := uuid.New()
@@ -70,7 +70,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	}
 	first := shards["s1"]
 
-	// The copies of the group agree on a record only by speaking to each other.
+	// The copies of the group can agree on a record only by talking to each other.
 	gateway := certificatesOf(t, a, identity.Identity{Store: of, Role: identity.Gateway})
 	first.eventually("a record is put", func() bool {
 		if _, err := store.PlanOnce(ctx, id, meta.Policy()); err != nil {
@@ -109,7 +109,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 		}
 	}
 
-	// Shards of another store by the same authority, and whoever is no shard, are not asked.
+	// Shards of another store by the same authority are not asked, nor are processes that are no shards.
 	another := of
 	another.UID = uuid.New()
 	for name, peer := range map[string]identity.Identity{
@@ -131,7 +131,7 @@ func TestShardsAskEachOtherByName(t *testing.T) {
 	}
 }
 
-// TestWhoCarriesOthers: gateways and shards of the store itself, and nobody else.
+// TestWhoCarriesOthers: only gateways and shards of the store itself may pass on calls of others.
 func TestWhoCarriesOthers(t *testing.T) {
 	own := identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}
 	other := identity.Store{Domain: "d", Namespace: "n", UID: uuid.New()}

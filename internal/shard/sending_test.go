@@ -30,7 +30,7 @@ func (f *fixture) stalled(n int) (streams []recordv1.RecordService_ScanClient) {
 	return streams
 }
 
-// stalledShard has 20 records of 500 kB.
+// stalledShard starts a shard with 20 records of 500 kB.
 func stalledShard(t testing.TB, answers int64, sendTimeout time.Duration) *fixture {
 	f := start(t, newRegistry(placement.Routing{Mode: placement.Hash, Groups: 1}, "s1"), func(c *Config) {
 		c.Limits = Limits{BytesInFlightMax: 4 << 20, AnswerBytesMax: answers, SendTimeout: sendTimeout}
@@ -41,7 +41,8 @@ func stalledShard(t testing.TB, answers int64, sendTimeout time.Duration) *fixtu
 	return f
 }
 
-// TestReadersThatDoNotReadKeepNobodyFromWriting, nor from reading a record by Get; streams are refused.
+// TestReadersThatDoNotReadKeepNobodyFromWriting checks that stalled readers block neither writes nor Get; streams are
+// refused.
 func TestReadersThatDoNotReadKeepNobodyFromWriting(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -78,12 +79,12 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 		for id := range int64(20) {
 			f.put(id, data(id, 500_000))
 		}
-		// What the transport has of a stream stays counted: it is there until the caller reads it, or goes. That is one
-		// message, and the rest of another one that is nearly written.
+		// What the transport holds of a stream remains counted until the caller reads it or disconnects. That is one
+		// message, and the rest of another that is nearly written.
 		f.eventually("what the readers held is given back but for two messages each", func() bool {
 			return f.shard.calls.Calls() == 0 && f.shard.calls.AnswerBytes() <= 2*5*serve.ResultBytes
 		})
-		// One that comes back hears why, and goes on where it was.
+		// A reader that continues learns the reason, and resumes where it was.
 		for _, stream := range streams {
 			given, last := 0, []byte(nil)
 			for err = nil; err == nil; {
@@ -95,7 +96,7 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 			}
 			want(t, err, codes.Unavailable, reason.SlowReader)
 			err := error(nil)
-			// On a busy machine this reader may be too slow as well.
+			// On a busy machine this reader may be too slow, too.
 			for again := true; again; again = reasonOf(err) == reason.SlowReader {
 				var rest []*recordv1.Record
 				var cursor []byte
@@ -116,8 +117,8 @@ func TestAReaderThatDoesNotReadIsCutOff(t *testing.T) {
 	})
 }
 
-// All of it takes longer than one message may. Where the machine stood still for longer than that, the reader was as
-// slow as one that is cut off: then both have more time.
+// The whole answer takes longer than one message may. If the machine stood still for longer than that, the reader was
+// as slow as one that is disconnected: then both get more time.
 func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -144,9 +145,9 @@ func TestAReaderThatReadsSlowlyIsNotCutOff(t *testing.T) {
 	})
 }
 
-// TestAStopDoesNotWaitForCallersThatDoNothing: readers that do not read, and one who began an upload and sends nothing,
-// are told that the shard stops. One that reads slowly is not cut off: where the machine stood still, it may have been
-// slower than who does nothing, so that one of some readers has to get through.
+// TestAStopDoesNotWaitForCallersThatDoNothing: readers that do not read, and a caller that began an upload and sends
+// nothing, are told that the shard stops. A slow reader is not disconnected. If the machine stood still, a slow reader
+// may have been slower than an idle caller, so only one of several readers has to get through.
 func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -161,8 +162,9 @@ func TestAStopDoesNotWaitForCallersThatDoNothing(t *testing.T) {
 	})
 }
 
-// stopsDespiteCallers stops a shard that many callers keep waiting. It gives the error of one who reads a message at a
-// time, with a pause behind each: all of it takes longer than the shard waits for who does nothing, which is 2 s.
+// stopsDespiteCallers stops a shard that many callers keep waiting. It returns the error of a caller that reads one
+// message at a time, with a pause after each: in total, this takes longer than the 2 s that the shard waits for an idle
+// caller.
 func stopsDespiteCallers(t testing.TB) error {
 	t.Helper()
 	f := stalledShard(t, 64<<20, time.Hour)

@@ -25,7 +25,7 @@ import (
 
 // backedUp is several shards of one store on an etcd of its own, which can be set back.
 //
-// What follows is in real time, as etcd is a real one; the disks are in memory.
+// The tests run in real time, because etcd is a real one; the disks are in memory.
 type backedUp struct {
 	*cluster
 	etcd  *etcdtest.Own
@@ -55,7 +55,7 @@ func newBackedUp(t *testing.T, copies int, shards ...string) *backedUp {
 	return b
 }
 
-// connect is a process of its own: it remembers nothing.
+// connect returns the store as a separate process sees it, which remembers nothing.
 func (b *backedUp) connect() *placement.Store {
 	b.t.Helper()
 	client, err := etcd.Connect([]string{b.etcd.Address})
@@ -113,7 +113,7 @@ func (b *backedUp) aimAll(shards ...string) {
 	}
 }
 
-// on waits until etcd says that all groups are on just these shards, and that nothing is frozen.
+// on waits until etcd says that all groups are on exactly these shards, and that nothing is frozen.
 func (b *backedUp) on(shards ...string) placement.View {
 	b.t.Helper()
 	var v placement.View
@@ -135,7 +135,7 @@ func (b *backedUp) on(shards ...string) placement.View {
 	return v
 }
 
-// folders are those that a shard has of groups, and in its trash.
+// folders counts the folders of groups that a shard has, and those in its trash.
 func (b *backedUp) folders(name string) (groups, trash int) {
 	f := b.shards[name]
 	if f == nil {
@@ -144,8 +144,9 @@ func (b *backedUp) folders(name string) (groups, trash int) {
 	return len(filesIn(b.t, f.cfg.FS, path.Join(f.cfg.Dir, "groups"))), len(trashOf(b.t, f))
 }
 
-// Groups move after a backup of etcd; then etcd is set back to it. Whoever starts on it, or ran all the time: nothing
-// that was made since is deleted, moved or served wrong, and etcd ends up with what is true.
+// Groups move after a backup of etcd; then etcd is set back to it. Some shards start on the older etcd, others have run
+// all the time. In each case, nothing made since the backup is deleted, moved or served wrongly, and etcd ends up with
+// the truth.
 func TestRule9_AnEtcdThatWasSetBackIsReconciled(t *testing.T) {
 	for _, c := range []struct {
 		copies          int
@@ -174,8 +175,8 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 	to := slices.Sorted(slices.Values(append(slices.Clone(from[1:]), "d")))
 	b.aimAll(to...)
 	before := b.on(to...)
-	// So has one that the planner wanted first, and that made a group or had a copy of it for a moment: else it would
-	// leave while etcd is older.
+	// A shard that the planner wanted first, and that made a group or had a copy of it for a moment, must also have
+	// left. Otherwise it would leave while etcd is older.
 	for _, name := range []string{"a", "b", "c"} {
 		if !slices.Contains(to, name) {
 			b.eventually(name+" has left its groups", func() bool { groups, _ := b.folders(name); return groups == 0 })
@@ -226,7 +227,7 @@ func setBack(t *testing.T, copies int, from, restarted []string) {
 		}
 		return true
 	})
-	// And moves go on.
+	// Moves work again.
 	b.aimAll(from...)
 	b.on(from...)
 	for id := range int64(12) {
@@ -240,7 +241,7 @@ func sameMembersOf(a, b placement.Group) bool {
 	})
 }
 
-// While shards are away that hold the majority of a group, the freeze stays and names it; what else there is serves.
+// While the shards with a majority of a group are down, the freeze remains and names the group; everything else serves.
 func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -260,7 +261,8 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 	b.on("b")
 	b.aimAll("a")
 	b.on("a") // other members than before, on the same shards
-	// Else b tells, from what it still has of a group, who holds it, and the freeze names the groups in another order.
+	// Otherwise b could say, from its remains of a group, who holds the group, and the freeze would name the groups in
+	// another order.
 	b.eventually("b has left its groups", func() bool { groups, _ := b.folders("b"); return groups == 0 })
 	b.kill("a")
 	b.kill("b")
@@ -294,8 +296,8 @@ func TestRule9_TheFreezeNamesWhatItWaitsFor(t *testing.T) {
 }
 
 // Copies are made on a shard that etcd's backup does not know, and its machine is down while etcd is set back and
-// reconciled. Nobody can say where these copies are. They hold what was acknowledged: they stay members, and nobody is
-// wanted in their place, until the shard comes back and says so.
+// reconciled. Nobody can say where these copies are. They hold acknowledged data, so they remain members, and no
+// replacement is planned, until the shard comes back and reports them.
 func TestRule9_ACopyThatTheBackupDoesNotKnowIsNotDropped(t *testing.T) {
 	for name, restarted := range map[string][]string{"whoever ran remembers the place": nil,
 		"nobody remembers the place": {"b", "c"}} {
@@ -363,8 +365,8 @@ func dropsNoCopy(t *testing.T, restarted []string) {
 	}
 }
 
-// The volume of a shard remembers how far etcd is, though nothing that was written concerned the shard: started on an
-// older etcd, it notices.
+// The volume of a shard remembers the revision of etcd, though nothing that was written concerned the shard. When the
+// shard starts on an older etcd, it notices.
 func TestRule9_AVolumeRemembersEtcdThoughNothingConcernsIt(t *testing.T) {
 	t.Parallel()
 	b := newBackedUp(t, 1, "a")

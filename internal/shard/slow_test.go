@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// TestARingKeepsTheNewest: as many as it has room for, the newest first, and counts all.
+// TestARingKeepsTheNewest checks that a ring keeps as many entries as fit, the newest first, and counts all.
 func TestARingKeepsTheNewest(t *testing.T) {
 	for _, n := range []int{0, 1, slowKept - 1, slowKept, slowKept + 1, 5*slowKept + 3} {
 		var (
@@ -39,8 +39,8 @@ func TestARingKeepsTheNewest(t *testing.T) {
 	}
 }
 
-// TestSlowCallsAreTold: with method, group and outcome, the newest first. Streams and what takes as long as a group is
-// large are not slow.
+// TestSlowCallsAreTold checks that slow calls are reported with method, group and outcome, the newest first. Streams,
+// and calls whose time depends on the size of a group, never count as slow.
 //
 // In real time: a call takes no virtual time.
 func TestSlowCallsAreTold(t *testing.T) {
@@ -65,7 +65,7 @@ func TestSlowCallsAreTold(t *testing.T) {
 	want(t, err, codes.InvalidArgument, "")
 
 	var got []string
-	// A call is counted after its answer has left.
+	// A call is counted after its answer was sent.
 	f.eventually("six calls are told", func() bool { return f.shard.Status().Slow.CallsTotal >= 6 })
 	slow := f.shard.Status().Slow
 	for _, c := range slow.Calls {
@@ -83,7 +83,6 @@ func TestSlowCallsAreTold(t *testing.T) {
 	}
 }
 
-// TestCallsAndSyncsInTimeAreNotTold.
 func TestCallsAndSyncsInTimeAreNotTold(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -100,7 +99,7 @@ func TestCallsAndSyncsInTimeAreNotTold(t *testing.T) {
 	})
 }
 
-// TestSlowSyncsAreTold: with the file and the group that waited for it.
+// TestSlowSyncsAreTold checks that slow syncs are reported with the file, and the group that waited for it.
 //
 // In real time: a sync takes no virtual time.
 func TestSlowSyncsAreTold(t *testing.T) {
@@ -122,7 +121,7 @@ func TestSlowSyncsAreTold(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 
-	// What was there before is pushed out, and one that fails is told with its error, which is cut.
+	// Earlier entries are displaced. A failed sync is reported with its error, which is truncated.
 	id := f.shard.routes.Load().byName["0"].UUID
 	long := &os.PathError{Op: "sync", Path: strings.Repeat("ä", slowErrorBytesMax), Err: syscall.EIO}
 	for n := range slowKept {

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/status/page"
 )
 
-// The page reads /status alone: what it shows comes from there.
+// The page reads only /status, so everything that it shows is there.
 func TestTheStatusSaysTheStateInASentence(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

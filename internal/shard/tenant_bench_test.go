@@ -15,15 +15,16 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// BenchmarkTenants measures what a tenant that calls ten times as often as it may, or more, does to another one: the
-// 99th percentile of the other's gets beside it, as a multiple of that when it is alone. Turns alone and beside it
-// follow one another, as other work on the machine comes and goes; percentiles are of all turns. A turn beside it
-// begins when the loud tenant has used up what it may use at once.
+// BenchmarkTenants measures how much a tenant that calls at ten times its limit, or more, slows down another one. The
+// result is the 99th percentile of the other's gets next to the loud tenant, as a multiple of that when it is alone.
+// Turns alone and turns next to the loud tenant alternate, because other work on the machine comes and goes;
+// percentiles are over all turns. A turn next to the loud tenant begins when that tenant has used up what it may use at
+// once.
 //
-// The loud tenant, on a connection of its own:
+// The loud tenant has a connection of its own, and behaves in one of these ways:
 //   - within: calls as often as it may.
 //   - paced: begins ten times its limit, and repeats nothing.
-//   - obeys: 64 callers that wait what RetryInfo says, and up to as long again, as the Go client does.
+//   - obeys: 64 callers that wait as RetryInfo says, and up to as long again, as the Go client does.
 //   - never-waits: 16 callers that call again at once.
 //   - crowd: 256 callers that call again at once.
 //   - hangs-up: as never-waits, with a deadline of 5 ms for each call.

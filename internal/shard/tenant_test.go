@@ -55,8 +55,8 @@ func (f *fixture) putIn(ctx context.Context, group string, id int64, data []byte
 	return err
 }
 
-// putDecided is putIn, repeated while etcd has not granted or refused quota yet: on a slow machine its decision takes
-// longer than a put waits.
+// putDecided is putIn, repeated until etcd has granted or refused quota: on a slow machine, its decision takes longer
+// than a put waits.
 func (f *fixture) putDecided(group string, id int64, data []byte) (err error) {
 	f.t.Helper()
 	f.eventually("etcd says whether there is room", func() bool {
@@ -251,7 +251,7 @@ func TestRatesOfATenant(t *testing.T) {
 	})
 }
 
-// A call of a tenant that ignores refusals waits for its turn, and ends with the shard.
+// A call of a tenant that ignores refusals waits for its turn, and ends when the shard stops.
 func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -293,7 +293,7 @@ func TestWhoGoesOnIsAnsweredLate(t *testing.T) {
 }
 
 // Every call that moves data is counted: Put, Get, Upload, Download, BatchPut, BatchGet, Scan, Watch, ListVersions,
-// PlanScan. Streams wait for their turn if the quota of bytes is used up, and end with the shard.
+// PlanScan. Streams wait for their turn if the quota of bytes is used up, and end when the shard stops.
 func TestEveryCallIsCounted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -407,7 +407,7 @@ func TestEveryCallIsCounted(t *testing.T) {
 				t.Errorf("%s has moved %d bytes, and must have moved %d", c.name, now.Bytes-before.Bytes, c.bytes)
 			}
 		}
-		// A debt of an hour.
+		// Add a debt of an hour.
 		tenant.Moved(3600 * limit)
 		scan, err := f.records.Scan(f.ctx(), &recordv1.ScanRequest{Group: "a-1"})
 		if err == nil {

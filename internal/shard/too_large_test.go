@@ -13,7 +13,7 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// tooLarge are sizes of data whose message is over 8 MiB.
+// tooLarge lists sizes of data whose message is over 8 MiB.
 var tooLarge = map[string]int{"8 MiB and 1 byte": 8<<20 + 1, "20 MiB": 20 << 20}
 
 func TestPutOfATooLargeMessageNamesUpload(t *testing.T) {
@@ -34,7 +34,7 @@ func TestPutOfATooLargeMessageNamesUpload(t *testing.T) {
 		if _, err := f.records.Get(f.ctx(), &recordv1.GetRequest{Key: key(1)}); status.Code(err) != codes.NotFound {
 			t.Fatalf("something was stored: %v", err)
 		}
-		// The connection is as good as before.
+		// The connection is still usable.
 		if _, err := f.records.Put(f.ctx(), &recordv1.PutRequest{Key: key(1), Data: []byte("small")}); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestBatchPutOfATooLargeMessageSaysWhatToDo(t *testing.T) {
 				t.Fatal(err)
 			}
 			put := &recordv1.PutRequest{Key: key(1), Data: make([]byte, n)}
-			// A refusal shows in Recv; Send may answer io.EOF before.
+			// Recv returns a refusal; Send may return io.EOF before that.
 			if err := stream.Send(&recordv1.BatchPutRequest{Puts: []*recordv1.PutRequest{put}}); err != nil &&
 				!errors.Is(err, io.EOF) {
 				t.Fatal(err)

@@ -29,7 +29,7 @@ func (f *fixture) upload(header *recordv1.UploadHeader, chunks ...[]byte) (*reco
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	// A refusal shows in CloseAndRecv; until then Send returns io.EOF.
+	// CloseAndRecv returns a refusal; until then Send returns io.EOF.
 	if header != nil {
 		_ = stream.Send(&recordv1.UploadRequest{Part: &recordv1.UploadRequest_Header{Header: header}})
 	}
@@ -41,7 +41,7 @@ func (f *fixture) upload(header *recordv1.UploadHeader, chunks ...[]byte) (*reco
 	return stream.CloseAndRecv()
 }
 
-// download reads a whole answer, checking each chunk.
+// download reads a complete answer, and checks each chunk.
 func (f *fixture) download(in *recordv1.DownloadRequest) (*recordv1.Record, []byte, error) {
 	f.t.Helper()
 	stream, err := f.records.Download(f.ctx(), in)
@@ -242,7 +242,7 @@ func TestUploadBadInputStoresNothing(t *testing.T) {
 	})
 }
 
-// blobs counts the blob files of the volume, those being written included.
+// blobs counts the blob files of the volume, including those that are being written.
 func (f *fixture) blobs() int {
 	f.t.Helper()
 	n := 0
@@ -297,7 +297,7 @@ func TestUploadCutStreamStoresNothing(t *testing.T) {
 	})
 }
 
-// served is a group of the shard.
+// served returns a group of the shard.
 func (f *fixture) served(group int) *served {
 	f.t.Helper()
 	sv, err := f.shard.findGroup(f.ctx(), f.shard.routes.Load(), fmt.Sprint(group), 0)
@@ -468,7 +468,7 @@ func TestBatchPutLimits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What came before is answered all the same.
+			// The earlier puts of the stream are answered all the same.
 			ok := []*recordv1.PutRequest{{Key: key(99)}}
 			if err := errors.Join(stream.Send(&recordv1.BatchPutRequest{Puts: ok}),
 				stream.Send(&recordv1.BatchPutRequest{Puts: puts})); err != nil {

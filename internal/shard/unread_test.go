@@ -21,11 +21,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// unreadSlack is what an unread stream may take beside what is counted: 64 KiB that the caller's own side has received,
-// messages that are too small to be counted one by one, goroutines and what gRPC keeps of a stream.
+// unreadSlack is what an unread stream may take in addition to what is counted: 64 KiB received at the caller's side,
+// messages that are too small to be counted one by one, goroutines, and gRPC's state of a stream.
 const unreadSlack = 256 << 10
 
-// sends counts the messages of all streams of a shard.
+// sends counts the messages that a shard sends on all streams.
 type sends struct{ begun, ended, calls atomic.Int64 }
 
 type countedStream struct {
@@ -47,7 +47,8 @@ func (s *sends) option() grpc.ServerOption {
 	})
 }
 
-// quiet waits until each of n streams waits for its reader, or has handed all to gRPC, and nothing moved for a while.
+// quiet waits until each of n streams waits for its reader or has passed everything to gRPC, and nothing has moved for
+// a while.
 func (f *fixture) quiet(s *sends, n int64) {
 	f.t.Helper()
 	last, since := int64(-1), time.Now()
@@ -60,12 +61,12 @@ func (f *fixture) quiet(s *sends, n int64) {
 	})
 }
 
-// unreadConn is a connection whose streams take in 64 KiB each of what is not read.
+// unreadConn connects so that each stream takes in 64 KiB of unread data.
 func (f *fixture) unreadConn() recordv1.RecordServiceClient {
 	f.t.Helper()
 	conn, err := connect(&f.cfg, f.shard.Addr(),
 		grpc.WithStaticStreamWindowSize(1<<16), grpc.WithStaticConnWindowSize(64<<20), grpc.WithDefaultCallOptions(
-			// gRPC's own holds 1 MiB for a request above 32 KiB
+			// gRPC's own codec holds 1 MiB for a request above 32 KiB.
 			grpc.MaxCallRecvMsgSize(16<<20), grpc.ForceCodecV2(message.Codec{})))
 	if err != nil {
 		f.t.Fatal(err)
@@ -116,7 +117,7 @@ func unreadWatch(ctx context.Context, c recordv1.RecordServiceClient, _ int) err
 	return err
 }
 
-// In real time: it counts the heap of the process, where disks in memory are, too.
+// In real time: it measures the heap of the process, which also contains the disks in memory.
 func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 	soaktest.Only(t, "raft",
 		"it counts the memory of the whole process, of which other tests and the race detector take their part")
@@ -212,7 +213,7 @@ func TestWhatUnreadStreamsHoldIsCounted(t *testing.T) {
 
 func mebibytes(n int64) float64 { return float64(n) / (1 << 20) }
 
-// fillBatches stores n records with ids from 0 on.
+// fillBatches stores n records with ids from 0.
 func (f *fixture) fillBatches(n, bytes int) {
 	f.t.Helper()
 	stream, err := f.records.BatchPut(f.ctx())

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The caller of an upload goes away while the entry is on its way to the disk: the entry is applied all the same, so
-// its blob has to stay.
+// The caller of an upload disconnects while the entry is on its way to the disk. The entry is applied all the same, so
+// its blob must remain.
 func TestTheBlobOfAnUploadOfUnknownOutcomeStays(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/shard/serve"
 )
 
-// watched is a Watch and what it told so far.
+// watched is a Watch and what it has returned so far.
 type watched struct {
 	f      *fixture
 	stream recordv1.RecordService_WatchClient
@@ -40,7 +40,7 @@ func (f *fixture) watch(group string, from []byte) *watched {
 	return &watched{f: f, stream: stream, state: map[int64][]byte{}, stop: cancel}
 }
 
-// next takes one message; the error of the stream where it ended.
+// next receives one message. It returns the error of the stream if the stream has ended.
 func (w *watched) next() error {
 	out, err := w.stream.Recv()
 	if err != nil {
@@ -59,7 +59,7 @@ func (w *watched) next() error {
 	return nil
 }
 
-// until takes messages until the state is as wanted.
+// until receives messages until the state is as wanted.
 func (w *watched) until(want map[int64][]byte) {
 	w.f.t.Helper()
 	for !w.is(want) {
@@ -100,7 +100,7 @@ func TestWatchTellsWhatChanges(t *testing.T) {
 		last := w.cursor
 		w.stop()
 
-		// From the first cursor the same again, also after a restart; the latest states only.
+		// The first cursor returns the same again, also after a restart, but only the latest states.
 		f.stop()
 		f.again(nil).ready()
 		again := f.watch("0", first)
@@ -112,7 +112,7 @@ func TestWatchTellsWhatChanges(t *testing.T) {
 		if !again.is(want) || again.told != 3 {
 			t.Fatalf("told %d records, %v", again.told, again.state)
 		}
-		// From the last one nothing but what is new.
+		// The last cursor returns only what is new.
 		behind := f.watch("0", last)
 		f.put(9, []byte("nine"))
 		behind.until(map[int64][]byte{9: []byte("nine")})
@@ -191,8 +191,7 @@ func TestWatchRefusesWhatCannotBe(t *testing.T) {
 	})
 }
 
-// A reader that does not read holds up nobody, and costs no more than a message: it gets the latest states when it
-// comes back.
+// A stalled reader delays nobody, and costs no more than one message. When it continues, it gets the latest states.
 func TestManyWatchWhileOneDoesNotRead(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -264,8 +263,8 @@ func TestWatchEndsWithTheGroup(t *testing.T) {
 	})
 }
 
-// A watch of a group that moves, and whose leader dies, ends in a way that says so, and goes on from its cursor at the
-// next leader: nothing is missed.
+// The group of a watch moves, and its leader dies. The watch ends with an error that says so, and resumes from its
+// cursor at the next leader without missing anything.
 func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *bubble) {
@@ -274,7 +273,7 @@ func TestAWatchGoesOnAtTheNextLeader(t *testing.T) {
 		var from []byte
 		state := map[int64][]byte{}
 		ends := map[string]int{}
-		// follow reads at whoever leads until the state is as wanted.
+		// follow reads at the current leader until the state is as wanted.
 		follow := func(want map[int64][]byte) {
 			t.Helper()
 			c.eventually("the changes come", func() bool {

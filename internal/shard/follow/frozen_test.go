@@ -19,14 +19,14 @@ type folder struct{ Replica }
 
 func (*folder) Node() (Node, bool) { return nil, false }
 
-// idle hands carry nothing out: the tests here look at what is known, and not at what is done.
+// idle carries nothing out: the tests here check what is known, not what is done.
 type idle struct{ Hands[*folder] }
 
 func (idle) LoadBegun() bool  { return true }
 func (idle) Publish()         {}
 func (idle) Connect([]string) {}
 
-// noted are problems by what they are with.
+// noted holds problems by what they concern.
 type noted map[string]error
 
 func (n noted) Note(what string, err error)   { n[what] = err }
@@ -56,7 +56,7 @@ func lone(t *testing.T) *Follower[*folder] {
 	})
 }
 
-// What the volume remembers of etcd never becomes older, and a view of an etcd that was set back is not taken in.
+// The volume's memory of etcd never becomes older, and a view of an etcd that was set back is not accepted.
 func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
 	f := lone(t)
 	at := func(revision int64, setBack string) placement.View {
@@ -98,7 +98,7 @@ func TestTheVolumeRemembersTheNewestEtcd(t *testing.T) {
 	}
 }
 
-// A shard keeps connections to those that hold a member of a group which is here, and to nobody else.
+// A shard keeps connections only to the shards with a member of a group that is here.
 func TestWhoIsConnected(t *testing.T) {
 	f := lone(t)
 	here, elsewhere := uuid.New(), uuid.New()

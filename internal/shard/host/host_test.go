@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// Whatever it is of a volume that cannot be looked at, the message names the volume that was expected.
+// Whatever fails when a volume is inspected, the message names the expected volume.
 func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -34,7 +34,7 @@ func TestAVolumeThatCannotBeLookedAtIsNamed(t *testing.T) {
 	}
 }
 
-// What is refused is told as the state that says what to do about it.
+// Each refusal is reported as the state that says what to do about it.
 func TestEveryErrorOfAVolumeHasAState(t *testing.T) {
 	for _, c := range []struct {
 		err   error

@@ -16,7 +16,7 @@ type situation struct {
 	name    string
 	view    func(v *View)
 	replica func(r *Replica)
-	// want are the kinds of the actions: where there is no folder, and for a replica in each phase, in their order.
+	// want lists the kinds of the actions: without a folder, and then for a replica in each phase, in order.
 	want string
 }
 
@@ -24,7 +24,7 @@ func members(index uint64, m ...placement.Member) func(v *View) {
 	return func(v *View) { v.Group.Members, v.Group.ConfIndex = m, index }
 }
 
-// viewOf is a view of a group whose first load has begun.
+// viewOf returns a view of a group whose first load has begun.
 func viewOf(change func(v *View)) View {
 	v := View{
 		Shard: "a", Volume: here, Known: true, Group: placement.Group{Name: "0", Revision: 50}, EpochBase: 50,
@@ -137,7 +137,7 @@ var situations = []situation{
 		"Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing Nothing"},
 }
 
-// What is decided in each situation, for a replica in each phase.
+// TestDecide checks the decision in each situation, for a replica in each phase.
 func TestDecide(t *testing.T) {
 	for _, c := range situations {
 		v := viewOf(c.view)
@@ -155,7 +155,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// What becomes of the standing of a replica that is loaded, or could be.
+// The test checks the standing that Decide sets for a replica that is loaded, or could be.
 func TestDecideSetsTheStanding(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -197,7 +197,7 @@ func TestDecideSetsTheStanding(t *testing.T) {
 	}
 }
 
-// Every view and every replica of a small world has one action, which keeps the rules.
+// Decide returns one action for every view and every replica of a small world, and the action keeps the rules.
 func TestEveryDecisionKeepsTheRules(t *testing.T) {
 	if testing.Short() {
 		t.Skip("millions of decisions")
@@ -217,7 +217,7 @@ func TestEveryDecisionKeepsTheRules(t *testing.T) {
 	}
 }
 
-// breaks says which rule an action breaks; empty: none.
+// breaks returns the rule that an action breaks; empty: none.
 func breaks(v *View, r *Replica, a Action) string {
 	named := r != nil && r.RaftID != 0 && Names(v.Group, r.RaftID)
 	needs := slices.Contains([]Kind{Load, Join, Reinstall, Announce, Claim, Keep, EndFetch, Trash}, a.Kind)
@@ -254,7 +254,8 @@ func breaks(v *View, r *Replica, a Action) string {
 	return ""
 }
 
-// Each phase and each event has a transition or none: those that are not in the table leave the phase alone.
+// Each pair of a phase and an event has at most one transition: an event that is not in the table leaves the phase
+// unchanged.
 func TestPhases(t *testing.T) {
 	for phase := range phases {
 		for event := range events {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The table of transitions that people read is the one of the code.
+// The documented table of transitions is the one in the code.
 func TestTheDecisionRecordListsTheTransitions(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/adr/0033-states-of-a-replica.md")
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// This shard, and those that hold the other copies.
+// These are the volumes of this shard and of those with the other copies.
 var (
 	here, there = uuid.UUID{1}, uuid.UUID{2}
 	others      = []placement.Member{
@@ -14,14 +14,14 @@ var (
 	}
 )
 
-// on is a member on shard a.
+// on returns a member on shard a.
 func on(volume uuid.UUID, raftID uint64, role placement.Role) placement.Member {
 	return placement.Member{Shard: "a", VolumeUUID: volume, RaftID: raftID, Role: role}
 }
 
 func with(m ...placement.Member) []placement.Member { return append(m, others...) }
 
-// memberships are those of a group whose replica on shard a, where there is one, has Raft id 1.
+// memberships are those of a group whose replica on shard a, if there is one, has Raft id 1.
 var memberships = [][]placement.Member{
 	nil, others, others[:1],
 	{on(here, 1, placement.Voter)}, {on(there, 1, placement.Voter)},
@@ -36,7 +36,7 @@ var memberships = [][]placement.Member{
 
 var standings = []Standing{{}, {Reason: Unconfirmed}, {Reason: Elsewhere}}
 
-// everything calls do with each view and each replica, or none, of a small world.
+// everything calls do with each view and each replica, or no replica, of a small world.
 func everything(do func(v View, r *Replica)) {
 	for _, members := range memberships {
 		for bits := range 1 << 4 {

@@ -9,10 +9,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// begin begins a call that nothing bounds but quotas.
+// begin starts a call that only quotas limit.
 func begin(t *Tenant) error { return t.Begin(context.Background(), 0) }
 
-// Callers that are refused at the same time are told different times, as fast as the rate lets calls in.
+// Callers that are refused at the same time are told different times to retry, spaced at the rate at which calls are
+// admitted.
 func TestCallersAreToldOneAfterAnother(t *testing.T) {
 	const limit = 100
 	for _, c := range []struct {
@@ -35,7 +36,7 @@ func TestCallersAreToldOneAfterAnother(t *testing.T) {
 					a.Moved(100)
 				}
 			}
-			// The first one that is refused is the one above.
+			// The first refusal ended the loop above.
 			before := exceeded(t, begin(a), c.quota, true).RetryAfter
 			for n := range 10 {
 				now := exceeded(t, begin(a), c.quota, true).RetryAfter
@@ -48,7 +49,7 @@ func TestCallersAreToldOneAfterAnother(t *testing.T) {
 	}
 }
 
-// Turns end a second from now, whatever the number of callers, unless the quota itself needs longer.
+// Every turn is at most a second from now, whatever the number of callers, unless the quota itself needs longer.
 func TestTurnsAreBounded(t *testing.T) {
 	p := newPlay(access.Quotas{CallsPerSecond: 1, BytesPerSecond: 1}, 1, "s")
 	a := p.tenant("s")
@@ -66,7 +67,8 @@ func TestTurnsAreBounded(t *testing.T) {
 	}
 }
 
-// Callers that wait what they are told are never kept, and are refused hardly more often than they are let in.
+// Callers that wait as long as they are told are never delayed, and are refused hardly more often than they are
+// admitted.
 func TestCallersThatObeyAreNotKept(t *testing.T) {
 	const limit, callers, seconds = 200, 64, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
@@ -109,7 +111,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// A loop that calls again at once is answered about as often as its rate and no more.
+// A loop that retries at once is answered about as often as its rate, and not more often.
 func TestALoopThatNeverWaitsIsAnsweredLate(t *testing.T) {
 	const limit, seconds = 100, 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")
@@ -128,8 +130,8 @@ func TestALoopThatNeverWaitsIsAnsweredLate(t *testing.T) {
 	}
 }
 
-// Calls that are kept are bounded by number and memory, for each tenant and for all; what is beyond is refused at once.
-// They are answered when their turn has come, within half of their time, and when the shard stops.
+// The number and the memory of delayed calls are limited, for each tenant and for all; calls beyond that are refused at
+// once. Delayed calls are answered when their turn has come, within half of their time, and when the shard stops.
 func TestWhatIsKeptIsBounded(t *testing.T) {
 	const limit = 10
 	p := newPlay(access.Quotas{CallsPerSecond: limit}, 1, "s")

@@ -39,7 +39,7 @@ func (c *clock) pause(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// memory is an etcd.
+// memory is an etcd in memory.
 type memory struct {
 	mu      sync.Mutex
 	groups  []string
@@ -290,7 +290,7 @@ func TestCallsAtOnce(t *testing.T) {
 	}
 }
 
-// Waiting messages hold a bounded part of the memory: more is refused.
+// The memory of waiting messages is limited: messages beyond that are refused.
 func TestWhatWaitsIsBounded(t *testing.T) {
 	p := newPlay(access.Quotas{BytesPerSecond: 1}, 1, "s")
 	p.sets["s"].cfg.Pause = nil
@@ -367,7 +367,7 @@ func TestStoredQuotasHold(t *testing.T) {
 	}
 }
 
-// Without etcd, granted quota stays, and other writes are refused and may be retried.
+// Without etcd, granted quota remains usable. Writes beyond it are refused, and may be retried.
 func TestEtcdAway(t *testing.T) {
 	p := newPlay(access.Quotas{StoredBytes: 1000}, 2, "s", "o")
 	p.look(t, "s", "o", "s")

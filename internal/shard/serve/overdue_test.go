@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// unnoticed is a context whose deadline has passed, but whose timer has not run yet.
+// unnoticed is a context whose deadline has passed, but whose timer has not fired yet.
 type unnoticed struct {
 	context.Context
 	deadline time.Time

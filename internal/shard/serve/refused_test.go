@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// counted counts what is looked up at a shard; anything that is not counted here panics.
+// counted counts the lookups at a shard. Any lookup that is not counted here panics.
 type counted struct {
 	Replicas
 	looks atomic.Int64
@@ -43,7 +43,7 @@ func (c *counted) Groups() ([]string, bool) {
 
 func (c *counted) Known(name string) string { return name }
 
-// decided is a call that may do everything, or nothing.
+// decided is a call that may do everything or nothing.
 type decided struct {
 	access.Call
 	may bool
@@ -64,7 +64,7 @@ func (decided) Seal(value []byte, _ time.Duration) []byte              { return 
 func (decided) Open(sealed []byte) ([]byte, error)                     { return sealed, nil }
 func (decided) Wrote(int, func(int) access.Written)                    {}
 
-// under is a stream with another context.
+// under is a stream with a replaced context.
 type under struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -72,8 +72,8 @@ type under struct {
 
 func (u under) Context() context.Context { return u.ctx }
 
-// Nothing of a shard is looked up for a call before it is decided about: so a refusal takes the same time for records
-// and groups that are there and for those that are not.
+// Nothing in a shard is looked up for a call before its access is decided. So a refusal takes the same time whether or
+// not the records and groups exist.
 func TestNothingIsLookedUpForACallThatIsRefused(t *testing.T) {
 	requests := map[string]string{
 		recordv1.RecordService_Get_FullMethodName:          `{"key":{"id":"1","group":"a"}}`,
@@ -138,7 +138,7 @@ func TestNothingIsLookedUpForACallThatIsRefused(t *testing.T) {
 	}
 }
 
-// askOne does a call up to its first answer, and gives the code of that, or of the one record of a batch.
+// askOne makes a call up to its first answer, and returns the code of that answer or of the only record of a batch.
 func askOne(t *testing.T, cc *grpc.ClientConn, method protoreflect.MethodDescriptor, name, request string) codes.Code {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

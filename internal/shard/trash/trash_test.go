@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// filled makes a bin with the folders of two replicas, of which another copy of the first one's group is coming.
+// filled makes a bin with the folders of two replicas. Another copy of the first one's group is being made.
 func filled(t *testing.T, held *bool) (b *Bin, disk *vfstest.Mem, groups [2]uuid.UUID) {
 	t.Helper()
 	disk, groups = vfstest.NewMem(), [2]uuid.UUID{uuid.New(), uuid.New()}
@@ -44,7 +44,7 @@ func filled(t *testing.T, held *bool) (b *Bin, disk *vfstest.Mem, groups [2]uuid
 	return b, disk, groups
 }
 
-// inBin are the groups whose folders are in a bin.
+// inBin returns the groups whose folders are in a bin.
 func inBin(t *testing.T, b *Bin) (groups []string) {
 	t.Helper()
 	names, err := b.FS.List(b.Dir())
@@ -57,7 +57,7 @@ func inBin(t *testing.T, b *Bin) (groups []string) {
 	return groups
 }
 
-// What is old goes, but for the folder of a group of which another copy is coming.
+// Old folders are deleted, except the folder of a group of which another copy is being made.
 func TestWhatIsOldGoes(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -79,7 +79,8 @@ func TestWhatIsOldGoes(t *testing.T) {
 	}
 }
 
-// Where room is short all may go, what another copy replaces comes last, and whoever waits for room is told.
+// If space is short, every folder may be deleted. A folder that another copy is about to replace is deleted last, and
+// those that wait for space are told.
 func TestWhatIsMissedLeastGoesFirst(t *testing.T) {
 	held, freed := false, 0
 	b, _, groups := filled(t, &held)
@@ -103,7 +104,7 @@ func TestWhatIsMissedLeastGoesFirst(t *testing.T) {
 	}
 }
 
-// watched notes which files go.
+// watched notes which files are removed.
 type watched struct {
 	vfs.FS
 	gone []string
@@ -114,8 +115,8 @@ func (w *watched) Remove(name string) error {
 	return w.FS.Remove(name)
 }
 
-// Of a folder that is being removed the manifest goes first, so that a crash leaves nothing that is taken for a group,
-// and the replica file last, so that the rest is known as what it is.
+// When a folder is removed, its manifest is removed first, so that a crash leaves nothing that is mistaken for a group.
+// The replica file is removed last, so that the rest can still be identified.
 func TestInWhichOrderFilesGo(t *testing.T) {
 	held := false
 	b, disk, _ := filled(t, &held)
