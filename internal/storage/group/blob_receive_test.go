@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// follower is a log beside an exporter, as of its applied index.
+// follower returns a log that has everything of an exporter up to its applied index.
 func follower(t *testing.T, d *logDriver) *Log {
 	t.Helper()
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -55,7 +55,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 	if missing, err := l.MissingBlobs([]*raftpb.Entry{entry}); err != nil || missing != nil {
 		t.Fatal(missing, err)
 	}
-	// It is there, and stays, though nothing that is applied refers to it: not even after a read.
+	// The blob is there, and remains although no applied entry refers to it, even after a read.
 	for range 2 {
 		r, err := l.OpenBlob(ref)
 		ok(t, err)
@@ -64,7 +64,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 			t.Fatal(len(got), err)
 		}
 	}
-	// Compaction drops other blobs meanwhile, and the entry comes.
+	// Compaction drops other blobs meanwhile; then the entry arrives.
 	drop := d.entry(d.last()+1, format.Entry{ID: 20, Kind: format.KindDelete})
 	ok(t, l.Append(nil, []*raftpb.Entry{drop}))
 	ok(t, l.Sync())
@@ -77,7 +77,7 @@ func TestAMemberReceivesABlobBeforeItsEntry(t *testing.T) {
 	*entry.Index = drop.GetIndex() + 1
 	ok(t, l.Append(nil, []*raftpb.Entry{entry}))
 	ok(t, l.Sync())
-	// Not applied yet: a load keeps the blob with the entry.
+	// The entry is not applied yet: a load keeps the blob together with the entry.
 	ok(t, l.Close(false))
 	l, report, err := Load(t.Context(), l.opts, nil)
 	if err != nil || report.Outcome != Loaded {
@@ -118,7 +118,7 @@ func TestABlobThatIsReceivedWrongIsNotThere(t *testing.T) {
 	if names := dirNames(t, l); len(names) != before {
 		t.Errorf("left over: %v", names)
 	}
-	// Two at the same time.
+	// Two writers receive the blob at the same time.
 	first, err := l.BlobWriter(ref)
 	ok(t, err)
 	second, err := l.BlobWriter(ref)
@@ -184,7 +184,7 @@ func TestMissingBlobsOfABadReference(t *testing.T) {
 	}
 }
 
-// TestTombstonesStayUntilEveryMemberHasAppliedThem: one member drops them as it likes.
+// TestTombstonesStayUntilEveryMemberHasAppliedThem: the only member of a group drops them without a limit.
 func TestTombstonesStayUntilEveryMemberHasAppliedThem(t *testing.T) {
 	tombstones := func(l *Log) (n int) {
 		for id := range int64(5) {

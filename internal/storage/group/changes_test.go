@@ -23,7 +23,7 @@ type copier struct {
 	expired int
 }
 
-// follow reads to the end. If the cursor has expired it starts again, from a scan.
+// follow reads the changes to the end. If the cursor has expired, it starts again from a scan.
 func (c *copier) follow(t testing.TB, l *Log, opts ChangesOptions) {
 	t.Helper()
 	for {
@@ -80,7 +80,7 @@ func (c *copier) wants(t testing.TB, l *Log, truth map[int64][]byte) {
 	}
 }
 
-// Whoever follows the changes has the same records as the log, whatever compaction and restarts do meanwhile.
+// A reader that follows the changes has the same records as the log, whatever compaction and restarts do meanwhile.
 func TestChangesTellEveryLatestState(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for seed := range uint64(20) {
@@ -121,7 +121,7 @@ func TestChangesTellEveryLatestState(t *testing.T) {
 	})
 }
 
-// A delete that was forgotten is never passed over: the cursor has expired.
+// A delete that was forgotten is never skipped silently: the cursor has expired.
 func TestChangesExpireBelowForgottenDeletes(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(format.Entry{ID: 1, Data: []byte("a")}, format.Entry{ID: 2, Data: []byte("b")})

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// coldFS counts reads of files past the page cache and through it, and can refuse or fail the first.
+// coldFS counts reads that bypass the page cache and reads through it. It can refuse the former or make them fail.
 type coldFS struct {
 	vfs.FS
 	direct, cached atomic.Int64
@@ -56,7 +56,8 @@ func (f *coldTestFile) ReadAt(p []byte, offset int64) (int, error) {
 	return f.File.ReadAt(p, offset)
 }
 
-// coldLog is a group in residency Index with records of so many bytes, ids from 0, that was written before this load.
+// coldLog loads a group in residency Index whose records have these sizes, with ids from 0. They were written before
+// this load.
 func coldLog(t *testing.T, cacheBytes int64, sizes ...int) (*logDriver, *coldFS) {
 	t.Helper()
 	fs := &coldFS{FS: vfstest.NewMem()}
@@ -82,7 +83,7 @@ var coldAttributes = func() []byte {
 	return b
 }()
 
-// reads returns how often a Get of a record read past the page cache and through it.
+// reads returns how often a Get of a record read past the page cache and how often through it.
 func (c *coldFS) reads(t *testing.T, d *logDriver, id int64, size int) (direct, cached int64) {
 	t.Helper()
 	direct, cached = c.direct.Load(), c.cached.Load()
@@ -94,7 +95,7 @@ func (c *coldFS) reads(t *testing.T, d *logDriver, id int64, size int) (direct, 
 	return c.direct.Load() - direct, c.cached.Load() - cached
 }
 
-// The first read of a record passes by the page cache, those that follow do not, until a new round begins.
+// The first read of a record bypasses the page cache. Later reads do not, until a new round begins.
 func TestColdReadPassesByThePageCacheOnce(t *testing.T) {
 	sizes := []int{5000, 0, 1, 10 << 10, 200 << 10, 4096, format.DataBytesMax}
 	d, fs := coldLog(t, math.MaxInt64, sizes...)
@@ -123,7 +124,7 @@ func TestColdReadPassesByThePageCacheOnce(t *testing.T) {
 	}
 }
 
-// What the page cache cannot hold is cold again.
+// Data that the page cache cannot hold is cold again.
 func TestColdRoundEndsWhenThePageCacheIsFull(t *testing.T) {
 	d, fs := coldLog(t, 25<<10, 10<<10, 10<<10, 10<<10, 10<<10)
 	for id := range int64(3) {
@@ -138,8 +139,8 @@ func TestColdRoundEndsWhenThePageCacheIsFull(t *testing.T) {
 	}
 }
 
-// Where the file system or the moment does not allow it, records are read in the ordinary way; an error of the device
-// is one.
+// If the file system, or a temporary condition, does not allow reads past the page cache, records are read in the
+// ordinary way. An error of the device is returned as an error.
 func TestColdReadRefused(t *testing.T) {
 	d, fs := coldLog(t, math.MaxInt64, 5000, 5000, 5000)
 	fs.openErr = syscall.EMFILE
@@ -187,7 +188,7 @@ func TestColdReadChecks(t *testing.T) {
 	}
 }
 
-// Many readers of the same blocks while rounds change: every answer is right.
+// Many readers read the same blocks while rounds change: every answer is right.
 func TestColdReadsBesideEachOther(t *testing.T) {
 	const records = 40
 	sizes := make([]int, records)

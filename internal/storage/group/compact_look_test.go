@@ -15,7 +15,7 @@ func (d *logDriver) due() bool {
 	return r.IsDue(0.4, 0)
 }
 
-// look compacts as the background does, and wants to know afterwards that nothing more is due.
+// look compacts as the background does, and then expects that nothing more is due.
 func (d *logDriver) look() CompactReport {
 	d.t.Helper()
 	report, err := d.log.Compact(d.t.Context(), CompactOptions{})
@@ -27,7 +27,7 @@ func (d *logDriver) look() CompactReport {
 	return report
 }
 
-// What had to stay is looked at again as soon as what kept it may have ended, and not before.
+// Data that had to stay is considered again as soon as the reason to keep it may have ended, and not before.
 func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 	const count = 40
 	for name, c := range map[string]struct {
@@ -95,8 +95,7 @@ func TestCompactionIsDueAgainWhenWhatKeptSomethingHasEnded(t *testing.T) {
 	}
 }
 
-// The number of versions that retention keeps is needed, not superseded: a compaction is due when as much again is
-// superseded.
+// The versions that retention keeps are needed, not superseded: a compaction is due when as much again is superseded.
 func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	opts := driverOptions(vfstest.NewMem(), Index, 16<<10)
 	opts.Retention.Versions = 3
@@ -128,7 +127,7 @@ func TestVersionsThatRetentionKeepsMakeNoCompactionDue(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A tombstone goes when every member has it, and it makes a compaction due then.
+// A tombstone can be dropped once every member has it, and then makes a compaction due.
 func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 16<<10))
@@ -153,7 +152,7 @@ func TestTombstonesMakeACompactionDueWhenEveryMemberHasThem(t *testing.T) {
 	})
 }
 
-// Blobs count as what they hold, not as the 40 bytes of their references.
+// A blob counts with the size of its data, not with the 40 bytes of its reference.
 func TestOverwrittenBlobsMakeACompactionDue(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	for i := range 12 {

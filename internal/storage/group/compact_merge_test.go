@@ -31,7 +31,8 @@ func TestCompactCrashAtEveryOperation(t *testing.T) {
 	crashWhileCompacting(t, func(b *compactBed) { b.fill(60) })
 }
 
-// TestMergeCrashAtEveryOperation: many small segments become few, and those in which nothing stays leave the manifest.
+// TestMergeCrashAtEveryOperation: many small segments become few, and segments that become empty are removed from the
+// manifest.
 func TestMergeCrashAtEveryOperation(t *testing.T) {
 	crashWhileCompacting(t, func(b *compactBed) {
 		for range 12 {
@@ -249,8 +250,8 @@ func TestCompactLeavesNoEmptySegment(t *testing.T) {
 	ok(t, b.log.Close(false))
 }
 
-// TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid: without its first index in the manifest, entries that were cut
-// off would come back.
+// TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid: without the first index of that segment in the manifest,
+// truncated entries would come back.
 func TestCompactKeepsAnEmptySegmentThatMakesEntriesVoid(t *testing.T) {
 	for name, all := range map[string]bool{"alone": false, "merged": true} {
 		t.Run(name, func(t *testing.T) {

@@ -172,8 +172,8 @@ func TestRule4_CompactRefusesADamagedGroup(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestVoidEntriesBelowTheFloorStayVoid: compaction passes over a segment with little to drop. What another leader cut
-// off in it must not come back as a write that was done.
+// TestVoidEntriesBelowTheFloorStayVoid: compaction skips a segment with little to drop. Entries in it that another
+// leader truncated must not come back as completed writes.
 func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 1000)})
@@ -213,8 +213,8 @@ func TestVoidEntriesBelowTheFloorStayVoid(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest: Raft must be given it again after a crash, so the
-// floor stays below, also where later segments have much to drop.
+// TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest: after a crash, Raft must be given the change again, so
+// the floor stays below it, even if later segments have much to drop.
 func TestCompactStopsBeforeAMembershipChangeThatIsNotInTheManifest(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 4<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 100)}, format.Entry{ID: 1, Data: payload(1, 100)})

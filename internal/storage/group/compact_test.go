@@ -26,7 +26,7 @@ type storeModel struct {
 	scans    map[ScanID]map[int64]modelEntry
 }
 
-// compactBed drives a log that is compacted again and again.
+// compactBed drives a log that is compacted repeatedly.
 type compactBed struct {
 	*logDriver
 	random *rand.Rand
@@ -113,7 +113,7 @@ func sameData(l *Log, r Record, want modelEntry) error {
 	return nil
 }
 
-// check compares everything that can be read with the model. keep is the number of versions that must be there.
+// check compares everything that can be read with the model. keep is the number of versions that must exist.
 func (m *storeModel) check(l *Log, keep int) error {
 	for id := range int64(compactIDs) {
 		all := m.versions[id]
@@ -146,13 +146,13 @@ func (m *storeModel) check(l *Log, keep int) error {
 	return nil
 }
 
-// checkVersions: the newest versions are there, and nothing that never was.
+// checkVersions checks that the newest versions exist, and no version that was never written.
 func checkVersions(l *Log, id int64, all []modelEntry, keep int) error {
 	got, err := l.Versions(id, 0, 1000)
 	if err != nil {
 		return err
 	}
-	// A delete may be gone as a tombstone, with all before it.
+	// The tombstone of a delete may be gone, together with everything before it.
 	must := 0
 	for must < min(keep, len(all)) && all[len(all)-1-must].entry.Kind == format.KindPut {
 		must++
@@ -404,8 +404,8 @@ func TestCompactEndsWithClose(t *testing.T) {
 	}
 }
 
-// A reader that was held up while its record moved, and came to find another segment under the ordinal that it knows,
-// looks again.
+// A read was delayed while its record moved, and then finds another segment under the ordinal that it knows: it looks
+// the record up again.
 func TestAReadLooksAgainWhereAnOrdinalIsUsedAgain(t *testing.T) {
 	bothResidencies(t, func(t *testing.T, residency Residency) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), residency, 32<<10))

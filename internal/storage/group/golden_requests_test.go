@@ -16,7 +16,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// A group with a segment of version 2 stays for ever, too: what compaction leaves where request ids are promised.
+// A group with a segment of version 2 remains for ever, too: it has what compaction leaves where request ids are
+// promised.
 var goldenV2 = filepath.Join("testdata", "v2")
 
 // goldenRequests is the content of the segment of version 2. Never change it.

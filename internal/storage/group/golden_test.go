@@ -23,13 +23,13 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// The files of version 1 stay for ever. -update rewrites them; a change of what is already there is a change of the
+// The files of version 1 remain for ever. -update rewrites them. A change of an existing file is a change of the
 // format, which needs a new version and a new folder.
 var update = flag.Bool("update", false, "rewrite the golden files of the current version")
 
 var goldenV1 = filepath.Join("testdata", "v1")
 
-// goldenEntries is the content of the golden segments, every kind and codec among them. Never change it.
+// goldenEntries returns the content of the golden segments, including every kind and codec. Never change it.
 func goldenEntries() [2][]format.Entry {
 	attributes := []byte("\x04\x00\x02\x00\x00\x00mode\x01\xa4\x04\x00\x05\x00\x00\x00patha/b/c")
 	ref := format.BlobRef{ID: uuid.UUID{0xb1, 0x0b, 15: 1}, Size: 10, CRC32C: format.Checksum([]byte("0123456789"))}
@@ -106,7 +106,7 @@ func goldenFiles(t *testing.T) map[string][]byte {
 	return files
 }
 
-// goldenBlob is the file of a blob with the identity of ref.
+// goldenBlob returns the file of a blob with the identity of ref.
 func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 	fs := vfstest.NewMem()
 	grouptest.Must(t, fs.MkdirAll("g"))
@@ -122,7 +122,7 @@ func goldenBlob(t *testing.T, ref format.BlobRef, data []byte) []byte {
 	return b
 }
 
-// goldenHint is written down by hand. The order of its rows keeps the hash of the format as it is.
+// goldenHint is written by hand. The order of its rows fixes the hash of the format.
 func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 	h := &format.Hint{Segment: s.ID, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex, LastCommit: 1700000000000000004,
 		Bytes: s.Bytes,
@@ -148,7 +148,7 @@ func goldenHint(s format.ManifestSegment, image []byte) *format.Hint {
 	return h
 }
 
-// goldenPieces are written down by hand, the first one for the put, the second for a part without one.
+// goldenPieces are written by hand: the first one for the put, the second one for a part without a put.
 func goldenPieces(s format.ManifestSegment, image []byte) []*format.HintPiece {
 	length := format.FrameBytes(0, len("second"))
 	state := format.SegmentHeaderBytes + length

@@ -11,8 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestAnImageIsCheckedWhenItIsReadBack: a device that reads wrong once, or not at all, when a new segment is read into
-// memory must not make wrong bytes pass for right ones until the next start.
+// TestAnImageIsCheckedWhenItIsReadBack: a device may return wrong bytes once, or fail, when a new segment is read into
+// memory. Wrong bytes must not pass for right ones until the next start.
 func TestAnImageIsCheckedWhenItIsReadBack(t *testing.T) {
 	for how, effect := range map[string]vfstest.Effect{"a bit is wrong": vfstest.EffectFlip,
 		"a block cannot be read": vfstest.EffectNone} {

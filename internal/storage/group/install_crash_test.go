@@ -17,7 +17,8 @@ import (
 )
 
 // TestInstallSurvivesACrashAtEveryOperation crashes after each operation of an install, over a folder that is only
-// joining and over an older log of the same replica: the folder is as before or as after, and the install can be ended.
+// joining and over an older log of the same replica. The folder is then as before or as after, and the install can be
+// completed.
 func TestInstallSurvivesACrashAtEveryOperation(t *testing.T) {
 	seeds := uint64(2)
 	switch {
@@ -93,7 +94,7 @@ func crashInstall(t *testing.T, seed uint64, over bool) {
 	}
 }
 
-// installCrash checks what a crash left.
+// installCrash checks the state after a crash.
 type installCrash struct {
 	t        *testing.T
 	opts     Options
@@ -132,7 +133,7 @@ func (c *installCrash) check(disk *vfstest.Mem) error {
 	return c.loadNew(opts)
 }
 
-// load loads a member: the old log or the new one.
+// load loads a member, whose log is the old one or the new one.
 func (c *installCrash) load(opts Options) error {
 	l, report, err := Load(context.Background(), opts, nil)
 	if err != nil {

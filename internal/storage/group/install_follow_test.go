@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// largeExporter is a log with a segment, and a blob, that are checked while they come.
+// largeExporter is a log with a segment and a blob that are large enough to be checked while they arrive.
 func largeExporter(t *testing.T) *logDriver {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 3*transfer.FollowBytesMin))
 	for i := range int64(10) {
@@ -47,7 +47,7 @@ func TestLargeFilesAreCheckedWhileTheyCome(t *testing.T) {
 	}
 }
 
-// receiveBadly receives a file with a bad byte, which is refused, then a part of it, which stays.
+// receiveBadly receives a file with a bad byte, which is refused, then a part of the file, which remains.
 func receiveBadly(t *testing.T, e *Export, i *transfer.Install, f transfer.File) {
 	t.Helper()
 	r, err := e.Open(f.Name, 0)
@@ -81,7 +81,8 @@ func receiveBadly(t *testing.T, e *Export, i *transfer.Install, f transfer.File)
 	}
 }
 
-// TestWhatCouldNotBeSyncedComesAnew: it reads back, and a second sync succeeds, but it is not on the disk.
+// TestWhatCouldNotBeSyncedComesAnew: a file whose sync failed is sent again. It reads back, and a second sync succeeds,
+// but it is not on the disk.
 func TestWhatCouldNotBeSyncedComesAnew(t *testing.T) {
 	d := exporter(t)
 	mem := vfstest.NewMem()

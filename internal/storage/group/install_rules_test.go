@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// exporter is a log of some segments with history, a delete and a blob, all applied.
+// exporter returns a log of some segments with history, a delete and a blob, all applied.
 func exporter(t *testing.T) *logDriver {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 8<<10))
 	for i := range int64(40) {
@@ -145,7 +145,7 @@ func TestInstallGoesOnWhereItWas(t *testing.T) {
 	i := begun(t, e, opts)
 	files := i.Missing()
 	ok(t, sendFile(e, i, files[0], 500))
-	// Half of the second file, torn in a frame.
+	// The install receives half of the second file, which ends inside a frame.
 	r, err := e.Open(files[1].Name, 0)
 	ok(t, err)
 	w, err := i.File(files[1])
@@ -157,7 +157,7 @@ func TestInstallGoesOnWhereItWas(t *testing.T) {
 	}
 	ok(t, errors.Join(w.Close(), r.Close()))
 
-	// The exporter appends entries and makes a new export: its last segment has become longer.
+	// The exporter appends entries and makes a new export, in which its last segment is longer.
 	d.put(format.Entry{ID: 9, Data: payload(9, 100)})
 	newer := exported(t, d.log)
 	i = begun(t, newer, opts)
@@ -168,7 +168,7 @@ func TestInstallGoesOnWhereItWas(t *testing.T) {
 	ok(t, send(newer, i, 500))
 	ok(t, i.Finish(t.Context()))
 	loadedSame(t, d.log, opts)
-	// Once more: there is nothing to do.
+	// A second attempt has nothing to do.
 	i = begun(t, newer, opts)
 	if missing := i.Missing(); missing != nil {
 		t.Error(missing)
@@ -230,7 +230,7 @@ func TestInstallRefusesEveryBadByte(t *testing.T) {
 			ok(t, err)
 			_, err = w.Write(bad)
 			ok(t, err)
-			// The used byte of a frame is under the frame's checksum.
+			// The checksum of a frame also covers its used byte.
 			if err := w.Commit(); !errors.Is(err, format.ErrCorrupt) {
 				t.Fatalf("%s byte %d: %v", f.Name, at, err)
 			}
@@ -289,8 +289,8 @@ func used(t *testing.T, fs *vfstest.Mem) int64 {
 	return s.TotalBytes - s.FreeBytes
 }
 
-// TestInstallNeverLosesWhatWasAcknowledged: a member has the export's last entry and later ones, and has acknowledged
-// them to a leader.
+// TestInstallNeverLosesWhatWasAcknowledged: a member has the export's last entry and later entries, which it has
+// acknowledged to a leader.
 func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -334,7 +334,7 @@ func TestInstallNeverLosesWhatWasAcknowledged(t *testing.T) {
 	refused("committed")
 }
 
-// TestInstallOverAnotherBranch: entries of a leader that lost are void, however many there are.
+// TestInstallOverAnotherBranch: entries of a deposed leader are void, however many there are.
 func TestInstallOverAnotherBranch(t *testing.T) {
 	d := exporter(t)
 	opts := joinerOptions(d.opts, vfstest.NewMem())
@@ -388,7 +388,7 @@ func TestInstallOfAnotherReplicaOrGroupIsRefused(t *testing.T) {
 	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, own); !errors.Is(err, format.ErrCorrupt) {
 		t.Errorf("a manifest with an active segment: %v", err)
 	}
-	// A member whose manifest is lost does not know what it has voted for.
+	// A member that lost its manifest does not know how it has voted.
 	ok(t, opts.FS.Remove(path.Join(opts.Dir, format.ManifestName)))
 	if _, err := transfer.NewInstall(t.Context(), opts.ForInstall(), joiner, e.Manifest()); !errors.Is(err,
 		transfer.ErrBehind) {

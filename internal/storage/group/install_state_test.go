@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestInstallKeepsAVote: in the same term the vote stays; a greater term of the export has none.
+// TestInstallKeepsAVote: in the same term the vote remains; if the term of the export is greater, there is no vote in
+// it.
 func TestInstallKeepsAVote(t *testing.T) {
 	for _, c := range []struct{ exporterTerm, term, vote uint64 }{{1, 4, 2}, {4, 4, 2}, {5, 5, 0}} {
 		d := exporter(t)
@@ -35,7 +36,7 @@ func TestInstallKeepsAVote(t *testing.T) {
 	}
 }
 
-// TestExportLeavesOutWhatAnotherLeaderCutOff: the last entry applied is after a void one with the same index.
+// TestExportLeavesOutWhatAnotherLeaderCutOff: the last applied entry follows a void one with the same index.
 func TestExportLeavesOutWhatAnotherLeaderCutOff(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		d := exporter(t)

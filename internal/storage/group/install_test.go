@@ -22,13 +22,13 @@ import (
 
 var joiner = format.ReplicaFile{RaftID: 3, Volume: uuid.UUID{8}, Store: logIdentity.Store, Group: logIdentity.Group}
 
-// joinerOptions are those of a replica on another volume.
+// joinerOptions returns the options of a replica on another volume.
 func joinerOptions(opts Options, fs vfs.FS) Options {
 	opts.FS, opts.Dir = fs, "/w/7"
 	return opts
 }
 
-// send gives an install the missing files, in pieces of pieceBytes.
+// send passes the missing files to an install, in pieces of pieceBytes.
 func send(e *Export, i *transfer.Install, pieceBytes int) error {
 	for missing := i.Missing(); len(missing) > 0; missing = i.Missing() {
 		for _, f := range missing {
@@ -56,7 +56,7 @@ func sendFile(e *Export, i *transfer.Install, f transfer.File, pieceBytes int) e
 	return errors.Join(err, w.Close(), r.Close())
 }
 
-// install exports a log and installs it as opts say.
+// install exports a log and installs it with these options.
 func install(from *Log, opts Options) error {
 	ctx := context.Background()
 	e, err := from.Export(ctx)
@@ -254,7 +254,7 @@ func TestInstallGivesTheStateOfTheExporter(t *testing.T) {
 				if names, err := opts.FS.List(opts.Dir + "/" + format.IncomingName); err == nil {
 					t.Fatalf("left over: %v", names)
 				}
-				// The tail goes on as Raft sends it.
+				// Raft sends the rest of the log.
 				ok(t, w.sync())
 				ok(t, w.apply())
 				if last := w.last(); last > l.AppliedIndex() {

@@ -150,8 +150,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkInMemory appends, syncs and applies one small entry, and gets one, on a disk in memory: what the log itself
-// costs, its locks among it.
+// BenchmarkInMemory appends, syncs and applies one small entry, and gets one, on a disk in memory. It measures the cost
+// of the log itself, including its locks.
 func BenchmarkInMemory(b *testing.B) {
 	data := make([]byte, 100)
 	begin := func(b *testing.B) (d *logDriver, put func(id int64)) {

@@ -45,7 +45,7 @@ func (m *model) needs() (synced, applied, term uint64) {
 	return m.synced, m.applied, m.term
 }
 
-// workload is a random run of a log on a Mem.
+// workload is a random run of a log on a vfstest.Mem.
 type workload struct {
 	*logDriver
 	mem    *vfstest.Mem
@@ -83,7 +83,7 @@ func (w *workload) randomEntry() modelEntry {
 	return modelEntry{entry: format.Entry{Kind: format.KindPut, ID: id, Data: data, Attributes: attributes, Timestamp: 7}}
 }
 
-// appendBatch appends a batch from an index on: the next one, or below it, where nothing is applied.
+// appendBatch appends a batch from an index on: the next one, or a lower one from which nothing is applied.
 func (w *workload) appendBatch(from uint64, batch []modelEntry) error {
 	for i := range batch {
 		e := &batch[i].entry
@@ -195,7 +195,7 @@ func (w *workload) reload() error {
 	return nil
 }
 
-// check compares a loaded log with what must and may be in it. synced, applied and term are what it must not have lost.
+// check compares a loaded log with what must and may be in it. synced, applied and term must not have been lost.
 func (m *model) check(l *Log, synced, applied, term uint64) error {
 	last, err := l.LastIndex()
 	if err != nil {
@@ -250,8 +250,8 @@ func (m *model) check(l *Log, synced, applied, term uint64) error {
 	return m.compare(l, log)
 }
 
-// find finds the entry that was appended. If exact is true, because it was synced, only the newest one of its
-// index counts.
+// find returns the appended entry. If exact is true, because the entry was synced, only the newest entry of its index
+// counts.
 func (m *model) find(r *raftpb.Entry, exact bool) (modelEntry, error) {
 	candidates := m.byIndex[r.GetIndex()]
 	for i := len(candidates) - 1; i >= 0; i-- {
@@ -375,7 +375,7 @@ func compareScan(l *Log, newest map[int64]modelEntry, live int) error {
 	return nil
 }
 
-// crashCheck loads what a crash left and checks it; then the log must go on: one more put, one more crash.
+// crashCheck loads and checks what a crash left. Then the log must continue: it gets one more put and one more crash.
 func crashCheck(w *workload, disk *vfstest.Mem, synced, applied, term uint64) error {
 	opts := w.opts
 	opts.FS = disk

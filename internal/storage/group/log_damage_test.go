@@ -20,7 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// damageBed is a group of about 64 KiB on a Mem, closed, all of it below the synced mark, with what it holds.
+// damageBed is a closed group of about 64 KiB on a vfstest.Mem, all of it below the synced mark, with its expected
+// contents.
 type damageBed struct {
 	mem    *vfstest.Mem
 	opts   Options
@@ -78,7 +79,7 @@ func newDamageBed(t testing.TB) *damageBed {
 	return b
 }
 
-// learn looks where everything is.
+// learn finds where everything is.
 func (b *damageBed) learn(t testing.TB, m *format.Manifest) {
 	names, err := b.mem.List(b.opts.Dir)
 	ok(t, err)
@@ -128,13 +129,14 @@ func (b *damageBed) damaged(change func(f vfs.File) error, name string) (*vfstes
 	return disk, errors.Join(change(f), f.Close())
 }
 
-// verdict is the answer of a damaged group.
+// verdict is what a damaged group answers.
 type verdict struct {
 	report Report
 	lost   int // records that answered DATA_LOSS
 }
 
-// scan checks that a scan gives the newest version of each record, once, and leaves none out without naming damage.
+// scan checks that a scan returns the newest version of each record once, and leaves no record out without reporting
+// damage.
 func (b *damageBed) scan(l *Log) error {
 	id, err := l.OpenScan(time.Minute)
 	if err != nil {
@@ -166,7 +168,7 @@ func (b *damageBed) scan(l *Log) error {
 	return nil
 }
 
-// check loads a damaged group: every record is right or DATA_LOSS, none is wrong or missing.
+// check loads a damaged group: every record is right or answers DATA_LOSS, and none is wrong or missing.
 func (b *damageBed) check(disk *vfstest.Mem, residency Residency) (l *Log, v verdict, err error) {
 	opts := b.opts
 	opts.FS, opts.Residency = disk, residency
@@ -191,14 +193,15 @@ func (b *damageBed) check(disk *vfstest.Mem, residency Residency) (l *Log, v ver
 			continue
 		}
 		if err != nil {
-			// Not found, or a damaged head only: nothing but DATA_LOSS excuses a difference.
+			// The record is not found, or only its head is damaged: nothing except DATA_LOSS excuses a difference.
 			return l, v, err
 		}
 	}
 	return l, v, b.scan(l)
 }
 
-// afterLoss accepts the loss: every record that was not hit is right, new indexes jump, and all stays so.
+// afterLoss accepts the loss: every record that was not hit is right, new indexes jump ahead, and everything remains
+// so.
 func (b *damageBed) afterLoss(l *Log, hit map[int64]bool) error {
 	before, err := l.LastIndex()
 	if err != nil {
@@ -242,7 +245,7 @@ func (b *damageBed) afterLoss(l *Log, hit map[int64]bool) error {
 	return l.Close(false)
 }
 
-// unhit checks that each record which was not hit is right, and that a hit one is right, older or gone.
+// unhit checks that each record that was not hit is right, and that each record that was hit is right, older or gone.
 func (b *damageBed) unhit(l *Log, hit map[int64]bool) error {
 	for id := range int64(25) {
 		want, known := b.newest[id]
@@ -312,8 +315,8 @@ func TestRule4_EveryBitFlipped(t *testing.T) {
 			places = append(places, place{name, at})
 		}
 	}
-	// One bit of each fourth byte, another bit from byte to byte; all of them, half a million loads, in `make
-	// soak-log`. That DecodeFrame notices each bit is shown by the tests of the codec.
+	// One bit of every fourth byte is flipped, another bit from byte to byte. `make soak-log` flips all of them, in
+	// half a million loads. The tests of the codec show that DecodeFrame notices each bit.
 	step, lossStep := int64(29), int64(31)
 	switch {
 	case soaktest.Long():

@@ -20,7 +20,8 @@ import (
 )
 
 func TestRule6_EveryOperationThatFailsOnceIsSurvived(t *testing.T) {
-	// Each mutating operation of a workload fails once, with each effect; what the log says was done is on the disk.
+	// Each mutating operation of a workload fails once, with each effect. Everything that the log reported as done is
+	// on the disk.
 	type failure struct {
 		kind   vfstest.OpKind
 		effect vfstest.Effect
@@ -105,7 +106,7 @@ func oneFailure(t *testing.T, kind vfstest.OpKind, effect vfstest.Effect, errno 
 
 func TestRule8_IndexesAreNeverReusedAfterAcceptedLoss(t *testing.T) {
 	b := newDamageBed(t)
-	// The last entry of all is hit in its header: its index was seen by a client.
+	// The last of all entries is hit in its header: a client has seen its index.
 	name := format.SegmentName(3)
 	frames := b.frames[name]
 	last := frames[len(frames)-2] // the last put; behind it a state record
@@ -280,7 +281,8 @@ func TestRule10_NoSpaceLeavesEverythingWorkingAndHeals(t *testing.T) {
 }
 
 func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
-	// The disk is full behind a batch that was written whole. Its second entry must not appear behind a shorter batch.
+	// The disk becomes full after a batch was written completely. Its second entry must not appear after a shorter
+	// batch.
 	mem := vfstest.NewMem()
 	fs := vfstest.NewFaulty(mem)
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))
@@ -311,7 +313,7 @@ func TestRule10_WhatARefusedAppendWroteIsNotRevived(t *testing.T) {
 }
 
 func TestRule8_TheVersionThatIsLeftAnswersAfterAcceptedLoss(t *testing.T) {
-	// The hint says of the older version that it is superseded: by an entry that is then lost.
+	// The hint says that the older version is superseded, by an entry that is then lost.
 	residencies(t, func(t *testing.T, residency Residency) {
 		mem := vfstest.NewMem()
 		d := newDriver(t, driverOptions(mem, residency, 64<<10))

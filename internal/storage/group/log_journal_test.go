@@ -118,8 +118,8 @@ func TestSyncSharedIsDurable(t *testing.T) {
 	}
 }
 
-// TestWritingBeginsBeforeTheJournalAsks: what the journal made durable is handed to the kernel in pieces of whole
-// blocks, once each.
+// TestWritingBeginsBeforeTheJournalAsks: data that the journal made durable is passed to the kernel in pieces of whole
+// blocks, each once.
 func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 	mem := vfstest.NewMem()
 	mem.SetCheapOverwrite(true)
@@ -160,8 +160,8 @@ func TestWritingBeginsBeforeTheJournalAsks(t *testing.T) {
 	}
 }
 
-// TestRedoLeavesOtherSegmentsAlone: the log went on elsewhere after a failed sync, so what the journal has of the
-// abandoned segment is void.
+// TestRedoLeavesOtherSegmentsAlone: after a failed sync, the log continued in another segment, so what the journal has
+// of the abandoned segment is void.
 func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())
 	j := newJournaled(t, faulty, Index)
@@ -193,7 +193,7 @@ func TestRedoLeavesOtherSegmentsAlone(t *testing.T) {
 	grouptest.Must(t, Redo(j.disk, "/v/absent", journal.Share{Ranges: []journal.Range{{Offset: 64}}}))
 }
 
-// TestALogIsLoadedWithWhatTheJournalHas: its predecessor in the same process could not sync its segment when it was
+// TestALogIsLoadedWithWhatTheJournalHas: the previous log in the same process could not sync its segment when it was
 // closed.
 func TestALogIsLoadedWithWhatTheJournalHas(t *testing.T) {
 	faulty := vfstest.NewFaulty(vfstest.NewMem())

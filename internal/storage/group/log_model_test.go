@@ -10,8 +10,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestReloadEqualsTheModel appends, applies, seals and reloads at random, in both residencies in turn: every read
-// equals the model's, before and after.
+// TestReloadEqualsTheModel appends, applies, seals and reloads at random, alternating between both residencies. Every
+// read equals the model's, before and after a reload.
 func TestReloadEqualsTheModel(t *testing.T) {
 	soaktest.Check(t, func(rt *rapid.T) {
 		mem := vfstest.NewMem()
@@ -70,7 +70,7 @@ func TestReloadEqualsTheModel(t *testing.T) {
 	})
 }
 
-// equal compares the log with the model, as of the model's applied index.
+// equal compares the log with the model up to the model's applied index.
 func (w *workload) equal() error {
 	m := w.model
 	var log []modelEntry

@@ -18,8 +18,8 @@ import (
 )
 
 func TestStaleBlocksOfAnOlderSegmentDoNotPass(t *testing.T) {
-	// The same entries at the same offsets of another segment, whole with their CRCs: a file system that lost a write
-	// and shows an old block. They differ by the segment id alone.
+	// Another segment has the same entries at the same offsets, intact with their CRCs, as if a file system lost a
+	// write and shows an old block. Only the segment id differs.
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 8<<10))
 	for range 3 {

@@ -17,7 +17,7 @@ func isSegmentFile(name string) bool {
 	return ok
 }
 
-// residencies runs a test in both.
+// residencies runs a test in both residencies.
 func residencies(t *testing.T, run func(t *testing.T, residency Residency)) {
 	for name, r := range map[string]Residency{"index": Index, "resident": Resident} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestRule2_UncommittedEntriesAreInvisible(t *testing.T) {
 		d.log.hints.writing.Wait()
 		ok(t, d.log.Close(false))
 		d.load()
-		// The commit on disk may lag behind, never lead.
+		// The commit on disk may lag behind, but never be ahead.
 		ok(t, d.log.Apply(max(2, d.log.AppliedIndex()), nil))
 		see()
 		ok(t, d.log.Apply(5, nil))
@@ -104,7 +104,7 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 	if report.Outcome != Truncated || report.CutBytes == 0 || d.last() != 2 {
 		t.Fatalf("%+v, last index %d", report, d.last())
 	}
-	// What is written now is shorter than what was cut; nothing behind it comes back.
+	// The entry written now is shorter than the truncated ones, and nothing after it comes back.
 	ok(t, d.append(format.Entry{ID: 20, Data: []byte("short")}))
 	ok(t, d.log.Sync())
 	ok(t, d.log.Close(false))
@@ -125,8 +125,8 @@ func TestRule3_TornTailIsCutAndNothingBehindIsRevived(t *testing.T) {
 }
 
 func TestRule3_BadBytesBelowTheMarkAreDamage(t *testing.T) {
-	// The same hole as a torn tail, but what an idle group's Tick, or the state record of the next batch, says was
-	// synced.
+	// The hole is the same as in a torn tail, but the Tick of an idle group, or the state record of the next batch,
+	// says that it was synced.
 	for name, settle := range map[string]func(d *logDriver){
 		"tick":         func(d *logDriver) { ok(d.t, d.log.Tick()) },
 		"state record": func(d *logDriver) { ok(d.t, d.append(format.Entry{Kind: format.KindEmpty})); ok(d.t, d.log.Sync()) },
@@ -176,7 +176,7 @@ func TestRule3_OneTickIsEnoughAfterABurst(t *testing.T) {
 func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	mem := vfstest.NewMem()
 	d := newDriver(t, driverOptions(mem, Index, 64<<10))
-	// then the process is killed, the machine lives
+	// Then the process is killed, but the machine keeps running.
 	ok(t, d.append(format.Entry{ID: 1, Data: []byte("written, not synced")}))
 	ok(t, d.log.Close(false))
 	d.load()
@@ -190,8 +190,8 @@ func TestRule3_TheRecoveredTailIsSyncedBeforeItCounts(t *testing.T) {
 	}
 }
 
-// A start syncs the volume once for all groups; where that fails, the group's own file is synced. Left out, the write
-// is gone.
+// A start syncs the volume once for all groups. If that fails, the group's own file is synced. Without either, the
+// write is lost.
 func TestRule3_TheRecoveredTailIsSyncedWithTheVolume(t *testing.T) {
 	for name, c := range map[string]struct {
 		durable         func(*vfstest.Mem) error
@@ -235,7 +235,7 @@ func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 			Match:  func(op vfstest.Op) bool { return op.Kind == vfstest.OpSync && path.Base(op.Name) == poisoned },
 			Effect: vfstest.EffectDrop,
 		})
-		// What the failed sync dropped reads back from the page cache, but is not on the disk.
+		// The data that the failed sync dropped can be read back from the page cache, but is not on the disk.
 		d.put(format.Entry{ID: 2, Data: payload(2, 100)}, format.Entry{ID: 1, Data: payload(3, 100)})
 		if fault.Fired() != 1 {
 			t.Fatalf("the fault fired %d times: the file was synced again", fault.Fired())
@@ -259,7 +259,8 @@ func TestRule5_AFailedSyncIsNeverAcknowledgedFrom(t *testing.T) {
 }
 
 func TestRule5_AppliedBeforeSyncedMovesWithTheLog(t *testing.T) {
-	// A follower may apply what a quorum has before its own sync; where that fails, its places change.
+	// A follower may apply, before its own sync, what a quorum has. If the sync fails, the locations of these entries
+	// change.
 	residencies(t, func(t *testing.T, residency Residency) {
 		mem := vfstest.NewMem()
 		fs := vfstest.NewFaulty(mem)

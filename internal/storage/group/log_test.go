@@ -53,14 +53,14 @@ func (d *logDriver) load() Report {
 	return report
 }
 
-// last is the last index of the log.
+// last returns the last index of the log.
 func (d *logDriver) last() uint64 {
 	last, err := d.log.LastIndex()
 	ok(d.t, err)
 	return last
 }
 
-// entry makes the next Raft entry of a put or delete, delta behind the last.
+// entry makes the Raft entry of a put or delete for an index.
 func (d *logDriver) entry(at uint64, e format.Entry) *raftpb.Entry {
 	d.time++
 	e.Index, e.Term, e.CommitTime = at, d.term, d.time

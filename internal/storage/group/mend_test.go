@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// mendTwin repairs from a whole log.
+// mendTwin repairs from an intact log.
 type mendTwin struct {
 	peer, log *Log
 	blobs     int
@@ -35,8 +35,8 @@ func (m *mendTwin) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	return fetchBlob(m.peer, m.log, ref)
 }
 
-// spoil damages all entries of a record: while the log is open, or before it is loaded without hints. All damage is
-// found.
+// spoil damages all entries of a record, either while the log is open, or before it is loaded without hints. All damage
+// is found.
 func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	t.Helper()
 	opts := b.opts
@@ -76,7 +76,7 @@ func (b *damageBed) spoil(t *testing.T, id int64, open bool) (l *Log) {
 	return l
 }
 
-// The index knows the newest of them: it must be that which comes back into its place.
+// The index knows the newest version: that one must come back in its place.
 func TestMendOfAllVersionsOfARecord(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -98,7 +98,7 @@ func TestMendOfAllVersionsOfARecord(t *testing.T) {
 	ok(t, errors.Join(l.Close(false), twin.Close(false)))
 }
 
-// The blob of an entry that could not be read may be gone, too.
+// The blob of an entry that could not be read may be missing, too.
 func TestMendFetchesTheBlobsOfEntries(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -140,8 +140,8 @@ func TestMendOfABlobThatIsNowhere(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// A load that cannot read an entry keeps the blob that it may refer to: the device may read it the next time. So does a
-// compaction.
+// A load that cannot read an entry keeps the blob to which the entry may refer, because the device may be able to read
+// it the next time. A compaction does the same.
 func TestTheBlobOfAnEntryThatCannotBeReadStays(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for _, repaired := range []bool{false, true} {
@@ -199,7 +199,7 @@ func isDamageError(err error) bool {
 	return errors.As(err, &damage)
 }
 
-// One that has compacted a blob away is not damaged by being asked for it, also after another start.
+// A log that has compacted a blob away is not damaged because a peer asks for the blob, even after a restart.
 func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	ref := d.putBlob(1, payload(1, 5000))
@@ -226,7 +226,7 @@ func TestABlobThatWasCompactedAwayIsNoDamage(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A leader that cannot read what a follower needs must come to know that it is damaged, and hand over.
+// A leader that cannot read what a follower needs must learn that it is damaged, and transfer the lead.
 func TestDamageThatAPeerMeetsIsKnown(t *testing.T) {
 	b := newDamageBed(t)
 	for what, read := range map[string]func(*Log) error{

@@ -13,9 +13,9 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overwritten is the log of a follower whose index 3 is written by three leaders: that of term 1, whose entry no
-// majority has; that of term 2, who did not have it; and again the first one, who leads in term 3 and brings its old
-// entry along. The void entries include one with a greater term, and one entry is in the log twice.
+// overwritten makes the log of a follower whose index 3 three leaders write: the leader of term 1, whose entry no
+// majority has; the leader of term 2, which does not have that entry; and again the first one, which leads in term 3
+// and sends its old entry again. The void entries include one with a greater term, and one entry is in the log twice.
 func overwritten(t *testing.T, d *logDriver) {
 	t.Helper()
 	ok(t, d.append(format.Entry{ID: 1, Data: payload(1, 10)}, format.Entry{ID: 2, Data: payload(2, 10)}))
@@ -52,7 +52,8 @@ func (d *logDriver) wantsOverwritten() {
 	}
 }
 
-// An entry of an older term makes one of a newer term void where its leader was elected again: no damage.
+// An entry of an older term makes one of a newer term void if the leader of the older one was elected again: this is no
+// damage.
 func TestAnOlderTermCutsANewerOne(t *testing.T) {
 	for _, seal := range []string{"never", "before", "between", "behind"} {
 		mem := vfstest.NewMem()
@@ -93,8 +94,8 @@ func TestAnOlderTermCutsANewerOne(t *testing.T) {
 	}
 }
 
-// The place of an entry that came again is that of its last frame, also where it was not applied before the load:
-// compaction leaves out the first one, which is void.
+// The location of an entry that was written again is that of its last frame, even if the entry was not applied before
+// the load. Compaction leaves out the first frame, which is void.
 func TestCompactionKeepsAnEntryThatCameAgain(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		for _, seal := range []bool{false, true} { // the tail is read from rows, and from a hint
@@ -184,7 +185,7 @@ func TestBadBytesThatHideAnOlderTerm(t *testing.T) {
 	}
 }
 
-// conflict lets a new leader overwrite entries that are not applied. At random, the leader has the entries that the
+// conflict makes a new leader overwrite entries that are not applied. At random, the leader has the entries that the
 // last conflict made void: it writes them again, over entries of a newer term.
 func (w *workload) conflict(from uint64) error {
 	w.term++
@@ -204,7 +205,7 @@ func (w *workload) conflict(from uint64) error {
 	return w.appendBatch(at+uint64(n), w.batch())
 }
 
-// appendStamped is appendBatch of entries that have index and term already.
+// appendStamped is appendBatch for entries that already have index and term.
 func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	m := w.model
 	raftEntries := make([]*raftpb.Entry, len(batch))
@@ -232,8 +233,8 @@ func (w *workload) appendStamped(from uint64, batch []modelEntry) error {
 	return err
 }
 
-// Before a batch that makes synced entries void, or halfway through it, the file returns an error: the log continues in
-// a new segment, which must begin with the batch, not after the entries that the batch makes void.
+// The file returns an error before, or halfway through, a batch that makes synced entries void. The log continues in a
+// new segment, which must begin with the batch, not after the entries that the batch makes void.
 func TestABatchThatCutsTheLogIsWrittenToANewSegmentWhole(t *testing.T) {
 	t.Run("halfway", func(t *testing.T) { // nor can the half of it be cut away
 		cutsInNewSegment(t, 20, vfstest.OpWrite, vfstest.OpTruncate)

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// largeBatch is written in several pieces: among its records are the greatest that there are, and small ones between
-// them.
+// largeBatch returns a batch that is written in several pieces: its records include the largest possible ones, with
+// small ones between them.
 func largeBatch() (entries []format.Entry) {
 	for i := range int64(60) {
 		size := 40 << 10
@@ -62,7 +62,8 @@ func TestABatchOfSeveralPieces(t *testing.T) {
 	})
 }
 
-// TestAPieceThatCannotBeWritten fails a piece in the middle: nothing of the batch may stay, and it can be tried again.
+// TestAPieceThatCannotBeWritten fails a piece in the middle: nothing of the batch may remain, and the batch can be
+// tried again.
 func TestAPieceThatCannotBeWritten(t *testing.T) {
 	residencies(t, func(t *testing.T, residency Residency) {
 		fs := vfstest.NewFaulty(vfstest.NewMem())
@@ -91,8 +92,8 @@ func TestAPieceThatCannotBeWritten(t *testing.T) {
 	})
 }
 
-// TestScanOfAnImagePassesOverHistory changes bytes in memory: those of a superseded version are not looked at, those of
-// a record are.
+// TestScanOfAnImagePassesOverHistory changes bytes in memory. A scan does not check those of a superseded version, but
+// it checks those of a record.
 func TestScanOfAnImagePassesOverHistory(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Resident, 64<<20))
 	d.put(format.Entry{ID: 1, Data: []byte("old one")})
@@ -131,8 +132,8 @@ func TestScanOfAnImagePassesOverHistory(t *testing.T) {
 	}
 }
 
-// TestSplitsOfAScanReadTheirPart counts the bytes read for all splits of a scan: no part of a segment is read for the
-// splits before it.
+// TestSplitsOfAScanReadTheirPart counts the bytes read for all splits of a scan: no split reads a segment's part that
+// belongs to earlier splits.
 func TestSplitsOfAScanReadTheirPart(t *testing.T) {
 	const records, size = 2000, 16 << 10
 	fs := vfstest.NewFaulty(vfstest.NewMem())

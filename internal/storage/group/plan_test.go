@@ -46,8 +46,8 @@ func TestPlanLoadOfAnUnsealedSegment(t *testing.T) {
 	})
 }
 
-// What is above the mark is estimated from a small part of it: never much too little, whatever the sizes of the
-// records are.
+// The size of what is above the mark is estimated from a small part of it. The estimate is never much too small,
+// whatever the sizes of the records are.
 func TestPlanLoadEstimatesWhatIsAboveTheMark(t *testing.T) {
 	for _, c := range []struct {
 		what    string

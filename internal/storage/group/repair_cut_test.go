@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestRule4_DamageThatHidesACut: the entry that made another one void is hit. The void one must not count again: the
+// TestRule4_DamageThatHidesACut: the entry that made another one void is hit. The void entry must not count again: the
 // record answers DATA_LOSS until it is repaired.
 func TestRule4_DamageThatHidesACut(t *testing.T) {
 	step := 1
@@ -30,10 +30,10 @@ func TestRule4_DamageThatHidesACut(t *testing.T) {
 	}
 }
 
-// placeOf is the offset of the frame of an entry that is not applied yet.
+// placeOf returns the offset of the frame of an entry that is not applied yet.
 func (d *logDriver) placeOf(at uint64) int64 { return d.log.state.tail.at(at).loc.Offset() }
 
-// hiddenCut is one case of it.
+// hiddenCut is one case of a hidden truncation.
 type hiddenCut struct {
 	hint  bool // there is one
 	void  bool // the content of the void entry is hit as well
@@ -181,7 +181,8 @@ func (c hiddenCut) test(t *testing.T) {
 	})
 }
 
-// givenUp: where what was hit is given up, the void one does not come back either; what was there before does.
+// givenUp checks that the void entry does not come back either after the damage is given up. What was there before
+// does.
 func (c hiddenCut) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(Options) error) {
 	opts.FS = disk
 	ok(t, giveUp(opts))
@@ -202,8 +203,8 @@ func (c hiddenCut) givenUp(t *testing.T, opts Options, disk vfs.FS, giveUp func(
 	ok(t, l.Close(false))
 }
 
-// TestDamageThatHidesACutOfTheTail: what may be void is above the commit, whole, and all that follows is there. Raft
-// must not be given it.
+// TestDamageThatHidesACutOfTheTail: the entries that may be void are above the commit and whole, and everything after
+// them is there. Raft must not be given them.
 func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	for _, seal := range []bool{false, true} {
 		opts := driverOptions(vfstest.NewMem(), Index, 64<<10)
@@ -235,8 +236,8 @@ func TestDamageThatHidesACutOfTheTail(t *testing.T) {
 	}
 }
 
-// TestRepairOffersNoIndexOfAVoidEntry: entries 2 to 5 are void, and the segment that made them so has a bad header. The
-// repair seals it and begins another, whose first index follows the last entry that counts.
+// TestRepairOffersNoIndexOfAVoidEntry: entries 2 to 5 are void, and the segment that made them void has a bad header.
+// The repair seals it and begins another one, whose first index follows the last entry that counts.
 func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)})
@@ -272,8 +273,8 @@ func TestRepairOffersNoIndexOfAVoidEntry(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// TestRepairKnowsOnlyWhatWasAskedFor: between Repairs and RepairRange more was hit. What nobody asked the peer for is
-// not what the peer has compacted away.
+// TestRepairKnowsOnlyWhatWasAskedFor: between Repairs and RepairRange, more entries were hit. An entry that was not
+// requested from the peer must not be taken for one that the peer has compacted away.
 func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -303,7 +304,7 @@ func TestRepairKnowsOnlyWhatWasAskedFor(t *testing.T) {
 	ok(t, twin.Close(false))
 }
 
-// TestRepairOfWhatIsVoidSince: between Repairs and RepairRange a new leader has cut the damaged entry off.
+// TestRepairOfWhatIsVoidSince: between Repairs and RepairRange, a new leader has truncated the damaged entry.
 func TestRepairOfWhatIsVoidSince(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	l := d.log

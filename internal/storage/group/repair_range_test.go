@@ -85,7 +85,7 @@ func fetchBlob(peer, l *Log, ref format.BlobRef) error {
 	return errors.Join(err, w.Close(), r.Close())
 }
 
-// twin loads the bed's group as it is.
+// twin loads the undamaged group of the bed.
 func (b *damageBed) twin(t testing.TB) *Log {
 	opts := b.opts
 	opts.FS = b.mem.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll})
@@ -97,7 +97,7 @@ func (b *damageBed) twin(t testing.TB) *Log {
 	return l
 }
 
-// repaired loads a damaged group, looks for all damage, and repairs it.
+// repaired loads a damaged group, finds all damage, and repairs it.
 func (b *damageBed) repaired(twin *Log, disk *vfstest.Mem, residency Residency) (seen bool, err error) {
 	opts := b.opts
 	opts.FS, opts.Residency = disk, residency
@@ -150,8 +150,8 @@ func (b *damageBed) repaired(twin *Log, disk *vfstest.Mem, residency Residency) 
 	return seen, err
 }
 
-// TestRule4_EveryDamageIsRepairedFromATwin: bits, cuts, sectors that are zeroed or swapped, files that are gone; with
-// hints and without.
+// TestRule4_EveryDamageIsRepairedFromATwin covers flipped bits, truncations, sectors that are zeroed or swapped, and
+// missing files, with hints and without.
 func TestRule4_EveryDamageIsRepairedFromATwin(t *testing.T) {
 	b := newDamageBed(t)
 	twin := b.twin(t)
@@ -248,7 +248,7 @@ func swapSectors(f vfs.File, a, b int64) error {
 	return err
 }
 
-// inflict changes a file, or removes it, and perhaps all hints.
+// inflict changes or removes a file, and all hints if hintless is true.
 func (b *damageBed) inflict(disk *vfstest.Mem, name string, change func(vfs.File) error, hintless bool) error {
 	if hintless {
 		for _, hint := range b.names {
@@ -269,7 +269,7 @@ func (b *damageBed) inflict(disk *vfstest.Mem, name string, change func(vfs.File
 	return errors.Join(change(f), f.Sync(), f.Close())
 }
 
-// damagedEntry loads the bed's group with the content of an entry damaged, and finds it.
+// damagedEntry loads the bed's group with the content of one entry damaged, and finds the damage.
 func (b *damageBed) damagedEntry(t *testing.T, at uint64) (*vfstest.Mem, *Log) {
 	t.Helper()
 	for name, frames := range b.frames {
@@ -397,7 +397,7 @@ func TestRepairSurvivesACrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// TestRepairFromAPeerThatHasCompacted: entries that the peer has dropped are dropped here too, unless that would bring
+// TestRepairFromAPeerThatHasCompacted: entries that the peer has dropped are dropped here, too, unless that would bring
 // deleted records back.
 func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 	b := newDamageBed(t)
@@ -423,8 +423,8 @@ func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 	}
 	ok(t, l.Close(false))
 
-	// The delete of record 3, of which an older version is stored here: once where nothing is known of the entry, once
-	// where the hint knows it.
+	// The delete of record 3, of which an older version is stored here, is damaged: first when nothing is known of the
+	// entry, then when the hint knows it.
 	for _, bed := range []*damageBed{b, b.sealed(t)} {
 		_, l = bed.damagedEntry(t, 21)
 		err := repairFrom(twin, l)
@@ -437,14 +437,14 @@ func TestRepairFromAPeerThatHasCompacted(t *testing.T) {
 		}
 		ok(t, l.Close(false))
 	}
-	// Another one, which is known to be a put: it was superseded.
+	// Another entry is known to be a put: it was superseded.
 	_, l = b.sealed(t).damagedEntry(t, 3)
 	ok(t, repairFrom(twin, l))
 	ok(t, l.Close(false))
 	ok(t, twin.Close(false))
 }
 
-// sealed is the bed with all its segments sealed and with hints.
+// sealed returns the bed with all its segments sealed and with hints.
 func (b *damageBed) sealed(t *testing.T) *damageBed {
 	t.Helper()
 	l := b.twin(t)
@@ -511,8 +511,8 @@ func TestReadRangeAnswersNothingThatIsBad(t *testing.T) {
 	ok(t, l.Close(false))
 }
 
-// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore: nothing older is stored here either, so that nothing comes back
-// without it.
+// TestRepairForgetsATombstoneThatThePeerHasNotAnyMore: no older version is stored here either, so nothing comes back
+// without the tombstone.
 func TestRepairForgetsATombstoneThatThePeerHasNotAnyMore(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
 	d.put(format.Entry{ID: 1, Data: payload(1, 200)}, format.Entry{ID: 7, Data: payload(7, 200)})

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// TestRepairOfRandomLogs damages logs with several terms, with entries that a new leader cut off, and with what
-// compaction has left, at random places, and repairs them from a twin.
+// TestRepairOfRandomLogs damages logs at random places and repairs them from a twin. The logs have several terms,
+// entries that a new leader truncated, and segments that compaction has rewritten.
 func TestRepairOfRandomLogs(t *testing.T) {
 	seeds := uint64(40)
 	if testing.Short() {
@@ -43,7 +43,7 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 	w := randomState(t, seed, Index, 120)
 	ok(t, w.sync())
 	ok(t, w.apply())
-	// others were there once, and cut the log
+	// There were other voters once, which truncated the log.
 	ok(t, w.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
 	ok(t, w.appendBatch(w.model.last+1, nil)) // the commit of all
 	ok(t, w.log.Sync())
@@ -79,7 +79,7 @@ func repairRandomLog(t *testing.T, seed uint64, seen *atomic.Int64) {
 	ok(t, twin.Close(false))
 }
 
-// TestRule4_NoHintHidesDamage: a hint made of what could be read would make the next load believe that nothing is
+// TestRule4_NoHintHidesDamage: a hint made of the readable entries would make the next load believe that nothing is
 // missing.
 func TestRule4_NoHintHidesDamage(t *testing.T) {
 	b := newDamageBed(t)
@@ -105,7 +105,8 @@ func TestRule4_NoHintHidesDamage(t *testing.T) {
 	}
 }
 
-// TestLoadOfSeveralVotersWithADamagedTail: what may have made a quorum is neither given up nor taken as committed.
+// TestLoadOfSeveralVotersWithADamagedTail: an entry that may have completed a quorum is neither given up nor considered
+// committed.
 func TestLoadOfSeveralVotersWithADamagedTail(t *testing.T) {
 	for _, voters := range [][]uint64{{1}, {1, 2, 3}} {
 		for _, what := range []string{"entry", "vote"} {

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// loadFolder opens the group with the real log.
+// loadFolder opens the group as a Log.
 func loadFolder(t testing.TB, g *foldertest.Folder) (*Log, Report) {
 	t.Helper()
 	l, report, err := Load(context.Background(), Options{FS: g.FS, Dir: g.Dir, Identity: g.Manifest.Identity}, nil)
@@ -32,7 +32,7 @@ func loadFolder(t testing.TB, g *foldertest.Folder) (*Log, Report) {
 	return l, report
 }
 
-// checkReadsFolder wants from the log exactly the newest versions that are left, byte for byte.
+// checkReadsFolder expects that the log returns exactly the newest remaining versions, byte for byte.
 func checkReadsFolder(t testing.TB, g *foldertest.Folder, l *Log, gone map[uint64]bool) {
 	t.Helper()
 	left := g.NewestLeft(gone)
@@ -104,7 +104,7 @@ func TestRule8_RepairGivesUpWhatIsHitAndJumpsAhead(t *testing.T) {
 	}
 }
 
-// checkQuarantine wants the damaged file and the bad range aside.
+// checkQuarantineFolder expects the damaged file and the bad range in quarantine.
 func checkQuarantineFolder(t *testing.T, g *foldertest.Folder, name string, f foldertest.Frame, original []byte) {
 	t.Helper()
 	folder := path.Join(g.Dir, format.QuarantineName)
@@ -157,7 +157,7 @@ func TestRepairOfManyBadPlacesLeavesAllThatWasWhole(t *testing.T) {
 	}
 }
 
-// verifyUsedBytes verifies without hints: then the used bytes of the frames count.
+// verifyUsedBytesFolder verifies without hints, so that the used bytes of the frames count.
 func verifyUsedBytesFolder(t *testing.T, g *foldertest.Folder) {
 	t.Helper()
 	bare := &foldertest.Folder{FS: g.FS.(*vfstest.Mem).CrashClone(vfstest.Survival{}),
@@ -287,7 +287,7 @@ func TestRepairRefusesWithoutAChange(t *testing.T) {
 	}
 }
 
-// At every operation the power may go: the group is then as before, or repaired, and a second try ends well.
+// The power may fail at every operation: the group is then as before, or repaired, and a second attempt succeeds.
 func TestRepairSurvivesAPowerCutAtEveryOperation(t *testing.T) {
 	build := func() (*vfstest.Mem, *foldertest.Folder, map[uint64]bool) {
 		mem := vfstest.NewMem()

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overwrite puts a record again and again, each time under another request id.
+// overwrite puts a record repeatedly, each time under another request id.
 func (d *logDriver) overwrite(times, dataBytes int) {
 	d.t.Helper()
 	for i := range times {
@@ -22,7 +22,7 @@ func (d *logDriver) overwrite(times, dataBytes int) {
 	}
 }
 
-// onDisk is the sizes of all files of the group together.
+// onDisk returns the total size of all files of the group.
 func (d *logDriver) onDisk() (bytes int64) {
 	d.t.Helper()
 	for _, name := range d.names() {
@@ -33,8 +33,8 @@ func (d *logDriver) onDisk() (bytes int64) {
 	return bytes
 }
 
-// Of a superseded version, compaction leaves what a repeated write is answered with, and not its data; a start reads it
-// back, with hints and without, also out of an image.
+// Of a superseded version, compaction keeps what is needed to answer a repeated write, but not its data. A start reads
+// this back, with hints and without, also from an image.
 func TestWhatARepeatedWriteNeedsIsKeptWithoutItsData(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		t.Run(residency.String(), func(t *testing.T) {

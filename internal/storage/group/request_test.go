@@ -20,7 +20,7 @@ func (d *logDriver) requests() []format.Request {
 	return slices.Collect(d.log.RecentRequests(format.DefaultRequestWindow, d.log.LastCommitTime()))
 }
 
-// requested is the first byte of each request id.
+// requested returns the first byte of each request id.
 func (d *logDriver) requested() (ids string) {
 	for _, r := range d.requests() {
 		ids += fmt.Sprint(r.RequestID[0])
@@ -67,7 +67,7 @@ func TestRequestsAreReadBackWithWhatTellsThemApart(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A segment that cannot be read hides its requests: that is said, and the others are read.
+// A segment that cannot be read hides its requests: this is reported, and the other segments are read.
 func TestRequestsInASegmentThatCannotBeReadAreToldOf(t *testing.T) {
 	var said bytes.Buffer
 	disk := vfstest.NewFaulty(vfstest.NewMem())
@@ -132,7 +132,7 @@ func TestRequestsAreReadBackAsFarAsTheyMayBeRemembered(t *testing.T) {
 	}
 }
 
-// By the machine's clock only what is older than a day beside the window is left out, and not read.
+// By the machine's clock, only requests that are more than a day older than the window are left out, and not read.
 func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})
@@ -159,7 +159,7 @@ func TestRequestsOfLongAgoAreNotRead(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// A segment of which compaction left nothing does not say how old those before it are.
+// A segment in which compaction left nothing does not say how old the segments before it are.
 func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 	d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 1<<20))
 	d.put(format.Entry{ID: 1, RequestID: [16]byte{1}})
@@ -177,7 +177,7 @@ func TestRequestsBeforeAnEmptySegment(t *testing.T) {
 	ok(t, d.log.Close(false))
 }
 
-// What a repeated write needs of a superseded version stays as long as its request id may be asked for, whatever the
+// Of a superseded version, what a repeated write needs is kept as long as the request id may be repeated, whatever the
 // machine's clock says.
 func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestCompactKeepsRequestsThatMayBeAskedAgain(t *testing.T) {
 	})
 }
 
-// A delete with a request id stays as long as it may be repeated: the repetition must not delete a later put.
+// A delete with a request id is kept as long as it may be repeated: the repetition must not delete a later put.
 func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))
@@ -236,7 +236,7 @@ func TestCompactKeepsTombstonesThatMayBeAskedAgain(t *testing.T) {
 	})
 }
 
-// Where many writes follow, older ones are forgotten, but not before the least time.
+// If many writes follow, older requests are forgotten, but not before the minimum time.
 func TestForgottenBoundsTheNumberOfRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(t, driverOptions(vfstest.NewMem(), Index, 64<<10))

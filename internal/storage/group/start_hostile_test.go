@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// hostileDisk is the disk after a power cut of a group with 120 acknowledged records. The last 100 are above the synced
-// mark in one batch.
+// hostileDisk returns the disk after a power cut of a group with 120 acknowledged records. The last 100 are above the
+// synced mark, in one batch.
 func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Options, disk *vfstest.Mem, batch int64) {
 	t.Helper()
 	mem := vfstest.NewMem()
@@ -39,7 +39,7 @@ func hostileDisk(t *testing.T, residency Residency, voters ...uint64) (opts Opti
 	return opts, disk, batch
 }
 
-// cannotRead is a fault of a disk of which one block of a file cannot be read.
+// cannotRead returns a fault of a disk that cannot read one block of a file.
 func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	return &vfstest.Fault{Count: times, Match: func(op vfstest.Op) bool {
 		return op.Kind == vfstest.OpRead && op.Name == name && op.Offset < offset+format.BlockBytes &&
@@ -47,8 +47,8 @@ func cannotRead(name string, offset, times int64) *vfstest.Fault {
 	}}
 }
 
-// TestAStartDoesNotCutWhatItCannotRead: a torn write never answers with an error, so a block that cannot be read is no
-// end of the log.
+// TestAStartDoesNotCutWhatItCannotRead: reading a torn write never returns an error, so a block that cannot be read is
+// not the end of the log.
 func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for name, c := range map[string]struct {
@@ -127,8 +127,8 @@ func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 				if refused == 0 {
 					t.Error("nothing is refused")
 				}
-				// What is written from now on has new indexes, and is there after the next start, on a device that can
-				// read all again.
+				// Later writes get new indexes, and are there after the next start, on a device that can read
+				// everything again.
 				d := &logDriver{t: t, opts: opts, log: log, term: 1, time: 1000}
 				d.put(format.Entry{ID: 1000, Data: payload(1000, 500)})
 				d.put(format.Entry{ID: -1}) // says that the one before is committed
@@ -147,7 +147,7 @@ func TestAStartDoesNotCutWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// TestACommitAboveTheLastEntryIsALoss: what says that more was committed than is there proves that something is gone.
+// TestACommitAboveTheLastEntryIsALoss: a commit index above the last entry proves that entries are missing.
 func TestACommitAboveTheLastEntryIsALoss(t *testing.T) {
 	for _, voters := range [][]uint64{{1}, {1, 2, 3}} {
 		opts, disk, batch := hostileDisk(t, Index, voters...)

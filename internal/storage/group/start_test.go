@@ -46,7 +46,7 @@ func watchReads(t testing.TB, opts *Options) *opsSeen {
 	return seen
 }
 
-// bytes that were asked for of files with a name that begins so.
+// bytes returns how many bytes were requested of files whose names begin with prefix.
 func (s *opsSeen) bytes(prefix string) (sum int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +58,8 @@ func (s *opsSeen) bytes(prefix string) (sum int64) {
 	return sum
 }
 
-// transcript has the operations of each file together, in their order, without the sizes that are asked for. Syncs
-// come last: they run beside the reads.
+// transcript lists the operations of each file together, in their order, without the requested sizes. Syncs are last,
+// because they run concurrently with the reads.
 func (s *opsSeen) transcript(dir string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +240,8 @@ func TestRestartsLeaveNoFiles(t *testing.T) {
 
 var updateTranscripts = flag.Bool("update-transcripts", false, "write testdata/start anew; review the difference")
 
-// The operations of a start, file by file, as golden transcripts: a change of the operations shows in the difference.
+// The operations of a start are compared with golden transcripts, file by file: a changed operation shows up as a
+// difference.
 func TestTranscriptsOfAStart(t *testing.T) {
 	for _, residency := range []Residency{Index, Resident} {
 		for _, how := range []leftHow{killed, stopped} {
@@ -274,7 +275,8 @@ func TestTranscriptsOfAStart(t *testing.T) {
 	}
 }
 
-// The hint of the active segment is used only where it can be trusted; without it, all is read, and nothing is lost.
+// The hint of the active segment is used only if it can be trusted. Without it, everything is read, and nothing is
+// lost.
 func TestHintOfTheActiveSegment(t *testing.T) {
 	const records, size = 100, 10 << 10
 	fill := func(t *testing.T) *logDriver {

@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// TestTailIsAList pushes, trims and cuts at random: the tail holds what a list does, and nothing where that is empty.
+// TestTailIsAList pushes, trims and truncates at random: the tail holds the same entries as a list, and none when the
+// list is empty.
 func TestTailIsAList(t *testing.T) {
 	soaktest.Check(t, func(rt *rapid.T) {
 		var tail tail

@@ -21,8 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// What a power cut leaves of a real log is never damage, wherever it comes; and what repair makes of a damaged one
-// loads.
+// The state of a real log after a power cut is never damage, wherever the cut occurs, and a repaired log can be loaded.
 func TestVerifyPassesWhatAPowerCutLeavesOfALog(t *testing.T) {
 	seeds := uint64(2)
 	if soaktest.Long() {
@@ -227,8 +226,8 @@ func hitSegments(t *testing.T, mem *vfstest.Mem, w *workload, segments []*hitSeg
 	return left
 }
 
-// compactsFirst compacts the log, once, before the first blob is opened. Blobs are opened side by side; each waits for
-// it.
+// compactsFirst compacts the log once, before the first blob is opened. Blobs are opened concurrently, and each waits
+// for the compaction.
 type compactsFirst struct {
 	vfs.FS
 	compact func()
@@ -242,8 +241,8 @@ func (c *compactsFirst) OpenDirect(name string) (vfs.File, error) {
 	return c.FS.OpenDirect(name)
 }
 
-// A blob that compaction drops, with the entry that referred to it, while a verify of the open log is on its way is no
-// damage. One that is missed still is.
+// During a verify of the open log, compaction may drop a blob together with the entry that referred to it: this is no
+// damage. A blob that is missing otherwise still is.
 func TestVerifyOfALogTakesNoDroppedBlobForDamage(t *testing.T) {
 	fs := &compactsFirst{FS: vfstest.NewMem()}
 	d := newDriver(t, driverOptions(fs, Index, 64<<10))

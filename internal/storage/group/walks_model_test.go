@@ -96,7 +96,7 @@ func (s *writtenSegment) compare(now []byte) {
 // badBytes is a range of frames of which nothing is known.
 type badBytes struct{ offset, bytes int64 }
 
-// badRanges are the ranges of a segment that are no whole frames, joined where they touch.
+// badRanges returns the ranges of a segment that are not whole frames, merged where they touch.
 func (s *writtenSegment) badRanges() []badBytes {
 	var out []badBytes
 	for _, f := range s.frames {
@@ -119,7 +119,7 @@ func joinBytes(ranges []badBytes) (out []badBytes) {
 	return out
 }
 
-// syncedMark returns the greatest synced offset of the active segment that a whole frame or the mark file has.
+// syncedMark returns the greatest synced offset of the active segment that a whole frame or the mark file contains.
 func (w *writtenLog) syncedMark() int64 {
 	mark := max(w.mark, format.SegmentHeaderBytes)
 	for _, f := range w.active().frames {
@@ -238,14 +238,14 @@ func (w *writtenLog) doubtful(hints bool) map[uint64]bool {
 	return out
 }
 
-// writtenGap is bad bytes between two entries of a segment, with the index and term of the one before, and the commit
-// as of then.
+// writtenGap is bad bytes between two entries of a segment, with the index and term of the entry before, and the commit
+// at that point.
 type writtenGap struct {
 	before, term, commit uint64
 	bytes                int64
 }
 
-// close is for the entry that follows the bad bytes. last is the greatest index of the segment.
+// close is called for the entry that follows the bad bytes. last is the greatest index of the segment.
 func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64)) {
 	switch {
 	case g.term != term && g.term != 0 && g.bytes >= format.FrameHeaderBytes:
@@ -258,7 +258,7 @@ func (g *writtenGap) close(after, term, last uint64, add func(first, last uint64
 	}
 }
 
-// asWritten compares all that a reader is given.
+// asWritten compares everything that a reader receives.
 func asWritten(a, b *format.Entry) error {
 	if a.Kind != b.Kind || a.ID != b.ID || a.Index != b.Index || a.Term != b.Term || a.CommitTime != b.CommitTime ||
 		!bytes.Equal(a.Data, b.Data) {
@@ -292,12 +292,13 @@ func (w *writtenLog) cutBehindBad(number uint64) bool {
 	return false
 }
 
-// voidTail tells whether an entry that counts is hit, above the commit that is known, and a void one with its index is
+// voidTail reports whether an entry that counts is damaged above the known commit, and a void one with its index is
 // whole.
 //
-// Load differs there, so the test leaves such logs out: it looks for damage above the commit before it knows the terms,
-// takes the void entry for the one that counts, and finds no gap. Reading these entries then, with the terms, it fails
-// with a plain *DamageError, where a group with one voter should load, and one with more should answer ErrTailDamaged.
+// Load differs there, so the test leaves such logs out. Load looks for damage above the commit before it knows the
+// terms, takes the void entry for the one that counts, and finds no gap. When it then reads these entries, with the
+// terms, it fails with a plain *DamageError. A group with one voter should load instead, and one with more should
+// answer ErrTailDamaged.
 func (w *writtenLog) voidTail() bool {
 	commit := w.commit
 	for _, f := range w.active().frames {

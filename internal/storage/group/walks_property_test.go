@@ -44,7 +44,7 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 	c.residency, c.hints = Residency(c.random.IntN(2)), c.random.IntN(3) == 0
 	ok(t, c.appendBatch(1, []modelEntry{{entry: format.Entry{Kind: format.KindEmpty}}}))
 	ok(t, errors.Join(c.sync(), c.apply()))
-	// There were other voters once, so the log may have been cut; now there is one, so damage can be given up.
+	// There were other voters once, so the log may have been truncated. Now there is one, so damage can be given up.
 	ok(t, c.log.SetConf(&raftpb.ConfState{Voters: []uint64{1}, AutoLeave: new(bool)}, 1))
 	for range c.random.IntN(41) {
 		ok(t, c.change())
@@ -69,7 +69,7 @@ func newWalkCase(t *testing.T, seed uint64) *walkCase {
 
 func (c *walkCase) close() { ok(c.t, c.log.Close(false)) }
 
-// small is a batch of small entries, so that many fit a segment.
+// small returns a batch of small entries, so that many fit into a segment.
 func (c *walkCase) small() []modelEntry {
 	batch := make([]modelEntry, 1+c.random.IntN(4))
 	for i := range batch {

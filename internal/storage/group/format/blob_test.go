@@ -102,7 +102,7 @@ func TestEveryPartOfABlobIsChecked(t *testing.T) {
 		}
 	}()
 	size := BlobFileBytes(ref.Size)
-	// Every bit of the header and of the checksums, a sample of the data.
+	// These are all bits of the header and of the checksums, and a sample of the bits of the data.
 	var bits []int64
 	for at := range size {
 		inChunk := (at - BlobHeaderBytes) % (BlobChunkBytes + BlobCRCBytes)
@@ -216,7 +216,7 @@ func TestBlobOnAFullDiskSaysSo(t *testing.T) {
 	}
 }
 
-// Rule 5: what a sync refused is never acknowledged. Rule 6: nor what no folder sync made durable.
+// Rule 5: data whose sync failed is never acknowledged. Rule 6: nor is a file that no sync of its folder made durable.
 func TestBlobCommitFailsWithEverySyncAndRename(t *testing.T) {
 	for _, kind := range []vfstest.OpKind{vfstest.OpWrite, vfstest.OpSync, vfstest.OpRename, vfstest.OpSyncDir} {
 		faulty := vfstest.NewFaulty(vfstest.NewMem())

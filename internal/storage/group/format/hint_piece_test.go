@@ -68,7 +68,8 @@ func TestPieceWithARightChecksumAndWrongContentIsRefused(t *testing.T) {
 	}
 }
 
-// A plan looks at the last piece alone, however long it is; what it cannot use says nothing.
+// A plan reads only the last piece of a hint, however long that piece is. If the plan cannot use the piece, it is as if
+// there were none.
 func TestLastPieceOfAHint(t *testing.T) {
 	fs, m := vfstest.NewMem(), ManifestSegment{Number: 3, ID: testSegment, FirstIndex: 10}
 	grouptest.Must(t, fs.MkdirAll("/g"))
@@ -107,7 +108,7 @@ func TestLastPieceOfAHint(t *testing.T) {
 	}
 }
 
-// Pieces count as far as one continues the other.
+// Pieces are used as long as each continues the previous one.
 func TestPiecesContinueOneAnother(t *testing.T) {
 	m := ManifestSegment{Number: 3, ID: testSegment, FirstIndex: 10}
 	first := &HintPiece{Segment: testSegment, First: 10, Begin: SegmentHeaderBytes, End: 1 << 12, LastBefore: 9, Last: 30,

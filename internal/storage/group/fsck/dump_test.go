@@ -116,7 +116,7 @@ func TestDumpOfOtherFiles(t *testing.T) {
 	}
 }
 
-// samplePiece is a second piece, with a row every 88 bytes.
+// samplePiece returns a second piece, with a row every 88 bytes.
 func samplePiece() *format.HintPiece {
 	p := &format.HintPiece{Segment: format.SegmentID{1, 2, 3}, First: 10, Begin: 1 << 12, End: 1 << 14, LastBefore: 30,
 		Last: 200, RowsBefore: 15,

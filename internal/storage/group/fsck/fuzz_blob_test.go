@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
-// repair makes the checksum right, so that the fuzzer gets behind it.
+// repair corrects the checksum, so that the fuzzer gets past it.
 func repair(b []byte) []byte {
 	const head = 16 // magic, version, and the checksum of all else
 	if len(b) < head {

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// overlapping is the damages of a report that touch a range of a file.
+// overlapping returns the damages in a report that touch a range of a file.
 func overlapping(report VerifyReport, name string, offset, length int64) []format.Damage {
 	var hit []format.Damage
 	for _, d := range report.Damages {
@@ -90,7 +90,7 @@ func TestVerifyTellsTheIdsThatWereHit(t *testing.T) {
 			if f.Entry.Kind == format.KindState {
 				continue
 			}
-			// Content: the header tells.
+			// Damaged content: the header identifies the entry.
 			if len(f.Entry.Data) > 0 {
 				undo := g.Change(t, name, f.Offset+format.FrameHeaderBytes, func(b []byte) { b[0]++ }, 1)
 				d := verifyFolder(t, g).Damages
@@ -100,7 +100,7 @@ func TestVerifyTellsTheIdsThatWereHit(t *testing.T) {
 				}
 				undo()
 			}
-			// Header: the hint tells where there is one, the neighbours tell the index.
+			// Damaged header: the hint identifies the entry if there is one, and the neighbours determine the index.
 			undo := g.Change(t, name, f.Offset+8, func(b []byte) { b[0]++ }, 1)
 			d := verifyFolder(t, g).Damages
 			if len(d) != 1 || d[0].Offset != f.Offset || d[0].Length != f.Bytes {
@@ -145,7 +145,7 @@ func TestVerifyOfPaddingAndStateFramesLosesNoEntry(t *testing.T) {
 // Rule 3: bad bytes above the synced mark are a torn tail, below it they are damage.
 func TestRule3_VerifyTellsATornTailFromDamage(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
-	// they know of the tail
+	// The hints are removed because they know of the tail.
 	grouptest.Must(t, errors.Join(g.FS.Remove(g.Dir+"/"+format.HintName(1)), g.FS.Remove(g.Dir+"/"+format.HintName(2))))
 	frames := g.Frames[g.Active()]
 	marked := frames[20]
@@ -254,7 +254,7 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 		"a new term cuts below the commit": {func(g *foldertest.Folder, e *format.Entry) {
 			e.Index, e.Term = g.Manifest.Segments[2].FirstIndex+1, 9
 		}, "behind index"},
-		// another leader's was there and is void
+		// Another leader wrote an entry there, which is void.
 		"the same index and term again": {func(_ *foldertest.Folder, e *format.Entry) { e.Index-- }, ""},
 		"an older term cuts": {func(_ *foldertest.Folder, e *format.Entry) {
 			e.Index--
@@ -284,7 +284,7 @@ func TestVerifyFindsAnImpossibleOrder(t *testing.T) {
 	}
 }
 
-// After a failed sync a segment is sealed where it was synced, and nothing more is done to the file.
+// After a failed sync, a segment is sealed at its synced size, and the file is not changed any more.
 func TestVerifyLooksAtASealedSegmentUpToItsSizeOnly(t *testing.T) {
 	g := foldertest.Build(t, vfstest.NewMem(), "/g", 30, 100)
 	file, err := g.FS.OpenWrite(path.Join(g.Dir, format.SegmentName(1)))
@@ -400,7 +400,7 @@ func BenchmarkVerifyDir(b *testing.B) {
 	}
 }
 
-// readRaw reads all segments by O_DIRECT, 1 MiB at a time, by as many readers as verify has.
+// readRaw reads all segments with O_DIRECT, 1 MiB at a time, with as many readers as verify has.
 func readRaw(b *testing.B, g *foldertest.Folder) int64 {
 	var total atomic.Int64
 	var wg sync.WaitGroup

@@ -9,8 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// written is a segment that begins with index 1, with one put of a record for each pair of index and term: the record's
-// id is the number of the put. Those in hit are bad.
+// written returns a segment that begins with index 1, with one put of a record for each pair of index and term. The
+// record's id is the number of the put. The puts in hit are damaged.
 func written(t *testing.T, puts [][2]uint64, hit ...int) (image []byte, m format.ManifestSegment, whole *Walk) {
 	m = format.ManifestSegment{Number: 1, ID: format.SegmentID{1}, FirstIndex: 1}
 	image = format.SegmentHeader{ID: m.ID, FirstIndex: 1}.Encode()
@@ -38,8 +38,8 @@ func walked(t *testing.T, image []byte, m format.ManifestSegment) *Walk {
 	return w
 }
 
-// What made an entry void may be hit while the entry is whole, and the whole entries around the bad bytes are
-// neighbours.
+// The entry that made another one void may be damaged while the void one is whole, and the whole entries around the bad
+// bytes have consecutive indexes.
 func TestBadBytesBetweenNeighboursTellWhatTheyHide(t *testing.T) {
 	for what, puts := range map[string][][2]uint64{
 		"the term rises behind them": {{1, 1}, {2, 2}, {2, 3}, {3, 3}},
@@ -60,8 +60,8 @@ func TestBadBytesBetweenNeighboursTellWhatTheyHide(t *testing.T) {
 	}
 }
 
-// Where the term falls behind bad bytes, they hide a cut for sure, also in a group that was never said to have had
-// several voters.
+// If the term decreases after bad bytes, they certainly hide a truncation, even in a group that was never recorded as
+// having several voters.
 func TestBadBytesThatHideACutForSureLoseWhatTookItsPlace(t *testing.T) {
 	image, m, _ := written(t, [][2]uint64{{1, 1}, {2, 4}, {3, 4}, {2, 3}, {3, 3}, {4, 3}}, 3, 4)
 	w := walked(t, image, m)

@@ -24,7 +24,7 @@ func sampleHeader() format.SegmentHeader {
 		Created: 1700000000000000000}
 }
 
-// buildImage makes the image of a segment with n entries of random sizes, and where each frame begins.
+// buildImage makes the image of a segment with n entries of random sizes, and returns the offset of each frame.
 func buildImage(rnd *rand.Rand, n, dataBytesMax int) (image []byte, frames []int64) {
 	image = sampleHeader().Encode()
 	for i := range n {
@@ -68,7 +68,7 @@ func walk(t *testing.T, r *FrameReader, from, to int64) []FrameStep {
 	return steps
 }
 
-// walkBoth walks from memory and from a file and wants the same.
+// walkBoth walks from memory and from a file, and expects the same steps.
 func walkBoth(t *testing.T, image []byte) []FrameStep {
 	t.Helper()
 	end := int64(len(image))
@@ -84,7 +84,7 @@ func walkBoth(t *testing.T, image []byte) []FrameStep {
 	return a
 }
 
-// walkAhead walks what is read ahead.
+// walkAhead walks with read-ahead.
 func walkAhead(t *testing.T, src grouptest.AlignedReader, pass func(*FrameStep) bool) []FrameStep {
 	t.Helper()
 	end := int64(len(src.Image))
@@ -95,8 +95,8 @@ func walkAhead(t *testing.T, src grouptest.AlignedReader, pass func(*FrameStep) 
 	return walk(t, r, format.SegmentHeaderBytes, end)
 }
 
-// TestFrameReaderReadsAheadOfAFrameOverThreeReads: the last of them cannot be read, so the frame is read again by hand,
-// from the block where it begins.
+// TestFrameReaderReadsAheadOfAFrameOverThreeReads: the last of the three reads fails, so the frame is read again
+// without read-ahead, from the block where it begins.
 func TestFrameReaderReadsAheadOfAFrameOverThreeReads(t *testing.T) {
 	image := sampleHeader().Encode()
 	const begin = aheadBytes - 40
@@ -165,7 +165,7 @@ func TestFrameReaderGoesOnBehindBadBytes(t *testing.T) {
 	for round := range 300 {
 		image, frames := buildImage(rnd, 30, []int{40, 600, 9000}[round%3])
 		frames = append(frames, int64(len(image)))
-		// Overwrite one range, and count the frames it touches.
+		// Overwrite one range, and count the frames that it touches.
 		begin := format.SegmentHeaderBytes + rnd.IntN(len(image)-format.SegmentHeaderBytes)
 		end := min(len(image), begin+1+rnd.IntN(3000))
 		for k := begin; k < end; k++ {

@@ -34,7 +34,7 @@ func loaderFile(t *testing.T, fs vfs.FS, bytes int) []byte {
 	return content
 }
 
-// What await has promised is there while the reading goes on, for all sizes around a chunk.
+// Data that await has promised is there while reading continues, for all sizes around a chunk.
 func TestLoaderReadsInOrder(t *testing.T) {
 	for _, opts := range []LoaderOptions{{}, {Reads: 1}, {Rotational: true}} {
 		for _, size := range []int{1, 4095, 4096, 4097, loadChunkBytes - 1, loadChunkBytes, loadChunkBytes + 1,
@@ -75,7 +75,7 @@ func TestLoaderReadsInOrder(t *testing.T) {
 	}
 }
 
-// A sector that the device refuses does not cost its neighbours, and is never taken for data.
+// A sector that the device refuses does not affect its neighbours, and is never mistaken for data.
 func TestLoaderUnreadableBlock(t *testing.T) {
 	mem := vfstest.NewMem()
 	want := loaderFile(t, mem, 2*loadChunkBytes)
@@ -118,7 +118,7 @@ func TestLoaderUnreadableBlock(t *testing.T) {
 	}
 }
 
-// A file that cannot be read, or is shorter than it was, ends the load with an error and no goroutine stays.
+// If a file cannot be read, or has become shorter, the load ends with an error, and no goroutine remains.
 func TestLoaderErrors(t *testing.T) {
 	mem := vfstest.NewMem()
 	loaderFile(t, mem, 3*loadChunkBytes)
@@ -164,7 +164,7 @@ func TestLoaderErrors(t *testing.T) {
 	}
 }
 
-// Freed memory is reused, but not as fresh memory, and not more than may be kept.
+// Freed memory is reused, but not as fresh memory. No more of it is kept than allowed.
 func TestLoaderKeepsMemory(t *testing.T) {
 	l := NewLoader(LoaderOptions{KeepBytes: 5 << 20})
 	first, err := l.Allocate(4<<20, false)
@@ -212,7 +212,7 @@ func TestLoaderKeepsMemory(t *testing.T) {
 	}
 }
 
-// Memory that is hardly used is hardly taken: the budget counts bytes, not huge pages.
+// Memory that is hardly used costs little: the budget counts bytes, not huge pages.
 func TestImagesTakeWhatIsWritten(t *testing.T) {
 	for _, c := range []struct {
 		what    string
