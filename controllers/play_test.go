@@ -45,6 +45,7 @@ type play struct {
 	reports map[string]func(r *fleet.ShardReport) // shard -> changes to the report of a healthy shard
 	silent  map[string]bool                       // shards that do not answer
 	hangs   map[string]bool                       // shards whose disk does not answer
+	keyless bool                                  // the operator has no certificate for the store
 	started map[string]int                        // shard -> number of pods created
 	volumes map[string]string                     // claim -> UUID of the volume
 	storeID string
@@ -283,6 +284,9 @@ func (p *play) Describe(_ context.Context, at fleet.ShardAt) (*fleet.ShardReport
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.keyless && at.TLS {
+		return nil, fleet.ErrNoCredentials
+	}
 	shard := p.byIP[ip]
 	if shard == "" || p.silent[shard] {
 		return nil, errors.New("connection refused")

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -123,6 +124,55 @@ var _ = Describe("The status of a store with several copies", func() {
 		result, err := p.reconcile(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(result.RequeueAfter).To(BeNumerically("<=", fleet.LeaderGrace))
+		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available")
+	})
+
+	It("does not know whether groups serve on shards that it cannot reach, while their pods are ready",
+		func(ctx context.Context) {
+			Expect(p.said()).NotTo(BeNil())
+			reach := func(can bool) {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				for n := range 3 {
+					p.silent[fmt.Sprintf("ssd-%d", n)] = !can
+				}
+			}
+			reach(false)
+			later(ctx)
+			p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionUnknown, "OperatorCannotAsk",
+				"0 of 8 groups are known to serve", "ssd-0; ssd-1; ssd-2")
+			Expect(p.said()).NotTo(ContainElement(ContainSubstring("Available is False")))
+
+			By("and knows that they do not, once the kubelet does not find these ready either")
+			for n := range 3 {
+				pod := p.pod(ctx, fmt.Sprintf("ssd-%d", n))
+				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+				Expect(api.Status().Update(ctx, pod)).To(Succeed())
+			}
+			later(ctx)
+			p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionFalse, "GroupsNotServing", "0 of 8 groups serve")
+		})
+
+	It("stays as it was while a new operator has no certificate to ask with", func(ctx context.Context) {
+		before := p.get(ctx).Status
+		p.operator(acting)
+		p.pools.Now = func() time.Time { return time.Now().Add(clock) }
+		p.keyless = true
+		Expect(p.reconcilePool(ctx, "ssd").RequeueAfter).To(Equal(time.Second))
+		later(ctx)
+		Expect(p.get(ctx).Status.Groups).To(Equal(before.Groups))
+		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available", "all 8 groups serve")
+
+		By("and says after a minute what it lacks")
+		clock += time.Minute
+		later(ctx)
+		p.expectPool(ctx, "ssd", v1alpha1.ConditionReady, metav1.ConditionFalse, string(v1alpha1.ShardUnreachable),
+			"has no certificate")
+		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionUnknown, "OperatorCannotAsk")
+
+		By("and asks as soon as it has one")
+		p.keyless = false
+		later(ctx)
 		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available")
 	})
 

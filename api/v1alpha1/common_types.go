@@ -43,7 +43,8 @@ const ReasonPending = "Pending"
 const (
 	// ConditionReady is True when everything asked for is there and serves.
 	ConditionReady = "Ready"
-	// ConditionAvailable is True while every group serves and a gateway answers, whatever else is going on.
+	// ConditionAvailable is True while every group serves and a gateway answers, whatever else is going on. It is
+	// Unknown while the operator cannot ask shards that may serve the others.
 	ConditionAvailable = "Available"
 	// ConditionReconciling is True while the operator works towards the spec.
 	ConditionReconciling = "Reconciling"

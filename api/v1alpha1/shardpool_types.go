@@ -374,6 +374,10 @@ type ShardStatus struct {
 	// Volume as the shard sees it.
 	// +optional
 	Volume *VolumeStatus `json:"volume,omitempty"`
+	// PodReady is true while the kubelet finds the shard's pod ready: the process answers on its node, even where the
+	// operator cannot reach it.
+	// +optional
+	PodReady bool `json:"podReady,omitempty"`
 	// Groups of which this shard has a replica.
 	// +optional
 	Groups int32 `json:"groups,omitempty"`

@@ -24,6 +24,16 @@ func ImageOf(pod *corev1.PodSpec) string {
 	return pod.Containers[0].Image
 }
 
+// PodReady reports whether the kubelet finds a pod ready.
+func PodReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
 // Steady returns before if it is positive and now differs from it by less than one step, which is stepPercent of
 // whole. Otherwise it returns now.
 func Steady(before, now, whole int64) int64 {

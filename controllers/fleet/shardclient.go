@@ -10,8 +10,8 @@ import (
 
 // ShardClient asks shards about themselves. internal/operator implements it over AdminService.
 type ShardClient interface {
-	// Describe asks a shard for a report. ErrVolumeSilent means that its disk hangs; any other error means that the
-	// shard cannot be reached.
+	// Describe asks a shard for a report. ErrVolumeSilent means that its disk hangs, and ErrNoCredentials that the shard
+	// was not asked; any other error means that the shard cannot be reached.
 	Describe(ctx context.Context, shard ShardAt) (*ShardReport, error)
 }
 
@@ -20,6 +20,7 @@ type ShardAt struct {
 	Store   string // namespace/name
 	Name    string // name of the shard
 	Address string // host:port for gRPC
+	TLS     bool   // the shard accepts no plaintext
 }
 
 // ShardReport is what a shard reports about itself.
@@ -41,6 +42,11 @@ type ShardReport struct {
 // ErrVolumeSilent replaces the report of a shard whose disk hangs without an error. What such a shard reports about
 // its groups is outdated.
 var ErrVolumeSilent = errors.New("its disk does not answer")
+
+// ErrNoCredentials means that a shard was not asked, because it accepts only TLS and the operator does not have its
+// certificate for the store yet, as in the first moments after its start.
+var ErrNoCredentials = errors.New(
+	"the operator has no certificate for this store yet: see condition Certificates of the RecordStore")
 
 // VolumeReport is the volume as the shard sees it.
 type VolumeReport struct {

@@ -3,12 +3,15 @@ package recordstore
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
@@ -18,11 +21,13 @@ const (
 	reasonStarting         = "Starting" // it has never been available
 	reasonGroupsNotServing = "GroupsNotServing"
 	reasonNoGateway        = "NoGateway"
+	// reasonCannotAsk means that nobody knows: the operator cannot reach shards whose pods the kubelet finds ready.
+	reasonCannotAsk = "OperatorCannotAsk"
 )
 
 // availability holds the contents of condition Available.
 type availability struct {
-	available bool
+	available metav1.ConditionStatus
 	reason    string
 	message   string
 }
@@ -35,6 +40,9 @@ type availableInput struct {
 	gateways int32 // gateways that serve, of any template
 	wanted   int32 // wanted number of gateways
 	before   *metav1.Condition
+	// unasked are the shards that the operator cannot reach although the kubelet finds their pods ready. Every group
+	// that is not known to serve may serve there.
+	unasked []string
 }
 
 // decideAvailable reports whether every call can be answered: every group serves, and at least one gateway is
@@ -44,10 +52,15 @@ func decideAvailable(in availableInput) availability {
 		if in.before == nil || in.before.Reason == reasonStarting {
 			reason = reasonStarting
 		}
-		return availability{false, reason, message}
+		return availability{metav1.ConditionFalse, reason, message}
 	}
 	g := in.groups
 	switch {
+	case len(in.unasked) > 0 && (g.Total == 0 || g.Serving < g.Total):
+		return availability{metav1.ConditionUnknown, reasonCannotAsk, fmt.Sprintf(
+			"%d of %d groups are known to serve. The operator cannot reach %s, whose pods are ready: calls may well be answered. "+
+				"See that network policies and routes let the operator reach port %d of these pods", g.Serving, g.Total,
+			step.ShardWords(in.unasked), workload.PortShard)}
 	case g.Total == 0 && in.shards.Serving == 0:
 		return bad(reasonGroupsNotServing, fmt.Sprintf("no shard of %d serves", in.shards.Total))
 	case g.Total == 0 && in.routing != v1alpha1.RoutingNamed:
@@ -60,9 +73,9 @@ func decideAvailable(in availableInput) availability {
 			"all %d groups serve, but no gateway of %d does: only clients that go to shards directly are answered", g.Total,
 			in.wanted))
 	case g.Total == 0:
-		return availability{true, reasonAvailable, "there is no group yet: the first put to one makes it"}
+		return availability{metav1.ConditionTrue, reasonAvailable, "there is no group yet: the first put to one makes it"}
 	}
-	return availability{true, reasonAvailable, fmt.Sprintf("all %d groups serve", g.Total)}
+	return availability{metav1.ConditionTrue, reasonAvailable, fmt.Sprintf("all %d groups serve", g.Total)}
 }
 
 // notServingWords names the groups in a list of unhealthy groups that accept no calls, with the message of the first. A
@@ -94,12 +107,49 @@ func (run *storeRun) setAvailable() {
 	} else if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionGatewayReady) { // as last observed
 		gateways = 1
 	}
+	var view *fleet.PlacementView
+	if run.copies() > 1 && run.hasState {
+		view = &run.state.View
+	}
 	a := decideAvailable(availableInput{
 		routing: run.store.Spec.Groups.Routing, groups: status.Groups, shards: status.Shards,
 		gateways: gateways, wanted: wanted, before: before,
+		unasked: unasked(run.seen.ByName(), status.Groups, view, run.heard),
 	})
-	setTruth(&status.Conditions, run.store.Generation, v1alpha1.ConditionAvailable, a.available, a.reason, a.reason,
+	step.SetCondition(&status.Conditions, run.store.Generation, v1alpha1.ConditionAvailable, a.available, a.reason,
 		a.message)
+}
+
+// unasked returns the shards that the operator cannot reach although the kubelet finds their pods ready, if every group
+// that is not known to serve may serve there. Otherwise it returns nil, because some group certainly does not serve.
+// view says where the copies of groups are; nil: unknown, or each group has one copy.
+func unasked(
+	states map[string]v1alpha1.ShardStatus, groups v1alpha1.GroupCounts, view *fleet.PlacementView, heard fleet.GroupSum,
+) (names []string) {
+	might := groups.Serving
+	states = maps.Clone(states)
+	for name, s := range states {
+		if s.State == v1alpha1.ShardUnreachable && s.PodReady && !fleet.IsSilent(&s) {
+			names = append(names, name)
+			might += s.Groups
+			s.State = v1alpha1.ShardServing
+			states[name] = s
+		}
+	}
+	if len(names) > 0 && view != nil {
+		heard.Groups = maps.Clone(heard.Groups)
+		for group, place := range view.Groups {
+			if slices.ContainsFunc(place.Voters, func(c fleet.CopyPlace) bool { return slices.Contains(names, c.Shard) }) {
+				delete(heard.Groups, group) // the reachable shards alone do not know its leader
+			}
+		}
+		might = countCopies(view, states, heard).Serving
+	}
+	if might < groups.Total {
+		return nil
+	}
+	slices.Sort(names)
+	return names
 }
 
 // starting reports whether the store has never been available.

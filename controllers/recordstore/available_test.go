@@ -1,6 +1,7 @@
 package recordstore
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 
 	"sheaf.dev/sheaf/api/v1alpha1"
 	"sheaf.dev/sheaf/controllers/fleet"
+	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
 func TestDecideAvailable(t *testing.T) {
@@ -21,37 +23,87 @@ func TestDecideAvailable(t *testing.T) {
 	}}
 	for name, c := range map[string]struct {
 		in   availableInput
-		want bool
+		want metav1.ConditionStatus
 		says string // reason and message
 	}{
 		"all serve": {availableInput{groups: well, shards: some, gateways: 2, wanted: 2, before: was},
-			true, "Available all 4 groups serve"},
+			metav1.ConditionTrue, "Available all 4 groups serve"},
 		"all serve, one shard restarts": {availableInput{groups: well, shards: v1alpha1.ShardCounts{Total: 3, Serving: 2},
-			gateways: 1, wanted: 2, before: was}, true, "Available all 4"},
+			gateways: 1, wanted: 2, before: was}, metav1.ConditionTrue, "Available all 4"},
 		"all serve, copies are missing": {availableInput{groups: v1alpha1.GroupCounts{Total: 4, Serving: 4, Degraded: 4},
-			shards: some, gateways: 1, wanted: 1}, true, "Available"},
+			shards: some, gateways: 1, wanted: 1}, metav1.ConditionTrue, "Available"},
 		"one does not": {availableInput{groups: short, shards: some, gateways: 1, wanted: 1,
-			before: was}, false, "GroupsNotServing 3 of 4 groups serve, and 1 do not, such as group 3: no shard leads it"},
+			before: was}, metav1.ConditionFalse,
+			"GroupsNotServing 3 of 4 groups serve, and 1 do not, such as group 3: no shard leads it"},
 		"one does not yet": {availableInput{groups: short, shards: some, gateways: 1, wanted: 1,
-			before: starts}, false, "Starting 3 of 4"},
+			before: starts}, metav1.ConditionFalse, "Starting 3 of 4"},
 		"never looked at": {availableInput{groups: v1alpha1.GroupCounts{},
-			shards: v1alpha1.ShardCounts{Total: 2}, wanted: 1}, false, "Starting no shard of 2 serves"},
+			shards: v1alpha1.ShardCounts{Total: 2}, wanted: 1}, metav1.ConditionFalse, "Starting no shard of 2 serves"},
 		"no groups, of Hash": {availableInput{routing: v1alpha1.RoutingHash, shards: some, gateways: 1,
-			wanted: 1}, false, "Starting there is no group yet"},
+			wanted: 1}, metav1.ConditionFalse, "Starting there is no group yet"},
 		"no groups, of Named": {availableInput{routing: v1alpha1.RoutingNamed, shards: some, gateways: 1,
-			wanted: 1}, true, "Available there is no group yet"},
+			wanted: 1}, metav1.ConditionTrue, "Available there is no group yet"},
 		"no groups, of Named, and no shard": {availableInput{routing: v1alpha1.RoutingNamed, gateways: 1, wanted: 1,
-			before: was}, false, "GroupsNotServing no shard of 0"},
-		"no gateway": {availableInput{groups: well, shards: some, wanted: 2, before: was}, false,
+			before: was}, metav1.ConditionFalse, "GroupsNotServing no shard of 0"},
+		"no gateway": {availableInput{groups: well, shards: some, wanted: 2, before: was}, metav1.ConditionFalse,
 			"NoGateway all 4 groups serve, but no gateway of 2"},
-		"no gateway is asked for": {availableInput{groups: well, shards: some}, true, "Available"},
+		"no gateway is asked for": {availableInput{groups: well, shards: some}, metav1.ConditionTrue, "Available"},
+		"one does not, and may be on a shard that cannot be asked": {availableInput{groups: short, shards: some, gateways: 1,
+			wanted: 1, before: was, unasked: []string{"ssd-1"}}, metav1.ConditionUnknown,
+			"OperatorCannotAsk 3 of 4 groups are known to serve. The operator cannot reach ssd-1, whose"},
+		"all serve, and a shard cannot be asked": {availableInput{groups: well, shards: some, gateways: 1, wanted: 1,
+			before: was, unasked: []string{"ssd-1"}}, metav1.ConditionTrue, "Available all 4"},
 		"groups load": {availableInput{groups: v1alpha1.GroupCounts{Total: 4, Serving: 1, Loading: 3},
-			shards: v1alpha1.ShardCounts{Total: 1, Loading: 1}, gateways: 1, wanted: 1, before: was}, false,
+			shards: v1alpha1.ShardCounts{Total: 1, Loading: 1}, gateways: 1, wanted: 1, before: was}, metav1.ConditionFalse,
 			"GroupsNotServing 1 of 4"},
 	} {
 		got := decideAvailable(c.in)
 		if got.available != c.want || !strings.HasPrefix(got.reason+" "+got.message, c.says) {
 			t.Errorf("%s: %+v, want %s", name, got, c.says)
+		}
+	}
+}
+
+func TestUnasked(t *testing.T) {
+	view := fleettest.View(3, "a b c d", map[string]string{"1": "a b c", "2": "b c d"})
+	leaderless := func(groups ...string) fleet.GroupSum {
+		sum := fleet.GroupSum{Known: true, Groups: map[string]fleet.BookedGroup{}}
+		for _, g := range []string{"1", "2"} {
+			sum.Groups[g] = fleet.BookedGroup{Leaderless: slices.Contains(groups, g)}
+		}
+		return sum
+	}
+	for name, c := range map[string]struct {
+		cutOff  string // shards that cannot be reached; in capitals: their pods are not ready either
+		serving int32
+		noView  bool
+		heard   fleet.GroupSum
+		want    string
+	}{
+		"all can be asked":                              {"", 1, false, leaderless("1"), ""},
+		"the leader may be on the one that cannot":      {"a", 1, false, leaderless("1"), "a"},
+		"its shards all say that it has none":           {"a", 1, false, leaderless("2"), ""},
+		"the kubelet does not reach it either":          {"A", 1, false, leaderless("1"), ""},
+		"no shard can be asked":                         {"a b c d", 0, false, leaderless("1", "2"), "a b c d"},
+		"etcd cannot be asked either":                   {"a b", 0, true, fleet.GroupSum{}, "a b"},
+		"one copy each, those that do not serve are it": {"a", 1, true, fleet.GroupSum{}, "a"},
+		"one copy each, more groups do not serve":       {"a", 0, true, fleet.GroupSum{}, ""},
+	} {
+		states := map[string]v1alpha1.ShardStatus{}
+		for _, shard := range []string{"a", "b", "c", "d"} {
+			s := v1alpha1.ShardStatus{State: v1alpha1.ShardServing, PodReady: true, Groups: 1}
+			if strings.Contains(strings.ToLower(c.cutOff), shard) {
+				s.State, s.PodReady = v1alpha1.ShardUnreachable, strings.Contains(c.cutOff, shard)
+			}
+			states[shard] = s
+		}
+		placed := view
+		if c.noView {
+			placed = nil
+		}
+		got := unasked(states, v1alpha1.GroupCounts{Total: 2, Serving: c.serving}, placed, c.heard)
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }

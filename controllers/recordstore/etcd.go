@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/controllers/step"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
@@ -156,7 +157,7 @@ func (run *storeRun) staleMember(members int32, now time.Time) *corev1.Pod {
 	ready := int32(0)
 	for n := range run.etcdPods {
 		pod := &run.etcdPods[n]
-		if pod.DeletionTimestamp != nil || !podReady(pod) {
+		if pod.DeletionTimestamp != nil || !fleet.PodReady(pod) {
 			return nil
 		}
 		ready++
@@ -188,7 +189,7 @@ func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time)
 		if !pod.DeletionTimestamp.IsZero() {
 			return nil
 		}
-		if podReady(pod) {
+		if fleet.PodReady(pod) {
 			ready++
 		}
 		old := pod.Annotations[workload.AnnotationTemplate] != want[workload.AnnotationTemplate]
@@ -208,7 +209,7 @@ func etcdPodToReplace(pods []corev1.Pod, set *appsv1.StatefulSet, now time.Time)
 
 // podStuck reports whether a pod does not run, or has run for long without becoming ready.
 func podStuck(pod *corev1.Pod, now time.Time) bool {
-	if podReady(pod) {
+	if fleet.PodReady(pod) {
 		return false
 	}
 	running := false

@@ -44,7 +44,7 @@ type observedMember struct {
 }
 
 // well reports whether the member serves as a voter.
-func (o *observedMember) well() bool { return o.Pod != nil && podReady(o.Pod) }
+func (o *observedMember) well() bool { return o.Pod != nil && fleet.PodReady(o.Pod) }
 
 // why says why the member is unhealthy, naming the trouble that has to be fixed first. It covers all inputs and does
 // no I/O.

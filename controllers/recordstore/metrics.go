@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"sheaf.dev/sheaf/api/v1alpha1"
+	"sheaf.dev/sheaf/controllers/fleet"
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
@@ -154,7 +155,7 @@ func (m *storeMetrics) observe(run *storeRun) {
 	if store.Spec.Etcd.Managed != nil && run.etcdImage != "" { // its pods were listed
 		f.etcd = &readyCount{wanted: workload.EtcdMembers(store)}
 		for n := range run.etcdPods {
-			if podReady(&run.etcdPods[n]) {
+			if fleet.PodReady(&run.etcdPods[n]) {
 				f.etcd.ready++
 			}
 		}

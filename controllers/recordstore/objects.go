@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,16 +78,6 @@ func (r *Reconciler) removeFence(ctx context.Context, store *v1alpha1.RecordStor
 		return fmt.Errorf("delete NetworkPolicy %s: %w", client.ObjectKeyFromObject(policy), err)
 	}
 	return nil
-}
-
-// podReady says whether a pod's Ready condition is True.
-func podReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // shardsWanted returns the wanted number of shards of all pools.

@@ -42,7 +42,7 @@ func (run *storeRun) etcdRuns(image string) bool {
 	}
 	return len(run.etcdPods) == int(workload.EtcdMembers(run.store)) &&
 		!slices.ContainsFunc(run.etcdPods, func(pod corev1.Pod) bool {
-			return fleet.ImageOf(&pod.Spec) != image || !podReady(&pod)
+			return fleet.ImageOf(&pod.Spec) != image || !fleet.PodReady(&pod)
 		})
 }
 
@@ -114,7 +114,7 @@ func (r *Reconciler) gatewayTrouble(ctx context.Context, run *storeRun) step.Out
 	}
 	slices.SortFunc(pods.Items, func(a, b corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	for n := range pods.Items {
-		if why := podTrouble(&pods.Items[n]); why != "" && !podReady(&pods.Items[n]) {
+		if why := podTrouble(&pods.Items[n]); why != "" && !fleet.PodReady(&pods.Items[n]) {
 			run.trouble = ": " + why
 			return step.Complete()
 		}

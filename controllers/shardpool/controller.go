@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +30,13 @@ import (
 
 // pauseSteady is the time between reconciles of a healthy pool.
 const pauseSteady = 30 * time.Second
+
+// While the operator lacks the certificate of a store, pauseCredentials is the time until it tries again to ask the
+// shards of a pool, and credentialsGrace the time after which the pool's status says that it cannot.
+const (
+	pauseCredentials = time.Second
+	credentialsGrace = time.Minute
+)
 
 // pausePlan is the time until a pool checks again whether its store has made a plan for the pool's latest changes.
 const pausePlan = 2 * time.Second
@@ -82,6 +90,8 @@ type Reconciler struct {
 	// written maps the UID of a pool or Shard to the time.Time of the last write of its status.
 	written sync.Map
 	changed step.Pacer
+	// lacking maps the UID of a pool to the time.Time since which the operator lacks the certificate to ask its shards.
+	lacking sync.Map
 }
 
 // ForgetWrites makes the next write of each status due at once, even if only numbers have changed. A restart of the
@@ -185,7 +195,24 @@ func gather(ctx context.Context, w *work) step.Outcome {
 	if err := from.fill(ctx, seen, w.etcd); err != nil {
 		return step.Retry(err)
 	}
+	if w.r.lacksCredentials(w.pool, seen.Shards, w.r.now()) {
+		return step.Retry(fleet.ErrNoCredentials)
+	}
 	return step.Complete()
+}
+
+// lacksCredentials reports whether a shard was not asked, because the operator has no certificate for the store yet,
+// and the time in which that is normal has not passed. What an earlier operator found then remains in the status.
+func (r *Reconciler) lacksCredentials(pool *v1alpha1.ShardPool, shards []*observed.Shard, now time.Time) bool {
+	lacks := slices.ContainsFunc(shards, func(o *observed.Shard) bool {
+		return errors.Is(o.ReportErr, fleet.ErrNoCredentials)
+	})
+	if !lacks {
+		r.lacking.Delete(pool.UID)
+		return false
+	}
+	since, _ := r.lacking.LoadOrStore(pool.UID, now)
+	return now.Sub(since.(time.Time)) < credentialsGrace
 }
 
 // decide determines the state of every shard.
@@ -226,8 +253,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.Groups.Forget(storeKey(pool), pool.Name, r.now())
 		return ctrl.Result{}, nil
 	}
-	if step.Stale(out.Err()) {
+	switch {
+	case step.Stale(out.Err()):
 		return r.changed.Again(req), nil
+	case errors.Is(out.Err(), fleet.ErrNoCredentials):
+		return ctrl.Result{RequeueAfter: pauseCredentials}, nil
 	}
 	switch err := w.writeStatuses(ctx, out); {
 	case step.Passing(err), apierrors.IsAlreadyExists(err):
@@ -323,6 +353,7 @@ func findStore(ctx context.Context, w *work) step.Outcome {
 			key.Name, v1alpha1.ConditionCertificates), step.PauseShort)
 	}
 	w.store = store
+	w.shards.tls = store.Status.TLS != nil && store.Status.TLS.Transport == v1alpha1.TransportRequired
 	var secret *corev1.Secret
 	if external := store.Spec.Etcd.External; external != nil && external.TLSSecretRef != nil {
 		secret = &corev1.Secret{}

@@ -60,6 +60,7 @@ func (p *places) forget(ctx context.Context, shard string) error {
 type asker struct {
 	shards fleet.ShardClient
 	store  string // its key
+	tls    bool   // its shards accept no plaintext
 }
 
 // ask asks the shard in a pod and waits up to describeTime.
@@ -68,7 +69,7 @@ func (a asker) ask(ctx context.Context, pod *corev1.Pod) (*fleet.ShardReport, er
 	defer cancel()
 	return a.shards.Describe(ctx, fleet.ShardAt{
 		Store: a.store, Name: strings.TrimSuffix(pod.Name, "-0"), Address: net.JoinHostPort(pod.Status.PodIP,
-			strconv.Itoa(workload.PortShard)),
+			strconv.Itoa(workload.PortShard)), TLS: a.tls,
 	})
 }
 

@@ -57,6 +57,9 @@ func (c *connections) to(shard fleet.ShardAt) (_ *connection, kept bool, err err
 	now := c.now()
 	c.sweep(now)
 	way := wayTo{shard, c.keys.of(shard.Store)}
+	if shard.TLS && way.keys == nil {
+		return nil, false, fleet.ErrNoCredentials
+	}
 	if there := c.open[way]; there != nil {
 		there.used = now
 		return there, true, nil

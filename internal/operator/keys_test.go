@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -67,13 +68,20 @@ func TestAShardIsAskedByItsName(t *testing.T) {
 	t.Cleanup(keys.Close)
 	s := NewShards(keys)
 	t.Cleanup(s.Close)
+	at := fleet.ShardAt{Store: "prod/quotes", Address: listener.Addr().String(), TLS: true}
 	ask := func(name string) error {
-		_, err := s.Describe(t.Context(), fleet.ShardAt{Store: "prod/quotes", Name: name, Address: listener.Addr().String()})
+		at.Name = name
+		_, err := s.Describe(t.Context(), at)
 		return err
 	}
-	if err := ask("main-0"); err == nil {
-		t.Error("it is asked in plaintext, and answers")
+	if err := ask("main-0"); !errors.Is(err, fleet.ErrNoCredentials) {
+		t.Errorf("it is asked before the operator has a certificate: %v", err)
 	}
+	at.TLS = false
+	if err := ask("main-0"); err == nil || errors.Is(err, fleet.ErrNoCredentials) {
+		t.Errorf("a shard that accepts only TLS is asked in plaintext: %v", err)
+	}
+	at.TLS = true
 	if err := keys.Set("prod/quotes", files(identity.Operator, "")); err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func NewShards(keys *Keys) *Shards {
 // Close closes all connections. No further requests are possible.
 func (s *Shards) Close() { s.close() }
 
-// Describe asks one shard for its report.
+// Describe asks one shard for its report. It never speaks plaintext to a shard that accepts only TLS.
 func (s *Shards) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.ShardReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
