@@ -28,8 +28,8 @@ type fact struct {
 	remembered  format.Request // of a put or delete, also where compaction left no more of it
 }
 
-// agrees tells whether two logs say the same at one index. Compaction is each copy's own affair: one may have left of a
-// superseded write what is remembered of it, where another has it whole.
+// agrees reports whether two logs say the same at one index. Each copy compacts on its own schedule: one copy may keep
+// only the remembered request of a superseded write where another copy still has the whole write.
 func (f fact) agrees(other fact) bool {
 	if (f.kind == format.KindRequest) != (other.kind == format.KindRequest) {
 		return f.term == other.term && f.remembered == other.remembered
@@ -37,7 +37,7 @@ func (f fact) agrees(other fact) bool {
 	return f == other
 }
 
-// logOf is what a replica has in its log.
+// logOf is the content of one replica's log.
 type logOf struct {
 	shard  string
 	facts  map[uint64]fact
@@ -89,8 +89,8 @@ func (s *store) agree(newest map[int64]uint64) (entries int, err error) {
 	return entries, errors.Join(errs...)
 }
 
-// readLog reads the segments that the manifest lists. It follows what leaders cut off by itself, and not by the package
-// that loads logs: that one is judged here.
+// readLog reads the segments that the manifest lists. It follows the truncations by leaders with code of its own, not
+// with the package that loads logs: that package is under test here.
 func readLog(shard, dir string) (*logOf, string, error) {
 	m, err := format.ReadManifest(vfs.OS{}, dir)
 	if err != nil {
@@ -148,7 +148,8 @@ func (l *logOf) read(name string, id format.SegmentID) error {
 	return r.Err()
 }
 
-// cut takes back what stands from an index on: what comes next is another leader's, and that does not count.
+// cut drops the entries from an index on: another leader writes the entries that follow, and the dropped ones do not
+// count.
 func (l *logOf) cut(from uint64) {
 	for index := from; index <= l.last; index++ {
 		delete(l.facts, index)
@@ -156,7 +157,7 @@ func (l *logOf) cut(from uint64) {
 	l.last = min(l.last, from-1)
 }
 
-// differ says where two logs of a group are not the same.
+// differ describes where two logs of a group differ.
 func differ(g int, a, b *logOf) error {
 	for index, f := range a.facts {
 		if other, both := b.facts[index]; both && !f.agrees(other) {
@@ -175,7 +176,7 @@ func differ(g int, a, b *logOf) error {
 	return nil
 }
 
-// holds says which record is not as the last reads gave it.
+// holds reports which record differs from what the last reads returned.
 func (l *logOf) holds(g int, newest map[int64]uint64) error {
 	for id, f := range l.newest {
 		version, read := newest[id]
@@ -217,8 +218,8 @@ func TestFactsAgree(t *testing.T) {
 	}
 }
 
-// What another leader cut off counts no more, also where compaction has left nothing of what that leader wrote in its
-// place: the manifest says with which index the segment behind it begins.
+// An entry that another leader truncated no longer counts, even where compaction has left nothing of what that leader
+// wrote in its place: the manifest gives the index at which the segment behind it begins.
 func TestWhatWasCutOffIsNotReadThoughNothingIsLeftOfTheCut(t *testing.T) {
 	opts := group.Options{
 		FS: vfs.OS{}, Dir: path.Join(t.TempDir(), "7"), Identity: format.Identity{Store: uuid.New(), Group: uuid.New(),

@@ -28,7 +28,6 @@ var (
 	logsFlag   = flag.String("logs", "", "folder to copy the logs of all processes to")
 )
 
-// config of a run.
 type config struct {
 	shards, etcds, groups, workers int
 	disks, spare                   bool
@@ -51,10 +50,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// required tells whether a machine that cannot run this is a failure.
+// required reports whether the test must fail on a machine that cannot run it.
 func required() bool { return os.Getenv("SHEAF_CHAOS") == "required" }
 
-// needed skips the test, or fails where it is required, with all that is missing.
+// needed skips the test if something that it needs is missing, or fails it where the test is required. The message
+// lists everything that is missing.
 func needed(t *testing.T, disks bool) {
 	t.Helper()
 	var missing []string
@@ -100,7 +100,7 @@ func needed(t *testing.T, disks bool) {
 
 var buildOnce sync.Once
 
-// build makes the program, once for all tests.
+// build builds the program, once for all tests.
 func build(t *testing.T) {
 	t.Helper()
 	if *binaryFlag != "" {
@@ -141,7 +141,7 @@ func TestChaos(t *testing.T) {
 	live(t, cfg)
 }
 
-// live makes a store, breaks it under load, and judges.
+// live starts a store, breaks it under load, and judges the result.
 func live(t *testing.T, cfg config) {
 	build(t)
 	if cfg.seed == 0 {
@@ -177,7 +177,7 @@ func live(t *testing.T, cfg config) {
 	t.Logf("%.1f s in all", time.Since(begin).Seconds())
 }
 
-// judge looks at everything that the clients saw, and at what the shards hold.
+// judge checks everything that the clients saw, and what the shards hold.
 func (n *nemesis) judge(lived error) {
 	t, l := n.t, n.load
 	if lived != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// lived is a history of several workers on one record that can be: the calls took effect in the order in which they
-// were made up.
+// lived makes a possible history of several workers on one record: the calls took effect in the order in which they
+// were generated.
 func lived(seed uint64, n int) []operation {
 	random := rand.New(rand.NewPCG(seed, 1))
 	var all []operation
@@ -51,7 +51,8 @@ func lived(seed uint64, n int) []operation {
 	return all
 }
 
-// TestTheCheckerTakesWhatCanBe also without the answers of some calls.
+// TestTheCheckerTakesWhatCanBe checks that the checker accepts possible histories, also without the answers of some
+// calls.
 func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	for seed := range uint64(50) {
 		all := lived(seed, 150)
@@ -71,7 +72,7 @@ func TestTheCheckerTakesWhatCanBe(t *testing.T) {
 	}
 }
 
-// lost leaves out a write, of which somebody reads what nobody has written then.
+// lost leaves out a write whose value a read returned. After that, nobody has written the value that the read saw.
 func lost(all []operation, i int) ([]operation, bool) {
 	o := all[i]
 	read := slices.ContainsFunc(all, func(g operation) bool { return g.verb == get && g.seen == o.value })
@@ -81,7 +82,7 @@ func lost(all []operation, i int) ([]operation, bool) {
 	return slices.Delete(all, i, i+1), true
 }
 
-// older lets a read give a version that another one had taken the place of before the read began.
+// older lets a read return a version that another version had replaced before the read began.
 func older(all []operation, i int) ([]operation, bool) {
 	if all[i].verb != get || all[i].seen == 0 {
 		return nil, false
@@ -104,8 +105,8 @@ func older(all []operation, i int) ([]operation, bool) {
 	return all, true
 }
 
-// mutate changes what was really seen, of some records, and fails where that goes unnoticed: this run could have
-// failed.
+// mutate changes what was really seen of some records, and fails the test if the checker does not notice a change. This
+// proves that the run could have failed.
 func (h *history) mutate(t *testing.T) {
 	byKey := map[int64][]operation{}
 	for _, o := range h.operations {
@@ -136,7 +137,8 @@ func (h *history) mutate(t *testing.T) {
 	}
 }
 
-// mutations make of a history one that cannot be. False: there is nothing to change at this place.
+// mutations turn a possible history into an impossible one. They return false where nothing can be changed at this
+// place.
 var mutations = []struct {
 	name   string
 	change func(all []operation, i int) ([]operation, bool)
@@ -214,7 +216,7 @@ func TestTheCheckerFindsWhatCannotBe(t *testing.T) {
 	}
 }
 
-// TestAnUnansweredWriteMayOrMayNotHappen, but only after it was asked for.
+// TestAnUnansweredWriteMayOrMayNotHappen: such a write may take effect, but only after it was requested.
 func TestAnUnansweredWriteMayOrMayNotHappen(t *testing.T) {
 	first := operation{verb: put, key: 1, value: 1, version: 1, begin: 0, end: 10}
 	lost := operation{worker: 1, verb: put, key: 1, value: 2, begin: 20, end: never}

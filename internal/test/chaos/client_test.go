@@ -24,7 +24,7 @@ func (r *rig) dialGRPC(ctx context.Context, address string) (net.Conn, error) {
 	return r.dial(ctx, "tcp", address)
 }
 
-// load is the workers and what they did.
+// load holds the workers and what they did.
 type load struct {
 	store   *store
 	history history
@@ -35,8 +35,8 @@ type load struct {
 	goal    int64        // calls wanted: from then on workers take their time
 	failed  failures
 	clients []*client.Client
-	// damaged: calls that were begun before may be told of bad bytes, which are on a disk of this test until they are
-	// repaired.
+	// damaged: calls that began earlier may receive an error about bad bytes. A test damages a disk, and the bytes stay
+	// bad until they are repaired.
 	damaged atomic.Int64
 
 	halt chan struct{} // closed: begin nothing new
@@ -108,7 +108,6 @@ func (f *failures) add(begin, end int64, err error) {
 	f.all = append(f.all, failure{begin, end, what})
 }
 
-// worker makes one call after another.
 type worker struct {
 	load   *load
 	number int
@@ -150,7 +149,7 @@ func (w *worker) key() int64 {
 	return of[(from+w.random.IntN(keysAtOnce))%len(of)]
 }
 
-// call is an operation on its way: it may take several tries, all with one request id.
+// call is an operation that is in progress: it may take several tries, all with one request id.
 type call struct {
 	operation
 	requestID []byte
@@ -179,7 +178,7 @@ func (w *worker) next() *call {
 	return c
 }
 
-// data of a value: it says which one it is, and nothing of it is left to chance.
+// data returns the bytes of a value. They identify the value and follow from it entirely: none of them is random.
 func data(value uint64) []byte {
 	size := 8 + value*2654435761%1500
 	switch {
@@ -196,7 +195,7 @@ func data(value uint64) []byte {
 	return out
 }
 
-// valueOf tells which value the bytes are; they must be those of just that value.
+// valueOf returns the value that the bytes identify. The bytes must be exactly those of this value.
 func valueOf(b []byte) (uint64, error) {
 	if len(b) < 8 {
 		return 0, fmt.Errorf("%d bytes, which nobody wrote", len(b))
@@ -208,7 +207,8 @@ func valueOf(b []byte) (uint64, error) {
 	return value, nil
 }
 
-// finish makes a call until it is answered, surely refused, or given up: some of those that may have been applied are.
+// finish repeats a call until it is answered, certainly refused, or given up. Only some of the calls that may have been
+// applied are given up.
 func (w *worker) finish(c *call) {
 	c.begin = w.load.now()
 	w.tryAgain(c, w.try(c))
@@ -242,7 +242,7 @@ func (w *worker) tryAgain(c *call, err error) {
 	w.load.history.add(c.operation)
 }
 
-// try makes one try. Nil: there is an answer, and it is in the operation.
+// try makes one try. It returns nil if there was an answer, which is then in the operation.
 func (w *worker) try(c *call) error {
 	timeout := time.Second + time.Duration(w.random.Int64N(int64(9*time.Second)))
 	ctx, cancel := context.WithTimeout(w.load.ctx, timeout)
@@ -284,7 +284,7 @@ func (c *call) putOptions() *client.PutOptions {
 	return options
 }
 
-// takeGet takes in what a read gave. A failure is returned.
+// takeGet records the answer to a read. It returns an error if the read failed.
 func (w *worker) takeGet(c *call, got client.Record, err error) error {
 	if errors.Is(err, client.ErrNotFound) {
 		return nil
@@ -300,7 +300,7 @@ func (w *worker) takeGet(c *call, got client.Record, err error) error {
 	return nil
 }
 
-// takeWrite takes in the answer to a write. A failure is returned.
+// takeWrite records the answer to a write. It returns an error if the write failed.
 func (w *worker) takeWrite(c *call, version string, err error) error {
 	var e *client.Error
 	errors.As(err, &e)
@@ -317,7 +317,7 @@ func (w *worker) takeWrite(c *call, version string, err error) error {
 	return nil
 }
 
-// version as a number; versions of one record grow.
+// version parses a version as a number; the versions of one record grow.
 func (w *worker) version(c *call, version string) uint64 {
 	if version == "" {
 		return 0
@@ -329,7 +329,7 @@ func (w *worker) version(c *call, version string) uint64 {
 	return n
 }
 
-// mustNotBe notes errors that no fault of this test excuses.
+// mustNotBe reports errors that no fault of this test excuses.
 func (w *worker) mustNotBe(c *call, err error) {
 	if errors.Is(err, client.ErrDataLoss) && c.begin <= w.load.damaged.Load() {
 		return
@@ -355,7 +355,7 @@ func (w *worker) mustNotBe(c *call, err error) {
 	w.load.history.violate("%v: an error of no kind that a client expects: %v", c.operation, err)
 }
 
-// several are calls on different records.
+// several makes calls on different records.
 func (w *worker) several() (calls []*call) {
 	used := map[int64]bool{}
 	for range batchItems {
@@ -368,7 +368,7 @@ func (w *worker) several() (calls []*call) {
 	return calls
 }
 
-// putMany writes by BatchPut; what of it has no answer goes on one by one.
+// putMany writes by BatchPut. It then repeats each put that has no answer on its own.
 func (w *worker) putMany() {
 	calls := w.several()
 	var items []client.PutItem
@@ -418,7 +418,7 @@ func (w *worker) getMany() {
 	w.load.calls.Add(int64(len(calls)))
 }
 
-// used are the records that calls may have gone to.
+// used returns the records that calls may have reached.
 func (l *load) used() (ids []int64) {
 	last := int(l.calls.Load())/(keyCalls*len(l.keys)) + keysAtOnce + 1
 	for _, of := range l.keys {

@@ -15,9 +15,9 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// damageCopy zeroes, or cuts off, a segment of one of three copies by hand while its shard is down. Verify of the
-// volume must name the file; verify of the group must name the shard, unless that found it as it started; no scan may
-// tell what was there before; and the copy is made whole again.
+// damageCopy damages one of three copies by hand while its shard is down: it zeroes or truncates a segment. Verify of
+// the volume must name the file. Verify of the group must name the shard, unless the shard found the damage when it
+// started. No scan may return an earlier version of a record. The copy must be repaired.
 func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	all, err := n.survey()
 	if err != nil {
@@ -57,7 +57,7 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 	if err := await("shard "+victim.name, 2*time.Minute, victim.ready); err != nil {
 		return "", err
 	}
-	// Who has found it as it started may have repaired it by now.
+	// A shard that found the damage when it started may have repaired it by now.
 	var found string
 	if err := await("verify of the group names the shard", time.Minute, func() error {
 		found = "its shard found it as it started"
@@ -85,7 +85,7 @@ func (n *nemesis) damageCopy(victim *server) (words string, err error) {
 		})
 }
 
-// spoil damages the segment of a shard's volume in which a record of the ballast is.
+// spoil damages the segment that holds a given ballast record on a shard's volume.
 func (n *nemesis) spoil(victim *server, id int64, round uint64) (how, segment string, err error) {
 	segments, err := filepath.Glob(victim.machine.path(filepath.Join(victim.dir, "groups", "*", "segment-*")))
 	if err != nil {
@@ -118,7 +118,7 @@ func (n *nemesis) spoil(victim *server, id int64, round uint64) (how, segment st
 	return "", "", fmt.Errorf("record %d is in none of %d segments", id, len(segments))
 }
 
-// verifies tells why verify of a volume that is down does not name a file as bad.
+// verifies explains why verify of a stopped volume does not name a file as bad.
 func (n *nemesis) verifies(victim *server, segment string) error {
 	out, err := victim.machine.run(sheafBinary, "verify", "--quiet", victim.dir)
 	if err == nil || !strings.Contains(err.Error(), "exit status 1") || !strings.Contains(out, segment) {
@@ -132,7 +132,8 @@ func (n *nemesis) verifyGroup(name string) (string, error) {
 	return n.hub.run(sheafBinary, "group", "verify", name, "--server", n.gateways[0].machine.address+":7600")
 }
 
-// scanBallast scans a group: its ballast is of this round, or it is not there and the scan says that something is bad.
+// scanBallast scans a group. Either its ballast is of this round, or the ballast is missing and the scan reports
+// damage.
 func (n *nemesis) scanBallast(group int, round uint64) error {
 	ids := n.ballastOf(group)
 	return await("a scan of the group ends", time.Minute, func() error {
@@ -160,7 +161,7 @@ func (n *nemesis) scanBallast(group int, round uint64) error {
 	})
 }
 
-// logged is how long the log is.
+// logged returns the length of the log.
 func (s *server) logged() int64 {
 	info, err := os.Stat(s.log)
 	if err != nil {
@@ -169,7 +170,7 @@ func (s *server) logged() int64 {
 	return info.Size()
 }
 
-// logSince is the log from there on.
+// logSince returns the log from an offset on.
 func (s *server) logSince(at int64) string {
 	text, err := os.ReadFile(s.log)
 	if err != nil || int64(len(text)) < at {
@@ -178,8 +179,8 @@ func (s *server) logSince(at int64) string {
 	return string(text[at:])
 }
 
-// zeroDisk zeroes the device below a running shard. The shard must go out of service, and its groups go on elsewhere;
-// then the disk is made anew, and its copies with it.
+// zeroDisk zeroes the device below a running shard. The shard must go out of service, and other shards must continue
+// its groups. Then the disk is formatted again, and its copies are rebuilt.
 func (n *nemesis) zeroDisk(victim *server) (words string, err error) {
 	groups, err := n.leads(victim)
 	if err != nil {

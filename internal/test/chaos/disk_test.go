@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// mountDisk makes a file system of so many bytes on a loop device, in the machine only, and gives its folder. The
-// kernel lets go of the device with the mount, and of the mount with the machine.
+// mountDisk makes a file system of the given size on a loop device, mounted only in this machine, and returns its
+// folder. The kernel releases the device when the mount ends, and the mount when the machine ends.
 func (m *machine) mountDisk(bytes int64) string {
 	image := filepath.Join(m.rig.dir, m.name+".image")
 	m.makeImage(image, bytes)
@@ -37,8 +37,8 @@ func (m *machine) mountAt(image, at string) error {
 	return err
 }
 
-// unmount takes down what is mounted at a folder, if anything is: an earlier try to mount it anew may have come so far
-// and no further.
+// unmount unmounts a folder if something is mounted there: an earlier attempt to remount it may have stopped after the
+// mount.
 func (m *machine) unmount(at string) error {
 	if _, err := m.run("findmnt", "--noheadings", "--mountpoint", at); err != nil {
 		return nil //nolint:nilerr // nothing is mounted there
@@ -55,7 +55,7 @@ type slowDisk struct {
 	m    *machine
 }
 
-// mountSlowDisk is mountDisk of a slow disk.
+// mountSlowDisk does the same as mountDisk, with a slow disk.
 func (m *machine) mountSlowDisk(bytes int64) string {
 	t, dir := m.rig.t, filepath.Join(m.rig.dir, "slow-"+m.name)
 	image, fuse, rate := filepath.Join(dir, "image"), filepath.Join(dir, "fuse"), filepath.Join(dir, "rate")
@@ -75,7 +75,8 @@ func (m *machine) mountSlowDisk(bytes int64) string {
 	return m.slow.at
 }
 
-// mountAgain mounts the disk anew, as a file system that met an error refuses all from then on. Nobody uses it.
+// mountAgain remounts the disk: after an error, a file system refuses everything until it is mounted again. Nobody may
+// use the disk meanwhile.
 func (s *slowDisk) mountAgain() error {
 	if err := s.m.unmount(s.at); err != nil {
 		return err
@@ -83,14 +84,15 @@ func (s *slowDisk) mountAgain() error {
 	return s.m.mountAt(s.file, s.at)
 }
 
-// set takes effect within a tenth of a second: off, bytes per second as 64K, error (EIO) or hang.
+// set changes the rate; the change takes effect within a tenth of a second. A rate is off, bytes per second such as
+// 64K, error (EIO), or hang.
 func (s *slowDisk) set(rate string) {
 	if err := os.WriteFile(s.rate+".new", []byte(rate), 0o644); err == nil {
 		_ = os.Rename(s.rate+".new", s.rate) // a run that ends removes the folder
 	}
 }
 
-// probe writes and syncs a file, and tells how long that takes.
+// probe writes and syncs a file, and returns how long that takes.
 func (s *slowDisk) probe(bytes int) (took time.Duration, err error) {
 	begin := time.Now()
 	file, err := os.Create(s.m.path(filepath.Join(s.at, "probe")))
@@ -102,7 +104,7 @@ func (s *slowDisk) probe(bytes int) (took time.Duration, err error) {
 	return time.Since(begin), err
 }
 
-// fill writes a file until the file system takes nothing more, and tells that it is full.
+// fill writes a file until the file system is full, and checks that it is full.
 func (m *machine) fill(at string) error {
 	file, err := os.OpenFile(m.path(filepath.Join(at, "filler")), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -125,7 +127,7 @@ func (m *machine) fill(at string) error {
 // makeRoom removes what fill wrote.
 func (m *machine) makeRoom(at string) error { return os.Remove(m.path(filepath.Join(at, "filler"))) }
 
-// free bytes of a file system of the machine.
+// free returns the free bytes of a file system of the machine.
 func (m *machine) free(at string) (int64, error) {
 	var s syscall.Statfs_t
 	err := syscall.Statfs(m.path(at), &s)

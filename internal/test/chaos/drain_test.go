@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// setState says in etcd what is wanted of a shard, as the operator does.
+// setState sets the wanted state of a shard in etcd, as the operator does.
 func (n *nemesis) setState(victim *server, state placement.ShardState) error {
 	cfg := clientv3.Config{DialOptions: n.dialOptions(), DialTimeout: 5 * time.Second}
 	for _, e := range n.etcds {
@@ -37,7 +37,7 @@ func (n *nemesis) setState(victim *server, state placement.ShardState) error {
 	return store.SetShardState(ctx, meta.StoreUUID, victim.name, state)
 }
 
-// drain moves all groups away from a shard, and back, while others are paused and killed.
+// drain moves all groups off a shard, and back, while other shards are paused and killed.
 func (n *nemesis) drain(victim *server) (words string, err error) {
 	all, err := n.survey()
 	if err != nil {
@@ -93,7 +93,7 @@ func (n *nemesis) drain(victim *server) (words string, err error) {
 		paused.name, killed.name, again.name), await("the moves are over", 3*time.Minute, n.noMoves)
 }
 
-// heldBy are the groups of which a shard has a copy.
+// heldBy returns the groups of which a shard has a copy.
 func heldBy(all map[string][]replica, h *server) (groups []string) {
 	for name, replicas := range all {
 		if slices.ContainsFunc(replicas, func(r replica) bool { return r.shard == h }) {
@@ -104,7 +104,7 @@ func heldBy(all map[string][]replica, h *server) (groups []string) {
 	return groups
 }
 
-// another shard.
+// another picks a shard other than the given one.
 func (n *nemesis) another(but *server) *server {
 	for {
 		if h := n.shards[n.random.IntN(len(n.shards))]; h != but {
@@ -113,8 +113,8 @@ func (n *nemesis) another(but *server) *server {
 	}
 }
 
-// failDisk has a disk answer EIO to everything for a while. The file system refuses all from the first error on, until
-// it is mounted anew, and so the shard is started anew.
+// failDisk makes a disk answer EIO to everything for a while. After the first error the file system refuses everything
+// until it is mounted again. The shard is therefore restarted.
 func (n *nemesis) failDisk(victim *server) (words string, err error) {
 	disk := victim.machine.slow
 	groups, err := n.leads(victim)

@@ -19,10 +19,11 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// holdAtLeast is longer than an election (2 s at most) and than the registration of a shard in etcd lives (6 s).
+// holdAtLeast is longer than an election (at most 2 s), and longer than the registration of a shard in etcd lasts (6
+// s).
 const holdAtLeast = 8 * time.Second
 
-// othersLead waits until other shards lead all of some groups.
+// othersLead waits until other shards lead all the given groups.
 func (n *nemesis) othersLead(groups []string, but *server) error {
 	return await("others lead the groups of shard "+but.name, time.Minute, func() error {
 		all, err := n.survey(but)
@@ -43,7 +44,7 @@ func (n *nemesis) ledBy(victim *server) []string {
 	return led(all, victim)
 }
 
-// leads waits until a shard leads a group.
+// leads waits until a shard leads a group, and returns the groups that it leads.
 func (n *nemesis) leads(victim *server) (groups []string, err error) {
 	return groups, await("shard "+victim.name+" leads a group", time.Minute, func() error {
 		if groups = n.ledBy(victim); len(groups) == 0 {
@@ -72,7 +73,7 @@ func (n *nemesis) kill(victim *server) (string, error) {
 		await("shard "+victim.name, 2*time.Minute, victim.ready)
 }
 
-// killWithoutEtcd is a kill of which the shard cannot come back yet.
+// killWithoutEtcd kills a shard that cannot serve again before etcd is back.
 func (n *nemesis) killWithoutEtcd() error {
 	all, err := n.survey()
 	if err != nil {
@@ -100,7 +101,7 @@ func (n *nemesis) killWithoutEtcd() error {
 	return victim.start()
 }
 
-// hold stops a process by SIGSTOP until something has happened, at least for so long, and lets it go on.
+// hold stops a process by SIGSTOP until a condition holds, at least for the given time, and then continues it.
 func hold(p *process, atLeast time.Duration, until func() error) (length time.Duration, err error) {
 	at := time.Now()
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -125,7 +126,7 @@ func hold(p *process, atLeast time.Duration, until func() error) (length time.Du
 	return time.Since(at), nil
 }
 
-// stop stops a shard by SIGSTOP until others lead its groups and its registration has run out, and lets it go on.
+// stop stops a shard by SIGSTOP until others lead its groups and its registration has expired, and then continues it.
 func (n *nemesis) stop(victim *server) (string, error) {
 	groups := n.ledBy(victim)
 	at := time.Now()
@@ -141,7 +142,7 @@ func (n *nemesis) stop(victim *server) (string, error) {
 		took.Seconds()), nil
 }
 
-// cutOff drops packets between a shard and the other shards, or everybody.
+// cutOff drops packets between a shard and the other shards, or between a shard and everybody.
 func (n *nemesis) cutOff(victim *server, d direction) (string, error) {
 	groups := n.ledBy(victim)
 	var others []string
@@ -213,8 +214,8 @@ func (n *nemesis) slowDown(victim *server) (string, error) {
 		took.Seconds()), nil
 }
 
-// fillUp fills the file system of a shard to the last byte, sees that it refuses writes as the leader of a group, and
-// that it takes them again when there is room.
+// fillUp fills the file system of a shard to the last byte. It checks that the shard refuses writes as the leader of a
+// group, and accepts them again when there is free space.
 func (n *nemesis) fillUp(victim *server) (string, error) {
 	if _, err := n.leads(victim); err != nil {
 		return "", err
@@ -274,8 +275,8 @@ func (n *nemesis) fillUp(victim *server) (string, error) {
 	return fmt.Sprintf("%d MiB free were filled to %d bytes; %s", freeBefore>>20, least, refused), nil
 }
 
-// probe puts a record to the shard itself, into a group that it leads, and gives the reason of the refusal. Its record
-// is none of the workers', whose ids are not negative.
+// probe puts a record to the shard itself, into a group that it leads, and returns the reason of the refusal. The
+// record does not belong to the workers, whose ids are not negative.
 func (n *nemesis) probe(victim *server, data []byte) (reason string, err error) {
 	groups := n.ledBy(victim)
 	if len(groups) == 0 {
@@ -302,7 +303,8 @@ func (n *nemesis) probe(victim *server, data []byte) (reason string, err error) 
 	return reason, err
 }
 
-// twin starts the same shard once more on the same volume: it must end, and the first one go on.
+// twin starts the same shard a second time on the same volume: the second one must end, and the first one must
+// continue.
 func (n *nemesis) twin(victim *server) (string, error) {
 	args := slices.Clone(victim.args)
 	for i, a := range args {
@@ -315,11 +317,11 @@ func (n *nemesis) twin(victim *server) (string, error) {
 	return n.refused(p, victim, "locked by another process")
 }
 
-// twinOnACopy starts it on a copy of its volume, on another machine.
+// twinOnACopy starts the same shard on a copy of its volume, on another machine.
 func (n *nemesis) twinOnACopy(victim *server) (string, error) {
 	n.copied++
 	dir := filepath.Join(n.dir, fmt.Sprintf("copy-%d", n.copied))
-	// Files come and go below cp: it is no snapshot, and need not be.
+	// Files appear and disappear while cp runs: the copy is not a snapshot, and does not need to be.
 	if _, err := n.command("sh", "-c", `cp -a "$0" "$1" 2>/dev/null || true`, victim.machine.path(victim.dir),
 		dir); err != nil {
 		return "", err

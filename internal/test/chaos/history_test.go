@@ -10,7 +10,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// verb is what a call asks for.
+// verb is the kind of a call.
 type verb uint8
 
 const (
@@ -21,7 +21,7 @@ const (
 
 func (v verb) String() string { return [...]string{"get", "put", "delete"}[v] }
 
-// refusal is an answer that says why nothing was written.
+// refusal is an answer that explains why nothing was written.
 type refusal uint8
 
 const (
@@ -33,8 +33,8 @@ const (
 // never is the end of a call whose outcome nobody knows: it may happen at any time, or not at all.
 const never = int64(math.MaxInt64)
 
-// operation is one call on one record as a client saw it. A value names a put: no two puts have the same, and 0 is no
-// record.
+// operation is one call on one record as a client saw it. A value identifies a put: no two puts have the same value,
+// and 0 means no record.
 type operation struct {
 	worker     int
 	verb       verb
@@ -61,7 +61,7 @@ func (o operation) String() string {
 		o.refused, o.existed)
 }
 
-// record is the state of one record. A version is 0 where there is no record, or where the put that made it was never
+// record is the state of one record. Its version is 0 if there is no record, or if the put that made it was never
 // answered.
 type record struct {
 	value   uint64
@@ -69,7 +69,7 @@ type record struct {
 	floor   uint64 // no later version is at or below this one
 }
 
-// has tells whether this may be the newest version, and the record as it is known then.
+// has reports whether this may be the newest version, and returns the record with what is then known of it.
 func (r record) has(version uint64) (bool, record) {
 	switch {
 	case version == 0 || r.value == 0:
@@ -83,7 +83,7 @@ func (r record) has(version uint64) (bool, record) {
 	return true, r
 }
 
-// model of one record, for porcupine.
+// model is the model of one record, for porcupine.
 var model = porcupine.Model{
 	Init: func() any { return record{} },
 	Step: func(state, input, _ any) (bool, any) {
@@ -93,7 +93,7 @@ var model = porcupine.Model{
 	DescribeOperation: func(input, _ any) string { return input.(operation).String() },
 }
 
-// step says whether an operation may have had this answer, and what the record is then.
+// step reports whether an operation may have had this answer, and returns the record after it.
 func step(r record, o operation) (bool, record) {
 	if o.verb == get {
 		if o.seen != r.value {
@@ -136,8 +136,8 @@ func step(r record, o operation) (bool, record) {
 	return true, record{value: o.value, version: o.version, floor: o.version}
 }
 
-// unanswered is the record after a call that had no answer. Only unconditional calls are given up, so that there is
-// one.
+// unanswered returns the record after a call that had no answer. Only unconditional calls are given up, so there is
+// exactly one such record.
 func (r record) unanswered(o operation) record {
 	if o.verb == del {
 		return record{floor: r.floor}
@@ -153,7 +153,7 @@ type history struct {
 	leftOut    map[int64]bool
 }
 
-// leaveOut does not judge a record: the run was cut short while a write with a condition had no answer.
+// leaveOut excludes a record from the judgement: the run was interrupted while a conditional write had no answer.
 func (h *history) leaveOut(key int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,7 +187,8 @@ func (h *history) violations() int {
 	return len(h.wrong)
 }
 
-// judge asks whether what the clients saw can be: for each record one order of all calls that fits each answer.
+// judge checks whether the history is possible: for each record there must be one order of all calls that fits each
+// answer.
 func (h *history) judge(patience time.Duration) []string {
 	h.mu.Lock()
 	violations := slices.Clone(h.wrong)
@@ -215,7 +216,8 @@ func linearizable(all []operation, patience time.Duration) porcupine.CheckResult
 	return porcupine.CheckOperationsTimeout(model, input, patience)
 }
 
-// narrow gives the end of the shortest beginning of a history that cannot be: the last line is where it breaks.
+// narrow returns the end of the shortest impossible beginning of a history: its last line is the first call that does
+// not fit.
 func narrow(all []operation) string {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b operation) int { return int(min(1, max(-1, a.end-b.end))) })
@@ -235,7 +237,7 @@ func narrow(all []operation) string {
 	return text
 }
 
-// upTo gives the first calls by their end. Later ones that had begun may have happened.
+// upTo returns the first n calls by their end. Later calls that had already begun may have happened.
 func upTo(byEnd []operation, n int) []operation {
 	out := slices.Clone(byEnd[:n])
 	if n == 0 {

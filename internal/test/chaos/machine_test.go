@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hubAddress is that of the clients; machine number n is 10.77.0.(10+n). Namespaces without a name do not meet.
+// hubAddress is the address of the clients; machine number n has 10.77.0.(10+n). The namespaces have no name, so those
+// of two runs cannot collide.
 const hubAddress = "10.77.0.1"
 
 // machine is a network and a mount namespace, held by a process.
@@ -29,7 +30,7 @@ type machine struct {
 	slow    *slowDisk
 }
 
-// newMachine makes one; all but the hub are joined to it by plug.
+// newMachine makes a machine. All machines except the hub are joined to the hub by plug.
 func (r *rig) newMachine(name, address string) *machine {
 	m := &machine{rig: r, name: name, address: address, holder: exec.Command("cat")}
 	var err error
@@ -48,8 +49,8 @@ func (r *rig) newMachine(name, address string) *machine {
 	return m
 }
 
-// dropMounts lets go of what others have mounted on this machine: they could not unmount it for good until the run
-// ends.
+// dropMounts unmounts, in this machine, what others have mounted: otherwise they could not unmount it fully until the
+// run ends.
 func (m *machine) dropMounts() {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", m.holder.Process.Pid))
 	must(m.rig.t, err)
@@ -81,7 +82,7 @@ func (r *rig) newNode(name string) *machine {
 	return m
 }
 
-// inside is a command line that runs in the machine.
+// inside returns a command line that runs in the machine.
 func (m *machine) inside(args ...string) []string {
 	target := strconv.Itoa(m.holder.Process.Pid)
 	return append([]string{"nsenter", "--target", target, "--net", "--mount", "--"}, args...)
@@ -95,12 +96,13 @@ func (m *machine) must(args ...string) {
 	must(m.rig.t, err)
 }
 
-// path is how this process reaches a file of the machine, also below what is mounted only there.
+// path returns the path by which this process reaches a file of the machine, also below a mount that only the machine
+// has.
 func (m *machine) path(name string) string {
 	return fmt.Sprintf("/proc/%d/root%s", m.holder.Process.Pid, name)
 }
 
-// remove lets everything in the machine end.
+// remove ends everything in the machine.
 func (m *machine) remove() {
 	if m.slow != nil {
 		m.slow.set("off") // what waits for it could not even be killed
@@ -111,7 +113,7 @@ func (m *machine) remove() {
 	_ = m.holder.Wait()
 }
 
-// direction of a cut, as seen from the machine that is cut off.
+// direction is the direction in which packets are dropped, as seen from the partitioned machine.
 type direction int
 
 const (
@@ -140,7 +142,7 @@ func (m *machine) cut(d direction, others []string) error {
 
 var packetsWord = regexp.MustCompile(`counter packets (\d+)`)
 
-// mend ends the cut and tells how many packets each of its rules dropped.
+// mend ends the partition and returns how many packets each of its rules dropped.
 func (m *machine) mend() (dropped []int, err error) {
 	text, err := m.run("nft", "list", "table", "inet", "chaos")
 	if err != nil {

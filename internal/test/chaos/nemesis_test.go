@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// span is one fault, from before it to after it was healed and everything was whole again.
+// span is the time of one fault: it begins before the fault, and ends when the fault is healed and everything is whole
+// again.
 type span struct {
 	kind        string
 	victim      string
@@ -20,7 +21,7 @@ type span struct {
 	gaps, gapsL []time.Duration
 }
 
-// nemesis brings one fault after another. Only a stop of etcd goes on beside others.
+// nemesis causes one fault after another. Only a stop of etcd overlaps other faults.
 type nemesis struct {
 	*store
 	load   *load
@@ -38,9 +39,9 @@ type fault struct {
 	etcd bool // needs etcd, if only to be given the lead of a group
 	disk bool // needs the disks
 	bad  bool // there are bad bytes on a disk meanwhile, and who reads them is told so
-	// run makes the fault on a shard, sees that it fires, and heals it. The evidence is in words.
+	// run causes the fault on a shard, checks that it takes effect, and heals it. It returns the evidence in words.
 	run func(n *nemesis, victim *server) (evidence string, err error)
-	// victim chooses; nil: any shard that leads a group.
+	// victim chooses the shard; nil means any shard that leads a group.
 	victim func(n *nemesis) *server
 }
 
@@ -68,10 +69,10 @@ var faults = []*fault{
 	{name: "zeroed-disk", etcd: true, disk: true, bad: true, run: (*nemesis).zeroDisk, victim: onLoopDevice},
 }
 
-// onSlowDisk is the shard whose disk can be slowed, and fail.
+// onSlowDisk returns the shard whose disk can be slowed, and made to fail.
 func onSlowDisk(n *nemesis) *server { return n.shards[slowedDisk] }
 
-// onLoopDevice is a shard whose disk is right on a loop device.
+// onLoopDevice returns a shard whose disk is directly on a loop device.
 func onLoopDevice(n *nemesis) *server {
 	for {
 		if i := n.random.IntN(len(n.shards)); i != slowedDisk {
@@ -82,10 +83,10 @@ func onLoopDevice(n *nemesis) *server {
 
 func anyGateway(n *nemesis) *server { return n.gateways[n.random.IntN(len(n.gateways))] }
 
-// etcdStop is the fault that goes on beside the others.
+// etcdStop is the fault that overlaps the others.
 const etcdStop = "etcd-stop"
 
-// faultNames of a list, or of all with "".
+// chosen returns the faults that a list names, or all of them for "".
 func chosen(list string) ([]*fault, bool, error) {
 	if list == "" {
 		return faults, true, nil
@@ -114,7 +115,7 @@ func names(all []*fault) (out []string) {
 	return out
 }
 
-// one brings a fault, and waits until all is whole again.
+// one causes a fault, and waits until everything is whole again.
 func (n *nemesis) one(f *fault) error {
 	all, err := n.survey()
 	if err != nil {
@@ -160,7 +161,7 @@ func (n *nemesis) leading(all map[string][]replica) *server {
 	return some[n.random.IntN(len(some))]
 }
 
-// calm lets some calls go by, all of which should succeed.
+// calm waits for some calls, all of which should succeed.
 func (n *nemesis) calm() error {
 	before := n.load.history.count()
 	return await("calls go on", time.Minute, func() error {
@@ -174,7 +175,7 @@ func (n *nemesis) calm() error {
 	})
 }
 
-// next takes a fault from the deck: each kind that may be comes once before any comes again.
+// next takes a fault from the deck: each kind that is allowed occurs once before any occurs again.
 func (n *nemesis) next(from []*fault) *fault {
 	if len(n.deck) == 0 {
 		n.deck = slices.Clone(from)
@@ -185,7 +186,7 @@ func (n *nemesis) next(from []*fault) *fault {
 	return f
 }
 
-// live brings faults until the end: every kind once, then on until the time is over and the calls are made.
+// live causes faults until the end: every kind once, and then more until the time is over and enough calls were made.
 func (n *nemesis) live() error {
 	some, etcd, err := chosen(n.cfg.faults)
 	if err != nil {
@@ -233,8 +234,8 @@ func (n *nemesis) fired(kind string) (times int) {
 	return times
 }
 
-// withoutEtcd kills every member of etcd, goes on with all faults that a store without etcd must bear, at the end with
-// the kill of a shard, which cannot come back before etcd, and starts etcd again.
+// withoutEtcd kills every member of etcd and continues with all faults that a store without etcd must survive. The last
+// of them kills a shard, which cannot serve again before etcd. Then it starts etcd again.
 func (n *nemesis) withoutEtcd(some []*fault) error {
 	s := &span{kind: etcdStop, victim: "all", begin: n.load.now()}
 	for g := range n.cfg.groups {

@@ -34,7 +34,7 @@ const (
 	overloaded     = "OVERLOADED" // the reason of a refusal
 )
 
-// burst is many callers who put to one group by the gateways, as fast as they are answered.
+// burst is many callers who put to one group through the gateways, as fast as they are answered.
 type burst struct {
 	taken, bytes, refused, failed atomic.Int64 // bytes: of what was taken
 	numbers                       atomic.Int64 // of puts, which are their timestamps
@@ -46,7 +46,7 @@ type burst struct {
 	told map[int64][]int64 // by record: the puts that were refused as too many. Guarded by mu
 }
 
-// newBurst begins one. Its records are none of the workers', whose ids are not negative.
+// newBurst begins a burst. Its records do not belong to the workers, whose ids are not negative.
 func (n *nemesis) newBurst(group int) (*burst, error) {
 	b := &burst{told: map[int64][]int64{}}
 	for _, g := range n.gateways {
@@ -72,7 +72,7 @@ func (n *nemesis) newBurst(group int) (*burst, error) {
 	return b, nil
 }
 
-// put puts until the burst is over. A caller who is refused is soon back, with another put.
+// put puts until the burst is over. A caller that was refused soon tries again with another put.
 func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int64, data []byte) {
 	for ctx.Err() == nil && b.bytes.Load() < burstTakenMax {
 		number := b.numbers.Add(1)
@@ -96,7 +96,7 @@ func (b *burst) put(ctx context.Context, to recordv1.RecordServiceClient, id int
 	}
 }
 
-// refusedIsNotThere looks for puts that were refused as too many, and are there all the same.
+// refusedIsNotThere looks for puts that were refused because there were too many, and that exist nevertheless.
 func (n *nemesis) refusedIsNotThere(b *burst) error {
 	for id, told := range b.told {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -123,7 +123,7 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// over ends a burst, and judges what its callers were told.
+// over ends a burst, and judges the answers that its callers received.
 func (n *nemesis) over(b *burst) error {
 	if err := b.end(); err != nil {
 		return err
@@ -142,8 +142,8 @@ func (b *burst) end() error {
 	return errors.Join(errs...)
 }
 
-// overload brings more callers to a group than its leader's slow disk can serve, and meanwhile stops a gateway: what it
-// had taken is repeated by another one, and refused there.
+// overload sends more calls to a group than its leader's slow disk can serve, and meanwhile stops a gateway. Another
+// gateway repeats the calls that the stopped one had accepted, and they are refused there.
 func (n *nemesis) overload(victim *server) (words string, err error) {
 	disk := victim.machine.slow
 	defer disk.set("off")
@@ -164,8 +164,8 @@ func (n *nemesis) overload(victim *server) (words string, err error) {
 		n.load.failed.of(overloaded)-before), await(gateway.name, time.Minute, gateway.ready)
 }
 
-// overloadAndKill brings more callers to a group than it takes, and kills its leader in the midst of it, so that
-// everybody's repeats come to the next one.
+// overloadAndKill sends more calls to a group than it accepts, and kills its leader meanwhile, so that everybody's
+// repeats reach the next leader.
 func (n *nemesis) overloadAndKill(victim *server) (words string, err error) {
 	before := n.load.failed.of(overloaded)
 	b, group, err := n.flood(victim, func() {})
@@ -181,7 +181,7 @@ func (n *nemesis) overloadAndKill(victim *server) (words string, err error) {
 		n.load.failed.of(overloaded)-before, killed), nil
 }
 
-// flood begins a burst at a group that a shard leads, and waits until it is too much.
+// flood begins a burst at a group that a shard leads, and waits until the load is too much.
 func (n *nemesis) flood(victim *server, begin func()) (b *burst, group int, err error) {
 	groups, err := n.leads(victim)
 	if err != nil {

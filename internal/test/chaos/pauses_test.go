@@ -29,7 +29,7 @@ func (n *nemesis) pause(victim *server) (string, error) {
 	return fmt.Sprintf("stopped for%s s, and lost the lead of %d groups by it", words, changes), nil
 }
 
-// stopGateway stops a gateway by SIGSTOP: what it had taken goes on when it does, late.
+// stopGateway stops a gateway by SIGSTOP. The calls that it had accepted continue, late, when the gateway does.
 func (n *nemesis) stopGateway(victim *server) (string, error) {
 	before := n.load.history.count()
 	length := pauseLeast + time.Duration(n.random.Int64N(int64(holdAtLeast)))
@@ -60,7 +60,7 @@ func (n *nemesis) killGateway(victim *server) (string, error) {
 		await(victim.name, time.Minute, victim.ready)
 }
 
-// answered waits until so many calls were answered since.
+// answered waits until the given number of calls was answered since.
 func (n *nemesis) answered(before, calls int) error {
 	return await("calls are answered meanwhile", time.Minute, func() error {
 		if now := n.load.history.count(); now < before+calls {

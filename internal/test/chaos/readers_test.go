@@ -17,14 +17,14 @@ import (
 	"sheaf.dev/sheaf/internal/call/routing"
 )
 
-// Records of a ballast, which are none of the workers': their ids are below these of bursts and probes.
+// The ids of ballast records. They are not those of the workers, and are below the ids of bursts and probes.
 const (
 	ballastFirst   = -1_000_000_000
 	ballastRecords = 4
 	ballastBytes   = 400 << 10 // of one: all together are more than a segment
 )
 
-// ballastData are those of the given round: text, so that they are found in a segment.
+// ballastData returns the bytes of a ballast record in a round. They are text, so that they can be found in a segment.
 func ballastData(id int64, round uint64) []byte {
 	line := fmt.Sprintf("ballast %d of round %d;", id, round)
 	out := make([]byte, 0, ballastBytes+len(line))
@@ -34,7 +34,7 @@ func ballastData(id int64, round uint64) []byte {
 	return out
 }
 
-// ballastOf gives the ids of a group's ballast.
+// ballastOf returns the ids of a group's ballast.
 func (n *nemesis) ballastOf(group int) (ids []int64) {
 	hash := routing.Routing{Mode: routing.Hash, Groups: n.cfg.groups}
 	for id := int64(ballastFirst); len(ids) < ballastRecords; id-- {
@@ -77,7 +77,7 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 	if err != nil {
 		return "", err
 	}
-	// By itself gRPC takes in more and more of what nobody reads.
+	// By default gRPC buffers more and more of what nobody reads.
 	conn, err := grpc.NewClient(victim.grpc(), append(n.dialOptions(), grpc.WithInitialWindowSize(window),
 		grpc.WithInitialConnWindowSize(window))...)
 	if err != nil {
@@ -144,7 +144,7 @@ func (n *nemesis) stallReaders(victim *server) (words string, err error) {
 		})
 }
 
-// ledWithBallast gives a group that a shard leads, with ballast in it.
+// ledWithBallast returns a group that a shard leads, with ballast in it.
 func (n *nemesis) ledWithBallast(victim *server) (group int, err error) {
 	groups, err := n.leads(victim)
 	if err != nil {
@@ -192,8 +192,8 @@ func (n *nemesis) open(ctx context.Context, reader recordv1.RecordServiceClient,
 	return err
 }
 
-// scans reads a group by Scan, to the end: where the first records are small, the first message may find room when no
-// further one does.
+// scans reads a group by Scan, to the end: where the first records are small, the first message may find memory when no
+// further message does.
 func (n *nemesis) scans(victim *server, group int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -21,10 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rig is what a run makes of this machine: a folder, and processes that hold namespaces without a name. Nothing of it
-// has a name outside but the folder, so that two runs do not meet; and the kernel takes all of it away with the last
-// process, each of which it kills when the test's process ends, however that ends. The folder is removed by the test
-// or, where that was killed, by the janitor.
+// rig is what a run creates on this machine: a folder, and processes that hold unnamed namespaces. Only the folder has
+// a name outside, so two runs cannot collide. The kernel removes the namespaces with the last of these processes, and
+// kills each of them when the test's process ends for any reason. The test removes the folder, or the janitor does if
+// the test was killed.
 type rig struct {
 	t       *testing.T
 	dir     string
@@ -39,7 +39,7 @@ type rig struct {
 	machines  []*machine
 }
 
-// folderPrefix of the folders of all runs.
+// folderPrefix begins the names of the folders of all runs.
 const folderPrefix = "sheaf-chaos-"
 
 func newRig(t *testing.T) *rig {
@@ -50,7 +50,8 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(r.remove)
 	r.own, err = unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	must(t, err)
-	// The kernel kills a child when the thread that started it ends: one thread starts all, and stays.
+	// The kernel kills a child when the thread that started it ends. Therefore one thread starts all children, and
+	// never ends.
 	go func() {
 		runtime.LockOSThread()
 		for do := range r.starter {
@@ -101,7 +102,7 @@ func (r *rig) startJanitor() io.Closer {
 	return pipe
 }
 
-// remove ends everything and looks whether anything is left.
+// remove ends everything and checks that nothing is left.
 func (r *rig) remove() {
 	r.keepLogs()
 	r.mu.Lock()
@@ -130,7 +131,7 @@ func (r *rig) remove() {
 	}
 }
 
-// keepLogs prints how the logs end where the test failed, and copies them to where -logs says.
+// keepLogs prints the ends of the logs if the test failed, and copies the logs to the folder that -logs names.
 func (r *rig) keepLogs() {
 	logs := filepath.Join(r.dir, "logs")
 	if *logsFlag != "" {
@@ -166,7 +167,7 @@ func detachLoops(dir string) {
 	}
 }
 
-// start starts a command on the thread that stays.
+// start starts a command on the thread that never ends.
 func (r *rig) start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -191,7 +192,7 @@ func (r *rig) command(args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// dial connects from the hub: a socket stays in the namespace in which it was made.
+// dial connects from the hub: a socket remains in the namespace in which it was made.
 func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	type answer struct {
 		conn net.Conn
@@ -215,7 +216,7 @@ func (r *rig) dial(ctx context.Context, network, address string) (net.Conn, erro
 	return a.conn, a.err
 }
 
-// ask gets a page of a process's HTTP.
+// ask requests a page from a process by HTTP.
 func (r *rig) ask(address, path string) error {
 	response, err := r.http.Get("http://" + address + path)
 	if err != nil {
@@ -237,7 +238,7 @@ type process struct {
 	ended chan struct{} // closed when it has ended
 }
 
-// launch starts a program in a machine; its words go to the end of the log of that name.
+// launch starts a program in a machine; its output is appended to the log of that name.
 func (m *machine) launch(name string, args ...string) (*process, error) {
 	r := m.rig
 	p := &process{name: name, log: filepath.Join(r.dir, "logs", name+".log"), ended: make(chan struct{})}
@@ -263,19 +264,19 @@ func (m *machine) launch(name string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// kill ends it by SIGKILL and returns when it is gone.
+// kill ends the process by SIGKILL and returns when it has ended.
 func (p *process) kill() {
 	_ = p.cmd.Process.Signal(syscall.SIGKILL) // it may have ended
 	<-p.ended
 }
 
-// killed tells whether SIGKILL ended it.
+// killed reports whether SIGKILL ended the process.
 func (p *process) killed() bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// stop ends it by SIGTERM.
+// stop ends the process by SIGTERM.
 func (p *process) stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -289,7 +290,7 @@ func (p *process) stop() error {
 	return nil
 }
 
-// state is the letter of a process in /proc: T is stopped.
+// state returns the letter of a process's state in /proc: T means stopped.
 func (p *process) state() string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
@@ -299,7 +300,7 @@ func (p *process) state() string {
 	return rest[:min(1, len(rest))]
 }
 
-// alive tells whether it runs.
+// alive reports whether the process runs.
 func (p *process) alive() bool {
 	select {
 	case <-p.ended:
@@ -309,7 +310,7 @@ func (p *process) alive() bool {
 	}
 }
 
-// await asks until the condition holds.
+// await repeats a check until the condition holds.
 func await(what string, patience time.Duration, holds func() error) error {
 	deadline := time.Now().Add(patience)
 	for {

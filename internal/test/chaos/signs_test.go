@@ -12,7 +12,8 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// signs are the vital signs of the shards: what they say of themselves while faults come. No figure may be impossible.
+// signs are the vital signs of the shards: what the shards report about themselves while faults occur. No figure may be
+// impossible.
 type signs struct {
 	wait sync.WaitGroup
 
@@ -21,7 +22,7 @@ type signs struct {
 	answered map[string]int // by state
 }
 
-// watchSigns asks every shard over and over, until ctx ends.
+// watchSigns asks every shard repeatedly, until ctx ends.
 func (n *nemesis) watchSigns(ctx context.Context) {
 	n.signs.answered = map[string]int{}
 	for _, h := range n.shards {
@@ -63,7 +64,7 @@ func (n *nemesis) lookAt(ctx context.Context, h *server) {
 	}
 }
 
-// impossible names the figures of a shard that cannot be.
+// impossible names the impossible figures of a shard.
 func impossible(row *recordv1.Shard) (bad []string) {
 	for name, figure := range map[string]int64{
 		"capacity": row.GetCapacityBytes(), "free": row.GetFreeBytes(), "reserve": row.GetReserveBytes(),
@@ -80,7 +81,7 @@ func impossible(row *recordv1.Shard) (bad []string) {
 	return bad
 }
 
-// words say how often it was looked, and in which states the shards were.
+// words says how often the shards were asked, and in which states they were.
 func (s *signs) words() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

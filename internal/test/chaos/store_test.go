@@ -18,10 +18,10 @@ import (
 	recordv1 "sheaf.dev/sheaf/api/sheaf/record/v1"
 )
 
-// storeName in etcd.
+// storeName is the name of the store in etcd.
 const storeName = "chaos"
 
-// copies of each group.
+// copies is the number of copies of each group.
 const copies = 3
 
 // store is etcd, gateways and shards, each a process on a machine of its own.
@@ -35,7 +35,7 @@ type store struct {
 	common   []string // arguments of gateways and shards
 }
 
-// server is a program of the store that is started over and over with the same arguments.
+// server is a program of the store that is started repeatedly with the same arguments.
 type server struct {
 	*process
 	machine *machine
@@ -62,7 +62,7 @@ func (s *server) ready() error {
 	return s.machine.rig.ask(s.http, "/readyz")
 }
 
-// lastWords is the end of the log.
+// lastWords returns the end of the log.
 func (p *process) lastWords() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
@@ -87,7 +87,8 @@ func newStore(r *rig, cfg config) *store {
 	return s
 }
 
-// noMoves says what still moves, as etcd knows it: until then a copy may be one that does not vote.
+// noMoves returns an error that names the moves still under way in etcd: until they end, a copy may be one that does
+// not vote.
 func (s *store) noMoves() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -153,11 +154,12 @@ const (
 	slowedDisk = 2
 	diskBytes  = 512 << 20
 
-	// memoryOfShard is what a shard takes for the limit of its cgroup, so that few callers are too many.
+	// memoryOfShard is the size that a shard takes for the memory limit of its cgroup. It is small, so that a few
+	// callers overload the shard.
 	memoryOfShard = 256 << 20
 )
 
-// limitMemory has programs of the machine see a limit of their memory, which nobody enforces.
+// limitMemory shows programs of the machine a memory limit that nobody enforces.
 func (m *machine) limitMemory(bytes int64) {
 	const cgroups = "/sys/fs/cgroup"
 	m.must("mount", "-t", "tmpfs", "tmpfs", cgroups)
@@ -188,7 +190,7 @@ func (s *store) addShard(number int) {
 	s.shards = append(s.shards, h)
 }
 
-// shardArgs make segments small and compaction eager, so that much happens.
+// shardArgs returns arguments that make segments small and compaction frequent, so that both occur often.
 func (s *store) shardArgs(name, address, dir string) []string {
 	return append([]string{
 		sheafBinary, "shard", "--name", name, "--dir", dir, "--listen", address + ":7610", "--http", address + ":7611",
@@ -203,13 +205,14 @@ func (s *store) dialOptions() []grpc.DialOption {
 	}
 }
 
-// replica is what a shard says of one of its groups.
+// replica is what a shard reports about one of its groups.
 type replica struct {
 	shard *server
 	row   *recordv1.Group
 }
 
-// survey asks the shards but one for their replicas, by group. A shard that does not answer has none.
+// survey asks all shards except the given ones for their replicas, by group. A shard that does not answer has no
+// replicas in the result.
 func (s *store) survey(but ...*server) (map[string][]replica, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -240,7 +243,7 @@ func (s *store) survey(but ...*server) (map[string][]replica, error) {
 	return all, errors.Join(errs...)
 }
 
-// led are the groups that a shard leads.
+// led returns the groups that a shard leads.
 func led(all map[string][]replica, h *server) (groups []string) {
 	for name, replicas := range all {
 		for _, r := range replicas {
@@ -253,7 +256,8 @@ func led(all map[string][]replica, h *server) (groups []string) {
 	return groups
 }
 
-// whole says what of the replicas is not well: each group has its copies, all serve, one leads.
+// whole describes what is wrong with the replicas: each group must have all its copies, all must serve, and one must
+// lead.
 func (s *store) whole(all map[string][]replica) error {
 	var errs []error
 	for g := range s.cfg.groups {
@@ -276,7 +280,7 @@ func (s *store) whole(all map[string][]replica) error {
 	return errors.Join(errs...)
 }
 
-// settledNow says why the store is not whole at this moment.
+// settledNow explains why the store is not whole at this moment.
 func (s *store) settledNow() error {
 	all, err := s.survey()
 	if err != nil {
