@@ -1,4 +1,4 @@
-// Package clitest runs real programs in tests and looks at what they print and how they end.
+// Package clitest runs real programs in tests and checks what they print and how they end.
 package clitest
 
 import (
@@ -18,17 +18,19 @@ import (
 	"time"
 )
 
-// Outcome of a program that ended.
+// Outcome is the outcome of a program that ended.
 type Outcome struct {
 	Code           int // -1: it was killed
 	Stdout, Stderr string
 }
 
-// BinVariable names the folder of the programs that `make build` made, which `make test` sets.
+// BinVariable names the environment variable for the folder of the programs that `make build` made. `make test` sets
+// it.
 const BinVariable = "SHEAF_BIN"
 
-// Programs gives the folder that holds the commands of the packages named: that of SHEAF_BIN, or into, where it builds
-// them by the flags of `make build`. A program that SHEAF_BIN lacks is an error.
+// Programs returns the folder that holds the commands of the named packages. This is the folder of SHEAF_BIN if that is
+// set; otherwise Programs builds them into the folder into, with the flags of `make build`. A program that SHEAF_BIN
+// lacks is an error.
 func Programs(ctx context.Context, into string, packages ...string) (dir string, err error) {
 	dir = os.Getenv(BinVariable)
 	if dir == "" {
@@ -41,7 +43,7 @@ func Programs(ctx context.Context, into string, packages ...string) (dir string,
 		return into, nil
 	}
 	for _, name := range packages {
-		// The cache of test results notes what a test looks at, so that it runs anew where the program has changed.
+		// The cache of test results records what a test looks at, so the test runs again if the program has changed.
 		if _, err := os.Stat(filepath.Join(dir, path.Base(name))); err != nil {
 			return "", fmt.Errorf("%s=%s: run `make build`: %w", BinVariable, dir, err)
 		}
@@ -49,7 +51,7 @@ func Programs(ctx context.Context, into string, packages ...string) (dir string,
 	return dir, nil
 }
 
-// Main is a TestMain. set is given the folder that holds the commands of the packages named (see Programs).
+// Main is a TestMain. It passes set the folder that holds the commands of the named packages (see Programs).
 func Main(m *testing.M, set func(dir string), packages ...string) {
 	os.Exit(func() int {
 		into, err := os.MkdirTemp("", "sheaf-test-bin-")
@@ -68,10 +70,10 @@ func Main(m *testing.M, set func(dir string), packages ...string) {
 	}())
 }
 
-// longest is how long a program may take, which no test is meant to come near.
+// longest is the time after which a program is stopped; no test should come near it.
 const longest = 10 * time.Minute
 
-// Run runs a program to its end, as another user where who is given.
+// Run runs a program to its end, as the user who if that is not nil.
 func Run(t testing.TB, stdin io.Reader, who *syscall.Credential, args ...string) Outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), longest)
@@ -90,7 +92,7 @@ func Run(t testing.TB, stdin io.Reader, who *syscall.Credential, args ...string)
 	return Outcome{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// Want fails the test where the program did not end with this code.
+// Want fails the test if the program did not end with this code.
 func (o Outcome) Want(t testing.TB, code int) Outcome {
 	t.Helper()
 	if o.Code != code {
@@ -99,7 +101,7 @@ func (o Outcome) Want(t testing.TB, code int) Outcome {
 	return o
 }
 
-// Has fails the test where standard error lacks a text.
+// Has fails the test if standard error lacks the text.
 func (o Outcome) Has(t testing.TB, text string) Outcome {
 	t.Helper()
 	if !strings.Contains(o.Stderr, text) {
@@ -108,7 +110,7 @@ func (o Outcome) Has(t testing.TB, text string) Outcome {
 	return o
 }
 
-// JSON reads standard output.
+// JSON decodes standard output.
 func (o Outcome) JSON(t testing.TB, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(o.Stdout), into); err != nil {
@@ -116,7 +118,7 @@ func (o Outcome) JSON(t testing.TB, into any) {
 	}
 }
 
-// Shortened is the beginning of a long text, for the message of a test.
+// Shortened returns the beginning of a long text, for the message of a test.
 func Shortened(s string) string {
 	if len(s) > 2000 {
 		return s[:2000] + "..."

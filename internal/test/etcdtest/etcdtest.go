@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// shared starts with the first test that needs it: before M.Run it would race with that.
+// shared starts with the first test that needs it: a start before M.Run would race with that test.
 var shared struct {
 	once   sync.Once
 	server *etcd.Server
@@ -20,7 +20,8 @@ var shared struct {
 	err    error
 }
 
-// Shared is one etcd for the tests that do not stop theirs; each test takes a store name of its own. It ends with Main.
+// Shared returns one etcd for all tests that do not stop theirs. Each test uses a store name of its own. The etcd ends
+// with Main.
 func Shared(tb testing.TB) *etcd.Server {
 	tb.Helper()
 	shared.once.Do(func() {
@@ -37,7 +38,7 @@ func Shared(tb testing.TB) *etcd.Server {
 	return shared.server
 }
 
-// use calls etcd once: by then it has the goroutines that it goes on with, which a test must not take for its own.
+// use calls etcd once. After that, etcd has started the goroutines that remain, which a test must not take for its own.
 func use(server *etcd.Server) error {
 	client, err := server.Client()
 	if err != nil {

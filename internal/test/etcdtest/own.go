@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// Own is an etcd of one test alone, which can be stopped and set back to an earlier state. Not safe for concurrent use.
+// Own is an etcd of a single test, which can be stopped and set back to an earlier state. Not safe for concurrent use.
 type Own struct {
 	tb      testing.TB
 	dir     string
@@ -17,7 +17,7 @@ type Own struct {
 	Address string
 }
 
-// NewOwn starts one. It ends with the test.
+// NewOwn starts an etcd. It ends with the test.
 func NewOwn(tb testing.TB) *Own {
 	tb.Helper()
 	o := &Own{tb: tb, dir: filepath.Join(tb.TempDir(), "etcd"), Address: "unix://" + filepath.Join(tb.TempDir(), "s")}
@@ -26,7 +26,7 @@ func NewOwn(tb testing.TB) *Own {
 	return o
 }
 
-// Start starts it, after Stop.
+// Start starts the etcd again after Stop.
 func (o *Own) Start() {
 	o.tb.Helper()
 	var err error
@@ -35,10 +35,10 @@ func (o *Own) Start() {
 	}
 }
 
-// Stop ends it; what it holds stays.
+// Stop stops the etcd; its data remains.
 func (o *Own) Stop() { o.server.Close() }
 
-// Backup copies what it holds, and gives the folder. It is stopped meanwhile.
+// Backup copies the data of the etcd, and returns the folder of the copy. The etcd is stopped meanwhile.
 func (o *Own) Backup() string {
 	o.tb.Helper()
 	o.Stop()
@@ -50,7 +50,7 @@ func (o *Own) Backup() string {
 	return to
 }
 
-// Restore starts it, after Stop, with what a Backup holds.
+// Restore starts the etcd after Stop, with the data of a Backup.
 func (o *Own) Restore(backup string) {
 	o.tb.Helper()
 	if err := errors.Join(os.RemoveAll(o.dir), os.CopyFS(o.dir, os.DirFS(backup))); err != nil {

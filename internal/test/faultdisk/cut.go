@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Keep says which of the writes that were not flushed a power cut leaves.
+// Keep selects which of the unflushed writes survive a power cut.
 type Keep uint8
 
-// What is left.
+// The writes that survive.
 const (
 	KeepNone    Keep = iota
 	KeepAll          // as if the process had been killed and not the machine
@@ -20,19 +20,19 @@ const (
 
 func (k Keep) String() string { return [...]string{"none", "all", "some", "sectors"}[k] }
 
-// Survival is what a power cut leaves of what was not flushed.
+// Survival describes which unflushed writes survive a power cut.
 type Survival struct {
 	Keep        Keep
 	SectorBytes int64  // that the disk writes as a whole; it divides PageBytes
 	Seed        uint64 // of what is left to chance
 }
 
-// AnySurvival takes all from a seed but the size of sectors.
+// AnySurvival derives everything except the sector size from a seed.
 func AnySurvival(seed uint64, sectorBytes int64) Survival {
 	return Survival{Keep: Keep(rand.New(rand.NewPCG(seed, 1)).IntN(int(keeps))), SectorBytes: sectorBytes, Seed: seed}
 }
 
-// Loss counts what a power cut did to the writes that were not flushed.
+// Loss counts what a power cut did to the unflushed writes.
 type Loss struct {
 	Pending   int // that were not flushed
 	Dropped   int // of which nothing is left
@@ -40,7 +40,7 @@ type Loss struct {
 	Reordered int // that are left, at least in part, though an earlier one is not or not as a whole
 }
 
-// Add adds up.
+// Add adds the counts of another Loss.
 func (l *Loss) Add(other Loss) {
 	l.Pending += other.Pending
 	l.Dropped += other.Dropped
@@ -48,19 +48,19 @@ func (l *Loss) Add(other Loss) {
 	l.Reordered += other.Reordered
 }
 
-// Cutter makes the images that power cuts leave, of a disk's content and of the record that begins with it.
+// Cutter makes the images that power cuts leave. It starts with a disk's content and the record that follows it.
 type Cutter struct {
 	durable pages // up to the last flush at or before the last cut
 	record  []Op
 	flushed int // operations in durable
 }
 
-// NewCutter takes what Device.Begin and Device.Record gave.
+// NewCutter makes a Cutter from the results of Device.Begin and Device.Record.
 func NewCutter(before *Image, record []Op) *Cutter {
 	return &Cutter{durable: slices.Clone(before.pages), record: record}
 }
 
-// Cut cuts the power when so many operations of the record were done. It must not be fewer than at the last cut.
+// Cut cuts the power after the first done operations of the record. done must not be less than in the previous call.
 func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
 	if done > len(c.record) || done < c.flushed {
 		panic(fmt.Sprintf("faultdisk: a cut at %d, after one at %d or later, of %d", done, c.flushed, len(c.record)))
@@ -78,7 +78,7 @@ func (c *Cutter) Cut(done int, s Survival) (*Image, Loss) {
 	return &Image{left}, left.keep(c.record[c.flushed:done], s)
 }
 
-// keep brings those of pending writes to a disk's content that survive.
+// keep applies those pending writes to a disk's content that survive.
 func (p pages) keep(pending []Op, s Survival) Loss {
 	random := rand.New(rand.NewPCG(s.Seed, 2))
 	order := make([]int, len(pending))

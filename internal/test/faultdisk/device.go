@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Kind of a recorded operation.
+// Kind is the kind of a recorded operation.
 type Kind uint8
 
 // The kinds.
@@ -17,7 +17,7 @@ const (
 	Flush      // all that is recorded before it survives a power cut from here on
 )
 
-// Op is one operation that a disk took.
+// Op is one operation that a disk has done.
 type Op struct {
 	Kind   Kind
 	Offset int64
@@ -51,10 +51,10 @@ func newDevice(content pages) *Device {
 	return d
 }
 
-// Size of the disk in bytes.
+// Size returns the size of the disk in bytes.
 func (d *Device) Size() int64 { return d.now.size() }
 
-// Begin forgets the record, and gives the content that a new one begins with.
+// Begin clears the record, and returns the content with which a new record begins.
 func (d *Device) Begin() *Image {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,21 +62,22 @@ func (d *Device) Begin() *Image {
 	return &Image{slices.Clone(d.now)}
 }
 
-// Position is the number of operations recorded so far. What a caller saw done before it asks is among them.
+// Position returns the number of operations recorded so far. It includes every operation that the caller saw done
+// before the call.
 func (d *Device) Position() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.record)
 }
 
-// Record gives all operations since Begin, in the order in which they were done.
+// Record returns all operations since Begin, in the order in which they were done.
 func (d *Device) Record() []Op {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.record)
 }
 
-// Rot flips bits of one byte; the record does not have it.
+// Rot flips bits of one byte. The record does not contain this change.
 func (d *Device) Rot(offset int64, mask byte) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,7 +90,7 @@ func (d *Device) Rot(offset int64, mask byte) error {
 	return nil
 }
 
-// ReadAt implements io.ReaderAt, but reads nothing where it cannot read all.
+// ReadAt implements io.ReaderAt, except that it reads nothing if it cannot read everything.
 func (d *Device) ReadAt(p []byte, offset int64) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -100,7 +101,7 @@ func (d *Device) ReadAt(p []byte, offset int64) (int, error) {
 	return len(p), nil
 }
 
-// WriteAt implements io.WriterAt, but writes nothing where it cannot write all. It keeps a copy of p.
+// WriteAt implements io.WriterAt, except that it writes nothing if it cannot write everything. It keeps a copy of p.
 func (d *Device) WriteAt(p []byte, offset int64) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,7 +123,7 @@ func (d *Device) Zero(offset, bytes int64) error {
 	return nil
 }
 
-// Flush has all that was written before survive a power cut.
+// Flush makes all earlier writes survive a power cut.
 func (d *Device) Flush() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -139,7 +140,7 @@ func (d *Device) take(op Op) {
 	d.record = append(d.record, op)
 }
 
-// do brings an operation to a disk's content.
+// do applies an operation to a disk's content.
 func (p pages) do(op Op) {
 	switch op.Kind {
 	case Write:

@@ -32,7 +32,8 @@ func content(t testing.TB, d *Device) []byte {
 	return b
 }
 
-// Whatever is written, at whatever offsets, reads back as of a plain array, and images do not change with their disk.
+// The disk reads back the same bytes as a plain array, whatever is written at whatever offsets. Images do not change
+// with their disk.
 func TestReadsBackWhatWasWritten(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	const size = 16 * PageBytes
@@ -79,7 +80,7 @@ func TestRefusesWhatIsOutside(t *testing.T) {
 	}
 }
 
-// sectorsOf gives the letters of a disk's sectors; each sector holds one letter only, or the test fails.
+// sectorsOf returns the letters of a disk's sectors. Each sector must hold a single letter, or the test fails.
 func sectorsOf(t *testing.T, i *Image, sector int) string {
 	t.Helper()
 	b := content(t, Of(i))
@@ -101,12 +102,12 @@ func letters(letter string, sectors, sector int) []byte {
 	return bytes.Repeat([]byte(letter), sectors*sector)
 }
 
-// legal are the states after the first flush and before the next one, by sector: each may be as it was flushed, or as
-// any later write has it.
+// legal matches the states after the first flush and before the next one, by sector: each sector may be as it was
+// flushed, or as any later write has it.
 var legal = regexp.MustCompile(`^[.a]a[ab][abc][.c]\.\.\.$`)
 
-// What was flushed before a cut is there after each, and of the rest any subset of sectors comes to be seen, in any
-// order, and nothing else.
+// Everything that was flushed before a cut is there after it. Of the rest, any subset of sectors survives, in any
+// order, and nothing else does.
 func TestCutsLeaveEachLegalStateAndNoOther(t *testing.T) {
 	const sector = 512
 	for keep := range keeps {

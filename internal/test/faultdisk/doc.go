@@ -1,9 +1,9 @@
 // Package faultdisk is a disk in memory that records each write and flush, for tests of what survives a power cut under
-// a real file system. FUSE serves it as a file, a loop device makes a block device of that, and the kernel's ext4, xfs
-// or btrfs run on it.
+// a real file system. FUSE serves the disk as a file, a loop device makes a block device of that file, and the kernel's
+// ext4, xfs or btrfs run on it.
 //
-// What a power cut may leave is made by Cutter from the record: all that was flushed, and of the rest any writes in any
-// order, whole or torn at sectors. A Device also answers EIO, stalls, or has bits flipped, on command.
+// A Cutter makes from the record what a power cut may leave: everything that was flushed, and any of the other writes
+// in any order, whole or torn at sectors. A Device can also answer EIO, stall, or have bits flipped, on command.
 //
-// The kernel's loop driver passes a write with FUA on as a write and a flush, so that the record knows no FUA.
+// The kernel's loop driver passes on a write with FUA as a write and a flush, so the record has no FUA.
 package faultdisk

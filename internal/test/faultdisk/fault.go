@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// Calls are kinds of calls to a disk, as a set.
+// Calls is a set of kinds of calls to a disk.
 type Calls uint8
 
 // The calls.
@@ -15,7 +15,7 @@ const (
 	Flushes
 )
 
-// Fault is trouble of a disk, for calls that touch a range. Its fields must not be changed once it is added.
+// Fault makes calls that touch a range fail or wait. Its fields must not be changed after it is added.
 type Fault struct {
 	Calls         Calls
 	Offset, Bytes int64         // 0 bytes: the whole disk
@@ -26,7 +26,7 @@ type Fault struct {
 	fired  int // guarded by the device
 }
 
-// Add brings a fault, from the next call on.
+// Add adds a fault, which takes effect from the next call on.
 func (d *Device) Add(f *Fault) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -34,14 +34,14 @@ func (d *Device) Add(f *Fault) {
 	d.faults = append(d.faults, f)
 }
 
-// Remove ends a fault that was added. Again: nothing.
+// Remove ends a fault that was added. A second call does nothing.
 func (f *Fault) Remove() {
 	f.device.mu.Lock()
 	defer f.device.mu.Unlock()
 	f.device.remove(f)
 }
 
-// Fired is how many calls met the fault.
+// Fired returns the number of calls that met the fault.
 func (f *Fault) Fired() int {
 	f.device.mu.Lock()
 	defer f.device.mu.Unlock()
@@ -57,7 +57,7 @@ func (f *Fault) concerns(calls Calls, offset, bytes int64) bool {
 	return f.Calls&calls != 0 && (f.Bytes == 0 || offset < f.Offset+f.Bytes && f.Offset < offset+bytes)
 }
 
-// meet waits or fails as the faults say, and where the disk does not reach so far. Called with mu held.
+// meet waits or fails as the faults say, and fails if the range is not inside the disk. It is called with mu held.
 func (d *Device) meet(calls Calls, offset, bytes int64) error {
 	if err := d.inside(offset, bytes); err != nil {
 		return err

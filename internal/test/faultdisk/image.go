@@ -3,11 +3,11 @@ package faultdisk
 // PageBytes is the unit in which the content of a disk is kept and shared between images.
 const PageBytes = 4096
 
-// Image is the content of a disk at one moment. It does not change, and shares what is equal with others.
+// Image is the content of a disk at one moment. It does not change, and shares equal pages with other images.
 type Image struct{ pages pages }
 
-// pages are the content of a disk; nil: zeros. A page is never changed, only replaced, so that a copy of the slice is a
-// copy of the disk.
+// pages are the content of a disk; a nil page holds zeros. A page is never changed, only replaced, so a copy of the
+// slice is a copy of the disk.
 type pages []*[PageBytes]byte
 
 func (p pages) size() int64 { return int64(len(p)) * PageBytes }
@@ -47,7 +47,7 @@ func (p pages) zero(offset, bytes int64) {
 	}
 }
 
-// page replaces a page by its copy, which the caller may change.
+// page replaces a page by a copy of it, which the caller may change.
 func (p pages) page(number int64) *page {
 	fresh := new(page)
 	if old := p[number]; old != nil {

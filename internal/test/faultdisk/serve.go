@@ -22,14 +22,15 @@ const (
 	statBlockSize = 512
 )
 
-// Drive is a block device of this machine, /dev/loopN, that a Device stands behind. Needs root and /dev/fuse.
+// Drive is a block device of this machine, /dev/loopN, backed by a Device. It needs root and /dev/fuse.
 type Drive struct {
 	loop   *loop.Device
 	server *fuse.Server
 	point  string
 }
 
-// Attach makes a block device of a disk, with sectors of so many bytes (512 to PageBytes). dir is for its mount point.
+// Attach makes a block device from a disk, with sectors of sectorBytes bytes (512 to PageBytes). It creates its mount
+// point in dir.
 func Attach(d *Device, dir string, sectorBytes int) (drive *Drive, err error) {
 	point, err := os.MkdirTemp(dir, "faultdisk-")
 	if err != nil {
@@ -56,10 +57,10 @@ func Attach(d *Device, dir string, sectorBytes int) (drive *Drive, err error) {
 	return drive, err
 }
 
-// Path of the block device.
+// Path returns the path of the block device.
 func (d *Drive) Path() string { return d.loop.Name }
 
-// Detach lets go of the device, which must not be mounted any more. Again: nothing.
+// Detach releases the device, which must not be mounted any more. A second call does nothing.
 func (d *Drive) Detach() error {
 	var errs []error
 	if d.loop != nil {
@@ -67,7 +68,7 @@ func (d *Drive) Detach() error {
 		d.loop = nil
 	}
 	if d.server != nil {
-		// The kernel lets go of the loop device, and by it of the file, a moment after the last close.
+		// The kernel releases the loop device, and with it the file, a moment after the last close.
 		if err := d.server.Unmount(); err != nil {
 			errs = append(errs, unix.Unmount(d.point, unix.MNT_DETACH))
 		}
@@ -91,7 +92,7 @@ func (f *folder) OnAdd(ctx context.Context) {
 	f.AddChild(fileName, f.NewPersistentInode(ctx, &file{device: f.device}, fs.StableAttr{Mode: syscall.S_IFREG}), false)
 }
 
-// file passes on what the kernel asks.
+// file passes on the kernel's requests.
 type file struct {
 	fs.Inode
 	device *Device
@@ -122,7 +123,7 @@ func (f *file) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 	return 0
 }
 
-// Setattr implements fs.NodeSetattrer: nothing about the disk can be set.
+// Setattr implements fs.NodeSetattrer: no attribute of the disk can be set.
 func (f *file) Setattr(ctx context.Context, h fs.FileHandle, _ *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	return f.Getattr(ctx, h, out)
 }
@@ -132,7 +133,7 @@ func (f *file) Getxattr(context.Context, string, []byte) (uint32, syscall.Errno)
 	return 0, syscall.ENODATA
 }
 
-// Flush implements fs.NodeFlusher. It is the close of a file, not the flush of a disk.
+// Flush implements fs.NodeFlusher. It closes a file; it does not flush the disk.
 func (f *file) Flush(context.Context, fs.FileHandle) syscall.Errno { return 0 }
 
 // Read implements fs.NodeReader.
@@ -153,7 +154,7 @@ func (f *file) Fsync(context.Context, fs.FileHandle, uint32) syscall.Errno {
 	return fs.ToErrno(f.device.Flush())
 }
 
-// Allocate implements fs.NodeAllocater: the loop driver asks it for discards and for ranges of zeros.
+// Allocate implements fs.NodeAllocater: the loop driver calls it for discards and for ranges of zeros.
 func (f *file) Allocate(_ context.Context, _ fs.FileHandle, offset, bytes uint64, mode uint32) syscall.Errno {
 	if mode&(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_ZERO_RANGE) == 0 {
 		return syscall.EOPNOTSUPP

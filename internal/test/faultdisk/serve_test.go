@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// What the tests mount nobody else sees, and it ends with the process.
+// Nobody else sees the mounts of the tests, and they end with the process.
 func TestMain(m *testing.M) {
 	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -23,8 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// attach skips the test where there are no block devices to be had, but fails where SHEAF_LOOP=required says that there
-// must be.
+// attach skips the test if no block devices are available, but fails if SHEAF_LOOP=required says that they must be.
 func attach(t *testing.T, d *Device, sectorBytes int) *Drive {
 	t.Helper()
 	why := ""
@@ -48,7 +47,7 @@ func attach(t *testing.T, d *Device, sectorBytes int) *Drive {
 	return drive
 }
 
-// Writes and syncs of the block device come to the record, in their order, and its faults come to who reads it.
+// Writes and syncs of the block device reach the record in their order, and the faults of the disk reach its readers.
 func TestABlockDevice(t *testing.T) {
 	for _, sectorBytes := range []int{512, 4096} {
 		d := New(1 << 20)

@@ -1,4 +1,4 @@
-// Package fleettest makes placements and pools in words, for tests.
+// Package fleettest makes placements and pools from short texts, for tests.
 package fleettest
 
 import (
@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// View makes a view in words: groups as "a b c", where -c is a voter that is not there, +d a learner, and after > the
-// target.
+// View makes a view from texts. A group is written as "a b c": -c is a voter that is not there, +d is a learner, and
+// the target follows >.
 func View(copies int32, shards string, groups map[string]string) *fleet.PlacementView {
 	v := &fleet.PlacementView{Copies: copies, Shards: map[string]fleet.ShardPlace{}, Groups: map[string]fleet.GroupPlace{},
 		Unplaced: map[string]string{}}
@@ -47,7 +47,7 @@ func View(copies int32, shards string, groups map[string]string) *fleet.Placemen
 	return v
 }
 
-// Shares says of groups of a view which failure domains two copies share on the way.
+// Shares sets, for groups of a view, the failure domain that two copies share during a move.
 func Shares(v *fleet.PlacementView, domain string, groups ...string) *fleet.PlacementView {
 	for _, name := range groups {
 		g := v.Groups[name]
@@ -57,7 +57,7 @@ func Shares(v *fleet.PlacementView, domain string, groups ...string) *fleet.Plac
 	return v
 }
 
-// PoolOf has shards in these states, each with 4 groups.
+// PoolOf returns a pool whose shards have these states. Each shard has 4 groups.
 func PoolOf(name string, wanted int32, states ...v1alpha1.ShardState) v1alpha1.ShardPool {
 	pool := v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: name}}
 	pool.Spec.Shards = &wanted
@@ -77,14 +77,14 @@ func PoolOf(name string, wanted int32, states ...v1alpha1.ShardState) v1alpha1.S
 	return pool
 }
 
-// RateMessage is what `sheaf-bench layouts --device-rate` writes: a test of that command knows it too.
+// RateMessage returns the message that `sheaf-bench layouts --device-rate` writes: a test of that command uses it too.
 func RateMessage(bytesPerSecond int64) string {
 	return fmt.Sprintf(
 		"{\"kind\":\"sheaf.dev/device-rate\",\"readBytesPerSecond\":%d,\"sampleBytes\":1073741824,\"fileSystem\":\"xfs\"}\n",
 		bytesPerSecond)
 }
 
-// BenchPod is a pod of a Job that ended well, on one claim.
+// BenchPod returns a pod of a Job that ended well, with one claim.
 func BenchPod(name, claim, message string, ended time.Time) corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name,
 		Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}
@@ -99,7 +99,7 @@ func BenchPod(name, claim, message string, ended time.Time) corev1.Pod {
 	return pod
 }
 
-// BenchClaim is the claim of a Job that measures a class, bound.
+// BenchClaim returns the bound claim of a Job that measures a class.
 func BenchClaim(name, class string) corev1.PersistentVolumeClaim {
 	claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name,
 		Labels: map[string]string{v1alpha1.LabelComponent: v1alpha1.ComponentBench}}}

@@ -16,8 +16,8 @@ var inBubbles = []string{
 	"internal/placement", "internal/consensus/replica", "internal/shard", "internal/test/sim",
 }
 
-// outside are files of these packages that stand outside of bubbles, and what they need. A file that is new here says
-// in a comment, too, why it cannot be in one.
+// outside lists the files of these packages that run outside of bubbles, and what they need. A new file here also
+// explains in a comment why it cannot run in a bubble.
 var outside = map[string]string{
 	"client/tls_test.go":                            "certificates are files, which are read again when they change",
 	"internal/local/dev/tls_test.go":                "a whole `sheaf dev` on files and sockets, with certificates",
@@ -58,8 +58,8 @@ var outside = map[string]string{
 }
 
 var (
-	// realTime waits, and a TempDir is of the machine; within a bubble waiting takes no time, and a folder is of a disk
-	// in memory.
+	// realTime waits in real time, or uses a TempDir of the machine; within a bubble waiting takes no time, and a
+	// folder is on a disk in memory.
 	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(|\.TempDir\(`)
 	// realThings are those that no bubble holds.
 	realThings = regexp.MustCompile(
@@ -67,7 +67,7 @@ var (
 	bubble = regexp.MustCompile(`\bsynctest\.|\bbubbletest\.|\binBubble\(`)
 )
 
-// refused says why a test file may not be as it is; empty: it may.
+// refused explains why a test file is not allowed as it is. It returns "" for a file that is allowed.
 func refused(source string) string {
 	switch {
 	case realThings.MatchString(source):

@@ -7,7 +7,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// TestBadCommands: each sort of command that is not of this tree is found, and one beside it that is, is not.
+// TestBadCommands: the check finds each sort of command that does not exist in this tree, and accepts a similar one
+// that does.
 func TestBadCommands(t *testing.T) {
 	all := sorts(t)
 	for _, c := range []struct{ sort, command, wrong string }{

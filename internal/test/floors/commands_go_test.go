@@ -22,7 +22,7 @@ var (
 	plainWords   = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 )
 
-// checkGo holds the packages and tests that a call of go names against the tree.
+// checkGo checks the packages and tests in a go command against the tree.
 func checkGo(c pagetest.Command) (bool, error) {
 	if c.Words[0] != "go" || len(c.Words) < 2 {
 		return false, nil
@@ -41,7 +41,7 @@ func checkGo(c pagetest.Command) (bool, error) {
 	return false, nil
 }
 
-// packageFolder is where a package of this repository lies, below its root.
+// packageFolder returns the folder of a package of this repository, below the root.
 func packageFolder(dir, name string) (folder string, ours bool) {
 	if below, ok := strings.CutPrefix(name, module); ok {
 		return below, true
@@ -56,7 +56,7 @@ func packageFolder(dir, name string) (folder string, ours bool) {
 	return "", false
 }
 
-// packages are the folders with Go code of a folder, or with /... those below it, too.
+// packages returns the folders with Go code for a folder; with /... it includes those below.
 func packages(folder string) (found []string) {
 	base, below := strings.CutSuffix(folder, "/...")
 	if !below {
@@ -74,7 +74,7 @@ func packages(folder string) (found []string) {
 	return found
 }
 
-// goTest is what a call of go test asks for.
+// goTest is what a go test command asks for.
 type goTest struct {
 	folders   []string
 	patterns  map[string]string // by the flag: run, bench, skip, fuzz
@@ -109,7 +109,8 @@ func readGoTest(dir string, args []string) (g goTest, err error) {
 	return g, nil
 }
 
-// checkGoTest checks that the packages are there, that they have a test for each pattern, and the flags of their own.
+// checkGoTest checks that the packages exist, that they have a test for each pattern, and that either go test or the
+// packages define each flag of the command.
 func checkGoTest(c pagetest.Command, args []string) error {
 	g, err := readGoTest(c.Dir, args)
 	if err != nil || len(g.folders) == 0 && (c.Mentioned || c.Dir == "") {
@@ -143,8 +144,8 @@ func checkGoTest(c pagetest.Command, args []string) error {
 	return nil
 }
 
-// hasTest says why no test of a package's text has the name that a pattern asks for. The name of a part has to stand
-// there, too, with blanks for its underscores or as it is.
+// hasTest explains why no test in a package's text has the name that a pattern asks for. The name of a subtest must be
+// in the text too, either unchanged or with blanks for its underscores.
 func hasTest(text, flag, pattern string) error {
 	if pattern == "" || pattern == "^$" || pagetest.Placeholder(strings.TrimSuffix(pattern, "$")) {
 		return nil

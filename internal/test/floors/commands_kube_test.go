@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	// Kinds of Kubernetes and cert-manager that pages name: whoever names another adds it here.
+	// Kinds of Kubernetes and cert-manager that pages name: a page that names another kind needs it added here.
 	otherKinds = strings.Fields("all crd namespace namespaces node nodes pod pods pv pvc service secret secrets " +
 		"configmap deployment deploy statefulset job jobs event events storageclass lease clusterrole certificates")
 	// Verbs of kubectl that take kinds.
@@ -31,10 +31,10 @@ var (
 	outputPaths = regexp.MustCompile(`^(?:-o=?|--output=)?(?:jsonpath|custom-columns|go-template)=`)
 )
 
-// kinds are ours: the schema of each, by its names.
+// kinds are the kinds of this project: the schema of each kind, by its names.
 type kinds map[string]schema
 
-// schema is one of JSON, as far as it is needed here.
+// schema is a JSON schema, as far as it is needed here.
 type schema struct {
 	Properties           map[string]schema `json:"properties"`
 	AdditionalProperties json.RawMessage   `json:"additionalProperties"`
@@ -86,7 +86,7 @@ func readKinds() (kinds, error) {
 	return found, nil
 }
 
-// has says that a value may have this path, where lists are passed through.
+// has reports whether a value may have this path; the path passes through lists.
 func (s schema) has(path []string) bool {
 	if s.Items != nil {
 		return s.Items.has(path)
@@ -107,7 +107,7 @@ func (s schema) has(path []string) bool {
 	return more.has(path[1:])
 }
 
-// unknown is a path of a value that the schema has not; empty: there is none.
+// unknown returns a path of the value that the schema lacks, or "" if there is none.
 func (s schema) unknown(value any, path ...string) string {
 	switch v := value.(type) {
 	case map[string]any:
@@ -129,7 +129,7 @@ func (s schema) unknown(value any, path ...string) string {
 	return ""
 }
 
-// check holds the kinds that a call of kubectl names, and fields of ours, against the CRDs.
+// check checks the kinds in a kubectl command, and the fields of this project's kinds, against the CRDs.
 func (k kinds) check(c pagetest.Command) (bool, error) {
 	if c.Words[0] != "kubectl" && c.Words[0] != "bin/kube/kubectl" {
 		return false, nil
@@ -188,7 +188,7 @@ func (k kinds) check(c pagetest.Command) (bool, error) {
 
 var aPlace = regexp.MustCompile(`/(\d+|-)(/|$)`) // in a list
 
-// unknownOf is a path that operations of a JSON patch name, or that their values have, and the schema has not; empty:
+// unknownOf returns a path that the operations of a JSON patch or their values have and the schema lacks, or "" if
 // there is none.
 func (s schema) unknownOf(operations []any) string {
 	for _, operation := range operations {
@@ -202,7 +202,7 @@ func (s schema) unknownOf(operations []any) string {
 	return ""
 }
 
-// named is the kind, or the last of several, that the arguments of a verb name.
+// named returns the kind that the arguments of a verb name, or the last one if they name several.
 func (k kinds) named(verb string, args []string) (string, error) {
 	switch {
 	case verb == "rollout" && len(args) > 0:
@@ -232,7 +232,7 @@ func (k kinds) named(verb string, args []string) (string, error) {
 	return last, nil
 }
 
-// hasFields holds the fields of an explanation and of an output against the schema of a kind.
+// hasFields checks the fields of a kubectl explain and of an output against the schema of a kind.
 func (s schema) hasFields(kind string, words []string) error {
 	for _, word := range words {
 		if !outputPaths.MatchString(word) && !strings.HasPrefix(word, kind+".") {
@@ -248,7 +248,7 @@ func (s schema) hasFields(kind string, words []string) error {
 	return nil
 }
 
-// checkHelm holds the keys that a call of helm sets against the chart's values and their schema.
+// checkHelm checks the keys that a helm command sets against the chart's values and their schema.
 func checkHelm(c pagetest.Command) (bool, error) {
 	if c.Words[0] != "helm" {
 		return false, nil
@@ -283,7 +283,7 @@ func checkHelm(c pagetest.Command) (bool, error) {
 
 var inBraces = regexp.MustCompile(`\{[^}]*\}`)
 
-// setsWhatIs says which key of a --set neither the values nor the schema of a chart have.
+// setsWhatIs reports which key of a --set is in neither the values nor the schema of a chart.
 func setsWhatIs(chart, settings string) error {
 	var values map[string]any
 	var allowed schema
@@ -309,7 +309,7 @@ func setsWhatIs(chart, settings string) error {
 	return nil
 }
 
-// reaches says that values have something at a path.
+// reaches reports whether values have something at a path.
 func reaches(values map[string]any, path []string) bool {
 	value, ok := values[path[0]]
 	if !ok || len(path) == 1 {

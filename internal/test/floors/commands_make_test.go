@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// makefile is what a Makefile says of its variables and targets.
+// makefile holds the variables and targets of a Makefile.
 type makefile struct {
 	variables map[string]string // their text; of several assignments, all
 	targets   map[string]target
@@ -61,8 +61,8 @@ func readMakefile(name string) (makefile, error) {
 	return m, err
 }
 
-// reach gathers all that targets run, and what the variables there hold: of them, of what they need, and of the scripts
-// that they call.
+// reach gathers everything that targets run, and the variables in it: from the targets, from the targets that they
+// need, and from the scripts that they call.
 type reach struct {
 	makefile
 	seen map[string]bool
@@ -111,8 +111,8 @@ func (r *reach) add(text string) {
 	}
 }
 
-// check holds a call of make against the Makefile: each target is there, and each variable is read by what one of them
-// runs, or by Go code as one of the environment.
+// check checks a make command against the Makefile: each target must exist, and each variable must be read by what one
+// of the targets runs, or by Go code as an environment variable.
 func (m makefile) check(c pagetest.Command, code sources) (bool, error) {
 	if c.Words[0] != "make" {
 		return false, nil
@@ -139,7 +139,7 @@ func (m makefile) check(c pagetest.Command, code sources) (bool, error) {
 	return true, nil
 }
 
-// checkScript holds a call of a script of the repository, with variables before it, against what the script reads.
+// checkScript checks a call of a script of the repository, with variables before it, against what the script reads.
 func (m makefile) checkScript(c pagetest.Command) (bool, error) {
 	name := strings.TrimPrefix(c.Words[0], "./")
 	if c.Dir != "" || len(c.Env) == 0 || ofScript.FindString(name) != name {

@@ -13,18 +13,19 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// root is that of the repository, from this package's folder.
+// root is the root of the repository, relative to this package's folder.
 const root = "../../.."
 
 // sort is one sort of command that pages show.
 type sort struct {
 	name  string
 	least int // how many the pages have at least: a test that finds nothing fails
-	// check says whether a command is of this sort, and what is wrong with it.
+	// check reports whether a command is of this sort, and what is wrong with it.
 	check func(c pagetest.Command) (applies bool, wrong error)
 }
 
-// sorts are all that can be checked without the command line of a program; the programs' own tests hold those.
+// sorts returns all sorts that can be checked without the command line of a program. The programs' own tests check
+// those.
 func sorts(t *testing.T) []sort {
 	t.Helper()
 	rules, err := readMakefile(filepath.Join(root, "Makefile"))
@@ -51,7 +52,7 @@ func sorts(t *testing.T) []sort {
 	}
 }
 
-// TestCommandsOfPagesExist holds the commands of the pages against the tree. It runs none.
+// TestCommandsOfPagesExist checks the commands of the pages against the tree. It runs none of them.
 func TestCommandsOfPagesExist(t *testing.T) {
 	all := sorts(t)
 	pages, err := pagetest.Pages(root)
@@ -86,7 +87,7 @@ func TestCommandsOfPagesExist(t *testing.T) {
 
 var ourVariable = regexp.MustCompile(`\bSHEAF_[A-Z0-9_]*[A-Z0-9]\b`)
 
-// TestVariablesOfPagesAreRead: each variable of the environment that a page names is read by something in the tree.
+// TestVariablesOfPagesAreRead: something in the tree reads each environment variable that a page names.
 func TestVariablesOfPagesAreRead(t *testing.T) {
 	sources, err := readSources()
 	if err != nil {
@@ -113,10 +114,11 @@ func TestVariablesOfPagesAreRead(t *testing.T) {
 	}
 }
 
-// readsWithDefault says that a script of a page takes a variable that may be set or not.
+// readsWithDefault reports whether a script of a page reads a variable that may be unset.
 func readsWithDefault(text, variable string) bool { return strings.Contains(text, "${"+variable+":-") }
 
-// sources are the text of programs and scripts, without that of this package: its tables name what nobody reads.
+// sources are the text of programs and scripts, without those of this package: its tables name variables that nobody
+// reads.
 type sources struct{ golang, scripts []string }
 
 func readSources() (sources, error) {
@@ -145,32 +147,32 @@ func readSources() (sources, error) {
 	return found, err
 }
 
-// asks says that Go code asks the environment for a variable by its name.
+// asks reports whether Go code reads an environment variable by its name.
 func (s sources) asks(variable string) bool {
 	return slices.ContainsFunc(s.golang, func(text string) bool {
 		return strings.Contains(text, `env("`+variable+`"`) || strings.Contains(text, `Env("`+variable+`"`)
 	})
 }
 
-// quotes says that Go code has a word in quotes.
+// quotes reports whether Go code contains a word in quotes.
 func (s sources) quotes(word string) bool {
 	word = `"` + word + `"`
 	return slices.ContainsFunc(s.golang, func(text string) bool { return strings.Contains(text, word) })
 }
 
-// reads says that a program or a script reads a variable of the environment.
+// reads reports whether a program or a script reads an environment variable.
 func (s sources) reads(variable string) bool {
 	return s.quotes(variable) || slices.ContainsFunc(s.scripts, func(text string) bool { return expands(text, variable) })
 }
 
-// expands says that a text has $NAME, ${NAME} with whatever follows it, or $(NAME).
+// expands reports whether a text has $NAME, ${NAME} with anything after the name, or $(NAME).
 func expands(text, name string) bool {
 	return regexp.MustCompile(`\$[({]?` + regexp.QuoteMeta(name) + `\b`).MatchString(text)
 }
 
 var ourKey = regexp.MustCompile(`(?:^|[^\w./-])(sheaf\.dev/[A-Za-z0-9-]+)`)
 
-// checkLabels holds keys of labels and annotations against those that Go code names.
+// checkLabels checks keys of labels and annotations against those that Go code names.
 func (s sources) checkLabels(command pagetest.Command) (bool, error) {
 	if command.Words[0] != "kubectl" {
 		return false, nil
@@ -190,7 +192,7 @@ func (s sources) checkLabels(command pagetest.Command) (bool, error) {
 var treePath = regexp.MustCompile(`(?:^|[=:@,])(?:\./)?` +
 	`((?:hack|charts|config|api|internal|cmd|e2e|examples|bench|docs|\.ci)/[\w./*-]*)`)
 
-// checkPaths holds what lies below a folder of the repository against the tree.
+// checkPaths checks paths below a folder of the repository against the tree.
 func checkPaths(c pagetest.Command) (bool, error) {
 	applies := false
 	for _, word := range c.Words {
@@ -213,7 +215,7 @@ func checkPaths(c pagetest.Command) (bool, error) {
 
 var aCall = regexp.MustCompile(`^(sheaf\.[\w.]*\.[A-Z]\w*)(?:[/.](\w+))?$`)
 
-// checkGrpcurl holds services and methods against the contracts.
+// checkGrpcurl checks services and methods against the contracts.
 func checkGrpcurl(c pagetest.Command) (bool, error) {
 	if path.Base(c.Words[0]) != "grpcurl" {
 		return false, nil
@@ -236,7 +238,7 @@ func checkGrpcurl(c pagetest.Command) (bool, error) {
 	return applies, nil
 }
 
-// inContracts says why a package has no such service or message, or a service no such method.
+// inContracts explains why a package lacks a service or message, or a service lacks a method.
 func inContracts(pkg, name, method string) error {
 	files, err := filepath.Glob(filepath.Join(root, "api", strings.ReplaceAll(pkg, ".", "/"), "*.proto"))
 	if err != nil {

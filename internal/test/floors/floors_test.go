@@ -24,7 +24,7 @@ type floor struct {
 	allow        []string // folders, without the module's name
 }
 
-// above are the folders that stand on all floors: no floor may import them.
+// above are the folders above all floors: no floor may import them.
 var above = []string{"bench", "client/sheaftest", "cmd", "e2e", "examples", "hack", "internal/test"}
 
 var floorRow = regexp.MustCompile(`(?m)^ {8}floor-([a-z]+):`)
@@ -71,10 +71,10 @@ func readFloors(t *testing.T) []floor {
 	return floors
 }
 
-// within says that a package is in the folder, or is the folder.
+// within reports whether a package is the folder or is below it.
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
-// judge tells what is wrong with the floors and with the imports of packages, by package.
+// judge returns what is wrong with the floors and with the imports of packages, by package.
 func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	used := map[string]bool{}
 	for pkg, imported := range imports {
@@ -110,8 +110,8 @@ func judge(floors []floor, imports map[string][]string) (wrong []string) {
 	return wrong
 }
 
-// TestImportsGoDown: each package stands on a floor, and imports only what its floor allows. The linter holds the same
-// list; this test also finds a package that has no floor and a permission that nobody needs any more.
+// TestImportsGoDown: each package is on a floor, and imports only what its floor allows. The linter checks the same
+// list; this test also finds a package that has no floor, and a permission that nobody needs any more.
 func TestImportsGoDown(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", module+"...").Output()
 	if err != nil {

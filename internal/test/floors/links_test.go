@@ -18,10 +18,10 @@ var (
 	code    = regexp.MustCompile("`[^`\n]*`")
 )
 
-// notOurs are folders with pages that others wrote, or that programs made.
+// notOurs are folders whose pages others wrote or programs made.
 var notOurs = []string{"bin", ".git", ".cache", "node_modules", "venv"}
 
-// anchorOf is the fragment by which a page's heading is linked, as GitHub makes it.
+// anchorOf returns the fragment that links to a page's heading, as GitHub makes it.
 func anchorOf(heading string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(link.ReplaceAllString(heading, "")) {
@@ -35,7 +35,7 @@ func anchorOf(heading string) string {
 	return b.String()
 }
 
-// badLinks are the links of a page that lead nowhere in the tree below root.
+// badLinks returns the links of a page that lead nowhere in the tree below root.
 func badLinks(root, page, text string) (bad []string) {
 	prose := code.ReplaceAllString(fenced.ReplaceAllString(text, ""), "")
 	for _, m := range link.FindAllStringSubmatch(prose, -1) {
@@ -68,7 +68,7 @@ func badLinks(root, page, text string) (bad []string) {
 	return bad
 }
 
-// hasAnchor tells whether a link to this fragment of a page leads to a heading.
+// hasAnchor reports whether a link to this fragment of a page leads to a heading.
 func hasAnchor(page, anchor string) bool {
 	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
 		if anchorOf(m[1]) == anchor {

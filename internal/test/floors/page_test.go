@@ -19,7 +19,7 @@ var (
 	others   = regexp.MustCompile(`^(chromium|golangci-lint|depguard)$`) // programs that are not ours
 )
 
-// tree is what a page can name.
+// tree holds everything that a page can name.
 type tree struct {
 	files []string
 	words map[string]bool // of all code
@@ -59,7 +59,8 @@ func readTree(t *testing.T, root string) tree {
 	return there
 }
 
-// missing tells what a name of a page stands for that is not there; empty: it is there, or is no name of code.
+// missing describes what a name in a page refers to that does not exist. It returns "" if that exists, or if the name
+// is not one of code.
 func (there tree) missing(name string) string {
 	switch method := aMethod.FindStringSubmatch(name); {
 	case others.MatchString(name):
@@ -83,8 +84,8 @@ func (there tree) missing(name string) string {
 	return ""
 }
 
-// TestPagesNameWhatExists: docs/architecture.md and docs/raft.md name files, functions and methods; those that were
-// renamed or removed mislead whoever reads the page.
+// TestPagesNameWhatExists: docs/architecture.md and docs/raft.md name files, functions and methods. A name that was
+// renamed or removed would mislead readers of the page.
 func TestPagesNameWhatExists(t *testing.T) {
 	there, named := readTree(t, root), 0
 	for _, page := range []string{"architecture.md", "raft.md"} {
