@@ -182,7 +182,7 @@ func (c *walkCase) damage() {
 	c.cut = c.written.cutTail()
 }
 
-// aim picks a random frame, preferably one that truncates the log or changes the term, or the one before it.
+// aim picks a random frame: preferably one that truncates the log or changes the term, or the frame before such a one.
 func (c *walkCase) aim(s *writtenSegment) int {
 	var cuts []int
 	last, term := uint64(0), uint64(0)
@@ -201,7 +201,7 @@ func (c *walkCase) aim(s *writtenSegment) int {
 	return max(0, cuts[c.random.IntN(len(cuts))]-c.random.IntN(2))
 }
 
-// hitFrame changes bytes of a frame, and perhaps of the frames after it.
+// hitFrame changes bytes of a frame, and possibly of the frames after it.
 func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 	f := s.frames[i]
 	offset, length, zero := f.offset+c.random.Int64N(format.FrameHeaderBytes), int64(1), false
@@ -235,14 +235,14 @@ func (c *walkCase) hitFrame(s *writtenSegment, i int) {
 		f.entry.Index))
 }
 
-// fork is the options for a disk of its own.
+// fork returns the options with a disk of their own.
 func (c *walkCase) fork() Options {
 	opts := c.opts
 	opts.FS, opts.Residency = c.disk.CrashClone(vfstest.Survival{Kind: vfstest.SurviveAll}), c.residency
 	return opts
 }
 
-// check asks all walks.
+// check runs all walks.
 func (c *walkCase) check() error {
 	if c.written.straddles() || c.written.voidTail() {
 		return nil
@@ -287,7 +287,7 @@ func (c *walkCase) sameRanges(damages []format.Damage) error {
 	return nil
 }
 
-// checkOpen loads the log, and asks its reads, its verify, and the survey of its repair.
+// checkOpen loads the log and checks its reads, its verify, and the survey of its repair.
 func (c *walkCase) checkOpen() (err error) {
 	opts := c.fork()
 	l, report, err := Load(context.Background(), opts, nil)
@@ -321,7 +321,7 @@ func (c *walkCase) checkOpen() (err error) {
 	return c.checkSurvey(l)
 }
 
-// checkEntries reads each index by itself, as Raft and as another member does.
+// checkEntries reads each index separately, as Raft and as another member do.
 func (c *walkCase) checkEntries(l *Log, last uint64) error {
 	counting, doubtful := c.written.counting(), c.written.doubtful(c.hints)
 	for at := c.written.floor + 1; at <= last; at++ {
@@ -399,8 +399,8 @@ func (c *walkCase) checkSurvey(l *Log) error {
 			}
 			isHit := f.header || f.content
 			switch {
-			// Below the floor, only versions and requests are missed. One that was made void and written again may be
-			// whole at its first place.
+			// Below the floor, only versions and requests count as missing. An entry that was made void and written
+			// again may still be whole at its first place.
 			case isHit && !lost(at) && s.have[at] == nil && (at > c.written.floor || f.entry.Kind.IsVersion()):
 				return fmt.Errorf("survey of %s: index %d is hit, and not asked for: %v", format.SegmentName(v.number), at, s.lost)
 			case !isHit && lost(at) && !doubtful[at] && !cutBehindBad:
@@ -444,8 +444,8 @@ func acceptLoss(opts Options) error {
 	return errors.Join(err, l.Close(false))
 }
 
-// checkGivenUp gives up the damaged entries and checks two things: each version that stays counts, and all versions
-// stay that are not in doubt.
+// checkGivenUp gives up the damaged entries and checks two things: each version that remains counts, and all versions
+// that are not in doubt remain.
 func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err error) {
 	opts := c.fork()
 	if err := giveUp(opts); err != nil {
@@ -487,8 +487,8 @@ func (c *walkCase) checkGivenUp(giveUp func(Options) error, hints bool) (err err
 			return fmt.Errorf("version %d of record %d is gone, and is whole", at, f.entry.ID)
 		}
 	}
-	// Rule 8: the log goes on behind all that was seen, or a jump further. Of what cannot be read, more may have been
-	// seen.
+	// Rule 8: the log continues after every index that was seen, or a jump further on. Entries that cannot be read may
+	// have been seen, too.
 	const unread = 1000
 	if last < seen || last > seen+unread && last < seen+format.LossJump || last > seen+format.LossJump+unread {
 		return fmt.Errorf("index %d was seen, and the log goes on behind %d", seen, last)

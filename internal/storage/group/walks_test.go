@@ -62,8 +62,8 @@ func TestTheWalksAgreeOnLogsDrawnAtRandom(t *testing.T) {
 	}
 }
 
-// walksDiffer makes a log from each of the given number of seeds, beginning with seed first. It returns descriptions of
-// the logs on which the walks differ.
+// walksDiffer makes one log from each of the given number of seeds, starting with first. It returns descriptions of the
+// logs on which the walks differ.
 func walksDiffer(t *testing.T, first, seeds uint64) (differences []string) {
 	const parts = 8
 	var mu sync.Mutex // guards differences

@@ -35,7 +35,6 @@ func (a *aheadFS) watch(f vfs.File, err error) (vfs.File, error) {
 	return f, err
 }
 
-// reset sets the counters to zero.
 func (a *aheadFS) reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -81,7 +81,7 @@ func TestTableEqualsMap(t *testing.T) {
 	})
 }
 
-// A long run that wraps round the end of a stripe survives deletes.
+// A long run that wraps around the end of a stripe survives deletes.
 func TestDeleteInFullTable(t *testing.T) {
 	table, model := newTable(t, 0), map[int64]Loc{}
 	for id := range int64(50_000) {
@@ -171,7 +171,7 @@ func TestFillEqualsMax(t *testing.T) {
 	checkEqual(t, filled, model)
 }
 
-// At most 24 bytes per record when sized, at most 34 while growing.
+// The table needs at most 24 bytes per record when sized in advance, and at most 34 while growing.
 func TestMemoryPerRecord(t *testing.T) {
 	if testing.Short() {
 		t.Skip("two million calls by one goroutine: make race has nothing to find in them; make test runs it")
@@ -196,7 +196,8 @@ func TestMemoryPerRecord(t *testing.T) {
 	if now != 0 {
 		t.Fatalf("%d bytes not given back", now)
 	}
-	// Records come in any order: in the order of Hash, which hints have, each would stand at the end of one long run.
+	// The test inserts records in random order: in the order of Hash, which hints have, each record would be at the end
+	// of one long run.
 	rand.New(rand.NewPCG(1, 0)).Shuffle(n, func(i, j int) {
 		ids[i], ids[j], places[i], places[j] = ids[j], ids[i], places[j], places[i]
 	})
@@ -359,7 +360,7 @@ func BenchmarkGet(b *testing.B) {
 	})
 }
 
-// Range calls fn for each id until it answers false, in no order that may be relied on. fn must not call the table.
+// Range calls fn for each id until fn returns false, in no particular order. fn must not call the table.
 func (t *Table) Range(fn func(id int64, loc Loc) bool) {
 	for i := range t.stripes {
 		if !t.stripes[i].each(fn) {

@@ -32,7 +32,7 @@ func newDisk(t *testing.T) *vfstest.Mem {
 	return m
 }
 
-// member is a log as the journal knows it: bytes are appended to it, and synced now and then.
+// member is a log as the journal sees it: bytes are appended to it, and synced now and then.
 type member struct {
 	*Member
 	group        uuid.UUID
@@ -93,7 +93,7 @@ func read(t testing.TB, fs vfs.FS) Found {
 }
 
 // TestWhatWasTakenSurvivesAPowerCut writes for many groups at once, cuts the power at any time, and finds every byte
-// that was said to be durable, whatever the disk kept of the rest.
+// that was reported as durable, no matter which other bytes the disk kept.
 func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestWhatWasTakenSurvivesAPowerCut(t *testing.T) {
 	}
 }
 
-// TestOneSyncServesAllThatWait counts the syncs of writes that come while one is under way.
+// TestOneSyncServesAllThatWait counts the syncs for writes that arrive while a sync is under way.
 func TestOneSyncServesAllThatWait(t *testing.T) {
 	disk := newDisk(t)
 	slow, entered, release := vfstest.NewFaulty(disk), make(chan struct{}), make(chan struct{})
@@ -177,7 +177,7 @@ func TestOneSyncServesAllThatWait(t *testing.T) {
 }
 
 // TestRoomIsUsedAgainWhenNobodyNeedsIt: a group that does not sync its own file keeps the space occupied, and the other
-// groups go on without the journal.
+// groups continue without the journal.
 func TestRoomIsUsedAgainWhenNobodyNeedsIt(t *testing.T) {
 	disk := newDisk(t)
 	j := New(Options{FS: disk, Dir: dir, FileBytes: 8 << 10})
@@ -267,7 +267,7 @@ func TestAFailedSyncEndsIt(t *testing.T) {
 	}
 }
 
-// TestNoRoomForAFile: the groups sync their own files, and the journal does not retry again and again.
+// TestNoRoomForAFile: the groups sync their own files, and the journal does not retry endlessly.
 func TestNoRoomForAFile(t *testing.T) {
 	disk := newDisk(t)
 	faulty := vfstest.NewFaulty(disk)
@@ -286,8 +286,8 @@ func TestNoRoomForAFile(t *testing.T) {
 	}
 }
 
-// TestTheReserveIsLeftAlone: a file takes a small part of what the volume has to spare, and none where that is too
-// little.
+// TestTheReserveIsLeftAlone: a file takes a small part of the volume's spare space, and no file is made if that part is
+// too small.
 func TestTheReserveIsLeftAlone(t *testing.T) {
 	disk := newDisk(t)
 	spare := int64(spareShare*fileBytesFirst - 1)

@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// The kernel takes syncs and reads here, many at the same time, and each is answered once. Where it does not, as in a
+// The kernel accepts syncs and reads here, many at the same time, and answers each once. Where it does not, as in a
 // sandbox, the test says so: then the ordinary calls do the work.
 func TestKernelAIO(t *testing.T) {
 	a, err := newAIO()
@@ -58,7 +58,7 @@ func TestKernelAIO(t *testing.T) {
 	}
 }
 
-// Where the kernel refuses, as a sandbox does, nothing was done, and the ordinary calls do it.
+// If the kernel refuses, as in a sandbox, it has done nothing, and the ordinary calls do the work.
 func TestKernelRefusesAIO(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
@@ -89,7 +89,7 @@ func TestKernelRefusesAIO(t *testing.T) {
 	}
 }
 
-// A read that the kernel accepts ends at the end of the file, and returns its error.
+// A read that the kernel accepts stops at the end of the file, and returns its error.
 func TestKernelAIOEndAndError(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
@@ -111,7 +111,7 @@ func TestKernelAIOEndAndError(t *testing.T) {
 	}
 }
 
-// A file that cannot be synced is an error, not a wait for ever.
+// A sync of a file that cannot be synced returns an error instead of waiting for ever.
 func TestSyncOfWhatCannotBeSynced(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -127,7 +127,7 @@ func TestSyncOfWhatCannotBeSynced(t *testing.T) {
 	}
 }
 
-// The structures are those of linux/aio_abi.h.
+// The structures match those of linux/aio_abi.h.
 func TestLayoutOfAsynchronousIO(t *testing.T) {
 	var c iocb
 	if unsafe.Sizeof(c) != 64 || unsafe.Offsetof(c.opcode) != 16 || unsafe.Offsetof(c.fd) != 20 ||

@@ -73,7 +73,7 @@ func TestOSFullDisk(t *testing.T) {
 	}
 }
 
-// TestOSOpenDirectFallsBack opens a file of a file system without O_DIRECT.
+// TestOSOpenDirectFallsBack opens a file on a file system without O_DIRECT.
 func TestOSOpenDirectFallsBack(t *testing.T) {
 	f, err := vfs.OS{}.OpenDirect("/proc/self/mountinfo")
 	check(t, err)

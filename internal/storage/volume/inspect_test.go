@@ -34,7 +34,7 @@ func TestMountCheck(t *testing.T) {
 	}
 }
 
-// The type is known before anything was written, also of a folder that is still to be made.
+// The type is known before anything is written, and also for a folder that does not exist yet.
 func TestMountOfAnEmptyFileSystem(t *testing.T) {
 	for _, fsType := range []string{"ext2", "ext3", "ext4"} {
 		t.Run(fsType, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestFactsAreKeptOrDamaged(t *testing.T) {
 		bad := append([]byte(nil), content...)
 		bad[bit/8] ^= 1 << (bit % 8)
 		check(t, os.WriteFile(name, bad, 0o600))
-		// A letter of the checksum in the other case, or a space for its end, says the same.
+		// A letter of the checksum in the other case, or a space instead of its line end, gives the same facts.
 		if got, err := ReadFacts(vfs.OS{}, dir); err == nil && got != want {
 			t.Fatalf("bit %d: %+v", bit, got)
 		}

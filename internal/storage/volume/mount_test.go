@@ -61,7 +61,7 @@ func TestMountTellsFileSystemsApart(t *testing.T) {
 	}
 }
 
-// mountByPath finds the mount as kernels older than 5.8 need it.
+// mountByPath finds the mount by its path, as kernels older than 5.8 require.
 func mountByPath(t *testing.T, dir string) (Mount, error) {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")
@@ -172,7 +172,7 @@ func TestMeasureReadRate(t *testing.T) {
 		t.Errorf("an empty volume is read at %g B/s", r)
 	}
 	check(t, vfs.OS{}.MkdirAll(v.GroupDir(storeA)))
-	// Room that was not written reads at the speed of memory.
+	// Space that was not written reads at the speed of memory.
 	take(t, vfs.OS{}, filepath.Join(v.GroupDir(storeA), "reserved"), 64*mib)
 	if r := rate(1 << 30); r != 0 {
 		t.Errorf("room that was not written is read at %g B/s", r)

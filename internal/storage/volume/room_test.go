@@ -18,13 +18,13 @@ import (
 
 const mib = 1 << 20
 
-// clock is a time that the test moves.
+// clock is a clock that the test sets.
 type clock struct{ now atomic.Int64 }
 
 func (c *clock) set(v *Volume)           { v.now = func() time.Time { return time.Unix(1, c.now.Load()) } }
 func (c *clock) advance(d time.Duration) { c.now.Add(int64(d)) }
 
-// smallVolume is a volume on a disk in memory: 100 MiB, 10 MiB of them reserved.
+// smallVolume returns a volume on a disk in memory: 100 MiB, of which 10 MiB are reserved.
 func smallVolume(t *testing.T) (*Volume, *vfstest.Mem, *clock) {
 	t.Helper()
 	m := vfstest.NewMem()
@@ -66,13 +66,13 @@ func TestRule10_WritesAreRefusedBeforeTheDiskIsFull(t *testing.T) {
 			t.Errorf("the message does not say %q: %v", word, err)
 		}
 	}
-	// Deletes go on, down to half of the reserve.
+	// Deletes are still admitted, down to half of the reserve.
 	check(t, v.Admit(2*mib, true))
 	check(t, v.Admit(3*mib, true))
 	if err := v.Admit(2*mib, true); !errors.As(err, &full) || full.ReserveBytes != 5*mib || !full.Delete {
 		t.Errorf("a delete into the second half of the reserve: error %v", err)
 	}
-	// What was admitted was not written, and what was made room for is there: both show without a restart.
+	// The admitted writes were not made, and space was freed: both are noticed without a restart.
 	check(t, m.Remove("/v/data"))
 	if err := v.Admit(2*mib, false); !errors.Is(err, ErrFull) {
 		t.Errorf("the disk was looked at again after 0 ms: error %v", err)
@@ -172,8 +172,8 @@ func TestReserveBySizeOfTheDisk(t *testing.T) {
 	}
 }
 
-// TestRule10_FullDiskOnRealFileSystems fills a real disk. Writes are refused in time; the volume still opens when other
-// programs filled the disk to the last byte; freed space is noticed.
+// TestRule10_FullDiskOnRealFileSystems fills a real disk. Writes are refused in time; the volume still opens after
+// other programs have filled the disk to the last byte; freed space is noticed.
 func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 	for fsType, size := range map[string]int64{"ext4": 64 * mib, "xfs": 320 * mib} {
 		t.Run(fsType, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestRule10_FullDiskOnRealFileSystems(t *testing.T) {
 	}
 }
 
-// fillUntilRefused writes a file as far as Admit lets it, and returns its name.
+// fillUntilRefused writes a file as long as Admit allows it, and returns the file's name.
 func fillUntilRefused(t *testing.T, v *Volume, c *clock) string {
 	t.Helper()
 	name := filepath.Join(v.Dir(), "data")

@@ -34,7 +34,7 @@ func flip(t testing.TB, m *vfstest.Mem, offset int64, bit int) {
 	check(t, f.Close())
 }
 
-// after returns the superblock that is expected at the next start; the nonce of its step is the present one.
+// after returns the superblock that is expected at the next start. The nonce of its step is taken from now.
 func after(before, now Superblock) Superblock {
 	before.Generation++
 	before.Step.Number++
@@ -113,7 +113,7 @@ func TestEveryTruncationOfTheSuperblock(t *testing.T) {
 	}
 }
 
-// seal puts the right CRC under a copy.
+// seal writes the correct CRC into a copy.
 func seal(b []byte) {
 	binary.LittleEndian.PutUint32(b[crcAt:], crc32.Checksum(b[:crcAt], castagnoli))
 }
@@ -208,7 +208,7 @@ func TestCopyThatCannotBeRead(t *testing.T) {
 	refused(t, options(f), ErrDamaged, "cannot be read")
 }
 
-// TestGoldenSuperblock reads the files of every format version that ever was. They stay for ever.
+// TestGoldenSuperblock reads the files of every format version that ever existed. These files are kept for ever.
 func TestGoldenSuperblock(t *testing.T) {
 	first := Superblock{Store: storeA, Volume: storeB, Generation: 0x0102030405060708, Created: 1795236447085296573,
 		Shard: "quotes-ssd-0"}
@@ -238,7 +238,7 @@ func TestGoldenSuperblock(t *testing.T) {
 	}
 }
 
-// A volume of every earlier format is opened, and has the newest one then.
+// A volume of every earlier format can be opened, and then has the newest format.
 func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	for version := 1; version < FormatVersion; version++ {
 		golden, err := os.ReadFile(fmt.Sprintf("testdata/superblock-v%d.hex", version))
@@ -259,7 +259,7 @@ func TestAnOlderSuperblockIsOpened(t *testing.T) {
 	}
 }
 
-// Each start and each NextStep makes another state. A crash at any moment leaves the state before or the state after.
+// Each start and each NextStep makes a new state. A crash at any moment leaves the state before or the state after.
 // Each state includes the latest step that was known to be registered.
 func TestStepsOfAVolume(t *testing.T) {
 	m := vfstest.NewMem()

@@ -26,7 +26,7 @@ var (
 	storeB = uuid.MustParse("bbbbbbbb-0000-4000-8000-000000000002")
 )
 
-// options returns options for a volume at /v of store A and shard s0, which is created if it is absent.
+// options returns options for a volume at /v of store A and shard s0, which is created if it does not exist.
 func options(fsys vfs.FS) Options {
 	return Options{FS: fsys, Dir: "/v", Store: storeA, Shard: "s0", Create: true}
 }
@@ -45,7 +45,7 @@ func mustOpen(t testing.TB, opts Options) *Volume {
 	return v
 }
 
-// openOnce opens and closes, and returns the superblock.
+// openOnce opens and closes the volume, and returns the superblock.
 func openOnce(t testing.TB, opts Options) Superblock {
 	t.Helper()
 	v := mustOpen(t, opts)
@@ -53,7 +53,8 @@ func openOnce(t testing.TB, opts Options) Superblock {
 	return v.Superblock()
 }
 
-// refused wants Open to fail with the error, a message with all the words, and nothing changed or left locked.
+// refused checks that Open fails with this error and a message with all the words, and that nothing is changed or left
+// locked.
 func refused(t *testing.T, opts Options, want error, words ...string) {
 	t.Helper()
 	before, _ := opts.FS.List(opts.Dir)
@@ -136,7 +137,7 @@ func TestOpenRefusesAFolderThatIsNotEmpty(t *testing.T) {
 	check(t, m.MkdirAll("/v/photos"))
 	refused(t, opts, ErrNotEmpty, "photos", "empty folder")
 	check(t, m.Rename("/v/photos", "/v/lost+found"))
-	// What an interrupted first start leaves.
+	// An interrupted first start leaves these files.
 	vfstest.Write(t, m, "/v/lock", nil)
 	vfstest.Write(t, m, "/v/superblock.tmp", []byte("half"))
 	if sb := openOnce(t, opts); sb.Generation != 1 {

@@ -1,7 +1,7 @@
-// Package bubbletest runs whole shards, gateways and clients in the virtual time of testing/synctest: a test waits for
-// what it awaits and for no clock, so that the speed of the machine cannot fail it.
+// Package bubbletest runs whole shards, gateways and clients in the virtual time of testing/synctest. A test waits for
+// events and never for a real clock, so a slow machine cannot make it fail.
 //
-// A bubble holds no socket, file of the operating system or other process: goroutines that wait for one keep virtual
+// A bubble holds no socket, file of the operating system or other process: a goroutine that waits for one keeps virtual
 // time from passing. Connections go through a Net, files are those of vfstest.NewMem, and etcd is one in memory.
 package bubbletest
 
@@ -20,14 +20,14 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// Run runs a test in a bubble with a network of its own. What the test starts has ended when it returns: t.Cleanup of
-// the test within runs in the bubble, too.
+// Run runs a test in a bubble with a network of its own. Everything that the test starts has ended when Run returns:
+// t.Cleanup of the inner test also runs in the bubble.
 func Run(t *testing.T, test func(t *testing.T, network *Net)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, NewNet()) })
 }
 
-// Net is a network in memory: listeners by address. Safe for concurrent use.
+// Net is a network in memory: it holds listeners by address. Safe for concurrent use.
 type Net struct {
 	mu        sync.Mutex // guards what follows
 	ports     int
@@ -37,7 +37,7 @@ type Net struct {
 // NewNet makes a network on which nobody listens.
 func NewNet() *Net { return &Net{listeners: map[string]*listener{}} }
 
-// bufferBytes is what one direction of a connection takes before writing to it waits, as the buffers of a socket do.
+// bufferBytes is how much one direction of a connection holds before a write to it waits, like the buffers of a socket.
 const bufferBytes = 256 << 10
 
 type listener struct {
@@ -53,7 +53,7 @@ func (a address) String() string  { return string(a) }
 
 func (l *listener) Addr() net.Addr { return l.address }
 
-// Close ends the listener. Connections that were accepted are not touched, as with sockets.
+// Close ends the listener. Accepted connections remain open, as with sockets.
 func (l *listener) Close() error {
 	l.network.mu.Lock()
 	if l.network.listeners[string(l.address)] == l {
@@ -63,7 +63,7 @@ func (l *listener) Close() error {
 	return l.Listener.Close()
 }
 
-// Listen listens at an address "host:port"; port 0 takes one that nobody had. An address in use is an error.
+// Listen listens at an address "host:port"; port 0 selects a port that was never used. An address in use is an error.
 func (n *Net) Listen(_ context.Context, at string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(at)
 	if err != nil {
@@ -83,7 +83,7 @@ func (n *Net) Listen(_ context.Context, at string) (net.Listener, error) {
 	return l, nil
 }
 
-// Dial connects to who listens at an address. Without a listener the connection is refused at once.
+// Dial connects to the listener at an address. Without a listener, the connection is refused at once.
 func (n *Net) Dial(ctx context.Context, at string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[at]
@@ -98,8 +98,8 @@ func (n *Net) Dial(ctx context.Context, at string) (net.Conn, error) {
 	return &conn{Conn: c}, nil
 }
 
-// conn is a connection. One that was closed here says so in the words of a socket, by which clients tell it from one
-// that the other side refused.
+// conn is a connection. If it was closed on this side, its error has the words of a socket's error, by which clients
+// distinguish it from a connection that the other side refused.
 type conn struct {
 	net.Conn
 	closed atomic.Bool
@@ -127,8 +127,8 @@ func (c *conn) told(op string, err error) error {
 	return err
 }
 
-// Target is the name by which grpc.NewClient reaches an address of this network: it looks nothing up.
+// Target returns the name by which grpc.NewClient reaches an address of this network without a lookup.
 func Target(at string) string { return "passthrough:///" + at }
 
-// Dialer is the option of grpc.NewClient with which it dials through this network.
+// Dialer returns the option of grpc.NewClient that dials through this network.
 func (n *Net) Dialer() grpc.DialOption { return grpc.WithContextDialer(n.Dial) }

@@ -1,4 +1,4 @@
-// Package foldertest builds the folder of a group through the codec alone, for tests of what reads such folders.
+// Package foldertest builds the folder of a group with the codec only, for tests of code that reads such folders.
 package foldertest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/grouptest"
 )
 
-// NewestLeft is what reads must answer when some indexes are gone: the newest version of each id.
+// NewestLeft returns what reads must answer when some indexes are gone: the newest version of each id.
 func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	newest := map[int64]format.Entry{}
 	for _, frames := range g.Frames {
@@ -30,7 +30,7 @@ func (g *Folder) NewestLeft(gone map[uint64]bool) map[int64]format.Entry {
 	return newest
 }
 
-// Folder is a group on disk, built through the codec alone.
+// Folder is a group on disk, built with the codec only.
 type Folder struct {
 	FS       vfs.FS
 	Dir      string
@@ -45,8 +45,9 @@ type Frame struct {
 	Entry         format.Entry
 }
 
-// Build makes two sealed segments with hints and an active one with room behind. Ids repeat, so that there is history;
-// one record is a blob, one is deleted; a term changes; state frames and the mark say what is synced.
+// Build makes two sealed segments with hints, and an active segment with free space behind its frames. Ids repeat, so
+// that there is history. One record is a blob, and one is deleted. A term changes. State frames and the mark record
+// what is synced.
 func Build(t testing.TB, fs vfs.FS, dir string, perSegment, dataBytes int) *Folder {
 	t.Helper()
 	grouptest.Must(t, fs.MkdirAll(dir))
@@ -115,7 +116,7 @@ func (g *Folder) begin(number, first uint64) *segmentBuilder {
 	return b
 }
 
-// entry is number i of a segment.
+// entry returns entry number i of a segment.
 func (g *Folder) entry(t testing.TB, b *segmentBuilder, i, perSegment, dataBytes int) format.Entry {
 	e := format.Entry{Kind: format.KindPut, Used: true, ID: int64(i % (perSegment*2/3 + 1)), CommitTime: int64(b.next)}
 	switch {
@@ -159,13 +160,13 @@ func (b *segmentBuilder) add(e format.Entry) format.Entry {
 	return e
 }
 
-// Active is the name of the active segment's file.
+// Active returns the name of the active segment's file.
 func (g *Folder) Active() string { return format.SegmentName(g.Manifest.Segments[2].Number) }
 
-// Last is the last frame of the log.
+// Last returns the last frame of the log.
 func (g *Folder) Last() Frame { f := g.Frames[g.Active()]; return f[len(f)-1] }
 
-// WriteMark says in both slots that the active segment was synced up to an offset and an index.
+// WriteMark records in both slots that the active segment was synced up to an offset and an index.
 func (g *Folder) WriteMark(t testing.TB, offset int64, index uint64) {
 	t.Helper()
 	f, err := g.FS.OpenWrite(path.Join(g.Dir, format.MarkName))
@@ -177,7 +178,7 @@ func (g *Folder) WriteMark(t testing.TB, offset int64, index uint64) {
 	grouptest.Must(t, f.Close())
 }
 
-// Names are those of all files.
+// Names returns the names of all files.
 func (g *Folder) Names(t testing.TB) []string {
 	t.Helper()
 	names, err := g.FS.List(g.Dir)
@@ -185,7 +186,7 @@ func (g *Folder) Names(t testing.TB) []string {
 	return names
 }
 
-// Change writes bytes into a file and gives a function that puts back what was there.
+// Change writes bytes into a file and returns a function that restores the old bytes.
 func (g *Folder) Change(t testing.TB, name string, offset int64, edit func(b []byte), length int) (undo func()) {
 	t.Helper()
 	f, err := g.FS.OpenWrite(path.Join(g.Dir, name))
@@ -226,7 +227,7 @@ func WriteBlob(t testing.TB, fs vfs.FS, dir string, data []byte, piece int) form
 	return ref
 }
 
-// OrderRows puts rows, used flags with them, into the order of a hint.
+// OrderRows sorts rows, together with their used flags, into the order of a hint.
 func OrderRows(h *format.Hint) {
 	rows := make([]int, len(h.IDs))
 	for i := range rows {

@@ -1,4 +1,4 @@
-// Package grouptest holds what the tests of group and of the packages below it share. It knows no format.
+// Package grouptest holds helpers that the tests of group and of the packages below it share. It knows no format.
 package grouptest
 
 import (
@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Bounded runs a decoder and fails where it allocates more than a multiple of its input.
+// Bounded runs a decoder and fails the test if the decoder allocates more than a multiple of its input.
 func Bounded(t *testing.T, input int, decode func()) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -21,7 +21,7 @@ func Bounded(t *testing.T, input int, decode func()) {
 	}
 }
 
-// AddGolden seeds with the golden files in dir whose name begins with prefix.
+// AddGolden adds the golden files in dir whose names begin with prefix as seeds.
 func AddGolden(f *testing.F, dir, prefix string, add func(b []byte)) {
 	f.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, prefix+"*"))
@@ -37,7 +37,7 @@ func AddGolden(f *testing.F, dir, prefix string, add func(b []byte)) {
 	}
 }
 
-// Must ends the test at an error.
+// Must ends the test on an error.
 func Must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -45,7 +45,7 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// RandomBytes are n bytes that are always the same for a seed.
+// RandomBytes returns n bytes, which are always the same for a given seed.
 func RandomBytes(seed uint64, n int) []byte {
 	rnd := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
 	b := make([]byte, n)

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// TouchedBytes is how much of a mapping, with what is behind it up to its capacity, is memory.
+// TouchedBytes returns how many bytes of a mapping, up to its capacity, occupy memory.
 func TouchedBytes(t *testing.T, room []byte) (touched int64) {
 	t.Helper()
 	all := room[:cap(room)]

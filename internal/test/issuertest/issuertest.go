@@ -1,4 +1,5 @@
-// Package issuertest signs what Certificates of cert-manager ask for, as an issuer of cert-manager does: for tests.
+// Package issuertest signs what Certificates of cert-manager request, as an issuer of cert-manager does. It is for
+// tests.
 package issuertest
 
 import (
@@ -12,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// Certificate is what is read of a Certificate of cert-manager.
+// Certificate holds the fields of a cert-manager Certificate that Sign needs.
 type Certificate struct {
 	Metadata struct {
 		Name       string `json:"name"`
@@ -42,7 +43,7 @@ func Parse(text []byte) (*Certificate, error) {
 	return out, json.Unmarshal(text, out)
 }
 
-// Sign gives the data of the Secret of a Certificate.
+// Sign returns the data of the Secret of a Certificate.
 func Sign(a *authority.Authority, c *Certificate, now time.Time) (map[string][]byte, error) {
 	if len(c.Spec.URIs) != 1 {
 		return nil, fmt.Errorf("certificate %s asks for %d URIs", c.Metadata.Name, len(c.Spec.URIs))

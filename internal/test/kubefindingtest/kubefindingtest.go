@@ -1,4 +1,5 @@
-// Package kubefindingtest makes the objects of a store as Kubernetes would show them, for tests of what reads them.
+// Package kubefindingtest makes the objects of a store as Kubernetes would show them, for tests of code that reads
+// them.
 package kubefindingtest
 
 import (
@@ -14,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// Names of the store that Well makes.
+// Names in the store that Well makes.
 const (
 	Namespace = "prod"
 	Store     = "quotes"
@@ -22,23 +23,23 @@ const (
 	Class     = "local-xfs"
 )
 
-// Now is the moment of all objects, which were made a day before.
+// Now is the current time of all objects, which were made a day before.
 var Now = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 
 var made = metav1.NewTime(Now.Add(-24 * time.Hour))
 
-// meta of an object of the store.
+// meta returns the metadata of an object of the store.
 func meta(name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: Namespace, Name: name, Labels: labels, CreationTimestamp: made, Generation: 1}
 }
 
-// Condition is one that has stood since the objects were made.
+// Condition returns a condition that has held since the objects were made.
 func Condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: made,
 		ObservedGeneration: 1}
 }
 
-// Well is a store with three copies on three nodes, in which all is well.
+// Well returns a healthy store with three copies on three nodes.
 func Well() (finding.Objects, map[string]corev1.PersistentVolume) {
 	o := finding.Objects{Now: Now, Store: store(), Pools: []v1alpha1.ShardPool{pool()},
 		DiskSets: []v1alpha1.DiskSet{diskSet()}}
@@ -148,7 +149,7 @@ func diskSet() v1alpha1.DiskSet {
 	return set
 }
 
-// Pod is one that is ready.
+// Pod returns a pod that is ready.
 func Pod(name, node string, labels map[string]string, container string) corev1.Pod {
 	return corev1.Pod{
 		ObjectMeta: meta(name, labels),
@@ -165,7 +166,7 @@ func Pod(name, node string, labels map[string]string, container string) corev1.P
 	}
 }
 
-// Crash makes a pod one whose container ends again and again.
+// Crash changes a pod into one whose container ends again and again.
 func Crash(pod *corev1.Pod, message string) {
 	pod.Status.Conditions[0].Status = corev1.ConditionFalse
 	pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{

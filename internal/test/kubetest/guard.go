@@ -14,13 +14,13 @@ import (
 // guardVariable makes a process that imports this package the guard of the folder it names.
 const guardVariable = "SHEAF_KUBETEST_GUARD"
 
-// The guard is the test's own binary: it never gets as far as the tests.
+// The guard is the test's own binary: it never reaches the tests.
 func init() {
 	dir := os.Getenv(guardVariable)
 	if dir == "" {
 		return
 	}
-	// The other end is the test's: it closes when the test stops the server, or when the test dies of whatever cause.
+	// The test holds the other end: it closes when the test stops the server, or when the test dies for any reason.
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	if err := sweep(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "kubetest:", err)
@@ -29,7 +29,7 @@ func init() {
 	os.Exit(0)
 }
 
-// sweep ends the processes that were started on a folder, and removes it.
+// sweep ends the processes that were started on a folder, and removes the folder.
 func sweep(dir string) error {
 	for {
 		left, err := users(dir)
@@ -46,7 +46,8 @@ func sweep(dir string) error {
 	}
 }
 
-// users are the processes with the folder on their command line. Its name is random: nobody else's can have it.
+// users returns the processes with the folder on their command line. The folder's name is random: no other process can
+// have it.
 func users(dir string) ([]int, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package kubetest runs a real API server with its etcd for tests, and leaves nothing behind: whatever becomes of the
-// test (a panic, a timeout, kill -9), a guard process ends both servers and removes their folder.
+// Package kubetest runs a real API server with its etcd for tests, and leaves nothing behind: however the test ends (a
+// panic, a timeout, kill -9), a guard process ends both servers and removes their folder.
 package kubetest
 
 import (
@@ -18,12 +18,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// startTimeout is long, as CI machines build and test many things at once; a start takes some seconds.
+// startTimeout is long because CI machines build and test many things at once; a start takes some seconds.
 const startTimeout = 5 * time.Minute
 
 // Server is a running API server.
 type Server struct {
-	// Config is that of an administrator.
+	// Config is the configuration of an administrator.
 	Config *rest.Config
 	// Kubeconfig is a file for the same administrator.
 	Kubeconfig string
@@ -35,19 +35,19 @@ type Server struct {
 	pipe   io.Closer
 }
 
-// Options are for tests that need another API server than most do. The zero value is what Start uses.
+// Options are for tests that need a different API server than most do. The zero value is what Start uses.
 type Options struct {
-	// Flags of the API server, by their names without dashes; each stands in for the value that this package gives, or
-	// adds one.
+	// Flags are flags of the API server, by their names without dashes. Each replaces the value that this package
+	// gives, or adds a flag.
 	Flags map[string]string
-	// Files that flags name, by their names in the server's folder. In Flags, $DIR is that folder.
+	// Files are the files that flags name, by their names in the server's folder. In Flags, $DIR is that folder.
 	Files map[string]string
 }
 
 // Start starts an API server with the CRDs of a folder, and waits until they are served. The caller stops it.
 func Start(crds string) (*Server, error) { return StartWith(crds, Options{}) }
 
-// StartWith is Start with Options.
+// StartWith does the same as Start, with Options.
 func StartWith(crds string, options Options) (*Server, error) {
 	assets, err := findAssets()
 	if err != nil {
@@ -85,13 +85,13 @@ func (s *Server) start(crds string, options Options) error {
 	}
 	defer log.Close() //nolint:errcheck // the server has its own handle of it
 
-	// The servers' folders are on their command lines: that is how the guard knows them.
+	// The servers' folders are on their command lines: the guard recognizes them by that.
 	api := &envtest.APIServer{CertDir: filepath.Join(s.dir, "apiserver"), Out: log, Err: log}
 	api.Configure().
 		Set("enable-priority-and-fairness", "false").
 		Set("endpoint-reconciler-type", "none").
 		Set("profiling", "false").
-		// As some distributions have it: it asks for rights on owners.
+		// Some distributions enable this plugin, which requires rights on owners.
 		Set("enable-admission-plugins", "OwnerReferencesPermissionEnforcement").
 		// Lists come from etcd itself. From the cache, a list after a write to another kind waits up to 100 ms, without
 		// doing anything, for etcd to say that the cache misses nothing.
@@ -115,14 +115,14 @@ func (s *Server) start(crds string, options Options) error {
 	return os.WriteFile(s.Kubeconfig, s.env.KubeConfig, 0o600)
 }
 
-// Dir is the server's folder. A process that has it on its command line is ended with the servers, whatever becomes of
-// the test.
+// Dir returns the server's folder. A process that has the folder on its command line is ended together with the
+// servers, however the test ends.
 func (s *Server) Dir() string { return s.dir }
 
-// Program is the path of a program of Kubernetes that was built beside the API server.
+// Program returns the path of a Kubernetes program that was built next to the API server.
 func (s *Server) Program(name string) string { return filepath.Join(s.assets, name) }
 
-// User writes a kubeconfig, in the server's folder, for a user who has no rights but those that the caller binds.
+// User writes a kubeconfig in the server's folder, for a user who has only the rights that the caller binds.
 func (s *Server) User(name string) (kubeconfig string, err error) {
 	user, err := s.env.AddUser(envtest.User{Name: name}, nil)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Server) User(name string) (kubeconfig string, err error) {
 	return kubeconfig, nil
 }
 
-// Stop ends the servers at once (their data is thrown away) and removes their folder.
+// Stop ends the servers at once (their data is discarded) and removes their folder.
 func (s *Server) Stop() error {
 	if err := s.pipe.Close(); err != nil {
 		return fmt.Errorf("kubetest: %w", err)
@@ -160,7 +160,7 @@ func (s *Server) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// findAssets is KUBEBUILDER_ASSETS, or bin/kube of this module.
+// findAssets returns KUBEBUILDER_ASSETS, or bin/kube of this module.
 func findAssets() (string, error) {
 	dir := os.Getenv("KUBEBUILDER_ASSETS")
 	if dir == "" {
@@ -190,7 +190,7 @@ func findAssets() (string, error) {
 	return dir, nil
 }
 
-// tail is the end of a log.
+// tail returns the end of a log.
 func tail(name string) string {
 	const most = 4 << 10
 	text, err := os.ReadFile(name)
@@ -200,7 +200,7 @@ func tail(name string) string {
 	return string(text[max(0, len(text)-most):])
 }
 
-// startGuard runs this very program as a guard of a folder, see init.
+// startGuard runs this program as the guard of a folder, see init.
 func startGuard(dir string) (*exec.Cmd, io.Closer, error) {
 	self, err := os.Executable()
 	if err != nil {

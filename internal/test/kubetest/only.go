@@ -5,23 +5,23 @@ import (
 	"testing"
 )
 
-// Variable says which tests run on an API server: Required, set by `make test-api`, those that need one; Everything,
-// set by `make test-api-all` and soaks, also specs that a fake can answer. Without it all of them are skipped, so that
-// `make test` compiles no Kubernetes.
+// Variable selects which tests run on an API server. Required, set by `make test-api`, selects the tests that need one.
+// Everything, set by `make test-api-all` and soaks, also selects specs that a fake can answer. Without it, all of them
+// are skipped, so that `make test` compiles no Kubernetes.
 const (
 	Variable   = "SHEAF_API"
 	Required   = "required"
 	Everything = "all"
 )
 
-// FocusVariable holds words of the specs to run, which `make test-api FOCUS=words` sets: only the packages of Ginkgo's
-// specs have a flag for it.
+// FocusVariable holds words of the specs to run. `make test-api FOCUS=words` sets it, because only the packages of
+// Ginkgo's specs have a flag for this.
 const FocusVariable = "SHEAF_API_FOCUS"
 
-// Wanted says that tests run on an API server.
+// Wanted reports whether tests run on an API server.
 func Wanted() bool { return os.Getenv(Variable) == Required || All() }
 
-// All says that tests run on an API server also where a fake can answer them.
+// All reports whether tests also run on an API server when a fake can answer them.
 func All() bool { return os.Getenv(Variable) == Everything }
 
 // Only skips a test that needs an API server, unless this is `make test-api`.

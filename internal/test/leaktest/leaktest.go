@@ -1,5 +1,5 @@
-// Package leaktest finds goroutines that a test has left, with patience: goleak alone waits half a second, and on a
-// slow machine what was told to end takes longer.
+// Package leaktest finds goroutines that a test has left running. It is patient: goleak by itself waits half a second,
+// and on a slow machine goroutines that were told to end take longer.
 package leaktest
 
 import (
@@ -15,10 +15,10 @@ import (
 // patience is how long goroutines may take to end.
 const patience = time.Minute
 
-// forLife is the goroutine that the first synced file of the operating system starts, and that ends with the process.
+// forLife is the goroutine that the first synced file of the operating system starts. It ends with the process.
 const forLife = "sheaf.dev/sheaf/internal/storage/vfs.(*aio).complete"
 
-// VerifyNone is goleak.VerifyNone, which takes no goroutine for left that lives as long as the process.
+// VerifyNone calls goleak.VerifyNone, but does not report a goroutine that lives as long as the process.
 func VerifyNone(t testing.TB, options ...goleak.Option) {
 	t.Helper()
 	if err := find(patience, options); err != nil {
@@ -26,7 +26,7 @@ func VerifyNone(t testing.TB, options ...goleak.Option) {
 	}
 }
 
-// VerifyTestMain is goleak.VerifyTestMain, with the exception of VerifyNone: it runs the tests of a package, and ends
+// VerifyTestMain calls goleak.VerifyTestMain with the exception of VerifyNone: it runs the tests of a package, and ends
 // the process.
 func VerifyTestMain(m *testing.M, options ...goleak.Option) {
 	code := m.Run()

@@ -26,7 +26,7 @@ func TestWhatEndsLateIsWaitedForAndWhatStaysIsFound(t *testing.T) {
 	}
 }
 
-// The exception names a function: where that is renamed, tests fail that happen to sync the first file.
+// The exception names a function. If that function is renamed, whichever tests happen to sync the first file fail.
 func TestTheGoroutineThatLivesAsLongAsTheProcessIsNotLeft(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	f, err := vfs.OS{}.Create(filepath.Join(t.TempDir(), "file"))

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Listener is one whose connections stand still while it hangs: they are taken, and what comes is not read, as of a
-// process that was stopped.
+// Listener is a listener whose connections stall while it hangs: it accepts connections, but does not read from them,
+// like a process that was stopped.
 type Listener struct {
 	net.Listener
 
@@ -15,21 +15,21 @@ type Listener struct {
 	moves chan struct{} // closed while it does not hang
 }
 
-// Listen makes a Listener of another one.
+// Listen makes a Listener from another listener.
 func Listen(l net.Listener) *Listener {
 	moves := make(chan struct{})
 	close(moves)
 	return &Listener{Listener: l, moves: moves}
 }
 
-// Hang lets everything stand still.
+// Hang makes all connections stall.
 func (l *Listener) Hang() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.moves = make(chan struct{})
 }
 
-// GoOn ends that.
+// GoOn ends the hang.
 func (l *Listener) GoOn() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package loop makes block devices of files (losetup), of which nothing stays behind, and runs a program in a mount
+// Package loop makes block devices from files (losetup) and leaves none behind. It also runs a program in a mount
 // namespace of its own. It needs root, and is for benchmarks and tests.
 package loop
 
@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tries is how often another free device is asked for, where others take each one first.
+// tries is how often to ask for another free device when other processes take each device first.
 const tries = 100
 
-// Device is a file used as a block device. The kernel lets the device go when the last who has it open or mounted does,
-// however the process ends.
+// Device is a file used as a block device. The kernel releases the device when the last process that has it open or
+// mounted releases it, however the process ends.
 type Device struct {
 	File *os.File // /dev/loopN, open for reading and writing; closing it lets go of the device
 	Name string
 }
 
-// Attach makes a block device of an image, which it closes. Its sectors have so many bytes; 0: 512.
+// Attach makes a block device from an image, and closes the image. Its sectors have sectorBytes bytes; 0 means 512.
 func Attach(image *os.File, sectorBytes int) (d *Device, err error) {
 	defer func() { err = errors.Join(err, image.Close()) }()
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -57,7 +57,7 @@ func configure(name string, number int, image *os.File, sectorBytes int) (*Devic
 	if err != nil {
 		return nil, err
 	}
-	// Past the page cache of the file system below, where that can do it.
+	// Bypass the page cache of the file system below, if that file system can.
 	config := unix.LoopConfig{
 		Fd: uint32(image.Fd()), Size: uint32(sectorBytes), Info: unix.LoopInfo64{
 			Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO},
@@ -69,7 +69,7 @@ func configure(name string, number int, image *os.File, sectorBytes int) (*Devic
 	return &Device{File: device, Name: name}, nil
 }
 
-// Direct tells whether the page cache below is passed by.
+// Direct reports whether the page cache below is bypassed.
 func (d *Device) Direct() bool {
 	info, err := unix.IoctlLoopGetStatus64(int(d.File.Fd()))
 	return err == nil && info.Flags&unix.LO_FLAGS_DIRECT_IO != 0
@@ -78,12 +78,12 @@ func (d *Device) Direct() bool {
 // ownMounts is set in the environment of a program that has mounts of its own.
 const ownMounts = "SHEAF_OWN_MOUNTS"
 
-// HasOwnMounts tells whether OwnMounts gave this program a mount namespace of its own.
+// HasOwnMounts reports whether OwnMounts gave this program a mount namespace of its own.
 func HasOwnMounts() bool { return os.Getenv(ownMounts) != "" }
 
-// OwnMounts runs this program anew in a mount namespace of its own, where it has the right to: what it mounts, nobody
-// else sees, and it is gone when the process ends, however it does. It returns where the program has one already, or
-// cannot have one.
+// OwnMounts runs this program again in a mount namespace of its own, if it has the right to. Nobody else sees its
+// mounts, and they are gone when the process ends for any reason. OwnMounts returns if the program already has such a
+// namespace, or cannot have one.
 func OwnMounts() error {
 	if HasOwnMounts() || os.Geteuid() != 0 {
 		return nil

@@ -10,20 +10,21 @@ import (
 	"sync/atomic"
 )
 
-// The ports that FreeAddress gives are below those that Linux gives to connections and to listeners on port 0 (from
-// 32768 on) and below Kubernetes' NodePorts (from 30000 on): nobody gets one by chance between the look and the use.
+// FreeAddress returns ports below those that Linux gives to connections and to listeners on port 0 (from 32768 on) and
+// below Kubernetes' NodePorts (from 30000 on): no other program gets such a port by chance between the check and the
+// use.
 const (
 	firstPort = 12000
 	ports     = 18000
 )
 
-// next starts at another place in each process, so that two processes seldom meet.
+// next starts at a different place in each process, so that two processes seldom collide.
 var next atomic.Uint32
 
 func init() { next.Store(rand.Uint32N(ports)) }
 
-// FreeAddress gives an address of 127.0.0.1 that nobody listens on now and that it has given to nobody else in this
-// process. It may be called by several goroutines at once.
+// FreeAddress returns an address of 127.0.0.1 that nobody listens on now and that it has not returned before in this
+// process. Safe for concurrent use.
 func FreeAddress() (string, error) {
 	var config net.ListenConfig
 	for range 1000 {

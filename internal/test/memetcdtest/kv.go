@@ -69,7 +69,7 @@ func (s service) Txn(_ context.Context, r *pb.TxnRequest) (answer *pb.TxnRespons
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Conditions, those of nested transactions too, are of what was before the first write.
+	// All conditions, including those of nested transactions, apply to the state before the first write.
 	path := map[*pb.TxnRequest]bool{}
 	if err := s.data.decide(r, path); err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func checkSize(r proto.Message) error {
 	return nil
 }
 
-// checkTxn checks a transaction of at most so many operations; those that it nests may have what it leaves of them.
+// checkTxn checks a transaction of at most most operations. Nested transactions may use the operations that remain.
 func checkTxn(r *pb.TxnRequest, most int) error {
 	ops := max(len(r.Compare), len(r.Success), len(r.Failure))
 	if ops > most {
@@ -148,8 +148,8 @@ func checkTxn(r *pb.TxnRequest, most int) error {
 	return nil
 }
 
-// overlaps refuses operations of which one writes a key that another one of the same branch writes or deletes. It gives
-// the keys that are put, and the ranges that are deleted.
+// overlaps refuses operations if one of them writes a key that another one of the same branch writes or deletes. It
+// returns the keys that are put, and the ranges that are deleted.
 func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err error) {
 	puts = map[string]bool{}
 	for _, op := range ops {
@@ -195,7 +195,7 @@ func overlaps(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err er
 	return puts, deletes, nil
 }
 
-// checkPut refuses a lease that is not there, and to keep what is not there.
+// checkPut refuses a lease that does not exist, and refuses to keep a value or lease of a key that does not exist.
 func (s *store) checkPut(r *pb.PutRequest) error {
 	if r.Lease != 0 && s.leases[r.Lease] == nil {
 		return rpctypes.ErrGRPCLeaseNotFound
@@ -216,7 +216,7 @@ func (s *store) checkRevision(r *pb.RangeRequest) error {
 	return nil
 }
 
-// decide finds out which branch of a transaction, and of those that it nests, runs, and whether all of it can.
+// decide finds out which branch runs in a transaction and in those that it nests, and whether all of it can run.
 func (s *store) decide(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) error {
 	path[r] = !slices.ContainsFunc(r.Compare, func(c *pb.Compare) bool { return !s.holds(c) })
 	for _, op := range branch(r, path) {
@@ -243,8 +243,8 @@ func branch(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) []*pb.RequestOp {
 	return r.Failure
 }
 
-// holds evaluates a condition. One on a range holds where it does for each key in it. Of a key that is not there the
-// numbers are 0, and no condition on its value holds.
+// holds evaluates a condition. A condition on a range holds if it holds for each key in the range. For a key that does
+// not exist, the numbers are 0, and no condition on its value holds.
 func (s *store) holds(c *pb.Compare) bool {
 	found := s.find(spanOf(c.Key, c.RangeEnd), s.revision)
 	if len(found) == 0 {
@@ -281,7 +281,7 @@ func compares(c *pb.Compare, kv *mvccpb.KeyValue) bool {
 	return order < 0
 }
 
-// run does what decide has found to run.
+// run executes the branches that decide has chosen.
 func (t *transaction) run(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) *pb.TxnResponse {
 	answer := &pb.TxnResponse{Succeeded: path[r]}
 	for _, op := range branch(r, path) {
@@ -302,7 +302,8 @@ func (t *transaction) run(r *pb.TxnRequest, path map[*pb.TxnRequest]bool) *pb.Tx
 	return answer
 }
 
-// read answers a range: filtered, sorted, then limited. Count is of all keys in it, before that.
+// read answers a range: the keys are filtered, sorted, then limited. Count is the number of all keys in the range,
+// before that.
 func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	at := r.Revision
 	if at <= 0 {
@@ -338,7 +339,7 @@ func (t *transaction) read(r *pb.RangeRequest) *pb.RangeResponse {
 	return answer
 }
 
-// outside tells whether a number is below the least or above the most; 0: there is no such limit.
+// outside reports whether a number is below the least or above the most; a limit of 0 means no limit.
 func outside(n, least, most int64) bool { return least != 0 && n < least || most != 0 && n > most }
 
 func compareBy(target pb.RangeRequest_SortTarget, a, b *mvccpb.KeyValue) int {

@@ -12,13 +12,13 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// Limits of the seconds of a lease, as an etcd of internal/placement/etcd has them.
+// Limits of the seconds of a lease, the same as in an etcd of internal/placement/etcd.
 const (
 	leaseSecondsMin = 1
 	leaseSecondsMax = 9_000_000_000
 )
 
-// lease is one that was granted. Server.mu guards it.
+// lease is a granted lease. Server.mu guards it.
 type lease struct {
 	id      int64
 	ttl     int64 // seconds
@@ -27,7 +27,7 @@ type lease struct {
 	timer   *time.Timer // revokes it then
 }
 
-// renew gives a lease its whole time again. It needs s.mu.
+// renew resets a lease to its full time. It needs s.mu.
 func (s *Server) renew(l *lease) {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -87,7 +87,7 @@ func (s service) LeaseRevoke(_ context.Context, r *pb.LeaseRevokeRequest) (*pb.L
 	return &pb.LeaseRevokeResponse{Header: s.data.header(s.data.revision)}, nil
 }
 
-// LeaseKeepAlive implements pb.LeaseServer. A lease that is not there is answered with a time of 0.
+// LeaseKeepAlive implements pb.LeaseServer. For a lease that does not exist, it answers a time of 0.
 func (s service) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	for {
 		r, err := stream.Recv()
@@ -110,7 +110,7 @@ func (s service) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	}
 }
 
-// LeaseTimeToLive implements pb.LeaseServer. A lease that is not there is answered with a time of -1.
+// LeaseTimeToLive implements pb.LeaseServer. For a lease that does not exist, it answers a time of -1.
 func (s service) LeaseTimeToLive(_ context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s service) LeaseTimeToLive(_ context.Context, r *pb.LeaseTimeToLiveRequest
 	return answer, nil
 }
 
-// LeaseLeases implements pb.LeaseServer: those that expire first come first.
+// LeaseLeases implements pb.LeaseServer. The leases that expire first are listed first.
 func (s service) LeaseLeases(context.Context, *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,11 +34,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
-// What a member of etcd has by default.
+// Defaults of a member of etcd.
 const (
 	requestBytesMax = 3 << 19 // 1.5 MiB
 	txnOpsMax       = 128
-	// callTimeout is the time after which etcd gives a call up that its disk has not answered.
+	// callTimeout is the time after which etcd gives up a call that its disk has not answered.
 	callTimeout = 7 * time.Second
 	// pingsMin is the shortest time between two pings of a client.
 	pingsMin = 5 * time.Second
@@ -70,13 +70,13 @@ type service struct {
 	*Server
 }
 
-// New starts an empty etcd on a network of its own. It ends with the test.
+// New starts an empty etcd on a network of its own. The etcd ends with the test.
 func New(tb testing.TB) *Server {
 	tb.Helper()
 	return On(tb, bubbletest.NewNet(), "etcd:2379")
 }
 
-// On is New at an address, host:port, of a network that others have, too.
+// On starts an empty etcd at an address, host:port, of a network that others use, too.
 func On(tb testing.TB, network *bubbletest.Net, address string) *Server {
 	tb.Helper()
 	s := &Server{tb: tb, network: network, address: address, data: newStore(), streams: map[*watchStream]struct{}{}}
@@ -85,11 +85,12 @@ func On(tb testing.TB, network *bubbletest.Net, address string) *Server {
 	return s
 }
 
-// Endpoint is the address, host:port, on the server's network.
+// Endpoint returns the address, host:port, on the server's network.
 func (s *Server) Endpoint() string { return s.address }
 
-// Client makes a client of its own, which is closed when the test ends. It connects as those of internal/placement/etcd
-// do. In a bubble, what the test leaves running should end with tb.Context(), which ends before the client is closed.
+// Client makes a new client, which is closed when the test ends. It connects in the same way as the clients of
+// internal/placement/etcd. In a bubble, whatever the test leaves running should end with tb.Context(), which ends
+// before the client is closed.
 func (s *Server) Client(tb testing.TB) *clientv3.Client {
 	tb.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -122,14 +123,14 @@ func settle() {
 	synctest.Wait()
 }
 
-// Away stops the server: connections are cut, and nobody listens. What it holds stays, and no lease runs out.
+// Away stops the server: connections are closed, and nobody listens. Its data remains, and no lease expires.
 func (s *Server) Away() {
 	s.running.Lock()
 	defer s.running.Unlock()
 	s.stop()
 }
 
-// Back starts the server after Away. Leases have their whole time again, as after a restart of etcd.
+// Back starts the server after Away. Leases have their full time again, as after a restart of etcd.
 func (s *Server) Back() {
 	s.tb.Helper()
 	s.running.Lock()
@@ -181,16 +182,17 @@ func (s *Server) start() {
 	go func() { _ = server.Serve(listener) }() // ends with server.Stop
 }
 
-// Slow delays each call by so much from now on; 0: no more. As of etcd's time limit for a call, seven seconds, what is
-// asked is done, and the caller hears that it timed out. Watches and renewals of leases are not delayed.
+// Slow delays each call from now on; 0 ends the delay. From etcd's time limit for a call (seven seconds) on, the
+// request is done, but the caller receives a timeout. Watches and renewals of leases are not delayed.
 func (s *Server) Slow(delay time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.delay = delay
 }
 
-// Intercept has each call go through a function, in place of that of an earlier Intercept; nil: none. It may wait,
-// refuse the call, or have it done and lose the answer. Streams (watches, renewals of leases) do not go through it.
+// Intercept sends each call through a function, which replaces that of an earlier Intercept; nil means no function. The
+// function may wait, refuse the call, or have it done and lose the answer. Streams (watches, renewals of leases) do not
+// go through it.
 func (s *Server) Intercept(hook grpc.UnaryServerInterceptor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +224,7 @@ func (s *Server) intercept(ctx context.Context, request any, info *grpc.UnarySer
 	return answer, err
 }
 
-// BreakWatches ends the streams of all watches, as a connection that breaks does. Clients resume them by themselves.
+// BreakWatches ends the streams of all watches, as a broken connection does. Clients resume the watches automatically.
 func (s *Server) BreakWatches() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,36 +233,36 @@ func (s *Server) BreakWatches() {
 	}
 }
 
-// Revision is that of the last write.
+// Revision returns the revision of the last write.
 func (s *Server) Revision() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.data.revision
 }
 
-// Compact forgets what was before the last write.
+// Compact discards everything before the last write.
 func (s *Server) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.data.compact(s.data.revision)
 }
 
-// Backup is what an etcd holds at one moment. It stays as it is.
+// Backup is the content of an etcd at one moment. It does not change.
 type Backup struct{ data *store }
 
-// Backup takes one.
+// Backup takes a backup.
 func (s *Server) Backup() Backup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Backup{s.data.clone()}
 }
 
-// Restore sets etcd back to a backup, as a copy of its folder that is put in place does: the cluster is the same one,
-// connections are cut, and leases have their whole time again. An etcd that is away stays away.
+// Restore sets etcd back to a backup, as a copy of its folder that is put in place does: the cluster is the same,
+// connections are closed, and leases have their full time again. An etcd that is stopped remains stopped.
 func (s *Server) Restore(b Backup) { s.replace(b.data.clone()) }
 
-// Wipe makes etcd a new cluster without a key or lease, as the loss of its volumes does. Connections are cut. An etcd
-// that is away stays away.
+// Wipe makes etcd a new cluster without keys or leases, as the loss of its volumes does. Connections are closed. An
+// etcd that is stopped remains stopped.
 func (s *Server) Wipe() { s.replace(newStore()) }
 
 func (s *Server) replace(data *store) {

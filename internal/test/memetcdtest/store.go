@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// clusters counts the clusters that were made, as each has a number of its own.
+// clusters counts the clusters that were made, because each has a number of its own.
 var clusters atomic.Uint64
 
 // store is what etcd holds: each key in all its versions since the last compaction. The messages in it are never
@@ -27,19 +27,19 @@ type store struct {
 	granted   int64 // the last number of a lease
 }
 
-// version is a key from a revision on; kv is nil where it is deleted then.
+// version is the state of a key from a revision on; kv is nil if the key is deleted from then on.
 type version struct {
 	revision int64
 	kv       *mvccpb.KeyValue
 }
 
-// change is one of those of a revision. before is the key as it was; nil: it was not there.
+// change is one change of a revision. before is the key before the change; nil means that the key did not exist.
 type change struct {
 	event  *mvccpb.Event
 	before *mvccpb.KeyValue
 }
 
-// newStore is an empty one of a new cluster. A new etcd is at revision 1.
+// newStore returns an empty store of a new cluster. A new etcd is at revision 1.
 func newStore() *store {
 	return &store{cluster: clusters.Add(1), revision: 1, keys: map[string][]version{}, leases: map[int64]*lease{}}
 }
@@ -68,7 +68,7 @@ type span struct {
 	open       bool
 }
 
-// spanOf reads etcd's notation: no end is one key, and an end of one zero byte no limit.
+// spanOf reads etcd's notation: without an end the span is one key, and an end of one zero byte means no limit.
 func spanOf(key, end []byte) span {
 	return span{first: key, end: end, open: len(end) == 1 && end[0] == 0}
 }
@@ -83,7 +83,7 @@ func (r span) has(key []byte) bool {
 	return r.open || bytes.Compare(key, r.end) < 0
 }
 
-// at is a key as it was at a revision; nil: it was not there.
+// at returns a key as it was at a revision; nil means that it did not exist.
 func (s *store) at(name string, revision int64) *mvccpb.KeyValue {
 	versions := s.keys[name]
 	n := sort.Search(len(versions), func(i int) bool { return versions[i].revision > revision })
@@ -93,7 +93,7 @@ func (s *store) at(name string, revision int64) *mvccpb.KeyValue {
 	return versions[n-1].kv
 }
 
-// find gives the keys of a range at a revision, in order.
+// find returns the keys of a range at a revision, in order.
 func (s *store) find(r span, revision int64) []*mvccpb.KeyValue {
 	if len(r.end) == 0 {
 		if kv := s.at(string(r.first), revision); kv != nil {
@@ -114,7 +114,7 @@ func (s *store) find(r span, revision int64) []*mvccpb.KeyValue {
 	return found
 }
 
-// compact forgets what was before a revision.
+// compact discards everything before a revision.
 func (s *store) compact(at int64) {
 	s.compacted = at
 	for name, versions := range s.keys {
@@ -138,7 +138,7 @@ type transaction struct {
 	changes []change
 }
 
-// now is the revision that a read of the newest within the transaction is at.
+// now returns the revision of a read of the newest state within the transaction.
 func (t *transaction) now() int64 {
 	if len(t.changes) > 0 {
 		return t.revision + 1
@@ -197,7 +197,7 @@ func (t *transaction) delete(r *pb.DeleteRangeRequest) *pb.DeleteRangeResponse {
 	return answer
 }
 
-// write makes the changes of a transaction known, and tells the watches of them: all at once. It needs s.mu.
+// write publishes the changes of a transaction and sends them to the watches, all at once. It needs s.mu.
 func (s *Server) write(do func(t *transaction)) {
 	t := &transaction{store: s.data}
 	do(t)

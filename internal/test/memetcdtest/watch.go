@@ -52,7 +52,7 @@ func (w *watchStream) send(answers ...*pb.WatchResponse) {
 	}
 }
 
-// tell sends each watch what it is to hear of changes, in one response.
+// tell sends each watch its share of the changes, in one response.
 func (w *watchStream) tell(s *store, changes []change) {
 	for id := range w.next {
 		if watch := w.watches[id]; watch != nil {
@@ -64,7 +64,7 @@ func (w *watchStream) tell(s *store, changes []change) {
 	}
 }
 
-// choose gives the events that a watch is to hear of.
+// choose returns the events that a watch is to receive.
 func (w *watch) choose(s *store, changes []change) (events []*mvccpb.Event) {
 	for _, c := range changes {
 		at := c.event.Kv.ModRevision
@@ -121,7 +121,7 @@ func (s service) Watch(stream pb.Watch_WatchServer) error {
 	}
 }
 
-// tellProgress tells the watches to which nothing came since it was called last.
+// tellProgress sends progress to the watches that have received nothing since its last call.
 func (w *watchStream) tellProgress(s *store) {
 	for id := range w.next {
 		if watch := w.watches[id]; watch != nil && watch.progress {
@@ -133,7 +133,7 @@ func (w *watchStream) tellProgress(s *store) {
 	}
 }
 
-// receive takes requests until the client has no more.
+// receive handles requests until the client sends no more.
 func (s *Server) receive(stream pb.Watch_WatchServer, w *watchStream) error {
 	for {
 		r, err := stream.Recv()
@@ -160,8 +160,8 @@ func (s *Server) receive(stream pb.Watch_WatchServer, w *watchStream) error {
 	}
 }
 
-// watch begins a watch. What was written since its first revision comes in one response, or, where that is forgotten in
-// part, the end of the watch does.
+// watch begins a watch. One response carries everything written since its first revision. If a part of that has been
+// compacted, the response ends the watch instead.
 func (s *store) watch(w *watchStream, r *pb.WatchCreateRequest) {
 	key := r.Key
 	if len(key) == 0 {

@@ -1,4 +1,4 @@
-// Package messagetest checks of a server of any kind that its interceptors see every call.
+// Package messagetest checks for a server of any kind that its interceptors see every call.
 package messagetest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/internal/call/message"
 )
 
-// Interceptors note what they see of the calls of a server. Safe for concurrent use.
+// Interceptors record what they see of the calls of a server. Safe for concurrent use.
 type Interceptors struct {
 	mu   sync.Mutex
 	seen map[string]*sight // by full method
@@ -35,12 +35,12 @@ type sight struct {
 	content       proto.Message
 }
 
-// NewInterceptors makes some that have seen nothing.
+// NewInterceptors makes interceptors that have seen nothing.
 func NewInterceptors() *Interceptors {
 	return &Interceptors{seen: map[string]*sight{}, news: make(chan struct{})}
 }
 
-// ServerOptions add the interceptors to a server.
+// ServerOptions returns the options that add the interceptors to a server.
 func (i *Interceptors) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(i.unary), grpc.ChainStreamInterceptor(i.stream)}
 }
@@ -57,7 +57,7 @@ func (i *Interceptors) stream(srv any, stream grpc.ServerStream, info *grpc.Stre
 	return handler(srv, &seenStream{ServerStream: stream, i: i, method: info.FullMethod})
 }
 
-// seenStream notes the messages that are received.
+// seenStream records the messages that are received.
 type seenStream struct {
 	grpc.ServerStream
 	i      *Interceptors
@@ -73,7 +73,7 @@ func (s *seenStream) RecvMsg(m any) error {
 	return err
 }
 
-// note keeps a copy of the first message of a method: it may be used again.
+// note keeps a copy of the first message of a method, because the message may be used again.
 func (i *Interceptors) note(method string, received any, do func(*sight)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -90,7 +90,7 @@ func (i *Interceptors) note(method string, received any, do func(*sight)) {
 	i.news = make(chan struct{})
 }
 
-// contentOf is a copy of the message that a handler receives; nil: there is no way to read it.
+// contentOf returns a copy of the message that a handler receives, or nil if the message cannot be read.
 func contentOf(method string, received any) proto.Message {
 	switch in := received.(type) {
 	case proto.Message:
@@ -134,7 +134,7 @@ func inputOf(method string) (proto.Message, error) {
 	return kind.New().Interface(), nil
 }
 
-// await waits until enough holds of what was seen of a method.
+// await waits until enough returns true for what was seen of a method.
 func (i *Interceptors) await(ctx context.Context, method string, enough func(*sight) bool) error {
 	for {
 		i.mu.Lock()
@@ -152,9 +152,10 @@ func (i *Interceptors) await(ctx context.Context, method string, enough func(*si
 	}
 }
 
-// CheckEveryCall calls every RPC of every service that a server tells of by reflection, and fails the test for each
-// that the interceptors do not see: unary ones by the unary interceptor with the whole request, others by the
-// interceptor of streams with the first message. The calls may fail. It returns the methods that were called.
+// CheckEveryCall calls every RPC of every service that a server lists by reflection, and fails the test for each one
+// that the interceptors do not see. The unary interceptor must see unary calls with the whole request, and the stream
+// interceptor must see other calls with the first message. The calls may fail. CheckEveryCall returns the methods that
+// were called.
 func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (called []string) {
 	t.Helper()
 	services, err := servicesOf(conn)
@@ -178,8 +179,8 @@ func (i *Interceptors) CheckEveryCall(t *testing.T, conn *grpc.ClientConn) (call
 	return called
 }
 
-// prepare gives a whole request of a method, and the type of its answer. What was seen of the method before, as of
-// reflection when the services were asked for, does not count.
+// prepare returns a whole request of a method, and the type of its answer. It discards what was seen of the method
+// before, such as reflection when the services were listed.
 func (i *Interceptors) prepare(method string, d protoreflect.MethodDescriptor) (in proto.Message,
 	out protoreflect.MessageType, err error) {
 	if in, err = inputOf(method); err != nil {
@@ -208,7 +209,7 @@ func (i *Interceptors) check(conn *grpc.ClientConn, method string, d protoreflec
 			defer close(answered)
 			_ = conn.Invoke(ctx, method, in, out.New().Interface())
 		}()
-		// The call may fail, or wait for something that is not there: then it is given up when it was seen.
+		// The call may fail, or wait for something that does not exist: then it is cancelled after it was seen.
 		if i.await(ctx, method, func(s *sight) bool { return s.unary > 0 }) == nil {
 			cancel()
 		}
@@ -282,7 +283,7 @@ func servicesOf(conn *grpc.ClientConn) ([]string, error) {
 	return names, nil
 }
 
-// fill gives every field a value, messages in it down to a depth: what an interceptor sees is to be the whole request.
+// fill gives every field a value, including nested messages down to a depth: an interceptor must see the whole request.
 func fill(m protoreflect.Message, depth int) {
 	fields := m.Descriptor().Fields()
 	for n := range fields.Len() {
@@ -310,7 +311,7 @@ func fill(m protoreflect.Message, depth int) {
 	}
 }
 
-// scalar is a value of a field that is not empty. No group has such a name, and no shard.
+// scalar returns a non-empty value for a field. No group or shard has such a name.
 func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	switch f.Kind() {
 	case protoreflect.BoolKind:
@@ -336,7 +337,8 @@ func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// Request is the first one that was seen of a method; nil: none, or it could not be read.
+// Request returns the first request that was seen of a method. It returns nil if there was none, or if it could not be
+// read.
 func (i *Interceptors) Request(method string) proto.Message {
 	i.mu.Lock()
 	defer i.mu.Unlock()

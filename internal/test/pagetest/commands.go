@@ -16,15 +16,15 @@ type Command struct {
 	Words []string // as the shell hands them over; what only a shell can know, such as $x, is as it stands on the page
 	Env   []string // names of the variables that are set for it alone
 	Dir   string   // where it runs, below the root of the repository, as far as a cd says so
-	// Mentioned says that it stands in a sentence, or has an ellipsis: something may be left out.
+	// Mentioned says that the command is in a sentence, or has an ellipsis: parts of it may be left out.
 	Mentioned bool
 }
 
-// String is the command in one line.
+// String returns the command in one line.
 func (c Command) String() string { return strings.Join(c.Words, " ") }
 
-// Args are the arguments, if the command runs this program: by its name, or as a file of bin or of an image. The
-// plugin of kubectl is "kubectl sheaf".
+// Args returns the arguments if the command runs this program: by its name, or as a file of bin or of an image. The
+// kubectl plugin is named "kubectl sheaf".
 func (c Command) Args(program string) ([]string, bool) {
 	words := strings.Fields(program)
 	if len(c.Words) < len(words) || !slices.Equal(c.Words[1:len(words)], words[1:]) {
@@ -38,7 +38,7 @@ func (c Command) Args(program string) ([]string, bool) {
 }
 
 var (
-	// known begins what is meant as a command line, and neither an output nor a sentence: these programs are checked.
+	// known matches the beginning of a command line, as opposed to an output or a sentence: these programs are checked.
 	known = regexp.MustCompile(`^(?:[A-Z_][A-Z0-9_]*=\S* +)*(?:(?:sudo|time) +)?` +
 		`(?:(?:(?:\S*/)?bin/|/)?(?:sheaf|sheaf-bench|sheaf-operator|kubectl-sheaf|kubectl|helm|grpcurl)|make|` +
 		`go (?:test|run|build|vet|get|tool|mod)|` +
@@ -50,14 +50,14 @@ var (
 	shells   = []string{"sh", "bash", "shell", "console"}
 )
 
-// Placeholder says that a reader writes something else in the place of a word, or that only a shell knows it: NAME,
-// <name>, $name, or with an ellipsis.
+// Placeholder reports whether a reader replaces a word with something else, or only a shell knows its value: NAME,
+// <name>, $name, or a word with an ellipsis.
 func Placeholder(word string) bool {
 	return strings.Contains(word, "$") || strings.Contains(word, "...") || capitals.MatchString(word)
 }
 
-// Commands are the command lines of a page, in blocks of code and in sentences; bad are those lines that begin like a
-// command, and that no shell can read.
+// Commands returns the command lines of a page, in blocks of code and in sentences. bad are the lines that begin like a
+// command but that no shell can read.
 func Commands(text string) (found []Command, bad []string) {
 	for _, s := range snippets(text) {
 		var cs []Command
@@ -65,7 +65,7 @@ func Commands(text string) (found []Command, bad []string) {
 		switch {
 		case s.span:
 			s.text = strings.TrimPrefix(s.text, "$ ")
-			// A program's name alone is a name; that of a script is a path to check.
+			// A program's name without arguments is only a name; a script's name is a path to check.
 			if known.MatchString(s.text) && (strings.Contains(s.text, " ") || script.MatchString(s.text)) {
 				cs, err = parse(s.text, s.line)
 			}
@@ -89,7 +89,8 @@ type unit struct {
 	text string
 }
 
-// units are the command lines of a block. Where it has prompts, they alone are; the rest is what commands print.
+// units returns the command lines of a block. If the block has prompts, only the lines with prompts are commands; the
+// rest is output of commands.
 func units(s snippet) (found []unit, prompts bool) {
 	lines := strings.Split(s.text, "\n")
 	prompts = slices.ContainsFunc(lines, prompt.MatchString)
@@ -111,9 +112,9 @@ func units(s snippet) (found []unit, prompts bool) {
 	return found, prompts
 }
 
-// block finds the commands of a block of code. What says that it is of a shell is read as a whole. Of a block that says
-// nothing of itself, which may be anything, the lines that begin as commands do are read, and what stands between them
-// where all of it is a script.
+// block finds the commands of a block of code. A block that is marked as shell is read as a whole. An unmarked block
+// may be anything: the lines that begin as commands do are read, and also the lines between them if the whole block is
+// a script.
 func block(s snippet) ([]Command, error) {
 	us, prompts := units(s)
 	if !prompts {
@@ -166,7 +167,7 @@ func parse(text string, line int) ([]Command, error) {
 	return r.found, nil
 }
 
-// reader gathers the commands of a syntax tree.
+// reader collects the commands of a syntax tree.
 type reader struct {
 	text  string
 	line  int // of the page, where the text begins
@@ -197,7 +198,8 @@ func (r *reader) visit(node syntax.Node) bool {
 	return true
 }
 
-// add notes a command, without what runs it for another: sudo, env, and kubectl exec, which is noted beside.
+// add records a command without the prefix that runs it, such as sudo or env. For kubectl exec, it records both
+// commands.
 func (r *reader) add(c Command) {
 	for len(c.Words) > 1 && slices.Contains([]string{"sudo", "nohup", "setsid", "env", "exec", "command"}, c.Words[0]) {
 		c.Words = c.Words[1:]
@@ -220,7 +222,7 @@ func (r *reader) add(c Command) {
 	}
 }
 
-// word is what the shell makes of a word; what has to be expanded stays as it is written.
+// word returns what the shell makes of a word; parts that need expansion remain as written.
 func (r *reader) word(parts []syntax.WordPart) string {
 	var b strings.Builder
 	for _, part := range parts {

@@ -107,7 +107,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// What begins like a command, and what says that it is a shell's, has to be one that a shell can read.
+// A line that begins like a command, or a block that is marked as shell, must be readable for a shell.
 func TestLinesThatNoShellCanRead(t *testing.T) {
 	for text, want := range map[string]string{
 		"'''\nmake a (b)\n'''\n":           "line 2",
@@ -200,7 +200,7 @@ func TestAccepts(t *testing.T) {
 	}
 }
 
-// TestExamplesAreChecked: an example of a program's own help that the program does not take is found.
+// TestExamplesAreChecked: the check finds an example in a program's own help that the program does not accept.
 func TestExamplesAreChecked(t *testing.T) {
 	root := program()
 	root.Commands()[0].Example = "  p get 1\n  echo a | p get 1 --all"

@@ -1,5 +1,5 @@
-// Package pagetest finds the commands that the pages of the repository show, so that tests can hold them against what
-// there is: the targets of the Makefile, the flags of a program, the kinds of the CRDs. It runs none of them.
+// Package pagetest finds the commands that the pages of the repository show, so that tests can check them against the
+// tree: the targets of the Makefile, the flags of a program, the kinds of the CRDs. It runs none of them.
 package pagetest
 
 import (
@@ -17,7 +17,7 @@ type Page struct {
 	Text string
 }
 
-// Pages are those below a root that say what is: neither dated reports nor the log of changes.
+// Pages returns the pages below a root that describe the current state: neither dated reports nor the change log.
 func Pages(root string) ([]Page, error) {
 	var pages []Page
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -56,7 +56,7 @@ var (
 	item  = regexp.MustCompile(`^ *([-*+]|\d+[.)]) `)
 )
 
-// snippets are the blocks of code of a page and the code in its sentences.
+// snippets returns the blocks of code of a page and the code in its sentences.
 func snippets(text string) (found []snippet) {
 	lines := strings.Split(text, "\n")
 	inList := false
@@ -92,7 +92,7 @@ func snippets(text string) (found []snippet) {
 	return found
 }
 
-// spans are the code in the sentences of a paragraph: what stands between as many backticks.
+// spans returns the code in the sentences of a paragraph: the text between equal numbers of backticks.
 func spans(line int, paragraph []string) (found []snippet) {
 	for i, l := range paragraph {
 		if strings.HasPrefix(l, "|") { // of a table, where a bar in code has a backslash; a row ends with its line
@@ -121,7 +121,7 @@ func spans(line int, paragraph []string) (found []snippet) {
 	}
 }
 
-// closing is where just these backticks stand in a text; -1: nowhere.
+// closing returns the offset of exactly these backticks in a text, or -1 if they are not there.
 func closing(text, ticks string) int {
 	for at := 0; ; {
 		next := strings.Index(text[at:], ticks)

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Step is a command that a page shows with a prompt, and what the page says that it prints.
+// Step is a command that a page shows with a prompt, and the output that the page shows for it.
 type Step struct {
 	Line    int    // of the page, from 1
 	Command string // with the lines that continue it
 	Prints  []string
 }
 
-// Transcript are the commands with prompts of a page, in their order: what somebody types who follows it.
+// Transcript returns the commands with prompts of a page, in order: a reader who follows the page types them.
 func Transcript(text string) (steps []Step) {
 	for _, s := range snippets(text) {
 		if s.span || s.info != "" {
@@ -38,7 +38,7 @@ func Transcript(text string) (steps []Step) {
 
 var fileName = regexp.MustCompile(`^# ([\w./-]+/[\w.-]+)\n`)
 
-// Files are the blocks of a page whose first line is a comment with a path: that file is to be made of them.
+// Files returns the blocks of a page whose first line is a comment with a path: the reader makes that file from them.
 func Files(text string) map[string]string {
 	files := map[string]string{}
 	for _, s := range snippets(text) {
@@ -49,8 +49,8 @@ func Files(text string) map[string]string {
 	return files
 }
 
-// Changing are what a command prints otherwise each time, as it is on a page and as it may be: sizes and rates, times,
-// UUIDs, and nodes of the test cluster.
+// Changing matches the parts of an output that differ each time, both as a page shows them and as a command may print
+// them: sizes and rates, times, UUIDs, and nodes of the test cluster.
 var changing = regexp.MustCompile(`\d+(?:\.\d+)? (?:B|KiB|MiB|s)\b|\b(?:\d+[dhms])+\b|\bn[1-9]\b|` +
 	`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\.\.\.|\s+`)
 
@@ -70,7 +70,7 @@ func mayBe(found string) string {
 	return `(\d+[dhms])+`
 }
 
-// pattern is what a line that a command prints has to be, if the page shows it like this.
+// pattern returns the pattern that a printed line must match if the page shows it like this.
 func pattern(shown string) *regexp.Regexp {
 	var b strings.Builder
 	at := 0
@@ -81,8 +81,8 @@ func pattern(shown string) *regexp.Regexp {
 	return regexp.MustCompile(`^` + b.String() + regexp.QuoteMeta(shown[at:]) + `$`)
 }
 
-// Check says which line of the page a command has not printed. The lines that the page shows are among those that were
-// printed, in their order; what differs each time may differ.
+// Check reports which line of the page a command has not printed. The printed lines must include the lines of the page,
+// in their order; the parts that differ each time may differ.
 func (s Step) Check(printed string) error {
 	rest := strings.Split(printed, "\n")
 	for i, shown := range s.Prints {

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// CheckTree holds each command of the pages below root that runs a program, and each example of its help, against the
-// program's command line, and runs none. least is how many the pages have at least: a test that finds nothing fails.
-// command makes the command line anew.
+// CheckTree checks each command of the pages below root that runs a program, and each example of its help, against the
+// program's command line. It runs none of them. The pages must have at least least such commands: a test that finds
+// nothing fails. command makes a new command line.
 func CheckTree(t *testing.T, root, program string, least int, command func() *cobra.Command) {
 	t.Helper()
 	pages, err := Pages(root)
@@ -41,7 +41,7 @@ func CheckTree(t *testing.T, root, program string, least int, command func() *co
 	}
 }
 
-// examples holds the examples of a program's own help against its command line, and tells how many there are.
+// examples checks the examples of a program's own help against its command line, and returns how many there are.
 func examples(cmd *cobra.Command, program string, command func() *cobra.Command) (checked int, bad []string) {
 	cs, err := parse(cmd.Example, 1)
 	if err != nil {
@@ -62,9 +62,9 @@ func examples(cmd *cobra.Command, program string, command func() *cobra.Command)
 	return checked, bad
 }
 
-// Accepts says why a command line does not take these arguments: a subcommand or flag that it has not, a value that the
-// flag refuses, too few or too many arguments. Placeholders are taken for any value. Of a command that is only
-// mentioned, arguments and flags that it needs may be left out.
+// Accepts explains why a command line does not accept these arguments: an unknown subcommand or flag, a value that the
+// flag refuses, or too few or too many arguments. A placeholder stands for any value. A command that is only mentioned
+// may leave out required arguments and flags.
 func Accepts(root *cobra.Command, args []string, mentioned bool) error {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd(args...)
@@ -102,7 +102,7 @@ func Accepts(root *cobra.Command, args []string, mentioned bool) error {
 	return cmd.ValidateFlagGroups()
 }
 
-// takePlaceholders lets each flag of a tree take a placeholder for a value.
+// takePlaceholders makes each flag of a tree accept a placeholder as its value.
 func takePlaceholders(cmd *cobra.Command) {
 	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
 		flags.VisitAll(func(f *pflag.Flag) {
@@ -116,10 +116,10 @@ func takePlaceholders(cmd *cobra.Command) {
 	}
 }
 
-// patient is the value of a flag, which takes a placeholder, too.
+// patient is the value of a flag that also accepts a placeholder.
 type patient struct{ pflag.Value }
 
-// Set sets the value; a placeholder leaves it as it is.
+// Set sets the value; a placeholder does not change it.
 func (p patient) Set(text string) error {
 	if Placeholder(text) {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Again does something until etcd was not too slow for it: an etcd gives a write up after five seconds, which the disk
-// of a slow machine takes, and clients do not repeat writes by themselves. What is done may have been done before.
+// Again repeats do until etcd is not too slow for it. An etcd gives up a write after five seconds, which the disk of a
+// slow machine can take, and clients do not repeat writes automatically. A repeated call may have taken effect before.
 func Again(ctx context.Context, do func() error) error {
 	for {
 		err := do()

@@ -1,5 +1,5 @@
-// Package placementtest holds what every registry of shards has to pass: the one in etcd, and those that stand in for
-// it in tests.
+// Package placementtest holds the tests that every registry of shards must pass: the one in etcd, and those that
+// replace it in tests.
 package placementtest
 
 import (
@@ -12,14 +12,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// Registry is what a shard asks before it serves a volume, and tells then: see placement.Store.
+// Registry answers a shard before the shard serves a volume, and then registers it: see placement.Store.
 type Registry interface {
 	MayRegister(ctx context.Context, s placement.Shard) (registered placement.Step, err error)
 	RegisterShard(ctx context.Context, s placement.Shard, refused ...func(error)) (stop func(), err error)
 	NextStep(ctx context.Context, s placement.Shard) error
 }
 
-// Disk is what a volume knows of itself. A copy of the value is an image of the disk.
+// Disk holds what a volume knows about itself. A copy of the value is an image of the disk.
 type Disk struct {
 	Volume     uuid.UUID
 	Generation uint64
@@ -27,10 +27,10 @@ type Disk struct {
 	Registered placement.Step // the last step of which the volume knows that it was registered
 }
 
-// NewDisk is a disk that nobody has started on.
+// NewDisk returns a disk on which nobody has started.
 func NewDisk() Disk { return Disk{Volume: uuid.New()} }
 
-// Open is what a start writes to the disk, which knows then that a step is registered.
+// Open writes what a start writes to the disk. The disk then knows that a step is registered.
 func (d *Disk) Open(registered placement.Step) {
 	d.Generation++
 	d.next(registered)
@@ -49,7 +49,7 @@ type Process struct {
 	stop     func()
 }
 
-// shardOn is a shard on a disk as it is.
+// shardOn returns a shard on the disk in its present state.
 func (d *Disk) shardOn(name, address string) placement.Shard {
 	return placement.Shard{
 		Name: name, Address: address, Boot: uuid.New(), VolumeUUID: d.Volume, Generation: d.Generation, Step: d.Step,
@@ -57,7 +57,7 @@ func (d *Disk) shardOn(name, address string) placement.Shard {
 	}
 }
 
-// Start does on a disk what a shard does at its start: it asks, opens the volume, and registers.
+// Start does what a shard does at its start: it asks the registry, opens the volume, and registers.
 func Start(ctx context.Context, registry Registry, d *Disk, name, address string) (*Process, error) {
 	asking := d.shardOn(name, address)
 	asking.Generation++
@@ -71,14 +71,14 @@ func Start(ctx context.Context, registry Registry, d *Disk, name, address string
 	return p, err
 }
 
-// Write is what a shard does every few seconds while it writes.
+// Write does what a shard does every few seconds while it writes.
 func (p *Process) Write(ctx context.Context) error {
 	p.disk.next(p.shard.Step)
 	p.shard.Step, p.shard.Registered = p.disk.Step, p.disk.Registered
 	return p.registry.NextStep(ctx, p.shard)
 }
 
-// Again registers the process again, as after its lease has run out.
+// Again registers the process again, as after the expiry of its lease.
 func (p *Process) Again(ctx context.Context) error {
 	p.stop()
 	var err error
@@ -98,7 +98,7 @@ const (
 	elsewhere = "127.0.0.1:2"
 )
 
-// start has to end with an error, or with a process that runs.
+// start checks that a start ends with the wanted error, or with a process that runs.
 func (r *run) start(d *Disk, name, address string, want error) *Process {
 	r.Helper()
 	p, err := Start(r.Context(), r.registry, d, name, address)
@@ -108,7 +108,7 @@ func (r *run) start(d *Disk, name, address string, want error) *Process {
 	return p
 }
 
-// again starts on the disk and stops.
+// again starts and stops the process on the disk.
 func (r *run) again() {
 	r.Helper()
 	r.start(&r.disk, "a", here, nil).stop()

@@ -16,16 +16,16 @@ import (
 	"sheaf.dev/sheaf/internal/test/faultdisk"
 )
 
-// probeID is a record that is put after a start, to see that writes are taken. Its value is none of the load's.
+// probeID is a record that is put after a start to check that writes are accepted. Its value is not one of the load's.
 const (
 	probeID    = int64(-1)
 	probeValue = uint64(1) << 40
 )
 
-// againOneOf is the share of cuts after which the power is cut once more, while the shard starts.
+// againOneOf is the share of cuts after which the power is cut again, while the shard starts.
 const againOneOf = 3
 
-// tally counts what was cut.
+// tally counts the cuts.
 type tally struct {
 	cuts  int
 	again int // of them, during a start after another one
@@ -45,7 +45,7 @@ func (t *tally) String() string {
 		t.cuts, t.again, t.loss.Pending, t.loss.Dropped, t.loss.Torn, t.loss.Reordered, t.keeps, t.redo, t.repaired)
 }
 
-// cutter cuts a recording's power.
+// cutter cuts the power of a recording.
 type cutter struct {
 	*recording
 	dir   string
@@ -53,7 +53,7 @@ type cutter struct {
 	worst bool // keeps nothing of what was not flushed, and cuts where a write was just acknowledged
 }
 
-// cuts cuts the power at so many positions, and says what was wrong.
+// cuts cuts the power at n positions, and returns what was wrong.
 func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
 	random := rand.New(rand.NewPCG(seed, 3))
 	at := make([]int, 0, n)
@@ -83,7 +83,8 @@ func (c *cutter) cuts(ctx context.Context, n int, seed uint64) (wrong []error) {
 	return wrong
 }
 
-// position to cut the power at: where a write was just acknowledged, or where much was not flushed, or anywhere.
+// position picks a position for a power cut: where a write was just acknowledged, where much was not flushed, or
+// anywhere.
 func (c *cutter) position(random *rand.Rand) int {
 	switch n := random.IntN(3); {
 	case n == 0 || c.worst:
@@ -130,8 +131,8 @@ func (s *start) String() string {
 		s.survival.Keep, s.survival.Seed)
 }
 
-// check mounts the disk, starts the shard, compares, ends it, and has verify and the file system's own check look at
-// all.
+// check mounts the disk, starts the shard, compares its records, and ends it. Then verify and the file system's own
+// check inspect everything.
 func (s *start) check(ctx context.Context) error {
 	disk := faultdisk.Of(s.image)
 	m, repaired, err := s.fs.mountOrRepair(s.dir, disk)
@@ -180,7 +181,7 @@ func (s *start) onMounted(ctx context.Context, point string, disk *faultdisk.Dev
 	return errors.Join(err, verify(ctx, point))
 }
 
-// compare reads all records, and sees that one can be written.
+// compare reads all records, and checks that one can be written.
 func (s *start) compare(ctx context.Context, l *life) error {
 	found, err := l.found(ctx)
 	if err != nil {
@@ -199,7 +200,7 @@ func (s *start) compare(ctx context.Context, l *life) error {
 	return nil
 }
 
-// verify is the command that people have.
+// verify runs the same command as users do.
 func verify(ctx context.Context, point string) error {
 	report, err := cli.VerifyTree(ctx, filepath.Join(point, "volume"), cli.VerifyTreeOptions{Quiet: true}, &cli.Output{})
 	if err == nil && report.Bad() > 0 {
@@ -211,7 +212,7 @@ func verify(ctx context.Context, point string) error {
 	return nil
 }
 
-// cutAgain cuts the power somewhere in what the start wrote.
+// cutAgain cuts the power at some point among the writes of the start.
 func (s *start) cutAgain(ctx context.Context, random *rand.Rand) error {
 	survival := faultdisk.AnySurvival(random.Uint64(), int64(s.fs.sectorBytes))
 	at := random.IntN(len(s.record) + 1)
@@ -225,7 +226,7 @@ func (s *start) cutAgain(ctx context.Context, random *rand.Rand) error {
 	return nil
 }
 
-// journalUsed tells whether a volume has a journal that holds anything.
+// journalUsed reports whether a volume has a journal that holds anything.
 func journalUsed(point string) bool {
 	found, err := journal.Read(vfs.OS{}, filepath.Join(point, "volume"))
 	return err == nil && len(found.Ranges) > 0

@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// fileSystem is one of the kernel's, and its programs. DEVICE stands for the block device.
+// fileSystem is a file system of the kernel, with its programs. DEVICE stands for the block device.
 type fileSystem struct {
 	name        string
 	bytes       int64 // of the disk
@@ -39,7 +39,7 @@ var fileSystems = []*fileSystem{
 		mkfs: []string{"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
 			"DEVICE"},
 		check: []string{"e2fsck", "-f", "-n", "DEVICE"},
-		// Its exit code is 1 where it has repaired something, and 4 or more where not all is well.
+		// The exit code is 1 if the repair changed something, and 4 or more if errors remain.
 		repair: []string{"sh", "-c", "e2fsck -f -y DEVICE; [ $? -lt 4 ]"},
 	},
 	{
@@ -64,7 +64,7 @@ func fileSystemOf(name string) *fileSystem {
 	panic("no file system " + name)
 }
 
-// needed skips a test where nothing can be mounted, but fails where SHEAF_LOOP=required says that it must be possible.
+// needed skips a test if nothing can be mounted, but fails it if SHEAF_LOOP=required says that it must be possible.
 func (f *fileSystem) needed(t *testing.T) {
 	t.Helper()
 	var missing []string
@@ -112,10 +112,10 @@ type mounted struct {
 	point string // empty: not mounted
 }
 
-// errMount says that the kernel did not mount what a power cut left.
+// errMount means that the kernel did not mount what a power cut left.
 var errMount = errors.New("the file system cannot be mounted")
 
-// mount attaches a disk and mounts the file system that is on it, or a new one.
+// mount attaches a disk and mounts the file system on it, or a new file system.
 func (f *fileSystem) mount(dir string, disk *faultdisk.Device, anew bool) (m *mounted, err error) {
 	drive, err := faultdisk.Attach(disk, dir, f.sectorBytes)
 	if err != nil {
@@ -143,7 +143,7 @@ func (f *fileSystem) mount(dir string, disk *faultdisk.Device, anew bool) (m *mo
 	return m, nil
 }
 
-// mountOrRepair mounts what a power cut left, after its own repair where the kernel does not.
+// mountOrRepair mounts what a power cut left. If the kernel refuses, it first runs the file system's own repair.
 func (f *fileSystem) mountOrRepair(dir string, disk *faultdisk.Device) (m *mounted, repaired bool, err error) {
 	m, err = f.mount(dir, disk, false)
 	if !errors.Is(err, errMount) || f.repair == nil {
@@ -160,8 +160,8 @@ func (f *fileSystem) mountOrRepair(dir string, disk *faultdisk.Device) (m *mount
 	return m, true, err
 }
 
-// unmount waits until nobody uses the mount: a process that another test begins has our open files until it runs its
-// program.
+// unmount waits until nobody uses the mount: a process that another test starts has our open files until it executes
+// its program.
 func (m *mounted) unmount() error {
 	if m.point == "" {
 		return nil
@@ -178,10 +178,10 @@ func (m *mounted) unmount() error {
 	}
 }
 
-// check asks the file system's own program whether it is whole. It is not mounted.
+// check runs the file system's own check. The file system must not be mounted.
 func (m *mounted) check() error { return run(m.fs.check, m.drive.Path()) }
 
-// detach lets go of the disk.
+// detach unmounts and releases the disk.
 func (m *mounted) detach() error {
 	err := m.unmount()
 	if m.fs.forget != nil {

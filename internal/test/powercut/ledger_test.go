@@ -17,21 +17,21 @@ type write struct {
 
 const never = -1
 
-// ledger is all that callers asked for and were told. The writes of one record come one after another.
+// ledger holds all requests of the callers, and the answers to them. The writes of one record follow one another.
 type ledger struct {
 	mu     sync.Mutex
 	writes map[int64][]write
 	acks   []int // positions
 }
 
-// begin notes a write of a record, which the caller repeats to end.
+// begin records a write of a record, which the caller repeats until end.
 func (l *ledger) begin(id int64, value uint64, at int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.writes[id] = append(l.writes[id], write{value: value, issued: at, acked: never})
 }
 
-// end notes that the newest write of a record was acknowledged.
+// end records that the newest write of a record was acknowledged.
 func (l *ledger) end(id int64, at int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,7 +40,7 @@ func (l *ledger) end(id int64, at int) {
 	l.acks = append(l.acks, at)
 }
 
-// known gives the value of the last write of a record; it is called by the record's own writer.
+// known returns the value of the last write of a record. Only the record's own writer may call it.
 func (l *ledger) known(id int64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,8 +51,8 @@ func (l *ledger) known(id int64) uint64 {
 	return of[len(of)-1].value
 }
 
-// judge compares the records found after a power cut with what was written before it. Neither a write that was
-// acknowledged before the cut may be missing, nor may there be one that had not begun.
+// judge compares the records found after a power cut with the writes before it. No write that was acknowledged before
+// the cut may be missing, and no write may be there that had not begun.
 func (l *ledger) judge(cut int, found map[int64]uint64) error {
 	var wrong []string
 	for id, value := range found {
@@ -90,7 +90,7 @@ const (
 	largeOneOf = 150
 )
 
-// data of a value: its number, and bytes that follow from it.
+// data returns the data of a value: its number, and bytes that follow from it.
 func data(value uint64) []byte {
 	size := sizes[value*2654435761>>7%uint64(len(sizes))]
 	if value%largeOneOf == 0 {
@@ -104,7 +104,7 @@ func data(value uint64) []byte {
 	return b[:max(size, 8)]
 }
 
-// valueOf is the number of data, all of which must be as data makes them.
+// valueOf returns the number in the data. All bytes must be as data makes them.
 func valueOf(b []byte) (uint64, error) {
 	if len(b) < 8 {
 		return 0, fmt.Errorf("%d bytes that nobody wrote", len(b))

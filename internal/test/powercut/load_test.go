@@ -30,16 +30,16 @@ const (
 	etcdEvery  = 200 * time.Millisecond
 )
 
-// evidence are counters of the shard, of what a load must bring about.
+// evidence names counters of the shard that a load must increase.
 var evidence = [...]string{"sheaf_shard_journal_writes_total", "sheaf_shard_compaction_dropped_entries_total"}
 
-// known is what etcd knew at a position of the record, or before it.
+// known is the content of etcd at a position of the record, or before it.
 type known struct {
 	at   int
 	keys map[string]string
 }
 
-// recording is a load on a disk: what was written to the disk, what was acknowledged, what etcd knew.
+// recording is a load on a disk: what was written to the disk, what was acknowledged, and what etcd held.
 type recording struct {
 	fs      *fileSystem
 	disk    *faultdisk.Device
@@ -54,7 +54,7 @@ type recording struct {
 	values atomic.Uint64
 }
 
-// record has a shard serve a load for as long as it takes to make so many writes.
+// record lets a shard serve a load until the given number of writes is made.
 func record(ctx context.Context, fs *fileSystem, etcd *etcdOf, dir string, files vfs.FS, writes int,
 	seed uint64) (*recording, error) {
 	r := &recording{fs: fs, disk: faultdisk.New(fs.bytes), ledger: ledger{writes: map[int64][]write{}}}
@@ -79,7 +79,7 @@ func record(ctx context.Context, fs *fileSystem, etcd *etcdOf, dir string, files
 	return r, errors.Join(err, m.detach())
 }
 
-// live is a life of the shard, with its load.
+// live runs a shard once, with its load.
 func (r *recording) live(ctx context.Context, point string, files vfs.FS, writes int, seed uint64, first bool) error {
 	l, err := r.etcd.begin(ctx, point, files, group.Residency(seed%2))
 	if err != nil {
@@ -120,7 +120,7 @@ func (r *recording) live(ctx context.Context, point string, files vfs.FS, writes
 	return errors.Join(err, noted, l.kill())
 }
 
-// note remembers what etcd knows now.
+// note records the current content of etcd.
 func (r *recording) note(ctx context.Context) error {
 	keys, err := r.etcd.known(ctx)
 	if err == nil {
@@ -129,7 +129,7 @@ func (r *recording) note(ctx context.Context) error {
 	return err
 }
 
-// knownAt is what etcd surely knew when the power was cut.
+// knownAt returns what etcd certainly held when the power was cut.
 func (r *recording) knownAt(cut int) map[string]string {
 	i, exact := slices.BinarySearchFunc(r.known, cut, func(k known, at int) int { return k.at - at })
 	if !exact {
@@ -138,7 +138,7 @@ func (r *recording) knownAt(cut int) map[string]string {
 	return r.known[i].keys
 }
 
-// load has all workers write, each to records of its own.
+// load lets all workers write, each to its own records.
 func (r *recording) load(ctx context.Context, l *life, writes int, seed uint64) error {
 	var left atomic.Int64
 	left.Store(int64(writes))
@@ -165,7 +165,8 @@ type worker struct {
 	random *rand.Rand
 }
 
-// put puts a record. Every other worker gives no request id: compaction keeps what may be asked for again by its id.
+// put puts a record. Every other worker gives no request id: compaction keeps requests that may be asked for again by
+// their id.
 func (w *worker) put(ctx context.Context, id int64, data []byte) error {
 	if w.number%2 == 0 || len(data) > 1<<20 {
 		_, err := w.client.Put(ctx, client.Key{ID: id}, data, nil)
@@ -188,7 +189,7 @@ func (w *worker) delete(ctx context.Context, id int64) error {
 	})
 }
 
-// served repeats a write while the answer is that it surely was not done, as the group is not ready yet.
+// served repeats a write while the answer is that it was certainly not done because the group is not ready yet.
 func served(write func() error) error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if err := write(); status.Code(err) != codes.Unavailable || time.Now().After(end) {
@@ -199,7 +200,7 @@ func served(write func() error) error {
 
 func (w *worker) key() int64 { return int64(w.random.IntN(keysOfEach)*workers + w.number) }
 
-// write does one or several writes, and tells how many.
+// write does one or several writes, and returns their number.
 func (w *worker) write(ctx context.Context) (int, error) {
 	if w.random.IntN(restOneOf) == 0 {
 		time.Sleep(rest) // so that groups are idle now and then

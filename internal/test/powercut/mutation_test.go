@@ -11,7 +11,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// lazy is the real file system with some of its syncs left out: of files whose names begin so, or of folders.
+// lazy is the real file system without some of its syncs: those of files whose names begin with a prefix, or those of
+// folders.
 type lazy struct {
 	vfs.OS
 	files   string // empty: none
@@ -35,7 +36,7 @@ func (l lazy) SyncDir(dir string) error {
 	return l.OS.SyncDir(dir)
 }
 
-// SyncAll would make durable what was left out.
+// SyncAll does nothing if syncs are left out, because it would make those files or folders durable.
 func (l lazy) SyncAll(dir string) error {
 	if l.folders || l.files != "" {
 		return errors.ErrUnsupported
@@ -48,10 +49,10 @@ type neverSynced struct{ vfs.File }
 
 func (neverSynced) Sync() error { return nil }
 
-// TestPowerCutsFindSyncsLeftOut: where syncs are left out, something is missing after power cuts, or the shard does not
-// start: else TestPowerCuts proves nothing. `make test` asks for one kind of file on each of two file systems, `make
-// soak-log` for all kinds. Syncs of folders are seldom missed, and only on btrfs: on ext4 and xfs the sync of a file
-// brings along the names that were made before.
+// TestPowerCutsFindSyncsLeftOut: if syncs are left out, something is missing after power cuts, or the shard does not
+// start. Otherwise TestPowerCuts proves nothing. `make test` tries one kind of file on each of two file systems, and
+// `make soak-log` tries all kinds. Missing syncs of folders are seldom noticed, and only on btrfs: on ext4 and xfs the
+// sync of a file also makes the earlier names durable.
 func TestPowerCutsFindSyncsLeftOut(t *testing.T) {
 	for _, c := range []struct {
 		name, fs string

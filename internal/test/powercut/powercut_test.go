@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// What the tests mount nobody else sees, and it ends with the process.
+// Nobody else sees the mounts of the tests, and they end with the process.
 func TestMain(m *testing.M) {
 	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -32,7 +32,7 @@ const (
 	wrongMax         = 5 // no more are looked for
 )
 
-// cutsWanted of each file system.
+// cutsWanted returns the number of cuts for each file system.
 func cutsWanted(t *testing.T) int {
 	t.Helper()
 	if text := os.Getenv("SHEAF_POWERCUTS"); text != "" {
@@ -48,7 +48,7 @@ func cutsWanted(t *testing.T) int {
 	return cutsOfTest
 }
 
-// seedWanted is the first seed of the loads and of the cuts.
+// seedWanted returns the first seed of the loads and of the cuts.
 func seedWanted(t *testing.T) uint64 {
 	t.Helper()
 	text := os.Getenv("SHEAF_POWERCUT_SEED")
@@ -60,8 +60,8 @@ func seedWanted(t *testing.T) uint64 {
 	return n
 }
 
-// TestPowerCuts: what was acknowledged before the power was cut is there, nothing is there that nobody wrote, and the
-// file system and verify find nothing wrong.
+// TestPowerCuts: everything that was acknowledged before the power cut is there, nothing is there that nobody wrote,
+// and neither the file system's check nor verify finds an error.
 func TestPowerCuts(t *testing.T) {
 	for _, fs := range fileSystems {
 		t.Run(fs.name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeMountedIsRepaired: ext4 with a torn superblock.
+// TestWhatCannotBeMountedIsRepaired tests ext4 with a torn superblock.
 func TestWhatCannotBeMountedIsRepaired(t *testing.T) {
 	fs := fileSystemOf("ext4")
 	fs.needed(t)

@@ -34,7 +34,7 @@ const (
 
 var routing = placement.Routing{Mode: placement.Hash, Groups: 6}
 
-// etcdOf is what etcd knows of a store. It is on another machine, whose power stays.
+// etcdOf is what etcd holds of a store. The etcd is on another machine, which keeps its power.
 type etcdOf struct {
 	client *clientv3.Client
 	store  *placement.Store
@@ -43,7 +43,7 @@ type etcdOf struct {
 
 var stores atomic.Int64
 
-// newEtcdOf names a store that etcd does not know yet.
+// newEtcdOf names a store that does not exist in etcd yet.
 func newEtcdOf(t *testing.T) *etcdOf {
 	t.Helper()
 	c, err := etcdtest.Shared(t).Client()
@@ -52,7 +52,7 @@ func newEtcdOf(t *testing.T) *etcdOf {
 	return &etcdOf{client: c}
 }
 
-// next is an etcd that knows what it did at an earlier moment; nil: nothing.
+// next returns an etcd with the content of an earlier moment; nil means no content.
 func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, error) {
 	name := fmt.Sprintf("cut-%d", stores.Add(1))
 	next := &etcdOf{client: e.client, prefix: placement.PrefixDefault + "/" + name + "/"}
@@ -68,7 +68,7 @@ func (e *etcdOf) next(ctx context.Context, before map[string]string) (*etcdOf, e
 	return next, err
 }
 
-// known is what etcd holds, but for registrations, which end with their process.
+// known returns the content of etcd, except registrations, which end with their process.
 func (e *etcdOf) known(ctx context.Context) (map[string]string, error) {
 	answer, err := e.client.Get(ctx, e.prefix, clientv3.WithPrefix())
 	if err != nil {
@@ -83,7 +83,7 @@ func (e *etcdOf) known(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// forget drops all.
+// forget deletes everything of the store.
 func (e *etcdOf) forget(ctx context.Context) error {
 	_, err := e.client.Delete(ctx, e.prefix, clientv3.WithPrefix())
 	return err
@@ -105,7 +105,7 @@ func (e *etcdOf) make(ctx context.Context) error {
 	return e.store.SetTargets(ctx, targets)
 }
 
-// life is a shard that runs on a mounted disk, and a client of it.
+// life is a shard that runs on a mounted disk, with a client.
 type life struct {
 	shard   *shard.Shard
 	client  *client.Client
@@ -115,7 +115,7 @@ type life struct {
 	log     *bytes.Buffer // warnings; to be read when the shard has ended
 }
 
-// begin starts the shard of a mounted disk, and waits until all its groups serve, or one says why it does not.
+// begin starts the shard of a mounted disk, and waits until all its groups serve, or one of them says why it does not.
 func (e *etcdOf) begin(ctx context.Context, point string, fs vfs.FS, residency group.Residency) (*life, error) {
 	l := &life{log: new(bytes.Buffer), metrics: prometheus.NewRegistry()}
 	var err error
@@ -145,7 +145,7 @@ func (e *etcdOf) begin(ctx context.Context, point string, fs vfs.FS, residency g
 	return l, nil
 }
 
-// counted is the value of a counter of the shard.
+// counted returns the value of a counter of the shard.
 func (l *life) counted(name string) (sum float64, err error) {
 	families, err := l.metrics.Gather()
 	for _, f := range families {
@@ -158,7 +158,7 @@ func (l *life) counted(name string) (sum float64, err error) {
 	return sum, err
 }
 
-// errDamaged says that a group is not whole after a start.
+// errDamaged means that a group is not whole after a start.
 var errDamaged = errors.New("a group is not whole")
 
 func (l *life) serves(ctx context.Context) error {
@@ -186,7 +186,7 @@ func (l *life) serves(ctx context.Context) error {
 	}
 }
 
-// found reads all records: by scans, and those that scans leave out one by one.
+// found reads all records: by scans, and one by one those that scans leave out.
 func (l *life) found(ctx context.Context) (map[int64]uint64, error) {
 	found := map[int64]uint64{}
 	for n := range routing.Groups {
@@ -224,7 +224,7 @@ func (l *life) kill() error {
 	return err
 }
 
-// stop ends the shard in order.
+// stop shuts the shard down cleanly.
 func (l *life) stop(ctx context.Context) error {
 	return errors.Join(l.client.Close(), l.conn.Close(), l.shard.Stop(ctx))
 }
