@@ -36,7 +36,7 @@ func (l lazy) SyncDir(dir string) error {
 	return l.OS.SyncDir(dir)
 }
 
-// SyncAll does nothing if syncs are left out, because it would make those files or folders durable.
+// SyncAll is refused if syncs are left out, because it would make those files or folders durable.
 func (l lazy) SyncAll(dir string) error {
 	if l.folders || l.files != "" {
 		return errors.ErrUnsupported

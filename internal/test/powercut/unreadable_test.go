@@ -28,8 +28,8 @@ const (
 	tailBlocks = 2 // at the end of the data of a segment
 )
 
-// placeOf is the offset on the disk of a block of a file, on a file system that does not write its files elsewhere; 0:
-// it has none.
+// placeOf returns the offset on the disk of a block of a file, on a file system that does not write its files
+// elsewhere; 0 means that the block has none.
 func placeOf(name string, block int64) (place int64, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -53,8 +53,8 @@ type suspect struct {
 	block int64
 }
 
-// suspects are the first, the last and one more block with data of each file of the journal, and one of the last ones
-// of the newest segment of each group.
+// suspects returns the first, the last and one more block with data of each file of the journal, and one of the last
+// blocks of the newest segment of each group.
 func suspects(random *rand.Rand, point string) (bad []suspect, err error) {
 	files, err := filepath.Glob(filepath.Join(point, "volume", "journal-*"))
 	if err != nil {
@@ -92,7 +92,7 @@ func suspects(random *rand.Rand, point string) (bad []suspect, err error) {
 	return bad, nil
 }
 
-// dataEnd is where the last byte of a file is that is not zero.
+// dataEnd returns the position of the last non-zero byte of a file.
 func dataEnd(name string) (int64, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -142,7 +142,7 @@ type unreadable struct {
 	cut   int
 }
 
-// cutAt cuts the power at a position, and nothing is left of what was not flushed.
+// cutAt cuts the power at a position. Nothing that was not flushed survives.
 func (u *unreadable) cutAt(position int) {
 	u.cut = position
 	u.image, _ = faultdisk.NewCutter(u.before, u.record).Cut(position, faultdisk.Survival{Keep: faultdisk.KeepNone})

@@ -39,7 +39,7 @@ func readFile(t *testing.T, name string) string {
 	return string(content)
 }
 
-// cluster is a control plane without kubelets: kwok plays nodes and pods.
+// cluster is a control plane without kubelets: kwok simulates nodes and pods.
 type cluster struct {
 	*kubetest.Server
 	client   client.Client
@@ -52,7 +52,7 @@ type cluster struct {
 	said     string // name of the operator's log
 }
 
-// root of the repository.
+// root is the root of the repository.
 const root = "../../.."
 
 // startCluster starts the control plane with nodes, and waits until they are Ready.
@@ -204,7 +204,7 @@ func (c *cluster) makeNodes(ctx context.Context, t *testing.T, nodes int) {
 	})
 }
 
-// each does something for 0 to n-1, some at once.
+// each calls do for 0 to n-1, several at once.
 func (c *cluster) each(ctx context.Context, t *testing.T, n int, do func(ctx context.Context, n int) error) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(ctx)
@@ -233,10 +233,10 @@ func (c *cluster) readyNodes(ctx context.Context, t *testing.T) (ready int) {
 	return ready
 }
 
-// patience bounds the wait for any one condition. It is no measure of speed: a run that needs it has hung.
+// patience bounds the wait for any one condition. It does not measure speed: a run that needs it has hung.
 const patience = 30 * time.Minute
 
-// await looks until the condition holds, and says now and then how far it is.
+// await checks until the condition holds, and reports the progress now and then.
 func await(ctx context.Context, t *testing.T, what string, done func() (bool, string)) {
 	t.Helper()
 	began, said := time.Now(), time.Now()
@@ -260,7 +260,7 @@ func await(ctx context.Context, t *testing.T, what string, done func() (bool, st
 	}
 }
 
-// hostOf is an address without its port.
+// hostOf returns an address without its port.
 func hostOf(address net.Addr) string {
 	host, _, _ := strings.Cut(address.String(), ":")
 	return host

@@ -1,4 +1,4 @@
 // Package scaletest measures the operator with a thousand shards: its tests run the real operator against a real API
-// server, with nodes and pods that kwok plays and shards that the test plays. README.md says what is real, what is
-// played, and what is asserted.
+// server. kwok simulates the nodes and pods, and the test simulates the shards. README.md says what is real, what is
+// simulated, and what is asserted.
 package scaletest

@@ -28,7 +28,7 @@ func (u usage) String() string {
 		u.cpu.Seconds(), u.resident>>20, u.peak>>20)
 }
 
-// used asks the kernel.
+// used asks the kernel for the usage of a process.
 func used(t *testing.T, pid int) usage {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -52,7 +52,7 @@ func used(t *testing.T, pid int) usage {
 	return usage{cpu: cpu, resident: kibibytes(status, "VmRSS:"), peak: kibibytes(status, "VmHWM:")}
 }
 
-// kibibytes of a line of /proc/PID/status, in bytes.
+// kibibytes returns the value of a line of /proc/PID/status, in bytes.
 func kibibytes(status []byte, name string) int64 {
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, name); ok {
@@ -65,10 +65,10 @@ func kibibytes(status []byte, name string) int64 {
 	return 0
 }
 
-// requests of the operator that the API server has answered, by verb and kind.
+// requests counts the operator's requests that the API server has answered, by verb and kind.
 type requests map[string]int
 
-// writes are all that are no reads, but for those of the lease that operators elect their leader by.
+// writes counts all requests that are not reads, except those for the lease by which operators elect their leader.
 func (r requests) writes() (n int) {
 	for what, count := range r {
 		if verb, kind, _ := strings.Cut(what, " "); verb != "get" && verb != "list" && kind != "leases" {
@@ -96,7 +96,7 @@ func (r requests) String() string {
 	return strings.Join(words, ", ")
 }
 
-// requests counts the lines of the API server's audit log: those that were counted before are not read again.
+// requests counts the lines of the API server's audit log. It does not read lines again that were counted before.
 func (c *cluster) requests(t *testing.T) requests {
 	t.Helper()
 	file, err := os.Open(filepath.Join(c.Dir(), "audit.log"))

@@ -17,8 +17,8 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// picture is how a store ended, without what differs from run to run: two that were made in different ways have to be
-// equal.
+// picture is the final state of a store, without what differs from run to run: two stores that were made in different
+// ways must have equal pictures.
 type picture struct {
 	sets, pods, claims int
 	template           string // specification of every StatefulSet, without what is the shard's own
@@ -27,7 +27,7 @@ type picture struct {
 	apart              int // groups whose copies are where they are wanted, in different zones
 }
 
-// look takes the picture, and fails where one shard differs from the others.
+// look takes the picture, and fails the test if one shard differs from the others.
 func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) picture {
 	t.Helper()
 	of := []client.ListOption{client.InNamespace("default"), client.MatchingLabels{v1alpha1.LabelPool: "ssd"}}
@@ -70,7 +70,7 @@ func (c *cluster) look(ctx context.Context, t *testing.T, f *fleet, shards int) 
 	return out
 }
 
-// without is a set's specification in words, without the names that are the shard's or the store's own.
+// without returns a set's specification as text, without the names that belong to the shard or the store.
 func (f *fleet) without(t *testing.T, set *appsv1.StatefulSet, volume string) string {
 	t.Helper()
 	if have := set.Spec.Template.Annotations[workload.AnnotationVolume]; have != volume {

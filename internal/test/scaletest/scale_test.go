@@ -26,8 +26,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// shardsWanted is how many shards a store gets; without the variable that asks for them the tests of this package are
-// skipped.
+// shardsWanted returns the number of shards of a store. Without the variable that sets it, the tests of this package
+// are skipped.
 func shardsWanted(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("SHEAF_SCALE_SHARDS")
@@ -106,8 +106,8 @@ func (c *cluster) operate(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lives fails where the operator has ended by itself, as one does that loses its lease because the machine is too busy:
-// nothing would come of waiting for what it is to do.
+// lives fails the test if the operator has ended by itself. An operator that loses its lease because the machine is too
+// busy does so. Waiting for its work would then be useless.
 func (c *cluster) lives(t *testing.T) {
 	t.Helper()
 	if c.operates == 0 {
@@ -125,7 +125,7 @@ func lastLine(name string) string {
 	return lines[len(lines)-1]
 }
 
-// readyWords says how far a store is.
+// readyWords reports how far a store is.
 func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.RecordStore, shards int) (bool,
 	string) {
 	t.Helper()
@@ -141,8 +141,8 @@ func (c *cluster) readyWords(ctx context.Context, t *testing.T, store *v1alpha1.
 	return done && int(store.Status.Shards.Serving) == shards && store.Status.Groups.Moving == 0, words
 }
 
-// quiet waits until the operator has written nothing for some time: what follows from the last change has been written
-// then.
+// quiet waits until the operator has written nothing for some time: by then it has written everything that follows from
+// the last change.
 func (c *cluster) quiet(ctx context.Context, t *testing.T) {
 	t.Helper()
 	const enough = 35 * time.Second // it looks at a pool in which all is well each 30 s
@@ -155,10 +155,11 @@ func (c *cluster) quiet(ctx context.Context, t *testing.T) {
 	})
 }
 
-// residentMost is what the operator may use, whatever the number of shards up to 1,000.
+// residentMost is the memory that the operator may use, for any number of shards up to 1,000.
 const residentMost = 300 << 20
 
-// TestScale makes a store of many shards at once, and another one that grows to as many while its operator is killed.
+// TestScale makes a store of many shards at once, and another one that grows to the same size while its operator is
+// killed.
 func TestScale(t *testing.T) {
 	shards := shardsWanted(t)
 	var calm, killed picture
@@ -173,7 +174,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// firstStart makes a store of many shards, and looks at the operator while nothing happens, and when a node is lost.
+// firstStart makes a store of many shards, and observes the operator while nothing happens, and when a node is lost.
 func firstStart(t *testing.T, shards int) picture {
 	ctx := t.Context()
 	c := startCluster(ctx, t, shards)
@@ -199,7 +200,8 @@ func firstStart(t *testing.T, shards int) picture {
 	return out
 }
 
-// allowed fails where the API server has refused something to the operator, which has the rights of config/rbac alone.
+// allowed fails the test if the API server has refused a request of the operator, which has only the rights of
+// config/rbac.
 func (c *cluster) allowed(t *testing.T) {
 	t.Helper()
 	log, err := os.ReadFile(c.said)
@@ -213,7 +215,8 @@ func (c *cluster) allowed(t *testing.T) {
 	}
 }
 
-// idle looks at the operator for a minute in which nothing happens: what it has found out once it must not write again.
+// idle observes the operator for a minute in which nothing happens: it must not write again what it has already found
+// out.
 func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
 	t.Helper()
 	const minute = time.Minute
@@ -234,7 +237,7 @@ func (c *cluster) idle(ctx context.Context, t *testing.T, pid int) {
 	}
 }
 
-// loseNode takes a node away with its shard, and waits until its groups are wanted elsewhere, and are there.
+// loseNode removes a node with its shard, and waits until its groups have targets elsewhere, and are there.
 func (c *cluster) loseNode(ctx context.Context, t *testing.T, f *fleet, store *v1alpha1.RecordStore, n int) {
 	t.Helper()
 	lost := fmt.Sprintf("ssd-%d", n)
@@ -285,7 +288,7 @@ func scaleOut(t *testing.T, shards int) picture {
 	t.Logf("the operator is killed at times of seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
 	c := startCluster(ctx, t, shards)
-	// Without a lease another operator works at once: here never two live at a time.
+	// Without a lease, another operator works at once: two operators never run at the same time here.
 	operator := c.operate(t, "--leader-elect=false")
 	store := c.store(ctx, t, shards/2, shards)
 	f := startFleet(ctx, t, c, store)
@@ -298,7 +301,7 @@ func scaleOut(t *testing.T, shards int) picture {
 	began, before := time.Now(), c.requests(t)
 	const kills = 5
 	for n := range kills {
-		// By the number of writes, so that kills hit the same stretches on machines of any speed.
+		// The position is a number of writes, so that kills hit the same phases on machines of any speed.
 		at := c.requests(t).writes() + 1 + random.IntN(max(2, shards/2))
 		await(ctx, t, "the operator to be where it is killed", func() (bool, string) {
 			made := c.requests(t).writes()

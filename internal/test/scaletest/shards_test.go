@@ -32,9 +32,9 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// fleet plays all shards of a store. A shard lives as long as its pod runs: it listens at the pod's address, is
-// registered in etcd under a lease of its own, answers AdminService, and makes and moves groups as targets say, at once
-// and without bytes.
+// fleet simulates all shards of a store. A shard lives as long as its pod runs: it listens at the pod's address, is
+// registered in etcd under a lease of its own, and answers AdminService. It makes and moves groups as their targets
+// say, at once and without data.
 type fleet struct {
 	recordv1.UnimplementedAdminServiceServer
 
@@ -54,13 +54,13 @@ type fleet struct {
 	leads       map[string]map[string]bool // shard, group: whether it leads
 }
 
-// played is a shard.
+// played is a simulated shard.
 type played struct {
 	name, volume, node, zone string
 	stop                     context.CancelFunc
 }
 
-// startFleet plays the shards of a store from now on.
+// startFleet simulates the shards of a store from now on.
 func startFleet(ctx context.Context, t *testing.T, c *cluster, store *v1alpha1.RecordStore) *fleet {
 	t.Helper()
 	access := workload.EtcdAccessOf(store, nil)
@@ -170,7 +170,7 @@ func (f *fleet) provision(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return f.c.client.Status().Patch(ctx, bound, client.MergeFrom(before))
 }
 
-// see starts the shard of a pod that runs, and stops that of one that is being deleted.
+// see starts the shard of a running pod, and stops the shard of a pod that is being deleted.
 func (f *fleet) see(ctx context.Context, pod *corev1.Pod) {
 	address := pod.Status.PodIP
 	if address == "" || pod.Labels[v1alpha1.LabelShard] == "" {
@@ -223,7 +223,7 @@ func (f *fleet) endOnNode(node string) {
 	}
 }
 
-// view is what etcd holds.
+// view returns the content of etcd.
 func (f *fleet) view(ctx context.Context, t *testing.T) placement.View {
 	t.Helper()
 	view, err := f.store.View(ctx)
@@ -266,7 +266,7 @@ func (f *fleet) live(ctx context.Context, p *played, host string) error {
 	return nil
 }
 
-// asked is the shard whose address was called.
+// asked returns the shard whose address was called.
 func (f *fleet) asked(ctx context.Context) (*played, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok || from.LocalAddr == nil {
@@ -280,7 +280,7 @@ func (f *fleet) asked(ctx context.Context) (*played, error) {
 	return nil, status.Errorf(codes.Unavailable, "no shard lives at %s", from.LocalAddr)
 }
 
-// ListShards answers as a shard that serves.
+// ListShards answers like a shard that serves.
 func (f *fleet) ListShards(ctx context.Context, _ *recordv1.ListShardsRequest) (*recordv1.ListShardsResponse, error) {
 	p, err := f.asked(ctx)
 	if err != nil {
@@ -299,7 +299,7 @@ func (f *fleet) ListShards(ctx context.Context, _ *recordv1.ListShardsRequest) (
 	}}}, nil
 }
 
-// ListGroups tells of the groups that etcd says are on the shard.
+// ListGroups lists the groups that are on the shard according to etcd.
 func (f *fleet) ListGroups(ctx context.Context, _ *recordv1.ListGroupsRequest) (*recordv1.ListGroupsResponse, error) {
 	p, err := f.asked(ctx)
 	if err != nil {
@@ -317,7 +317,7 @@ func (f *fleet) ListGroups(ctx context.Context, _ *recordv1.ListGroupsRequest) (
 	return out, nil
 }
 
-// follow makes groups what their targets say, for as long as the context lives.
+// follow changes groups to match their targets until the context ends.
 func (f *fleet) follow(ctx context.Context) {
 	for view := range f.store.Watch(ctx) {
 		leads := map[string]map[string]bool{}

@@ -11,7 +11,7 @@ import (
 
 var errUnreachable = errors.New("not reachable")
 
-// storeBlob makes data a blob of a log.
+// storeBlob stores data as a blob of a log.
 func (p *process) storeBlob(data []byte) (format.BlobRef, error) {
 	b, err := p.log.CreateBlob()
 	if err != nil {
@@ -33,7 +33,7 @@ func (p *process) readBlob(ref format.BlobRef) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(b, 0, ref.Size))
 }
 
-// fetchBlobs is how a follower gets what the leader's entries refer to.
+// fetchBlobs fetches, for a follower, the blobs that the leader's entries refer to.
 func (p *process) fetchBlobs(ctx context.Context, from uint64, refs []format.BlobRef) error {
 	w := p.machine.world
 	select {
@@ -59,7 +59,7 @@ func (p *process) fetchBlobs(ctx context.Context, from uint64, refs []format.Blo
 	return nil
 }
 
-// copyBlob brings a blob to another replica.
+// copyBlob copies a blob to another replica.
 func (p *process) copyBlob(to *process, ref format.BlobRef) error {
 	data, err := p.readBlob(ref)
 	if err != nil {

@@ -24,13 +24,14 @@ type call struct {
 	cond replica.Condition
 }
 
-// reply is its answer: the index of the version read, written or, for a refusal, named as the newest one.
+// reply is the answer to a call: the index of the version that was read or written, or that a refusal named as the
+// newest one.
 type reply struct {
 	index   uint64
 	refused error // nil, ErrExists, ErrMismatch
 }
 
-// operation is a call with its answer, and the moments of both in the order of all moments.
+// operation is a call with its answer, and the positions of both in the order of all moments.
 type operation struct {
 	client    int
 	call      call
@@ -40,10 +41,10 @@ type operation struct {
 	at, until time.Duration // for messages
 }
 
-// moments orders calls and answers as they really were: in the bubble many happen at the same time.
+// moments orders calls and answers as they really occurred: in the bubble, many happen at the same time.
 var moments atomic.Int64
 
-// client calls one operation after another, each until it has an answer.
+// client makes one call after another, each until it has an answer.
 func (w *world) client(number int) {
 	random := rand.New(rand.NewPCG(w.seed, 100+uint64(number)))
 	last := map[int64]uint64{} // versions as this client knows them
@@ -271,7 +272,7 @@ func (w *world) read(ctx context.Context, p *process, op *operation) bool {
 	return true
 }
 
-// model of one record: the state is the index of its newest version, 0 where there is no record.
+// model is the model of one record: the state is the index of its newest version, or 0 if there is no record.
 var model = porcupine.Model{
 	Init: func() any { return uint64(0) },
 	Step: func(state, input, output any) (bool, any) {
@@ -293,7 +294,8 @@ var model = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 }
 
-// judge asks whether what the clients saw can be: for each record, one order of all operations that fits what each saw.
+// judge checks whether the history is possible: for each record there must be one order of all operations that fits
+// what each client saw.
 func judge(history []operation) (violations []violation) {
 	byID := map[int64][]operation{}
 	for _, op := range history {

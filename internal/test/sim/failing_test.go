@@ -63,7 +63,7 @@ func nameOf(kind string) string {
 	return kind
 }
 
-// fileKind tells which of the files it is that rounds write; empty: another one.
+// fileKind returns the kind of a file that rounds write, or "" for another file.
 func fileKind(name string) string {
 	base := path.Base(name)
 	_, isSegment := format.ParseSegmentName(base)
@@ -78,7 +78,7 @@ func fileKind(name string) string {
 	return ""
 }
 
-// fail makes a fault of the disk of a process that runs, and ends it after some time.
+// fail causes a fault of the disk of a running process, and ends the fault after some time.
 func (w *world) fail(r *rand.Rand, what string, match func(vfstest.Op) bool, fault *vfstest.Fault) bool {
 	all := w.processes()
 	if len(all) == 0 {
@@ -112,7 +112,7 @@ func (w *world) fail(r *rand.Rand, what string, match func(vfstest.Op) bool, fau
 	return true
 }
 
-// refusedToWrite tells whether something ended because a disk refused to write.
+// refusedToWrite reports whether something ended because a disk refused to write.
 func refusedToWrite(err error) bool {
 	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, group.ErrPoisoned)
 }
@@ -120,7 +120,7 @@ func refusedToWrite(err error) bool {
 // withoutRoom is how long a replica may say that there is no room when there is room again: it is to go on by itself.
 const withoutRoom = 10 * time.Second
 
-// restarts begins anew the processes whose replica has failed: what is on their disks, only a start finds out.
+// restarts restarts the processes whose replica has failed: only a start finds out what is on their disks.
 func (w *world) restarts() {
 	r := rand.New(rand.NewPCG(w.seed, 8))
 	stuck := map[*process]time.Time{} // since when they say that there is no room, and there is

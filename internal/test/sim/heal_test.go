@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/fsck"
 )
 
-// healTime is how long a healed group may take for anything: elections, installs, what waited.
+// healTime is how long a healed group may take for anything: elections, installs, and pending work.
 const healTime = 3 * time.Minute
 
 // heal ends the faults and waits for the clients.
@@ -51,7 +51,7 @@ func (w *world) startAll(r *rand.Rand) {
 	}
 }
 
-// within waits until something is so.
+// within waits until a condition holds.
 func (w *world) within(what string, is func() bool) bool {
 	for end := time.Now().Add(healTime); time.Now().Before(end); {
 		if w.ctx.Err() != nil {
@@ -101,7 +101,7 @@ func (w *world) converge() {
 	w.compare(last)
 }
 
-// compare reads every record through every member: it is what the newest entry made of it.
+// compare reads every record through every member: it must be what the newest entry made of it.
 func (w *world) compare(last uint64) {
 	for _, p := range w.processes() {
 		if p.log.AppliedIndex() != last || !w.members[p.raftID] {
@@ -130,7 +130,7 @@ func (w *world) compare(last uint64) {
 	}
 }
 
-// isMended tells whether nothing is damaged any more.
+// isMended reports whether nothing is damaged any more.
 func (w *world) isMended(p *process) bool {
 	return !p.log.Damaged() && (!w.isRotten(p.machine) || w.scrub(p))
 }
@@ -157,7 +157,7 @@ func (w *world) compareLog(p *process, last uint64) {
 	}
 }
 
-// verifyDisks checks every byte that is left, the used flags too.
+// verifyDisks checks every byte that is left, including the used flags.
 func (w *world) verifyDisks() {
 	for _, m := range w.machines {
 		file, found, err := format.ReadReplicaFile(m.disk, groupDir)
@@ -174,8 +174,8 @@ func (w *world) verifyDisks() {
 	}
 }
 
-// dump writes the manifest, and each file that is damaged, in words: a run does not come again, so what it left is all
-// there is.
+// dump writes the manifest, and each damaged file, as text: a run cannot be repeated exactly, so its remains are the
+// only evidence.
 func (w *world) dump(m *machine, damages []format.Damage) string {
 	names := []string{format.ManifestName, format.MarkName}
 	for _, d := range damages {
@@ -193,7 +193,7 @@ func (w *world) dump(m *machine, damages []format.Damage) string {
 	return b.String()
 }
 
-// describe tells how everything stands.
+// describe describes the state of everything.
 func (w *world) describe() string {
 	var b strings.Builder
 	w.mu.Lock()

@@ -81,7 +81,6 @@ func (m *machine) refuseToRead(r *rand.Rand) bool {
 	return true
 }
 
-// choose chooses the block.
 func (h *hostile) choose(r *rand.Rand) bool {
 	if r.IntN(2) == 0 {
 		if records := journalRecords(h.disk); len(records) > 0 {
@@ -158,10 +157,9 @@ func (h *hostile) cut() bool {
 		h.disk.Remove(path.Join(groupDir, format.MarkName)), h.disk.SyncDir(groupDir)) == nil
 }
 
-// refusedToRead tells whether a start ended because the device refused to read.
+// refusedToRead reports whether a start ended because the device refused to read.
 func refusedToRead(err error) bool { return errors.Is(err, syscall.EIO) }
 
-// journalRecord is a record of a journal's file.
 type journalRecord struct {
 	name          string
 	offset, bytes int64

@@ -8,11 +8,11 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// repeatLate sends a write that was answered once more, now and then, when its client has gone on long ago: a gateway
-// that was stopped for a while does so. The duplicate does nothing: the ledger sees to it.
+// repeatLate now and then sends a write again that was answered before, long after its client has continued: a gateway
+// that was stopped for a while does so. The duplicate must have no effect: the ledger checks this.
 //
-// A write that made no entry is remembered by the process that answered it alone: to another one its duplicate is not
-// sent.
+// Only the process that answered a write without an entry remembers that write. Its duplicate is not sent to another
+// process.
 func (w *world) repeatLate(random *rand.Rand, answered *process, ask replica.Write, data []byte, r reply) {
 	wrote := r.index != 0 && r.refused == nil
 	if !wrote {

@@ -182,7 +182,7 @@ func (w *world) askWithCondition(led *process, put operation, random *rand.Rand,
 	})
 }
 
-// remember notes what a client saw.
+// remember records what a client saw.
 func (w *world) remember(op operation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -197,7 +197,7 @@ func (w *world) readThrough(p *process) bool {
 	return p.replica.ReadBarrier(ctx) == nil
 }
 
-// otherVoter gives one that runs.
+// otherVoter returns another voter that runs.
 func (w *world) otherVoter(p *process, r *rand.Rand) *process {
 	voters := p.replica.Members().Conf.GetVoters()
 	for _, i := range r.Perm(len(voters)) {
@@ -223,7 +223,7 @@ func (w *world) beCalm(calm bool) {
 	w.calm = calm
 }
 
-// cutOff cuts a machine off from all others, and lets these hear each other as they do. Called with mu held.
+// cutOff disconnects a machine from all others, and does not change the connections among those. Called with mu held.
 func (w *world) cutOff(m *machine) {
 	w.deafen(m)
 	for _, other := range w.machines {
@@ -231,7 +231,7 @@ func (w *world) cutOff(m *machine) {
 	}
 }
 
-// deafen cuts off all that goes to a machine. Called with mu held.
+// deafen drops everything that is sent to a machine. Called with mu held.
 func (w *world) deafen(m *machine) {
 	for _, other := range w.machines {
 		w.cut[[2]int{other.number, m.number}] = true

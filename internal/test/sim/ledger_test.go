@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/format"
 )
 
-// ledger knows every entry that a replica made visible, and every write that a client asked for.
+// ledger holds every entry that a replica made visible, and every write that a client requested.
 type ledger struct {
 	world    *world
 	mu       sync.Mutex
@@ -41,7 +41,7 @@ type fact struct {
 	by      uint64 // Raft id
 }
 
-// write is what a client asked for.
+// write is what a client requested.
 type write struct {
 	id     int64
 	data   uint64
@@ -123,7 +123,7 @@ func factOf(e *format.Entry) fact {
 		crc: format.RequestOf(e).CRC32C}
 }
 
-// remembered is what compaction leaves of it.
+// remembered returns what compaction leaves of a fact.
 func (f fact) remembered() fact {
 	if f.kind == format.KindPut || f.kind == format.KindDelete {
 		f.kind, f.data = format.KindRequest, map[bool]uint64{true: 1}[f.kind == format.KindDelete]
@@ -131,7 +131,7 @@ func (f fact) remembered() fact {
 	return f
 }
 
-// has says what is wrong with an entry of a log.
+// has describes what is wrong with an entry of a log.
 func (l *ledger) has(e *format.Entry) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +147,7 @@ func (l *ledger) has(e *format.Entry) string {
 	return ""
 }
 
-// check asks whether a client wanted an entry, and whether it is there once.
+// check checks that a client requested an entry, and that the entry is there only once.
 func (l *ledger) check(f fact) (o oracle, problem string) {
 	w := write{id: f.id, data: f.data, delete: f.kind == format.KindDelete}
 	if f.request == ([16]byte{}) {
@@ -169,7 +169,7 @@ func (l *ledger) check(f fact) (o oracle, problem string) {
 	return "", ""
 }
 
-// newest gives what is known of the newest entry of each record.
+// newest returns what is known of the newest entry of each record.
 func (l *ledger) newest() map[int64]fact {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +182,7 @@ func (l *ledger) newest() map[int64]fact {
 	return out
 }
 
-// churn notes a write without a request id.
+// churn records a write without a request id.
 func (l *ledger) churn(w write) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,14 +202,14 @@ func (l *ledger) acknowledged(request [16]byte, index uint64) string {
 	return ""
 }
 
-// declined notes a request that was answered as having written nothing.
+// declined records a request whose answer said that nothing was written.
 func (l *ledger) declined(request [16]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.nothing[request] = true
 }
 
-// seen checks what a read has given.
+// seen checks what a read has returned.
 func (l *ledger) seen(id int64, index uint64, data []byte) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,7 +230,7 @@ func (l *ledger) noteConf(e *format.Entry) {
 	}
 }
 
-// newestConf is the index of the newest membership change.
+// newestConf returns the index of the newest membership change.
 func (l *ledger) newestConf() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -243,7 +243,7 @@ func (l *ledger) wasMember(id uint64) bool {
 	return l.members[id]
 }
 
-// keepBlob notes the data of a blob.
+// keepBlob records the data of a blob.
 func (l *ledger) keepBlob(ref format.BlobRef, data []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -47,12 +47,13 @@ type machine struct {
 	kept      kept      // what the neighbours on the disk were promised
 }
 
-// insert puts another disk in. Called with world.mu held.
+// insert replaces the disk. Called with world.mu held.
 func (m *machine) insert(disk *vfstest.Mem) {
 	m.disk, m.rots, m.rotted, m.aged, m.kept = disk, nil, false, uuid.UUID{}, kept{}
 }
 
-// hold takes a disk for one that is to work at it; false: another one does. Called with world.mu held.
+// hold reserves a disk for the caller's work on it. It returns false if another goroutine works on the disk. Called
+// with world.mu held.
 func (m *machine) hold(disk *vfstest.Mem) bool {
 	if m.busy[disk] {
 		return false
@@ -82,7 +83,7 @@ type process struct {
 	neighbours []*neighbour    // other groups on the volume
 	loaded     []format.Damage // that was found by its Load
 	orderly    bool            // it is asked to stop, not killed
-	// writesFailed tells that its disk did not write what it was to write.
+	// writesFailed reports that the disk of the process failed to write something.
 	writesFailed atomic.Bool
 	full         atomic.Int32 // faults of a full disk that are there
 	toldAt       time.Time    // guarded by world.mu: when it hears the last word about the shards of other members
@@ -99,7 +100,7 @@ func (m *machine) options(disk vfs.FS) group.Options {
 	}
 }
 
-// now is the machine's clock.
+// now returns the time of the machine's clock.
 func (m *machine) now() time.Time {
 	skew := time.Duration(m.number) * 7 * time.Millisecond
 	return time.Now().Add(skew + time.Duration(m.clock.Load()))
@@ -313,7 +314,7 @@ func (m *machine) redo(disk vfs.FS) bool {
 	return true
 }
 
-// beforeSync is the time that a disk takes.
+// beforeSync waits for the time that a disk takes.
 func (p *process) beforeSync() {
 	w := p.machine.world
 	w.mu.Lock()
@@ -322,7 +323,7 @@ func (p *process) beforeSync() {
 	time.Sleep(d)
 }
 
-// halt stops what is left of a process, as a kill does.
+// halt stops the rest of a process, as a kill does.
 func (p *process) halt() {
 	p.committer.Close()
 	if p.journal != nil {
@@ -354,7 +355,7 @@ func (m *machine) kill() (end func()) {
 	}
 }
 
-// cutPower kills the process; the disk is what a power cut leaves.
+// cutPower kills the process. The disk is then as a power cut leaves it.
 func (m *machine) cutPower(s vfstest.Survival) {
 	w := m.world
 	w.mu.Lock()
@@ -373,7 +374,7 @@ func (m *machine) halt() {
 	end()
 }
 
-// restart is an orderly stop and start.
+// restart stops the process cleanly and starts it again.
 func (m *machine) restart() {
 	w := m.world
 	w.mu.Lock()
@@ -456,7 +457,7 @@ func (m *machine) join(raftID uint64) {
 	m.install(disk, file, epoch, 0)
 }
 
-// install takes an export from another member until one is whole, then starts.
+// install takes an export from another member until one is whole, and then starts.
 func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int, from uint64) {
 	w := m.world
 	w.mu.Lock()
@@ -500,7 +501,7 @@ func (m *machine) install(disk *vfstest.Mem, file format.ReplicaFile, epoch int,
 	}
 }
 
-// source chooses whom to take an export from.
+// source chooses a process to take an export from.
 func (w *world) source(m *machine, from uint64) *process {
 	all := w.processes()
 	w.mu.Lock()
@@ -561,7 +562,7 @@ func copyFile(export *group.Export, install *transfer.Install, f transfer.File) 
 	return to.Commit()
 }
 
-// reinstall stops a replica that is too far behind, and installs it anew.
+// reinstall stops a replica that is too far behind, and installs it from scratch.
 func (p *process) reinstall(from uint64) {
 	m, w := p.machine, p.machine.world
 	w.mu.Lock()

@@ -63,7 +63,7 @@ func (w *world) watchDamaged(p *process, before []format.Damage) []format.Damage
 	return damages
 }
 
-// mend is one try to repair a replica.
+// mend tries once to repair a replica.
 func (w *world) mend(p *process, r *rand.Rand) {
 	leader := p.replica.Status().LeaderID
 	if leader == 0 || leader == p.raftID {
@@ -109,7 +109,7 @@ func (w *world) mend(p *process, r *rand.Rand) {
 	}
 }
 
-// farthestBehind is the worst one to take a repair from.
+// farthestBehind returns the other process that has applied least: it is the worst source of a repair.
 func (w *world) farthestBehind(p *process) (source *process) {
 	for _, other := range w.processes() {
 		if other != p && (source == nil || other.log.AppliedIndex() < source.log.AppliedIndex()) {
@@ -157,7 +157,8 @@ func (s mendSource) FetchBlob(_ context.Context, ref format.BlobRef) error {
 	return s.from.copyBlob(s.to, ref)
 }
 
-// cutTail cuts the log where its active segment is damaged first, as if what was there had never been acknowledged.
+// cutTail truncates the log at the first damage of its active segment, as if the entries there had never been
+// acknowledged.
 func cutTail(disk *vfstest.Mem) bool {
 	manifest, err := format.ReadManifest(disk, groupDir)
 	if err != nil || len(manifest.Segments) == 0 {

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// safetyRule is a rule that is switched off, and how that is to be noticed.
+// safetyRule is a rule that is switched off, and how the simulation must notice this.
 type safetyRule struct {
 	name     string
 	unsafe   rules.Off
@@ -72,7 +72,7 @@ var safetyRules = []safetyRule{
 		oracles: []oracle{oracleKept, oracleAgree}},
 }
 
-// What comes of a rule that is broken.
+// The results of a broken rule.
 var (
 	// what was applied is another entry elsewhere, or gone; so may a vote be
 	lost  = []oracle{oracleAgree, oracleKept, oracleOneLead}
@@ -111,7 +111,6 @@ func busy(c *config) { c.keys, c.clients, c.pause = 2, 10, 40*time.Millisecond }
 // deleting has few records and calls that follow each other soon, so that there are many deletes.
 func deleting(c *config) { c.keys, c.clients, c.pause = 3, 6, 40*time.Millisecond }
 
-// journaled has a small journal.
 func journaled(c *config) { c.journal = 8 << 10 }
 
 // rotten has many records, and what is bad is found soon.
@@ -123,7 +122,7 @@ func late(c *config) {
 	c.lossOdds, c.lateOdds, c.lateMax = 0.02, 0.3, 3*time.Second
 }
 
-// run is a run of one seed with a rule switched off, or on.
+// run runs one seed with a rule switched off, or on.
 func (rule *safetyRule) run(t *testing.T, seed uint64, on bool) *result {
 	cfg := usual(seed)
 	cfg.faults, cfg.length, cfg.machines, cfg.copies = rule.faults, 10*time.Second, 5, 3
@@ -160,9 +159,9 @@ func seedsFor(t *testing.T, rule *safetyRule) (seeds []uint64, pinned int) {
 	return seeds, pinned
 }
 
-// TestEveryRuleIsNeeded switches one rule off and lives through seeds until the simulation finds what that rule is for.
-// That something else breaks does not count. It begins with the rule's pins; where they find nothing, it goes on with
-// the seeds from 1 on and says so: then the pins are to be chosen anew.
+// TestEveryRuleIsNeeded switches one rule off and runs seeds until the simulation finds the fault that the rule
+// prevents. Other faults do not count. The test begins with the rule's pins. If they find nothing, it continues with
+// the seeds from 1 on and says so: then new pins must be chosen.
 func TestEveryRuleIsNeeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("of the long run")
@@ -219,7 +218,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestEveryRuleHolds lives through the same faults with the rule on: what is found without it comes of nothing else.
+// TestEveryRuleHolds runs the same faults with the rule on: this shows that the faults found without the rule have no
+// other cause.
 func TestEveryRuleHolds(t *testing.T) {
 	soaktest.Only(t, "raft", "TestSeeds has all of these faults")
 	first, seeds := soaktest.Seed(t, 1), number(t, "SHEAF_SIM_MUTATION_SEEDS", 300)

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// fault is one kind of trouble; it tells whether it was made.
+// fault is one kind of trouble; it reports whether it was caused.
 type fault struct {
 	name   string
 	weight int
@@ -56,7 +56,7 @@ var faults = []fault{
 	{"told late of a silence", 2, (*world).tellLate},
 }
 
-// nemesis makes faults for the length of the run.
+// nemesis causes faults for the length of the run.
 func (w *world) nemesis(o *operator) {
 	r := rand.New(rand.NewPCG(w.seed, 2))
 	var all []fault
@@ -181,7 +181,7 @@ func (w *world) cutOneWay(_ *operator, r *rand.Rand) bool {
 
 func (w *world) healNetwork(_ *operator, _ *rand.Rand) bool { return w.connect() }
 
-// connect lets every message through; false: it was so.
+// connect lets every message through. It returns false if nothing was blocked before.
 func (w *world) connect() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

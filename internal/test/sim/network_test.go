@@ -11,7 +11,8 @@ import (
 // trap sees each message that is sent while it is laid; true: it has taken it. Called with world.mu held.
 type trap func(from *process, m *raftpb.Message) (taken bool)
 
-// Send implements replica.Transport: a message comes after some time, not at all, or twice; later ones may overtake it.
+// Send implements replica.Transport: a message arrives after some time, not at all, or twice; later messages may
+// overtake it.
 func (p *process) Send(messages []*raftpb.Message) {
 	w := p.machine.world
 	w.mu.Lock()

@@ -39,7 +39,7 @@ func (o *operator) work() {
 	}
 }
 
-// state is what the operator sees of the group.
+// state is the operator's view of the group.
 type state struct {
 	members  replica.Members
 	voters   []uint64
@@ -47,7 +47,7 @@ type state struct {
 	target   []int
 }
 
-// step does one thing that is due.
+// step makes one change that is due.
 func (o *operator) step(leader *process) {
 	w := o.world
 	o.mu.Lock()
@@ -83,7 +83,7 @@ func single(what raftpb.ConfChangeType, id uint64) *raftpb.ConfChangeSingle {
 	return &raftpb.ConfChangeSingle{Type: &what, NodeId: &id}
 }
 
-// decide gives the next change, or to whom the lead is to go.
+// decide returns the next change, or the member to which the lead should go.
 func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 	w := o.world
 	w.mu.Lock()

@@ -18,7 +18,7 @@ const (
 	oracleEnd     oracle = "a healed group comes to an end"
 )
 
-// violation is what an oracle has found.
+// violation is what an oracle found.
 type violation struct {
 	oracle oracle
 	what   string

@@ -4,12 +4,12 @@ const (
 	// pinRounds is how often the pins of a rule are tried before other seeds: a seed gives the faults and the calls,
 	// but the turns of the goroutines differ from run to run, and the weakest pins find their rule in one run of eight.
 	pinRounds = 12
-	// seedsMax is far more than any rule takes.
+	// seedsMax is far more seeds than any rule needs.
 	seedsMax = 3000
 )
 
-// pins are the seeds that find a rule which is switched off in nearly every run, the cheapest first. As code changes
-// they cease to: TestEveryRuleIsNeeded then says PIN, and TestPins chooses others.
+// pins are the seeds that find a switched-off rule in nearly every run, the cheapest first. They cease to do so as the
+// code changes: TestEveryRuleIsNeeded then says PIN, and TestPins chooses others.
 var pins = map[string][]uint64{
 	"acknowledged means synced":                                {4, 6, 2},
 	"a promise waits for the sync":                             {69, 13, 14, 70},

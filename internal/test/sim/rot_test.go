@@ -20,7 +20,7 @@ type rot struct {
 	small bool // nothing is lost by it
 }
 
-// isHit tells whether entries of a disk may be damaged. Called with world.mu held.
+// isHit reports whether entries of a disk may be damaged. Called with world.mu held.
 func (m *machine) isHit() bool {
 	return slices.ContainsFunc(m.rots, func(r rot) bool { return !r.small })
 }
@@ -159,7 +159,7 @@ func places(disk *vfstest.Mem) (segments, blobs []place, ok bool) {
 	return segments, blobs, true
 }
 
-// walkFile goes through the whole frames of a segment.
+// walkFile visits the whole frames of a segment.
 func walkFile(disk *vfstest.Mem, s *format.ManifestSegment, do func(*segio.FrameStep)) bool {
 	f, err := disk.Open(path.Join(groupDir, format.SegmentName(s.Number)))
 	if err != nil {
@@ -181,7 +181,7 @@ func walkFile(disk *vfstest.Mem, s *format.ManifestSegment, do func(*segio.Frame
 	return frames.Err() == nil
 }
 
-// isWhole tells whether no frame was hit.
+// isWhole reports whether no frame was hit.
 func isWhole(disk *vfstest.Mem, p place, from, to int64) bool {
 	covered := int64(0)
 	walkFile(disk, p.segment, func(step *segio.FrameStep) {
@@ -197,7 +197,7 @@ func (w *world) rotsOf(m *machine) bool {
 	return m.rotted
 }
 
-// isRotten tells whether bytes of a machine's disk are still bad.
+// isRotten reports whether bytes of a machine's disk are still bad.
 func (w *world) isRotten(m *machine) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -221,7 +221,7 @@ func (w *world) noteFound(m *machine, how string, file string) (known bool) {
 	return known
 }
 
-// scrub reads everything of a replica, and gives whether nothing was found.
+// scrub reads everything of a replica, and returns whether it found nothing.
 func (w *world) scrub(p *process) bool {
 	begun := moments.Add(1)
 	report, err := p.log.Verify(w.ctx, 0)
@@ -256,7 +256,7 @@ func (w *world) scrub(p *process) bool {
 	return true
 }
 
-// scrubs reads everything now and then.
+// scrubs scrubs the replicas now and then.
 func (w *world) scrubs() {
 	r := rand.New(rand.NewPCG(w.seed, 7))
 	for w.sleep(between(r, w.cfg.scrub/10, w.cfg.scrub)) {

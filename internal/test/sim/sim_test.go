@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// usual is a run as most are.
+// usual returns the configuration of most runs.
 func usual(seed uint64) config {
 	c := config{
 		machines: 5, copies: 3, clients: 4, keys: 6, length: 15 * time.Second, pause: 80 * time.Millisecond,
@@ -34,7 +34,7 @@ func usual(seed uint64) config {
 	return c
 }
 
-// number gives that in a variable of the environment.
+// number returns the number in an environment variable.
 func number(t *testing.T, name string, otherwise uint64) uint64 {
 	s := os.Getenv(name)
 	if s == "" {
@@ -58,13 +58,13 @@ var chosen = []uint64{
 	213, 216, 222, 224, 238, 239,
 }
 
-// found are seeds that have found something once, in a part of their runs.
+// found are seeds that once found something, in a part of their runs.
 var found = []uint64{310, 335, 584, 666, 919, 2109, 3147, 3837, 4561, 5794, 7406, 20555, 21620}
 
-// shortSeeds of chosen are lived through with -short.
+// shortSeeds is how many of the chosen seeds run with -short.
 const shortSeeds = 20
 
-// seedsOf gives the seeds of a run of TestSeeds, and whether each fault must come in them.
+// seedsOf returns the seeds of a run of TestSeeds, and whether each fault must occur in them.
 func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	t.Helper()
 	only, first := number(t, "SHEAF_SIM_SEED", 0), number(t, "SHEAF_SIM_FIRST", 1)
@@ -87,9 +87,9 @@ func seedsOf(t *testing.T) (seeds []uint64, all bool) {
 	return seeds, only == 0 && n >= 100
 }
 
-// TestSeeds lives through many seeds: those chosen, in a soak 10,000 from a random one on, or as many as
-// SHEAF_SIM_SEEDS says, from SHEAF_SIM_FIRST on. SHEAF_SIM_SEED runs one seed so many times. With SHEAF_SIM_TRACE a
-// violation comes with all that happened before.
+// TestSeeds runs many seeds: the chosen ones, in a soak 10,000 from a random one on, or as many as SHEAF_SIM_SEEDS
+// says, from SHEAF_SIM_FIRST on. SHEAF_SIM_SEED runs one seed as many times. With SHEAF_SIM_TRACE, a violation is
+// printed with everything that happened before.
 func TestSeeds(t *testing.T) {
 	list, all := seedsOf(t)
 	var mu sync.Mutex
@@ -122,7 +122,7 @@ func TestSeeds(t *testing.T) {
 	t.Logf("%d seeds, %d calls%s", len(list), calls, table(fired))
 }
 
-// mustCome is what has to come in many seeds: each kind of fault, and what is to happen by it.
+// mustCome returns what must occur in many seeds: each kind of fault, and its expected consequences.
 func mustCome() map[string]bool {
 	must := map[string]bool{
 		"message lost": true, "message doubled": true, "message late": true, "membership changed": true,
@@ -157,7 +157,7 @@ func mustCome() map[string]bool {
 	return must
 }
 
-// table says how often what came: a line each, also what never came.
+// table lists how often each thing occurred, one per line, including what never occurred.
 func table(fired map[string]int) string {
 	all := mustCome()
 	for f := range fired {

@@ -47,7 +47,7 @@ type sinceBackup struct {
 	written   bool
 }
 
-// isOld tells whether an image is to be noticed. Called with world.mu held.
+// isOld reports whether the machine must notice that an image is old. Called with world.mu held.
 func (s sinceBackup) isOld() bool { return s.restarted || s.covered >= stepBound }
 
 // backUpNow takes an image of the disk of a machine. Called with world.mu held.
@@ -56,7 +56,7 @@ func (m *machine) backUpNow() {
 	m.since = sinceBackup{durable: m.durable()}
 }
 
-// durable counts what became durable since the process began. Called with world.mu held.
+// durable returns how much became durable since the process began. Called with world.mu held.
 func (m *machine) durable() uint64 {
 	if m.process == nil {
 		return 0
@@ -66,7 +66,7 @@ func (m *machine) durable() uint64 {
 
 func (m *machine) shardName() string { return fmt.Sprint("shard-", m.number) }
 
-// isForeign tells whether a disk has the volume of another machine's shard.
+// isForeign reports whether a disk has the volume of another machine's shard.
 func (m *machine) isForeign(disk *vfstest.Mem) bool {
 	sb, _, err := volume.VerifySuperblock(disk, superDir)
 	return err == nil && sb.Shard != m.shardName() && m.world.cfg.mutation != mutateCopy
@@ -173,7 +173,7 @@ func (w *world) mayRegister(s placement.Shard) (placement.Step, error) {
 	return seen.Step, placement.MayFollow(seen, s)
 }
 
-// close lets go of a volume. Called with world.mu held.
+// closeVolume releases a volume. Called with world.mu held.
 func (m *machine) closeVolume() {
 	if m.session != nil {
 		_ = m.session.volume.Close()
@@ -317,7 +317,7 @@ func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// putBack gives a machine the image of its disk. The image stays: it may be put back again.
+// putBack gives a machine the image of its disk. The image is kept: it may be put back again.
 func (w *world) putBack(m *machine, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()

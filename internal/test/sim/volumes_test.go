@@ -52,7 +52,7 @@ func (w *world) loseVolume(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// replaceVolume gives a machine another disk. What was on it is gone for good, and with it the incarnation.
+// replaceVolume gives a machine another disk. The old content is lost for good, and with it the incarnation.
 func (w *world) replaceVolume(m *machine, disk *vfstest.Mem, r *rand.Rand) {
 	w.mu.Lock()
 	end := m.kill()
@@ -130,7 +130,7 @@ func (w *world) swapVolumes(o *operator, r *rand.Rand) bool {
 	return true
 }
 
-// isMember tells whether the incarnation of a machine is one of the group, as the leader knows it.
+// isMember reports whether the incarnation of a machine is a member of the group, as the leader knows it.
 func (w *world) isMember(m *machine) bool {
 	leader := w.leader()
 	if leader == nil {

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// config says what may happen in a run.
+// config configures a run.
 type config struct {
 	machines int // on which copies may be
 	copies   int // that the group is to have
@@ -39,7 +39,7 @@ type config struct {
 	lateMax  time.Duration
 }
 
-// mutation is a rule switched off outside of the replica.
+// mutation is a rule outside of the replica that is switched off.
 type mutation uint8
 
 // The mutations.
@@ -60,7 +60,7 @@ const (
 	mutateRoom // the journal's room is used again before the segments are synced
 )
 
-// world is a run. Everything happens in one bubble of testing/synctest.
+// world is the state of a run. Everything happens in one bubble of testing/synctest.
 type world struct {
 	cfg    config
 	seed   uint64
@@ -97,7 +97,7 @@ type world struct {
 	members    map[uint64]bool // at the end
 }
 
-// result is what is left of a run.
+// result is the result of a run.
 type result struct {
 	violations []violation
 	fired      map[string]int
@@ -113,7 +113,7 @@ const (
 
 var identity = format.Identity{Store: uuid.UUID{1}, Group: uuid.UUID{2}, Name: "g"}
 
-// run lives through one seed.
+// run runs one seed.
 func run(t *testing.T, seed uint64, cfg config) *result {
 	out := new(result)
 	synctest.Test(t, func(t *testing.T) {
@@ -147,7 +147,7 @@ func newWorld(seed uint64, cfg config) *world {
 	return w
 }
 
-// live is the run: begin, faults, healing, and what must be true then.
+// live runs the simulation: start, faults, healing, and the checks of what must be true then.
 func (w *world) live() {
 	defer w.wait.Wait()
 	defer w.cancel()
@@ -187,14 +187,14 @@ func (w *world) live() {
 	}
 }
 
-// violate notes that something is not as it must be, and ends the run.
+// violate records a violation, and ends the run.
 func (w *world) violate(o oracle, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.found(o, fmt.Sprintf(format, args...))
 }
 
-// found is violate with mu held.
+// found does the same as violate, with mu held.
 func (w *world) found(o oracle, what string) {
 	if len(w.violations) < 10 {
 		w.violations = append(w.violations, violation{o, what})
@@ -210,7 +210,7 @@ func (w *world) fire(fault string) {
 	w.fired[fault]++
 }
 
-// trace notes what happens, where SHEAF_SIM_TRACE is set, for whoever looks for the cause of a violation.
+// trace records what happens if SHEAF_SIM_TRACE is set, to help find the cause of a violation.
 func (w *world) trace(format string, args ...any) {
 	if !w.tracing {
 		return
@@ -220,7 +220,7 @@ func (w *world) trace(format string, args ...any) {
 	w.events.list = append(w.events.list, fmt.Sprintf("%10v ", time.Since(w.begun))+fmt.Sprintf(format, args...))
 }
 
-// sleep is interrupted by the end of the run: false.
+// sleep returns false if the end of the run interrupts it.
 func (w *world) sleep(d time.Duration) bool {
 	select {
 	case <-w.ctx.Done():
@@ -234,7 +234,7 @@ func between(r *rand.Rand, low, high time.Duration) time.Duration {
 	return low + time.Duration(r.Int64N(int64(high-low)))
 }
 
-// processes gives the running ones, in a fixed order.
+// processes returns the running processes, in a fixed order.
 func (w *world) processes() (all []*process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -246,7 +246,8 @@ func (w *world) processes() (all []*process) {
 	return all
 }
 
-// leader gives one that leads and serves; with several that say so, that of the highest term. Nil: nobody.
+// leader returns a process that leads and serves. If several say so, it returns that of the highest term, and nil if
+// there is none.
 func (w *world) leader() (leader *process) {
 	term := uint64(0)
 	for _, p := range w.processes() {
@@ -257,7 +258,7 @@ func (w *world) leader() (leader *process) {
 	return leader
 }
 
-// tellRestart tells the others that a process began anew.
+// tellRestart informs the others that a process has restarted.
 func (w *world) tellRestart(raftID uint64) {
 	for _, p := range w.processes() {
 		if p.raftID != raftID {
