@@ -198,8 +198,8 @@ func (r *reader) visit(node syntax.Node) bool {
 	return true
 }
 
-// add records a command without the prefix that runs it, such as sudo or env. For kubectl exec, it records both
-// commands.
+// add records a command without the prefix that runs it, such as sudo or env. For kubectl exec, it also
+// records the inner command.
 func (r *reader) add(c Command) {
 	for len(c.Words) > 1 && slices.Contains([]string{"sudo", "nohup", "setsid", "env", "exec", "command"}, c.Words[0]) {
 		c.Words = c.Words[1:]

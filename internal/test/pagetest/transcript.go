@@ -49,7 +49,7 @@ func Files(text string) map[string]string {
 	return files
 }
 
-// Changing matches the parts of an output that differ each time, both as a page shows them and as a command may print
+// changing matches the parts of an output that differ each time, both as a page shows them and as a command may print
 // them: sizes and rates, times, UUIDs, and nodes of the test cluster.
 var changing = regexp.MustCompile(`\d+(?:\.\d+)? (?:B|KiB|MiB|s)\b|\b(?:\d+[dhms])+\b|\bn[1-9]\b|` +
 	`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\.\.\.|\s+`)

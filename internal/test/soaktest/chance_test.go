@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// byChance is what draws another case in each run.
+// byChance matches calls that draw another case in each run.
 var byChance = regexp.MustCompile(
 	`\brapid\.(Check|MakeCheck)\(|\brand\.(N|Int|IntN|Int32N|Int64|Int64N|Uint32|Uint32N|Uint64|Uint64N|Float64|Perm|Shuffle)\(|` +
 		`NewPCG\([^)]*time\.Now|\bquick\.Check\(`)
 
-// mayBeByChance are files that draw what no test decides by.
+// mayBeByChance lists files whose random values decide no test.
 var mayBeByChance = []string{
 	"controllers/shardpool_process_test.go",    // addresses of the loopback network
 	"internal/test/scaletest/cluster_test.go",  // so
@@ -24,8 +24,8 @@ var mayBeByChance = []string{
 	"internal/test/soaktest/soaktest_test.go",
 }
 
-// TestNoTestDrawsItsCasesByChance: properties are checked by Check, and a source of random numbers has a seed that is
-// fixed, or that Seed gives.
+// TestNoTestDrawsItsCasesByChance: Check checks properties, and a source of random numbers has a seed that is fixed, or
+// that Seed returns.
 func TestNoTestDrawsItsCasesByChance(t *testing.T) {
 	const root = "../../.."
 	looked := 0

@@ -14,12 +14,12 @@ import (
 
 const (
 	fixedSeed = 1 // of properties, outside a soak
-	// checksOfSoak cases of each property are drawn in a soak, where rapid draws 100 by itself.
+	// checksOfSoak is the number of cases of each property that a soak draws; rapid draws 100 by default.
 	checksOfSoak = 2000
 )
 
-// Check is rapid.Check by a seed of SHEAF_SEED or of -rapid.seed; without one it is fixed, and in a soak drawn at
-// random. A soak draws more cases, and has the seed in its report. Safe for concurrent use.
+// Check calls rapid.Check with the seed of SHEAF_SEED or of -rapid.seed. Without one, the seed is fixed; in a soak it
+// is drawn at random. A soak draws more cases, and has the seed in its report. Safe for concurrent use.
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	if err := pinned(); err != nil {
@@ -29,7 +29,7 @@ func Check(t *testing.T, property func(*rapid.T)) {
 	rapid.Check(t, property)
 }
 
-// pinned sets rapid's flags, which are those of the whole process, before the first property is checked.
+// pinned sets rapid's flags, which apply to the whole process, before the first property is checked.
 var pinned = sync.OnceValue(func() error { return pin(flag.CommandLine) })
 
 func pin(flags *flag.FlagSet) error {

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// rapidFlags are flags as rapid has them, and what pin makes of them.
+// rapidFlags defines flags as rapid does, and returns their values after pin.
 func rapidFlags(t *testing.T, args ...string) (seed uint64, checks int) {
 	t.Helper()
 	flags := flag.NewFlagSet("test", flag.ContinueOnError)

@@ -1,7 +1,7 @@
-// Package soaktest decides what a test does beyond `make test`: in a part of `make soak` it lives through more cases,
-// with seeds drawn at random, and its seeds and counts go into the report of that part.
+// Package soaktest decides what a test does beyond `make test`: in a part of `make soak` it runs more cases, with seeds
+// drawn at random, and its seeds and counts go into the report of that part.
 //
-// In `make test` and in `.ci/run` each seed is fixed, so that a change is never refused for what another change did.
+// In `make test` and in `.ci/run` each seed is fixed, so that a change is never refused because of another change.
 package soaktest
 
 import (
@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// Variables of the environment, which hack/soak.sh and the gate set.
+// Environment variables, which hack/soak.sh and the gate set.
 const (
-	// Variable is set to anything in a soak.
+	// Variable has any non-empty value in a soak.
 	Variable = "SHEAF_SOAK"
 	// SeedVariable is the seed of a run to repeat, a decimal uint64.
 	SeedVariable = "SHEAF_SEED"
@@ -25,11 +25,11 @@ const (
 	NotesVariable = "SHEAF_NOTES"
 )
 
-// Long says that this is a soak: a test lives through as many cases as it has.
+// Long reports whether this is a soak: a test then runs all its cases.
 func Long() bool { return os.Getenv(Variable) != "" }
 
-// Only skips a test that loads the whole machine, draws its cases by chance or takes long, unless this is a soak. part
-// is the soak that runs it (log, raft, proc, kube or eco), why is the reason in a few words.
+// Only skips a test that loads the whole machine, draws its cases at random or takes long, unless this is a soak. part
+// is the soak that runs it (log, raft, proc, kube or eco); why is the reason in a few words.
 func Only(t testing.TB, part, why string) {
 	t.Helper()
 	if !Long() {
@@ -37,8 +37,8 @@ func Only(t testing.TB, part, why string) {
 	}
 }
 
-// Seed gives the seed of a test: that of SHEAF_SEED; without it fixed, and in a soak one drawn at random, which is in
-// the report. It fails the test where SHEAF_SEED is no number.
+// Seed returns the seed of a test: that of SHEAF_SEED if it is set. Otherwise it returns fixed, or, in a soak, a seed
+// drawn at random, which is in the report. It fails the test if SHEAF_SEED is not a number.
 func Seed(t testing.TB, fixed uint64) uint64 {
 	t.Helper()
 	seed := fixed
@@ -57,13 +57,14 @@ func Seed(t testing.TB, fixed uint64) uint64 {
 }
 
 // Report appends one figure of a test to the report of the soak. Without a report it does nothing. Safe for concurrent
-// use, also by several processes: a line is one write to a file opened for appending.
+// use, also by several processes: each line is a single write to a file opened for appending.
 func Report(t testing.TB, what string, figure any) {
 	t.Helper()
 	appendLine(t, os.Getenv(ReportVariable), fmt.Sprintf("%s: %s %v", t.Name(), what, figure))
 }
 
-// Note tells whoever reads the gate's last lines something that fails no test. It is in the test's log, too.
+// Note shows a message to readers of the gate's last lines without failing a test. The message is in the test's log,
+// too.
 func Note(t testing.TB, format string, args ...any) {
 	t.Helper()
 	note := fmt.Sprintf(format, args...)

@@ -1,4 +1,4 @@
-// Package stoptest stops the process of a test for a while, as a machine that stands still does.
+// Package stoptest stops the process of a test for a while, as a stalled machine does.
 package stoptest
 
 import (
@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Self stops this process for so long, and returns when it goes on. All its tests stand still meanwhile.
+// Self stops this process for the duration d, and returns when it continues. All its tests pause meanwhile.
 func Self(tb testing.TB, d time.Duration) {
 	tb.Helper()
-	// By another process: one that is stopped cannot wake itself.
+	// Another process does this: a stopped process cannot wake itself.
 	script := fmt.Sprintf("kill -STOP %[1]d; sleep %[2]f; kill -CONT %[1]d", os.Getpid(), d.Seconds())
 	if out, err := exec.CommandContext(tb.Context(), "sh", "-c", script).CombinedOutput(); err != nil {
 		tb.Errorf("stop the process of the test: %v: %s", err, out)

@@ -29,10 +29,10 @@ import (
 // timeout bounds the start and the stop of a store, in virtual time.
 const timeout = 2 * time.Minute
 
-// reserveBytes is the room that a shard keeps free on a disk in memory.
+// reserveBytes is the space that a shard keeps free on a disk in memory.
 const reserveBytes = 16 << 20
 
-// Config of a store. A zero field takes its default.
+// Config configures a store. A zero field takes its default.
 type Config struct {
 	Groups int  // of Hash routing; 4
 	Named  bool // routing instead: the caller names groups, which are made by the first write
@@ -76,10 +76,11 @@ func StartWith(t testing.TB, cfg Config) *Server {
 	return s
 }
 
-// start has what it starts end with the test, in reverse: the gateway before the shards, and these before etcd.
+// start makes everything that it starts end with the test, in reverse order: the gateway before the shards, and the
+// shards before etcd.
 func (s *Server) start(t testing.TB, meta placement.Meta, shards int) (err error) {
 	t.Helper()
-	// Last of all: a shard that has ended gives its lease of the wakes back in the background, for a bounded time.
+	// This comes last: a shard that has ended returns its lease of the wakes in the background, within a bounded time.
 	t.Cleanup(func() { time.Sleep(timeout) })
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -127,7 +128,7 @@ func (s *Server) plan(t testing.TB, meta placement.Meta) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var planner sync.WaitGroup
 	planner.Go(func() {
-		// The policy is right, so that this returns only when it is cancelled.
+		// The policy is valid, so this returns only when it is cancelled.
 		_ = placement.RunPlanner(ctx, s.Store, meta.Policy(), slog.New(slog.DiscardHandler))
 	})
 	t.Cleanup(func() {
@@ -164,16 +165,16 @@ func (s *Server) ready(ctx context.Context, meta placement.Meta) error {
 	return fmt.Errorf("%d of %d groups have an owner after %v", owned, meta.Routing.Groups, timeout)
 }
 
-// Addr is the address of the gateway on Network.
+// Addr returns the address of the gateway on Network.
 func (s *Server) Addr() string { return s.gateway.Addr() }
 
-// ShardAddr is the address of shard n on Network.
+// ShardAddr returns the address of shard n on Network.
 func (s *Server) ShardAddr(n int) string { return s.shards[n].Addr() }
 
-// Disk is that of shard n, on which Folder is its volume.
+// Disk returns the disk of shard n; Folder is its volume there.
 func (s *Server) Disk(n int) *vfstest.Mem { return s.disks[n] }
 
-// Folder is the volume of shard n.
+// Folder returns the folder of shard n's volume.
 func (s *Server) Folder(n int) string { return fmt.Sprintf("/shard-%d", n) }
 
 // Client makes a client of the gateway, closed when the test ends.
@@ -190,7 +191,7 @@ func (s *Server) Client(t testing.TB, cfg client.Config) *client.Client {
 	return c
 }
 
-// KillShard stops shard n at once, as the death of its process would: nothing is sealed. What was acknowledged stays.
+// KillShard stops shard n at once, as the death of its process would: nothing is sealed. Acknowledged writes remain.
 func (s *Server) KillShard(n int) { s.shards[n].Kill() }
 
 // RestartShard starts shard n again after KillShard, on its disk and with a new address.

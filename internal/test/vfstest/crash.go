@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// SurvivalKind says what of the changes that were not synced is on the disk after a power cut. What was synced always
-// is, but for what a failed Sync dropped, which never is.
+// SurvivalKind selects the unsynced changes that are on the disk after a power cut. Synced changes always are, except
+// those that a failed Sync dropped, which never are.
 type SurvivalKind uint8
 
 // The kinds of survival.
 const (
-	// SurviveNone: nothing that was not synced.
+	// SurviveNone: no unsynced change survives.
 	SurviveNone SurvivalKind = iota
 	// SurviveAll: everything, as if the cut came late.
 	SurviveAll
@@ -28,7 +28,7 @@ const (
 // SurvivalKinds is all of them.
 var SurvivalKinds = []SurvivalKind{SurviveNone, SurviveAll, SurviveRandom, SurviveTorn, SurviveNames}
 
-// String is the kind in one word.
+// String returns the kind as one word.
 func (k SurvivalKind) String() string {
 	names := []string{"none", "all", "random", "torn", "names"}
 	if int(k) < len(names) {
@@ -43,12 +43,12 @@ type Survival struct {
 	Seed uint64 // SurviveRandom and SurviveTorn
 }
 
-// String tells kind and seed, for messages of tests.
+// String returns kind and seed, for messages of tests.
 func (s Survival) String() string { return fmt.Sprintf("%s/%d", s.Kind, s.Seed) }
 
-// CrashClone is the disk as a power cut at this moment leaves it, in a machine that has just started: no open files,
-// no locks, everything on it durable, operations counted from 0, no crash ahead. The capacity stays. The original is
-// not changed and may go on. Pages are shared until one of the disks changes them, so clones are cheap.
+// CrashClone returns the disk as a power cut at this moment leaves it, in a machine that has just started: no open
+// files, no locks, everything on it durable, operations counted from 0, and no crash planned. The capacity remains. The
+// original is not changed and may continue. Pages are shared until one of the disks changes them, so clones are cheap.
 func (m *Mem) CrashClone(s Survival) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -56,12 +56,13 @@ func (m *Mem) CrashClone(s Survival) *Mem {
 		from: m, to: NewMem(), survival: s, nodes: make(map[*memNode]*memNode),
 		random: rand.New(rand.NewPCG(s.Seed, 0x5eaf)),
 	}
-	// Some clones keep most, some little: at one half each, a file of many sectors would never be nearly whole.
+	// Some clones keep most sectors, some keep few: at one half each, a file of many sectors would never be nearly
+	// whole.
 	c.odds = []float64{0.1, 0.5, 0.9}[c.random.IntN(3)]
 	c.to.capacity = m.capacity
 	c.chooseNames()
 	c.to.root = c.clone(m.root)
-	// Files in order of creation, because maps have none and the choices must be repeatable.
+	// Files are in order of creation, because maps have no order and the choices must be repeatable.
 	files := slices.SortedFunc(maps.Keys(c.nodes), func(a, b *memNode) int { return int(a.number - b.number) })
 	for _, old := range files {
 		if !old.dir {
@@ -101,7 +102,7 @@ func (c *cloner) chooseNames() {
 	}
 }
 
-// clone makes the folders and the files, these still empty.
+// clone makes the folders and the files; the files are still empty.
 func (c *cloner) clone(old *memNode) *memNode {
 	if n := c.nodes[old]; n != nil {
 		return n
@@ -176,7 +177,7 @@ func (c *cloner) tear(old, n *memNode) int64 {
 	return min(old.size, max(w.sizeBefore, (w.first+whole)*sectorBytes))
 }
 
-// undo puts back the durable content of the sectors that choose says, in order of the sectors.
+// undo restores the durable content of the sectors for which choose returns true, in order of the sectors.
 func undo(n *memNode, sectors map[int64][]byte, choose func() bool) {
 	for _, s := range slices.Sorted(maps.Keys(sectors)) {
 		if choose() {
@@ -185,7 +186,7 @@ func undo(n *memNode, sectors map[int64][]byte, choose func() bool) {
 	}
 }
 
-// fit cuts the pages to the size, zeroes what is behind it, and counts the room.
+// fit truncates the pages to the size, zeroes the bytes behind it, and counts the space.
 func (n *memNode) fit() {
 	keep := (n.size + pageBytes - 1) / pageBytes
 	n.pages = n.pages[:min(keep, int64(len(n.pages)))]

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// sectorAt is a sector of content, zeros behind its end.
+// sectorAt returns a sector of content, with zeros behind its end.
 func sectorAt(content []byte, i int) []byte {
 	out := make([]byte, sector)
 	if i*sector < len(content) {
@@ -23,9 +23,9 @@ func sectorAt(content []byte, i int) []byte {
 	return out
 }
 
-// TestCrashContentIsFromHistory runs random writes, cuts and syncs on one file, beside a naive model: a list of the
-// whole contents since the last sync. After a crash, every sector must be one that the file had since the last sync,
-// and so must the size.
+// TestCrashContentIsFromHistory runs random writes, truncations and syncs on one file, together with a naive model: a
+// list of the whole contents since the last sync. After a crash, every sector must be one that the file had since the
+// last sync, and so must the size.
 func TestCrashContentIsFromHistory(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		m := vfstest.NewMem()

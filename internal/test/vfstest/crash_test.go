@@ -23,7 +23,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// fill is n sectors, sector i full of the byte first+i.
+// fill returns n sectors; sector i is full of the byte first+i.
 func fill(n int, first byte) []byte {
 	p := make([]byte, n*sector)
 	for i := range p {

@@ -18,23 +18,23 @@ type Effect uint8
 const (
 	// EffectNone: the operation is not done, only the error is returned.
 	EffectNone Effect = iota
-	// EffectDone: the operation is done, and the error is returned all the same.
+	// EffectDone: the operation is done, but the error is returned nevertheless.
 	EffectDone
-	// EffectPart: half of a read or write, in whole sectors, is done, then the error is returned. Reads and writes
-	// only; for others like EffectNone.
+	// EffectPart: half of a read or write, in whole sectors, is done, then the error is returned. For reads and writes
+	// only; for other operations it is like EffectNone.
 	EffectPart
-	// EffectDrop: a failed Sync as Linux does it. What was written since the last Sync reads back from the page cache,
-	// but never reaches the disk, although later Syncs succeed. Sync of a file of a Mem only: elsewhere the loss cannot
-	// be made, and it is like EffectNone.
+	// EffectDrop: a failed Sync, as on Linux. What was written since the last Sync reads back from the page cache, but
+	// never reaches the disk, although later Syncs succeed. For Sync of a file of a Mem only: elsewhere the loss cannot
+	// be simulated, and EffectDrop is like EffectNone.
 	EffectDrop
-	// EffectFlip: a read succeeds (Err is not used), but one bit in the middle of what it read is wrong. Reads only;
-	// for others like EffectNone with EIO.
+	// EffectFlip: a read succeeds (Err is not used), but one bit in the middle of what it read is wrong. For reads
+	// only; for other operations it is like EffectNone with EIO.
 	EffectFlip
 	// EffectPass: the operation is done as if there were no fault (Err is not used). For rules with a Before.
 	EffectPass
 )
 
-// Fault is a rule that makes operations fail. Only Add gives it life; do not change it after.
+// Fault is a rule that makes operations fail. Only Add makes it active; do not change it afterwards.
 type Fault struct {
 	Match  func(Op) bool // which operations; Op.Number counts the calls of this kind from 1. nil: all
 	Skip   int64         // so many matches pass first
@@ -48,14 +48,14 @@ type Fault struct {
 	removed atomic.Bool
 }
 
-// Fired is how often the fault fired.
+// Fired returns how often the fault fired.
 func (f *Fault) Fired() int64 { return f.fired.Load() }
 
-// Remove ends the fault; operations that it holds in Before go on.
+// Remove ends the fault; operations that it holds in Before continue.
 func (f *Fault) Remove() { f.removed.Store(true) }
 
-// Faulty makes operations of another file system fail. Files opened through it have no Fd, so that no read passes it
-// by. Safe for concurrent use.
+// Faulty makes operations of another file system fail. Files opened through it have no Fd, so no read can bypass it.
+// Safe for concurrent use.
 type Faulty struct {
 	inner vfs.FS
 	calls [OpSpace + 1]atomic.Int64
@@ -66,7 +66,7 @@ type Faulty struct {
 
 var _ vfs.FS = (*Faulty)(nil)
 
-// Unwrap is the file system inside.
+// Unwrap returns the inner file system.
 func (f *Faulty) Unwrap() vfs.FS { return f.inner }
 
 // NewFaulty wraps a file system. Without faults it behaves like inner.
@@ -90,10 +90,10 @@ func (f *Faulty) Clear() {
 	f.list = nil
 }
 
-// Fired is how often faults fired, removed ones included.
+// Fired returns how often faults fired, including removed ones.
 func (f *Faulty) Fired() int64 { return f.fired.Load() }
 
-// Calls is the number of calls of a kind so far.
+// Calls returns the number of calls of a kind so far.
 func (f *Faulty) Calls(kind OpKind) int64 {
 	if int(kind) >= len(f.calls) {
 		return 0
@@ -101,7 +101,7 @@ func (f *Faulty) Calls(kind OpKind) int64 {
 	return f.calls[kind].Load()
 }
 
-// fire counts an operation and returns the fault that hits it, with the error to return; nil: none.
+// fire counts an operation and returns the fault that hits it, with the error to return, or nil if there is none.
 func (f *Faulty) fire(op Op) (*Fault, error) {
 	op.Number = f.calls[op.Kind].Add(1)
 	f.mu.RLock()
@@ -227,8 +227,8 @@ func (f *Faulty) SyncDir(dir string) error {
 	return f.do(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
 }
 
-// SyncAll implements vfs.FS. Where it fails, what was not synced stays as it is: a sync of each file then tells its own
-// outcome.
+// SyncAll implements vfs.FS. If it fails, what was not synced remains unsynced: a sync of each file then reports its
+// own outcome.
 func (f *Faulty) SyncAll(dir string) error {
 	return f.do(Op{Kind: OpSyncAll, Name: dir}, func() error { return f.inner.SyncAll(dir) })
 }
@@ -284,7 +284,7 @@ func (f *faultyFile) DataEnd(from int64) (end int64, err error) {
 	return end, err
 }
 
-// half is a half of n bytes in whole sectors.
+// half returns half of n bytes, in whole sectors.
 func half(n int) int { return n / 2 / sectorBytes * sectorBytes }
 
 func (f *faultyFile) ReadAt(p []byte, off int64) (int, error) {

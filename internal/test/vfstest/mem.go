@@ -42,17 +42,17 @@ type Mem struct {
 
 var _ vfs.FS = (*Mem)(nil)
 
-// memNames is one atomic change of names. What SyncDir made durable of it is taken out.
+// memNames is one atomic change of names. Those parts that SyncDir has made durable are removed from it.
 type memNames struct{ changes []memNameChange }
 
-// memNameChange is one name in one folder that now means node; nil: it is gone.
+// memNameChange sets one name in one folder to node; nil means that the name is gone.
 type memNameChange struct {
 	dir  *memNode
 	name string
 	node *memNode
 }
 
-// unlimitedBytes is the size that Space tells where no capacity is set.
+// unlimitedBytes is the size that Space reports if no capacity is set.
 const unlimitedBytes = 1 << 40
 
 // NewMem makes an empty file system without a limit of space.
@@ -65,8 +65,8 @@ func NewMem() *Mem {
 // InMemory tells a program that looks for the mount of a folder that there is none.
 func (m *Mem) InMemory() bool { return true }
 
-// SetCapacity sets the size of the disk in bytes; 0: no limit. Writes beyond it fail with ENOSPC after the part that
-// had room.
+// SetCapacity sets the size of the disk in bytes; 0 means no limit. Writes beyond it fail with ENOSPC after the part
+// for which there was space.
 func (m *Mem) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,38 +80,38 @@ func (m *Mem) SetCheapOverwrite(cheap bool) {
 	m.cheap = cheap
 }
 
-// OpCount is the number of operations so far that changed the disk.
+// OpCount returns the number of operations so far that changed the disk.
 func (m *Mem) OpCount() int64 {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.opCount
 }
 
-// CrashAfter lets the machine crash as soon as an operation with a number above n is tried: it has no effect, and it
-// and everything after it, reads too, fails with vfs.ErrCrashed. Negative: never.
+// CrashAfter lets the machine crash as soon as an operation with a number above n is tried: that operation has no
+// effect. It and everything after it, including reads, fail with vfs.ErrCrashed. A negative n means never.
 func (m *Mem) CrashAfter(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.crashAfter = n
 }
 
-// Crashed tells whether the machine has crashed.
+// Crashed reports whether the machine has crashed.
 func (m *Mem) Crashed() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.crashed
 }
 
-// AfterOp calls f after each operation that changed the disk, on the goroutine that called it and without any lock:
-// f may call CrashClone, so one run of a workload visits all its crash points. nil: no more.
+// AfterOp calls f after each operation that changed the disk, on the goroutine that called it and without any lock: f
+// may call CrashClone, so one run of a workload visits all its crash points. A nil f ends this.
 func (m *Mem) AfterOp(f func(Op)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.afterOp = f
 }
 
-// mutate runs do under the lock. do checks, calls begin, which numbers the operation or says that the machine has
-// crashed, and then changes the disk.
+// mutate runs do under the lock. do checks its arguments, calls begin, which numbers the operation or reports that the
+// machine has crashed, and then changes the disk.
 func (m *Mem) mutate(op Op, do func(begin func() error) error) error {
 	begun := false
 	m.mu.Lock()
@@ -138,7 +138,7 @@ func (m *Mem) mutate(op Op, do func(begin func() error) error) error {
 	return nil
 }
 
-// dead is vfs.ErrCrashed where the machine has crashed.
+// dead returns vfs.ErrCrashed if the machine has crashed.
 func (m *Mem) dead() error {
 	if m.crashed {
 		return vfs.ErrCrashed
@@ -203,7 +203,7 @@ func (m *Mem) lookupParent(name string) (*memNode, string, error) {
 	return dir, parts[last], err
 }
 
-// rename applies changes of names and remembers them as not durable.
+// changeNames applies changes of names and records them as not durable.
 func (m *Mem) changeNames(changes ...memNameChange) {
 	for _, c := range changes {
 		if old := c.dir.entries[c.name]; old != nil {
@@ -220,8 +220,8 @@ func (m *Mem) changeNames(changes ...memNameChange) {
 	m.pending = append(m.pending, &memNames{changes: changes})
 }
 
-// release gives back the room of a file that has no name and is not open. Its synced content stays: a power cut may
-// bring the name back.
+// release frees the space of a file that has no name and is not open. Its synced content remains: a power cut may bring
+// the name back.
 func (m *Mem) release(n *memNode) {
 	if n.links == 0 && n.handles == 0 {
 		m.usedBytes -= n.usedBytes
@@ -260,7 +260,7 @@ func (m *Mem) Open(name string) (vfs.File, error) { return m.openExisting(name, 
 // OpenWrite implements vfs.FS.
 func (m *Mem) OpenWrite(name string) (vfs.File, error) { return m.openExisting(name, true, false) }
 
-// OpenDirect implements vfs.FS. Like O_DIRECT, reads that are not aligned fail with EINVAL.
+// OpenDirect implements vfs.FS. As with O_DIRECT, unaligned reads fail with EINVAL.
 func (m *Mem) OpenDirect(name string) (vfs.File, error) { return m.openExisting(name, false, true) }
 
 func (m *Mem) openExisting(name string, write, direct bool) (vfs.File, error) {
@@ -335,7 +335,7 @@ func (m *Mem) Rename(oldName, newName string) error {
 	})
 }
 
-// MkdirAll implements vfs.FS. Each folder made is one operation, its SyncDir another.
+// MkdirAll implements vfs.FS. Each folder that it makes is one operation, and its SyncDir is another.
 func (m *Mem) MkdirAll(dir string) error {
 	return vfs.MakeFolders(m, path.Clean(dir), m.mkdir)
 }
@@ -482,7 +482,7 @@ func (m *Mem) Space(dir string) (vfs.Space, error) {
 	return vfs.Space{TotalBytes: total, FreeBytes: max(0, total-m.usedBytes)}, nil
 }
 
-// room tells how many more bytes the disk has room for.
+// room returns how many more bytes fit on the disk.
 func (m *Mem) room() int64 {
 	if m.capacity == 0 {
 		return math.MaxInt64

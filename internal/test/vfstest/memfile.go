@@ -27,7 +27,7 @@ type memPage struct {
 	b      [pageBytes]byte
 }
 
-// zeroPage stands for pages that have room but were not written.
+// zeroPage stands for pages that occupy space but were not written.
 var zeroPage = func() *memPage {
 	p := new(memPage)
 	p.shared.Store(true)
@@ -57,14 +57,14 @@ type memNode struct {
 	last        memWrite         // last write since the last Sync
 }
 
-// memWrite is what is needed to undo a part of a write.
+// memWrite holds what is needed to undo a part of a write.
 type memWrite struct {
 	first, count int64    // sectors
 	before       [][]byte // content of each sector before it; nil: zeros
 	sizeBefore   int64
 }
 
-// sector is the present content of a sector, aliased; nil: zeros.
+// sector returns the present content of a sector, aliased; nil means zeros.
 func (n *memNode) sector(s int64) []byte {
 	i := s / sectorsPerPage
 	if i >= int64(len(n.pages)) || n.pages[i] == nil || n.pages[i] == zeroPage {
@@ -88,7 +88,7 @@ func (n *memNode) setSector(s int64, content []byte) {
 	copy(n.pages[s/sectorsPerPage].b[at:], content)
 }
 
-// writable makes page i, which must be below len(pages), one that may be changed.
+// writable makes page i, which must be below len(pages), changeable.
 func (n *memNode) writable(i int64) *memPage {
 	p := n.pages[i]
 	if p == nil || p.shared.Load() {
@@ -101,7 +101,7 @@ func (n *memNode) writable(i int64) *memPage {
 	return p
 }
 
-// touch remembers the durable content of a sector that is about to change.
+// touch saves the durable content of a sector that is about to change.
 func (n *memNode) touch(s int64) {
 	if _, ok := n.dirty[s]; ok {
 		return
@@ -142,7 +142,7 @@ func (m *Mem) grow(n *memNode, offset, end int64) int64 {
 	return end
 }
 
-// setSize remembers a new size as not durable.
+// setSize records a new size as not durable.
 func (n *memNode) setSize(size int64) {
 	if size == n.size {
 		return
@@ -155,12 +155,12 @@ func (n *memNode) setSize(size int64) {
 	}
 }
 
-// sectorsOf are the first sector of a range of bytes and the one behind its last.
+// sectorsOf returns the first sector of a range of bytes and the sector behind its last one.
 func sectorsOf(offset, length int64) (first, end int64) {
 	return offset / sectorBytes, (offset + length + sectorBytes - 1) / sectorBytes
 }
 
-// write puts p at offset; the room must have been made by grow.
+// write puts p at offset; grow must have made the space for it.
 func (n *memNode) write(p []byte, offset int64) {
 	first, end := sectorsOf(offset, int64(len(p)))
 	n.last = memWrite{first: first, count: end - first, before: make([][]byte, end-first), sizeBefore: n.size}
@@ -179,7 +179,6 @@ func (n *memNode) write(p []byte, offset int64) {
 	n.mtime = time.Now()
 }
 
-// truncate sets the size.
 func (m *Mem) truncate(n *memNode, size int64) {
 	n.last = memWrite{}
 	if size < n.size {
@@ -205,7 +204,7 @@ func (m *Mem) truncate(n *memNode, size int64) {
 	n.mtime = time.Now()
 }
 
-// sync makes the present content and size durable, but for what a failed sync lost.
+// sync makes the present content and size durable, except what a failed sync lost.
 func (n *memNode) sync() {
 	n.dirty, n.sizes, n.last = nil, nil, memWrite{}
 	n.durableSize = n.size
@@ -257,7 +256,7 @@ func (f *memFile) Fd() (uintptr, bool) { return 0, false }
 func (f *memFile) Direct() bool        { return f.direct }
 func (f *memFile) ReadAlign() int64    { return memReadAlign }
 
-// usable tells why the file cannot be used; nil if it can. Called with the lock.
+// usable returns the reason why the file cannot be used, or nil if it can. Called with the lock.
 func (f *memFile) usable(write bool) error {
 	switch {
 	case f.closed:
@@ -289,7 +288,7 @@ func (f *memFile) Size() (int64, error) {
 	return f.node.size, nil
 }
 
-// DataEnd implements vfs.File: a page counts from the first write into it on.
+// DataEnd implements vfs.File: a page counts as data from the first write into it on.
 func (f *memFile) DataEnd(from int64) (int64, error) {
 	f.m.mu.RLock()
 	defer f.m.mu.RUnlock()
@@ -317,7 +316,7 @@ func (f *memFile) CheapOverwrite() bool {
 	return f.m.cheap
 }
 
-// memReadAlign is that of most devices.
+// memReadAlign is the alignment of most devices.
 const memReadAlign = 512
 
 func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
@@ -356,7 +355,7 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// WriteAt writes p; where the disk is full, the part that had room, as write(2) does.
+// WriteAt writes p. If the disk is full, it writes the part for which there is space, as write(2) does.
 func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 	written := 0
 	op := Op{Kind: OpWrite, Name: f.name, Offset: off, Length: int64(len(p))}
@@ -405,7 +404,7 @@ func (f *memFile) Truncate(size int64) error {
 	})
 }
 
-// Allocate makes room; where the disk is full, none is made.
+// Allocate allocates space; if the disk is full, it allocates none.
 func (f *memFile) Allocate(offset, length int64) error {
 	op := Op{Kind: OpAllocate, Name: f.name, Offset: offset, Length: length}
 	return f.m.mutate(op, func(begin func() error) error {
@@ -450,7 +449,7 @@ func (f *memFile) Sync() error {
 	})
 }
 
-// dropUnsynced is the hook of Faulty for a sync that fails.
+// dropUnsynced lets Faulty simulate a sync that fails.
 func (f *memFile) dropUnsynced() error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
@@ -461,7 +460,7 @@ func (f *memFile) dropUnsynced() error {
 	return nil
 }
 
-// Aligned tells whether the memory of p is aligned to vfs.DirectAlign.
+// Aligned reports whether the memory of p is aligned to vfs.DirectAlign.
 func Aligned(p []byte) bool {
 	return len(p) == 0 || uintptr(unsafe.Pointer(&p[0]))%vfs.DirectAlign == 0
 }

@@ -2,7 +2,7 @@ package vfstest
 
 import "fmt"
 
-// OpKind says what an operation on a file system does.
+// OpKind is the kind of an operation on a file system.
 type OpKind uint8
 
 // The kinds of operations. Those from OpCreate to OpSyncDir change the disk: in Mem they are the crash points.
@@ -33,7 +33,7 @@ var opKindNames = [...]string{
 	OpList: "list", OpStat: "stat", OpSize: "size", OpLock: "lock", OpSpace: "space",
 }
 
-// String is the kind in one word.
+// String returns the kind as one word.
 func (k OpKind) String() string {
 	if int(k) < len(opKindNames) && opKindNames[k] != "" {
 		return opKindNames[k]
@@ -41,7 +41,7 @@ func (k OpKind) String() string {
 	return fmt.Sprintf("op(%d)", uint8(k))
 }
 
-// Mutates tells whether operations of this kind change the disk.
+// Mutates reports whether operations of this kind change the disk.
 func (k OpKind) Mutates() bool { return k >= OpCreate && k <= OpSyncDir }
 
 // Op is one operation on a file system.
@@ -54,7 +54,7 @@ type Op struct {
 	Length  int64  // bytes: OpWrite, OpRead, OpAllocate; the new size of OpTruncate
 }
 
-// String is the operation in one line, without its number: lines of a golden transcript.
+// String returns the operation in one line, without its number: the lines of a golden transcript.
 func (o Op) String() string {
 	switch o.Kind {
 	case OpRename:

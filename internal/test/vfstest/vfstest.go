@@ -1,6 +1,6 @@
-// Package vfstest is the contract of vfs.FS as tests, which every implementation must pass, and the implementations
-// that are for tests alone: Mem, a disk in memory that knows what a power cut leaves, and Faulty, which injects errors
-// by predicate into any other.
+// Package vfstest holds the contract of vfs.FS as tests, which every implementation must pass. It also holds the
+// implementations that are only for tests: Mem, a disk in memory that knows what a power cut leaves, and Faulty, which
+// injects errors by predicate into any other implementation.
 package vfstest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/vfs"
 )
 
-// Run runs the contract. open gives a file system and an empty folder on it, anew for each call.
+// Run runs the contract. open returns a file system and an empty folder on it, new ones for each call.
 func Run(t *testing.T, open func(t *testing.T) (vfs.FS, string)) {
 	tests := []struct {
 		name string
@@ -431,7 +431,7 @@ func space(t *testing.T, fsys vfs.FS, dir string) {
 	wantError(t, "space of nothing", err, fs.ErrNotExist)
 }
 
-// concurrentUse has writers of one file at places of their own, readers of it, and makers of other files.
+// concurrentUse runs writers of one file, each at places of its own, readers of that file, and makers of other files.
 func concurrentUse(t *testing.T, fsys vfs.FS, dir string) {
 	const workers, rounds, part = 8, 20, 3_000
 	name := path.Join(dir, "shared")
