@@ -92,7 +92,7 @@ func TestMountOfATemporaryFileSystem(t *testing.T) {
 	}
 }
 
-// TestMountUnderAnotherMount: by its path, the folder seems to lie on the disk that the upper mount hides.
+// TestMountUnderAnotherMount: judged by its path, the folder seems to be on the disk that the upper mount hides.
 func TestMountUnderAnotherMount(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "", 16*mib)
 	parent := filepath.Dir(point)

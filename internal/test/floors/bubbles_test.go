@@ -58,8 +58,8 @@ var outside = map[string]string{
 }
 
 var (
-	// realTime waits in real time, or uses a TempDir of the machine; within a bubble waiting takes no time, and a
-	// folder is on a disk in memory.
+	// realTime matches calls that wait, and a TempDir of the machine. Within a bubble, waiting takes no real time, and
+	// a folder is on a disk in memory.
 	realTime = regexp.MustCompile(`\btime\.(Sleep|After|Tick)\(|\.TempDir\(`)
 	// realThings are those that no bubble holds.
 	realThings = regexp.MustCompile(

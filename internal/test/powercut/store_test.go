@@ -43,7 +43,7 @@ type etcdOf struct {
 
 var stores atomic.Int64
 
-// newEtcdOf names a store that does not exist in etcd yet.
+// newEtcdOf connects to the shared etcd. It names no store yet: next does.
 func newEtcdOf(t *testing.T) *etcdOf {
 	t.Helper()
 	c, err := etcdtest.Shared(t).Client()

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// fullDisk has the disk of a process refuse for a while to take more: anything, or only what needs a new file.
+// fullDisk makes the disk of a process refuse for a while to take more: either anything, or only what needs a new file.
 func (w *world) fullDisk(_ *operator, r *rand.Rand) bool {
 	kinds := []vfstest.OpKind{vfstest.OpCreate, vfstest.OpWrite, vfstest.OpAllocate}
 	if r.IntN(3) == 0 {
@@ -38,13 +38,14 @@ func (w *world) failSync(_ *operator, r *rand.Rand) bool {
 	return w.failOnce(r, vfstest.OpSync, how, effect)
 }
 
-// failWrite has one of the next writes fail, or some: nothing of it is there, half of it, or all.
+// failWrite makes one or several of the next writes fail: nothing of such a write is on the disk, or half of it, or
+// all.
 func (w *world) failWrite(_ *operator, r *rand.Rand) bool {
 	effect := []vfstest.Effect{vfstest.EffectNone, vfstest.EffectPart, vfstest.EffectDone}[r.IntN(3)]
 	return w.failOnce(r, vfstest.OpWrite, "a write failed: ", effect)
 }
 
-// failOnce has operations of one kind fail, of files of one kind, or of any.
+// failOnce makes operations of one kind fail, on files of one kind or of any.
 func (w *world) failOnce(r *rand.Rand, kind vfstest.OpKind, how string, effect vfstest.Effect) bool {
 	what := []string{"segment", "segment", "journal", "mark", ""}[r.IntN(5)]
 	fault := &vfstest.Fault{Skip: r.Int64N(4), Count: []int64{1, 1, 2, 5}[r.IntN(4)], Effect: effect}

@@ -36,7 +36,8 @@ func (w *world) heal() {
 	})
 }
 
-// startAll starts what is down, also where a crash that was under way came after the healing.
+// startAll starts every machine that is down, including one whose crash was under way and took effect after the
+// healing.
 func (w *world) startAll(r *rand.Rand) {
 	for _, m := range w.machines {
 		w.mu.Lock()

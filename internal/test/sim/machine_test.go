@@ -29,7 +29,8 @@ type machine struct {
 	raftID  uint64   // the incarnation that the operator has put here; 0: none
 	process *process // nil: down
 	joining bool     // comeUp is at work
-	// disks at which a start, an install or the end of a process is at work: one at a time, as flock sees to
+	// the disks on which a start, an install or the end of a process works: only one at a time works on a disk, as
+	// flock ensures
 	busy      map[*vfstest.Mem]bool
 	rejoining *vfstest.Mem  // rejoin is at work on this disk
 	foreign   *vfstest.Mem  // this disk is known to be another volume's
@@ -337,8 +338,8 @@ func (p *process) halt() {
 	}
 }
 
-// kill ends the process at once. Called with world.mu held; what is returned ends its goroutines. Until then nobody
-// else may work at its disk.
+// kill ends the process at once. Called with world.mu held; the returned function ends the process's goroutines. Until
+// then nobody else may work on its disk.
 func (m *machine) kill() (end func()) {
 	p := m.process
 	m.process = nil

@@ -124,7 +124,7 @@ func (p *process) startNeighbour(number int) error {
 	return err
 }
 
-// forget ends what a neighbour was promised.
+// forget discards what a neighbour was promised.
 func (m *machine) forget(number int) {
 	m.world.mu.Lock()
 	defer m.world.mu.Unlock()
@@ -160,7 +160,7 @@ func (n *neighbour) check(p *process) {
 	}
 }
 
-// writeNeighbour writes to a neighbour as long as its process lives.
+// writeNeighbour writes to a neighbour for as long as its process lives.
 func (p *process) writeNeighbour(n *neighbour) {
 	m, w := p.machine, p.machine.world
 	r := rand.New(rand.NewPCG(w.seed, 1000+uint64(10*m.number+n.number)))
@@ -189,7 +189,7 @@ func (p *process) writeNeighbour(n *neighbour) {
 	}
 }
 
-// closeNeighbours closes the logs, behind the end of the committer.
+// closeNeighbours closes the logs after the committer has ended.
 func (p *process) closeNeighbours() {
 	for _, n := range p.neighbours {
 		if err := n.log.Close(p.orderly); err != nil && !p.disk.Crashed() && !p.writesFailed.Load() {

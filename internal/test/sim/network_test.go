@@ -8,7 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// trap sees each message that is sent while it is laid; true: it has taken it. Called with world.mu held.
+// trap sees each message that is sent while it is set. It returns true if it has taken the message. Called with
+// world.mu held.
 type trap func(from *process, m *raftpb.Message) (taken bool)
 
 // Send implements replica.Transport: a message arrives after some time, not at all, or twice; later messages may

@@ -53,7 +53,7 @@ func (o *operator) step(leader *process) {
 	o.mu.Lock()
 	s := state{members: leader.replica.Members(), target: slices.Clone(o.target)}
 	s.voters, s.learners = s.members.Conf.GetVoters(), s.members.Conf.GetLearners()
-	// A leader of the past knows an old membership: what etcd holds is newer.
+	// A former leader knows an old membership: etcd holds a newer one.
 	if s.members.Changing || s.members.LeaderID != leader.raftID || s.members.ConfIndex != w.ledger.newestConf() {
 		o.mu.Unlock()
 		return
@@ -128,7 +128,7 @@ func (o *operator) decide(s state) (change *raftpb.ConfChangeV2, to uint64) {
 	return nil, 0
 }
 
-// heir is a voter that may lead instead of one that is not wanted any more; 0: there is none.
+// heir returns a voter that may lead in place of one that is no longer wanted, or 0 if there is none.
 func (s state) heir(wanted func(uint64) bool) uint64 {
 	for _, id := range s.voters {
 		if id != s.members.LeaderID && wanted(id) {
@@ -165,7 +165,8 @@ func (o *operator) promote(s state, id uint64, wanted func(uint64) bool) (change
 	return c, 0
 }
 
-// startJoins has the machines whose incarnation is a member, and that have nothing of it, take it from the others.
+// startJoins makes each machine fetch its replica from the others if its incarnation is a member and the machine has
+// nothing of it.
 func (o *operator) startJoins(s state) {
 	w := o.world
 	for _, id := range append(slices.Clone(s.learners), s.voters...) {

@@ -1,6 +1,6 @@
 package sim
 
-// oracle is what must hold.
+// oracle is a condition that must hold.
 type oracle string
 
 // The oracles.

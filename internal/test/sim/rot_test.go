@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// rot is bad bytes on a disk, until all that counts there was read and found whole.
+// rot is a place of bad bytes on a disk, until everything there that counts was read and found whole.
 type rot struct {
 	file  string
 	at    int64 // moment
@@ -190,7 +190,8 @@ func isWhole(disk *vfstest.Mem, p place, from, to int64) bool {
 	return covered == to-from
 }
 
-// rotsOf tells whether a machine's disk may be damaged: then damage may be told, wrong bytes may not.
+// rotsOf reports whether a machine's disk may be damaged. Then errors may report damage, but wrong bytes may never be
+// returned.
 func (w *world) rotsOf(m *machine) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -65,8 +65,8 @@ func (w *world) tell(p *process, raftID uint64, heard bool) {
 	})
 }
 
-// silence cuts a machine off for about as long as the transport and Raft wait for it: a process that is stopped for a
-// moment, a network that is changed over.
+// silence disconnects a machine for about as long as the transport and Raft wait for it, like a process that is stopped
+// for a moment, or a network that is switched over.
 func (w *world) silence(_ *operator, r *rand.Rand) bool {
 	m, length := w.one(r), between(r, 500*time.Millisecond, 2*time.Second)
 	if leader := w.leader(); leader != nil && r.IntN(2) == 0 {

@@ -14,8 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/vfstest"
 )
 
-// smallKind tells which of the small files of a group it is: those that are kept twice, or can be made anew. Empty:
-// none.
+// smallKind returns the kind of a small file of a group, namely one that is kept twice or can be made again. It returns
+// "" for any other file.
 func smallKind(file string) string {
 	_, isHint := format.ParseHintName(file)
 	switch {

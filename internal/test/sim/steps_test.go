@@ -290,7 +290,7 @@ func (s *sinceBackup) note(durable uint64, silent bool) {
 // isEtcdSilent is called with world.mu held.
 func (w *world) isEtcdSilent() bool { return time.Now().Before(w.etcdSilent) }
 
-// silenceEtcd has etcd answer nobody for a while: what runs goes on, and takes no further step.
+// silenceEtcd makes etcd answer nobody for a while: running processes continue, and take no further step.
 func (w *world) silenceEtcd(_ *operator, r *rand.Rand) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -298,7 +298,7 @@ func (w *world) silenceEtcd(_ *operator, r *rand.Rand) bool {
 	return true
 }
 
-// rollBack puts an older state of its disk into a machine, which is to see that by itself.
+// rollBack puts an older state of its disk into a machine. The machine must notice this without help.
 func (w *world) rollBack(o *operator, r *rand.Rand) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -37,7 +37,7 @@ func (w *world) mayLose(o *operator, m *machine) bool {
 			return false
 		}
 	}
-	// The leader may be one of the past: only the newest membership that anybody applied counts.
+	// The leader may be a former one: only the newest membership that any member applied counts.
 	return members.ConfIndex == w.ledger.newestConf() && m.raftID != 0
 }
 
