@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/internal/consensus/replica"
 )
 
-// TestNodesWithTLS guards what copies over TLS are measured with: nodes that were given authorities agree on a write,
-// and none of them answers in plaintext, which those without authorities do.
+// TestNodesWithTLS guards the setup that measures copies over TLS: nodes with authorities agree on a write, and none of
+// them answers in plaintext, which nodes without authorities do.
 func TestNodesWithTLS(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -45,7 +45,7 @@ func TestNodesWithTLS(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
-				// nodes have no such service
+				// Nodes do not have this service, so an answer is Unimplemented.
 				if answered := status.Code(err) == codes.Unimplemented; answered != (authorities == nil) {
 					t.Errorf("node %s answers in plaintext: %v: %v", node, answered, err)
 				}

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestStoreFilledWhileStoppedServesAll guards the short cut of linearCalls: what it writes into the logs of a stopped
-// store is served afterwards, each id by the group that owns it, and can be written again.
+// TestStoreFilledWhileStoppedServesAll guards the shortcut of linearCalls: the store later serves every record that was
+// written into the logs while it was stopped, each id by the group that owns it, and each can be overwritten.
 func TestStoreFilledWhileStoppedServesAll(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

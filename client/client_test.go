@@ -31,7 +31,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// both runs a test through the gateway and directly, on a store of its own each.
+// both runs a test through the gateway and directly, each on a store of its own.
 func both(t *testing.T, cfg storetest.Config, run func(t *testing.T, s *storetest.Server, c *client.Client)) {
 	t.Helper()
 	for _, direct := range []bool{false, true} {
@@ -190,7 +190,7 @@ func TestWrongInputIsRefused(t *testing.T) {
 	})
 }
 
-// pattern is data that differ from place to place.
+// pattern returns n bytes that differ from place to place.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	x := uint32(n)
@@ -236,7 +236,7 @@ func TestUploadFromAReader(t *testing.T) {
 	both(t, storetest.Config{}, func(t *testing.T, _ *storetest.Server, c *client.Client) {
 		ctx := testContext(t)
 		data := pattern(3<<20 + 1)
-		// With and without Seek.
+		// The data comes from a reader with Seek, or from one without.
 		for name, from := range map[string]io.Reader{"seeker": bytes.NewReader(data),
 			"stream": iotest.OneByteReader(bytes.NewReader(data[:100_000]))} {
 			key := client.Key{ID: int64(len(name))}
@@ -412,7 +412,7 @@ func TestScanGivesEveryRecordOnce(t *testing.T) {
 				t.Fatalf("%+v: %d of %d records", options, len(seen), n)
 			}
 		}
-		// Stopped at a cursor, and gone on from there.
+		// A scan stops and continues from its cursor.
 		var cursor []byte
 		seen, last := []int64{}, 0
 		for r, err := range c.Scan(ctx, &client.ScanOptions{OnCursor: func(c []byte) { cursor, last = c, len(seen) }}) {

@@ -15,8 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
-// Whatever the moment at which the time ends, Dial tells both: nobody has answered, and why it does not wait for
-// longer.
+// Whenever its time ends, Dial says both that nobody has answered and why it no longer waits.
 func TestDialOfNobodyIsUnavailableAndOutOfTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()

@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// lossy loses the first answer to a write, which was applied, and answers all later ones by itself. limit is that of a
-// call.
+// lossy returns a configuration that loses the answer to the first write, which the server applied, and replaces all
+// later answers by answer. limit bounds a call.
 func lossy(answer error, lost *atomic.Int64, limit time.Duration) client.Config {
 	fail := func(method string) (bool, error) {
 		if !strings.Contains(method, "RecordService") {
@@ -111,7 +111,7 @@ func TestOnlyAnAnswerBehindTheRequestIDEndsTheDoubtOfAWrite(t *testing.T) {
 	})
 }
 
-// A server that stops or is overloaded ends a stream of puts with a reason; all messages of it that were sent and not
+// A server that stops or is overloaded ends a stream of puts with a reason. All messages that were sent and not
 // answered may have been applied.
 func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestAStreamOfPutsThatEndsWithAReasonLeavesThemInDoubt(t *testing.T) {
 	})
 }
 
-// seekOnce reads its data once, and fails when it is read again.
+// seekOnce can be read to its end once; every read after that fails.
 type seekOnce struct {
 	*bytes.Reader
 	whole bool

@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/client/sheaftest"
 )
 
-// connect runs a store for an example; a program gives the address of its gateway.
+// connect runs a store for an example; a real program gives the address of its gateway instead.
 func connect(cfg sheaftest.Config) (c *client.Client, done func()) {
 	server, err := sheaftest.New(cfg)
 	if err != nil {
@@ -56,7 +56,7 @@ func Example() {
 	// 43 is not there: true
 }
 
-// A write that depends on the version that was read: nobody came between.
+// A write can depend on the version that was read: it succeeds only if nobody wrote in between.
 func ExampleClient_Put_condition() {
 	c, done := connect(sheaftest.Config{})
 	defer done()
@@ -135,7 +135,7 @@ func ExampleBatcher() {
 	// 999: tick
 }
 
-// Reading the whole store, several splits at a time.
+// Scan reads the whole store, several splits at a time.
 func ExampleClient_Scan() {
 	c, done := connect(sheaftest.Config{Groups: 8})
 	defer done()

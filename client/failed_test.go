@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// called counts the calls of each method that a client sends.
+// called counts the calls that a client sends, by method.
 type called struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -32,7 +32,7 @@ func (c *called) add(method string) {
 	c.n[method[strings.LastIndex(method, "/")+1:]]++
 }
 
-// take gives the counts, and begins anew.
+// take returns the counts and resets them.
 func (c *called) take() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +56,7 @@ func (c *called) options() []grpc.DialOption {
 	}
 }
 
-// failGroup loses the manifest of a group of the one shard, which then runs again.
+// failGroup deletes the manifest of a group of the only shard, and restarts that shard.
 func failGroup(t *testing.T, s *storetest.Server, name string) {
 	t.Helper()
 	cc, err := grpc.NewClient(bubbletest.Target(s.Addr()), s.Network.Dialer(),
@@ -79,7 +79,7 @@ func failGroup(t *testing.T, s *storetest.Server, name string) {
 	}
 }
 
-// Failed is not loading: nobody waits for a group that will not come.
+// A failed group is not a loading one: no call waits for a group that will never be served.
 func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 	const groups = 3
 	const failed, name = 1, "1" // an id, and its group
@@ -94,7 +94,7 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 				ctx, count := testContext(t), &called{n: map[string]int{}}
 				c := s.Client(t, client.Config{Direct: direct, DialOptions: count.options()})
 				key, data := client.Key{ID: failed}, []byte("data")
-				// The other groups are served, and the routing is known.
+				// The other groups are served, and the client knows the routing.
 				if _, err := c.Put(ctx, client.Key{ID: well}, data, nil); err != nil {
 					t.Fatal(err)
 				}
@@ -150,7 +150,7 @@ func TestCallsOnAGroupThatCannotBeLoadedEndAtOnce(t *testing.T) {
 	}
 }
 
-// last is the last error of a sequence.
+// last returns the last error of a sequence.
 func last(of func(func(client.Record, error) bool)) (err error) {
 	for _, err = range of {
 		if err != nil {

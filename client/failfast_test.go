@@ -21,10 +21,11 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// whole is longer than any test: what ends before was ended by something else.
+// whole is longer than any test, so a call that ends earlier was ended by something else.
 const whole = time.Hour
 
-// No bubble: what counts are the words of the operating system and of DNS for an address at which nobody is.
+// This test does not run in a bubble: it checks the errors of the operating system and of DNS for an address where
+// nobody listens.
 func TestFailFastTellsAtOnceThatNobodyIsThere(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:1", "no-such-host.invalid:1"} {
 		c, err := client.New(client.Config{Addresses: []string{address, address}, FailFast: true, CallTimeout: whole})
@@ -67,7 +68,7 @@ func TestFailFastTakesAnotherAddress(t *testing.T) {
 	})
 }
 
-// loading answers that its group is not there yet.
+// loading answers that its group is still loading.
 type loading struct {
 	recordv1.UnimplementedRecordServiceServer
 }
@@ -154,8 +155,8 @@ func TestFailFastTriesAnAddressAgainThatAnsweredTooLate(t *testing.T) {
 	})
 }
 
-// hangsOnce gives an address whose first connection is taken and stands still after some words, and whose later ones
-// lead to another address. taken counts them.
+// hangsOnce returns an address. Its first connection is accepted and hangs after some words; later ones are forwarded
+// to another address. taken counts the connections.
 func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, taken *atomic.Int64) string {
 	t.Helper()
 	listener, err := network.Listen(t.Context(), "hangs:0")
@@ -190,8 +191,8 @@ func hangsOnce(t *testing.T, network *bubbletest.Net, words []byte, to string, t
 	return listener.Addr().String()
 }
 
-// A connection on which nothing is answered is closed by a Pulse, which says nothing of who is behind the address: the
-// next one may lead to another server.
+// A Pulse closes a connection on which nothing is answered. That says nothing about who is behind the address: the next
+// connection may reach another server.
 func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 	for name, words := range map[string][]byte{
 		"before it was ready": nil,
@@ -217,7 +218,7 @@ func TestFailFastTriesAnAddressAgainWhoseConnectionHung(t *testing.T) {
 	}
 }
 
-// A server that ends a download too early, and says that it is well, has not given the record.
+// A server that ends a download too early with an OK status has not delivered the record.
 func TestADownloadThatEndsTooEarlyIsTakenUpAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)

@@ -21,10 +21,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// faults are put between the client and a real store. Each counts how often it fired.
+// faults are injected between the client and a real store. fired counts how often they occurred.
 type faults struct {
 	fired atomic.Int64
-	// unary is asked behind each unary call; message for each message of a stream that was received, counted from 1.
+	// unary is called after each unary call, and message after each message that a stream receives; n counts from 1.
 	unary   func(method, address string, reply any, err error) error
 	message func(method string, n int, reply any) error
 }
@@ -149,7 +149,7 @@ func TestADownloadGoesOnWhereItBrokeAtTheSameVersion(t *testing.T) {
 			if n < 3 || f.fired.Add(1) > 3 {
 				return nil
 			}
-			// A newer version comes in between.
+			// A newer version is written in between.
 			if _, err := writer.Put(ctx, key, pattern(100), nil); err != nil {
 				t.Error(err)
 			}
@@ -269,7 +269,7 @@ func TestAWrongShardSendsTheCallToTheGateway(t *testing.T) {
 			f.fired.Add(1)
 			return wrong.Err()
 		}
-		// Until the routing has come, calls go to the gateway alone.
+		// Until the client has received the routing, it calls only the gateway.
 		for id := int64(0); f.fired.Load() < 10; id++ {
 			time.Sleep(time.Millisecond)
 			if _, err := c.Put(ctx, client.Key{ID: id}, []byte(fmt.Sprint(id)), nil); err != nil {
@@ -279,7 +279,7 @@ func TestAWrongShardSendsTheCallToTheGateway(t *testing.T) {
 	})
 }
 
-// Between leaders the last word before the deadline may be that somebody else is to be asked.
+// During a change of leader, the last error before the deadline may say to ask somebody else.
 func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.Start(t)
@@ -318,7 +318,7 @@ func TestACallThatEndsBetweenLeadersIsUnavailable(t *testing.T) {
 					t.Errorf("%s, %s: %v", reason, name, err)
 				}
 			}
-			// What an earlier attempt did is not known, whatever the last one said.
+			// The result of an earlier attempt remains unknown, whatever the last attempt reported.
 			f.fired.Store(0)
 			lost = 1
 			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)

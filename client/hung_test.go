@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/bubbletest"
 )
 
-// told is a gateway that says who leads, and nothing else.
+// told is a gateway that only says who leads.
 type told struct {
 	recordv1.UnimplementedRoutingServiceServer
 	leaders chan string
@@ -38,7 +38,7 @@ func (s *told) WatchRouting(_ *recordv1.WatchRoutingRequest, stream recordv1.Rou
 	}
 }
 
-// reading is a shard that answers what its test lets it.
+// reading is a shard that serves gets; if hangs is set, it never answers them.
 type reading struct {
 	recordv1.UnimplementedRecordServiceServer
 	asked chan struct{}
@@ -54,7 +54,7 @@ func (s *reading) Get(ctx context.Context, in *recordv1.GetRequest) (*recordv1.G
 	return &recordv1.GetResponse{Record: &recordv1.Record{Key: in.GetKey()}}, nil
 }
 
-// A client that goes straight to the shards does not wait at one whose disk hangs when another leads.
+// A direct client does not keep waiting for a shard whose disk hangs once another shard leads.
 func TestADirectReadLeavesAShardWhoseDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := bubbletest.NewNet()

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// tlsFiles are those of a caller, in a new folder.
+// tlsFiles writes the certificate files of a caller to a new folder.
 func tlsFiles(t *testing.T) TLSFiles {
 	t.Helper()
 	a, err := authority.New("a", time.Now(), time.Hour)

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/storetest"
 )
 
-// opened counts the streams of Watch that a client opens.
+// opened counts the Watch streams that a client opens.
 func opened(n *atomic.Int64) []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainStreamInterceptor(
 		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
@@ -27,7 +27,7 @@ func opened(n *atomic.Int64) []grpc.DialOption {
 		})}
 }
 
-// A watch goes on over crashes of the shard: nothing is missed. Through a gateway the caller's stream is the same one
+// A watch continues across crashes of the shard and misses nothing. Through a gateway, the caller keeps the same stream
 // all the time.
 func TestAWatchGoesOnOverTheCrashOfAShard(t *testing.T) {
 	for name, direct := range map[string]bool{"gateway": false, "direct": true} {
@@ -150,7 +150,7 @@ func TestAWatchGoesOnWhereItBroke(t *testing.T) {
 		if f.fired.Load() < 5 || len(cursor) == 0 {
 			t.Fatalf("the fault fired %d times", f.fired.Load())
 		}
-		// What cannot be is told, and not tried again.
+		// An invalid request is reported and not tried again.
 		for r, err := range c.Watch(ctx, "0", &client.WatchOptions{Cursor: []byte("x")}) {
 			if !errors.Is(err, client.ErrInvalid) {
 				t.Fatalf("%+v, %v", r, err)

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubetest"
 )
 
-// goodCase is input at the edge of what is allowed.
+// goodCase is input at the edge of what is accepted.
 type goodCase struct {
 	kind   string
 	set    fields
@@ -138,8 +138,8 @@ func TestGoodInput(t *testing.T) {
 	}
 }
 
-// TestNumbersOfShards: numbers of shards that are there, or were named before, are taken, whatever spec.shards says;
-// others are not.
+// TestNumbersOfShards: the API server accepts the numbers of shards that exist or were named earlier, whatever
+// spec.shards is. It refuses all other numbers.
 func TestNumbersOfShards(t *testing.T) {
 	kubetest.Only(t)
 	pool := create(t, build(t, "ShardPool", fields{"spec/shards": 5, "spec/remove": []int{4}}))
@@ -184,7 +184,7 @@ func TestNumbersOfShards(t *testing.T) {
 			t.Errorf("%s %v: %v", test.field, test.numbers, err)
 		}
 	}
-	// What was named before there was such a bound does not stand in the way of other changes.
+	// A number that was stored before this bound existed does not block other changes.
 	apply(t, pool, fields{"status/highestNumber": 3})
 	if pool, err = client("ShardPool").UpdateStatus(t.Context(), pool, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ func TestNumbersOfShards(t *testing.T) {
 	update(t, pool)
 }
 
-// What is changed can be changed back, but for what the docs say is for ever.
+// Every change can be undone, except those that the docs call permanent.
 func TestChangeBack(t *testing.T) {
 	kubetest.Only(t)
 	for i, c := range goodCases {

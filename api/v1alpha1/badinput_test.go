@@ -11,18 +11,18 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubetest"
 )
 
-// badCase is input that the API server has to refuse.
+// badCase is input that the API server must refuse.
 type badCase struct {
-	// field that is set, and the value; nil removes the field.
+	// field is the path that is set to value; a nil value removes the field.
 	field string
 	value any
-	// with are other fields that the object has, before the change too.
+	// with are the other fields of the object. They are set before the change too.
 	with fields
-	// update makes it a change of a stored object, which had the fields of with.
+	// update makes the case a change of a stored object that has the fields of with.
 	update bool
-	// at is the field that the error names, where it is not the field itself.
+	// at is the field that the error names, if it is not field itself.
 	at string
-	// says is what the error says: it has to tell what to do.
+	// says is a part of the error message, which must say what to do.
 	says string
 }
 
@@ -45,7 +45,7 @@ func (c badCase) name() string {
 	return name[:min(len(name), 90)]
 }
 
-// seenMessages are the messages that the bad cases met.
+// seenMessages are the messages that the bad cases produced.
 var seenMessages sync.Map
 
 func TestBadInput(t *testing.T) {
@@ -93,8 +93,8 @@ func (c badCase) check(t *testing.T, kind string) {
 	}
 }
 
-// Nobody adds a field and forgets what must be refused. What a boolean can be is its type alone, which TestWrongType
-// covers.
+// A new field needs a case of bad input, so that its rules are not forgotten. Booleans need none: only their type can
+// be wrong, and TestWrongType covers that.
 func TestEveryFieldHasACaseOfBadInput(t *testing.T) {
 	for kind, cases := range badCases {
 		nodes, _ := schemaOf(t, kind)
@@ -110,7 +110,7 @@ func TestEveryFieldHasACaseOfBadInput(t *testing.T) {
 	}
 }
 
-// everyRuleFires proves that each CEL rule has a message and a case that meets it.
+// everyRuleFires proves that each CEL rule has a message and a case that triggers it.
 func everyRuleFires(t *testing.T, nodes []node, rootRules []string) {
 	t.Helper()
 	fired := func(path, message string) {
@@ -133,7 +133,7 @@ func everyRuleFires(t *testing.T, nodes []node, rootRules []string) {
 	}
 }
 
-// siblings are what an object needs beside a field for the API server to look at its rules.
+// siblings are the fields that an object needs besides the one at path before the API server evaluates its rules.
 func siblings(kind, path string) fields {
 	switch {
 	case strings.HasPrefix(path, "spec/etcd/external/"):
@@ -215,7 +215,8 @@ var freeText = map[string]bool{
 	"spec/etcd/managed/podAnnotations/*": true, "spec/podAnnotations/*": true,
 }
 
-// TestStrangeText sets every text of spec to letters of other scripts, control characters, and far too many characters.
+// TestStrangeText sets every text of spec to letters of other scripts, to control characters, and to far too many
+// characters.
 func TestStrangeText(t *testing.T) {
 	kubetest.Only(t)
 	texts := []string{"株価", "a\u202eb", "a\nb", "a b", strings.Repeat("a", 1000)}
@@ -247,8 +248,8 @@ func TestStrangeText(t *testing.T) {
 	}
 }
 
-// TestAcceptedDecodes sets quantities and durations to texts at the edge of what the parsers take: what the API server
-// accepts, the operator has to be able to read, or one object would stop the watch of its kind.
+// TestAcceptedDecodes sets quantities and durations to texts at the edge of what the parsers take. The operator must be
+// able to read everything that the API server accepts: otherwise one object would stop the watch of its kind.
 func TestAcceptedDecodes(t *testing.T) {
 	kubetest.Only(t)
 	texts := []any{

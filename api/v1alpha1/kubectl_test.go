@@ -31,13 +31,13 @@ func kubectl(t *testing.T, args ...string) string {
 	return out
 }
 
-// field is a value by path, nil where it is absent.
+// field returns the value at a path, or nil if it is absent.
 func field(object *unstructured.Unstructured, path ...string) any {
 	value, _, _ := unstructured.NestedFieldNoCopy(object.Object, path...)
 	return value
 }
 
-// The status is a subresource: people's updates do not touch it, the operator's do not touch the spec.
+// The status is a subresource: updates by people do not touch it, and updates by the operator do not touch the spec.
 func TestStatusSubresource(t *testing.T) {
 	kubetest.Only(t)
 	for kind := range kinds {
@@ -106,7 +106,7 @@ func TestScaleSubresource(t *testing.T) {
 	}
 }
 
-// kubectl get with short names and the category, and the columns.
+// kubectl get knows the short names and the category, and prints the columns.
 func TestPrinted(t *testing.T) {
 	kubetest.Only(t)
 	want := map[string]struct{ short, header, wide string }{
@@ -183,7 +183,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Each field of ours has a description; those of Kubernetes' own types have theirs.
+// Each of our fields has a description. Types of Kubernetes bring their own.
 func TestEveryFieldIsDescribed(t *testing.T) {
 	for kind := range kinds {
 		for name, part := range crdSchema(t, kind)["properties"].(map[string]any) {
@@ -208,7 +208,7 @@ func described(t *testing.T, path string, part map[string]any) {
 	}
 }
 
-// The samples are accepted as they are, without a warning.
+// The samples are accepted unchanged and without a warning.
 func TestSamples(t *testing.T) {
 	kubetest.Only(t)
 	files, err := filepath.Glob("../../config/samples/*.yaml")

@@ -16,14 +16,14 @@ import (
 
 const crdFolder = "../../config/crd/bases"
 
-// Of the API server that the tests share which begin with kubetest.Only; without `make test-api` it does not run.
+// The tests that begin with kubetest.Only share this API server. It runs only in `make test-api`.
 var (
 	server   *kubetest.Server
 	cluster  dynamic.Interface
 	warnings = &warningLog{}
 )
 
-// kinds are those of this package, by name.
+// kinds maps the name of each kind of this package to its resource.
 var kinds = map[string]schema.GroupVersionResource{
 	"RecordStore":  v1alpha1.GroupVersion.WithResource("recordstores"),
 	"ShardPool":    v1alpha1.GroupVersion.WithResource("shardpools"),
@@ -33,7 +33,7 @@ var kinds = map[string]schema.GroupVersionResource{
 	"RecordTenant": v1alpha1.GroupVersion.WithResource("recordtenants"),
 }
 
-// warningLog keeps what the API server warned of.
+// warningLog keeps the warnings of the API server.
 type warningLog struct {
 	mu   sync.Mutex
 	text []string

@@ -21,10 +21,10 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// fields are values by path, such as "spec/disks/0/node"; a nil value removes the field.
+// fields maps paths, such as "spec/disks/0/node", to values; a nil value removes the field.
 type fields map[string]any
 
-// minimal objects: what a person has to write.
+// minimal has an object of each kind with only the required fields.
 var minimal = map[string]string{
 	"RecordStore": `
 apiVersion: sheaf.dev/v1alpha1
@@ -77,7 +77,7 @@ spec:
 `,
 }
 
-// build is a minimal object with fields set.
+// build returns a minimal object with the given fields set.
 func build(t *testing.T, kind string, edits ...fields) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{}
@@ -102,7 +102,8 @@ func apply(t *testing.T, object *unstructured.Unstructured, edit fields) {
 	}
 }
 
-// set is a node with the value at a path; maps and lists on the way are made. In a path, ~1 stands for /.
+// set returns the node with the value set at a path. It creates missing maps and lists on the way. In a path, ~1 stands
+// for /.
 func set(node any, path []string, value any) (any, error) {
 	if len(path) == 0 {
 		return plain(value), nil
@@ -133,7 +134,7 @@ func set(node any, path []string, value any) (any, error) {
 	return fields, err
 }
 
-// plain is a value as JSON has it.
+// plain converts a value to the types that JSON decodes to.
 func plain(value any) any {
 	switch v := value.(type) {
 	case int:
@@ -174,19 +175,19 @@ func client(kind string) dynamic.ResourceInterface {
 	return cluster.Resource(kinds[kind]).Namespace("default")
 }
 
-// tryCreate asks whether an object would be accepted, as kubectl does.
+// tryCreate checks by a dry run whether the API server would accept an object, with the same options as kubectl.
 func tryCreate(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
 	return client(object.GetKind()).Create(context.Background(), object, options)
 }
 
-// tryUpdate asks whether a change of a stored object would be accepted.
+// tryUpdate checks by a dry run whether the API server would accept a change of a stored object.
 func tryUpdate(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	options := metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
 	return client(object.GetKind()).Update(context.Background(), object, options)
 }
 
-// tryStatus asks whether a change of a stored object's status would be accepted.
+// tryStatus checks by a dry run whether the API server would accept a change of a stored object's status.
 func tryStatus(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	options := metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}
 	return client(object.GetKind()).UpdateStatus(context.Background(), object, options)
@@ -194,7 +195,7 @@ func tryStatus(object *unstructured.Unstructured) (*unstructured.Unstructured, e
 
 var stored atomic.Int32
 
-// create stores an object under a name of its own until the test ends.
+// create stores an object under a unique name until the test ends.
 func create(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	object.SetName(fmt.Sprintf("stored-%d", stored.Add(1)))
@@ -212,10 +213,10 @@ func create(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstr
 	return got
 }
 
-// complaint is one thing that the API server finds wrong.
+// complaint is one error that the API server reports about an object.
 type complaint struct{ field, message string }
 
-// complaints are what an error of the API server lists; it fails the test where the error is not about the object.
+// complaints returns what an error of the API server lists. It fails the test if the error is not about the object.
 func complaints(t *testing.T, err error) []complaint {
 	t.Helper()
 	var status *apierrors.StatusError
@@ -230,8 +231,8 @@ func complaints(t *testing.T, err error) []complaint {
 	return all
 }
 
-// decode fails the test where an accepted object does not decode into the Go type: it would stop every watch of its
-// kind.
+// decode fails the test if an accepted object does not decode into the Go type: such an object would stop every watch
+// of its kind.
 func decode(t *testing.T, object *unstructured.Unstructured) {
 	t.Helper()
 	types := map[string]any{

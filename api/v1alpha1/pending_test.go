@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubetest"
 )
 
-// read is an object as everybody sees it who reads it.
+// read returns the object as any reader gets it.
 func read(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	got, err := client(object.GetKind()).Get(context.Background(), object.GetName(), metav1.GetOptions{})
@@ -23,7 +23,7 @@ func read(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstruc
 	return got
 }
 
-// conditionsOf an object, as status and reason by type.
+// conditionsOf returns the status and reason of each condition by its type.
 func conditionsOf(t *testing.T, object *unstructured.Unstructured) map[string]string {
 	t.Helper()
 	list, _, err := unstructured.NestedSlice(object.Object, "status", "conditions")
@@ -38,8 +38,8 @@ func conditionsOf(t *testing.T, object *unstructured.Unstructured) map[string]st
 	return all
 }
 
-// An object that the operator has not looked at says so: who waits for it (helm --wait, kubectl wait, GitOps) must not
-// take it for one that is as wanted, which kstatus does with an object that has no status.
+// An object that the operator has not seen yet says so. A client that waits for it (helm --wait, kubectl wait, GitOps)
+// must not take it for a ready one; kstatus would do that with an object that has no status.
 func TestANewObjectIsPending(t *testing.T) {
 	kubetest.Only(t)
 	for kind := range kinds {
@@ -62,8 +62,8 @@ func TestANewObjectIsPending(t *testing.T) {
 				t.Errorf("kubectl get shows %s", row)
 			}
 
-			// The operator's first write may be of something else. What is said stays until it says otherwise, and then
-			// is gone.
+			// The operator's first write may concern something else. The pending conditions remain until it writes
+			// conditions of its own, and are then gone.
 			patch := func(body string) {
 				t.Helper()
 				if _, err := client(kind).Patch(context.Background(), object.GetName(), types.MergePatchType, []byte(body),
@@ -81,7 +81,7 @@ func TestANewObjectIsPending(t *testing.T) {
 				t.Errorf("after the operator has said that all is well the conditions are %v", after)
 			}
 
-			// What a person writes does not bring it back.
+			// A later update by a person does not bring the pending conditions back.
 			apply(t, got, fields{"status": nil, "metadata/labels": fields{"a": "b"}})
 			if after := conditionsOf(t, update(t, got)); len(after) != 1 {
 				t.Errorf("after an update of the object the conditions are %v", after)

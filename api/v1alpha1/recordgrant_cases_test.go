@@ -1,9 +1,9 @@
 package v1alpha1_test
 
-// certificateOf makes the subject of the minimal grant one by certificate.
+// certificateOf identifies the subject of the minimal grant by a certificate.
 var certificateOf = fields{"spec/subjects/0": fields{"kind": "Certificate", "name": "a"}}
 
-// userOf makes it one by a token of an issuer.
+// userOf identifies the subject of the minimal grant by a token of an issuer.
 var userOf = fields{"spec/subjects/0": fields{"kind": "OIDC", "issuer": "https://id.example.org", "name": "ada"}}
 
 var recordGrantCases = []badCase{
@@ -60,7 +60,7 @@ var recordGrantCases = []badCase{
 	{field: "spec/groups/prefixes/0", value: "a*", says: "do not begin with a dot"},
 }
 
-// subjects makes n of them.
+// subjects returns n subjects.
 func subjects(n int) (all []fields) {
 	for _, name := range numbered("c%d", n) {
 		all = append(all, fields{"kind": "Certificate", "name": name})

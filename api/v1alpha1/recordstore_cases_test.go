@@ -8,7 +8,7 @@ import (
 
 func letters(n int) string { return strings.Repeat("a", n) }
 
-// keys are the n entries of a map.
+// keys returns a map with n entries.
 func keys(n int) fields {
 	out := fields{}
 	for i := range n {
@@ -260,7 +260,7 @@ var recordStoreCases = append(append(append([]badCase{
 	slices.Concat(schedulingCases("spec/etcd/managed/scheduling"), schedulingCases("spec/gateway/scheduling"),
 		podCases("spec/gateway"), podCases("spec/etcd/managed"))...)
 
-// resourcesCases are those of every field that holds requests and limits.
+// resourcesCases returns the bad cases of a field that holds requests and limits.
 func resourcesCases(path string) []badCase {
 	c := func(below string, value any, at, says string) badCase {
 		out := badCase{field: path + "/" + below, value: value, says: says}
@@ -301,7 +301,7 @@ func resourcesCases(path string) []badCase {
 	return cases
 }
 
-// podCases are those of every field that holds labels and annotations of pods.
+// podCases returns the bad cases of a field that holds labels and annotations of pods.
 func podCases(path string) []badCase {
 	c := func(below string, value any, says string) badCase {
 		return badCase{field: path + "/" + below, value: value, says: says}
@@ -321,7 +321,7 @@ func podCases(path string) []badCase {
 	}
 }
 
-// schedulingCases are those of every field that says where pods may run.
+// schedulingCases returns the bad cases of a field that says where pods may run.
 func schedulingCases(path string) []badCase {
 	c := func(below string, value any, at, says string) badCase {
 		out := badCase{field: path + "/" + below, value: value, says: says}
@@ -377,7 +377,7 @@ func numbered(format string, n int) []string {
 	return out
 }
 
-// issuer is one issuer of tokens, with these fields.
+// issuer returns one issuer of tokens, with the given fields.
 func issuer(with ...any) []fields {
 	out := fields{"url": "https://id.example.org", "caBundle": "-----BEGIN CERTIFICATE-----"}
 	for i := 0; i < len(with); i += 2 {

@@ -28,7 +28,7 @@ type samples struct {
 	tenants []v1alpha1.RecordTenant
 }
 
-// add takes in a document. A field that the Go type does not have, or that is there twice, is an error.
+// add decodes a document into its kind's list. It fails if the Go type lacks a field or if a field occurs twice.
 func (s *samples) add(document []byte) (kind string, err error) {
 	var head struct {
 		APIVersion string `json:"apiVersion"`
@@ -66,7 +66,7 @@ func appendStrict[T any](to *[]T, document []byte) error {
 	return err
 }
 
-// readSamples reads all files of config/samples. Each file's kinds are listed by its name.
+// readSamples reads all files of config/samples. It also returns the kinds in each file, by the file's name.
 func readSamples(t *testing.T) (all samples, kindsOf map[string][]string) {
 	t.Helper()
 	files, err := filepath.Glob(sampleFolder + "/*.yaml")
@@ -101,9 +101,9 @@ func readSamples(t *testing.T) (all samples, kindsOf map[string][]string) {
 	return all, kindsOf
 }
 
-// TestEveryKindHasASample: docs/reference.md shows config/samples/KIND.yaml for each kind, and nothing else may be in
-// that file. What the API server says of the samples is asked by TestSamples; hack/charts/test.sh holds them to the
-// schemas without one.
+// TestEveryKindHasASample: docs/reference.md shows config/samples/KIND.yaml for each kind, so that file may hold
+// nothing else. TestSamples asks the API server whether it accepts the samples; hack/charts/test.sh checks them against
+// the schemas without an API server.
 func TestEveryKindHasASample(t *testing.T) {
 	_, kindsOf := readSamples(t)
 	page, err := os.ReadFile("../../docs/reference.md")
@@ -126,7 +126,7 @@ func TestEveryKindHasASample(t *testing.T) {
 	}
 }
 
-// TestSamplesFitTogether: what a sample refers to is a sample too, so that a reader who applies them gets a store.
+// TestSamplesFitTogether: each sample refers only to other samples, so that a reader who applies them gets a store.
 func TestSamplesFitTogether(t *testing.T) {
 	all, _ := readSamples(t)
 	store, named, pool, class := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
@@ -151,7 +151,7 @@ func TestSamplesFitTogether(t *testing.T) {
 			t.Errorf("Shard %s: no sample is its pool %s", s.Name, s.Spec.Pool)
 		}
 	}
-	// Groups have names of their own in Named routing alone.
+	// Groups have names of their own only in Named routing.
 	for _, g := range all.grants {
 		if name := g.Spec.StoreRef.Name; !store[name] || !g.Spec.Groups.All && !named[name] {
 			t.Errorf("RecordGrant %s: its store %s is no sample, or has no such groups", g.Name, name)

@@ -21,7 +21,7 @@ type node struct {
 	rules []string // messages
 }
 
-// crdSchema is the schema of a kind, as its file has it.
+// crdSchema reads the schema of a kind from its CRD file.
 func crdSchema(t *testing.T, kind string) map[string]any {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(crdFolder, "sheaf.dev_"+kinds[kind].Resource+".yaml"))
@@ -93,7 +93,8 @@ func rulesOf(part map[string]any) (messages []string) {
 	return messages
 }
 
-// concrete is a path into an object for a path of a schema: the first item, and a key that the maps allow.
+// concrete converts a path of a schema to a path into an object: it takes the first item, and a key that the maps
+// allow.
 func concrete(path string) string {
 	switch {
 	case strings.Contains(path, "resources/"):
@@ -104,7 +105,7 @@ func concrete(path string) string {
 	return strings.ReplaceAll(path, "[]", "0")
 }
 
-// general is the path of the schema for a path into an object.
+// general converts a path into an object to the path of its schema.
 func general(nodes []node, path string) string {
 	known := map[string]bool{}
 	for _, n := range nodes {
@@ -123,7 +124,7 @@ func general(nodes []node, path string) string {
 	return at
 }
 
-// dotted is a path into an object as the API server writes it.
+// dotted formats a path into an object as the API server does.
 func dotted(path string) string {
 	var b strings.Builder
 	for i, step := range strings.Split(path, "/") {

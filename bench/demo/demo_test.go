@@ -23,7 +23,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// fakeVariable makes this test binary stand for sheaf dev, in a process of its own: its value says how that behaves.
+// fakeVariable makes this test binary play sheaf dev in a process of its own. Its value says how that fake behaves.
 const fakeVariable = "SHEAF_DEMO_FAKE"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fakeDev never becomes ready, but for "slow", which does after a load that goes on all the time.
+// fakeDev never becomes ready, except as "slow": then it becomes ready after a load that makes progress all the time.
 func fakeDev(how, address string) {
 	fmt.Fprintln(os.Stderr, "fake: a word in the log")
 	if how == "ends" {
@@ -90,7 +90,7 @@ const (
 	slowTime = 3 * stallMax
 )
 
-// fakeRun is a demo on a fake store, and what it says.
+// fakeRun returns the options of a demo on a fake store, the buffer of its output, and its folder for temporary files.
 func fakeRun(t *testing.T, how string) (opts Options, said *bytes.Buffer, temp string) {
 	t.Setenv(fakeVariable, how)
 	temp = t.TempDir()
@@ -111,7 +111,7 @@ func free(t *testing.T) string {
 	return address
 }
 
-// A store that never becomes ready ends the demo, in words and with evidence.
+// A store that never becomes ready ends the demo with an explanation and evidence.
 func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 	const stacks = "goroutine "
 	for how, want := range map[string]struct {
@@ -162,7 +162,7 @@ func TestAStoreThatIsNeverReadyEndsInWordsAndEvidence(t *testing.T) {
 	}
 }
 
-// A load that goes on is waited for, however long it takes.
+// The demo waits for a load that makes progress, however long it takes.
 func TestALoadThatGoesOnIsWaitedFor(t *testing.T) {
 	opts, said, temp := fakeRun(t, "slow")
 	d := &demo{Options: opts, dir: temp, logDir: temp}
@@ -182,7 +182,7 @@ func TestALoadThatGoesOnIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Work that needs the store ends with the store, and where nothing moves any more.
+// Work that needs the store ends when the store ends, or when nothing makes progress any more.
 func TestWorkEndsWithTheStore(t *testing.T) {
 	for how, want := range map[string]string{"never": "the work: nothing has moved", "ends": "ended by itself"} {
 		t.Run(how, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestWorkEndsWithTheStore(t *testing.T) {
 	}
 }
 
-// The last line is explained where it is poor, and only there.
+// The demo explains its last line only if the ratio is poor.
 func TestPoorRatiosAreExplained(t *testing.T) {
 	for _, c := range []struct {
 		name                 string

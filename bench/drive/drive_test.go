@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A process that ends by itself ends the wait for it, in its own words; one that runs is killed.
+// If a process exits, the wait for it ends with the process's own message. Kill ends a process that still runs.
 func TestProcesses(t *testing.T) {
 	p, err := Start(exec.Command("sh", "-c", "echo that is why >&2; exit 3"), syscall.SIGKILL)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// The tests mount where nobody else sees it: another test that begins a process meanwhile would hold on to the mounts.
+// The tests mount in a mount namespace of their own: a process that another test starts meanwhile would keep the mounts
+// busy.
 func TestMain(m *testing.M) {
 	if err := loop.OwnMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -40,7 +41,7 @@ var allLayouts = []layout{
 	&ours{residency: group.Index},
 }
 
-// Every layout gives back each record's newest version, byte by byte, once.
+// Every layout returns the newest version of each record, byte for byte and once.
 func TestLayoutsReadWhatWasWritten(t *testing.T) {
 	for _, l := range allLayouts {
 		for _, c := range []struct{ live, total, size, readers int }{{300, 300, 1000, 1}, {300, 300, 33, 8}, {1, 1, 1, 1},
@@ -81,7 +82,7 @@ func TestLayoutsReadWhatWasWritten(t *testing.T) {
 	}
 }
 
-// Readers that know which versions are superseded do not hand them on.
+// Readers that know which versions are superseded skip them.
 func TestFlagsSkipSupersededVersions(t *testing.T) {
 	set := newSet(50, 200, 100)
 	for _, c := range []struct {
@@ -106,7 +107,7 @@ func TestFlagsSkipSupersededVersions(t *testing.T) {
 	}
 }
 
-// A layout whose files are damaged does not pass for a fast one.
+// A layout with damaged files fails instead of counting as a fast one.
 func TestLayoutsNoticeWhatIsMissing(t *testing.T) {
 	set := newSet(100, 100, 1000)
 	for _, l := range allLayouts {
@@ -198,7 +199,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// newest is the number of the newest version of a record; false where there is no such record.
+// newest returns the number of a record's newest version, or false if there is no such record.
 func (s *recordSet) newest(id int64) (int, bool) {
 	i := int(id) - 1
 	if id < 1 || i >= s.live {

@@ -16,8 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loop"
 )
 
-// needLoop skips a test where nothing can be mounted, but fails where SHEAF_LOOP=required says that it must be
-// possible.
+// needLoop skips the test where nothing can be mounted. It fails the test instead if SHEAF_LOOP=required demands it.
 func needLoop(t *testing.T, tools ...string) {
 	t.Helper()
 	why := ""
@@ -41,7 +40,7 @@ func needLoop(t *testing.T, tools ...string) {
 	}
 }
 
-// nothingLeft fails where a run has left files, or mounts of ours.
+// nothingLeft fails the test if a run has left files or mounts behind.
 func nothingLeft(t *testing.T, dir string) {
 	t.Helper()
 	names, err := os.ReadDir(dir)
@@ -56,7 +55,7 @@ func nothingLeft(t *testing.T, dir string) {
 	}
 }
 
-// Each kind of file system that can be had here is made, mounted cold, checked and let go.
+// Each kind of file system that this machine supports is made, mounted cold, checked and released.
 func TestFileSystems(t *testing.T) {
 	needLoop(t)
 	dir := t.TempDir()
@@ -93,7 +92,7 @@ func TestFileSystems(t *testing.T) {
 	}
 }
 
-// tiny is a run that takes a moment.
+// tiny returns the options of a run that takes only a moment.
 func tiny(t *testing.T, tables ...int) Options {
 	return Options{Dir: t.TempDir(), FileSystems: []string{"ext4", "reiserfs"}, Tables: tables, Scale: "tiny", Say: t.Logf}
 }
@@ -132,7 +131,7 @@ func TestRunOnLoopDevices(t *testing.T) {
 	}
 }
 
-// A flat folder gets full, a group does not.
+// A flat folder reaches its limit; a group does not.
 func TestFlatFolderLimit(t *testing.T) {
 	needLoop(t, "mke2fs")
 	dir := t.TempDir()
@@ -154,7 +153,7 @@ func TestFlatFolderLimit(t *testing.T) {
 	nothingLeft(t, dir)
 }
 
-// An interrupted run leaves nothing but its figures; the next one goes on with them.
+// An interrupted run leaves only its figures; the next run continues from them.
 func TestInterruptAndResume(t *testing.T) {
 	needLoop(t, "mke2fs")
 	o := tiny(t, 4)
@@ -193,7 +192,7 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 }
 
-// A device that carries data is refused unless destroy is said; a blank one is blank again afterwards.
+// A device that carries data is refused unless destroy is set. A blank device is blank again afterwards.
 func TestDeviceWithData(t *testing.T) {
 	needLoop(t, "mke2fs")
 	dir := t.TempDir()
@@ -239,7 +238,7 @@ func TestDeviceWithData(t *testing.T) {
 	}
 }
 
-// Without root, the file system that is there is measured, and what is left out is said.
+// Without root, the existing file system is measured, and the report says what was left out.
 func TestRunOnAPath(t *testing.T) {
 	dir := t.TempDir()
 	if loop.HasOwnMounts() { // to sync it is to wait for no one else

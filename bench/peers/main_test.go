@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// peers runs the program and gives its report.
+// peers runs the program and returns its report.
 func peers(t *testing.T, args ...string) *result.Report {
 	t.Helper()
 	tmp, out := t.TempDir(), t.TempDir()
@@ -47,7 +47,7 @@ func peers(t *testing.T, args ...string) *result.Report {
 	return r
 }
 
-// Every store goes through every step; at such sizes no figure means anything, so none is judged.
+// Every store goes through every step. At such sizes the figures mean nothing, so the test judges none.
 func TestEmbeddedRun(t *testing.T) {
 	r := peers(t, "--only", "embedded", "--sizes", "300:1000,10240:1000", "--rounds", "1", "--time", "10ms")
 	if r.Kind != "peers" || len(r.Tables) != 3 || len(r.Tables[0].Rows) != 16 {
@@ -72,7 +72,7 @@ func TestEmbeddedRun(t *testing.T) {
 	}
 }
 
-// A server that is not there has rows that say so, and what to do.
+// A server that is not installed has rows that say so, and what to do.
 func TestServersThatAreNotThere(t *testing.T) {
 	r := peers(t, "--only", "network", "--sizes", "300:1000", "--rounds", "1", "--time", "5ms", "--sheaf", "/none/sheaf",
 		"--etcd", "/none/etcd", "--redis", "/none/redis")
@@ -87,7 +87,7 @@ func TestServersThatAreNotThere(t *testing.T) {
 	}
 }
 
-// The servers that this machine has are measured.
+// The servers that are installed on this machine are measured.
 func TestServers(t *testing.T) {
 	programs := map[string]string{"sheaf": "../../bin/sheaf", "etcd": "../../bin/kube/etcd", "redis": "redis-server"}
 	args := []string{"--only", "network", "--sizes", "300:1000", "--rounds", "1", "--time", "30ms"}
@@ -133,7 +133,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Stopped half-way, it leaves nothing behind.
+// An interrupted run leaves nothing behind.
 func TestInterrupted(t *testing.T) {
 	tmp := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -160,7 +160,7 @@ func TestJobs(t *testing.T) {
 			t.Errorf("%q was done", text)
 		}
 	}
-	// What a step finds wrong comes back as an error: there is less than it was told.
+	// A step returns an error if it finds something wrong: here fewer records are stored than it was given.
 	j := job{Store: "files", Step: "start", Dir: t.TempDir(), Size: 300, Records: 10, Workers: 2}
 	if _, err := j.run(t.Context()); err == nil || !strings.Contains(err.Error(), "0 records were read, 10 are stored") {
 		t.Errorf("start of nothing: %v", err)

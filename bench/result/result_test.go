@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// sample has one of everything, with names that must be escaped.
+// sample has one of everything, including names that must be escaped.
 func sample() *Report {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	times := Table{
@@ -90,7 +90,7 @@ func TestJSONComesBackAsWritten(t *testing.T) {
 	}
 }
 
-// A reader says what is wrong, and where; a name that would leave the folder is no name.
+// A reader reports what is wrong, and where. It refuses a name that would lead out of the folder.
 func TestReadRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Report)
@@ -206,7 +206,7 @@ func TestCompareMarksWhatIsBeyondTheSpread(t *testing.T) {
 	}
 }
 
-// The page is whole: nothing comes from elsewhere, nothing of the data becomes markup.
+// The page is self-contained: it loads nothing from elsewhere, and none of the data becomes markup.
 func TestPageNeedsNothingElse(t *testing.T) {
 	r := sample()
 	if err := r.Compare(sample()); err != nil {
@@ -357,7 +357,7 @@ func TestMachineIsKnown(t *testing.T) {
 	}
 }
 
-// For looking at it: SHEAF_SAMPLE=folder writes the sample there.
+// SHEAF_SAMPLE=folder writes the sample there, so that a person can look at it.
 func TestWriteSample(t *testing.T) {
 	dir := os.Getenv("SHEAF_SAMPLE")
 	if dir == "" {

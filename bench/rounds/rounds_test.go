@@ -20,7 +20,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// counting makes cells "a1", "a2", "b1" ..., compared by their letter, whose figure is how often they were measured.
+// counting makes the cells "a1", "a2", "b1" and so on, which are compared by their letter. The figure of a cell is how
+// often it was measured.
 func counting(order *[]string, keys ...string) []Cell {
 	var cells []Cell
 	for _, key := range keys {
@@ -36,7 +37,8 @@ func counting(order *[]string, keys ...string) []Cell {
 	return cells
 }
 
-// What is compared stands together, each round begins with another one, and a part ends before the next one begins.
+// Cells that are compared are measured next to each other, each round begins with another one of them, and a part ends
+// before the next one begins.
 func TestTurns(t *testing.T) {
 	var order []string
 	cells := counting(&order, "a1", "a2", "a3", "b1", "b2", "c1")
@@ -52,7 +54,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// An interrupted run leaves its figures; the next one goes on with them, and does nothing twice.
+// An interrupted run leaves its figures; the next run continues from them and repeats nothing.
 func TestInterruptAndResume(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.json")
 	open := func(settings string, resume bool) (*Set, error) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// What `make run` shows, on small trees.
+// The demo of `make run` works on small trees.
 func TestRunDemoOnceReportsAndLeavesNothingBehind(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)

@@ -16,12 +16,12 @@ import (
 // benchUser is an ordinary user.
 var benchUser = &syscall.Credential{Uid: 65532, Gid: 65532}
 
-// An ordinary user measures the file system that is there: the same program as the Job of config/samples runs.
+// An ordinary user measures the existing file system, by the same program as the Job of config/samples.
 func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED as another user: this is not root")
 	}
-	// the test's own folders are root's alone
+	// The test's own folders belong to root only.
 	dir := filepath.Join(os.TempDir(), "sheaf-bench-user-"+filepath.Base(t.TempDir()))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestBenchLayoutsWithoutRoot(t *testing.T) {
 	}
 }
 
-// Whatever ends a run, it leaves no mount and no loop device.
+// However a run ends, it leaves no mount and no loop device behind.
 func TestBenchLayoutsKilled(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED: mounting needs root")

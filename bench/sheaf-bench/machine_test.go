@@ -42,7 +42,7 @@ func (b *benchReport) UnmarshalJSON(text []byte) error {
 var smallLoad = []string{"load", "--large", "3MiB", "--small", "1MiB", "--records", "120000", "--put-time", "10ms",
 	"--start", "2MiB", "--fs", ""}
 
-// The benchmarks run to their end at tiny sizes. What they measure then means nothing, so no figure is judged.
+// The benchmarks run to their end at tiny sizes. The figures then mean nothing, so the test judges none.
 func TestBenchmarksRun(t *testing.T) {
 	runs(t, 10, 5, "rpc", "--time", "5ms", "--records", "300", "--sizes", "100", "--callers", "2,64")
 	for _, part := range []string{"load", "index", "put", "group"} {
@@ -55,14 +55,14 @@ func TestBenchmarksRun(t *testing.T) {
 	}
 }
 
-// All parts of the load benchmark follow each other, those too that start processes with an empty page cache.
+// All parts of the load benchmark run one after another, including those that start processes with an empty page cache.
 func TestTheLoadBenchmarkRunsWhole(t *testing.T) {
 	soaktest.Only(t, "proc", "its starts drop the page cache of the whole machine")
 	runs(t, 10, 5, smallLoad...)
 }
 
-// runs expects a benchmark to end with a page and at least so many rows, of which so many name a target, and to leave
-// nothing behind.
+// runs expects a benchmark to end with a page and at least this many rows, of which at least this many name a target,
+// and to leave nothing behind.
 func runs(t *testing.T, rows, targets int, args ...string) {
 	t.Helper()
 	var r benchReport
@@ -78,7 +78,7 @@ func runs(t *testing.T, rows, targets int, args ...string) {
 		t.Fatalf("%q: %+v", args, r)
 	}
 	for _, row := range r.Rows {
-		// Without the start is a difference of two times, either of which may be the longer one at such sizes.
+		// "Without the start" is the difference of two times, either of which may be the longer one at such sizes.
 		difference := strings.Contains(row.Name, "without the start")
 		if row.Ours == 0 || row.Ours < 0 && !difference || row.Rounds < 5 {
 			t.Errorf("%q: nothing was measured: %+v", args, row)

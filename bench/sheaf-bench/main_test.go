@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// benchBinary is the real program; sheaf lies beside it.
+// benchBinary is the real program; sheaf is next to it in the same folder.
 var benchBinary string
 
 func TestMain(m *testing.M) {
@@ -19,7 +19,6 @@ func TestMain(m *testing.M) {
 	}, "sheaf.dev/sheaf/bench/sheaf-bench", "sheaf.dev/sheaf/cmd/sheaf")
 }
 
-// measure runs the program to its end.
 func measure(t testing.TB, args ...string) clitest.Outcome {
 	t.Helper()
 	return clitest.Run(t, nil, nil, append([]string{benchBinary}, args...)...)

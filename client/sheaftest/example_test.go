@@ -8,7 +8,7 @@ import (
 	"sheaf.dev/sheaf/client/sheaftest"
 )
 
-// A test of a program that keeps its state in Sheaf.
+// A program that keeps its state in Sheaf can be tested like this.
 func ExampleStart() {
 	test := func(t *testing.T) {
 		server := sheaftest.Start(t)

@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/bench/peers/store"
 )
 
-// A store of your own takes about as much as this one: a file that is appended to, with a map of where each record is.
+// An adapter for another store takes about as much code as this one: a file that is appended to, with a map of where
+// each record is.
 
 type place struct{ at, length int64 }
 

@@ -16,14 +16,15 @@ import (
 	"sheaf.dev/sheaf/bench/peers/store"
 )
 
-// data of a version of a record: as long as the version says, and nobody else's.
+// data returns the bytes of one version of a record. Their length depends on the id and the version, and no other
+// version of any record has the same bytes.
 func data(id, version int64) []byte {
 	d := binary.LittleEndian.AppendUint64(nil, uint64(id))
 	d = binary.LittleEndian.AppendUint64(d, uint64(version))
 	return append(d, bytes.Repeat([]byte{byte(id), byte(version)}, int(50+version*100+id%7))...)
 }
 
-// contract is what every store must do.
+// contract checks what every store must do.
 func contract(t *testing.T, k store.Kind, inMemory bool) {
 	dir := t.TempDir()
 	open := func() store.Store {
@@ -137,7 +138,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// writerEnv makes the test program write to a store until it is killed.
+// writerEnv makes the test program write to the store that it names until the program is killed.
 const writerEnv = "PEERS_TEST_WRITER"
 
 func TestMain(m *testing.M) {
@@ -149,7 +150,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// write puts batches for ever and says each one once it is durable.
+// write puts batches forever and prints each one once it is durable.
 func write(name, dir string) error {
 	s, err := Find(name).Open(dir, store.Options{})
 	if err != nil {
@@ -176,7 +177,7 @@ func write(name, dir string) error {
 	})
 }
 
-// A killed program has lost nothing that was acknowledged.
+// A killed program loses nothing that it acknowledged.
 func TestKilledHasAllThatWasAcknowledged(t *testing.T) {
 	for _, k := range All() {
 		t.Run(k.Name, func(t *testing.T) {
