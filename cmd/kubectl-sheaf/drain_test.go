@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// operate plays the operator: each time that a pool's spec has changed, and then by steps, it writes the next status.
+// operate plays the operator: once a pool's spec has changed, it writes one status after another, one for each step.
 func operate(ctx context.Context, t *testing.T, c client.Client, namespace, name string,
 	steps ...func(*v1alpha1.ShardPool)) {
 	t.Helper()
@@ -125,7 +125,7 @@ func TestDrainAShard(t *testing.T) {
 	if spec := read(t, a, pool.Name).Spec; *spec.Shards != 2 || !slices.Equal(spec.Remove, []int32{1}) {
 		t.Errorf("spec %+v", spec)
 	}
-	// Once more, after an interruption say, takes no other shard along.
+	// Repeating the command, for example after an interruption, does not remove another shard.
 	err := a.call(ctx, "drain", pool.Name, "--shard=1")
 	if err == nil || !strings.Contains(err.Error(), "has no shard 1") || *read(t, a, pool.Name).Spec.Shards != 2 {
 		t.Errorf("once more: %v", err)
@@ -157,7 +157,7 @@ func TestDrainStopsWaiting(t *testing.T) {
 	}
 }
 
-// A pool of more shards than its status lists: what counts are the Shards.
+// If a pool has more shards than its status lists, the Shard objects count.
 func TestDrainAShardThatThePoolDoesNotList(t *testing.T) {
 	a, out := newTestApp(t, "drain-many")
 	pool := well().Pools[0].DeepCopy()

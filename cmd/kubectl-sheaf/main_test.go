@@ -25,7 +25,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// server is one API server for the tests that need one.
+// server is the API server that the tests share.
 var server = sync.OnceValues(func() (*kubetest.Server, error) { return kubetest.Start("../../config/crd/bases") })
 
 var started bool
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// newTestApp is the plugin at an API server, in a namespace of its own.
+// newTestApp returns the plugin at an API server, in a namespace of its own.
 func newTestApp(t *testing.T, namespace string) (*app, *bytes.Buffer) {
 	t.Helper()
 	kubetest.Only(t)
@@ -65,7 +65,7 @@ func newTestApp(t *testing.T, namespace string) (*app, *bytes.Buffer) {
 	return a, &out
 }
 
-// call runs a command of an app that is connected.
+// call runs a command of a connected app.
 func (a *app) call(ctx context.Context, args ...string) error {
 	cmd := a.command()
 	cmd.PersistentPreRunE = nil
@@ -73,7 +73,7 @@ func (a *app) call(ctx context.Context, args ...string) error {
 	return cmd.ExecuteContext(ctx)
 }
 
-// create makes an object with its status, as the operator or Kubernetes would.
+// create makes an object and its status, as the operator or Kubernetes would.
 func create(t *testing.T, c client.Client, namespace string, o client.Object) {
 	t.Helper()
 	if o.GetNamespace() != "" {
@@ -97,7 +97,7 @@ func create(t *testing.T, c client.Client, namespace string, o client.Object) {
 	}
 }
 
-// golden compares a text with a file of testdata.
+// golden compares a text with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -133,7 +133,7 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
-// The name that people type is in the help.
+// The help shows the name that people type.
 func TestHelpNamesThePlugin(t *testing.T) {
 	var out bytes.Buffer
 	if err := newApp(&out, &out).call(t.Context(), "drain", "--help"); err != nil {

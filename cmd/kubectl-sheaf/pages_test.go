@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// A subcommand or flag that a page shows and the plugin has not misleads whoever types it.
+// A page that shows a subcommand or flag the plugin lacks misleads readers who type it.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "kubectl sheaf", 12, func() *cobra.Command {
 		return newApp(io.Discard, io.Discard).command()

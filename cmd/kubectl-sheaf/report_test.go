@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
-// unpack reads an archive: names without the folder, and contents.
+// unpack reads an archive. It returns the contents by name, without the folder.
 func unpack(t *testing.T, r io.Reader) map[string]string {
 	t.Helper()
 	packed, err := gzip.NewReader(r)
@@ -44,7 +44,7 @@ func unpack(t *testing.T, r io.Reader) map[string]string {
 	}
 }
 
-// secret is in every place of the objects below from where it might get into a report.
+// secret is in every place of the objects below from which it could leak into a report.
 const secret = "hunter2hunter2"
 
 func TestReport(t *testing.T) {

@@ -22,7 +22,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// The plugin speaks as an administrator, to a gateway of the store and to nobody else who has a certificate of it.
+// The plugin calls as an administrator. It talks only to gateways of the store, and to no other process that has a
+// certificate of the store.
 func TestThePluginSpeaksToGatewaysOfTheStoreAlone(t *testing.T) {
 	a, _ := newTestApp(t, "secure")
 	of := identity.Store{Domain: "cluster.local", Namespace: "secure", UID: uuid.New()}
@@ -81,7 +82,7 @@ func newAuthority(t *testing.T) *authority.Authority {
 	return made
 }
 
-// serveHealth at an address of this machine, by TLS alone.
+// serveHealth serves health checks at a local address, over TLS only.
 func serveHealth(t *testing.T, files map[string][]byte) string {
 	t.Helper()
 	source, err := certs.InMemory(certs.Config{}, files)

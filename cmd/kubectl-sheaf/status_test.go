@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/kubefindingtest"
 )
 
-// well is a store in which all is well, with what its gateway says.
+// well is a healthy store, including what its gateway reports.
 func well() *snapshot {
 	objects, volumes := kubefindingtest.Well()
 	s := &snapshot{Objects: objects, Volumes: volumes}
@@ -32,7 +32,8 @@ func well() *snapshot {
 	return s
 }
 
-// trouble is the same store on a bad day: a node is down, a member of etcd ends, a disk is lost, a pool is drained.
+// trouble is the same store on a bad day: a node is down, a member of etcd ends, a disk is lost, a pool is being
+// drained.
 func trouble() *snapshot {
 	s := well()
 	o := &s.Objects
@@ -85,8 +86,8 @@ func set(list *[]metav1.Condition, kind string, status metav1.ConditionStatus, r
 	*list = append(*list, kubefindingtest.Condition(kind, status, reason, message))
 }
 
-// What a person sees at the two usual widths of a terminal. Commands alone may be longer than the screen, so that they
-// can be copied.
+// These screens are shown at the two usual widths of a terminal. Only commands may be wider than the screen, so that
+// they can be copied.
 func TestScreens(t *testing.T) {
 	silent := well()
 	silent.Live = live{Err: errors.New("none of the 2 gateways of store quotes is ready")}
@@ -106,7 +107,7 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// The same objects, read from an API server, give the same screen.
+// The same objects, read from an API server, produce the same screen.
 func TestStatusFromAnAPIServer(t *testing.T) {
 	a, out := newTestApp(t, "status")
 	want := well()
@@ -130,7 +131,7 @@ func TestStatusFromAnAPIServer(t *testing.T) {
 	for i := range o.Pods {
 		create(t, a.objects, "status", o.Pods[i].DeepCopy())
 	}
-	// Of another store, and so no matter of this one.
+	// This pod belongs to another store, so the status ignores it.
 	other := kubefindingtest.Pod("other-ssd-0-0", "n1", map[string]string{v1alpha1.LabelStore: "other"}, "shard")
 	create(t, a.objects, "status", &other)
 

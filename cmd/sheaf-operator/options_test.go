@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/kube/workload"
 )
 
-// call runs the command line; the options are those that the operator would run with, nil where it would not.
+// call runs the command line. got are the options that the operator would run with, or nil if it would not run.
 func call(args ...string) (got *options, out string, err error) {
 	var text bytes.Buffer
 	cmd := command(func(_ context.Context, o options) error {
@@ -106,7 +106,7 @@ func TestOptionsReachTheManager(t *testing.T) {
 			t.Errorf("%T: all of the cluster is cached", kind)
 		}
 	}
-	// Who wrote what is read of what the operator applies, and of nothing else.
+	// The cache keeps managed fields only for objects that the operator applies.
 	for o, kept := range map[client.Object]bool{&corev1.Service{}: true, &appsv1.StatefulSet{}: true, &corev1.Pod{}: false,
 		&v1alpha1.ShardPool{}: false} {
 		o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "somebody"}})
@@ -126,7 +126,7 @@ func TestOptionsReachTheManager(t *testing.T) {
 			t.Errorf("%T: %s is cached", kind, by.Label)
 		}
 	}
-	// A Secret must not be cached: that takes the right to list all of them.
+	// Secrets must not be cached: a cache needs the right to list all of them.
 	if !slices.ContainsFunc(m.Client.Cache.DisableFor, func(o client.Object) bool {
 		_, secret := o.(*corev1.Secret)
 		return secret

@@ -9,7 +9,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// Pages leave the operator's flags to the chart: today none shows a command line of it. One that comes has to be taken.
+// The chart sets the operator's flags, so no page shows its command line today. If a page does, the operator must
+// accept the command.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf-operator", 0, func() *cobra.Command {
 		return command(func(context.Context, options) error { return nil })

@@ -13,7 +13,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// Who calls, and what that one may do, at the terminal.
+// The command shows who calls and what that caller may do.
 func TestWhoAmIAtTheTerminal(t *testing.T) {
 	dir := t.TempDir()
 	d := startDev(t, dir, "--tls")
@@ -44,8 +44,8 @@ func TestWhoAmIAtTheTerminal(t *testing.T) {
 		"").Want(t, 2).Has(t, "needs --tls-dir")
 }
 
-// A table of grants is read, changed and set by hand; what cannot be, and what another has changed meanwhile, is not
-// set.
+// An administrator reads, changes and sets a table of grants by hand. A table that is invalid, or that somebody else
+// has changed meanwhile, is not set.
 func TestATableOfGrantsIsSetByHand(t *testing.T) {
 	server, err := etcd.StartUnsynced(t.TempDir())
 	if err != nil {

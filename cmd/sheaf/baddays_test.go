@@ -40,7 +40,7 @@ func TestAttributesUpToTheirLimit(t *testing.T) {
 		Want(t, 1)
 }
 
-// dir is the folder of a sheaf dev.
+// dir returns the --dir folder of a sheaf dev process.
 func (p *process) dir() string {
 	for i, arg := range p.cmd.Args {
 		if arg == "--dir" {
@@ -50,8 +50,8 @@ func (p *process) dir() string {
 	return ""
 }
 
-// TestAFullRealDisk imports more than fits on a real file system: what was stored is there, what was not is named, and
-// the import goes on when there is room, without a restart.
+// TestAFullRealDisk imports more than fits on a real file system: stored records can be read, the files that were not
+// stored are named, and the import continues without a restart once there is free space.
 func TestAFullRealDisk(t *testing.T) {
 	point := vfstest.LoopMount(t, "ext4", "", 512<<20, "-F", "-m", "0")
 	root := t.TempDir()
@@ -63,7 +63,7 @@ func TestAFullRealDisk(t *testing.T) {
 	p := startDev(t, dir, "--shards", "1", "--groups", "2", "--reserve", "16MiB", "--segment-bytes", "2MiB",
 		"--compaction-off")
 	defer p.kill() // before the disk is unmounted
-	// Another program leaves room for about a third of the files above the reserve.
+	// Another file leaves space for about a third of the files above the reserve.
 	var space syscall.Statfs_t
 	must(t, syscall.Statfs(point, &space))
 	ballast := filepath.Join(point, "ballast")
@@ -95,7 +95,7 @@ func TestAFullRealDisk(t *testing.T) {
 	}
 }
 
-// exported counts the files that an export writes, and compares each with what was imported.
+// exported counts the files that an export writes, and compares each with the imported one.
 func (p *process) exported(t *testing.T, files, fileBytes int) (count int) {
 	t.Helper()
 	dir := t.TempDir()

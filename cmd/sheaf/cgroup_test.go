@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/storage/group/segio"
 )
 
-// All that a process may hold beside index and resident data fits what its cgroup leaves for it.
+// Everything that a process may hold besides the index and resident data fits into what its cgroup leaves for it.
 func TestAllowancesFitTheCgroup(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

@@ -43,8 +43,7 @@ var (
 	storage    = oneAnswer{code: codes.ResourceExhausted, reason: "QUOTA_EXCEEDED"}
 )
 
-// putAnswers are the answers to the puts of each record, one after another; batches are in batchAnswers. A put that is
-// not here succeeds.
+// putAnswers are the successive answers to the puts of each record. A put that is not listed succeeds.
 var putAnswers = map[int64][]oneAnswer{
 	1:  {unknown, overloaded, broken, {}},
 	2:  {mismatch},
@@ -59,8 +58,8 @@ var putAnswers = map[int64][]oneAnswer{
 	13: {failed},
 }
 
-// clientLines are what a driver prints: puts, reads; and then what only programs with all calls do. "maybe": the write
-// may have been done.
+// clientLines are the lines that a driver prints for puts and reads. Programs with all calls also print
+// clientLinesOfAll. "maybe" says that the write may have been done.
 var (
 	clientLines = []string{
 		"put 1: stored", "put 2: VERSION_MISMATCH", "put 3: GROUP_FAILED, maybe done", "put 4: RECORD_EXISTS",
@@ -74,7 +73,7 @@ var (
 	}
 )
 
-// scriptedStore answers each call as its script says, and notes what a careful client would not have done.
+// scriptedStore answers each call according to its script. It records each call that a careful client would not make.
 type scriptedStore struct {
 	recordv1.UnimplementedRecordServiceServer
 	mu       sync.Mutex
@@ -89,7 +88,7 @@ func (s *scriptedStore) breach(format string, args ...any) {
 	s.breaches = append(s.breaches, fmt.Sprintf(format, args...))
 }
 
-// next counts a call, and says how many came before it.
+// next counts a call and returns how many preceded it.
 func (s *scriptedStore) next(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +112,7 @@ func (a oneAnswer) status() *status.Status {
 	return st
 }
 
-// put checks a put, and gives the answer to it.
+// put checks a put and returns its answer.
 func (s *scriptedStore) put(ctx context.Context, in *recordv1.PutRequest) (*recordv1.PutResponse, oneAnswer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +162,7 @@ func (s *scriptedStore) Get(_ context.Context, in *recordv1.GetRequest) (*record
 	return &recordv1.GetResponse{Record: out}, nil
 }
 
-// scriptedRecord holds "hello", as a put of the shell program leaves it: with its SHA-256 among the attributes.
+// scriptedRecord holds "hello" as the shell program stores it: with its SHA-256 among the attributes.
 func scriptedRecord(id int64) *recordv1.Record {
 	sum := castagnoli([]byte("hello"))
 	return &recordv1.Record{
@@ -172,8 +171,8 @@ func scriptedRecord(id int64) *recordv1.Record {
 	}
 }
 
-// BatchPut answers the puts of a message one by one, but the second and the fourth stream break with what they were
-// sent.
+// BatchPut answers the puts of a message one by one. The second and the fourth stream instead break after they received
+// a message.
 func (s *scriptedStore) BatchPut(stream grpc.BidiStreamingServer[recordv1.BatchPutRequest,
 	recordv1.BatchPutResponse]) error {
 	n := s.next("BatchPut")
@@ -216,7 +215,7 @@ func putIDs(in *recordv1.BatchPutRequest) (ids []int64) {
 	return ids
 }
 
-// Watch breaks after its first record, and has the next one only behind the cursor of that.
+// Watch breaks after its first record, and sends the next one only for the cursor of the first.
 func (s *scriptedStore) Watch(in *recordv1.WatchRequest,
 	stream grpc.ServerStreamingServer[recordv1.WatchResponse]) error {
 	id, breaks := int64(20), s.next("Watch") == 0
@@ -263,9 +262,9 @@ func (s *scriptedStore) Scan(in *recordv1.ScanRequest, stream grpc.ServerStreami
 	return nil
 }
 
-// TestClientsHeedAnswers runs the programs of examples/ against a store that answers as a script says: a write is
-// repeated with its request id, not before the answer's RetryInfo says so, and only where the reason allows it; a doubt
-// is kept; harmed bytes are refused; a batch repeats what failed; a stream goes on from its cursor.
+// TestClientsHeedAnswers runs the programs of examples/ against a store that answers according to a script. A client
+// repeats a write under its request id, not before the answer's RetryInfo says so, and only if the reason allows it. It
+// keeps a doubt, refuses damaged bytes, repeats the failed part of a batch, and continues a stream from its cursor.
 func TestClientsHeedAnswers(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {

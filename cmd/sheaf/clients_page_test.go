@@ -13,8 +13,9 @@ import (
 
 var fencedBlock = regexp.MustCompile("(?m)^```(.*)\n((?:.*\n)*?)```$")
 
-// TestClientsPageQuotesExamples holds docs/clients.md to one block of code for each language, each of which stands in a
-// file of examples/ line by line. The page may leave out the indentation that all lines of a block have in the file.
+// TestClientsPageQuotesExamples checks that docs/clients.md has one block of code for each language, and that each
+// block occurs line by line in a file of examples/. The page may leave out indentation that all lines of a block share
+// in the file.
 func TestClientsPageQuotesExamples(t *testing.T) {
 	page, err := os.ReadFile("../../docs/clients.md")
 	must(t, err)
@@ -46,7 +47,7 @@ func TestClientsPageQuotesExamples(t *testing.T) {
 	}
 }
 
-// quotes tells whether the lines follow each other in the file, all behind the same indentation.
+// quotes reports whether the lines follow each other in the file, all behind the same indentation.
 func quotes(file, lines []string) bool {
 	for at := 0; at+len(lines) <= len(file); at++ {
 		indent, found := strings.CutSuffix(file[at], lines[0])

@@ -11,27 +11,26 @@ import (
 	"time"
 )
 
-// clientProgram is a program of examples/ in one language. Each has a driver in testdata, which writes with it: called
-// with an address alone it makes rounds until standard input says "stop", and then reads everything back; called with
-// an address and "answers" it makes the calls of TestClientsHeedAnswers.
+// clientProgram is a program of examples/ in one language. Each has a driver in testdata that uses it. Called with only
+// an address, the driver makes rounds of writes until standard input says "stop", and then reads everything back.
+// Called with an address and "answers", it makes the calls of TestClientsHeedAnswers.
 type clientProgram struct {
 	language string
 	variable string // of the environment: what the program runs with; make test-clients sets it
 	file     string // below examples/
 	driver   string
 	calls    string // what it can do besides put and get: "", or "all"
-	// command gives what to run in the folder that holds the program and its driver. It prepares the folder. with is
-	// what the variable says.
+	// command prepares the folder that holds the program and its driver, and returns the command to run there. with is
+	// the variable's value.
 	command func(t *testing.T, with, dir string) []string
 }
 
-// examples is the folder of the programs.
 const examples = "../../examples"
 
 var clientPrograms = []clientProgram{pythonClient, nodeClient, javaClient, grpcurlClient}
 
-// TestClients runs the programs of examples/ against a store of three copies whose shards and gateway are killed one
-// after another while they write: no call fails, and all that was acknowledged is read back.
+// TestClients runs the programs of examples/ against a store of three copies. Its shards and gateway are killed one
+// after another while the programs write. No call fails, and everything acknowledged is read back.
 func TestClients(t *testing.T) {
 	for _, program := range clientPrograms {
 		t.Run(program.language, func(t *testing.T) {
@@ -63,7 +62,8 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// prepared gives the command that runs the driver, without its arguments. It skips where the language is not asked for.
+// prepared returns the command that runs the driver, without its arguments. It skips the test if the language is not
+// requested.
 func (p *clientProgram) prepared(t *testing.T) []string {
 	t.Helper()
 	with := os.Getenv(p.variable)
@@ -79,7 +79,7 @@ func (p *clientProgram) prepared(t *testing.T) []string {
 	return p.command(t, with, dir)
 }
 
-// clientDriver is a driver at work.
+// clientDriver is a running driver.
 type clientDriver struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -116,7 +116,7 @@ func (d *clientDriver) rounds(n int) {
 	}
 }
 
-// rest waits for the end, which must be a good one, and gives the lines that came until then.
+// rest waits for the driver to end successfully, and returns the lines printed until then.
 func (d *clientDriver) rest() (lines []string) {
 	d.t.Helper()
 	for d.stdout.Scan() {
@@ -128,7 +128,7 @@ func (d *clientDriver) rest() (lines []string) {
 	return lines
 }
 
-// output runs a command of a preparation, which must not fail.
+// output runs a command of a preparation, which must succeed.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()

@@ -78,7 +78,7 @@ func (s *copiesStore) start(name string) {
 	s.shards[name].http = http
 }
 
-// describe logs the status of each process, which helps to find out why a call failed.
+// describe logs the status of each process, to help find out why a call failed.
 func (s *copiesStore) describe() {
 	processes := map[string]*process{"gateway": s.gateway}
 	maps.Copy(processes, s.shards)

@@ -73,7 +73,7 @@ func TestDevRefusesWhatDoesNotFitItsFolder(t *testing.T) {
 	again("--routing", "named").Want(t, 1).Has(t, "--routing hash").Has(t, "--dir")
 	again("--shards", "3").Want(t, 1).Has(t, "--shards 4")
 
-	// What fits, fits: the same flags, none, and more shards.
+	// Flags that fit the store are accepted: the same flags, no flags, and more shards.
 	for _, flags := range [][]string{{"--shards", "4", "--groups", "8"}, {}, {"--shards", "5"}} {
 		p := startDev(t, dir, flags...)
 		for id := range strings.FieldsSeq("1 2 3 4 5 6 7 8") {
@@ -149,15 +149,16 @@ func TestDevHTTP(t *testing.T) {
 	}
 }
 
-// After a SIGKILL the old registration of a shard lives on in etcd for some seconds. Where another program listens on
-// its address by then, the shard waits until that registration has run out; /readyz and the process say so meanwhile.
+// After a SIGKILL, the old registration of a shard remains in etcd for some seconds. If another program listens on the
+// shard's address by then, the shard waits until that registration has expired. Meanwhile /readyz and the process say
+// so.
 func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	p := startDev(t, dir)
 	p.do(t, "x", "put", "1").Want(t, 0)
 	const waits = "the start waits for volumes to be opened and registered: "
-	// Once more where the machine was so slow that the old registration had run out before anybody asked.
+	// Try again if the machine was so slow that the old registration had expired before the test asked.
 	for began, seen := time.Now(), false; !seen; {
 		if time.Since(began) > 5*time.Minute {
 			t.Fatalf("it never said what it waited for: %s", p.stderr)
@@ -179,7 +180,7 @@ func TestAStartSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// saysUntilReady tells whether /readyz said what holds before the process was ready.
+// saysUntilReady reports whether /readyz returned words that satisfy holds before the process was ready.
 func (p *process) saysUntilReady(t *testing.T, holds func(words string) bool) (said bool) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -196,7 +197,7 @@ func (p *process) saysUntilReady(t *testing.T, holds func(words string) bool) (s
 	return said
 }
 
-// get is the body of an answer over HTTP.
+// get returns the body of an HTTP response.
 func get(t *testing.T, address, path string) string {
 	t.Helper()
 	response, err := http.Get("http://" + address + path)
@@ -258,7 +259,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 		t.Errorf("verify -o json: %+v", r)
 	}
 
-	// The neighbours go on; the record that was hit answers DATA_LOSS.
+	// The neighbours are still served; the damaged record answers DATA_LOSS.
 	p = startDev(t, dir)
 	p.do(t, "", "get", "5").Want(t, 1).Has(t, "DATA_LOSS")
 	for id := range strings.FieldsSeq("1 2 3 4 6 7 8") {
@@ -270,7 +271,7 @@ func TestVerifyFindsDamageAndNamesIt(t *testing.T) {
 	p.do(t, "", "group", "accept-loss", "0").Want(t, 2).Has(t, "--yes")
 	p.stop(t)
 
-	// A repair is done only when asked for, says what it did, and leaves the neighbours alone.
+	// A repair happens only on request, reports what it did, and leaves the neighbours unchanged.
 	sheaf(t, nil, "verify", dir).Want(t, 1)
 	sheaf(t, nil, "verify", dir, "--repair").Want(t, 1).Has(t, "quarantine")
 	sheaf(t, nil, "verify", dir).Want(t, 0)
@@ -331,7 +332,7 @@ func TestDevWithCopies(t *testing.T) {
 	}
 }
 
-// A shard that is new gets its part of the groups by itself.
+// A new shard gets its part of the groups automatically.
 func TestDevWithAnotherShard(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

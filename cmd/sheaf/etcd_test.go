@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/identity"
 )
 
-// etcdTrio is three members of etcd as processes of their own.
+// etcdTrio is three members of etcd, each in a process of its own.
 type etcdTrio struct {
 	t       *testing.T
 	dirs    map[string]string
@@ -57,14 +57,14 @@ func (r *etcdTrio) start(name, state string) *process {
 	return p
 }
 
-// command runs a command against the members, of which some may be away.
+// command runs a command against the members, some of which may be down.
 func (r *etcdTrio) command(args ...string) outcome {
 	r.t.Helper()
 	return sheaf(r.t, nil, append(append([]string{"etcd"}, args...), "--etcd",
 		strings.Join([]string{r.clients["a"], r.clients["b"], r.clients["c"]}, ","))...)
 }
 
-// members as the command prints them, by name.
+// members returns the members that the command prints, by name.
 func (r *etcdTrio) members() map[string]memberRow {
 	r.t.Helper()
 	var rows []memberRow
@@ -76,7 +76,8 @@ func (r *etcdTrio) members() map[string]memberRow {
 	return out
 }
 
-// until repeats a command until it ends so: a member that is busy for a while does not answer it in time.
+// until repeats a command until it ends with this code and text: a member that is busy for a while does not answer in
+// time.
 func (r *etcdTrio) until(code int, says string, args ...string) (o outcome) {
 	r.t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
@@ -92,7 +93,8 @@ func (r *etcdTrio) until(code int, says string, args ...string) (o outcome) {
 	}
 }
 
-// remove removes a member, again while the others find no leader in time. A try that was not answered may have done it.
+// remove removes a member. It tries again while the others find no leader in time, since an unanswered try may have
+// succeeded.
 func (r *etcdTrio) remove(name string, flags ...string) {
 	r.t.Helper()
 	eventually(r.t, func() bool {
@@ -102,7 +104,7 @@ func (r *etcdTrio) remove(name string, flags ...string) {
 	})
 }
 
-// awaitHealthy gives the members when one of them is well.
+// awaitHealthy waits until a member is healthy, and returns all members.
 func (r *etcdTrio) awaitHealthy(name string) (now map[string]memberRow) {
 	r.t.Helper()
 	eventually(r.t, func() bool {
@@ -112,7 +114,7 @@ func (r *etcdTrio) awaitHealthy(name string) (now map[string]memberRow) {
 	return now
 }
 
-// put writes n keys, which the others acknowledge.
+// put writes n keys, which the other members acknowledge.
 func (r *etcdTrio) put(n int) {
 	r.t.Helper()
 	client, err := etcd.Connect([]string{r.clients["a"], r.clients["b"]})
@@ -128,7 +130,7 @@ func (r *etcdTrio) put(n int) {
 	}
 }
 
-// awaitEnd waits until a process has ended by itself.
+// awaitEnd waits until a process has exited.
 func (p *process) awaitEnd(t *testing.T) {
 	t.Helper()
 	select {
@@ -138,7 +140,8 @@ func (p *process) awaitEnd(t *testing.T) {
 	}
 }
 
-// A disk that is an older one of this member, or one that a program from before began to fill: etcd itself finds out.
+// The disk may be an older state of this member's disk, or one that an older program began to fill. etcd itself detects
+// this.
 func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
 	t.Parallel()
 	r := newEtcdTrio(t)
@@ -151,7 +154,7 @@ func TestAMemberOfEtcdOnADiskThatWasSetBackJoinsAgain(t *testing.T) {
 	r.start("c", "existing").waitReady(t)
 	r.put(20)
 	before := r.awaitHealthy("c")
-	// It has acknowledged all that the leader has.
+	// The member has acknowledged everything that the leader has.
 	eventually(t, func() bool { now := r.members(); return now["c"].Index > 0 && now["c"].Index == now["a"].Index })
 	r.runs["c"].kill()
 	must(t, errors.Join(os.RemoveAll(r.dirs["c"]), os.CopyFS(r.dirs["c"], os.DirFS(old))))
@@ -191,10 +194,10 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	if now := r.members(); len(now) != 2 {
 		t.Errorf("%+v", now)
 	}
-	// Its folder is that of a member that nobody knows any more.
+	// Its folder belongs to a member that the others no longer know.
 	r.start("c", "existing").waitReady(t)
 	r.until(0, "3 of 3 members are well", "members")
-	// One that runs ends where it is removed, and joins again when it is started.
+	// A running member exits when it is removed, and joins again when it is started.
 	r.remove("c", "--force")
 	r.runs["c"].awaitEnd(t)
 	if words := r.runs["c"].stderr.String(); !strings.Contains(words, "the others have removed this member") {
@@ -207,7 +210,8 @@ func TestTheMembersOfEtcdAreShownAndRemoved(t *testing.T) {
 	r.until(1, "no quorum", "members")
 }
 
-// Commands about members speak TLS with the certificate of a process of the store: in a pod of etcd by themselves.
+// Commands about members use TLS with the certificate of a process of the store. In a pod of etcd they find it through
+// the environment.
 func TestTheMembersOfEtcdAreShownOverTLS(t *testing.T) {
 	by, err := authority.New("members", time.Now(), authority.Lifetime)
 	must(t, err)

@@ -28,17 +28,17 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// floodVariable makes this test binary the attacker of BenchmarkFloods: the name of a flood.
+// floodVariable names a flood. It makes this test binary the attacker of BenchmarkFloods.
 const floodVariable = "SHEAF_TEST_FLOOD"
 
-// The attacker's connections at a time, and those of each that it holds half open.
+// The attacker has this many connections at a time, and holds this many of each half open.
 const (
 	attackers = 16
 	halfOpens = 64
 )
 
 // attack is the main function of the attacker's process: it floods the gateway os.Args[1] with the certificate in the
-// folder os.Args[2] until standard input ends. Each newline that comes is answered by what was sent until then.
+// folder os.Args[2] until standard input ends. It answers each newline with the amount sent until then.
 func attack(name string) error {
 	folder := os.Args[2]
 	known, err := knownBy(client.TLSFiles{CA: filepath.Join(folder, "ca.crt"), Cert: filepath.Join(folder, "tls.crt"),
@@ -74,8 +74,8 @@ func attack(name string) error {
 	}
 }
 
-// idle is the name of no flood: the attacker's processor is busy, and sends nothing. What others lose by that is the
-// machine's: processors share caches, and often a core.
+// idle names a control instead of a flood: the attacker keeps its processor busy and sends nothing. What others lose by
+// that is due to the machine: processors share caches, and often a core.
 const idle = "nothing, with a busy processor"
 
 // keepBusy encrypts for a while, as an attacker does.
@@ -96,7 +96,7 @@ func keepBusy(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// keepHalfOpen begins handshakes as fast as it can, and holds the newest.
+// keepHalfOpen begins handshakes as fast as it can, and keeps the newest ones open.
 func keepHalfOpen(a attacker) {
 	var held [halfOpens]net.Conn
 	for i := 0; ; i = (i + 1) % len(held) {
@@ -113,14 +113,14 @@ func keepHalfOpen(a attacker) {
 	}
 }
 
-// flooding is a running process of an attacker.
+// flooding is a running attacker process.
 type flooding struct {
 	in  io.WriteCloser
 	out *bufio.Reader
 	cmd *exec.Cmd
 }
 
-// startAttack begins a flood from the second processor.
+// startAttack starts a flood on the second processor.
 func (d *flooded) startAttack(b *testing.B, name string) *flooding {
 	b.Helper()
 	cmd := exec.Command("taskset", "-c", "1", os.Args[0], d.attacker.server, filepath.Dir(d.files.CA))
@@ -137,7 +137,7 @@ func (d *flooded) startAttack(b *testing.B, name string) *flooding {
 	return f
 }
 
-// sent gives how much was sent until now. It returns once the attacker runs.
+// sent returns how much was sent until now. It first waits until the attacker runs.
 func (f *flooding) sent(b *testing.B) int {
 	b.Helper()
 	if _, err := io.WriteString(f.in, "\n"); err != nil {
@@ -154,13 +154,13 @@ func (f *flooding) sent(b *testing.B) int {
 	return n
 }
 
-// stop ends the attacker. It may be called again.
+// stop ends the attacker. It may be called repeatedly.
 func (f *flooding) stop() {
 	_ = f.cmd.Process.Kill() // its connections end with it
 	_ = f.cmd.Wait()
 }
 
-// pin lets all threads of a process run on the first processor alone.
+// pin restricts all threads of a process to the first processor.
 func pin(b *testing.B, pid int) {
 	b.Helper()
 	var set unix.CPUSet
@@ -180,7 +180,7 @@ func pin(b *testing.B, pid int) {
 	}
 }
 
-// processorTime that a process has used.
+// processorTime returns the processor time that a process has used.
 func processorTime(b *testing.B, pid int) time.Duration {
 	b.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -199,11 +199,12 @@ func processorTime(b *testing.B, pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 on all machines that Go knows
 }
 
-// BenchmarkFloods measures what is left to others beside each flood: gets of four callers beside it, as a part of
-// those without it, in turns; medians of the turns. The attacker has the second processor to itself, and sends as
-// much as that lets it. The store and the other callers share the first one, and would use all of it. Gets are
-// counted by second of processor time that store and callers together were given, so that other work on the machine
-// does not count; as the attacker's processor goes on meanwhile, a busy machine makes floods look worse, not better.
+// BenchmarkFloods measures what each flood leaves to others: the gets of four callers during a flood as a fraction of
+// those without it, in turns, with medians of the turns. The attacker has the second processor to itself, and sends as
+// much as that allows. The store and the other callers share the first processor, and would use all of it. Gets are
+// counted per second of processor time that the store and the callers together received, so that other work on the
+// machine does not count. The attacker's processor continues meanwhile, so a busy machine makes floods look worse, not
+// better.
 func BenchmarkFloods(b *testing.B) {
 	if _, err := exec.LookPath("taskset"); err != nil || runtime.NumCPU() < 2 {
 		b.Skip("two processors and taskset are needed")
@@ -233,7 +234,7 @@ func BenchmarkFloods(b *testing.B) {
 					}
 				})
 			}
-			// measure gives the calls of others per second of processor time, and the store's part of that time.
+			// measure returns the calls of others per second of processor time, and the store's share of that time.
 			measure := func() (calls, store float64) {
 				before, ofStore, ofCallers := served.Load(), processorTime(b, d.cmd.Process.Pid), processorTime(b, os.Getpid())
 				time.Sleep(turn)
@@ -267,7 +268,7 @@ func BenchmarkFloods(b *testing.B) {
 	}
 }
 
-// settle waits until a hundred more calls are answered: what the attacker has left behind is over.
+// settle waits until a hundred more calls are answered, so that the after-effects of the attack are over.
 func settle(served func() int64) {
 	for enough := served() + 100; served() < enough; {
 		time.Sleep(time.Millisecond)

@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// resident is the memory of a process that is in use, in bytes.
+// resident returns the resident memory of a process, in bytes.
 func (p *process) resident(t *testing.T) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
@@ -43,14 +43,14 @@ func (p *process) resident(t *testing.T) int64 {
 	return kib << 10
 }
 
-// attacker is somebody who knows HTTP/2 and has the certificate of an administrator.
+// attacker is a client that knows HTTP/2 and has the certificate of an administrator.
 type attacker struct {
 	server string
 	known  *tls.Config
 	total  *atomic.Int64 // of what was sent; nil: nobody asks
 }
 
-// count one more that was sent.
+// count adds one to what was sent.
 func (a attacker) count(sent *int) {
 	*sent++
 	if a.total != nil {
@@ -58,13 +58,13 @@ func (a attacker) count(sent *int) {
 	}
 }
 
-// flooder is a connection of an attacker.
+// flooder is an attacker's connection.
 type flooder struct {
 	*http2.Framer
 	conn net.Conn
 }
 
-// dial makes a connection and says the preface of HTTP/2.
+// dial connects and sends the preface of HTTP/2.
 func (a attacker) dial() (*flooder, error) {
 	conn, err := tls.Dial("tcp", a.server, a.known)
 	if err != nil {
@@ -81,7 +81,7 @@ func (a attacker) dial() (*flooder, error) {
 	return f, nil
 }
 
-// headers of a call, with another field.
+// headers returns the header block of a call with one more field.
 func headers(name, value string) []byte {
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
@@ -93,7 +93,7 @@ func headers(name, value string) []byte {
 	return block.Bytes()
 }
 
-// drain reads what comes until the connection ends, and says when that was.
+// drain discards what arrives, and closes the channel when the connection ends.
 func drain(conn net.Conn) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
@@ -111,7 +111,7 @@ type flooded struct {
 	files  client.TLSFiles // of the administrator
 }
 
-// knownBy gives the configuration of a caller with these files, who speaks HTTP/2.
+// knownBy returns the TLS configuration of a caller with these files who speaks HTTP/2.
 func knownBy(files client.TLSFiles) (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
@@ -156,8 +156,8 @@ func startFlooded(t testing.TB) *flooded {
 // floodTime bounds a flood that the gateway reads slowly.
 const floodTime = 2 * time.Second
 
-// floods are by name. Each goes on for a while, and says how much it has sent; an error says what the gateway did that
-// it must not, or that nothing could be sent.
+// floods maps names to floods. Each runs for a while and returns how much it has sent. It fails if the gateway did
+// something that it must not do, or if nothing could be sent.
 var floods = map[string]func(attacker) (sent int, err error){
 	"handshakes that do not go on":   halfOpen,
 	"handshakes one after another":   handshakes,
@@ -284,7 +284,7 @@ func tooLong(a attacker) (sent int, err error) {
 			err = f.WriteContinuation(1, n == len(rest), rest[:n])
 			rest = rest[n:]
 		}
-		// It is refused, by an answer or by the end of the connection.
+		// The gateway refuses it with an answer or by closing the connection.
 		for refused := false; !refused; {
 			frame, err := f.ReadFrame()
 			switch frame := frame.(type) {
@@ -301,7 +301,8 @@ func tooLong(a attacker) (sent int, err error) {
 	return sent, nil
 }
 
-// Whoever floods a gateway, with or without a certificate, costs it bounded memory, and the calls of others go on.
+// A client that floods a gateway, with or without a certificate, costs it bounded memory, and the calls of others
+// continue.
 func TestFloodsAreBounded(t *testing.T) {
 	soaktest.Only(t, "proc", "it floods the machine with connections and frames")
 	d := startFlooded(t)

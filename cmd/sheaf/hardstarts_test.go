@@ -24,14 +24,14 @@ import (
 
 const (
 	hardStarts = 1000
-	// hardStartMax is far above any start of a small store: one that takes longer hangs.
+	// hardStartMax is far longer than any start of a small store: a start that takes longer hangs.
 	hardStartMax = 3 * time.Minute
 )
 
-// TestHardStartsUnderPressure kills a small store by SIGKILL and starts it again, over and over, while other
-// processes take the processors and sync files, with cold caches where root may drop them, and with the process
-// stopped and continued in turn in a part of the starts. Each start must end ready. One that does not leaves its
-// status, its words and the stacks of its goroutines.
+// TestHardStartsUnderPressure repeatedly kills a small store by SIGKILL and starts it again. Meanwhile other processes
+// keep the processors busy and sync files. Caches are cold where root may drop them. In a part of the starts, the
+// process is stopped and continued in turn. Each start must end ready. One that does not leaves its status, its output
+// and the stacks of its goroutines.
 func TestHardStartsUnderPressure(t *testing.T) {
 	soaktest.Only(t, "proc", "it takes every processor, and drops the page cache of the whole machine")
 	dir, random := t.TempDir(), rand.New(rand.NewPCG(soaktest.Seed(t, 0), 0))
@@ -89,7 +89,7 @@ func press(t *testing.T, spinners int) {
 	})
 }
 
-// writeSynced makes a file of a few blocks anew, and syncs it.
+// writeSynced creates or truncates a file, writes a few blocks, and syncs it.
 func writeSynced(name string, block []byte) error {
 	f, err := os.Create(name)
 	if err != nil {
@@ -104,8 +104,8 @@ func writeSynced(name string, block []byte) error {
 	return f.Sync()
 }
 
-// writeUntilKilled puts records and kills the store at some moment. It answers the id of a record that was
-// acknowledged, whose data is its id; empty: none was.
+// writeUntilKilled puts records and kills the store at some moment. It returns the id of an acknowledged record, whose
+// data is its id, or an empty string if none was acknowledged.
 func writeUntilKilled(t *testing.T, p *process, round uint64, random *rand.Rand) string {
 	t.Helper()
 	cc := dial(t, p.server)
@@ -170,7 +170,7 @@ func (p *process) waitHardStart(t *testing.T, n int, throttled bool, random *ran
 	}
 }
 
-// evidence ends the process, and gives what it said last and the stacks of its goroutines.
+// evidence ends the process, and returns its last output and the stacks of its goroutines.
 func (p *process) evidence(client *http.Client) string {
 	status, err := ask(client, p.http, "/status")
 	if err != nil {
@@ -184,7 +184,7 @@ func (p *process) evidence(client *http.Client) string {
 	return fmt.Sprintf("/status: %s\nits words and stacks: %s", status, p.stderr)
 }
 
-// ask is the body of a good answer over HTTP.
+// ask returns the body of a successful HTTP response.
 func ask(client *http.Client, address, path string) (string, error) {
 	response, err := client.Get("http://" + address + path)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// A Ctrl-C ends a put that waits for its input, and nothing is stored.
+// A Ctrl-C ends a put that waits for its input; the put stores nothing.
 func TestInterruptedPutStoresNothing(t *testing.T) {
-	// A script's `make test &` ignores interrupts, and so would the programs that it starts; one that is caught here is
-	// not ignored there.
+	// A script's `make test &` ignores interrupts, and the programs that it starts would inherit that. A signal that
+	// this test catches is not ignored in them.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, os.Interrupt)
 	defer signal.Stop(caught)
 	p := startDev(t, t.TempDir())
-	// not begun, small, an upload under way
+	// The put has not begun, is small, or is an upload in progress.
 	for _, first := range []string{"", "some bytes", strings.Repeat("many bytes", 300_000)} {
 		cmd := exec.Command(sheafBinary, "put", "1", "--server", p.server)
 		stdin, err := cmd.StdinPipe()
@@ -42,12 +42,12 @@ func TestInterruptedPutStoresNothing(t *testing.T) {
 	}
 }
 
-// A second signal stops at once, and what was acknowledged is there all the same.
+// A second signal stops the process at once, and acknowledged records are there all the same.
 func TestASecondSignalStopsAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	p := startDev(t, dir)
 	p.do(t, "kept", "put", "1").Want(t, 0)
-	// A stream that does not end by itself holds a graceful stop up.
+	// A stream that does not end on its own delays a graceful stop.
 	reader, writer, err := os.Pipe()
 	must(t, err)
 	defer writer.Close()

@@ -36,7 +36,7 @@ func (k *killer) check() {
 	}
 }
 
-// get reads a record of any size. there is false if it does not exist.
+// get reads a record of any size. there is false if the record does not exist.
 func (k *killer) get(ctx context.Context, id int64) (there bool, data []byte, version string) {
 	stream, err := k.records.Download(ctx, &recordv1.DownloadRequest{Key: &recordv1.RecordKey{Id: id}})
 	if err != nil {

@@ -25,8 +25,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// Number of kills of the test below; SHEAF_KILLS sets another number. With killsEnough kills or more, writes are
-// interrupted before and after their commit, whenever the kills come.
+// killsOfTest is the number of kills in the test below; SHEAF_KILLS sets another number. With killsEnough kills or
+// more, writes are interrupted both before and after their commit, whenever the kills occur.
 const (
 	killsOfTest = 20
 	killsOfSoak = 10_000
@@ -97,7 +97,7 @@ func TestKillsAtRandomMoments(t *testing.T) {
 	}
 }
 
-// phases are the activities during which a kill comes.
+// phases are the activities during which the process is killed.
 var phases = []string{"put", "upload", "compaction", "import", "load", "stop"}
 
 type killCounts struct {
@@ -141,7 +141,7 @@ type writer struct {
 	cut    *write // the interrupted write, which has no answer; nil: none
 }
 
-// state of an id as acknowledged.
+// state is the acknowledged state of an id.
 type state struct {
 	there   bool
 	data    []byte
@@ -265,7 +265,7 @@ func (k *killer) compact(ctx context.Context) {
 	}
 }
 
-// startImport starts an import that continues over the kill: the client waits until the store is back.
+// startImport starts an import that continues across the kill: the client waits until the store is back.
 func (k *killer) startImport() {
 	k.prefixes++
 	k.importing = exec.Command(sheafBinary, "import", k.tree, "--id", "hash", "--prefix",
@@ -376,7 +376,6 @@ func (w *writer) acknowledged(op *write, version string, existed bool) {
 	w.known[op.id] = now
 }
 
-// send makes the call of a write.
 func (k *killer) send(ctx context.Context, op *write) (version string, existed, repeated bool, err error) {
 	key := &recordv1.RecordKey{Id: op.id}
 	switch {
@@ -415,7 +414,7 @@ func (k *killer) upload(ctx context.Context, op *write) (*recordv1.PutResponse, 
 	return r.GetPut(), err
 }
 
-// streamError is the server's reason where a send only says io.EOF.
+// streamError returns the server's reason if a send only reports io.EOF.
 func streamError(stream recordv1.RecordService_UploadClient, err error) error {
 	if errors.Is(err, io.EOF) {
 		_, err = stream.CloseAndRecv()

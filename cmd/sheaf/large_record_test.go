@@ -18,7 +18,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// A large record goes up and down again through the gateway, byte for byte, and nobody holds it in memory: neither the
+// A large record is stored and read back through the gateway, byte for byte. No process holds it in memory: neither the
 // command, nor gateway and shards, which are one process here.
 func TestLargeRecordThroughTheGatewayInBoundedMemory(t *testing.T) {
 	soaktest.Only(t, "proc", "it writes gigabytes")
@@ -46,7 +46,7 @@ func TestLargeRecordThroughTheGatewayInBoundedMemory(t *testing.T) {
 	t.Logf("%d MiB: gateway and shards took %d MiB, %d before; get %d MiB", size>>20, after>>20, before>>20, peak>>20)
 }
 
-// largeFile writes random bytes and tells their SHA-256.
+// largeFile writes random bytes and returns their SHA-256.
 func largeFile(t *testing.T, dir string, size int64) (name, sum string) {
 	t.Helper()
 	name = filepath.Join(dir, "large")
@@ -58,7 +58,7 @@ func largeFile(t *testing.T, dir string, size int64) (name, sum string) {
 	return name, hex.EncodeToString(hash.Sum(nil))
 }
 
-// runLarge runs sheaf for as long as it takes, and gives the most memory it had.
+// runLarge runs sheaf without a time limit, and returns its peak memory in bytes.
 func runLarge(t *testing.T, stdout io.Writer, args ...string) (peak int64) {
 	t.Helper()
 	cmd := exec.Command(sheafBinary, args...)
@@ -74,7 +74,7 @@ func runLarge(t *testing.T, stdout io.Writer, args ...string) (peak int64) {
 	return usage.Maxrss << 10
 }
 
-// peakMemory is the most memory that a process has had, in bytes.
+// peakMemory returns the peak memory of a process, in bytes.
 func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -144,7 +144,7 @@ func (p *process) ready() bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// kill ends it by SIGKILL and returns when it is gone.
+// kill ends the process by SIGKILL and returns when it is gone.
 func (p *process) kill() {
 	_ = p.cmd.Process.Signal(syscall.SIGKILL)
 	<-p.ended

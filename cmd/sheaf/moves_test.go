@@ -77,7 +77,7 @@ func TestRolesAndLagInWords(t *testing.T) {
 	}
 }
 
-// planned answers with moves, of which one runs.
+// planned answers with several moves, one of which is running.
 type planned struct {
 	recordv1.UnimplementedAdminServiceServer
 }

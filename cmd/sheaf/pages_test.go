@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// A subcommand or flag that a page shows and the program has not misleads whoever types it.
+// A page that shows a subcommand or flag the program lacks misleads readers who type it.
 func TestCommandsOfPagesAreTaken(t *testing.T) {
 	pagetest.CheckTree(t, "../..", "sheaf", 120, func() *cobra.Command {
 		return (&app{Program: cli.Program{Out: &cli.Output{}}}).rootCommand()

@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// TestProfilesAreServedOnWish: at an address of the loopback device alone, and nowhere unless it is asked for.
+// TestProfilesAreServedOnWish: profiles are served only on request, and only at an address of the loopback device.
 func TestProfilesAreServedOnWish(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"192.0.2.1:6060", "0.0.0.0:6060", ":6060", "[::]:6060", "example.com:6060",
@@ -58,7 +58,7 @@ func TestProfilesAreServedOnWish(t *testing.T) {
 	}
 }
 
-// askFor gives the answer to a GET; 0: there was none.
+// askFor returns the answer to a GET; a code of 0 means that there was none.
 func askFor(t *testing.T, url string) (code int, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)

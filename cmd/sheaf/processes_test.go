@@ -17,7 +17,7 @@ func serve(t *testing.T, args ...string) *process {
 	return serveProgram(t, nil, sheafBinary, args...)
 }
 
-// serveProgram starts another program, with more variables in its environment.
+// serveProgram starts another program, with additional environment variables.
 func serveProgram(t *testing.T, env []string, program string, args ...string) *process {
 	t.Helper()
 	p := &process{stderr: &lockedBuffer{}, ended: make(chan struct{})}
@@ -33,7 +33,7 @@ func serveProgram(t *testing.T, env []string, program string, args ...string) *p
 	return p
 }
 
-// etcd, two shards and a gateway as processes of their own.
+// The store runs etcd, two shards and a gateway as separate processes.
 func TestRealProcesses(t *testing.T) {
 	server, err := etcd.StartUnsynced(t.TempDir())
 	must(t, err)
@@ -64,7 +64,7 @@ func TestRealProcesses(t *testing.T) {
 	sheaf(t, nil, "shard", "--name", "a", "--dir", dirs["b"], "--listen", freeAddress(t), "--etcd", endpoints, "--store",
 		"quotes", "--http", "").Want(t, 1)
 
-	// One shard is killed and comes back, the other one is stopped and comes back.
+	// One shard is killed and the other is stopped; both are started again.
 	shards["a"].kill()
 	startShard("a")
 	if code := shards["b"].stop(t); code != 0 {
@@ -87,7 +87,7 @@ func TestRealProcesses(t *testing.T) {
 	}
 }
 
-// eventually waits for a condition that other processes bring about.
+// eventually waits for a condition that depends on other processes.
 func eventually(t *testing.T, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(5 * time.Minute)

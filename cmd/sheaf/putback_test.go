@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// The folder of a shard is put back from an image that was taken while the shard ran, with a real etcd, and at the same
-// address: the shard says so and serves nothing. The right folder is served again.
+// With a real etcd, a shard is started on an image of its folder that was taken while the shard ran, at the same
+// address. The shard reports this and serves nothing. The right folder is served again.
 func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -34,7 +34,7 @@ func TestAnImageOfARunningShardIsNotServed(t *testing.T) {
 			return sheaf(t, strings.NewReader("r"+id), "put", id, "--server", c.gateway.server).Code == 0
 		})
 	}
-	// It takes the second one when etcd has been told of the first.
+	// The shard takes its second step once etcd knows about the first.
 	eventually(t, func() bool {
 		sheaf(t, strings.NewReader("r1"), "put", clusterIDs[0], "--server", c.gateway.server)
 		sheaf(t, strings.NewReader("r2"), "put", clusterIDs[1], "--server", c.gateway.server)

@@ -284,7 +284,7 @@ func TestCommandsOnRecords(t *testing.T) {
 	})
 }
 
-// A scan gives each record once, by both formats, with large ones.
+// A scan returns each record once, in both formats, including large records.
 func TestScanGivesEveryRecordOnce(t *testing.T) {
 	p := startDev(t, t.TempDir())
 	want := map[string][]byte{}

@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// cluster is a store of real processes: etcd, shards, a gateway.
+// cluster is a store of real processes: etcd, shards and a gateway.
 type cluster struct {
 	t        *testing.T
 	etcdDir  string
@@ -83,7 +83,7 @@ func (c *cluster) startShard(name string, more ...string) {
 	c.shards[name].http = http
 }
 
-// holds reads every record through the gateway; a call that fails fails the test, but for those that may wait.
+// holds reads every record through the gateway. A failed call fails the test, except for calls that may wait.
 func (c *cluster) holds(what string, mayWait bool) {
 	c.t.Helper()
 	for _, id := range clusterIDs {
@@ -101,7 +101,7 @@ func (c *cluster) holds(what string, mayWait bool) {
 	}
 }
 
-// statusOf a process over HTTP.
+// statusOf reads the status of a process over HTTP.
 func statusOf(t *testing.T, address string) (out struct {
 	State, Message, StoreUUID, VolumeUUID string
 	Revision                              int64
@@ -114,8 +114,8 @@ func statusOf(t *testing.T, address string) (out struct {
 	return out
 }
 
-// etcd is killed and its volume wiped: nothing is made afresh, what is served goes on, and recover placement brings all
-// of it back, also for processes that start anew.
+// etcd is killed and its volume is wiped. Nothing is created from scratch, the running processes continue to serve, and
+// recover placement restores everything, also for processes that are restarted.
 func TestRecoverPlacement(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -131,7 +131,7 @@ func TestRecoverPlacement(t *testing.T) {
 	o.Want(t, 1).Has(t, "recover placement")
 	c.startEtcd("new")
 	c.holds("etcd is empty", false)
-	// The shards register themselves again, and that is all there is.
+	// The shards register themselves again; etcd holds nothing else.
 	recover := []string{"recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", store}
 	eventually(t, func() bool { return strings.Count(sheaf(t, nil, recover...).Stdout, "\n") == 5 })
 	sheaf(t, nil, "recover", "placement", "--etcd", c.endpoint, "--store", "quotes", "--store-uid", uuid.NewString()).
@@ -158,7 +158,7 @@ func TestRecoverPlacement(t *testing.T) {
 		})
 	}
 
-	// All start anew.
+	// All processes are restarted.
 	for _, p := range []*process{c.shards["a"], c.shards["b"], c.gateway, c.etcd} {
 		if code := p.stop(t); code != 0 {
 			t.Errorf("SIGTERM: exit code %d: %s", code, p.stderr)
@@ -174,7 +174,8 @@ func TestRecoverPlacement(t *testing.T) {
 	}
 }
 
-// Of several copies a majority is enough, and a shard that was not asked takes its place again when it is back.
+// If a group has several copies, a majority is enough. A shard that was not asked takes its place again when it is
+// back.
 func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	t.Parallel()
 	c := newClusterOf(t, []string{"a", "b", "c"}, "--copies", "3", "--shards-min", "3")
@@ -207,7 +208,7 @@ func TestRecoverPlacementOfSeveralCopies(t *testing.T) {
 	c.holds("without a", true)
 }
 
-// alive asks /healthz.
+// alive reports whether /healthz answers.
 func (p *process) alive() bool {
 	response, err := http.Get("http://" + p.http + "/healthz")
 	if err != nil {
@@ -217,7 +218,7 @@ func (p *process) alive() bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// etcd is away for longer than the leases of shards last: no call fails, then or when it is back.
+// etcd is unreachable for longer than the leases of shards last. No call fails, neither then nor when it is back.
 func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -255,7 +256,7 @@ func TestEtcdAwayForLongerThanLeases(t *testing.T) {
 	}
 }
 
-// await lets time pass that nothing tells the end of, unless something fails.
+// await waits for a time whose end no event marks, and stops early if something fails.
 func await(t *testing.T, failed <-chan string, d time.Duration) {
 	t.Helper()
 	select {
@@ -265,7 +266,7 @@ func await(t *testing.T, failed <-chan string, d time.Duration) {
 	}
 }
 
-// A second store on the name of one that is there is refused, and changes nothing.
+// A second store with the name of an existing one is refused, and changes nothing.
 func TestASecondStoreOnOneNameIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -33,7 +33,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// rotating is a store of processes whose certificates, authorities, transport and tokens change while it is called.
+// rotating is a store of processes. Its certificates, authorities, transport and tokens change while it is called.
 type rotating struct {
 	t         *testing.T
 	dir       string
@@ -47,7 +47,7 @@ type rotating struct {
 	failures  chan error
 }
 
-// member is somebody with a folder of certificates: a process of the store, or a caller.
+// member is a process of the store or a caller that has a folder of certificates.
 type member struct {
 	folder   string
 	identity identity.Identity
@@ -55,13 +55,13 @@ type member struct {
 	notAfter time.Time
 }
 
-// load is one kind of calls that are made without end.
+// load is one kind of call, which is made without end.
 type load struct {
 	name string
 	done atomic.Int64
 }
 
-// loadPace is the time between two calls of one load at least: the machine is to have time for the changes.
+// loadPace is the minimum time between two calls of one load, so that the machine has time for the changes.
 const loadPace = 10 * time.Millisecond
 
 const rotatingAudience = "sheaf/prod/quotes"
@@ -104,7 +104,7 @@ func startRotating(t *testing.T) *rotating {
 	return r
 }
 
-// grant lets the certificate and the token of the callers use all records.
+// grant gives the callers' certificate and token access to all records.
 func (r *rotating) grant(server *etcd.Server) {
 	c, err := server.Client()
 	must(r.t, err)
@@ -134,7 +134,7 @@ func (r *rotating) newAuthority() *authority.Authority {
 	return a
 }
 
-// install gives somebody a new certificate, and the authorities by which it checks others.
+// install gives a member a new certificate, and the authorities with which it checks others.
 func (r *rotating) install(m *member, by *authority.Authority, trusted ...*authority.Authority) {
 	r.t.Helper()
 	r.issued++
@@ -153,7 +153,7 @@ func (r *rotating) install(m *member, by *authority.Authority, trusted ...*autho
 	m.notAfter = leaf.Now.Add(leaf.Lifetime)
 }
 
-// all installs certificates for everybody, and returns when each process uses its new one.
+// all installs certificates for every member, and returns when each process uses its new one.
 func (r *rotating) all(by *authority.Authority, trusted ...*authority.Authority) {
 	r.t.Helper()
 	for _, m := range r.members {
@@ -170,7 +170,7 @@ func (r *rotating) all(by *authority.Authority, trusted ...*authority.Authority)
 	}
 }
 
-// report is what a process tells of its certificates.
+// report returns what a process reports about its certificates.
 func (m *member) report() (out certs.Report, err error) {
 	answer, err := http.Get("http://" + m.process.http + certs.ReportPath)
 	if err != nil {
@@ -180,7 +180,7 @@ func (m *member) report() (out certs.Report, err error) {
 	return out, json.NewDecoder(answer.Body).Decode(&out)
 }
 
-// token writes another token of the ServiceAccount.
+// token writes a new token of the ServiceAccount.
 func (r *rotating) token() {
 	r.t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: r.key, KeyID: "k"}},
@@ -199,7 +199,7 @@ func (r *rotating) token() {
 	must(r.t, os.Rename(next, filepath.Join(r.dir, "token")))
 }
 
-// dial makes a client of a folder, or of the token with a folder's authorities.
+// dial connects a client with the certificate in a folder, or with the token and the authorities in that folder.
 func (r *rotating) dial(gateway, folder string, direct, byToken bool) (*client.Client, error) {
 	files := client.TLSFiles{CA: filepath.Join(folder, certs.BundleFile)}
 	cfg := client.Config{Addresses: []string{gateway}, Direct: direct}
@@ -217,7 +217,7 @@ func (r *rotating) dial(gateway, folder string, direct, byToken bool) (*client.C
 	return client.Dial(ctx, cfg)
 }
 
-// call begins calls of all kinds, by certificate through the gateway and by token straight to shards. They end with the
+// call starts calls of all kinds, by certificate through the gateway and by token directly to shards. They end with the
 // test.
 func (r *rotating) call(gateway string, loader *member) {
 	r.t.Helper()
@@ -276,7 +276,7 @@ func (r *rotating) load(name string) *load {
 	return l
 }
 
-// callsOf are the kinds of calls that end by themselves, for records from an id on.
+// callsOf returns the kinds of calls that end on their own, for records from an id on.
 func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) error {
 	large := bytes.Repeat([]byte("large"), 250_000)
 	return map[string]func(ctx context.Context) error{
@@ -312,8 +312,8 @@ func callsOf(c *client.Client, id int64) map[string]func(ctx context.Context) er
 	}
 }
 
-// greeted tells whether a gateway lets the owner of a folder in: the first bytes from it come when it has checked the
-// certificate.
+// greeted checks whether a gateway accepts the owner of a folder: the gateway sends its first bytes after it has
+// checked the certificate.
 func (r *rotating) greeted(gateway, folder string) error {
 	r.t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, certs.CertificateFile), filepath.Join(folder, certs.KeyFile))
@@ -333,7 +333,6 @@ func (r *rotating) greeted(gateway, folder string) error {
 	return err
 }
 
-// fail keeps the first error of a call.
 func (r *rotating) fail(err error) {
 	select {
 	case r.failures <- err:
@@ -341,7 +340,7 @@ func (r *rotating) fail(err error) {
 	}
 }
 
-// goOn returns when each kind of calls has been made at least twice since now: the second one began after this.
+// goOn returns when each kind of call has been made at least twice since now: the second call began after goOn did.
 func (r *rotating) goOn() {
 	r.t.Helper()
 	var before []int64
@@ -360,9 +359,9 @@ func (r *rotating) goOn() {
 	}
 }
 
-// Certificates, authorities, tokens and the transport change under all kinds of calls: none fails past what the client
-// repeats by itself, no process starts again, and who has a certificate of an authority that was dropped is refused.
-// In `make soak-proc` 100 times, 10 times and 20 times.
+// Certificates, authorities, tokens and the transport change during calls of all kinds. No call fails beyond what the
+// client repeats automatically, and no process restarts. A caller with a certificate of a dropped authority is refused.
+// `make soak-proc` makes the changes 100 times, 10 times and 20 times.
 func TestNothingFailsWhileSecretsChange(t *testing.T) {
 	t.Parallel()
 	leaves, authorities, tokens := 2, 1, 1

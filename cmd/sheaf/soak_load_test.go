@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// soakSizes of records: an id always has the same, so that what is live is known.
+// soakSizes are the sizes of records. An id always has the same size, so that the amount of live data is known.
 var soakSizes = []int{10, 100, 1000, 10_000, 10_000, 10_000, 100_000, 1 << 20}
 
 const (
@@ -48,7 +48,7 @@ func (w *soakWriter) size(id int64) int {
 	return soakBlob
 }
 
-// run goes on until ctx ends. No call may fail: each has a minute, and a start takes seconds.
+// run writes until ctx ends. No call may fail: each has a minute, and a start takes seconds.
 func (w *soakWriter) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		id := w.first + w.random.Int64N(soakIDs)
@@ -86,7 +86,8 @@ func (w *soakWriter) one(id int64) error {
 	return nil
 }
 
-// mayCheck reads an id. A blob may be refused while others hold all the room for streams, and is not waited for.
+// mayCheck reads an id. A blob may be refused while other streams use up the allowance for streams; mayCheck does not
+// wait for it.
 func (w *soakWriter) mayCheck(ctx context.Context, id int64) error {
 	if w.size(id) != soakBlob {
 		return w.check(ctx, id)
@@ -117,7 +118,7 @@ func (w *soakWriter) check(ctx context.Context, id int64) error {
 	return nil
 }
 
-// live is what the acknowledged records hold, each with its frame, attributes and key.
+// live returns the size of the acknowledged records, each with its frame, attributes and key.
 func (w *soakWriter) live() (bytes int64) {
 	for id, seed := range w.known {
 		if bytes += 90; seed != 0 {
@@ -127,7 +128,7 @@ func (w *soakWriter) live() (bytes int64) {
 	return bytes
 }
 
-// soakLoad is writers at work.
+// soakLoad is a set of running writers.
 type soakLoad struct {
 	s       *soakStore
 	writers []*soakWriter
@@ -138,7 +139,7 @@ type soakLoad struct {
 	wait    sync.WaitGroup
 }
 
-// load starts writers: two of three by the gateway, the others straight to the shard.
+// load starts writers: two of three call the gateway, and the others call the shard directly.
 func (s *soakStore) load() *soakLoad {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &soakLoad{s: s, stop: stop}
@@ -163,7 +164,7 @@ func (s *soakStore) load() *soakLoad {
 	return l
 }
 
-// more waits until so many more writes were acknowledged and some time is over.
+// more waits until n more writes are acknowledged and at least this time has passed.
 func (l *soakLoad) more(n int64, least time.Duration) {
 	l.s.t.Helper()
 	begin, before := time.Now(), l.writes.Load()
@@ -175,7 +176,7 @@ func (l *soakLoad) more(n int64, least time.Duration) {
 	}
 }
 
-// rate is how many puts of 1 KB a few callers of the shard have acknowledged per second, as fast as they can.
+// rate returns how many puts of 1 KB the shard acknowledges per second to a few callers that write as fast as they can.
 func (l *soakLoad) rate() float64 {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done atomic.Int64
@@ -207,8 +208,8 @@ func (l *soakLoad) end() {
 	l.wait.Wait()
 }
 
-// stall opens streams of every method that answers with many messages, and reads none of them. Those of the shard
-// itself and those of the gateway are half each.
+// stall opens streams of every method that answers with many messages, and reads none of them. Half of the streams go
+// to the shard itself and half to the gateway.
 func (s *soakStore) stall() (goAway func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var conns []*grpc.ClientConn
@@ -217,7 +218,7 @@ func (s *soakStore) stall() (goAway func()) {
 		if i%2 == 1 {
 			to = s.gateway.server
 		}
-		// By itself gRPC's client takes in more and more of what nobody reads.
+		// By default, gRPC's client buffers more and more of what nobody reads.
 		conn, err := grpc.NewClient(to, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithInitialWindowSize(64<<10),
 			grpc.WithInitialConnWindowSize(64<<10))

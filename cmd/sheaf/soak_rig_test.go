@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// Limits of the soak: what is live is a tenth of the disk, and is overwritten many times over.
+// These are the limits of the soak: the live data is a tenth of the disk, and is overwritten many times over.
 const (
 	soakGroups  = 4
 	soakSegment = 4 << 20
@@ -22,8 +22,9 @@ const (
 	soakMemory  = 512 << 20
 )
 
-// soakStore is a store of one copy: etcd, a gateway and a shard as processes of their own. Gateway and shard may have
-// 512 MiB of memory each, with their page cache, and the kernel ends who takes more; the shard's disk is small.
+// soakStore is a store of one copy: etcd, a gateway and a shard as separate processes. The gateway and the shard may
+// each use 512 MiB of memory, including their page cache. The kernel kills a process that uses more. The shard's disk
+// is small.
 type soakStore struct {
 	t              *testing.T
 	disk, dir      string
@@ -53,7 +54,7 @@ func newSoakStore(t *testing.T) *soakStore {
 	return s
 }
 
-// begin starts a process of the store within its memory, each time at the same addresses.
+// begin starts a process of the store within its memory limit, each time at the same addresses.
 func (s *soakStore) begin(name string, args ...string) *process {
 	s.t.Helper()
 	at := s.addresses[name]
@@ -73,21 +74,21 @@ func (s *soakStore) startShard() {
 	s.shard.waitReady(s.t)
 }
 
-// free bytes of the disk.
+// free returns the free bytes of the disk.
 func (s *soakStore) free() int64 {
 	var fs syscall.Statfs_t
 	must(s.t, syscall.Statfs(s.disk, &fs))
 	return int64(fs.Bavail) * fs.Bsize
 }
 
-// files of all groups.
+// files returns the number of files of all groups.
 func (s *soakStore) files() int {
 	names, err := filepath.Glob(filepath.Join(s.dir, "groups", "*", "*"))
 	must(s.t, err)
 	return len(names)
 }
 
-// smallDisk mounts an ext4 of so many bytes on a loop device until the test ends.
+// smallDisk mounts an ext4 of this size on a loop device until the test ends.
 func smallDisk(t *testing.T, bytes int64) string {
 	t.Helper()
 	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
@@ -103,14 +104,14 @@ func smallDisk(t *testing.T, bytes int64) string {
 	return dir
 }
 
-// memoryCgroup bounds the memory of processes together, with the page cache of what they read and write.
+// memoryCgroup bounds the total memory of its processes, including the page cache of what they read and write.
 type memoryCgroup struct {
 	t   *testing.T
 	dir string
 	v2  bool
 }
 
-// newMemoryCgroup makes one, and removes it when the test ends.
+// newMemoryCgroup creates a cgroup and removes it when the test ends.
 func newMemoryCgroup(t *testing.T, name string, bytes int64) *memoryCgroup {
 	t.Helper()
 	g := &memoryCgroup{t: t, dir: filepath.Join("/sys/fs/cgroup/memory", name)}
@@ -121,7 +122,7 @@ func newMemoryCgroup(t *testing.T, name string, bytes int64) *memoryCgroup {
 	}
 	must(t, os.Mkdir(g.dir, 0o755))
 	t.Cleanup(func() {
-		// the kernel lets go of ended processes by and by
+		// The kernel releases ended processes with a delay.
 		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			err := os.Remove(g.dir)
 			if err == nil {
@@ -137,10 +138,10 @@ func newMemoryCgroup(t *testing.T, name string, bytes int64) *memoryCgroup {
 	return g
 }
 
-// procs is the file that takes processes in.
+// procs returns the file that assigns processes to the cgroup.
 func (g *memoryCgroup) procs() string { return filepath.Join(g.dir, "cgroup.procs") }
 
-// kills counts the processes that the kernel has ended for want of memory.
+// kills counts the processes that the kernel has killed for lack of memory.
 func (g *memoryCgroup) kills() int64 {
 	name := "memory.oom_control"
 	if g.v2 {

@@ -13,11 +13,12 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// TestSoak overwrites, deletes and reads records of all sizes, each write under a request id, on a small disk and with
-// little memory, while a thousand readers hang and go away, and shard and gateway are killed and started again, over
-// and over. No call fails, what was acknowledged is there, the kernel ends nobody for want of memory, the disk never
-// fills, and in the end the files take at most 2.2 times what is live and what scans that were cut off may keep, and a
-// segment for each group. SHEAF_SOAK_FOR says for how long (make soak-short: 3 minutes); in `make soak-proc` an hour.
+// TestSoak overwrites, deletes and reads records of all sizes on a small disk and with little memory, each write under
+// a request id. Meanwhile a thousand readers hang and go away, and the shard and the gateway are killed and started
+// again, over and over. No call fails, acknowledged records are there, the kernel kills no process for lack of memory,
+// and the disk never fills. In the end the files take at most 2.2 times the live data and what interrupted scans may
+// keep, plus a segment for each group. SHEAF_SOAK_FOR sets the duration (make soak-short: 3 minutes; `make soak-proc`:
+// an hour).
 func TestSoak(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("SHEAF_SOAK_FOR"))
 	switch {
@@ -72,7 +73,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	bound := 22*(live+soakDisk/16)/10 + soakGroups*soakSegment // scans that were cut off keep a 16th of the disk at most
-	// small neighbours are merged, three of them may stay beside each that is full
+	// Small neighbours are merged; three of them may remain next to each full segment.
 	files := 6*int(bound/soakSegment) + soakGroups*12
 	for end := time.Now().Add(3 * time.Minute); groupBytes(t, s.dir) > bound ||
 		s.files() > files; time.Sleep(10 * time.Millisecond) {
@@ -98,7 +99,7 @@ func TestSoak(t *testing.T) {
 	sheaf(t, nil, "verify", "--quiet", s.dir).Want(t, 0)
 }
 
-// again ends the shard or the gateway, in turns by SIGKILL and in order, and starts it again.
+// again ends the shard or the gateway, alternately by SIGKILL and gracefully, and starts it again.
 func (s *soakStore) again(round int) {
 	s.t.Helper()
 	p, start := s.shard, s.startShard
@@ -118,7 +119,7 @@ func (s *soakStore) again(round int) {
 	start()
 }
 
-// metrics of the shard, by name and labels.
+// metrics returns the metrics of the shard, by name and labels.
 func (s *soakStore) metrics() map[string]float64 {
 	response, err := http.Get("http://" + s.shard.http + "/metrics")
 	must(s.t, err)
@@ -134,7 +135,7 @@ func (s *soakStore) metrics() map[string]float64 {
 	return samples
 }
 
-// sum of all samples whose name begins so.
+// sum adds up all samples whose name begins with name.
 func sum(samples map[string]float64, name string) (all float64) {
 	for of, value := range samples {
 		if strings.HasPrefix(of, name) {

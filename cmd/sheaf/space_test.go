@@ -16,7 +16,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// groupBytes is what the files of all groups below a folder take, as du counts it.
+// groupBytes returns the disk usage of the files of all groups below a folder, as du counts it.
 func groupBytes(t *testing.T, dir string) (bytes int64) {
 	t.Helper()
 	must(t, filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
@@ -31,9 +31,9 @@ func groupBytes(t *testing.T, dir string) (bytes int64) {
 	return bytes
 }
 
-// Records of all sizes are overwritten again and again, each write under a request id, with flags as they are but for
-// small segments. The files come back to at most 2.2 times what is live and a segment for each group, and each write of
-// the beginning is still answered as repeated, also by the next process. Two minutes of it in `make soak-proc`.
+// Records of all sizes are overwritten again and again, each write under a request id. All flags have their defaults
+// except for small segments. The files shrink to at most 2.2 times the live data plus a segment for each group. Each
+// early write is still answered as repeated, also by the next process. `make soak-proc` runs two minutes of this.
 func TestOverwritingKeepsFilesWithinABound(t *testing.T) {
 	t.Parallel()
 	const segment, groups = 4 << 20, 2

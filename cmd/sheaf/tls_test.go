@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A store with TLS is spoken to by flags or variables, and whoever leaves them out, or has others, learns what to do.
+// Commands reach a store with TLS by flags or variables. A user who omits them, or gives others, learns what to do.
 func TestTLSAtTheTerminal(t *testing.T) {
 	dir := t.TempDir()
 	d := startDev(t, dir, "--tls")
@@ -49,7 +49,7 @@ func TestTLSAtTheTerminal(t *testing.T) {
 	}
 }
 
-// A process whose certificates are not good, or are those of another one, does not start.
+// A process whose certificates are invalid, or belong to another process, does not start.
 func TestAFolderOfCertificatesMustBeGood(t *testing.T) {
 	dir := t.TempDir()
 	startDev(t, dir, "--tls")

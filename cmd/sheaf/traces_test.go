@@ -26,14 +26,14 @@ import (
 	"sheaf.dev/sheaf/internal/placement/etcd"
 )
 
-// collector takes spans as an OpenTelemetry collector does, by OTLP over gRPC.
+// collector receives spans as an OpenTelemetry collector does, by OTLP over gRPC.
 type collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 	mu    sync.Mutex
 	spans []sentSpan
 }
 
-// sentSpan is a span, with what its process says of itself.
+// sentSpan is a span together with what its process reports about itself.
 type sentSpan struct {
 	*tracev1.Span
 	of map[string]string
@@ -54,7 +54,7 @@ func (c *collector) Export(_ context.Context, in *collectorv1.ExportTraceService
 	return &collectorv1.ExportTraceServiceResponse{}, nil
 }
 
-// texts are the attributes that are text.
+// texts returns the attributes that have text values.
 func texts(attributes []*commonv1.KeyValue) map[string]string {
 	out := map[string]string{}
 	for _, a := range attributes {
@@ -63,7 +63,7 @@ func texts(attributes []*commonv1.KeyValue) map[string]string {
 	return out
 }
 
-// children are the spans below a parent in a trace.
+// children returns the spans below a parent in a trace.
 func (c *collector) children(trace, parent []byte) (below []sentSpan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *collector) children(trace, parent []byte) (below []sentSpan) {
 	return below
 }
 
-// collect runs a collector, and gives its URL.
+// collect runs a collector and returns its URL.
 func collect(t *testing.T) (*collector, string) {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -87,8 +87,8 @@ func collect(t *testing.T) (*collector, string) {
 	return c, "http://" + listener.Addr().String()
 }
 
-// TestTraces: a put of the Go client is one trace through the client, the gateway, the shard and the commit of its
-// group, and a get one through the first three. Who sends a span says who it is.
+// TestTraces: a put by the Go client is one trace through the client, the gateway, the shard and the commit of its
+// group. A get is a trace through the first three. Each process that sends a span identifies itself.
 func TestTraces(t *testing.T) {
 	collector, url := collect(t)
 	server, err := etcd.StartUnsynced(t.TempDir())
@@ -187,8 +187,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestTracesAreSentOnWish: without an endpoint, or where the variables speak against it, nothing is sent; by another
-// protocol it is not tried.
+// TestTracesAreSentOnWish: no spans are sent without an endpoint or if the variables disable them. For another
+// protocol, the program does not try.
 func TestTracesAreSentOnWish(t *testing.T) {
 	collector, url := collect(t)
 	endpoint := "OTEL_EXPORTER_OTLP_ENDPOINT=" + url

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// strangeTree makes a tree with everything that may stand in one.
+// strangeTree creates a tree with everything that a tree may contain.
 func strangeTree(t testing.TB) string {
 	t.Helper()
 	root := t.TempDir()
@@ -70,7 +70,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// describeTree gives one line per file and link: name, mode, time, content.
+// describeTree returns one line per file and link: name, mode, time, content.
 func describeTree(t testing.TB, root string) map[string]string {
 	t.Helper()
 	lines := map[string]string{}
@@ -150,7 +150,7 @@ func TestAStrangeTreeComesBackAsItWas(t *testing.T) {
 	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	must(t, err)
 	defer unix.Close(socket)
-	// A short relative name: the path of a socket is bounded.
+	// The name is short and relative because the path of a socket is limited in length.
 	t.Chdir(root)
 	must(t, unix.Bind(socket, &unix.SockaddrUnix{Name: "socket"}))
 
@@ -184,13 +184,14 @@ func TestExportWritesNothingOutsideAndReplacesNothing(t *testing.T) {
 	for i, path := range []string{"../outside/a", "/etc/sheaf-evil", "x/../../outside/b", "..", "."} {
 		p.do(t, "evil", "put", fmt.Sprint(100+i), "--attr", "path="+path).Want(t, 0)
 	}
-	// A link out of the folder, and a file behind it.
+	// The store has a link out of the folder, and a file whose path leads through that link.
 	p.do(t, outside, "put", "200", "--attr", "path=way", "--attr", "type=symlink").Want(t, 0)
 	p.do(t, "evil", "put", "201", "--attr", "path=way/c").Want(t, 0)
 	p.do(t, "good", "put", "300", "--attr", "path=good").Want(t, 0)
 	p.do(t, "no path", "put", "301").Want(t, 0)
 
-	// Whichever of link and file comes first, nothing may land outside: done twice, as the order is not fixed.
+	// Whichever of link and file is written first, nothing may end up outside. The export runs twice because the order
+	// is not fixed.
 	out := filepath.Join(base, "out")
 	for range 2 {
 		p.do(t, "", "export", out, "--force").Want(t, 1)
@@ -237,7 +238,7 @@ func TestImportIDs(t *testing.T) {
 		}
 	}
 
-	// What has no id, and two files with one id, are listed, counted, and the rest is stored.
+	// Files without an id, and two files with one id, are listed and counted; the rest is stored.
 	must(t, os.WriteFile(filepath.Join(root, "readme"), []byte("no id"), 0o644))
 	must(t, os.WriteFile(filepath.Join(root, "9.a"), []byte("nine a"), 0o644))
 	must(t, os.WriteFile(filepath.Join(root, "9.b"), []byte("nine b"), 0o644))
@@ -357,13 +358,13 @@ func TestImportAfterADeleteStoresAgain(t *testing.T) {
 	}
 }
 
-// runUnprivileged runs a command as a user who may not read everything, where the test runs as root.
+// runUnprivileged runs a command as a user who may not read everything, if the test runs as root.
 func runUnprivileged(t testing.TB, readable string, args ...string) outcome {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		return sheaf(t, nil, args[1:]...)
 	}
-	// The user must get to the tree and to the binary.
+	// The user needs access to the tree and to the binary.
 	for dir := readable; dir != "/" && dir != os.TempDir(); dir = filepath.Dir(dir) {
 		must(t, os.Chmod(dir, 0o755))
 	}
@@ -405,7 +406,7 @@ func TestImportMemoryIsBoundedWithALargeFile(t *testing.T) {
 	}
 }
 
-// hashID is what --id hash is documented to give.
+// hashID returns the id that the docs define for --id hash.
 func hashID(path string) int64 {
 	sum := sha256.Sum256([]byte(path))
 	return int64(binary.BigEndian.Uint64(sum[:]))

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Each of three copies has a bad byte, in another record. Whoever leads, all three are found, and mended from the
-// others.
+// Each of three copies has a bad byte, in a different record. Whichever copy leads, all three are found, and repaired
+// from the others.
 func TestGroupVerifyReadsAllCopies(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -21,7 +21,7 @@ func TestGroupVerifyReadsAllCopies(t *testing.T) {
 	p.do(t, "", "group", "verify", "0").Want(t, 0)
 	for n := range 3 {
 		hit := false
-		// a copy may be behind, or still joining
+		// A copy may be behind or still joining.
 		for deadline := time.Now().Add(time.Minute); !hit; time.Sleep(10 * time.Millisecond) {
 			segments, err := filepath.Glob(filepath.Join(dir, "shards", fmt.Sprintf("shard-%d", n), "groups", "*", "segment-*"))
 			must(t, err)

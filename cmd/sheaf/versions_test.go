@@ -8,9 +8,9 @@ import (
 	"sheaf.dev/sheaf/internal/storage/volume"
 )
 
-// TestTwoVersions replaces an older version of this program by this one, process by process, under load, and takes some
-// of it back, as a rolling upgrade and its rollback do, where the older one opens the volumes of this one: no call
-// fails, and everything that was acknowledged is there. make test-versions builds the older one.
+// TestTwoVersions replaces an older version of this program by this one, process by process, under load. If the older
+// one opens the volumes of this one, it then takes some of that back, as a rolling upgrade and its rollback do. No call
+// fails, and everything acknowledged is there. make test-versions builds the older one.
 func TestTwoVersions(t *testing.T) {
 	older := os.Getenv("SHEAF_OLDER")
 	if older == "" {

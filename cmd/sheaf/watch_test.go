@@ -19,7 +19,7 @@ type watchLine struct {
 	Cursor  string `json:"cursor"`
 }
 
-// watching is a sheaf watch that runs.
+// watching is a running sheaf watch.
 type watching struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -44,7 +44,7 @@ func (p *process) watch(t *testing.T, args ...string) *watching {
 	return w
 }
 
-// until reads lines up to the first that is as wanted.
+// until returns the first line that satisfies is.
 func (w *watching) until(is func(watchLine) bool) watchLine {
 	w.t.Helper()
 	for {
@@ -63,7 +63,7 @@ func (w *watching) until(is func(watchLine) bool) watchLine {
 	}
 }
 
-// interrupt ends it as a person does; it is no failure.
+// interrupt ends the command as a person would. The command must not report a failure.
 func (w *watching) interrupt() {
 	w.t.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What `sheaf wipe` is given has to be named twice, and be a disk.
+// The target of `sheaf wipe` must be named twice, and must be a disk.
 func TestWipeAsksTwice(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(file, []byte("kept"), 0o600))
