@@ -26,7 +26,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/loopback"
 )
 
-// They speak TLS, as stores do that ask for nothing else.
+// The shards use TLS, as stores do by default.
 var _ = Describe("Real shards with three copies of each group", needs("minutes of real processes"), func() {
 	const records = 40
 	var p *storePlay
@@ -42,7 +42,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		p.pools.Shards, p.r.Credentials = p.etcd.Shards(), p.etcd.Credentials()
 		server = strings.Replace(freeAddress(), "127.0.0.1", "localhost", 1) // which the gateway's certificate names
 	})
-	// until rounds make something so.
+	// until runs rounds until the assertions in what hold.
 	until := func(ctx context.Context, what func(g Gomega)) {
 		GinkgoHelper()
 		Eventually(func(g Gomega) {
@@ -97,7 +97,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 			return err
 		}).Should(Succeed())
 	}
-	// One process for all records: each costs as much as a second of a shard.
+	// One process puts all records: each process costs as much as a second of a shard.
 	putAll := func() {
 		GinkgoHelper()
 		tree := ginkgo.GinkgoT().TempDir()
@@ -200,7 +200,7 @@ var _ = Describe("Real shards with three copies of each group", needs("minutes o
 		})
 })
 
-// reaching lets the operator find shards by their pods' addresses: there is no DNS here.
+// reaching lets the operator find shards by their pods' addresses, because there is no DNS here.
 type reaching struct{ p *storePlay }
 
 func (r reaching) Close(key string) { r.p.etcd.Close(key) }
@@ -235,7 +235,7 @@ func (r reachingPlacement) Recover(ctx context.Context, spec fleet.PlacementSpec
 	return err
 }
 
-// freeAddress is one on the loopback that nobody listens on now.
+// freeAddress returns a loopback address on which nobody listens now.
 func freeAddress() string {
 	GinkgoHelper()
 	address, err := loopback.FreeAddress()

@@ -72,7 +72,7 @@ func (p *diskPlay) reconcile(ctx context.Context) (ctrl.Result, error) {
 	return p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Name: p.name}})
 }
 
-// volumes of the set, by device; those that are being deleted go.
+// volumes returns the volumes of the set by device. It completes the deletion of those that are being deleted.
 func (p *diskPlay) volumes(ctx context.Context) map[string]*corev1.PersistentVolume {
 	var list corev1.PersistentVolumeList
 	Expect(api.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelDiskSet: p.name})).To(Succeed())
@@ -89,7 +89,7 @@ func (p *diskPlay) volumes(ctx context.Context) map[string]*corev1.PersistentVol
 	return volumes
 }
 
-// settle until a reconcile changes nothing.
+// settle reconciles until a reconcile changes nothing.
 func (p *diskPlay) settle(ctx context.Context) {
 	GinkgoHelper()
 	versions := func() map[string]string {
@@ -111,7 +111,7 @@ func (p *diskPlay) settle(ctx context.Context) {
 	Expect(p.get(ctx).Status).To(BeNil(), "it does not settle")
 }
 
-// claim makes one of a store.
+// claim creates a claim of a store.
 func (p *diskPlay) claim(ctx context.Context, namespace, name string) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelStore: "quotes"},
@@ -123,7 +123,7 @@ func (p *diskPlay) claim(ctx context.Context, namespace, name string) *corev1.Pe
 	return claim
 }
 
-// bindTo is the volume controller: it binds a volume to the claim that it is meant for.
+// bindTo simulates the volume controller: it binds a volume to the claim that the volume is reserved for.
 func (p *diskPlay) bindTo(ctx context.Context, claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	GinkgoHelper()
 	for _, pv := range p.volumes(ctx) {

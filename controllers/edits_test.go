@@ -180,8 +180,8 @@ func (e *edits) extras(o client.Object) {
 		set("/spec/updateStrategy", map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"partition": 2}})
 	}
 	if _, ok := o.(*appsv1.StatefulSet); ok {
-		// OwnerReferencesPermissionEnforcement, which is on here, lets only those set an owner who may delete the
-		// object: the operator may delete StatefulSets, and nothing else of these.
+		// The plugin OwnerReferencesPermissionEnforcement, which is enabled here, lets a user set an owner only if that
+		// user may delete the object. Of these objects, the operator may delete only StatefulSets.
 		e.add("take the owner away", []jsonOp{{Op: "remove", Path: "/metadata/ownerReferences"}})
 	}
 	e.add("forget who wrote what", []jsonOp{{Op: "replace", Path: "/metadata/managedFields",

@@ -137,8 +137,8 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 		turn := 0
 		Eventually(func() metav1.ConditionStatus {
 			step()
-			// The operator polls what it cannot watch, such as etcd and shards, every ten seconds or less often. A
-			// reaction to a change comes sooner.
+			// The operator polls what it cannot watch, such as etcd and shards, every ten seconds or less often. It
+			// reacts to a change sooner.
 			turn++
 			nudge := client.RawPatch(types.MergePatchType, fmt.Appendf(nil,
 				`{"metadata":{"annotations":{"example.org/nudge":"%d"}}}`, turn))
@@ -156,7 +156,7 @@ var _ = Describe("The whole operator", needs("managers reach it with the rights 
 
 		By("telling of what happened to one object again by an event that is patched")
 		Eventually(func() bool {
-			// The pod stays, so that the pool, whose version is in the event, does not change.
+			// The pod remains, so that the pool, whose version is in the event, does not change.
 			set := &appsv1.StatefulSet{}
 			if api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-0"}, set) == nil {
 				Expect(client.IgnoreNotFound(api.Delete(ctx, set))).To(Succeed())

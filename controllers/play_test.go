@@ -31,7 +31,7 @@ type play struct {
 	Namespace string
 	Node      string
 
-	// Switches that turn parts off, for tests that simulate those parts themselves.
+	// These switches turn parts off, for tests that simulate those parts themselves.
 	NoBinding bool     // claims stay Pending
 	NoResize  bool     // claims keep their size
 	NoKubelet bool     // pods do not start

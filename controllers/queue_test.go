@@ -117,7 +117,7 @@ var (
 		errors.New("somebody else wrote"))
 )
 
-// The object of a failing state is looked at six times in a minute, at most, in each kind.
+// In each kind, an object whose state fails is reconciled at most six times a minute.
 var _ = Describe("What fails is looked at six times a minute", func() {
 	count := func(ctx context.Context, r reconcile.Reconciler, key types.NamespacedName) {
 		GinkgoHelper()

@@ -26,10 +26,10 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// IssuerKeys is set by the tests outside of this package: it reads the keys of an issuer as the operator does.
+// IssuerKeys is set by the external test package: it reads the keys of an issuer as the operator does.
 var IssuerKeys func(ctx context.Context, url, caBundle string) (json.RawMessage, error)
 
-// playedIssuer is an issuer of tokens behind HTTPS.
+// playedIssuer simulates an issuer of tokens behind HTTPS.
 type playedIssuer struct {
 	*httptest.Server
 	mu    sync.Mutex // guards all below
@@ -61,7 +61,7 @@ func newPlayedIssuer() *playedIssuer {
 	return p
 }
 
-// set is the JSON Web Key Set. p.mu is held.
+// set returns the JSON Web Key Set. The caller holds p.mu.
 func (p *playedIssuer) set() []byte {
 	var set jose.JSONWebKeySet
 	for id, key := range p.keys {
@@ -72,7 +72,7 @@ func (p *playedIssuer) set() []byte {
 	return out
 }
 
-// rotate gives it one key, of another id.
+// rotate replaces the keys by one key with another id.
 func (p *playedIssuer) rotate(id string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	Expect(err).NotTo(HaveOccurred())
@@ -81,7 +81,7 @@ func (p *playedIssuer) rotate(id string) {
 	p.keys = map[string]*ecdsa.PrivateKey{id: key}
 }
 
-// read tells how often its keys were read.
+// read returns how often the keys were read.
 func (p *playedIssuer) read() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *playedIssuer) silent(mute bool) {
 	p.mute = mute
 }
 
-// token of a user, by the key of an id.
+// token issues a token for a user, signed by the key with this id.
 func (p *playedIssuer) token(id, user, audience string, ends time.Time) string {
 	GinkgoHelper()
 	p.mu.Lock()

@@ -18,10 +18,10 @@ import (
 	"sheaf.dev/sheaf/internal/security/access"
 )
 
-// KeysOf is set by the tests outside of this package: it reads the keys of ServiceAccounts as the operator does.
+// KeysOf is set by the external test package: it reads the keys of ServiceAccounts as the operator does.
 var KeysOf func() (func(context.Context) (access.Issuer, error), error)
 
-// silentTables are those of which an etcd does not answer for one store, not even when it is asked no more.
+// silentTables simulates an etcd that does not answer for one store, not even after the context of the call has ended.
 type silentTables struct {
 	recordgrant.Tables
 	store string
@@ -58,7 +58,7 @@ var _ = Describe("The controller of grants", needs("managers reach it by its add
 				Expect(api.Create(ctx, g)).To(Succeed())
 				return g
 			}
-			// expect waits until a grant has a condition of this generation.
+			// expect waits until a grant has a condition for its current generation.
 			expect := func(g *v1alpha1.RecordGrant, kind string, status metav1.ConditionStatus, reason string) {
 				GinkgoHelper()
 				Eventually(func(o Gomega) {
@@ -195,7 +195,7 @@ var _ = Describe("The controller of grants", needs("managers reach it by its add
 				Expect(err).NotTo(HaveOccurred())
 				return out.RequeueAfter
 			}
-			// expect looks at the condition of the grant, and of the store.
+			// expect checks the condition of the grant, and that of the store.
 			expect := func(status metav1.ConditionStatus, reason string, words ...string) {
 				GinkgoHelper()
 				p.settle(ctx)

@@ -16,7 +16,7 @@ import (
 
 func threeCopies(store *v1alpha1.RecordStore) { store.Spec.Replication.Copies = 3 }
 
-// stateOf is a client that reads one shard as if it were in this state.
+// stateOf returns a client that reads one shard as if it were in this state.
 func stateOf(shard string, state v1alpha1.ShardState) client.Client {
 	return altered(acting, func(o client.Object) {
 		switch o := o.(type) {

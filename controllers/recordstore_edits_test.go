@@ -24,10 +24,10 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// person edits objects by hand.
+// person is the field owner of manual edits.
 const person = client.FieldOwner("kubectl-edit")
 
-// owned are the objects that the operator applies.
+// owned returns the objects that the operator applies.
 func (p *storePlay) owned(ctx context.Context) (owned []client.Object) {
 	for _, o := range p.objects(ctx) {
 		switch o.(type) {
@@ -39,8 +39,8 @@ func (p *storePlay) owned(ctx context.Context) (owned []client.Object) {
 	return owned
 }
 
-// wantedOf is what of an object has to come back after an edit: all of its spec but for what others may choose, and
-// what metadata the operator gave it.
+// wantedOf returns the part of an object that must be restored after an edit: its spec, except for what others may
+// choose, and the metadata that the operator set.
 func wantedOf(o, made client.Object) string {
 	fields := fieldsOfObject(o)
 	labels, annotations := map[string]string{}, map[string]string{}
@@ -65,7 +65,7 @@ func wantedOf(o, made client.Object) string {
 	return string(text)
 }
 
-// do makes the edit; false: the API server refuses all of its patches, or they change nothing.
+// do makes the edit. It returns false if the API server refuses all patches of the edit, or if they change nothing.
 func (e edit) do(ctx context.Context, o client.Object) bool {
 	for _, ops := range e.tries {
 		patch, err := json.Marshal(ops)
@@ -98,7 +98,7 @@ func (p *storePlay) heal(ctx context.Context) {
 	}
 }
 
-// edited lets every object be edited at once, and wants them all back as they were made.
+// edited makes the chosen edits of all objects at once, and checks that the objects are restored as they were made.
 func (p *storePlay) edited(ctx context.Context, made []client.Object, choose func(n int) []edit) (done int) {
 	GinkgoHelper()
 	names := make([][]string, len(made))
@@ -125,7 +125,7 @@ func (p *storePlay) edited(ctx context.Context, made []client.Object, choose fun
 	return done
 }
 
-// refusing is a client whose writes to one Service the API server refuses, as an admission webhook may.
+// refusing returns a client whose writes to one Service the API server refuses, as an admission webhook may.
 func refusing(service string) client.Client {
 	refuse := func(kind, name string) error {
 		if kind != "Service" || name != service {
@@ -179,7 +179,7 @@ var _ = Describe("What is edited by hand", func() {
 				random.Shuffle(len(all[n]), func(i, j int) { all[n][i], all[n][j] = all[n][j], all[n][i] })
 				most = max(most, len(all[n]))
 			}
-			// Eight edits of an object at once, and in a soak one: each round costs some hundred calls.
+			// Each object gets eight edits at once, or one in a soak: each round costs some hundred calls.
 			singles, packed := 0, 8
 			if soaktest.Long() {
 				packed = 1

@@ -66,7 +66,7 @@ type etcdPlay struct {
 	placements *operator.Placements
 	shards     *operator.Shards
 	keys       *operator.Keys
-	// The functions of one connection, which lives as long as the server.
+	// These are the functions of one connection, which lives as long as the server.
 	wipe  func(context.Context) error
 	store func(name string) (*placement.Store, error)
 	put   func(ctx context.Context, key, value string) error

@@ -12,7 +12,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// What the policies let through is a test of internal/kube/workload; here, that they are there, stay so, and go.
+// The tests of internal/kube/workload check what the policies allow. These specs check that the policies are created,
+// kept and deleted.
 var _ = Describe("NetworkPolicies of a store", func() {
 	var p *storePlay
 	names := func(ctx context.Context) (names []string) {

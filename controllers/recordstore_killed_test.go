@@ -11,7 +11,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// storeStory is the life of a store: made, updated, its gateway and etcd changed.
+// storeStory is the life of a store: it is created and updated, and its gateway and etcd are changed.
 func storeStory(ctx context.Context, p *storePlay, wait func()) {
 	p.create(ctx)
 	p.pool(ctx, 1)
@@ -23,7 +23,7 @@ func storeStory(ctx context.Context, p *storePlay, wait func()) {
 	wait()
 }
 
-// end is what is left of a run, without what differs from namespace to namespace.
+// end returns what a run leaves, without what differs from namespace to namespace.
 func (p *storePlay) end(ctx context.Context) map[string]string {
 	GinkgoHelper()
 	store := p.get(ctx)
@@ -50,7 +50,7 @@ func (p *storePlay) end(ctx context.Context) map[string]string {
 }
 
 var _ = Describe("The store's controller", func() {
-	// Only the store's own controller is killed: that of pools has a test of its own.
+	// Only the store's own controller is killed: the controller of pools has a test of its own.
 	live := func(p *storePlay, k *killer) {
 		p.operator(k.client())
 		p.pools.Client = acting

@@ -46,7 +46,7 @@ func certificateKind() *unstructured.Unstructured {
 	return out
 }
 
-// listCertificates of the play's namespace.
+// listCertificates returns the Certificates of the play's namespace.
 func (p *storePlay) listCertificates(ctx context.Context) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(certificates)
@@ -54,7 +54,7 @@ func (p *storePlay) listCertificates(ctx context.Context) ([]unstructured.Unstru
 	return list.Items, err
 }
 
-// installCertManager gives the cluster the kind Certificate, for good.
+// installCertManager installs the kind Certificate in the cluster permanently.
 func (p *storePlay) installCertManager(ctx context.Context) {
 	GinkgoHelper()
 	if err := api.Create(ctx, certificateKind()); !apierrors.IsAlreadyExists(err) {
@@ -66,8 +66,7 @@ func (p *storePlay) installCertManager(ctx context.Context) {
 	}).Should(Succeed())
 }
 
-// issuers are what stands in for cert-manager with some issuers, by their names: those that have no authority do not
-// answer.
+// issuers simulates cert-manager with some issuers, by their names. An issuer without an authority does not answer.
 type issuers struct {
 	play      *storePlay
 	by        map[string]*authority.Authority
@@ -75,7 +74,7 @@ type issuers struct {
 	condition func(name string) (status, why string) // of a Certificate that is not signed; nil: none
 }
 
-// issue signs what is asked for and not signed yet by the issuer that is asked.
+// issue signs each request that the issuer it names has not signed yet.
 func (i *issuers) issue(ctx context.Context) {
 	GinkgoHelper()
 	all, err := i.play.listCertificates(ctx)
@@ -127,7 +126,7 @@ func (i *issuers) say(ctx context.Context, c *unstructured.Unstructured, status,
 	Expect(api.Status().Patch(ctx, c, client.MergeFrom(before))).To(Succeed())
 }
 
-// newAuthority of a name, for tests.
+// newAuthority creates an authority with a name.
 func newAuthority(name string) *authority.Authority {
 	GinkgoHelper()
 	a, err := authority.New(name, time.Now(), authority.Lifetime)
@@ -135,7 +134,7 @@ func newAuthority(name string) *authority.Authority {
 	return a
 }
 
-// byCertManager asks an issuer for the certificates of a store.
+// byCertManager makes a store request its certificates from an issuer.
 func byCertManager(issuer string) func(*v1alpha1.RecordStore) {
 	return func(s *v1alpha1.RecordStore) {
 		s.Spec.TLS = &v1alpha1.TLS{Source: v1alpha1.TLSFromCertManager, CertManager: &v1alpha1.TLSCertManager{
@@ -144,13 +143,13 @@ func byCertManager(issuer string) func(*v1alpha1.RecordStore) {
 	}
 }
 
-// byProvided takes the certificates of a store from Secrets given-...
+// byProvided makes a store take its certificates from Secrets given-...
 func byProvided(s *v1alpha1.RecordStore) {
 	s.Spec.TLS = &v1alpha1.TLS{Source: v1alpha1.TLSProvided, Provided: &v1alpha1.TLSProvidedSecrets{
 		SecretPrefix: "given-"}}
 }
 
-// opened tells whether anything of the store runs, or could.
+// opened reports whether anything of the store runs or could run.
 func (p *storePlay) opened(ctx context.Context) bool {
 	GinkgoHelper()
 	var sets appsv1.StatefulSetList
@@ -160,12 +159,13 @@ func (p *storePlay) opened(ctx context.Context) bool {
 	return len(sets.Items)+len(deployments.Items) > 0
 }
 
-// forbidding is access to an API server that refuses requests of these paths, as it does where a role lacks the right.
+// forbidding returns access to an API server that refuses requests for these paths, as it does if a role lacks the
+// right.
 func forbidding(of *rest.Config, path string) *rest.Config {
 	out := rest.CopyConfig(of)
 	out.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(request *http.Request) (*http.Response, error) {
-			// discovery is for everybody
+			// Discovery is allowed for everybody.
 			if !strings.Contains(request.URL.Path, path) || !strings.Contains(request.URL.Path, "/namespaces/") {
 				return next.RoundTrip(request)
 			}
@@ -179,14 +179,14 @@ func forbidding(of *rest.Config, path string) *rest.Config {
 	return out
 }
 
-// rounds lets everybody do some.
+// rounds runs n rounds.
 func (p *storePlay) rounds(ctx context.Context, n int) {
 	for range n {
 		_ = p.round(ctx) // conflicts pass
 	}
 }
 
-// secretNames of the play's namespace.
+// secretNames returns the names of the Secrets of the play's namespace.
 func (p *storePlay) secretNames(ctx context.Context) (names []string) {
 	GinkgoHelper()
 	var list corev1.SecretList
@@ -407,7 +407,7 @@ var _ = Describe("Certificates of other sources than the operator", ginkgo.Order
 					"current time": func(l *authority.Leaf, _ map[string][]byte) {
 					l.Now, l.Lifetime = now.Add(-100*24*time.Hour), 99*24*time.Hour
 				},
-				// it is made valid 2 h before its time
+				// Certificates are valid from 2 h before the time of their issue.
 				"is before": func(l *authority.Leaf, _ map[string][]byte) { l.Now = now.Add(3 * time.Hour) },
 				"tls.crt and tls.key: tls: private key does not match public key": func(_ *authority.Leaf, d map[string][]byte) {
 					d["tls.key"] = foreignKey

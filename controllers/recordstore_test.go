@@ -26,7 +26,7 @@ var _ = Describe("A store", func() {
 	var p *storePlay
 	BeforeEach(func(ctx context.Context) { p = newStorePlay(ctx) })
 
-	// object reads one of the namespace.
+	// object reads an object of the namespace.
 	object := func(ctx context.Context, name string, into client.Object) {
 		GinkgoHelper()
 		Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, into)).To(Succeed())
@@ -355,13 +355,13 @@ var _ = Describe("A store", func() {
 	})
 })
 
-// storeChange is a change of a spec, and whether the store's own objects show it.
+// storeChange is a change of a spec. It also tells whether the store's own objects show the change.
 type storeChange struct {
 	do      func(*v1alpha1.RecordStoreSpec)
 	objects bool
 }
 
-// storeChanges change every field that may change and may be changed back.
+// storeChanges returns changes of every field that may be changed and changed back.
 func storeChanges() map[string]storeChange {
 	small := &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")}}
 	return map[string]storeChange{

@@ -23,21 +23,21 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// deliveredFiles are those of a pod's folder of certificates.
+// deliveredFiles is the content of a pod's folder of certificates.
 type deliveredFiles map[string][]byte
 
-// playedTransports are the processes in the pods of a play, as far as their certificates go: they have what the kubelet
-// has brought, which is what the Secret and the ConfigMap hold now, unless a test holds it up. Their code is that of
-// the real ones (package certs).
+// playedTransports simulates the processes in the pods of a play as far as their certificates are concerned. They have
+// the files that the kubelet has delivered, which is the present content of the Secret and the ConfigMap unless a test
+// holds a delivery up. They use the code of the real processes (package certs).
 type playedTransports struct {
 	play *play
 	mu   sync.Mutex
 	has  map[types.UID]deliveredFiles // by pod
 	now  func() time.Time
 	held map[string]bool // pods whose files stay as they are
-	// grants is the version of the table by which the process of a pod decides; nil: none tells.
+	// grants returns the version of the table by which the process of a pod decides; nil: no process reports one.
 	grants func(pod string) *int64
-	// unknown counts tokens by unknown keys; nil: there are none.
+	// unknown returns the number of tokens by unknown key; nil: there are none.
 	unknown func() map[string]int64
 }
 
@@ -93,7 +93,7 @@ func (p *playedTransports) pod(ctx context.Context, address string) (*corev1.Pod
 	return nil, errors.New("connection refused")
 }
 
-// deliver is what the kubelet makes of a pod's projected volume.
+// deliver returns the files that the kubelet writes from a pod's projected volume.
 func (p *playedTransports) deliver(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error) {
 	out := deliveredFiles{}
 	for _, volume := range pod.Spec.Volumes {
@@ -140,7 +140,7 @@ func (p *playedTransports) project(ctx context.Context, from corev1.VolumeProjec
 	return nil
 }
 
-// secret of the play's namespace.
+// secret reads a Secret of the play's namespace.
 func (p *storePlay) secret(ctx context.Context, name string) *corev1.Secret {
 	GinkgoHelper()
 	secret := &corev1.Secret{}
@@ -148,7 +148,7 @@ func (p *storePlay) secret(ctx context.Context, name string) *corev1.Secret {
 	return secret
 }
 
-// uids of the pods of a component, by name.
+// uids returns the UIDs of the pods of a component, by name.
 func (p *storePlay) uids(ctx context.Context, component string) map[string]types.UID {
 	GinkgoHelper()
 	var pods corev1.PodList
@@ -161,7 +161,8 @@ func (p *storePlay) uids(ctx context.Context, component string) map[string]types
 	return out
 }
 
-// until goes on, round after round, until the store is as wanted; what must hold at any time is checked after each.
+// until runs rounds until the store is as wanted. It calls always, which checks what must hold at any time, after each
+// round.
 func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore),
 	wanted func(*v1alpha1.TLSStatus) bool) {
 	GinkgoHelper()
@@ -178,14 +179,14 @@ func (p *storePlay) until(ctx context.Context, always func(*v1alpha1.RecordStore
 	Expect(p.words(ctx)).To(BeEmpty(), "it does not come to that: %+v", p.get(ctx).Status.TLS)
 }
 
-// rests in a transport.
+// rests returns a check that the store has settled in a transport.
 func rests(in v1alpha1.TLSTransport) func(*v1alpha1.TLSStatus) bool {
 	return func(s *v1alpha1.TLSStatus) bool {
 		return s.Phase == v1alpha1.TLSReady && s.Transport == in && s.Reported == s.Processes && s.Processes > 0
 	}
 }
 
-// withoutField takes a field out of the kind RecordStore, as an earlier version has it, until restore is called.
+// withoutField removes a field from the kind RecordStore, as in an earlier version, until restore is called.
 func (p *storePlay) withoutField(ctx context.Context, path ...string) (restore func()) {
 	GinkgoHelper()
 	kind := &unstructured.Unstructured{}

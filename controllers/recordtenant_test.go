@@ -32,7 +32,8 @@ var _ = Describe("The controller of tenants", func() {
 				Expect(api.Create(ctx, t)).To(Succeed())
 				return t
 			}
-			// expect waits until a tenant has a condition of this generation, and gives its message.
+			// expect waits until a tenant has a condition for its current generation, and returns the condition's
+			// message.
 			expect := func(t *v1alpha1.RecordTenant, kind string, status metav1.ConditionStatus,
 				reason string) (message string) {
 				GinkgoHelper()

@@ -31,7 +31,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// operatorUser is who the controllers are in these tests: bound to the generated role, and to nothing else.
+// operatorUser is the user of the controllers in these tests. It is bound only to the generated role.
 const operatorUser = "system:serviceaccount:sheaf-system:sheaf-operator"
 
 // right is a verb on a resource, such as {"", "pods", "delete"} or {"sheaf.dev", "shardpools/status", "patch"}.
@@ -41,14 +41,14 @@ func (r right) String() string {
 	return strings.TrimPrefix(r.group+"/", "/") + r.resource + ": " + r.verb
 }
 
-// rights are what a client has asked of the API server.
+// rights records what a client has asked of the API server.
 type rights struct {
 	mu      sync.Mutex
 	used    map[right]bool
 	refused map[string]bool // what the role does not grant, in words
 }
 
-// asked is what the operator has used in all specs.
+// asked records what the operator has used in all specs.
 var asked = &rights{used: map[right]bool{}, refused: map[string]bool{}}
 
 // roundTripper is a function that is an http.RoundTripper.
@@ -56,7 +56,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// watch notes what goes through a transport.
+// watch records the requests of a transport.
 func (r *rights) watch(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(request)
@@ -71,7 +71,8 @@ func (r *rights) watch(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// refuse notes what the role does not allow. A namespace that is being deleted answers with the same code.
+// refuse records what the role does not allow. The API server answers with the same code for a namespace that is being
+// deleted.
 func (r *rights) refuse(answer *http.Response) error {
 	body, err := io.ReadAll(answer.Body)
 	if err != nil {
@@ -102,13 +103,13 @@ func (r *rights) note(request *http.Request, code int) {
 	}
 }
 
-// verbsOf are the verbs that a request needs.
+// verbsOf returns the verbs that a request needs.
 func verbsOf(request *http.Request, named bool, code int) []string {
 	switch request.Method {
 	case http.MethodGet:
 		switch {
 		case request.URL.Query().Get("watch") != "":
-			// An informer lists too, where the API server does not send the list on the watch.
+			// If the API server does not send the list on the watch, an informer also lists.
 			return []string{"watch", "list"}
 		case named:
 			return []string{"get"}
@@ -132,8 +133,8 @@ func verbsOf(request *http.Request, named bool, code int) []string {
 	return []string{"unknown method " + request.Method}
 }
 
-// resourceOf reads the group and the resource, with its subresource, from a path such as
-// /apis/apps/v1/namespaces/a/statefulsets/b/scale; named: it is about one object.
+// resourceOf reads the group and the resource, including its subresource, from a path such as
+// /apis/apps/v1/namespaces/a/statefulsets/b/scale. named says that the path is about one object.
 func resourceOf(u *url.URL) (group, resource string, named, ok bool) {
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")
 	switch {
@@ -154,23 +155,24 @@ func resourceOf(u *url.URL) (group, resource string, named, ok bool) {
 	return group, resource, len(parts) > 1, true
 }
 
-// What the operator is to the API server in these tests.
+// These are the operator's accesses to the API server in these tests.
 var (
 	operatorConfig *rest.Config
 	// operatorClient reads and writes without a cache.
 	operatorClient client.WithWatch
-	// acting writes as the operator, and reads as its cache does, which asks for no right to get: here, what is now.
+	// acting writes as the operator. It reads like the operator's cache, which needs no right to get, but always
+	// returns the current state.
 	acting client.WithWatch
 )
 
-// actOnFake makes the operator's clients on the fake. It knows no rights, so that these clients note what the operator
-// asks for.
+// actOnFake makes the operator's clients on the fake. The fake checks no rights, so these clients record what the
+// operator asks for.
 func actOnFake() {
 	operatorClient = asked.watchFake(api)
 	acting = readingFreely(operatorClient)
 }
 
-// readingFreely is a client whose reads are of nobody.
+// readingFreely returns a client whose reads are not recorded for the operator.
 func readingFreely(writing client.WithWatch) client.WithWatch {
 	return interceptor.NewClient(writing, interceptor.Funcs{
 		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object,
@@ -183,7 +185,7 @@ func readingFreely(writing client.WithWatch) client.WithWatch {
 	})
 }
 
-// watchFake notes what goes through a client of the fake.
+// watchFake records the calls of a client of the fake.
 func (r *rights) watchFake(base client.WithWatch) client.WithWatch {
 	return interceptor.NewClient(base, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
@@ -250,7 +252,7 @@ func (r *rights) watchFake(base client.WithWatch) client.WithWatch {
 	})
 }
 
-// noteKind notes verbs on the resource of an object or of a list. Subresources are named as the API server names them.
+// noteKind records verbs on the resource of an object or of a list. It names subresources as the API server does.
 func (r *rights) noteKind(o runtime.Object, sub string, verbs ...string) {
 	gvk, err := apiutil.GVKForObject(o, envScheme)
 	Expect(err).NotTo(HaveOccurred())
@@ -266,7 +268,7 @@ func (r *rights) noteKind(o runtime.Object, sub string, verbs ...string) {
 	}
 }
 
-// actAsOperator gives the operator's account the generated role, and makes its clients.
+// actAsOperator gives the operator's account the generated role, and creates its clients.
 func actAsOperator(ctx context.Context) {
 	role := operatorRole()
 	binding := &rbacv1.ClusterRoleBinding{
@@ -276,7 +278,7 @@ func actAsOperator(ctx context.Context) {
 	}
 	Expect(api.Create(ctx, role)).To(Succeed())
 	Expect(api.Create(ctx, binding)).To(Succeed())
-	// The API server learns of a role some time after it was made.
+	// The API server learns about a role some time after it was created.
 	awaitAllowed(ctx, authorizationv1.ResourceAttributes{Group: v1alpha1.GroupVersion.Group, Resource: "shardpools",
 		Verb: "patch"})
 	operatorConfig = rest.CopyConfig(envConfig)
@@ -297,17 +299,17 @@ func operatorRole() *rbacv1.ClusterRole {
 	return role
 }
 
-// unseen are rights that no request shows, and why the role has them all the same.
+// unseen lists rights that no request shows, with the reason why the role has them nevertheless.
 var unseen = map[right]string{
 	{"sheaf.dev", "recordstores/finalizers",
 		"update"}: "the admission plugin OwnerReferencesPermissionEnforcement asks for it where a store becomes an owner",
 	{"sheaf.dev", "shardpools/finalizers", "update"}: "so does it for pools",
 }
 
-// notUsed is how compareRights begins what it says of a right that was not used.
+// notUsed is the prefix of the messages of compareRights about rights that were not used.
 const notUsed = "granted and not used: "
 
-// compareRights says what is granted and was not used, and what was used and is not granted.
+// compareRights returns the rights that are granted but were not used, and those that were used but are not granted.
 func compareRights(rules []rbacv1.PolicyRule, used map[right]bool) (wrong []string) {
 	granted := map[right]bool{}
 	for _, rule := range rules {
@@ -374,11 +376,12 @@ func TestRightsAreComparedBothWays(t *testing.T) {
 	}
 }
 
-// allRights says that the specs of this run use all that the role grants: those of `make test-api`, and more.
+// allRights says that the specs of this run use everything that the role grants. Those of `make test-api` do, as do
+// larger runs.
 var allRights bool
 
-// The role grants what the operator asks for in these specs, and nothing else. Specs on the fake, or only some of them,
-// ask for less.
+// The role grants exactly what the operator asks for in these specs. Specs on the fake, or only some of the specs, ask
+// for less.
 var _ = ginkgo.ReportAfterSuite("The operator's role is what it uses", func(report ginkgo.Report) {
 	if !report.SuiteSucceeded {
 		return // what did not run has not asked

@@ -26,7 +26,7 @@ var _ = Describe("A disk that is to be replaced", func() {
 		p.settle(ctx)
 		p.ready(ctx)
 	}
-	// fresh lets a shard that was started again find another volume.
+	// fresh lets a shard find another volume after it is restarted.
 	fresh := func() {
 		p.reported = func(name string, r *fleet.ShardReport) {
 			if p.started[name] >= 2 {

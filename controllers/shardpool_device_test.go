@@ -17,7 +17,7 @@ var _ = Describe("A ShardPool and a Job that measures its class", func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) { p = newPoolPlay(ctx) })
 
-	// run plays a Job on a claim, of which only what it has left matters.
+	// run simulates a finished Job on a claim: only what the Job has left behind matters.
 	run := func(ctx context.Context, name, class, message string, ended time.Time) {
 		claim := fleettest.BenchClaim(name, class)
 		claim.Namespace, claim.Spec.VolumeName = p.Namespace, ""

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// specs are all that the operator made, as YAML: sets, services and claims, without what the API server adds to each
-// write.
+// specs returns everything that the operator made, as YAML: sets, services and claims, without what the API server adds
+// to each write.
 func (p *poolPlay) specs(ctx context.Context) (texts []string) {
 	for _, o := range p.objects(ctx) {
 		switch o := o.(type) {
@@ -138,8 +138,8 @@ var _ = Describe("Every field of a pool's spec", func() {
 		}},
 		{"gateway", false, func(store *v1alpha1.RecordStore) { three := int32(3); store.Spec.Gateway.Replicas = &three }},
 	}
-	// One pool for all of them: each leaves the objects as it found them. On a real API server, where each costs ten
-	// times as much, it is every third; a soak has all of them there, too.
+	// All fields share one pool: each change leaves the objects as it found them. On a real API server, where a change
+	// costs ten times as much, only every third field is tried; a soak tries all of them there, too.
 	every := 1
 	if kubetest.Wanted() && !soaktest.Long() {
 		every = 3
@@ -174,7 +174,8 @@ var _ = Describe("Every field of a pool's spec", func() {
 		})
 })
 
-// back makes a change, sees that objects follow (or do not), takes it back, and sees that they are as before.
+// back makes a change, checks whether the objects follow, reverts the change, and checks that the objects are as
+// before.
 func (p *poolPlay) back(ctx context.Context, name string, changes bool, change func()) {
 	GinkgoHelper()
 	before := p.specs(ctx)

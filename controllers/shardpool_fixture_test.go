@@ -21,7 +21,7 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool"
 )
 
-// Classes that tests use: one whose volumes grow, and one whose do not.
+// These are the classes that tests use: the volumes of one can grow, and those of the other cannot.
 const (
 	classGrows = "grows"
 	classFixed = "fixed"
@@ -35,12 +35,12 @@ func makeClasses(ctx context.Context) {
 	}
 }
 
-// poolPlay is a play with a store, and its reconciler.
+// poolPlay is a play with a store and the reconciler of its pools.
 type poolPlay struct {
 	*play
 	store *v1alpha1.RecordStore
 	r     *shardpool.Reconciler
-	// after runs after each reconcile and each step: what must hold at any time.
+	// after runs after each reconcile and each step. It checks what must hold at any time.
 	after func(context.Context)
 	undo  func() // of back
 }
@@ -59,12 +59,11 @@ func newPoolPlay(ctx context.Context) *poolPlay {
 	return p
 }
 
-// reconciler is a new operator: it knows nothing.
+// reconciler returns a new operator, which has nothing in memory.
 func (p *poolPlay) reconciler(c client.Client) *shardpool.Reconciler {
 	return &shardpool.Reconciler{Client: c, Live: operatorClient, Shards: p.play, Image: "sheaf:1"}
 }
 
-// pool makes a pool.
 func (p *poolPlay) pool(ctx context.Context, name string, shards int32,
 	changes ...func(*v1alpha1.ShardPool)) *v1alpha1.ShardPool {
 	pool := &v1alpha1.ShardPool{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.Namespace}}
@@ -83,7 +82,7 @@ func (p *poolPlay) get(ctx context.Context, name string) *v1alpha1.ShardPool {
 	return pool
 }
 
-// change a pool's spec or annotations.
+// change changes a pool's spec or annotations.
 func (p *poolPlay) change(ctx context.Context, name string, change func(*v1alpha1.ShardPool)) {
 	pool := p.get(ctx, name)
 	change(pool)
@@ -96,7 +95,7 @@ func (p *poolPlay) changeStore(ctx context.Context, change func(*v1alpha1.Record
 	Expect(api.Update(ctx, p.store)).To(Succeed())
 }
 
-// reconcile once.
+// reconcile reconciles a pool once.
 func (p *poolPlay) reconcile(ctx context.Context, name string) (ctrl.Result, error) {
 	result, err := p.r.Reconcile(ctx, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace,
 		Name: name}})
@@ -106,8 +105,8 @@ func (p *poolPlay) reconcile(ctx context.Context, name string) (ctrl.Result, err
 	return result, err
 }
 
-// round reconciles every pool, and lets everything else do a step. Rounds are so far apart that moving numbers are
-// written in each.
+// round reconciles every pool, and lets each simulated component do a step. Rounds are so far apart that changing
+// numbers are written in each.
 func (p *poolPlay) round(ctx context.Context) error {
 	p.r.ForgetWrites()
 	var pools v1alpha1.ShardPoolList
@@ -127,7 +126,7 @@ func (p *poolPlay) round(ctx context.Context) error {
 	return failed
 }
 
-// settle goes on until nobody writes any more, for as many rounds as a cache is behind.
+// settle runs rounds until none has written anything for one more round than the cache lags behind.
 func (p *poolPlay) settle(ctx context.Context, behind int) {
 	GinkgoHelper()
 	for n, quiet := 0, 0; quiet <= behind; n++ {
@@ -138,7 +137,7 @@ func (p *poolPlay) settle(ctx context.Context, behind int) {
 	}
 }
 
-// words of all pools, for a failure.
+// words returns the messages of all pools, for the report of a failure.
 func (p *poolPlay) words(ctx context.Context) (words []string) {
 	var pools v1alpha1.ShardPoolList
 	Expect(api.List(ctx, &pools, client.InNamespace(p.Namespace))).To(Succeed())
@@ -168,7 +167,7 @@ func (p *poolPlay) ready(ctx context.Context, pool string) {
 	p.expect(ctx, pool, v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready")
 }
 
-// state of a shard.
+// state returns the status of a shard.
 func (p *poolPlay) state(ctx context.Context, pool string, n int32) v1alpha1.ShardStatus {
 	GinkgoHelper()
 	for _, s := range p.get(ctx, pool).Status.ShardStatuses {
@@ -180,7 +179,7 @@ func (p *poolPlay) state(ctx context.Context, pool string, n int32) v1alpha1.Sha
 	return v1alpha1.ShardStatus{}
 }
 
-// uids of the pods that are there, by name.
+// uids returns the UIDs of the existing pods, by name.
 func (p *poolPlay) uids(ctx context.Context) map[string]types.UID {
 	var pods corev1.PodList
 	Expect(api.List(ctx, &pods, client.InNamespace(p.Namespace))).To(Succeed())
@@ -191,7 +190,7 @@ func (p *poolPlay) uids(ctx context.Context) map[string]types.UID {
 	return uids
 }
 
-// playedRegister is a placement that needs some shards.
+// playedRegister simulates a placement that needs some shards.
 type playedRegister struct {
 	needs   map[string]bool
 	emptied []string

@@ -35,7 +35,7 @@ func (p *storePlay) expectPool(ctx context.Context, name, kind string, status me
 	}
 }
 
-// holding are the shards that etcd says have groups, or are to get some.
+// holding returns the shards that, according to etcd, have groups or are to get some.
 func (p *storePlay) holding(ctx context.Context) (shards []string) {
 	GinkgoHelper()
 	v, err := p.etcd.Register().Look(ctx, p.get(ctx))
@@ -48,7 +48,7 @@ func (p *storePlay) holding(ctx context.Context) (shards []string) {
 	return shards
 }
 
-// runs are the shards that have pods.
+// runs returns the shards that have pods.
 func (p *storePlay) runs(ctx context.Context) (shards []string) {
 	for _, shard := range []string{"ssd-0", "ssd-1", "ssd-2", "ssd-3", "ssd-4", "xfs-0", "xfs-1", "xfs-2"} {
 		if pod := p.pod(ctx, shard); pod != nil && pod.DeletionTimestamp == nil {

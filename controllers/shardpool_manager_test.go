@@ -14,7 +14,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// The controller as the operator runs it: with a cache, woken by what it watches.
+// The controller runs as in the operator: with a cache, and triggered by what it watches.
 var _ = Describe("ShardPools under a manager", needs("managers reach it by its address"), func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) {
@@ -25,7 +25,7 @@ var _ = Describe("ShardPools under a manager", needs("managers reach it by its a
 			Expect(r.SetupWithManager(mgr)).To(Succeed())
 		})
 	})
-	// until lets the cluster go on until a state is reached.
+	// until steps the cluster until a state is reached.
 	until := func(ctx context.Context, holds func() bool) {
 		GinkgoHelper()
 		Eventually(func() bool {

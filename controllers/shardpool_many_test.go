@@ -19,11 +19,11 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// calls counts what a reconcile asks of the API server. Reads come from a cache in the real operator, but for those of
+// calls counts a reconcile's requests to the API server. In the real operator, reads come from a cache, except those of
 // Live.
 type calls struct{ reads, lists, writes, live int }
 
-// counting is held while one is counted: sets are written some at a time.
+// counting is held while a call is counted, because several sets are written at a time.
 var counting sync.Mutex
 
 func count(n *int) {
@@ -64,7 +64,7 @@ func (c *calls) client() client.Client {
 	})
 }
 
-// livePast counts reads past the cache.
+// livePast counts reads that bypass the cache.
 type livePast struct {
 	client.Reader
 	count *calls
@@ -81,7 +81,7 @@ func (l livePast) List(ctx context.Context, list client.ObjectList, opts ...clie
 }
 
 var _ = Describe("Forty shards in one pool", func() {
-	// measure counts from nothing to ready, and one reconcile in peace.
+	// measure counts the calls from nothing to ready, and those of one reconcile when nothing changes.
 	measure := func(ctx context.Context, shards int32, trouble bool) (rise, peace calls, status []byte) {
 		p := newPoolPlay(ctx)
 		var made calls
@@ -117,7 +117,8 @@ var _ = Describe("Forty shards in one pool", func() {
 		Expect(peace10.writes + peace40.writes + peace10.live + peace40.live).To(BeZero())
 		Expect(peace40.lists).To(Equal(peace10.lists), "lists do not grow with the shards")
 		Expect(peace40.reads-peace10.reads).To(BeNumerically("<=", 30*2), "set and volume of each shard")
-		// Per shard: the set, the set again with the volume's UUID, the pod with it, the Shard and its status.
+		// The writes per shard are: the set, the set again with the volume's UUID, the pod with that UUID, the Shard
+		// and its status.
 		Expect(rise40.writes-rise10.writes).To(BeNumerically("<=", 30*5), "%+v, %+v", rise10, rise40)
 		Expect(rise40.live-rise10.live).To(BeNumerically("<=", 4), "events of many shards are read at once: %+v, %+v", rise10,
 			rise40)

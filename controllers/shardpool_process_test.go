@@ -33,7 +33,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/clitest"
 )
 
-// adminClient is as much of a ShardClient as these tests look at.
+// adminClient implements as much of a ShardClient as these tests look at.
 type adminClient struct{}
 
 func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.ShardReport, error) {
@@ -64,16 +64,16 @@ func (adminClient) Describe(ctx context.Context, shard fleet.ShardAt) (*fleet.Sh
 	return report, nil
 }
 
-// processes runs a real `sheaf shard` for each pod that play starts, on an address of the loopback network of its own.
+// processes runs a real `sheaf shard` for each pod that play starts, each on its own address of the loopback network.
 type processes struct {
 	binary, root, etcd string
 	apart              bool // each shard is a failure domain
-	// deliver gives the files of a pod's folder of certificates; nil: pods have none.
+	// deliver returns the files of a pod's folder of certificates; nil: pods have none.
 	deliver func(ctx context.Context, pod *corev1.Pod) (deliveredFiles, error)
 	running map[string]*exec.Cmd // by pod's UID
 }
 
-// newProcesses takes the binary of `make build`, or builds one.
+// newProcesses uses the binary of `make build`, or builds one.
 func newProcesses(ctx context.Context) *processes {
 	GinkgoHelper()
 	r := &processes{root: ginkgo.GinkgoT().TempDir(), running: map[string]*exec.Cmd{}}
@@ -88,7 +88,7 @@ func newProcesses(ctx context.Context) *processes {
 	return r
 }
 
-// start runs the pod's container: its own arguments, but for what is a matter of the machine.
+// start runs the pod's container with its own arguments, except for those that depend on the machine.
 func (r *processes) start(pod *corev1.Pod) (ip string) {
 	ip = fmt.Sprintf("127.%d.%d.%d", 10+rand.IntN(200), rand.IntN(250), 1+rand.IntN(250))
 	if pod.Labels[v1alpha1.LabelPool] == "" {
@@ -129,14 +129,14 @@ func (r *processes) start(pod *corev1.Pod) (ip string) {
 	return ip
 }
 
-// certificates puts those of a pod into a folder.
+// certificates writes the certificate files of a pod to a folder.
 func (r *processes) certificates(pod *corev1.Pod) (dir string) {
 	files, err := r.deliver(context.Background(), pod)
 	Expect(err).NotTo(HaveOccurred())
 	return r.secret(files)
 }
 
-// secret puts files into a folder of their own.
+// secret writes files to a folder of their own.
 func (r *processes) secret(files map[string][]byte) (dir string) {
 	dir, err := os.MkdirTemp(r.root, "tls-")
 	Expect(err).NotTo(HaveOccurred())
@@ -144,7 +144,7 @@ func (r *processes) secret(files map[string][]byte) (dir string) {
 	return dir
 }
 
-// dir is the shard's disk.
+// dir returns the folder that is the shard's disk.
 func (r *processes) dir(shard string) string { return filepath.Join(r.root, shard) }
 
 // end kills the process of a pod.
@@ -250,7 +250,7 @@ var _ = Describe("A pool of real shards", needs("real processes"), func() {
 	})
 })
 
-// isEmpty says whether a folder holds nothing.
+// isEmpty reports whether a folder is empty.
 func isEmpty(dir string) (bool, error) {
 	f, err := os.Open(dir)
 	if err != nil {

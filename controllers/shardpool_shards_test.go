@@ -24,7 +24,7 @@ var _ = Describe("Shards", func() {
 	var p *poolPlay
 	BeforeEach(func(ctx context.Context) { p = newPoolPlay(ctx) })
 
-	// shards that the API server has, by name.
+	// shards returns the Shards that the API server has, by name.
 	shards := func(ctx context.Context) map[string]v1alpha1.Shard {
 		var list v1alpha1.ShardList
 		Expect(api.List(ctx, &list, client.InNamespace(p.Namespace))).To(Succeed())
@@ -85,7 +85,7 @@ var _ = Describe("Shards", func() {
 		p.pool(ctx, "ssd", 2)
 		p.settle(ctx, 0)
 		before, versions := shards(ctx), p.versions(ctx)
-		// a shard whose UUID was forgotten would take this one
+		// A shard whose UUID was forgotten would take this one.
 		p.uuidOf = func(name string) string { return "another-of-" + name }
 		Expect(api.DeleteAllOf(ctx, &v1alpha1.Shard{}, client.InNamespace(p.Namespace))).To(Succeed())
 		_, err := p.reconcile(ctx, "ssd")
@@ -187,7 +187,7 @@ var _ = Describe("Shards", func() {
 		func(ctx context.Context) {
 			p.pool(ctx, "ssd", 25)
 			p.settle(ctx, 0)
-			// As that operator left it: a list of all shards in the pool's status, and no Shards.
+			// This is the state that such an operator leaves: a list of all shards in the pool's status, and no Shards.
 			pool, listed := p.get(ctx, "ssd"), []v1alpha1.ShardStatus{}
 			for n := range int32(25) {
 				s := shard(ctx, workload.Shard("ssd", n)).Status
@@ -282,7 +282,7 @@ var _ = Describe("Shards", func() {
 	})
 })
 
-// forgetVolume takes the UUID of a shard's volume out of its set and pod.
+// forgetVolume removes the UUID of a shard's volume from its set and pod.
 func (p *poolPlay) forgetVolume(ctx context.Context, shard string) error {
 	set := &appsv1.StatefulSet{}
 	if err := api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: shard}, set); err != nil {

@@ -65,7 +65,7 @@ var _ = Describe("Restarts of a store with several copies", func() {
 
 var _ = Describe("A disk that is lost", func() {
 	var p *storePlay
-	// blank is a shard that finds nothing where its volume was, until it is started for whatever is there.
+	// blank makes a shard find its volume blank until it is restarted to accept any volume.
 	blank := func(shard string) {
 		p.reported = func(name string, r *fleet.ShardReport) {
 			if name == shard && p.started[shard] < 2 {

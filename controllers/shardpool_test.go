@@ -51,7 +51,7 @@ var _ = Describe("ShardPool", func() {
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd"}, service)).To(Succeed())
 			Expect(service.Spec.PublishNotReadyAddresses).To(BeTrue())
 
-			// The volume is known to set and pod by now, and no pod was made twice for it.
+			// By now the set and the pod know the volume, and no pod was created twice for that.
 			set := &appsv1.StatefulSet{}
 			Expect(api.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: "ssd-1"}, set)).To(Succeed())
 			Expect(set.Spec.Template.Annotations).To(HaveKeyWithValue(workload.AnnotationVolume, "uuid-of-ssd-1"))
@@ -269,7 +269,7 @@ var _ = Describe("ShardPool", func() {
 				}
 			})
 
-		// takenBack sets the size back, and only that heals.
+		// takenBack reverts the size, and checks that everything heals without anything else.
 		takenBack := func(ctx context.Context) {
 			GinkgoHelper()
 			p.change(ctx, "ssd", func(pool *v1alpha1.ShardPool) { pool.Spec.Storage.Size = resource.MustParse("1Gi") })

@@ -25,7 +25,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// snapshot is everything that a cache would hold, as it is now.
+// snapshot returns everything that a cache would hold, as of now.
 func (p *play) snapshot(ctx context.Context) client.Client {
 	objects := p.objects(ctx)
 	for _, list := range []client.ObjectList{&corev1.NodeList{}, &corev1.PersistentVolumeList{},
@@ -41,11 +41,11 @@ func (p *play) snapshot(ctx context.Context) client.Client {
 			o.SetFinalizers([]string{"sheaf.dev/played"}) // the fake takes no other
 		}
 	}
-	// as the operator's cache, which Apply reads
+	// Managed fields are returned as by the operator's cache, because Apply reads them.
 	return fake.NewClientBuilder().WithScheme(envScheme).WithObjects(objects...).WithReturnManagedFields().Build()
 }
 
-// reading makes a client that reads from a cache and writes to the API server. Secrets and ConfigMaps are not cached.
+// reading returns a client that reads from a cache and writes to the API server. Secrets and ConfigMaps are not cached.
 func reading(cache func() client.Client) client.Client {
 	return interceptor.NewClient(acting, interceptor.Funcs{
 		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object,
@@ -62,25 +62,25 @@ func reading(cache func() client.Client) client.Client {
 	})
 }
 
-// frozen reads what is now, for ever.
+// frozen returns a client that forever reads the state at the time of this call.
 func (p *play) frozen(ctx context.Context) client.Client {
 	cache := p.snapshot(ctx)
 	return reading(func() client.Client { return cache })
 }
 
-// errKilled is the end of an operator.
+// errKilled is the error of every write after an operator was killed.
 var errKilled = errors.New("the operator was killed")
 
-// killer is a client whose operator dies after write number at; 0: never. All that is written later fails.
+// killer is a client whose operator dies after write number at, or never if at is 0. All later writes fail.
 type killer struct {
 	mu         sync.Mutex // one write at a time: the operator dies at a certain one
 	writes, at int
 }
 
-// deaths tell after which of its writes the next operator dies; 0: never.
+// deaths returns the number of the write after which the next operator dies; 0: never.
 type deaths func() int
 
-// once is the operator that dies after write number at, and the next one that lives.
+// once lets one operator die after write number at; the next one lives.
 func once(at int) deaths {
 	return func() int {
 		next := at
@@ -89,15 +89,15 @@ func once(at int) deaths {
 	}
 }
 
-// always are operators of which each dies after its first write.
+// always lets each operator die after its first write.
 func always() int { return 1 }
 
-// mostRounds is more than any part of a story takes, where each operator dies after its first write.
+// mostRounds is more than any part of a story takes if each operator dies after its first write.
 const mostRounds = 300
 
-// aliveUntil gives the deaths that a story of so many writes is tried with: always, and once after each fifth write. On
-// a real API server, where a life costs ten times as much, it is once after a quarter, a half and three quarters of the
-// writes; in a soak once after every one.
+// aliveUntil returns the deaths to try for a story of this many writes: always, and once after each fifth write. On a
+// real API server, where a life costs ten times as much, once dies after a quarter, a half and three quarters of the
+// writes; in a soak, after every single one.
 func aliveUntil(writes int) map[string]deaths {
 	all := map[string]deaths{"killed after each write": always}
 	after := func(at int) { all[fmt.Sprintf("killed after write %d", at)] = once(at) }
@@ -120,7 +120,7 @@ func aliveUntil(writes int) map[string]deaths {
 
 func (k *killer) dead() bool { return k.at > 0 && k.writes >= k.at }
 
-// write counts a write and does it, while the operator lives.
+// write counts a write and performs it if the operator is alive.
 func (k *killer) write(do func() error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -162,7 +162,7 @@ func (k *killer) client() client.Client {
 	})
 }
 
-// story is all that can happen to a pool in its life, but for its end. wait lets it settle.
+// story is everything that can happen to a pool in its life, except for its end. wait lets it settle.
 func story(ctx context.Context, p *poolPlay, wait func()) {
 	p.pool(ctx, "ssd", 2)
 	wait()
@@ -178,7 +178,7 @@ func story(ctx context.Context, p *poolPlay, wait func()) {
 	wait()
 }
 
-// picture is what the namespace looks like, without what differs from run to run.
+// picture describes the namespace, without what differs from run to run.
 func (p *poolPlay) picture(ctx context.Context) (lines []string) {
 	for _, o := range p.objects(ctx) {
 		switch o := o.(type) {
@@ -208,7 +208,7 @@ func (p *poolPlay) picture(ctx context.Context) (lines []string) {
 	return lines
 }
 
-// withoutHashes takes out what differs from namespace to namespace: addresses and the store's UID are in the template.
+// withoutHashes removes what differs from namespace to namespace: addresses and the store's UID are in the template.
 func withoutHashes(lines []string) []string {
 	out := make([]string, 0, len(lines))
 	for _, line := range lines {
@@ -268,13 +268,13 @@ var _ = Describe("The pool's controller", func() {
 	})
 })
 
-// settled does one round, and says whether nobody wrote in it.
+// settled runs one round, and reports whether nothing was written in it.
 func (p *poolPlay) settled(ctx context.Context) bool {
 	before := wrote.Load()
 	return p.round(ctx) == nil && wrote.Load() == before
 }
 
-// claimSize is the size that a set's claim template asks for.
+// claimSize returns the size that a set's claim template requests.
 func claimSize(set *appsv1.StatefulSet) resource.Quantity {
 	return set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests[corev1.ResourceStorage]
 }

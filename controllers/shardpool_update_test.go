@@ -32,7 +32,7 @@ var _ = Describe("An update", func() {
 		p.pool(ctx, "b", 1)
 		p.settle(ctx, 0)
 		p.ready(ctx, "a")
-		// At no time is a second shard of the store down, whatever pool it is of.
+		// At no time is a second shard of the store down, whichever pool it belongs to.
 		p.after = func(ctx context.Context) {
 			down := 3
 			for _, shard := range []string{"a-0", "a-1", "b-0"} {
@@ -141,7 +141,7 @@ var _ = Describe("An update", func() {
 
 	It("looks past the cache before it stops a shard", func(ctx context.Context) {
 		image(ctx, "sheaf:2")
-		// The cache is of now, and stays so; another operator's restart is not in it.
+		// The cache keeps the state of this moment, so the restart by another operator is not in it.
 		p.r = p.reconciler(p.frozen(ctx))
 		for range 3 {
 			_, _ = p.reconcile(ctx, "a")

@@ -28,7 +28,7 @@ func (p *storePlay) reconcilePool(ctx context.Context, name string) ctrl.Result 
 	return result
 }
 
-// stalled says why a pool is stalled; empty: it is not.
+// stalled returns why a pool is stalled, or an empty string if it is not.
 func (p *storePlay) stalled(ctx context.Context, name string) string {
 	GinkgoHelper()
 	pool := &v1alpha1.ShardPool{}
@@ -70,7 +70,7 @@ var _ = Describe("The status of a store with several copies", func() {
 		p.expect(ctx, v1alpha1.ConditionAvailable, metav1.ConditionTrue, "Available", "all 8 groups serve")
 		Expect(p.get(ctx).Status.Records).To(Equal(int64(800)))
 	})
-	// later settles twice, with some time between.
+	// later settles twice, with some time in between.
 	later := func(ctx context.Context) {
 		GinkgoHelper()
 		p.settle(ctx)

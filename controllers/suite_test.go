@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/soaktest"
 )
 
-// Ginkgo's words. It is not imported with a dot, as Fail is an outcome of steps here.
+// These names of Ginkgo are not imported with a dot, because Fail is an outcome of steps here.
 var (
 	Describe      = ginkgo.Describe
 	Context       = ginkgo.Context
@@ -35,22 +35,22 @@ var (
 	GinkgoHelper  = ginkgo.GinkgoHelper
 )
 
-// onServer labels specs that a fake API server cannot answer: `make test` leaves them to `make test-api`. onBoth labels
-// those that run on the fake, and in `make test-api` all the same. All specs run on a real API server in
-// `make test-api-all` and in `make soak-kube`.
+// onServer labels specs that need a real API server: `make test` leaves them to `make test-api`. onBoth labels specs
+// that run on the fake, and also in `make test-api`. All specs run on a real API server in `make test-api-all` and in
+// `make soak-kube`.
 const (
 	onServer = "server"
 	onBoth   = "both"
 )
 
-// needs labels a spec as onServer; why names what the fake lacks.
+// needs labels a spec as onServer; why says what the fake lacks.
 func needs(why string) ginkgo.Labels { return ginkgo.Label(onServer, why) }
 
-// both labels a spec as onBoth; why names what only the real API server can say of it.
+// both labels a spec as onBoth; why says what only the real API server can show.
 func both(why string) ginkgo.Labels { return ginkgo.Label(onBoth, why) }
 
-// A real API server and etcd, or a fake (fake_test.go); tests play everything else of Kubernetes. Each test has a
-// namespace of its own.
+// These specs use a real API server and etcd, or a fake (fake_test.go). The tests simulate everything else of
+// Kubernetes. Each test has a namespace of its own.
 var (
 	envConfig *rest.Config
 	// api reads and writes without a cache.
@@ -59,10 +59,10 @@ var (
 	env       *kubetest.Server
 )
 
-// Cluster is how the API server of the tests is reached.
+// Cluster returns the configuration for access to the API server of the tests.
 func Cluster() *rest.Config { return envConfig }
 
-// noteFlakes tells the gate which specs passed at their second attempt.
+// noteFlakes reports to the gate which specs passed at their second attempt.
 var noteFlakes func(report *ginkgo.Report)
 
 var _ = ginkgo.ReportAfterSuite("flakes", func(report ginkgo.Report) { noteFlakes(&report) })

@@ -18,7 +18,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// heardEvents keeps what makes events fold into one: reason, action and the object that they name.
+// heardEvents keeps what decides whether events are folded into one: the reason, the action and the object that they
+// name.
 type heardEvents struct {
 	mu   sync.Mutex
 	list []string

@@ -166,7 +166,7 @@ func TestADiskThatIsTooSmallOrOnANodeThatIsDownIsNotGiven(t *testing.T) {
 	wantState(t, w.settle(), 1, v1alpha1.DiskReserved, "prod/data-p-0-0")
 }
 
-// A disk that was measured is not given to a store before a person says so; the same Job may measure it again.
+// A claim that waits for a disk says why none of the existing disks fits.
 func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
 	for says, prepare := range map[string]func(*diskWorld){
 		"claim prod/data-b asks for 20Gi, and no disk is free": func(w *diskWorld) {
@@ -188,6 +188,7 @@ func TestAClaimThatWaitsSaysWhatThereIs(t *testing.T) {
 	}
 }
 
+// A measured disk is not given to a store before a person releases it; the same Job may measure it again.
 func TestABenchJobGetsADisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.o.stores = nil // qualified before there is a store
@@ -217,7 +218,7 @@ func TestABenchJobGetsADisk(t *testing.T) {
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
 }
 
-// A claim that a deleted pool left behind gets no disk, keeps none in reserve, and is not waited for.
+// A claim that a deleted pool left behind gets no disk, reserves none, and is not waited for.
 func TestAClaimOfNobodyGetsNoDisk(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"))
 	w.claim("data-p-0-0", "1Gi")
@@ -273,8 +274,8 @@ func TestAReleasedDiskComesBackOnlyToItsStore(t *testing.T) {
 	wantState(t, w.settle(), 0, v1alpha1.DiskReserved, "prod/data-p-0-0")
 }
 
-// A disk that was replaced is not assigned again, even when no pool lists its claim as replaced any more. Another disk
-// of the same node takes its place.
+// A replaced disk is not assigned again, even when no pool lists its claim as replaced any more. Another disk of the
+// same node takes its place.
 func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
 	w := newDiskWorld(disk("n1", "a", "1Gi"), disk("n1", "b", "1Gi"), disk("n2", "a", "1Gi"), disk("n2", "b", "1Gi"))
 	w.claim("data-p-0-0", "1Gi")
@@ -297,7 +298,7 @@ func TestADiskThatWasReplacedDoesNotComeBack(t *testing.T) {
 	w.forget("data-p-1-0")
 	w.claim("data-p-1-0", "1Gi")
 	wantState(t, w.settle(), 3, v1alpha1.DiskReserved, "prod/data-p-1-0")
-	// A person who has wiped it may give it to anybody.
+	// After a person has wiped the disk, that person may release it for any claim.
 	w.volume(d.statuses[2].PersistentVolume).Annotations[workload.AnnotationRelease] = "true"
 	wantState(t, w.settle(), 2, v1alpha1.DiskFree, "")
 	if a := w.volume(d.statuses[2].PersistentVolume).Annotations; a[workload.AnnotationGivenUp] != "" {
@@ -317,7 +318,7 @@ func TestAPersonFreesAReleasedDisk(t *testing.T) {
 	if a := w.o.volumes[0].Annotations; a[workload.AnnotationRelease] != "" || a[workload.AnnotationStoreUID] != "" {
 		t.Fatalf("annotations stay: %v", a)
 	}
-	// On a disk that is bound the annotation changes nothing.
+	// On a bound disk, the annotation changes nothing.
 	w.claim("data-p-0-0", "1Gi")
 	w.settle()
 	w.bind()
@@ -369,7 +370,8 @@ func TestANodeThatDoesNotExistIsNamed(t *testing.T) {
 	wantState(t, w.settle(), 0, v1alpha1.DiskNodeMissing, "")
 }
 
-// However claims come and go: no disk has two claims, no claim two disks, and nothing bound is taken away.
+// However claims are created and deleted, no disk has two claims, no claim has two disks, and no bound disk is taken
+// away.
 func TestDisksAreNeverGivenTwice(t *testing.T) {
 	soaktest.Check(t, func(t *rapid.T) {
 		var disks []v1alpha1.Disk

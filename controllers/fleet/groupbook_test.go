@@ -11,7 +11,7 @@ import (
 
 var bookStore = types.NamespacedName{Namespace: "prod", Name: "quotes"}
 
-// said is what a shard reports; the words of a group are its name, and ! where the shard leads it.
+// said builds a shard's report. Each word names a group; a ! after the name says that the shard leads the group.
 func said(records int64, applied uint64, groups ...string) *ShardReport {
 	r := &ShardReport{State: v1alpha1.ShardServing}
 	for _, g := range groups {
@@ -33,7 +33,7 @@ func bookPools(names ...string) []v1alpha1.ShardPool {
 	return pools
 }
 
-// A node that is cut takes the leaders of groups with it; others lead these groups then.
+// Leaders of groups are on a node that becomes unreachable; other shards then lead these groups.
 func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
 	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(100, 10, "1", "2!"),
@@ -48,20 +48,20 @@ func TestRecordsOfANodeThatIsDownAreNotCountedTwice(t *testing.T) {
 		len(got.Troubles(3)) != 2 {
 		t.Errorf("a-0 is down: %+v", got)
 	}
-	// The old leader is back for a moment and knows nothing of the new one.
+	// The old leader is back for a moment and does not know about the new one.
 	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": said(100, 10, "1!", "2"), "a-1": said(120, 12, "1!", "2!"),
 		"a-2": said(120, 12, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
 		t.Errorf("two leaders: %d records", got.Records)
 	}
-	// Nobody leads: what is there is still there.
+	// If nobody leads, the records that exist still count.
 	book.Note(bookStore, "a", map[string]*ShardReport{"a-0": nil, "a-1": nil, "a-2": said(120, 12, "1", "2")}, now)
 	if got := book.Sum(bookStore, bookPools("a")); got.Records != 240 {
 		t.Errorf("no leader: %d records", got.Records)
 	}
 }
 
-// Shards of different pools are asked at different times: a group that moves has a leader at every one of them.
+// Shards of different pools are asked at different times. A group that moves has a leader at each of these times.
 func TestAGroupWithoutALeaderIsFoundWhenAllWereAskedAgain(t *testing.T) {
 	book, now := &GroupBook{}, time.Unix(1e6, 0)
 	pools := bookPools("a", "b")

@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// Fields that move by themselves. A field that is not here tells something: a change of it is written at once.
+// These fields change all the time. A change of any other field is written at once.
 var (
 	movingOfShard = map[string]bool{
 		"Records": true, "StoredBytes": true, "LeadingGroups": true, "MemoryNeedBytes": true, "Load": true,
@@ -22,7 +22,7 @@ var (
 	movingOfPool = map[string]bool{"Records": true, "StoredBytes": true, "Load": true}
 )
 
-// filled sets each field of a struct to something else than its zero value.
+// filled sets each field of a struct to something other than its zero value.
 func filled(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
@@ -46,7 +46,7 @@ func filled(v reflect.Value) {
 	}
 }
 
-// checkFields fills one field after the other of a status that is empty otherwise.
+// checkFields sets the fields of an otherwise empty status one by one.
 func checkFields[T any](t *testing.T, told func(T) T, moving map[string]bool) {
 	t.Helper()
 	var before T
@@ -143,8 +143,8 @@ func TestWhatAStatusTells(t *testing.T) {
 	}
 }
 
-// However a status changes: what it tells is written at once, numbers alone are written at most each 30 s and are never
-// older than that, and what does not change is not written.
+// However a status changes, a change that matters is written at once. Changes of mere numbers are written at most every
+// 30 s, and the written numbers are never older than that. An unchanged status is not written.
 func TestAStatusIsWrittenAtOnceOrAtMostEach30Seconds(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 7))

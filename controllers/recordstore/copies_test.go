@@ -94,7 +94,7 @@ func TestCountCopies(t *testing.T) {
 	}
 }
 
-// TestPauseOfASettledStore: nothing has to be done soon, but for a store whose groups come by name.
+// TestPauseOfASettledStore: a settled store needs nothing soon, except a store whose groups are named by callers.
 func TestPauseOfASettledStore(t *testing.T) {
 	for routing, want := range map[v1alpha1.RoutingMode]time.Duration{v1alpha1.RoutingHash: 30 * time.Second,
 		v1alpha1.RoutingNamed: 2 * time.Second} {
@@ -126,7 +126,7 @@ func TestCountsWhileEtcdIsAwayFollowTheShards(t *testing.T) {
 	if got.Total != 3 || got.Serving != 2 || got.Degraded != 2 || got.Moving != 1 || len(got.NotWell) != 2 {
 		t.Errorf("%+v", got)
 	}
-	// Of a group whose copies were all on nodes that are down since the operator began, nobody says anything.
+	// If all copies of a group have been on nodes that are down since the operator started, no shard reports the group.
 	delete(heard.Groups, "3")
 	if got = heardCounts(before, heard, 3); got.Serving != 2 {
 		t.Errorf("%+v", got)
@@ -174,7 +174,7 @@ func TestAPlanIsOnlyForWhatItWasMadeFor(t *testing.T) {
 	if got := fleet.PlanMisses(store, pools); got != "RecordStore quotes" {
 		t.Errorf("the store has changed: %q", got)
 	}
-	// The status holds so many pools and no more; of the others nobody waits for ever.
+	// The status holds only a limited number of pools; nobody waits for the others forever.
 	var many []v1alpha1.ShardPool
 	for range fleet.PlannedPoolsMax + 1 {
 		many = append(many, fleettest.PoolOf("p"+string(rune('a'+len(many)%26))+string(rune('a'+len(many)/26)), 1))

@@ -54,7 +54,8 @@ func TestEtcdState(t *testing.T) {
 	}
 }
 
-// etcdPods in words: "0 ready old", "1 running old since 5m", "2 crashed other", "0 pending old", "1 ready deleted".
+// etcdPods makes pods from words: "0 ready old", "1 running old since 5m", "2 crashed other", "0 pending old", "1 ready
+// deleted".
 func etcdPods(now time.Time, words ...string) []corev1.Pod {
 	pods := make([]corev1.Pod, 0, len(words))
 	for _, word := range words {
@@ -169,7 +170,7 @@ func TestRollUp(t *testing.T) {
 	if !slices.Equal(groups.NotWell, want) {
 		t.Errorf("%+v", groups.NotWell)
 	}
-	// A status that lags behind never makes a negative count.
+	// A status that lags behind never leads to a negative count.
 	groups, _ = rollUp(pools, fleet.SeenOf(pools, nil), fleet.PlacementState{Groups: 2}, 1, fleet.GroupSum{})
 	if groups.Serving != 2 || groups.Loading != 0 || groups.Degraded != 0 || groups.DataLost != 0 {
 		t.Errorf("%+v", groups)
@@ -245,8 +246,9 @@ func TestPoolShardNamesFollowTheNumbers(t *testing.T) {
 	}
 }
 
-// TestFirstPlacement: it waits for all shards, for two minutes from when etcd held the placement, the last pool was
-// made and the last shard came, and never longer than fifteen from the first two.
+// TestFirstPlacement: the first placement waits for all shards, but no longer than two minutes since the latest of
+// three events: etcd held the placement, the last pool was made, the last shard arrived. It never waits longer than
+// fifteen minutes since the later of the first two.
 func TestFirstPlacement(t *testing.T) {
 	at := func(seconds int64) metav1.Time { return metav1.NewTime(time.Unix(1000+seconds, 0)) }
 	ready := func(status metav1.ConditionStatus, since int64) []metav1.Condition {
@@ -300,7 +302,7 @@ func TestFirstPlacement(t *testing.T) {
 	}
 }
 
-// What is remembered of shards that come is when the last new one did, until a group is placed.
+// arrivals remembers when the last new shard arrived, until a group is placed.
 func TestArrivals(t *testing.T) {
 	var a arrivals
 	second := func(n int64) time.Time { return time.Unix(1000+n, 0) }

@@ -17,7 +17,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// seriesOf are the samples of a collector, such as `groups{namespace="prod",state="total",store="quotes"} 4`.
+// seriesOf returns the samples of a collector, such as `groups{namespace="prod",state="total",store="quotes"} 4`.
 func seriesOf(t *testing.T, c prometheus.Collector) (lines []string) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -83,7 +83,7 @@ func TestStoreMetricsFollowTheStatusAndGoWithTheStore(t *testing.T) {
 	if strings.Contains(strings.Join(got, "\n"), "Redundant") {
 		t.Error("what is unknown has a value")
 	}
-	// A reconcile that did not come to look at pools and etcd takes nothing away.
+	// A reconcile that did not get as far as the pools and etcd removes no series.
 	run.etcdImage, run.etcdPods, run.gateway, run.hasPools, run.pools = "", nil, nil, false, nil
 	m.observe(run)
 	if now := seriesOf(t, m); !slices.Equal(now, got) {

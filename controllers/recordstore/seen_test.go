@@ -9,7 +9,7 @@ import (
 	"sheaf.dev/sheaf/internal/test/fleettest"
 )
 
-// A store counts and places by all shards of a pool, not by the worst 20 that its status lists.
+// A store counts all shards of a pool and places groups on all of them, not only on the worst 20 in the pool's status.
 func TestAStoreSeesTheShardsThatAPoolDoesNotList(t *testing.T) {
 	states := slices.Repeat([]v1alpha1.ShardState{v1alpha1.ShardServing}, 25)
 	states[24] = v1alpha1.ShardNodeLost

@@ -10,7 +10,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// TestEventWordsKeepBothEnds: as a kubelet says it of a disk with a partition table; the reason stands at the end.
+// TestEventWordsKeepBothEnds uses a kubelet's message about a disk with a partition table, which ends with the reason.
 func TestEventWordsKeepBothEnds(t *testing.T) {
 	device := "/dev/disk/by-id/virtio-table"
 	message := `MountVolume.MountDevice failed for volume "table" : local: failed to mount device ` + device + " at " +

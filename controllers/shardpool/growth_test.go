@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/controllers/shardpool/poolstatus"
 )
 
-// claimOf asks for a size and has one; without one it is not bound.
+// claimOf returns a claim that requests one size and has another. If has is empty, the claim is not bound.
 func claimOf(asked, has string) *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data-ssd-0-0"}}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(asked)}
@@ -71,7 +71,7 @@ func TestGrowthOfALocalVolumeNamesTheDisk(t *testing.T) {
 	}
 }
 
-// What a person has to do about one claim outweighs what goes on by itself; of equals the first is told.
+// A claim that needs a person outweighs one that progresses without help. Of equal claims, the first is reported.
 func TestWorseGrowth(t *testing.T) {
 	var found poolstatus.Growth
 	for _, c := range []struct {

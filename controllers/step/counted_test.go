@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// readsNothing finds every object, or none.
+// readsNothing finds every object, or none if gone is set.
 type readsNothing struct {
 	client.Reader
 	gone bool
@@ -28,7 +28,7 @@ func (r *readsNothing) Get(_ context.Context, key client.ObjectKey, _ client.Obj
 	return nil
 }
 
-// countOf the reconciles of objects of a kind; -1: not there.
+// countOf returns the number of reconciles of objects of a kind; -1: there is no such series.
 func countOf(t *testing.T, kind string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()

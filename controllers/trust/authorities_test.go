@@ -12,7 +12,7 @@ import (
 	"sheaf.dev/sheaf/internal/security/authority"
 )
 
-// bundleOf is the certificate of a new authority, in PEM.
+// bundleOf returns the certificate of a new authority, in PEM.
 func bundleOf(t *testing.T, name string) []byte {
 	t.Helper()
 	a, err := authority.New(name, time.Now(), authority.Lifetime)
@@ -22,8 +22,8 @@ func bundleOf(t *testing.T, name string) []byte {
 	return a.CertificatePEM()
 }
 
-// From the operator's authorities to a source's and on to another one: what is trusted in each step, what has keys, and
-// what is taken for a change that was cut off.
+// A store moves from the operator's authorities to those of a source, and on to another source. In each step the test
+// checks what is trusted, what has keys, and what counts as an interrupted change.
 func TestAuthoritiesOfOtherSources(t *testing.T) {
 	store := &v1alpha1.RecordStore{}
 	own, err := NewAuthorities(store, time.Now())
@@ -67,7 +67,7 @@ func TestAuthoritiesOfOtherSources(t *testing.T) {
 		t.Errorf("the key of a source's authority: %v", err)
 	}
 
-	// Another issuer on the way: the operator ends after it has written the Secret, and before the status.
+	// In between, another issuer is set, and the operator ends after it has written the Secret but before the status.
 	status := &v1alpha1.TLSStatus{Phase: v1alpha1.TLSIssuing}
 	if status.Bundle, status.ClientBundle, err = next.Hashes(issuing); err != nil {
 		t.Fatal(err)

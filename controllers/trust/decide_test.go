@@ -177,7 +177,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// However the wishes change on the way, plaintext and required never meet: a process that only takes TLS would be
+// However the wishes change on the way, plaintext and required never meet: a process that only accepts TLS would be
 // dialed in plaintext.
 func TestTransportsThatMeetUnderstandEachOther(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -18,7 +18,7 @@ import (
 
 var decideNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// serveWell is a shard of which nothing is wrong; tests change one thing.
+// serveWell returns a healthy shard; each test changes one thing.
 func serveWell() *Shard {
 	local := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}
 	local.Spec.Local = &corev1.LocalVolumeSource{Path: "/dev/disk/by-id/x"}
@@ -296,7 +296,7 @@ func TestDecideShard(t *testing.T) {
 			if got.Name != "ssd-1" || got.Number != 1 {
 				t.Errorf("status is of %s, number %d", got.Name, got.Number)
 			}
-			// What was decided is stable: with it as the last status, the same comes out.
+			// A decision is stable: with it as the last status, Decide returns the same.
 			o.Last = got
 			if o.Last.Volume == nil {
 				o.Last.Volume = &v1alpha1.VolumeStatus{}
@@ -329,7 +329,7 @@ func equalStatus(a, b v1alpha1.ShardStatus) bool {
 		a.Volume.UUID == b.Volume.UUID)
 }
 
-// A message is cut to its bound, between characters.
+// A message is truncated to its bound, between characters.
 func TestDecideShardBoundsMessages(t *testing.T) {
 	o := serveWell()
 	o.MessageMax = 50
@@ -339,7 +339,7 @@ func TestDecideShardBoundsMessages(t *testing.T) {
 	}
 }
 
-// The volume's UUID is learned from a shard that serves, and from no other; it stays while the shard is silent.
+// The volume's UUID is learned only from a serving shard. It remains while the shard is silent.
 func TestDecideShardVolume(t *testing.T) {
 	o := serveWell()
 	o.Last.Volume = &v1alpha1.VolumeStatus{}
@@ -364,14 +364,14 @@ func TestDecideShardVolume(t *testing.T) {
 	if got := Decide(o); got.Volume.UUID != "vol-1" || got.Groups != 2 {
 		t.Errorf("silent: status %+v, volume %+v", got, got.Volume)
 	}
-	// A shard that has nothing open says nothing of its groups.
+	// A shard that has nothing open reports nothing about its groups.
 	o.Report = &fleet.ShardReport{State: v1alpha1.ShardPending}
 	if got := Decide(o); got.Groups != 2 {
 		t.Errorf("pending: %d groups", got.Groups)
 	}
 }
 
-// Numbers that move all the time are written in steps.
+// Numbers that change all the time are written in steps.
 func TestDecideShardSteps(t *testing.T) {
 	o := serveWell()
 	o.Report.Volume.CapacityBytes, o.Report.Volume.FreeBytes = 1000, 500

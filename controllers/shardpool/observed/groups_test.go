@@ -42,7 +42,7 @@ func TestCountGroups(t *testing.T) {
 	}
 }
 
-// With several copies others lead the groups of a shard that is silent, and count their records.
+// With several copies, other shards lead the groups of a silent shard and count their records.
 func TestASilentShardHasNoRecordsWhereOthersHaveCopies(t *testing.T) {
 	for copies, want := range map[int32]int64{1: 1000, 3: 0} {
 		o := &Shard{Copies: copies, Last: v1alpha1.ShardStatus{Groups: 4, LeadingGroups: 2, Records: 1000, StoredBytes: 9000}}

@@ -8,7 +8,8 @@ import (
 	"sheaf.dev/sheaf/controllers/fleet"
 )
 
-// The rate of a load is shown in percent of the device: of what a Job has measured, else of what the shard did.
+// The rate of a load is shown in percent of the device's rate: of the rate that a Job has measured, or else of the one
+// that the shard has measured.
 func TestDecideShardLoadRate(t *testing.T) {
 	o := serveWell()
 	load := fleet.LoadReport{BytesTotal: 1 << 30, BytesDone: 1 << 29, BytesPerSecond: 900 << 20}
@@ -41,7 +42,7 @@ func TestDecideShardLoadRate(t *testing.T) {
 				got.Load, test.rate, test.percent, test.text)
 		}
 	}
-	// What was said stays while the shard is silent, and moves in steps.
+	// The reported rate remains while the shard is silent, and changes in steps.
 	o.Report.Load, o.DeviceRate = load, 1800<<20
 	o.Last = Decide(o)
 	o.Report.Load.BytesPerSecond = 880 << 20

@@ -68,7 +68,7 @@ func TestTheWorstShardsAreListed(t *testing.T) {
 		for _, s := range list {
 			in[s.Number] = true
 		}
-		// class: 0 needs a person, 1 is on its way, 2 is well.
+		// class returns 0 for a shard that needs a person, 1 for one that progresses, and 2 for one that is well.
 		class := func(s v1alpha1.ShardStatus) int {
 			switch {
 			case fleet.NeedsPerson(s.State) || s.DamagedGroups > 0:
@@ -100,7 +100,7 @@ func TestTheWorstShardsAreListed(t *testing.T) {
 	}
 }
 
-// Every state has its place in the order, or a shard in it would count as the worst of all.
+// Every state needs a place in the order: otherwise a shard in that state would count as the worst of all.
 func TestEveryStateHasItsSeverity(t *testing.T) {
 	for _, s := range statesByWorst {
 		if fleet.NeedsPerson(s) != (severityOf(s) <= severityOf(v1alpha1.ShardMemoryTooSmall)) {
@@ -112,7 +112,7 @@ func TestEveryStateHasItsSeverity(t *testing.T) {
 	}
 }
 
-// The status of a pool of 1,000 shards stays below 100 KB, also when each has much to say.
+// The status of a pool of 1,000 shards stays below 100 KB, even if each shard has long messages.
 func TestTheStatusOfAThousandShardsIsSmall(t *testing.T) {
 	many, messageMax := int32(1000), 900
 	store := &v1alpha1.RecordStore{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "quotes"}}

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/controllers/step"
 )
 
-// shardsIn are shards 0, 1, ... of pool "ssd" in these states.
+// shardsIn returns shards 0, 1, ... of pool "ssd" in these states.
 func shardsIn(states ...v1alpha1.ShardState) *Found {
 	f := &Found{Seen: &observed.Pool{Pool: &v1alpha1.ShardPool{}, Store: &v1alpha1.RecordStore{}}}
 	for n, state := range states {
@@ -66,7 +66,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// A shard that waits for etcd is not ready for the reason that the store gives.
+// The reason why a shard waits for etcd is taken from the store.
 func TestSummaryNamesTheTroubleOfEtcd(t *testing.T) {
 	f := shardsIn(v1alpha1.ShardPending)
 	f.Seen.Shards[0].EtcdTrouble = &metav1.Condition{Type: v1alpha1.ConditionEtcdReady, Reason: "EtcdAway"}
@@ -76,7 +76,7 @@ func TestSummaryNamesTheTroubleOfEtcd(t *testing.T) {
 	}
 }
 
-// A condition that says nothing of the pool any more is taken away; where no shard was looked at, all stay.
+// A condition that no longer applies to the pool is removed. If no shard was looked at, all conditions remain.
 func TestConditionsComeAndGo(t *testing.T) {
 	find := func(status v1alpha1.ShardPoolStatus, kind string) *metav1.Condition {
 		return meta.FindStatusCondition(status.Conditions, kind)

@@ -103,8 +103,8 @@ func TestHoldReason(t *testing.T) {
 	}
 }
 
-// reportsOf makes turns: "a 1:500 2:20" is shard a with group 1 applied up to 500, and group 2 up to 20; "a 1:x" cannot
-// serve it.
+// reportsOf makes turns: "a 1:500 2:20" is shard a with group 1 applied up to 500 and group 2 up to 20. "a 1:x" means
+// that a cannot serve group 1.
 func reportsOf(words ...string) (turns []Turn) {
 	for _, w := range words {
 		fields := strings.Fields(w)
