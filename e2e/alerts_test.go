@@ -20,7 +20,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// The alerts of the chart sheaf-operator.
+// These are the alerts of the chart sheaf-operator.
 const (
 	alertUnavailable  = "SheafStoreUnavailable"
 	alertNotRedundant = "SheafStoreNotRedundant"
@@ -33,18 +33,18 @@ const (
 	alertOperatorGone = "SheafOperatorGone"
 )
 
-// minute is how long a minute of the alerts' rules is here. The rules are the chart's, as they are, with Prometheus'
-// own engine; but each scrape is dated a minute after the one before (hack/alerts), so that `for: 15m` asks for sixteen
-// scrapes and not for a quarter of an hour. What is left out is only that the real minutes are longer.
+// minute is the length of a minute of the alerts' rules in this suite. The rules are the chart's, unchanged, and the
+// engine is Prometheus' own. But each scrape is dated a minute after the one before (hack/alerts), so that `for: 15m`
+// needs sixteen scrapes instead of a quarter of an hour. The only difference is that real minutes are longer.
 const minute = 500 * time.Millisecond
 
-// firing and gone are what alerts are waited for.
+// firing and gone are the states that a test waits for.
 const (
 	firing = "firing"
 	gone   = ""
 )
 
-// alertWatch scrapes all operators as Prometheus would, and has the chart's rules evaluated after every scrape.
+// alertWatch scrapes all operators as Prometheus would, and evaluates the chart's rules after every scrape.
 type alertWatch struct {
 	space   *space
 	caller  http.Client
@@ -55,15 +55,15 @@ type alertWatch struct {
 	failure error             // guarded by mutex
 }
 
-// scrapeCaller gives up a connection after a `minute`. The kernel accepts it at once, however busy its process is,
-// unless the node is away, which would hold up each scrape.
+// scrapeCaller returns a client that gives up a connection attempt after a `minute`. The kernel accepts a connection at
+// once, however busy its process is, unless the node is down. Such a node would delay each scrape.
 func scrapeCaller() http.Client {
 	return http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: minute}).
 		DialContext}}
 }
 
-// watchAlerts follows the alerts for the store q until the scenario ends. This machine has to reach pods by their
-// addresses.
+// watchAlerts follows the alerts for the store q until the scenario ends. This machine must be able to reach pods by
+// their addresses.
 func (s *space) watchAlerts() *alertWatch {
 	GinkgoHelper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -93,7 +93,7 @@ func (s *space) watchAlerts() *alertWatch {
 	return a
 }
 
-// follow scrapes and asks once in a minute of the rules.
+// follow scrapes and evaluates once per minute of the rules.
 func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader) error {
 	turns := time.NewTicker(minute)
 	defer turns.Stop()
@@ -124,8 +124,8 @@ func (a *alertWatch) follow(ctx context.Context, in io.Writer, out *bufio.Reader
 	}
 }
 
-// operatorAddresses are those of the operators that run, by pod; empty where the API server does not answer, as a
-// scrape then finds nothing either.
+// operatorAddresses returns the addresses of the running operators, by pod. It returns none if the API server does not
+// answer; a scrape then finds nothing either.
 func operatorAddresses() map[string]string {
 	addresses := map[string]string{}
 	o := try(10*time.Second, "", "kubectl", "get", "pods", "-n", operatorNamespace, "-l",
@@ -140,7 +140,7 @@ func operatorAddresses() map[string]string {
 	return addresses
 }
 
-// scrape what the operators tell of Sheaf. One that does not answer is left out.
+// scrape reads the operators' metrics about Sheaf. It leaves out operators that do not answer.
 func (a *alertWatch) scrape(ctx context.Context, addresses map[string]string) map[string]string {
 	answers := map[string]string{}
 	var mutex sync.Mutex
@@ -175,7 +175,7 @@ func (a *alertWatch) scrape(ctx context.Context, addresses map[string]string) ma
 	return answers
 }
 
-// take what alerts-watch said of a scrape. Alerts that name no store are about all.
+// take records what alerts-watch said about a scrape. Alerts that name no store concern all stores.
 func (a *alertWatch) take(text []byte) error {
 	var found map[string][]struct {
 		Labels map[string]string

@@ -18,10 +18,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Scenarios ask the API server some thousand times: get does it in this process, as a kubectl for each takes a tenth of
-// a second of the processor, from a cluster that shares it.
+// Scenarios ask the API server some thousand times, so get does it in this process. A kubectl for each request would
+// take a tenth of a second of processor time from the cluster, which shares the machine.
 
-// groupOf are the API groups of what get reads, by the plural.
+// groupOf holds the API groups of the kinds that get reads, by the plural.
 var groupOf = map[string]string{
 	"namespaces": "api/v1", "pods": "api/v1", "secrets": "api/v1", "persistentvolumeclaims": "api/v1",
 	"statefulsets": "apis/apps/v1", "deployments": "apis/apps/v1",
@@ -30,7 +30,7 @@ var groupOf = map[string]string{
 	"shardpools":   "apis/sheaf.dev/v1alpha1", "shards": "apis/sheaf.dev/v1alpha1", "disksets": "apis/sheaf.dev/v1alpha1",
 }
 
-// apiServer is a client of the cluster's API server, and its address.
+// apiServer returns a client of the cluster's API server, and the server's address.
 var apiServer = sync.OnceValues(func() (*http.Client, string) {
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -44,8 +44,8 @@ var apiServer = sync.OnceValues(func() (*http.Client, string) {
 	return c, strings.TrimSuffix(config.Host, "/")
 })
 
-// get reads an object, or a list of objects, by the words of `kubectl get`: a kind, a name, -n, -l. Its error can be
-// awaited in Eventually. As in try, what was not answered is asked again, for up to a minute.
+// get reads an object, or a list of objects, by the arguments of `kubectl get`: a kind, a name, -n, -l. Its error can
+// be awaited in Eventually. Like try, it repeats an unanswered request for up to a minute.
 func get(into any, args ...string) error {
 	path, err := pathOf(args)
 	if err != nil {
@@ -63,7 +63,7 @@ func get(into any, args ...string) error {
 	}
 }
 
-// pathOf gives the path of what the words ask for.
+// pathOf returns the API path for these arguments.
 func pathOf(args []string) (string, error) {
 	var words []string
 	options := map[string]string{}
@@ -92,8 +92,8 @@ func pathOf(args []string) (string, error) {
 	return path, nil
 }
 
-// read gives what the API server answers at a path. A server that is too busy, or one behind it that is, has not
-// answered.
+// read returns what the API server answers at a path. A server that is too busy has not answered, and neither has one
+// whose backend is too busy.
 func read(path string) (text []byte, answered bool, err error) {
 	caller, host := apiServer()
 	answer, err := caller.Get(host + path) //nolint:noctx // the client bounds it

@@ -14,11 +14,11 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// secretEvery is how often the files of adminFiles follow their Secret, as a kubelet would have them do.
+// secretEvery is how often the files of adminFiles are updated from their Secret, as a kubelet would do it.
 const secretEvery = 5 * time.Second
 
-// adminFiles are those of an administrator of a store, on this machine, as a pod would have them mounted: they follow
-// the Secret until the scenario ends.
+// adminFiles writes the certificate files of an administrator of a store to this machine, as they would be mounted in a
+// pod: they follow the Secret until the scenario ends.
 func (s *space) adminFiles(store string) client.TLSFiles {
 	GinkgoHelper()
 	dir := GinkgoT().TempDir()

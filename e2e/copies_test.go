@@ -17,21 +17,21 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// failoverMax is how long a call may wait at most when a node goes away under load, on a machine that has little time
-// for it: they wait 3 to 5 s otherwise, as the report says.
+// failoverMax bounds how long a call may wait when a node fails under load, on a slow machine. Normally calls wait 3 to
+// 5 s, as the report says.
 const failoverMax = 15 * time.Second
 
-// statusMax is how long the status may be behind when the operator that leads goes away with its node: its lease has to
-// end first, which takes 13 to 17 s.
+// statusMax bounds how long the status may be outdated when the leading operator fails with its node: the operator's
+// lease must end first, which takes 13 to 17 s.
 const statusMax = 45 * time.Second
 
-// drainOf are the arguments by which kubectl drains a node of shards, by the eviction API.
+// drainOf returns the arguments by which kubectl drains the shards of a node through the eviction API.
 func drainOf(node, timeout string) []string {
 	return []string{"drain", node, "--pod-selector=app.kubernetes.io/component=shard", "--delete-emptydir-data",
 		"--ignore-daemonsets", "--timeout=" + timeout}
 }
 
-// drain of a node that goes on until it has succeeded or is ended.
+// drain is a drain of a node that runs until it succeeds or is ended.
 type drain struct {
 	end   context.CancelFunc
 	ended chan struct{}
@@ -40,7 +40,8 @@ type drain struct {
 	words bytes.Buffer // stderr; guarded by mutex
 }
 
-// startDrain of the shards of a node. Whoever is held back tries again every five seconds, and says so.
+// startDrain starts to drain the shards of a node. When an eviction is refused, kubectl says so and tries again every
+// five seconds.
 func startDrain(node string) *drain {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &drain{end: cancel, ended: make(chan struct{})}
@@ -70,10 +71,10 @@ func (d *drain) String() string {
 	return d.words.String()
 }
 
-// refusals counts how often it was held back.
+// refusals counts how often an eviction was refused.
 func (d *drain) refusals() int { return strings.Count(d.String(), "disruption budget") }
 
-// awaitRefusal waits until it is held back once more.
+// awaitRefusal waits until an eviction is refused once more.
 func (d *drain) awaitRefusal() {
 	GinkgoHelper()
 	before := d.refusals()
@@ -87,7 +88,7 @@ func (d *drain) awaitRefusal() {
 	}).WithTimeout(2*time.Minute).Should(Succeed(), "%v", d)
 }
 
-// With three copies a node that goes away takes no record with it, and calls succeed again soon.
+// With three copies, a node that fails takes no record with it, and calls succeed again soon.
 var _ = Describe("a store with three copies on three nodes", Serial, Ordered, func() {
 	const records = 12
 	var s *space
@@ -97,7 +98,7 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 		s.groups = 24
 		class := s.threeDisks()
 		s.diskSet("e2e-copies-etcd", "ext4", diskSpec{"n1", s.disk("n1", "e2e-copies-etcd", "256M"), "240Mi"})
-		// What a caller needs beside the shards stays on n1, so that only a shard goes away.
+		// Everything that a caller needs besides the shards is on n1, so that only a shard fails with a node.
 		onlyOn("n1", func() {
 			s.makeStore("e2e-copies-etcd", "replication: {copies: 3}")
 			s.client()
@@ -184,8 +185,8 @@ var _ = Describe("a store with three copies on three nodes", Serial, Ordered, fu
 			cluster("node-start", away.Node)
 			kubectl("wait", "--for=condition=Ready", "node/"+away.Node, "--timeout=180s")
 		})
-		// The Service leads every other new connection to the gateway that is gone, until Kubernetes takes the node for
-		// down.
+		// The Service sends every other new connection to the gateway on the failed node until Kubernetes considers the
+		// node down.
 		oneByOne := make(chan []output, 1)
 		go func() {
 			var all []output

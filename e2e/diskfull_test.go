@@ -23,11 +23,11 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// records is a client of a store's gateway in this process. Its puts have no request id, as those of the command line
-// have: what is deleted of them need not be kept for a repeat, and makes room at once.
+// records is a client of a store's gateway in this process. Unlike the puts of the command line, its puts have no
+// request id: deleted records need not be kept for a repeat, so they free their space at once.
 type records struct{ recordv1.RecordServiceClient }
 
-// connect reaches the gateway of the store q from here.
+// connect connects to the gateway of the store q from this process.
 func (s *space) connect() records {
 	GinkgoHelper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -56,7 +56,7 @@ func (s *space) connect() records {
 	return records{recordv1.NewRecordServiceClient(conn)}
 }
 
-// bytesOf a record that is large, and hard to make smaller.
+// bytesOf returns the data of a large record that hardly compresses.
 func bytesOf(id int64) []byte {
 	data := make([]byte, bulkBytes)
 	_, _ = rand.NewChaCha8([32]byte{byte(id), byte(id >> 8)}).Read(data)
@@ -90,7 +90,7 @@ func (r records) remove(id int64) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// fill puts records from an id on until one is refused, as it has to be, and gives that one's id.
+// fill puts records from an id on until one is refused as it should be, and returns that record's id.
 func (r records) fill(id int64) int64 {
 	GinkgoHelper()
 	for end := id + 2000; id < end; id++ {
@@ -113,7 +113,7 @@ func (r records) fill(id int64) int64 {
 	return 0
 }
 
-// fixedVolume makes a StorageClass that does not let volumes grow, with one volume of a size.
+// fixedVolume makes a StorageClass whose volumes cannot grow, with one volume of a size.
 func fixedVolume(name, size, node, device string) {
 	GinkgoHelper()
 	apply(fmt.Sprintf(`
@@ -142,13 +142,13 @@ spec:
 	})
 }
 
-// storageSize of a pool is raised.
+// storageSize raises the storage size of a pool.
 func (s *space) storageSize(pool, size string) {
 	GinkgoHelper()
 	kubectl("patch", "shardpool", pool, "-n", s.name, "--type=merge", "-p", `{"spec":{"storage":{"size":"`+size+`"}}}`)
 }
 
-// setOf is a StatefulSet's UID and what its claim template asks for.
+// setOf returns the UID of a StatefulSet, and the size that its claim template requests.
 func (s *space) setOf(shard string) (uid, size string) {
 	GinkgoHelper()
 	var set struct {
@@ -167,7 +167,7 @@ func (s *space) setOf(shard string) (uid, size string) {
 	return set.Metadata.UID, set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests["storage"]
 }
 
-// awaitGrown waits until a condition of growth has a status, a reason and words.
+// awaitGrown waits until the condition VolumesGrown has a status, a reason and words.
 func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -184,8 +184,8 @@ func (s *space) awaitGrown(pool, status, reason string, words ...string) {
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 }
 
-// untouched says that a shard's pod is the one that was there, and that its process never ended. The kubelet may come
-// to see that it is ready after the store says so.
+// untouched checks that a shard's pod is still the same and that its process never ended. The kubelet may notice that
+// the pod is ready only after the store says so.
 func (s *space) untouched(name string, before pod) {
 	GinkgoHelper()
 	var now pod
@@ -197,16 +197,16 @@ func (s *space) untouched(name string, before pod) {
 	Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeZero())
 }
 
-// Scenario 11: a full disk, and what a person can do. Not shown, as there is no CSI driver here: a volume that a driver
-// makes larger. In its place a disk grows as a logical volume does, and the kubelet makes the file system larger, as it
-// does for a driver; and where a driver refuses, the test writes what its resizer would.
+// Scenario 11: a full disk, and what a person can do. There is no CSI driver here, so a volume that a driver enlarges
+// is not shown. Instead, a disk grows as a logical volume does, and the kubelet enlarges the file system as it does for
+// a driver. Where a driver refuses, the test writes what the driver's resizer would.
 var _ = Describe("a full disk", SpecPriority(1), func() {
 	It("refuses puts alone, takes them again when there is room, and grows under its pod", func() {
 		s := newSpace("diskfull")
 		s.groups = 2
 		s.makeStore(s.threeDisks())
 		class := s.name + "-small"
-		// xfs: a machine that does not let root use all of its resources lets no ext4 grow while it is mounted.
+		// The pool uses xfs: on a machine that does not let root use all of its resources, a mounted ext4 cannot grow.
 		s.diskSet(class, "xfs", diskSpec{"n1", s.disk("n1", "diskfull-small", "320M"), "310Mi"})
 		apply(fmt.Sprintf(`
 apiVersion: sheaf.dev/v1alpha1

@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// newField is a field of RecordStore that the earlier chart of this file lacks. Its use restarts nothing.
+// newField is a field of RecordStore that is missing in the earlier chart of this file. Its use restarts nothing.
 const newField = "serviceAnnotations"
 
 // earlierChart is a copy of the operator's chart whose kind RecordStore has no newField.
@@ -26,27 +26,27 @@ func earlierChart() string {
 	file := filepath.Join(chart, "templates/crds/sheaf.dev_recordstores.yaml")
 	text, err := os.ReadFile(file)
 	Expect(err).NotTo(HaveOccurred())
-	// The name of the field, and all lines below it that are indented further.
+	// The expression matches the name of the field and all lines below it that are indented further.
 	field := regexp.MustCompile(`(?m)^( {18})` + newField + `:\n(?: {19,}.*\n)+`)
 	Expect(field.FindAll(text, -1)).To(HaveLen(1), "the field %s is not where it was in %s", newField, file)
 	Expect(os.WriteFile(file, field.ReplaceAll(text, nil), 0o600)).To(Succeed())
 	return chart
 }
 
-// operatorMay tells whether the operator has a right in a namespace.
+// operatorMay reports whether the operator has a right in a namespace.
 func operatorMay(verb, what, namespace string) bool {
 	return try(30*time.Second, "", "kubectl", "auth", "can-i", verb, what, "-n", namespace,
 		"--as=system:serviceaccount:"+operatorNamespace+":"+operatorName).err == nil
 }
 
-// An operator is installed for one namespace, with kinds that lack a field, and upgraded to the chart as it is, for all
-// namespaces: both as docs/install.md says. Nothing that serves needs an operator, and another one restarts nothing.
+// An operator is installed for one namespace, with kinds that lack a field. It is then upgraded to the current chart,
+// for all namespaces. Both follow docs/install.md. Serving needs no operator, and a new operator restarts nothing.
 var _ = Describe("an operator for one namespace, of an earlier release,", Serial, Ordered, func() {
 	const records = 8
 	var s, other *space
 	BeforeAll(func() {
 		s, other = newSpace("watched"), newSpace("unwatched")
-		// Without DiskSets an administrator makes the volumes.
+		// Without DiskSets, an administrator makes the volumes.
 		fixedVolume("e2e-watched-etcd", "140Mi", "n1", s.disk("n1", "watched-etcd", "160M"))
 		fixedVolume("e2e-watched", "140Mi", "n2", s.disk("n2", "watched", "160M"))
 		DeferCleanup(func() { installOperator() })
@@ -91,8 +91,8 @@ var _ = Describe("an operator for one namespace, of an earlier release,", Serial
 			leader := awaitLeader(nextOperatorImage)
 			Expect(leader.Status.ContainerStatuses[0].ImageID).NotTo(Equal(old.Status.ContainerStatuses[0].ImageID),
 				"it is the same image")
-			// They are valid as they were. The new operator writes their status meanwhile, which is a conflict now and
-			// then.
+			// The objects are as valid as before. Meanwhile the new operator writes their status, which causes a
+			// conflict now and then.
 			Eventually(func() error {
 				objects := kubectl("get", "recordstores,shardpools", "-n", s.name, "-o", "json")
 				if o := try(time.Minute, objects, "kubectl", "replace", "--dry-run=server", "-f", "-"); o.err != nil {

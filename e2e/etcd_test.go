@@ -15,7 +15,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// awaitStoreCondition waits until a condition of the store q has a status and a message with all the words, and gives
+// awaitStoreCondition waits until a condition of the store q has a status and a message with all the words, and returns
 // the message.
 func (s *space) awaitStoreCondition(kind, status string, timeout time.Duration, words ...string) string {
 	GinkgoHelper()
@@ -34,7 +34,8 @@ func (s *space) awaitStoreCondition(kind, status string, timeout time.Duration, 
 	return message
 }
 
-// device of a disk that holds a claim, and its node; Eventually, as the operator writes it some time after.
+// diskOf returns the device of the disk that holds a claim, and its node. It waits because the operator writes them
+// some time later.
 func (s *space) diskOf(set, claim string) v1alpha1.DiskStatus {
 	GinkgoHelper()
 	var found v1alpha1.DiskStatus
@@ -51,7 +52,7 @@ func (s *space) diskOf(set, claim string) v1alpha1.DiskStatus {
 	return found
 }
 
-// awaitUnmounted waits until nothing of a node has a device mounted.
+// awaitUnmounted waits until no process on a node has a device mounted.
 func awaitUnmounted(node, device string) {
 	GinkgoHelper()
 	Eventually(func() error {
@@ -60,10 +61,10 @@ func awaitUnmounted(node, device string) {
 	}).WithTimeout(2*time.Minute).Should(HaveOccurred(), "%s of %s is still mounted", device, node)
 }
 
-// outage is how long etcd is away.
+// outage is how long etcd is down.
 const outage = 2 * time.Minute
 
-// Scenario 8: etcd away, etcd that lost everything, and a member of three that lost its disk.
+// Scenario 8: etcd is down, etcd loses everything, and one of three members loses its disk.
 var _ = Describe("etcd", SpecPriority(1), func() {
 	It("may be down, and comes back from the shards' volumes when it was wiped", func() {
 		s := newSpace("etcd")
@@ -170,7 +171,7 @@ spec:
 	})
 })
 
-// etcdMembers are the ids of the members that are well and vote, by name.
+// etcdMembers returns the ids of the healthy voting members, by name.
 func (s *space) etcdMembers() map[string]string {
 	GinkgoHelper()
 	var rows []struct {
@@ -188,7 +189,7 @@ func (s *space) etcdMembers() map[string]string {
 	return ids
 }
 
-// evictable is how many members of etcd a drain may take now.
+// evictable returns how many members of etcd a drain may evict now.
 func (s *space) evictable() string {
 	GinkgoHelper()
 	return kubectl("get", "pdb", "-n", s.name, "q-etcd", "-o", "jsonpath={.status.disruptionsAllowed}")

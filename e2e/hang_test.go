@@ -12,8 +12,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// hang lets the disk below one shard of pool next answer nothing for a while, under load. What it asks of that disk
-// waits, without an error, and no copy on it counts.
+// hang makes the disk of one shard of pool next stop answering for a while, under load. Requests to that disk wait
+// without an error, and no copy on it counts.
 func (s *space) hang(l *load) {
 	var shard v1alpha1.ShardStatus
 	Eventually(func() int32 { // the status says twice a minute what a shard leads

@@ -22,7 +22,7 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// root of the repository; the suite runs in its folder.
+// root is the root of the repository; the suite runs in its own folder.
 var root = func() string {
 	dir, err := filepath.Abs("..")
 	if err != nil {
@@ -31,7 +31,7 @@ var root = func() string {
 	return dir
 }()
 
-// tool is the path of a program that the Makefile builds.
+// tool returns the path of a program that the Makefile builds.
 func tool(name string) string {
 	for _, dir := range []string{"bin/kube", "bin/tools", "bin", "hack/cluster"} {
 		if path := filepath.Join(root, dir, name); exists(path) {
@@ -46,7 +46,7 @@ func exists(path string) bool {
 	return err == nil && !info.IsDir()
 }
 
-// output of a command that ran.
+// output is the result of a command.
 type output struct {
 	command string
 	out     string
@@ -58,12 +58,13 @@ func (o output) String() string {
 	return fmt.Sprintf("%s\n%s%s%v", o.command, o.out, o.words, o.err)
 }
 
-// unanswered are kubectl's words where the API server, or a kubelet behind it, stood still: none of them is an answer,
-// or comes of what a scenario breaks.
+// unanswered matches kubectl's messages when the API server, or a kubelet behind it, stalled. None of them is an
+// answer, and none results from what a scenario breaks.
 var unanswered = regexp.MustCompile(`(?m)^(Unable to connect to the server: .*handshake timeout|` +
 	`(error|Error from server.*): .*(error dialing backend|unable to upgrade connection|handshake timeout|request timed out|unable to return a response))`)
 
-// try runs a command and gives whatever came of it; kubectl once more for up to a minute, where nothing answered it.
+// try runs a command and returns its result, whatever that is. It repeats kubectl for up to a minute if nothing
+// answered.
 func try(timeout time.Duration, stdin, name string, args ...string) output {
 	for began := time.Now(); ; time.Sleep(time.Second) {
 		o := once(timeout, stdin, name, args...)
@@ -86,7 +87,7 @@ func once(timeout time.Duration, stdin, name string, args ...string) output {
 	return output{command: name + " " + strings.Join(args, " "), out: out.String(), words: words.String(), err: err}
 }
 
-// must runs a command that has to succeed, and gives its standard output.
+// must runs a command that has to succeed, and returns its standard output.
 func must(timeout time.Duration, stdin, name string, args ...string) string {
 	GinkgoHelper()
 	o := try(timeout, stdin, name, args...)
@@ -94,7 +95,7 @@ func must(timeout time.Duration, stdin, name string, args ...string) string {
 	return o.out
 }
 
-// kubectl has to succeed.
+// kubectl runs kubectl, which has to succeed, and returns its standard output.
 func kubectl(args ...string) string {
 	GinkgoHelper()
 	return must(5*time.Minute, "", "kubectl", args...)
@@ -108,13 +109,13 @@ func apply(yaml string) {
 	Expect(o.words).NotTo(ContainSubstring("Warning"), "the API server warned")
 }
 
-// cluster calls the test cluster's own tool.
+// cluster runs the test cluster's own tool.
 func cluster(args ...string) string {
 	GinkgoHelper()
 	return strings.TrimSpace(must(3*time.Minute, "", "cluster", args...))
 }
 
-// space is a namespace of a scenario with Pod Security "restricted", and what it made.
+// space is the namespace of a scenario, with Pod Security "restricted", and everything that the scenario made.
 type space struct {
 	name   string
 	groups int // of the store q; 0: 8
@@ -122,7 +123,7 @@ type space struct {
 	disks  [][2]string // node and name
 }
 
-// newSpace makes a namespace, and takes it away when the scenario ends, with the disks it added.
+// newSpace makes a namespace. When the scenario ends, it removes the namespace and the disks that were added.
 func newSpace(name string) *space {
 	GinkgoHelper()
 	s := &space{name: "e2e-" + name}
@@ -133,7 +134,7 @@ func newSpace(name string) *space {
 
 func (s *space) makeNamespace() {
 	GinkgoHelper()
-	// One of an earlier attempt may still be going.
+	// A namespace of an earlier attempt may still be terminating.
 	Eventually(func() error {
 		return get(&struct{}{}, "namespace", s.name)
 	}).WithTimeout(4*time.Minute).Should(MatchError(ContainSubstring("404")), "namespace %s is still there", s.name)
@@ -148,12 +149,12 @@ metadata:
 `, s.name))
 }
 
-// remove takes everything of the scenario away, users first: pods hold volumes, and those hold disks.
+// remove removes everything of the scenario, users first: pods hold volumes, and volumes hold disks.
 func (s *space) remove() {
 	if CurrentSpecReport().Failed() {
 		s.dump()
 	}
-	// An empty namespace holds nothing up, and takes five seconds at least.
+	// The deletion of an empty namespace delays nothing, but takes at least five seconds.
 	kubectl("delete", "namespace", s.name, "--ignore-not-found", fmt.Sprintf("--wait=%v", !s.empty()), "--timeout=4m")
 	if len(s.sets) > 0 {
 		kubectl(append([]string{"delete", "disksets", "--ignore-not-found", "--wait=true", "--timeout=2m"}, s.sets...)...)
@@ -164,10 +165,10 @@ func (s *space) remove() {
 	}
 }
 
-// noMorePods is the quota by which no pod is made anew in a scenario's namespace.
+// noMorePods is the quota that prevents new pods in a scenario's namespace.
 const noMorePods = "no-more-pods"
 
-// holdPods sets it.
+// holdPods sets the quota noMorePods.
 func (s *space) holdPods() output {
 	yaml := fmt.Sprintf(
 		"apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: %s, namespace: %s}\nspec: {hard: {pods: '0'}}\n", noMorePods,
@@ -175,15 +176,16 @@ func (s *space) holdPods() output {
 	return try(time.Minute, yaml, "kubectl", "apply", "--server-side", "-f", "-")
 }
 
-// letPods takes it away for a StatefulSet, whose controller has long pauses between its tries by then.
+// letPods removes the quota. It also changes the StatefulSet, whose controller pauses for long between its tries by
+// then.
 func (s *space) letPods(set string) {
 	GinkgoHelper()
 	kubectl("delete", "resourcequota", noMorePods, "-n", s.name)
 	kubectl("annotate", "statefulset", set, "-n", s.name, "e2e/pods=again", "--overwrite")
 }
 
-// empty ends the pods and takes away what has finalizers: a namespace that still has such things when it is deleted is
-// looked at again only half a minute later. It tells whether no pod, claim or object of ours is left.
+// empty ends the pods and deletes everything with finalizers: Kubernetes checks a deleted namespace that still has such
+// objects again only half a minute later. It reports whether no pod, claim or object of ours is left.
 func (s *space) empty() bool {
 	if s.holdPods().err != nil {
 		return false // the scenario has deleted the namespace
@@ -218,7 +220,7 @@ func (s *space) dump() {
 	}
 }
 
-// disk adds a blank disk to a node and gives its path.
+// disk adds a blank disk to a node and returns its path.
 func (s *space) disk(node, name, size string, options ...string) string {
 	GinkgoHelper()
 	path := cluster(append([]string{"disk", "add", node, name, size}, options...)...)
@@ -229,7 +231,7 @@ func (s *space) disk(node, name, size string, options ...string) string {
 // diskSpec is one disk of a DiskSet.
 type diskSpec struct{ node, device, size string }
 
-// diskSet makes a DiskSet, and takes it and its volumes away after the namespace.
+// diskSet makes a DiskSet. The DiskSet and its volumes are removed after the namespace.
 func (s *space) diskSet(name, fileSystem string, disks ...diskSpec) {
 	GinkgoHelper()
 	yaml := fmt.Sprintf(
@@ -255,7 +257,7 @@ func (s *space) pool(name string) (*v1alpha1.ShardPool, error) {
 	return &pool, get(&pool, "shardpool", name, "-n", s.name)
 }
 
-// shardList are all shards of a pool, as its Shards say.
+// shardList returns all shards of a pool, as reported by its Shards.
 func (s *space) shardList(pool string) (shards []v1alpha1.ShardStatus, err error) {
 	var list v1alpha1.ShardList
 	err = get(&list, "shards", "-n", s.name, "-l", v1alpha1.LabelPool+"="+pool)
@@ -267,7 +269,7 @@ func (s *space) shardList(pool string) (shards []v1alpha1.ShardStatus, err error
 	return shards, err
 }
 
-// condition of a list by its type; nil: not there.
+// condition returns the condition of a type in a list, or nil.
 func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
 	for n := range conditions {
 		if conditions[n].Type == kind {
@@ -321,7 +323,7 @@ func (s *space) awaitShard(pool string, number int32, state v1alpha1.ShardState,
 	return found
 }
 
-// threeDisks adds one disk to each of three nodes, and a DiskSet with ext4 of the name that it gives.
+// threeDisks adds one disk to each of three nodes, makes a DiskSet with ext4 of them, and returns its name.
 func (s *space) threeDisks() string {
 	GinkgoHelper()
 	var disks []diskSpec
@@ -393,7 +395,7 @@ func (p pod) ready() bool {
 	return p.Status.Phase == "Running" && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Ready
 }
 
-// pod reads a pod; an empty one when it is not there.
+// pod reads a pod; it returns an empty one if the pod does not exist.
 func (s *space) pod(name string) pod {
 	var p pod
 	if err := get(&p, "pod", name, "-n", s.name); err != nil {
@@ -402,7 +404,7 @@ func (s *space) pod(name string) pod {
 	return p
 }
 
-// pods with a label, by name.
+// pods returns the pods with a label, by name.
 func (s *space) pods(selector string) map[string]pod {
 	GinkgoHelper()
 	var list struct{ Items []pod }
@@ -414,7 +416,7 @@ func (s *space) pods(selector string) map[string]pod {
 	return pods
 }
 
-// awaitNewPod waits until a pod is ready that is not the one with this UID.
+// awaitNewPod waits until a pod with another UID than this one is ready.
 func (s *space) awaitNewPod(name, uid string, timeout time.Duration) {
 	GinkgoHelper()
 	Eventually(func() bool {
@@ -443,8 +445,8 @@ func (s *space) getAll(n int) {
 	}
 }
 
-// client is a pod with the command line, for calls from inside the cluster. It has the certificates of administrators
-// of the stores that the scenarios make, once these have some.
+// client starts a pod with the command line, for calls from inside the cluster. The pod has the administrators'
+// certificates of the stores that the scenarios make, once these stores have some.
 func (s *space) client() {
 	GinkgoHelper()
 	certificates := ""

@@ -19,7 +19,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Scenario 1: two Helm commands on a cluster that enforces Pod Security "restricted".
+// Scenario 1: two Helm commands install everything on a cluster that enforces Pod Security "restricted".
 var _ = Describe("installing", Ordered, smoke, func() {
 	const values = `
 store:
@@ -52,7 +52,7 @@ pools:
 			"--set", "test.image.repository="+repository(image), "--set", "test.image.tag="+tag(image))
 		Expect(o.err).NotTo(HaveOccurred(), "%v", o)
 		Expect(o.words).NotTo(ContainSubstring("Warning"))
-		// Asked once: what is not there now, helm has not waited for.
+		// The status is read only once: if something is missing now, helm did not wait for it.
 		store, err := s.store("quotes")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(condition(store.Status.Conditions, v1alpha1.ConditionReady)).To(HaveField("Status", metav1.ConditionTrue))

@@ -19,8 +19,8 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// A load is callers that put records and read them back all the time, by the Go client at the gateway's Service, as a
-// program in the cluster would: this machine has to reach Services by their addresses.
+// A load is a set of callers that put records and read them back all the time. They use the Go client at the gateway's
+// Service, as a program in the cluster would. This machine must be able to reach Services by their addresses.
 const (
 	loadCallers = 8
 	loadRecords = 64                     // of each caller
@@ -29,7 +29,7 @@ const (
 	slowCall    = 500 * time.Millisecond // calls that took longer are noted
 )
 
-// load of a store. It can be started and ended several times; what was acknowledged is remembered.
+// load is the load on a store. It can be started and ended several times, and remembers what was acknowledged.
 type load struct {
 	store   *client.Client
 	callers [loadCallers]*caller
@@ -46,11 +46,11 @@ type timedCall struct {
 	began, ends time.Time
 }
 
-// caller is alone with its records, so it knows what it has to read.
+// caller is the only one that writes its records, so it knows what it has to read.
 type caller struct {
 	number int
 	turn   int
-	// valid is what a record may hold: the last data acknowledged, and after that those whose outcome is not known.
+	// valid lists what each record may hold: the last acknowledged data, followed by data with an unknown outcome.
 	valid map[int64][]string
 }
 
@@ -72,7 +72,7 @@ func (s *space) goClient() *client.Client {
 	return store
 }
 
-// newLoad of the store q. It does not run yet.
+// newLoad returns a load for the store q. The load does not run yet.
 func (s *space) newLoad() *load {
 	GinkgoHelper()
 	l := &load{store: s.goClient()}
@@ -83,7 +83,7 @@ func (s *space) newLoad() *load {
 	return l
 }
 
-// start the callers.
+// start starts the callers.
 func (l *load) start() {
 	l.end() // the callers of an attempt that failed run on, and nobody else could stop them
 	ctx, cancel := context.WithCancel(context.Background())
@@ -123,7 +123,7 @@ func (c *caller) do(l *load) {
 
 func (c *caller) id(n int) int64 { return int64(loadFirst + c.number*loadRecords + n%loadRecords) }
 
-// read fails where a record is not what it has to be.
+// read fails if a record does not hold what it should.
 func (c *caller) read(ctx context.Context, l *load, id int64) error {
 	record, err := l.store.Get(ctx, client.Key{ID: id}, nil)
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *caller) read(ctx context.Context, l *load, id int64) error {
 	return nil
 }
 
-// timed does a call, and notes it where it failed or was slow. The client bounds it by its own time.
+// timed makes a call, and notes the call if it failed or was slow. The client bounds the call by its own timeout.
 func (l *load) timed(what string, do func(ctx context.Context) error) error {
 	call := timedCall{what: what, began: time.Now()}
 	err := do(context.Background())
@@ -153,7 +153,7 @@ func (l *load) timed(what string, do func(ctx context.Context) error) error {
 	return err
 }
 
-// end stops the callers, and gives the calls that failed.
+// end stops the callers, and returns the calls that failed.
 func (l *load) end() []string {
 	if l.stop == nil {
 		return nil
@@ -172,7 +172,7 @@ func (l *load) end() []string {
 	return l.failed
 }
 
-// awaitCalls waits until so many more calls were answered.
+// awaitCalls waits until this many more calls were answered.
 func (l *load) awaitCalls(more int) {
 	GinkgoHelper()
 	count := func() int {
@@ -184,8 +184,8 @@ func (l *load) awaitCalls(more int) {
 	Eventually(count).WithTimeout(3 * time.Minute).Should(BeNumerically(">=", before+more))
 }
 
-// longest is how long a call had to wait at most behind a moment, and how long behind it the last slow one was
-// answered. The load has to be ended.
+// longest returns the longest time that a call had to wait after a moment, and how long after that moment the last slow
+// call was answered. The load must have ended.
 func (l *load) longest(since time.Time) (longest, until time.Duration) {
 	for _, call := range l.slow {
 		if call.ends.Before(since) {
@@ -200,7 +200,7 @@ func (l *load) longest(since time.Time) (longest, until time.Duration) {
 	return longest, until
 }
 
-// check reads everything that was ever acknowledged. The load has to be ended.
+// check reads everything that was ever acknowledged. The load must have ended.
 func (l *load) check() {
 	GinkgoHelper()
 	var lost []string

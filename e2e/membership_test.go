@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// memberships follows the members of the groups of the store q in its etcd, change by change: no membership that
-// leaders write is missed.
+// memberships follows the members of the groups of the store q in its etcd, change by change: it misses no membership
+// that leaders write.
 type memberships struct {
 	mutex   sync.Mutex
 	domains map[string]string          // of shards by name, also of those that are gone; guarded by mutex
@@ -34,7 +34,8 @@ type memberships struct {
 // membershipStep is one change of a group.
 type membershipStep struct{ before, after placement.Group }
 
-// watchMemberships begins to follow them. This machine has to reach the pod of the first member of etcd by its address.
+// watchMemberships starts to follow the members. This machine must be able to reach the pod of the first member of etcd
+// by its address.
 func (s *space) watchMemberships() *memberships {
 	GinkgoHelper()
 	address := strings.TrimSpace(kubectl("get", "pod", "q-etcd-0", "-n", s.name, "-o", "jsonpath={.status.podIP}")) +
@@ -84,7 +85,7 @@ func (m *memberships) fail(err error) {
 	m.failure = err
 }
 
-// see takes up one key and its value.
+// see processes one key and its value.
 func (m *memberships) see(key string, value []byte) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -117,7 +118,7 @@ func (m *memberships) see(key string, value []byte) {
 	}
 }
 
-// shardsOf a group on which its members of a role are.
+// shardsOf returns the shards on which a group has members of a role.
 func shardsOf(group placement.Group, role placement.Role) []string {
 	var shards []string
 	for _, member := range group.Members {
@@ -128,20 +129,20 @@ func shardsOf(group placement.Group, role placement.Role) []string {
 	return shards
 }
 
-// added are the shards that have a member of a role after the step, and had none before it.
+// added returns the shards that have a member of a role after the step but had none before it.
 func (s membershipStep) added(role placement.Role) []string {
 	had := shardsOf(s.before, role)
 	return slices.DeleteFunc(shardsOf(s.after, role), func(shard string) bool { return slices.Contains(had, shard) })
 }
 
-// now is how many steps were taken.
+// now returns the number of steps so far.
 func (m *memberships) now() int {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	return len(m.steps)
 }
 
-// await waits for a step behind the first looked ones, for which is gives a shard of one of the nodes; it gives that
+// await waits for a step after the first looked ones for which is returns a shard on one of the nodes. It returns that
 // step and the node.
 func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
 	is func(membershipStep) []string) (step membershipStep, node string) {
@@ -166,7 +167,7 @@ func (m *memberships) await(looked int, timeout time.Duration, nodes []string,
 	return step, node
 }
 
-// count of the changes that were seen, and the memberships with two voters on one node.
+// count returns the number of changes that were seen, and the memberships with two voters on one node.
 func (m *memberships) count() (steps int, shared []string) {
 	GinkgoHelper()
 	m.mutex.Lock()
@@ -175,11 +176,11 @@ func (m *memberships) count() (steps int, shared []string) {
 	return len(m.steps), slices.Clone(m.shared)
 }
 
-// lagMax is how many entries a copy may lack and still be up to date, as for the operator that restarts shards.
+// lagMax is how many entries a copy may lack and still be up to date, as in the operator when it restarts shards.
 const lagMax = 1000
 
-// awaitCaughtUp waits until every group of the store q was seen, at one time from now on, with so many voters that
-// serve and are up to date: groups may move meanwhile. Another node may go away then.
+// awaitCaughtUp waits until every group of the store q was seen, at some time from now on, with this many voters that
+// serve and are up to date. Groups may move meanwhile. Another node may fail after that.
 func (s *space) awaitCaughtUp(copies int, timeout time.Duration) {
 	GinkgoHelper()
 	well := map[string]bool{}

@@ -14,10 +14,10 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// bulkRecords of bulkBytes each: what a shard has to hold in memory, or to read from a slow disk.
+// A shard has to hold bulkRecords records of bulkBytes each in memory, or to read them from a slow disk.
 const bulkRecords, bulkBytes = 72, 1_000_000
 
-// putBulk stores so many, some at a time, with ids from 101 on.
+// putBulk stores this many records, some at a time, with ids from 101 on.
 func (s *space) putBulk(records int) {
 	GinkgoHelper()
 	ids, failed := make(chan int), make(chan output, records)
@@ -45,7 +45,7 @@ func (s *space) putBulk(records int) {
 	}
 }
 
-// limitMemory of the pool main.
+// limitMemory sets the memory limit of the pool main.
 func (s *space) limitMemory(limit string) {
 	GinkgoHelper()
 	kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p",

@@ -14,12 +14,12 @@ import (
 	"sheaf.dev/sheaf/internal/placement"
 )
 
-// cutMax is a bound for how long a call may wait when a node is cut during a move, which a slow machine meets. What it
-// was is printed.
+// cutMax bounds how long a call may wait when a node is partitioned during a move. A slow machine meets it. The actual
+// time is printed.
 const cutMax = 30 * time.Second
 
-// waited says how long calls had to wait for what happened at a moment, and fails where one failed, waited too long, or
-// something that was acknowledged is not there. It ends the load.
+// waited reports how long calls had to wait for an event at a given moment. It fails if a call failed or waited too
+// long, or if an acknowledged record is missing. It ends the load.
 func (l *load) waited(what string, since time.Time) {
 	GinkgoHelper()
 	Expect(l.end()).To(BeEmpty())
@@ -32,8 +32,8 @@ func (l *load) waited(what string, since time.Time) {
 	l.check()
 }
 
-// makeNextPool gives the store q a second pool on disks whose speed can be set. It is cordoned, and so takes no group
-// yet.
+// makeNextPool gives the store q a second pool, on disks with adjustable speed. The pool is cordoned, so it takes no
+// group yet.
 func (s *space) makeNextPool() {
 	GinkgoHelper()
 	var disks []diskSpec
@@ -47,8 +47,9 @@ func (s *space) makeNextPool() {
 	}
 }
 
-// migrate moves all groups from pool main to pool next under load, cuts the node of a copy at each step, and puts it
-// back. n1 stays: it has etcd. Where the move is over before all steps were seen, groups move back.
+// migrate moves all groups from pool main to pool next under load, partitions the node of a copy at each step, and
+// reconnects it. n1 is not partitioned: it has etcd. If the move is over before all steps were seen, the groups move
+// back.
 func (s *space) migrate(l *load) {
 	others := []string{"n2", "n3"}
 	var from, to string

@@ -15,8 +15,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// documented gives the command of docs/operations/troubleshooting.md that begins like this, with other words in place
-// of some of the page.
+// documented returns the command of docs/operations/troubleshooting.md that begins like this, with some words of the
+// page replaced.
 func (s *space) documented(begins string, replace ...string) []string {
 	GinkgoHelper()
 	page, err := os.ReadFile(filepath.Join(root, "docs/operations/troubleshooting.md"))
@@ -31,7 +31,7 @@ func (s *space) documented(begins string, replace ...string) []string {
 	return nil
 }
 
-// newNode starts another node of the cluster, which goes with the scenario.
+// newNode starts another node of the cluster, which is removed when the scenario ends.
 func (s *space) newNode(number int) string {
 	GinkgoHelper()
 	node := fmt.Sprint("n", number)
@@ -46,7 +46,7 @@ func (s *space) newNode(number int) string {
 	return node
 }
 
-// loseNode takes a node away for good: its machine ends, and Kubernetes is told so. Another machine comes in its place.
+// loseNode removes a node for good: its machine ends, and Kubernetes is informed. Another machine takes its place.
 func (s *space) loseNode(l *load) {
 	node := s.newNode(4) // now, as this starts every node that is stopped; it has no disk yet
 	var lost v1alpha1.ShardStatus
@@ -62,8 +62,8 @@ func (s *space) loseNode(l *load) {
 	DeferCleanup(func() {
 		cluster("node-start", lost.Node)
 		kubectl("wait", "--for=create", "node/"+lost.Node, "--timeout=180s")
-		// A kubelet that began before there was a Node tries to note its drivers of volumes with longer and longer
-		// pauses, and is not Ready for up to two minutes. Started again it finds the Node.
+		// A kubelet that started before its Node existed tries to register its volume drivers with growing pauses, and
+		// is not Ready for up to two minutes. After a restart it finds the Node.
 		cluster("exec", lost.Node, "sh", "-c", "kill $(pidof kubelet)")
 		kubectl("wait", "--for=condition=Ready", "node/"+lost.Node, "--timeout=180s")
 	})
@@ -72,8 +72,8 @@ func (s *space) loseNode(l *load) {
 	l.waited(lost.Node+" is lost", began)
 
 	By("the status says so, and what to do")
-	// Where both operators were on the node, as after a drain of the two others, nobody looks until Kubernetes has
-	// deleted the pods of a node that is gone, 40 to 60 s later, and made them anew.
+	// If both operators were on the node, as after a drain of the two others, no operator looks for 40 to 60 s:
+	// Kubernetes must first delete the pods of the lost node and create them again.
 	shard := s.awaitShard("next", lost.Number, v1alpha1.ShardNodeLost, 3*time.Minute)
 	Expect(shard.Message).To(And(ContainSubstring("node "+lost.Node+" was deleted"), ContainSubstring("spec.remove"),
 		ContainSubstring("spec.shards")))

@@ -17,10 +17,10 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// stackTrace is what a log holds after a panic, also one that was caught.
+// stackTrace matches what a log holds after a panic, even one that was recovered.
 var stackTrace = regexp.MustCompile(`panic|goroutine \d+ \[|\.go:\d+ \+0x`)
 
-// operatorLogs keeps what every operator says that runs while the suite does, also those that are gone at its end.
+// operatorLogs keeps the output of every operator that runs during the suite, including those that are gone at its end.
 type operatorLogs struct {
 	ctx   context.Context
 	tails sync.WaitGroup
@@ -28,7 +28,7 @@ type operatorLogs struct {
 	logs  map[string]*bytes.Buffer // by container; guarded by mutex
 }
 
-// Write is of one container.
+// logOf collects the log of one container.
 type logOf struct {
 	*operatorLogs
 	container string
@@ -40,7 +40,7 @@ func (l logOf) Write(b []byte) (int, error) {
 	return l.logs[l.container].Write(b)
 }
 
-// watchOperators reads the operators' logs until what it gives is called, which fails where one holds a stack trace.
+// watchOperators reads the operators' logs until end is called. end fails if a log holds a stack trace.
 func watchOperators() (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &operatorLogs{ctx: ctx, logs: map[string]*bytes.Buffer{}}
@@ -66,7 +66,7 @@ func watchOperators() (end func()) {
 	}
 }
 
-// find looks for operators that are not read yet.
+// find looks for operators whose logs are not read yet.
 func (l *operatorLogs) find() {
 	for {
 		var list struct{ Items []pod }
@@ -100,7 +100,7 @@ func (l *operatorLogs) read(pod string, restarts int) {
 	l.tails.Go(func() { _ = cmd.Run() }) // ended by the container's end, or the suite's
 }
 
-// operatorMetric reads a metric of the operator that leads, by its labels.
+// operatorMetric returns a metric of the leading operator, by its labels.
 func operatorMetric(name string) map[string]float64 {
 	GinkgoHelper()
 	return metricOf(kubectl("get", "--raw", operatorMetricsPath(leaderName())), name)
@@ -110,7 +110,7 @@ func operatorMetricsPath(pod string) string {
 	return fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:8080/proxy/metrics", operatorNamespace, pod)
 }
 
-// metricOf is a metric in the text of all, by its labels.
+// metricOf returns a metric from the text of all metrics, by its labels.
 func metricOf(text, name string) map[string]float64 {
 	GinkgoHelper()
 	values := map[string]float64{}
@@ -125,8 +125,8 @@ func metricOf(text, name string) map[string]float64 {
 	return values
 }
 
-// reconciles counts how often the operator that leads has looked at objects, such as "shardpool/main" or
-// "diskset/disks", and tells which process that is: another one begins to count anew.
+// reconciles returns how often the leading operator has reconciled objects, such as "shardpool/main" or
+// "diskset/disks". It also returns which process leads: another process counts from zero.
 func (s *space) reconciles(objects []string) (leader string, counts map[string]float64) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -150,16 +150,16 @@ func (s *space) reconciles(objects []string) (leader string, counts map[string]f
 	return leader, counts
 }
 
-// reconcilesMax is how often an object may be looked at in a minute that something is wrong with.
+// reconcilesMax is how often per minute an object with a problem may be reconciled.
 const reconcilesMax = 6
 
-// lookedMax is within what an object must be looked at again that something is wrong with: they are looked at about
-// once a minute where nothing wakes them.
+// lookedMax is the time within which an object with a problem must be reconciled again. If nothing triggers a
+// reconcile, that happens about once a minute.
 const lookedMax = 3 * time.Minute
 
-// calm begins to count the reconciles of objects; what it gives ends that, once a minute has passed, and fails where
-// there were too many, or where an object is not looked at any more. Where another operator leads by then, it counts
-// for another minute, four times at most.
+// calm starts to count the reconciles of objects. The returned function waits until a minute has passed, and fails if
+// there were too many, or if an object is no longer reconciled. If another operator leads by then, it counts for
+// another minute, at most four times.
 func (s *space) calm(objects ...string) func() {
 	GinkgoHelper()
 	began := time.Now()
@@ -187,7 +187,7 @@ func (s *space) calm(objects ...string) func() {
 			if strings.HasPrefix(object, "diskset/") {
 				most *= 4 // the stores of other scenarios wake every DiskSet
 			}
-			// One more than there is room for between both ends.
+			// One more reconcile may fall between both ends.
 			if count > most+1 {
 				wrong = append(wrong, words)
 			}

@@ -20,7 +20,7 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// shards of a pool, as its Shards say.
+// shards returns the shards of a pool, as reported by its Shards.
 func (s *space) shards(pool string) map[string]v1alpha1.ShardStatus {
 	GinkgoHelper()
 	list, err := s.shardList(pool)
@@ -32,7 +32,7 @@ func (s *space) shards(pool string) map[string]v1alpha1.ShardStatus {
 	return shards
 }
 
-// copiesOn counts the copies of groups on the shards that have a prefix, as these say themselves.
+// copiesOn counts the copies of groups on the shards with a prefix, as these shards report them.
 func (s *space) copiesOn(prefix string) int {
 	GinkgoHelper()
 	var status struct {
@@ -49,7 +49,7 @@ func (s *space) copiesOn(prefix string) int {
 	return n
 }
 
-// awaitSettled waits until all copies are there and nothing moves.
+// awaitSettled waits until all copies exist and nothing moves.
 func (s *space) awaitSettled() {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -63,7 +63,7 @@ func (s *space) awaitSettled() {
 	}).WithTimeout(4 * time.Minute).Should(Succeed())
 }
 
-// redundancy follows condition Redundant, and gives the reasons that it had.
+// redundancy follows the condition Redundant. The returned function returns the reasons that the condition had.
 func (s *space) redundancy() func() []string {
 	GinkgoHelper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -92,7 +92,8 @@ func (s *space) redundancy() func() []string {
 	}
 }
 
-// handOvers follows the logs of pods until they end, and gives what each shard said of its lead when it stopped.
+// handOvers follows the logs of pods until they end. The returned function returns what each shard said about its leads
+// when it stopped.
 func (s *space) handOvers(pods map[string]pod) func() map[string]string {
 	ctx, cancel := context.WithCancel(context.Background())
 	DeferCleanup(cancel)
@@ -119,9 +120,9 @@ func (s *space) handOvers(pods map[string]pod) func() map[string]string {
 	}
 }
 
-// Issue 4: shards come and go, restart, lose a disk and change their file system under load: no call fails past the
-// client's own retries, and nothing that was acknowledged is lost. There are three nodes, and so three failure domains;
-// each has shards enough.
+// Issue 4: under load, shards are added and removed, restart, lose a disk and change their file system. No call fails
+// beyond the client's own retries, and no acknowledged record is lost. There are three nodes and so three failure
+// domains; each has enough shards.
 var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority(3), func() {
 	var s *space
 	var l *load
@@ -150,7 +151,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		l.start()
 		l.awaitCalls(100)
 	})
-	// well is how each scenario ends.
+	// well is the check at the end of each scenario.
 	well := func() {
 		GinkgoHelper()
 		l.awaitCalls(100)
@@ -216,7 +217,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 		words := said()
 		some := MatchRegexp(`"groups":[1-9]`)
 		for _, shard := range order {
-			// One that had just lost its leads has none to hand over.
+			// A shard that had just lost its leads has none to hand over.
 			Expect(words).To(HaveKeyWithValue(shard, Or(some, MatchRegexp(`"groups":0,"kept":0\b`))),
 				"it handed no lead over: %v", words)
 			AddReportEntry(shard, words[shard])
@@ -229,8 +230,8 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	It("replaces a disk that comes back blank, and nobody has to do anything", func() {
 		before := s.shards("main")["main-2"]
 		disk := s.diskOf("e2e-scale", "data-main-2-0")
-		// Its pod is away while the disk is changed, as it would be with its machine. Under a pod that runs, what the
-		// kernel writes at the end leaves half a file system, which the kubelet neither mounts nor formats:
+		// The pod does not run while the disk is changed, as it would not when its machine is down. Under a running
+		// pod, the kernel's last writes would leave half a file system, which the kubelet neither mounts nor formats:
 		// FormatBlocked.
 		Expect(s.holdPods().err).NotTo(HaveOccurred())
 		kubectl("delete", "pod", "main-2-0", "-n", s.name, "--timeout=60s")
@@ -325,7 +326,7 @@ var _ = Describe("a store with three copies, under load,", Ordered, SpecPriority
 	})
 })
 
-// poolState of a pool.
+// poolState sets the state of a pool.
 func (s *space) poolState(pool string, state v1alpha1.PoolState) {
 	GinkgoHelper()
 	kubectl("patch", "shardpool", pool, "-n", s.name, "--type=merge", "-p", `{"spec":{"state":"`+string(state)+`"}}`)

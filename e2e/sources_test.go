@@ -24,7 +24,7 @@ import (
 )
 
 // standIn signs the Certificates of a namespace, as cert-manager with some issuers does, from start on until the
-// scenario ends. Those whose issuer it does not know wait.
+// scenario ends. Certificates whose issuer it does not know wait.
 type standIn struct {
 	s       *space
 	issuers map[string]*authority.Authority // by name
@@ -42,7 +42,7 @@ func (s *space) newStandIn(names ...string) *standIn {
 	return i
 }
 
-// start signs, turn after turn.
+// start signs repeatedly until the scenario ends.
 func (i *standIn) start() {
 	stop := make(chan struct{})
 	var works sync.WaitGroup
@@ -66,7 +66,7 @@ func (i *standIn) start() {
 	})
 }
 
-// turn signs what is not signed yet as it is asked for.
+// turn signs the Certificates that are not signed as requested yet.
 func (i *standIn) turn() error {
 	var list struct{ Items []json.RawMessage }
 	if err := get(&list, "certificates.cert-manager.io", "-n", i.s.name); err != nil {
@@ -90,7 +90,7 @@ func (i *standIn) turn() error {
 	return nil
 }
 
-// sign writes the Secret of a Certificate, and says in its status that it is ready.
+// sign writes the Secret of a Certificate, and reports in the Certificate's status that it is ready.
 func (i *standIn) sign(c *issuertest.Certificate, issuer *authority.Authority) error {
 	data, err := issuertest.Sign(issuer, c, time.Now())
 	if err != nil {
@@ -128,15 +128,15 @@ func (i *standIn) sign(c *issuertest.Certificate, issuer *authority.Authority) e
 	return nil
 }
 
-// A store takes its certificates from cert-manager, whose kind is that of e2e/testdata and whose issuers are played
-// here: nothing is opened before all are signed; then it goes over to another issuer, and to the operator's own
-// certificates, while callers put and get.
+// A store gets its certificates from cert-manager. The kind is that of e2e/testdata, and the issuers are simulated
+// here. Nothing is opened before all certificates are signed. The store then changes to another issuer, and to the
+// operator's own certificates, while callers put and get.
 var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 	It("are waited for, spoken with, and give way to others under load", func() {
 		kind, err := os.ReadFile(filepath.Join(root, "e2e/testdata/certificates.yaml"))
 		Expect(err).NotTo(HaveOccurred())
 		apply(string(kind))
-		// behind the store
+		// The kind is removed after the store.
 		DeferCleanup(func() { kubectl("delete", "crd", "certificates.cert-manager.io", "--ignore-not-found") })
 		kubectl("wait", "--for=condition=Established", "crd/certificates.cert-manager.io", "--timeout=60s")
 		s := newSpace("certmanager")
@@ -174,7 +174,7 @@ var _ = Describe("certificates of cert-manager", SpecPriority(1), func() {
 		shards := s.pods("sheaf.dev/pool=main")
 		Expect(shards).To(HaveLen(2))
 
-		// over changes the store under load, until its processes use other authorities alone.
+		// over changes the store under load, until its processes use only other authorities.
 		over := func(patch string) {
 			GinkgoHelper()
 			before, err := s.store("q")

@@ -24,11 +24,11 @@ const (
 // image and operatorImage are the images under test, loaded into the cluster beforehand.
 var image, operatorImage = os.Getenv("E2E_IMAGE"), os.Getenv("E2E_OPERATOR_IMAGE")
 
-// nextImage and nextOperatorImage behave as those do and have another digest: what they are upgraded to.
+// nextImage and nextOperatorImage are the images to upgrade to: they behave the same but have another digest.
 var nextImage, nextOperatorImage = os.Getenv("E2E_NEXT_IMAGE"), os.Getenv("E2E_NEXT_OPERATOR_IMAGE")
 
-// smoke marks what CI runs, alone on its machine: one scenario for each thing that only kubelets, containers and Helm
-// can show. All of them are in `make soak-kube`, and in `make e2e`.
+// smoke marks the scenarios that CI runs, with its machine to itself: one for each thing that only kubelets, containers
+// and Helm can show. `make soak-kube` and `make e2e` run all scenarios.
 var smoke = Label("smoke")
 
 func TestE2E(t *testing.T) {
@@ -37,10 +37,10 @@ func TestE2E(t *testing.T) {
 	RunSpecs(t, "sheaf on Kubernetes")
 }
 
-// endOperatorWatch looks at what the operators have said; of the first process only, which watches them.
+// endOperatorWatch checks the operators' output. Only the first process sets it, because that process watches them.
 var endOperatorWatch func()
 
-// The first of the suite's processes installs the operator, for all.
+// The first of the suite's processes installs the operator for all processes.
 var _ = SynchronizedBeforeSuite(func() {
 	Expect(os.Getenv("KUBECONFIG")).NotTo(BeEmpty(), "KUBECONFIG names the cluster: run this by `make e2e`")
 	Expect(image).NotTo(BeEmpty(), "E2E_IMAGE and E2E_OPERATOR_IMAGE name the images: run this by `make e2e`")
@@ -48,15 +48,15 @@ var _ = SynchronizedBeforeSuite(func() {
 	installOperator()
 }, func() {})
 
-// When all are done.
+// This runs when all processes are done.
 var _ = SynchronizedAfterSuite(func() {}, func() {
 	if endOperatorWatch != nil {
 		endOperatorWatch()
 	}
 })
 
-// What failed, and what passed at its second attempt, is written once more to the file of E2E_FAILURES, for the end of
-// a long log.
+// Failures, and specs that passed at their second attempt, are also written to the file of E2E_FAILURES, which is shown
+// at the end of a long log.
 var _ = ReportAfterSuite("what failed", func(report Report) {
 	path := os.Getenv("E2E_FAILURES")
 	if path == "" {
@@ -83,13 +83,13 @@ var _ = ReportAfterSuite("what failed", func(report Report) {
 	Expect(os.WriteFile(path, []byte(words.String()), 0o600)).To(Succeed())
 })
 
-// installOperator is the first of the two Helm commands of the README.
+// installOperator runs the first of the two Helm commands of the README.
 func installOperator(values ...string) {
 	GinkgoHelper()
 	installOperatorOf("charts/sheaf-operator", values...)
 }
 
-// installOperatorOf installs it from another folder with its chart.
+// installOperatorOf installs the operator from another folder with its chart.
 func installOperatorOf(chart string, values ...string) {
 	GinkgoHelper()
 	args := []string{

@@ -24,8 +24,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// A store goes over to TLS, gets other authorities, and goes back, while callers put and get: no call fails, and no
-// shard restarts. While TLS is required, whoever has no certificate is refused, at every port.
+// A store changes to TLS, gets other authorities, and changes back, while callers put and get. No call fails, and no
+// shard restarts. While TLS is required, a caller without a certificate is refused at every port.
 var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 	var s *space
 	var l *load
@@ -46,7 +46,7 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 		Expect(shards).To(HaveLen(2))
 	})
 
-	// change the store under load, until its processes have all said that they are there.
+	// change patches the store under load, and waits until all of its processes have reported the new state.
 	change := func(patch string, timeout time.Duration, there func(*v1alpha1.TLSStatus) bool) {
 		GinkgoHelper()
 		l.start()
@@ -155,7 +155,7 @@ var _ = Describe("TLS", Ordered, SpecPriority(1), func() {
 	})
 })
 
-// openPorts of a pod, all that take connections.
+// openPorts returns all ports of a pod that accept connections.
 func openPorts(ip string) (open []int) {
 	GinkgoHelper()
 	var mu sync.Mutex
@@ -186,7 +186,7 @@ func openPorts(ip string) (open []int) {
 	return open
 }
 
-// refusesStrangers fails where a port answers anything but an alert of TLS to whoever has no certificate.
+// refusesStrangers fails if a port answers a caller without a certificate with anything but a TLS alert.
 func refusesStrangers(pod, address string, takesTokens bool) {
 	GinkgoHelper()
 	dialer := net.Dialer{Timeout: 30 * time.Second}

@@ -28,16 +28,17 @@ import (
 	"sheaf.dev/sheaf/internal/security/certs"
 )
 
-// How often certificates change in the scenario below: E2E_LONG times all of them with the authorities, and 5 times
-// alone. With each change of authorities tokens change twice.
+// These are the numbers of changes in the scenario below. All certificates change with the authorities E2E_LONG times,
+// and 5 times without them. Tokens change twice with each change of authorities.
 const (
 	longRenewals = 5
 	longTokens   = 2
 )
 
-// Certificates, authorities and tokens change all the time under every kind of call and stream, while groups move from
-// pool to pool and back. A change of authorities takes 6 minutes, of which callers have 3 to take their new files, so
-// that it is left out unless E2E_LONG says how many there are to be: with 10 about a hundred certificates change.
+// Certificates, authorities and tokens change all the time during every kind of call and stream, while groups move from
+// pool to pool and back. A change of authorities takes 6 minutes; callers have 3 of these to load their new files. The
+// scenario therefore runs only if E2E_LONG sets the number of such changes: with 10, about a hundred certificates
+// change.
 var _ = Describe("TLS, again and again", Serial, func() {
 	It("no call fails, no shard restarts, and who was not told is refused", func() {
 		rotations, err := strconv.Atoi(cmp.Or(os.Getenv("E2E_LONG"), "0"))
@@ -106,7 +107,7 @@ var _ = Describe("TLS, again and again", Serial, func() {
 	})
 })
 
-// awaitTLS waits until all processes of the store q have said that they are where its status is to be.
+// awaitTLS waits until all processes of the store q have reported the wanted state, and the status shows it.
 func (s *space) awaitTLS(timeout time.Duration, there func(*v1alpha1.TLSStatus) bool) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -118,7 +119,7 @@ func (s *space) awaitTLS(timeout time.Duration, there func(*v1alpha1.TLSStatus) 
 	}).WithTimeout(timeout).Should(Succeed())
 }
 
-// leafSecrets are the Secrets with certificates of the processes of the store q, by name.
+// leafSecrets returns the certificates in the Secrets of the processes of the store q, by the Secret's name.
 func (s *space) leafSecrets() map[string]*x509.Certificate {
 	GinkgoHelper()
 	var list struct {
@@ -149,8 +150,8 @@ func (s *space) noteSerials(seen map[string]bool) {
 	}
 }
 
-// renewAll has all certificates made anew: their Secrets are deleted, and operators that have just started look at
-// once. It waits until each shard and gateway says that it uses its new one.
+// renewAll renews all certificates: it deletes their Secrets, and restarts the operators, which check at once after
+// their start. It waits until each shard and gateway reports that it uses its new certificate.
 func (s *space) renewAll(seen map[string]bool) {
 	GinkgoHelper()
 	old := s.leafSecrets()
@@ -193,7 +194,7 @@ func (s *space) renewAll(seen map[string]bool) {
 	s.noteSerials(seen)
 }
 
-// tlsReport asks a process what it uses.
+// tlsReport asks a process which certificates it uses.
 func tlsReport(ip string, port int) (report certs.Report, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -210,7 +211,7 @@ func tlsReport(ip string, port int) (report certs.Report, err error) {
 	return report, json.NewDecoder(answer.Body).Decode(&report)
 }
 
-// frozen copies files, so that they no longer follow.
+// frozen copies files, so that the copies no longer follow the Secret.
 func frozen(files client.TLSFiles) client.TLSFiles {
 	GinkgoHelper()
 	dir := GinkgoT().TempDir()
@@ -224,8 +225,8 @@ func frozen(files client.TLSFiles) client.TLSFiles {
 	return client.TLSFiles{CA: copied(files.CA), Cert: copied(files.Cert), Key: copied(files.Key)}
 }
 
-// refusesAdmin tells that a client with files of before is not let in any more: neither does it know the store, nor the
-// store it, whose present authorities it is given in turn.
+// refusesAdmin checks that a client with old files is refused. The client does not trust the store, and the store does
+// not trust the client: the second try gives the client the store's present authorities.
 func (s *space) refusesAdmin(files client.TLSFiles) {
 	GinkgoHelper()
 	for _, ca := range []string{files.CA, s.adminFiles("q").CA} {
@@ -238,7 +239,7 @@ func (s *space) refusesAdmin(files client.TLSFiles) {
 	}
 }
 
-// dial the gateways' Service, with files of certificates.
+// dial connects to the gateways' Service with certificate files.
 func (s *space) dial(files client.TLSFiles, options ...grpc.DialOption) *client.Client {
 	GinkgoHelper()
 	speaks, err := client.TLS(files)
@@ -253,7 +254,7 @@ func (s *space) dial(files client.TLSFiles, options ...grpc.DialOption) *client.
 	return store
 }
 
-// moveRest is between two moves of all groups: more than twice what a slow upload takes.
+// moveRest is the time between two moves of all groups: more than twice the time of a slow upload.
 const moveRest = 45 * time.Second
 
 // toAndFro moves all groups from one pool to the other and back for as long as it runs.
@@ -289,7 +290,7 @@ func (s *space) moveToAndFro() *toAndFro {
 	return m
 }
 
-// streams calls the store q in every way at once, by a certificate, and reads by a token.
+// streams calls the store q in every way at once by a certificate, and also reads by a token.
 type streams struct {
 	space *space
 	token string // file
@@ -322,7 +323,7 @@ spec:
 	return w
 }
 
-// newToken puts another token into the file.
+// newToken writes another token to the file.
 func (w *streams) newToken() {
 	GinkgoHelper()
 	token := kubectl("create", "token", "reader", "-n", w.space.name, "--audience=sheaf/"+w.space.name+"/q",
@@ -332,7 +333,7 @@ func (w *streams) newToken() {
 	Expect(os.Rename(next, w.token)).To(Succeed())
 }
 
-// start the calls; what it gives ends them.
+// start starts the calls. The returned function ends them.
 func (w *streams) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -365,7 +366,7 @@ func (w *streams) start() (stop func()) {
 		}
 		return err
 	})
-	// open for 20 s, when certificates change, too
+	// The upload is open for 20 s, also when certificates change.
 	again("slow upload", time.Second, func(ctx context.Context, turn int) error {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Minute) // it may have to begin again
 		defer cancel()
@@ -459,7 +460,7 @@ func (w *streams) awaitTurns() {
 	Expect(w.failed).To(BeEmpty())
 }
 
-// slowly gives 1 MiB in 20 s. It can be read again, so that the upload may be repeated.
+// slowly supplies 1 MiB in 20 s. It can be read again, so that the upload may be repeated.
 type slowly struct{ bytes.Reader }
 
 func (r *slowly) Read(p []byte) (int, error) {

@@ -21,7 +21,7 @@ type traffic struct {
 	slow   time.Duration // guarded by mutex: the slowest call took so long
 }
 
-// startTraffic calls the store q all the time, with ids from 1000 on. Flags are of the command line.
+// startTraffic calls the store q all the time, with ids from 1000 on. flags are flags of the command line.
 func (s *space) startTraffic(flags ...string) *traffic {
 	t := &traffic{stop: make(chan struct{})}
 	t.done.Go(func() {
@@ -57,14 +57,14 @@ func (t *traffic) count() int {
 	return t.calls
 }
 
-// awaitCalls waits until so many more calls were made.
+// awaitCalls waits until this many more calls were made.
 func (t *traffic) awaitCalls(more int) {
 	GinkgoHelper()
 	before := t.count()
 	Eventually(t.count).WithTimeout(3 * time.Minute).Should(BeNumerically(">=", before+more))
 }
 
-// end stops the calls and gives those that failed.
+// end stops the calls and returns those that failed.
 func (t *traffic) end() []string {
 	select {
 	case <-t.stop:
@@ -76,7 +76,7 @@ func (t *traffic) end() []string {
 	return t.failed
 }
 
-// scaleOperator changes the number of operators, and back by what it gives, at the latest at the end.
+// scaleOperator changes the number of operators. back restores it; the end of the scenario does so at the latest.
 func scaleOperator(replicas int) (back func()) {
 	GinkgoHelper()
 	var deployment struct{ Spec struct{ Replicas int } }

@@ -18,18 +18,18 @@ import (
 	"sheaf.dev/sheaf/internal/test/pagetest"
 )
 
-// ofTheSuite are commands of the page that the suite has done, or does at its end.
+// ofTheSuite matches commands of the page that the suite has already run, or runs at its end.
 var ofTheSuite = regexp.MustCompile(`^make |^export KUBECONFIG=|cluster load `)
 
-// sessionOf is a script that types the commands one after the other, and ends at the first that fails. It prints the
-// number of each before it.
+// sessionOf returns a script that runs the commands one after another and ends at the first failure. It prints each
+// command's number before the command.
 func sessionOf(steps []pagetest.Step) string {
 	var b strings.Builder
 	b.WriteString("exec 2>&1\nset -o pipefail\n")
 	for n, step := range steps {
 		command := step.Command
 		if behind, ok := strings.CutSuffix(command, "&"); ok && slices.ContainsFunc(step.Prints, isWord) {
-			// The shell goes on before such a command prints: its first words are awaited, or its end.
+			// The shell continues before such a command prints, so the script waits for its first words or its end.
 			command = fmt.Sprintf("said=$(mktemp)\n%s >\"$said\" &\n"+
 				"until [ -s \"$said\" ] || ! kill -0 $!; do sleep 0.1; done; cat \"$said\"", behind)
 		}
@@ -41,7 +41,7 @@ func sessionOf(steps []pagetest.Step) string {
 
 func isWord(line string) bool { return strings.TrimSpace(line) != "" }
 
-// answersOf takes apart what such a script printed.
+// answersOf splits the output of such a script.
 func answersOf(printed string) map[int]string {
 	answers := map[int]string{}
 	for _, part := range strings.Split("\n"+printed, "\n@@ ")[1:] {
@@ -53,8 +53,8 @@ func answersOf(printed string) map[int]string {
 	return answers
 }
 
-// Whoever follows docs/tutorial-kubernetes.md types its commands in their order, in one shell. It takes the operator
-// and the kinds away at its end.
+// The test runs the commands of docs/tutorial-kubernetes.md in their order in one shell, as a reader does. At its end,
+// the page removes the operator and the kinds.
 var _ = Describe("the tutorial", Serial, func() {
 	It("works as its page says, from an operator that is installed to kinds that are removed", func() {
 		text, err := os.ReadFile(filepath.Join(root, "docs/tutorial-kubernetes.md"))
@@ -90,7 +90,7 @@ var _ = Describe("the tutorial", Serial, func() {
 
 		script := filepath.Join(GinkgoT().TempDir(), "tutorial.sh")
 		Expect(os.WriteFile(script, []byte(sessionOf(steps)), 0o600)).To(Succeed())
-		// Programs are those of the page's PATH.
+		// The programs are those of the page's PATH.
 		path := "PATH="
 		for _, dir := range []string{"bin", "bin/kube", "bin/tools"} {
 			path += filepath.Join(root, dir) + ":"

@@ -22,13 +22,14 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// Selectors of pods.
+// These are selectors of pods.
 const (
 	storePods = v1alpha1.LabelStore + "=q"
 	shardPods = v1alpha1.LabelPool + "=main"
 )
 
-// lives are the pods' UIDs and how often their containers ended: what stays the same where nothing is restarted.
+// lives returns the pods' UIDs and how often their containers ended. The result does not change if nothing is
+// restarted.
 func lives(pods map[string]pod) map[string]string {
 	lives := map[string]string{}
 	for name, p := range pods {
@@ -39,7 +40,7 @@ func lives(pods map[string]pod) map[string]string {
 	return lives
 }
 
-// changed are the names of pods that do not live as they did.
+// changed returns the names of pods that were replaced or restarted.
 func changed(before, after map[string]pod) []string {
 	var names []string
 	was, is := lives(before), lives(after)
@@ -51,20 +52,20 @@ func changed(before, after map[string]pod) []string {
 	return names
 }
 
-// useImage names the image of the store.
+// useImage sets the image of the store.
 func (s *space) useImage(image string) {
 	GinkgoHelper()
 	kubectl("patch", "recordstore", "q", "-n", s.name, "--type=merge", "-p", `{"spec":{"image":"`+image+`"}}`)
 }
 
-// updateMode of the pool main.
+// updateMode sets the update mode of the pool main.
 func (s *space) updateMode(mode v1alpha1.UpdateMode) {
 	GinkgoHelper()
 	kubectl("patch", "shardpool", "main", "-n", s.name, "--type=merge", "-p",
 		`{"spec":{"update":{"mode":"`+string(mode)+`"}}}`)
 }
 
-// awaitObserved waits until the operator has worked on the specs as they are now.
+// awaitObserved waits until the operator has processed the present specs.
 func (s *space) awaitObserved() {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -102,10 +103,11 @@ func (s *space) throttle(node, rate string) {
 	cluster("disk", "throttle", node, s.name+"-slow", rate)
 }
 
-// Rates of the disks below shards that are about to be restarted: to mount at, and to load at: that takes minutes.
+// These are the disk rates of shards that are about to be restarted, for the mount and for the load. At loadRate,
+// loading takes minutes.
 const mountRate, loadRate = "512K", "16K"
 
-// throttleAll the disks below the shards.
+// throttleAll sets the speed of the disks below the shards.
 func (s *space) throttleAll(rate string) {
 	GinkgoHelper()
 	for _, node := range []string{"n1", "n2", "n3"} {
@@ -113,8 +115,8 @@ func (s *space) throttleAll(rate string) {
 	}
 }
 
-// awaitHeld waits until another shard than those restarts and holds the update up while it loads, and gives its name.
-// It loads until its disk is made quick again.
+// awaitHeld waits until a shard other than those in but restarts and blocks the update while it loads, and returns its
+// name. The shard loads until its disk is made fast again.
 func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	GinkgoHelper()
 	var held string
@@ -135,7 +137,7 @@ func (s *space) awaitHeld(before map[string]pod, but []string) string {
 	return held
 }
 
-// restarts is what a watch of the shards' pods has seen.
+// restarts records what a watch of the shards' pods has seen.
 type restarts struct {
 	mutex   sync.Mutex
 	order   []string // guarded by mutex: shards whose pod was told to end, in that order
@@ -143,8 +145,7 @@ type restarts struct {
 	failure error    // guarded by mutex
 }
 
-// watchShards follows the shards' pods, event by event: nothing that happens in between is missed, as it would be by
-// looking now and then.
+// watchShards follows the shards' pods event by event. It misses nothing, unlike polling now and then.
 func (s *space) watchShards() *restarts {
 	GinkgoHelper()
 	r := &restarts{}
@@ -172,7 +173,7 @@ func (s *space) watchShards() *restarts {
 	return r
 }
 
-// follow reads events until they end. The first ones, one for each pod there is, are of what was there before.
+// follow reads events until they end. The first events, one for each existing pod, describe what was there before.
 func (r *restarts) follow(events *json.Decoder, shards int, started chan<- struct{}) error {
 	well := map[string]string{} // of a shard: the UID of its pod
 	for {
@@ -208,7 +209,7 @@ func (r *restarts) follow(events *json.Decoder, shards int, started chan<- struc
 	}
 }
 
-// seen is what was seen so far: the order of restarts.
+// seen returns the order of restarts so far.
 func (r *restarts) seen() []string {
 	GinkgoHelper()
 	r.mutex.Lock()
@@ -218,20 +219,21 @@ func (r *restarts) seen() []string {
 	return slices.Clone(r.order)
 }
 
-// leaderName is the pod of the operator that leads, or led last; empty: none did.
+// leaderName returns the pod of the operator that leads or was the last to lead; empty: none has led.
 func leaderName() string {
 	GinkgoHelper()
 	name, _, _ := strings.Cut(leaseHolder(), "_")
 	return name
 }
 
-// leaseHolder is its process: the pod's name, and what it makes up at its start.
+// leaseHolder returns the process of the leading operator: the pod's name, and a suffix that the process chooses at its
+// start.
 func leaseHolder() string {
 	GinkgoHelper()
 	return kubectl("get", "lease", "-n", operatorNamespace, "-o", "jsonpath={.items[*].spec.holderIdentity}")
 }
 
-// awaitLeader waits until an operator of this image leads, and gives its pod.
+// awaitLeader waits until an operator with this image leads, and returns its pod.
 func awaitLeader(image string) pod {
 	GinkgoHelper()
 	var leader pod
@@ -246,7 +248,8 @@ func awaitLeader(image string) pod {
 	return leader
 }
 
-// Scenario 7: upgrades. A shard restarts only where its own pod changes, one at a time, and no further than it works.
+// Scenario 7: upgrades. A shard restarts only if its own pod changes, one at a time, and the update stops if a shard
+// fails.
 var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 	const records = 12
 	var s *space
@@ -303,7 +306,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 			held := s.awaitHeld(before, order)
 			s.othersGoOn(held, ids)
 			order = append(order, held)
-			// The operator may not have asked it in time, where the machine is busy.
+			// On a busy machine, the operator may not have asked the shard in time.
 			Eventually(func() v1alpha1.ShardState { return s.shardState(held) }).WithTimeout(time.Minute).
 				Should(Equal(v1alpha1.ShardLoading), "it has loaded already: is the disk slow?")
 			Expect(seen.seen()).To(Equal(order))
@@ -359,7 +362,7 @@ var _ = Describe("upgrading", Ordered, SpecPriority(2), func() {
 	})
 })
 
-// shardState of a shard of the pool main.
+// shardState returns the state of a shard of the pool main.
 func (s *space) shardState(name string) v1alpha1.ShardState {
 	GinkgoHelper()
 	return s.shards("main")[name].State

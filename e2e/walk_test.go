@@ -20,8 +20,8 @@ import (
 	"sheaf.dev/sheaf/api/v1alpha1"
 )
 
-// walk goes through day two of one store as a person does, with helm and kubectl, under a steady load, and writes what
-// it saw of each scenario as a row of a table. A scenario that fails does not end it.
+// walk goes through day two of one store as a person does, with helm and kubectl, under a steady load. It writes the
+// observations of each scenario as a row of a table. A failed scenario does not end the walk.
 type walk struct {
 	*space
 	load *load
@@ -29,17 +29,17 @@ type walk struct {
 	said []string // by the scenario that runs
 }
 
-// note something that was seen.
+// note records an observation.
 func (w *walk) note(format string, args ...any) {
 	w.said = append(w.said, fmt.Sprintf(format, args...))
 }
 
-// since notes how long something took.
+// since records how long something took.
 func (w *walk) since(began time.Time, what string) {
 	w.note("%s after %.0f s", what, time.Since(began).Seconds())
 }
 
-// step walks one scenario, waits until all is well again, and compares all that was ever acknowledged.
+// step runs one scenario, waits until all is well again, and compares everything that was ever acknowledged.
 func (w *walk) step(name, expected string, do func()) {
 	w.said = nil
 	began := time.Now()
@@ -85,7 +85,7 @@ func (w *walk) step(name, expected string, do func()) {
 	}
 }
 
-// helm changes the release of the store.
+// helm upgrades the release of the store.
 func (w *walk) helm(values map[string]string, files ...string) output {
 	args := []string{"upgrade", "--install", "q", "charts/sheaf-store", "--namespace", w.name, "--wait", "--timeout", "4m",
 		"--reset-values"}
@@ -106,7 +106,7 @@ func (w *walk) helmMust(values map[string]string, files ...string) {
 	w.since(began, "helm --wait returned")
 }
 
-// patch an object.
+// patch patches an object.
 func (w *walk) patch(what, patch string) {
 	GinkgoHelper()
 	kind, name, _ := strings.Cut(what, "/")
@@ -129,7 +129,7 @@ func (w *walk) awaitField(what, path, value string) {
 	}).WithTimeout(2*time.Minute).Should(Equal(value), "%s of %s", path, what)
 }
 
-// shardsAre waits until a pool has so many shards, and all serve.
+// shardsAre waits until a pool has this many shards and all of them serve.
 func (w *walk) shardsAre(pool string, n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -142,7 +142,8 @@ func (w *walk) shardsAre(pool string, n int) {
 	}).WithTimeout(4 * time.Minute).Should(Succeed())
 }
 
-// writes of the operator, as the API server counts requests that change something.
+// writes returns the number of changing requests that the API server has counted, except those for leases and nodes. It
+// stands for the writes of the operator.
 func writes() (total float64) {
 	GinkgoHelper()
 	for line := range strings.Lines(kubectl("get", "--raw", "/metrics")) {
@@ -246,7 +247,7 @@ var _ = Describe("a walk through day two", Serial, func() {
 	})
 })
 
-// whileOperatorsDie deletes all operators every 3 s while something is done.
+// whileOperatorsDie runs do and meanwhile deletes all operators every 3 s.
 func (w *walk) whileOperatorsDie(do func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup

@@ -15,11 +15,11 @@ import (
 	"sheaf.dev/sheaf/client"
 )
 
-// noticed is the time in which a lost disk has to be named.
+// noticed is the time within which a lost disk must be reported.
 const noticed = 30 * time.Second
 
-// served tells how many of the records 1 to n are answered. An answer is the record or an error, and never that there
-// is none.
+// served counts the answers for the records 1 to n. Each answer is the record or an error, and never that the record
+// does not exist.
 func (s *space) served(n int) (served, refused int) {
 	GinkgoHelper()
 	store := s.goClient()
@@ -43,7 +43,7 @@ func (s *space) served(n int) (served, refused int) {
 	return served, refused
 }
 
-// servesPart awaits that some of the records 1 to n are answered, those of the other shard, and some are not.
+// servesPart waits until some of the records 1 to n are answered, namely those of the other shard, and some are not.
 func (s *space) servesPart(n int) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
@@ -53,7 +53,7 @@ func (s *space) servesPart(n int) {
 	}).WithTimeout(time.Minute).Should(Succeed())
 }
 
-// Scenario 9: a device that lost what was on it is never taken for a new one.
+// Scenario 9: a device that lost its content is never taken for a new one.
 var _ = Describe("a zeroed device", func() {
 	It("is DiskLost under a running shard and under a stopped one, and never served empty", smoke, func() {
 		s := newSpace("zeroed")
@@ -77,7 +77,7 @@ var _ = Describe("a zeroed device", func() {
 		zeroed := time.Now()
 		lost := s.awaitShard("main", 0, v1alpha1.ShardDiskLost, 4*noticed) // a machine may be that slow
 		AddReportEntry(fmt.Sprintf("named after %v", time.Since(zeroed)))
-		// What was there, and what to do.
+		// The message says what was on the disk, and what to do.
 		words := []string{volumes[0], "park the shard (spec.parked)", "replace the disk",
 			"sheaf.dev/forget-volumes=" + volumes[0]}
 		for _, w := range words {
